@@ -1,0 +1,1 @@
+"""Fits a GPU description to measurements."""

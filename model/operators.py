@@ -1,0 +1,138 @@
+"""The work of single GPU kernels, free of any GPU: what is computed and which bytes are touched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+#: Bytes of one element by data type.
+DTYPE_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Tile of a matrix product with explicit tiling (for instance a Triton kernel)."""
+
+    m: int
+    n: int
+    k: int
+    warps: int = 8
+    stages: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """Matrix product C[m, n] = A[m, k] · B[n, k]ᵀ.
+
+    Parameters
+    ----------
+    m, n, k
+        Sizes; ``batch`` independent products.
+    dtype
+        Input type: ``bf16 fp16 tf32 fp32 fp64 fp8``.
+    data
+        Input values, which set the toggling: ``randn`` (default), ``zeros``, ``ones``, ``pow2`` (±1) or ``sparseX``
+        (fraction X zeroed).
+    layout
+        ``tn`` forward (activations × weightᵀ), ``nn`` input gradient, ``nt`` weight gradient.
+    tile
+        Explicit tiling; ``None`` takes what the vendor's library picks.
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: str = "bf16"
+    data: str = "randn"
+    layout: str = "tn"
+    batch: int = 1
+    tile: Tile | None = None
+    name: str = "gemm"
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations, 2·m·n·k·batch."""
+        return 2.0 * self.m * self.n * self.k * self.batch
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Fused softmax(Q·Kᵀ)·V or its gradient.
+
+    ``backend`` is ``flash-attention-2``, ``flash-attention-3`` or ``cudnn``; ``direction`` is ``forward`` or ``backward``.
+    The backward includes the backend's small helper kernels (dot of dO and O, conversion of dQ, reduction over groups).
+    """
+
+    batch: int
+    heads: int
+    kv_heads: int
+    sequence: int
+    head_dim: int
+    causal: bool = True
+    backend: str = "cudnn"
+    direction: str = "forward"
+    dtype: str = "bf16"
+    name: str = "attention"
+
+    @property
+    def flops(self) -> float:
+        """4·B·H·S²·D forward, halved when causal, ×2.5 backward."""
+        full = 4.0 * self.batch * self.heads * float(self.sequence) ** 2 * self.head_dim
+        return full * (0.5 if self.causal else 1.0) * (2.5 if self.direction == "backward" else 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """A kernel bound by moving data: copies, element-wise operators, norms, reductions, optimizer.
+
+    Parameters
+    ----------
+    pattern
+        Access pattern, a key of the GPU's ``[kernel]`` table (``copy``, ``add``, ``strided``, ``norm``, …).
+    bytes_read, bytes_written
+        Bytes that reach beyond the SM, each input and output once.
+    elements
+        Elements processed (vector work).
+    footprint_bytes
+        Data touched between two uses of the same bytes: below the L2 size they stay in L2. ``None`` takes the kernel's own
+        bytes, as when one kernel is run back to back; use ``inf`` inside a long sequence of other kernels.
+    tile_rows, warps
+        Explicit schedule of a row-wise kernel, 0 where the library's own.
+    rows, columns
+        Shape of row-wise kernels (norms, softmax, reductions), 0 where it does not matter.
+    """
+
+    pattern: str
+    bytes_read: float
+    bytes_written: float
+    elements: float = 0.0
+    dtype: str = "bf16"
+    data: str = "randn"
+    footprint_bytes: float | None = None
+    rows: int = 0
+    columns: int = 0
+    tile_rows: int = 0
+    tile_columns: int = 0
+    warps: int = 0
+    name: str = "streaming"
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """A communication among ``gpus`` GPUs.
+
+    ``kind`` is ``all_reduce all_gather reduce_scatter all_to_all broadcast send_recv``; ``bytes`` is the full buffer
+    (for all-gather the gathered one, for reduce-scatter the input). ``ctas`` holds the kernel to a number of thread
+    blocks (``None``: the library's own choice). ``nodes`` > 1 crosses the network.
+    """
+
+    kind: str
+    bytes: float
+    gpus: int
+    ctas: int | None = None
+    nodes: int = 1
+    dtype: str = "bf16"
+    name: str = "collective"
+
+
+Operator: TypeAlias = Gemm | Attention | Streaming | Collective

@@ -1,0 +1,68 @@
+"""Joulecast forecasts the time, power and energy of training a large language model.
+
+>>> import joulecast as jc
+>>> jc.Gemm(m=8192, n=8192, k=8192, dtype="bf16").m
+8192
+
+Everything named in ``__all__`` is imported on first use, so that ``import joulecast`` itself costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from joulecast.errors import (
+        DataError,
+        DoesNotFitError,
+        GuardError,
+        InputError,
+        JoulecastError,
+        NotYetError,
+        UnknownNameError,
+    )
+    from joulecast.model.operators import Attention, Collective, Gemm, Streaming
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Attention": "joulecast.model.operators",
+    "Collective": "joulecast.model.operators",
+    "DataError": "joulecast.errors",
+    "DoesNotFitError": "joulecast.errors",
+    "Gemm": "joulecast.model.operators",
+    "GuardError": "joulecast.errors",
+    "InputError": "joulecast.errors",
+    "JoulecastError": "joulecast.errors",
+    "NotYetError": "joulecast.errors",
+    "Streaming": "joulecast.model.operators",
+    "UnknownNameError": "joulecast.errors",
+}
+
+__all__ = [
+    "Attention",
+    "Collective",
+    "DataError",
+    "DoesNotFitError",
+    "Gemm",
+    "GuardError",
+    "InputError",
+    "JoulecastError",
+    "NotYetError",
+    "Streaming",
+    "UnknownNameError",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'joulecast' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

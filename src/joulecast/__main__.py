@@ -1,0 +1,6 @@
+"""``python -m joulecast``."""
+
+from joulecast.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Every error that Joulecast raises on purpose; each message names the file, the key and the remedy."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class JoulecastError(Exception):
+    """Base of all expected errors; the command line prints it without a traceback."""
+
+    exit_status = 2
+
+
+class InputError(JoulecastError):
+    """Input that cannot be used.
+
+    Parameters
+    ----------
+    message
+        What is wrong, as one sentence without a final full stop.
+    file, line, key
+        Where it is wrong, as far as known.
+    remedy
+        What the user can do about it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        file: str | None = None,
+        line: int | None = None,
+        key: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        self.message, self.file, self.line, self.key, self.remedy = message, file, line, key, remedy
+        place = file or ""
+        if line is not None:
+            place += f":{line}"
+        if key is not None:
+            place += f" [{key}]" if place else f"[{key}]"
+        text = f"{place}: {message}" if place else message
+        super().__init__(f"{text}. {remedy}" if remedy else text)
+
+
+class UnknownNameError(InputError):
+    """A name that no catalogue holds; the message lists the nearest known names."""
+
+    def __init__(
+        self, kind: str, name: str, known: Iterable[str], *, file: str | None = None, key: str | None = None
+    ) -> None:
+        near = nearest(name, known)
+        remedy = f"Did you mean {' or '.join(repr(n) for n in near)}?" if near else f"Known: {', '.join(sorted(known))}."
+        super().__init__(f"unknown {kind} {name!r}", file=file, key=key, remedy=remedy)
+
+
+class DoesNotFitError(InputError):
+    """A plan whose memory exceeds the GPU's."""
+
+
+class NotYetError(InputError):
+    """A reserved option that is understood but not implemented."""
+
+
+class DataError(InputError):
+    """A broken line of a data file."""
+
+
+class GuardError(JoulecastError):
+    """A conservation law was violated inside a simulation: a defect of Joulecast, not of the input."""
+
+    exit_status = 3
+
+
+def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """Known names closest in spelling to ``name``, best first."""
+    by_fold = {k.lower(): k for k in known}
+    return [by_fold[m] for m in difflib.get_close_matches(name.lower(), by_fold, n=count, cutoff=0.5)]

@@ -1,0 +1,1 @@
+"""Holds predictions against measured rows."""
