@@ -1,0 +1,340 @@
+"""Hugging Face ``config.json`` files read into one frozen description of a dense transformer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from joulecast.errors import InputError, NotYetError, UnknownNameError
+from joulecast.model.hf_families import FAMILIES, Family
+
+#: Other spellings of catalogue names.
+ALIASES = {
+    "llama-3-8b": "llama-3.1-8b",
+    "llama-3-70b": "llama-3.1-70b",
+    "mistral-7b-v0.1": "mistral-7b",
+    "gpt-175b": "gpt3-175b",
+    "gpt-3-175b": "gpt3-175b",
+}
+
+_MOE_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Shape of a dense decoder-only transformer.
+
+    Attributes
+    ----------
+    name
+        Catalogue name or the file's stem.
+    hidden, layers, heads, kv_heads, head_dim, ffn, vocab
+        Widths and counts; ``head_dim`` need not be ``hidden / heads``.
+    tied_embeddings
+        Whether the output head is the embedding matrix.
+    gated_mlp
+        Whether the MLP's first product has two halves, ``activation(gate)·up``.
+    activation
+        ``silu gelu relu relu2`` (relu2: squared ReLU).
+    norm, norm_bias
+        ``rmsnorm`` or ``layernorm``, and whether it adds a bias.
+    qkv_bias, output_bias, mlp_bias
+        Biases of the linear layers: query/key/value, attention output, both of the MLP.
+    qk_norm
+        Whether queries and keys are normalised per head (Qwen3).
+    rotary, rotary_fraction, rope_theta, rope_type
+        Rotary position embedding: used at all, on which share of the head, base, scaling kind (``default``: none).
+    learned_positions
+        Rows of a learned position table, 0 without one.
+    max_positions
+        Longest sequence that the model is made for.
+    """
+
+    name: str
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    vocab: int
+    tied_embeddings: bool = False
+    gated_mlp: bool = True
+    activation: str = "silu"
+    norm: str = "rmsnorm"
+    norm_bias: bool = False
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    rotary: bool = True
+    rotary_fraction: float = 1.0
+    rope_theta: float = 10000.0
+    rope_type: str = "default"
+    learned_positions: int = 0
+    max_positions: int = 0
+
+    @property
+    def qkv_width(self) -> int:
+        """Output width of the joint query, key and value projection."""
+        return (self.heads + 2 * self.kv_heads) * self.head_dim
+
+    @property
+    def attention_width(self) -> int:
+        """Width of the concatenated heads."""
+        return self.heads * self.head_dim
+
+    @property
+    def up_width(self) -> int:
+        """Output width of the MLP's first product."""
+        return self.ffn * (2 if self.gated_mlp else 1)
+
+    @property
+    def norm_parameters(self) -> int:
+        """Parameters of one norm over the hidden size."""
+        return self.hidden * (2 if self.norm_bias else 1)
+
+    @property
+    def layer_parameters(self) -> int:
+        """Parameters of one transformer layer."""
+        matrices = self.hidden * (self.qkv_width + self.attention_width + self.up_width + self.ffn)
+        biases = self.qkv_bias * self.qkv_width + self.output_bias * self.hidden
+        biases += self.mlp_bias * (self.up_width + self.hidden)
+        return matrices + biases + 2 * self.norm_parameters + self.qk_norm * 2 * self.head_dim
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Parameters of the token and position tables."""
+        return (self.vocab + self.learned_positions) * self.hidden
+
+    @property
+    def head_parameters(self) -> int:
+        """Parameters of the output head that are not shared with the embedding."""
+        return 0 if self.tied_embeddings else self.vocab * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """All parameters, tied ones once."""
+        layers = self.layers * self.layer_parameters
+        return self.embedding_parameters + layers + self.norm_parameters + self.head_parameters
+
+
+def model_names() -> tuple[str, ...]:
+    """Names of the catalogue's models, sorted; aliases are left out."""
+    folder = resources.files("joulecast.model").joinpath("catalogue_data", "models")
+    return tuple(sorted(f.name[: -len(".json")] for f in folder.iterdir() if f.name.endswith(".json")))
+
+
+def load_model(name_or_path: str | Path) -> ModelConfig:
+    """Read a model by catalogue name or from a Hugging Face ``config.json`` file.
+
+    Parameters
+    ----------
+    name_or_path
+        A name of :func:`model_names`, an alias of it, or the path of a file or of the folder that holds ``config.json``.
+
+    Raises
+    ------
+    UnknownNameError
+        If it is neither a name of the catalogue nor an existing path.
+    InputError
+        If the file cannot be used; it names the file and the key.
+    NotYetError
+        If the model has a Mixture of Experts.
+    """
+    text = str(name_or_path)
+    path = Path(text)
+    if path.suffix == ".json" or "/" in text or path.is_dir():
+        return _load_path(path)
+    return _load_name(text.lower())
+
+
+@lru_cache(maxsize=64)
+def _load_name(name: str) -> ModelConfig:
+    name = ALIASES.get(name, name)
+    file = resources.files("joulecast.model").joinpath("catalogue_data", "models", f"{name}.json")
+    if not file.is_file():
+        raise UnknownNameError("model", name, [*model_names(), *ALIASES], key="workload.model")
+    return parse_config(json.loads(file.read_text(encoding="utf-8")), name=name, file=f"{name}.json")
+
+
+def _load_path(path: Path) -> ModelConfig:
+    file = path / "config.json" if path.is_dir() else path
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(
+            "no such model file", file=str(file), remedy="Give a config.json or a name of `joulecast models`."
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read: {error}", file=str(file), remedy="Give a config.json file.") from None
+    except json.JSONDecodeError as error:
+        raise InputError(f"not JSON: {error.msg}", file=str(file), line=error.lineno, remedy="Repair the file.") from None
+    name = file.parent.name if file.stem == "config" and file.parent.name else file.stem
+    return parse_config(data, name=name, file=str(file))
+
+
+def parse_config(data: object, *, name: str, file: str) -> ModelConfig:
+    """Turn the content of a ``config.json`` into a :class:`ModelConfig`.
+
+    Raises
+    ------
+    InputError
+        For an unknown ``model_type``, a missing key, a wrong type or sizes that do not fit together.
+    """
+    if not isinstance(data, Mapping):
+        raise InputError("a model configuration must be a JSON object", file=file)
+    reader = _Reader(data, file)
+    kind = data.get("model_type")
+    if not isinstance(kind, str):
+        raise InputError("missing model_type", file=file, key="model_type", remedy=f"One of {', '.join(sorted(FAMILIES))}.")
+    _refuse_experts(reader, kind)
+    if kind not in FAMILIES:
+        raise UnknownNameError("model_type", kind, FAMILIES, file=file, key="model_type")
+    family = FAMILIES[kind]
+    hidden, heads = reader.count(family.key("hidden_size")), reader.count(family.key("num_attention_heads"))
+    kv_heads = reader.count("num_key_value_heads", heads)
+    head_dim = reader.count("head_dim", 0) or reader.divide(hidden, heads, family.key("num_attention_heads"))
+    if heads % kv_heads:
+        raise InputError(
+            f"{heads} attention heads are not divisible by {kv_heads} key/value heads",
+            file=file,
+            key="num_key_value_heads",
+            remedy="Choose a divisor of num_attention_heads.",
+        )
+    positions = reader.count(family.key("max_position_embeddings"), 0 if family.rotary else None)
+    theta, rope_type, fraction = _rope(reader, family)
+    return ModelConfig(
+        name=name,
+        hidden=hidden,
+        layers=reader.count(family.key("num_hidden_layers")),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        ffn=reader.count(family.key("intermediate_size"), family.ffn_multiple * hidden or None),
+        vocab=reader.count("vocab_size"),
+        tied_embeddings=reader.flag("tie_word_embeddings", family.tied),
+        gated_mlp=family.gated,
+        activation=_activation(reader, family),
+        norm=family.norm,
+        norm_bias=reader.flag("norm_bias", family.norm_bias),
+        qkv_bias=reader.flag(family.attention_bias_key, family.qkv_bias),
+        output_bias=reader.flag(family.attention_bias_key, family.output_bias) if family.output_follows else family.output_bias,
+        mlp_bias=reader.flag(family.mlp_bias_key, family.mlp_bias),
+        qk_norm=family.qk_norm,
+        rotary=family.rotary,
+        rotary_fraction=fraction,
+        rope_theta=theta,
+        rope_type=rope_type,
+        learned_positions=0 if family.rotary else positions + family.extra_positions,
+        max_positions=positions,
+    )
+
+
+def _refuse_experts(reader: _Reader, kind: str) -> None:
+    for key in _MOE_KEYS:
+        if reader.count(key, 0) > 1 or (key in reader.data and "moe" in kind):
+            raise NotYetError(
+                f"model_type {kind!r} has a Mixture of Experts, which is not implemented yet",
+                file=reader.file,
+                key=key,
+                remedy="Use a dense model.",
+            )
+
+
+def _rope(reader: _Reader, family: Family) -> tuple[float, str, float]:
+    """Base, scaling kind and rotated share, from ``rope_parameters`` or the older ``rope_theta`` and ``rope_scaling``."""
+    newer = reader.table("rope_parameters")
+    scaling = newer or reader.table("rope_scaling")
+    theta = reader.number("rope_theta", reader.number("rotary_emb_base", 10000.0))
+    fraction = reader.number("partial_rotary_factor", reader.number("rotary_pct", family.rotary_fraction))
+    if newer:
+        nested = _Reader(newer, reader.file, "rope_parameters.")
+        theta = nested.number("rope_theta", theta)
+        fraction = nested.number("partial_rotary_factor", fraction)
+    kind = str(scaling.get("rope_type", scaling.get("type", "default")))
+    return theta, kind, fraction
+
+
+_ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu",
+    "gelu_fast": "gelu",
+    "gelu_pytorch_tanh": "gelu",
+    "relu": "relu",
+    "relu2": "relu2",
+}
+
+
+def _activation(reader: _Reader, family: Family) -> str:
+    key = family.key("hidden_act")
+    value = reader.data.get("hidden_activation") or reader.data.get(key) or family.activation
+    if value not in _ACTIVATIONS:
+        raise UnknownNameError("activation", str(value), _ACTIVATIONS, file=reader.file, key=key)
+    return _ACTIVATIONS[str(value)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Typed access to a JSON object; every complaint names the file and the key."""
+
+    data: Mapping[str, Any]
+    file: str
+    prefix: str = ""
+
+    def count(self, key: str, default: int | None = None) -> int:
+        value = self.data.get(key)
+        if value is None:
+            if default is None:
+                raise InputError(f"missing {key}", file=self.file, key=self.prefix + key, remedy="Add it as a whole number.")
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InputError(
+                f"must be a positive whole number, not {value!r}", file=self.file, key=self.prefix + key, remedy="Correct it."
+            )
+        return value
+
+    def number(self, key: str, default: float) -> float:
+        value = self.data.get(key)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            raise InputError(
+                f"must be a positive number, not {value!r}", file=self.file, key=self.prefix + key, remedy="Correct it."
+            )
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self.data.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise InputError(
+                f"must be true or false, not {value!r}", file=self.file, key=self.prefix + key, remedy="Correct it."
+            )
+        return value
+
+    def table(self, key: str) -> Mapping[str, Any]:
+        value = self.data.get(key)
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            raise InputError(f"must be an object, not {value!r}", file=self.file, key=self.prefix + key, remedy="Correct it.")
+        return value
+
+    def divide(self, hidden: int, heads: int, key: str) -> int:
+        if hidden % heads:
+            raise InputError(
+                f"the hidden size {hidden} is not divisible by {heads} attention heads",
+                file=self.file,
+                key=self.prefix + key,
+                remedy="Correct one of them or give head_dim.",
+            )
+        return hidden // heads

@@ -1,0 +1,110 @@
+"""What Hugging Face's code fixes for each ``model_type`` and its ``config.json`` leaves unsaid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Defaults and key names of one ``model_type``.
+
+    ``keys`` maps the common key to this family's own; ``attention_bias_key`` and ``mlp_bias_key`` switch biases where
+    the family lets the file decide (an empty key never occurs in a file, so the default holds). ``output_follows``: the
+    attention output's bias follows ``attention_bias_key`` too.
+    """
+
+    keys: Mapping[str, str] = field(default_factory=dict)
+    tied: bool = False
+    gated: bool = True
+    activation: str = "silu"
+    norm: str = "rmsnorm"
+    norm_bias: bool = False
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    attention_bias_key: str = ""
+    output_follows: bool = False
+    mlp_bias_key: str = ""
+    qk_norm: bool = False
+    rotary: bool = True
+    rotary_fraction: float = 1.0
+    ffn_multiple: int = 0
+    extra_positions: int = 0
+
+    def key(self, common: str) -> str:
+        """This family's spelling of a common key."""
+        return self.keys.get(common, common)
+
+
+_GPT2_KEYS = {
+    "hidden_size": "n_embd",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "max_position_embeddings": "n_positions",
+    "intermediate_size": "n_inner",
+    "hidden_act": "activation_function",
+}
+_OPT_KEYS = {"intermediate_size": "ffn_dim", "hidden_act": "activation_function"}
+
+#: Supported ``model_type`` values.
+FAMILIES: Mapping[str, Family] = {
+    "llama": Family(attention_bias_key="attention_bias", output_follows=True, mlp_bias_key="mlp_bias"),
+    "mistral": Family(),
+    "qwen2": Family(qkv_bias=True),
+    "qwen3": Family(attention_bias_key="attention_bias", output_follows=True, qk_norm=True),
+    "phi3": Family(),
+    "gemma": Family(tied=True, activation="gelu", attention_bias_key="attention_bias", output_follows=True),
+    "nemotron": Family(
+        gated=False,
+        activation="relu2",
+        norm="layernorm",
+        norm_bias=True,
+        attention_bias_key="attention_bias",
+        output_follows=True,
+        mlp_bias_key="mlp_bias",
+        rotary_fraction=0.5,
+    ),
+    "gpt2": Family(
+        keys=_GPT2_KEYS,
+        tied=True,
+        gated=False,
+        activation="gelu",
+        norm="layernorm",
+        norm_bias=True,
+        qkv_bias=True,
+        output_bias=True,
+        mlp_bias=True,
+        rotary=False,
+        ffn_multiple=4,
+    ),
+    "gpt_neox": Family(
+        gated=False,
+        activation="gelu",
+        norm="layernorm",
+        norm_bias=True,
+        qkv_bias=True,
+        output_bias=True,
+        mlp_bias=True,
+        attention_bias_key="attention_bias",
+        output_follows=True,
+        rotary_fraction=0.25,
+    ),
+    "opt": Family(
+        keys=_OPT_KEYS,
+        tied=True,
+        gated=False,
+        activation="relu",
+        norm="layernorm",
+        norm_bias=True,
+        qkv_bias=True,
+        output_bias=True,
+        mlp_bias=True,
+        attention_bias_key="enable_bias",
+        output_follows=True,
+        mlp_bias_key="enable_bias",
+        rotary=False,
+        extra_positions=2,
+    ),
+}

@@ -1,0 +1,152 @@
+"""Reading Hugging Face configurations and counting parameters exactly."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from joulecast.errors import InputError, NotYetError, UnknownNameError
+from joulecast.model.hf import load_model, model_names
+
+KNOWN_TOTALS = {
+    "llama-3.2-1b": 1_235_814_400,
+    "llama-3.2-3b": 3_212_749_824,
+    "llama-3.1-8b": 8_030_261_248,
+    "llama-3.1-70b": 70_553_706_496,
+    "llama-3.1-405b": 405_853_388_800,
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen2.5-1.5b": 1_543_714_304,
+    "qwen2.5-3b": 3_085_938_688,
+    "qwen2.5-7b": 7_615_616_512,
+    "qwen2.5-14b": 14_770_033_664,
+    "qwen2.5-32b": 32_763_876_352,
+    "qwen2.5-72b": 72_706_203_648,
+    "qwen3-0.6b": 596_049_920,
+    "qwen3-1.7b": 1_720_574_976,
+    "qwen3-4b": 4_022_468_096,
+    "qwen3-8b": 8_190_735_360,
+    "qwen3-14b": 14_768_307_200,
+    "qwen3-32b": 32_762_123_264,
+    "mistral-7b": 7_241_732_096,
+}
+
+#: Sizes in units of 1e9 as the papers round them (the two smallest with one digit more).
+ROUNDED = {
+    "gpt-1.7b": 1.65,
+    "gpt-3.6b": 3.56,
+    "gpt-7.5b": 7.5,
+    "gpt-18b": 18.4,
+    "gpt-22b": 22.0,
+    "gpt-39b": 39.1,
+    "gpt-76b": 76.1,
+    "gpt-145b": 145.6,
+    "gpt3-175b": 174.6,
+    "gpt-310b": 310.1,
+    "gpt-530b": 529.6,
+    "gpt-1t": 1008.0,
+    "nemotron-4-15b": 15.6,
+    "nemotron-4-340b": 341.0,
+}
+
+SMALL: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 100,
+}
+
+
+def write(tmp_path: Path, **changes: Any) -> Path:
+    content = {k: v for k, v in {**SMALL, **changes}.items() if v is not ...}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(content))
+    return file
+
+
+@pytest.mark.parametrize(("name", "total"), KNOWN_TOTALS.items())
+def test_published_totals_are_met_exactly(name: str, total: int) -> None:
+    assert load_model(name).parameters == total
+
+
+@pytest.mark.parametrize(("name", "billions"), ROUNDED.items())
+def test_papers_rounded_sizes_are_met(name: str, billions: float) -> None:
+    assert load_model(name).parameters / 1e9 == pytest.approx(billions, rel=0.006)
+
+
+def test_every_model_of_the_catalogue_loads_and_is_checked() -> None:
+    assert set(model_names()) == {*KNOWN_TOTALS, *ROUNDED}
+    for name in model_names():
+        assert load_model(name).name == name
+
+
+def test_aliases_lead_to_the_same_model() -> None:
+    assert load_model("llama-3-8b") == load_model("Llama-3.1-8B")
+
+
+def test_unknown_name_lists_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match=r"llama-3\.1-8b"):
+        load_model("lama-3.1-8b")
+
+
+def test_both_spellings_of_rope_agree(tmp_path: Path) -> None:
+    old = load_model(write(tmp_path, rope_theta=5e5, rope_scaling={"type": "linear", "factor": 2.0}))
+    new = load_model(write(tmp_path, rope_parameters={"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0}))
+    assert old == new
+    assert (old.rope_theta, old.rope_type) == (5e5, "linear")
+
+
+def test_head_dim_is_read_and_else_derived(tmp_path: Path) -> None:
+    assert load_model(write(tmp_path)).head_dim == 16
+    assert load_model(write(tmp_path, head_dim=32)).qkv_width == 8 * 32
+
+
+def test_folder_holding_a_config_is_accepted(tmp_path: Path) -> None:
+    write(tmp_path)
+    assert load_model(tmp_path).name == tmp_path.name
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"hidden_size": ...}, "hidden_size"),
+        ({"hidden_size": "4096"}, "hidden_size"),
+        ({"hidden_size": 66}, "num_attention_heads"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers"),
+        ({"model_type": ...}, "model_type"),
+        ({"model_type": "lama"}, "model_type"),
+        ({"hidden_act": "silo"}, "hidden_act"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings"),
+        ({"rope_parameters": 7}, "rope_parameters"),
+        ({"rope_parameters": {"rope_theta": -1}}, "rope_parameters.rope_theta"),
+    ],
+)
+def test_bad_configurations_name_file_and_key(tmp_path: Path, changes: dict[str, Any], key: str) -> None:
+    file = write(tmp_path, **changes)
+    with pytest.raises(InputError) as caught:
+        load_model(file)
+    assert str(file) in str(caught.value)
+    assert key in str(caught.value)
+
+
+def test_broken_json_names_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text('{\n"model_type": "llama",\n oops }')
+    with pytest.raises(InputError, match=r"config\.json:3"):
+        load_model(file)
+
+
+def test_missing_file_is_an_input_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such model file"):
+        load_model(tmp_path / "absent.json")
+
+
+def test_mixture_of_experts_is_not_yet(tmp_path: Path) -> None:
+    with pytest.raises(NotYetError, match="num_local_experts"):
+        load_model(write(tmp_path, model_type="mixtral", num_local_experts=8))
