@@ -1,0 +1,269 @@
+"""Kernels of one instruction type, and the program that every rank executes.
+
+Durations are integer nanoseconds: every engine of this package then finds the same time exactly, in any order of
+summation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from joulecast.errors import InputError
+from joulecast.simulator.schedules import Instruction, Schedule
+
+COMPUTE, COMMUNICATION = 0, 1
+STREAMS = 2
+
+Int = NDArray[np.int64]
+
+
+class Run(NamedTuple):
+    """Kernels of one stream that follow each other without waiting or being waited for in between."""
+
+    number: int
+    stream: int
+    duration_ns: int
+    waits_for: int  # how many runs of the other stream, counted within the segment, must have ended; 0 none
+    needs_input: bool
+    is_output: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """Kernels of one instruction type on one rank, in the order of issue.
+
+    A kernel starts when its stream has finished what was issued before, when the kernel that it waits for has ended
+    and, for ``input_kernel``, when the input has arrived.
+
+    Attributes
+    ----------
+    duration_ns
+        Shape ``(n,)`` [ns].
+    stream
+        0 compute, 1 communication; shape ``(n,)``.
+    wait
+        Index of an earlier kernel of the other stream that must end first, −1 for none; shape ``(n,)``. To wait for
+        what earlier instructions left on the other stream, issue a kernel of duration 0 there and wait for it.
+    input_kernel
+        The kernel that waits for the instruction's input, −1 for none.
+    output_kernel
+        The kernel after which the instruction's output is sent.
+    names
+        One label per kernel, or nothing.
+    power_w
+        Power by component while the kernel runs, shape ``(n, components)``, or nothing [W].
+    """
+
+    duration_ns: Int
+    stream: NDArray[np.uint8]
+    wait: NDArray[np.int32]
+    input_kernel: int
+    output_kernel: int
+    names: tuple[str, ...] = ()
+    power_w: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+
+    def __len__(self) -> int:
+        return len(self.duration_ns)
+
+    @cached_property
+    def run_of_kernel(self) -> Int:
+        """Index into :attr:`runs` of each kernel's run, shape ``(n,)``."""
+        return self._cut[0]
+
+    @cached_property
+    def offset_in_run_ns(self) -> Int:
+        """Time from the start of its run to the start of each kernel, shape ``(n,)`` [ns]."""
+        return self._cut[1]
+
+    @cached_property
+    def runs(self) -> tuple[Run, ...]:
+        """Runs of both streams, in the order of their first kernels."""
+        return self._cut[2]
+
+    @cached_property
+    def runs_by_stream(self) -> tuple[tuple[Run, ...], ...]:
+        """The runs of each stream, in order."""
+        return tuple(tuple(run for run in self.runs if run.stream == s) for s in range(STREAMS))
+
+    @cached_property
+    def _cut(self) -> tuple[Int, Int, tuple[Run, ...]]:
+        n = len(self)
+        starts_run = self.wait >= 0
+        ends_run = np.zeros(n, dtype=bool)
+        ends_run[self.wait[self.wait >= 0]] = True
+        ends_run[self.output_kernel] = True
+        if self.input_kernel >= 0:
+            starts_run[self.input_kernel] = True
+        run_of = np.zeros(n, dtype=np.int64)
+        offset = np.zeros(n, dtype=np.int64)
+        firsts: list[int] = []
+        for s in range(STREAMS):
+            kernels = np.flatnonzero(self.stream == s)
+            if not len(kernels):
+                continue
+            first = starts_run[kernels]
+            first[0] = True
+            first[1:] |= ends_run[kernels[:-1]]
+            before = np.cumsum(self.duration_ns[kernels]) - self.duration_ns[kernels]
+            number = np.cumsum(first) - 1
+            offset[kernels] = before - before[first][number]
+            run_of[kernels] = len(firsts) + number
+            firsts.extend(int(k) for k in kernels[first])
+        rank_of = np.argsort(np.argsort(np.array(firsts)))
+        run_of = rank_of[run_of]
+        return run_of, offset, self._describe(run_of, sorted(firsts))
+
+    def _describe(self, run_of: Int, firsts: list[int]) -> tuple[Run, ...]:
+        duration = np.zeros(len(firsts), dtype=np.int64)
+        np.add.at(duration, run_of, self.duration_ns)
+        place: list[int] = []
+        count = [0] * STREAMS
+        for k in firsts:
+            count[self.stream[k]] += 1
+            place.append(count[self.stream[k]])
+        output_run = int(run_of[self.output_kernel])
+        return tuple(
+            Run(
+                number=i,
+                stream=int(self.stream[k]),
+                duration_ns=int(duration[i]),
+                waits_for=place[run_of[self.wait[k]]] if self.wait[k] >= 0 else 0,
+                needs_input=k == self.input_kernel,
+                is_output=i == output_run,
+            )
+            for i, k in enumerate(firsts)
+        )
+
+
+def make_segment(
+    duration_ns: ArrayLike,
+    *,
+    stream: ArrayLike | None = None,
+    wait: ArrayLike | None = None,
+    input_kernel: int = 0,
+    output_kernel: int | None = None,
+    names: Sequence[str] = (),
+    power_w: ArrayLike | None = None,
+) -> Segment:
+    """Validated :class:`Segment`; by default one stream, input before the first kernel, output after the last.
+
+    Raises
+    ------
+    InputError
+        On empty or negative durations, shapes that differ, or waits that do not point back to the other stream.
+    """
+    duration = np.ascontiguousarray(duration_ns, dtype=np.int64)
+    n = len(duration)
+    streams = np.zeros(n, np.uint8) if stream is None else np.asarray(stream, dtype=np.uint8)
+    waits = np.full(n, -1, np.int32) if wait is None else np.asarray(wait, dtype=np.int32)
+    last = n - 1 if output_kernel is None else output_kernel
+    power = np.zeros((0, 0)) if power_w is None else np.asarray(power_w, dtype=np.float64).reshape(n, -1)
+    if n == 0 or duration.ndim != 1 or streams.shape != duration.shape or waits.shape != duration.shape:
+        raise InputError(f"a segment needs arrays of one length, got {duration.shape} {streams.shape} {waits.shape}")
+    if duration.min() < 0 or streams.max() >= STREAMS:
+        raise InputError("a segment's durations must not be negative and its streams must be 0 or 1")
+    if not (-1 <= input_kernel < n and 0 <= last < n) or (names and len(names) != n):
+        raise InputError(f"a segment of {n} kernels: input, output or names point elsewhere")
+    at = np.flatnonzero(waits >= 0)
+    if np.any(waits[at] >= at) or np.any(streams[waits[at]] == streams[at]):
+        raise InputError("a kernel may only wait for an earlier kernel of the other stream")
+    return Segment(duration, streams, waits, input_kernel, last, tuple(names), power)
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """What every pipeline rank executes in one iteration.
+
+    Attributes
+    ----------
+    segments
+        Distinct segments.
+    segment_of
+        Per rank, the index into ``segments`` of each instruction, in order of execution.
+    instructions
+        The same instructions by kind, micro-batch and chunk.
+    source, target
+        Flat indices of instructions, shape ``(e,)``: ``target`` needs the output of ``source``.
+    latency_ns
+        Time from the end of the source's output kernel to arrival, shape ``(e,)`` [ns].
+    """
+
+    segments: tuple[Segment, ...]
+    segment_of: tuple[tuple[int, ...], ...]
+    instructions: tuple[tuple[Instruction, ...], ...]
+    source: Int
+    target: Int
+    latency_ns: Int
+
+    @property
+    def ranks(self) -> int:
+        """Number of pipeline ranks."""
+        return len(self.segment_of)
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Flat index of each rank's first instruction, and the total number at the end."""
+        return tuple(int(n) for n in np.cumsum([0, *(len(order) for order in self.segment_of)]))
+
+    @property
+    def kernels(self) -> int:
+        """Number of kernels that one iteration executes on all ranks."""
+        return sum(len(self.segments[s]) for order in self.segment_of for s in order)
+
+    @cached_property
+    def outputs(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Per flat instruction, who needs its output: (target, latency [ns])."""
+        out: list[list[tuple[int, int]]] = [[] for _ in range(self.offsets[-1])]
+        for s, t, latency in zip(self.source.tolist(), self.target.tolist(), self.latency_ns.tolist(), strict=True):
+            out[s].append((t, latency))
+        return tuple(tuple(o) for o in out)
+
+    @cached_property
+    def inputs(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Per flat instruction, whose output it needs: (source, latency [ns])."""
+        needs: list[list[tuple[int, int]]] = [[] for _ in range(self.offsets[-1])]
+        for s, t, latency in zip(self.source.tolist(), self.target.tolist(), self.latency_ns.tolist(), strict=True):
+            needs[t].append((s, latency))
+        return tuple(tuple(n) for n in needs)
+
+
+def make_program(
+    schedule: Schedule,
+    segments: Sequence[Segment],
+    segment_of: Sequence[Sequence[int]],
+    latency_ns: ArrayLike = 0,
+) -> Program:
+    """Validated :class:`Program` of a schedule.
+
+    Parameters
+    ----------
+    schedule
+        Gives order and dependencies.
+    segments
+        Distinct segments.
+    segment_of
+        Per rank and instruction of the schedule, the index into ``segments``.
+    latency_ns
+        One number, or one per edge of ``schedule.edges`` [ns]. Edges within a rank cost nothing.
+    """
+    edges = schedule.edges
+    latency = np.broadcast_to(np.asarray(latency_ns, dtype=np.int64), edges.source.shape)
+    latency = np.where(edges.source_rank == edges.target_rank, 0, latency)
+    order = tuple(tuple(int(s) for s in row) for row in segment_of)
+    if [len(row) for row in order] != [len(row) for row in schedule.ranks]:
+        raise InputError("a program needs one segment for every instruction of its schedule")
+    if any(not 0 <= s < len(segments) for row in order for s in row):
+        raise InputError(f"a program names a segment outside its {len(segments)}")
+    if latency.size and latency.min() < 0:
+        raise InputError("a transfer's latency must not be negative")
+    program = Program(tuple(segments), order, schedule.ranks, edges.source, edges.target, latency)
+    flat = [segments[s] for row in order for s in row]
+    if any(flat[t].input_kernel < 0 for t in edges.target.tolist()):
+        raise InputError("an instruction receives an input, but its segment has no kernel that waits for it")
+    return program
