@@ -1,0 +1,205 @@
+"""Measured rows (JSON lines), split into what a prediction may read and what was measured."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from joulecast.errors import DataError, UnknownNameError
+
+#: Measured quantities; a prediction never reads them. Their ``_per_gpu`` lists and every ``measured_…`` belong to them.
+MEASURED_FIELDS = frozenset(
+    {"time_s", "energy_j", "power_w", "sm_clock_mhz", "gpu_temp_c", "power_cap_fraction", "peak_mem_bytes"}
+)
+#: Recorded row sets that the package ships.
+RECORDED = ("h200_sxm",)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was observed, ``None`` where it was not.
+
+    Of several GPUs ``energy_j`` and ``power_w`` are sums (``None`` if any GPU's power is missing), ``sm_clock_mhz``,
+    ``temperature_c`` means over the GPUs that have one.
+    """
+
+    time_s: float | None = None
+    energy_j: float | None = None
+    power_w: float | None = None
+    sm_clock_mhz: float | None = None
+    temperature_c: float | None = None
+    raw: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measured row.
+
+    Attributes
+    ----------
+    name
+        The row's ``name`` (or ``id``), else file and line.
+    op
+        Kind of work, a word of the data; empty where the row has none.
+    configuration
+        Everything that was set or is nominal: all that predictions may read.
+    measured
+        Everything that was observed.
+    file, line
+        Where the row stands.
+    """
+
+    name: str
+    op: str
+    configuration: Mapping[str, Any]
+    measured: Measured
+    file: str = ""
+    line: int = 0
+
+    @property
+    def settle_s(self) -> float:
+        """Nominal time under load before the window [s]."""
+        return float(self.configuration.get("settle_s") or 0.0)
+
+    @property
+    def window_s(self) -> float:
+        """Nominal length of the measurement window [s]."""
+        return float(self.configuration.get("target_window_s") or 0.0)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that the row measures together."""
+        return int(self.configuration.get("gpus") or 1)
+
+
+def is_measured(key: str) -> bool:
+    """Whether a field holds an observation."""
+    return key.removesuffix("_per_gpu") in MEASURED_FIELDS or key.startswith("measured_")
+
+
+def read_rows(path: str | Path | Sequence[str | Path]) -> list[Row]:
+    """Rows of a JSON-lines file, of all ``*.jsonl`` of a folder, or of several of either, in order.
+
+    Raises
+    ------
+    DataError
+        A broken line, naming file and line, or a path without any rows.
+    """
+    if isinstance(path, str | Path):
+        return _read_path(Path(path))
+    return [row for one in path for row in _read_path(Path(one))]
+
+
+def recorded_rows(name: str = "h200_sxm", files_: Sequence[str] | None = None) -> list[Row]:
+    """The row sets that the package ships for fitting; ``files_`` selects some of their files."""
+    if name not in RECORDED:
+        raise UnknownNameError("recorded row set", name, RECORDED)
+    folder = files("joulecast.calibrate").joinpath("recorded", name)
+    names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".jsonl"))
+    rows: list[Row] = []
+    for file in names:
+        if files_ is None or file in files_:
+            rows += parse_rows(folder.joinpath(file).read_text(encoding="utf-8"), file)
+    return rows
+
+
+def parse_rows(text: str, file: str) -> list[Row]:
+    """Rows of the text of a JSON-lines file."""
+    return [_parse(line, file, number) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+
+
+def _read_path(path: Path) -> list[Row]:
+    paths = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+    if not paths:
+        raise DataError("no *.jsonl file in this folder", file=str(path), remedy="Give a folder or file of JSON lines.")
+    rows: list[Row] = []
+    for one in paths:
+        try:
+            text = one.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise DataError("no such file or folder", file=str(one), remedy="Check the path.") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"cannot be read ({error})", file=str(one), remedy="It must be JSON lines.") from None
+        rows += parse_rows(text, str(one))
+    return rows
+
+
+def _parse(line: str, file: str, number: int) -> Row:
+    try:
+        content = json.loads(line, parse_constant=_reject_constant)
+    except ValueError as error:
+        detail = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+        raise DataError(
+            f"not a JSON object: {detail}", file=file, line=number, remedy="Repair or remove this line."
+        ) from None
+    if not isinstance(content, dict):
+        raise DataError("not a JSON object", file=file, line=number, remedy="Each line must be one {…} object.")
+    name = content.get("name", content.get("id"))
+    return Row(
+        name=str(name) if name is not None else f"{Path(file).name}:{number}",
+        op=_operation(content),
+        configuration={k: v for k, v in content.items() if not is_measured(k)},
+        measured=_measured(content, file, number),
+        file=file,
+        line=number,
+    )
+
+
+def _reject_constant(word: str) -> float:
+    raise ValueError(f"{word} is not a number")
+
+
+def _operation(content: Mapping[str, Any]) -> str:
+    if "op" not in content and {"case", "kernel"} <= content.keys():
+        return "kernel_profile"
+    return str(content.get("op") or "")
+
+
+def _measured(content: Mapping[str, Any], file: str, number: int) -> Measured:
+    raw = {k: v for k, v in content.items() if is_measured(k)}
+
+    def observed(key: str) -> float | None:
+        return _number(raw.get(key), key, file, number)
+
+    def listed(key: str) -> list[float | None] | None:
+        values = raw.get(f"{key}_per_gpu")
+        if values is None:
+            return None
+        if not isinstance(values, list):
+            raise DataError(f"{values!r} is not a list", file=file, line=number, key=f"{key}_per_gpu")
+        return [_number(v, f"{key}_per_gpu", file, number) for v in values]
+
+    power, clock, heat = listed("power_w"), listed("sm_clock_mhz"), listed("gpu_temp_c")
+    return Measured(
+        time_s=observed("time_s"),
+        energy_j=observed("energy_j"),
+        power_w=observed("power_w") if power is None else sum_or_none(power),
+        sm_clock_mhz=observed("sm_clock_mhz") if clock is None else mean_of_present(clock),
+        temperature_c=observed("gpu_temp_c") if heat is None else mean_of_present(heat),
+        raw=raw,
+    )
+
+
+def _number(value: object, key: str, file: str, number: int) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise DataError(f"{value!r} is not a number", file=file, line=number, key=key, remedy="Write a number or null.")
+    return float(value)
+
+
+def sum_or_none(values: Sequence[float | None]) -> float | None:
+    """Sum over GPUs, ``None`` if any is missing."""
+    present = [v for v in values if v is not None]
+    return sum(present) if present and len(present) == len(values) else None
+
+
+def mean_of_present(values: Sequence[float | None]) -> float | None:
+    """Mean over the GPUs that have a value, ``None`` if none has."""
+    present = [v for v in values if v is not None]
+    return sum(present) / len(present) if present else None

@@ -1,0 +1,348 @@
+"""PLAN.toml: everything that software decides about a training iteration, as one frozen, checked object."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from joulecast.errors import InputError
+from joulecast.simulator import plan_checks
+from joulecast.simulator.plan_schema import RESERVED_TABLES, TABLES, PlanFile
+from joulecast.simulator.plan_source import Source, apply_overrides, explain, read_toml
+
+if TYPE_CHECKING:
+    from joulecast.model.hf import ModelConfig
+
+#: Bucket of an overlapped gradient reduction that PyTorch's DDP takes by default [MiB].
+DDP_BUCKET_MB = 25.0
+#: Instructions whose clock may be set on its own.
+CLOCKED_INSTRUCTIONS = ("forward", "backward", "weight_gradient", "optimizer")
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is trained.
+
+    Attributes
+    ----------
+    model
+        The model as it is run: shortened to ``layers``, with the plan's rotary and tied embeddings.
+    model_name
+        Its name or path in the plan, ``"inline"`` for a table of sizes.
+    """
+
+    model: ModelConfig
+    model_name: str
+    layers: int
+    sequence_length: int
+    micro_batch_size: int
+    global_batch_size: int
+    precision: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where it is trained; ``gpu`` is a catalogue name or a path, resolved against the plan's folder."""
+
+    gpu: str
+    gpus: int
+    gpus_per_node: int
+    node: str | None
+
+    @property
+    def nodes(self) -> int:
+        """Nodes in use."""
+        return math.ceil(self.gpus / self.gpus_per_node)
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """How the model is split; ``stage_layers`` has the blocks of every virtual stage in the model's order."""
+
+    tensor_model_parallel_size: int
+    pipeline_model_parallel_size: int
+    virtual_pipeline_model_parallel_size: int
+    data_parallel_size: int
+    sequence_parallel: bool
+    stage_layers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The order of micro-batches: ``gpipe 1f1b interleaved-1f1b zb-h1``, or ``none`` (one stage, a loop)."""
+
+    name: str
+    recompute: str
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Communication beside computation; ``grad_bucket_bytes`` 0 is one collective per parameter, inf a single one."""
+
+    nanobatches: int
+    comm_ctas: int | None
+    grad_reduce: str
+    grad_bucket_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """What the framework really runs, with the framework's defaults filled in."""
+
+    framework: str
+    attention_backend: str
+    rotary: bool
+    tie_embeddings: bool
+    shard_head: bool
+    optimizer: str
+    gradient_precision: str
+    optimizer_precision: str
+    main_parameters: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """Clocks and limits.
+
+    Attributes
+    ----------
+    clocks_mhz
+        Pairs (instruction, clock of each pipeline stage [MHz]); empty: the governor decides alone. The instruction
+        ``""`` stands for all that have no pair of their own.
+    power_limit_w
+        Limit of each GPU [W]; ``None``: the board's default.
+    """
+
+    clocks_mhz: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    power_limit_w: float | None = None
+
+    def clock_mhz(self, stage: int = 0, instruction: str = "") -> float | None:
+        """Clock set for an instruction of a pipeline stage, or ``None`` where none is set."""
+        table = dict(self.clocks_mhz)
+        clocks = table.get(instruction, table.get(""))
+        return clocks[stage] if clocks else None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A whole plan, checked; ``file`` is where it came from."""
+
+    workload: Workload
+    cluster: Cluster
+    parallelism: Parallelism
+    schedule: Schedule
+    overlap: Overlap
+    implementation: Implementation
+    power: Power
+    file: str | None = None
+
+    @property
+    def tp(self) -> int:
+        """Tensor-parallel size."""
+        return self.parallelism.tensor_model_parallel_size
+
+    @property
+    def pp(self) -> int:
+        """Pipeline ranks."""
+        return self.parallelism.pipeline_model_parallel_size
+
+    @property
+    def vp(self) -> int:
+        """Virtual stages on each pipeline rank."""
+        return self.parallelism.virtual_pipeline_model_parallel_size
+
+    @property
+    def dp(self) -> int:
+        """Data-parallel size."""
+        return self.parallelism.data_parallel_size
+
+    @property
+    def microbatches(self) -> int:
+        """Micro-batches of one iteration on each data-parallel rank."""
+        return self.workload.global_batch_size // (self.workload.micro_batch_size * self.dp)
+
+    @property
+    def sequence_parallel(self) -> bool:
+        """Whether norms and residuals are really split: it takes more than one tensor-parallel rank."""
+        return self.parallelism.sequence_parallel and self.tp > 1
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one iteration."""
+        return self.workload.global_batch_size * self.workload.sequence_length
+
+    def stages_of_rank(self, rank: int) -> tuple[int, ...]:
+        """Virtual stages on a pipeline rank: v = rank + pp·i holds the v-th share of the layers."""
+        return tuple(range(rank, self.pp * self.vp, self.pp))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain nested dictionary of everything, for reports and results."""
+        return asdict(self)
+
+
+def load_plan(path: str | Path, overrides: Sequence[str] = ()) -> Plan:
+    """Read and check a PLAN.toml.
+
+    Parameters
+    ----------
+    path
+        The file.
+    overrides
+        Settings of the form ``table.key=value`` that win over the file.
+
+    Raises
+    ------
+    InputError
+        One readable message with file, line, key and remedy (also :class:`UnknownNameError`, :class:`NotYetError`).
+    """
+    tables, source = read_toml(path, overrides)
+    return _build(tables, source)
+
+
+def plan_from_dict(tables: Mapping[str, Any], file: str | None = None, overrides: Sequence[str] = ()) -> Plan:
+    """Check tables as they would stand in a PLAN.toml; ``file`` is named in errors."""
+    merged, keys = apply_overrides(tables, overrides)
+    return _build(merged, Source(file, "", keys))
+
+
+def _build(tables: Mapping[str, Any], source: Source) -> Plan:
+    try:
+        parsed = PlanFile.model_validate(dict(tables))
+    except ValidationError as error:
+        raise explain(error, source, TABLES, RESERVED_TABLES) from None
+    plan_checks.reserved(parsed, source)
+    workload = _workload(parsed, source)
+    parallelism = _parallelism(parsed, workload.layers, source)
+    schedule = Schedule(plan_checks.schedule_name(parsed, source), parsed.schedule.recompute)
+    plan = Plan(
+        workload=workload,
+        cluster=_cluster(parsed, source),
+        parallelism=parallelism,
+        schedule=schedule,
+        overlap=_overlap(parsed),
+        implementation=_implementation(parsed, workload.model),
+        power=_power(parsed, source),
+        file=source.file,
+    )
+    plan_checks.whole(plan, source)
+    return plan
+
+
+def _workload(parsed: PlanFile, source: Source) -> Workload:
+    table = parsed.workload
+    model, run = plan_checks.resolve_model(table, source), parsed.implementation
+    if run.rotary is not None:
+        model = replace(model, rotary=run.rotary)
+    if run.tie_embeddings is not None:
+        model = replace(model, tied_embeddings=run.tie_embeddings)
+    return Workload(
+        model=model,
+        model_name=table.model if isinstance(table.model, str) else "inline",
+        layers=model.layers,
+        sequence_length=table.sequence_length,
+        micro_batch_size=table.micro_batch_size,
+        global_batch_size=table.global_batch_size,
+        precision=table.precision,
+    )
+
+
+def _cluster(parsed: PlanFile, source: Source) -> Cluster:
+    table = parsed.cluster
+    gpu = plan_checks.resolve_path(table.gpu, ".toml", source)
+    per_node = min(table.gpus_per_node, table.gpus)
+    return Cluster(gpu=gpu, gpus=table.gpus, gpus_per_node=per_node, node=table.node)
+
+
+def _parallelism(parsed: PlanFile, layers: int, source: Source) -> Parallelism:
+    table = parsed.parallelism
+    data = plan_checks.data_parallel_size(parsed, source)
+    return Parallelism(
+        tensor_model_parallel_size=table.tensor_model_parallel_size,
+        pipeline_model_parallel_size=table.pipeline_model_parallel_size,
+        virtual_pipeline_model_parallel_size=table.virtual_pipeline_model_parallel_size,
+        data_parallel_size=data,
+        sequence_parallel=table.sequence_parallel,
+        stage_layers=plan_checks.stage_layers(table, layers, source),
+    )
+
+
+def _overlap(parsed: PlanFile) -> Overlap:
+    table = parsed.overlap
+    bucket = table.grad_bucket_mb
+    if bucket is None and table.grad_reduce == "overlapped":
+        bucket = DDP_BUCKET_MB
+    elif bucket is None:  # after the last backward: PyTorch user code per parameter, Megatron one flat buffer
+        bucket = math.inf if parsed.implementation.framework == "megatron" else 0.0
+    return Overlap(
+        nanobatches=table.nanobatches,
+        comm_ctas=table.comm_ctas,
+        grad_reduce=table.grad_reduce,
+        grad_bucket_bytes=bucket * 2.0**20,
+    )
+
+
+def _implementation(parsed: PlanFile, model: ModelConfig) -> Implementation:
+    table = parsed.implementation
+    mixed = table.framework == "megatron"
+    default = "fp32" if mixed else parsed.workload.precision
+    return Implementation(
+        framework=table.framework,
+        attention_backend=table.attention_backend,
+        rotary=model.rotary,
+        tie_embeddings=model.tied_embeddings,
+        shard_head=table.shard_head,
+        optimizer=table.optimizer,
+        gradient_precision=table.gradient_precision or default,
+        optimizer_precision=table.optimizer_precision or default,
+        main_parameters=mixed if table.main_parameters is None else table.main_parameters,
+    )
+
+
+def _power(parsed: PlanFile, source: Source) -> Power:
+    value, stages = parsed.power.clock_mhz, parsed.parallelism.pipeline_model_parallel_size
+    key = "power.clock_mhz"
+    if value is None:
+        return Power((), parsed.power.power_limit_w)
+    if not isinstance(value, Mapping):
+        return Power((("", _stage_clocks(value, stages, key, source)),), parsed.power.power_limit_w)
+    pairs = []
+    for name in sorted(value):
+        if name not in CLOCKED_INSTRUCTIONS:
+            known = ", ".join(CLOCKED_INSTRUCTIONS)
+            raise source.error("unknown instruction", f"{key}.{name}", remedy=f"Known: {known}.")
+        pairs.append((name, _stage_clocks(value[name], stages, f"{key}.{name}", source)))
+    return Power(tuple(pairs), parsed.power.power_limit_w)
+
+
+def _stage_clocks(value: Any, stages: int, key: str, source: Source) -> tuple[float, ...]:
+    """One clock for each pipeline stage from a number or a list."""
+    values = value if isinstance(value, list | tuple) else [value] * stages
+    if any(isinstance(v, bool) or not isinstance(v, int | float) for v in values):
+        raise source.error(
+            f"{value!r} is not a clock", key, remedy="Write a number of MHz, or a list with one per stage."
+        )
+    if len(values) != stages:
+        raise source.error(
+            f"{len(values)} clocks for {stages} pipeline stages", key, remedy="Give one number, or one for each stage."
+        )
+    return tuple(float(v) for v in values)
+
+
+__all__ = [
+    "Cluster",
+    "Implementation",
+    "InputError",
+    "Overlap",
+    "Parallelism",
+    "Plan",
+    "Power",
+    "Schedule",
+    "Workload",
+    "load_plan",
+    "plan_from_dict",
+]

@@ -1,0 +1,294 @@
+"""What must agree between the keys of a plan; every violation is one readable error with its remedy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from joulecast.errors import InputError, NotYetError, UnknownNameError
+from joulecast.model.catalogue import load_gpu, load_node
+from joulecast.model.description import GpuDescription
+from joulecast.model.hf import ModelConfig, load_model
+from joulecast.simulator.plan_schema import (
+    RESERVED_TABLES,
+    SCHEDULE_ALIASES,
+    SCHEDULES,
+    InlineModel,
+    ParallelismTable,
+    PlanFile,
+    WorkloadTable,
+)
+from joulecast.simulator.plan_source import Source
+
+if TYPE_CHECKING:
+    from joulecast.simulator.plan import Plan
+
+TP, PP = "parallelism.tensor_model_parallel_size", "parallelism.pipeline_model_parallel_size"
+VP = "parallelism.virtual_pipeline_model_parallel_size"
+
+
+def reserved(parsed: PlanFile, source: Source) -> None:
+    """Options that are understood but not implemented."""
+    neutral = {
+        "parallelism.context_parallel_size": parsed.parallelism.context_parallel_size == 1,
+        "parallelism.expert_model_parallel_size": parsed.parallelism.expert_model_parallel_size == 1,
+        "parallelism.distributed_optimizer": not parsed.parallelism.distributed_optimizer,
+        "parallelism.fsdp": not parsed.parallelism.fsdp,
+        "overlap.nanobatches": parsed.overlap.nanobatches == 1,
+        "overlap.window": parsed.overlap.window is None,
+        "overlap.launch": parsed.overlap.launch is None,
+        "overlap.comm_threads": parsed.overlap.comm_threads is None,
+    }
+    neutral |= {table: getattr(parsed, table) is None for table in RESERVED_TABLES}
+    for key, is_neutral in neutral.items():
+        if not is_neutral:
+            what = "this table" if "." not in key else "this option"
+            raise source.error(
+                f"{what} is reserved and not yet implemented", key, remedy="Remove it.", kind=NotYetError
+            )
+
+
+def resolve_path(name: str, suffix: str, source: Source) -> str:
+    """A path in a plan is meant relative to the plan's folder; a catalogue name stays as it is."""
+    if not (name.endswith(suffix) or "/" in name):
+        return name
+    beside = source.folder / name
+    return str(beside if beside.exists() else Path(name))
+
+
+def resolve_model(table: WorkloadTable, source: Source) -> ModelConfig:
+    """The model of a plan from the catalogue, a ``config.json`` or the plan itself, shortened where asked."""
+    model = _named_model(table, source)
+    if table.layers is None:
+        return model
+    if table.layers > model.layers:
+        raise source.error(
+            f"{table.layers} layers, but the model has {model.layers}",
+            "workload.layers",
+            remedy=f"Use at most {model.layers}, or leave the key out.",
+        )
+    return replace(model, layers=table.layers)
+
+
+def _named_model(table: WorkloadTable, source: Source) -> ModelConfig:
+    if isinstance(table.model, InlineModel):
+        return _inline_model(table.model, source)
+    try:
+        return load_model(resolve_path(table.model, ".json", source))
+    except UnknownNameError as error:
+        raise place(error, source, "workload.model") from None
+
+
+def _inline_model(table: InlineModel, source: Source) -> ModelConfig:
+    heads, kv_heads = table.num_attention_heads, table.num_key_value_heads or table.num_attention_heads
+    if heads % kv_heads:
+        raise source.error(
+            f"{heads} attention heads cannot share {kv_heads} key-value heads evenly",
+            "workload.model.num_key_value_heads",
+            remedy="Use a divisor of num_attention_heads.",
+        )
+    if table.head_dim is None and table.hidden_size % heads:
+        raise source.error(
+            f"a hidden size of {table.hidden_size} cannot be split over {heads} heads",
+            "workload.model.num_attention_heads",
+            remedy="Use a divisor of hidden_size, or give head_dim.",
+        )
+    return ModelConfig(
+        name="inline",
+        hidden=table.hidden_size,
+        layers=table.num_hidden_layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=table.head_dim or table.hidden_size // heads,
+        ffn=table.intermediate_size,
+        vocab=table.vocab_size,
+        tied_embeddings=table.tie_word_embeddings,
+        gated_mlp=table.gated_mlp,
+        activation=table.activation,
+        norm=table.norm,
+        norm_bias=table.norm == "layernorm",
+        qkv_bias=table.bias,
+        output_bias=table.bias,
+        mlp_bias=table.bias,
+        rotary=table.rotary,
+    )
+
+
+def place(error: InputError, source: Source, key: str) -> InputError:
+    """The same error, naming the place in this input."""
+    return source.error(error.message, key, remedy=error.remedy, kind=InputError)
+
+
+def schedule_name(parsed: PlanFile, source: Source) -> str:
+    """Our name of the schedule, from any spelling that the tools of the field use."""
+    name = parsed.schedule.name.lower().replace(" ", "-")
+    name = SCHEDULE_ALIASES.get(name, name)
+    if name not in SCHEDULES:
+        error = UnknownNameError("schedule", parsed.schedule.name, SCHEDULES)
+        raise place(error, source, "schedule.name")
+    stages, virtual = (
+        parsed.parallelism.pipeline_model_parallel_size,
+        parsed.parallelism.virtual_pipeline_model_parallel_size,
+    )
+    if name == "none" and stages > 1:
+        raise source.error(
+            f"schedule 'none' is a loop on one stage, but there are {stages} pipeline stages",
+            "schedule.name",
+            remedy="Choose gpipe, 1f1b, interleaved-1f1b or zb-h1.",
+        )
+    if virtual > 1 and stages == 1:
+        raise source.error("virtual stages need more than one pipeline stage", VP, remedy="Set it to 1.")
+    if virtual > 1 and name != "interleaved-1f1b":
+        raise source.error(
+            f"schedule {name!r} has one stage per rank, not {virtual}",
+            VP,
+            remedy="Set schedule.name = 'interleaved-1f1b', or this key to 1.",
+        )
+    if name == "interleaved-1f1b" and virtual == 1 and stages > 1:
+        raise source.error(
+            "schedule 'interleaved-1f1b' needs virtual stages", "schedule.name", remedy=f"Set {VP} to 2 or more."
+        )
+    return name
+
+
+def data_parallel_size(parsed: PlanFile, source: Source) -> int:
+    """Data-parallel size: the GPUs left after tensor and pipeline parallelism."""
+    gpus, split = parsed.cluster.gpus, parsed.parallelism
+    product = split.tensor_model_parallel_size * split.pipeline_model_parallel_size
+    if gpus % product:
+        raise source.error(
+            f"{gpus} GPUs cannot be split into tensor {split.tensor_model_parallel_size} x pipeline "
+            f"{split.pipeline_model_parallel_size} = {product}",
+            "cluster.gpus",
+            remedy=f"Use a multiple of {product} GPUs, or other sizes in [parallelism].",
+        )
+    data = gpus // product
+    if split.data_parallel_size not in (None, data):
+        raise source.error(
+            f"data-parallel size is {data} ({gpus} GPUs / {product}), not {split.data_parallel_size}",
+            "parallelism.data_parallel_size",
+            remedy="Leave the key out, or make the sizes multiply to the number of GPUs.",
+        )
+    return data
+
+
+def stage_layers(table: ParallelismTable, layers: int, source: Source) -> tuple[int, ...]:
+    """Blocks of each virtual stage: evenly, or as given."""
+    count = table.pipeline_model_parallel_size * table.virtual_pipeline_model_parallel_size
+    key = "parallelism.stage_layers"
+    if table.stage_layers is not None:
+        given = tuple(table.stage_layers)
+        if len(given) != count or sum(given) != layers or min(given) < 0:
+            raise source.error(
+                f"{list(given)} has {len(given)} stages and {sum(given)} layers, "
+                f"the plan {count} stages and the model {layers} layers",
+                key,
+                remedy=f"Give {count} numbers that add up to {layers}.",
+            )
+        return given
+    if layers % count:
+        raise source.error(
+            f"{layers} layers cannot be split evenly over {count} stages",
+            PP if table.virtual_pipeline_model_parallel_size == 1 else VP,
+            remedy=f"Use a number of stages that divides {layers}, or give {key}.",
+        )
+    return (layers // count,) * count
+
+
+def whole(plan: Plan, source: Source) -> None:
+    """Checks that need the whole plan: shapes, batch, nodes and the GPU's clocks and limits."""
+    _shapes(plan, source)
+    _batch(plan, source)
+    _nodes(plan, source)
+    try:
+        gpu = load_gpu(plan.cluster.gpu)
+        if plan.cluster.node is not None:
+            load_node(plan.cluster.node)
+    except UnknownNameError as error:
+        raise place(error, source, "cluster.node" if "node" in error.message else "cluster.gpu") from None
+    _power(plan, gpu, source)
+
+
+def _shapes(plan: Plan, source: Source) -> None:
+    model, tp = plan.workload.model, plan.tp
+    parts = {
+        "attention heads": model.heads,
+        "key-value heads": model.kv_heads if tp <= model.kv_heads else tp,  # fewer heads than ranks: replicated
+        "MLP columns": model.ffn,
+    }
+    if plan.implementation.shard_head and model.vocab > 0:
+        parts["vocabulary rows"] = -(-model.vocab // tp) * tp  # frameworks pad the vocabulary
+    for what, size in parts.items():
+        if size % tp:
+            fitting = [str(d) for d in range(1, size + 1) if size % d == 0 and d <= 64]
+            raise source.error(
+                f"{size} {what} cannot be split over {tp} tensor-parallel ranks",
+                TP,
+                remedy=f"Use one of {', '.join(fitting)}.",
+            )
+    if plan.sequence_parallel and plan.workload.sequence_length % tp:
+        raise source.error(
+            f"a sequence of {plan.workload.sequence_length} cannot be split over {tp} ranks",
+            "workload.sequence_length",
+            remedy=f"Use a multiple of {tp}, or sequence_parallel = false.",
+        )
+
+
+def _batch(plan: Plan, source: Source) -> None:
+    batch, micro, dp = plan.workload.global_batch_size, plan.workload.micro_batch_size, plan.dp
+    if batch % (micro * dp):
+        raise source.error(
+            f"a global batch of {batch} cannot be split into micro-batches of {micro} on {dp} data-parallel ranks",
+            "workload.global_batch_size",
+            remedy=f"Use a multiple of {micro * dp}.",
+        )
+    if plan.schedule.name == "interleaved-1f1b" and plan.pp > 1 and plan.microbatches % plan.pp:
+        raise source.error(
+            f"interleaving needs micro-batches in groups of {plan.pp}, there are {plan.microbatches}",
+            "workload.global_batch_size",
+            remedy=f"Use a multiple of {micro * dp * plan.pp}.",
+        )
+
+
+def _nodes(plan: Plan, source: Source) -> None:
+    gpus, per_node = plan.cluster.gpus, plan.cluster.gpus_per_node
+    if plan.tp > per_node:
+        raise source.error(
+            f"{plan.tp} tensor-parallel ranks do not fit on a node of {per_node} GPUs",
+            TP,
+            remedy=f"Use at most {per_node}.",
+        )
+    if gpus % per_node:
+        raise source.error(
+            f"{gpus} GPUs do not fill nodes of {per_node}",
+            "cluster.gpus",
+            remedy=f"Use a multiple of {per_node}, or another cluster.gpus_per_node.",
+        )
+
+
+def _power(plan: Plan, gpu: GpuDescription, source: Source) -> None:
+    low, high = gpu.number("min_clock_mhz"), gpu.number("max_clock_mhz")
+    step = gpu.number("clock_step_mhz")
+    for name, clocks in plan.power.clocks_mhz:
+        key = f"power.clock_mhz.{name}" if name else "power.clock_mhz"
+        for clock in clocks:
+            off = (high - clock) / step
+            if low <= clock <= high and abs(off - round(off)) < 1e-6:
+                continue
+            nearby = min(high, max(low, high - round(off) * step))
+            raise source.error(
+                f"{clock:g} MHz is not a clock of {gpu.name}",
+                key,
+                remedy=f"It has {low:g} to {high:g} MHz in steps of {step:g}; the nearest is {nearby:g}.",
+            )
+    limit = plan.power.power_limit_w
+    if limit is None:
+        return
+    low, high = gpu.number("min_power_limit_w"), gpu.number("max_power_limit_w")
+    if not low <= limit <= high:
+        raise source.error(
+            f"{limit:g} W is not a power limit of {gpu.name}",
+            "power.power_limit_w",
+            remedy=f"Use {low:g} to {high:g} W.",
+        )

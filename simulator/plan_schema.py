@@ -1,0 +1,171 @@
+"""The tables and keys of PLAN.toml as pydantic models: types, ranges, defaults and one line of description each.
+
+Only the file boundary uses these; everything behind it takes the frozen :class:`joulecast.simulator.plan.Plan`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+#: Schedules by their name in files; the spellings of other tools map to ours.
+SCHEDULES = ("1f1b", "gpipe", "interleaved-1f1b", "zb-h1", "none")
+SCHEDULE_ALIASES = {
+    "interleaved": "interleaved-1f1b",
+    "interleaved1f1b": "interleaved-1f1b",
+    "interleaved_1f1b": "interleaved-1f1b",
+    "schedule1f1b": "1f1b",
+    "schedulegpipe": "gpipe",
+    "zb_h1": "zb-h1",
+    "zbh1": "zb-h1",
+}
+FRAMEWORKS = ("pytorch-eager", "megatron")
+ATTENTION_BACKENDS = ("cudnn", "flash-attention-2", "flash-attention-3")
+PRECISIONS = ("bf16", "fp16", "fp32")
+
+
+class Table(BaseModel):
+    """One table of a file: no unknown keys, no silent conversion of types."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
+
+
+class InlineModel(Table):
+    """A model written into the plan, with the names of a Hugging Face ``config.json``."""
+
+    hidden_size: int = Field(gt=0, description="Width of the residual stream.")
+    num_attention_heads: int = Field(gt=0, description="Query heads.")
+    num_key_value_heads: int | None = Field(
+        None, gt=0, description="Key and value heads; default: as many as query heads."
+    )
+    intermediate_size: int = Field(gt=0, description="Width of the MLP.")
+    vocab_size: int = Field(gt=0, description="Rows of the embedding.")
+    num_hidden_layers: int = Field(gt=0, description="Transformer blocks.")
+    head_dim: int | None = Field(None, gt=0, description="Size of a head; default: hidden_size / num_attention_heads.")
+    gated_mlp: bool = Field(True, description="MLP with a gate (SwiGLU) or without (GPT).")
+    bias: bool = Field(False, description="Biases in the linear layers.")
+    norm: Literal["rmsnorm", "layernorm"] = Field("rmsnorm", description="Normalisation.")
+    activation: Literal["silu", "gelu", "relu2"] = Field("silu", description="Activation of the MLP.")
+    rotary: bool = Field(True, description="Rotary position embedding.")
+    tie_word_embeddings: bool = Field(False, description="Output head shares the embedding's matrix.")
+
+
+class WorkloadTable(Table):
+    """``[workload]``: what is trained."""
+
+    model: str | InlineModel = Field(description="Catalogue name, path of a config.json, or a table of its sizes.")
+    layers: int | None = Field(None, gt=0, description="Blocks of a shortened model; default: all.")
+    sequence_length: int = Field(gt=0, description="Tokens of one sample.")
+    micro_batch_size: int = Field(1, gt=0, description="Samples of one micro-batch on one data-parallel rank.")
+    global_batch_size: int = Field(gt=0, description="Samples of one iteration over all data-parallel ranks.")
+    precision: Literal["bf16", "fp16", "fp32"] = Field("bf16", description="Data type of weights and activations.")
+
+
+class ClusterTable(Table):
+    """``[cluster]``: where it is trained."""
+
+    gpu: str = Field(description="Catalogue name or path of a GPU description.")
+    gpus: int = Field(gt=0, description="GPUs in total.")
+    gpus_per_node: int = Field(8, gt=0, description="GPUs of one node, joined by the fast links.")
+    node: str | None = Field(None, description="Catalogue name of the node type; default: the GPU's own links.")
+
+
+class ParallelismTable(Table):
+    """``[parallelism]``: how the model is split; data-parallel size follows from the number of GPUs."""
+
+    tensor_model_parallel_size: int = Field(1, gt=0, description="GPUs that share each layer.")
+    pipeline_model_parallel_size: int = Field(1, gt=0, description="Pipeline stages.")
+    virtual_pipeline_model_parallel_size: int = Field(1, gt=0, description="Virtual stages on each pipeline rank.")
+    data_parallel_size: int | None = Field(None, gt=0, description="Derived; if given, it must agree.")
+    sequence_parallel: bool = Field(False, description="Split norms and residuals along the sequence too.")
+    stage_layers: list[int] | None = Field(None, description="Blocks of each (virtual) stage, in the model's order.")
+    context_parallel_size: int = Field(1, gt=0, description="Reserved.")
+    expert_model_parallel_size: int = Field(1, gt=0, description="Reserved.")
+    distributed_optimizer: bool = Field(False, description="Reserved.")
+    fsdp: bool = Field(False, description="Reserved.")
+
+
+class ScheduleTable(Table):
+    """``[schedule]``: the order of micro-batches."""
+
+    name: str = Field("1f1b", description="gpipe, 1f1b, interleaved-1f1b, zb-h1 or none (one stage).")
+    recompute: Literal["none", "selective", "full"] = Field("none", description="Activations computed again.")
+
+
+class OverlapTable(Table):
+    """``[overlap]``: communication beside computation."""
+
+    nanobatches: int = Field(1, gt=0, description="Parts of a micro-batch that overlap each other; 1 = none.")
+    window: str | None = Field(None, description="Reserved: where a collective may run beside computation.")
+    launch: str | None = Field(None, description="Reserved: when a collective is launched in its window.")
+    comm_ctas: int | None = Field(
+        None, gt=0, description="Thread blocks of a collective; default: the library's choice."
+    )
+    comm_threads: int | None = Field(None, gt=0, description="Reserved: threads of such a block.")
+    grad_reduce: Literal["after", "overlapped"] = Field(
+        "after", description="Data-parallel gradient reduction after the last backward or beside it."
+    )
+    grad_bucket_mb: float | None = Field(
+        None, ge=0, description="Bucket of that reduction [MiB]; 0 = one collective per parameter, inf = a single one."
+    )
+
+
+class ImplementationTable(Table):
+    """``[implementation]``: what the framework really runs."""
+
+    framework: Literal["pytorch-eager", "megatron"] = Field(
+        "pytorch-eager", description="Decides fusions and defaults."
+    )
+    attention_backend: Literal["cudnn", "flash-attention-2", "flash-attention-3"] = Field(
+        "cudnn", description="Kernels of scaled-dot-product attention."
+    )
+    rotary: bool | None = Field(None, description="Rotary embedding is really computed; default: the model's.")
+    tie_embeddings: bool | None = Field(None, description="Head shares the embedding's matrix; default: the model's.")
+    shard_head: bool = Field(True, description="Embedding and head split over tensor-parallel ranks.")
+    optimizer: Literal["adamw"] = Field("adamw", description="Fused AdamW.")
+    gradient_precision: Literal["bf16", "fp16", "fp32"] | None = Field(
+        None, description="Data type of gradients; default: fp32 in megatron, else that of the weights."
+    )
+    optimizer_precision: Literal["bf16", "fp16", "fp32"] | None = Field(
+        None, description="Data type of AdamW's two moments; default: fp32 in megatron, else that of the weights."
+    )
+    main_parameters: bool | None = Field(
+        None, description="A second, fp32 copy of the weights in the optimizer; default: only in megatron."
+    )
+
+
+class PowerTable(Table):
+    """``[power]``: clocks and limits; without either the board's default limit acts."""
+
+    clock_mhz: Any = Field(
+        None, description="SM clock [MHz]: a number, a list by stage, or a table forward/backward/… of either."
+    )
+    power_limit_w: float | None = Field(None, gt=0, description="Power limit of each GPU [W].")
+
+
+class PlanFile(Table):
+    """A whole PLAN.toml."""
+
+    workload: WorkloadTable
+    cluster: ClusterTable
+    parallelism: ParallelismTable = ParallelismTable()
+    schedule: ScheduleTable = ScheduleTable()
+    overlap: OverlapTable = OverlapTable()
+    implementation: ImplementationTable = ImplementationTable()
+    power: PowerTable = PowerTable()
+    network: dict[str, Any] | None = Field(None, description="Reserved.")
+    site: dict[str, Any] | None = Field(None, description="Reserved.")
+
+
+TABLES: dict[str, type[Table]] = {
+    "workload": WorkloadTable,
+    "cluster": ClusterTable,
+    "parallelism": ParallelismTable,
+    "schedule": ScheduleTable,
+    "overlap": OverlapTable,
+    "implementation": ImplementationTable,
+    "power": PowerTable,
+    "workload.model": InlineModel,
+}
+RESERVED_TABLES = ("network", "site")

@@ -1,0 +1,204 @@
+"""Reading TOML input with readable errors: file, line, key, nearest right name and remedy."""
+
+from __future__ import annotations
+
+import copy
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from joulecast.errors import InputError, nearest
+
+_SECTION = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]")
+_KEY = re.compile(r"^\s*([A-Za-z0-9_.\"'-]+)\s*=")
+_TYPE_WORDS = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "string_type": "a text in quotes",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "a table",
+    "model_type": "a table",
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where input came from; builds errors that say where.
+
+    Attributes
+    ----------
+    file
+        Path as the user wrote it, ``None`` for input from a program.
+    text
+        Text of the file, for line numbers.
+    overridden
+        Keys that were set on the command line.
+    """
+
+    file: str | None = None
+    text: str = ""
+    overridden: frozenset[str] = frozenset()
+
+    @property
+    def folder(self) -> Path:
+        """Folder against which relative paths in the input are meant."""
+        return Path(self.file).parent if self.file else Path()
+
+    def line_of(self, key: str) -> int | None:
+        """Line of a dotted key, or of its table where the key itself is not written; ``None`` if neither is."""
+        section, found_table = "", None
+        for number, line in enumerate(self.text.splitlines(), start=1):
+            if match := _SECTION.match(line):
+                section = match[1].replace(" ", "")
+                if key == section or key.startswith(section + "."):
+                    found_table = number
+            elif match := _KEY.match(line):
+                here = f"{section}.{match[1]}" if section else match[1]
+                if here.replace('"', "") in (key, key.rpartition(".")[0]):
+                    return number
+        return found_table
+
+    def error(
+        self,
+        message: str,
+        key: str | None = None,
+        *,
+        remedy: str | None = None,
+        kind: type[InputError] = InputError,
+    ) -> InputError:
+        """An error at ``key`` of this input."""
+        if key is not None and key in self.overridden:
+            return kind(message, file=f"{self.file or ''} (--set)".strip(), key=key, remedy=remedy)
+        line = self.line_of(key) if key is not None and self.text else None
+        return kind(message, file=self.file, line=line, key=key, remedy=remedy)
+
+
+def read_toml(path: str | Path, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], Source]:
+    """Tables of a TOML file with ``a.b=value`` overrides applied.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, is not TOML, or an override is not of the form ``a.b=value``.
+    """
+    file = str(path)
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError("no such file", file=file, remedy="Check the path.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read ({error})", file=file, remedy="It must be a TOML text file.") from None
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        where = re.search(r"\(at line (\d+), column \d+\)", str(error))
+        message = str(error).split(" (at ")[0][:1].lower() + str(error).split(" (at ")[0][1:]
+        line = int(where[1]) if where else len(text.splitlines())
+        raise InputError(f"not valid TOML: {message}", file=file, line=line, remedy="Correct this line.") from None
+    tables, keys = apply_overrides(tables, overrides)
+    return tables, Source(file, text, keys)
+
+
+def apply_overrides(tables: Mapping[str, Any], overrides: Sequence[str]) -> tuple[dict[str, Any], frozenset[str]]:
+    """Copy of ``tables`` with every ``a.b=value`` set, and the dotted keys that were set."""
+    result: dict[str, Any] = copy.deepcopy(dict(tables))
+    keys = set()
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        names = [name.strip() for name in key.split(".")]
+        if not equals or not all(names):
+            raise InputError(
+                f"cannot read the override {override!r}",
+                file="--set",
+                remedy="Write it as table.key=value, for instance workload.micro_batch_size=2.",
+            )
+        table = result
+        for name in names[:-1]:
+            inner = table.setdefault(name, {})
+            if not isinstance(inner, dict):
+                raise InputError(f"{name!r} is not a table", file="--set", key=key, remedy="Use the name of a table.")
+            table = inner
+        table[names[-1]] = _toml_value(value.strip())
+        keys.add(".".join(names))
+    return result, frozenset(keys)
+
+
+def _toml_value(text: str) -> Any:
+    """A TOML value; what is not one is a plain text, so that names need no quotes."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def explain(
+    error: ValidationError, source: Source, tables: Mapping[str, type[BaseModel]], extra_names: Sequence[str] = ()
+) -> InputError:
+    """One readable error for a failed validation: a misspelt key first, often the cause of a missing one."""
+    details = sorted(error.errors(include_url=False), key=_rank)
+    first = details[0]
+    location = [str(part) for part in first["loc"] if str(part) not in _UNION_BRANCHES]
+    key = ".".join(location)
+    if first["type"] == "extra_forbidden":
+        return source.error("unknown key", key, remedy=_right_name(location, tables, extra_names))
+    if first["type"] == "missing":
+        model = tables.get(".".join(location[:-1]))
+        about = model.model_fields[location[-1]].description if model and location[-1] in model.model_fields else None
+        return source.error("this key is missing", key, remedy=f"Add it: {about}" if about else "Add this table.")
+    return source.error(_what_is_wrong(first), key, remedy=_remedy(first))
+
+
+_UNION_BRANCHES = {"str", "InlineModel"}
+
+
+def _rank(detail: ErrorDetails) -> int:
+    if detail["type"] == "string_type" and isinstance(detail.get("input"), dict):
+        return 3  # the other branch of a union says it better
+    return {"extra_forbidden": 0, "missing": 2}.get(detail["type"], 1)
+
+
+def _right_name(location: Sequence[str], tables: Mapping[str, type[BaseModel]], extra_names: Sequence[str]) -> str:
+    """Nearest right key of the table, else the table in which this key belongs, else all keys."""
+    name, table = location[-1], ".".join(location[:-1])
+    known = list(tables[table].model_fields) if table in tables else [t for t in tables if "." not in t]
+    if table not in tables:
+        known += list(extra_names)
+    if near := nearest(name, known):
+        return f"Did you mean {' or '.join(repr(n) for n in near[:2])}?"
+    homes = [f"[{t}]" for t, model in tables.items() if name in model.model_fields]
+    if homes:
+        return f"It belongs in {' or '.join(homes)}."
+    return f"Known keys here: {', '.join(known)}."
+
+
+def _what_is_wrong(detail: ErrorDetails) -> str:
+    value = detail.get("input")
+    if word := _TYPE_WORDS.get(detail["type"]):
+        return f"{value!r} is not {word}"
+    if detail["type"] == "literal_error":
+        return f"{value!r} is not a known value"
+    message = detail["msg"]
+    return f"{value!r}: {message[:1].lower()}{message[1:]}"
+
+
+def _remedy(detail: ErrorDetails) -> str:
+    context = detail.get("ctx") or {}
+    if detail["type"] == "literal_error":
+        value, known = str(detail.get("input")), re.findall(r"'([^']+)'", str(context.get("expected", "")))
+        near = nearest(value, known)
+        return f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(known)}."
+    if "gt" in context:
+        return f"Use a value above {context['gt']}."
+    if "ge" in context:
+        return f"Use a value of at least {context['ge']}."
+    if word := _TYPE_WORDS.get(detail["type"]):
+        return f"Write {word}."
+    return "Correct the value."
