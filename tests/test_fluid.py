@@ -1,0 +1,119 @@
+"""Instructions under changing clocks: exact where clocks stand still, and conserving work and energy where they move."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecast.errors import GuardError, InputError
+from joulecast.simulator.engine import simulate
+from joulecast.simulator.fluid import FixedClocks, FluidProgram, FluidResult, make_fluid_program, simulate_fluid
+from joulecast.simulator.schedules import Schedule, build_schedule
+from joulecast.simulator.segments import make_program, make_segment
+
+CLOCKS = np.linspace(1200.0, 1980.0, 27)
+KINDS = {"forward": 0, "backward": 1, "backward_input": 1, "backward_weight": 0, "optimizer": 2}
+POWER = np.array([[650.0], [640.0], [400.0]]) * (CLOCKS / 1600) ** 2
+WAIT = np.full(len(CLOCKS), 165.0)
+
+
+class Wandering:
+    """A governor that moves all clocks up and down."""
+
+    def __init__(self, ranks: int) -> None:
+        self.ranks, self.tick, self.seen = ranks, 0, [0.0] * ranks
+
+    def step(self, power_w: Sequence[float], dt_s: float) -> Sequence[int]:
+        self.tick += 1
+        self.seen = [e + p * dt_s for e, p in zip(self.seen, power_w, strict=True)]
+        return [(7 * self.tick + 3 * r) % len(CLOCKS) for r in range(self.ranks)]
+
+
+def program(schedule: Schedule, base_s: Sequence[float] = (0.02, 0.05, 0.01), delay_s: float = 1e-3) -> FluidProgram:
+    duration = np.array(base_s)[:, None] * 1600 / CLOCKS
+    order = [[KINDS[i.kind] for i in rank] for rank in schedule.ranks]
+    n = len(order)
+    return make_fluid_program(schedule, order, [duration] * n, [POWER] * n, [WAIT] * n, delay_s)
+
+
+def check_ledger(prog: FluidProgram, result: FluidResult) -> None:
+    for r, executed in enumerate(result.executed):
+        energy = (executed * prog.duration_s[r] * prog.power_w[r]).sum((1, 2)) + result.wait_s[r] @ prog.wait_power_w[r]
+        np.testing.assert_allclose(result.energy_j[:, r], energy, rtol=1e-9)
+        counts = np.bincount([t for row in prog.phases[r] for t in row], minlength=executed.shape[1])
+        np.testing.assert_allclose(executed.sum(2), np.tile(counts, (len(executed), 1)), rtol=1e-9)
+        time = (executed * prog.duration_s[r]).sum((1, 2)) + result.wait_s[r].sum(1)
+        np.testing.assert_allclose(np.cumsum(time), result.iteration_end_s[:, r], rtol=1e-9)
+
+
+@given(
+    st.sampled_from(["gpipe", "1f1b", "interleaved-1f1b", "zb-h1"]),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.lists(st.integers(1, 90), min_size=3, max_size=3),
+    st.floats(1e-3, 0.2),
+)
+def test_equals_the_engine_at_fixed_clocks(
+    name: str, size: int, rounds: int, milliseconds: list[int], tick_s: float
+) -> None:
+    schedule = build_schedule(name, size, rounds * size, virtual_stages_per_rank=2 if name.startswith("i") else 1)
+    duration = np.array(milliseconds)[:, None] * 1e-3 * np.ones(2)
+    order = [[KINDS[i.kind] for i in rank] for rank in schedule.ranks]
+    fluid = make_fluid_program(
+        schedule, order, [duration] * size, [duration * 0 + 500] * size, [np.full(2, 165.0)] * size, 2e-3
+    )
+    result = simulate_fluid(fluid, FixedClocks((1,) * size), [1] * size, tick_s=tick_s)
+    exact = simulate(make_program(schedule, [make_segment([ms * 1_000_000]) for ms in milliseconds], order, 2_000_000))
+    assert result.iteration_end_s.max() == pytest.approx(exact.time_ns * 1e-9, rel=1e-9)
+    for r in range(size):
+        np.testing.assert_allclose(result.start_s[r][0], exact.start_ns[r] * 1e-9, atol=1e-9)
+        np.testing.assert_allclose(result.end_s[r][0], exact.end_ns[r] * 1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "zb-h1"])
+@pytest.mark.parametrize("tick_s", [1e-3, 5e-3, 0.3])
+def test_conserves_work_and_energy_under_moving_clocks(name: str, tick_s: float) -> None:
+    prog = program(build_schedule(name, 4, 6))
+    governor = Wandering(4)
+    result = simulate_fluid(prog, governor, [0, 1, 2, 3], iterations=3, tick_s=tick_s)
+    check_ledger(prog, result)
+    np.testing.assert_allclose(governor.seen, result.power_w.sum(0) * tick_s, rtol=1e-9)
+    assert result.power_w.shape == result.clock_index.shape
+    assert result.clock_index[0].tolist() == [0, 1, 2, 3]
+
+
+def test_phases_of_an_instruction_add_up() -> None:
+    schedule = build_schedule("1f1b", 2, 4)
+    whole = program(schedule, (0.02, 0.05, 0.01))
+    half = np.array([[0.01], [0.025], [0.005]]) * 1600 / CLOCKS
+    order = [[(KINDS[i.kind],) * 2 for i in rank] for rank in schedule.ranks]
+    parts = make_fluid_program(schedule, order, [half] * 2, [POWER] * 2, [WAIT] * 2, 1e-3)
+    a, b = (simulate_fluid(p, Wandering(2), [0, 0], iterations=2) for p in (whole, parts))
+    np.testing.assert_allclose(a.iteration_end_s, b.iteration_end_s, rtol=1e-9)
+    np.testing.assert_allclose(a.energy_j, b.energy_j, rtol=1e-9)
+    check_ledger(parts, b)
+
+
+def test_iterations_follow_each_other_without_a_barrier() -> None:
+    prog = program(build_schedule("1f1b", 4, 8))
+    ends = simulate_fluid(prog, FixedClocks((9,) * 4), [9] * 4, iterations=4).iteration_end_s
+    period = np.diff(ends, axis=0)
+    np.testing.assert_allclose(period[1:], period[1, 0], rtol=1e-9)
+    assert period[1, 0] < ends[0].max()
+
+
+def test_bad_tables_and_deadlocks_are_errors() -> None:
+    schedule = build_schedule("1f1b", 2, 2)
+    order = [[KINDS[i.kind] for i in rank] for rank in schedule.ranks]
+    with pytest.raises(InputError, match="rank 0"):
+        make_fluid_program(schedule, order, [np.ones((2, 3))] * 2, [np.ones((2, 3))] * 2, [np.ones(3)] * 2)
+    good = program(schedule)
+    circular = FluidProgram(
+        good.phases, good.duration_s, good.power_w, good.wait_power_w, good.target, good.source, good.delay_s
+    )
+    with pytest.raises(GuardError, match="waits for ever"):
+        simulate_fluid(circular, FixedClocks((0, 0)), [0, 0])
