@@ -1,0 +1,149 @@
+"""Measured rows: split on reading, mapped to operators, grouped for cross-validation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from joulecast.calibrate.row_operators import KERNEL_OPS, group_key, operator_of
+from joulecast.calibrate.rows import MEASURED_FIELDS, read_rows, recorded_rows
+from joulecast.errors import DataError, UnknownNameError
+from joulecast.model.operators import Attention, Collective, Gemm, Streaming, Tile
+
+GEMM = {"name": "g", "op": "gemm", "M": 64, "N": 128, "K": 256, "dtype": "bf16", "time_s": 1e-3, "settle_s": 0.8}
+
+
+def write(tmp_path: Path, *lines: str) -> Path:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def one(tmp_path: Path, **fields: Any) -> Any:
+    return read_rows(write(tmp_path, json.dumps(GEMM | fields)))[0]
+
+
+def test_configuration_never_holds_a_measurement(tmp_path: Path) -> None:
+    row = one(tmp_path, power_w=1.0, power_w_per_gpu=[1.0], measured_x=3, peak_mem_bytes_per_gpu=[1])
+    assert row.configuration.keys() == {"name", "op", "M", "N", "K", "dtype", "settle_s"}
+    assert row.measured.time_s == 1e-3
+    for row in recorded_rows():
+        keys = {key.removesuffix("_per_gpu") for key in row.configuration}
+        assert not keys & MEASURED_FIELDS
+        assert not any(key.startswith("measured_") for key in keys)
+
+
+def test_sums_and_means_over_gpus(tmp_path: Path) -> None:
+    row = one(tmp_path, power_w_per_gpu=[100.0, 200.0], sm_clock_mhz_per_gpu=[1980.0, None], energy_j=3.0)
+    assert (row.measured.power_w, row.measured.sm_clock_mhz, row.measured.energy_j) == (300.0, 1980.0, 3.0)
+    row = one(tmp_path, power_w_per_gpu=[100.0, None], sm_clock_mhz_per_gpu=[None, None])
+    assert (row.measured.power_w, row.measured.sm_clock_mhz, row.measured.energy_j) == (None, None, None)
+
+
+def test_name_falls_back_to_id_and_to_the_line(tmp_path: Path) -> None:
+    path = write(tmp_path, '{"id": 7, "op": "gemm"}', "", '{"op": "gemm"}')
+    assert [row.name for row in read_rows(path)] == ["7", "rows.jsonl:3"]
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ('{"op": ', "not a JSON object"),
+        ("[1]", "not a JSON object"),
+        ('{"op": "gemm", "time_s": NaN}', "NaN"),
+        ('{"op": "gemm", "time_s": "fast"}', "not a number"),
+        ('{"op": "gemm", "power_w_per_gpu": 3}', "not a list"),
+    ],
+)
+def test_broken_line_names_file_and_line(tmp_path: Path, line: str, what: str) -> None:
+    path = write(tmp_path, json.dumps(GEMM), line)
+    with pytest.raises(DataError, match=what) as caught:
+        read_rows(path)
+    assert f"{path}:2" in str(caught.value)
+
+
+def test_folder_and_missing_paths(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no \\*\\.jsonl"):
+        read_rows(tmp_path)
+    with pytest.raises(DataError, match="no such file"):
+        read_rows(tmp_path / "absent.jsonl")
+    write(tmp_path, json.dumps(GEMM))
+    assert len(read_rows(tmp_path)) == 1
+    assert len(read_rows([tmp_path, tmp_path])) == 2
+
+
+def test_recorded_rows_are_all_understood() -> None:
+    rows = recorded_rows()
+    assert len(rows) > 300
+    for row in rows:
+        work = operator_of(row.configuration)
+        assert not work.reason, row.name
+        assert len(work.operators) == len(work.counts)
+    exceptions = {row.name for row in rows if operator_of(row.configuration).exception}
+    assert "gemm_bf16_4225x4225x4096_randn" in exceptions
+    assert "tile_rms_8_1" in exceptions
+    assert len(exceptions) < 10
+    with pytest.raises(UnknownNameError):
+        recorded_rows("h100")
+
+
+def test_flops_of_the_data_agree() -> None:
+    for row in recorded_rows():
+        operators = operator_of(row.configuration).operators
+        if "flops" in row.configuration:
+            assert isinstance(operators[0], Gemm | Attention)
+            assert operators[0].flops == pytest.approx(row.configuration["flops"])
+        if "bytes" in row.configuration and isinstance(operators[0], Streaming):
+            assert operators[0].bytes_read + operators[0].bytes_written == pytest.approx(row.configuration["bytes"])
+
+
+def only(**fields: Any) -> Any:
+    work = operator_of(fields)
+    assert work.is_single, work.reason
+    return work.operators[0]
+
+
+def test_kinds_of_rows() -> None:
+    assert only(op="gemm", M=1, N=8, K=16, dtype="fp16", data="zeros") == Gemm(1, 8, 16, "fp16", "zeros")
+    tiled = only(op="tile_gemm", M=1, N=2, K=3, tile_m=64, tile_n=32, tile_k=16, warps=4, stages=3)
+    assert tiled.tile == Tile(64, 32, 16, 4, 3)
+    attention = only(
+        op="flash_attn", B=1, Hq=8, Hkv=2, S=64, D=64, causal=False, backend="CUDNN_ATTENTION", direction="bwd"
+    )
+    assert attention == Attention(1, 8, 2, 64, 64, False, "cudnn", "backward")
+    add = only(op="add", shape=[4, 6], bytes=144.0)
+    assert (add.bytes_read, add.bytes_written, add.elements, add.rows, add.columns) == (96.0, 48.0, 24.0, 4, 6)
+    adam = only(op="adamw", params=10, bytes=280.0, dtype="fp32")
+    assert (adam.bytes_read, adam.bytes_written, adam.elements) == (160.0, 120.0, 10.0)
+    assert only(op="copy", bytes=8).elements == 2.0
+    assert only(op="fill", bytes=8).bytes_read == 0.0
+    assert only(op="p2p", bytes=8, gpus=2) == Collective("send_recv", 8.0, 2)
+    assert only(op="all_reduce", bytes=8, gpus=4, ctas=8).ctas == 8
+
+
+def test_what_cannot_be_mapped_says_why() -> None:
+    assert "unknown op 'conv'" in operator_of({"op": "conv"}).reason
+    assert "no op" in operator_of({}).reason
+    assert "'K'" in operator_of({"op": "gemm", "M": 1, "N": 1}).reason
+    assert "data type" in operator_of({"op": "gemm", "M": 1, "N": 1, "K": 1, "dtype": "int3"}).reason
+    assert "backend" in operator_of({"op": "flash_attn", "backend": "MATH"}).reason
+
+
+def test_near_duplicates_share_a_group() -> None:
+    gemm = {"op": "gemm", "dtype": "bf16", "M": 8, "N": 8, "K": 8}
+    assert group_key(gemm | {"data": "zeros", "name": "a"}) == group_key(gemm | {"data": "randn", "name": "b"})
+    assert group_key(gemm) != group_key(gemm | {"dtype": "fp16"})
+    attention = {"op": "flash_attn", "B": 1, "Hq": 8, "Hkv": 8, "S": 64, "D": 64, "causal": True}
+    assert group_key(attention | {"backend": "a", "direction": "fwd"}) == group_key(attention | {"backend": "b"})
+    assert group_key({"op": "all_reduce", "gpus": 2}) == group_key({"op": "all_gather", "gpus": 2, "bytes": 1})
+    tile = {"op": "tile_reduce_min", "bytes": 8, "tile_rows": 1, "tile_cols": 64}
+    assert group_key(tile | {"warps": 1}) == group_key(tile | {"warps": 8})
+    assert group_key(tile) != group_key(tile | {"tile_rows": 2})
+
+
+def test_every_kernel_op_of_the_data_is_listed() -> None:
+    ops = {row.op for row in recorded_rows(files_=["kernels.jsonl", "kernels_steady.jsonl"])}
+    assert ops <= set(KERNEL_OPS)
