@@ -51,7 +51,10 @@ class UnknownNameError(InputError):
         self, kind: str, name: str, known: Iterable[str], *, file: str | None = None, key: str | None = None
     ) -> None:
         near = nearest(name, known)
-        remedy = f"Did you mean {' or '.join(repr(n) for n in near)}?" if near else f"Known: {', '.join(sorted(known))}."
+        if near:
+            remedy = f"Did you mean {' or '.join(repr(n) for n in near)}?"
+        else:
+            remedy = f"Known: {', '.join(sorted(known))}."
         super().__init__(f"unknown {kind} {name!r}", file=file, key=key, remedy=remedy)
 
 

@@ -1,0 +1,54 @@
+# make demo    forecast an example iteration and print it beside its measurement
+# make test    the test-suite
+# make check   lint, format, types, doctests
+# make bench   the benchmarks
+# make wheel-test   build the wheel, install it into an empty environment, import everything from it
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+RUN_STAMP := $(VENV)/.stamp-run
+DEV_STAMP := $(VENV)/.stamp-dev
+WHEEL_VENV := .venv-wheel
+PYTEST_ARGS ?=
+
+.PHONY: demo test check bench wheel-test clean
+
+demo: $(RUN_STAMP)
+	$(BIN)/python examples/demo.py
+
+test: $(DEV_STAMP)
+	$(BIN)/python -m pytest -n 2 -p no:benchmark -q $(PYTEST_ARGS)
+
+check: $(DEV_STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m mypy -p joulecast
+	$(BIN)/python -m pytest -q -p no:benchmark --doctest-modules --pyargs joulecast
+	$(BIN)/python -m pytest -q -p no:benchmark --doctest-glob='*.md' README.md $(wildcard docs)
+
+bench: $(DEV_STAMP)
+	$(BIN)/python -m pytest benchmarks --benchmark-only -p no:xdist -q $(PYTEST_ARGS)
+
+wheel-test: $(DEV_STAMP)
+	rm -rf build dist $(WHEEL_VENV)
+	$(PIP) wheel -q --no-deps --wheel-dir dist .
+	$(PYTHON) -m venv $(WHEEL_VENV)
+	$(WHEEL_VENV)/bin/python -m pip --disable-pip-version-check install -q dist/joulecast-*.whl
+	$(WHEEL_VENV)/bin/python -I tests/import_everything.py
+	$(WHEEL_VENV)/bin/joulecast gpus > /dev/null
+	rm -rf build $(WHEEL_VENV)
+
+clean:
+	rm -rf build dist *.egg-info $(VENV) $(WHEEL_VENV) .pytest_cache .mypy_cache .ruff_cache
+
+$(RUN_STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Joulecast needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install -q -e .
+	@touch $@
+
+$(DEV_STAMP): $(RUN_STAMP)
+	$(PIP) install -q -e '.[dev]'
+	@touch $@

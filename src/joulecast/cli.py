@@ -1,0 +1,76 @@
+"""The command line: finds the commands, and turns every expected error into one line and an exit status.
+
+A module of :mod:`joulecast.commands` is one command; its function ``register(app)`` adds it. These modules import
+nothing heavy at their top level, because all of them are imported for every command and for ``--help``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+import joulecast
+from joulecast import commands
+from joulecast.errors import JoulecastError
+
+
+def build_app() -> typer.Typer:
+    """The application with every command of :mod:`joulecast.commands`, in the order of their names."""
+    # Rich help and rich tracebacks cost 0.1 s of every start; plain text serves as well.
+    app = typer.Typer(
+        name="joulecast",
+        help="Forecast the time, power and energy of training a large language model.",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_common)
+    for module in sorted(pkgutil.iter_modules(commands.__path__), key=lambda m: m.name):
+        importlib.import_module(f"{commands.__name__}.{module.name}").register(app)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit.
+
+    Parameters
+    ----------
+    arguments
+        What follows the program's name; ``None`` takes the process's own.
+    """
+    try:
+        build_app()(args=None if arguments is None else list(arguments))
+    except JoulecastError as error:
+        print(f"error: {one_line(str(error))}", file=sys.stderr)
+        sys.exit(error.exit_status)
+    except BrokenPipeError:
+        # The reader (for instance `head`) has gone; keep the interpreter from complaining about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def one_line(text: str) -> str:
+    """The text without line breaks."""
+    return " ".join(line.strip() for line in text.splitlines() if line.strip())
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"joulecast {joulecast.__version__}")
+        raise typer.Exit
+
+
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass

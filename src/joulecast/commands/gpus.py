@@ -1,0 +1,67 @@
+"""``joulecast gpus``: the catalogue of GPUs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from joulecast import output
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    group = typer.Typer(help="List the catalogue of GPUs, or show one of them.", rich_markup_mode=None)
+    group.callback(invoke_without_command=True)(list_gpus)
+    group.command("show")(show_gpu)
+    app.add_typer(group, name="gpus")
+
+
+def list_gpus(context: typer.Context, json: output.JsonOption = False, csv: output.CsvOption = False) -> None:
+    """List the catalogue of GPUs, or show one of them."""
+    if context.invoked_subcommand is not None:
+        return
+    from joulecast.model.catalogue import gpu_names, load_gpu
+
+    rows = []
+    for name in gpu_names():
+        gpu = load_gpu(name)
+        rows.append(
+            {
+                "name": name,
+                "vendor": gpu.text("vendor"),
+                "architecture": gpu.text("architecture"),
+                "sm_count": int(gpu.number("sm_count")),
+                "max_clock_mhz": gpu.number("max_clock_mhz"),
+                "memory_gb": gpu.number("memory_bytes") / 1e9,
+                "bandwidth_tb_per_s": gpu.number("memory_bandwidth_bytes_per_s") / 1e12,
+                "power_limit_w": gpu.number("power_limit_w"),
+                "parameters": f"derived: {gpu.derivation}" if gpu.derivation else "fitted",
+            }
+        )
+    if json:
+        output.print_json(rows)
+    elif csv:
+        output.print_csv(rows)
+    else:
+        output.print_table(rows)
+
+
+def show_gpu(
+    name: Annotated[str, typer.Argument(help="Name in the catalogue, or path of a description (TOML).")],
+    json: output.JsonOption = False,
+    csv: output.CsvOption = False,
+) -> None:
+    """Show every number of one GPU with its uncertainty and source."""
+    from dataclasses import asdict
+
+    from joulecast.model.catalogue import load_gpu
+
+    gpu = load_gpu(name)
+    rows = [asdict(row) for row in gpu.rows()]
+    if json:
+        output.print_json(gpu.to_dict())
+    elif csv:
+        output.print_csv(rows)
+    else:
+        output.print_table(rows, title=f"{gpu.name} ({gpu.derivation})" if gpu.derivation else gpu.name)

@@ -1,0 +1,58 @@
+"""``joulecast models``: the catalogue of models."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from joulecast import output
+
+if TYPE_CHECKING:
+    from joulecast.model.hf import ModelConfig
+
+#: What the list shows; JSON and CSV have everything.
+COLUMNS = ("name", "parameters", "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "norm")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    group = typer.Typer(help="List the catalogue of models, or show one of them.", rich_markup_mode=None)
+    group.callback(invoke_without_command=True)(list_models)
+    group.command("show")(show_model)
+    app.add_typer(group, name="models")
+
+
+def list_models(context: typer.Context, json: output.JsonOption = False, csv: output.CsvOption = False) -> None:
+    """List the catalogue of models, or show one of them."""
+    if context.invoked_subcommand is not None:
+        return
+    from joulecast.model.hf import load_model, model_names
+
+    rows = [{"name": name, **_facts(load_model(name))} for name in model_names()]
+    if json:
+        output.print_json(rows)
+    elif csv:
+        output.print_csv(rows)
+    else:
+        output.print_table(rows, COLUMNS)
+
+
+def show_model(
+    name: Annotated[str, typer.Argument(help="Name in the catalogue, or path of a Hugging Face config.json.")],
+    json: output.JsonOption = False,
+) -> None:
+    """Show the sizes of one model."""
+    from joulecast.model.hf import load_model
+
+    facts = _facts(load_model(name))
+    if json:
+        output.print_json(facts)
+    else:
+        output.print_pairs(facts.items())
+
+
+def _facts(model: ModelConfig) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {**asdict(model), "parameters": model.parameters}

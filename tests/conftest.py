@@ -1,0 +1,28 @@
+"""Shared fixtures."""
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The repository."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def examples() -> Path:
+    """The example plans."""
+    return ROOT / "examples"
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The measured rows, which lie beside the repository and are not part of it."""
+    folder = ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"no measured data in {folder}")
+    return folder
