@@ -64,7 +64,7 @@ def examine() -> dict[str, Any]:
         {"package": name, "version": version(name), "extra": extra or "required", "for": use}
         for name, extra, use in PACKAGES
     ]
-    present = {p["package"] for p in packages if p["version"]}
+    present = {name for name, _, _ in PACKAGES if version(name)}
     nvidia, amd = _guarded(nvidia_devices), _guarded(amd_devices)
     nvidia["nvidia_smi"] = shutil.which("nvidia-smi")
     return {
