@@ -136,7 +136,7 @@ def load_model(name_or_path: str | Path) -> ModelConfig:
     Parameters
     ----------
     name_or_path
-        A name of :func:`model_names`, an alias of it, or the path of a file or of the folder that holds ``config.json``.
+        A name of :func:`model_names`, an alias of it, or the path of a file or of a folder with a ``config.json``.
 
     Raises
     ------
@@ -174,7 +174,9 @@ def _load_path(path: Path) -> ModelConfig:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot be read: {error}", file=str(file), remedy="Give a config.json file.") from None
     except json.JSONDecodeError as error:
-        raise InputError(f"not JSON: {error.msg}", file=str(file), line=error.lineno, remedy="Repair the file.") from None
+        raise InputError(
+            f"not JSON: {error.msg}", file=str(file), line=error.lineno, remedy="Repair the file."
+        ) from None
     name = file.parent.name if file.stem == "config" and file.parent.name else file.stem
     return parse_config(data, name=name, file=str(file))
 
@@ -192,7 +194,9 @@ def parse_config(data: object, *, name: str, file: str) -> ModelConfig:
     reader = _Reader(data, file)
     kind = data.get("model_type")
     if not isinstance(kind, str):
-        raise InputError("missing model_type", file=file, key="model_type", remedy=f"One of {', '.join(sorted(FAMILIES))}.")
+        raise InputError(
+            "missing model_type", file=file, key="model_type", remedy=f"One of {', '.join(sorted(FAMILIES))}."
+        )
     _refuse_experts(reader, kind)
     if kind not in FAMILIES:
         raise UnknownNameError("model_type", kind, FAMILIES, file=file, key="model_type")
@@ -224,7 +228,9 @@ def parse_config(data: object, *, name: str, file: str) -> ModelConfig:
         norm=family.norm,
         norm_bias=reader.flag("norm_bias", family.norm_bias),
         qkv_bias=reader.flag(family.attention_bias_key, family.qkv_bias),
-        output_bias=reader.flag(family.attention_bias_key, family.output_bias) if family.output_follows else family.output_bias,
+        output_bias=reader.flag(family.attention_bias_key, family.output_bias)
+        if family.output_follows
+        else family.output_bias,
         mlp_bias=reader.flag(family.mlp_bias_key, family.mlp_bias),
         qk_norm=family.qk_norm,
         rotary=family.rotary,
@@ -248,7 +254,7 @@ def _refuse_experts(reader: _Reader, kind: str) -> None:
 
 
 def _rope(reader: _Reader, family: Family) -> tuple[float, str, float]:
-    """Base, scaling kind and rotated share, from ``rope_parameters`` or the older ``rope_theta`` and ``rope_scaling``."""
+    """Base, scaling kind, rotated share, from ``rope_parameters`` or the older ``rope_theta`` and ``rope_scaling``."""
     newer = reader.table("rope_parameters")
     scaling = newer or reader.table("rope_scaling")
     theta = reader.number("rope_theta", reader.number("rotary_emb_base", 10000.0))
@@ -293,11 +299,16 @@ class _Reader:
         value = self.data.get(key)
         if value is None:
             if default is None:
-                raise InputError(f"missing {key}", file=self.file, key=self.prefix + key, remedy="Add it as a whole number.")
+                raise InputError(
+                    f"missing {key}", file=self.file, key=self.prefix + key, remedy="Add it as a whole number."
+                )
             return default
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InputError(
-                f"must be a positive whole number, not {value!r}", file=self.file, key=self.prefix + key, remedy="Correct it."
+                f"must be a positive whole number, not {value!r}",
+                file=self.file,
+                key=self.prefix + key,
+                remedy="Correct it.",
             )
         return value
 
@@ -326,7 +337,9 @@ class _Reader:
         if value is None:
             return {}
         if not isinstance(value, Mapping):
-            raise InputError(f"must be an object, not {value!r}", file=self.file, key=self.prefix + key, remedy="Correct it.")
+            raise InputError(
+                f"must be an object, not {value!r}", file=self.file, key=self.prefix + key, remedy="Correct it."
+            )
         return value
 
     def divide(self, hidden: int, heads: int, key: str) -> int:

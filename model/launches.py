@@ -1,0 +1,234 @@
+"""What a framework launches: operators on streams, and the options that decide which ones."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from joulecast.errors import InputError, UnknownNameError
+from joulecast.model.hf import ModelConfig
+from joulecast.model.operators import DTYPE_BYTES, Collective, Gemm, Operator, Streaming
+
+FRAMEWORKS = ("pytorch-eager", "megatron")
+RECOMPUTE = ("none", "selective", "full")
+ATTENTION_BACKENDS = ("cudnn", "flash-attention-2", "flash-attention-3")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One operator put on a stream, in program order.
+
+    Attributes
+    ----------
+    operator
+        The kernel's work.
+    stream
+        ``compute`` or ``communication``. A communication starts once every compute launch listed before it has finished
+        and every earlier communication has.
+    waits
+        On a communication: the compute stream stands still until it has finished (a synchronous collective). On a
+        compute launch: it starts only after all communications listed before it have finished, but for the last
+        ``outstanding`` ones.
+    repeat
+        Number of times the operator runs back to back (an optimizer's many equal launches).
+    completes
+        Name of the parameter whose gradient of this micro-batch is complete with this launch, else empty.
+    """
+
+    operator: Operator
+    stream: str = "compute"
+    waits: bool = False
+    outstanding: int = 0
+    repeat: int = 1
+    completes: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """What the framework really runs.
+
+    Attributes
+    ----------
+    framework
+        ``pytorch-eager``: separate PyTorch kernels, gradients of the parameters' dtype accumulated by one addition per
+        parameter. ``megatron``: Megatron-Core with Transformer Engine, see :mod:`joulecast.model.transformer_megatron`.
+    attention_backend
+        ``cudnn flash-attention-2 flash-attention-3``.
+    rotary
+        Whether the model's rotary embedding runs; ``False`` leaves it out even where the model has one.
+    tie_embeddings
+        Whether head and embedding share one matrix; ``None`` follows the model.
+    tensor_parallel
+        Degree of tensor parallelism.
+    sequence_parallel
+        Shard norms and residuals over the tensor-parallel ranks too.
+    shard_head
+        Whether the head's vocabulary (and the loss) is split over the tensor-parallel ranks.
+    recompute
+        ``none``, ``selective`` (attention only) or ``full`` (every layer's forward again before its backward).
+    dtype
+        Of parameters and activations.
+    ctas
+        Thread blocks that collectives are held to, ``None`` for the library's choice.
+    """
+
+    framework: str = "pytorch-eager"
+    attention_backend: str = "cudnn"
+    rotary: bool = True
+    tie_embeddings: bool | None = None
+    tensor_parallel: int = 1
+    sequence_parallel: bool = False
+    shard_head: bool = True
+    recompute: str = "none"
+    dtype: str = "bf16"
+    ctas: int | None = None
+
+    def __post_init__(self) -> None:
+        for kind, value, known in (
+            ("framework", self.framework, FRAMEWORKS),
+            ("recompute", self.recompute, RECOMPUTE),
+            ("attention_backend", self.attention_backend, ATTENTION_BACKENDS),
+            ("dtype", self.dtype, tuple(DTYPE_BYTES)),
+        ):
+            if value not in known:
+                raise UnknownNameError(kind, value, known, key=kind)
+        if self.tensor_parallel < 1:
+            raise InputError(
+                "must be at least 1", key="tensor_model_parallel_size", remedy="Use a positive whole number."
+            )
+
+    def tied(self, config: ModelConfig) -> bool:
+        """Whether head and embedding are one matrix."""
+        return config.tied_embeddings if self.tie_embeddings is None else self.tie_embeddings
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Sizes of one layer as one tensor-parallel rank sees them, for one micro-batch.
+
+    ``tokens`` are all of the micro-batch, ``norm_tokens`` those that norms and residual additions work on.
+    """
+
+    config: ModelConfig
+    implementation: Implementation
+    batch: int
+    sequence: int
+    tokens: int
+    norm_tokens: int
+    heads: int
+    kv_heads: int
+    attention_width: int
+    qkv_width: int
+    ffn: int
+    up_width: int
+
+    @property
+    def activation_bytes(self) -> float:
+        """Bytes of one residual-stream tensor of the whole micro-batch."""
+        return float(self.tokens * self.config.hidden * DTYPE_BYTES[self.implementation.dtype])
+
+
+def shard(config: ModelConfig, implementation: Implementation, batch: int, sequence: int) -> Shard:
+    """Split a layer over the tensor-parallel ranks.
+
+    Raises
+    ------
+    InputError
+        If heads, key/value heads, MLP width or (sequence-parallel) tokens are not divisible by the degree.
+    """
+    tp = implementation.tensor_parallel
+    for what, size in (("attention heads", config.heads), ("MLP width", config.ffn)):
+        if size % tp:
+            raise InputError(
+                f"{what} {size} of {config.name} not divisible by the tensor-parallel degree {tp}",
+                key="tensor_model_parallel_size",
+                remedy=f"Choose a divisor of {size}.",
+            )
+    if config.kv_heads % tp and tp % config.kv_heads:
+        raise InputError(
+            f"{config.kv_heads} key/value heads of {config.name} cannot be split over {tp} ranks",
+            key="tensor_model_parallel_size",
+            remedy=f"Choose a divisor or a multiple of {config.kv_heads}.",
+        )
+    if implementation.sequence_parallel and (batch * sequence) % tp:
+        raise InputError(
+            f"{sequence} tokens a sequence not divisible by the tensor-parallel degree {tp}",
+            key="sequence_length",
+            remedy="Sequence parallelism splits it over the ranks.",
+        )
+    tokens, heads, kv_heads = batch * sequence, config.heads // tp, max(1, config.kv_heads // tp)
+    return Shard(
+        config=config,
+        implementation=implementation,
+        batch=batch,
+        sequence=sequence,
+        tokens=tokens,
+        norm_tokens=tokens // tp if implementation.sequence_parallel else tokens,
+        heads=heads,
+        kv_heads=kv_heads,
+        attention_width=heads * config.head_dim,
+        qkv_width=(heads + 2 * kv_heads) * config.head_dim,
+        ffn=config.ffn // tp,
+        up_width=config.up_width // tp,
+    )
+
+
+def streaming(
+    pattern: str,
+    name: str,
+    elements: float,
+    *,
+    reads: float = 1.0,
+    writes: float = 1.0,
+    dtype: str = "bf16",
+    rows: int = 0,
+    columns: int = 0,
+    completes: str = "",
+) -> Launch:
+    """Launch of a memory-bound kernel that reads and writes ``reads`` and ``writes`` times ``elements`` values.
+
+    Its data are taken to come from memory: in a training step hundreds of megabytes pass between two uses.
+    """
+    size = elements * DTYPE_BYTES[dtype]
+    operator = Streaming(
+        pattern,
+        float(reads * size),
+        float(writes * size),
+        elements=float(elements),
+        dtype=dtype,
+        footprint_bytes=math.inf,
+        rows=rows,
+        columns=columns,
+        name=name,
+    )
+    return Launch(operator, completes=completes)
+
+
+def linear_forward(name: str, tokens: int, outputs: int, inputs: int, dtype: str) -> Launch:
+    """Launch of ``y[tokens, outputs] = x·Wᵀ``; a bias is added in its epilogue and costs nothing of note."""
+    return Launch(Gemm(tokens, outputs, inputs, dtype=dtype, layout="tn", name=name))
+
+
+def input_gradient(name: str, tokens: int, outputs: int, inputs: int, dtype: str) -> Launch:
+    """Launch of ``dx[tokens, inputs] = dy·W``."""
+    return Launch(Gemm(tokens, inputs, outputs, dtype=dtype, layout="nn", name=f"{name}.dgrad"))
+
+
+def weight_gradient(name: str, tokens: int, outputs: int, inputs: int, dtype: str, completes: str = "") -> Launch:
+    """Launch of ``dW[outputs, inputs] = dyᵀ·x``."""
+    return Launch(Gemm(outputs, inputs, tokens, dtype=dtype, layout="nt", name=f"{name}.wgrad"), completes=completes)
+
+
+def collective(
+    kind: str, name: str, size_bytes: float, implementation: Implementation, *, waits: bool = True
+) -> Launch:
+    """Launch of a collective among the tensor-parallel ranks."""
+    operator = Collective(
+        kind,
+        size_bytes,
+        implementation.tensor_parallel,
+        ctas=implementation.ctas,
+        dtype=implementation.dtype,
+        name=name,
+    )
+    return Launch(operator, stream="communication", waits=waits)

@@ -1,0 +1,97 @@
+"""Parameter tensors of a pipeline stage on one rank, in the order in which a module registers them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from joulecast.model.hf import ModelConfig
+from joulecast.model.launches import Implementation, shard
+from joulecast.model.transformer_head import embedding_is_split, head_is_split, local_vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterTensor:
+    """One parameter of a module.
+
+    Attributes
+    ----------
+    name
+        ``embedding.weight``, ``layers.3.qkv.weight``, …; without the layer's prefix it is what
+        :attr:`joulecast.model.launches.Launch.completes` says.
+    elements
+        Number of values on this rank.
+    rows
+        Rows of a table whose gradient reaches only the rows of the tokens seen (an untied embedding), else 0.
+    replicated
+        Whether the tensor-parallel ranks hold copies rather than shares.
+    """
+
+    name: str
+    elements: int
+    rows: int = 0
+    replicated: bool = False
+
+
+@lru_cache(maxsize=256)
+def layer_parameters(config: ModelConfig, implementation: Implementation) -> tuple[ParameterTensor, ...]:
+    """Parameters of one layer on one tensor-parallel rank, names without the layer's prefix."""
+    s = shard(config, implementation, 1, implementation.tensor_parallel)
+    hidden = config.hidden
+    tensors: list[ParameterTensor] = []
+    for name, outputs, inputs, bias, split_bias in (
+        ("qkv", s.qkv_width, hidden, config.qkv_bias, True),
+        ("output", hidden, s.attention_width, config.output_bias, False),
+        ("up", s.up_width, hidden, config.mlp_bias, True),
+        ("down", hidden, s.ffn, config.mlp_bias, False),
+    ):
+        tensors.append(ParameterTensor(f"{name}.weight", outputs * inputs))
+        if bias:
+            tensors.append(ParameterTensor(f"{name}.bias", outputs, replicated=not split_bias))
+    if config.qk_norm:
+        tensors += [
+            ParameterTensor(f"{part}_norm.weight", config.head_dim, replicated=True) for part in ("query", "key")
+        ]
+    return (*tensors, *_norm("norm1", config), *_norm("norm2", config))
+
+
+def _norm(name: str, config: ModelConfig) -> tuple[ParameterTensor, ...]:
+    kinds = ("weight", "bias") if config.norm_bias else ("weight",)
+    return tuple(ParameterTensor(f"{name}.{kind}", config.hidden, replicated=True) for kind in kinds)
+
+
+@lru_cache(maxsize=256)
+def parameters_of_stage(
+    config: ModelConfig, implementation: Implementation, layers: int, *, first: bool, last: bool
+) -> tuple[ParameterTensor, ...]:
+    """Parameters of one stage (or virtual stage) on one tensor-parallel rank.
+
+    Parameters
+    ----------
+    layers
+        Number of the stage's layers.
+    first, last
+        If it holds the embedding, and the final norm with the head. A tied matrix counts once where the stage holds
+        both, and on each stage otherwise.
+    """
+    tied = implementation.tied(config)
+    tensors: list[ParameterTensor] = []
+    if first:
+        split = embedding_is_split(config, implementation)
+        rows = local_vocabulary(config.vocab, split, implementation)
+        sparse = 0 if tied else rows
+        tensors.append(ParameterTensor("embedding.weight", rows * config.hidden, rows=sparse, replicated=not split))
+        if config.learned_positions:
+            tensors.append(
+                ParameterTensor("positions.weight", config.learned_positions * config.hidden, replicated=True)
+            )
+    block = layer_parameters(config, implementation)
+    for index in range(layers):
+        tensors += [ParameterTensor(f"layers.{index}.{t.name}", t.elements, replicated=t.replicated) for t in block]
+    if last:
+        tensors += _norm("norm", config)
+        if not (tied and first):
+            split = head_is_split(implementation)
+            rows = local_vocabulary(config.vocab, split, implementation)
+            tensors.append(ParameterTensor("head.weight", rows * config.hidden, replicated=not split))
+    return tuple(tensors)

@@ -1,0 +1,118 @@
+"""Operators of a transformer's training step, as lists of launches in program order.
+
+Every function is pure and cached: the same arguments give the same tuple. ``batch`` and ``sequence`` are one
+micro-batch's. The ``framework`` of the :class:`~joulecast.model.launches.Implementation` chooses between the kernels of
+PyTorch's eager mode (:mod:`joulecast.model.transformer_layer`) and Megatron's
+(:mod:`joulecast.model.transformer_megatron`).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from joulecast.model import transformer_head as head
+from joulecast.model import transformer_layer as eager
+from joulecast.model.hf import ModelConfig, load_model, model_names
+from joulecast.model.launches import Implementation, Launch, Shard, shard
+from joulecast.model.optimizer import gradient_scaling, optimizer_step
+from joulecast.model.parameters import ParameterTensor, parameters_of_stage
+
+__all__ = [
+    "Implementation",
+    "Launch",
+    "ModelConfig",
+    "ParameterTensor",
+    "Shard",
+    "embedding_backward",
+    "embedding_forward",
+    "gradient_scaling",
+    "head_backward",
+    "head_forward",
+    "layer_backward",
+    "layer_forward",
+    "load_model",
+    "model_names",
+    "optimizer_step",
+    "parameters_of_stage",
+    "shard",
+    "single_gpu_training_step",
+]
+
+
+@lru_cache(maxsize=512)
+def layer_forward(config: ModelConfig, implementation: Implementation, batch: int, sequence: int) -> tuple[Launch, ...]:
+    """Forward of one layer for one micro-batch."""
+    return eager.forward(shard(config, implementation, batch, sequence))
+
+
+@lru_cache(maxsize=512)
+def layer_backward(
+    config: ModelConfig,
+    implementation: Implementation,
+    batch: int,
+    sequence: int,
+    *,
+    accumulate: bool = True,
+    leaf_input: bool = False,
+) -> tuple[Launch, ...]:
+    """Backward of one layer for one micro-batch, with the recomputed forward in front where there is one.
+
+    Parameters
+    ----------
+    accumulate
+        Whether gradients exist already and are added to. They do not in the first micro-batch after
+        ``zero_grad(set_to_none=True)``; after ``set_to_none=False`` they always do.
+    leaf_input
+        Whether the layer's input keeps (and accumulates) a gradient of its own, as when one block is run alone.
+    """
+    s = shard(config, implementation, batch, sequence)
+    again = eager.recomputed_forward(s) if implementation.recompute == "full" else ()
+    return (*again, *eager.backward(s, accumulate=accumulate, leaf_input=leaf_input))
+
+
+@lru_cache(maxsize=512)
+def embedding_forward(
+    config: ModelConfig, implementation: Implementation, batch: int, sequence: int
+) -> tuple[Launch, ...]:
+    """Token (and position) embedding of one micro-batch."""
+    return head.embedding_forward(shard(config, implementation, batch, sequence))
+
+
+@lru_cache(maxsize=512)
+def embedding_backward(
+    config: ModelConfig, implementation: Implementation, batch: int, sequence: int, *, accumulate: bool = True
+) -> tuple[Launch, ...]:
+    """Gradient of the embedding."""
+    return head.embedding_backward(shard(config, implementation, batch, sequence), accumulate=accumulate)
+
+
+@lru_cache(maxsize=512)
+def head_forward(config: ModelConfig, implementation: Implementation, batch: int, sequence: int) -> tuple[Launch, ...]:
+    """Final norm, output head and loss of one micro-batch."""
+    return head.head_forward(shard(config, implementation, batch, sequence))
+
+
+@lru_cache(maxsize=512)
+def head_backward(
+    config: ModelConfig, implementation: Implementation, batch: int, sequence: int, *, accumulate: bool = True
+) -> tuple[Launch, ...]:
+    """Gradient of loss, output head and final norm."""
+    return head.head_backward(shard(config, implementation, batch, sequence), accumulate=accumulate)
+
+
+def single_gpu_training_step(
+    config: ModelConfig, implementation: Implementation, batch: int, sequence: int, *, micro_batches: int = 1
+) -> tuple[Launch, ...]:
+    """Whole training step of one GPU (or of one tensor-parallel rank without pipeline and data parallelism)."""
+    arguments = (config, implementation, batch, sequence)
+    one = (
+        *embedding_forward(*arguments),
+        *layer_forward(*arguments) * config.layers,
+        *head_forward(*arguments),
+        *head_backward(*arguments),
+        *layer_backward(*arguments) * config.layers,
+        *embedding_backward(*arguments),
+    )
+    parameters = parameters_of_stage(config, implementation, config.layers, first=True, last=True)
+    tokens = batch * sequence * micro_batches
+    return (*one * micro_batches, *optimizer_step(parameters, implementation, tokens_per_step=tokens))

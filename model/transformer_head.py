@@ -1,0 +1,167 @@
+"""Embedding and output head, forward and backward, as PyTorch's eager mode launches them."""
+
+from __future__ import annotations
+
+from joulecast.model import transformer_layer as layer
+from joulecast.model import transformer_loss as loss
+from joulecast.model.hf import ModelConfig
+from joulecast.model.launches import (
+    Implementation,
+    Launch,
+    Shard,
+    collective,
+    input_gradient,
+    linear_forward,
+    streaming,
+    weight_gradient,
+)
+from joulecast.model.operators import DTYPE_BYTES
+
+#: Tokens up to which PyTorch scatters embedding gradients by one kernel without sorting the indices.
+UNSORTED_EMBEDDING_TOKENS = 3072
+
+
+def head_is_split(implementation: Implementation) -> bool:
+    """Whether the head's vocabulary is split over the tensor-parallel ranks."""
+    return implementation.shard_head and implementation.tensor_parallel > 1
+
+
+def embedding_is_split(config: ModelConfig, implementation: Implementation) -> bool:
+    """Whether the embedding's vocabulary is split: in Megatron, and where it is the split head's matrix."""
+    if implementation.tensor_parallel == 1:
+        return False
+    return implementation.framework == "megatron" or (implementation.shard_head and implementation.tied(config))
+
+
+def local_vocabulary(vocab: int, split: bool, implementation: Implementation) -> int:
+    """Rows of the table on one rank."""
+    return -(-vocab // implementation.tensor_parallel) if split else vocab
+
+
+def embedding_forward(s: Shard) -> tuple[Launch, ...]:
+    """Gather of the tokens' rows, and of the positions' where they are learned.
+
+    Under sequence parallelism every rank embeds its own share of the sequence, unless the table is split.
+    """
+    config, implementation = s.config, s.implementation
+    split = embedding_is_split(config, implementation)
+    tokens = s.tokens if split else s.norm_tokens
+    launches = [_gather("embedding", tokens, config.hidden, implementation.dtype)]
+    if split:
+        kind = "reduce_scatter" if implementation.sequence_parallel else "all_reduce"
+        launches.append(collective(kind, f"embedding.{kind}", s.activation_bytes, implementation))
+    if config.learned_positions:
+        elements = s.norm_tokens * config.hidden
+        launches.append(_gather("positions", min(s.norm_tokens, s.sequence), config.hidden, implementation.dtype))
+        launches.append(streaming("add", "positions.add", elements, reads=2, dtype=implementation.dtype))
+    return tuple(launches)
+
+
+def _gather(name: str, rows: int, columns: int, dtype: str) -> Launch:
+    return streaming("embedding", name, rows * columns, dtype=dtype, rows=rows, columns=columns)
+
+
+def embedding_backward(s: Shard, *, accumulate: bool) -> tuple[Launch, ...]:
+    """Gradient of the embedding: sorted indices, a dense gradient filled with zeros, scattered sums, accumulation."""
+    config, implementation = s.config, s.implementation
+    launches: list[Launch] = []
+    if config.learned_positions:
+        launches.append(
+            streaming(
+                "reduce",
+                "positions.grad.batch",
+                s.norm_tokens * config.hidden,
+                writes=1 / s.batch,
+                dtype=implementation.dtype,
+            )
+        )
+        launches += _scatter("positions", min(s.norm_tokens, s.sequence), config.learned_positions, s, accumulate)
+    split = embedding_is_split(config, implementation)
+    if split and implementation.sequence_parallel:
+        launches.append(collective("all_gather", "embedding.grad.all_gather", s.activation_bytes, implementation))
+    rows = local_vocabulary(config.vocab, split, implementation)
+    launches += _scatter("embedding", s.tokens if split else s.norm_tokens, rows, s, accumulate)
+    return tuple(launches)
+
+
+def _scatter(name: str, tokens: int, rows: int, s: Shard, accumulate: bool) -> list[Launch]:
+    columns, dtype = s.config.hidden, s.implementation.dtype
+    table, elements, weight = rows * columns, tokens * columns, f"{name}.weight"
+    fill = streaming("fill", f"{name}.grad.fill", table, reads=0, dtype=dtype)
+    done = "" if accumulate else weight
+    if tokens <= UNSORTED_EMBEDDING_TOKENS:
+        scatter = [
+            fill,
+            streaming(
+                "embedding_backward",
+                f"{name}.grad",
+                elements,
+                dtype=dtype,
+                rows=tokens,
+                columns=columns,
+                completes=done,
+            ),
+        ]
+    else:
+        wide = 4 / DTYPE_BYTES[dtype]  # partial sums are fp32
+        scatter = [
+            # Eight radix passes over 8-byte indices and their 8-byte positions, with their histograms.
+            streaming("embedding_sort", f"{name}.sort", 2 * tokens, reads=8, writes=8, dtype="fp64", rows=tokens),
+            fill,
+            streaming("embedding_segments", f"{name}.segments", tokens, reads=2, dtype="fp64", rows=tokens),
+            streaming(
+                "embedding_backward",
+                f"{name}.grad.partial",
+                elements,
+                writes=wide,
+                dtype=dtype,
+                rows=tokens,
+                columns=columns,
+            ),
+            streaming(
+                "embedding_backward",
+                f"{name}.grad.sum",
+                elements,
+                reads=wide,
+                dtype=dtype,
+                rows=tokens,
+                columns=columns,
+                completes=done,
+            ),
+        ]
+    if name == "embedding" and s.implementation.tied(s.config):
+        # The head's gradient of the same matrix waits in the autograd engine and is added first.
+        scatter.append(streaming("add", f"{name}.grad.join", table, reads=2, dtype=dtype))
+    return [*scatter, *layer.accumulation(weight, table, dtype, accumulate)]
+
+
+def head_forward(s: Shard) -> tuple[Launch, ...]:
+    """Final norm, head and loss of one micro-batch; under sequence parallelism the head sees the gathered sequence."""
+    config, implementation = s.config, s.implementation
+    vocab = local_vocabulary(config.vocab, head_is_split(implementation), implementation)
+    return (
+        layer.norm_forward("norm", s),
+        *layer.enter_forward("head", s),
+        linear_forward("head", s.tokens, vocab, config.hidden, implementation.dtype),
+        *loss.forward(s, vocab, split=head_is_split(implementation)),
+    )
+
+
+def head_backward(s: Shard, *, accumulate: bool) -> tuple[Launch, ...]:
+    """Gradient of loss, head and final norm."""
+    config, implementation = s.config, s.implementation
+    split, dtype = head_is_split(implementation), implementation.dtype
+    vocab = local_vocabulary(config.vocab, split, implementation)
+    tied = implementation.tied(config)
+    keep = accumulate and not tied  # a tied matrix is accumulated with the embedding's gradient
+    done = "head.weight" if not (accumulate or tied) else ""
+    kernels, sums = layer.norm_backward("norm", s, accumulate)
+    return (
+        *loss.backward(s, vocab, split=split),
+        weight_gradient("head", s.tokens, vocab, config.hidden, dtype, completes=done),
+        input_gradient("head", s.tokens, vocab, config.hidden, dtype),
+        *layer.accumulation("head.weight", vocab * config.hidden, dtype, keep),
+        *(layer.enter_backward("head", s) if split or implementation.sequence_parallel else ()),
+        *kernels,
+        *sums,
+    )
