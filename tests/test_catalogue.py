@@ -1,0 +1,165 @@
+"""The shipped hardware catalogue: complete, sourced and consistent with the published figures."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from joulecast.errors import InputError, UnknownNameError
+from joulecast.model import catalogue
+from joulecast.model.catalogue import (
+    gpu_names,
+    load_gpu,
+    load_network,
+    load_node,
+    network_names,
+    node_names,
+    read_gpu,
+)
+from joulecast.model.derivation_rules import TECHNOLOGY
+from joulecast.model.description import Facts, Parameter
+from joulecast.model.device_facts import FACTS
+
+GPUS = [
+    "v100-sxm2-16gb",
+    "a40",
+    "a100-sxm-40gb",
+    "a100-sxm-80gb",
+    "a100-pcie-80gb",
+    "h100-sxm",
+    "h100-pcie",
+    "h200-sxm",
+    "b200",
+    "gb200",
+    "gb300",
+    "l40s",
+    "rtx-4090",
+    "rtx-a6000",
+    "mi250x",
+    "mi300x",
+    "mi325x",
+    "mi355x",
+]
+
+
+def test_the_named_gpus_are_there() -> None:
+    assert set(GPUS) <= set(gpu_names())
+    assert {"dgx-a100", "dgx-h100", "hgx-h200", "hgx-b200", "gb200-nvl72", "mi300x-8", "a40-pair"} <= set(node_names())
+    assert {"infiniband-ndr", "infiniband-xdr", "roce-400g"} <= set(network_names())
+
+
+def check(kind: str, parameters: dict[str, Parameter]) -> None:
+    for name, parameter in parameters.items():
+        fact = FACTS[kind][name]
+        assert parameter.source, name
+        assert parameter.unit == ("" if fact.unit in ("word", "1") else fact.unit), name
+        if parameter.status == "estimate" and isinstance(parameter.value, float) and "clock" not in name:
+            assert parameter.sd > 0, name
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_every_number_of_a_gpu_has_source_unit_and_uncertainty(name: str) -> None:
+    parsed = read_gpu(name)
+    assert parsed.name == name
+    check("device", dict(parsed.device))
+
+
+@pytest.mark.parametrize("name", node_names())
+def test_nodes(name: str) -> None:
+    node = load_node(name)
+    assert node.name == name
+    check("node", dict(node.parameters))
+    assert node.text("gpu") in GPUS
+    assert node.text("network") in network_names()
+    gpu = read_gpu(node.text("gpu")).device
+    assert node["link_bandwidth_bytes_per_s"] <= gpu["link_bandwidth_bytes_per_s"].number
+    assert node["peer_bandwidth_bytes_per_s"] <= node["link_bandwidth_bytes_per_s"]
+    if node.text("topology") == "full-mesh":
+        peers = node["gpus_per_node"] - 1
+        assert node["peer_bandwidth_bytes_per_s"] * peers == pytest.approx(node["link_bandwidth_bytes_per_s"])
+
+
+@pytest.mark.parametrize("name", network_names())
+def test_networks(name: str) -> None:
+    network = load_network(name)
+    assert network.name == name
+    check("network", dict(network.parameters))
+    assert network["nic_idle_power_w"] < network["nic_power_w"]
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_peaks_follow_from_units_and_clocks(name: str) -> None:
+    device = read_gpu(name).device
+    vector_clock = device["boost_clock_mhz"].number
+    tensor_clock = device["tensor_boost_clock_mhz"].number
+    published = {key: p.number for key, p in device.items() if key.startswith("published_")}
+    assert any(key.startswith("published_tensor") for key in published)
+    for key, peak in published.items():
+        unit, dtype = key.removeprefix("published_").split("_")[0], key.split(".")[1]
+        # Data sheets quote double precision at the higher of the two boost clocks.
+        clock = tensor_clock if unit == "tensor" and dtype != "fp64" else vector_clock
+        per_cycle = device[f"{unit}_flops_per_sm_per_cycle.{dtype}"].number
+        assert device["sm_count"].number * per_cycle * clock * 1e6 == pytest.approx(peak, rel=0.03), key
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_memory_bandwidth_follows_from_clock_and_bus(name: str) -> None:
+    device = read_gpu(name).device
+    transfers = 4 if device["vendor"].value == "AMD" and device["release_year"].number > 2021 else 2
+    peak = device["memory_clock_mhz"].number * 1e6 * transfers * device["memory_bus_bits"].number / 8
+    assert peak == pytest.approx(device["memory_bandwidth_bytes_per_s"].number, rel=0.07)
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_limits_are_ordered_and_technology_is_known(name: str) -> None:
+    device = read_gpu(name).device
+    number = {key: p.number for key, p in device.items() if not isinstance(p.value, str)}
+    assert number["min_clock_mhz"] < number["boost_clock_mhz"] <= number["max_clock_mhz"]
+    assert number["idle_power_w"] < number["min_power_limit_w"]
+    assert number["min_power_limit_w"] < number["power_limit_w"] <= number["max_power_limit_w"]
+    for fact, figures in TECHNOLOGY.values():
+        assert device[fact].value in figures
+
+
+def test_unknown_names_list_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown GPU 'h100sxm'. Did you mean 'h100-sxm'"):
+        load_gpu("h100sxm")
+    with pytest.raises(UnknownNameError, match=r"unknown node 'dgx-h200'. Did you mean"):
+        load_node("dgx-h200")
+    with pytest.raises(UnknownNameError, match=r"unknown network 'infinband-ndr'. Did you mean 'infiniband-ndr'"):
+        load_network("infinband-ndr")
+
+
+def test_unknown_facts_list_the_nearest() -> None:
+    node = load_node("hgx-h200")
+    assert isinstance(node, Facts)
+    assert node.get("max_power_w", 1.0) == 1.0
+    with pytest.raises(UnknownNameError, match="nics_per_node"):
+        node["nic_per_node"]
+
+
+def test_a_missing_file_is_one_readable_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none\.toml: cannot be read"):
+        load_gpu(tmp_path / "none.toml")
+
+
+def test_a_derivation_that_goes_nowhere(tmp_path: Path) -> None:
+    shipped = Path(catalogue.__file__).parent / "catalogue_data" / "gpus" / "a40.toml"
+    path = tmp_path / "own.toml"
+    path.write_text(shipped.read_text(encoding="utf-8").replace("h200-sxm-rows", "h300"), encoding="utf-8")
+    with pytest.raises(InputError, match=r"own\.toml \[derivation.relative\]: unknown GPU 'h300'"):
+        load_gpu(path)
+    path.write_text(shipped.read_text(encoding="utf-8").replace("h200-sxm-rows", str(path)), encoding="utf-8")
+    with pytest.raises(InputError, match="goes in a circle"):
+        load_gpu(path)
+
+
+def test_other_packages_add_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped = Path(catalogue.__file__).parent / "catalogue_data" / "gpus" / "a40.toml"
+    entry = EntryPoint("other-gpu", "sys:argv", catalogue.ENTRY_POINT_GROUP)
+    monkeypatch.setattr("sys.argv", shipped)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [entry])
+    assert "other-gpu" in gpu_names()
+    assert read_gpu("other-gpu").name == "a40"
