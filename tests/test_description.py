@@ -183,7 +183,7 @@ def relative() -> GpuDescription:
         )
         for name in TABLES
     }
-    return GpuDescription("relative", read_gpu("h200-sxm").device, **tables)
+    return GpuDescription("relative", read_gpu("h200-sxm").device, **tables, derivation="")
 
 
 def test_derived_parameters_are_marked_and_wider() -> None:
