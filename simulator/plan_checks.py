@@ -116,7 +116,9 @@ def _inline_model(table: InlineModel, source: Source) -> ModelConfig:
 
 
 def place(error: InputError, source: Source, key: str) -> InputError:
-    """The same error, naming the place in this input."""
+    """The same error, naming the place in this input; one that names a file of its own stays as it is."""
+    if error.file is not None:
+        return error
     return source.error(error.message, key, remedy=error.remedy, kind=InputError)
 
 
@@ -214,11 +216,10 @@ def _shapes(plan: Plan, source: Source) -> None:
     model, tp = plan.workload.model, plan.tp
     parts = {
         "attention heads": model.heads,
-        "key-value heads": model.kv_heads if tp <= model.kv_heads else tp,  # fewer heads than ranks: replicated
+        # Fewer key-value heads than ranks are replicated.
+        "key-value heads": tp if tp % model.kv_heads == 0 else model.kv_heads,
         "MLP columns": model.ffn,
     }
-    if plan.implementation.shard_head and model.vocab > 0:
-        parts["vocabulary rows"] = -(-model.vocab // tp) * tp  # frameworks pad the vocabulary
     for what, size in parts.items():
         if size % tp:
             fitting = [str(d) for d in range(1, size + 1) if size % d == 0 and d <= 64]
@@ -243,9 +244,10 @@ def _batch(plan: Plan, source: Source) -> None:
             "workload.global_batch_size",
             remedy=f"Use a multiple of {micro * dp}.",
         )
-    if plan.schedule.name == "interleaved-1f1b" and plan.pp > 1 and plan.microbatches % plan.pp:
+    rounds = max(1, plan.microbatches // plan.pp)
+    if plan.schedule.name == "interleaved-1f1b" and plan.microbatches % rounds:
         raise source.error(
-            f"interleaving needs micro-batches in groups of {plan.pp}, there are {plan.microbatches}",
+            f"interleaving needs equal rounds, but {plan.microbatches} micro-batches do not fill {rounds}",
             "workload.global_batch_size",
             remedy=f"Use a multiple of {micro * dp * plan.pp}.",
         )
