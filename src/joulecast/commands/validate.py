@@ -13,6 +13,16 @@ from joulecast import output
 #: Quantities of a row, and the heading under which the table shows them.
 QUANTITIES = {"time_s": "time [s]", "energy_j": "energy [J]", "power_w": "power [W]", "sm_clock_mhz": "clock [MHz]"}
 
+#: Figures of the summary [%], and their headings.
+FIGURES = {
+    "error": "mean error [%]",
+    "baseline": "trivial rule [%]",
+    "worst": "worst [%]",
+    "bias": "bias [%]",
+    "inside": "inside 90 % interval [%]",
+    "half_width": "half-width [%]",
+}
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
@@ -48,8 +58,8 @@ def validate(
 
 def flat_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """One row of the report without nesting, and with its relative errors [%]."""
-    measured, predicted = row.get("measured") or {}, row.get("predicted") or {}
-    flat: dict[str, Any] = {"name": row.get("name", row.get("id"))}
+    measured, predicted = row["measured"], row["predicted"]
+    flat: dict[str, Any] = {"name": row["name"], "family": row.get("family"), "exception": row.get("exception")}
     for quantity in QUANTITIES:
         flat[f"measured_{quantity}"] = measured.get(quantity)
         flat[f"predicted_{quantity}"] = predicted.get(quantity)
@@ -69,27 +79,33 @@ def error_percent(measured: float | None, predicted: float | None) -> float | No
 
 
 def print_report(report: Mapping[str, Any]) -> None:
-    """Print rows, what was skipped and the summary for people."""
-    flat = [flat_row(row) for row in report["rows"]]
-    columns = [("measured", "measured"), ("predicted", "forecast")]
-    table = []
-    for row in flat:
+    """Print rows, what was left out, and the summary for people."""
+    lines = []
+    for row in map(flat_row, report["rows"]):
         line: dict[str, Any] = {"name": row["name"]}
         for quantity, heading in QUANTITIES.items():
-            line |= {f"{heading} {word}": row[f"{kind}_{quantity}"] for kind, word in columns}
-            line[f"error of {heading.split()[0]} [%]"] = row[f"error_{quantity}_percent"]
-        table.append(line)
-    used = [name for name in (table[0] if table else {}) if any(line[name] is not None for line in table)]
-    output.print_table(table, used)
-    for skipped in report.get("skipped", ()):
-        print(f"skipped {skipped.get('name', skipped.get('id'))}: {skipped.get('reason')}")
+            line[heading] = row[f"measured_{quantity}"]
+            line[f"forecast {heading}"] = row[f"predicted_{quantity}"]
+            line[f"{heading.split()[0]} error [%]"] = row[f"error_{quantity}_percent"]
+        lines.append(line)
+    used = [name for name in (lines[0] if lines else {}) if any(line[name] is not None for line in lines)]
+    output.print_table(lines, used)
+    for word, key in (("skipped", "skipped"), ("nobody can predict", "named_exceptions")):
+        for left_out in report.get(key, ()):
+            print(f"{word}: {left_out['name']} ({left_out['reason']})")
     print()
-    _print_summary(report["summary"])
+    title = f"{report.get('suite', '')} on {report.get('gpu', '')}: {report.get('protocol', '')}".strip(": ")
+    output.print_table(summary_lines(report["summary"]), title=title)
 
 
-def _print_summary(summary: Mapping[str, Any]) -> None:
-    """Groups of figures as a table with one line each, single figures as pairs."""
-    groups = {name: value for name, value in summary.items() if isinstance(value, Mapping)}
-    output.print_pairs((name, value) for name, value in summary.items() if name not in groups)
-    if groups:
-        output.print_table([{"": name, **value} for name, value in groups.items()])
+def summary_lines(summary: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One line for each group of rows and quantity: errors, the trivial baseline beside them, and the interval."""
+    lines = []
+    for group, figures in summary.items():
+        for quantity in ("time", "energy", "power", "clock"):
+            if figures.get(f"{quantity}_error_percent") is None:
+                continue
+            line = {"rows of": group, "count": figures.get("rows"), "quantity": quantity}
+            line |= {heading: figures.get(f"{quantity}_{key}_percent") for key, heading in FIGURES.items()}
+            lines.append(line)
+    return lines

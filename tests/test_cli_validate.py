@@ -1,0 +1,70 @@
+"""How `joulecast validate` prints a result, with a result made up here."""
+
+import csv
+import io
+import json
+
+import pytest
+
+from joulecast import validate
+from joulecast.calibrate.rows import Measured, Row
+from joulecast.cli import main
+from joulecast.validate.result import Prediction, ScoredRow, SuiteResult
+from joulecast.validate.summary import summarise
+
+
+@pytest.fixture
+def result(monkeypatch):
+    """The result that every suite gives in these tests."""
+    rows = (
+        ScoredRow(
+            Row("a gemm", "gemm", {}, Measured(time_s=2.0, energy_j=100.0, power_w=50.0)),
+            Prediction(2.1, 99.0, 48.0, 1400.0, 1.9, 2.3, 90.0, 110.0),
+            "gemm",
+            baseline=Prediction(time_s=3.0),
+        ),
+        ScoredRow(Row("a copy", "copy", {}, Measured(time_s=1.0)), Prediction(0.9, 10.0, 11.0, 1500.0), "streaming"),
+    )
+    made_up = SuiteResult("kernels", "h200-sxm", rows, summarise(rows), skipped=(("odd", "no such kernel"),))
+    calls = []
+    monkeypatch.setattr(validate, "run_suite", lambda *a, **k: calls.append((a, k)) or made_up, raising=False)
+    return calls
+
+
+def printed(capsys, *arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(["validate", "kernels", "--data", "rows.jsonl", *arguments])
+    assert not stop.value.code
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def test_json(capsys, result):
+    report = json.loads(printed(capsys, "--json", "--csv"))
+    assert report["rows"][0]["measured"] == {"time_s": 2.0, "energy_j": 100.0, "power_w": 50.0, "sm_clock_mhz": None}
+    assert report["rows"][0]["predicted"]["time_s_p05"] == 1.9
+    assert report["skipped"] == [{"name": "odd", "reason": "no such kernel"}]
+
+
+def test_csv(capsys, result):
+    table = list(csv.DictReader(io.StringIO(printed(capsys, "--csv"))))
+    assert [row["name"] for row in table] == ["a gemm", "a copy"]
+    assert table[0]["error_time_s_percent"] == "5.0"
+    assert table[1]["error_energy_j_percent"] == ""
+
+
+def test_text_has_rows_baselines_and_what_was_skipped(capsys, result):
+    text = printed(capsys)
+    (row,) = [line for line in text.splitlines() if line.startswith("a gemm")]
+    assert row.split()[2:5] == ["2", "2.1", "5"]
+    assert "skipped: odd (no such kernel)" in text
+    (line,) = [line.split() for line in text.splitlines() if line.startswith("gemm") and " time " in line]
+    assert line[1:5] == ["1", "time", "5", "50"]
+
+
+def test_options_reach_the_suite(capsys, result):
+    printed(capsys, "--gpu", "h100-sxm", "--folds", "5", "--calibrate-rows", "3", "--json")
+    ((arguments, options),) = result
+    assert arguments[0] == "kernels"
+    assert options == {"gpu": "h100-sxm", "folds": 5, "fit_rows": None, "calibrate_rows": 3}
