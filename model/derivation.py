@@ -49,9 +49,11 @@ def derive_table(table: Table, device: Mapping[str, Parameter], relative: GpuDes
             parameters[name] = replace(parameter, status="derived", source=f"as on {relative.name}")
             continue
         factor = scale_factor(rule, device, relative.device)
-        value = float(parameter.value) * factor
+        value = min(float(parameter.value) * factor, rule.maximum)
         widening = rule.rel_sd * distance.widening * abs(value)
         source = f"{relative.name} x {factor:.4g}: {rule.reason}"
+        if value == rule.maximum:
+            source += f", at most {rule.maximum:g}"
         sd = float(np.hypot(parameter.sd * factor, widening))
         parameters[name] = Parameter(value, sd, parameter.unit, source, "derived")
         factors[name], added[name] = factor, widening
@@ -87,10 +89,6 @@ def _quantity(name: str, device: Mapping[str, Parameter]) -> float:
             remedy = f"Known: {known}. Or state the parameters in the file instead of deriving them."
             raise InputError(f"no {name} is known for {fact} {key!r}", key=f"device.{fact}", remedy=remedy)
         return table[key]
-    if name == "bytes_per_flop":
-        return device["memory_bandwidth_bytes_per_s"].number / (
-            device["sm_count"].number * device["max_clock_mhz"].number
-        )
     if name == "tensor_width":
         widths = (device.get(f"tensor_flops_per_sm_per_cycle.{dtype}") for dtype in ("bf16", "fp16"))
         return next(width.number for width in widths if width is not None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,7 @@ class Rule:
     """How the parameters ``name`` of ``table`` (shell patterns) carry over.
 
     ``scale`` maps a quantity to the exponent of its ratio; ``rel_sd`` is the rule's own relative standard deviation
-    between two architectures of one vendor.
+    between two architectures of one vendor; a derived value never exceeds ``maximum``.
     """
 
     table: str
@@ -23,6 +24,7 @@ class Rule:
     rel_sd: float
     reason: str
     scale: Mapping[str, float] = field(default_factory=dict)
+    maximum: float = inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +84,110 @@ LINK_ENERGY: dict[float | str | bool, float] = {
     "xGMI4": 1.3,
 }
 
+#: Share of the peak rate that the vendor's own library reaches at its real clock, relative to cuBLAS on Hopper.
+LIBRARY: dict[float | str | bool, float] = {
+    "Volta": 0.92,
+    "Ampere GA100": 1.0,
+    "Ampere GA102": 1.0,
+    "Ada": 1.0,
+    "Hopper": 1.0,
+    "Blackwell": 0.95,
+    "Blackwell Ultra": 0.95,
+    "CDNA2": 0.8,
+    "CDNA3": 0.8,
+    "CDNA4": 0.8,
+}
+
+#: Latency of a message between two GPUs, relative to NVLink 4 through a switch.
+LINK_LATENCY: dict[float | str | bool, float] = {
+    "NVLink2": 1.2,
+    "NVLink3": 1.1,
+    "NVLink3 bridge": 1.1,
+    "NVLink4": 1.0,
+    "NVLink4 bridge": 1.0,
+    "NVLink5": 1.0,
+    "PCIe4": 1.6,
+    "PCIe5": 1.5,
+    "xGMI3": 1.5,
+    "xGMI4": 1.3,
+}
+
 #: Quantity to the device fact that selects it and its table.
 TECHNOLOGY: dict[str, tuple[str, dict[float | str | bool, float]]] = {
     "tensor_energy": ("architecture", TENSOR_ENERGY),
+    "library": ("architecture", LIBRARY),
     "logic_energy": ("process_node_nm", LOGIC_ENERGY),
     "memory_energy": ("memory_kind", MEMORY_ENERGY),
     "link_energy": ("link_kind", LINK_ENERGY),
+    "link_latency": ("link_kind", LINK_LATENCY),
 }
 
-RULES: tuple[Rule, ...] = (Rule("*", "*", 0.25, "taken over"),)
+#: Clocked logic that switches with the clock alone: SMs of a given width at their highest clock and voltage. On the
+#: A100 (EnergAIzer artifact, idle power by clock) this gives 0.44 of Hopper's, the measurement 0.37.
+_CLOCKED = {"sm_count": 1.0, "tensor_width": 1.0, "logic_energy": 1.0, "max_clock_mhz": 1.0}
+
+RULES: tuple[Rule, ...] = (
+    # Kernels: shares of peaks and counts of cycles carry over, the facts of the device do the rest.
+    Rule("kernel", "gemm.eta", 0.10, "share of the dense rate", {"library": 1.0}, maximum=0.97),
+    Rule("kernel", "gemm.tile_overhead_cycles", 0.30, "cycles of a tile's prologue and epilogue"),
+    Rule("kernel", "gemm.tile_penalty", 0.30, "operand traffic of small tiles"),
+    Rule("kernel", "gemm.fallback_slowdown", 0.50, "kernels without vectorised loads"),
+    Rule("kernel", "gemm.*", 0.12, "property of the library"),
+    # FlashAttention-2 issues the Ampere generation's matrix instructions: as many operations a cycle on every SM since.
+    Rule(
+        "kernel",
+        "attention.flash-attention-2.*.eta",
+        0.20,
+        "operations a cycle do not grow with the matrix units",
+        {"tensor_width": -1.0},
+        maximum=0.72,
+    ),
+    Rule("kernel", "attention.*.eta", 0.20, "share of the dense rate", {"library": 1.0}, maximum=0.9),
+    Rule("kernel", "attention.*", 0.30, "shape of the kernel"),
+    Rule("kernel", "streaming.*.bandwidth_share", 0.10, "share of the memory's peak bandwidth", maximum=0.97),
+    Rule("kernel", "*bandwidth_share", 0.10, "share of the memory's peak bandwidth", maximum=1.0),
+    Rule("kernel", "*fixed_s", 0.30, "launch latency"),
+    Rule(
+        "kernel",
+        "l2.bytes_per_sm_cycle",
+        0.25,
+        "second-level bandwidth of an SM",
+        {"l2_bandwidth_bytes_per_s": 1.0, "sm_count": -1.0, "max_clock_mhz": -1.0},
+    ),
+    Rule("kernel", "l2.*", 0.25, "share of the second-level cache"),
+    Rule("kernel", "streaming.*", 0.25, "cycles of the SM's own instructions"),
+    Rule("kernel", "*", 0.25, "shape of the kernel"),
+    # Power.
+    Rule("power", "tensor_pj_per_flop.*", 0.25, "energy of matrix units by architecture", {"tensor_energy": 1.0}),
+    Rule("power", "attention_pj_per_flop.flash-attention-2.*", 0.30, "energy of like logic", {"logic_energy": 1.0}),
+    Rule("power", "attention_pj_per_flop.*", 0.30, "energy of matrix units by architecture", {"tensor_energy": 1.0}),
+    Rule("power", "hbm_*", 0.25, "energy of a byte by kind of memory", {"memory_energy": 1.0}),
+    Rule("power", "link_*", 0.30, "energy of a byte by kind of link", {"link_energy": 1.0}),
+    Rule("power", "*_pj_per_*", 0.30, "energy of like logic by process node", {"logic_energy": 1.0}),
+    Rule("power", "static_w", 0.15, "idle power", {"idle_power_w": 1.0}),
+    Rule("power", "leakage_w_per_k", 0.40, "idle power", {"idle_power_w": 1.0}),
+    Rule("power", "thermal_resistance*", 0.30, "boards are cooled for their limit", {"power_limit_w": -1.0}),
+    Rule("power", "clock_w", 0.30, "clocked logic", _CLOCKED),
+    Rule("power", "sm_w", 0.30, "clocked logic", _CLOCKED),
+    Rule("power", "wait_w", 0.30, "clocked logic", _CLOCKED),
+    Rule("power", "*_w", 0.30, "clocked logic", _CLOCKED),
+    Rule("power", "toggle.*", 0.15, "switching activity of like data paths"),
+    Rule("power", "*", 0.25, "taken over"),
+    # Voltage is a ratio to the voltage at the highest clock, by a ratio to that clock.
+    Rule("voltage", "*_mhz", 0.08, "share of the highest clock", {"max_clock_mhz": 1.0}),
+    Rule("voltage", "*", 0.12, "shape of the curve over the clock range"),
+    # Governor.
+    Rule("governor", "*_w", 0.02, "share of the power limit", {"power_limit_w": 1.0}),
+    Rule("governor", "*_mhz", 0.08, "share of the highest clock", {"max_clock_mhz": 1.0}),
+    Rule("governor", "*_s", 0.30, "averaging of the control loop"),
+    Rule("governor", "*", 0.15, "taken over"),
+    # Collectives: the link's bandwidth by the data sheets, what a block copies in a cycle carries over.
+    Rule("collective", "*latency*", 0.30, "latency by kind of link", {"link_latency": 1.0}),
+    Rule("collective", "*_s", 0.30, "latency by kind of link", {"link_latency": 1.0}),
+    Rule("collective", "*link*bytes_per_s", 0.12, "bandwidth of the links", {"link_bandwidth_bytes_per_s": 1.0}),
+    Rule("collective", "*cta*bytes_per_s", 0.30, "bytes a block copies in a cycle", {"max_clock_mhz": 1.0}),
+    Rule("collective", "*", 0.25, "taken over"),
+    Rule("contention", "*", 0.30, "taken over"),
+    Rule("transition", "*", 0.50, "taken over"),
+    Rule("*", "*", 0.50, "no rule: taken over"),
+)
