@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from joulecast.model import transformer_head as head
 from joulecast.model import transformer_layer as eager
+from joulecast.model import transformer_megatron as megatron
 from joulecast.model.hf import ModelConfig, load_model, model_names
 from joulecast.model.launches import Implementation, Launch, Shard, shard
 from joulecast.model.optimizer import gradient_scaling, optimizer_step
@@ -42,7 +43,8 @@ __all__ = [
 @lru_cache(maxsize=512)
 def layer_forward(config: ModelConfig, implementation: Implementation, batch: int, sequence: int) -> tuple[Launch, ...]:
     """Forward of one layer for one micro-batch."""
-    return eager.forward(shard(config, implementation, batch, sequence))
+    s = shard(config, implementation, batch, sequence)
+    return megatron.forward(s) if implementation.framework == "megatron" else eager.forward(s)
 
 
 @lru_cache(maxsize=512)
@@ -66,6 +68,9 @@ def layer_backward(
         Whether the layer's input keeps (and accumulates) a gradient of its own, as when one block is run alone.
     """
     s = shard(config, implementation, batch, sequence)
+    if implementation.framework == "megatron":
+        repeated = megatron.forward(s) if implementation.recompute == "full" else ()
+        return (*repeated, *megatron.backward(s))
     again = eager.recomputed_forward(s) if implementation.recompute == "full" else ()
     return (*again, *eager.backward(s, accumulate=accumulate, leaf_input=leaf_input))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from joulecast.model import transformer_layer as layer
 from joulecast.model import transformer_loss as loss
+from joulecast.model import transformer_megatron as megatron
 from joulecast.model.hf import ModelConfig
 from joulecast.model.launches import (
     Implementation,
@@ -132,6 +133,8 @@ def _scatter(name: str, tokens: int, rows: int, s: Shard, accumulate: bool) -> l
     if name == "embedding" and s.implementation.tied(s.config):
         # The head's gradient of the same matrix waits in the autograd engine and is added first.
         scatter.append(streaming("add", f"{name}.grad.join", table, reads=2, dtype=dtype))
+    if s.implementation.framework == "megatron":
+        return [*scatter, *megatron.accumulation(weight, table, dtype)]
     return [*scatter, *layer.accumulation(weight, table, dtype, accumulate)]
 
 
@@ -152,6 +155,9 @@ def head_backward(s: Shard, *, accumulate: bool) -> tuple[Launch, ...]:
     config, implementation = s.config, s.implementation
     split, dtype = head_is_split(implementation), implementation.dtype
     vocab = local_vocabulary(config.vocab, split, implementation)
+    if implementation.framework == "megatron":
+        products = megatron.column_parallel_backward("head", s, vocab) if split else _whole_products(s, vocab)
+        return (*loss.backward(s, vocab, split=split), *products, *megatron.norm_backward("norm", s))
     tied = implementation.tied(config)
     keep = accumulate and not tied  # a tied matrix is accumulated with the embedding's gradient
     done = "head.weight" if not (accumulate or tied) else ""
@@ -164,4 +170,14 @@ def head_backward(s: Shard, *, accumulate: bool) -> tuple[Launch, ...]:
         *(layer.enter_backward("head", s) if split or implementation.sequence_parallel else ()),
         *kernels,
         *sums,
+    )
+
+
+def _whole_products(s: Shard, vocab: int) -> tuple[Launch, ...]:
+    """Gradients of a head that every rank holds whole, in Megatron's order."""
+    hidden, dtype = s.config.hidden, s.implementation.dtype
+    return (
+        input_gradient("head", s.tokens, vocab, hidden, dtype),
+        weight_gradient("head", s.tokens, vocab, hidden, dtype, completes="head.weight"),
+        *(layer.enter_backward("head", s) if s.implementation.sequence_parallel else ()),
     )

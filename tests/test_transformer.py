@@ -6,16 +6,20 @@ import json
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import pytest
 
 from joulecast.errors import InputError
+from joulecast.model.data_parallel import gradient_reduction, gradient_sizes, overlapped_gradient_reduction
 from joulecast.model.hf import ModelConfig, load_model
 from joulecast.model.operators import Attention, Collective, Gemm, Streaming
 from joulecast.model.transformer import (
     Implementation,
     Launch,
+    embedding_backward,
+    head_backward,
     layer_backward,
     layer_forward,
     parameters_of_stage,
@@ -194,7 +198,7 @@ def test_first_micro_batch_keeps_gradients_without_adding() -> None:
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen2.5-7b", "qwen3-8b", "nemotron-4-15b", "gpt-7.5b"])
-@pytest.mark.parametrize("framework", ["pytorch-eager"])
+@pytest.mark.parametrize("framework", ["pytorch-eager", "megatron"])
 def test_products_are_six_flops_a_parameter_and_token(name: str, framework: str) -> None:
     config = load_model(name)
     implementation = Implementation(framework=framework)
@@ -238,3 +242,67 @@ def test_parameters_of_all_ranks_and_stages_add_up() -> None:
 def test_heads_not_divisible_by_the_degree_are_refused() -> None:
     with pytest.raises(InputError, match="tensor_model_parallel_size"):
         layer_forward(load_model("llama-3.1-8b"), Implementation(tensor_parallel=3), 1, 4096)
+
+
+def test_megatron_hides_communication_behind_the_weight_gradient() -> None:
+    implementation = Implementation(framework="megatron", tensor_parallel=2)
+    launches = layer_backward(load_model("llama-3.1-8b"), implementation, 1, 4096)
+    names = [x.operator.name for x in launches]
+    at = names.index("up.grad.all_reduce")
+    assert not launches[at].waits
+    assert names[at - 1 : at + 3] == ["up.dgrad", "up.grad.all_reduce", "up.wgrad", "norm2.grad"]
+    assert launches[at + 2].waits
+
+
+def test_megatron_fuses_what_eager_launches_apart() -> None:
+    config = load_model("llama-3.1-8b")
+    count = {
+        framework: len(layer_forward(config, Implementation(framework=framework), 1, 4096))
+        for framework in ("pytorch-eager", "megatron")
+    }
+    assert count == {"pytorch-eager": 21, "megatron": 12}
+
+
+def test_overlapped_reduction_sends_every_gradient_once() -> None:
+    config, implementation = load_model("llama-3.2-3b"), Implementation(tie_embeddings=False)
+    arguments = (config, implementation, 1, 2048)
+    last = (
+        *head_backward(*arguments),
+        *layer_backward(*arguments) * config.layers,
+        *embedding_backward(*arguments),
+    )
+    launches = overlapped_gradient_reduction(last, gradient_sizes(config, implementation), implementation, 4)
+    sent = sum(x.operator.bytes for x in launches if isinstance(x.operator, Collective))
+    parameters = parameters_of_stage(config, implementation, config.layers, first=True, last=True)
+    assert sent == 2 * sum(p.elements for p in parameters)
+    assert sum(isinstance(x.operator, Collective) for x in gradient_reduction(parameters, implementation, 4)) == len(
+        parameters
+    )
+    waiting = [x for x in launches if x.stream == "communication" and x.waits]
+    assert waiting == [launches[-1]]
+
+
+def test_qwen_layers_norm_their_heads_and_llama_rotates() -> None:
+    qwen = [x.operator.name for x in layer_forward(load_model("qwen3-8b"), Implementation(), 1, 1024)]
+    assert qwen.index("query_norm") < qwen.index("rotary.query.cos") < qwen.index("attention.forward")
+    plain = [x.operator.name for x in layer_forward(load_model("llama-3.1-8b"), Implementation(rotary=False), 1, 1024)]
+    assert not any("rotary" in name for name in plain)
+
+
+def test_gpt_block_sums_bias_gradients() -> None:
+    backward = layer_backward(load_model("gpt3-175b"), Implementation(), 1, 2048)
+    sums = [
+        x.operator.name for x in backward if isinstance(x.operator, Streaming) and x.operator.pattern == "bias_reduce"
+    ]
+    assert sums == ["down.bias.grad", "up.bias.grad", "output.bias.grad", "qkv.bias.grad"]
+
+
+def test_building_all_lists_is_quick() -> None:
+    config, implementation = load_model("llama-3.1-405b"), Implementation(tensor_parallel=8)
+    for function in (layer_forward, layer_backward, embedding_backward, head_backward):
+        function.cache_clear()
+    start = perf_counter()
+    arguments = (config, implementation, 1, 8192)
+    for function in (layer_forward, layer_backward, embedding_backward, head_backward):
+        function(*arguments)
+    assert perf_counter() - start < 0.02  # about 0.5 ms on an idle core

@@ -1,0 +1,125 @@
+"""Gradient reduction over data-parallel ranks: after the backward, or overlapped with it in buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from joulecast.errors import InputError
+from joulecast.model.hf import ModelConfig
+from joulecast.model.launches import Implementation, Launch, streaming
+from joulecast.model.operators import DTYPE_BYTES, Collective
+from joulecast.model.parameters import ParameterTensor, layer_parameters, parameters_of_stage
+
+#: ``torch.nn.parallel.DistributedDataParallel``: the first bucket and the others, in bytes.
+DDP_FIRST_BUCKET_BYTES = 1024 * 1024
+DDP_BUCKET_BYTES = 25 * 1024 * 1024
+#: Megatron's buckets of 40 million fp32 gradients, in bytes.
+MEGATRON_BUCKET_BYTES = 4 * 40_000_000
+
+
+def gradient_dtype(implementation: Implementation) -> str:
+    """Type in which gradients are kept and reduced."""
+    return "fp32" if implementation.framework == "megatron" else implementation.dtype
+
+
+def gradient_reduction(
+    parameters: Sequence[ParameterTensor], implementation: Implementation, data_parallel: int
+) -> tuple[Launch, ...]:
+    """Reduction after the last backward, nothing overlapped.
+
+    ``pytorch-eager``: one all-reduce per parameter, in their order. ``megatron``: one all-reduce of the whole buffer.
+    """
+    if data_parallel == 1:
+        return ()
+    dtype = gradient_dtype(implementation)
+    if implementation.framework == "megatron":
+        total = sum(p.elements for p in parameters)
+        return (_all_reduce("gradients.all_reduce", total, dtype, data_parallel, waits=True),)
+    return tuple(_all_reduce(f"{p.name}.all_reduce", p.elements, dtype, data_parallel, waits=True) for p in parameters)
+
+
+def overlapped_gradient_reduction(
+    launches: Iterable[Launch],
+    sizes: Mapping[str, int],
+    implementation: Implementation,
+    data_parallel: int,
+) -> tuple[Launch, ...]:
+    """Last backward of an iteration with the reduction of full buckets beside it.
+
+    Parameters
+    ----------
+    launches
+        The backward of a stage's last micro-batch: head, layers (last to first), embedding.
+    sizes
+        Elements of each parameter that a launch can complete, from :func:`gradient_sizes`.
+
+    Returns
+    -------
+    The launches with a division of each finished gradient by the degree (eager: DDP does so as it marks the gradient
+    ready), an asynchronous all-reduce where a bucket is full, and a final one that the compute stream waits for. The
+    buckets share the communication stream with the layers' own collectives.
+    """
+    if data_parallel == 1:
+        return tuple(launches)
+    dtype = gradient_dtype(implementation)
+    megatron = implementation.framework == "megatron"
+    limit = MEGATRON_BUCKET_BYTES if megatron else DDP_FIRST_BUCKET_BYTES
+    out: list[Launch] = []
+    pending, bucket, behind = 0, 0, 0
+    for launch in launches:
+        if launch.stream == "communication":
+            behind = 0
+        elif launch.waits and behind:  # it waits for its layer's communication, not for the buckets launched since
+            launch = replace(launch, outstanding=launch.outstanding + behind)
+        out.append(launch)
+        if not launch.completes:
+            continue
+        try:
+            elements = sizes[launch.completes]
+        except KeyError:
+            raise InputError(f"no size is known for the gradient of {launch.completes!r}", key="sizes") from None
+        if not megatron:
+            out.append(streaming("unary", f"{launch.completes}.divide", elements, dtype=dtype))
+        pending += elements
+        if pending * DTYPE_BYTES[dtype] >= limit:
+            out.append(_all_reduce(f"bucket{bucket}.all_reduce", pending, dtype, data_parallel, waits=False))
+            pending, bucket, behind = 0, bucket + 1, behind + 1
+            limit = MEGATRON_BUCKET_BYTES if megatron else DDP_BUCKET_BYTES
+    if pending:
+        out.append(_all_reduce(f"bucket{bucket}.all_reduce", pending, dtype, data_parallel, waits=False))
+    return _wait_for_last(out)
+
+
+def gradient_sizes(config: ModelConfig, implementation: Implementation) -> dict[str, int]:
+    """Elements on one rank of every parameter name that :attr:`Launch.completes` can take."""
+    outer = parameters_of_stage(config, implementation, 0, first=True, last=True)
+    head = parameters_of_stage(config, implementation, 0, first=False, last=True)
+    return {p.name: p.elements for p in (*outer, *head, *layer_parameters(config, implementation))}
+
+
+def distributed_optimizer_gather(
+    parameters: Sequence[ParameterTensor], implementation: Implementation, data_parallel: int
+) -> tuple[Launch, ...]:
+    """All-gather of the updated parameters where the optimizer's states are split over the data-parallel ranks."""
+    if data_parallel == 1:
+        return ()
+    size = sum(p.elements for p in parameters) * DTYPE_BYTES[implementation.dtype]
+    operator = Collective(
+        "all_gather", float(size), data_parallel, dtype=implementation.dtype, name="parameters.all_gather"
+    )
+    return (Launch(operator, stream="communication", waits=True),)
+
+
+def _all_reduce(name: str, elements: int, dtype: str, gpus: int, *, waits: bool) -> Launch:
+    operator = Collective("all_reduce", float(elements * DTYPE_BYTES[dtype]), gpus, dtype=dtype, name=name)
+    return Launch(operator, stream="communication", waits=waits)
+
+
+def _wait_for_last(launches: list[Launch]) -> tuple[Launch, ...]:
+    """Let the compute stream wait for the last bucket; it follows all other communications on its stream."""
+    for i in range(len(launches) - 1, -1, -1):
+        if launches[i].stream == "communication":
+            launches[i] = replace(launches[i], waits=True)
+            break
+    return tuple(launches)

@@ -1,0 +1,185 @@
+"""One transformer layer as Megatron-Core with Transformer Engine launches it, forward and backward.
+
+What differs from PyTorch's eager mode (:mod:`joulecast.model.transformer_layer`):
+
+- activation and gate product are one kernel (SwiGLU, bias-GELU, squared ReLU), in both directions, so nothing is
+  concatenated in the MLP's backward;
+- rotary embedding is one kernel each for queries and keys;
+- a norm's backward writes the partial sums of its weight's gradient itself;
+- the weight-gradient product adds into an fp32 gradient buffer (``gradient_accumulation_fusion``), so that no separate
+  addition runs except for norms, biases and the embedding;
+- the input-gradient product comes first, and its communication runs beside the weight-gradient product; with sequence
+  parallelism the layer's input is gathered again in the backward, beside the input-gradient product;
+- full recomputation repeats the whole forward, its communication included;
+- the loss is vocabulary-parallel and in fp32, the optimizer keeps fp32 master weights.
+
+Dropout is taken as zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from joulecast.model import transformer_layer as eager
+from joulecast.model.launches import (
+    Launch,
+    Shard,
+    collective,
+    input_gradient,
+    linear_forward,
+    streaming,
+    weight_gradient,
+)
+from joulecast.model.operators import DTYPE_BYTES
+
+
+def forward(s: Shard) -> tuple[Launch, ...]:
+    """Forward of a layer."""
+    config, dtype = s.config, s.implementation.dtype
+    return (
+        eager.norm_forward("norm1", s),
+        *eager.enter_forward("qkv", s),
+        linear_forward("qkv", s.tokens, s.qkv_width, config.hidden, dtype),
+        *_head_norms(s, "rmsnorm", ""),
+        *_rotary(s, ""),
+        Launch(eager.attention(s, "forward")),
+        linear_forward("output", s.tokens, config.hidden, s.attention_width, dtype),
+        *eager.leave_forward("output", s),
+        eager.residual_addition("residual1", s),
+        eager.norm_forward("norm2", s),
+        *eager.enter_forward("up", s),
+        linear_forward("up", s.tokens, s.up_width, config.hidden, dtype),
+        _activation(s),
+        linear_forward("down", s.tokens, config.hidden, s.ffn, dtype),
+        *eager.leave_forward("down", s),
+        eager.residual_addition("residual2", s),
+    )
+
+
+def backward(s: Shard) -> tuple[Launch, ...]:
+    """Backward of a layer without recomputation in front."""
+    config = s.config
+    again = (Launch(eager.attention(s, "forward")),) if s.implementation.recompute == "selective" else ()
+    return (
+        *_bias(s, "down", s.norm_tokens, config.hidden, config.mlp_bias),
+        *row_parallel_backward("down", s, s.ffn),
+        _activation_backward(s),
+        *_bias(s, "up", s.tokens, s.up_width, config.mlp_bias),
+        *column_parallel_backward("up", s, s.up_width),
+        *norm_backward("norm2", s),
+        eager.residual_addition("norm2.grad.join", s),
+        *_bias(s, "output", s.norm_tokens, config.hidden, config.output_bias),
+        *row_parallel_backward("output", s, s.attention_width),
+        *again,
+        Launch(eager.attention(s, "backward")),
+        *_rotary(s, ".grad"),
+        *_head_norms(s, "norm_backward", ".grad"),
+        streaming("cat", "qkv.cat", s.tokens * s.qkv_width, dtype=s.implementation.dtype),
+        *column_parallel_backward("qkv", s, s.qkv_width),
+        *norm_backward("norm1", s),
+        eager.residual_addition("norm1.grad.join", s),
+    )
+
+
+def row_parallel_backward(name: str, s: Shard, inputs: int) -> tuple[Launch, ...]:
+    """Gradients of a product whose inputs are split over the ranks."""
+    hidden, dtype = s.config.hidden, s.implementation.dtype
+    return (
+        *eager.leave_backward(name, s),
+        input_gradient(name, s.tokens, hidden, inputs, dtype),
+        weight_gradient(name, s.tokens, hidden, inputs, dtype, completes=f"{name}.weight"),
+    )
+
+
+def column_parallel_backward(name: str, s: Shard, outputs: int) -> tuple[Launch, ...]:
+    """Gradients of a product whose outputs are split, with its communication beside the products."""
+    hidden, dtype, implementation = s.config.hidden, s.implementation.dtype, s.implementation
+    dgrad = input_gradient(name, s.tokens, outputs, hidden, dtype)
+    wgrad = weight_gradient(name, s.tokens, outputs, hidden, dtype, completes=f"{name}.weight")
+    if implementation.tensor_parallel == 1:
+        return dgrad, wgrad
+    size = s.activation_bytes
+    if not implementation.sequence_parallel:
+        return dgrad, collective("all_reduce", f"{name}.grad.all_reduce", size, implementation, waits=False), wgrad
+    return (
+        collective("all_gather", f"{name}.input.all_gather", size, implementation, waits=False),
+        dgrad,
+        collective("reduce_scatter", f"{name}.grad.reduce_scatter", size, implementation, waits=False),
+        replace(wgrad, waits=True, outstanding=1),
+    )
+
+
+def norm_backward(name: str, s: Shard) -> tuple[Launch, ...]:
+    """Gradient of a norm; it needs the communication that ran beside the product before it."""
+    rows, columns, dtype = s.norm_tokens, s.config.hidden, s.implementation.dtype
+    kernel = streaming(
+        "norm_backward", f"{name}.grad", rows * columns, reads=2, dtype=dtype, rows=rows, columns=columns
+    )
+    return (
+        replace(kernel, waits=s.implementation.tensor_parallel > 1),
+        *accumulation(f"{name}.weight", columns, dtype),
+        *(accumulation(f"{name}.bias", columns, dtype) if s.config.norm_bias else ()),
+    )
+
+
+def accumulation(parameter: str, elements: int, dtype: str) -> tuple[Launch, ...]:
+    """Addition of a parameter's gradient to the fp32 buffer."""
+    reads = 1 + DTYPE_BYTES[dtype] / DTYPE_BYTES["fp32"]
+    return (streaming("add", f"{parameter}.accumulate", elements, reads=reads, dtype="fp32", completes=parameter),)
+
+
+def _activation(s: Shard) -> Launch:
+    elements, kind, dtype = s.tokens * s.ffn, s.config.activation, s.implementation.dtype
+    if s.config.gated_mlp:
+        return streaming("swiglu", f"gate.{kind}", elements, reads=2, dtype=dtype)
+    return streaming("gelu" if kind == "gelu" else "unary", f"activation.{kind}", elements, dtype=dtype)
+
+
+def _activation_backward(s: Shard) -> Launch:
+    elements, kind, dtype = s.tokens * s.ffn, s.config.activation, s.implementation.dtype
+    if s.config.gated_mlp:
+        return streaming("swiglu_backward", f"gate.{kind}.grad", elements, reads=3, writes=2, dtype=dtype)
+    pattern = "gelu_backward" if kind == "gelu" else "mul"
+    return streaming(pattern, f"activation.{kind}.grad", elements, reads=2, dtype=dtype)
+
+
+def _bias(s: Shard, name: str, tokens: int, outputs: int, present: bool) -> tuple[Launch, ...]:
+    """Column sum of a bias that is added outside the product (all but the projection to queries, keys, values)."""
+    if not present:
+        return ()
+    dtype = s.implementation.dtype
+    total = streaming(
+        "bias_reduce",
+        f"{name}.bias.grad",
+        tokens * outputs,
+        writes=1 / tokens,
+        dtype=dtype,
+        rows=tokens,
+        columns=outputs,
+    )
+    return (total, *accumulation(f"{name}.bias", outputs, dtype))
+
+
+def _rotary(s: Shard, suffix: str) -> tuple[Launch, ...]:
+    if not (s.config.rotary and s.implementation.rotary):
+        return ()
+    dtype, width = s.implementation.dtype, s.config.head_dim
+    return tuple(
+        streaming("rope", f"rotary.{part}{suffix}", s.tokens * heads * width, dtype=dtype)
+        for part, heads in (("query", s.heads), ("key", s.kv_heads))
+    )
+
+
+def _head_norms(s: Shard, pattern: str, suffix: str) -> tuple[Launch, ...]:
+    if not s.config.qk_norm:
+        return ()
+    dtype, columns = s.implementation.dtype, s.config.head_dim
+    launches: list[Launch] = []
+    for part, heads in (("query", s.heads), ("key", s.kv_heads)):
+        rows = s.tokens * heads
+        reads = 2 if suffix else 1
+        name = f"{part}_norm{suffix}"
+        launches.append(streaming(pattern, name, rows * columns, reads=reads, dtype=dtype, rows=rows, columns=columns))
+        if suffix:
+            launches += accumulation(f"{part}_norm.weight", columns, dtype)
+    return tuple(launches)
