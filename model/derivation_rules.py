@@ -182,7 +182,7 @@ RULES: tuple[Rule, ...] = (
     Rule("governor", "*_mhz", 0.08, "share of the highest clock", {"max_clock_mhz": 1.0}),
     Rule("governor", "*_s", 0.30, "averaging of the control loop"),
     Rule("governor", "*", 0.15, "taken over"),
-    # Collectives: the link's bandwidth is a fact of the device, its share and what a block copies in a cycle carry over.
+    # Collectives: the bandwidth is a fact of the device, its share and what a block copies in a cycle carry over.
     Rule("collective", "network_share", 0.15, "share of the network's bandwidth", maximum=1.0),
     Rule("collective", "network_*", 0.30, "the network's, whatever the GPU"),
     Rule("collective", "*_s", 0.30, "latency by kind of link", {"link_latency": 1.0}),
