@@ -1,1 +1,8 @@
-"""Holds predictions against measured rows."""
+"""Predictions held against measured rows: loaders, metrics, suites and the report of errors."""
+
+from __future__ import annotations
+
+from joulecast.validate.result import Prediction, SuiteResult
+from joulecast.validate.suites import SUITES, run_suite
+
+__all__ = ["SUITES", "Prediction", "SuiteResult", "run_suite"]

@@ -1,0 +1,75 @@
+"""Figures of merit: missing values never count, and a worse prediction never looks better."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from joulecast.calibrate.rows import Measured, Row
+from joulecast.validate import metrics
+from joulecast.validate.result import Prediction, ScoredRow
+from joulecast.validate.summary import EXCEPTIONS, figures, summarise
+
+
+def scored(time_s: float, exception: str = "", family: str = "gemm", measured: float | None = 1.0) -> ScoredRow:
+    prediction = Prediction(
+        time_s=time_s, energy_j=time_s, time_s_p05=0.9, time_s_p95=1.1, energy_j_p05=0.5, energy_j_p95=0.6
+    )
+    row = Row("r", "gemm", {}, Measured(time_s=measured, energy_j=measured))
+    return ScoredRow(row, prediction, family, ("group",), exception, Prediction(time_s=1.5))
+
+
+def test_relative_errors_ignore_what_is_missing() -> None:
+    errors = metrics.relative_errors(metrics.as_array([1.1, None, 2.0, 1.0]), metrics.as_array([1.0, 1.0, None, 0.0]))
+    assert errors[0] == pytest.approx(0.1)
+    assert np.isnan(errors[1:]).all()
+    assert metrics.mean_absolute(errors) == pytest.approx(0.1)
+    assert metrics.mean_signed(errors) == pytest.approx(0.1)
+    assert metrics.largest_absolute(errors) == pytest.approx(0.1)
+
+
+def test_nothing_measured_gives_no_figure() -> None:
+    nothing = metrics.as_array([None])
+    assert metrics.mean_absolute(nothing) is None
+    assert metrics.largest_absolute(nothing) is None
+    assert metrics.mean_signed(nothing) is None
+    assert metrics.coverage(nothing, nothing, nothing) is None
+    assert metrics.mean_half_width(nothing, nothing, nothing, nothing) is None
+    assert metrics.geometric_mean(nothing) is None
+
+
+def test_coverage_and_half_width() -> None:
+    measured = metrics.as_array([1.0, 2.0, None])
+    low, high = metrics.as_array([0.9, 2.1, 0.0]), metrics.as_array([1.1, 2.3, 9.0])
+    assert metrics.coverage(measured, low, high) == 0.5
+    predicted = metrics.as_array([1.0, 2.0, 1.0])
+    assert metrics.mean_half_width(predicted, low, high, measured) == pytest.approx((0.1 + 0.05) / 2)
+
+
+def test_geometric_mean() -> None:
+    assert metrics.geometric_mean(metrics.as_array([1.0, 4.0])) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.9, 1.2, 10.0])
+def test_a_broken_prediction_raises_the_error(factor: float) -> None:
+    good = figures([scored(1.01), scored(0.99)])
+    bad = figures([scored(1.01), scored(0.99 * factor)])
+    for key in ("time_error_percent", "time_worst_percent", "energy_error_percent"):
+        assert bad[key] > good[key]
+    assert good["time_inside_percent"] == 100.0
+    assert good["time_baseline_percent"] == 50.0
+
+
+def test_exceptions_are_a_group_of_their_own() -> None:
+    summary = summarise([scored(1.0), scored(5.0, exception="slow kernel"), scored(1.1, family="tile")])
+    assert summary["all"]["rows"] == 2
+    assert summary["all"]["time_error_percent"] == pytest.approx(5.0)
+    assert summary["tile"]["rows"] == 1
+    assert summary["group"]["rows"] == 2
+    assert summary[EXCEPTIONS]["time_error_percent"] == pytest.approx(400.0)
+
+
+def test_unmeasured_rows_are_not_scored() -> None:
+    summary = summarise([scored(1.02), scored(9.0, measured=None)])
+    assert summary["all"]["rows"] == 2
+    assert summary["all"]["time_error_percent"] == pytest.approx(2.0)

@@ -1,0 +1,124 @@
+"""Plans of measured training rows, from their configuration alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from joulecast.errors import DataError
+
+Configuration = Mapping[str, Any]
+
+_REQUIRED = ("hidden", "heads", "vocab", "layers")
+
+
+def plan_of_row(configuration: Configuration, gpu: str) -> dict[str, Any]:
+    """Tables of a PLAN.toml that describe a row of op ``train_iter`` or ``train_step``.
+
+    Raises
+    ------
+    DataError
+        If a needed field is missing or a word is not understood.
+    """
+    if configuration.get("op") == "train_step":
+        return _single_gpu_step(configuration, gpu)
+    return _iteration(configuration, gpu)
+
+
+def inline_model(configuration: Configuration) -> dict[str, Any]:
+    """The row's model as the plan's inline table."""
+    for key in _REQUIRED:
+        if not configuration.get(key):
+            raise DataError(f"field {key!r} is missing", key=key)
+    get = configuration.get
+    hidden, heads = int(get("hidden") or 0), int(get("heads") or 0)
+    return {
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "num_key_value_heads": int(get("kv_heads") or heads),
+        "intermediate_size": int(get("ffn") or 4 * hidden),
+        "vocab_size": int(get("vocab") or 0),
+        "num_hidden_layers": int(get("layers") or 0),
+        "gated_mlp": bool(get("gated_mlp", True)),
+        "bias": bool(get("bias", False)),
+        "norm": _word(configuration, "norm", "rmsnorm", {"rmsnorm", "layernorm"}),
+        "activation": _word(configuration, "activation", "silu", {"silu", "gelu"}),
+        "rotary": bool(get("rotary", False)),
+        "tie_word_embeddings": bool(get("tied_embeddings", False)),
+    }
+
+
+def _word(configuration: Configuration, key: str, default: str, known: set[str]) -> str:
+    word = str(configuration.get(key) or default).lower().replace("_", "")
+    if word not in known:
+        raise DataError(f"{configuration.get(key)!r} is not a known {key}", key=key)
+    return word
+
+
+def _single_gpu_step(row: Configuration, gpu: str) -> dict[str, Any]:
+    """One micro-batch on one GPU."""
+    one = {"tp": 1, "pp": 1, "dp": 1, "gpus": 1, "microbatches": 1, "schedule": "none"}
+    return _iteration({**row, **one, "micro_batch": row.get("B"), "seq": row.get("S")}, gpu)
+
+
+def _iteration(row: Configuration, gpu: str) -> dict[str, Any]:
+    tp, pp, dp = (_count(row, key, 1) for key in ("tp", "pp", "dp"))
+    micro_batch, microbatches = _count(row, "micro_batch", 1), _count(row, "microbatches", 1)
+    virtual = _count(row, "virtual_stages_per_rank", 1) if pp > 1 else 1
+    return {
+        "workload": {
+            "model": inline_model(row),
+            "sequence_length": _count(row, "seq"),
+            "micro_batch_size": micro_batch,
+            "global_batch_size": micro_batch * microbatches * dp,
+            "precision": str(row.get("dtype") or "bf16"),
+        },
+        "cluster": {"gpu": gpu, "gpus": tp * pp * dp},
+        "parallelism": {
+            "tensor_model_parallel_size": tp,
+            "pipeline_model_parallel_size": pp,
+            "virtual_pipeline_model_parallel_size": virtual,
+            "data_parallel_size": dp,
+            "sequence_parallel": bool(row.get("sequence_parallel", False)),
+        },
+        # With one stage the schedule means nothing: the micro-batches run in a loop.
+        "schedule": {
+            "name": str(row.get("schedule") or "1f1b") if pp > 1 else "none",
+            "recompute": str(row.get("recompute") or "none"),
+        },
+        "overlap": gradient_reduction(row),
+        "implementation": {
+            "framework": "pytorch-eager",
+            "attention_backend": "cudnn",
+            "shard_head": head_is_sharded(row.get("head")),
+        },
+    }
+
+
+def gradient_reduction(row: Configuration) -> dict[str, Any]:
+    """After the last backward, one collective per parameter; or DDP's buckets beside the last backward."""
+    words = str(row.get("grad_allreduce") or "not overlapped").lower()
+    overlapped = ("overlap" in words or "ddp" in words) and "not overlapped" not in words
+    if not overlapped:
+        return {"grad_reduce": "after"}
+    size = re.search(r"(\d+(?:\.\d+)?)\s*mi?b\b", words)
+    return {"grad_reduce": "overlapped"} | ({"grad_bucket_mb": float(size[1])} if size else {})
+
+
+def head_is_sharded(value: object) -> bool:
+    """Whether the output head is split over the tensor-parallel ranks; by default it is not."""
+    if isinstance(value, bool):
+        return value
+    words = str(value or "").lower()
+    negated = re.search(r"\b(not|no|un|full|whole|replicated|false|none)", words)
+    return bool(words) and not negated
+
+
+def _count(row: Configuration, key: str, default: int | None = None) -> int:
+    value = row.get(key, default)
+    if value is None and default is not None:
+        value = default
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0 or value != int(value):
+        raise DataError(f"field {key!r} is missing or not a positive whole number", key=key)
+    return int(value)
