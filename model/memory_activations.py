@@ -1,0 +1,106 @@
+"""Bytes that one layer, head or boundary keeps between forward and backward, by framework and recomputation."""
+
+from __future__ import annotations
+
+from joulecast.model.launches import Shard
+from joulecast.model.operators import DTYPE_BYTES
+from joulecast.model.transformer_head import head_is_split, local_vocabulary
+
+#: Bytes of an fp32 statistic a row (softmax's log-sum-exp, a norm's scale or mean).
+_STATISTIC_BYTES = 4.0
+
+
+def boundary_bytes(s: Shard) -> float:
+    """One residual-stream tensor as a rank holds it and sends it to the next stage."""
+    return float(s.norm_tokens * s.config.hidden * DTYPE_BYTES[s.implementation.dtype])
+
+
+def layer_bytes(s: Shard) -> float:
+    """Bytes that one layer keeps for one micro-batch.
+
+    Full recomputation keeps the layer's input. Selective recomputation leaves fused attention's small statistics out.
+    """
+    if s.implementation.recompute == "full":
+        return boundary_bytes(s)
+    return whole_layer_bytes(s)
+
+
+def whole_layer_bytes(s: Shard) -> float:
+    """Bytes of everything that a layer's backward reads, nothing recomputed."""
+    config, implementation = s.config, s.implementation
+    size = DTYPE_BYTES[implementation.dtype]
+    megatron = implementation.framework == "megatron"
+    # Norm inputs stay sharded; their outputs are kept as the products' inputs, in eager mode after the gathering.
+    streams = 2 * s.norm_tokens + 2 * (s.norm_tokens if megatron else s.tokens)
+    per_token = s.qkv_width + s.attention_width + s.up_width + s.ffn
+    heads = (s.heads + s.kv_heads) * config.head_dim
+    if config.qk_norm:
+        per_token += heads
+    if config.rotary and implementation.rotary:
+        per_token += heads  # rotated queries and keys; the joint product lives on as long as the values, its view
+    if not megatron:
+        per_token += _eager_activation_extra(s)
+    moments = 2 if config.norm == "layernorm" else 1
+    statistics = 2 * moments * s.norm_tokens + s.heads * s.tokens
+    if config.qk_norm:
+        statistics += (s.heads + s.kv_heads) * s.tokens
+    if implementation.recompute == "selective":
+        statistics -= s.heads * s.tokens
+    return size * (streams * config.hidden + s.tokens * per_token) + _STATISTIC_BYTES * statistics
+
+
+def _eager_activation_extra(s: Shard) -> int:
+    """Width of the intermediate results that unfused activations keep besides their input and output."""
+    return s.ffn if s.config.gated_mlp else 0
+
+
+def head_bytes(s: Shard) -> float:
+    """Final norm's input and output, and what the loss keeps, for one micro-batch."""
+    vocab = local_vocabulary(s.config.vocab, head_is_split(s.implementation), s.implementation)
+    whole = s.activation_bytes if s.implementation.sequence_parallel else boundary_bytes(s)
+    return boundary_bytes(s) + whole + s.tokens * vocab * _kept_logit_bytes(s)
+
+
+def _in_fp32(s: Shard) -> bool:
+    return head_is_split(s.implementation) or s.implementation.framework == "megatron"
+
+
+def _kept_logit_bytes(s: Shard) -> float:
+    """The log-softmax in the logits' dtype, or the softmax in fp32."""
+    return 4.0 if _in_fp32(s) else float(DTYPE_BYTES[s.implementation.dtype])
+
+
+def logits_bytes(s: Shard) -> float:
+    """The logits of one micro-batch on one rank."""
+    vocab = local_vocabulary(s.config.vocab, head_is_split(s.implementation), s.implementation)
+    return float(s.tokens * vocab * DTYPE_BYTES[s.implementation.dtype])
+
+
+def loss_transient_bytes(s: Shard) -> float:
+    """Highest of what the backward of loss and head holds beside what was kept.
+
+    Eager: the dense gradient of the log-softmax and that of the logits; then, the log-softmax and the
+    first of them freed, the weight's gradient. In fp32 the gradient replaces the kept softmax and only its narrow copy is new.
+    """
+    logits, size = logits_bytes(s), DTYPE_BYTES[s.implementation.dtype]
+    vocab = local_vocabulary(s.config.vocab, head_is_split(s.implementation), s.implementation)
+    weight = float(vocab * s.config.hidden * size)
+    if _in_fp32(s):
+        return logits + (0.0 if s.implementation.framework == "megatron" else max(0.0, weight - 2 * logits))
+    return max(2 * logits, weight + boundary_bytes(s))
+
+
+def layer_transient_bytes(s: Shard) -> float:
+    """Gradients alive at the start of a layer's backward, when everything kept is still there.
+
+    They are the last product's weight and input gradients (Megatron's weight gradient goes into its buffer) and, with
+    full recomputation, the layer's activations computed again.
+    """
+    size, implementation = DTYPE_BYTES[s.implementation.dtype], s.implementation
+    weight = 0 if implementation.framework == "megatron" else s.config.hidden * s.ffn
+    gradients = float(size * (weight + s.tokens * s.ffn))
+    if implementation.sequence_parallel and implementation.tensor_parallel > 1:
+        gradients += s.activation_bytes
+    if implementation.recompute == "full":
+        gradients += whole_layer_bytes(s) - boundary_bytes(s)
+    return gradients

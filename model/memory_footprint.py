@@ -1,0 +1,219 @@
+"""Memory of one GPU during training: what is held, when it is highest, and whether it fits.
+
+The parts are those that ``torch.cuda.max_memory_allocated`` counts, plus what lies outside PyTorch's allocator. Of
+``torch.distributed.pipelining`` the model knows that it holds receive buffers of every micro-batch, the stages' outputs
+until their backward, and the last stage's logits of all micro-batches until the end of the iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from joulecast.errors import DoesNotFitError, UnknownNameError
+from joulecast.model.hf import ModelConfig
+from joulecast.model.launches import Implementation, Shard, shard
+from joulecast.model.memory_activations import (
+    boundary_bytes,
+    head_bytes,
+    layer_bytes,
+    layer_transient_bytes,
+    logits_bytes,
+    loss_transient_bytes,
+)
+from joulecast.model.operators import DTYPE_BYTES
+from joulecast.model.optimizer import optimizer_state_bytes
+from joulecast.model.parameters import ParameterTensor, parameters_of_stage
+
+#: Workspaces of cuBLAS and cuBLASLt on Hopper, 32 MiB each.
+WORKSPACE_BYTES = 2 * 32 * 1024.0**2
+#: CUDA context, kernels' code and NCCL's channels, outside the allocator: an estimate.
+CONTEXT_BYTES = 1.5e9
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFootprint:
+    """Memory of one GPU at its peak, by purpose; all in bytes.
+
+    Attributes
+    ----------
+    parameters, gradients, optimizer
+        Model states.
+    activations
+        Kept for the backward by the micro-batches in flight.
+    outputs
+        Stage outputs, and on the last stage logits, that the pipeline holds on to.
+    buffers
+        Receive buffers of the pipeline that hold no activation counted above.
+    transient
+        Gradients and temporary results at the peak.
+    workspace
+        Workspaces of the libraries.
+    context
+        What lies outside the framework's allocator.
+    """
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    activations: float
+    outputs: float
+    buffers: float
+    transient: float
+    workspace: float = WORKSPACE_BYTES
+    context: float = CONTEXT_BYTES
+
+    @property
+    def states_bytes(self) -> float:
+        """Parameters, gradients and optimizer states."""
+        return self.parameters + self.gradients + self.optimizer
+
+    @property
+    def allocated_bytes(self) -> float:
+        """Peak of the framework's allocator, comparable to ``torch.cuda.max_memory_allocated``."""
+        held = self.activations + self.outputs + self.buffers + self.transient + self.workspace
+        return self.states_bytes + held
+
+    @property
+    def total_bytes(self) -> float:
+        """Everything on the GPU."""
+        return self.allocated_bytes + self.context
+
+
+def in_flight(schedule: str, stage: int, stages: int, micro_batches: int, virtual_stages: int = 1) -> int:
+    """Most forwards of a rank (micro-batches, times chunks if interleaved) whose backward is still to come.
+
+    Parameters
+    ----------
+    schedule
+        ``none gpipe 1f1b interleaved-1f1b zb-h1``.
+    stage, stages
+        Pipeline rank and their number.
+    """
+    if stages == 1 and virtual_stages == 1:
+        return 1
+    total = micro_batches * virtual_stages
+    if schedule == "none":
+        return 1
+    if schedule == "gpipe":
+        return total
+    if schedule == "1f1b":
+        return min(total, stages - stage)
+    if schedule == "zb-h1":
+        return min(total, stages)
+    if schedule == "interleaved-1f1b":
+        group = micro_batches // max(1, micro_batches // stages)
+        return min(total, 2 * (stages - stage - 1) + (virtual_stages - 1) * group + 1)
+    raise UnknownNameError(
+        "schedule", schedule, ("none", "gpipe", "1f1b", "interleaved-1f1b", "zb-h1"), key="schedule.name"
+    )
+
+
+def memory_footprint(
+    config: ModelConfig,
+    implementation: Implementation,
+    batch: int,
+    sequence: int,
+    *,
+    layers: Sequence[int],
+    stage: int = 0,
+    stages: int = 1,
+    micro_batches: int = 1,
+    schedule: str = "1f1b",
+    data_parallel: int = 1,
+    distributed_optimizer: bool = False,
+) -> MemoryFootprint:
+    """Peak memory of a GPU on one pipeline stage.
+
+    Parameters
+    ----------
+    batch, sequence
+        Of one micro-batch.
+    layers
+        Number of layers of each chunk (virtual stage) that the rank holds: one entry unless interleaved.
+    stage, stages
+        Pipeline rank and their number; the first holds the embedding, the last norm and head.
+    """
+    s = shard(config, implementation, batch, sequence)
+    chunks = len(layers)
+    forwards = in_flight(schedule, stage, stages, micro_batches, chunks)
+    pipelined = stages > 1 or chunks > 1
+    first, last = stage == 0, stage == stages - 1
+    parameters = _stage_parameters(config, implementation, layers, first=first, last=last)
+    elements = float(sum(p.elements for p in parameters))
+    heads = -(-forwards // chunks) if last else 0
+    kept = forwards * layer_bytes(s) * sum(layers) / chunks + heads * head_bytes(s)
+    eager_pipeline = pipelined and implementation.framework == "pytorch-eager"
+    outputs, buffers = _pipeline_bytes(s, stage, stages, micro_batches, chunks, forwards) if pipelined else (0.0, 0.0)
+    if not eager_pipeline:
+        outputs, buffers = 0.0, (2 * boundary_bytes(s) if pipelined else 0.0)
+    transient = layer_transient_bytes(s)
+    if last:
+        transient = max(transient, loss_transient_bytes(s))
+    transient = max(transient, _table_excess(s, kept / max(1, forwards)) if first else 0.0)
+    share = data_parallel if distributed_optimizer else 1
+    gradient = 4.0 if implementation.framework == "megatron" else float(DTYPE_BYTES[implementation.dtype])
+    return MemoryFootprint(
+        parameters=elements * DTYPE_BYTES[implementation.dtype],
+        gradients=elements * gradient,
+        optimizer=elements * optimizer_state_bytes(implementation) / share,
+        activations=kept,
+        outputs=outputs,
+        buffers=buffers,
+        transient=transient,
+    )
+
+
+def _stage_parameters(
+    config: ModelConfig, implementation: Implementation, layers: Sequence[int], *, first: bool, last: bool
+) -> tuple[ParameterTensor, ...]:
+    return parameters_of_stage(config, implementation, sum(layers), first=first, last=last)
+
+
+def _pipeline_bytes(
+    s: Shard, stage: int, stages: int, micro_batches: int, chunks: int, forwards: int
+) -> tuple[float, float]:
+    """Held outputs and receive buffers of ``torch.distributed.pipelining`` on one rank."""
+    boundary = boundary_bytes(s)
+    first, last = stage == 0, stage == stages - 1
+    receiving = chunks - first  # chunks that receive activations
+    returning = chunks - last  # chunks that receive gradients
+    outputs = boundary * forwards * returning / chunks
+    if last:
+        outputs += micro_batches * logits_bytes(s)
+    # Buffers in flight are the chunks' inputs, counted as activations already; one input gradient is being sent.
+    spare = max(0.0, receiving * micro_batches - forwards * receiving / chunks)
+    sending = 1 if receiving and spare else 0
+    return outputs, boundary * (spare + sending + returning * micro_batches)
+
+
+def _table_excess(s: Shard, freed: float) -> float:
+    """How far the embedding's dense gradient exceeds the activations of the micro-batch whose backward it ends."""
+    table = float(s.config.vocab * s.config.hidden * DTYPE_BYTES[s.implementation.dtype])
+    return max(0.0, table - freed)
+
+
+def check_fits(footprint: MemoryFootprint, capacity_bytes: float, *, what: str = "the plan") -> None:
+    """Refuse a plan whose peak exceeds the GPU's memory.
+
+    Raises
+    ------
+    DoesNotFitError
+        Saying by how much and what takes the most.
+    """
+    excess = footprint.total_bytes - capacity_bytes
+    if excess <= 0:
+        return
+    parts = {
+        "parameters, gradients and optimizer states": footprint.states_bytes,
+        "activations": footprint.activations,
+        "temporary results": footprint.transient,
+        "pipeline outputs and buffers": footprint.outputs + footprint.buffers,
+    }
+    largest = max(parts, key=lambda k: parts[k])
+    raise DoesNotFitError(
+        f"{what} needs {footprint.total_bytes / 1e9:.1f} GB a GPU, {excess / 1e9:.1f} GB more than the "
+        f"{capacity_bytes / 1e9:.1f} GB it has (most: {largest}, {parts[largest] / 1e9:.1f} GB)",
+        key="parallelism",
+        remedy="Raise tensor- or pipeline_model_parallel_size, lower micro_batch_size or set recompute.",
+    )

@@ -1,0 +1,99 @@
+"""Memory of a GPU against the measured peaks, and plans that do not fit."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from joulecast.errors import DoesNotFitError, UnknownNameError
+from joulecast.model.hf import ModelConfig, load_model
+from joulecast.model.launches import Implementation
+from joulecast.model.memory_footprint import MemoryFootprint, check_fits, in_flight, memory_footprint
+
+ROWS = Path(__file__).parents[1] / ".." / "shared" / "data" / "h200_sxm" / "train_iterations.jsonl"
+
+
+def rows() -> list[dict[str, Any]]:
+    if not ROWS.exists():
+        pytest.skip("train_iterations.jsonl is not here")
+    return [json.loads(line) for line in ROWS.read_text().splitlines()]
+
+
+def config_of(row: dict[str, Any]) -> ModelConfig:
+    hidden, heads = row["hidden"], row["heads"]
+    return ModelConfig(
+        row["model"], hidden, row["layers"], heads, row["kv_heads"], hidden // heads, row["ffn"], row["vocab"]
+    )
+
+
+def predict(row: dict[str, Any], stage: int) -> MemoryFootprint:
+    return memory_footprint(
+        config_of(row),
+        Implementation(rotary=False, tensor_parallel=row["tp"], shard_head=False),
+        row["micro_batch"],
+        row["seq"],
+        layers=[row["layers"] // row["pp"]],
+        stage=stage,
+        stages=row["pp"],
+        micro_batches=row["microbatches"],
+        schedule={"1F1B": "1f1b", "GPipe": "gpipe"}[row["schedule"]],
+    )
+
+
+def test_measured_peaks_are_met_within_one_per_cent() -> None:
+    for row in rows():
+        per_stage = row["gpus"] // row["pp"]
+        for gpu, measured in enumerate(row["peak_mem_bytes_per_gpu"]):
+            predicted = predict(row, gpu // per_stage).allocated_bytes
+            assert predicted == pytest.approx(measured, rel=0.01), (row["name"], gpu)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "stage", "expected"),
+    [
+        ("gpipe", 0, 16),
+        ("1f1b", 0, 4),
+        ("1f1b", 3, 1),
+        ("zb-h1", 3, 4),
+        ("interleaved-1f1b", 0, 11),
+        ("interleaved-1f1b", 3, 5),
+    ],
+)
+def test_micro_batches_in_flight(schedule: str, stage: int, expected: int) -> None:
+    assert in_flight(schedule, stage, 4, 16, 2 if schedule.startswith("interleaved") else 1) == expected
+
+
+def test_unknown_schedule_is_named() -> None:
+    with pytest.raises(UnknownNameError, match="1f1b"):
+        in_flight("1f1", 0, 4, 8)
+
+
+def test_recomputation_and_sharding_save_memory() -> None:
+    config, base = load_model("llama-3.1-8b"), Implementation(tensor_parallel=4)
+
+    def activations(implementation: Implementation) -> float:
+        return memory_footprint(config, implementation, 1, 8192, layers=[32]).activations
+
+    plain = activations(base)
+    assert activations(replace(base, sequence_parallel=True)) < plain
+    assert activations(replace(base, framework="megatron", sequence_parallel=True)) < plain
+    assert activations(replace(base, recompute="full")) < 0.2 * plain
+
+
+def test_distributed_optimizer_shares_its_states() -> None:
+    config, megatron = load_model("llama-3.1-8b"), Implementation(framework="megatron")
+    whole = memory_footprint(config, megatron, 1, 4096, layers=[32])
+    shared = memory_footprint(config, megatron, 1, 4096, layers=[32], data_parallel=8, distributed_optimizer=True)
+    assert whole.states_bytes == 18 * config.parameters
+    assert shared.optimizer == whole.optimizer / 8
+
+
+def test_plan_that_does_not_fit_says_by_how_much() -> None:
+    footprint = memory_footprint(load_model("llama-3.1-70b"), Implementation(), 1, 4096, layers=[80])
+    with pytest.raises(DoesNotFitError, match=r"\d+\.\d GB more than the 141\.0 GB"):
+        check_fits(footprint, 141e9)
+    check_fits(footprint, footprint.total_bytes)
