@@ -1,9 +1,9 @@
 """Instructions under clocks that change while they run.
 
 Time advances in ticks of the governor. Within a tick every rank's clock is fixed, so a rank only needs the others for
-its inputs: ranks advance one after the other, in passes, until all have reached the end of the tick. The instant of every
-end and every arrival is exact; only the clocks move in steps. (SimPy processes cost about the same here, because nearly
-all steps are "still the same phase at the end of the tick"; passes need no rule for events at the same instant.)
+its inputs: ranks advance one after the other, in passes, until all have reached the end of the tick. The instant of
+every end and every arrival is exact; only the clocks move in steps. (SimPy processes cost about the same here, because
+nearly all steps are "still the same phase at the end of the tick"; passes need no rule for events at the same instant.)
 """
 
 from __future__ import annotations

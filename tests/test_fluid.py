@@ -1,4 +1,4 @@
-"""Instructions under changing clocks: exact where clocks stand still, and conserving work and energy where they move."""
+"""Instructions under changing clocks: exact where clocks stand still, conserving where they move."""
 
 from __future__ import annotations
 

@@ -1,0 +1,195 @@
+"""Export of timelines as a trace for Perfetto or Chrome: one track per stream, counters per GPU, arrows between ranks.
+
+The format is the JSON of the Trace Event Format: ``M`` metadata, ``X`` complete events, ``C`` counters, ``s`` and ``f``
+the two ends of an arrow; times in microseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.errors import InputError
+from joulecast.simulator.timeline import Timeline
+
+STREAM_NAMES = ("compute", "communication")
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Arrow:
+    """A transfer between two ranks, drawn from the interval that ends to the one that begins."""
+
+    name: str
+    source_rank: int
+    source_ns: int
+    target_rank: int
+    target_ns: int
+
+
+@dataclass(frozen=True, eq=False)
+class Counter:
+    """A quantity of one rank over time, as steps.
+
+    Attributes
+    ----------
+    name
+        Title of the track, with the unit.
+    rank
+        Whose it is.
+    time_s, value
+        Start of each step and the value from there on, shape ``(n,)`` [s].
+    """
+
+    name: str
+    rank: int
+    time_s: NDArray[np.float64]
+    value: NDArray[np.float64]
+
+
+def trace_events(
+    timelines: Sequence[Timeline],
+    *,
+    counters: Sequence[Counter] = (),
+    arrows: Sequence[Arrow] = (),
+    labels: Mapping[int, str] | None = None,
+) -> Iterator[Event]:
+    """Events of a trace.
+
+    Parameters
+    ----------
+    timelines
+        One per rank, or several of the same rank (kernels and instructions).
+    counters
+        Further quantities over time, e.g. the clock; the power of every rank is always there.
+    arrows
+        Transfers between ranks.
+    labels
+        Names of ranks; ``GPU 0`` and so on otherwise.
+    """
+    named: set[tuple[int, int]] = set()
+    counted = {(c.name, c.rank) for c in counters}
+    for timeline in timelines:
+        yield from _names(timeline, named, labels or {})
+        yield from _intervals(timeline)
+        if ("power [W]", timeline.rank) not in counted:
+            counted.add(("power [W]", timeline.rank))
+            profile = timeline.profile()
+            power = np.concatenate([profile.power_w, [0.0]])
+            time_s = np.asarray(profile.time_ns * 1e-9, dtype=np.float64)
+            yield from _counter(Counter("power [W]", timeline.rank, time_s, power))
+    for counter in counters:
+        yield from _counter(counter)
+    for i, arrow in enumerate(arrows):
+        common = {"name": arrow.name, "cat": "transfer", "id": i, "tid": 0}
+        yield {"ph": "s", "pid": arrow.source_rank, "ts": arrow.source_ns / 1e3, **common}
+        yield {"ph": "f", "bp": "e", "pid": arrow.target_rank, "ts": arrow.target_ns / 1e3, **common}
+
+
+def write_trace(
+    path: str | os.PathLike[str],
+    timelines: Sequence[Timeline],
+    *,
+    counters: Sequence[Counter] = (),
+    arrows: Sequence[Arrow] = (),
+    labels: Mapping[int, str] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a trace for https://ui.perfetto.dev; the file appears whole or not at all.
+
+    Raises
+    ------
+    InputError
+        Where the file cannot be written.
+    """
+    target = Path(path)
+    encode = json.JSONEncoder(allow_nan=False).encode
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent, text=True)
+    except OSError as error:
+        raise InputError(f"the trace cannot be written: {error.strerror}", file=str(target)) from error
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write('{"displayTimeUnit": "ms", "otherData": ')
+            file.write(json.dumps(dict(metadata or {}), sort_keys=True))
+            file.write(', "traceEvents": [\n')
+            events = trace_events(timelines, counters=counters, arrows=arrows, labels=labels)
+            for i, event in enumerate(events):
+                file.write(",\n" if i else "")
+                file.write(encode(event))
+            file.write("\n]}\n")
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, target)
+    except OSError as error:
+        os.unlink(temporary)
+        raise InputError(f"the trace cannot be written: {error.strerror}", file=str(target)) from error
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return target
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _names(timeline: Timeline, named: set[tuple[int, int]], labels: Mapping[int, str]) -> Iterator[Event]:
+    rank = timeline.rank
+    if (rank, -1) not in named:
+        named.add((rank, -1))
+        label = labels.get(rank, f"GPU {rank}")
+        yield {"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": label}}
+        yield {"ph": "M", "name": "process_sort_index", "pid": rank, "tid": 0, "args": {"sort_index": rank}}
+    for stream in np.unique(timeline.stream).tolist():
+        if (rank, stream) not in named:
+            named.add((rank, stream))
+            yield {"ph": "M", "name": "thread_name", "pid": rank, "tid": stream, "args": {"name": STREAM_NAMES[stream]}}
+
+
+def _intervals(timeline: Timeline) -> Iterator[Event]:
+    power = timeline.power_w.sum(axis=1)
+    rows = zip(
+        timeline.start_ns.tolist(),
+        (timeline.end_ns - timeline.start_ns).tolist(),
+        timeline.stream.tolist(),
+        timeline.name.tolist(),
+        timeline.instruction.tolist(),
+        power.tolist(),
+        strict=True,
+    )
+    for start, duration, stream, name, instruction, watts in rows:
+        yield {
+            "ph": "X",
+            "name": timeline.names[name],
+            "cat": STREAM_NAMES[stream],
+            "pid": timeline.rank,
+            "tid": stream,
+            "ts": start / 1e3,
+            "dur": duration / 1e3,
+            "args": {"instruction": timeline.instruction_names[instruction], "power_w": round(watts, 3)},
+        }
+
+
+def _counter(counter: Counter) -> Iterator[Event]:
+    value = np.asarray(counter.value, dtype=np.float64)
+    changed = np.append(True, value[1:] != value[:-1]) if len(value) else np.zeros(0, dtype=bool)
+    for time, level in zip(counter.time_s[changed].tolist(), value[changed].tolist(), strict=True):
+        yield {
+            "ph": "C",
+            "name": counter.name,
+            "pid": counter.rank,
+            "tid": 0,
+            "ts": time * 1e6,
+            "args": {counter.name: level},
+        }

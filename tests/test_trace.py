@@ -1,0 +1,87 @@
+"""Traces have the structure that Perfetto reads, and appear whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from joulecast.errors import InputError
+from joulecast.simulator.engine import simulate
+from joulecast.simulator.schedules import build_schedule
+from joulecast.simulator.segments import make_program, make_segment
+from joulecast.simulator.timeline import Timeline, timeline_of_kernels
+from joulecast.simulator.trace import Arrow, Counter, write_trace
+
+
+def timelines() -> list[Timeline]:
+    schedule = build_schedule("1f1b", 2, 3)
+    segment = make_segment(
+        [1500, 700, 2000],
+        stream=[0, 1, 0],
+        wait=[-1, 0, -1],
+        names=["gemm", "all-reduce", "norm"],
+        power_w=[[500.0, 100.0], [50.0, 10.0], [200.0, 300.0]],
+    )
+    program = make_program(schedule, [segment], [[0] * len(r) for r in schedule.ranks], 300)
+    result = simulate(program, kernels=True)
+    return [
+        timeline_of_kernels(
+            program, r, k, components=("tensor", "hbm"), base_power_w=90, wait_power_w=75, finish_ns=result.time_ns
+        )
+        for r, k in enumerate(result.kernels)
+    ]
+
+
+def test_structure(tmp_path: Path) -> None:
+    lines = timelines()
+    clock = Counter("SM clock [MHz]", 1, np.array([0.0, 1e-6, 2e-6]), np.array([1980.0, 1980.0, 1965.0]))
+    arrow = Arrow("activations", 0, 3500, 1, 3800)
+    path = write_trace(
+        tmp_path / "trace.json", lines, counters=[clock], arrows=[arrow], labels={0: "first"}, metadata={"plan": "x"}
+    )
+    trace = json.loads(path.read_text())
+    assert trace["otherData"] == {"plan": "x"}
+    by_phase: dict[str, list[dict[str, object]]] = {}
+    for event in trace["traceEvents"]:
+        by_phase.setdefault(event["ph"], []).append(event)
+        assert isinstance(event["pid"], int) and isinstance(event["tid"], int)
+    assert set(by_phase) == {"M", "X", "C", "s", "f"}
+    assert len(by_phase["X"]) == sum(len(t.start_ns) for t in lines)
+    assert {(e["pid"], e["tid"]) for e in by_phase["X"]} == {(r, s) for r in (0, 1) for s in (0, 1)}
+    tracks = {(e["pid"], e["tid"], e["args"]["name"]) for e in by_phase["M"] if e["name"] == "thread_name"}  # type: ignore[index]
+    assert tracks == {(r, s, n) for r in (0, 1) for s, n in enumerate(("compute", "communication"))}
+    names = {e["args"]["name"] for e in by_phase["M"] if e["name"] == "process_name"}  # type: ignore[index]
+    assert names == {"first", "GPU 1"}
+    gemm = next(e for e in by_phase["X"] if e["name"] == "gemm")
+    assert gemm["dur"] == 1.5 and gemm["args"] == {"instruction": "forward 0.0", "power_w": 600.0}
+    power = [e for e in by_phase["C"] if e["name"] == "power [W]"]
+    assert {e["pid"] for e in power} == {0, 1} and power[0]["args"] == {"power [W]": 690.0}
+    assert [e["args"] for e in by_phase["C"] if e["pid"] == 1 and e["name"] != "power [W]"] == [
+        {"SM clock [MHz]": 1980.0},
+        {"SM clock [MHz]": 1965.0},
+    ]
+    assert by_phase["s"][0]["id"] == by_phase["f"][0]["id"]
+
+
+def test_the_order_of_dictionaries_does_not_matter(tmp_path: Path) -> None:
+    lines, pairs = timelines(), [("b", 1), ("a", 2)]
+    texts = []
+    for ordered in (pairs, pairs[::-1]):
+        labels = {rank - 1: name for name, rank in ordered}
+        texts.append(write_trace(tmp_path / "t.json", lines, labels=labels, metadata=dict(ordered)).read_text())
+    assert texts[0] == texts[1]
+
+
+def test_nothing_is_written_where_it_fails(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be written"):
+        write_trace(tmp_path / "missing" / "trace.json", timelines())
+    bad = Counter("clock", 0, np.array([0.0]), np.array([np.nan]))
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_trace(tmp_path / "trace.json", timelines(), counters=[bad])
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InputError, match="cannot be written"):
+        write_trace(tmp_path / "folder", timelines())
+    assert [p.name for p in tmp_path.iterdir()] == ["folder"]
