@@ -133,3 +133,19 @@ def test_edges_within_a_rank_cost_nothing() -> None:
     program = make_program(schedule, [make_segment([7])], [[0] * len(schedule.ranks[0])], 1000)
     assert simulate(program).time_ns == 7 * 9
     assert np.all(program.latency_ns == 0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs(), st.lists(st.integers(0, 40), min_size=1, max_size=4), st.integers(0, 4))
+def test_more_layers_are_never_faster(program: Program, extra_ns: list[int], which: int) -> None:
+    grown = list(program.segments)
+    old = grown[which % len(grown)]
+    n, more = len(old), len(extra_ns)
+    grown[which % len(grown)] = make_segment(
+        [*old.duration_ns, *extra_ns],
+        stream=[*old.stream, *[0] * more],
+        wait=[*old.wait, *[-1] * more],
+        input_kernel=old.input_kernel,
+        output_kernel=n + more - 1 if old.stream[old.output_kernel] == 0 else old.output_kernel,
+    )
+    assert simulate(replace(program, segments=tuple(grown))).time_ns >= simulate(program).time_ns
