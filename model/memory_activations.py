@@ -79,8 +79,8 @@ def logits_bytes(s: Shard) -> float:
 def loss_transient_bytes(s: Shard) -> float:
     """Highest of what the backward of loss and head holds beside what was kept.
 
-    Eager: the dense gradient of the log-softmax and that of the logits; then, the log-softmax and the
-    first of them freed, the weight's gradient. In fp32 the gradient replaces the kept softmax and only its narrow copy is new.
+    Eager: the dense gradient of the log-softmax and that of the logits; then, log-softmax and the first of them freed,
+    the weight's gradient. In fp32 the gradient takes the kept softmax's place and only its narrow copy is new.
     """
     logits, size = logits_bytes(s), DTYPE_BYTES[s.implementation.dtype]
     vocab = local_vocabulary(s.config.vocab, head_is_split(s.implementation), s.implementation)

@@ -150,6 +150,8 @@ def memory_footprint(
     transient = layer_transient_bytes(s)
     if last:
         transient = max(transient, loss_transient_bytes(s))
+    if eager_pipeline and last:  # the outputs are concatenated when everything kept is gone
+        transient = max(transient, micro_batches * logits_bytes(s) - kept)
     transient = max(transient, _table_excess(s, kept / max(1, forwards)) if first else 0.0)
     share = data_parallel if distributed_optimizer else 1
     gradient = 4.0 if implementation.framework == "megatron" else float(DTYPE_BYTES[implementation.dtype])

@@ -17,6 +17,7 @@ from joulecast.model.hf import ModelConfig, load_model, model_names
 from joulecast.model.launches import Implementation, Launch, Shard, shard
 from joulecast.model.optimizer import gradient_scaling, optimizer_step
 from joulecast.model.parameters import ParameterTensor, parameters_of_stage
+from joulecast.model.pipeline_stage import split_backward, stage_transfer, step_epilogue
 
 __all__ = [
     "Implementation",
@@ -37,6 +38,9 @@ __all__ = [
     "parameters_of_stage",
     "shard",
     "single_gpu_training_step",
+    "split_backward",
+    "stage_transfer",
+    "step_epilogue",
 ]
 
 

@@ -24,6 +24,8 @@ from joulecast.model.transformer import (
     layer_forward,
     parameters_of_stage,
     single_gpu_training_step,
+    split_backward,
+    step_epilogue,
 )
 
 PROFILES = Path(__file__).parents[1] / ".." / "shared" / "data" / "h200_sxm" / "kernel_profiles.jsonl"
@@ -306,3 +308,25 @@ def test_building_all_lists_is_quick() -> None:
     for function in (layer_forward, layer_backward, embedding_backward, head_backward):
         function(*arguments)
     assert perf_counter() - start < 0.02  # about 0.5 ms on an idle core
+
+
+@pytest.mark.parametrize("framework", ["pytorch-eager", "megatron"])
+def test_split_backward_keeps_every_launch(framework: str) -> None:
+    implementation = Implementation(framework=framework, tensor_parallel=2, sequence_parallel=True)
+    whole = layer_backward(load_model("gpt3-175b"), implementation, 1, 2048)
+    inputs, weights = split_backward(whole)
+    assert sorted(x.operator.name for x in whole) == sorted(x.operator.name for x in inputs + weights)
+    assert {x.completes for x in weights} - {""} == {x.completes for x in whole} - {""}
+    assert sum(x.operator.name.endswith(".wgrad") for x in weights) == 4
+
+
+def test_last_stage_merges_its_logits_and_scales_gradients() -> None:
+    config, implementation = load_model("llama-3.1-8b"), Implementation(shard_head=False)
+    parameters = parameters_of_stage(config, implementation, 8, first=False, last=True)
+    launches = step_epilogue(config, implementation, 1, 4096, parameters=parameters, micro_batches=8, last=True)
+    merge = launches[-1].operator
+    assert isinstance(merge, Streaming)
+    assert merge.bytes_written == 8 * 4096 * config.vocab * 2
+    assert len(launches) == len(parameters) + 1
+    megatron = Implementation(framework="megatron")
+    assert step_epilogue(config, megatron, 1, 4096, parameters=parameters, micro_batches=8, last=True) == ()

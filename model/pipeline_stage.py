@@ -1,0 +1,67 @@
+"""What a pipeline adds to a stage's work: split backwards, and the end of a step in PyTorch's pipelining."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from joulecast.model.hf import ModelConfig
+from joulecast.model.launches import Implementation, Launch, shard, streaming
+from joulecast.model.operators import Collective
+from joulecast.model.optimizer import gradient_scaling
+from joulecast.model.parameters import ParameterTensor
+from joulecast.model.transformer_head import head_is_split, local_vocabulary
+
+#: Ends of the names of kernels that only parameters' gradients need.
+_WEIGHT_ONLY = (".wgrad", ".bias.grad", ".gamma.grad", ".accumulate")
+
+
+def split_backward(launches: Iterable[Launch]) -> tuple[tuple[Launch, ...], tuple[Launch, ...]]:
+    """Split a backward into what the previous stage waits for and the rest (zero-bubble schedules).
+
+    Returns
+    -------
+    The launches that lead to the input's gradient, and those of the parameters' gradients; the latter wait for nothing.
+    """
+    inputs: list[Launch] = []
+    weights: list[Launch] = []
+    for launch in launches:
+        if launch.stream == "compute" and launch.operator.name.endswith(_WEIGHT_ONLY):
+            weights.append(replace(launch, waits=False, outstanding=0))
+        else:
+            inputs.append(launch)
+    return tuple(inputs), tuple(weights)
+
+
+@lru_cache(maxsize=64)
+def stage_transfer(config: ModelConfig, implementation: Implementation, batch: int, sequence: int) -> Collective:
+    """Activation (or gradient) of one micro-batch sent from one stage's rank to the next stage's."""
+    s = shard(config, implementation, batch, sequence)
+    share = s.norm_tokens / s.tokens
+    return Collective("send_recv", s.activation_bytes * share, 2, dtype=implementation.dtype, name="stage.send_recv")
+
+
+def step_epilogue(
+    config: ModelConfig,
+    implementation: Implementation,
+    batch: int,
+    sequence: int,
+    *,
+    parameters: Sequence[ParameterTensor],
+    micro_batches: int,
+    last: bool,
+) -> tuple[Launch, ...]:
+    """Work of a pipeline rank after its last backward and before gradient reduction and optimizer.
+
+    ``torch.distributed.pipelining`` divides every gradient by the number of micro-batches, and on the last stage
+    concatenates the micro-batches' outputs (the logits) to return them. Megatron does neither.
+    """
+    if implementation.framework != "pytorch-eager" or micro_batches == 1:
+        return ()
+    scaling = gradient_scaling(parameters, implementation)
+    if not last:
+        return scaling
+    vocab = local_vocabulary(config.vocab, head_is_split(implementation), implementation)
+    logits = batch * sequence * vocab * micro_batches
+    return (*scaling, streaming("cat", "outputs.merge", logits, dtype=implementation.dtype))
