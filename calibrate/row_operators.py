@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from joulecast.calibrate.training_kernels import training_kernels
 from joulecast.model.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Streaming, Tile
 
 Configuration = Mapping[str, Any]
@@ -53,7 +54,7 @@ COLLECTIVE_KINDS = {
     "send_recv": "send_recv",
 }
 COMPOSITE_OPS = ("duty", "interleave", "idle")
-KERNEL_OPS = ("gemm", "tile_gemm", "flash_attn", *STREAMING_PATTERNS, *COMPOSITE_OPS)
+KERNEL_OPS = ("gemm", "tile_gemm", "flash_attn", "stream", *STREAMING_PATTERNS, *COMPOSITE_OPS)
 #: Registers that one thread can have; values beyond them spill to memory.
 REGISTERS_PER_THREAD = 255
 
@@ -85,6 +86,11 @@ class KernelWork:
     def is_single(self) -> bool:
         """Whether one kernel runs back to back."""
         return len(self.operators) == 1 and self.busy_fraction == 1.0
+
+    @property
+    def is_sequence(self) -> bool:
+        """Whether several kernels run in turn without a pause."""
+        return len(self.operators) > 1 and self.busy_fraction == 1.0
 
 
 class _MissingFieldError(LookupError):
@@ -119,8 +125,9 @@ def group_key(configuration: Configuration) -> tuple[Hashable, ...]:
         return (op, get("dtype"), get("M"), get("N"), get("K"), *tile)
     if op == "flash_attn":
         return (op, get("dtype"), get("B"), get("Hq"), get("Hkv"), get("S"), get("D"), bool(get("causal")))
-    if op in STREAMING_PATTERNS:
-        return (op, get("dtype"), get("bytes"), get("tile_rows"), get("tile_cols"))
+    if op in STREAMING_PATTERNS or op == "stream":
+        pattern = str(get("pattern")) if op == "stream" else STREAMING_PATTERNS[op]
+        return (pattern, get("dtype"), get("bytes"), get("tile_rows"), get("tile_cols"))
     return (op, get("name"))
 
 
@@ -165,9 +172,18 @@ def _gemm(row: Configuration) -> KernelWork:
             exception = "the tile's accumulators spill out of the registers"
     elif (align := _alignment(dtype)) and (n % align or k % align):
         exception = f"the library falls back to a slow kernel where N or K is not a multiple of {align}"
-    data = str(row.get("data") or "randn")
-    batch = _whole(row, "batch") if "batch" in row else 1
-    return _one(Gemm(m, n, k, dtype=dtype, data=data, batch=batch, tile=tile, name=str(row["op"])), exception)
+    operator = Gemm(
+        m,
+        n,
+        k,
+        dtype=dtype,
+        data=str(row.get("data") or "randn"),
+        layout=str(row.get("layout") or "tn"),
+        batch=_whole(row, "batch") if "batch" in row else 1,
+        tile=tile,
+        name=str(row["op"]),
+    )
+    return _one(operator, exception)
 
 
 def _alignment(dtype: str) -> int:
@@ -229,6 +245,15 @@ def _streaming(row: Configuration) -> KernelWork:
     return _one(operator, exception)
 
 
+def _training_kernel(row: Configuration) -> KernelWork:
+    """A kernel of a training step, or the few that one autograd call launches."""
+    for key in ("pattern", "bytes_read", "bytes_written", "shape"):
+        if row.get(key) is None:
+            raise _MissingFieldError(f"field {key!r} is missing")
+    kernels = training_kernels(row)
+    return KernelWork(kernels, (1,) * len(kernels))
+
+
 def _shape(row: Configuration) -> tuple[int, int]:
     """Rows and columns of a row-wise kernel, 0 where the row has no shape."""
     if shape := row.get("shape"):
@@ -280,6 +305,7 @@ _BUILDERS: dict[str, Callable[[Configuration], KernelWork]] = {
     "gemm": _gemm,
     "tile_gemm": _gemm,
     "flash_attn": _attention,
+    "stream": _training_kernel,
     "duty": _duty,
     "interleave": _interleave,
     "idle": _idle,

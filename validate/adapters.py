@@ -7,39 +7,48 @@ from typing import Any
 
 import numpy as np
 
-from joulecast.calibrate.row_operators import operator_of
+from joulecast.calibrate.row_operators import KernelWork, operator_of
 from joulecast.calibrate.rows import Row
 from joulecast.errors import InputError
 from joulecast.model.description import GpuDescription
+from joulecast.model.operators import Operator
 from joulecast.validate.result import Answer, Prediction, Unpredicted
 from joulecast.validate.row_plans import inline_model, plan_of_row
 
 
 def predict_kernels(gpu: GpuDescription, rows: Sequence[Row]) -> list[Answer]:
-    """Single kernels and collectives, each run back to back for its row's window."""
-    from joulecast.model.predict import predict_operators
-
+    """Kernels, sequences of them and collectives, each repeated for its row's window."""
     works = [operator_of(row.configuration) for row in rows]
-    answers: list[Answer] = [Unpredicted(work.reason or "not one kernel run back to back") for work in works]
-    single = [i for i, work in enumerate(works) if work.is_single]
-    if not single:
-        return answers
-    forecast = predict_operators(
-        gpu,
-        [works[i].operators[0] for i in single],
-        settle_s=np.array([rows[i].settle_s for i in single]),
-        window_s=np.array([rows[i].window_s for i in single]),
-    )
-    for place, i in enumerate(single):
-        answers[i] = _of_gpus(forecast, place, rows[i].gpus)
+    answers: list[Answer] = [Unpredicted(work.reason) for work in works]
+    usable = [i for i, work in enumerate(works) if not work.reason]
+    forecasts = _repeated(gpu, [works[i] for i in usable], [rows[i] for i in usable])
+    for i, prediction in zip(usable, forecasts, strict=True):
+        answers[i] = prediction
     return answers
 
 
-def _of_gpus(forecast: Any, place: int, gpus: int) -> Prediction:
-    """One kernel of a forecast, summed over GPUs that all do the same."""
+def _repeated(gpu: GpuDescription, works: Sequence[KernelWork], rows: Sequence[Row]) -> list[Prediction]:
+    """Time and energy of one repetition of each piece of work, summed over GPUs that all do the same."""
+    from joulecast.model.gpu_model import gpu_model
+    from joulecast.model.predict import Work, predict_work
 
-    def value(name: str, factor: int = 1) -> float:
-        return float(getattr(forecast, name)[place]) * factor
+    if not works:
+        return []
+    forecast = predict_work(
+        [Work(work.operators, work.counts, work.busy_fraction) for work in works],
+        gpu_model(gpu),
+        settle_s=np.array([row.settle_s for row in rows]),
+        window_s=np.array([row.window_s for row in rows]),
+    )
+    return [_of_gpus(forecast, place, row.gpus) for place, row in enumerate(rows)]
+
+
+def _of_gpus(forecast: Any, place: int, gpus: int) -> Prediction:
+    """One piece of work of a forecast, summed over GPUs."""
+
+    def value(name: str, factor: int = 1) -> float | None:
+        column = getattr(forecast, name, None)
+        return None if column is None else float(column[place]) * factor
 
     return Prediction(
         time_s=value("time_s"),
@@ -72,7 +81,7 @@ def _guarded(predict: Any, gpu: GpuDescription, row: Row) -> Answer:
     return answer
 
 
-def block_operators(row: Row) -> list[Any]:
+def block_operators(row: Row) -> list[Operator]:
     """Kernels of one repetition of a block, as sharded by ``tp`` but without its communication."""
     from joulecast.model.hf import ModelConfig
     from joulecast.model.transformer import Implementation, layer_backward, layer_forward
@@ -108,19 +117,8 @@ def block_operators(row: Row) -> list[Any]:
 
 
 def _predict_block(gpu: GpuDescription, row: Row) -> Answer:
-    from joulecast.model.predict import predict_sequence
-
-    forecast = predict_sequence(gpu, block_operators(row), settle_s=row.settle_s, window_s=row.window_s)
-    return Prediction(
-        time_s=float(forecast.time_s),
-        energy_j=float(forecast.energy_j),
-        power_w=float(forecast.power_w),
-        sm_clock_mhz=float(forecast.clock_mhz),
-        time_s_p05=float(forecast.time_s_p05),
-        time_s_p95=float(forecast.time_s_p95),
-        energy_j_p05=float(forecast.energy_j_p05),
-        energy_j_p95=float(forecast.energy_j_p95),
-    )
+    operators = block_operators(row)
+    return _repeated(gpu, [KernelWork(tuple(operators), (1,) * len(operators))], [row])[0]
 
 
 def _predict_iteration(gpu: GpuDescription, row: Row) -> Answer:

@@ -70,6 +70,8 @@ def trivial_work(configuration: Mapping[str, Any]) -> Trivial:
     if op in ("block", "train_step", "train_iter"):
         return Trivial(transformer_flops(configuration), GEMM_FLOPS_PER_S, GEMM_POWER_W)
     work = operator_of(configuration)
+    if work.is_sequence and all(isinstance(operator, Streaming) for operator in work.operators):
+        return Trivial(float(configuration.get("bytes") or 0.0), COPY_BANDWIDTH_BYTES_PER_S)
     if not work.is_single:
         return Trivial(0.0)
     operator = work.operators[0]
