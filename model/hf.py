@@ -201,16 +201,7 @@ def parse_config(data: object, *, name: str, file: str) -> ModelConfig:
     if kind not in FAMILIES:
         raise UnknownNameError("model_type", kind, FAMILIES, file=file, key="model_type")
     family = FAMILIES[kind]
-    hidden, heads = reader.count(family.key("hidden_size")), reader.count(family.key("num_attention_heads"))
-    kv_heads = reader.count("num_key_value_heads", heads)
-    head_dim = reader.count("head_dim", 0) or reader.divide(hidden, heads, family.key("num_attention_heads"))
-    if heads % kv_heads:
-        raise InputError(
-            f"{heads} attention heads are not divisible by {kv_heads} key/value heads",
-            file=file,
-            key="num_key_value_heads",
-            remedy="Choose a divisor of num_attention_heads.",
-        )
+    hidden, heads, kv_heads, head_dim = _attention_sizes(reader, family)
     positions = reader.count(family.key("max_position_embeddings"), 0 if family.rotary else None)
     theta, rope_type, fraction = _rope(reader, family)
     return ModelConfig(
@@ -240,6 +231,21 @@ def parse_config(data: object, *, name: str, file: str) -> ModelConfig:
         learned_positions=0 if family.rotary else positions + family.extra_positions,
         max_positions=positions,
     )
+
+
+def _attention_sizes(reader: _Reader, family: Family) -> tuple[int, int, int, int]:
+    """Hidden size, heads, key/value heads and head size, checked against each other."""
+    heads_key = family.key("num_attention_heads")
+    hidden, heads = reader.count(family.key("hidden_size")), reader.count(heads_key)
+    kv_heads = reader.count("num_key_value_heads", heads)
+    if heads % kv_heads:
+        raise InputError(
+            f"{heads} attention heads are not divisible by {kv_heads} key/value heads",
+            file=reader.file,
+            key="num_key_value_heads",
+            remedy=f"Choose a divisor of {heads_key}.",
+        )
+    return hidden, heads, kv_heads, reader.count("head_dim", 0) or reader.divide(hidden, heads, heads_key)
 
 
 def _refuse_experts(reader: _Reader, kind: str) -> None:

@@ -23,7 +23,7 @@ from joulecast.model.memory_activations import (
 )
 from joulecast.model.operators import DTYPE_BYTES
 from joulecast.model.optimizer import optimizer_state_bytes
-from joulecast.model.parameters import ParameterTensor, parameters_of_stage
+from joulecast.model.parameters import parameters_of_stage
 
 #: Workspaces of cuBLAS and cuBLASLt on Hopper, 32 MiB each.
 WORKSPACE_BYTES = 2 * 32 * 1024.0**2
@@ -137,46 +137,47 @@ def memory_footprint(
     s = shard(config, implementation, batch, sequence)
     chunks = len(layers)
     forwards = in_flight(schedule, stage, stages, micro_batches, chunks)
-    pipelined = stages > 1 or chunks > 1
     first, last = stage == 0, stage == stages - 1
-    parameters = _stage_parameters(config, implementation, layers, first=first, last=last)
+    parameters = parameters_of_stage(config, implementation, sum(layers), first=first, last=last)
     elements = float(sum(p.elements for p in parameters))
     heads = -(-forwards // chunks) if last else 0
     kept = forwards * layer_bytes(s) * sum(layers) / chunks + heads * head_bytes(s)
-    eager_pipeline = pipelined and implementation.framework == "pytorch-eager"
+    pipelined = stages > 1 or chunks > 1
     outputs, buffers = _pipeline_bytes(s, stage, stages, micro_batches, chunks, forwards) if pipelined else (0.0, 0.0)
-    if not eager_pipeline:
-        outputs, buffers = 0.0, (2 * boundary_bytes(s) if pipelined else 0.0)
-    transient = layer_transient_bytes(s)
-    if last:
-        transient = max(transient, loss_transient_bytes(s))
-    if eager_pipeline and last:  # the outputs are concatenated when everything kept is gone
-        transient = max(transient, micro_batches * logits_bytes(s) - kept)
-    transient = max(transient, _table_excess(s, kept / max(1, forwards)) if first else 0.0)
-    share = data_parallel if distributed_optimizer else 1
-    gradient = 4.0 if implementation.framework == "megatron" else float(DTYPE_BYTES[implementation.dtype])
+    megatron = implementation.framework == "megatron"
     return MemoryFootprint(
         parameters=elements * DTYPE_BYTES[implementation.dtype],
-        gradients=elements * gradient,
-        optimizer=elements * optimizer_state_bytes(implementation) / share,
+        gradients=elements * (4.0 if megatron else DTYPE_BYTES[implementation.dtype]),
+        optimizer=elements * optimizer_state_bytes(implementation) / (data_parallel if distributed_optimizer else 1),
         activations=kept,
         outputs=outputs,
         buffers=buffers,
-        transient=transient,
+        transient=_transient_bytes(s, kept, forwards, micro_batches if pipelined else 0, first=first, last=last),
     )
 
 
-def _stage_parameters(
-    config: ModelConfig, implementation: Implementation, layers: Sequence[int], *, first: bool, last: bool
-) -> tuple[ParameterTensor, ...]:
-    return parameters_of_stage(config, implementation, sum(layers), first=first, last=last)
+def _transient_bytes(
+    s: Shard, kept: float, forwards: int, merged_micro_batches: int, *, first: bool, last: bool
+) -> float:
+    """Temporary memory, as what the worst moment of the iteration needs beyond everything kept."""
+    moments = [layer_transient_bytes(s)]
+    if last:
+        moments.append(loss_transient_bytes(s))
+        if s.implementation.framework == "pytorch-eager":  # the outputs are concatenated when everything kept is gone
+            moments.append(merged_micro_batches * logits_bytes(s) - kept)
+    if first:  # the embedding's dense gradient, when the activations of its micro-batch are gone
+        table = float(s.config.vocab * s.config.hidden * DTYPE_BYTES[s.implementation.dtype])
+        moments.append(table - kept / max(1, forwards))
+    return max(moments)
 
 
 def _pipeline_bytes(
     s: Shard, stage: int, stages: int, micro_batches: int, chunks: int, forwards: int
 ) -> tuple[float, float]:
-    """Held outputs and receive buffers of ``torch.distributed.pipelining`` on one rank."""
+    """Held outputs and receive buffers of a pipeline on one rank: Megatron holds one of each, freeing its outputs."""
     boundary = boundary_bytes(s)
+    if s.implementation.framework == "megatron":
+        return 0.0, 2 * boundary
     first, last = stage == 0, stage == stages - 1
     receiving = chunks - first  # chunks that receive activations
     returning = chunks - last  # chunks that receive gradients
@@ -187,12 +188,6 @@ def _pipeline_bytes(
     spare = max(0.0, receiving * micro_batches - forwards * receiving / chunks)
     sending = 1 if receiving and spare else 0
     return outputs, boundary * (spare + sending + returning * micro_batches)
-
-
-def _table_excess(s: Shard, freed: float) -> float:
-    """How far the embedding's dense gradient exceeds the activations of the micro-batch whose backward it ends."""
-    table = float(s.config.vocab * s.config.hidden * DTYPE_BYTES[s.implementation.dtype])
-    return max(0.0, table - freed)
 
 
 def check_fits(footprint: MemoryFootprint, capacity_bytes: float, *, what: str = "the plan") -> None:

@@ -89,10 +89,17 @@ def embedding_forward(
 
 @lru_cache(maxsize=512)
 def embedding_backward(
-    config: ModelConfig, implementation: Implementation, batch: int, sequence: int, *, accumulate: bool = True
+    config: ModelConfig,
+    implementation: Implementation,
+    batch: int,
+    sequence: int,
+    *,
+    accumulate: bool = True,
+    head_here: bool = True,
 ) -> tuple[Launch, ...]:
-    """Gradient of the embedding."""
-    return head.embedding_backward(shard(config, implementation, batch, sequence), accumulate=accumulate)
+    """Gradient of the embedding; ``head_here`` says whether the head lies on the same stage, which matters if tied."""
+    s = shard(config, implementation, batch, sequence)
+    return head.embedding_backward(s, accumulate=accumulate, head_here=head_here)
 
 
 @lru_cache(maxsize=512)
@@ -103,10 +110,17 @@ def head_forward(config: ModelConfig, implementation: Implementation, batch: int
 
 @lru_cache(maxsize=512)
 def head_backward(
-    config: ModelConfig, implementation: Implementation, batch: int, sequence: int, *, accumulate: bool = True
+    config: ModelConfig,
+    implementation: Implementation,
+    batch: int,
+    sequence: int,
+    *,
+    accumulate: bool = True,
+    embedding_here: bool = True,
 ) -> tuple[Launch, ...]:
-    """Gradient of loss, output head and final norm."""
-    return head.head_backward(shard(config, implementation, batch, sequence), accumulate=accumulate)
+    """Gradient of loss, output head and final norm; ``embedding_here`` as ``head_here`` above."""
+    s = shard(config, implementation, batch, sequence)
+    return head.head_backward(s, accumulate=accumulate, embedding_here=embedding_here)
 
 
 def single_gpu_training_step(

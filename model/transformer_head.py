@@ -62,7 +62,7 @@ def _gather(name: str, rows: int, columns: int, dtype: str) -> Launch:
     return streaming("embedding", name, rows * columns, dtype=dtype, rows=rows, columns=columns)
 
 
-def embedding_backward(s: Shard, *, accumulate: bool) -> tuple[Launch, ...]:
+def embedding_backward(s: Shard, *, accumulate: bool, head_here: bool) -> tuple[Launch, ...]:
     """Gradient of the embedding: sorted indices, a dense gradient filled with zeros, scattered sums, accumulation."""
     config, implementation = s.config, s.implementation
     launches: list[Launch] = []
@@ -81,61 +81,48 @@ def embedding_backward(s: Shard, *, accumulate: bool) -> tuple[Launch, ...]:
     if split and implementation.sequence_parallel:
         launches.append(collective("all_gather", "embedding.grad.all_gather", s.activation_bytes, implementation))
     rows = local_vocabulary(config.vocab, split, implementation)
-    launches += _scatter("embedding", s.tokens if split else s.norm_tokens, rows, s, accumulate)
+    # A tied head's gradient of the same matrix waits in the autograd engine and is added first.
+    join = head_here and implementation.tied(config) and implementation.framework == "pytorch-eager"
+    launches += _scatter("embedding", s.tokens if split else s.norm_tokens, rows, s, accumulate, join=join)
     return tuple(launches)
 
 
-def _scatter(name: str, tokens: int, rows: int, s: Shard, accumulate: bool) -> list[Launch]:
-    columns, dtype = s.config.hidden, s.implementation.dtype
-    table, elements, weight = rows * columns, tokens * columns, f"{name}.weight"
-    fill = streaming("fill", f"{name}.grad.fill", table, reads=0, dtype=dtype)
+def _scatter(name: str, tokens: int, rows: int, s: Shard, accumulate: bool, *, join: bool = False) -> list[Launch]:
+    """Gradient of a table of ``rows`` from that of ``tokens`` gathered rows; ``join`` adds the tied head's first."""
+    dtype, table, weight = s.implementation.dtype, rows * s.config.hidden, f"{name}.weight"
+    launches = [streaming("fill", f"{name}.grad.fill", table, reads=0, dtype=dtype)]
     done = "" if accumulate else weight
     if tokens <= UNSORTED_EMBEDDING_TOKENS:
-        scatter = [
-            fill,
-            streaming(
-                "embedding_backward",
-                f"{name}.grad",
-                elements,
-                dtype=dtype,
-                rows=tokens,
-                columns=columns,
-                completes=done,
-            ),
-        ]
+        launches.append(_scattered_sum(f"{name}.grad", tokens, s, completes=done))
     else:
         wide = 4 / DTYPE_BYTES[dtype]  # partial sums are fp32
-        scatter = [
-            # Eight radix passes over 8-byte indices and their 8-byte positions, with their histograms.
-            streaming("embedding_sort", f"{name}.sort", 2 * tokens, reads=8, writes=8, dtype="fp64", rows=tokens),
-            fill,
-            streaming("embedding_segments", f"{name}.segments", tokens, reads=2, dtype="fp64", rows=tokens),
-            streaming(
-                "embedding_backward",
-                f"{name}.grad.partial",
-                elements,
-                writes=wide,
-                dtype=dtype,
-                rows=tokens,
-                columns=columns,
-            ),
-            streaming(
-                "embedding_backward",
-                f"{name}.grad.sum",
-                elements,
-                reads=wide,
-                dtype=dtype,
-                rows=tokens,
-                columns=columns,
-                completes=done,
-            ),
-        ]
-    if name == "embedding" and s.implementation.tied(s.config):
-        # The head's gradient of the same matrix waits in the autograd engine and is added first.
-        scatter.append(streaming("add", f"{name}.grad.join", table, reads=2, dtype=dtype))
+        # Eight radix passes over 8-byte indices and their 8-byte positions.
+        launches.insert(0, streaming("embedding_sort", f"{name}.sort", 16 * tokens, dtype="fp64", rows=tokens))
+        launches.append(streaming("embedding_segments", f"{name}.segments", 2 * tokens, dtype="fp64", rows=tokens))
+        launches.append(_scattered_sum(f"{name}.grad.partial", tokens, s, writes=wide))
+        launches.append(_scattered_sum(f"{name}.grad.sum", tokens, s, reads=wide, completes=done))
+    if join:
+        launches.append(streaming("add", f"{name}.grad.join", table, reads=2, dtype=dtype))
     if s.implementation.framework == "megatron":
-        return [*scatter, *megatron.accumulation(weight, table, dtype)]
-    return [*scatter, *layer.accumulation(weight, table, dtype, accumulate)]
+        return [*launches, *megatron.accumulation(weight, table, dtype)]
+    return [*launches, *layer.accumulation(weight, table, dtype, accumulate)]
+
+
+def _scattered_sum(
+    name: str, tokens: int, s: Shard, *, reads: float = 1.0, writes: float = 1.0, completes: str = ""
+) -> Launch:
+    columns, dtype = s.config.hidden, s.implementation.dtype
+    return streaming(
+        "embedding_backward",
+        name,
+        tokens * columns,
+        reads=reads,
+        writes=writes,
+        dtype=dtype,
+        rows=tokens,
+        columns=columns,
+        completes=completes,
+    )
 
 
 def head_forward(s: Shard) -> tuple[Launch, ...]:
@@ -150,7 +137,7 @@ def head_forward(s: Shard) -> tuple[Launch, ...]:
     )
 
 
-def head_backward(s: Shard, *, accumulate: bool) -> tuple[Launch, ...]:
+def head_backward(s: Shard, *, accumulate: bool, embedding_here: bool) -> tuple[Launch, ...]:
     """Gradient of loss, head and final norm."""
     config, implementation = s.config, s.implementation
     split, dtype = head_is_split(implementation), implementation.dtype
@@ -158,7 +145,7 @@ def head_backward(s: Shard, *, accumulate: bool) -> tuple[Launch, ...]:
     if implementation.framework == "megatron":
         products = megatron.column_parallel_backward("head", s, vocab) if split else _whole_products(s, vocab)
         return (*loss.backward(s, vocab, split=split), *products, *megatron.norm_backward("norm", s))
-    tied = implementation.tied(config)
+    tied = embedding_here and implementation.tied(config)
     keep = accumulate and not tied  # a tied matrix is accumulated with the embedding's gradient
     done = "head.weight" if not (accumulate or tied) else ""
     kernels, sums = layer.norm_backward("norm", s, accumulate)
