@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from joulecast.calibrate.training_kernels import training_kernels
@@ -54,7 +54,7 @@ COLLECTIVE_KINDS = {
     "send_recv": "send_recv",
 }
 COMPOSITE_OPS = ("duty", "interleave", "idle")
-KERNEL_OPS = ("gemm", "tile_gemm", "flash_attn", "stream", *STREAMING_PATTERNS, *COMPOSITE_OPS)
+KERNEL_OPS = ("gemm", "tile_gemm", "flash_attn", "stream", "pulse", *STREAMING_PATTERNS, *COMPOSITE_OPS)
 #: Registers that one thread can have; values beyond them spill to memory.
 REGISTERS_PER_THREAD = 255
 
@@ -120,7 +120,7 @@ def group_key(configuration: Configuration) -> tuple[Hashable, ...]:
     get = configuration.get
     if op in COLLECTIVE_KINDS:
         return ("collective", get("gpus") or 2)
-    if op in ("gemm", "tile_gemm"):
+    if op in ("gemm", "tile_gemm", "pulse"):
         tile = (get("tile_m"), get("tile_n"), get("tile_k")) if op == "tile_gemm" else ()
         return (op, get("dtype"), get("M"), get("N"), get("K"), *tile)
     if op == "flash_attn":
@@ -281,6 +281,12 @@ def _square(size: int) -> Gemm:
     return Gemm(size, size, size)
 
 
+def _pulse(row: Configuration) -> KernelWork:
+    """One product again and again for ``busy_s``, then nothing for ``idle_s``."""
+    busy, idle = _positive(row, "busy_s"), _positive(row, "idle_s")
+    return replace(_gemm(row), busy_fraction=busy / (busy + idle))
+
+
 def _duty(row: Configuration) -> KernelWork:
     return KernelWork((_square(8192),), (10,), busy_fraction=_positive(row, "duty"))
 
@@ -306,6 +312,7 @@ _BUILDERS: dict[str, Callable[[Configuration], KernelWork]] = {
     "tile_gemm": _gemm,
     "flash_attn": _attention,
     "stream": _training_kernel,
+    "pulse": _pulse,
     "duty": _duty,
     "interleave": _interleave,
     "idle": _idle,

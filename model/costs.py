@@ -31,6 +31,8 @@ class Costs:
         Time that the link needs on its own [s].
     activity
         SM-side activity while running: share of the SMs' clocked logic that is busy [1].
+    tensor_use
+        Share of the dense tensor rate that the critical path uses [1].
     tensor_j, vector_j, onchip_j
         Dynamic energy of tensor units, vector units and on-chip memory at the reference voltage [J].
     hbm_j, link_j
@@ -44,6 +46,7 @@ class Costs:
     memory_s: Array
     link_s: Array
     activity: Array
+    tensor_use: Array
     tensor_j: Array
     vector_j: Array
     onchip_j: Array

@@ -123,7 +123,8 @@ class Collective:
 
     ``kind`` is ``all_reduce all_gather reduce_scatter all_to_all broadcast send_recv``; ``bytes`` is the full buffer
     (for all-gather the gathered one, for reduce-scatter the input). ``ctas`` holds the kernel to a number of thread
-    blocks (``None``: the library's own choice). ``nodes`` > 1 crosses the network.
+    blocks (``None``: the library's own choice). ``nodes`` > 1 crosses the network, which gives
+    every GPU ``network_bytes_per_s``.
     """
 
     kind: str
@@ -131,6 +132,7 @@ class Collective:
     gpus: int
     ctas: int | None = None
     nodes: int = 1
+    network_bytes_per_s: float = 50e9
     dtype: str = "bf16"
     name: str = "collective"
 

@@ -1,0 +1,163 @@
+"""Every fitted parameter: where its search starts, its bounds, and how far it may be from the start without data.
+
+A parameter that the rows do not identify stays at its start with the standard deviation given here; the fit says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """Start, bounds and prior spread of one parameter.
+
+    ``rel_sd`` is relative to ``start`` (absolute where ``start`` is 0).
+    """
+
+    start: float
+    lower: float
+    upper: float
+    rel_sd: float
+    unit: str = ""
+    source: str = "weak prior around published microbenchmarks"
+
+    @property
+    def sd(self) -> float:
+        """Prior standard deviation in the parameter's unit."""
+        return self.rel_sd * (abs(self.start) or 1.0)
+
+
+#: Access patterns: share of peak bandwidth, bytes an SM moves in a cycle, latency floor [s], energy beyond a copy's
+#: [pJ/B], and the relative prior spread of the first two.
+_STREAMING: dict[str, tuple[float, float, float, float, float]] = {
+    "copy": (0.89, 60.0, 1.5e-6, 0.0, 0.3),
+    "fill": (0.71, 60.0, 1.5e-6, 10.0, 0.3),
+    "exp": (0.89, 30.0, 1.5e-6, 20.0, 0.3),
+    "sum": (0.80, 30.0, 2.0e-6, 20.0, 0.3),
+    "reduce_min": (0.80, 22.0, 2.0e-6, 20.0, 0.3),
+    "reduce": (0.80, 30.0, 2.0e-6, 20.0, 0.2),
+    "rmsnorm": (0.75, 20.0, 2.0e-6, 20.0, 0.3),
+    "layernorm": (0.70, 18.0, 2.0e-6, 20.0, 0.3),
+    "softmax": (0.70, 5.0, 2.0e-6, 20.0, 0.3),
+    "add": (0.92, 60.0, 1.5e-6, 10.0, 0.3),
+    "mul": (0.92, 60.0, 1.5e-6, 10.0, 0.3),
+    "unary": (0.89, 60.0, 1.5e-6, 10.0, 0.15),
+    "gelu": (0.80, 25.0, 1.5e-6, 20.0, 0.3),
+    "gelu_backward": (0.80, 20.0, 1.5e-6, 20.0, 0.3),
+    "strided_unary": (0.60, 6.3, 2.0e-6, 10.0, 0.3),
+    "strided_binary": (0.70, 9.4, 2.0e-6, 10.0, 0.3),
+    "strided_silu_backward": (0.70, 8.0, 2.0e-6, 10.0, 0.3),
+    "cat": (0.85, 30.0, 2.0e-6, 10.0, 0.3),
+    "norm_backward": (0.75, 15.0, 3.0e-6, 20.0, 0.3),
+    "gamma_backward": (0.75, 12.0, 5.0e-6, 10.0, 0.3),
+    "bias_reduce": (0.80, 25.0, 5.0e-6, 10.0, 0.3),
+    "gemv": (0.91, 30.0, 2.0e-6, 10.0, 0.3),
+    "adamw": (0.60, 20.0, 2.0e-6, 10.0, 0.3),
+    "adamw_fp32": (0.74, 40.0, 2.0e-6, 10.0, 0.3),
+    "adamw_untouched": (0.60, 5.5, 2.0e-6, 0.0, 0.1),
+    "zero_grad": (0.75, 60.0, 1.0e-6, 10.0, 0.3),
+    "foreach_add": (0.60, 20.0, 1.5e-6, 10.0, 0.3),
+    "log_softmax": (0.70, 10.0, 2.0e-6, 20.0, 0.3),
+    "log_softmax_backward": (0.75, 15.0, 2.0e-6, 20.0, 0.3),
+    "nll_loss": (0.10, 2.0, 6.0e-6, 0.0, 0.3),
+    "nll_loss_backward": (0.10, 2.0, 3.0e-6, 0.0, 0.3),
+    "embedding": (0.80, 30.0, 2.0e-6, 10.0, 0.3),
+    "embedding_sort": (0.30, 2.0, 70.0e-6, 0.0, 0.3),
+    "embedding_segments": (0.10, 2.0, 20.0e-6, 0.0, 0.3),
+    "embedding_backward": (0.30, 3.0, 2.0e-6, 0.0, 0.3),
+    "rope": (0.60, 12.0, 2.0e-6, 10.0, 0.3),
+}
+
+_BACKENDS = {
+    ("cudnn", "forward"): (0.63, 0.75, 0.60),
+    ("cudnn", "backward"): (0.50, 0.75, 0.70),
+    ("flash-attention-2", "forward"): (0.34, 0.85, 0.93),
+    ("flash-attention-2", "backward"): (0.30, 0.85, 0.93),
+}
+
+
+def time_priors() -> dict[str, Prior]:
+    """Parameters of the table ``kernel``."""
+    priors = {
+        "kernel.overlap_exponent": Prior(6.0, 2.0, 20.0, 0.3),
+        "kernel.gemm.eta": Prior(0.92, 0.5, 1.2, 0.1),
+        "kernel.gemm.tile_penalty": Prior(0.053, 0.0, 0.5, 0.5),
+        "kernel.gemm.tile_overhead_cycles": Prior(3600.0, 0.0, 2e4, 0.5, "cycle"),
+        "kernel.gemm.fixed_s": Prior(1.0e-6, 0.0, 5e-6, 0.5, "s"),
+        "kernel.gemm.bandwidth_share": Prior(0.90, 0.5, 1.0, 0.1),
+        "kernel.gemm.layout.nn": Prior(1.0, 0.8, 1.2, 0.05),
+        "kernel.gemm.layout.nt": Prior(1.0, 0.8, 1.2, 0.05),
+        "kernel.gemm.efficiency.fp16": Prior(1.0, 0.8, 1.2, 0.05),
+        "kernel.gemm.efficiency.tf32": Prior(0.95, 0.5, 1.2, 0.1),
+        "kernel.gemm.efficiency.fp8": Prior(0.90, 0.5, 1.2, 0.1),
+        "kernel.gemm.efficiency.fp32": Prior(0.90, 0.3, 1.4, 0.3),
+        "kernel.gemm.fallback_slowdown": Prior(7.0, 3.0, 20.0, 0.3),
+        "kernel.attention.fixed_s": Prior(2.0e-6, 0.0, 1e-5, 0.5, "s"),
+        "kernel.l2.capacity_share": Prior(0.85, 0.5, 1.1, 0.1),
+        "kernel.l2.bytes_per_sm_cycle": Prior(24.0, 10.0, 64.0, 0.3, "B/cycle"),
+        "kernel.tile_gemm.eta": Prior(0.87, 0.6, 1.0, 0.1),
+        "kernel.tile_gemm.load_slope": Prior(1.6, 0.5, 3.0, 0.3),
+        "kernel.tile_gemm.load_knee": Prior(1.0, 0.6, 1.4, 0.2),
+        "kernel.tile_gemm.short_step": Prior(0.08, 0.0, 0.5, 0.5),
+        "kernel.tile_gemm.tile_overhead_cycles": Prior(3000.0, 0.0, 2e4, 0.5, "cycle"),
+        "kernel.tile_gemm.fixed_s": Prior(2.0e-6, 0.0, 1e-5, 0.5, "s"),
+        "kernel.tile_rmsnorm.bandwidth_share": Prior(0.86, 0.4, 1.0, 0.1),
+        "kernel.tile_rmsnorm.latency_cycles": Prior(2500.0, 300.0, 2e4, 0.5, "cycle"),
+        "kernel.tile_reduce_min.bandwidth_share": Prior(0.94, 0.4, 1.0, 0.1),
+        "kernel.tile_reduce_min.latency_cycles": Prior(1200.0, 100.0, 2e4, 0.5, "cycle"),
+    }
+    for (backend, direction), (eta, narrow, _) in _BACKENDS.items():
+        prefix = f"kernel.attention.{backend}.{direction}."
+        priors[prefix + "eta"] = Prior(eta, 0.1, 1.0, 0.3)
+        priors[prefix + "narrow"] = Prior(narrow, 0.3, 1.3, 0.2)
+        priors[prefix + "imbalance"] = Prior(0.5, 0.0, 1.5, 0.4)
+        priors[prefix + "block_overhead"] = Prior(1.5, 0.0, 10.0, 0.7)
+        priors[prefix + "fixed_cycles"] = Prior(5000.0, 0.0, 1e5, 0.7, "cycle")
+    for pattern, (share, issue, fixed, _, spread) in _STREAMING.items():
+        prefix = f"kernel.streaming.{pattern}."
+        priors[prefix + "bandwidth_share"] = Prior(share, 0.02, 1.0, spread)
+        priors[prefix + "bytes_per_sm_cycle"] = Prior(issue, 0.05, 200.0, spread, "B/cycle")
+        priors[prefix + "fixed_s"] = Prior(fixed, 0.0, 2e-4, 0.5, "s")
+    return priors
+
+
+def power_priors() -> dict[str, Prior]:
+    """Parameters of the tables ``power`` and ``voltage``."""
+    priors = {
+        "voltage.slope": Prior(0.35, 0.0, 1.2, 0.4),
+        "voltage.floor_ratio": Prior(0.70, 0.5, 0.9, 0.08, source="A100's measured knee scaled to this clock range"),
+        "power.static_w": Prior(70.0, 40.0, 100.0, 0.2, "W"),
+        "power.clock_w": Prior(52.0, 10.0, 120.0, 0.3, "W"),
+        "power.sm_w": Prior(30.0, 0.0, 200.0, 0.4, "W"),
+        "power.leakage_w_per_k": Prior(0.4, 0.0, 2.0, 0.2, "W/K", "idle power while the card cools: 130.7 W at 47 °C, 127.4 W at 41 °C"),
+        "power.thermal_resistance_k_per_w": Prior(0.033, 0.01, 0.08, 0.2, "K/W"),
+        "power.inlet_c": Prior(35.0, 20.0, 50.0, 0.1, "°C"),
+        "power.wait_w": Prior(30.0, 0.0, 100.0, 0.5, "W"),
+        "power.l2_pj_per_byte": Prior(40.0, 1.0, 100.0, 0.4, "pJ/B"),
+        "power.gemm_pj_per_l2_byte": Prior(8.0, 0.0, 40.0, 0.6, "pJ/B"),
+        "power.hbm_base_pj_per_byte": Prior(30.0, 0.0, 100.0, 0.5, "pJ/B"),
+        "power.hbm_toggle_pj_per_byte": Prior(50.0, 5.0, 150.0, 0.3, "pJ/B"),
+        "power.toggle.zeros": Prior(0.35, 0.0, 0.7, 0.5),
+        "power.toggle.ones": Prior(0.4, 0.0, 0.8, 0.5),
+        "power.toggle.pow2": Prior(0.6, 0.05, 1.0, 0.3),
+        "power.toggle.sparse_exponent": Prior(3.0, 1.0, 8.0, 0.4),
+        "power.tensor_pj_per_flop.bf16": Prior(0.60, 0.1, 1.5, 0.3, "pJ"),
+        "power.tensor_pj_per_flop.fp16": Prior(0.68, 0.1, 1.5, 0.3, "pJ"),
+        "power.tensor_pj_per_flop.tf32": Prior(1.2, 0.1, 3.0, 0.3, "pJ"),
+        "power.tensor_pj_per_flop.fp8": Prior(0.36, 0.1, 1.0, 0.3, "pJ"),
+        "power.tensor_pj_per_flop.fp32": Prior(8.0, 1.0, 25.0, 0.5, "pJ"),
+        "power.tile_pj_per_flop": Prior(0.60, 0.1, 1.5, 0.3, "pJ"),
+        "power.tile_pj_per_l2_byte": Prior(17.0, 1.0, 60.0, 0.5, "pJ/B"),
+        "power.tile_rmsnorm.pj_per_byte": Prior(10.0, 0.0, 60.0, 0.7, "pJ/B"),
+        "power.tile_rmsnorm.pj_per_byte_and_warp": Prior(3.0, 0.0, 30.0, 0.7, "pJ/B"),
+        "power.tile_reduce_min.pj_per_byte": Prior(10.0, 0.0, 60.0, 0.7, "pJ/B"),
+        "power.tile_reduce_min.pj_per_byte_and_warp": Prior(3.0, 0.0, 30.0, 0.7, "pJ/B"),
+        "power.attention_narrow_extra": Prior(0.1, -0.5, 1.5, 1.0),
+        "power.card_factor": Prior(1.0, 0.9, 1.1, 0.03),
+    }
+    for (backend, direction), (_, _, energy) in _BACKENDS.items():
+        priors[f"power.attention_pj_per_flop.{backend}.{direction}"] = Prior(energy, 0.1, 2.5, 0.4, "pJ")
+    for pattern, (_, _, _, energy, _) in _STREAMING.items():
+        priors[f"power.streaming_pj_per_byte.{pattern}"] = Prior(energy, -20.0, 150.0, 1.0 if energy else 0.5, "pJ/B")
+    return priors

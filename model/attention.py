@@ -1,0 +1,73 @@
+"""Fused attention: blocks of queries against blocks of keys, spread over the SMs.
+
+A (batch, head, query block) needs ``j + 1`` key blocks when causal, all of them otherwise. The SMs take query blocks in
+turn, so the kernel ends when the last long one does:
+
+    cycles = c · (blocks / SMs + a · longest + o · query_blocks / SMs) + c0,      c = 2·flop(block) / (R·η)
+
+``a`` is the share of the longest query block that the other SMs cannot fill, ``o`` the prologue and epilogue of a query
+block in units of one key block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.gpu_model import GpuModel
+
+Array = NDArray[np.float64]
+
+#: Rows of queries and of keys in one block.
+BLOCK = 128.0
+
+
+@dataclass(frozen=True)
+class AttentionShapes:
+    """Shapes of ``n`` attention kernels; every field has shape ``(n,)``."""
+
+    batch: Array
+    heads: Array
+    kv_heads: Array
+    sequence: Array
+    head_dim: Array
+    causal: Array
+
+
+@dataclass(frozen=True)
+class AttentionWork:
+    """Work of ``n`` attention kernels; every field has shape ``(n,)``."""
+
+    cycles: Array
+    busy_share: Array
+    executed_flops: Array
+    hbm_bytes: Array
+
+
+def attention_work(shapes: AttentionShapes, backend: str, direction: str, dtype: str, gpu: GpuModel) -> AttentionWork:
+    """Cycles and bytes of attention kernels of one backend and direction.
+
+    Reads ``kernel.attention.<backend>.<direction>.*``: ``eta`` (share of the dense rate at head dimension 128),
+    ``narrow`` (factor on it at 64), ``imbalance`` (a), ``block_overhead`` (o), ``fixed_cycles`` (c0).
+    """
+    prefix = f"kernel.attention.{backend}.{direction}."
+    rate = gpu.flops_per_cycle(dtype) / gpu.sm_count
+    narrow = np.where(shapes.head_dim < 128, gpu[prefix + "narrow"] ** np.log2(128.0 / shapes.head_dim), 1.0)
+    products = 2.0 if direction == "forward" else 5.0
+    block_flops = products * 2.0 * BLOCK * BLOCK * shapes.head_dim
+    block_cycles = block_flops / (rate * gpu[prefix + "eta"] * narrow)
+    per_head = np.ceil(shapes.sequence / BLOCK)
+    blocks = per_head * np.where(shapes.causal > 0, (per_head + 1.0) / 2.0, per_head)
+    heads = shapes.batch * shapes.heads
+    mean = heads * (blocks + gpu[prefix + "block_overhead"] * per_head) / gpu.sm_count
+    tail = gpu[prefix + "imbalance"] * np.minimum(per_head, mean)
+    cycles = block_cycles * (mean + tail) + gpu[prefix + "fixed_cycles"]
+    tensors = shapes.batch * shapes.sequence * shapes.head_dim * 2.0
+    if direction == "forward":
+        traffic = tensors * (2.0 * shapes.heads + 2.0 * shapes.kv_heads)
+    else:  # Q, O, dO, dQ; K, V, dK, dV; fp32 accumulator of dQ written, added to and converted
+        traffic = tensors * (4.0 * shapes.heads + 4.0 * shapes.kv_heads + 6.0 * shapes.heads)
+    executed = block_flops * mean * gpu.sm_count
+    return AttentionWork(cycles, mean / (mean + tail), executed, traffic)

@@ -1,0 +1,80 @@
+"""Collectives over the links of one node, and in stages across nodes.
+
+A ring moves ``S·(steps + δ)/n`` bytes through every GPU: all-reduce has 2(n−1) steps, all-gather and reduce-scatter n−1.
+δ is the local copy at the ring's ends. Thread blocks copy at a rate that follows the SM clock, in series with the link:
+
+    t = α + ((S·(steps + δ_cta)/(n·CTAs·b·f))^p + (S·(steps + δ_link)/(n·B))^p)^(1/p),      α = α0 + α1·(n − 1)
+
+Measured on H200 with NCCL 2.28 over NVLink 4, NVLS off: b ≈ 27 GB/s per CTA at 1980 MHz, B ≈ 380 GB/s. Across nodes a
+hierarchical ring adds its inter-node stage at the network's rate; that form is an estimate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.errors import InputError
+from joulecast.model.gpu_model import GpuModel
+
+Array = NDArray[np.float64]
+
+#: Steps of each kind as a multiple of (n − 1), and share of the bytes that one GPU moves both ways.
+STEPS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0, "broadcast": 1.0, "send_recv": 1.0}
+
+
+@dataclass(frozen=True)
+class CollectiveShapes:
+    """Collectives of one kind; every field has shape ``(n,)``. ``ctas`` is NaN for the library's own choice."""
+
+    bytes: Array
+    gpus: Array
+    ctas: Array
+    nodes: Array
+    network_bytes_per_s: Array
+
+
+@dataclass(frozen=True)
+class CollectiveWork:
+    """Work of ``n`` collectives; every field has shape ``(n,)``."""
+
+    fixed_s: Array
+    cycles: Array
+    link_s: Array
+    link_bytes: Array
+    ctas: Array
+
+
+def collective_work(shapes: CollectiveShapes, kind: str, gpu: GpuModel) -> CollectiveWork:
+    """Time and bytes of collectives of one kind; reads ``collective.*``."""
+    if kind not in STEPS:
+        raise InputError(f"unknown collective {kind!r}", key="kind", remedy=f"Known: {', '.join(STEPS)}.")
+    ctas = np.where(np.isnan(shapes.ctas), gpu["collective.default_ctas"], shapes.ctas)
+    local = np.maximum(shapes.gpus / shapes.nodes, 1.0)
+    by_cta = _moved(shapes.bytes, local, kind, gpu["collective.cta_copy_share"])
+    by_link = _moved(shapes.bytes, local, kind, gpu["collective.link_copy_share"])
+    if kind in ("broadcast", "send_recv"):
+        energetic = 0.5 * shapes.bytes
+    else:
+        energetic = by_link
+    bandwidth = gpu["collective.link_share"] * gpu.device["link_bandwidth_bytes_per_s"]
+    across = _moved(shapes.bytes, shapes.nodes, kind, 0.0) / local
+    fixed = gpu["collective.latency_s"] + gpu["collective.latency_per_gpu_s"] * (local - 1.0)
+    fixed = fixed + gpu["collective.network_latency_s"] * STEPS[kind] * (shapes.nodes - 1.0)
+    return CollectiveWork(
+        fixed_s=fixed + across / (gpu["collective.network_share"] * shapes.network_bytes_per_s),
+        cycles=by_cta / (ctas * gpu["collective.bytes_per_cta_cycle"]),
+        link_s=by_link / bandwidth,
+        link_bytes=energetic + across,
+        ctas=ctas,
+    )
+
+
+def _moved(bytes_: Array, members: Array, kind: str, copy_share: float) -> Array:
+    """Bytes through one member of a ring, including the local copies; none where there is one member."""
+    if kind in ("broadcast", "send_recv"):
+        return np.where(members > 1, bytes_, 0.0)
+    steps = STEPS[kind] * (members - 1.0)
+    return np.where(members > 1, bytes_ * (steps + copy_share) / members, 0.0)

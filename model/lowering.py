@@ -1,0 +1,159 @@
+"""From operators to their work on one GPU, all kernels of a family in one call."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.errors import InputError
+from joulecast.model.attention import AttentionShapes, attention_work
+from joulecast.model.collectives import CollectiveShapes, collective_work
+from joulecast.model.costs import FAMILIES, Costs, zeros
+from joulecast.model.gemm import GemmShapes, gemm_work
+from joulecast.model.gpu_model import GpuModel
+from joulecast.model.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Streaming
+from joulecast.model.streaming import extra_read_passes, streaming_work
+from joulecast.model.tiles import lower_tiled_gemms, lower_tiled_rows
+from joulecast.model.toggling import memory_toggle, toggle_factor
+
+Columns = dict[str, NDArray[np.float64]]
+
+PICO = 1e-12
+#: Patterns that write one value everywhere: the memory's wires hardly flip.
+CONSTANT_WRITES = ("fill", "zero_grad")
+
+
+def lower(operators: Sequence[Operator], gpu: GpuModel) -> Costs:
+    """Work of kernels on a GPU, in the order given.
+
+    Raises
+    ------
+    InputError
+        An operator whose data type, backend or access pattern the GPU's description does not know.
+    """
+    groups: dict[tuple[Hashable, ...], list[int]] = defaultdict(list)
+    for index, operator in enumerate(operators):
+        groups[_group(operator)].append(index)
+    columns = zeros(len(operators))
+    family = np.zeros(len(operators), dtype=np.int64)
+    for key, index in groups.items():
+        name, lowering = _LOWERINGS[str(key[0])]
+        try:
+            part = lowering([operators[i] for i in index], gpu)
+        except KeyError as missing:
+            raise InputError(f"{gpu.name} has no parameter {missing.args[0]!r} for {key}") from missing
+        for column, values in part.items():
+            columns[column][index] = values
+        family[index] = FAMILIES.index(name)
+    return Costs(**columns, family=family)
+
+
+def _group(operator: Operator) -> tuple[Hashable, ...]:
+    if isinstance(operator, Gemm):
+        kind = "gemm" if operator.tile is None else "tile_gemm"
+        return (kind, operator.dtype, operator.data, operator.layout)
+    if isinstance(operator, Attention):
+        return ("attention", operator.backend, operator.direction, operator.dtype)
+    if isinstance(operator, Streaming):
+        if operator.pattern.startswith("tile_"):
+            return ("tile_rows", operator.pattern)
+        return ("streaming", operator.pattern, operator.dtype, operator.data)
+    return ("collective", operator.kind)
+
+
+def _column(operators: Sequence[object], name: str) -> NDArray[np.float64]:
+    return np.array([getattr(o, name) for o in operators], dtype=np.float64)
+
+
+def hbm_energy_j(bytes_: NDArray[np.float64], data: str, gpu: GpuModel) -> NDArray[np.float64]:
+    """Energy of bytes to and from HBM: a part that always flows and one per flipped bit [J]."""
+    per_byte = gpu["power.hbm_base_pj_per_byte"] + gpu["power.hbm_toggle_pj_per_byte"] * memory_toggle(data)
+    return bytes_ * per_byte * PICO
+
+
+def _gemm(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
+    first = operators[0]
+    shapes = GemmShapes(*(_column(operators, name) for name in ("m", "n", "k", "batch")))
+    work = gemm_work(shapes, first.dtype, first.layout, gpu)
+    toggle = toggle_factor(first.data, gpu)
+    peak = gpu.device["memory_bandwidth_bytes_per_s"]
+    flops = 2.0 * shapes.m * shapes.n * shapes.k * shapes.batch
+    return {
+        "fixed_s": np.full(len(operators), gpu["kernel.gemm.fixed_s"]),
+        "core_cycles": work.cycles,
+        "memory_s": work.hbm_bytes / (gpu["kernel.gemm.bandwidth_share"] * peak),
+        "activity": work.busy_share,
+        "tensor_use": flops / (gpu.flops_per_cycle(first.dtype) * work.cycles) * (first.dtype != "fp32"),
+        "tensor_j": flops * gpu[f"power.tensor_pj_per_flop.{first.dtype}"] * PICO * toggle,
+        "onchip_j": work.l2_bytes * gpu["power.gemm_pj_per_l2_byte"] * PICO * toggle,
+        "hbm_j": hbm_energy_j(work.hbm_bytes, first.data, gpu),
+    }
+
+
+def _attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
+    first = operators[0]
+    names = ("batch", "heads", "kv_heads", "sequence", "head_dim", "causal")
+    shapes = AttentionShapes(*(_column(operators, name) for name in names))
+    work = attention_work(shapes, first.backend, first.direction, first.dtype, gpu)
+    per_flop = gpu[f"power.attention_pj_per_flop.{first.backend}.{first.direction}"]
+    narrow = np.log2(128.0 / shapes.head_dim).clip(0.0)
+    widen = 1.0 + narrow * gpu.get("power.attention_narrow_extra", 0.0)
+    return {
+        "fixed_s": np.full(len(operators), gpu["kernel.attention.fixed_s"]),
+        "core_cycles": work.cycles,
+        "memory_s": work.hbm_bytes / gpu.device["memory_bandwidth_bytes_per_s"],
+        "activity": work.busy_share,
+        "tensor_use": _column(operators, "flops") / (gpu.flops_per_cycle(first.dtype) * work.cycles),
+        "tensor_j": work.executed_flops * per_flop * PICO * widen,
+        "hbm_j": hbm_energy_j(work.hbm_bytes, "randn", gpu),
+    }
+
+
+def _streaming(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
+    first = operators[0]
+    bytes_ = _column(operators, "bytes_read") + _column(operators, "bytes_written")
+    own = [o.footprint_bytes for o in operators]
+    footprint = np.array([b if f is None else f for f, b in zip(own, bytes_, strict=True)], dtype=np.float64)
+    pattern = f"{first.pattern}_{first.dtype}"
+    if f"kernel.streaming.{pattern}.fixed_s" not in gpu.parameters:
+        pattern = first.pattern
+    passes = extra_read_passes(first.pattern, _column(operators, "columns") * DTYPE_BYTES[first.dtype], gpu)
+    bytes_ = bytes_ + passes * _column(operators, "bytes_read")
+    work = streaming_work(pattern, bytes_, footprint, gpu)
+    data = "zeros" if first.pattern in CONSTANT_WRITES else first.data
+    vector = gpu[f"power.streaming_pj_per_byte.{pattern}"]
+    return {
+        "fixed_s": work.fixed_s,
+        "core_cycles": work.cycles,
+        "memory_s": work.memory_s,
+        "activity": np.ones(len(operators)),
+        "vector_j": bytes_ * vector * PICO,
+        "onchip_j": work.l2_bytes * gpu["power.l2_pj_per_byte"] * PICO,
+        "hbm_j": hbm_energy_j(work.hbm_bytes, data, gpu),
+    }
+
+
+def _collective(operators: Sequence[Collective], gpu: GpuModel) -> Columns:
+    ctas = np.array([np.nan if o.ctas is None else o.ctas for o in operators])
+    bytes_, gpus, nodes, network = (_column(operators, c) for c in ("bytes", "gpus", "nodes", "network_bytes_per_s"))
+    work = collective_work(CollectiveShapes(bytes_, gpus, ctas, nodes, network), operators[0].kind, gpu)
+    return {
+        "fixed_s": work.fixed_s,
+        "core_cycles": work.cycles,
+        "link_s": work.link_s,
+        "activity": np.full(len(operators), gpu["power.wait_w"] / gpu["power.sm_w"]),
+        "link_j": work.link_bytes * gpu["power.link_pj_per_byte"] * PICO,
+    }
+
+
+_LOWERINGS: dict[str, tuple[str, Callable[..., Columns]]] = {
+    "gemm": ("gemm", _gemm),
+    "attention": ("attention", _attention),
+    "streaming": ("streaming", _streaming),
+    "collective": ("collective", _collective),
+    "tile_gemm": ("tile", lower_tiled_gemms),
+    "tile_rows": ("tile", lower_tiled_rows),
+}

@@ -1,0 +1,140 @@
+"""Forecasts of single kernels and short sequences of them, run back to back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.costs import Costs
+from joulecast.model.governor import settle_clock_mhz, settled_power_w, tensor_clock_mhz
+from joulecast.model.gpu_model import GpuModel
+from joulecast.model.lowering import lower
+from joulecast.model.operators import Operator
+from joulecast.model.power import COMPONENTS, at_clock, idle_power_w
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one row repeats: operators in order with counts, and the share of time that the GPU is busy."""
+
+    operators: tuple[Operator, ...]
+    counts: tuple[int, ...] = ()
+    busy_share: float = 1.0
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Forecast of ``n`` pieces of work; arrays of shape ``(n,)``.
+
+    ``time_s`` and ``energy_j`` are of one repetition, ``clock_mhz`` the mean SM clock, ``components_j`` the energy by
+    component.
+    """
+
+    time_s: Array
+    energy_j: Array
+    power_w: Array
+    clock_mhz: Array
+    components_j: dict[str, Array]
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """Time and energy of each piece of work on a grid of clocks, shape ``(c, n)``."""
+
+    time_s: Array
+    energy_j: Array
+    components_j: dict[str, Array]
+
+
+def predict_work(
+    work: Sequence[Work],
+    gpu: GpuModel,
+    *,
+    clock_mhz: float | None = None,
+    power_limit_w: float | None = None,
+    settle_s: Array | float = 10.0,
+    window_s: Array | float = 10.0,
+) -> Forecast:
+    """Time, energy, power and clock of work that repeats back to back.
+
+    Parameters
+    ----------
+    work
+        ``n`` pieces.
+    clock_mhz
+        Locked SM clock; by default the board chooses under its power limit.
+    power_limit_w
+        Limit of the board; by default the card's own.
+    settle_s, window_s
+        When the measurement begins after the start, and how long it takes: a short one still sees the faster first
+        phase, before the board's slow average meets the limit.
+    """
+    operators = [o for piece in work for o in piece.operators]
+    counts = np.array([c for piece in work for c in (piece.counts or (1,) * len(piece.operators))], dtype=np.float64)
+    owner = np.repeat(np.arange(len(work)), [len(piece.operators) for piece in work])
+    costs = lower(operators, gpu)
+    if clock_mhz is not None:
+        return _finish(_sum(costs, counts, owner, work, np.array([[clock_mhz]]), gpu), 0, float(clock_mhz))
+    clocks = gpu.clocks_mhz
+    sums = _sum(costs, counts, owner, work, clocks[:, None], gpu)
+    power = sums.energy_j / sums.time_s
+    limit = gpu.device["power_limit_w"] if power_limit_w is None else power_limit_w
+    ceiling = tensor_clock_mhz(_tensor_use(costs, counts, owner, len(work)), gpu)
+    slow = settle_clock_mhz(clocks, power, settled_power_w(limit, gpu), ceiling)
+    fast = settle_clock_mhz(clocks, power, limit * gpu["governor.burst_share"], ceiling)
+    early = burst_share_of_window(settle_s, window_s, gpu)
+    settled, burst = _at(sums, clocks, slow), _at(sums, clocks, fast)
+    # In a window the two phases share time, not work: rates average.
+    time = 1.0 / (early / burst.time_s + (1.0 - early) / settled.time_s)
+    part = early / burst.time_s * time
+    mix = {c: part * burst.components_j[c] + (1.0 - part) * settled.components_j[c] for c in COMPONENTS}
+    energy = part * burst.energy_j + (1.0 - part) * settled.energy_j
+    return Forecast(time, energy, energy / time, early * fast + (1.0 - early) * slow, mix)
+
+
+def burst_share_of_window(settle_s: Array | float, window_s: Array | float, gpu: GpuModel) -> Array:
+    """Share of a window that lies before the slow loop binds, ``governor.burst_s`` after the start."""
+    left = gpu["governor.burst_s"] - np.asarray(settle_s, dtype=np.float64)
+    return np.asarray(np.clip(left / np.maximum(np.asarray(window_s, dtype=np.float64), 1e-9), 0.0, 1.0))
+
+
+def _sum(costs: Costs, counts: Array, owner: Array, work: Sequence[Work], clocks: Array, gpu: GpuModel) -> _Sums:
+    times = at_clock(costs, clocks, gpu)
+    members = (owner[:, None] == np.arange(len(work))).astype(np.float64) * counts[:, None]
+    time, energy = times.time_s @ members, times.energy_j @ members
+    parts = {c: np.broadcast_to(v, times.time_s.shape) @ members for c, v in times.components_j.items()}
+    busy = np.array([piece.busy_share for piece in work])
+    if np.all(busy == 1.0):
+        return _Sums(time, energy, parts)
+    whole = np.where(busy > 0, time / np.where(busy > 0, busy, 1.0), 1.0)
+    idle = (whole - time) * idle_power_w(clocks, gpu)
+    return _Sums(whole, energy + idle, {**parts, "static": parts["static"] + idle})
+
+
+def _tensor_use(costs: Costs, counts: Array, owner: Array, count: int) -> Array:
+    cycles = np.bincount(owner, costs.core_cycles * counts, count)
+    used = np.bincount(owner, costs.core_cycles * costs.tensor_use * counts, count)
+    return np.asarray(used / np.maximum(cycles, 1e-9))
+
+
+def _at(sums: _Sums, clocks: Array, clock: Array) -> _Sums:
+    """Sums at a clock of each piece, between the grid's steps."""
+    upper = np.clip(np.searchsorted(clocks, clock), 1, len(clocks) - 1)
+    share = (clock - clocks[upper - 1]) / (clocks[upper] - clocks[upper - 1])
+    columns = np.arange(len(clock))
+
+    def pick(table: Array) -> Array:
+        return np.asarray((1.0 - share) * table[upper - 1, columns] + share * table[upper, columns])
+
+    return _Sums(pick(sums.time_s), pick(sums.energy_j), {c: pick(v) for c, v in sums.components_j.items()})
+
+
+def _finish(sums: _Sums, row: int, clock: float) -> Forecast:
+    time, energy = sums.time_s[row], sums.energy_j[row]
+    parts = {c: sums.components_j[c][row] for c in COMPONENTS}
+    return Forecast(time, energy, energy / time, np.full(len(time), clock), parts)
