@@ -51,11 +51,14 @@ def rotary_backward(s: Shard) -> tuple[Launch, ...]:
             streaming("strided_unary", f"{name}.slice2.copy", elements / 2, dtype=dtype),
             streaming("add", f"{name}.slices", elements, reads=2, dtype=dtype),
             streaming("strided_binary", f"{name}.cos", elements, dtype=dtype),
-            streaming("add", f"{name}.add", elements, reads=2, dtype=dtype),
+            streaming("strided_binary", f"{name}.add", elements, reads=2, dtype=dtype),
         ]
         if fraction < 1:
             whole = s.tokens * heads * s.config.head_dim
             launches.append(streaming("cat", f"{name}.pass", whole, dtype=dtype))
+    for part, heads in reversed(_parts(s)):  # from heads first to tokens first, as the joint projection has them
+        whole = s.tokens * heads * s.config.head_dim
+        launches.append(streaming("strided_unary", f"rotary.{part}.grad.clone", whole, dtype=dtype))
     return tuple(launches)
 
 
