@@ -28,7 +28,7 @@ check: $(DEV_STAMP)
 	$(BIN)/python -m pytest -q -p no:benchmark --doctest-glob='*.md' README.md $(wildcard docs)
 
 bench: $(DEV_STAMP)
-	$(BIN)/python -m pytest benchmarks --benchmark-only -p no:xdist -q $(PYTEST_ARGS)
+	$(BIN)/python -m pytest benchmarks -p no:xdist -q -s $(PYTEST_ARGS)
 
 wheel-test: $(DEV_STAMP)
 	rm -rf build dist $(WHEEL_VENV)

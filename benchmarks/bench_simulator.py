@@ -39,7 +39,7 @@ def best_s(run: Callable[[], object], repeats: int = 3) -> float:
 
 
 def report(name: str, value: str, target: str) -> None:
-    print(f"\n{name}: {value} (target {target})")  # noqa: T201
+    print(f"\n{name}: {value} (target {target})")
 
 
 def layers(stage: int, scale: float) -> Segment:

@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from joulecast.api import gpu, predict
     from joulecast.errors import (
         DataError,
         DoesNotFitError,
@@ -38,6 +39,8 @@ _HOMES = {
     "NotYetError": "joulecast.errors",
     "Streaming": "joulecast.model.operators",
     "UnknownNameError": "joulecast.errors",
+    "gpu": "joulecast.api",
+    "predict": "joulecast.api",
 }
 
 __all__ = [
@@ -53,6 +56,8 @@ __all__ = [
     "Streaming",
     "UnknownNameError",
     "__version__",
+    "gpu",
+    "predict",
 ]
 
 

@@ -1,0 +1,127 @@
+"""One GPU as an object, and what it forecasts of single kernels."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from joulecast.errors import InputError
+from joulecast.model.description import GpuDescription
+from joulecast.model.gpu_model import GpuModel, gpu_model
+from joulecast.model.lowering import lower
+from joulecast.model.operators import Operator
+from joulecast.model.predict import Work, predict_work
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True)
+class KernelForecast:
+    """One kernel, run back to back on one GPU in steady state.
+
+    Attributes
+    ----------
+    name
+        The operator's name.
+    time_s, energy_j, power_w
+        Of one launch, and the mean power while it repeats.
+    clock_mhz
+        SM clock: the one asked for, or what the board settles at under its power limit.
+    energy_by_component_j
+        Parts of ``energy_j``.
+    limited_by
+        What takes longest at this clock: ``compute``, ``memory``, ``link`` or ``latency``.
+    """
+
+    name: str
+    time_s: float
+    energy_j: float
+    power_w: float
+    clock_mhz: float
+    energy_by_component_j: dict[str, float]
+    limited_by: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as plain data."""
+        return asdict(self)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One line, with a column for each component; needs pandas."""
+        import pandas as pd
+
+        line = self.to_dict()
+        parts = line.pop("energy_by_component_j")
+        return pd.DataFrame([line | {f"{part}_j": value for part, value in parts.items()}])
+
+
+class Gpu:
+    """A GPU of the catalogue or of a description file.
+
+    Parameters
+    ----------
+    description
+        Facts and fitted parameters with their sources.
+    """
+
+    def __init__(self, description: GpuDescription) -> None:
+        self.description = description
+        self._model: GpuModel = gpu_model(description)
+
+    def __repr__(self) -> str:
+        return f"Gpu({self.name!r})"
+
+    @property
+    def name(self) -> str:
+        """Name of the description."""
+        return self.description.name
+
+    def predict(
+        self, operator: Operator, *, clock_mhz: float | None = None, power_limit_w: float | None = None
+    ) -> KernelForecast:
+        """Forecast one kernel.
+
+        Parameters
+        ----------
+        operator
+            A ``Gemm``, ``Attention``, ``Streaming`` or ``Collective``.
+        clock_mhz
+            Locked SM clock [MHz]; by default the board chooses it under its power limit.
+        power_limit_w
+            Power limit [W]; by default the board's own.
+
+        Raises
+        ------
+        InputError
+            Clock or limit out of the GPU's range, or a kernel that the description has no parameters for.
+        """
+        self._check("clock_mhz", clock_mhz, "min_clock_mhz", "max_clock_mhz")
+        self._check("power_limit_w", power_limit_w, "min_power_limit_w", "max_power_limit_w")
+        result = predict_work([Work((operator,))], self._model, clock_mhz=clock_mhz, power_limit_w=power_limit_w)
+        clock = float(result.clock_mhz[0])
+        return KernelForecast(
+            name=operator.name,
+            time_s=float(result.time_s[0]),
+            energy_j=float(result.energy_j[0]),
+            power_w=float(result.power_w[0]),
+            clock_mhz=clock,
+            energy_by_component_j={part: float(np.ravel(value)[0]) for part, value in result.components_j.items()},
+            limited_by=self._limited_by(operator, clock),
+        )
+
+    def _check(self, key: str, value: float | None, lowest: str, highest: str) -> None:
+        low, high = self.description.number(lowest), self.description.number(highest)
+        if value is not None and not low <= value <= high:
+            raise InputError(f"{value:g} is out of the range of {self.name}", key=key, remedy=f"{low:g} to {high:g}.")
+
+    def _limited_by(self, operator: Operator, clock_mhz: float) -> str:
+        costs = lower([operator], self._model)
+        shares = {
+            "compute": float(costs.core_cycles[0]) / (clock_mhz * 1e6),
+            "memory": float(costs.memory_s[0]),
+            "link": float(costs.link_s[0]),
+            "latency": float(costs.fixed_s[0]),
+        }
+        return max(shares, key=lambda name: shares[name])
