@@ -19,7 +19,7 @@ from joulecast.calibrate.solve import Solution, solve
 from joulecast.model.gpu_model import GpuModel
 from joulecast.model.lowering import lower
 from joulecast.model.operators import Attention, Gemm, Operator, Streaming
-from joulecast.model.power import kernel_time_s, static_power_w
+from joulecast.model.power import idle_power_w, kernel_time_s, static_power_w
 from joulecast.model.voltage import voltage_ratio
 
 Array = NDArray[np.float64]
@@ -29,6 +29,8 @@ SETTLED_WINDOW_S = 1.5
 #: Relative noise of a row's time and power, settled and not [1].
 TIME_NOISE, SHORT_TIME_NOISE = 0.015, 0.025
 POWER_NOISE, SHORT_POWER_NOISE = 0.015, 0.04
+#: Idle power of the card of the rows, from its recorded traces, and its spread.
+IDLE_CLOCKS_MHZ, IDLE_POWERS_W, IDLE_NOISE = np.array([885.0, 1980.0]), np.array([85.1, 123.0]), 0.01
 
 
 @dataclass(frozen=True)
@@ -169,9 +171,7 @@ def power_at_observed_clock_w(data: FitRows, gpu: GpuModel) -> Array:
     def total(column: Array) -> Array:
         return np.asarray(np.bincount(data.owner, column * data.counts, count) / data.time_s)
 
-    activity = np.bincount(data.owner, costs.activity * times * data.counts, count) / np.bincount(
-        data.owner, times * data.counts, count
-    )
+    activity = total(costs.activity * (times - costs.fixed_s))
     core = (gpu["power.clock_w"] + gpu["power.sm_w"] * activity) * clock / gpu.max_clock_mhz
     core = core + total(costs.tensor_j + costs.vector_j + costs.onchip_j)
     core = core * u2 * np.where(data.other_card, gpu.get("power.card_factor", 1.0), 1.0)
@@ -185,11 +185,13 @@ def fit_power(data: FitRows, pulses: FitRows, gpu: GpuModel) -> tuple[GpuModel, 
     gpu = gpu.with_values({name: p.start for name, p in priors.items()})
     block = collect([*data.select(np.isfinite(data.power_w)).rows, *pulses.rows])
     noise = np.where(block.settled, POWER_NOISE, SHORT_POWER_NOISE)
-    names = [n for n in priors if n != "power.wait_w"]
+    names = list(priors)
 
     def residuals(values: Mapping[str, float]) -> Array:
         changed = gpu.with_values(values)
-        return np.log(power_at_observed_clock_w(block, changed) / block.power_w) / noise
+        running = np.log(power_at_observed_clock_w(block, changed) / block.power_w) / noise
+        resting = np.log(idle_power_w(IDLE_CLOCKS_MHZ, changed) / IDLE_POWERS_W) / IDLE_NOISE
+        return np.concatenate([running, resting])
 
     solution = solve(residuals, priors, names)
     return gpu.with_values(solution.as_dict()), solution

@@ -66,6 +66,8 @@ _STREAMING: dict[str, tuple[float, float, float, float, float]] = {
     "embedding_sort": (0.30, 2.0, 70.0e-6, 0.0, 0.3),
     "embedding_segments": (0.10, 2.0, 20.0e-6, 0.0, 0.3),
     "embedding_backward": (0.30, 3.0, 2.0e-6, 0.0, 0.3),
+    "swiglu": (0.85, 25.0, 2.0e-6, 20.0, 0.15),
+    "swiglu_backward": (0.85, 20.0, 2.0e-6, 20.0, 0.15),
     "rope": (0.60, 12.0, 2.0e-6, 10.0, 0.3),
 }
 
@@ -129,11 +131,10 @@ def power_priors() -> dict[str, Prior]:
         "voltage.floor_ratio": Prior(0.70, 0.5, 0.9, 0.08, source="A100's measured knee scaled to this clock range"),
         "power.static_w": Prior(70.0, 40.0, 100.0, 0.2, "W"),
         "power.clock_w": Prior(52.0, 10.0, 120.0, 0.3, "W"),
-        "power.sm_w": Prior(30.0, 0.0, 200.0, 0.4, "W"),
+        "power.sm_w": Prior(100.0, 0.0, 400.0, 0.7, "W"),
         "power.leakage_w_per_k": Prior(0.4, 0.0, 2.0, 0.2, "W/K", "idle power while the card cools: 130.7 W at 47 °C, 127.4 W at 41 °C"),
         "power.thermal_resistance_k_per_w": Prior(0.033, 0.01, 0.08, 0.2, "K/W"),
         "power.inlet_c": Prior(35.0, 20.0, 50.0, 0.1, "°C"),
-        "power.wait_w": Prior(30.0, 0.0, 100.0, 0.5, "W"),
         "power.l2_pj_per_byte": Prior(40.0, 1.0, 100.0, 0.4, "pJ/B"),
         "power.gemm_pj_per_l2_byte": Prior(8.0, 0.0, 40.0, 0.6, "pJ/B"),
         "power.hbm_base_pj_per_byte": Prior(30.0, 0.0, 100.0, 0.5, "pJ/B"),
@@ -153,6 +154,7 @@ def power_priors() -> dict[str, Prior]:
         "power.tile_rmsnorm.pj_per_byte_and_warp": Prior(3.0, 0.0, 30.0, 0.7, "pJ/B"),
         "power.tile_reduce_min.pj_per_byte": Prior(10.0, 0.0, 60.0, 0.7, "pJ/B"),
         "power.tile_reduce_min.pj_per_byte_and_warp": Prior(3.0, 0.0, 30.0, 0.7, "pJ/B"),
+        "power.attention_overhead_share": Prior(0.4, 0.0, 1.0, 0.5),
         "power.attention_narrow_extra": Prior(0.1, -0.5, 1.5, 1.0),
         "power.card_factor": Prior(1.0, 0.9, 1.1, 0.03),
     }
@@ -161,3 +163,41 @@ def power_priors() -> dict[str, Prior]:
     for pattern, (_, _, _, energy, _) in _STREAMING.items():
         priors[f"power.streaming_pj_per_byte.{pattern}"] = Prior(energy, -20.0, 150.0, 1.0 if energy else 0.5, "pJ/B")
     return priors
+
+
+def collective_priors() -> dict[str, Prior]:
+    """Parameters of the table ``collective``, and of ``power`` for communication."""
+    return {
+        "collective.bytes_per_cta_cycle": Prior(13.6, 3.0, 40.0, 0.3, "B/cycle"),
+        "collective.link_share": Prior(0.86, 0.4, 1.0, 0.1),
+        "collective.cta_copy_share": Prior(0.70, 0.0, 2.0, 0.5),
+        "collective.link_copy_share": Prior(0.42, 0.0, 2.0, 0.5),
+        "collective.latency_s": Prior(17e-6, 0.0, 1e-4, 0.5, "s"),
+        "collective.latency_per_gpu_s": Prior(2.4e-6, 0.0, 2e-5, 0.7, "s"),
+        "power.link_pj_per_byte": Prior(450.0, 50.0, 1000.0, 0.4, "pJ/B"),
+        "power.wait_w": Prior(30.0, 0.0, 100.0, 0.5, "W"),
+    }
+
+
+#: What the board settles at under its limits; estimated from means, not searched.
+GOVERNOR: dict[str, Prior] = {
+    "governor.settled_share": Prior(0.988, 0.8, 1.0, 0.01, "", "rows at the power limit"),
+    "governor.tensor_clock_mhz": Prior(1440.0, 500.0, 3000.0, 0.05, "MHz", "tensor rows held below the maximum clock"),
+}
+
+#: Values that no row of kernels or collectives identifies.
+FIXED: dict[str, Prior] = {
+    "collective.default_ctas": Prior(24.0, 1.0, 64.0, 0.0, "", "NCCL 2.28 on eight NVLink 4 GPUs without NVLS"),
+    "collective.network_latency_s": Prior(8e-6, 0.0, 1e-3, 0.5, "s", "estimate: two switch hops and a proxy's hand-over"),
+    "collective.network_share": Prior(0.85, 0.1, 1.0, 0.15, "", "estimate: large-message share of InfiniBand's line rate"),
+    "governor.burst_share": Prior(1.031, 1.0, 1.5, 0.015, "", "plateau of recorded pulses at 700 W: 722 W from 0.1 to 0.9 s"),
+    "governor.peak_share": Prior(1.34, 1.0, 2.0, 0.03, "", "first 40 ms of recorded pulses at 700 W: 940 W"),
+    "governor.burst_s": Prior(0.5, 0.0, 2.0, 0.3, "s", "mean power of 0.5-0.8 s windows that start 0.25 s after the load"),
+    "governor.fast_s": Prior(0.025, 0.001, 1.0, 0.3, "s", "recorded pulses: a new load is answered within 40-60 ms"),
+    "governor.slow_s": Prior(1.0, 0.1, 10.0, 0.2, "s", "recorded ramp: the second correction comes 0.9 s after the load"),
+    "governor.card_spread": Prior(0.013, 0.0, 0.1, 0.5, "", "dynamic energy of the second measured card against the first"),
+    "contention.compute_slowdown": Prior(0.7, 0.0, 2.0, 0.3, "", "exponent on the share of SMs left beside a collective: 0.5-0.8 published"),
+    "contention.communication_slowdown": Prior(1.3, 1.0, 2.0, 0.1, "", "collective beside matrix products on H200: 1.2-1.4"),
+    "transition.clock_s": Prior(0.02, 0.0, 1.0, 0.5, "s", "recorded pulses: the clock steps within 20 ms"),
+    "transition.power_limit_s": Prior(0.013, 0.0, 1.0, 0.5, "s", "Chung and Chowdhury: 7-20 ms on A40"),
+}

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from joulecast.model.gpu_model import GpuModel
 from joulecast.model.operators import DTYPE_BYTES
+from joulecast.model.streaming import residency
 
 Array = NDArray[np.float64]
 
@@ -43,6 +44,7 @@ class GemmShapes:
     n: Array
     k: Array
     batch: Array
+    footprint_bytes: Array  # NaN: the product's own operands
 
 
 @dataclass(frozen=True)
@@ -93,11 +95,13 @@ def gemm_work(shapes: GemmShapes, dtype: str, layout: str, gpu: GpuModel) -> Gem
     count = tiles[rows, best]
     fallback = _unaligned(shapes, size)
     slow = np.where(fallback, gpu.get("kernel.gemm.fallback_slowdown", 7.0), 1.0)
+    compulsory = shapes.batch * (shapes.m * shapes.k + shapes.n * shapes.k + shapes.m * shapes.n) * size
+    footprint = np.where(np.isnan(shapes.footprint_bytes), compulsory, shapes.footprint_bytes)
     return GemmWork(
         cycles=cycles[rows, best] * slow,
         busy_share=count / (waves[rows, best] * gpu.sm_count) / slow,
         l2_bytes=count * chosen.sum(axis=1) * shapes.k * size + shapes.batch * shapes.m * shapes.n * size,
-        hbm_bytes=shapes.batch * (shapes.m * shapes.k + shapes.n * shapes.k + shapes.m * shapes.n) * size,
+        hbm_bytes=compulsory * (1.0 - residency(footprint, gpu)),
         tile=chosen,
     )
 

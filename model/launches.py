@@ -206,17 +206,17 @@ def streaming(
 
 def linear_forward(name: str, tokens: int, outputs: int, inputs: int, dtype: str) -> Launch:
     """Launch of ``y[tokens, outputs] = x·Wᵀ``; a bias is added in its epilogue and costs nothing of note."""
-    return Launch(Gemm(tokens, outputs, inputs, dtype=dtype, layout="tn", name=name))
+    return Launch(Gemm(tokens, outputs, inputs, dtype=dtype, layout="tn", footprint_bytes=math.inf, name=name))
 
 
 def input_gradient(name: str, tokens: int, outputs: int, inputs: int, dtype: str) -> Launch:
     """Launch of ``dx[tokens, inputs] = dy·W``."""
-    return Launch(Gemm(tokens, inputs, outputs, dtype=dtype, layout="nn", name=f"{name}.dgrad"))
+    return Launch(Gemm(tokens, inputs, outputs, dtype=dtype, layout="nn", footprint_bytes=math.inf, name=f"{name}.dgrad"))
 
 
 def weight_gradient(name: str, tokens: int, outputs: int, inputs: int, dtype: str, completes: str = "") -> Launch:
     """Launch of ``dW[outputs, inputs] = dyᵀ·x``."""
-    return Launch(Gemm(outputs, inputs, tokens, dtype=dtype, layout="nt", name=f"{name}.wgrad"), completes=completes)
+    return Launch(Gemm(outputs, inputs, tokens, dtype=dtype, layout="nt", footprint_bytes=math.inf, name=f"{name}.wgrad"), completes=completes)
 
 
 def collective(

@@ -76,7 +76,8 @@ def hbm_energy_j(bytes_: NDArray[np.float64], data: str, gpu: GpuModel) -> NDArr
 
 def _gemm(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
     first = operators[0]
-    shapes = GemmShapes(*(_column(operators, name) for name in ("m", "n", "k", "batch")))
+    footprint = np.array([np.nan if o.footprint_bytes is None else o.footprint_bytes for o in operators])
+    shapes = GemmShapes(*(_column(operators, name) for name in ("m", "n", "k", "batch")), footprint)
     work = gemm_work(shapes, first.dtype, first.layout, gpu)
     toggle = toggle_factor(first.data, gpu)
     peak = gpu.device["memory_bandwidth_bytes_per_s"]
@@ -100,6 +101,8 @@ def _attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
     work = attention_work(shapes, first.backend, first.direction, first.dtype, gpu)
     per_flop = gpu[f"power.attention_pj_per_flop.{first.backend}.{first.direction}"]
     narrow = np.log2(128.0 / shapes.head_dim).clip(0.0)
+    flops = _column(operators, "flops")
+    switched = flops + gpu["power.attention_overhead_share"] * (work.executed_flops - flops)
     widen = 1.0 + narrow * gpu.get("power.attention_narrow_extra", 0.0)
     return {
         "fixed_s": np.full(len(operators), gpu["kernel.attention.fixed_s"]),
@@ -107,7 +110,7 @@ def _attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
         "memory_s": work.hbm_bytes / gpu.device["memory_bandwidth_bytes_per_s"],
         "activity": work.busy_share,
         "tensor_use": _column(operators, "flops") / (gpu.flops_per_cycle(first.dtype) * work.cycles),
-        "tensor_j": work.executed_flops * per_flop * PICO * widen,
+        "tensor_j": switched * per_flop * PICO * widen,
         "hbm_j": hbm_energy_j(work.hbm_bytes, "randn", gpu),
     }
 

@@ -37,6 +37,8 @@ class Gemm:
         ``tn`` forward (activations × weightᵀ), ``nn`` input gradient, ``nt`` weight gradient.
     tile
         Explicit tiling; ``None`` takes what the vendor's library picks.
+    footprint_bytes
+        Data touched between two uses of the same operands, as in :class:`Streaming`.
     """
 
     m: int
@@ -47,6 +49,7 @@ class Gemm:
     layout: str = "tn"
     batch: int = 1
     tile: Tile | None = None
+    footprint_bytes: float | None = None
     name: str = "gemm"
 
     @property

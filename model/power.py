@@ -1,8 +1,9 @@
 """Time, power and energy of lowered kernels at any clock.
 
-    P·t = [P_static + λ·(T − T₀) + (P_clock + a·P_SM)·(f/f_max)·u²]·t + (E_tensor + E_vector + E_onchip)·u² + E_HBM + E_link
+    P·t = [P_static + λ·(T − T₀) + P_clock·(f/f_max)·u²]·t + a·P_SM·(f/f_max)·u²·(t − t0)
+          + (E_tensor + E_vector + E_onchip)·u² + E_HBM + E_link
 
-with u = V/V_max and T = T_inlet + R·P in steady state, so that P follows from one division. The component forms are those
+with u = V/V_max, t0 the latency floor in which the SMs wait, and T = T_inlet + R·P in steady state, so that P follows from one division. The component forms are those
 of CMOS dynamic power (C·V²·f) and measured energy per operation and byte; see the description's tables for each figure.
 """
 
@@ -73,10 +74,10 @@ def at_clock(costs: Costs, clock_mhz: ArrayLike, gpu: GpuModel) -> KernelTimes:
     """
     time = kernel_time_s(costs, clock_mhz, gpu)
     u2 = voltage_ratio(clock_mhz, gpu) ** 2
-    clocked = np.asarray(clock_mhz) / gpu.max_clock_mhz * u2 * time
+    clocked = np.asarray(clock_mhz) / gpu.max_clock_mhz * u2
     parts = {
-        "clock": gpu["power.clock_w"] * clocked,
-        "sm": gpu["power.sm_w"] * costs.activity * clocked,
+        "clock": gpu["power.clock_w"] * clocked * time,
+        "sm": gpu["power.sm_w"] * costs.activity * clocked * (time - costs.fixed_s),
         "tensor": costs.tensor_j * u2,
         "vector": costs.vector_j * u2,
         "onchip": costs.onchip_j * u2,

@@ -1,0 +1,105 @@
+"""From fitted parameters to a GPU description with provenance, covariance and discrepancy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.calibrate.priors import FIXED, GOVERNOR, Prior, collective_priors, power_priors, time_priors
+from joulecast.calibrate.solve import Solution
+from joulecast.model.description import TABLES, GpuDescription, Parameter, Table
+
+#: Significant digits of values and of uncertainties in a description.
+DIGITS, SPREAD_DIGITS = 5, 3
+#: A parameter counts as fitted when the data removed this share of its prior variance.
+IDENTIFIED = 0.1
+#: Parameters whose joint uncertainty is kept; the others are nearly independent of each other.
+JOINT = ("kernel.gemm.", "kernel.attention.", "power.", "voltage.", "collective.")
+
+
+def rounded(value: float, digits: int) -> float:
+    """``value`` to a number of significant digits."""
+    return float(f"{value:.{digits}g}")
+
+
+def assemble(
+    base: GpuDescription,
+    name: str,
+    solutions: Sequence[Solution],
+    discrepancy: Mapping[str, Mapping[str, Mapping[str, float]]],
+    provenance: str,
+) -> GpuDescription:
+    """A description of ``base``'s device with the fitted tables.
+
+    Parameters
+    ----------
+    solutions
+        Of the stages; a later one wins where a parameter is in several.
+    discrepancy
+        Table to family to relative standard deviation of time and energy.
+    """
+    priors = {**time_priors(), **power_priors(), **collective_priors(), **GOVERNOR, **FIXED}
+    parameters: dict[str, Parameter] = {n: _fixed(p) for n, p in FIXED.items()}
+    for solution in solutions:
+        spread = np.sqrt(np.diag(solution.covariance))
+        for index, key in enumerate(solution.names):
+            parameters[key] = _fitted(
+                priors[key], solution.values[index], float(spread[index]), float(solution.identified[index])
+            )
+    tables: dict[str, Table] = {}
+    for table in TABLES:
+        mine = {k.removeprefix(f"{table}."): p for k, p in sorted(parameters.items()) if k.startswith(f"{table}.")}
+        names, matrix = _joint(table, solutions)
+        tables[table] = Table(
+            provenance=provenance,
+            parameters=mine,
+            covariance_names=names,
+            covariance=matrix,
+            discrepancy={f: dict(of) for f, of in discrepancy.get(table, {}).items()},
+            name=table,
+        )
+    return replace(base, name=name, derivation="", **tables)
+
+
+def _fixed(prior: Prior) -> Parameter:
+    return Parameter(prior.start, rounded(prior.sd, SPREAD_DIGITS), prior.unit, prior.source, "estimate")
+
+
+def _fitted(prior: Prior, value: float, spread: float, identified: float) -> Parameter:
+    if identified < IDENTIFIED:
+        return Parameter(
+            rounded(value, DIGITS), rounded(prior.sd, SPREAD_DIGITS), prior.unit, f"prior: {prior.source}", "assumed"
+        )
+    source = f"fit; the rows removed {100 * identified:.0f} % of the prior variance"
+    return Parameter(rounded(value, DIGITS), rounded(spread, SPREAD_DIGITS), prior.unit, source, "fitted")
+
+
+def _joint(table: str, solutions: Sequence[Solution]) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+    """Covariance of the identified parameters of a table that belong together."""
+    entries: dict[str, tuple[int, int]] = {}
+    for s, solution in enumerate(solutions):
+        for i, key in enumerate(solution.names):
+            if key.startswith(f"{table}.") and key.startswith(JOINT) and solution.identified[i] >= IDENTIFIED:
+                entries[key] = (s, i)
+    names = tuple(sorted(entries))
+    matrix = np.zeros((len(names), len(names)))
+    for a, first in enumerate(names):
+        for b, second in enumerate(names):
+            (s, i), (t, j) = entries[first], entries[second]
+            if s == t:
+                matrix[a, b] = solutions[s].covariance[i, j]
+    return tuple(n.removeprefix(f"{table}.") for n in names), _round_covariance(matrix)
+
+
+def _round_covariance(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rounded correlations times rounded spreads, pulled to the diagonal enough to stay positive definite."""
+    if not len(matrix):
+        return matrix
+    spread = np.array([rounded(float(s), SPREAD_DIGITS) for s in np.sqrt(np.diag(matrix))])
+    correlation = np.round(0.995 * matrix / np.outer(spread, spread), 3)
+    np.fill_diagonal(correlation, 1.0)
+    scaled = correlation * np.outer(spread, spread)
+    return np.vectorize(lambda v: rounded(float(v), 6), otypes=[np.float64])(scaled)

@@ -1,0 +1,153 @@
+"""The answer to a plan: one training iteration's time, power and energy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from joulecast.simulator.plan import Plan
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class RankForecast:
+    """One pipeline stage's GPUs, all alike.
+
+    Attributes
+    ----------
+    gpus
+        How many GPUs do the same.
+    power_w, clock_mhz
+        Mean power and median SM clock of one of them.
+    energy_j
+        Of one of them, over one iteration.
+    compute_s, exposed_communication_s, waiting_s
+        How its time passes; together the iteration.
+    memory_bytes
+        Peak memory allocated by the framework.
+    energy_by_component_j, energy_by_instruction_j
+        Two ways to split ``energy_j``.
+    """
+
+    stage: int
+    gpus: int
+    power_w: float
+    clock_mhz: float
+    energy_j: float
+    compute_s: float
+    exposed_communication_s: float
+    waiting_s: float
+    memory_bytes: float
+    energy_by_component_j: dict[str, float]
+    energy_by_instruction_j: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """Forecast of one iteration of a training loop in steady state.
+
+    Attributes
+    ----------
+    time_s, energy_j, power_w
+        Time of an iteration, and energy and mean power of all GPUs together.
+    clock_mhz
+        Mean over GPUs of the median SM clock.
+    time_s_p05, time_s_p95, energy_j_p05, energy_j_p95
+        90 % interval: uncertainty of the parameters and of the model's form.
+    tokens
+        Tokens trained in the iteration.
+    ranks
+        One entry for each pipeline stage.
+    plan
+        The plan that this is a forecast of.
+    assumptions
+        What the forecast takes for granted.
+    """
+
+    time_s: float
+    energy_j: float
+    power_w: float
+    clock_mhz: float
+    time_s_p05: float
+    time_s_p95: float
+    energy_j_p05: float
+    energy_j_p95: float
+    tokens: int
+    ranks: tuple[RankForecast, ...]
+    plan: Plan
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the plan."""
+        return self.plan.cluster.gpus
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Training throughput of all GPUs."""
+        return self.tokens / self.time_s
+
+    @property
+    def energy_per_token_j(self) -> float:
+        """Energy of all GPUs for one token."""
+        return self.energy_j / self.tokens
+
+    @property
+    def energy_by_component_j(self) -> dict[str, float]:
+        """Energy of all GPUs by component."""
+        return _total(self.ranks, "energy_by_component_j")
+
+    @property
+    def energy_by_instruction_j(self) -> dict[str, float]:
+        """Energy of all GPUs by kind of instruction."""
+        return _total(self.ranks, "energy_by_instruction_j")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, as ``--json`` prints it."""
+        w = self.plan.workload
+        return {
+            "model": w.model_name,
+            "gpu": self.plan.cluster.gpu,
+            "gpus": self.gpus,
+            "time_s": self.time_s,
+            "time_s_p05": self.time_s_p05,
+            "time_s_p95": self.time_s_p95,
+            "energy_j": self.energy_j,
+            "energy_j_p05": self.energy_j_p05,
+            "energy_j_p95": self.energy_j_p95,
+            "power_w": self.power_w,
+            "clock_mhz": self.clock_mhz,
+            "tokens": self.tokens,
+            "tokens_per_s": self.tokens_per_s,
+            "energy_per_token_j": self.energy_per_token_j,
+            "energy_by_component_j": self.energy_by_component_j,
+            "energy_by_instruction_j": self.energy_by_instruction_j,
+            "stages": [_stage(rank) for rank in self.ranks],
+            "assumptions": list(self.assumptions),
+        }
+
+    def to_frame(self) -> pd.DataFrame:
+        """One line for each pipeline stage; needs pandas."""
+        import pandas as pd
+
+        lines = []
+        for rank in self.ranks:
+            line = _stage(rank)
+            line.pop("energy_by_instruction_j")
+            parts = line.pop("energy_by_component_j")
+            lines.append(line | {f"{name}_j": value for name, value in parts.items()})
+        return pd.DataFrame(lines)
+
+
+def _stage(rank: RankForecast) -> dict[str, Any]:
+    return {name: getattr(rank, name) for name in RankForecast.__dataclass_fields__}
+
+
+def _total(ranks: tuple[RankForecast, ...], field: str) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for rank in ranks:
+        for name, value in getattr(rank, field).items():
+            total[name] = total.get(name, 0.0) + value * rank.gpus
+    return total

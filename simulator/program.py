@@ -1,0 +1,212 @@
+"""From a plan to what every pipeline rank runs: the launches of each kind of instruction.
+
+Ranks of one tensor-parallel group, and replicas, all do the same; one of each pipeline stage is simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from joulecast.model import data_parallel
+from joulecast.model import transformer as t
+from joulecast.model.launches import Implementation, Launch
+from joulecast.model.operators import Collective
+from joulecast.simulator.plan import Plan
+from joulecast.simulator.schedules import (
+    BACKWARD,
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    FORWARD,
+    OPTIMIZER,
+    Instruction,
+    Schedule,
+    build_schedule,
+)
+
+#: NIC rate that every GPU of a node gets across nodes [B/s]: one 400 Gbit/s port a GPU.
+NETWORK_BYTES_PER_S = 50e9
+
+
+@dataclass(frozen=True)
+class RankProgram:
+    """What one pipeline rank runs in an iteration.
+
+    Attributes
+    ----------
+    types
+        Launches of each type of instruction.
+    names
+        A name for each type, for ledgers and traces.
+    order
+        Type of every instruction, in execution order.
+    """
+
+    types: tuple[tuple[Launch, ...], ...]
+    names: tuple[str, ...]
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PlanProgram:
+    """A plan's schedule, what its ranks run, and the transfers between them."""
+
+    plan: Plan
+    schedule: Schedule
+    ranks: tuple[RankProgram, ...]
+    transfer: Collective | None
+
+
+def implementation_of(plan: Plan) -> Implementation:
+    """The plan's framework as the model room knows it."""
+    i = plan.implementation
+    return Implementation(
+        framework=i.framework,
+        attention_backend=i.attention_backend,
+        rotary=i.rotary,
+        tie_embeddings=i.tie_embeddings,
+        tensor_parallel=plan.tp,
+        sequence_parallel=plan.sequence_parallel,
+        shard_head=i.shard_head,
+        recompute=plan.schedule.recompute,
+        dtype=plan.workload.precision,
+        ctas=plan.overlap.comm_ctas,
+    )
+
+
+@lru_cache(maxsize=128)
+def plan_program(plan: Plan) -> PlanProgram:
+    """Schedule and launches of a plan."""
+    schedule = build_schedule(
+        plan.schedule.name, plan.pp, plan.microbatches, virtual_stages_per_rank=plan.vp, tail=(OPTIMIZER,)
+    )
+    implementation = implementation_of(plan)
+    ranks = tuple(_rank_program(plan, implementation, schedule.ranks[r], r) for r in range(plan.pp))
+    transfer = None
+    if plan.pp * plan.vp > 1:
+        w = plan.workload
+        transfer = t.stage_transfer(w.model, implementation, w.micro_batch_size, w.sequence_length)
+        transfer = _spanning(transfer, _nodes(plan, "pipeline"))
+    return PlanProgram(plan, schedule, ranks, transfer)
+
+
+def _rank_program(plan: Plan, impl: Implementation, order: Sequence[Instruction], rank: int) -> RankProgram:
+    last = max((i.microbatch for i in order), default=0)
+    keys: dict[tuple[str, int, bool], int] = {}
+    types: list[tuple[Launch, ...]] = []
+    names: list[str] = []
+    row: list[int] = []
+    overlapped = plan.dp > 1 and plan.overlap.grad_reduce == "overlapped"
+    for instruction in order:
+        special = overlapped and instruction.microbatch == last and instruction.kind in (BACKWARD, BACKWARD_WEIGHT)
+        key = (instruction.kind, instruction.chunk, special)
+        if key not in keys:
+            keys[key] = len(types)
+            types.append(_launches(plan, impl, instruction, rank, special))
+            names.append(_name(plan, instruction, special))
+        row.append(keys[key])
+    return RankProgram(tuple(types), tuple(names), tuple(row))
+
+
+def _name(plan: Plan, instruction: Instruction, special: bool) -> str:
+    name = instruction.kind
+    if plan.vp > 1 and instruction.kind != OPTIMIZER:
+        name += f" chunk {instruction.chunk}"
+    return name + " with gradient reduction" if special else name
+
+
+def _launches(
+    plan: Plan, impl: Implementation, instruction: Instruction, rank: int, reduces: bool
+) -> tuple[Launch, ...]:
+    if instruction.kind == OPTIMIZER:
+        return _tail(plan, impl, rank)
+    stage = plan.stages_of_rank(rank)[instruction.chunk]
+    if instruction.kind == FORWARD:
+        return _forward(plan, impl, stage)
+    whole = _backward(plan, impl, stage)
+    if instruction.kind != BACKWARD:
+        parts = t.split_backward(whole)
+        whole = parts[0] if instruction.kind == BACKWARD_INPUT else parts[1]
+    if reduces:
+        sizes = data_parallel.gradient_sizes(plan.workload.model, impl)
+        whole = data_parallel.overlapped_gradient_reduction(whole, sizes, impl, plan.dp)
+        whole = tuple(_placed(launch, _nodes(plan, "data")) if _is_bucket(launch) else launch for launch in whole)
+    return whole
+
+
+def _is_bucket(launch: Launch) -> bool:
+    return launch.stream == "communication" and launch.operator.name.startswith("bucket")
+
+
+def _forward(plan: Plan, impl: Implementation, stage: int) -> tuple[Launch, ...]:
+    w, layers = plan.workload, plan.parallelism.stage_layers
+    size = (w.model, impl, w.micro_batch_size, w.sequence_length)
+    out: tuple[Launch, ...] = t.embedding_forward(*size) if stage == 0 else ()
+    out += t.layer_forward(*size) * layers[stage]
+    if stage == len(layers) - 1:
+        out += t.head_forward(*size)
+    return out
+
+
+def _backward(plan: Plan, impl: Implementation, stage: int) -> tuple[Launch, ...]:
+    w, layers = plan.workload, plan.parallelism.stage_layers
+    size = (w.model, impl, w.micro_batch_size, w.sequence_length)
+    one_stage = len(layers) == 1
+    out: tuple[Launch, ...] = t.head_backward(*size, embedding_here=one_stage) if stage == len(layers) - 1 else ()
+    out += t.layer_backward(*size) * layers[stage]
+    if stage == 0:
+        out += t.embedding_backward(*size, head_here=one_stage)
+    return out
+
+
+def stage_parameters(plan: Plan, rank: int) -> tuple[t.ParameterTensor, ...]:
+    """Parameter tensors on one GPU of a pipeline rank."""
+    layers = plan.parallelism.stage_layers
+    impl = implementation_of(plan)
+    out: tuple[t.ParameterTensor, ...] = ()
+    for stage in plan.stages_of_rank(rank):
+        out += t.parameters_of_stage(
+            plan.workload.model, impl, layers[stage], first=stage == 0, last=stage == len(layers) - 1
+        )
+    return out
+
+
+def _tail(plan: Plan, impl: Implementation, rank: int) -> tuple[Launch, ...]:
+    """What follows the last backward: gradient reduction, the pipeline's epilogue, the optimizer."""
+    w = plan.workload
+    parameters = stage_parameters(plan, rank)
+    out: tuple[Launch, ...] = ()
+    if plan.pp > 1:
+        out += t.step_epilogue(
+            w.model,
+            impl,
+            w.micro_batch_size,
+            w.sequence_length,
+            parameters=parameters,
+            micro_batches=plan.microbatches,
+            last=len(plan.parallelism.stage_layers) - 1 in plan.stages_of_rank(rank),
+        )
+    if plan.dp > 1 and plan.overlap.grad_reduce != "overlapped":
+        reduction = data_parallel.gradient_reduction(parameters, impl, plan.dp)
+        out += tuple(_placed(launch, _nodes(plan, "data")) for launch in reduction)
+    tokens = w.micro_batch_size * w.sequence_length * plan.microbatches
+    return out + t.optimizer_step(parameters, impl, tokens_per_step=tokens * plan.dp, data_parallel=plan.dp)
+
+
+def _nodes(plan: Plan, group: str) -> int:
+    """Nodes that a group of ranks spans; tensor-parallel ranks are neighbours, then replicas, then stages."""
+    reach = plan.tp * plan.dp if group == "data" else plan.cluster.gpus
+    return max(1, -(-reach // plan.cluster.gpus_per_node))
+
+
+def _placed(launch: Launch, nodes: int) -> Launch:
+    """A communication across as many nodes as its group spans."""
+    operator = launch.operator
+    if nodes == 1 or not isinstance(operator, Collective):
+        return launch
+    return replace(launch, operator=_spanning(operator, nodes))
+
+
+def _spanning(operator: Collective, nodes: int) -> Collective:
+    return replace(operator, nodes=min(nodes, operator.gpus), network_bytes_per_s=NETWORK_BYTES_PER_S)

@@ -1,0 +1,119 @@
+"""Time and energy of every type of instruction at every clock, from its launches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.costs import Costs
+from joulecast.model.gpu_model import GpuModel
+from joulecast.model.launches import Launch
+from joulecast.model.lowering import lower
+from joulecast.model.operators import Operator
+from joulecast.model.power import COMPONENTS, KernelTimes, at_clock, idle_power_w
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Kernels:
+    """Distinct kernels of a program and their behaviour on a grid of ``c`` clocks."""
+
+    operators: tuple[Operator, ...]
+    costs: Costs
+    clocks_mhz: Array
+    times: KernelTimes
+
+
+@dataclass(frozen=True, eq=False)
+class InstructionTable:
+    """Types of instructions of one rank on a grid of clocks.
+
+    Attributes
+    ----------
+    duration_s, energy_j
+        Shape ``(types, clocks)`` [s], [J].
+    components_j
+        Energy by component, shape ``(types, clocks, components)``, in the order of :data:`COMPONENTS` [J].
+    communication_s
+        Time on the communication stream, and of it the part that nothing hides, shape ``(types, clocks, 2)`` [s].
+    counts
+        How often each distinct kernel runs in each type, shape ``(types, kernels)``.
+    """
+
+    duration_s: Array
+    energy_j: Array
+    components_j: Array
+    communication_s: Array
+    counts: Array
+
+
+def kernels_of(programs: Sequence[Sequence[Sequence[Launch]]], clocks_mhz: Array, gpu: GpuModel) -> Kernels:
+    """Every distinct operator of all ranks' types, lowered and evaluated at every clock in one call."""
+    distinct: dict[Operator, int] = {}
+    for rank in programs:
+        for launches in rank:
+            for launch in launches:
+                distinct.setdefault(launch.operator, len(distinct))
+    operators = tuple(distinct)
+    costs = lower(operators, gpu)
+    return Kernels(operators, costs, clocks_mhz, at_clock(costs, clocks_mhz[:, None], gpu))
+
+
+def instruction_table(types: Sequence[Sequence[Launch]], kernels: Kernels, gpu: GpuModel) -> InstructionTable:
+    """Durations and energies of one rank's types of instructions.
+
+    Compute and synchronous communication follow each other. Where communication runs beside compute both slow down: the
+    collective by ``contention.communication_slowdown``, compute by the SMs that the collective holds.
+    """
+    index = {operator: i for i, operator in enumerate(kernels.operators)}
+    counts = np.zeros((len(types), len(index)))
+    for row, launches in enumerate(types):
+        for launch in launches:
+            counts[row, index[launch.operator]] += launch.repeat
+    times = kernels.times
+    serial = counts @ times.time_s.T
+    spoken = counts @ np.where(_is_communication(kernels), times.time_s, 0.0).T
+    duration, exposed = serial.copy(), spoken.copy()
+    for row, launches in enumerate(types):
+        if any(launch.stream == "communication" and not launch.waits for launch in launches):
+            duration[row], exposed[row] = _overlapped(launches, index, kernels, gpu)
+    parts = np.stack([counts @ np.broadcast_to(times.components_j[c], times.time_s.shape).T for c in COMPONENTS], -1)
+    base = np.broadcast_to(idle_power_w(kernels.clocks_mhz, gpu), serial.shape)
+    parts[..., 0] += (duration - serial) * base
+    return InstructionTable(duration, parts.sum(-1), parts, np.stack([spoken, exposed], -1), counts)
+
+
+def _is_communication(kernels: Kernels) -> NDArray[np.bool_]:
+    return kernels.costs.link_s > 0.0
+
+
+def _overlapped(
+    launches: Sequence[Launch], index: dict[Operator, int], kernels: Kernels, gpu: GpuModel
+) -> tuple[Array, Array]:
+    """Duration and exposed communication of launches with asynchronous collectives, at every clock."""
+    slow = gpu["contention.communication_slowdown"]
+    share = 1.0 - gpu["collective.default_ctas"] / gpu.sm_count
+    drag = 1.0 / share ** gpu["contention.compute_slowdown"] - 1.0
+    compute = np.zeros(len(kernels.clocks_mhz))
+    speech = compute.copy()
+    busy = compute.copy()
+    ends: list[Array] = []
+    for launch in launches:
+        time = kernels.times.time_s[:, index[launch.operator]] * launch.repeat
+        if launch.stream == "communication":
+            start = np.maximum(compute, speech)
+            speech = start + time * (1.0 if launch.waits else slow)
+            ends.append(speech)
+            compute = speech if launch.waits else compute
+            continue
+        if launch.waits and len(ends) > launch.outstanding:
+            compute = np.maximum(compute, ends[len(ends) - 1 - launch.outstanding])
+        beside = np.clip(speech - compute, 0.0, time)
+        compute = compute + time + drag * beside
+        busy = busy + time + drag * beside
+    total = np.maximum(compute, speech)
+    return total, total - busy

@@ -1,0 +1,68 @@
+"""90 % intervals of a forecast: uncertain parameters, and what the model's form gets wrong.
+
+The discrepancy of a kernel is the same every time it runs, and independent between kernels of different shape; so an
+iteration's relative variance is the sum over distinct kernels of (share·σ_family)², plus what is common to all: the
+spread between cards of one kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.costs import FAMILIES
+from joulecast.model.description import GpuDescription
+
+if TYPE_CHECKING:
+    from joulecast.simulator.fluid import FluidResult
+    from joulecast.simulator.forecast import Prepared
+
+Array = NDArray[np.float64]
+
+#: Standard deviations from the median to either end of a 90 % interval.
+NINETY_PERCENT = 1.645
+#: Relative discrepancy of a family without cross-validated rows.
+UNKNOWN_DISCREPANCY = 0.15
+#: What the composition adds to its kernels: gaps, launch order, boundaries between phases.
+COMPOSITION = 0.012
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Factors on the forecast at 5 % and 95 %."""
+
+    time: tuple[float, float]
+    energy: tuple[float, float]
+
+
+def family_spread(description: GpuDescription, quantity: str) -> Array:
+    """Relative standard deviation of each operator family, in the order of ``FAMILIES``."""
+    known = {**description.kernel.discrepancy, **description.collective.discrepancy}
+    return np.array([known.get(f, {}).get(quantity, UNKNOWN_DISCREPANCY) for f in FAMILIES])
+
+
+def interval(prepared: Prepared, description: GpuDescription, result: FluidResult, first: int) -> Interval:
+    """Interval of a simulated plan."""
+    times, energies = _shares(prepared, result, first)
+    family = prepared.kernels.costs.family
+    common = prepared.gpu["governor.card_spread"]
+    found = []
+    for shares, quantity in ((times, "time"), (energies, "energy")):
+        own = float(np.sum((shares * family_spread(description, quantity)[family]) ** 2))
+        found.append(float(np.sqrt(own + common**2 + COMPOSITION**2)) * NINETY_PERCENT)
+    return Interval(*((float(np.exp(-s)), float(np.exp(s))) for s in found))
+
+
+def _shares(prepared: Prepared, result: FluidResult, first: int) -> tuple[Array, Array]:
+    """Share of each distinct kernel in the busiest rank's time and in all ranks' energy, shape ``(kernels,)``."""
+    times = prepared.kernels.times
+    time = np.zeros(len(prepared.kernels.operators))
+    energy = time.copy()
+    for table, executed in zip(prepared.tables, result.executed, strict=True):
+        runs = np.einsum("tc,tk->kc", executed[first:].sum(0), table.counts)
+        time = time + (runs * times.time_s.T).sum(1)
+        energy = energy + (runs * times.energy_j.T).sum(1)
+    return time / time.sum(), energy / energy.sum()
