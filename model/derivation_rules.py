@@ -42,13 +42,15 @@ DISTANCES = {
     "other": Distance("other vendor", 1.5, 0.15),
 }
 
-#: Energy of one matrix-unit operation at the highest clock, relative to Hopper: sustained matrix products at the power
-#: limit, board power less idle and memory.
+#: Energy of one matrix-unit operation at the highest clock, relative to Hopper. GA100 and GA102: power by clock of a
+#: GPT-3 stage on A100 and of a BLOOM stage on A40 (Perseus artifact). The others: what large products sustain at the
+#: power limit. GeForce cards accumulate in FP32 at half the rate of the same units: all else weighs double.
 TENSOR_ENERGY: dict[float | str | bool, float] = {
     "Volta": 3.2,
     "Ampere GA100": 1.65,
     "Ampere GA102": 2.5,
     "Ada": 1.4,
+    "Ada GeForce": 2.0,
     "Hopper": 1.0,
     "Blackwell": 0.62,
     "Blackwell Ultra": 0.62,
@@ -85,14 +87,16 @@ LINK_ENERGY: dict[float | str | bool, float] = {
 }
 
 #: Share of the peak rate that the vendor's own library reaches at its real clock, relative to cuBLAS on Hopper.
+#: Blackwell: products measured by SimuMax, 0.46-0.65 of the peak.
 LIBRARY: dict[float | str | bool, float] = {
     "Volta": 0.92,
     "Ampere GA100": 1.0,
     "Ampere GA102": 1.0,
     "Ada": 1.0,
+    "Ada GeForce": 1.0,
     "Hopper": 1.0,
-    "Blackwell": 0.82,
-    "Blackwell Ultra": 0.82,
+    "Blackwell": 0.75,
+    "Blackwell Ultra": 0.75,
     "CDNA2": 0.8,
     "CDNA3": 0.8,
     "CDNA4": 0.8,
@@ -119,6 +123,7 @@ TENSOR_LIMIT: dict[float | str | bool, float] = {
     "Ampere GA100": 2.0,
     "Ampere GA102": 2.0,
     "Ada": 2.0,
+    "Ada GeForce": 2.0,
     "Hopper": 1.0,
     "Blackwell": 1.0,
     "Blackwell Ultra": 1.0,

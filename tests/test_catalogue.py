@@ -18,8 +18,10 @@ from joulecast.model.catalogue import (
     node_names,
     read_gpu,
 )
-from joulecast.model.derivation_rules import TECHNOLOGY
+from joulecast.model.derivation import rule_for
+from joulecast.model.derivation_rules import RULES, TECHNOLOGY
 from joulecast.model.description import Facts, Parameter
+from joulecast.model.description_file import covariance_problem
 from joulecast.model.device_facts import FACTS
 
 GPUS = [
@@ -121,6 +123,30 @@ def test_limits_are_ordered_and_technology_is_known(name: str) -> None:
     assert number["min_power_limit_w"] < number["power_limit_w"] <= number["max_power_limit_w"]
     for fact, figures in TECHNOLOGY.values():
         assert device[fact].value in figures
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_every_gpu_has_all_tables(name: str) -> None:
+    relative, gpu = load_gpu("h200-sxm-rows"), load_gpu(name)
+    assert gpu.derivation
+    for table, group in gpu.tables.items():
+        # A stated parameter that the physics does not know would be read by nobody.
+        assert set(group) == set(relative.tables[table]), table
+        assert covariance_problem(group.covariance) is None, table
+        assert all(parameter.source for parameter in group.parameters.values()), table
+    assert [(row.name, row.value) for row in gpu.rows()][: len(gpu.device)] == [
+        (key, parameter.value) for key, parameter in gpu.device.items()
+    ]
+
+
+def test_every_fitted_parameter_has_a_rule() -> None:
+    for table, group in load_gpu("h200-sxm-rows").tables.items():
+        assert [name for name in group if rule_for(table, name) is RULES[-1]] == []
+
+
+def test_the_calibrated_facts_are_the_data_sheets() -> None:
+    sheet = {name: parameter.value for name, parameter in read_gpu("h200-sxm").device.items()}
+    assert {name: p.value for name, p in load_gpu("h200-sxm-rows").device.items()} == sheet
 
 
 def test_unknown_names_list_the_nearest() -> None:
