@@ -77,6 +77,13 @@ def test_written_and_read_again_is_identical(tmp_path: Path) -> None:
     assert second.rows() == first.rows()
 
 
+def test_a_derived_description_stands_alone_once_written(tmp_path: Path) -> None:
+    derived = load_gpu("a40")
+    path = tmp_path / "mine.toml"
+    path.write_text(dump_description(derived.to_dict()), encoding="utf-8")
+    assert load_gpu(path).to_dict() == derived.to_dict()
+
+
 def test_pickles(tmp_path: Path) -> None:
     path = tmp_path / "test.toml"
     path.write_text(full(COVARIANCE), encoding="utf-8")
@@ -99,7 +106,7 @@ def test_not_finite_is_refused() -> None:
 def test_words_read_back(text: str) -> None:
     import tomllib
 
-    written = dump_description({"a": {"x": {"value": text}}, text or "-": 1})
+    written = dump_description({"a": {"x": {"value": text}}, f"-{text}": 1})
     assert tomllib.loads(written)["a"]["x"]["value"] == text
 
 
