@@ -141,6 +141,6 @@ def _predict_iteration(gpu: GpuDescription, row: Row) -> Answer:
 
 def fit(rows: Sequence[Row], base: GpuDescription) -> GpuDescription:
     """Fit a description; all fitting lives in :mod:`joulecast.calibrate`."""
-    from joulecast.calibrate.fit import fit_description
+    from joulecast.calibrate.describe import fit_description
 
-    return fit_description(rows, base)
+    return fit_description(rows, base, cross_validate=False)
