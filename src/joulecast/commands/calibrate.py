@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +23,9 @@ def calibrate(
     ] = None,
     more_rows: Annotated[list[Path] | None, typer.Argument(hidden=True)] = None,
     out: Annotated[Path | None, typer.Option(metavar="GPU.toml", help="Write the description here.")] = None,
+    gpu: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="Whose data-sheet facts the description takes over.")
+    ] = "h200-sxm",
     device: Annotated[int | None, typer.Option(hidden=True)] = None,
     passive: Annotated[bool, typer.Option("--passive", hidden=True)] = False,
     active: Annotated[bool, typer.Option("--active", hidden=True)] = False,
@@ -37,15 +41,23 @@ def calibrate(
         raise InputError(
             "calibrate needs measured rows and a file to write", remedy="Give --rows FILE and --out GPU.toml."
         )
-    from joulecast.calibrate import fit_rows
+    from joulecast.calibrate.describe import fit_description
+    from joulecast.calibrate.rows import read_rows
+    from joulecast.model.catalogue import load_gpu
+    from joulecast.model.description_writer import dump_description
 
-    output.progress(f"fitting {', '.join(str(f) for f in files)}")
-    result: Any = fit_rows(files)
-    output.write_file(out, result.to_toml())
+    base = load_gpu(gpu)
+    measured = read_rows(files)
+    output.progress(f"fitting {len(measured)} rows of {', '.join(str(file) for file in files)}")
+    provenance = f"fitted from {', '.join(file.name for file in files)}"
+    fitted = fit_description(measured, base, name=out.stem, provenance=provenance)
+    output.write_file(out, dump_description(fitted.to_dict()))
+    output.progress(f"wrote {out}")
     if json:
-        output.print_json({"out": str(out), **result.to_dict()})
+        output.print_json(fitted.to_dict())
     else:
-        output.progress(f"wrote {out}")
+        rows_of = [asdict(row) for row in fitted.rows() if row.table != "device"]
+        output.print_table([{k: row[k] for k in ("table", "name", "value", "sd", "unit", "status")} for row in rows_of])
 
 
 def _refuse_reserved(**options: Any) -> None:

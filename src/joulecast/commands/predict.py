@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from joulecast import output
+
+if TYPE_CHECKING:
+    from joulecast.simulator.iteration import Iteration
 
 
 def register(app: typer.Typer) -> None:
@@ -33,10 +36,67 @@ def predict(
     from joulecast.simulator.forecast import forecast
 
     iteration = forecast(loaded)
-    result = iteration.to_dict()
     if trace is not None:
-        from joulecast.simulator.trace import write_trace
+        from joulecast.simulator.iteration_trace import write_iteration_trace
 
-        write_trace(iteration, trace)
+        write_iteration_trace(trace, loaded)
+        output.progress(f"wrote {trace}")
     if json:
-        output.print_json(result)
+        output.print_json(iteration.to_dict())
+    elif csv:
+        output.print_csv(stage_rows(iteration))
+    else:
+        print_iteration(iteration)
+
+
+def stage_rows(iteration: Iteration) -> list[dict[str, Any]]:
+    """One flat line for each pipeline stage, as of one of its GPUs."""
+    rows = []
+    for stage in iteration.to_dict()["stages"]:
+        parts = stage["energy_by_component_j"]
+        plain = {key: value for key, value in stage.items() if not isinstance(value, dict)}
+        rows.append(plain | {f"{name}_j": value for name, value in parts.items()})
+    return rows
+
+
+def print_iteration(iteration: Iteration) -> None:
+    """Print a forecast for people."""
+    number, whole = output.number, iteration.to_dict()
+    print(f"{whole['model']} on {whole['gpus']} x {whole['gpu']}, {whole['tokens']} tokens an iteration\n")
+    output.print_pairs(
+        [
+            ("time", _with_interval(whole, "time_s", "s")),
+            ("energy, all GPUs", _with_interval(whole, "energy_j", "J")),
+            ("power, all GPUs", f"{number(whole['power_w'])} W, {number(whole['power_w'] / whole['gpus'])} W each"),
+            ("SM clock, mean", f"{number(whole['clock_mhz'])} MHz"),
+            ("throughput", f"{number(whole['tokens_per_s'], 5)} tokens/s"),
+            ("energy per token", f"{number(whole['energy_per_token_j'])} J"),
+        ]
+    )
+    print("\nOne GPU of each pipeline stage")
+    output.print_table([_stage_line(stage) for stage in whole["stages"]])
+    for split in ("component", "instruction"):
+        print(f"\nEnergy of all GPUs by {split}")
+        energies = whole[f"energy_by_{split}_j"]
+        shares = {name: round(100.0 * value / whole["energy_j"], 1) for name, value in energies.items()}
+        output.print_table([{split: n, "energy [J]": v, "share [%]": shares[n]} for n, v in energies.items()])
+    print("\nAssumed: " + "; ".join(whole["assumptions"]) + ".")
+
+
+def _with_interval(whole: dict[str, Any], key: str, unit: str) -> str:
+    low, high = output.number(whole[f"{key}_p05"]), output.number(whole[f"{key}_p95"])
+    return f"{output.number(whole[key])} {unit} (5-95 %: {low} to {high})"
+
+
+def _stage_line(stage: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "stage": stage["stage"],
+        "GPUs": stage["gpus"],
+        "power [W]": stage["power_w"],
+        "clock [MHz]": stage["clock_mhz"],
+        "energy [J]": stage["energy_j"],
+        "compute [s]": stage["compute_s"],
+        "communication [s]": stage["exposed_communication_s"],
+        "waiting [s]": stage["waiting_s"],
+        "memory [GB]": stage["memory_bytes"] / 1e9,
+    }

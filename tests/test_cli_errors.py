@@ -1,0 +1,111 @@
+"""What bad input gets: one readable line on standard error, exit status 2, no traceback, nothing written."""
+
+import pytest
+
+from joulecast.cli import main
+
+PLAN = """
+[workload]
+model = "llama-3.1-8b"
+sequence_length = 4096
+micro_batch_size = 1
+global_batch_size = 8
+[cluster]
+gpu = "h200-sxm"
+gpus = 4
+[parallelism]
+tensor_model_parallel_size = 2
+pipeline_model_parallel_size = 2
+"""
+
+
+def refused(capsys, *arguments):
+    """The one line that a refused command prints."""
+    with pytest.raises(SystemExit) as stop:
+        main([str(a) for a in arguments])
+    out, err = capsys.readouterr()
+    assert stop.value.code == 2
+    assert out == ""
+    assert "Traceback" not in err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    return err
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "named"),
+    [
+        ("tensor_model_parallel_sise = 2", "tensor_model_parallel_size = 2", "tensor_model_parallel_size"),
+        ('gpu = "h20-sxm"', 'gpu = "h200-sxm"', "h200-sxm"),
+        ('model = "lama-3.1-8b"', 'model = "llama-3.1-8b"', "llama-3.1-8b"),
+        ("gpus = 5", "gpus = 4", "gpus"),
+        ('sequence_length = "long"', "sequence_length = 4096", "sequence_length"),
+        ("[cluster", "[cluster]", "plan.toml"),
+    ],
+)
+def test_wrong_plan(capsys, tmp_path, wrong, right, named):
+    plan = tmp_path / "plan.toml"
+    plan.write_text(PLAN.replace(right, wrong, 1), encoding="utf-8")
+    line = refused(capsys, "predict", plan, "--trace", tmp_path / "trace.json")
+    assert named in line
+    assert "plan.toml" in line
+    assert list(tmp_path.iterdir()) == [plan]
+
+
+def test_missing_plan(capsys, tmp_path):
+    assert "nothing.toml" in refused(capsys, "predict", tmp_path / "nothing.toml")
+
+
+def test_unknown_override(capsys, tmp_path):
+    plan = tmp_path / "plan.toml"
+    plan.write_text(PLAN, encoding="utf-8")
+    assert "cluster.gpuss" in refused(capsys, "predict", plan, "--set", "cluster.gpuss=4")
+
+
+def test_unknown_gpu(capsys):
+    assert "h200-sxm" in refused(capsys, "gpus", "show", "h200-smx")
+
+
+def test_unknown_model(capsys):
+    assert "mistral-7b" in refused(capsys, "models", "show", "mistal-7b")
+
+
+def test_broken_data_line(capsys, tmp_path):
+    rows = tmp_path / "kernels.jsonl"
+    rows.write_text('{"name": "a", "op": "idle"}\n{"name": \n', encoding="utf-8")
+    line = refused(capsys, "validate", "kernels", "--data", rows)
+    assert "kernels.jsonl:2" in line
+    assert list(tmp_path.iterdir()) == [rows]
+
+
+def test_unknown_suite(capsys, tmp_path):
+    assert "kernels" in refused(capsys, "validate", "kernls", "--data", tmp_path)
+
+
+def test_broken_line_when_fitting(capsys, tmp_path):
+    rows = tmp_path / "kernels.jsonl"
+    rows.write_text("{\n", encoding="utf-8")
+    line = refused_after_progress(capsys, "calibrate", "--rows", rows, "--out", tmp_path / "gpu.toml")
+    assert "kernels.jsonl:1" in line
+    assert list(tmp_path.iterdir()) == [rows]
+
+
+def refused_after_progress(capsys, *arguments):
+    """The last line of a command that says what it does before it is refused."""
+    with pytest.raises(SystemExit) as stop:
+        main([str(a) for a in arguments])
+    out, err = capsys.readouterr()
+    assert (stop.value.code, out) == (2, "")
+    assert "Traceback" not in err
+    return err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("option", [("--device", "0"), ("--passive",), ("--record", "x")])
+def test_reserved_calibration(capsys, tmp_path, option):
+    line = refused(capsys, "calibrate", *option, "--out", tmp_path / "gpu.toml")
+    assert option[0] in line
+    assert not list(tmp_path.iterdir())
+
+
+def test_calibration_without_rows(capsys, tmp_path):
+    assert "--rows" in refused(capsys, "calibrate", "--out", tmp_path / "gpu.toml")
