@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from joulecast.kernels import Gpu
-    from joulecast.simulator.forecast import Iteration
+    from joulecast.simulator.iteration import Iteration
     from joulecast.simulator.plan import Plan
 
 
