@@ -177,4 +177,3 @@ def _spread(pairs: Array) -> dict[str, float]:
         wide = float(np.quantile(values, 0.9)) / NINETY_PERCENT if len(values) else 0.05
         found[quantity] = float(f"{max(wide, LEAST_DISCREPANCY):.3g}")
     return found
-

@@ -25,7 +25,7 @@ TIME_NOISE, POWER_NOISE = 0.03, 0.03
 
 def collective_rows(rows: Sequence[Row]) -> list[tuple[Row, Operator]]:
     """Rows of collectives with a measured time."""
-    found = []
+    found: list[tuple[Row, Operator]] = []
     for row in rows:
         work = operator_of(row.configuration)
         if len(work.operators) == 1 and isinstance(work.operators[0], Collective) and row.measured.time_s is not None:

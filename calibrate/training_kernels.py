@@ -25,12 +25,14 @@ def training_kernels(row: Configuration) -> tuple[Streaming, ...]:
 
 
 def _one(pattern: str, read: float, written: float, rows: int, columns: int) -> Streaming:
-    return Streaming(pattern, read, written, elements=max(read, written) / 2.0, rows=rows, columns=columns, name=pattern)
+    return Streaming(
+        pattern, read, written, elements=max(read, written) / 2.0, rows=rows, columns=columns, name=pattern
+    )
 
 
 def _norm_backward_both(rows: int, columns: int, row: Configuration) -> tuple[Streaming, ...]:
     n = 2.0 * rows * columns
-    return _norm_backward(rows, columns, row) + (_one("gamma_backward", 2 * n, 2.0 * columns, rows, columns),)
+    return (*_norm_backward(rows, columns, row), _one("gamma_backward", 2 * n, 2.0 * columns, rows, columns))
 
 
 def _norm_backward(rows: int, columns: int, row: Configuration) -> tuple[Streaming, ...]:

@@ -1,7 +1,8 @@
 """Collectives over the links of one node, and in stages across nodes.
 
-A ring moves ``S·(steps + δ)/n`` bytes through every GPU: all-reduce has 2(n−1) steps, all-gather and reduce-scatter n−1.
-δ is the local copy at the ring's ends. Thread blocks copy at a rate that follows the SM clock, in series with the link:
+A ring moves ``S·(steps + δ)/n`` bytes through every GPU: all-reduce has 2(n−1) steps, all-gather and reduce-scatter
+n−1. δ is the local copy at the ring's ends. Thread blocks copy at a rate that follows the SM clock, in series with the
+link:
 
     t = α + ((S·(steps + δ_cta)/(n·CTAs·b·f))^p + (S·(steps + δ_link)/(n·B))^p)^(1/p),      α = α0 + α1·(n − 1)
 
@@ -22,7 +23,14 @@ from joulecast.model.gpu_model import GpuModel
 Array = NDArray[np.float64]
 
 #: Steps of each kind as a multiple of (n − 1), and share of the bytes that one GPU moves both ways.
-STEPS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0, "broadcast": 1.0, "send_recv": 1.0}
+STEPS = {
+    "all_reduce": 2.0,
+    "all_gather": 1.0,
+    "reduce_scatter": 1.0,
+    "all_to_all": 1.0,
+    "broadcast": 1.0,
+    "send_recv": 1.0,
+}
 
 
 @dataclass(frozen=True)

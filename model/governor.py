@@ -1,7 +1,7 @@
 """The clock that a board settles at: its power limit, and its limit on tensor throughput.
 
-The slow loop holds the average power of about one second at ``settled_share`` of the limit. A second limiter holds tensor
-kernels below the maximum clock even far from the power limit, by how much of the tensor units' rate they use.
+The slow loop holds the average power of about one second at ``settled_share`` of the limit. A second limiter holds
+tensor kernels below the maximum clock even far from the power limit, by how much of the tensor units' rate they use.
 """
 
 from __future__ import annotations
@@ -54,4 +54,4 @@ def settle_clock_mhz(clocks_mhz: Array, power_w: Array, limit_w: ArrayLike, ceil
     p1, p0 = power[upper, columns], power[upper - 1, columns]
     f1, f0 = clocks_mhz[upper], clocks_mhz[upper - 1]
     inside = f0 + (f1 - f0) * np.clip((limit - p0) / np.maximum(p1 - p0, 1e-9), 0.0, 1.0)
-    return np.minimum(np.where(over_all, inside, clocks_mhz[-1]), ceiling_mhz)
+    return np.asarray(np.minimum(np.where(over_all, inside, clocks_mhz[-1]), ceiling_mhz))

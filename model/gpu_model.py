@@ -56,7 +56,7 @@ class GpuModel:
     def clocks_mhz(self) -> NDArray[np.float64]:
         """Every supported SM clock, lowest first [MHz]."""
         step = self.device["clock_step_mhz"]
-        count = int(round((self.max_clock_mhz - self.device["min_clock_mhz"]) / step))
+        count = round((self.max_clock_mhz - self.device["min_clock_mhz"]) / step)
         return self.max_clock_mhz - step * np.arange(count, -1, -1.0)
 
     def flops_per_cycle(self, dtype: str) -> float:

@@ -211,12 +211,17 @@ def linear_forward(name: str, tokens: int, outputs: int, inputs: int, dtype: str
 
 def input_gradient(name: str, tokens: int, outputs: int, inputs: int, dtype: str) -> Launch:
     """Launch of ``dx[tokens, inputs] = dy·W``."""
-    return Launch(Gemm(tokens, inputs, outputs, dtype=dtype, layout="nn", footprint_bytes=math.inf, name=f"{name}.dgrad"))
+    return Launch(
+        Gemm(tokens, inputs, outputs, dtype=dtype, layout="nn", footprint_bytes=math.inf, name=f"{name}.dgrad")
+    )
 
 
 def weight_gradient(name: str, tokens: int, outputs: int, inputs: int, dtype: str, completes: str = "") -> Launch:
     """Launch of ``dW[outputs, inputs] = dyᵀ·x``."""
-    return Launch(Gemm(outputs, inputs, tokens, dtype=dtype, layout="nt", footprint_bytes=math.inf, name=f"{name}.wgrad"), completes=completes)
+    return Launch(
+        Gemm(outputs, inputs, tokens, dtype=dtype, layout="nt", footprint_bytes=math.inf, name=f"{name}.wgrad"),
+        completes=completes,
+    )
 
 
 def collective(

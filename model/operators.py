@@ -62,8 +62,9 @@ class Gemm:
 class Attention:
     """Fused softmax(Q·Kᵀ)·V or its gradient.
 
-    ``backend`` is ``flash-attention-2``, ``flash-attention-3`` or ``cudnn``; ``direction`` is ``forward`` or ``backward``.
-    The backward includes the backend's small helper kernels (dot of dO and O, conversion of dQ, reduction over groups).
+    ``backend`` is ``flash-attention-2``, ``flash-attention-3`` or ``cudnn``; ``direction`` is ``forward`` or
+    ``backward``. The backward includes the backend's small helper kernels (dot of dO and O, conversion of dQ, reduction
+    over groups).
     """
 
     batch: int
@@ -97,8 +98,8 @@ class Streaming:
     elements
         Elements processed (vector work).
     footprint_bytes
-        Data touched between two uses of the same bytes: below the L2 size they stay in L2. ``None`` takes the kernel's own
-        bytes, as when one kernel is run back to back; use ``inf`` inside a long sequence of other kernels.
+        Data touched between two uses of the same bytes: below the L2 size they stay in L2. ``None`` takes the kernel's
+        own bytes, as when one kernel is run back to back; use ``inf`` inside a long sequence of other kernels.
     tile_rows, warps
         Explicit schedule of a row-wise kernel, 0 where the library's own.
     rows, columns

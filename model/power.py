@@ -3,8 +3,9 @@
     P·t = [P_static + λ·(T − T₀) + P_clock·(f/f_max)·u²]·t + a·P_SM·(f/f_max)·u²·(t − t0)
           + (E_tensor + E_vector + E_onchip)·u² + E_HBM + E_link
 
-with u = V/V_max, t0 the latency floor in which the SMs wait, and T = T_inlet + R·P in steady state, so that P follows from one division. The component forms are those
-of CMOS dynamic power (C·V²·f) and measured energy per operation and byte; see the description's tables for each figure.
+with u = V/V_max, t0 the latency floor in which the SMs wait, and T = T_inlet + R·P in steady state, so that P follows
+from one division. The component forms are those of CMOS dynamic power (C·V²·f) and measured energy per operation and
+byte; see the description's tables for each figure.
 """
 
 from __future__ import annotations

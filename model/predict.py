@@ -16,6 +16,7 @@ from joulecast.model.operators import Operator
 from joulecast.model.power import COMPONENTS, at_clock, idle_power_w
 
 Array = NDArray[np.float64]
+Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def predict_work(
     """
     operators = [o for piece in work for o in piece.operators]
     counts = np.array([c for piece in work for c in (piece.counts or (1,) * len(piece.operators))], dtype=np.float64)
-    owner = np.repeat(np.arange(len(work)), [len(piece.operators) for piece in work])
+    owner = np.repeat(np.arange(len(work), dtype=np.int64), [len(piece.operators) for piece in work])
     costs = lower(operators, gpu)
     if clock_mhz is not None:
         return _finish(_sum(costs, counts, owner, work, np.array([[clock_mhz]]), gpu), 0, float(clock_mhz))
@@ -103,7 +104,7 @@ def burst_share_of_window(settle_s: Array | float, window_s: Array | float, gpu:
     return np.asarray(np.clip(left / np.maximum(np.asarray(window_s, dtype=np.float64), 1e-9), 0.0, 1.0))
 
 
-def _sum(costs: Costs, counts: Array, owner: Array, work: Sequence[Work], clocks: Array, gpu: GpuModel) -> _Sums:
+def _sum(costs: Costs, counts: Array, owner: Index, work: Sequence[Work], clocks: Array, gpu: GpuModel) -> _Sums:
     times = at_clock(costs, clocks, gpu)
     members = (owner[:, None] == np.arange(len(work))).astype(np.float64) * counts[:, None]
     time, energy = times.time_s @ members, times.energy_j @ members
@@ -116,7 +117,7 @@ def _sum(costs: Costs, counts: Array, owner: Array, work: Sequence[Work], clocks
     return _Sums(whole, energy + idle, {**parts, "static": parts["static"] + idle})
 
 
-def _tensor_use(costs: Costs, counts: Array, owner: Array, count: int) -> Array:
+def _tensor_use(costs: Costs, counts: Array, owner: Index, count: int) -> Array:
     cycles = np.bincount(owner, costs.core_cycles * counts, count)
     used = np.bincount(owner, costs.core_cycles * costs.tensor_use * counts, count)
     return np.asarray(used / np.maximum(cycles, 1e-9))

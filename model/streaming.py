@@ -2,8 +2,8 @@
 
     t = t0 + ((bytes / (φ·B_HBM))^p + (bytes / (x·SMs·f))^p)^(1/p)
 
-φ is the pattern's share of the memory's peak bandwidth, x the bytes that one SM moves in a clock cycle in this pattern: a
-strided element-wise kernel is bound by its instructions and slows with the clock, a copy is not. Data that stay in L2
+φ is the pattern's share of the memory's peak bandwidth, x the bytes that one SM moves in a clock cycle in this pattern:
+a strided element-wise kernel is bound by its instructions and slows with the clock, a copy is not. Data that stay in L2
 between two uses move at the L2's bandwidth, which also follows the SM clock.
 """
 
@@ -36,8 +36,8 @@ class StreamingWork:
 def residency(footprint_bytes: Array, gpu: GpuModel) -> Array:
     """Share of accesses that L2 serves when ``footprint_bytes`` are touched between two uses of the same data.
 
-    Full up to the effective capacity, none from a tenth beyond: with least-recently-used replacement a cyclic sweep over
-    more than fits finds nothing left.
+    Full up to the effective capacity, none from a tenth beyond: with least-recently-used replacement a cyclic sweep
+    over more than fits finds nothing left.
     """
     capacity = gpu["kernel.l2.capacity_share"] * gpu.device["l2_bytes"]
     return np.clip((1.1 * capacity - footprint_bytes) / (0.1 * capacity), 0.0, 1.0)

@@ -41,7 +41,9 @@ def lower_tiled_gemms(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
     resident = np.array([_resident_tiles(t, first.dtype, gpu) for t in tiles])
     waves = np.ceil(count / gpu.sm_count)
     full = np.ceil(count / (gpu.sm_count * resident)) * resident
-    waves = np.where(x > gpu["kernel.tile_gemm.load_knee"], np.maximum(count / gpu.sm_count, 1.0), np.minimum(waves, full))
+    waves = np.where(
+        x > gpu["kernel.tile_gemm.load_knee"], np.maximum(count / gpu.sm_count, 1.0), np.minimum(waves, full)
+    )
     cycles = waves * (2.0 * bm * bn * k * inverse * short / rate + gpu["kernel.tile_gemm.tile_overhead_cycles"])
     toggle = toggle_factor(first.data, gpu)
     size = DTYPE_BYTES[first.dtype]

@@ -13,7 +13,8 @@ from joulecast.model.gpu_model import GpuModel
 def toggle_factor(data: str, gpu: GpuModel) -> float:
     """Factor on tensor and on-chip energy for input ``data``; reads ``power.toggle.*``.
 
-    ``sparseX`` follows z + (1 − z)·(1 − X^c): zeros interrupt runs of random values and only pay off when they are many.
+    ``sparseX`` follows z + (1 − z)·(1 − X^c): zeros interrupt runs of random values and only pay off when
+    they are many.
     """
     zeros = gpu["power.toggle.zeros"]
     if data == "randn":
@@ -22,7 +23,7 @@ def toggle_factor(data: str, gpu: GpuModel) -> float:
         return gpu[f"power.toggle.{data}"]
     if data.startswith("sparse"):
         share = float(data.removeprefix("sparse"))
-        return zeros + (1.0 - zeros) * (1.0 - share ** gpu["power.toggle.sparse_exponent"])
+        return float(zeros + (1.0 - zeros) * (1.0 - share ** gpu["power.toggle.sparse_exponent"]))
     raise InputError(f"unknown input data {data!r}", key="data", remedy="Use randn, zeros, ones, pow2 or sparseX.")
 
 
