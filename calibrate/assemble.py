@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +22,14 @@ JOINT = ("kernel.gemm.", "kernel.attention.", "power.", "voltage.", "collective.
 def rounded(value: float, digits: int) -> float:
     """``value`` to a number of significant digits."""
     return float(f"{value:.{digits}g}")
+
+
+def settled(value: float, spread: float) -> float:
+    """``value`` to :data:`DIGITS`, without those far below ``spread``, in which two searches end differently."""
+    if spread > 0:
+        step = 10.0 ** (np.floor(np.log10(spread)) - DIGITS)
+        value = float(np.round(value / step)) * step
+    return rounded(value, DIGITS) + 0.0
 
 
 def assemble(
@@ -61,7 +68,17 @@ def assemble(
             discrepancy={f: dict(of) for f, of in discrepancy.get(table, {}).items()},
             name=table,
         )
-    return replace(base, name=name, derivation="", **tables)
+    return GpuDescription(
+        name=name,
+        device=base.device,
+        kernel=tables["kernel"],
+        power=tables["power"],
+        voltage=tables["voltage"],
+        governor=tables["governor"],
+        collective=tables["collective"],
+        contention=tables["contention"],
+        transition=tables["transition"],
+    )
 
 
 def _fixed(prior: Prior) -> Parameter:
@@ -71,10 +88,10 @@ def _fixed(prior: Prior) -> Parameter:
 def _fitted(prior: Prior, value: float, spread: float, identified: float) -> Parameter:
     if identified < IDENTIFIED:
         return Parameter(
-            rounded(value, DIGITS), rounded(prior.sd, SPREAD_DIGITS), prior.unit, f"prior: {prior.source}", "assumed"
+            settled(value, prior.sd), rounded(prior.sd, SPREAD_DIGITS), prior.unit, f"prior: {prior.source}", "assumed"
         )
     source = f"fit; the rows removed {100 * identified:.0f} % of the prior variance"
-    return Parameter(rounded(value, DIGITS), rounded(spread, SPREAD_DIGITS), prior.unit, source, "fitted")
+    return Parameter(settled(value, prior.sd), rounded(spread, SPREAD_DIGITS), prior.unit, source, "fitted")
 
 
 def _joint(table: str, solutions: Sequence[Solution]) -> tuple[tuple[str, ...], NDArray[np.float64]]:
@@ -102,4 +119,4 @@ def _round_covariance(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     correlation = np.round(0.995 * matrix / np.outer(spread, spread), 3)
     np.fill_diagonal(correlation, 1.0)
     scaled = correlation * np.outer(spread, spread)
-    return np.vectorize(lambda v: rounded(float(v), 6), otypes=[np.float64])(scaled)
+    return np.asarray(np.vectorize(lambda v: rounded(float(v), 6), otypes=[np.float64])(scaled))

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.calibrate.priors import Prior, power_priors, time_priors
+from joulecast.calibrate.relower import Relowering
 from joulecast.calibrate.row_operators import operator_of
 from joulecast.calibrate.rows import Row
 from joulecast.calibrate.solve import Solution, solve
 from joulecast.model.gpu_model import GpuModel
-from joulecast.model.lowering import lower
 from joulecast.model.operators import Attention, Gemm, Operator, Streaming
 from joulecast.model.power import idle_power_w, kernel_time_s, static_power_w
 from joulecast.model.voltage import voltage_ratio
@@ -46,6 +46,7 @@ class FitRows:
     clock_mhz: Array
     settled: NDArray[np.bool_]
     other_card: NDArray[np.bool_]
+    lowering: Relowering
 
     def select(self, mask: NDArray[np.bool_]) -> FitRows:
         """The rows where ``mask`` holds."""
@@ -75,12 +76,13 @@ def collect(rows: Sequence[Row]) -> FitRows:
         np.array([r.measured.sm_clock_mhz for r in kept], dtype=np.float64),
         np.array([r.window_s >= SETTLED_WINDOW_S for r in kept], dtype=np.bool_),
         np.array([bool(r.configuration.get("card")) for r in kept], dtype=np.bool_),
+        Relowering(operators),
     )
 
 
 def predicted_time_s(data: FitRows, gpu: GpuModel) -> Array:
     """Time of each row at its observed clock [s]."""
-    costs = lower(data.operators, gpu)
+    costs = data.lowering(gpu)
     times = kernel_time_s(costs, data.clock_mhz[data.owner], gpu)
     return np.bincount(data.owner, times * data.counts, len(data.rows))
 
@@ -162,7 +164,7 @@ _COMPOSITE_LAST = {
 
 def power_at_observed_clock_w(data: FitRows, gpu: GpuModel) -> Array:
     """Power of each row at its observed clock and time [W]."""
-    costs = lower(data.operators, gpu)
+    costs = data.lowering(gpu)
     clock = data.clock_mhz
     times = kernel_time_s(costs, clock[data.owner], gpu)
     count = len(data.rows)

@@ -13,6 +13,10 @@ from joulecast.calibrate.priors import Prior
 Array = NDArray[np.float64]
 #: Residuals beyond this many standard deviations count linearly, not squared.
 ROBUST_SCALE = 2.0
+#: Step of a numerical slope, in prior standard deviations. Fixed, so that rounding does not decide where a search ends.
+STEP = 1e-4
+#: Relative change of the parameters, of the sum of squares and of its slope at which a search ends.
+TOLERANCE = 1e-10
 
 
 @dataclass(frozen=True)
@@ -67,16 +71,35 @@ def solve(
         data = residuals(dict(zip(names, (start + z * scale).tolist(), strict=True)))
         return np.concatenate([_huber(data), z])
 
-    fit = least_squares(weighted, np.zeros(len(chosen)), bounds=bounds, method="trf", x_scale=1.0, diff_step=1e-4)
+    fit = least_squares(
+        weighted,
+        np.zeros(len(chosen)),
+        jac=lambda z: _slopes(weighted, z, *bounds),
+        bounds=bounds,
+        method="trf",
+        x_scale=1.0,
+        xtol=TOLERANCE,
+        ftol=TOLERANCE,
+        gtol=TOLERANCE,
+    )
     precision = fit.jac.T @ fit.jac
     free = len(fit.fun) - 2 * len(chosen)
     spread = float(np.sum(fit.fun[: -len(chosen)] ** 2)) / free if free > 0 else 1.0
     posterior = np.linalg.inv(precision) * max(1.0, spread)
     posterior = 0.5 * (posterior + posterior.T)
     identified = np.clip(1.0 - np.diag(posterior), 0.0, 1.0)
-    return Solution(
-        tuple(names), start + fit.x * scale, posterior * np.outer(scale, scale), np.asarray(identified, dtype=np.float64)
-    )
+    return Solution(tuple(names), start + fit.x * scale, posterior * np.outer(scale, scale), np.asarray(identified))
+
+
+def _slopes(residuals: Callable[[Array], Array], at: Array, lower: Array, upper: Array) -> Array:
+    """Central differences, one-sided at a bound; shape ``(residuals, parameters)``."""
+    columns = []
+    for index in range(len(at)):
+        above, below = at.copy(), at.copy()
+        above[index] = min(at[index] + STEP, upper[index])
+        below[index] = max(at[index] - STEP, lower[index])
+        columns.append((residuals(above) - residuals(below)) / (above[index] - below[index]))
+    return np.stack(columns, axis=1)
 
 
 def _huber(residual: Array) -> Array:

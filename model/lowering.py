@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,26 @@ PICO = 1e-12
 CONSTANT_WRITES = ("fill", "zero_grad")
 
 
+@dataclass(frozen=True, eq=False)
+class OperatorGroup:
+    """Kernels that are lowered in one call: they share every parameter's name.
+
+    Attributes
+    ----------
+    key
+        What they have in common.
+    operators, index
+        The kernels and their places.
+    family
+        Index into ``FAMILIES``.
+    """
+
+    key: tuple[Hashable, ...]
+    operators: list[Operator]
+    index: NDArray[np.int64]
+    family: int
+
+
 def lower(operators: Sequence[Operator], gpu: GpuModel) -> Costs:
     """Work of kernels on a GPU, in the order given.
 
@@ -34,21 +55,32 @@ def lower(operators: Sequence[Operator], gpu: GpuModel) -> Costs:
     InputError
         An operator whose data type, backend or access pattern the GPU's description does not know.
     """
-    groups: dict[tuple[Hashable, ...], list[int]] = defaultdict(list)
-    for index, operator in enumerate(operators):
-        groups[_group(operator)].append(index)
     columns = zeros(len(operators))
     family = np.zeros(len(operators), dtype=np.int64)
-    for key, index in groups.items():
-        name, lowering = _LOWERINGS[str(key[0])]
-        try:
-            part = lowering([operators[i] for i in index], gpu)
-        except KeyError as missing:
-            raise InputError(f"{gpu.name} has no parameter {missing.args[0]!r} for {key}") from missing
-        for column, values in part.items():
-            columns[column][index] = values
-        family[index] = FAMILIES.index(name)
+    for group in group_operators(operators):
+        for column, values in lower_group(group, gpu).items():
+            columns[column][group.index] = values
+        family[group.index] = group.family
     return Costs(**columns, family=family)
+
+
+def group_operators(operators: Sequence[Operator]) -> list[OperatorGroup]:
+    """Kernels by what is lowered together."""
+    members: dict[tuple[Hashable, ...], list[int]] = defaultdict(list)
+    for index, operator in enumerate(operators):
+        members[_group(operator)].append(index)
+    return [
+        OperatorGroup(key, [operators[i] for i in index], np.array(index), FAMILIES.index(_LOWERINGS[str(key[0])][0]))
+        for key, index in members.items()
+    ]
+
+
+def lower_group(group: OperatorGroup, gpu: GpuModel) -> Columns:
+    """Columns of :class:`~joulecast.model.costs.Costs` of one group; those left out are zero."""
+    try:
+        return _LOWERINGS[str(group.key[0])][1](group.operators, gpu)
+    except KeyError as missing:
+        raise InputError(f"{gpu.name} has no parameter {missing.args[0]!r} for {group.key}") from missing
 
 
 def _group(operator: Operator) -> tuple[Hashable, ...]:

@@ -1,0 +1,88 @@
+"""Lowering of the same kernels again and again while a fit moves a few parameters at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.costs import Costs, zeros
+from joulecast.model.gpu_model import GpuModel
+from joulecast.model.lowering import Columns, OperatorGroup, group_operators, lower_group
+from joulecast.model.operators import Operator
+
+#: Lowered forms of a group that are kept: the point of a search and a step to either side of it.
+KEPT = 4
+
+
+class _Recorder(Mapping[str, float]):
+    """Parameters that remember which of them were read."""
+
+    def __init__(self, parameters: Mapping[str, float]) -> None:
+        self._parameters = parameters
+        self.read: dict[str, float | None] = {}
+
+    def __getitem__(self, key: str) -> float:
+        self.read[key] = self._parameters.get(key)
+        return self._parameters[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parameters)
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+
+@dataclass(frozen=True)
+class _Lowered:
+    """Columns of a group, and the parameters from which they follow."""
+
+    names: tuple[str, ...]
+    values: tuple[float | None, ...]
+    columns: Columns
+
+
+class Relowering:
+    """:func:`joulecast.model.lowering.lower` for fixed operators, redone only where a parameter has changed.
+
+    Parameters
+    ----------
+    operators
+        Kernels, ``n`` of them.
+    """
+
+    def __init__(self, operators: Sequence[Operator]) -> None:
+        self._groups: list[OperatorGroup] = group_operators(operators)
+        self._known: list[deque[_Lowered]] = [deque(maxlen=KEPT) for _ in self._groups]
+        self._shown: list[_Lowered | None] = [None] * len(self._groups)
+        self._columns = zeros(len(operators))
+        self._family: NDArray[np.int64] = np.zeros(len(operators), dtype=np.int64)
+        for group in self._groups:
+            self._family[group.index] = group.family
+
+    def __call__(self, gpu: GpuModel) -> Costs:
+        """Work of the kernels on ``gpu``: what ``lower`` gives, of the same device at every call."""
+        for place, group in enumerate(self._groups):
+            lowered = self._lowered(place, group, gpu)
+            if lowered is not self._shown[place]:
+                for name, column in self._columns.items():
+                    column[group.index] = lowered.columns.get(name, 0.0)
+                self._shown[place] = lowered
+        return Costs(**{name: column.copy() for name, column in self._columns.items()}, family=self._family)
+
+    def _lowered(self, place: int, group: OperatorGroup, gpu: GpuModel) -> _Lowered:
+        known, value = self._known[place], gpu.parameters.get
+        for entry in known:
+            if tuple(map(value, entry.names)) == entry.values:
+                if entry is not known[0]:
+                    known.remove(entry)
+                    known.appendleft(entry)
+                return entry
+        recorder = _Recorder(gpu.parameters)
+        columns = lower_group(group, replace(gpu, parameters=recorder))
+        entry = _Lowered(tuple(recorder.read), tuple(recorder.read.values()), columns)
+        known.appendleft(entry)
+        return entry
