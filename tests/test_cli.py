@@ -54,6 +54,35 @@ def test_help_imports_nothing_heavy():
     assert not loaded_modules("--help") & {*HEAVY, "numpy", "pydantic", "simpy"}
 
 
+def test_predict_imports_nothing_heavy(examples):
+    assert not loaded_modules("predict", str(examples / "llama-3.1-8b-4xh200.toml")) & set(HEAVY)
+
+
+def test_predict_as_json_csv_and_text(capsys, examples):
+    plan = str(examples / "llama-3.1-8b-4xh200.toml")
+    status, out, err = run(capsys, "predict", plan, "--json", "--csv")
+    whole = json.loads(out)
+    assert (status, err) == (0, "")
+    assert whole["time_s_p05"] < whole["time_s"] < whole["time_s_p95"]
+    assert sum(whole["energy_by_component_j"].values()) == pytest.approx(whole["energy_j"])
+    stages = list(csv.DictReader(io.StringIO(run(capsys, "predict", plan, "--csv")[1])))
+    assert [s["stage"] for s in stages] == ["0", "1"]
+    assert sum(float(s["energy_j"]) * int(s["gpus"]) for s in stages) == pytest.approx(whole["energy_j"])
+    _, out, _ = run(capsys, "predict", plan, "--set", "power.power_limit_w=500")
+    assert "llama-3.1-8b on 4 x h200-sxm, 32768 tokens an iteration" in out
+    assert "5-95 %" in out
+
+
+def test_gpus_as_json_csv_and_text(capsys):
+    names = [row["name"] for row in json.loads(run(capsys, "gpus", "--json")[1])]
+    assert "h200-sxm" in names
+    assert [row["name"] for row in csv.DictReader(io.StringIO(run(capsys, "gpus", "--csv")[1]))] == names
+    status, out, _ = run(capsys, "gpus", "show", "h100-sxm")
+    assert status == 0
+    assert "sm_count" in out
+    assert json.loads(run(capsys, "gpus", "show", "h100-sxm", "--json")[1])["name"] == "h100-sxm"
+
+
 def test_models_as_json_csv_and_text(capsys):
     status, out, _ = run(capsys, "models", "--json")
     listed = json.loads(out)
