@@ -1,7 +1,7 @@
 """Fits the tables of a GPU description to measured rows.
 
-Kernel times are fitted first, at the clocks that were observed; then voltage and power, at observed clocks and times; then
-the collectives; last the governor. A forecast reads none of these observations.
+Kernel times are fitted first, at the clocks that were observed; then voltage and power, at observed clocks and times;
+then the collectives; last the governor. A forecast reads none of these observations.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ class FitRows:
 
 def collect(rows: Sequence[Row]) -> FitRows:
     """Rows of kernels that ran back to back with a measured time and clock; others are left out."""
-    kept, operators, owner, counts = [], [], [], []
+    kept: list[Row] = []
+    operators: list[Operator] = []
+    owner: list[int] = []
+    counts: list[float] = []
     for row in rows:
         work = operator_of(row.configuration)
         usable = work.operators and work.busy_fraction == 1.0 and not work.exception
@@ -84,7 +87,7 @@ def predicted_time_s(data: FitRows, gpu: GpuModel) -> Array:
     """Time of each row at its observed clock [s]."""
     costs = data.lowering(gpu)
     times = kernel_time_s(costs, data.clock_mhz[data.owner], gpu)
-    return np.bincount(data.owner, times * data.counts, len(data.rows))
+    return np.asarray(np.bincount(data.owner, times * data.counts, len(data.rows)), dtype=np.float64)
 
 
 def time_residuals(data: FitRows, gpu: GpuModel) -> Array:

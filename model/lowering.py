@@ -109,7 +109,8 @@ def hbm_energy_j(bytes_: NDArray[np.float64], data: str, gpu: GpuModel) -> NDArr
 def _gemm(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
     first = operators[0]
     footprint = np.array([np.nan if o.footprint_bytes is None else o.footprint_bytes for o in operators])
-    shapes = GemmShapes(*(_column(operators, name) for name in ("m", "n", "k", "batch")), footprint)
+    m, n, k, batch = (_column(operators, name) for name in ("m", "n", "k", "batch"))
+    shapes = GemmShapes(m, n, k, batch, footprint)
     work = gemm_work(shapes, first.dtype, first.layout, gpu)
     toggle = toggle_factor(first.data, gpu)
     peak = gpu.device["memory_bandwidth_bytes_per_s"]
