@@ -132,7 +132,9 @@ def power_priors() -> dict[str, Prior]:
         "power.static_w": Prior(70.0, 40.0, 100.0, 0.2, "W"),
         "power.clock_w": Prior(52.0, 10.0, 120.0, 0.3, "W"),
         "power.sm_w": Prior(100.0, 0.0, 400.0, 0.7, "W"),
-        "power.leakage_w_per_k": Prior(0.4, 0.0, 2.0, 0.2, "W/K", "idle power while the card cools: 130.7 W at 47 °C, 127.4 W at 41 °C"),
+        "power.leakage_w_per_k": Prior(
+            0.4, 0.0, 2.0, 0.2, "W/K", "idle power while the card cools: 130.7 W at 47 °C, 127.4 W at 41 °C"
+        ),
         "power.thermal_resistance_k_per_w": Prior(0.033, 0.01, 0.08, 0.2, "K/W"),
         "power.inlet_c": Prior(35.0, 20.0, 50.0, 0.1, "°C"),
         "power.l2_pj_per_byte": Prior(40.0, 1.0, 100.0, 0.4, "pJ/B"),
@@ -188,16 +190,32 @@ GOVERNOR: dict[str, Prior] = {
 #: Values that no row of kernels or collectives identifies.
 FIXED: dict[str, Prior] = {
     "collective.default_ctas": Prior(24.0, 1.0, 64.0, 0.0, "", "NCCL 2.28 on eight NVLink 4 GPUs without NVLS"),
-    "collective.network_latency_s": Prior(8e-6, 0.0, 1e-3, 0.5, "s", "estimate: two switch hops and a proxy's hand-over"),
-    "collective.network_share": Prior(0.85, 0.1, 1.0, 0.15, "", "estimate: large-message share of InfiniBand's line rate"),
-    "governor.burst_share": Prior(1.031, 1.0, 1.5, 0.015, "", "plateau of recorded pulses at 700 W: 722 W from 0.1 to 0.9 s"),
+    "collective.network_latency_s": Prior(
+        8e-6, 0.0, 1e-3, 0.5, "s", "estimate: two switch hops and a proxy's hand-over"
+    ),
+    "collective.network_share": Prior(
+        0.85, 0.1, 1.0, 0.15, "", "estimate: large-message share of InfiniBand's line rate"
+    ),
+    "governor.burst_share": Prior(
+        1.031, 1.0, 1.5, 0.015, "", "plateau of recorded pulses at 700 W: 722 W from 0.1 to 0.9 s"
+    ),
     "governor.peak_share": Prior(1.34, 1.0, 2.0, 0.03, "", "first 40 ms of recorded pulses at 700 W: 940 W"),
-    "governor.burst_s": Prior(0.5, 0.0, 2.0, 0.3, "s", "mean power of 0.5-0.8 s windows that start 0.25 s after the load"),
+    "governor.burst_s": Prior(
+        0.5, 0.0, 2.0, 0.3, "s", "mean power of 0.5-0.8 s windows that start 0.25 s after the load"
+    ),
     "governor.fast_s": Prior(0.025, 0.001, 1.0, 0.3, "s", "recorded pulses: a new load is answered within 40-60 ms"),
-    "governor.slow_s": Prior(1.0, 0.1, 10.0, 0.2, "s", "recorded ramp: the second correction comes 0.9 s after the load"),
-    "governor.card_spread": Prior(0.013, 0.0, 0.1, 0.5, "", "dynamic energy of the second measured card against the first"),
-    "contention.compute_slowdown": Prior(0.7, 0.0, 2.0, 0.3, "", "exponent on the share of SMs left beside a collective: 0.5-0.8 published"),
-    "contention.communication_slowdown": Prior(1.3, 1.0, 2.0, 0.1, "", "collective beside matrix products on H200: 1.2-1.4"),
+    "governor.slow_s": Prior(
+        1.0, 0.1, 10.0, 0.2, "s", "recorded ramp: the second correction comes 0.9 s after the load"
+    ),
+    "governor.card_spread": Prior(
+        0.013, 0.0, 0.1, 0.5, "", "dynamic energy of the second measured card against the first"
+    ),
+    "contention.compute_slowdown": Prior(
+        0.7, 0.0, 2.0, 0.3, "", "exponent on the share of SMs left beside a collective: 0.5-0.8 published"
+    ),
+    "contention.communication_slowdown": Prior(
+        1.3, 1.0, 2.0, 0.1, "", "collective beside matrix products on H200: 1.2-1.4"
+    ),
     "transition.clock_s": Prior(0.02, 0.0, 1.0, 0.5, "s", "recorded pulses: the clock steps within 20 ms"),
     "transition.power_limit_s": Prior(0.013, 0.0, 1.0, 0.5, "s", "Chung and Chowdhury: 7-20 ms on A40"),
 }
