@@ -109,3 +109,9 @@ def test_reserved_calibration(capsys, tmp_path, option):
 
 def test_calibration_without_rows(capsys, tmp_path):
     assert "--rows" in refused(capsys, "calibrate", "--out", tmp_path / "gpu.toml")
+
+
+def test_calibration_into_a_missing_folder(capsys, tmp_path):
+    rows = tmp_path / "kernels.jsonl"
+    rows.write_text("{}\n", encoding="utf-8")
+    assert "--out" in refused(capsys, "calibrate", "--rows", rows, "--out", tmp_path / "missing" / "gpu.toml")

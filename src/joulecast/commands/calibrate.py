@@ -41,6 +41,8 @@ def calibrate(
         raise InputError(
             "calibrate needs measured rows and a file to write", remedy="Give --rows FILE and --out GPU.toml."
         )
+    if not out.parent.is_dir():  # known before the fit, which takes half a minute
+        raise InputError("no such folder", file=str(out.parent), key="--out", remedy="Create it first.")
     from joulecast.calibrate.describe import fit_description
     from joulecast.calibrate.rows import read_rows
     from joulecast.model.catalogue import load_gpu
