@@ -101,9 +101,14 @@ def static_power_w(other_power_w: ArrayLike, gpu: GpuModel) -> Array:
 
 def idle_power_w(clock_mhz: ArrayLike, gpu: GpuModel) -> Array:
     """Power of a GPU that runs nothing, at a clock [W]."""
-    share = np.asarray(clock_mhz) / gpu.max_clock_mhz
-    clocked = gpu["power.clock_w"] * share * voltage_ratio(clock_mhz, gpu) ** 2
+    clocked = clock_tree_power_w(clock_mhz, gpu)
     return clocked + static_power_w(clocked, gpu)
+
+
+def clock_tree_power_w(clock_mhz: ArrayLike, gpu: GpuModel) -> Array:
+    """Power of the clock tree [W]; it flows whatever runs."""
+    share = np.asarray(clock_mhz) / gpu.max_clock_mhz
+    return np.asarray(gpu["power.clock_w"] * share * voltage_ratio(clock_mhz, gpu) ** 2)
 
 
 def wait_power_w(clock_mhz: ArrayLike, gpu: GpuModel) -> Array:

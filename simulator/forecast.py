@@ -13,10 +13,19 @@ from joulecast.model.governor import settle_clock_mhz, settled_power_w
 from joulecast.model.gpu_model import GpuModel, gpu_model
 from joulecast.model.lowering import lower
 from joulecast.model.memory_footprint import check_fits, memory_footprint
-from joulecast.model.power import COMPONENTS, at_clock, idle_power_w, wait_power_w
+from joulecast.model.power import COMPONENTS, at_clock, clock_tree_power_w, idle_power_w, wait_power_w
+from joulecast.simulator.clock_columns import (
+    at_columns,
+    clock_columns,
+    in_columns,
+    is_locked,
+    locked_index,
+    mean_power_w,
+)
 from joulecast.simulator.fluid import FixedClocks, FluidResult, Governor, make_fluid_program, simulate_fluid
 from joulecast.simulator.governor import PowerGovernor
 from joulecast.simulator.iteration import Iteration, RankForecast
+from joulecast.simulator.ledger_guards import check_iteration
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.program import PlanProgram, implementation_of, plan_program
 from joulecast.simulator.tables import InstructionTable, Kernels, instruction_table, kernels_of
@@ -26,6 +35,8 @@ Array = NDArray[np.float64]
 
 #: Length of a governor's tick [s], and ticks of a short iteration.
 TICK_S, TICKS_PER_ITERATION = 10e-3, 60
+#: Most ticks of a long iteration: its phases last many ticks anyway.
+MOST_TICKS = 10_000
 #: Simulated time before the iterations that count, so that the loops have settled [s].
 WARM_UP_S = 2.0
 #: Time over which iterations are averaged [s].
@@ -36,11 +47,16 @@ MOST_ITERATIONS = 12
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A plan with its tables, ready to be simulated."""
+    """A plan with its tables, ready to be simulated.
+
+    ``tables`` say what an instruction takes and draws where the governor sets a clock, ``columns`` at which clock it
+    then runs: the plan and the board's instant limit may hold it below.
+    """
 
     program: PlanProgram
     kernels: Kernels
     tables: tuple[InstructionTable, ...]
+    columns: tuple[NDArray[np.int64], ...]
     gpu: GpuModel
     transfer_s: float
 
@@ -69,7 +85,7 @@ def forecast(plan: Plan, gpu: GpuDescription | None = None) -> Iteration:
     energy = sum(rank.energy_j * rank.gpus for rank in ranks)
     low_high = interval(prepared, description, result, first)
     w = plan.workload
-    return Iteration(
+    iteration = Iteration(
         time_s=time,
         energy_j=energy,
         power_w=energy / time,
@@ -83,6 +99,12 @@ def forecast(plan: Plan, gpu: GpuDescription | None = None) -> Iteration:
         plan=plan,
         assumptions=ASSUMPTIONS,
     )
+    check_iteration(iteration, result, first, _wait_power_w(prepared))
+    return iteration
+
+
+def _wait_power_w(prepared: Prepared) -> Array:
+    return np.asarray(wait_power_w(prepared.kernels.clocks_mhz, prepared.gpu))
 
 
 #: What every forecast takes for granted.
@@ -119,18 +141,24 @@ def prepare(plan: Plan, gpu: GpuModel) -> Prepared:
     """Lower a plan's kernels and tabulate its instructions at every clock."""
     program = plan_program(plan)
     kernels = kernels_of([rank.types for rank in program.ranks], gpu.clocks_mhz, gpu)
-    tables = tuple(instruction_table(rank.types, kernels, gpu) for rank in program.ranks)
+    peak = _limit_w(plan, gpu) * gpu["governor.peak_share"]
+    tables, columns = [], []
+    for rank, run in enumerate(program.ranks):
+        table = instruction_table(run.types, kernels, gpu)
+        columns.append(clock_columns(table, locked_index(program, rank, gpu.clocks_mhz), peak))
+        tables.append(at_columns(table, columns[-1]))
     transfer = 0.0
     if program.transfer is not None:
         transfer = float(at_clock(lower([program.transfer], gpu), gpu.max_clock_mhz, gpu).time_s[0])
-    return Prepared(program, kernels, tables, gpu, transfer)
+    return Prepared(program, kernels, tuple(tables), tuple(columns), gpu, transfer)
 
 
 def simulate(prepared: Prepared) -> tuple[FluidResult, int]:
     """Iterations back to back, and the first one that counts."""
-    program, gpu = prepared.program, prepared.gpu
-    durations, powers = _limited_tables(prepared)
-    waits = [np.asarray(wait_power_w(prepared.kernels.clocks_mhz, gpu))] * len(program.ranks)
+    program = prepared.program
+    durations = [table.duration_s for table in prepared.tables]
+    powers = [mean_power_w(table) for table in prepared.tables]
+    waits = [_wait_power_w(prepared)] * len(program.ranks)
     fluid = make_fluid_program(
         program.schedule, [r.order for r in program.ranks], durations, powers, waits, prepared.transfer_s
     )
@@ -140,29 +168,15 @@ def simulate(prepared: Prepared) -> tuple[FluidResult, int]:
     return simulate_fluid(fluid, governor, start, iterations=iterations, tick_s=tick), warm_up
 
 
-def _limited_tables(prepared: Prepared) -> tuple[list[Array], list[Array]]:
-    """Durations and powers with the board's instant limit: above it the clock is skipped, whatever was asked for."""
-    gpu = prepared.gpu
-    peak = _limit_w(prepared) * gpu["governor.peak_share"]
-    durations, powers = [], []
-    for table in prepared.tables:
-        power = table.energy_j / table.duration_s
-        allowed = np.maximum((power <= peak).sum(axis=1) - 1, 0)
-        column = np.minimum(np.arange(power.shape[1]), allowed[:, None])
-        durations.append(np.take_along_axis(table.duration_s, column, 1))
-        powers.append(np.take_along_axis(power, column, 1))
-    return durations, powers
-
-
-def _limit_w(prepared: Prepared) -> float:
-    stated = prepared.program.plan.power.power_limit_w
-    return prepared.gpu.device["power_limit_w"] if stated is None else stated
+def _limit_w(plan: Plan, gpu: GpuModel) -> float:
+    stated = plan.power.power_limit_w
+    return gpu.device["power_limit_w"] if stated is None else stated
 
 
 def _start(prepared: Prepared) -> tuple[list[int], Governor, float, float]:
     """Clocks to start from, what moves them, and the rough length of an iteration and a tick."""
     plan, gpu, clocks = prepared.program.plan, prepared.gpu, prepared.kernels.clocks_mhz
-    limit = _limit_w(prepared)
+    limit = _limit_w(plan, gpu)
     index, length = [], 0.0
     for rank, table in zip(prepared.program.ranks, prepared.tables, strict=True):
         order = np.array(rank.order)
@@ -170,12 +184,13 @@ def _start(prepared: Prepared) -> tuple[list[int], Governor, float, float]:
         clock = settle_clock_mhz(clocks, (energy / time)[:, None], settled_power_w(limit, gpu), gpu.max_clock_mhz)
         index.append(int(np.searchsorted(clocks, clock[0] + 1e-6) - 1))
         length = max(length, float(time[index[-1]]))
-    tick = min(TICK_S, length / TICKS_PER_ITERATION)
-    locked = plan.power.clock_mhz()
-    if locked is not None:
-        chosen = [int(np.searchsorted(clocks, plan.power.clock_mhz(r) or locked)) for r in range(plan.pp)]
-        return chosen, FixedClocks(tuple(chosen)), length, tick
-    return index, PowerGovernor(gpu, limit, len(clocks), index, tick), length, tick
+    tick = max(min(TICK_S, length / TICKS_PER_ITERATION), length / MOST_TICKS)
+    tops = [int(columns.max()) for columns in prepared.columns]
+    powers = [mean_power_w(table)[:, top].max() for table, top in zip(prepared.tables, tops, strict=True)]
+    if is_locked(plan) and max(powers) <= settled_power_w(limit, gpu):
+        return tops, FixedClocks(tuple(tops)), length, length / TICKS_PER_ITERATION
+    start = [min(i, top) for i, top in zip(index, tops, strict=True)]
+    return start, PowerGovernor(gpu, limit, tops, start, tick), length, tick
 
 
 def _time_s(result: FluidResult, first: int) -> float:
@@ -186,30 +201,34 @@ def _time_s(result: FluidResult, first: int) -> float:
 
 def _rank(prepared: Prepared, result: FluidResult, first: int, rank: int, memory: float) -> RankForecast:
     plan, gpu, table = prepared.program.plan, prepared.gpu, prepared.tables[rank]
-    count = len(result.iteration_end_s) - first
+    clocks, names = prepared.kernels.clocks_mhz, prepared.program.ranks[rank].names
+    time, count = _time_s(result, first), len(result.iteration_end_s) - first
     executed = result.executed[rank][first:].sum(0) / count
     waited = result.wait_s[rank][first:].sum(0) / count
-    clocks = prepared.kernels.clocks_mhz
     parts = np.einsum("tc,tcp->tp", executed, table.components_j)
-    names = prepared.program.ranks[rank].names
+    waiting = _wait_power_w(prepared) * waited
     by_component = dict(zip(COMPONENTS, parts.sum(0).tolist(), strict=True))
-    waiting = wait_power_w(clocks, gpu) * waited
-    resting = idle_power_w(clocks, gpu) * waited
-    by_component["static"] += float(resting.sum())
-    by_component["sm"] += float((waiting - resting).sum())
+    tree = float((clock_tree_power_w(clocks, gpu) * waited).sum())
+    resting = float((idle_power_w(clocks, gpu) * waited).sum())
+    by_component["clock"] += tree
+    by_component["static"] += resting - tree
+    by_component["sm"] += float(waiting.sum()) - resting
     by_instruction = dict(zip(names, parts.sum(1).tolist(), strict=True)) | {"waiting": float(waiting.sum())}
     energy = float(sum(by_component.values()))
+    busy = executed * table.duration_s
     spoken = float((executed * table.communication_s[..., 1]).sum())
-    ticks = result.clock_index[int(result.iteration_end_s[first - 1].max() / result.tick_s) :, rank]
+    ends = result.iteration_end_s[:, rank]
+    drift = time - float(ends[-1] - ends[first - 1]) / count
+    at_clock_s = waited + in_columns(busy, prepared.columns[rank]).sum(0)
     return RankForecast(
         stage=rank,
         gpus=plan.tp * plan.dp,
-        power_w=energy / _time_s(result, first),
-        clock_mhz=float(np.median(clocks[ticks])) if len(ticks) else float(clocks[-1]),
+        power_w=energy / time,
+        clock_mhz=float(clocks[np.searchsorted(at_clock_s.cumsum(), 0.5 * at_clock_s.sum())]),
         energy_j=energy,
-        compute_s=float((executed * table.duration_s).sum()) - spoken,
+        compute_s=float(busy.sum()) - spoken,
         exposed_communication_s=spoken,
-        waiting_s=float(waited.sum()),
+        waiting_s=max(float(waited.sum()) + drift, 0.0),
         memory_bytes=memory,
         energy_by_component_j=by_component,
         energy_by_instruction_j=by_instruction,

@@ -21,11 +21,13 @@ SLOW_GAIN = 1.5
 
 
 class PowerGovernor:
-    """Clocks of several boards under one power limit each; indices into a grid of clocks."""
+    """Clocks of several boards under one power limit each; indices into a grid of clocks, up to each board's top."""
 
-    def __init__(self, gpu: GpuModel, limit_w: float, clocks: int, start_index: Sequence[int], tick_s: float) -> None:
+    def __init__(
+        self, gpu: GpuModel, limit_w: float, top_index: Sequence[int], start_index: Sequence[int], tick_s: float
+    ) -> None:
         ranks = range(len(start_index))
-        self._top = clocks - 1
+        self._top = [float(top) for top in top_index]
         self._burst_w = limit_w * gpu["governor.burst_share"]
         self._settled_w = limit_w * gpu["governor.settled_share"]
         self._fast_s = gpu["governor.fast_s"]
@@ -49,6 +51,6 @@ class PowerGovernor:
             excess = self._sum[rank] / self._length - self._settled_w
             allowed = self._burst_w if excess < 0.0 else self._settled_w - SLOW_GAIN * excess
             clock = self._clock[rank] + min(move, 1.0) * self._gain * (allowed - fast)
-            clock = self._clock[rank] = min(max(clock, 0.0), float(self._top))
+            clock = self._clock[rank] = min(max(clock, 0.0), self._top[rank])
             chosen.append(int(clock))
         return chosen

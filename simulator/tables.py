@@ -12,8 +12,9 @@ from joulecast.model.costs import Costs
 from joulecast.model.gpu_model import GpuModel
 from joulecast.model.launches import Launch
 from joulecast.model.lowering import lower
-from joulecast.model.operators import Operator
-from joulecast.model.power import COMPONENTS, KernelTimes, at_clock, idle_power_w
+from joulecast.model.operators import Collective, Operator
+from joulecast.model.power import COMPONENTS, KernelTimes, at_clock, clock_tree_power_w, idle_power_w
+from joulecast.simulator.overlap import is_overlapped, overlap
 
 Array = NDArray[np.float64]
 
@@ -66,8 +67,8 @@ def kernels_of(programs: Sequence[Sequence[Sequence[Launch]]], clocks_mhz: Array
 def instruction_table(types: Sequence[Sequence[Launch]], kernels: Kernels, gpu: GpuModel) -> InstructionTable:
     """Durations and energies of one rank's types of instructions.
 
-    Compute and synchronous communication follow each other. Where communication runs beside compute both slow down: the
-    collective by ``contention.communication_slowdown``, compute by the SMs that the collective holds.
+    Compute and synchronous communication follow each other; for communication beside compute see
+    :mod:`joulecast.simulator.overlap`. What both streams' kernels draw without doing anything is counted once.
     """
     index = {operator: i for i, operator in enumerate(kernels.operators)}
     counts = np.zeros((len(types), len(index)))
@@ -79,41 +80,17 @@ def instruction_table(types: Sequence[Sequence[Launch]], kernels: Kernels, gpu: 
     spoken = counts @ np.where(_is_communication(kernels), times.time_s, 0.0).T
     duration, exposed = serial.copy(), spoken.copy()
     for row, launches in enumerate(types):
-        if any(launch.stream == "communication" and not launch.waits for launch in launches):
-            duration[row], exposed[row] = _overlapped(launches, index, kernels, gpu)
+        if is_overlapped(launches):
+            at = [index[launch.operator] for launch in launches]
+            both = overlap(launches, times.time_s[:, at].T, gpu)
+            duration[row], exposed[row] = both.total, both.exposed
     parts = np.stack([counts @ np.broadcast_to(times.components_j[c], times.time_s.shape).T for c in COMPONENTS], -1)
-    base = np.broadcast_to(idle_power_w(kernels.clocks_mhz, gpu), serial.shape)
-    parts[..., 0] += (duration - serial) * base
+    hidden = duration - serial
+    clock = clock_tree_power_w(kernels.clocks_mhz, gpu)
+    parts[..., 0] += hidden * (idle_power_w(kernels.clocks_mhz, gpu) - clock)
+    parts[..., 1] += hidden * clock
     return InstructionTable(duration, parts.sum(-1), parts, np.stack([spoken, exposed], -1), counts)
 
 
 def _is_communication(kernels: Kernels) -> NDArray[np.bool_]:
-    return kernels.costs.link_s > 0.0
-
-
-def _overlapped(
-    launches: Sequence[Launch], index: dict[Operator, int], kernels: Kernels, gpu: GpuModel
-) -> tuple[Array, Array]:
-    """Duration and exposed communication of launches with asynchronous collectives, at every clock."""
-    slow = gpu["contention.communication_slowdown"]
-    share = 1.0 - gpu["collective.default_ctas"] / gpu.sm_count
-    drag = 1.0 / share ** gpu["contention.compute_slowdown"] - 1.0
-    compute = np.zeros(len(kernels.clocks_mhz))
-    speech = compute.copy()
-    busy = compute.copy()
-    ends: list[Array] = []
-    for launch in launches:
-        time = kernels.times.time_s[:, index[launch.operator]] * launch.repeat
-        if launch.stream == "communication":
-            start = np.maximum(compute, speech)
-            speech = start + time * (1.0 if launch.waits else slow)
-            ends.append(speech)
-            compute = speech if launch.waits else compute
-            continue
-        if launch.waits and len(ends) > launch.outstanding:
-            compute = np.maximum(compute, ends[len(ends) - 1 - launch.outstanding])
-        beside = np.clip(speech - compute, 0.0, time)
-        compute = compute + time + drag * beside
-        busy = busy + time + drag * beside
-    total = np.maximum(compute, speech)
-    return total, total - busy
+    return np.array([isinstance(operator, Collective) for operator in kernels.operators], dtype=bool)

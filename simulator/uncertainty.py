@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from joulecast.model.costs import FAMILIES
 from joulecast.model.description import GpuDescription
+from joulecast.simulator.clock_columns import in_columns
 
 if TYPE_CHECKING:
     from joulecast.simulator.fluid import FluidResult
@@ -61,8 +62,8 @@ def _shares(prepared: Prepared, result: FluidResult, first: int) -> tuple[Array,
     times = prepared.kernels.times
     time = np.zeros(len(prepared.kernels.operators))
     energy = time.copy()
-    for table, executed in zip(prepared.tables, result.executed, strict=True):
-        runs = np.einsum("tc,tk->kc", executed[first:].sum(0), table.counts)
+    for table, executed, columns in zip(prepared.tables, result.executed, prepared.columns, strict=True):
+        runs = np.einsum("tc,tk->kc", in_columns(executed[first:].sum(0), columns), table.counts)
         time = time + (runs * times.time_s.T).sum(1)
         energy = energy + (runs * times.energy_j.T).sum(1)
     return time / time.sum(), energy / energy.sum()
