@@ -14,7 +14,7 @@ from joulecast.model.launches import Launch
 from joulecast.model.lowering import lower
 from joulecast.model.operators import Collective, Operator
 from joulecast.model.power import COMPONENTS, KernelTimes, at_clock, clock_tree_power_w, idle_power_w
-from joulecast.simulator.overlap import is_overlapped, overlap
+from joulecast.simulator.overlap import contended, follow, is_overlapped
 
 Array = NDArray[np.float64]
 
@@ -82,8 +82,7 @@ def instruction_table(types: Sequence[Sequence[Launch]], kernels: Kernels, gpu: 
     for row, launches in enumerate(types):
         if is_overlapped(launches):
             at = [index[launch.operator] for launch in launches]
-            both = overlap(launches, times.time_s[:, at].T, gpu)
-            duration[row], exposed[row] = both.total, both.exposed
+            duration[row], exposed[row] = follow(launches, contended(launches, times.time_s[:, at].T, gpu))
     parts = np.stack([counts @ np.broadcast_to(times.components_j[c], times.time_s.shape).T for c in COMPONENTS], -1)
     hidden = duration - serial
     clock = clock_tree_power_w(kernels.clocks_mhz, gpu)
