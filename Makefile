@@ -2,6 +2,7 @@
 # make test    the test-suite
 # make check   lint, format, types, doctests
 # make bench   the benchmarks
+# make regenerate   fit the shipped description of the H200 to the shipped rows again
 # make wheel-test   build the wheel, install it into an empty environment, import everything from it
 PYTHON ?= python3
 VENV ?= .venv
@@ -12,7 +13,7 @@ DEV_STAMP := $(VENV)/.stamp-dev
 WHEEL_VENV := .venv-wheel
 PYTEST_ARGS ?=
 
-.PHONY: demo test check bench wheel-test clean
+.PHONY: demo test check bench regenerate wheel-test clean
 
 demo: $(RUN_STAMP)
 	$(BIN)/python examples/demo.py
@@ -29,6 +30,9 @@ check: $(DEV_STAMP)
 
 bench: $(DEV_STAMP)
 	$(BIN)/python -m pytest benchmarks -p no:xdist -q -s $(PYTEST_ARGS)
+
+regenerate: $(DEV_STAMP)
+	$(BIN)/joulecast calibrate --out model/catalogue_data/gpus/h200-sxm-rows.toml
 
 wheel-test: $(DEV_STAMP)
 	rm -rf build dist $(WHEEL_VENV)

@@ -19,12 +19,14 @@ def register(app: typer.Typer) -> None:
 
 def calibrate(
     rows: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE…", help="Measured rows (JSON lines); several may follow.")
+        list[Path] | None,
+        typer.Option(metavar="FILE…", help="Measured rows (JSON lines), several may follow; else the shipped ones."),
     ] = None,
     more_rows: Annotated[list[Path] | None, typer.Argument(hidden=True)] = None,
     out: Annotated[Path | None, typer.Option(metavar="GPU.toml", help="Write the description here.")] = None,
-    gpu: Annotated[
-        str, typer.Option(metavar="NAME|FILE", help="Whose data-sheet facts the description takes over.")
+    base: Annotated[
+        str,
+        typer.Option("--base", "--gpu", metavar="NAME|FILE", help="Whose data-sheet facts the description takes over."),
     ] = "h200-sxm",
     device: Annotated[int | None, typer.Option(hidden=True)] = None,
     passive: Annotated[bool, typer.Option("--passive", hidden=True)] = False,
@@ -34,32 +36,27 @@ def calibrate(
     replay: Annotated[Path | None, typer.Option(hidden=True)] = None,
     json: output.JsonOption = False,
 ) -> None:
-    """Fit a GPU description to measured rows."""
+    """Fit a GPU description to measured rows; without --rows to those that the package ships."""
     _refuse_reserved(device=device, passive=passive, active=active, budget=budget, record=record, replay=replay)
     files = [*(rows or ()), *(more_rows or ())]
-    if not rows or out is None:
-        raise InputError(
-            "calibrate needs measured rows and a file to write", remedy="Give --rows FILE and --out GPU.toml."
-        )
+    if out is None:
+        raise InputError("calibrate needs a file to write", key="--out", remedy="Give --out GPU.toml.")
+    if files and not rows:
+        raise InputError(f"unexpected {files[0]}", remedy=f"Give --rows {files[0]}.")
     if not out.parent.is_dir():  # known before the fit, which takes half a minute
         raise InputError("no such folder", file=str(out.parent), key="--out", remedy="Create it first.")
-    from joulecast.calibrate.describe import fit_description
-    from joulecast.calibrate.rows import read_rows
-    from joulecast.model.catalogue import load_gpu
+    from joulecast.calibrate.from_rows import fit_rows, parameter_reports, report_dict
     from joulecast.model.description_writer import dump_description
 
-    base = load_gpu(gpu)
-    measured = read_rows(files)
-    output.progress(f"fitting {len(measured)} rows of {', '.join(str(file) for file in files)}")
-    provenance = f"fitted from {', '.join(file.name for file in files)}"
-    fitted = fit_description(measured, base, name=out.stem, provenance=provenance)
-    output.write_file(out, dump_description(fitted.to_dict()))
-    output.progress(f"wrote {out}")
+    output.progress(f"fitting {', '.join(str(file) for file in files) or 'the shipped rows'}")
+    fit = fit_rows(files, base=base, name=out.stem if files else "")
+    output.write_file(out, dump_description(fit.description.to_dict()))
+    aside = f", left out {fit.left_out} that only validate" if fit.left_out else ""
+    output.progress(f"fitted {fit.rows} rows{aside}; wrote {out}")
     if json:
-        output.print_json(fitted.to_dict())
+        output.print_json({"out": str(out), **report_dict(fit)})
     else:
-        rows_of = [asdict(row) for row in fitted.rows() if row.table != "device"]
-        output.print_table([{k: row[k] for k in ("table", "name", "value", "sd", "unit", "status")} for row in rows_of])
+        output.print_table([asdict(report) for report in parameter_reports(fit)])
 
 
 def _refuse_reserved(**options: Any) -> None:

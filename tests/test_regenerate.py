@@ -1,0 +1,27 @@
+"""The shipped fit follows from the shipped rows alone, to the byte."""
+
+from importlib.resources import files
+
+import pytest
+
+from joulecast.calibrate.from_rows import SHIPPED_NAME, fit_rows
+from joulecast.model.description_writer import dump_description
+
+
+@pytest.mark.slow
+def test_the_shipped_description_follows_from_the_shipped_rows():
+    shipped = files("joulecast.model").joinpath("catalogue_data", "gpus", f"{SHIPPED_NAME}.toml")
+    regenerated = dump_description(fit_rows().description.to_dict())
+    differing = [
+        (old, new)
+        for old, new in zip(shipped.read_text("utf-8").splitlines(), regenerated.splitlines(), strict=False)
+        if old != new
+    ]
+    assert not differing, "run `make regenerate` and commit the description; the first difference is above"
+    assert regenerated.encode() == shipped.read_bytes()
+
+
+def test_rows_that_only_validate_are_not_shipped():
+    recorded = files("joulecast.calibrate").joinpath("recorded", "h200_sxm")
+    names = {entry.name for entry in recorded.iterdir()}
+    assert not names & {"blocks.jsonl", "overlap.jsonl", "train_iterations.jsonl"}
