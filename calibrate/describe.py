@@ -47,7 +47,7 @@ def fit_model(rows: Sequence[Row], base: GpuDescription) -> Fitted:
     gpu, collectives = fit_collectives(rows, gpu)
     governor = fit_governor(data, gpu)
     gpu = gpu.with_values(governor.as_dict())
-    found = [*times, power, governor, *([collectives] if collectives is not None else [])]
+    found = [*times, *power, governor, *([collectives] if collectives is not None else [])]
     return Fitted(gpu, tuple(found))
 
 

@@ -184,22 +184,42 @@ def power_at_observed_clock_w(data: FitRows, gpu: GpuModel) -> Array:
     return rest + static_power_w(rest, gpu)
 
 
-def fit_power(data: FitRows, pulses: FitRows, gpu: GpuModel) -> tuple[GpuModel, Solution]:
-    """Fit the tables ``power`` and ``voltage`` of a GPU whose kernel times are fitted."""
+def fit_power(data: FitRows, pulses: FitRows, gpu: GpuModel) -> tuple[GpuModel, list[Solution]]:
+    """Fit the tables ``power`` and ``voltage`` of a GPU whose kernel times are fitted.
+
+    Kernels with explicit tiles have energies of their own, fitted last: their short windows shall not move the others.
+    """
     priors = power_priors()
     gpu = gpu.with_values({name: p.start for name, p in priors.items()})
     block = collect([*data.select(np.isfinite(data.power_w)).rows, *pulses.rows])
+    tiled = np.array([_is_tiled(r) for r in block.rows], dtype=np.bool_)
+    solutions = []
+    for chosen, names in (
+        (block.select(~tiled), [n for n in priors if not n.startswith("power.tile_")]),
+        (block.select(tiled), [n for n in priors if n.startswith("power.tile_")]),
+    ):
+        solution = _fit_power_block(chosen, gpu, priors, names)
+        gpu = gpu.with_values(solution.as_dict())
+        solutions.append(solution)
+    return gpu, solutions
+
+
+def _is_tiled(row: Row) -> bool:
+    return any(family.startswith("tile") for family in _families(row))
+
+
+def _fit_power_block(block: FitRows, gpu: GpuModel, priors: Mapping[str, Prior], names: Sequence[str]) -> Solution:
     noise = np.where(block.settled, POWER_NOISE, SHORT_POWER_NOISE)
-    names = list(priors)
 
     def residuals(values: Mapping[str, float]) -> Array:
         changed = gpu.with_values(values)
-        running = np.log(power_at_observed_clock_w(block, changed) / block.power_w) / noise
         resting = np.log(idle_power_w(IDLE_CLOCKS_MHZ, changed) / IDLE_POWERS_W) / IDLE_NOISE
+        if not block.rows:
+            return resting
+        running = np.log(power_at_observed_clock_w(block, changed) / block.power_w) / noise
         return np.concatenate([running, resting])
 
-    solution = solve(residuals, priors, names)
-    return gpu.with_values(solution.as_dict()), solution
+    return solve(residuals, priors, names)
 
 
 def bursts(rows: Sequence[Row]) -> FitRows:

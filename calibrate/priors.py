@@ -38,16 +38,16 @@ _STREAMING: dict[str, tuple[float, float, float, float, float]] = {
     "reduce_min": (0.80, 22.0, 2.0e-6, 20.0, 0.3),
     "reduce": (0.80, 30.0, 2.0e-6, 20.0, 0.2),
     "rmsnorm": (0.75, 20.0, 2.0e-6, 20.0, 0.3),
-    "layernorm": (0.70, 18.0, 2.0e-6, 20.0, 0.3),
-    "softmax": (0.70, 5.0, 2.0e-6, 20.0, 0.3),
+    "layernorm": (0.70, 18.0, 2.0e-6, 60.0, 0.3),
+    "softmax": (0.70, 5.0, 2.0e-6, 150.0, 0.3),
     "add": (0.92, 60.0, 1.5e-6, 10.0, 0.3),
     "mul": (0.92, 60.0, 1.5e-6, 10.0, 0.3),
     "unary": (0.89, 60.0, 1.5e-6, 10.0, 0.15),
     "gelu": (0.80, 25.0, 1.5e-6, 20.0, 0.3),
     "gelu_backward": (0.80, 20.0, 1.5e-6, 20.0, 0.3),
-    "strided_unary": (0.60, 6.3, 2.0e-6, 10.0, 0.3),
-    "strided_binary": (0.70, 9.4, 2.0e-6, 10.0, 0.3),
-    "strided_silu_backward": (0.70, 8.0, 2.0e-6, 10.0, 0.3),
+    "strided_unary": (0.60, 6.3, 2.0e-6, 150.0, 0.3),
+    "strided_binary": (0.70, 9.4, 2.0e-6, 90.0, 0.3),
+    "strided_silu_backward": (0.70, 8.0, 2.0e-6, 110.0, 0.3),
     "cat": (0.85, 30.0, 2.0e-6, 10.0, 0.3),
     "norm_backward": (0.75, 15.0, 3.0e-6, 20.0, 0.3),
     "gamma_backward": (0.75, 12.0, 5.0e-6, 10.0, 0.3),
@@ -127,20 +127,20 @@ def time_priors() -> dict[str, Prior]:
 def power_priors() -> dict[str, Prior]:
     """Parameters of the tables ``power`` and ``voltage``."""
     priors = {
-        "voltage.slope": Prior(0.35, 0.0, 1.2, 0.4),
-        "voltage.floor_ratio": Prior(0.70, 0.5, 0.9, 0.08, source="A100's measured knee scaled to this clock range"),
+        "voltage.slope": Prior(0.60, 0.0, 1.2, 0.15),
+        "voltage.floor_ratio": Prior(0.66, 0.5, 0.9, 0.08, source="A100's measured knee scaled to this clock range"),
         "power.static_w": Prior(70.0, 40.0, 100.0, 0.2, "W"),
         "power.clock_w": Prior(52.0, 10.0, 120.0, 0.3, "W"),
-        "power.sm_w": Prior(100.0, 0.0, 400.0, 0.7, "W"),
+        "power.sm_w": Prior(20.0, 0.0, 400.0, 0.5, "W"),
         "power.leakage_w_per_k": Prior(
             0.4, 0.0, 2.0, 0.2, "W/K", "idle power while the card cools: 130.7 W at 47 °C, 127.4 W at 41 °C"
         ),
         "power.thermal_resistance_k_per_w": Prior(0.033, 0.01, 0.08, 0.2, "K/W"),
         "power.inlet_c": Prior(35.0, 20.0, 50.0, 0.1, "°C"),
-        "power.l2_pj_per_byte": Prior(40.0, 1.0, 100.0, 0.4, "pJ/B"),
+        "power.l2_pj_per_byte": Prior(50.0, 1.0, 100.0, 0.15, "pJ/B"),
         "power.gemm_pj_per_l2_byte": Prior(8.0, 0.0, 40.0, 0.6, "pJ/B"),
-        "power.hbm_base_pj_per_byte": Prior(30.0, 0.0, 100.0, 0.5, "pJ/B"),
-        "power.hbm_toggle_pj_per_byte": Prior(50.0, 5.0, 150.0, 0.3, "pJ/B"),
+        "power.hbm_base_pj_per_byte": Prior(30.0, 0.0, 100.0, 0.3, "pJ/B"),
+        "power.hbm_toggle_pj_per_byte": Prior(40.0, 5.0, 150.0, 0.2, "pJ/B"),
         "power.toggle.zeros": Prior(0.35, 0.0, 0.7, 0.5),
         "power.toggle.ones": Prior(0.4, 0.0, 0.8, 0.5),
         "power.toggle.pow2": Prior(0.6, 0.05, 1.0, 0.3),
@@ -163,8 +163,13 @@ def power_priors() -> dict[str, Prior]:
     for (backend, direction), (_, _, energy) in _BACKENDS.items():
         priors[f"power.attention_pj_per_flop.{backend}.{direction}"] = Prior(energy, 0.1, 2.5, 0.4, "pJ")
     for pattern, (_, _, _, energy, _) in _STREAMING.items():
-        priors[f"power.streaming_pj_per_byte.{pattern}"] = Prior(energy, -20.0, 150.0, 1.0 if energy else 0.5, "pJ/B")
+        priors[f"power.streaming_pj_per_byte.{pattern}"] = _extra_energy(energy)
     return priors
+
+
+def _extra_energy(energy: float) -> Prior:
+    """Energy of a byte beyond a copy's: most patterns compute little, some issue many instructions."""
+    return Prior(energy, -40.0, 600.0, max(1.0, 30.0 / energy) if energy else 2.0, "pJ/B")
 
 
 def collective_priors() -> dict[str, Prior]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,22 +49,26 @@ def check_streams(timeline: Timeline, *, rank: int | None = None) -> None:
             raise GuardError(f"{_who(timeline, rank)}: stream {int(stream)} is used by two kernels at once")
 
 
-def check_shares(timeline: Timeline, share: ArrayLike, resource: str, *, rank: int | None = None) -> None:
+def check_shares(
+    timeline: Timeline, share: ArrayLike, resource: str | Sequence[str], *, rank: int | None = None
+) -> None:
     """No resource is used above 100 %.
 
     Parameters
     ----------
     share
-        Of the resource that each interval of the timeline uses while it runs, shape ``(n,)`` [1].
+        Of the resource that each interval of the timeline uses while it runs, shape ``(n,)``, or ``(n, k)`` for several
+        [1].
     resource
-        What it is called, e.g. ``"SMs"``.
+        What it is called, e.g. ``"SMs"``; or ``k`` names.
     """
-    time, change = timeline.changes(np.asarray(share, dtype=np.float64)[:, None])
+    names = (resource,) if isinstance(resource, str) else tuple(resource)
+    time, change = timeline.changes(np.asarray(share, dtype=np.float64).reshape(-1, len(names)))
     if not len(time):
         return
-    worst = float(np.cumsum(change[:, 0]).max())
-    if worst > 1 + SHARE_TOLERANCE:
-        raise GuardError(f"{_who(timeline, rank)}: {resource} used to {100 * worst:.6g} %")
+    for name, worst in zip(names, np.cumsum(change, axis=0).max(axis=0).tolist(), strict=True):
+        if worst > 1 + SHARE_TOLERANCE:
+            raise GuardError(f"{_who(timeline, rank)}: {name} used to {100 * worst:.6g} %")
 
 
 def check_causality(program: Program, result: EngineResult) -> None:

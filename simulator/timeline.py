@@ -119,10 +119,10 @@ class Timeline:
         running = self.end_ns > self.start_ns
         value = value[running]
         time = np.concatenate([self.start_ns[running], self.end_ns[running]])
-        distinct, place = np.unique(time, return_inverse=True)
-        change = np.zeros((len(distinct), value.shape[1]))
-        np.add.at(change, place, np.concatenate([value, -value]))
-        return distinct, change
+        order = np.argsort(time, kind="stable")
+        time = time[order]
+        first = np.flatnonzero(np.diff(time, prepend=time[:1] - 1))
+        return time[first], np.add.reduceat(np.concatenate([value, -value])[order], first, axis=0)
 
     def profile(self) -> PowerProfile:
         """Power over time."""

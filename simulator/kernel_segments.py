@@ -1,0 +1,184 @@
+"""The kernels of one type of instruction, at one clock, as the engine executes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.gpu_model import GpuModel
+from joulecast.model.launches import Launch
+from joulecast.model.operators import Collective
+from joulecast.model.power import COMPONENTS, clock_tree_power_w, idle_power_w
+from joulecast.simulator.overlap import contended, follow, is_overlapped
+from joulecast.simulator.segments import COMMUNICATION, COMPUTE, Segment, make_segment
+from joulecast.simulator.tables import Kernels
+
+Float = NDArray[np.float64]
+Int = NDArray[np.int64]
+
+#: Name of a kernel without work, by which a stream waits for the other; it takes no time.
+MARKER = "wait"
+#: Resources of which no more than all can be used.
+RESOURCES = ("SMs", "tensor units", "memory", "link")
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Order of issue of an instruction's kernels, whatever the clock.
+
+    Attributes
+    ----------
+    launch
+        Which launch each kernel belongs to, −1 for a marker, shape ``(n,)``.
+    stream, wait
+        As in :class:`Segment`.
+    """
+
+    launch: Int
+    stream: NDArray[np.uint8]
+    wait: NDArray[np.int32]
+
+    @cached_property
+    def output_kernel(self) -> int:
+        """The last kernel on the compute stream; everything else has ended by then."""
+        return int(np.flatnonzero(self.stream == COMPUTE)[-1])
+
+
+def lay_out(launches: Sequence[Launch]) -> Layout:
+    """Kernels of both streams in order of issue, with what they wait for.
+
+    An instruction begins and ends on the compute stream: a communication waits for the compute listed before it, and what
+    no kernel has waited for is waited for at the end.
+    """
+    rows: list[tuple[int, int, int]] = []
+    spoken: list[int] = []  # last kernel of each communication launch
+    due = waited = compute = asked = -1  # communication to wait for, waited for; compute kernel; the one last asked for
+    if not launches or launches[0].stream == "communication":
+        rows.append((-1, COMPUTE, -1))
+        compute = 0
+    for i, launch in enumerate(launches):
+        first = len(rows)
+        if launch.stream == "communication":
+            rows += [(i, COMMUNICATION, compute if compute > asked else -1)]
+            asked = compute
+            rows += [(i, COMMUNICATION, -1)] * (launch.repeat - 1)
+            spoken.append(len(rows) - 1)
+            due = spoken[-1] if launch.waits else due
+            continue
+        if launch.waits and len(spoken) > launch.outstanding:
+            due = max(due, spoken[len(spoken) - 1 - launch.outstanding])
+        rows += [(i, COMPUTE, due if due > waited else -1)]
+        waited = max(waited, due)
+        rows += [(i, COMPUTE, -1)] * (launch.repeat - 1)
+        compute = first + launch.repeat - 1
+    if spoken and waited < spoken[-1]:
+        rows.append((-1, COMPUTE, spoken[-1]))
+    table = np.array(rows, dtype=np.int64)
+    return Layout(table[:, 0], table[:, 1].astype(np.uint8), table[:, 2].astype(np.int32))
+
+
+class SegmentMaker:
+    """Makes segments of launches at given clocks, each only once.
+
+    Parameters
+    ----------
+    kernels
+        Distinct operators with their behaviour on the grid of clocks.
+    """
+
+    def __init__(self, kernels: Kernels, gpu: GpuModel) -> None:
+        self.kernels, self.gpu = kernels, gpu
+        self.time_ns = kernels.times.time_s * 1e9
+        self.idle_w = np.asarray(idle_power_w(kernels.clocks_mhz, gpu))
+        self.tree_w = np.asarray(clock_tree_power_w(kernels.clocks_mhz, gpu))
+        self._index = {operator: i for i, operator in enumerate(kernels.operators)}
+        self._layouts: dict[tuple[int, ...], tuple[Layout, Int]] = {}
+        self._made: dict[tuple[tuple[int, ...], int, int], int] = {}
+        self.segments: list[Segment] = []
+        self.shares: list[Float] = []
+
+    def segment(self, launches: Sequence[Launch], clock: int, base: int) -> int:
+        """Number of the segment of these launches at a clock index, its power above idling at the clock ``base``."""
+        who = tuple(map(id, launches))  # equal launches of a program are mostly the same objects
+        key = (who, clock, base)
+        if key not in self._made:
+            self._made[key] = len(self.segments)
+            self._make(launches, who, clock, base)
+        return self._made[key]
+
+    def durations_ns(self, launches: Sequence[Launch], operator: Int) -> Float:
+        """Whole nanoseconds that one kernel of each launch takes at every clock, shape ``(launches, clocks)``."""
+        alone = self.time_ns[:, operator].T
+        return np.rint(contended(launches, alone, self.gpu) if is_overlapped(launches) else alone)
+
+    def length_ns(self, launches: Sequence[Launch]) -> Int:
+        """Length of an instruction at every clock, as the engine finds it [ns]."""
+        operator = np.array([self._index[launch.operator] for launch in launches], dtype=np.int64)
+        taken = self.durations_ns(launches, operator)
+        if is_overlapped(launches):
+            return np.asarray(follow(launches, taken)[0].astype(np.int64))
+        repeat = np.array([launch.repeat for launch in launches], dtype=np.float64)
+        return np.asarray((repeat @ taken).astype(np.int64))
+
+    def _make(self, launches: Sequence[Launch], who: tuple[int, ...], clock: int, base: int) -> None:
+        if who not in self._layouts:
+            operator = np.array([self._index[launch.operator] for launch in launches], dtype=np.int64)
+            self._layouts[who] = lay_out(launches), operator
+        layout, operator = self._layouts[who]
+        alone = self.time_ns[clock, operator]
+        beside = is_overlapped(launches)
+        taken = np.rint(contended(launches, alone[:, None], self.gpu)[:, 0] if beside else alone)
+        speaks = np.array([launch.stream == "communication" for launch in launches], dtype=bool)
+        power = self._power_w(operator, clock, taken)
+        if base != clock:  # idling at the instruction's own clock, counted on one of two streams
+            own = ~speaks if beside else np.ones(len(launches), dtype=bool)
+            power[own, 0] += self.idle_w[clock] - self.idle_w[base] - (self.tree_w[clock] - self.tree_w[base])
+            power[own, 1] += self.tree_w[clock] - self.tree_w[base]
+        share = self._shares(launches, operator, clock, taken, speaks)
+        real = (layout.launch >= 0)[:, None]
+        names = [launch.operator.name for launch in launches]
+        self.segments.append(
+            make_segment(
+                np.where(real[:, 0], np.append(taken, 0.0)[layout.launch], 0.0),
+                stream=layout.stream,
+                wait=layout.wait,
+                output_kernel=layout.output_kernel,
+                names=[names[i] if i >= 0 else MARKER for i in layout.launch.tolist()],
+                power_w=np.where(real, np.vstack([power, np.zeros((1, len(COMPONENTS)))])[layout.launch], 0.0),
+            )
+        )
+        self.shares.append(np.where(real, np.vstack([share, np.zeros((1, len(RESOURCES)))])[layout.launch], 0.0))
+
+    def _power_w(self, operator: Int, clock: int, taken_ns: Float) -> Float:
+        """Power by component above idling, such that power times the time taken is the kernel's energy."""
+        times = self.kernels.times
+        alone_s = times.time_s[clock, operator]
+        shape = times.time_s.shape
+        energy = np.stack([np.broadcast_to(times.components_j[c], shape)[clock, operator] for c in COMPONENTS], axis=1)
+        energy[:, 0] -= alone_s * (self.idle_w[clock] - self.tree_w[clock])
+        energy[:, 1] -= alone_s * self.tree_w[clock]
+        return np.asarray(energy / np.maximum(taken_ns, 1.0)[:, None] * 1e9)
+
+    def _shares(
+        self, launches: Sequence[Launch], operator: Int, clock: int, taken_ns: Float, speaks: NDArray[np.bool_]
+    ) -> Float:
+        """Share of each resource that a kernel uses while it runs, shape ``(launches, resources)``."""
+        costs, sms = self.kernels.costs, self.gpu.sm_count
+        held = np.zeros(len(launches))
+        if is_overlapped(launches):
+            default = self.gpu["collective.default_ctas"]
+            for i in np.flatnonzero(speaks).tolist():
+                collective = launches[i].operator
+                ctas = collective.ctas if isinstance(collective, Collective) else None
+                held[i] = (ctas or default) / sms
+            held[~speaks] = 1.0 - held.max(initial=0.0)
+        else:
+            held[:] = 1.0
+        taken = np.maximum(taken_ns, 1.0) * 1e-9
+        cycles = self.kernels.clocks_mhz[clock] * 1e6 * taken
+        tensor = costs.core_cycles[operator] * costs.tensor_use[operator] / cycles
+        return np.stack([held, tensor, costs.memory_s[operator] / taken, costs.link_s[operator] / taken], axis=1)

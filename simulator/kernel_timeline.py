@@ -1,0 +1,211 @@
+"""When every kernel of an iteration runs and what it draws, from the discrete-event engine.
+
+One GPU of each pipeline stage is followed. Every instruction runs at one clock: the one that is set, or the mean of what the
+board chose while it ran in the forecast's last iteration. Conservation laws are checked on every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from joulecast.errors import InputError
+from joulecast.model.catalogue import load_gpu
+from joulecast.model.description import GpuDescription
+from joulecast.model.gpu_model import GpuModel, gpu_model
+from joulecast.model.power import COMPONENTS, idle_power_w, wait_power_w
+from joulecast.simulator.engine import EngineResult
+from joulecast.simulator.engine import simulate as run
+from joulecast.simulator.fluid import FluidResult
+from joulecast.simulator.forecast import Prepared, prepare, simulate
+from joulecast.simulator.guards import check_causality, check_energy, check_shares, check_streams
+from joulecast.simulator.kernel_segments import RESOURCES, SegmentMaker
+from joulecast.simulator.plan import Plan
+from joulecast.simulator.segments import Program, make_program
+from joulecast.simulator.timeline import Timeline, timeline_of_kernels
+from joulecast.simulator.trace import Arrow
+
+Float = NDArray[np.float64]
+Int = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class KernelTimeline:
+    """One iteration kernel by kernel.
+
+    Attributes
+    ----------
+    plan
+        What was simulated.
+    program
+        What every stage executed.
+    result
+        When, as the engine found it.
+    timelines
+        One per pipeline stage: of one of its GPUs.
+    """
+
+    plan: Plan
+    program: Program
+    result: EngineResult
+    timelines: tuple[Timeline, ...]
+
+    @property
+    def time_s(self) -> float:
+        """Length of the iteration [s]."""
+        return self.result.time_ns * 1e-9
+
+    @property
+    def energy_j(self) -> float:
+        """Energy of all GPUs [J]."""
+        return sum(timeline.energy_j for timeline in self.timelines) * self.plan.tp * self.plan.dp
+
+    def arrows(self) -> list[Arrow]:
+        """Transfers between stages, from the kernel that makes the output to the instruction that needs it."""
+        program, result = self.program, self.result
+        rank = np.repeat(np.arange(program.ranks), np.diff(program.offsets))
+        sent, start = np.concatenate(result.sent_ns), np.concatenate(result.start_ns)
+        found = []
+        for source, target in zip(program.source.tolist(), program.target.tolist(), strict=True):
+            a, b = int(rank[source]), int(rank[target])
+            if a == b:
+                continue
+            kind = program.instructions[b][target - program.offsets[b]].kind
+            name = "activations" if kind == "forward" else "gradients"
+            found.append(Arrow(name, a, max(int(sent[source]) - 1, 0), b, int(start[target])))
+        return found
+
+
+def kernel_timeline(
+    plan: Plan, gpu: GpuDescription | GpuModel | None = None, *, clock_mhz: ArrayLike | None = None
+) -> KernelTimeline:
+    """Simulate one iteration of a plan kernel by kernel.
+
+    Parameters
+    ----------
+    gpu
+        GPU to use in place of the plan's own.
+    clock_mhz
+        SM clock of all stages, or of each, whatever the plan and the power limit say; by default what a forecast finds
+        for each instruction [MHz].
+
+    Raises
+    ------
+    InputError
+        A clock that the GPU does not have.
+    GuardError
+        A conservation law is broken: a defect of Joulecast.
+    """
+    prepared = prepare(plan, gpu if isinstance(gpu, GpuModel) else gpu_model(gpu or load_gpu(plan.cluster.gpu)))
+    if clock_mhz is None:
+        return governed_timeline(prepared, simulate(prepared)[0])
+    clocks = np.broadcast_to(np.asarray(clock_mhz, dtype=np.float64), (plan.pp,))
+    index = [_clock_index(prepared, float(clock)) for clock in clocks]
+    rows = [np.full(len(r.order), i) for r, i in zip(prepared.program.ranks, index, strict=True)]
+    return timeline_at(prepared, rows, index)
+
+
+def governed_timeline(prepared: Prepared, result: FluidResult) -> KernelTimeline:
+    """The last iteration of a simulation under the governor, every instruction at its mean clock."""
+    rows, base = [], []
+    for rank, program in enumerate(prepared.program.ranks):
+        chosen = _mean_index(result, rank)
+        rows.append(prepared.columns[rank][np.array(program.order, dtype=np.int64), chosen])
+        base.append(int(np.median(chosen)))
+    return timeline_at(prepared, rows, base)
+
+
+def timeline_at(prepared: Prepared, clock_index: Sequence[Int], base_index: Sequence[int]) -> KernelTimeline:
+    """Simulate an iteration with given clocks.
+
+    Parameters
+    ----------
+    clock_index
+        Per stage, clock index of every instruction.
+    base_index
+        Per stage, clock index at which it waits.
+    """
+    program, shares = kernel_program(prepared, clock_index, base_index)
+    result = run(program, kernels=True)
+    check_causality(program, result)
+    maker_base = np.asarray(prepared.kernels.clocks_mhz)[np.array(base_index)]
+    timelines = []
+    for rank in range(program.ranks):
+        timeline = _timeline(prepared, program, result, rank, float(maker_base[rank]))
+        check_streams(timeline)
+        check_energy(timeline, timeline.energy_j)
+        check_shares(timeline, shares[timeline.name], RESOURCES)
+        timelines.append(timeline)
+    return KernelTimeline(prepared.program.plan, program, result, tuple(timelines))
+
+
+def kernel_program(
+    prepared: Prepared, clock_index: Sequence[Int], base_index: Sequence[int]
+) -> tuple[Program, Float]:
+    """What the engine executes, and the share of each resource that every kernel of every segment uses.
+
+    Returns
+    -------
+    program, shares
+        Shares have one row per kernel of ``program.segments``, in order, and one column per resource.
+    """
+    maker = SegmentMaker(prepared.kernels, prepared.gpu)
+    order = []
+    for rank, (ranked, clocks) in enumerate(zip(prepared.program.ranks, clock_index, strict=True)):
+        known: dict[tuple[int, int], int] = {}
+        row = []
+        for kind, clock in zip(ranked.order, clocks.tolist(), strict=True):
+            if (kind, clock) not in known:
+                known[kind, clock] = maker.segment(ranked.types[kind], clock, base_index[rank])
+            row.append(known[kind, clock])
+        order.append(row)
+    latency = round(prepared.transfer_s * 1e9)
+    program = make_program(prepared.program.schedule, maker.segments, order, latency)
+    return program, np.concatenate(maker.shares)
+
+
+def _timeline(prepared: Prepared, program: Program, result: EngineResult, rank: int, base_mhz: float) -> Timeline:
+    gpu = prepared.gpu
+    base = float(idle_power_w(base_mhz, gpu))
+    kernels = result.kernels[rank]
+    runs = kernels.end_ns > kernels.start_ns
+    shown = replace(
+        kernels,
+        **{f: getattr(kernels, f)[runs] for f in ("start_ns", "end_ns", "stream", "instruction", "segment", "kernel")},
+    )
+    return timeline_of_kernels(
+        program,
+        rank,
+        shown,
+        components=COMPONENTS,
+        base_power_w=base,
+        wait_power_w=float(wait_power_w(base_mhz, gpu)) - base,
+        finish_ns=result.time_ns,
+    )
+
+
+def _mean_index(result: FluidResult, rank: int) -> Int:
+    """Mean clock index of a stage while each instruction of its last iteration ran."""
+    edges = np.arange(len(result.clock_index) + 1) * result.tick_s
+    total = np.concatenate([[0.0], np.cumsum(result.clock_index[:, rank])]) * result.tick_s
+    start, end = result.start_s[rank][-1], result.end_s[rank][-1]
+    span = end - start
+    at_start = result.clock_index[np.minimum((start / result.tick_s).astype(np.int64), len(result.clock_index) - 1), rank]
+    area = np.interp(end, edges, total) - np.interp(start, edges, total)
+    mean = np.divide(area, span, out=at_start.astype(np.float64), where=span > 0)
+    return np.rint(mean).astype(np.int64)
+
+
+def _clock_index(prepared: Prepared, clock_mhz: float) -> int:
+    clocks = prepared.kernels.clocks_mhz
+    index = int(np.abs(clocks - clock_mhz).argmin())
+    if abs(clocks[index] - clock_mhz) > 1e-6:
+        raise InputError(
+            f"{clock_mhz:g} MHz is not a clock of {prepared.gpu.name}",
+            key="clock_mhz",
+            remedy=f"The nearest is {clocks[index]:g}.",
+        )
+    return index
