@@ -98,6 +98,7 @@ def forecast(plan: Plan, gpu: GpuDescription | None = None) -> Iteration:
         ranks=ranks,
         plan=plan,
         assumptions=ASSUMPTIONS,
+        description=description,
     )
     check_iteration(iteration, result, first, _wait_power_w(prepared))
     return iteration

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joulecast.model.description import GpuDescription
 from joulecast.simulator.plan import Plan
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from joulecast.simulator.kernel_timeline import KernelTimeline
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,8 @@ class Iteration:
         The plan that this is a forecast of.
     assumptions
         What the forecast takes for granted.
+    description
+        The GPU that it was forecast for.
     """
 
     time_s: float
@@ -78,6 +85,7 @@ class Iteration:
     ranks: tuple[RankForecast, ...]
     plan: Plan
     assumptions: tuple[str, ...] = ()
+    description: GpuDescription | None = field(default=None, repr=False, compare=False)
 
     @property
     def gpus(self) -> int:
@@ -103,6 +111,18 @@ class Iteration:
     def energy_by_instruction_j(self) -> dict[str, float]:
         """Energy of all GPUs by kind of instruction."""
         return _total(self.ranks, "energy_by_instruction_j")
+
+    def timeline(self) -> KernelTimeline:
+        """Every kernel of one GPU of each stage, simulated with the clocks that the governor chose."""
+        from joulecast.simulator.kernel_timeline import kernel_timeline
+
+        return kernel_timeline(self.plan, self.description)
+
+    def write_trace(self, path: str | os.PathLike[str]) -> Path:
+        """Write kernels, power and clocks for https://ui.perfetto.dev."""
+        from joulecast.simulator.iteration_trace import write_iteration_trace
+
+        return write_iteration_trace(path, self.plan, self.description)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as ``--json`` prints it."""

@@ -1,30 +1,28 @@
 """A forecast iteration drawn: every kernel of one GPU of each pipeline stage, its power and its clock over time.
 
-An instruction's begin and end come from the simulation under the governor. Its kernels are laid out within them in
-proportion to their own times at the clock with which the instruction begins.
+Kernels are those of the engine, every instruction at the mean clock that the governor gave it; instructions enclose
+them on the compute track, and arrows lead from the stage that sends to the instruction that receives.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from joulecast.model.catalogue import load_gpu
 from joulecast.model.description import GpuDescription
 from joulecast.model.gpu_model import gpu_model
-from joulecast.model.launches import Launch
 from joulecast.simulator.fluid import FluidResult
 from joulecast.simulator.forecast import Prepared, prepare, simulate
+from joulecast.simulator.kernel_timeline import KernelTimeline, governed_timeline
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.timeline import Timeline, timeline_of_instructions
 from joulecast.simulator.trace import Counter, write_trace
 
-Array = NDArray[np.float64]
-STREAMS = {"compute": 0, "communication": 1}
+#: Steps of a power counter above which it is averaged: more can not be seen, and slow the viewer.
+MOST_STEPS = 20_000
 
 
 def write_iteration_trace(path: str | os.PathLike[str], plan: Plan, gpu: GpuDescription | None = None) -> Path:
@@ -41,101 +39,67 @@ def write_iteration_trace(path: str | os.PathLike[str], plan: Plan, gpu: GpuDesc
     ------
     InputError
         The file cannot be written.
+    GuardError
+        A conservation law is broken: a defect of Joulecast.
     """
     prepared = prepare(plan, gpu_model(gpu if gpu is not None else load_gpu(plan.cluster.gpu)))
     result, _ = simulate(prepared)
-    begin_s = min(float(start[-1].min()) for start in result.start_s)
+    iteration = governed_timeline(prepared, result)
     timelines: list[Timeline] = []
-    for rank in range(plan.pp):
-        timelines += [_instructions(prepared, result, rank, begin_s), _kernels(prepared, result, rank, begin_s)]
-    labels = {rank: f"stage {rank} (one of {plan.tp * plan.dp} GPUs)" for rank in range(plan.pp)}
-    metadata = {"model": plan.workload.model_name, "gpu": plan.cluster.gpu, "gpus": plan.cluster.gpus}
-    counters = _counters(prepared, result, begin_s)
-    return write_trace(path, timelines, counters=counters, labels=labels, metadata=metadata)
-
-
-def _counters(prepared: Prepared, result: FluidResult, begin_s: float) -> list[Counter]:
-    """Power and clock of every rank in each of the governor's ticks from ``begin_s`` on."""
-    first = int(begin_s / result.tick_s)
-    time = np.maximum(np.arange(first, len(result.power_w)) * result.tick_s - begin_s, 0.0)
-    clocks = prepared.kernels.clocks_mhz[result.clock_index[first:]]
-    found = []
-    for rank in range(result.power_w.shape[1]):
-        found.append(Counter("power [W]", rank, time, result.power_w[first:, rank]))
-        found.append(Counter("clock [MHz]", rank, time, clocks[:, rank]))
-    return found
-
-
-def _instructions(prepared: Prepared, result: FluidResult, rank: int, begin_s: float) -> Timeline:
-    program = prepared.program.ranks[rank]
-    start, end = result.start_s[rank][-1], result.end_s[rank][-1]
-    table, column = prepared.tables[rank], _columns(result, rank, start)
-    types = np.array(program.order)
-    power = table.energy_j[types, column] / table.duration_s[types, column]
-    steps = prepared.program.schedule.ranks[rank]
-    names = [f"{program.names[t]} {i.microbatch}" for t, i in zip(types, steps, strict=True)]
-    return timeline_of_instructions(rank, start - begin_s, end - begin_s, names, power)
-
-
-def _kernels(prepared: Prepared, result: FluidResult, rank: int, begin_s: float) -> Timeline:
-    program, kernels = prepared.program.ranks[rank], prepared.kernels
-    start_s, end_s = result.start_s[rank][-1] - begin_s, result.end_s[rank][-1] - begin_s
-    columns = _columns(result, rank, result.start_s[rank][-1])
-    index = {operator: i for i, operator in enumerate(kernels.operators)}
-    which = [np.array([index[launch.operator] for launch in launches]) for launches in program.types]
-    streams = [np.array([STREAMS[launch.stream] for launch in launches], np.uint8) for launches in program.types]
-    starts, ends, powers = [], [], []
-    for position, kind in enumerate(program.order):
-        time = kernels.times.time_s[columns[position], which[kind]]
-        begin, finish = lay_out(program.types[kind], time)
-        scale = (end_s[position] - start_s[position]) / max(float(finish.max(initial=0.0)), 1e-12)
-        starts.append(np.floor((start_s[position] + begin * scale) * 1e9))
-        ends.append(np.floor((start_s[position] + finish * scale) * 1e9))
-        powers.append(kernels.times.energy_j[columns[position], which[kind]] / time)
-    steps = prepared.program.schedule.ranks[rank]
-    counts = [len(which[kind]) for kind in program.order]
-    return Timeline(
-        rank=rank,
-        begin_ns=0,
-        finish_ns=round(float(end_s.max()) * 1e9),
-        start_ns=np.concatenate(starts).astype(np.int64),
-        end_ns=np.concatenate(ends).astype(np.int64),
-        stream=np.concatenate([streams[kind] for kind in program.order]),
-        instruction=np.repeat(np.arange(len(counts)), counts),
-        name=np.concatenate([which[kind] for kind in program.order]),
-        names=tuple(operator.name for operator in kernels.operators),
-        instruction_names=tuple(f"{i.kind} {i.microbatch}.{i.chunk}" for i in steps),
-        components=("power",),
-        power_w=np.concatenate(powers)[:, None],
+    for rank, kernels in enumerate(iteration.timelines):
+        timelines += [_instructions(prepared, iteration, rank), kernels]
+    metadata = {
+        "model": plan.workload.model_name,
+        "gpu": plan.cluster.gpu,
+        "gpus": plan.cluster.gpus,
+        "time_s": iteration.time_s,
+        "energy_j": iteration.energy_j,
+    }
+    return write_trace(
+        path,
+        timelines,
+        counters=_counters(prepared, iteration, result),
+        arrows=iteration.arrows(),
+        labels={rank: f"stage {rank} (one of {plan.tp * plan.dp} GPUs)" for rank in range(plan.pp)},
+        metadata=metadata,
     )
 
 
-def _columns(result: FluidResult, rank: int, time_s: Array) -> NDArray[np.int64]:
-    """Clock index of a rank at given times."""
-    tick = np.clip((time_s / result.tick_s).astype(np.int64), 0, len(result.clock_index) - 1)
-    return np.asarray(result.clock_index[tick, rank])
+def _counters(prepared: Prepared, iteration: KernelTimeline, result: FluidResult) -> list[Counter]:
+    """Power of every GPU as its kernels draw it, and the governor's clock."""
+    begin_s = float(result.start_s[0][-1][0])
+    first = int(begin_s / result.tick_s)
+    time = np.maximum(np.arange(first, len(result.clock_index)) * result.tick_s - begin_s, 0.0)
+    clocks = prepared.kernels.clocks_mhz[result.clock_index[first:]]
+    shown = time < iteration.time_s
+    found = []
+    for rank, timeline in enumerate(iteration.timelines):
+        found.append(_power(timeline))
+        found.append(Counter("clock [MHz]", rank, time[shown], clocks[shown, rank]))
+    return found
 
 
-def lay_out(launches: Sequence[Launch], time_s: Array) -> tuple[Array, Array]:
-    """Begin and end of each launch from the instruction's start on, without contention, shape ``(launches,)`` [s].
+def _power(timeline: Timeline) -> Counter:
+    profile = timeline.profile()
+    if len(profile.power_w) > MOST_STEPS:
+        start, power = profile.resampled(timeline.time_s / MOST_STEPS)
+    else:
+        start, power = np.asarray(profile.time_ns[:-1] * 1e-9, dtype=np.float64), profile.power_w
+    return Counter(
+        "power [W]", timeline.rank, np.append(start, timeline.finish_ns * 1e-9), np.append(power, 0.0).round(2)
+    )
 
-    Parameters
-    ----------
-    time_s
-        Of one run of each launch's operator.
-    """
-    begin, end = np.zeros(len(launches)), np.zeros(len(launches))
-    compute = speech = 0.0
-    spoken: list[float] = []
-    for i, (launch, time) in enumerate(zip(launches, time_s.tolist(), strict=True)):
-        if launch.stream == "communication":
-            begin[i] = max(compute, speech)
-            end[i] = speech = begin[i] + time * launch.repeat
-            spoken.append(speech)
-            compute = speech if launch.waits else compute
-        else:
-            if launch.waits and len(spoken) > launch.outstanding:
-                compute = max(compute, spoken[len(spoken) - 1 - launch.outstanding])
-            begin[i] = compute
-            end[i] = compute = compute + time * launch.repeat
-    return begin, end
+
+def _instructions(prepared: Prepared, iteration: KernelTimeline, rank: int) -> Timeline:
+    """Instructions of one stage, with the mean power of their kernels above idling."""
+    program = prepared.program.ranks[rank]
+    start, end = iteration.result.start_ns[rank] * 1e-9, iteration.result.end_ns[rank] * 1e-9
+    steps = prepared.program.schedule.ranks[rank]
+    names = [
+        program.names[kind] + (f" {i.microbatch}" if i.microbatch >= 0 else "")
+        for kind, i in zip(program.order, steps, strict=True)
+    ]
+    energy, span = iteration.timelines[rank].energy_by_instruction_j(), end - start
+    return timeline_of_instructions(
+        rank, start, end, names, np.divide(energy, span, out=np.zeros_like(span), where=span > 0)
+    )

@@ -51,8 +51,8 @@ class Layout:
 def lay_out(launches: Sequence[Launch]) -> Layout:
     """Kernels of both streams in order of issue, with what they wait for.
 
-    An instruction begins and ends on the compute stream: a communication waits for the compute listed before it, and what
-    no kernel has waited for is waited for at the end.
+    An instruction begins and ends on the compute stream: a communication waits for the compute listed before it, and
+    what no kernel has waited for is waited for at the end.
     """
     rows: list[tuple[int, int, int]] = []
     spoken: list[int] = []  # last kernel of each communication launch

@@ -1,7 +1,7 @@
 """When every kernel of an iteration runs and what it draws, from the discrete-event engine.
 
-One GPU of each pipeline stage is followed. Every instruction runs at one clock: the one that is set, or the mean of what the
-board chose while it ran in the forecast's last iteration. Conservation laws are checked on every call.
+One GPU of each pipeline stage is followed. Every instruction runs at one clock: the one that is set, or the mean of what
+the board chose while it ran in the forecast's last iteration. Conservation laws are checked on every call.
 """
 
 from __future__ import annotations
@@ -142,9 +142,7 @@ def timeline_at(prepared: Prepared, clock_index: Sequence[Int], base_index: Sequ
     return KernelTimeline(prepared.program.plan, program, result, tuple(timelines))
 
 
-def kernel_program(
-    prepared: Prepared, clock_index: Sequence[Int], base_index: Sequence[int]
-) -> tuple[Program, Float]:
+def kernel_program(prepared: Prepared, clock_index: Sequence[Int], base_index: Sequence[int]) -> tuple[Program, Float]:
     """What the engine executes, and the share of each resource that every kernel of every segment uses.
 
     Returns
@@ -193,10 +191,12 @@ def _mean_index(result: FluidResult, rank: int) -> Int:
     total = np.concatenate([[0.0], np.cumsum(result.clock_index[:, rank])]) * result.tick_s
     start, end = result.start_s[rank][-1], result.end_s[rank][-1]
     span = end - start
-    at_start = result.clock_index[np.minimum((start / result.tick_s).astype(np.int64), len(result.clock_index) - 1), rank]
+    at_start = result.clock_index[
+        np.minimum((start / result.tick_s).astype(np.int64), len(result.clock_index) - 1), rank
+    ]
     area = np.interp(end, edges, total) - np.interp(start, edges, total)
     mean = np.divide(area, span, out=at_start.astype(np.float64), where=span > 0)
-    return np.rint(mean).astype(np.int64)
+    return np.asarray(np.rint(mean).astype(np.int64))
 
 
 def _clock_index(prepared: Prepared, clock_mhz: float) -> int:

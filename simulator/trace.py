@@ -177,7 +177,7 @@ def _intervals(timeline: Timeline) -> Iterator[Event]:
             "tid": stream,
             "ts": start / 1e3,
             "dur": duration / 1e3,
-            "args": {"instruction": timeline.instruction_names[instruction], "power_w": round(watts, 3)},
+            "args": {"instruction": timeline.instruction_names[instruction], "power_above_idle_w": round(watts, 3)},
         }
 
 

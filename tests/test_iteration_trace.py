@@ -3,23 +3,24 @@
 import json
 from itertools import pairwise
 
-import numpy as np
 import pytest
 
 from joulecast.cli import main
-from joulecast.model.launches import Launch
-from joulecast.model.operators import Collective, Gemm
-from joulecast.simulator.iteration_trace import lay_out
 
 
 @pytest.fixture(scope="module")
-def trace(tmp_path_factory, request):
+def trace_file(tmp_path_factory, request):
     path = tmp_path_factory.mktemp("trace") / "trace.json"
     examples = request.getfixturevalue("examples")
     with pytest.raises(SystemExit) as stop:
         main(["predict", str(examples / "llama-3.1-8b-4xh200.toml"), "--json", "--trace", str(path)])
     assert not stop.value.code
-    return json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def trace(trace_file):
+    return trace_file["traceEvents"]
 
 
 def test_one_track_per_stream_and_counters_per_gpu(trace):
@@ -49,11 +50,25 @@ def test_nothing_is_written_where_there_is_no_folder(capsys, examples, tmp_path)
     assert err.startswith("error: ")
 
 
-def test_a_synchronous_collective_stops_compute_and_an_asynchronous_one_does_not():
-    gemm, reduce = Gemm(8, 8, 8), Collective("all_reduce", 8.0, 2)
-    beside = [Launch(gemm), Launch(reduce, "communication"), Launch(gemm), Launch(gemm, waits=True, repeat=2)]
-    begin, end = lay_out(beside, np.array([1.0, 5.0, 1.0, 1.0]))
-    assert begin.tolist() == [0, 1, 1, 6]
-    assert end.tolist() == [1, 6, 2, 8]
-    begin, end = lay_out([Launch(gemm), Launch(reduce, "communication", waits=True), Launch(gemm)], np.ones(3))
-    assert begin.tolist() == [0, 1, 2]
+def test_arrows_lead_from_a_running_instruction_to_one_that_begins_later(trace):
+    slices = {rank: [e for e in trace if e["ph"] == "X" and (e["pid"], e["tid"]) == (rank, 0)] for rank in (0, 1)}
+    ends = {phase: {e["id"]: e for e in trace if e["ph"] == phase} for phase in "sf"}
+    assert len(ends["s"]) == len(ends["f"]) == 16
+    for i, sent in ends["s"].items():
+        received = ends["f"][i]
+        assert sent["ts"] < received["ts"]
+        for end in (sent, received):
+            assert any(e["ts"] <= end["ts"] < e["ts"] + e["dur"] for e in slices[end["pid"]])
+
+
+def test_the_counter_integrates_to_the_energy_of_the_iteration(trace_file):
+    events, summary = trace_file["traceEvents"], trace_file["otherData"]
+    energy = 0.0
+    for rank in (0, 1):
+        steps = [
+            (e["ts"], e["args"]["power [W]"])
+            for e in events
+            if e["ph"] == "C" and e["pid"] == rank and "power" in e["name"]
+        ]
+        energy += 2e-6 * sum(power * (b - a) for (a, power), (b, _) in pairwise(steps))
+    assert energy == pytest.approx(summary["energy_j"], rel=1e-4)

@@ -56,7 +56,7 @@ def test_structure(tmp_path: Path) -> None:
     names = {e["args"]["name"] for e in by_phase["M"] if e["name"] == "process_name"}  # type: ignore[index]
     assert names == {"first", "GPU 1"}
     gemm = next(e for e in by_phase["X"] if e["name"] == "gemm")
-    assert gemm["dur"] == 1.5 and gemm["args"] == {"instruction": "forward 0.0", "power_w": 600.0}
+    assert gemm["dur"] == 1.5 and gemm["args"] == {"instruction": "forward 0.0", "power_above_idle_w": 600.0}
     power = [e for e in by_phase["C"] if e["name"] == "power [W]"]
     assert {e["pid"] for e in power} == {0, 1} and power[0]["args"] == {"power [W]": 690.0}
     assert [e["args"] for e in by_phase["C"] if e["pid"] == 1 and e["name"] != "power [W]"] == [

@@ -37,9 +37,7 @@ def predict(
 
     iteration = forecast(loaded)
     if trace is not None:
-        from joulecast.simulator.iteration_trace import write_iteration_trace
-
-        write_iteration_trace(trace, loaded)
+        iteration.write_trace(trace)
         output.progress(f"wrote {trace}")
     if json:
         output.print_json(iteration.to_dict())
