@@ -15,8 +15,9 @@ from joulecast.model.description import TABLES, GpuDescription, Parameter, Table
 DIGITS, SPREAD_DIGITS = 5, 3
 #: A parameter counts as fitted when the data removed this share of its prior variance.
 IDENTIFIED = 0.1
-#: Parameters whose joint uncertainty is kept; the others are nearly independent of each other.
-JOINT = ("kernel.gemm.", "kernel.attention.", "power.", "voltage.", "collective.")
+#: Parameters of a table with a correlation of at least this size to another one are kept together; the others are nearly
+#: independent of each other. Correlations are kept to so many digits.
+JOINT_CORRELATION, CORRELATION_DIGITS = 0.2, 4
 
 
 def rounded(value: float, digits: int) -> float:
@@ -98,9 +99,13 @@ def _joint(table: str, solutions: Sequence[Solution]) -> tuple[tuple[str, ...], 
     """Covariance of the identified parameters of a table that belong together."""
     entries: dict[str, tuple[int, int]] = {}
     for s, solution in enumerate(solutions):
-        for i, key in enumerate(solution.names):
-            if key.startswith(f"{table}.") and key.startswith(JOINT) and solution.identified[i] >= IDENTIFIED:
-                entries[key] = (s, i)
+        known = np.flatnonzero(solution.identified >= IDENTIFIED)
+        spread = np.sqrt(np.diag(solution.covariance))[known]
+        correlation = np.abs(solution.covariance[np.ix_(known, known)] / np.outer(spread, spread))
+        entangled = (correlation >= JOINT_CORRELATION).sum(axis=1) > 1
+        for i in known[entangled]:
+            if solution.names[i].startswith(f"{table}."):
+                entries[solution.names[i]] = (s, int(i))
     names = tuple(sorted(entries))
     matrix = np.zeros((len(names), len(names)))
     for a, first in enumerate(names):
@@ -112,11 +117,16 @@ def _joint(table: str, solutions: Sequence[Solution]) -> tuple[tuple[str, ...], 
 
 
 def _round_covariance(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rounded correlations times rounded spreads, pulled to the diagonal enough to stay positive definite."""
+    """Rounded correlations times rounded spreads, pulled to the diagonal where rounding would leave them indefinite."""
     if not len(matrix):
         return matrix
     spread = np.array([rounded(float(s), SPREAD_DIGITS) for s in np.sqrt(np.diag(matrix))])
-    correlation = np.round(0.995 * matrix / np.outer(spread, spread), 3)
+    correlation = matrix / np.outer(spread, spread)
+    np.fill_diagonal(correlation, 1.0)
+    reach = len(matrix) * 0.5 * 10.0**-CORRELATION_DIGITS  # no eigenvalue moves further by rounding
+    if float(np.linalg.eigvalsh(correlation)[0]) < reach:
+        correlation *= 1.0 - reach
+    correlation = np.round(correlation, CORRELATION_DIGITS)
     np.fill_diagonal(correlation, 1.0)
     scaled = correlation * np.outer(spread, spread)
     return np.asarray(np.vectorize(lambda v: rounded(float(v), 6), otypes=[np.float64])(scaled))

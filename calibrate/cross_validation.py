@@ -12,7 +12,7 @@ from joulecast.calibrate.fit import collect
 from joulecast.calibrate.fit_collectives import collective_rows, mean_power_w
 from joulecast.calibrate.row_operators import group_key
 from joulecast.calibrate.rows import Row
-from joulecast.model.costs import FAMILIES
+from joulecast.model.families import FAMILIES
 from joulecast.model.gpu_model import GpuModel
 from joulecast.model.lowering import lower
 from joulecast.model.operators import Collective, Operator

@@ -23,7 +23,16 @@ from joulecast.model.lowering import lower
 Array = NDArray[np.float64]
 
 #: Files of the shipped rows that a fit reads.
-FIT_FILES = ("collectives.jsonl", "kernels.jsonl", "kernels_steady.jsonl", "kernels_training.jsonl", "pulses.jsonl")
+FIT_FILES = (
+    "cards.jsonl",
+    "collectives.jsonl",
+    "collectives8.jsonl",
+    "kernels.jsonl",
+    "kernels_clock.jsonl",
+    "kernels_steady.jsonl",
+    "kernels_training.jsonl",
+    "pulses.jsonl",
+)
 #: Kinds of rows that only ever validate.
 VALIDATION_OPS = ("block", "train_step", "train_iter", "overlap")
 

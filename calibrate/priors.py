@@ -145,6 +145,7 @@ def power_priors() -> dict[str, Prior]:
         "power.toggle.ones": Prior(0.4, 0.0, 0.8, 0.5),
         "power.toggle.pow2": Prior(0.6, 0.05, 1.0, 0.3),
         "power.toggle.sparse_exponent": Prior(3.0, 1.0, 8.0, 0.4),
+        "kernel.gemm.reread_share": Prior(0.7, 0.0, 2.0, 0.5),
         "power.tensor_pj_per_flop.bf16": Prior(0.60, 0.1, 1.5, 0.3, "pJ"),
         "power.tensor_pj_per_flop.fp16": Prior(0.68, 0.1, 1.5, 0.3, "pJ"),
         "power.tensor_pj_per_flop.tf32": Prior(1.2, 0.1, 3.0, 0.3, "pJ"),

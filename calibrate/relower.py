@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.model.costs import Costs, zeros
+from joulecast.model.families import families_of
 from joulecast.model.gpu_model import GpuModel
 from joulecast.model.lowering import Columns, OperatorGroup, group_operators, lower_group
 from joulecast.model.operators import Operator
@@ -59,9 +60,8 @@ class Relowering:
         self._known: list[deque[_Lowered]] = [deque(maxlen=KEPT) for _ in self._groups]
         self._shown: list[_Lowered | None] = [None] * len(self._groups)
         self._columns = zeros(len(operators))
-        self._family: NDArray[np.int64] = np.zeros(len(operators), dtype=np.int64)
-        for group in self._groups:
-            self._family[group.index] = group.family
+        self._operators = tuple(operators)
+        self._family: NDArray[np.int64] | None = None
 
     def __call__(self, gpu: GpuModel) -> Costs:
         """Work of the kernels on ``gpu``: what ``lower`` gives, of the same device at every call."""
@@ -71,6 +71,8 @@ class Relowering:
                 for name, column in self._columns.items():
                     column[group.index] = lowered.columns.get(name, 0.0)
                 self._shown[place] = lowered
+        if self._family is None:
+            self._family = families_of(self._operators, gpu.device)
         return Costs(**{name: column.copy() for name, column in self._columns.items()}, family=self._family)
 
     def _lowered(self, place: int, group: OperatorGroup, gpu: GpuModel) -> _Lowered:

@@ -38,7 +38,7 @@ class Costs:
     hbm_j, link_j
         Dynamic energy of HBM and link; they have their own supply [J].
     family
-        Index into :data:`FAMILIES`: kernels whose errors are alike.
+        Index into :data:`joulecast.model.families.FAMILIES`: kernels whose errors are alike.
     """
 
     fixed_s: Array
@@ -61,10 +61,6 @@ class Costs:
         """Rows ``index`` of every array."""
         rows = np.asarray(index, dtype=np.int64)
         return Costs(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
-
-
-#: Operator families for discrepancy and reports.
-FAMILIES = ("gemm", "attention", "streaming", "collective", "tile")
 
 
 def concatenate(parts: Sequence[Costs]) -> Costs:

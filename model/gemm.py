@@ -22,8 +22,9 @@ from joulecast.model.streaming import residency
 
 Array = NDArray[np.float64]
 
-#: Tiles (BM, BN) that the vendors' libraries have for large products: the set seen in profiles of cuBLAS on Hopper.
-LARGE_TILES = ((320, 128), (128, 320), (256, 128), (128, 256), (192, 192), (128, 192), (192, 128))
+#: Tiles (BM, BN) that the vendors' libraries have for large products: the set seen in profiles of cuBLAS on Hopper (its
+#: names give BN x BM, for it computes the transpose).
+LARGE_TILES = ((128, 320), (256, 128), (128, 256), (192, 192), (128, 192), (192, 128))
 #: Tiles for products too small to fill the GPU with large ones.
 SMALL_TILES = (
     *((128, n) for n in (64, 72, 80, 96, 104, 112, 128, 144, 160)),
@@ -53,7 +54,8 @@ class GemmWork:
 
     cycles: Array
     busy_share: Array
-    l2_bytes: Array
+    l2_bytes: Array  # operands only
+    output_bytes: Array
     hbm_bytes: Array
     tile: Array  # shape (n, 2)
 
@@ -97,11 +99,15 @@ def gemm_work(shapes: GemmShapes, dtype: str, layout: str, gpu: GpuModel) -> Gem
     slow = np.where(fallback, gpu.get("kernel.gemm.fallback_slowdown", 7.0), 1.0)
     compulsory = shapes.batch * (shapes.m * shapes.k + shapes.n * shapes.k + shapes.m * shapes.n) * size
     footprint = np.where(np.isnan(shapes.footprint_bytes), compulsory, shapes.footprint_bytes)
+    # SMs at work together share operand stripes of about sqrt(SMs) tiles; the next wave finds little of them in L2.
+    stripes = waves[rows, best] * np.sqrt(gpu.sm_count) * chosen.sum(axis=1) * shapes.k * size
+    traffic = np.maximum(compulsory, gpu["kernel.gemm.reread_share"] * stripes)
     return GemmWork(
         cycles=cycles[rows, best] * slow,
         busy_share=count / (waves[rows, best] * gpu.sm_count) / slow,
-        l2_bytes=count * chosen.sum(axis=1) * shapes.k * size + shapes.batch * shapes.m * shapes.n * size,
-        hbm_bytes=compulsory * (1.0 - residency(footprint, gpu)),
+        l2_bytes=count * chosen.sum(axis=1) * shapes.k * size,
+        output_bytes=shapes.batch * shapes.m * shapes.n * size,
+        hbm_bytes=traffic * (1.0 - residency(footprint, gpu)),
         tile=chosen,
     )
 

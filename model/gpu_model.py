@@ -25,11 +25,14 @@ class GpuModel:
         Data-sheet facts by name.
     parameters
         Fitted values by ``table.dotted.name``, for instance ``kernel.gemm.eta``.
+    description
+        Where the numbers come from; ``None`` while they are being fitted. Forecasts take their uncertainty from it.
     """
 
     name: str
     device: Mapping[str, float]
     parameters: Mapping[str, float]
+    description: GpuDescription | None = None
 
     def __getitem__(self, key: str) -> float:
         return self.parameters[key]
@@ -79,4 +82,4 @@ def gpu_model(description: GpuDescription) -> GpuModel:
         for key, parameter in getattr(description, table).parameters.items()
         if not isinstance(parameter.value, str)
     }
-    return GpuModel(description.name, device, parameters)
+    return GpuModel(description.name, device, parameters, description)

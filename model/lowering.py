@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from joulecast.errors import InputError
 from joulecast.model.attention import AttentionShapes, attention_work
 from joulecast.model.collectives import CollectiveShapes, collective_work
-from joulecast.model.costs import FAMILIES, Costs, zeros
+from joulecast.model.costs import Costs, zeros
+from joulecast.model.families import families_of
 from joulecast.model.gemm import GemmShapes, gemm_work
 from joulecast.model.gpu_model import GpuModel
 from joulecast.model.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Streaming
@@ -37,14 +38,11 @@ class OperatorGroup:
         What they have in common.
     operators, index
         The kernels and their places.
-    family
-        Index into ``FAMILIES``.
     """
 
     key: tuple[Hashable, ...]
     operators: list[Operator]
     index: NDArray[np.int64]
-    family: int
 
 
 def lower(operators: Sequence[Operator], gpu: GpuModel) -> Costs:
@@ -56,12 +54,10 @@ def lower(operators: Sequence[Operator], gpu: GpuModel) -> Costs:
         An operator whose data type, backend or access pattern the GPU's description does not know.
     """
     columns = zeros(len(operators))
-    family = np.zeros(len(operators), dtype=np.int64)
     for group in group_operators(operators):
         for column, values in lower_group(group, gpu).items():
             columns[column][group.index] = values
-        family[group.index] = group.family
-    return Costs(**columns, family=family)
+    return Costs(**columns, family=families_of(operators, gpu.device))
 
 
 def group_operators(operators: Sequence[Operator]) -> list[OperatorGroup]:
@@ -69,16 +65,13 @@ def group_operators(operators: Sequence[Operator]) -> list[OperatorGroup]:
     members: dict[tuple[Hashable, ...], list[int]] = defaultdict(list)
     for index, operator in enumerate(operators):
         members[_group(operator)].append(index)
-    return [
-        OperatorGroup(key, [operators[i] for i in index], np.array(index), FAMILIES.index(_LOWERINGS[str(key[0])][0]))
-        for key, index in members.items()
-    ]
+    return [OperatorGroup(k, [operators[i] for i in index], np.array(index)) for k, index in members.items()]
 
 
 def lower_group(group: OperatorGroup, gpu: GpuModel) -> Columns:
     """Columns of :class:`~joulecast.model.costs.Costs` of one group; those left out are zero."""
     try:
-        return _LOWERINGS[str(group.key[0])][1](group.operators, gpu)
+        return _LOWERINGS[str(group.key[0])](group.operators, gpu)
     except KeyError as missing:
         raise InputError(f"{gpu.name} has no parameter {missing.args[0]!r} for {group.key}") from missing
 
@@ -122,7 +115,8 @@ def _gemm(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
         "activity": work.busy_share,
         "tensor_use": flops / (gpu.flops_per_cycle(first.dtype) * work.cycles) * (first.dtype != "fp32"),
         "tensor_j": flops * gpu[f"power.tensor_pj_per_flop.{first.dtype}"] * PICO * toggle,
-        "onchip_j": work.l2_bytes * gpu["power.gemm_pj_per_l2_byte"] * PICO * toggle,
+        "onchip_j": (work.l2_bytes * gpu["power.gemm_pj_per_l2_byte"] + work.output_bytes * gpu["power.l2_pj_per_byte"])
+        * (PICO * toggle),
         "hbm_j": hbm_energy_j(work.hbm_bytes, first.data, gpu),
     }
 
@@ -185,11 +179,11 @@ def _collective(operators: Sequence[Collective], gpu: GpuModel) -> Columns:
     }
 
 
-_LOWERINGS: dict[str, tuple[str, Callable[..., Columns]]] = {
-    "gemm": ("gemm", _gemm),
-    "attention": ("attention", _attention),
-    "streaming": ("streaming", _streaming),
-    "collective": ("collective", _collective),
-    "tile_gemm": ("tile", lower_tiled_gemms),
-    "tile_rows": ("tile", lower_tiled_rows),
+_LOWERINGS: dict[str, Callable[..., Columns]] = {
+    "gemm": _gemm,
+    "attention": _attention,
+    "streaming": _streaming,
+    "collective": _collective,
+    "tile_gemm": lower_tiled_gemms,
+    "tile_rows": lower_tiled_rows,
 }

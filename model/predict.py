@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.model.costs import Costs
+from joulecast.model.description import GpuDescription
 from joulecast.model.governor import settle_clock_mhz, settled_power_w, tensor_clock_mhz
 from joulecast.model.gpu_model import GpuModel
 from joulecast.model.lowering import lower
 from joulecast.model.operators import Operator
 from joulecast.model.power import COMPONENTS, at_clock, idle_power_w
+from joulecast.model.uncertainty import deviations, discrepancy, ends, spread_of_changes
 
 Array = NDArray[np.float64]
+
+#: Every so many steps of the clock the uncertainty is evaluated.
+COARSE = 8
 Index = NDArray[np.int64]
 
 
@@ -33,7 +38,7 @@ class Forecast:
     """Forecast of ``n`` pieces of work; arrays of shape ``(n,)``.
 
     ``time_s`` and ``energy_j`` are of one repetition, ``clock_mhz`` the mean SM clock, ``components_j`` the energy by
-    component.
+    component. The ends of the 90 % intervals are ``None`` for a GPU that is being fitted.
     """
 
     time_s: Array
@@ -41,6 +46,24 @@ class Forecast:
     power_w: Array
     clock_mhz: Array
     components_j: dict[str, Array]
+    time_s_p05: Array | None = None
+    time_s_p95: Array | None = None
+    energy_j_p05: Array | None = None
+    energy_j_p95: Array | None = None
+
+
+@dataclass(frozen=True)
+class _Load:
+    """Pieces of work as arrays: ``m`` operators of ``n`` pieces, and the conditions under which they run."""
+
+    operators: list[Operator]
+    counts: Array  # shape (m,)
+    owner: NDArray[np.int64]  # shape (m,)
+    busy_share: Array  # shape (n,)
+    clock_mhz: float | None
+    limit_w: float
+    settle_s: Array | float
+    window_s: Array | float
 
 
 @dataclass(frozen=True)
@@ -75,20 +98,96 @@ def predict_work(
         When the measurement begins after the start, and how long it takes: a short one still sees the faster first
         phase, before the board's slow average meets the limit.
     """
-    operators = [o for piece in work for o in piece.operators]
-    counts = np.array([c for piece in work for c in (piece.counts or (1,) * len(piece.operators))], dtype=np.float64)
-    owner = np.repeat(np.arange(len(work), dtype=np.int64), [len(piece.operators) for piece in work])
-    costs = lower(operators, gpu)
-    if clock_mhz is not None:
-        return _finish(_sum(costs, counts, owner, work, np.array([[clock_mhz]]), gpu), 0, float(clock_mhz))
-    clocks = gpu.clocks_mhz
-    sums = _sum(costs, counts, owner, work, clocks[:, None], gpu)
-    power = sums.energy_j / sums.time_s
     limit = gpu.device["power_limit_w"] if power_limit_w is None else power_limit_w
-    ceiling = tensor_clock_mhz(_tensor_use(costs, counts, owner, len(work)), gpu)
-    slow = settle_clock_mhz(clocks, power, settled_power_w(limit, gpu), ceiling)
-    fast = settle_clock_mhz(clocks, power, limit * gpu["governor.burst_share"], ceiling)
-    early = burst_share_of_window(settle_s, window_s, gpu)
+    load = _load(work, clock_mhz, limit, settle_s, window_s)
+    costs = lower(load.operators, gpu)
+    forecast = _evaluate(load, costs, gpu, gpu.clocks_mhz)
+    if gpu.description is None:
+        return forecast
+    time, energy = parameter_spread(work, gpu, clock_mhz, limit, settle_s, window_s)
+    form_time, form_energy = _form_spread(load, costs, forecast, gpu, gpu.description)
+    low_time, high_time = ends(forecast.time_s, np.hypot(time, form_time))
+    low_energy, high_energy = ends(forecast.energy_j, np.hypot(energy, form_energy))
+    return replace(
+        forecast,
+        time_s_p05=low_time,
+        time_s_p95=high_time,
+        energy_j_p05=low_energy,
+        energy_j_p95=high_energy,
+    )
+
+
+def parameter_spread(
+    work: Sequence[Work],
+    gpu: GpuModel,
+    clock_mhz: float | None = None,
+    power_limit_w: float | None = None,
+    settle_s: Array | float = 10.0,
+    window_s: Array | float = 10.0,
+) -> tuple[Array, Array]:
+    """Relative standard deviation of time and energy from the parameters' covariance, each of shape ``(n,)``.
+
+    Takes what :func:`predict_work` takes; zero for a GPU without a description.
+    """
+    if gpu.description is None:
+        return np.zeros(len(work)), np.zeros(len(work))
+    limit = gpu.device["power_limit_w"] if power_limit_w is None else power_limit_w
+    load = _load(work, clock_mhz, limit, settle_s, window_s)
+    clocks = gpu.clocks_mhz
+    coarse = clocks[np.unique(np.append(np.arange(len(clocks) - 1, -1, -COARSE), 0))]
+    found = [
+        _evaluate(load, lower(load.operators, one), one, coarse)
+        for one in (gpu, *(gpu.with_values(values) for values in deviations(gpu.description)))
+    ]
+    time, energy = np.array([f.time_s for f in found]), np.array([f.energy_j for f in found])
+    return spread_of_changes(time[0], time[1:]), spread_of_changes(energy[0], energy[1:])
+
+
+def _form_spread(
+    load: _Load, costs: Costs, forecast: Forecast, gpu: GpuModel, description: GpuDescription
+) -> tuple[Array, Array]:
+    """Relative standard deviation of time and energy from the form; independent between different kernels."""
+    alone = at_clock(costs, forecast.clock_mhz[load.owner], gpu)
+    signature = np.stack([costs.fixed_s, costs.core_cycles, costs.memory_s, costs.link_s, alone.energy_j], axis=1)
+    same = np.unique(signature, axis=0, return_inverse=True)[1].reshape(-1)
+    kernel = load.owner * (same.max(initial=0) + 1) + same
+    found = []
+    for quantity, amount in (("time", alone.time_s), ("energy", alone.energy_j)):
+        amount = amount * load.counts
+        total = np.bincount(load.owner, amount, len(forecast.time_s))
+        part = amount / total[load.owner] * discrepancy(description, quantity)[costs.family]
+        distinct, place = np.unique(kernel, return_inverse=True)
+        together = np.bincount(place, part)
+        owner = distinct // (same.max(initial=0) + 1)
+        found.append(np.sqrt(np.bincount(owner, together**2, len(forecast.time_s))))
+    return found[0], found[1]
+
+
+def _load(
+    work: Sequence[Work], clock_mhz: float | None, limit_w: float, settle_s: Array | float, window_s: Array | float
+) -> _Load:
+    return _Load(
+        [o for piece in work for o in piece.operators],
+        np.array([c for piece in work for c in (piece.counts or (1,) * len(piece.operators))], dtype=np.float64),
+        np.repeat(np.arange(len(work), dtype=np.int64), [len(piece.operators) for piece in work]),
+        np.array([piece.busy_share for piece in work]),
+        clock_mhz,
+        limit_w,
+        settle_s,
+        window_s,
+    )
+
+
+def _evaluate(load: _Load, costs: Costs, gpu: GpuModel, clocks: Array) -> Forecast:
+    """Work at its clock, found on a grid of clocks."""
+    if load.clock_mhz is not None:
+        return _finish(_sum(load, costs, np.array([[load.clock_mhz]]), gpu), 0, float(load.clock_mhz))
+    sums = _sum(load, costs, clocks[:, None], gpu)
+    power = sums.energy_j / sums.time_s
+    ceiling = tensor_clock_mhz(_tensor_use(load, costs), gpu)
+    slow = settle_clock_mhz(clocks, power, settled_power_w(load.limit_w, gpu), ceiling)
+    fast = settle_clock_mhz(clocks, power, load.limit_w * gpu["governor.burst_share"], ceiling)
+    early = burst_share_of_window(load.settle_s, load.window_s, gpu)
     settled, burst = _at(sums, clocks, slow), _at(sums, clocks, fast)
     # In a window the two phases share time, not work: rates average.
     time = 1.0 / (early / burst.time_s + (1.0 - early) / settled.time_s)
@@ -104,12 +203,12 @@ def burst_share_of_window(settle_s: Array | float, window_s: Array | float, gpu:
     return np.asarray(np.clip(left / np.maximum(np.asarray(window_s, dtype=np.float64), 1e-9), 0.0, 1.0))
 
 
-def _sum(costs: Costs, counts: Array, owner: Index, work: Sequence[Work], clocks: Array, gpu: GpuModel) -> _Sums:
+def _sum(load: _Load, costs: Costs, clocks: Array, gpu: GpuModel) -> _Sums:
     times = at_clock(costs, clocks, gpu)
-    members = (owner[:, None] == np.arange(len(work))).astype(np.float64) * counts[:, None]
+    busy = load.busy_share
+    members = (load.owner[:, None] == np.arange(len(busy))).astype(np.float64) * load.counts[:, None]
     time, energy = times.time_s @ members, times.energy_j @ members
     parts = {c: np.broadcast_to(v, times.time_s.shape) @ members for c, v in times.components_j.items()}
-    busy = np.array([piece.busy_share for piece in work])
     if np.all(busy == 1.0):
         return _Sums(time, energy, parts)
     whole = np.where(busy > 0, time / np.where(busy > 0, busy, 1.0), 1.0)
@@ -117,9 +216,10 @@ def _sum(costs: Costs, counts: Array, owner: Index, work: Sequence[Work], clocks
     return _Sums(whole, energy + idle, {**parts, "static": parts["static"] + idle})
 
 
-def _tensor_use(costs: Costs, counts: Array, owner: Index, count: int) -> Array:
-    cycles = np.bincount(owner, costs.core_cycles * counts, count)
-    used = np.bincount(owner, costs.core_cycles * costs.tensor_use * counts, count)
+def _tensor_use(load: _Load, costs: Costs) -> Array:
+    count = len(load.busy_share)
+    cycles = np.bincount(load.owner, costs.core_cycles * load.counts, count)
+    used = np.bincount(load.owner, costs.core_cycles * costs.tensor_use * load.counts, count)
     return np.asarray(used / np.maximum(cycles, 1e-9))
 
 

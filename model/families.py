@@ -1,0 +1,67 @@
+"""Operator families: kernels about whose errors one figure is told.
+
+A family is finer than a kind of operator where the model's form errs differently: products that leave most SMs idle,
+data that L2 holds, directions of attention, collectives other than all-reduce.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.operators import Attention, Collective, Gemm, Operator, Streaming
+
+#: Every family; the first word is the kind, whose figure stands in where a family has none.
+FAMILIES = (
+    "gemm",
+    "gemm_small",
+    "attention_forward",
+    "attention_backward",
+    "streaming",
+    "streaming_l2",
+    "tile_gemm",
+    "tile_rows",
+    "collective",
+    "collective_all_reduce",
+)
+_INDEX = {family: index for index, family in enumerate(FAMILIES)}
+#: A product is small when its outputs make fewer tiles of this size than half the SMs.
+TILE_OUTPUTS = 128 * 128
+
+
+def families_of(operators: Sequence[Operator], device: Mapping[str, float]) -> NDArray[np.int64]:
+    """Index into :data:`FAMILIES` of each operator on a GPU with these data-sheet facts, shape ``(n,)``."""
+    small_outputs = 0.5 * TILE_OUTPUTS * device["sm_count"]
+    cache_bytes = device["l2_bytes"]
+    found = [_INDEX[_family(operator, small_outputs, cache_bytes)] for operator in operators]
+    return np.array(found, dtype=np.int64)
+
+
+def _family(operator: Operator, small_outputs: float, cache_bytes: float) -> str:
+    if isinstance(operator, Gemm):
+        if operator.tile is not None:
+            return "tile_gemm"
+        return "gemm_small" if operator.m * operator.n * operator.batch < small_outputs else "gemm"
+    if isinstance(operator, Streaming):
+        if operator.pattern.startswith("tile_"):
+            return "tile_rows"
+        own = operator.bytes_read + operator.bytes_written
+        touched = own if operator.footprint_bytes is None else operator.footprint_bytes
+        return "streaming_l2" if touched < cache_bytes else "streaming"
+    if isinstance(operator, Attention):
+        return f"attention_{operator.direction}"
+    if isinstance(operator, Collective) and operator.kind == "all_reduce":
+        return "collective_all_reduce"
+    return "collective"
+
+
+def spread_of_families(known: Mapping[str, Mapping[str, float]], quantity: str, unknown: float) -> NDArray[np.float64]:
+    """Relative standard deviation of every family; its kind's or ``unknown`` where it has none."""
+
+    def of(family: str) -> float:
+        own = known.get(family) or known.get(family.partition("_")[0]) or {}
+        return float(own.get(quantity, unknown))
+
+    return np.array([of(family) for family in FAMILIES])
