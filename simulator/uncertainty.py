@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.model.costs import FAMILIES
 from joulecast.model.description import GpuDescription
+from joulecast.model.uncertainty import NINETY_PERCENT, discrepancy
 from joulecast.simulator.clock_columns import in_columns
 
 if TYPE_CHECKING:
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-#: Standard deviations from the median to either end of a 90 % interval.
-NINETY_PERCENT = 1.645
-#: Relative discrepancy of a family without cross-validated rows.
-UNKNOWN_DISCREPANCY = 0.15
 #: What the composition adds to its kernels: gaps, launch order, boundaries between phases.
 COMPOSITION = 0.012
 
@@ -39,12 +35,6 @@ class Interval:
     energy: tuple[float, float]
 
 
-def family_spread(description: GpuDescription, quantity: str) -> Array:
-    """Relative standard deviation of each operator family, in the order of ``FAMILIES``."""
-    known = {**description.kernel.discrepancy, **description.collective.discrepancy}
-    return np.array([known.get(f, {}).get(quantity, UNKNOWN_DISCREPANCY) for f in FAMILIES])
-
-
 def interval(prepared: Prepared, description: GpuDescription, result: FluidResult, first: int) -> Interval:
     """Interval of a simulated plan."""
     times, energies = _shares(prepared, result, first)
@@ -52,7 +42,7 @@ def interval(prepared: Prepared, description: GpuDescription, result: FluidResul
     common = prepared.gpu["governor.card_spread"]
     found = []
     for shares, quantity in ((times, "time"), (energies, "energy")):
-        own = float(np.sum((shares * family_spread(description, quantity)[family]) ** 2))
+        own = float(np.sum((shares * discrepancy(description, quantity)[family]) ** 2))
         found.append(float(np.sqrt(own + common**2 + COMPOSITION**2)) * NINETY_PERCENT)
     return Interval(*((float(np.exp(-s)), float(np.exp(s))) for s in found))
 
