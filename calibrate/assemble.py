@@ -15,7 +15,7 @@ from joulecast.model.description import TABLES, GpuDescription, Parameter, Table
 DIGITS, SPREAD_DIGITS = 5, 3
 #: A parameter counts as fitted when the data removed this share of its prior variance.
 IDENTIFIED = 0.1
-#: Parameters of a table with a correlation of at least this size to another one are kept together; the others are nearly
+#: Parameters with a correlation of at least this size to another one are kept together; the others are nearly
 #: independent of each other. Correlations are kept to so many digits.
 JOINT_CORRELATION, CORRELATION_DIGITS = 0.2, 4
 
@@ -53,10 +53,11 @@ def assemble(
     parameters: dict[str, Parameter] = {n: _fixed(p) for n, p in FIXED.items()}
     for solution in solutions:
         spread = np.sqrt(np.diag(solution.covariance))
+        joint = set(_entangled(solution))
         for index, key in enumerate(solution.names):
-            parameters[key] = _fitted(
-                priors[key], solution.values[index], float(spread[index]), float(solution.identified[index])
-            )
+            identified = float(solution.identified[index])
+            own = float(spread[index]) if identified >= IDENTIFIED or index in joint else priors[key].sd
+            parameters[key] = _fitted(priors[key], solution.values[index], own, identified)
     tables: dict[str, Table] = {}
     for table in TABLES:
         mine = {k.removeprefix(f"{table}."): p for k, p in sorted(parameters.items()) if k.startswith(f"{table}.")}
@@ -87,32 +88,35 @@ def _fixed(prior: Prior) -> Parameter:
 
 
 def _fitted(prior: Prior, value: float, spread: float, identified: float) -> Parameter:
+    source, status = f"fit; the rows removed {100 * identified:.0f} % of the prior variance", "fitted"
     if identified < IDENTIFIED:
-        return Parameter(
-            settled(value, prior.sd), rounded(prior.sd, SPREAD_DIGITS), prior.unit, f"prior: {prior.source}", "assumed"
-        )
-    source = f"fit; the rows removed {100 * identified:.0f} % of the prior variance"
-    return Parameter(settled(value, prior.sd), rounded(spread, SPREAD_DIGITS), prior.unit, source, "fitted")
+        source, status = f"prior: {prior.source}", "assumed"
+    return Parameter(settled(value, prior.sd), rounded(spread, SPREAD_DIGITS), prior.unit, source, status)
+
+
+def _entangled(solution: Solution) -> list[int]:
+    """Places of the parameters that a fit could not tell apart from others."""
+    spread = np.sqrt(np.diag(solution.covariance))
+    correlation = np.abs(solution.covariance / np.outer(spread, spread))
+    return np.flatnonzero((correlation >= JOINT_CORRELATION).sum(axis=1) > 1).tolist()
+
+
+def _home(solution: Solution) -> str:
+    """The table that keeps a solution's covariance: that of most of its parameters."""
+    tables = [name.partition(".")[0] for name in solution.names]
+    return max(TABLES, key=tables.count)
 
 
 def _joint(table: str, solutions: Sequence[Solution]) -> tuple[tuple[str, ...], NDArray[np.float64]]:
-    """Covariance of the identified parameters of a table that belong together."""
-    entries: dict[str, tuple[int, int]] = {}
-    for s, solution in enumerate(solutions):
-        known = np.flatnonzero(solution.identified >= IDENTIFIED)
-        spread = np.sqrt(np.diag(solution.covariance))[known]
-        correlation = np.abs(solution.covariance[np.ix_(known, known)] / np.outer(spread, spread))
-        entangled = (correlation >= JOINT_CORRELATION).sum(axis=1) > 1
-        for i in known[entangled]:
-            if solution.names[i].startswith(f"{table}."):
-                entries[solution.names[i]] = (s, int(i))
+    """Covariance of the parameters that belong together; those of other tables keep their full names."""
+    entries = {s.names[i]: (s, i) for s in solutions if _home(s) == table for i in _entangled(s)}
     names = tuple(sorted(entries))
     matrix = np.zeros((len(names), len(names)))
     for a, first in enumerate(names):
         for b, second in enumerate(names):
-            (s, i), (t, j) = entries[first], entries[second]
-            if s == t:
-                matrix[a, b] = solutions[s].covariance[i, j]
+            (solution, i), (other, j) = entries[first], entries[second]
+            if solution is other:
+                matrix[a, b] = solution.covariance[i, j]
     return tuple(n.removeprefix(f"{table}.") for n in names), _round_covariance(matrix)
 
 
@@ -123,7 +127,7 @@ def _round_covariance(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     spread = np.array([rounded(float(s), SPREAD_DIGITS) for s in np.sqrt(np.diag(matrix))])
     correlation = matrix / np.outer(spread, spread)
     np.fill_diagonal(correlation, 1.0)
-    reach = len(matrix) * 0.5 * 10.0**-CORRELATION_DIGITS  # no eigenvalue moves further by rounding
+    reach = len(matrix) ** 0.5 * 10.0**-CORRELATION_DIGITS  # so far may rounding move an eigenvalue
     if float(np.linalg.eigvalsh(correlation)[0]) < reach:
         correlation *= 1.0 - reach
     correlation = np.round(correlation, CORRELATION_DIGITS)

@@ -16,7 +16,8 @@ from joulecast.model.families import FAMILIES
 from joulecast.model.gpu_model import GpuModel
 from joulecast.model.lowering import lower
 from joulecast.model.operators import Collective, Operator
-from joulecast.model.predict import Work, predict_work
+from joulecast.model.predict import Work, parameter_spread, predict_work
+from joulecast.model.uncertainty import NINETY_PERCENT, UNKNOWN_DISCREPANCY
 
 Array = NDArray[np.float64]
 
@@ -24,8 +25,6 @@ Array = NDArray[np.float64]
 FOLDS = 5
 #: Least relative discrepancy: no two measurements of one kernel agree better.
 LEAST_DISCREPANCY = 0.005
-#: Half-width of a 90 % interval in standard deviations.
-NINETY_PERCENT = 1.645
 #: Collectives below this size are bound by the host's launches.
 LEAST_COLLECTIVE_BYTES = 16e6
 
@@ -75,42 +74,72 @@ def held_out(rows: Sequence[Row], gpu: GpuModel) -> HeldOut:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """How far a forecast of a held-out row is off, relative, and how far its parameters' uncertainty lets it be.
+
+    ``energy`` is NaN where it was not measured.
+    """
+
+    time: float
+    energy: float
+    time_spread: float
+    energy_spread: float
+
+
 def discrepancies(rows: Sequence[Row], fit: Callable[[Sequence[Row]], GpuModel]) -> Discrepancies:
-    """Cross-validated relative errors of forecasts (clock not given) by operator family, as standard deviations."""
-    errors: dict[str, list[tuple[float, float]]] = {}
+    """What the form gets wrong by operator family, cross-validated, as relative standard deviations.
+
+    Parameters
+    ----------
+    rows
+        Measured rows.
+    fit
+        From rows to a GPU with its description, whose covariance tells the parameters' part.
+
+    Returns
+    -------
+    dict
+        Added to the parameters' part, they make 90 % intervals hold 90 % of the held-out rows of each family.
+    """
+    misses: dict[str, list[Miss]] = {}
     groups = sorted({repr(group_key(r.configuration)) for r in rows})
     fold_of = {key: i % FOLDS for i, key in enumerate(groups)}
     for fold in range(FOLDS):
         inside = [fold_of[repr(group_key(r.configuration))] == fold for r in rows]
-        model = fit([r for r, held in zip(rows, inside, strict=True) if not held])
-        for family, pair in _errors([r for r, held in zip(rows, inside, strict=True) if held], model):
-            errors.setdefault(family, []).append(pair)
-    found = {family: _spread(np.array(pairs)) for family, pairs in errors.items()}
+        gpu = fit([r for r, held in zip(rows, inside, strict=True) if not held])
+        for family, miss in held_out_misses([r for r, held in zip(rows, inside, strict=True) if held], gpu):
+            misses.setdefault(family, []).append(miss)
+    found: dict[str, dict[str, float]] = {}
+    for family, of in sorted(misses.items()):
+        found[family] = {
+            "time": form_spread(np.array([m.time for m in of]), np.array([m.time_spread for m in of])),
+            "energy": form_spread(np.array([m.energy for m in of]), np.array([m.energy_spread for m in of])),
+        }
     return {
-        "kernel": {f: s for f, s in sorted(found.items()) if f != "collective"},
-        "collective": {f: s for f, s in found.items() if f == "collective"},
+        "kernel": {f: s for f, s in found.items() if not f.startswith("collective")},
+        "collective": {f: s for f, s in found.items() if f.startswith("collective")},
     }
 
 
-def _errors(rows: Sequence[Row], gpu: GpuModel) -> list[tuple[str, tuple[float, float]]]:
-    """Family and logarithmic errors of time and energy of held-out rows; energy is NaN where it was not measured."""
+def held_out_misses(rows: Sequence[Row], gpu: GpuModel) -> list[tuple[str, Miss]]:
+    """Family and miss of every row of a kernel or collective, its clock not given."""
     data = held_out(rows, gpu)
     if not data.rows:
         return []
     settle = np.array([row.settle_s for row in data.rows])
     window = np.array([row.window_s for row in data.rows])
     forecast = predict_work(data.work, gpu, settle_s=settle, window_s=window)
+    spreads = parameter_spread(data.work, gpu, settle_s=settle, window_s=window)
     slow = np.log(forecast.time_s / data.time_s)
     costly = np.log(forecast.energy_j / (data.power_w * data.time_s))
-    return list(zip(data.families, zip(slow.tolist(), costly.tolist(), strict=True), strict=True))
+    columns = np.stack([slow, costly, *spreads], axis=1).tolist()
+    return [(family, Miss(*row)) for family, row in zip(data.families, columns, strict=True)]
 
 
-def _spread(pairs: Array) -> dict[str, float]:
-    """Standard deviations whose 90 % intervals hold 90 % of the errors."""
-    found = {}
-    for column, quantity in enumerate(("time", "energy")):
-        values = np.abs(pairs[:, column])
-        values = values[np.isfinite(values)]
-        wide = float(np.quantile(values, 0.9)) / NINETY_PERCENT if len(values) else 0.05
-        found[quantity] = float(f"{max(wide, LEAST_DISCREPANCY):.3g}")
-    return found
+def form_spread(errors: Array, spreads: Array) -> float:
+    """Standard deviation of the form that, beside ``spreads``, makes 90 % intervals hold 90 % of the errors."""
+    known = np.isfinite(errors)
+    excess = (errors[known] / NINETY_PERCENT) ** 2 - spreads[known] ** 2
+    wide = float(np.quantile(excess, 0.9)) if len(excess) else UNKNOWN_DISCREPANCY**2
+    return float(f"{max(wide, LEAST_DISCREPANCY**2) ** 0.5:.3g}")

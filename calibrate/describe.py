@@ -149,8 +149,13 @@ def fit_all(
     kept = [r for r in rows if r.op not in VALIDATION_OPS]
     fitted = fit_model(kept, base)
     if cross_validate:
-        discrepancy = discrepancies(kept, lambda training: fit_model(training, base).model)
+        discrepancy = discrepancies(kept, lambda training: _described(training, base))
     else:
         discrepancy = {t: dict(getattr(base, t).discrepancy) for t in ("kernel", "collective")}
     description = assemble(base, name or base.name, fitted.solutions, discrepancy, provenance)
     return RowsFit(description, fitted.solutions, len(kept), len(rows) - len(kept))
+
+
+def _described(rows: Sequence[Row], base: GpuDescription) -> GpuModel:
+    """A fit with its covariance."""
+    return gpu_model(assemble(base, base.name, fit_model(rows, base).solutions, {}, "fold"))

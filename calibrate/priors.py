@@ -213,6 +213,9 @@ FIXED: dict[str, Prior] = {
     "governor.slow_s": Prior(
         1.0, 0.1, 10.0, 0.2, "s", "recorded ramp: the second correction comes 0.9 s after the load"
     ),
+    "governor.wander": Prior(0.07, 0.0, 0.3, 0.15, "", "recorded clocks of eight H200s in lock step: standard deviation 103-134 MHz around 1,760 MHz"),
+    "governor.card_clock_spread": Prior(0.006, 0.0, 0.1, 0.3, "", "time of one kernel on eight H200s at once: 0.55 %"),
+    "governor.in_step_loss": Prior(0.02, 0.0, 0.2, 0.4, "", "mean power of recorded groups of 2, 4 and 8 GPUs in lock step at 700 W"),
     "governor.card_spread": Prior(
         0.013, 0.0, 0.1, 0.5, "", "dynamic energy of the second measured card against the first"
     ),

@@ -84,6 +84,7 @@ class Table:
         Dotted name to :class:`Parameter`, for instance ``gemm.eta``.
     covariance_names, covariance
         Names of the jointly fitted parameters and their covariance, shape ``(n, n)``, in the parameters' own units.
+        A parameter of another table that was fitted with them has its full name, for instance ``voltage.slope``.
     discrepancy
         Operator family to ``{"time": rel. sd, "energy": rel. sd}``, cross-validated.
     name

@@ -121,6 +121,7 @@ def parse_description(text: str, *, file: str) -> ParsedDescription:
             remedy = 'Add the table, or [derivation] relative = "…" to derive it from a relative.'
             raise source.error(f"table [{name}] is missing", key=name, remedy=remedy)
     relative, method = (model.derivation.relative, model.derivation.method) if model.derivation else (None, "")
+    _check_foreign_names(tables, source)
     device = flatten(model.device, "device", source)
     _check_names(device, "device", source)
     return ParsedDescription(model.name, device, tables, relative, method, model.derived, file)
@@ -274,7 +275,7 @@ def _covariance(
         return (), np.zeros((0, 0))
     key = f"{name}.covariance"
     for entry in covariance.names:
-        if entry not in parameters:
+        if entry not in parameters and entry.partition(".")[0] not in TABLES:
             raise source.unknown(entry, list(parameters), f"{key}.names")
     count = len(covariance.names)
     if len(set(covariance.names)) != count:
@@ -286,6 +287,17 @@ def _covariance(
     if problem:
         raise source.error(problem, key=f"{key}.matrix", remedy="Write the fit's covariance unchanged.")
     return tuple(covariance.names), matrix
+
+
+def _check_foreign_names(tables: Mapping[str, Table], source: _Source) -> None:
+    """A covariance may name parameters of other tables by their full names; these must exist where the table does."""
+    for name, table in tables.items():
+        for entry in table.covariance_names:
+            other, _, key = entry.partition(".")
+            if entry not in table.parameters and other in tables and key not in tables[other].parameters:
+                raise source.unknown(
+                    entry, [f"{other}.{k}" for k in tables[other].parameters], f"{name}.covariance.names"
+                )
 
 
 def covariance_problem(matrix: NDArray[np.float64]) -> str | None:

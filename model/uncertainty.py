@@ -15,7 +15,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.model.description import GpuDescription, Table
+from joulecast.model.description import GpuDescription
 from joulecast.model.families import spread_of_families
 
 Array = NDArray[np.float64]
@@ -35,45 +35,35 @@ LEAST_SHARE = 0.1
 @lru_cache(maxsize=64)
 def deviations(description: GpuDescription) -> tuple[Mapping[str, float], ...]:
     """Values of all uncertain parameters at each direction, by ``table.dotted.name``."""
-    names: list[str] = []
-    centre: list[float] = []
-    spreads: list[Array] = []
-    for table_name, table in description.tables.items():
-        keys, values, spread = _independent_parts(table)
-        names += [f"{table_name}.{key}" for key in keys]
-        centre += values
-        spreads.append(spread)
-    signs = _signs()
-    offset, moved = 0, np.zeros((DIRECTIONS, len(names)))
-    for spread in spreads:
-        rows, parts = spread.shape
-        moved[:, offset : offset + rows] = signs[:, np.arange(parts) % DIRECTIONS] @ spread.T
-        offset += rows
-    at = np.array(centre)
-    values_at = at + STEP * moved
-    values_at = np.where(at > 0, np.maximum(values_at, LEAST_SHARE * at), values_at)
-    return tuple(MappingProxyType(dict(zip(names, row.tolist(), strict=True))) for row in values_at)
+    tables = description.tables
+    known = {f"{table}.{key}": p for table, content in tables.items() for key, p in content.parameters.items()}
+    moved: dict[str, Array] = {}
+    for name, table in tables.items():
+        # Of another table's parameters only those still exist that nobody has refitted apart.
+        full = [key if key in known else f"{name}.{key}" for key in table.covariance_names]
+        moved |= dict(zip(full, _together(table.covariance), strict=True))
+    for place, (key, parameter) in enumerate(known.items()):
+        if key not in moved and parameter.sd > 0 and not isinstance(parameter.value, str):
+            moved[key] = parameter.sd * _signs()[:, place % DIRECTIONS]
+    found: list[dict[str, float]] = [{} for _ in range(DIRECTIONS)]
+    for key, steps in moved.items():
+        value = known[key].number
+        least = LEAST_SHARE * value if value > 0 else -np.inf
+        for direction, step in zip(found, steps, strict=True):
+            direction[key] = max(value + STEP * float(step), least)
+    return tuple(MappingProxyType(direction) for direction in found)
 
 
-def _independent_parts(table: Table) -> tuple[list[str], list[float], Array]:
-    """Names, values and ``L`` with covariance ``L·Lᵀ`` of a table's uncertain parameters."""
-    joint = list(table.covariance_names)
-    alone = [
-        key
-        for key, p in table.parameters.items()
-        if p.sd > 0 and key not in table.covariance_names and not isinstance(p.value, str)
-    ]
-    spread = np.zeros((len(joint) + len(alone), len(joint) + len(alone)))
-    if joint:
-        scale = np.sqrt(np.diag(table.covariance))
-        sizes, axes = np.linalg.eigh(table.covariance / np.outer(scale, scale))
-        order = np.argsort(-sizes)
-        root = axes[:, order] * np.sqrt(np.maximum(sizes[order], 0.0))
-        spread[: len(joint), : len(joint)] = scale[:, None] * root
-    own = np.arange(len(joint), len(spread))
-    spread[own, own] = [table.parameters[key].sd for key in alone]
-    names = joint + alone
-    return names, [table.parameters[key].number for key in names], spread
+def _together(covariance: Array) -> Array:
+    """Deviations of jointly distributed parameters at each direction, shape ``(n, directions)``."""
+    if not len(covariance):
+        return np.zeros((0, DIRECTIONS))
+    scale = np.sqrt(np.diag(covariance))
+    scale = np.where(scale > 0, scale, 1.0)
+    sizes, axes = np.linalg.eigh(covariance / np.outer(scale, scale))
+    order = np.argsort(-sizes)
+    parts = scale[:, None] * axes[:, order] * np.sqrt(np.maximum(sizes[order], 0.0))
+    return np.asarray(parts @ _signs()[:, np.arange(len(order)) % DIRECTIONS].T)
 
 
 def _signs() -> Array:

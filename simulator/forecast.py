@@ -26,7 +26,9 @@ from joulecast.simulator.fluid import FixedClocks, FluidResult, Governor, make_f
 from joulecast.simulator.governor import PowerGovernor
 from joulecast.simulator.iteration import Iteration, RankForecast
 from joulecast.simulator.ledger_guards import check_iteration
+from joulecast.simulator.limits import group_lag, group_limit_share
 from joulecast.simulator.plan import Plan
+from joulecast.simulator.rendezvous import with_time_slots
 from joulecast.simulator.program import PlanProgram, implementation_of, plan_program
 from joulecast.simulator.tables import InstructionTable, Kernels, instruction_table, kernels_of
 from joulecast.simulator.uncertainty import interval
@@ -141,11 +143,12 @@ def memory_per_rank(plan: Plan, gpu: GpuDescription) -> list[float]:
 def prepare(plan: Plan, gpu: GpuModel) -> Prepared:
     """Lower a plan's kernels and tabulate its instructions at every clock."""
     program = plan_program(plan)
-    kernels = kernels_of([rank.types for rank in program.ranks], gpu.clocks_mhz, gpu)
     peak = _limit_w(plan, gpu) * gpu["governor.peak_share"]
+    kernels = kernels_of([rank.types for rank in program.ranks], gpu.clocks_mhz, gpu, peak)
+    lag = None if is_locked(plan) else group_lag(gpu.clocks_mhz, plan.tp, plan.tp * plan.dp, gpu)
     tables, columns = [], []
     for rank, run in enumerate(program.ranks):
-        table = instruction_table(run.types, kernels, gpu)
+        table = instruction_table(run.types, kernels, gpu, lag)
         columns.append(clock_columns(table, locked_index(program, rank, gpu.clocks_mhz), peak))
         tables.append(at_columns(table, columns[-1]))
     transfer = 0.0
@@ -163,6 +166,8 @@ def simulate(prepared: Prepared) -> tuple[FluidResult, int]:
     fluid = make_fluid_program(
         program.schedule, [r.order for r in program.ranks], durations, powers, waits, prepared.transfer_s
     )
+    if program.plan.implementation.framework == "pytorch-eager":
+        fluid = with_time_slots(fluid, program.schedule, prepared.transfer_s)
     start, governor, length, tick = _start(prepared)
     warm_up = min(MOST_ITERATIONS // 2, max(1, round(WARM_UP_S / length)))
     iterations = warm_up + min(MOST_ITERATIONS // 2, max(1, round(WINDOW_S / length)))
@@ -191,7 +196,8 @@ def _start(prepared: Prepared) -> tuple[list[int], Governor, float, float]:
     if is_locked(plan) and max(powers) <= settled_power_w(limit, gpu):
         return tops, FixedClocks(tuple(tops)), length, length / TICKS_PER_ITERATION
     start = [min(i, top) for i, top in zip(index, tops, strict=True)]
-    return start, PowerGovernor(gpu, limit, tops, start, tick), length, tick
+    reached = limit * group_limit_share(plan.tp, gpu)
+    return start, PowerGovernor(gpu, reached, tops, start, tick), length, tick
 
 
 def _time_s(result: FluidResult, first: int) -> float:

@@ -1,7 +1,7 @@
 """When every kernel of an iteration runs and what it draws, from the discrete-event engine.
 
-One GPU of each pipeline stage is followed. Every instruction runs at one clock: the one that is set, or the mean of what
-the board chose while it ran in the forecast's last iteration. Conservation laws are checked on every call.
+One GPU of each pipeline stage is followed. Every instruction runs at one clock: the one that is set, or the mean of
+what the board chose while it ran in the forecast's last iteration. Conservation laws are checked on every call.
 """
 
 from __future__ import annotations
@@ -46,12 +46,16 @@ class KernelTimeline:
         When, as the engine found it.
     timelines
         One per pipeline stage: of one of its GPUs.
+    shares
+        Of each of :data:`~joulecast.simulator.kernel_segments.RESOURCES` that a kernel uses while it runs, one row per
+        name of a timeline.
     """
 
     plan: Plan
     program: Program
     result: EngineResult
     timelines: tuple[Timeline, ...]
+    shares: Float
 
     @property
     def time_s(self) -> float:
@@ -139,7 +143,7 @@ def timeline_at(prepared: Prepared, clock_index: Sequence[Int], base_index: Sequ
         check_energy(timeline, timeline.energy_j)
         check_shares(timeline, shares[timeline.name], RESOURCES)
         timelines.append(timeline)
-    return KernelTimeline(prepared.program.plan, program, result, tuple(timelines))
+    return KernelTimeline(prepared.program.plan, program, result, tuple(timelines), shares)
 
 
 def kernel_program(prepared: Prepared, clock_index: Sequence[Int], base_index: Sequence[int]) -> tuple[Program, Float]:

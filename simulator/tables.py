@@ -13,7 +13,8 @@ from joulecast.model.gpu_model import GpuModel
 from joulecast.model.launches import Launch
 from joulecast.model.lowering import lower
 from joulecast.model.operators import Collective, Operator
-from joulecast.model.power import COMPONENTS, KernelTimes, at_clock, clock_tree_power_w, idle_power_w
+from joulecast.model.power import COMPONENTS, KernelTimes, at_clock, clock_tree_power_w, idle_power_w, wait_power_w
+from joulecast.simulator.limits import skip_cycles
 from joulecast.simulator.overlap import contended, follow, is_overlapped
 
 Array = NDArray[np.float64]
@@ -52,8 +53,13 @@ class InstructionTable:
     counts: Array
 
 
-def kernels_of(programs: Sequence[Sequence[Sequence[Launch]]], clocks_mhz: Array, gpu: GpuModel) -> Kernels:
-    """Every distinct operator of all ranks' types, lowered and evaluated at every clock in one call."""
+def kernels_of(
+    programs: Sequence[Sequence[Sequence[Launch]]], clocks_mhz: Array, gpu: GpuModel, peak_w: float | None = None
+) -> Kernels:
+    """Every distinct operator of all ranks' types, lowered and evaluated at every clock in one call.
+
+    ``peak_w`` is the board's instant limit, ``None`` without one.
+    """
     distinct: dict[Operator, int] = {}
     for rank in programs:
         for launches in rank:
@@ -61,12 +67,19 @@ def kernels_of(programs: Sequence[Sequence[Sequence[Launch]]], clocks_mhz: Array
                 distinct.setdefault(launch.operator, len(distinct))
     operators = tuple(distinct)
     costs = lower(operators, gpu)
-    return Kernels(operators, costs, clocks_mhz, at_clock(costs, clocks_mhz[:, None], gpu))
+    times = at_clock(costs, clocks_mhz[:, None], gpu)
+    if peak_w is not None:
+        times = skip_cycles(times, clocks_mhz, peak_w, gpu)
+    return Kernels(operators, costs, clocks_mhz, times)
 
 
-def instruction_table(types: Sequence[Sequence[Launch]], kernels: Kernels, gpu: GpuModel) -> InstructionTable:
+def instruction_table(
+    types: Sequence[Sequence[Launch]], kernels: Kernels, gpu: GpuModel, lag: Array | None = None
+) -> InstructionTable:
     """Durations and energies of one rank's types of instructions.
 
+    ``lag`` is how far the pace of the rank's group stays behind its mean clock, from
+    :func:`joulecast.simulator.limits.group_lag`; the others wait meanwhile.
     Compute and synchronous communication follow each other; for communication beside compute see
     :mod:`joulecast.simulator.overlap`. What both streams' kernels draw without doing anything is counted once.
     """
@@ -88,7 +101,23 @@ def instruction_table(types: Sequence[Sequence[Launch]], kernels: Kernels, gpu: 
     clock = clock_tree_power_w(kernels.clocks_mhz, gpu)
     parts[..., 0] += hidden * (idle_power_w(kernels.clocks_mhz, gpu) - clock)
     parts[..., 1] += hidden * clock
+    if lag is not None:
+        paced = _at_pace(duration - exposed, kernels.clocks_mhz, lag)
+        waiting = paced - (duration - exposed)
+        duration, exposed = duration + waiting, exposed + waiting
+        parts[..., 0] += waiting * (idle_power_w(kernels.clocks_mhz, gpu) - clock)
+        parts[..., 1] += waiting * clock
+        parts[..., 2] += waiting * (wait_power_w(kernels.clocks_mhz, gpu) - idle_power_w(kernels.clocks_mhz, gpu))
     return InstructionTable(duration, parts.sum(-1), parts, np.stack([spoken, exposed], -1), counts)
+
+
+def _at_pace(compute_s: Array, clocks_mhz: Array, lag: Array) -> Array:
+    """Compute time of the slowest of a group whose clocks have the grid's as their mean."""
+    slow = clocks_mhz * (1.0 - lag)
+    upper = np.clip(np.searchsorted(clocks_mhz, slow), 1, len(clocks_mhz) - 1)
+    share = (slow - clocks_mhz[upper - 1]) / (clocks_mhz[upper] - clocks_mhz[upper - 1])
+    pace = compute_s[:, upper - 1] + share * (compute_s[:, upper] - compute_s[:, upper - 1])
+    return np.maximum(pace, compute_s)
 
 
 def _is_communication(kernels: Kernels) -> NDArray[np.bool_]:

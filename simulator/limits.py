@@ -1,0 +1,67 @@
+"""What the board's limits do to kernels and to groups of GPUs, beyond one settled clock.
+
+Above an instant limit the SMs skip cycles: the voltage and the energy of an operation stay, time stretches until the
+power meets the limit. Under a power limit clocks also wander: recorded H200 clocks move by 7 % around their mean, within
+tens of milliseconds and on every board for itself. GPUs that wait for each other at every collective run at the slowest
+clock of their group, those at work faster wait at low power, and no board reaches its limit all the time. Cards of one
+kind differ as well, and a job runs at the pace of its slowest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.gpu_model import GpuModel
+from joulecast.model.power import KernelTimes, clock_tree_power_w, idle_power_w
+
+Array = NDArray[np.float64]
+
+#: Distance below the highest clock, as a share of it, from which on the clock wanders in full.
+FULL_WANDER = 0.05
+
+
+def skip_cycles(times: KernelTimes, clocks_mhz: Array, peak_w: float, gpu: GpuModel) -> KernelTimes:
+    """Kernels under an instant limit: those above it take longer at the same dynamic energy.
+
+    ``t' = (E − P_idle·t) / (P_peak − P_idle)``; arrays of shape ``(clocks, kernels)``.
+    """
+    idle = idle_power_w(clocks_mhz, gpu)[:, None]
+    tree = clock_tree_power_w(clocks_mhz, gpu)[:, None]
+    longer = np.maximum((times.energy_j - idle * times.time_s) / np.maximum(peak_w - idle, 1.0), times.time_s)
+    extra = longer - times.time_s
+    parts = dict(times.components_j)
+    parts["static"] = parts["static"] + (idle - tree) * extra
+    parts["clock"] = parts["clock"] + tree * extra
+    return replace(times, time_s=longer, energy_j=times.energy_j + idle * extra, components_j=parts)
+
+
+def slowest_of(members: int) -> float:
+    """Expected distance of the extreme of ``members`` normal values from their mean, in standard deviations.
+
+    Blom's approximation, Φ⁻¹((n − 0.375)/(n + 0.25)).
+    """
+    return NormalDist().inv_cdf((members - 0.375) / (members + 0.25)) if members > 1 else 0.0
+
+
+def group_lag(clocks_mhz: Array, in_step: int, members: int, gpu: GpuModel) -> Array:
+    """Relative distance of the pace of a group from its mean clock, at each mean clock.
+
+    Parameters
+    ----------
+    in_step
+        GPUs that wait for each other many times an iteration (a tensor-parallel group).
+    members
+        GPUs that wait for each other once an iteration (with the replicas).
+    """
+    full = slowest_of(in_step) * gpu["governor.wander"] + slowest_of(members) * gpu["governor.card_clock_spread"]
+    below = (gpu.max_clock_mhz - clocks_mhz) / gpu.max_clock_mhz
+    return np.asarray(full * np.clip(below / FULL_WANDER, 0.0, 1.0))
+
+
+def group_limit_share(in_step: int, gpu: GpuModel) -> float:
+    """Share of the limit that boards reach on average when each waits for the slowest of ``in_step``."""
+    return 1.0 - gpu["governor.in_step_loss"] * slowest_of(in_step) ** 2
