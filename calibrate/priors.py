@@ -183,7 +183,7 @@ def collective_priors() -> dict[str, Prior]:
         "collective.latency_s": Prior(17e-6, 0.0, 1e-4, 0.5, "s"),
         "collective.latency_per_gpu_s": Prior(2.4e-6, 0.0, 2e-5, 0.7, "s"),
         "power.link_pj_per_byte": Prior(450.0, 50.0, 1000.0, 0.4, "pJ/B"),
-        "power.wait_w": Prior(30.0, 0.0, 100.0, 0.5, "W"),
+        "power.collective_w": Prior(30.0, 0.0, 100.0, 0.5, "W"),
     }
 
 
@@ -213,6 +213,7 @@ FIXED: dict[str, Prior] = {
     "governor.slow_s": Prior(
         1.0, 0.1, 10.0, 0.2, "s", "recorded ramp: the second correction comes 0.9 s after the load"
     ),
+    "power.wait_w": Prior(38.0, 0.0, 200.0, 0.06, "W", "ten recorded H200s waiting in all-reduces against the same ones idle: 35-41 W"),
     "governor.wander": Prior(0.07, 0.0, 0.3, 0.15, "", "recorded clocks of eight H200s in lock step: standard deviation 103-134 MHz around 1,760 MHz"),
     "governor.card_clock_spread": Prior(0.006, 0.0, 0.1, 0.3, "", "time of one kernel on eight H200s at once: 0.55 %"),
     "governor.in_step_loss": Prior(0.02, 0.0, 0.2, 0.4, "", "mean power of recorded groups of 2, 4 and 8 GPUs in lock step at 700 W"),

@@ -174,7 +174,7 @@ def _collective(operators: Sequence[Collective], gpu: GpuModel) -> Columns:
         "fixed_s": work.fixed_s,
         "core_cycles": work.cycles,
         "link_s": work.link_s,
-        "activity": np.full(len(operators), gpu["power.wait_w"] / gpu["power.sm_w"]),
+        "activity": np.full(len(operators), gpu["power.collective_w"] / gpu["power.sm_w"]),
         "link_j": work.link_bytes * gpu["power.link_pj_per_byte"] * PICO,
     }
 

@@ -22,14 +22,21 @@ from joulecast.simulator.clock_columns import (
     locked_index,
     mean_power_w,
 )
-from joulecast.simulator.fluid import FixedClocks, FluidResult, Governor, make_fluid_program, simulate_fluid
+from joulecast.simulator.fluid import (
+    FixedClocks,
+    FluidProgram,
+    FluidResult,
+    Governor,
+    make_fluid_program,
+    simulate_fluid,
+)
 from joulecast.simulator.governor import PowerGovernor
 from joulecast.simulator.iteration import Iteration, RankForecast
 from joulecast.simulator.ledger_guards import check_iteration
 from joulecast.simulator.limits import group_lag, group_limit_share
 from joulecast.simulator.plan import Plan
-from joulecast.simulator.rendezvous import with_time_slots
 from joulecast.simulator.program import PlanProgram, implementation_of, plan_program
+from joulecast.simulator.rendezvous import transfers_wait_on_sms, with_transfers_in_order
 from joulecast.simulator.tables import InstructionTable, Kernels, instruction_table, kernels_of
 from joulecast.simulator.uncertainty import interval
 
@@ -140,16 +147,20 @@ def memory_per_rank(plan: Plan, gpu: GpuDescription) -> list[float]:
     return found
 
 
-def prepare(plan: Plan, gpu: GpuModel) -> Prepared:
-    """Lower a plan's kernels and tabulate its instructions at every clock."""
+def prepare(plan: Plan, gpu: GpuModel, *, governed: bool = True) -> Prepared:
+    """Lower a plan's kernels and tabulate its instructions at every clock.
+
+    Where not ``governed``, the tables are those of clocks that stand still, whatever clocks the plan sets.
+    """
     program = plan_program(plan)
     peak = _limit_w(plan, gpu) * gpu["governor.peak_share"]
     kernels = kernels_of([rank.types for rank in program.ranks], gpu.clocks_mhz, gpu, peak)
-    lag = None if is_locked(plan) else group_lag(gpu.clocks_mhz, plan.tp, plan.tp * plan.dp, gpu)
+    lag = None if is_locked(plan) or not governed else group_lag(gpu.clocks_mhz, plan.tp, plan.tp * plan.dp, gpu)
     tables, columns = [], []
     for rank, run in enumerate(program.ranks):
-        table = instruction_table(run.types, kernels, gpu, lag)
-        columns.append(clock_columns(table, locked_index(program, rank, gpu.clocks_mhz), peak))
+        table = instruction_table(run.types, kernels, gpu, lag, transfers_wait_on_sms(plan))
+        locked = locked_index(program, rank, gpu.clocks_mhz) if governed else len(gpu.clocks_mhz) - 1
+        columns.append(clock_columns(table, np.asarray(locked), peak))
         tables.append(at_columns(table, columns[-1]))
     transfer = 0.0
     if program.transfer is not None:
@@ -159,6 +170,15 @@ def prepare(plan: Plan, gpu: GpuModel) -> Prepared:
 
 def simulate(prepared: Prepared) -> tuple[FluidResult, int]:
     """Iterations back to back, and the first one that counts."""
+    fluid = fluid_program(prepared)
+    start, governor, length, tick = _start(prepared)
+    warm_up = min(MOST_ITERATIONS // 2, max(1, round(WARM_UP_S / length)))
+    iterations = warm_up + min(MOST_ITERATIONS // 2, max(1, round(WINDOW_S / length)))
+    return simulate_fluid(fluid, governor, start, iterations=iterations, tick_s=tick), warm_up
+
+
+def fluid_program(prepared: Prepared) -> FluidProgram:
+    """What every rank executes in an iteration, and who waits for whom."""
     program = prepared.program
     durations = [table.duration_s for table in prepared.tables]
     powers = [mean_power_w(table) for table in prepared.tables]
@@ -167,11 +187,8 @@ def simulate(prepared: Prepared) -> tuple[FluidResult, int]:
         program.schedule, [r.order for r in program.ranks], durations, powers, waits, prepared.transfer_s
     )
     if program.plan.implementation.framework == "pytorch-eager":
-        fluid = with_time_slots(fluid, program.schedule, prepared.transfer_s)
-    start, governor, length, tick = _start(prepared)
-    warm_up = min(MOST_ITERATIONS // 2, max(1, round(WARM_UP_S / length)))
-    iterations = warm_up + min(MOST_ITERATIONS // 2, max(1, round(WINDOW_S / length)))
-    return simulate_fluid(fluid, governor, start, iterations=iterations, tick_s=tick), warm_up
+        fluid = with_transfers_in_order(fluid, program.schedule, prepared.transfer_s)
+    return fluid
 
 
 def _limit_w(plan: Plan, gpu: GpuModel) -> float:

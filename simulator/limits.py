@@ -36,7 +36,20 @@ def skip_cycles(times: KernelTimes, clocks_mhz: Array, peak_w: float, gpu: GpuMo
     parts = dict(times.components_j)
     parts["static"] = parts["static"] + (idle - tree) * extra
     parts["clock"] = parts["clock"] + tree * extra
-    return replace(times, time_s=longer, energy_j=times.energy_j + idle * extra, components_j=parts)
+    return _never_slower(replace(times, time_s=longer, energy_j=times.energy_j + idle * extra, components_j=parts))
+
+
+def _never_slower(times: KernelTimes) -> KernelTimes:
+    """A higher requested clock never slows a kernel: what it cannot use it leaves to the skipped cycles."""
+    fastest = np.minimum.accumulate(times.time_s, axis=0)
+    reached = np.where(times.time_s <= fastest, np.arange(len(fastest))[:, None], 0)
+    row = np.maximum.accumulate(reached, axis=0)
+
+    def taken(values: Array) -> Array:
+        return np.take_along_axis(np.broadcast_to(values, fastest.shape), row, 0)
+
+    parts = {component: taken(values) for component, values in times.components_j.items()}
+    return replace(times, time_s=fastest, energy_j=taken(times.energy_j), components_j=parts)
 
 
 def slowest_of(members: int) -> float:

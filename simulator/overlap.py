@@ -134,5 +134,10 @@ def _drag(launches: Sequence[Launch], gpu: GpuModel) -> float:
         for launch in launches
         if launch.stream == "communication" and not launch.waits and isinstance(launch.operator, Collective)
     ]
-    share = 1.0 - max(beside, default=0.0) / gpu.sm_count
+    return drag_beside(max(beside, default=0.0), gpu)
+
+
+def drag_beside(ctas: float, gpu: GpuModel) -> float:
+    """Relative extra time of compute while a communication kernel holds ``ctas`` thread blocks, one an SM."""
+    share = 1.0 - ctas / gpu.sm_count
     return float(share ** -gpu["contention.compute_slowdown"]) - 1.0

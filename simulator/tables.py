@@ -15,7 +15,7 @@ from joulecast.model.lowering import lower
 from joulecast.model.operators import Collective, Operator
 from joulecast.model.power import COMPONENTS, KernelTimes, at_clock, clock_tree_power_w, idle_power_w, wait_power_w
 from joulecast.simulator.limits import skip_cycles
-from joulecast.simulator.overlap import contended, follow, is_overlapped
+from joulecast.simulator.overlap import contended, drag_beside, follow, is_overlapped
 
 Array = NDArray[np.float64]
 
@@ -74,12 +74,17 @@ def kernels_of(
 
 
 def instruction_table(
-    types: Sequence[Sequence[Launch]], kernels: Kernels, gpu: GpuModel, lag: Array | None = None
+    types: Sequence[Sequence[Launch]],
+    kernels: Kernels,
+    gpu: GpuModel,
+    lag: Array | None = None,
+    beside_transfers: bool = False,
 ) -> InstructionTable:
     """Durations and energies of one rank's types of instructions.
 
     ``lag`` is how far the pace of the rank's group stays behind its mean clock, from
     :func:`joulecast.simulator.limits.group_lag`; the others wait meanwhile.
+    ``beside_transfers``: kernels of pipeline transfers wait on the SMs while the rank computes.
     Compute and synchronous communication follow each other; for communication beside compute see
     :mod:`joulecast.simulator.overlap`. What both streams' kernels draw without doing anything is counted once.
     """
@@ -96,6 +101,8 @@ def instruction_table(
         if is_overlapped(launches):
             at = [index[launch.operator] for launch in launches]
             duration[row], exposed[row] = follow(launches, contended(launches, times.time_s[:, at].T, gpu))
+    if beside_transfers:
+        duration = duration + (duration - exposed) * drag_beside(gpu["collective.default_ctas"], gpu)
     parts = np.stack([counts @ np.broadcast_to(times.components_j[c], times.time_s.shape).T for c in COMPONENTS], -1)
     hidden = duration - serial
     clock = clock_tree_power_w(kernels.clocks_mhz, gpu)
