@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +52,7 @@ def assemble(
     """
     priors = {**time_priors(), **power_priors(), **collective_priors(), **GOVERNOR, **FIXED}
     parameters: dict[str, Parameter] = {n: _fixed(p) for n, p in FIXED.items()}
+    solutions = [_capped(solution, priors) for solution in solutions]
     for solution in solutions:
         spread = np.sqrt(np.diag(solution.covariance))
         joint = set(_entangled(solution))
@@ -92,6 +94,14 @@ def _fitted(prior: Prior, value: float, spread: float, identified: float) -> Par
     if identified < IDENTIFIED:
         source, status = f"prior: {prior.source}", "assumed"
     return Parameter(settled(value, prior.sd), rounded(spread, SPREAD_DIGITS), prior.unit, source, status)
+
+
+def _capped(solution: Solution, priors: Mapping[str, Prior]) -> Solution:
+    """A solution whose uncertainty, widened by how badly its form fits, is nowhere wider than before the fit."""
+    spread = np.sqrt(np.diag(solution.covariance))
+    before = np.array([priors[name].sd for name in solution.names])
+    factor = np.divide(before, spread, out=np.ones_like(spread), where=spread > before)
+    return replace(solution, covariance=solution.covariance * np.outer(factor, factor))
 
 
 def _entangled(solution: Solution) -> list[int]:

@@ -52,8 +52,11 @@ class HeldOut:
 
 
 def held_out(rows: Sequence[Row], gpu: GpuModel) -> HeldOut:
-    """Rows with a measured time and their operators; collectives only where the link binds."""
-    data = collect(rows)
+    """Rows with a measured time and their operators; collectives only where the link binds.
+
+    Rows that ran beside a companion are left out: the companion decided on their clock.
+    """
+    data = collect([row for row in rows if not row.configuration.get("companion")])
     kept, times, powers = list(data.rows), data.time_s.tolist(), data.power_w.tolist()
     owned: list[list[Operator]] = [[] for _ in kept]
     for operator, owner in zip(data.operators, data.owner, strict=True):

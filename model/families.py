@@ -1,7 +1,7 @@
 """Operator families: kernels about whose errors one figure is told.
 
-A family is finer than a kind of operator where the model's form errs differently: products that leave most SMs idle,
-data that L2 holds, directions of attention, collectives other than all-reduce.
+A family is finer than a kind of operator where the model's form errs differently: products that leave most SMs idle or
+multiply special values, data that L2 holds, kernels that reduce, directions of attention, all-reduces.
 """
 
 from __future__ import annotations
@@ -17,16 +17,25 @@ from joulecast.model.operators import Attention, Collective, Gemm, Operator, Str
 FAMILIES = (
     "gemm",
     "gemm_small",
+    "gemm_values",
     "attention_forward",
     "attention_backward",
     "streaming",
     "streaming_l2",
+    "streaming_reduction",
     "tile_gemm",
     "tile_rows",
     "collective",
     "collective_all_reduce",
 )
 _INDEX = {family: index for index, family in enumerate(FAMILIES)}
+#: Patterns that combine values of a row or a column.
+REDUCTIONS = frozenset(
+    {
+        *("sum", "reduce", "reduce_min", "bias_reduce", "gamma_backward", "softmax", "log_softmax", "rmsnorm"),
+        *("layernorm", "norm_backward", "nll_loss", "embedding_backward", "embedding_segments", "embedding_sort"),
+    }
+)
 #: A product is small when its outputs make fewer tiles of this size than half the SMs.
 TILE_OUTPUTS = 128 * 128
 
@@ -43,13 +52,17 @@ def _family(operator: Operator, small_outputs: float, cache_bytes: float) -> str
     if isinstance(operator, Gemm):
         if operator.tile is not None:
             return "tile_gemm"
-        return "gemm_small" if operator.m * operator.n * operator.batch < small_outputs else "gemm"
+        if operator.m * operator.n * operator.batch < small_outputs:
+            return "gemm_small"
+        return "gemm" if operator.data == "randn" else "gemm_values"
     if isinstance(operator, Streaming):
         if operator.pattern.startswith("tile_"):
             return "tile_rows"
         own = operator.bytes_read + operator.bytes_written
         touched = own if operator.footprint_bytes is None else operator.footprint_bytes
-        return "streaming_l2" if touched < cache_bytes else "streaming"
+        if touched < cache_bytes:
+            return "streaming_l2"
+        return "streaming_reduction" if operator.pattern in REDUCTIONS else "streaming"
     if isinstance(operator, Attention):
         return f"attention_{operator.direction}"
     if isinstance(operator, Collective) and operator.kind == "all_reduce":
