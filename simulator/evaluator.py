@@ -41,10 +41,12 @@ class Evaluator:
         Flat index of the instruction at each place, shape ``(n,)``.
     row
         Row of the tables of each place, shape ``(n,)``.
-    previous, source
-        Place of the instruction before on the same rank, and of the one whose output is needed; ``n`` for none.
+    previous
+        Place of the instruction before on the same rank, ``n`` for none, shape ``(n,)``.
+    source
+        Places of the instructions whose outputs are needed, ``n`` for none, shape ``(inputs, n)``.
     latency_ns
-        From the source's end to arrival, shape ``(n,)`` [ns].
+        From the source's end to arrival, shape ``(inputs, n)`` [ns].
     levels
         Places that do not depend on each other, level by level.
     last
@@ -113,8 +115,10 @@ class Evaluator:
             entry = clocks[self.order] + row
             duration = self.duration_ns.ravel()[entry]
             for level in self.levels:
-                arrival = end[self.source[level]] + self.latency_ns[level, None]
-                end[level] = np.maximum(end[self.previous[level]], arrival) + duration[level]
+                start = end[self.previous[level]]
+                for source, latency in zip(self.source, self.latency_ns, strict=True):
+                    start = np.maximum(start, end[source[level]] + latency[level, None])
+                end[level] = start + duration[level]
             time[b] = end[self.last].max(axis=0)
             extra[b] = self.extra_j.ravel()[entry].sum(axis=0)
         return time, extra
@@ -146,6 +150,7 @@ def make_evaluator(
     energy_j: ArrayLike,
     wait_power_w: ArrayLike,
     latency_ns: ArrayLike = 0,
+    edges: tuple[ArrayLike, ArrayLike] | None = None,
 ) -> Evaluator:
     """Validated :class:`Evaluator` of a schedule.
 
@@ -160,14 +165,16 @@ def make_evaluator(
     wait_power_w
         One number, or one per rank [W].
     latency_ns
-        One number, or one per edge of ``schedule.edges`` [ns]. Edges within a rank cost nothing.
+        One number, or one per edge [ns]. The schedule's edges within a rank cost nothing.
+    edges
+        Flat indices of instructions (sources, targets) that depend on each other, in place of ``schedule.edges``.
     """
     if [len(row) for row in type_of] != [len(row) for row in schedule.ranks] or not schedule.offsets[-1]:
         raise InputError("an evaluator needs one type for every instruction of its schedule")
     kind = np.array([t for row in type_of for t in row], dtype=np.int64)
     wait = np.broadcast_to(np.asarray(wait_power_w, dtype=np.float64), (len(schedule.ranks),))
     row, table_ns, table_j = _tables(schedule, kind, duration_ns, energy_j, wait)
-    previous, source, latency = _predecessors(schedule, latency_ns)
+    previous, source, latency = _predecessors(schedule, latency_ns, edges)
     order, depth = _depth_first(previous, source)
     n = len(order)
     place = np.full(n + 1, n)
@@ -179,8 +186,8 @@ def make_evaluator(
         order=order,
         row=row[order],
         previous=place[previous[order]],
-        source=place[source[order]],
-        latency_ns=latency[order],
+        source=np.ascontiguousarray(place[source[:, order]]),
+        latency_ns=np.ascontiguousarray(latency[:, order]),
         levels=tuple(np.split(by_depth, np.flatnonzero(np.diff(depth_at[by_depth])) + 1)),
         last=place[ends],
         duration_ns=table_ns,
@@ -209,17 +216,29 @@ def _tables(
     return row.ravel(), table_ns, table_j
 
 
-def _predecessors(schedule: Schedule, latency_ns: ArrayLike) -> tuple[Int, Int, Int]:
-    """Per flat instruction: the one before on its rank, the one whose output it needs (``n`` for none), the latency."""
-    edges, n = schedule.edges, schedule.offsets[-1]
-    between = np.broadcast_to(np.asarray(latency_ns, dtype=np.int64), edges.source.shape)
-    if len(np.unique(edges.target)) != len(edges.target) or between.min(initial=0) < 0:
-        raise InputError("the evaluator takes at most one input per instruction, and no negative latency")
+def _predecessors(
+    schedule: Schedule, latency_ns: ArrayLike, edges: tuple[ArrayLike, ArrayLike] | None
+) -> tuple[Int, Int, Int]:
+    """Per flat instruction: the one before on its rank, those whose output it needs (``n`` for none), the latencies."""
+    n = schedule.offsets[-1]
+    own = schedule.edges
+    sources, targets = own.source, own.target
+    if edges is not None:
+        sources, targets = (np.asarray(ends, dtype=np.int64) for ends in edges)
+    between = np.broadcast_to(np.asarray(latency_ns, dtype=np.int64), sources.shape)
+    if edges is None:
+        between = np.where(own.source_rank == own.target_rank, 0, between)
+    if between.min(initial=0) < 0:
+        raise InputError("a transfer's latency must not be negative")
     previous = np.arange(-1, n - 1)
     previous[[first for first in schedule.offsets[:-1] if first < n]] = n
-    source, latency = np.full(n, n), np.zeros(n, dtype=np.int64)
-    source[edges.target] = edges.source
-    latency[edges.target] = np.where(edges.source_rank == edges.target_rank, 0, between)
+    by_target = np.argsort(targets, kind="stable")
+    sorted_targets = targets[by_target]
+    number = np.arange(len(targets)) - np.searchsorted(sorted_targets, sorted_targets)  # 0 for a target's first input
+    inputs = int(number.max(initial=0)) + 1
+    source, latency = np.full((inputs, n), n), np.zeros((inputs, n), dtype=np.int64)
+    source[number, sorted_targets] = sources[by_target]
+    latency[number, sorted_targets] = between[by_target]
     return previous, source, latency
 
 
@@ -229,7 +248,7 @@ def _depth_first(previous: Int, source: Int) -> tuple[Int, Int]:
     Depth first, so that what the next instruction reads was mostly written just before.
     """
     n = len(previous)
-    needs = [{p for p in pair if p < n} for pair in zip(previous.tolist(), source.tolist(), strict=True)]
+    needs = [{p for p in all_needed if p < n} for all_needed in zip(previous.tolist(), *source.tolist(), strict=True)]
     missing = [len(need) for need in needs]
     followers: list[list[int]] = [[] for _ in range(n)]
     for i, need in enumerate(needs):

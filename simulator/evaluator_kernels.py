@@ -33,8 +33,14 @@ def evaluate_blocks(
             index = blocks[b, order[i]]
             duration, extra = duration_ns[row[i]], extra_j[row[i]]
             before, after = end[previous[i]], end[i]
-            if source[i] < n:
-                sent, latency = end[source[i]], latency_ns[i]
+            for j in range(1, len(source)):
+                if source[j, i] < n:
+                    sent, latency = end[source[j, i]], latency_ns[j, i]
+                    for k in range(width):
+                        after[k] = max(before[k], sent[k] + latency)
+                    before = after
+            if source[0, i] < n:
+                sent, latency = end[source[0, i]], latency_ns[0, i]
                 for k in range(width):
                     clock = index[k]
                     total[k] += extra[clock]

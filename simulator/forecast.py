@@ -59,7 +59,8 @@ class Prepared:
     """A plan with its tables, ready to be simulated.
 
     ``tables`` say what an instruction takes and draws where the governor sets a clock, ``columns`` at which clock it
-    then runs: the plan and the board's instant limit may hold it below.
+    then runs: the plan and the board's instant limit may hold it below. Clocks stand ``still`` where the plan sets all
+    of them and no instruction reaches the power limit.
     """
 
     program: PlanProgram
@@ -68,6 +69,7 @@ class Prepared:
     columns: tuple[NDArray[np.int64], ...]
     gpu: GpuModel
     transfer_s: float
+    still: bool
 
 
 def forecast(plan: Plan, gpu: GpuDescription | None = None) -> Iteration:
@@ -155,17 +157,34 @@ def prepare(plan: Plan, gpu: GpuModel, *, governed: bool = True) -> Prepared:
     program = plan_program(plan)
     peak = _limit_w(plan, gpu) * gpu["governor.peak_share"]
     kernels = kernels_of([rank.types for rank in program.ranks], gpu.clocks_mhz, gpu, peak)
-    lag = None if is_locked(plan) or not governed else group_lag(gpu.clocks_mhz, plan.tp, plan.tp * plan.dp, gpu)
-    tables, columns = [], []
-    for rank, run in enumerate(program.ranks):
-        table = instruction_table(run.types, kernels, gpu, lag, transfers_wait_on_sms(plan))
-        locked = locked_index(program, rank, gpu.clocks_mhz) if governed else len(gpu.clocks_mhz) - 1
-        columns.append(clock_columns(table, np.asarray(locked), peak))
-        tables.append(at_columns(table, columns[-1]))
     transfer = 0.0
     if program.transfer is not None:
         transfer = float(at_clock(lower([program.transfer], gpu), gpu.max_clock_mhz, gpu).time_s[0])
-    return Prepared(program, kernels, tuple(tables), tuple(columns), gpu, transfer)
+    if not governed or is_locked(plan):
+        still = Prepared(program, kernels, *_tables(program, kernels, gpu, peak, None, governed), gpu, transfer, True)
+        if not governed or _highest_power_w(still) <= settled_power_w(_limit_w(plan, gpu), gpu):
+            return still
+    lag = group_lag(gpu.clocks_mhz, plan.tp, plan.tp * plan.dp, gpu)
+    return Prepared(program, kernels, *_tables(program, kernels, gpu, peak, lag, governed), gpu, transfer, False)
+
+
+def _tables(
+    program: PlanProgram, kernels: Kernels, gpu: GpuModel, peak_w: float, lag: Array | None, locked: bool
+) -> tuple[tuple[InstructionTable, ...], tuple[NDArray[np.int64], ...]]:
+    """Tables and columns of every rank, with the plan's clocks where ``locked``."""
+    tables, columns = [], []
+    top = np.array(len(gpu.clocks_mhz) - 1)
+    for rank, run in enumerate(program.ranks):
+        table = instruction_table(run.types, kernels, gpu, lag, transfers_wait_on_sms(program.plan))
+        highest = locked_index(program, rank, gpu.clocks_mhz) if locked else top
+        columns.append(clock_columns(table, highest, peak_w))
+        tables.append(at_columns(table, columns[-1]))
+    return tuple(tables), tuple(columns)
+
+
+def _highest_power_w(prepared: Prepared) -> float:
+    """Power of the most demanding instruction of any rank at its highest clock [W]."""
+    return max(float(mean_power_w(table)[:, -1].max()) for table in prepared.tables)
 
 
 def simulate(prepared: Prepared) -> tuple[FluidResult, int]:
@@ -209,8 +228,7 @@ def _start(prepared: Prepared) -> tuple[list[int], Governor, float, float]:
         length = max(length, float(time[index[-1]]))
     tick = max(min(TICK_S, length / TICKS_PER_ITERATION), length / MOST_TICKS)
     tops = [int(columns.max()) for columns in prepared.columns]
-    powers = [mean_power_w(table)[:, top].max() for table, top in zip(prepared.tables, tops, strict=True)]
-    if is_locked(plan) and max(powers) <= settled_power_w(limit, gpu):
+    if prepared.still:
         return tops, FixedClocks(tuple(tops)), length, length / TICKS_PER_ITERATION
     start = [min(i, top) for i, top in zip(index, tops, strict=True)]
     reached = limit * group_limit_share(plan.tp, gpu)

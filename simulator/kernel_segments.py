@@ -15,12 +15,12 @@ from joulecast.model.operators import Collective
 from joulecast.model.power import COMPONENTS, clock_tree_power_w, idle_power_w
 from joulecast.simulator.overlap import contended, follow, is_overlapped
 from joulecast.simulator.segments import COMMUNICATION, COMPUTE, Segment, make_segment
-from joulecast.simulator.tables import Kernels
+from joulecast.simulator.tables import InstructionTable, Kernels
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 
-#: Name of a kernel without work, by which a stream waits for the other; it takes no time.
+#: Name of a kernel without work: one stream waits for the other, or the GPU for others.
 MARKER = "wait"
 #: Resources of which no more than all can be used.
 RESOURCES = ("SMs", "tensor units", "memory", "link")
@@ -51,8 +51,8 @@ class Layout:
 def lay_out(launches: Sequence[Launch]) -> Layout:
     """Kernels of both streams in order of issue, with what they wait for.
 
-    An instruction begins and ends on the compute stream: a communication waits for the compute listed before it, and
-    what no kernel has waited for is waited for at the end.
+    An instruction begins and ends on the compute stream: a communication waits for the compute listed before it, and a
+    marker at the end for all of them. There the GPU also waits for the others of its group.
     """
     rows: list[tuple[int, int, int]] = []
     spoken: list[int] = []  # last kernel of each communication launch
@@ -75,10 +75,26 @@ def lay_out(launches: Sequence[Launch]) -> Layout:
         waited = max(waited, due)
         rows += [(i, COMPUTE, -1)] * (launch.repeat - 1)
         compute = first + launch.repeat - 1
-    if spoken and waited < spoken[-1]:
-        rows.append((-1, COMPUTE, spoken[-1]))
+    rows.append((-1, COMPUTE, spoken[-1] if spoken and waited < spoken[-1] else -1))
     table = np.array(rows, dtype=np.int64)
     return Layout(table[:, 0], table[:, 1].astype(np.uint8), table[:, 2].astype(np.int32))
+
+
+@dataclass(frozen=True, eq=False)
+class Waiting:
+    """Time in an instruction beyond that of its kernels, and the power by component meanwhile [W]."""
+
+    time_ns: int
+    power_w: Float
+
+
+def waiting_of(table: InstructionTable, plain: InstructionTable, kind: int, clock: int) -> Waiting:
+    """What an instruction's table has beyond that of its kernels alone."""
+    span = float(table.duration_s[kind, clock] - plain.duration_s[kind, clock])
+    if span < 0.5e-9:
+        return Waiting(0, np.zeros(len(COMPONENTS)))
+    energy = table.components_j[kind, clock] - plain.components_j[kind, clock]
+    return Waiting(round(span * 1e9), energy / round(span * 1e9) * 1e9)
 
 
 class SegmentMaker:
@@ -97,17 +113,17 @@ class SegmentMaker:
         self.tree_w = np.asarray(clock_tree_power_w(kernels.clocks_mhz, gpu))
         self._index = {operator: i for i, operator in enumerate(kernels.operators)}
         self._layouts: dict[tuple[int, ...], tuple[Layout, Int]] = {}
-        self._made: dict[tuple[tuple[int, ...], int, int], int] = {}
+        self._made: dict[tuple[tuple[int, ...], int, int, int], int] = {}
         self.segments: list[Segment] = []
         self.shares: list[Float] = []
 
-    def segment(self, launches: Sequence[Launch], clock: int, base: int) -> int:
+    def segment(self, launches: Sequence[Launch], clock: int, base: int, waiting: Waiting) -> int:
         """Number of the segment of these launches at a clock index, its power above idling at the clock ``base``."""
         who = tuple(map(id, launches))  # equal launches of a program are mostly the same objects
-        key = (who, clock, base)
+        key = (who, clock, base, waiting.time_ns)
         if key not in self._made:
             self._made[key] = len(self.segments)
-            self._make(launches, who, clock, base)
+            self._make(launches, who, clock, base, waiting)
         return self._made[key]
 
     def durations_ns(self, launches: Sequence[Launch], operator: Int) -> Float:
@@ -124,7 +140,7 @@ class SegmentMaker:
         repeat = np.array([launch.repeat for launch in launches], dtype=np.float64)
         return np.asarray((repeat @ taken).astype(np.int64))
 
-    def _make(self, launches: Sequence[Launch], who: tuple[int, ...], clock: int, base: int) -> None:
+    def _make(self, launches: Sequence[Launch], who: tuple[int, ...], clock: int, base: int, waiting: Waiting) -> None:
         if who not in self._layouts:
             operator = np.array([self._index[launch.operator] for launch in launches], dtype=np.int64)
             self._layouts[who] = lay_out(launches), operator
@@ -134,24 +150,31 @@ class SegmentMaker:
         taken = np.rint(contended(launches, alone[:, None], self.gpu)[:, 0] if beside else alone)
         speaks = np.array([launch.stream == "communication" for launch in launches], dtype=bool)
         power = self._power_w(operator, clock, taken)
-        if base != clock:  # idling at the instruction's own clock, counted on one of two streams
-            own = ~speaks if beside else np.ones(len(launches), dtype=bool)
-            power[own, 0] += self.idle_w[clock] - self.idle_w[base] - (self.tree_w[clock] - self.tree_w[base])
-            power[own, 1] += self.tree_w[clock] - self.tree_w[base]
+        own = ~speaks if beside else np.ones(len(launches), dtype=bool)  # idling is counted on one of two streams
+        power[own, :3] += self._idling(clock, base)
         share = self._shares(launches, operator, clock, taken, speaks)
-        real = (layout.launch >= 0)[:, None]
         names = [launch.operator.name for launch in launches]
+        kernel = layout.launch
+        duration = np.append(taken, 0.0)[kernel]
+        duration[-1] = waiting.time_ns
+        above = waiting.power_w.copy()
+        above[:2] -= [self.idle_w[base] - self.tree_w[base], self.tree_w[base]]
         self.segments.append(
             make_segment(
-                np.where(real[:, 0], np.append(taken, 0.0)[layout.launch], 0.0),
+                duration,
                 stream=layout.stream,
                 wait=layout.wait,
                 output_kernel=layout.output_kernel,
-                names=[names[i] if i >= 0 else MARKER for i in layout.launch.tolist()],
-                power_w=np.where(real, np.vstack([power, np.zeros((1, len(COMPONENTS)))])[layout.launch], 0.0),
+                names=[names[i] if i >= 0 else MARKER for i in kernel.tolist()],
+                power_w=np.vstack([power, above])[kernel],
             )
         )
-        self.shares.append(np.where(real, np.vstack([share, np.zeros((1, len(RESOURCES)))])[layout.launch], 0.0))
+        self.shares.append(np.vstack([share, np.zeros((1, len(RESOURCES)))])[kernel])
+
+    def _idling(self, clock: int, base: int) -> Float:
+        """Power of idling at a clock above that at another: static, clock tree and SMs [W]."""
+        whole, tree = self.idle_w[clock] - self.idle_w[base], self.tree_w[clock] - self.tree_w[base]
+        return np.array([whole - tree, tree, 0.0])
 
     def _power_w(self, operator: Int, clock: int, taken_ns: Float) -> Float:
         """Power by component above idling, such that power times the time taken is the kernel's energy."""

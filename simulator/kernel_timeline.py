@@ -17,14 +17,17 @@ from joulecast.model.catalogue import load_gpu
 from joulecast.model.description import GpuDescription
 from joulecast.model.gpu_model import GpuModel, gpu_model
 from joulecast.model.power import COMPONENTS, idle_power_w, wait_power_w
+from joulecast.simulator.clock_columns import at_columns
 from joulecast.simulator.engine import EngineResult
 from joulecast.simulator.engine import simulate as run
 from joulecast.simulator.fluid import FluidResult
-from joulecast.simulator.forecast import Prepared, prepare, simulate
+from joulecast.simulator.forecast import Prepared, fluid_program, prepare, simulate
 from joulecast.simulator.guards import check_causality, check_energy, check_shares, check_streams
-from joulecast.simulator.kernel_segments import RESOURCES, SegmentMaker
+from joulecast.simulator.kernel_segments import RESOURCES, SegmentMaker, waiting_of
 from joulecast.simulator.plan import Plan
+from joulecast.simulator.schedules import Schedule
 from joulecast.simulator.segments import Program, make_program
+from joulecast.simulator.tables import instruction_table
 from joulecast.simulator.timeline import Timeline, timeline_of_kernels
 from joulecast.simulator.trace import Arrow
 
@@ -38,7 +41,7 @@ class KernelTimeline:
 
     Attributes
     ----------
-    plan
+    plan, schedule
         What was simulated.
     program
         What every stage executed.
@@ -52,6 +55,7 @@ class KernelTimeline:
     """
 
     plan: Plan
+    schedule: Schedule
     program: Program
     result: EngineResult
     timelines: tuple[Timeline, ...]
@@ -69,17 +73,16 @@ class KernelTimeline:
 
     def arrows(self) -> list[Arrow]:
         """Transfers between stages, from the kernel that makes the output to the instruction that needs it."""
-        program, result = self.program, self.result
-        rank = np.repeat(np.arange(program.ranks), np.diff(program.offsets))
-        sent, start = np.concatenate(result.sent_ns), np.concatenate(result.start_ns)
+        sent, start = np.concatenate(self.result.sent_ns), np.concatenate(self.result.start_ns)
+        edges = self.schedule.edges
         found = []
-        for source, target in zip(program.source.tolist(), program.target.tolist(), strict=True):
-            a, b = int(rank[source]), int(rank[target])
-            if a == b:
-                continue
-            kind = program.instructions[b][target - program.offsets[b]].kind
-            name = "activations" if kind == "forward" else "gradients"
-            found.append(Arrow(name, a, max(int(sent[source]) - 1, 0), b, int(start[target])))
+        for source, target, a, b, backward in zip(
+            *(e.tolist() for e in (edges.source, edges.target, edges.source_rank, edges.target_rank, edges.backward)),
+            strict=True,
+        ):
+            if a != b:
+                name = "gradients" if backward else "activations"
+                found.append(Arrow(name, a, max(int(sent[source]) - 1, 0), b, int(start[target])))
         return found
 
 
@@ -103,9 +106,11 @@ def kernel_timeline(
     GuardError
         A conservation law is broken: a defect of Joulecast.
     """
-    prepared = prepare(plan, gpu if isinstance(gpu, GpuModel) else gpu_model(gpu or load_gpu(plan.cluster.gpu)))
+    model = gpu if isinstance(gpu, GpuModel) else gpu_model(gpu or load_gpu(plan.cluster.gpu))
     if clock_mhz is None:
+        prepared = prepare(plan, model)
         return governed_timeline(prepared, simulate(prepared)[0])
+    prepared = prepare(plan, model, governed=False)
     clocks = np.broadcast_to(np.asarray(clock_mhz, dtype=np.float64), (plan.pp,))
     index = [_clock_index(prepared, float(clock)) for clock in clocks]
     rows = [np.full(len(r.order), i) for r, i in zip(prepared.program.ranks, index, strict=True)]
@@ -114,12 +119,8 @@ def kernel_timeline(
 
 def governed_timeline(prepared: Prepared, result: FluidResult) -> KernelTimeline:
     """The last iteration of a simulation under the governor, every instruction at its mean clock."""
-    rows, base = [], []
-    for rank, program in enumerate(prepared.program.ranks):
-        chosen = _mean_index(result, rank)
-        rows.append(prepared.columns[rank][np.array(program.order, dtype=np.int64), chosen])
-        base.append(int(np.median(chosen)))
-    return timeline_at(prepared, rows, base)
+    rows = [_mean_index(result, rank) for rank in range(len(prepared.program.ranks))]
+    return timeline_at(prepared, rows, [int(np.median(row)) for row in rows])
 
 
 def timeline_at(prepared: Prepared, clock_index: Sequence[Int], base_index: Sequence[int]) -> KernelTimeline:
@@ -128,7 +129,7 @@ def timeline_at(prepared: Prepared, clock_index: Sequence[Int], base_index: Sequ
     Parameters
     ----------
     clock_index
-        Per stage, clock index of every instruction.
+        Per stage, the governor's clock index during every instruction.
     base_index
         Per stage, clock index at which it waits.
     """
@@ -143,7 +144,8 @@ def timeline_at(prepared: Prepared, clock_index: Sequence[Int], base_index: Sequ
         check_energy(timeline, timeline.energy_j)
         check_shares(timeline, shares[timeline.name], RESOURCES)
         timelines.append(timeline)
-    return KernelTimeline(prepared.program.plan, program, result, tuple(timelines), shares)
+    of = prepared.program
+    return KernelTimeline(of.plan, of.schedule, program, result, tuple(timelines), shares)
 
 
 def kernel_program(prepared: Prepared, clock_index: Sequence[Int], base_index: Sequence[int]) -> tuple[Program, Float]:
@@ -157,15 +159,24 @@ def kernel_program(prepared: Prepared, clock_index: Sequence[Int], base_index: S
     maker = SegmentMaker(prepared.kernels, prepared.gpu)
     order = []
     for rank, (ranked, clocks) in enumerate(zip(prepared.program.ranks, clock_index, strict=True)):
+        table, columns = prepared.tables[rank], prepared.columns[rank]
+        plain = at_columns(instruction_table(ranked.types, prepared.kernels, prepared.gpu), columns)
         known: dict[tuple[int, int], int] = {}
         row = []
         for kind, clock in zip(ranked.order, clocks.tolist(), strict=True):
             if (kind, clock) not in known:
-                known[kind, clock] = maker.segment(ranked.types[kind], clock, base_index[rank])
+                waiting = waiting_of(table, plain, kind, clock)
+                real = int(columns[kind, clock])
+                known[kind, clock] = maker.segment(ranked.types[kind], real, base_index[rank], waiting)
             row.append(known[kind, clock])
         order.append(row)
-    latency = round(prepared.transfer_s * 1e9)
-    program = make_program(prepared.program.schedule, maker.segments, order, latency)
+    fluid = fluid_program(prepared)
+    program = replace(
+        make_program(prepared.program.schedule, maker.segments, order),
+        source=fluid.source,
+        target=fluid.target,
+        latency_ns=np.rint(fluid.delay_s * 1e9).astype(np.int64),
+    )
     return program, np.concatenate(maker.shares)
 
 

@@ -9,13 +9,13 @@ from joulecast.errors import InputError
 from joulecast.model.catalogue import load_gpu
 from joulecast.model.description import GpuDescription
 from joulecast.model.gpu_model import GpuModel, gpu_model
-from joulecast.model.lowering import lower
-from joulecast.model.power import at_clock, idle_power_w, wait_power_w
+from joulecast.model.power import idle_power_w, wait_power_w
+from joulecast.simulator.clock_columns import at_columns
 from joulecast.simulator.evaluator import Evaluator, make_evaluator
+from joulecast.simulator.forecast import fluid_program, prepare
 from joulecast.simulator.kernel_segments import SegmentMaker
 from joulecast.simulator.plan import Plan
-from joulecast.simulator.program import plan_program
-from joulecast.simulator.tables import instruction_table, kernels_of
+from joulecast.simulator.tables import instruction_table
 
 
 def iteration_evaluator(
@@ -23,8 +23,9 @@ def iteration_evaluator(
 ) -> Evaluator:
     """Evaluator of a plan's schedule, with the tables of its instructions at every clock of the GPU.
 
-    Its clock indices count the GPU's clocks from the lowest; the plan's own clocks and power limit play no part. Times
-    are those of the engine, to the nanosecond. Energies are of one GPU of each pipeline stage together.
+    Its clock indices count the GPU's clocks from the lowest; the plan's own clocks play no part, and its power limit
+    only as the instant limit above which kernels skip cycles. Times are those of the engine, to the nanosecond;
+    energies are of one GPU of each pipeline stage together.
 
     Parameters
     ----------
@@ -40,24 +41,30 @@ def iteration_evaluator(
     """
     model = gpu if isinstance(gpu, GpuModel) else gpu_model(gpu if gpu is not None else load_gpu(plan.cluster.gpu))
     clocks = model.clocks_mhz
-    waiting = model.max_clock_mhz if wait_clock_mhz is None else wait_clock_mhz
-    if not np.isclose(clocks, waiting).any():
-        raise InputError(f"{waiting:g} MHz is not a clock of {model.name}", key="wait_clock_mhz")
-    program = plan_program(plan)
-    kernels = kernels_of([rank.types for rank in program.ranks], clocks, model)
-    maker, idle = SegmentMaker(kernels, model), idle_power_w(clocks, model)
+    waiting_mhz = model.max_clock_mhz if wait_clock_mhz is None else wait_clock_mhz
+    if not np.isclose(clocks, waiting_mhz).any():
+        raise InputError(f"{waiting_mhz:g} MHz is not a clock of {model.name}", key="wait_clock_mhz")
+    prepared = prepare(plan, model, governed=False)
+    maker, idle = SegmentMaker(prepared.kernels, model), idle_power_w(clocks, model)
     durations: list[NDArray[np.int64]] = []
     energies: list[NDArray[np.float64]] = []
     types: list[list[int]] = []
-    for rank in program.ranks:
+    for rank, table, columns in zip(prepared.program.ranks, prepared.tables, prepared.columns, strict=True):
         types.append([len(durations) + kind for kind in rank.order])
-        table = instruction_table(rank.types, kernels, model)
+        plain = at_columns(instruction_table(rank.types, prepared.kernels, model), columns)
         for kind, launches in enumerate(rank.types):
-            length = maker.length_ns(launches)
-            durations.append(length)
-            energies.append(table.energy_j[kind] + idle * (length * 1e-9 - table.duration_s[kind]))
-    latency = 0
-    if program.transfer is not None:
-        latency = round(float(at_clock(lower([program.transfer], model), model.max_clock_mhz, model).time_s[0]) * 1e9)
-    wait = float(wait_power_w(waiting, model))
-    return make_evaluator(program.schedule, types, durations, energies, wait, latency)
+            waiting = np.rint((table.duration_s[kind] - plain.duration_s[kind]).clip(0.0) * 1e9)
+            length = maker.length_ns(launches)[columns[kind]]
+            rounding = length * 1e-9 - plain.duration_s[kind]
+            durations.append(length + waiting.astype(np.int64))
+            energies.append(table.energy_j[kind] + idle[columns[kind]] * rounding)
+    fluid = fluid_program(prepared)
+    return make_evaluator(
+        prepared.program.schedule,
+        types,
+        durations,
+        energies,
+        float(wait_power_w(waiting_mhz, model)),
+        np.rint(fluid.delay_s * 1e9).astype(np.int64),
+        (fluid.source, fluid.target),
+    )

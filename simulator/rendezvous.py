@@ -33,10 +33,11 @@ class Transfer:
 def transfers_wait_on_sms(plan: Plan) -> bool:
     """Whether kernels of pending transfers hold SMs beside compute.
 
-    The interleaved runtime posts receives long before their data exist, and NCCL's kernels poll on the SMs meanwhile; the
-    other schedules wait for their exchanges between instructions.
+    The interleaved runtime posts receives long before their data exist, and NCCL's kernels poll on the SMs meanwhile;
+    the other schedules wait for their exchanges between instructions.
     """
-    return plan.schedule.name == "interleaved-1f1b" and plan.implementation.framework == "pytorch-eager"
+    interleaved = plan.schedule.name == "interleaved-1f1b" and plan.pp > 1
+    return interleaved and plan.implementation.framework == "pytorch-eager"
 
 
 def with_transfers_in_order(program: FluidProgram, schedule: Schedule, delay_s: float) -> FluidProgram:

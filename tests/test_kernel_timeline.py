@@ -68,12 +68,13 @@ def test_compute_stands_still_for_a_synchronous_collective() -> None:
         (0, 0, -1),
         (1, 1, 0),
         (2, 0, 1),
+        (-1, 0, -1),
     ]
 
 
 def test_compute_runs_beside_an_asynchronous_collective_until_it_asks_for_it() -> None:
     both = waits(Launch(GEMM), Launch(REDUCE, "communication"), Launch(GEMM), Launch(GEMM, waits=True, repeat=2))
-    assert both == [(0, 0, -1), (1, 1, 0), (2, 0, -1), (3, 0, 1), (3, 0, -1)]
+    assert both == [(0, 0, -1), (1, 1, 0), (2, 0, -1), (3, 0, 1), (3, 0, -1), (-1, 0, -1)]
 
 
 def test_outstanding_collectives_are_not_waited_for_before_the_end() -> None:
@@ -89,7 +90,7 @@ def test_outstanding_collectives_are_not_waited_for_before_the_end() -> None:
 
 def test_an_instruction_begins_and_ends_on_the_compute_stream() -> None:
     assert waits(Launch(REDUCE, "communication", waits=True)) == [(-1, 0, -1), (0, 1, 0), (-1, 0, 1)]
-    assert waits() == [(-1, 0, -1)]
+    assert waits() == [(-1, 0, -1), (-1, 0, -1)]
 
 
 CASES = [
@@ -121,14 +122,18 @@ def test_the_evaluator_finds_the_time_of_the_engine(
         assert energy[0] * chosen.tp * chosen.dp == pytest.approx(timeline.energy_j, rel=1e-9)
 
 
-def test_mixed_clocks_have_the_same_time_in_evaluator_and_engine(gpu: GpuModel) -> None:
-    chosen = plan("zb-h1")
-    prepared = module.prepare(chosen, gpu)
+@pytest.mark.parametrize("schedule", ["zb-h1", "interleaved-1f1b"])
+def test_mixed_clocks_have_the_same_time_in_evaluator_and_engine(gpu: GpuModel, schedule: str) -> None:
+    chosen = plan(schedule)
+    prepared = module.prepare(chosen, gpu, governed=False)
     rng = np.random.default_rng(1)
     rows = [rng.integers(40, len(gpu.clocks_mhz), len(r.order)) for r in prepared.program.ranks]
     program, _ = module.kernel_program(prepared, rows, [60, 60])
-    time, _ = iteration_evaluator(chosen, gpu).evaluate(np.concatenate(rows)[:, None].astype(np.uint8))
-    assert time[0] == simulate(program).time_ns
+    clocks, evaluator = np.concatenate(rows)[:, None].astype(np.uint8), iteration_evaluator(chosen, gpu)
+    for backend in ("numpy", "numba"):
+        if backend == "numba":
+            pytest.importorskip("numba")
+        assert evaluator.evaluate(clocks, backend=backend)[0] == simulate(program).time_ns
 
 
 @pytest.mark.parametrize(

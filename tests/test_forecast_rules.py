@@ -1,0 +1,284 @@
+"""What a forecast obeys: clocks by stage and instruction, limits, overlap, conservation, odd plans."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from joulecast.errors import GuardError
+from joulecast.model.catalogue import load_gpu
+from joulecast.model.gpu_model import GpuModel, gpu_model
+from joulecast.model.launches import Launch
+from joulecast.model.operators import Collective, Gemm
+from joulecast.simulator import forecast as module
+from joulecast.simulator.fluid import FixedClocks
+from joulecast.simulator.forecast import forecast, prepare, simulate
+from joulecast.simulator.governor import PowerGovernor
+from joulecast.simulator.iteration import Iteration
+from joulecast.simulator.ledger_guards import check_iteration
+from joulecast.simulator.overlap import contended, follow
+from joulecast.simulator.plan import Plan, load_plan, plan_from_dict
+from joulecast.simulator.program import plan_program, stage_parameters
+
+
+@pytest.fixture(scope="module")
+def gpu() -> GpuModel:
+    return gpu_model(load_gpu("h200-sxm-rows"))
+
+
+def plan(**tables: dict[str, Any]) -> Plan:
+    whole: dict[str, Any] = {
+        "workload": {"model": "llama-3.2-1b", "sequence_length": 2048, "global_batch_size": 16},
+        "cluster": {"gpu": "h200-sxm-rows", "gpus": 4},
+        "parallelism": {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2},
+    }
+    for name, table in tables.items():
+        whole[name] = whole.get(name, {}) | table
+    return plan_from_dict(whole)
+
+
+def locked(clock: Any, **other: Any) -> Plan:
+    return plan(power={"clock_mhz": clock, **other})
+
+
+# Clocks
+
+
+def test_clocks_by_instruction_act_without_a_common_one(gpu: GpuModel) -> None:
+    both = forecast(locked({"forward": 1500, "backward": 1200, "optimizer": 1500}))
+    only = {clock: forecast(locked(clock)) for clock in (1200, 1500)}
+    assert only[1500].time_s < both.time_s < only[1200].time_s
+    by = {name: iteration.energy_by_instruction_j for name, iteration in [("both", both), *only.items()]}
+    assert by["both"]["forward"] == pytest.approx(by[1500]["forward"], rel=1e-9)
+    assert by["both"]["backward"] == pytest.approx(by[1200]["backward"], rel=1e-9)
+
+
+def test_instructions_without_a_clock_follow_the_governor(gpu: GpuModel) -> None:
+    partly, free = forecast(locked({"backward": 900})), forecast(plan())
+    assert partly.energy_by_instruction_j["forward"] == pytest.approx(free.energy_by_instruction_j["forward"], rel=0.02)
+    assert partly.time_s > free.time_s
+
+
+def test_clocks_by_stage(gpu: GpuModel) -> None:
+    whole = forecast(locked([1500, 1200]))
+    assert [rank.clock_mhz for rank in whole.ranks] == [1500, 1200]
+    assert forecast(locked([1500, 1500])).time_s < whole.time_s
+
+
+@pytest.mark.parametrize("clock", [345, 1230, 1410])
+def test_every_step_of_the_clock_is_met(gpu: GpuModel, clock: int) -> None:
+    prepared = prepare(locked(clock), gpu)
+    index, governor, _, _ = module._start(prepared)
+    assert isinstance(governor, FixedClocks)
+    assert [gpu.clocks_mhz[i] for i in index] == [clock, clock]
+    assert forecast(locked(clock)).clock_mhz == clock
+
+
+def test_a_power_limit_holds_below_a_locked_clock(gpu: GpuModel) -> None:
+    limited = forecast(locked(1980, power_limit_w=300.0))
+    assert max(rank.power_w for rank in limited.ranks) < 302
+    assert limited.time_s == pytest.approx(forecast(plan(power={"power_limit_w": 300.0})).time_s, rel=1e-3)
+    assert limited.time_s > 1.1 * forecast(locked(1980)).time_s
+
+
+def test_a_locked_clock_holds_below_the_governors(gpu: GpuModel) -> None:
+    governor = PowerGovernor(gpu, 700.0, [50, 109], [50, 60], 0.01)
+    for _ in range(50):
+        chosen = governor.step([200.0, 200.0], 0.01)
+    assert chosen == [50, 109]
+
+
+# Ledger
+
+
+def test_the_ledger_is_read_at_the_clock_that_the_instant_limit_allows(gpu: GpuModel) -> None:
+    low = gpu.with_values({"governor.peak_share": 1.0})
+    prepared = prepare(load_like_example(limit=400.0), low)
+    result, first = simulate(prepared)
+    for rank, table in enumerate(prepared.tables):
+        executed = result.executed[rank][first:].sum(0)
+        waited = result.wait_s[rank][first:].sum(0) @ module._wait_power_w(prepared)
+        assert (executed * table.energy_j).sum() + waited == pytest.approx(
+            result.energy_j[first:, rank].sum(), rel=1e-12
+        )
+        power = table.energy_j[:, -1] / table.duration_s[:, -1]
+        assert power.max() <= 400.0 * (1 + 1e-12)
+
+
+def load_like_example(limit: float) -> Plan:
+    return plan(power={"power_limit_w": limit})
+
+
+def broken(change: Callable[[Iteration], Iteration]) -> None:
+    chosen = plan()
+    prepared = prepare(chosen, gpu_model(load_gpu("h200-sxm-rows")))
+    result, first = simulate(prepared)
+    check_iteration(change(forecast(chosen)), result, first, module._wait_power_w(prepared))
+
+
+def first_rank(**values: Any) -> Callable[[Iteration], Iteration]:
+    return lambda whole: replace(whole, ranks=(replace(whole.ranks[0], **values), *whole.ranks[1:]))
+
+
+def test_guards_accept_a_sound_forecast_and_name_the_stage_of_a_broken_one() -> None:
+    broken(lambda whole: whole)
+    with pytest.raises(GuardError, match="all stages: energy"):
+        broken(lambda whole: replace(whole, energy_j=whole.energy_j * (1 + 1e-8)))
+    with pytest.raises(GuardError, match="stage 0: energy by component"):
+        broken(first_rank(energy_by_component_j={"static": 1.0}))
+    with pytest.raises(GuardError, match="stage 0: energy by instruction"):
+        broken(first_rank(energy_by_instruction_j={"forward": 1.0}))
+    with pytest.raises(GuardError, match="stage 0: parts of"):
+        broken(first_rank(waiting_s=1.0))
+
+
+def test_guards_compare_with_the_power_over_the_ticks() -> None:
+    prepared = prepare(plan(), gpu_model(load_gpu("h200-sxm-rows")))
+    result, first = simulate(prepared)
+    power = result.power_w.copy()
+    power[3, 1] *= 1.001
+    with pytest.raises(GuardError, match="stage 1: power over time"):
+        check_iteration(forecast(plan()), replace(result, power_w=power), first, module._wait_power_w(prepared))
+
+
+def test_guards_cost_less_than_a_millisecond(examples: Any) -> None:
+    chosen = load_plan(examples / "gpt3-175b-64xa100.toml")
+    prepared = prepare(chosen, gpu_model(load_gpu(chosen.cluster.gpu)))
+    result, first = simulate(prepared)
+    whole, waits = forecast(chosen), module._wait_power_w(prepared)
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        check_iteration(whole, result, first, waits)
+        times.append(time.perf_counter() - start)
+    assert min(times) < 5e-3  # a millisecond on a quiet machine
+
+
+# Overlap
+
+GEMM = Launch(Gemm(8, 8, 8))
+
+
+def reduce(waits: bool = False, ctas: int | None = None) -> Launch:
+    return Launch(Collective("all_reduce", 8.0, 2, ctas=ctas), "communication", waits=waits)
+
+
+def test_only_what_runs_beside_the_other_is_slowed(gpu: GpuModel) -> None:
+    slow = gpu["contention.communication_slowdown"]
+    drag = (1 - gpu["collective.default_ctas"] / gpu.sm_count) ** -gpu["contention.compute_slowdown"]
+    launches = [GEMM, reduce(), GEMM]
+    taken = contended(launches, np.array([[1.0], [100.0], [1.0]]), gpu)[:, 0]
+    assert taken[0] == 1.0
+    assert taken[2] == pytest.approx(drag)
+    assert taken[1] == pytest.approx(drag + 100 - drag / slow)
+    taken = contended(launches, np.array([[1.0], [1.0], [100.0]]), gpu)[:, 0]
+    assert taken[1] == pytest.approx(slow)
+    assert taken[2] == pytest.approx(slow + 100 - slow / drag)
+
+
+def test_fewer_thread_blocks_slow_compute_less(gpu: GpuModel) -> None:
+    times = np.array([[1.0], [100.0], [1.0]])
+    few, many = (contended([GEMM, reduce(ctas=n), GEMM], times, gpu)[2, 0] for n in (2, 32))
+    assert 1.0 < few < many
+
+
+def test_alone_both_streams_take_their_own_time(gpu: GpuModel) -> None:
+    launches = [GEMM, reduce(waits=True), GEMM, reduce()]
+    times = np.array([[3.0, 1.0], [5.0, 1.0], [7.0, 1.0], [11.0, 1.0]])
+    taken = contended(launches, times, gpu)
+    np.testing.assert_allclose(taken, times)
+    total, exposed = follow(launches, taken)
+    np.testing.assert_allclose(total, [26.0, 4.0])
+    np.testing.assert_allclose(exposed, [16.0, 2.0])
+
+
+def test_several_collectives_in_flight_share_the_stream(gpu: GpuModel) -> None:
+    launches = [GEMM, reduce(), reduce(), GEMM, replace(GEMM, waits=True, outstanding=1), replace(GEMM, waits=True)]
+    times = np.array([[1.0], [4.0], [4.0], [1.0], [1.0], [1.0]])
+    taken = contended(launches, times, gpu)
+    total, _ = follow(launches, taken)
+    drag = (1 - gpu["collective.default_ctas"] / gpu.sm_count) ** -gpu["contention.compute_slowdown"]
+    spoken = 1.0 + 8.0 + 2 * drag * (1 - 1 / gpu["contention.communication_slowdown"])
+    assert total[0] == pytest.approx(spoken + 1.0)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1", "interleaved-1f1b"])
+@pytest.mark.parametrize("framework", ["pytorch-eager", "megatron"])
+def test_every_gradient_is_in_one_bucket(schedule: str, framework: str) -> None:
+    chosen = plan(
+        cluster={"gpus": 8},
+        schedule={"name": schedule},
+        parallelism={"virtual_pipeline_model_parallel_size": 2 if "inter" in schedule else 1},
+        overlap={"grad_reduce": "overlapped"},
+        implementation={"framework": framework},
+    )
+    size = 4 if framework == "megatron" else 2
+    for rank, program in enumerate(plan_program(chosen).ranks):
+        reduced = sum(
+            launch.operator.bytes
+            for kind in program.order
+            for launch in program.types[kind]
+            if isinstance(launch.operator, Collective) and launch.operator.name.startswith("bucket")
+        )
+        assert reduced == size * sum(p.elements for p in stage_parameters(chosen, rank))
+
+
+def test_communication_across_nodes_is_communication() -> None:
+    near = plan(cluster={"gpus": 8}, parallelism={"tensor_model_parallel_size": 2})
+    far = plan(cluster={"gpus": 8, "gpus_per_node": 2}, parallelism={"tensor_model_parallel_size": 2})
+    a, b = forecast(near), forecast(far)
+    assert b.ranks[0].exposed_communication_s > 1.5 * a.ranks[0].exposed_communication_s
+    assert b.ranks[0].compute_s == pytest.approx(a.ranks[0].compute_s, rel=0.02)
+
+
+# Odd plans
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+@pytest.mark.parametrize("layers", [[0, 8, 8, 0], [8, 0, 0, 8]])
+def test_stages_without_layers(schedule: str, layers: list[int]) -> None:
+    split = {"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 4, "stage_layers": layers}
+    whole = forecast(plan(schedule={"name": schedule}, parallelism=split))
+    assert np.isfinite(whole.energy_j)
+
+
+@pytest.mark.parametrize("schedule", ["none", "1f1b", "gpipe", "zb-h1", "interleaved-1f1b"])
+def test_one_stage_takes_the_same_time_with_every_schedule(schedule: str) -> None:
+    split = {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 1}
+    found, loop = (
+        forecast(plan(cluster={"gpus": 2}, schedule={"name": name}, parallelism=split, power={"clock_mhz": 1200}))
+        for name in (schedule, "none")
+    )
+    assert found.time_s == pytest.approx(loop.time_s, rel=1e-9)
+    assert found.ranks[0].waiting_s == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_tiny_iteration() -> None:
+    tiny = plan(
+        workload={"layers": 1, "sequence_length": 128, "global_batch_size": 1},
+        cluster={"gpus": 1},
+        parallelism={"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1},
+    )
+    assert 1e-4 < forecast(tiny).time_s < 1e-2
+
+
+def test_a_long_iteration_takes_a_bounded_number_of_ticks(examples: Any) -> None:
+    chosen = load_plan(examples / "gpt3-175b-64xa100.toml", ["workload.global_batch_size=1024"])
+    result, _ = simulate(prepare(chosen, gpu_model(load_gpu(chosen.cluster.gpu))))
+    assert len(result.power_w) < 3 * module.MOST_TICKS
+    short = load_plan(examples / "gpt3-175b-64xa100.toml", ["workload.global_batch_size=128"])
+    assert forecast(chosen).time_s == pytest.approx(8 * forecast(short).time_s, rel=0.08)
+
+
+def test_more_simulated_iterations_find_the_same(monkeypatch: pytest.MonkeyPatch, examples: Any) -> None:
+    usual = forecast(load_plan(examples / "llama-3.1-8b-4xh200.toml"))
+    for name, value in (("WARM_UP_S", 10.0), ("WINDOW_S", 10.0), ("MOST_ITERATIONS", 60)):
+        monkeypatch.setattr(module, name, value)
+    longer = forecast(load_plan(examples / "llama-3.1-8b-4xh200.toml"))
+    assert usual.time_s == pytest.approx(longer.time_s, rel=2e-3)
+    assert usual.energy_j == pytest.approx(longer.energy_j, rel=2e-3)
