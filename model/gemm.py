@@ -2,9 +2,9 @@
 
 A product is cut into tiles of ``BM × BN``; each SM works on one at a time, so the product takes
 
-    cycles = ceil(tiles / SMs) · (2·BM·BN·K / (R·η) + c0),        η = η0 / (1 + b·(64/BM + 64/BN)²)
+    cycles = ceil(tiles / SMs) · (K·max(2·BM·BN / (R·η), (BM + BN)·size / l) + c0),    η = η0 / (1 + b·(64/BM + 64/BN)²)
 
-with R the dense rate of one SM. η falls for small tiles because every operand byte staged through shared memory then
+with R the dense rate of one SM and l the bytes that it loads in a cycle. η falls for small tiles because every operand byte staged through shared memory then
 serves fewer operations. The library is taken to pick the fastest tile of its set. The form without the tile-size law
 was found to hold within 4 % on H200 (1.5-4 % held out); one law for all tiles replaces an efficiency a tile.
 """
@@ -89,7 +89,8 @@ def gemm_work(shapes: GemmShapes, dtype: str, layout: str, gpu: GpuModel) -> Gem
     k = shapes.k[:, None]
     tiles = np.ceil(shapes.m[:, None] / bm) * np.ceil(shapes.n[:, None] / bn) * shapes.batch[:, None]
     waves = np.ceil(tiles / gpu.sm_count)
-    cycles = waves * (2.0 * bm * bn * k / (rate * eta) + gpu["kernel.gemm.tile_overhead_cycles"])
+    loads = (bm + bn) * DTYPE_BYTES[dtype] / gpu["kernel.gemm.load_bytes_per_sm_cycle"]
+    cycles = waves * (np.maximum(2.0 * bm * bn / (rate * eta), loads) * k + gpu["kernel.gemm.tile_overhead_cycles"])
     best = np.argmin(cycles, axis=1)
     rows = np.arange(len(best))
     size = DTYPE_BYTES[dtype]
