@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -24,19 +25,34 @@ def gradient_dtype(implementation: Implementation) -> str:
 
 
 def gradient_reduction(
-    parameters: Sequence[ParameterTensor], implementation: Implementation, data_parallel: int
+    parameters: Sequence[ParameterTensor],
+    implementation: Implementation,
+    data_parallel: int,
+    bucket_bytes: float | None = None,
 ) -> tuple[Launch, ...]:
     """Reduction after the last backward, nothing overlapped.
 
-    ``pytorch-eager``: one all-reduce per parameter, in their order. ``megatron``: one all-reduce of the whole buffer.
+    Parameters
+    ----------
+    bucket_bytes
+        Gradients gathered in one all-reduce, in the order of the parameters: 0 one for each parameter, infinity one for
+        all. By default what the framework does: ``pytorch-eager`` 0, ``megatron`` infinity.
     """
     if data_parallel == 1:
         return ()
-    dtype = gradient_dtype(implementation)
-    if implementation.framework == "megatron":
-        total = sum(p.elements for p in parameters)
-        return (_all_reduce("gradients.all_reduce", total, dtype, data_parallel, waits=True),)
-    return tuple(_all_reduce(f"{p.name}.all_reduce", p.elements, dtype, data_parallel, waits=True) for p in parameters)
+    own = math.inf if implementation.framework == "megatron" else 0.0
+    limit = own if bucket_bytes is None else bucket_bytes
+    width = DTYPE_BYTES[gradient_dtype(implementation)]
+    out: list[Launch] = []
+    first, pending = "", 0
+    for place, parameter in enumerate(parameters):
+        first = first or parameter.name
+        pending += parameter.elements
+        if pending * width >= limit or place == len(parameters) - 1:
+            name = "gradients" if math.isinf(limit) else first
+            out.append(_all_reduce(f"{name}.all_reduce", pending, implementation, data_parallel, waits=True))
+            first, pending = "", 0
+    return tuple(out)
 
 
 def overlapped_gradient_reduction(
@@ -44,6 +60,7 @@ def overlapped_gradient_reduction(
     sizes: Mapping[str, int],
     implementation: Implementation,
     data_parallel: int,
+    bucket_bytes: float | None = None,
 ) -> tuple[Launch, ...]:
     """Last backward of an iteration with the reduction of full buckets beside it.
 
@@ -53,6 +70,8 @@ def overlapped_gradient_reduction(
         The backward of a stage's last micro-batch: head, layers (last to first), embedding.
     sizes
         Elements of each parameter that a launch can complete, from :func:`gradient_sizes`.
+    bucket_bytes
+        When a bucket is full; by default the framework's own size. DDP's first bucket is no larger than 1 MiB.
 
     Returns
     -------
@@ -64,7 +83,9 @@ def overlapped_gradient_reduction(
         return tuple(launches)
     dtype = gradient_dtype(implementation)
     megatron = implementation.framework == "megatron"
-    limit = MEGATRON_BUCKET_BYTES if megatron else DDP_FIRST_BUCKET_BYTES
+    own = MEGATRON_BUCKET_BYTES if megatron else DDP_BUCKET_BYTES
+    full = float(own) if bucket_bytes is None else bucket_bytes
+    limit = full if megatron else min(full, DDP_FIRST_BUCKET_BYTES)
     out: list[Launch] = []
     pending, bucket, behind = 0, 0, 0
     for launch in launches:
@@ -83,11 +104,11 @@ def overlapped_gradient_reduction(
             out.append(streaming("unary", f"{launch.completes}.divide", elements, dtype=dtype))
         pending += elements
         if pending * DTYPE_BYTES[dtype] >= limit:
-            out.append(_all_reduce(f"bucket{bucket}.all_reduce", pending, dtype, data_parallel, waits=False))
+            out.append(_all_reduce(f"bucket{bucket}.all_reduce", pending, implementation, data_parallel, waits=False))
             pending, bucket, behind = 0, bucket + 1, behind + 1
-            limit = MEGATRON_BUCKET_BYTES if megatron else DDP_BUCKET_BYTES
+            limit = full
     if pending:
-        out.append(_all_reduce(f"bucket{bucket}.all_reduce", pending, dtype, data_parallel, waits=False))
+        out.append(_all_reduce(f"bucket{bucket}.all_reduce", pending, implementation, data_parallel, waits=False))
     return _wait_for_last(out)
 
 
@@ -106,13 +127,20 @@ def distributed_optimizer_gather(
         return ()
     size = sum(p.elements for p in parameters) * DTYPE_BYTES[implementation.dtype]
     operator = Collective(
-        "all_gather", float(size), data_parallel, dtype=implementation.dtype, name="parameters.all_gather"
+        "all_gather",
+        float(size),
+        data_parallel,
+        ctas=implementation.ctas,
+        dtype=implementation.dtype,
+        name="parameters.all_gather",
     )
     return (Launch(operator, stream="communication", waits=True),)
 
 
-def _all_reduce(name: str, elements: int, dtype: str, gpus: int, *, waits: bool) -> Launch:
-    operator = Collective("all_reduce", float(elements * DTYPE_BYTES[dtype]), gpus, dtype=dtype, name=name)
+def _all_reduce(name: str, elements: int, implementation: Implementation, gpus: int, *, waits: bool) -> Launch:
+    dtype = gradient_dtype(implementation)
+    size = float(elements * DTYPE_BYTES[dtype])
+    operator = Collective("all_reduce", size, gpus, ctas=implementation.ctas, dtype=dtype, name=name)
     return Launch(operator, stream="communication", waits=waits)
 
 

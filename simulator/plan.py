@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Bucket of an overlapped gradient reduction that PyTorch's DDP takes by default [MiB].
 DDP_BUCKET_MB = 25.0
+#: The same of Megatron: 40 million fp32 gradients [MiB].
+MEGATRON_BUCKET_MB = 40e6 * 4 / 2**20
 #: Instructions whose clock may be set on its own.
 CLOCKED_INSTRUCTIONS = ("forward", "backward", "weight_gradient", "optimizer")
 
@@ -274,10 +276,11 @@ def _parallelism(parsed: PlanFile, layers: int, source: Source) -> Parallelism:
 def _overlap(parsed: PlanFile) -> Overlap:
     table = parsed.overlap
     bucket = table.grad_bucket_mb
+    megatron = parsed.implementation.framework == "megatron"
     if bucket is None and table.grad_reduce == "overlapped":
-        bucket = DDP_BUCKET_MB
+        bucket = MEGATRON_BUCKET_MB if megatron else DDP_BUCKET_MB
     elif bucket is None:  # after the last backward: PyTorch user code per parameter, Megatron one flat buffer
-        bucket = math.inf if parsed.implementation.framework == "megatron" else 0.0
+        bucket = math.inf if megatron else 0.0
     return Overlap(
         nanobatches=table.nanobatches,
         comm_ctas=table.comm_ctas,

@@ -40,6 +40,14 @@ def reserved(parsed: PlanFile, source: Source) -> None:
         "overlap.launch": parsed.overlap.launch is None,
         "overlap.comm_threads": parsed.overlap.comm_threads is None,
     }
+    run = parsed.implementation
+    mixed = run.framework == "megatron"
+    kept = "fp32" if mixed else parsed.workload.precision
+    neutral |= {
+        "implementation.gradient_precision": run.gradient_precision in (None, kept),
+        "implementation.optimizer_precision": run.optimizer_precision in (None, kept),
+        "implementation.main_parameters": run.main_parameters in (None, mixed),
+    }
     neutral |= {table: getattr(parsed, table) is None for table in RESERVED_TABLES}
     for key, is_neutral in neutral.items():
         if not is_neutral:

@@ -130,7 +130,8 @@ def _launches(
         whole = parts[0] if instruction.kind == BACKWARD_INPUT else parts[1]
     if reduces:
         sizes = data_parallel.gradient_sizes(plan.workload.model, impl)
-        whole = data_parallel.overlapped_gradient_reduction(whole, sizes, impl, plan.dp)
+        bucket = plan.overlap.grad_bucket_bytes
+        whole = data_parallel.overlapped_gradient_reduction(whole, sizes, impl, plan.dp, bucket)
         whole = tuple(_placed(launch, _nodes(plan, "data")) if _is_bucket(launch) else launch for launch in whole)
     return whole
 
@@ -188,7 +189,7 @@ def _tail(plan: Plan, impl: Implementation, rank: int) -> tuple[Launch, ...]:
             last=len(plan.parallelism.stage_layers) - 1 in plan.stages_of_rank(rank),
         )
     if plan.dp > 1 and plan.overlap.grad_reduce != "overlapped":
-        reduction = data_parallel.gradient_reduction(parameters, impl, plan.dp)
+        reduction = data_parallel.gradient_reduction(parameters, impl, plan.dp, plan.overlap.grad_bucket_bytes)
         out += tuple(_placed(launch, _nodes(plan, "data")) for launch in reduction)
     tokens = w.micro_batch_size * w.sequence_length * plan.microbatches
     return out + t.optimizer_step(parameters, impl, tokens_per_step=tokens * plan.dp, data_parallel=plan.dp)

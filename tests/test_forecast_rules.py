@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from joulecast.errors import GuardError
+from joulecast.errors import GuardError, NotYetError
 from joulecast.model.catalogue import load_gpu
 from joulecast.model.gpu_model import GpuModel, gpu_model
 from joulecast.model.launches import Launch
@@ -282,3 +282,52 @@ def test_more_simulated_iterations_find_the_same(monkeypatch: pytest.MonkeyPatch
     longer = forecast(load_plan(examples / "llama-3.1-8b-4xh200.toml"))
     assert usual.time_s == pytest.approx(longer.time_s, rel=2e-3)
     assert usual.energy_j == pytest.approx(longer.energy_j, rel=2e-3)
+
+
+# Options of the gradient reduction
+
+
+def reductions(chosen: Plan) -> list[float]:
+    program = plan_program(chosen).ranks[0]
+    found = []
+    for kind in program.order:
+        for launch in program.types[kind]:
+            operator = launch.operator
+            if isinstance(operator, Collective) and operator.gpus == chosen.dp and "all_reduce" in operator.name:
+                found += [operator.bytes] * launch.repeat
+    return found
+
+
+@pytest.mark.parametrize("framework", ["pytorch-eager", "megatron"])
+@pytest.mark.parametrize("when", ["after", "overlapped"])
+def test_the_plan_decides_on_buckets(framework: str, when: str) -> None:
+    def chosen(**overlap: Any) -> list[float]:
+        return reductions(
+            plan(
+                cluster={"gpus": 4},
+                parallelism={"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1},
+                overlap={"grad_reduce": when, **overlap},
+                implementation={"framework": framework},
+            )
+        )
+
+    usual, small, one = chosen(), chosen(grad_bucket_mb=8.0), chosen(grad_bucket_mb=1e6)
+    assert sum(usual) == sum(small) == sum(one)
+    assert len(one) == (2 if (when, framework) == ("overlapped", "pytorch-eager") else 1)
+    assert len(one) < len(small)
+    if when == "overlapped":
+        assert len(usual) < len(small)
+
+
+def test_thread_blocks_hold_for_gradients_too() -> None:
+    split = {"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1}
+    few, many = (forecast(plan(parallelism=split, overlap={"comm_ctas": ctas})) for ctas in (1, 16))
+    assert few.ranks[0].exposed_communication_s > 3 * many.ranks[0].exposed_communication_s
+
+
+@pytest.mark.parametrize(
+    "option", [{"gradient_precision": "fp32"}, {"optimizer_precision": "fp32"}, {"main_parameters": True}]
+)
+def test_options_without_effect_are_refused(option: dict[str, Any]) -> None:
+    with pytest.raises(NotYetError, match=next(iter(option))):
+        plan(implementation=option)
