@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.model.costs import Costs
-from joulecast.model.description import GpuDescription
 from joulecast.model.governor import settle_clock_mhz, settled_power_w, tensor_clock_mhz
 from joulecast.model.gpu_model import GpuModel
 from joulecast.model.lowering import lower
 from joulecast.model.operators import Operator
 from joulecast.model.power import COMPONENTS, at_clock, idle_power_w
-from joulecast.model.uncertainty import deviations, discrepancy, ends, spread_of_changes
+from joulecast.model.uncertainty import composed_spread, deviations, ends, spread_of_changes
 
 Array = NDArray[np.float64]
 
@@ -29,7 +28,7 @@ class Work:
     """What one row repeats: operators in order with counts, and the share of time that the GPU is busy."""
 
     operators: tuple[Operator, ...]
-    counts: tuple[int, ...] = ()
+    counts: tuple[float, ...] = ()
     busy_share: float = 1.0
 
 
@@ -105,7 +104,9 @@ def predict_work(
     if gpu.description is None:
         return forecast
     time, energy = parameter_spread(work, gpu, clock_mhz, limit, settle_s, window_s)
-    form_time, form_energy = _form_spread(load, costs, forecast, gpu, gpu.description)
+    alone = at_clock(costs, forecast.clock_mhz[load.owner], gpu)
+    form_time = composed_spread(alone.time_s * load.counts, load.owner, costs, gpu.description, "time")
+    form_energy = composed_spread(alone.energy_j * load.counts, load.owner, costs, gpu.description, "energy")
     low_time, high_time = ends(forecast.time_s, np.hypot(time, form_time))
     low_energy, high_energy = ends(forecast.energy_j, np.hypot(energy, form_energy))
     return replace(
@@ -141,26 +142,6 @@ def parameter_spread(
     ]
     time, energy = np.array([f.time_s for f in found]), np.array([f.energy_j for f in found])
     return spread_of_changes(time[0], time[1:]), spread_of_changes(energy[0], energy[1:])
-
-
-def _form_spread(
-    load: _Load, costs: Costs, forecast: Forecast, gpu: GpuModel, description: GpuDescription
-) -> tuple[Array, Array]:
-    """Relative standard deviation of time and energy from the form; independent between different kernels."""
-    alone = at_clock(costs, forecast.clock_mhz[load.owner], gpu)
-    signature = np.stack([costs.fixed_s, costs.core_cycles, costs.memory_s, costs.link_s, alone.energy_j], axis=1)
-    same = np.unique(signature, axis=0, return_inverse=True)[1].reshape(-1)
-    kernel = load.owner * (same.max(initial=0) + 1) + same
-    found = []
-    for quantity, amount in (("time", alone.time_s), ("energy", alone.energy_j)):
-        amount = amount * load.counts
-        total = np.bincount(load.owner, amount, len(forecast.time_s))
-        part = amount / total[load.owner] * discrepancy(description, quantity)[costs.family]
-        distinct, place = np.unique(kernel, return_inverse=True)
-        together = np.bincount(place, part)
-        owner = distinct // (same.max(initial=0) + 1)
-        found.append(np.sqrt(np.bincount(owner, together**2, len(forecast.time_s))))
-    return found[0], found[1]
 
 
 def _load(

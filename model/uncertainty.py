@@ -9,12 +9,14 @@ kernel runs and independent between different kernels; it is what held-out rows 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import lru_cache
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.model.costs import Costs
 from joulecast.model.description import GpuDescription
 from joulecast.model.families import spread_of_families
 
@@ -24,6 +26,8 @@ Array = NDArray[np.float64]
 NINETY_PERCENT = 1.645
 #: Relative discrepancy of a family without cross-validated rows.
 UNKNOWN_DISCREPANCY = 0.15
+#: What a sequence adds to its kernels: gaps, what one kernel leaves in cache for the next, launch order.
+COMPOSITION = 0.012
 #: Joint deviations of the parameters; a power of two.
 DIRECTIONS = 8
 #: Length of a deviation in standard deviations: short, as forecasts are not linear.
@@ -42,9 +46,10 @@ def deviations(description: GpuDescription) -> tuple[Mapping[str, float], ...]:
         # Of another table's parameters only those still exist that nobody has refitted apart.
         full = [key if key in known else f"{name}.{key}" for key in table.covariance_names]
         moved |= dict(zip(full, _together(table.covariance), strict=True))
+    signs = _signs()
     for place, (key, parameter) in enumerate(known.items()):
         if key not in moved and parameter.sd > 0 and not isinstance(parameter.value, str):
-            moved[key] = parameter.sd * _signs()[:, place % DIRECTIONS]
+            moved[key] = parameter.sd * signs[:, place % DIRECTIONS]
     found: list[dict[str, float]] = [{} for _ in range(DIRECTIONS)]
     for key, steps in moved.items():
         value = known[key].number
@@ -84,6 +89,50 @@ def discrepancy(description: GpuDescription, quantity: str) -> Array:
     """Relative standard deviation of the form by family, in the order of ``FAMILIES``; ``quantity`` time or energy."""
     known = {**description.kernel.discrepancy, **description.collective.discrepancy}
     return spread_of_families(known, quantity, UNKNOWN_DISCREPANCY)
+
+
+def same_kernels(costs: Costs) -> NDArray[np.int64]:
+    """Which kernels are one and the same by their work, as numbers from 0, shape ``(n,)``."""
+    work = np.stack([getattr(costs, f.name) for f in fields(costs)], axis=1)
+    return np.asarray(np.unique(work, axis=0, return_inverse=True)[1], dtype=np.int64).reshape(-1)
+
+
+def composed_spread(
+    amount: Array, owner: NDArray[np.int64], costs: Costs, description: GpuDescription, quantity: str
+) -> Array:
+    """Relative standard deviation of pieces of work from the form of their kernels.
+
+    A kernel errs the same each time it runs and independently of other kernels. What differs between cards is common to
+    all kernels; rows of single kernels come from several cards, so that their families' figures hold it already.
+
+    Parameters
+    ----------
+    amount
+        Time or energy of each kernel with all its repetitions, shape ``(m,)``.
+    owner
+        The piece to which it belongs, from 0, shape ``(m,)``.
+    costs
+        The kernels' work.
+    quantity
+        ``time`` or ``energy``.
+
+    Returns
+    -------
+    ndarray
+        Of each piece, shape ``(n,)``; zero for one without kernels.
+    """
+    if not len(amount):
+        return np.zeros(0)
+    same = same_kernels(costs)
+    kinds = int(same.max()) + 1
+    distinct, place = np.unique(owner * kinds + same, return_inverse=True)
+    share = amount / np.bincount(owner, amount)[owner]
+    together = np.bincount(place.reshape(-1), share * discrepancy(description, quantity)[costs.family])
+    of = distinct // kinds
+    variance = np.bincount(of, together**2)
+    common = description.governor.get("card_spread", 0.0) if quantity == "energy" else 0.0
+    several = np.bincount(of) > 1
+    return np.asarray(np.sqrt(variance + np.where(several, COMPOSITION**2 + common**2, 0.0)))
 
 
 def ends(value: Array, spread: Array) -> tuple[Array, Array]:

@@ -1,8 +1,7 @@
-"""90 % intervals of a forecast: uncertain parameters, and what the model's form gets wrong.
+"""90 % intervals of a forecast iteration: uncertain parameters, and what the model's form gets wrong.
 
-The discrepancy of a kernel is the same every time it runs, and independent between kernels of different shape; so an
-iteration's relative variance is the sum over distinct kernels of (share·σ_family)², plus what is common to all: the
-spread between cards of one kind.
+The parameters' part is that of the iteration's main kernels, run back to back under the same power limit or clock; the
+form's part is composed of the kernels' shares, see :mod:`joulecast.model.uncertainty`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.model.description import GpuDescription
-from joulecast.model.uncertainty import NINETY_PERCENT, discrepancy
+from joulecast.model.predict import Work, parameter_spread
+from joulecast.model.uncertainty import NINETY_PERCENT, composed_spread, same_kernels
 from joulecast.simulator.clock_columns import in_columns
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-#: What the composition adds to its kernels: gaps, launch order, boundaries between phases.
-COMPOSITION = 0.012
+#: Share of time and of energy whose kernels stand for all in the parameters' part.
+MAIN_SHARE = 0.8
 
 
 @dataclass(frozen=True)
@@ -37,23 +37,41 @@ class Interval:
 
 def interval(prepared: Prepared, description: GpuDescription, result: FluidResult, first: int) -> Interval:
     """Interval of a simulated plan."""
-    times, energies = _shares(prepared, result, first)
-    family = prepared.kernels.costs.family
-    common = prepared.gpu["governor.card_spread"]
+    runs, time, energy, clock = _kernel_totals(prepared, result, first)
+    costs = prepared.kernels.costs
+    owner = np.zeros(len(costs), dtype=np.int64)
+    parameters = _parameter_spread(prepared, runs, time, energy, clock)
     found = []
-    for shares, quantity in ((times, "time"), (energies, "energy")):
-        own = float(np.sum((shares * discrepancy(description, quantity)[family]) ** 2))
-        found.append(float(np.sqrt(own + common**2 + COMPOSITION**2)) * NINETY_PERCENT)
+    for amount, quantity, own in ((time, "time", parameters[0]), (energy, "energy", parameters[1])):
+        form = float(composed_spread(amount, owner, costs, description, quantity)[0])
+        found.append(float(np.hypot(form, own)) * NINETY_PERCENT)
     return Interval(*((float(np.exp(-s)), float(np.exp(s))) for s in found))
 
 
-def _shares(prepared: Prepared, result: FluidResult, first: int) -> tuple[Array, Array]:
-    """Share of each distinct kernel in the busiest rank's time and in all ranks' energy, shape ``(kernels,)``."""
-    times = prepared.kernels.times
-    time = np.zeros(len(prepared.kernels.operators))
-    energy = time.copy()
+def _parameter_spread(
+    prepared: Prepared, runs: Array, time: Array, energy: Array, clock_mhz: float
+) -> tuple[float, float]:
+    """Relative standard deviation of time and energy from the parameters, by the main kernels."""
+    same = same_kernels(prepared.kernels.costs)
+    share = np.maximum(np.bincount(same, time) / time.sum(), np.bincount(same, energy) / energy.sum())
+    order = np.argsort(-share, kind="stable")
+    main = order[: int(np.searchsorted(np.cumsum(share[order]), MAIN_SHARE * share.sum())) + 1]
+    first = np.unique(same, return_index=True)[1]
+    count = np.bincount(same, runs)
+    work = Work(
+        tuple(prepared.kernels.operators[first[kind]] for kind in main), tuple(float(count[kind]) for kind in main)
+    )
+    locked = clock_mhz if prepared.still else None
+    limit = prepared.program.plan.power.power_limit_w
+    by_time, by_energy = parameter_spread([work], prepared.gpu, locked, limit)
+    return float(by_time[0]), float(by_energy[0])
+
+
+def _kernel_totals(prepared: Prepared, result: FluidResult, first: int) -> tuple[Array, Array, Array, float]:
+    """Runs, time and energy of each kernel over all ranks, shape ``(kernels,)``, and the mean clock [MHz]."""
+    times, clocks = prepared.kernels.times, prepared.kernels.clocks_mhz
+    runs = np.zeros((len(prepared.kernels.operators), len(clocks)))
     for table, executed, columns in zip(prepared.tables, result.executed, prepared.columns, strict=True):
-        runs = np.einsum("tc,tk->kc", in_columns(executed[first:].sum(0), columns), table.counts)
-        time = time + (runs * times.time_s.T).sum(1)
-        energy = energy + (runs * times.energy_j.T).sum(1)
-    return time / time.sum(), energy / energy.sum()
+        runs += np.einsum("tc,tk->kc", in_columns(executed[first:].sum(0), columns), table.counts)
+    time, energy = runs * times.time_s.T, runs * times.energy_j.T
+    return runs.sum(1), time.sum(1), energy.sum(1), float((time * clocks).sum() / time.sum())
