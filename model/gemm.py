@@ -33,6 +33,8 @@ SMALL_TILES = (
     (192, 64),
 )
 TILES = np.array(LARGE_TILES + SMALL_TILES, dtype=np.float64)
+#: Tile by which operand traffic is counted, so that it grows smoothly with the product.
+REFERENCE_TILE = (128.0, 256.0)
 #: Rows of both operands must be whole multiples of this many bytes, or the library falls back to an old kernel.
 ALIGNMENT_BYTES = 16
 
@@ -53,7 +55,6 @@ class GemmWork:
     """Work of ``n`` products; every field has shape ``(n,)``."""
 
     cycles: Array
-    busy_share: Array
     l2_bytes: Array  # operands only
     output_bytes: Array
     hbm_bytes: Array
@@ -80,7 +81,7 @@ def gemm_work(shapes: GemmShapes, dtype: str, layout: str, gpu: GpuModel) -> Gem
     Returns
     -------
     GemmWork
-        Critical-path cycles, mean share of SMs at work, bytes from L2 to the SMs and from HBM.
+        Critical-path cycles, bytes from L2 to the SMs and from HBM.
     """
     rate = gpu.flops_per_cycle(dtype) / gpu.sm_count
     rate *= gpu.get(f"kernel.gemm.efficiency.{dtype}", 1.0) * gpu.get(f"kernel.gemm.layout.{layout}", 1.0)
@@ -94,22 +95,19 @@ def gemm_work(shapes: GemmShapes, dtype: str, layout: str, gpu: GpuModel) -> Gem
     best = np.argmin(cycles, axis=1)
     rows = np.arange(len(best))
     size = DTYPE_BYTES[dtype]
-    chosen = TILES[best]
-    count = tiles[rows, best]
     fallback = _unaligned(shapes, size)
     slow = np.where(fallback, gpu.get("kernel.gemm.fallback_slowdown", 7.0), 1.0)
     compulsory = shapes.batch * (shapes.m * shapes.k + shapes.n * shapes.k + shapes.m * shapes.n) * size
     footprint = np.where(np.isnan(shapes.footprint_bytes), compulsory, shapes.footprint_bytes)
     # SMs at work together share operand stripes of about sqrt(SMs) tiles; the next wave finds little of them in L2.
-    stripes = waves[rows, best] * np.sqrt(gpu.sm_count) * chosen.sum(axis=1) * shapes.k * size
-    traffic = np.maximum(compulsory, gpu["kernel.gemm.reread_share"] * stripes)
+    staged = shapes.batch * shapes.m * shapes.n * shapes.k * size * (1.0 / REFERENCE_TILE[0] + 1.0 / REFERENCE_TILE[1])
+    traffic = np.maximum(compulsory, gpu["kernel.gemm.reread_share"] * staged / np.sqrt(gpu.sm_count))
     return GemmWork(
         cycles=cycles[rows, best] * slow,
-        busy_share=count / (waves[rows, best] * gpu.sm_count) / slow,
-        l2_bytes=count * chosen.sum(axis=1) * shapes.k * size,
+        l2_bytes=tiles[rows, best] * TILES[best].sum(axis=1) * shapes.k * size,
         output_bytes=shapes.batch * shapes.m * shapes.n * size,
         hbm_bytes=traffic * (1.0 - residency(footprint, gpu)),
-        tile=chosen,
+        tile=TILES[best],
     )
 
 

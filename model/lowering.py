@@ -108,12 +108,13 @@ def _gemm(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
     toggle = toggle_factor(first.data, gpu)
     peak = gpu.device["memory_bandwidth_bytes_per_s"]
     flops = 2.0 * shapes.m * shapes.n * shapes.k * shapes.batch
+    use = flops / (gpu.flops_per_cycle(first.dtype) * work.cycles)
     return {
         "fixed_s": np.full(len(operators), gpu["kernel.gemm.fixed_s"]),
         "core_cycles": work.cycles,
         "memory_s": work.hbm_bytes / (gpu["kernel.gemm.bandwidth_share"] * peak),
-        "activity": work.busy_share,
-        "tensor_use": flops / (gpu.flops_per_cycle(first.dtype) * work.cycles) * (first.dtype != "fp32"),
+        "activity": use,
+        "tensor_use": use * (first.dtype != "fp32"),
         "tensor_j": flops * gpu[f"power.tensor_pj_per_flop.{first.dtype}"] * PICO * toggle,
         "onchip_j": (work.l2_bytes * gpu["power.gemm_pj_per_l2_byte"] + work.output_bytes * gpu["power.l2_pj_per_byte"])
         * (PICO * toggle),

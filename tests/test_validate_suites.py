@@ -80,7 +80,7 @@ def test_perfect_predictions_have_no_error_and_wrong_ones_have() -> None:
 
 
 def test_form_of_the_result() -> None:
-    result = run_suite("collectives", RECORDED, predict=oracle)
+    result = run_suite("collectives", RECORDED / "collectives.jsonl", predict=oracle)
     report = json.loads(json.dumps(result.to_dict()))
     assert report["gpu"] == "h200-sxm"
     first = report["rows"][0]
@@ -97,7 +97,7 @@ def test_form_of_the_result() -> None:
 
 def test_to_frame() -> None:
     pytest.importorskip("pandas")
-    frame = run_suite("collectives", RECORDED, predict=oracle).to_frame()
+    frame = run_suite("collectives", RECORDED / "collectives.jsonl", predict=oracle).to_frame()
     assert {"name", "measured_time_s", "predicted_energy_j_p95"} <= set(frame.columns)
 
 
