@@ -17,6 +17,8 @@ ROBUST_SCALE = 2.0
 STEP = 1e-4
 #: Relative change of the parameters, of the sum of squares and of its slope at which a search ends.
 TOLERANCE = 1e-10
+#: Steps after which a search ends in any case.
+MOST_EVALUATIONS = 100
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ def solve(
         xtol=TOLERANCE,
         ftol=TOLERANCE,
         gtol=TOLERANCE,
+        max_nfev=MOST_EVALUATIONS,
     )
     precision = fit.jac.T @ fit.jac
     free = len(fit.fun) - 2 * len(chosen)
