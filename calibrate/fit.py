@@ -215,7 +215,7 @@ def _fit_power_block(block: FitRows, gpu: GpuModel, priors: Mapping[str, Prior],
         changed = gpu.with_values(values)
         resting = np.log(idle_power_w(IDLE_CLOCKS_MHZ, changed) / IDLE_POWERS_W) / IDLE_NOISE
         if not block.rows:
-            return resting
+            return np.asarray(resting)
         running = np.log(power_at_observed_clock_w(block, changed) / block.power_w) / noise
         return np.concatenate([running, resting])
 

@@ -214,10 +214,19 @@ FIXED: dict[str, Prior] = {
     "governor.slow_s": Prior(
         1.0, 0.1, 10.0, 0.2, "s", "recorded ramp: the second correction comes 0.9 s after the load"
     ),
-    "power.wait_w": Prior(38.0, 0.0, 200.0, 0.06, "W", "ten recorded H200s waiting in all-reduces against the same ones idle: 35-41 W"),
-    "governor.wander": Prior(0.07, 0.0, 0.3, 0.15, "", "recorded clocks of eight H200s in lock step: standard deviation 103-134 MHz around 1,760 MHz"),
+    "power.wait_w": Prior(38.0, 0.0, 200.0, 0.06, "W", "recorded H200s waiting in all-reduces, less idle: 35-41 W"),
+    "governor.wander": Prior(
+        0.07,
+        0.0,
+        0.3,
+        0.15,
+        "",
+        "recorded clocks of eight H200s in step: 103-134 of 1,760 MHz",
+    ),
     "governor.card_clock_spread": Prior(0.006, 0.0, 0.1, 0.3, "", "time of one kernel on eight H200s at once: 0.55 %"),
-    "governor.in_step_loss": Prior(0.02, 0.0, 0.2, 0.4, "", "mean power of recorded groups of 2, 4 and 8 GPUs in lock step at 700 W"),
+    "governor.in_step_loss": Prior(
+        0.02, 0.0, 0.2, 0.4, "", "mean power of recorded GPUs in step, 2, 4 and 8 at a time"
+    ),
     "governor.card_spread": Prior(
         0.013, 0.0, 0.1, 0.5, "", "dynamic energy of the second measured card against the first"
     ),

@@ -4,9 +4,8 @@ A product is cut into tiles of ``BM × BN``; each SM works on one at a time, so 
 
     cycles = ceil(tiles / SMs) · (K·max(2·BM·BN / (R·η), (BM + BN)·size / l) + c0),    η = η0 / (1 + b·(64/BM + 64/BN)²)
 
-with R the dense rate of one SM and l the bytes that it loads in a cycle. η falls for small tiles because every operand byte staged through shared memory then
-serves fewer operations. The library is taken to pick the fastest tile of its set. The form without the tile-size law
-was found to hold within 4 % on H200 (1.5-4 % held out); one law for all tiles replaces an efficiency a tile.
+with R the dense rate of one SM and l the bytes that it loads in a cycle. η falls for small tiles because every operand
+byte staged through shared memory then serves fewer operations. The library is taken to pick the fastest of its tiles.
 """
 
 from __future__ import annotations

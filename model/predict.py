@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from joulecast.model.costs import Costs
 from joulecast.model.governor import settle_clock_mhz, settled_power_w, tensor_clock_mhz
 from joulecast.model.gpu_model import GpuModel
+from joulecast.model.limits import skip_cycles
 from joulecast.model.lowering import lower
 from joulecast.model.operators import Operator
 from joulecast.model.power import COMPONENTS, at_clock, idle_power_w
@@ -90,7 +91,7 @@ def predict_work(
     work
         ``n`` pieces.
     clock_mhz
-        Locked SM clock; by default the board chooses under its power limit.
+        Locked SM clock, kept as far as the power limit allows; by default the board chooses.
     power_limit_w
         Limit of the board; by default the card's own.
     settle_s, window_s
@@ -161,11 +162,11 @@ def _load(
 
 def _evaluate(load: _Load, costs: Costs, gpu: GpuModel, clocks: Array) -> Forecast:
     """Work at its clock, found on a grid of clocks."""
-    if load.clock_mhz is not None:
-        return _finish(_sum(load, costs, np.array([[load.clock_mhz]]), gpu), 0, float(load.clock_mhz))
-    sums = _sum(load, costs, clocks[:, None], gpu)
+    sums = _sum(load, costs, clocks, gpu)
     power = sums.energy_j / sums.time_s
     ceiling = tensor_clock_mhz(_tensor_use(load, costs), gpu)
+    if load.clock_mhz is not None:
+        ceiling = np.minimum(ceiling, load.clock_mhz)
     slow = settle_clock_mhz(clocks, power, settled_power_w(load.limit_w, gpu), ceiling)
     fast = settle_clock_mhz(clocks, power, load.limit_w * gpu["governor.burst_share"], ceiling)
     early = burst_share_of_window(load.settle_s, load.window_s, gpu)
@@ -185,7 +186,9 @@ def burst_share_of_window(settle_s: Array | float, window_s: Array | float, gpu:
 
 
 def _sum(load: _Load, costs: Costs, clocks: Array, gpu: GpuModel) -> _Sums:
-    times = at_clock(costs, clocks, gpu)
+    times = at_clock(costs, clocks[:, None], gpu)
+    times = skip_cycles(times, clocks, load.limit_w * gpu["governor.peak_share"], gpu)
+    clocks = clocks[:, None]
     busy = load.busy_share
     members = (load.owner[:, None] == np.arange(len(busy))).astype(np.float64) * load.counts[:, None]
     time, energy = times.time_s @ members, times.energy_j @ members
@@ -214,9 +217,3 @@ def _at(sums: _Sums, clocks: Array, clock: Array) -> _Sums:
         return np.asarray((1.0 - share) * table[upper - 1, columns] + share * table[upper, columns])
 
     return _Sums(pick(sums.time_s), pick(sums.energy_j), {c: pick(v) for c, v in sums.components_j.items()})
-
-
-def _finish(sums: _Sums, row: int, clock: float) -> Forecast:
-    time, energy = sums.time_s[row], sums.energy_j[row]
-    parts = {c: sums.components_j[c][row] for c in COMPONENTS}
-    return Forecast(time, energy, energy / time, np.full(len(time), clock), parts)

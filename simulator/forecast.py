@@ -11,6 +11,7 @@ from joulecast.model.catalogue import load_gpu
 from joulecast.model.description import GpuDescription
 from joulecast.model.governor import settle_clock_mhz, settled_power_w
 from joulecast.model.gpu_model import GpuModel, gpu_model
+from joulecast.model.limits import group_lag, group_limit_share
 from joulecast.model.lowering import lower
 from joulecast.model.memory_footprint import check_fits, memory_footprint
 from joulecast.model.power import COMPONENTS, at_clock, clock_tree_power_w, idle_power_w, wait_power_w
@@ -33,7 +34,6 @@ from joulecast.simulator.fluid import (
 from joulecast.simulator.governor import PowerGovernor
 from joulecast.simulator.iteration import Iteration, RankForecast
 from joulecast.simulator.ledger_guards import check_iteration
-from joulecast.simulator.limits import group_lag, group_limit_share
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.program import PlanProgram, implementation_of, plan_program
 from joulecast.simulator.rendezvous import transfers_wait_on_sms, with_transfers_in_order

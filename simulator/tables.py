@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from joulecast.model.costs import Costs
 from joulecast.model.gpu_model import GpuModel
 from joulecast.model.launches import Launch
+from joulecast.model.limits import skip_cycles
 from joulecast.model.lowering import lower
 from joulecast.model.operators import Collective, Operator
 from joulecast.model.power import COMPONENTS, KernelTimes, at_clock, clock_tree_power_w, idle_power_w, wait_power_w
-from joulecast.simulator.limits import skip_cycles
 from joulecast.simulator.overlap import contended, drag_beside, follow, is_overlapped
 
 Array = NDArray[np.float64]
@@ -83,7 +83,7 @@ def instruction_table(
     """Durations and energies of one rank's types of instructions.
 
     ``lag`` is how far the pace of the rank's group stays behind its mean clock, from
-    :func:`joulecast.simulator.limits.group_lag`; the others wait meanwhile.
+    :func:`joulecast.model.limits.group_lag`; the others wait meanwhile.
     ``beside_transfers``: kernels of pipeline transfers wait on the SMs while the rank computes.
     Compute and synchronous communication follow each other; for communication beside compute see
     :mod:`joulecast.simulator.overlap`. What both streams' kernels draw without doing anything is counted once.

@@ -1,10 +1,10 @@
 """What the board's limits do to kernels and to groups of GPUs, beyond one settled clock.
 
 Above an instant limit the SMs skip cycles: the voltage and the energy of an operation stay, time stretches until the
-power meets the limit. Under a power limit clocks also wander: recorded H200 clocks move by 7 % around their mean, within
-tens of milliseconds and on every board for itself. GPUs that wait for each other at every collective run at the slowest
-clock of their group, those at work faster wait at low power, and no board reaches its limit all the time. Cards of one
-kind differ as well, and a job runs at the pace of its slowest.
+power meets the limit. Under a power limit clocks also wander: recorded H200 clocks move by 7 % around their mean,
+within tens of milliseconds and on every board for itself. GPUs that wait for each other at every collective run at the
+slowest clock of their group, those at work faster wait at low power, and no board reaches its limit all the time. Cards
+of one kind differ as well, and a job runs at the pace of its slowest.
 """
 
 from __future__ import annotations
