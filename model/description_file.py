@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -43,7 +43,7 @@ class CovarianceFile(_Strict):
     """Names and matrix of the jointly fitted parameters."""
 
     names: list[str]
-    matrix: list[list[float | int]]
+    matrix: list[list[float | int]] | str
 
 
 class TableFile(_Strict):
@@ -280,13 +280,24 @@ def _covariance(
     count = len(covariance.names)
     if len(set(covariance.names)) != count:
         raise source.error("a name stands twice", key=f"{key}.names")
-    if len(covariance.matrix) != count or any(len(row) != count for row in covariance.matrix):
+    rows = _rows(covariance.matrix, f"{key}.matrix", source)
+    if len(rows) != count or any(len(row) != count for row in rows):
         raise source.error(f"expected {count} rows of {count} numbers, one for each name", key=f"{key}.matrix")
-    matrix = np.array(covariance.matrix, dtype=np.float64).reshape(count, count)
+    matrix = np.array(rows, dtype=np.float64).reshape(count, count)
     problem = covariance_problem(matrix)
     if problem:
         raise source.error(problem, key=f"{key}.matrix", remedy="Write the fit's covariance unchanged.")
     return tuple(covariance.names), matrix
+
+
+def _rows(matrix: list[list[float | int]] | str, key: str, source: _Source) -> Sequence[Sequence[float]]:
+    """Rows of a matrix given as arrays, or as text with one row a line."""
+    if not isinstance(matrix, str):
+        return matrix
+    try:
+        return [[float(item) for item in line.split()] for line in matrix.strip().splitlines()]
+    except ValueError as error:
+        raise source.error(str(error), key=key, remedy="Write numbers with blanks between them.") from None
 
 
 def _check_foreign_names(tables: Mapping[str, Table], source: _Source) -> None:

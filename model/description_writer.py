@@ -1,7 +1,7 @@
 """A deterministic writer of description files: the same description gives the same bytes on every machine.
 
-Leaves become inline tables on one line, matrices one row a line, floats their shortest form that reads back to the same
-number. Keys keep their order.
+Leaves become inline tables on one line, matrices one row a line (large ones as text), floats their shortest form that
+reads back to the same number. Keys keep their order.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
+
+#: Matrices with more rows than this are written as text.
+LARGEST_ARRAY = 8
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\b": "\\b", "\f": "\\f"}
@@ -36,9 +39,16 @@ def _write_table(table: Mapping[str, Any], path: tuple[str, ...], lines: list[st
     if path and (plain or not sections):
         lines += ["", f"[{'.'.join(_key(part) for part in path)}]"]
     for key, value in plain.items():
-        lines.append(f"{_key(key)} = {_value(value)}")
+        large = key == "matrix" and isinstance(value, Sequence) and len(value) > LARGEST_ARRAY
+        lines.append(f"{_key(key)} = {_text_matrix(value) if large else _value(value)}")
     for key, value in sections.items():
         _write_table(value, (*path, key), lines)
+
+
+def _text_matrix(rows: Sequence[Sequence[float]]) -> str:
+    """Rows of numbers as one literal string, which readers need not parse number by number."""
+    text = "\n".join(" ".join("0" if item == 0 else format_float(item) for item in row) for row in rows)
+    return f"'''\n{text}\n'''"
 
 
 def _is_section(value: Any) -> bool:
