@@ -1,8 +1,12 @@
 """Shared fixtures."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from joulecast.model.catalogue import load_gpu
+from joulecast.model.gpu_model import GpuModel, gpu_model
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -26,3 +30,9 @@ def data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no measured data in {folder}")
     return folder
+
+
+@pytest.fixture(scope="session")
+def h200() -> GpuModel:
+    """The numbers of the shipped H200, without uncertainty."""
+    return replace(gpu_model(load_gpu("h200-sxm-rows")), description=None)

@@ -1,0 +1,74 @@
+"""Fused attention: work by blocks, causality, groups and backends."""
+
+import numpy as np
+import pytest
+
+from joulecast.model.attention import BLOCK, AttentionShapes, attention_work
+from joulecast.model.lowering import lower
+from joulecast.model.operators import Attention
+
+
+def work(gpu, *, batch=1, heads=32, kv_heads=8, sequence=4096, head_dim=128, causal=True, backend="cudnn", back=False):
+    values = (batch, heads, kv_heads, sequence, head_dim, causal)
+    columns = np.broadcast_arrays(*(np.asarray(v, dtype=float) for v in values))
+    shapes = AttentionShapes(*(np.atleast_1d(column) for column in columns))
+    return attention_work(shapes, backend, "backward" if back else "forward", "bf16", gpu)
+
+
+def test_causal_attention_does_about_half_the_work(h200):
+    """(n + 1)/2 of n key blocks for each query block, and what every query block costs besides."""
+    causal, full = work(h200, sequence=16384, causal=np.array([1, 0])).executed_flops
+    assert 0.5 < causal / full < 0.52
+
+
+def test_cycles_grow_with_the_square_of_a_long_sequence(h200):
+    short, long = work(h200, sequence=np.array([65536, 131072])).cycles
+    assert long / short == pytest.approx(4.0, rel=0.02)
+
+
+def test_part_of_a_block_costs_a_whole_one(h200):
+    exact, more, next_block = work(h200, sequence=np.array([1024, 1025, 1024 + BLOCK])).cycles
+    assert more == next_block > exact
+
+
+def test_a_longer_sequence_wastes_less(h200):
+    work_of = work(h200, sequence=np.array([512, 1024, 4096, 16384]))
+    assert np.all(np.diff(work_of.busy_share) > 0)
+    assert work_of.busy_share[-1] < 1.0
+
+
+def test_backward_executes_five_products_for_two(h200):
+    ahead, back = work(h200, sequence=32768), work(h200, sequence=32768, back=True)
+    assert back.executed_flops[0] / ahead.executed_flops[0] == pytest.approx(2.5, rel=0.02)
+    assert back.cycles[0] > 2.5 * ahead.cycles[0]
+
+
+def test_cudnn_is_faster_than_flash_attention_2(h200):
+    for back in (False, True):
+        slow, fast = (work(h200, backend=b, back=back).cycles[0] for b in ("flash-attention-2", "cudnn"))
+        assert 1.5 < slow / fast < 2.5
+
+
+def test_narrow_heads_use_the_units_less(h200):
+    """At equal work (twice the heads, half as wide) heads of 64 take longer, by ``narrow``."""
+    wide, narrow = work(h200, heads=np.array([32, 64]), head_dim=np.array([128, 64]), sequence=131072).cycles
+    assert narrow / wide == pytest.approx(1 / h200["kernel.attention.cudnn.forward.narrow"], rel=0.02)
+
+
+def test_grouped_queries_move_less(h200):
+    grouped, own = work(h200, kv_heads=np.array([8, 32])).hbm_bytes
+    size = 4096 * 128 * 2
+    assert grouped == pytest.approx(size * (2 * 32 + 2 * 8))
+    assert own == pytest.approx(size * (2 * 32 + 2 * 32))
+
+
+def test_heads_and_batch_are_alike(h200):
+    many_heads, many_sequences = work(h200, batch=np.array([1, 4]), heads=np.array([128, 32])).cycles
+    assert many_heads == pytest.approx(many_sequences)
+
+
+def test_energy_follows_the_executed_operations(h200):
+    causal, full = lower([Attention(1, 32, 8, 4096, 128, causal=c) for c in (True, False)], h200).tensor_j
+    assert 0.5 < causal / full < 0.6
+    fewer, more = lower([Attention(b, 32, 8, 4096, 128) for b in (1, 3)], h200).tensor_j
+    assert more == pytest.approx(3 * fewer)

@@ -1,0 +1,125 @@
+"""Operators to arrays: order, families, speed and what is refused."""
+
+import time
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from joulecast.calibrate.relower import Relowering
+from joulecast.errors import InputError
+from joulecast.model.costs import Costs, concatenate
+from joulecast.model.families import FAMILIES, families_of, spread_of_families
+from joulecast.model.lowering import lower
+from joulecast.model.operators import Attention, Collective, Gemm, Streaming, Tile
+
+MIXED = (
+    Gemm(4096, 4096, 4096),
+    Streaming("copy", 1e9, 1e9),
+    Attention(1, 32, 8, 4096, 128, direction="backward"),
+    Gemm(64, 4096, 4096),
+    Collective("all_reduce", 1e8, 4),
+    Streaming("rmsnorm", 1e9, 1e9),
+    Gemm(4096, 4096, 4096, data="zeros"),
+    Streaming("copy", 1e6, 1e6),
+    Collective("all_gather", 1e8, 4),
+    Gemm(4096, 4096, 4096, tile=Tile(128, 128, 64)),
+)
+
+
+def same(left: Costs, right: Costs) -> bool:
+    return all(np.array_equal(getattr(left, f.name), getattr(right, f.name)) for f in fields(Costs))
+
+
+def test_order_is_kept(h200):
+    together = lower(MIXED, h200)
+    assert len(together) == len(MIXED)
+    assert same(together, concatenate([lower([operator], h200) for operator in MIXED]))
+    assert same(together.take([3, 1]), lower([MIXED[3], MIXED[1]], h200))
+
+
+def test_a_thousand_operators_in_one_call(h200):
+    """A thousand operators of a training step's kinds within 5 ms."""
+    kinds = [
+        lambda i: Gemm(1024 + 64 * i, 4096, 4096),
+        lambda i: Gemm(4096, 1024 + 64 * i, 4096, layout="nt"),
+        lambda i: Attention(1, 32, 8, 1024 + 128 * (i % 50), 128),
+        lambda i: Streaming("copy", 1e6 * (i + 1), 1e6),
+        lambda i: Streaming("rmsnorm", 1e6 * (i + 1), 1e6),
+        lambda i: Collective("all_reduce", 1e6 * (i + 1), 4),
+    ]
+    operators = [kinds[i % len(kinds)](i // len(kinds)) for i in range(1000)]
+    lower(operators, h200)
+    times = []
+    for _ in range(15):
+        start = time.perf_counter()
+        costs = lower(operators, h200)
+        times.append(time.perf_counter() - start)
+    assert len(costs) == 1000
+    assert min(times) < 5e-3 * 2  # the best of several, doubled for a busy machine
+
+
+def test_families(h200):
+    names = [FAMILIES[i] for i in lower(MIXED, h200).family]
+    assert names == [
+        "gemm",
+        "streaming",
+        "attention_backward",
+        "gemm_small",
+        "collective_all_reduce",
+        "streaming_reduction",
+        "gemm_values",
+        "streaming_l2",
+        "collective",
+        "tile_gemm",
+    ]
+    assert families_of([], h200.device).shape == (0,)
+
+
+def test_a_family_without_figures_takes_those_of_its_kind():
+    known = {"gemm": {"time": 0.02, "energy": 0.03}, "gemm_small": {"time": 0.1, "energy": 0.2}}
+    spread = dict(zip(FAMILIES, spread_of_families(known, "energy", 0.15), strict=True))
+    assert (spread["gemm"], spread["gemm_small"], spread["gemm_values"], spread["streaming"]) == (0.03, 0.2, 0.03, 0.15)
+
+
+@pytest.mark.parametrize(
+    ("operator", "named"),
+    [
+        (Streaming("swirl", 1.0, 1.0), "swirl"),
+        (Gemm(64, 64, 64, dtype="int4"), "int4"),
+        (Attention(1, 1, 1, 128, 128, backend="flash-attention-9"), "flash-attention-9"),
+        (Collective("gossip", 1.0, 2), "gossip"),
+        (Gemm(64, 64, 64, data="noise"), "noise"),
+    ],
+)
+def test_what_the_description_does_not_know_is_named(h200, operator, named):
+    with pytest.raises(InputError, match=named):
+        lower([operator], h200)
+
+
+def test_nothing_gives_empty_columns(h200):
+    assert len(lower([], h200)) == 0
+
+
+def test_lowering_again_equals_lowering_anew(h200):
+    """The fits' shortcut redoes what changed, and only that."""
+    again = Relowering(MIXED)
+    for values in (
+        {},
+        {"kernel.gemm.eta": 0.8},
+        {"power.hbm_base_pj_per_byte": 1.0},
+        {},
+        {"kernel.l2.capacity_share": 0.5},
+        {"kernel.streaming.copy.fixed_s": 1e-3, "kernel.gemm.eta": 0.7},
+        {"kernel.gemm.eta": 0.8},
+    ):
+        gpu = h200.with_values(values)
+        assert same(again(gpu), lower(MIXED, gpu)), values
+
+
+def test_a_result_outlives_the_next_lowering(h200):
+    again = Relowering(MIXED)
+    first = again(h200)
+    kept = first.core_cycles.copy()
+    again(h200.with_values({"kernel.gemm.eta": 0.5}))
+    assert np.array_equal(first.core_cycles, kept)

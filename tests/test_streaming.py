@@ -1,0 +1,97 @@
+"""Kernels that move data: bandwidth, issue rate and residency in L2."""
+
+import numpy as np
+import pytest
+
+from joulecast.model.lowering import lower
+from joulecast.model.operators import Gemm, Streaming
+from joulecast.model.power import at_clock, kernel_time_s
+from joulecast.model.streaming import extra_read_passes, residency, streaming_work
+
+GB = 1e9
+
+
+def copies(*sizes, pattern="copy", **more):
+    return [Streaming(pattern, size / 2, size / 2, elements=size / 4, **more) for size in sizes]
+
+
+def bandwidth(operators, gpu, clock=1980.0):
+    moved = np.array([o.bytes_read + o.bytes_written for o in operators])
+    return moved / kernel_time_s(lower(operators, gpu), clock, gpu)
+
+
+def test_a_large_copy_reaches_its_share_of_the_memory(h200):
+    share = h200["kernel.streaming.copy.bandwidth_share"]
+    peak = h200.device["memory_bandwidth_bytes_per_s"]
+    reached = bandwidth(copies(10 * GB), h200)[0]
+    assert share * peak == pytest.approx(reached, rel=0.02)
+    assert 4.0e12 < reached < 4.5e12
+
+
+def test_small_copies_are_bound_by_latency(h200):
+    assert np.all(np.diff(bandwidth(copies(1e5, 1e8, 1e9, 1e10), h200)[1:]) > 0)
+    tiny = kernel_time_s(lower(copies(1e3), h200), 1980.0, h200)[0]
+    assert tiny == pytest.approx(h200["kernel.streaming.copy.fixed_s"], rel=0.05)
+
+
+def test_data_that_stay_in_l2_are_faster_and_spare_the_memory(h200):
+    size = 20e6
+    resident, streamed = copies(size) + copies(size, footprint_bytes=float("inf"))
+    near, far = bandwidth([resident, streamed], h200)
+    assert near > far
+    costs = lower([resident, streamed], h200)
+    assert costs.hbm_j[0] == 0.0 < costs.hbm_j[1]
+    assert costs.onchip_j[0] == costs.onchip_j[1] > 0.0
+
+
+def test_residency_falls_from_all_to_nothing_at_the_capacity(h200):
+    capacity = h200["kernel.l2.capacity_share"] * h200.device["l2_bytes"]
+    at = residency(capacity * np.array([0.1, 1.0, 1.05, 1.1, 5.0]), h200)
+    assert at.tolist() == pytest.approx([1.0, 1.0, 0.5, 0.0, 0.0])
+
+
+def test_strided_kernels_slow_with_the_clock_and_copies_do_not(h200):
+    for pattern, least, most in (("copy", 1.0, 1.05), ("strided_unary", 1.3, 2.0)):
+        operators = copies(1 * GB, pattern=pattern)
+        fast, slow = (kernel_time_s(lower(operators, h200), clock, h200)[0] for clock in (1980.0, 990.0))
+        assert least <= slow / fast <= most
+
+
+def test_time_is_proportional_to_bytes(h200):
+    once, twice = lower(copies(1 * GB, 2 * GB), h200).memory_s
+    assert twice == pytest.approx(2 * once)
+
+
+def test_a_pattern_with_a_wider_type_has_its_own_figures(h200):
+    wide, narrow = (Streaming("adamw", 1 * GB, 1 * GB, dtype=d) for d in ("fp32", "bf16"))
+    work = lower([wide, narrow], h200).memory_s
+    ratio = h200["kernel.streaming.adamw.bandwidth_share"] / h200["kernel.streaming.adamw_fp32.bandwidth_share"]
+    assert work[0] / work[1] == pytest.approx(ratio)
+
+
+def test_long_rows_are_read_again(h200):
+    short, long = 100.0 * 1024, 512.0 * 1024
+    assert extra_read_passes("log_softmax", np.array([short, long]), h200).tolist() == [0.0, 1.0]
+    assert extra_read_passes("copy", np.array([long]), h200).tolist() == [0.0]
+
+
+def test_constant_writes_hardly_toggle_the_memory(h200):
+    values, constant = (Streaming(pattern, 0.0, 1 * GB) for pattern in ("copy", "fill"))
+    toggled, still = lower([values, constant], h200).hbm_j
+    base, flip = h200["power.hbm_base_pj_per_byte"], h200["power.hbm_toggle_pj_per_byte"]
+    assert still == pytest.approx(base * 1e-12 * GB)
+    assert toggled - still == pytest.approx(flip * 1e-12 * GB)
+
+
+def test_work_of_arrays_equals_that_of_each_alone(h200):
+    sizes = np.array([1e6, 4e7, 1e9])
+    together = streaming_work("copy", sizes, sizes, h200)
+    for i, size in enumerate(sizes):
+        alone = streaming_work("copy", np.array([size]), np.array([size]), h200)
+        assert alone.memory_s[0] == together.memory_s[i]
+        assert alone.cycles[0] == together.cycles[i]
+
+
+def test_a_copy_runs_at_the_highest_clock_within_the_power_limit_and_a_product_does_not(h200):
+    copy, product = at_clock(lower([*copies(4 * GB), Gemm(8192, 8192, 8192)], h200), 1980.0, h200).power_w
+    assert 400.0 < copy < 700.0 < product
