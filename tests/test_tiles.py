@@ -71,7 +71,7 @@ def test_bandwidth_follows_the_bytes_in_flight(h200):
     """Few rows in flight on an SM leave the memory waiting: at the same bytes larger tiles are faster."""
     tiles = [replace(rows("tile_reduce_min", r, 8, columns=64), bytes_read=4e9) for r in (1, 4, 64)]
     time = kernel_time_s(lower(tiles, h200), 1980.0, h200)
-    assert time[0] > 2 * time[1] > 2.2 * time[2]
+    assert time[0] > 2 * time[1] > 2 * time[2]
 
 
 def test_row_kernels_never_beat_their_share_of_the_memory(h200):
