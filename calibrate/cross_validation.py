@@ -54,9 +54,10 @@ class HeldOut:
 def held_out(rows: Sequence[Row], gpu: GpuModel) -> HeldOut:
     """Rows with a measured time and their operators; collectives only where the link binds.
 
-    Rows that ran beside a companion are left out: the companion decided on their clock.
+    Rows that ran beside a companion are left out: the companion decided on their clock. So are repeats of one kernel on
+    many cards, which would count its error many times.
     """
-    data = collect([row for row in rows if not row.configuration.get("companion")])
+    data = collect([row for row in rows if not (row.configuration.get("companion") or _is_repeat(row))])
     kept, times, powers = list(data.rows), data.time_s.tolist(), data.power_w.tolist()
     owned: list[list[Operator]] = [[] for _ in kept]
     for operator, owner in zip(data.operators, data.owner, strict=True):
@@ -75,6 +76,10 @@ def held_out(rows: Sequence[Row], gpu: GpuModel) -> HeldOut:
         np.array(times),
         np.array(powers),
     )
+
+
+def _is_repeat(row: Row) -> bool:
+    return str(row.configuration.get("card", "")).startswith("others-")
 
 
 @dataclass(frozen=True, slots=True)

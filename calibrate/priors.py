@@ -82,13 +82,13 @@ _BACKENDS = {
 def time_priors() -> dict[str, Prior]:
     """Parameters of the table ``kernel``."""
     priors = {
-        "kernel.overlap_exponent": Prior(6.0, 2.0, 20.0, 0.3),
+        "kernel.overlap_exponent": Prior(4.0, 1.5, 20.0, 0.4),
         "kernel.gemm.eta": Prior(0.92, 0.5, 1.2, 0.1),
         "kernel.gemm.tile_penalty": Prior(0.053, 0.0, 0.5, 0.5),
         "kernel.gemm.load_bytes_per_sm_cycle": Prior(70.0, 30.0, 128.0, 0.2, "B/cycle"),
         "kernel.gemm.tile_overhead_cycles": Prior(3600.0, 0.0, 2e4, 0.5, "cycle"),
         "kernel.gemm.fixed_s": Prior(1.0e-6, 0.0, 5e-6, 0.5, "s"),
-        "kernel.gemm.bandwidth_share": Prior(0.90, 0.5, 1.0, 0.1),
+        "kernel.gemm.bandwidth_share": Prior(0.90, 0.5, 1.0, 0.03),
         "kernel.gemm.layout.nn": Prior(1.0, 0.8, 1.2, 0.05),
         "kernel.gemm.layout.nt": Prior(1.0, 0.8, 1.2, 0.05),
         "kernel.gemm.efficiency.fp16": Prior(1.0, 0.8, 1.2, 0.05),
