@@ -107,6 +107,7 @@ def _capped(solution: Solution, priors: Mapping[str, Prior]) -> Solution:
 def _entangled(solution: Solution) -> list[int]:
     """Places of the parameters that a fit could not tell apart from others."""
     spread = np.sqrt(np.diag(solution.covariance))
+    spread[spread == 0] = 1.0
     correlation = np.abs(solution.covariance / np.outer(spread, spread))
     return np.flatnonzero((correlation >= JOINT_CORRELATION).sum(axis=1) > 1).tolist()
 

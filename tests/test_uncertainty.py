@@ -1,0 +1,150 @@
+"""Intervals: parameters that vary together, and the errors of the form."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from joulecast.calibrate.cross_validation import form_spread
+from joulecast.model.catalogue import load_gpu
+from joulecast.model.families import FAMILIES
+from joulecast.model.gpu_model import gpu_model
+from joulecast.model.lowering import lower
+from joulecast.model.operators import Attention, Gemm, Streaming
+from joulecast.model.predict import Work, parameter_spread, predict_work
+from joulecast.model.uncertainty import (
+    COMPOSITION,
+    DIRECTIONS,
+    NINETY_PERCENT,
+    STEP,
+    composed_spread,
+    deviations,
+    discrepancy,
+    ends,
+    same_kernels,
+    spread_of_changes,
+)
+
+PRODUCT, COPY = Gemm(8192, 8192, 8192), Streaming("copy", 1e9, 1e9)
+
+
+@pytest.fixture(scope="module")
+def description():
+    return load_gpu("h200-sxm-rows")
+
+
+def only(description, table, **spreads):
+    """A description in which nothing but these parameters of one table is uncertain."""
+    tables = {}
+    for name, content in description.tables.items():
+        sure = {key: replace(p, sd=0.0) for key, p in content.parameters.items()}
+        if name == table:
+            sure |= {key: replace(sure[key], sd=sd) for key, sd in spreads.items()}
+        tables[name] = replace(content, parameters=sure, covariance_names=(), covariance=np.zeros((0, 0)))
+    return replace(description, **tables)
+
+
+def test_deviations_reproduce_the_covariance(description):
+    """Over all directions the mean square of every joint parameter's deviation is its variance."""
+    table = description.power
+    names = [n if n in table.parameters else None for n in table.covariance_names]
+    value = np.array([[d.get(f"power.{n}", np.nan) for n in names] for d in deviations(description)])
+    centre = np.array([np.nan if n is None else table[n] for n in names])
+    spread = np.sqrt(np.mean(((value - centre) / STEP) ** 2, axis=0))
+    expected = np.sqrt(np.diag(table.covariance))
+    free = np.isfinite(spread) & (centre > 3 * expected)  # not held above zero
+    assert free.sum() > 10
+    ratio = spread[free] / expected[free]
+    assert np.median(ratio) == pytest.approx(1.0, abs=0.15)
+    assert np.all((ratio > 0.4) & (ratio < 2.0))
+
+
+def test_one_parameter_gives_its_own_sensitivity(description):
+    """A kernel's time is inversely proportional to its efficiency: 2 % of one are 2 % of the other."""
+    name = "attention.cudnn.forward.eta"
+    gpu = gpu_model(only(description, "kernel", **{name: 0.02 * description.kernel[name]}))
+    long = Work((Attention(1, 32, 8, 16384, 128),))
+    time, energy = parameter_spread([long, Work((COPY,))], gpu, clock_mhz=1200.0)
+    assert time[0] == pytest.approx(0.02, rel=0.15)
+    assert 0.0 < energy[0] < time[0]
+    assert time[1] == energy[1] == 0.0
+
+
+def test_at_the_power_limit_energy_errs_as_time_does(description):
+    """A more power-hungry kernel runs at a lower clock under the same power."""
+    gpu = gpu_model(only(description, "power", **{"tensor_pj_per_flop.bf16": 0.1}))
+    time, energy = parameter_spread([Work((PRODUCT,))], gpu)
+    assert time[0] > 0.01
+    assert energy[0] == pytest.approx(time[0], rel=0.05)
+    locked_time, locked_energy = parameter_spread([Work((PRODUCT,))], gpu, clock_mhz=1000.0)
+    assert locked_time[0] == pytest.approx(0.0, abs=1e-9)
+    assert locked_energy[0] > 0.03
+
+
+def test_a_certain_description_has_no_spread(description):
+    time, energy = parameter_spread([Work((PRODUCT,))], gpu_model(only(description, "kernel")))
+    assert time[0] == energy[0] == 0.0
+    assert deviations(description)[0].keys() == deviations(description)[DIRECTIONS - 1].keys()
+
+
+def test_intervals_of_single_kernels(description):
+    forecast = predict_work([Work((PRODUCT,)), Work((COPY,))], gpu_model(description))
+    for value, low, high in (
+        (forecast.time_s, forecast.time_s_p05, forecast.time_s_p95),
+        (forecast.energy_j, forecast.energy_j_p05, forecast.energy_j_p95),
+    ):
+        assert np.all(low < value) and np.all(value < high)
+        assert low * high == pytest.approx(value**2)
+    form = discrepancy(description, "time")[FAMILIES.index("gemm")]
+    own = parameter_spread([Work((PRODUCT,))], gpu_model(description))[0][0]
+    expected = np.exp(NINETY_PERCENT * np.hypot(form, own))
+    assert forecast.time_s_p95[0] / forecast.time_s[0] == pytest.approx(expected)
+    assert min(form, own) > 0.0
+
+
+def test_a_model_without_description_has_no_intervals(h200):
+    assert predict_work([Work((PRODUCT,))], h200).time_s_p05 is None
+
+
+def composed(description, operators, amounts):
+    costs = lower(operators, gpu_model(description))
+    owner = np.zeros(len(operators), dtype=np.int64)
+    return float(composed_spread(np.array(amounts, dtype=float), owner, costs, description, "time")[0])
+
+
+def test_repetitions_of_one_kernel_err_alike_and_different_ones_apart(description):
+    one = composed(description, [PRODUCT], [1.0])
+    assert one == pytest.approx(discrepancy(description, "time")[FAMILIES.index("gemm")])
+    assert composed(description, [PRODUCT, replace(PRODUCT, name="again")], [1.0, 1.0]) == pytest.approx(one)
+    two = composed(description, [PRODUCT, Gemm(4096, 8192, 8192)], [1.0, 1.0])
+    assert two == pytest.approx(np.hypot(one / np.sqrt(2), COMPOSITION))
+
+
+def test_only_work_tells_kernels_apart(h200):
+    costs = lower([PRODUCT, replace(PRODUCT, name="x"), COPY, Attention(1, 32, 8, 4096, 128), PRODUCT], h200)
+    same = same_kernels(costs)
+    assert same[0] == same[1] == same[4]
+    assert len(set(same.tolist())) == 3
+
+
+def test_each_piece_of_work_has_its_own_spread(description):
+    costs = lower([PRODUCT, COPY, PRODUCT], gpu_model(description))
+    spread = composed_spread(np.ones(3), np.array([0, 1, 2]), costs, description, "time")
+    assert spread[0] == spread[2] != spread[1]
+
+
+def test_ends_and_changes():
+    low, high = ends(np.array([2.0]), np.array([0.1]))
+    assert (low[0], high[0]) == pytest.approx((2 * np.exp(-0.1645), 2 * np.exp(0.1645)))
+    base = np.array([1.0, 1.0])
+    changed = np.exp(STEP * np.array([[0.1, 0.0], [-0.1, 0.0]]))
+    assert spread_of_changes(base, changed) == pytest.approx([0.1, 0.0])
+
+
+def test_the_form_takes_what_the_parameters_leave():
+    rng = np.random.default_rng(3)
+    errors = 0.05 * rng.standard_normal(4000)
+    assert form_spread(errors, np.zeros(4000)) == pytest.approx(0.05, rel=0.05)
+    assert form_spread(errors, np.full(4000, 0.03)) == pytest.approx(0.04, rel=0.05)
+    assert form_spread(errors, np.full(4000, 0.2)) == 0.005
+    assert form_spread(np.append(errors, np.nan), np.zeros(4001)) == pytest.approx(0.05, rel=0.05)
