@@ -133,8 +133,18 @@ def group_key(configuration: Configuration) -> tuple[Hashable, ...]:
 
 def _whole(configuration: Configuration, key: str) -> int:
     value = configuration.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        raise _MissingFieldError(f"field {key!r} is missing or not a positive number")
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0 or value != int(value):
+        raise _MissingFieldError(f"field {key!r} is missing or not a positive whole number")
+    return int(value)
+
+
+def _count(configuration: Configuration, key: str, default: int = 0) -> int:
+    """A whole number that a row may leave out."""
+    value = configuration.get(key)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value != int(value):
+        raise _MissingFieldError(f"field {key!r} is not a whole number")
     return int(value)
 
 
@@ -179,7 +189,7 @@ def _gemm(row: Configuration) -> KernelWork:
         dtype=dtype,
         data=str(row.get("data") or "randn"),
         layout=str(row.get("layout") or "tn"),
-        batch=_whole(row, "batch") if "batch" in row else 1,
+        batch=_count(row, "batch", 1) or 1,
         tile=tile,
         name=str(row["op"]),
     )
@@ -225,7 +235,7 @@ def _streaming(row: Configuration) -> KernelWork:
         held = _whole(row, "tile_rows") * columns / (32 * _whole(row, "warps"))
         if held > REGISTERS_PER_THREAD:
             exception = "the row block spills out of the registers"
-    elements = float(row["params"]) if "params" in row else max(read, total - read) / DTYPE_BYTES[dtype]
+    elements = _positive(row, "params") if "params" in row else max(read, total - read) / DTYPE_BYTES[dtype]
     if pattern == "add":
         elements /= 2
     operator = Streaming(
@@ -237,9 +247,9 @@ def _streaming(row: Configuration) -> KernelWork:
         data=str(row.get("data") or "randn"),
         rows=rows,
         columns=columns,
-        tile_rows=int(row.get("tile_rows") or 0),
-        tile_columns=int(row.get("tile_cols") or 0),
-        warps=int(row.get("warps") or 0),
+        tile_rows=_count(row, "tile_rows"),
+        tile_columns=_count(row, "tile_cols"),
+        warps=_count(row, "warps"),
         name=op,
     )
     return _one(operator, exception)
@@ -250,28 +260,37 @@ def _training_kernel(row: Configuration) -> KernelWork:
     for key in ("pattern", "bytes_read", "bytes_written", "shape"):
         if row.get(key) is None:
             raise _MissingFieldError(f"field {key!r} is missing")
+    _sides(row)
     kernels = training_kernels(row)
     return KernelWork(kernels, (1,) * len(kernels))
 
 
 def _shape(row: Configuration) -> tuple[int, int]:
     """Rows and columns of a row-wise kernel, 0 where the row has no shape."""
-    if shape := row.get("shape"):
-        return int(shape[0]), int(shape[-1])
+    if row.get("shape") is not None:
+        sides = _sides(row)
+        return sides[0], sides[-1]
     if row["op"] == "gemv":
         return _whole(row, "M"), _whole(row, "K")
-    return int(row.get("rows") or 0), int(row.get("cols") or row.get("hidden") or 0)
+    return _count(row, "rows"), _count(row, "cols") or _count(row, "hidden")
+
+
+def _sides(row: Configuration) -> list[int]:
+    """Sides of a row's tensor."""
+    shape = row["shape"]
+    if not isinstance(shape, list) or not shape:
+        raise _MissingFieldError("field 'shape' is not a list of whole numbers")
+    return [_whole({"shape": side}, "shape") for side in shape]
 
 
 def _collective(row: Configuration) -> KernelWork:
-    ctas = row.get("ctas")
     return _one(
         Collective(
             COLLECTIVE_KINDS[str(row["op"])],
             bytes=_positive(row, "bytes"),
             gpus=_whole(row, "gpus"),
-            ctas=None if ctas is None else int(ctas),
-            nodes=int(row.get("nodes") or 1),
+            ctas=None if row.get("ctas") is None else _whole(row, "ctas"),
+            nodes=_count(row, "nodes", 1) or 1,
             dtype=_dtype(row),
         )
     )
@@ -288,18 +307,23 @@ def _pulse(row: Configuration) -> KernelWork:
 
 
 def _duty(row: Configuration) -> KernelWork:
-    return KernelWork((_square(8192),), (10,), busy_fraction=_positive(row, "duty"))
+    share = _positive(row, "duty")
+    if share > 1:
+        raise _MissingFieldError("field 'duty' is above 1")
+    return KernelWork((_square(8192),), (10,), busy_fraction=share)
 
 
 def _interleave(row: Configuration) -> KernelWork:
     """``n8`` GEMMs of 8192³, ``nv`` GEMVs of 8192 x 8192 and ``n2`` GEMMs of 2048³."""
     gemv = Streaming("gemv", 2.0 * 8192**2, 0.0, elements=8192.0**2, rows=8192, columns=8192, name="gemv")
-    parts: list[tuple[Operator, Any]] = [
-        (_square(8192), row.get("n8")),
-        (gemv, row.get("nv")),
-        (_square(2048), row.get("n2")),
+    parts: list[tuple[Operator, int]] = [
+        (_square(8192), _count(row, "n8")),
+        (gemv, _count(row, "nv")),
+        (_square(2048), _count(row, "n2")),
     ]
-    present = [(operator, int(count)) for operator, count in parts if count]
+    present = [(operator, count) for operator, count in parts if count]
+    if not present:
+        raise _MissingFieldError("fields 'n8', 'nv' and 'n2' are all zero or missing")
     return KernelWork(tuple(o for o, _ in present), tuple(c for _, c in present))
 
 

@@ -16,6 +16,8 @@ from joulecast.errors import DataError, UnknownNameError
 MEASURED_FIELDS = frozenset(
     {"time_s", "energy_j", "power_w", "sm_clock_mhz", "gpu_temp_c", "power_cap_fraction", "peak_mem_bytes"}
 )
+#: Configuration of every kind of row that must be a number where it is given.
+_NUMBERS = ("settle_s", "target_window_s", "gpus")
 #: Recorded row sets that the package ships.
 RECORDED = ("h200_sxm",)
 
@@ -139,6 +141,8 @@ def _parse(line: str, file: str, number: int) -> Row:
         ) from None
     if not isinstance(content, dict):
         raise DataError("not a JSON object", file=file, line=number, remedy="Each line must be one {…} object.")
+    for key in _NUMBERS:
+        _number(content.get(key), key, file, number)
     name = content.get("name", content.get("id"))
     return Row(
         name=str(name) if name is not None else f"{Path(file).name}:{number}",

@@ -318,6 +318,8 @@ def covariance_problem(matrix: NDArray[np.float64]) -> str | None:
     """
     if matrix.size == 0:
         return None
+    if not np.isfinite(matrix).all():
+        return "an entry is not a finite number"
     variances = np.diag(matrix)
     if (variances < 0).any():
         return "a variance is negative"

@@ -13,7 +13,7 @@ from joulecast.model.governor import settle_clock_mhz, settled_power_w, tensor_c
 from joulecast.model.gpu_model import GpuModel
 from joulecast.model.limits import skip_cycles
 from joulecast.model.lowering import lower
-from joulecast.model.operators import Operator
+from joulecast.model.operators import Collective, Operator
 from joulecast.model.power import COMPONENTS, at_clock, idle_power_w
 from joulecast.model.uncertainty import composed_spread, deviations, ends, spread_of_changes
 
@@ -106,8 +106,8 @@ def predict_work(
         return forecast
     time, energy = parameter_spread(work, gpu, clock_mhz, limit, settle_s, window_s)
     alone = at_clock(costs, forecast.clock_mhz[load.owner], gpu)
-    form_time = composed_spread(alone.time_s * load.counts, load.owner, costs, gpu.description, "time")
-    form_energy = composed_spread(alone.energy_j * load.counts, load.owner, costs, gpu.description, "energy")
+    form_time = composed_spread(alone.time_s * load.counts, load.owner, costs, gpu.description, "time", len(work))
+    form_energy = composed_spread(alone.energy_j * load.counts, load.owner, costs, gpu.description, "energy", len(work))
     low_time, high_time = ends(forecast.time_s, np.hypot(time, form_time))
     low_energy, high_energy = ends(forecast.energy_j, np.hypot(energy, form_energy))
     return replace(
@@ -193,11 +193,24 @@ def _sum(load: _Load, costs: Costs, clocks: Array, gpu: GpuModel) -> _Sums:
     members = (load.owner[:, None] == np.arange(len(busy))).astype(np.float64) * load.counts[:, None]
     time, energy = times.time_s @ members, times.energy_j @ members
     parts = {c: np.broadcast_to(v, times.time_s.shape) @ members for c, v in times.components_j.items()}
-    if np.all(busy == 1.0):
+    launches = _launch_s(load, gpu)
+    if np.all(busy == 1.0) and not launches.any():
         return _Sums(time, energy, parts)
-    whole = np.where(busy > 0, time / np.where(busy > 0, busy, 1.0), 1.0)
+    whole = np.where(busy > 0, np.maximum(time, launches) / np.where(busy > 0, busy, 1.0), 1.0)
     idle = (whole - time) * idle_power_w(clocks, gpu)
     return _Sums(whole, energy + idle, {**parts, "static": parts["static"] + idle})
+
+
+def _launch_s(load: _Load, gpu: GpuModel) -> Array:
+    """Time that the host needs to launch a piece of nothing but collectives, 0 for others, shape ``(n,)`` [s].
+
+    Other kernels are launched well ahead of the GPU; a collective's launch is longer than a small one takes.
+    """
+    spoken = np.array([isinstance(operator, Collective) for operator in load.operators], dtype=bool)
+    count = len(load.busy_share)
+    mixed = np.bincount(load.owner, ~spoken, count) > 0
+    launches = np.bincount(load.owner, spoken * load.counts, count)
+    return np.where(mixed, 0.0, launches * gpu["collective.host_launch_s"])
 
 
 def _tensor_use(load: _Load, costs: Costs) -> Array:

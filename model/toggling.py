@@ -22,9 +22,9 @@ def toggle_factor(data: str, gpu: GpuModel) -> float:
     if data in ("zeros", "ones", "pow2"):
         return gpu[f"power.toggle.{data}"]
     if data.startswith("sparse"):
-        share = float(data.removeprefix("sparse"))
+        share = _zero_share(data)
         return float(zeros + (1.0 - zeros) * (1.0 - share ** gpu["power.toggle.sparse_exponent"]))
-    raise InputError(f"unknown input data {data!r}", key="data", remedy="Use randn, zeros, ones, pow2 or sparseX.")
+    raise _unknown(data)
 
 
 def memory_toggle(data: str) -> float:
@@ -34,5 +34,21 @@ def memory_toggle(data: str) -> float:
     if data == "pow2":
         return 0.3
     if data.startswith("sparse"):
-        return 1.0 - float(data.removeprefix("sparse"))
+        return 1.0 - _zero_share(data)
     return 1.0
+
+
+def _zero_share(data: str) -> float:
+    """The X of ``sparseX``, from 0 to 1."""
+    try:
+        share = float(data.removeprefix("sparse"))
+    except ValueError:
+        raise _unknown(data) from None
+    if not 0.0 <= share <= 1.0:
+        raise _unknown(data)
+    return share
+
+
+def _unknown(data: str) -> InputError:
+    remedy = "Use randn, zeros, ones, pow2 or sparseX with X from 0 to 1."
+    return InputError(f"unknown input data {data!r}", key="data", remedy=remedy)

@@ -98,7 +98,12 @@ def same_kernels(costs: Costs) -> NDArray[np.int64]:
 
 
 def composed_spread(
-    amount: Array, owner: NDArray[np.int64], costs: Costs, description: GpuDescription, quantity: str
+    amount: Array,
+    owner: NDArray[np.int64],
+    costs: Costs,
+    description: GpuDescription,
+    quantity: str,
+    count: int = 0,
 ) -> Array:
     """Relative standard deviation of pieces of work from the form of their kernels.
 
@@ -115,6 +120,8 @@ def composed_spread(
         The kernels' work.
     quantity
         ``time`` or ``energy``.
+    count
+        Pieces, at least as many as ``owner`` names: the last ones may have no kernel.
 
     Returns
     -------
@@ -122,16 +129,16 @@ def composed_spread(
         Of each piece, shape ``(n,)``; zero for one without kernels.
     """
     if not len(amount):
-        return np.zeros(0)
+        return np.zeros(count)
     same = same_kernels(costs)
     kinds = int(same.max()) + 1
     distinct, place = np.unique(owner * kinds + same, return_inverse=True)
     share = amount / np.bincount(owner, amount)[owner]
     together = np.bincount(place.reshape(-1), share * discrepancy(description, quantity)[costs.family])
     of = distinct // kinds
-    variance = np.bincount(of, together**2)
+    variance = np.bincount(of, together**2, count)
     common = description.governor.get("card_spread", 0.0) if quantity == "energy" else 0.0
-    several = np.bincount(of) > 1
+    several = np.bincount(of, minlength=count) > 1
     return np.asarray(np.sqrt(variance + np.where(several, COMPOSITION**2 + common**2, 0.0)))
 
 

@@ -325,7 +325,7 @@ def _power(parsed: PlanFile, source: Source) -> Power:
 def _stage_clocks(value: Any, stages: int, key: str, source: Source) -> tuple[float, ...]:
     """One clock for each pipeline stage from a number or a list."""
     values = value if isinstance(value, list | tuple) else [value] * stages
-    if any(isinstance(v, bool) or not isinstance(v, int | float) for v in values):
+    if any(isinstance(v, bool) or not isinstance(v, int | float) or not math.isfinite(v) for v in values):
         raise source.error(
             f"{value!r} is not a clock", key, remedy="Write a number of MHz, or a list with one per stage."
         )

@@ -9,11 +9,11 @@ import numpy as np
 
 from joulecast.calibrate.row_operators import KernelWork, operator_of
 from joulecast.calibrate.rows import Row
-from joulecast.errors import InputError
+from joulecast.errors import DataError, InputError
 from joulecast.model.description import GpuDescription
 from joulecast.model.operators import Operator
 from joulecast.validate.result import Answer, Prediction, Unpredicted
-from joulecast.validate.row_plans import inline_model, plan_of_row
+from joulecast.validate.row_plans import inline_model, plan_of_row, whole_number
 
 
 def predict_kernels(gpu: GpuDescription, rows: Sequence[Row]) -> list[Answer]:
@@ -21,9 +21,14 @@ def predict_kernels(gpu: GpuDescription, rows: Sequence[Row]) -> list[Answer]:
     works = [operator_of(row.configuration) for row in rows]
     answers: list[Answer] = [Unpredicted(work.reason) for work in works]
     usable = [i for i, work in enumerate(works) if not work.reason]
-    forecasts = _repeated(gpu, [works[i] for i in usable], [rows[i] for i in usable])
-    for i, prediction in zip(usable, forecasts, strict=True):
-        answers[i] = prediction
+    forecasts: Sequence[Answer]
+    try:
+        forecasts = _repeated(gpu, [works[i] for i in usable], [rows[i] for i in usable])
+    except InputError:
+        # The description lacks what one of them needs: find which.
+        forecasts = [_guarded(lambda g, row, i=i: _repeated(g, [works[i]], [row])[0], gpu, rows[i]) for i in usable]
+    for i, answer in zip(usable, forecasts, strict=True):
+        answers[i] = answer
     return answers
 
 
@@ -107,10 +112,14 @@ def block_operators(row: Row) -> list[Operator]:
     )
     get = row.configuration.get
     implementation = Implementation(
-        rotary=table["rotary"], tensor_parallel=int(get("tp") or 1), dtype=str(get("dtype") or "bf16")
+        rotary=table["rotary"],
+        tensor_parallel=whole_number(row.configuration, "tp", 1),
+        dtype=str(get("dtype") or "bf16"),
     )
-    size = (int(get("B") or 1), int(get("S") or 1))
+    size = (whole_number(row.configuration, "B", 1), whole_number(row.configuration, "S"))
     launches = list(layer_forward(config, implementation, *size))
+    if get("direction") not in ("fwd", "fwd+bwd"):
+        raise DataError(f"{get('direction')!r} is neither 'fwd' nor 'fwd+bwd'", key="direction")
     if get("direction") != "fwd":
         launches += layer_backward(config, implementation, *size, leaf_input=True)
     return [launch.operator for launch in launches if launch.stream == "compute" for _ in range(launch.repeat)]

@@ -28,24 +28,23 @@ def plan_of_row(configuration: Configuration, gpu: str) -> dict[str, Any]:
 
 def inline_model(configuration: Configuration) -> dict[str, Any]:
     """The row's model as the plan's inline table."""
-    for key in _REQUIRED:
-        if not configuration.get(key):
-            raise DataError(f"field {key!r} is missing", key=key)
-    get = configuration.get
-    hidden, heads = int(get("hidden") or 0), int(get("heads") or 0)
+    hidden, heads, vocab, layers = (whole_number(configuration, key) for key in _REQUIRED)
+    groups = whole_number(configuration, "kv_heads", heads)
+    if hidden % heads or heads % groups:
+        raise DataError(f"{heads} heads do not divide {hidden} columns, or {groups} key-value heads them", key="heads")
     return {
         "hidden_size": hidden,
         "num_attention_heads": heads,
-        "num_key_value_heads": int(get("kv_heads") or heads),
-        "intermediate_size": int(get("ffn") or 4 * hidden),
-        "vocab_size": int(get("vocab") or 0),
-        "num_hidden_layers": int(get("layers") or 0),
-        "gated_mlp": bool(get("gated_mlp", True)),
-        "bias": bool(get("bias", False)),
+        "num_key_value_heads": groups,
+        "intermediate_size": whole_number(configuration, "ffn", 4 * hidden),
+        "vocab_size": vocab,
+        "num_hidden_layers": layers,
+        "gated_mlp": _flag(configuration, "gated_mlp", True),
+        "bias": _flag(configuration, "bias"),
         "norm": _word(configuration, "norm", "rmsnorm", {"rmsnorm", "layernorm"}),
         "activation": _word(configuration, "activation", "silu", {"silu", "gelu"}),
-        "rotary": bool(get("rotary", False)),
-        "tie_word_embeddings": bool(get("tied_embeddings", False)),
+        "rotary": _flag(configuration, "rotary"),
+        "tie_word_embeddings": _flag(configuration, "tied_embeddings"),
     }
 
 
@@ -63,13 +62,13 @@ def _single_gpu_step(row: Configuration, gpu: str) -> dict[str, Any]:
 
 
 def _iteration(row: Configuration, gpu: str) -> dict[str, Any]:
-    tp, pp, dp = (_count(row, key, 1) for key in ("tp", "pp", "dp"))
-    micro_batch, microbatches = _count(row, "micro_batch", 1), _count(row, "microbatches", 1)
-    virtual = _count(row, "virtual_stages_per_rank", 1) if pp > 1 else 1
+    tp, pp, dp = (whole_number(row, key, 1) for key in ("tp", "pp", "dp"))
+    micro_batch, microbatches = whole_number(row, "micro_batch", 1), whole_number(row, "microbatches", 1)
+    virtual = whole_number(row, "virtual_stages_per_rank", 1) if pp > 1 else 1
     return {
         "workload": {
             "model": inline_model(row),
-            "sequence_length": _count(row, "seq"),
+            "sequence_length": whole_number(row, "seq"),
             "micro_batch_size": micro_batch,
             "global_batch_size": micro_batch * microbatches * dp,
             "precision": str(row.get("dtype") or "bf16"),
@@ -80,12 +79,12 @@ def _iteration(row: Configuration, gpu: str) -> dict[str, Any]:
             "pipeline_model_parallel_size": pp,
             "virtual_pipeline_model_parallel_size": virtual,
             "data_parallel_size": dp,
-            "sequence_parallel": bool(row.get("sequence_parallel", False)),
+            "sequence_parallel": _flag(row, "sequence_parallel"),
         },
         # With one stage the schedule means nothing: the micro-batches run in a loop.
         "schedule": {
             "name": str(row.get("schedule") or "1f1b") if pp > 1 else "none",
-            "recompute": str(row.get("recompute") or "none"),
+            "recompute": _recomputation(row.get("recompute")),
         },
         "overlap": gradient_reduction(row),
         "implementation": {
@@ -99,8 +98,8 @@ def _iteration(row: Configuration, gpu: str) -> dict[str, Any]:
 def gradient_reduction(row: Configuration) -> dict[str, Any]:
     """After the last backward, one collective per parameter; or DDP's buckets beside the last backward."""
     words = str(row.get("grad_allreduce") or "not overlapped").lower()
-    overlapped = ("overlap" in words or "ddp" in words) and "not overlapped" not in words
-    if not overlapped:
+    negated = re.search(r"\b(not|non|no|without)[ -]+(overlap|ddp)|unoverlapped", words)
+    if negated or not re.search(r"overlap|\bddp\b", words):
         return {"grad_reduce": "after"}
     size = re.search(r"(\d+(?:\.\d+)?)\s*mi?b\b", words)
     return {"grad_reduce": "overlapped"} | ({"grad_bucket_mb": float(size[1])} if size else {})
@@ -112,10 +111,34 @@ def head_is_sharded(value: object) -> bool:
         return value
     words = str(value or "").lower()
     negated = re.search(r"\b(not|no|un|full|whole|replicated|false|none)", words)
-    return bool(words) and not negated
+    return bool(re.search(r"shard|parallel|split|true|yes", words)) and not negated
 
 
-def _count(row: Configuration, key: str, default: int | None = None) -> int:
+def _recomputation(value: object) -> str:
+    """What is computed again in the backward: ``full`` in any wording that begins so."""
+    if isinstance(value, bool):
+        return "full" if value else "none"
+    words = str(value or "none").lower()
+    return "full" if re.match(r"full\b", words) else words
+
+
+def _flag(row: Configuration, key: str, default: bool = False) -> bool:
+    value = row.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise DataError(f"field {key!r} is neither true nor false", key=key)
+    return value
+
+
+def whole_number(row: Configuration, key: str, default: int | None = None) -> int:
+    """A positive whole number; ``default`` where the row has none.
+
+    Raises
+    ------
+    DataError
+        The field is something else, or is missing and has no default.
+    """
     value = row.get(key, default)
     if value is None and default is not None:
         value = default
