@@ -6,16 +6,26 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from joulecast.errors import InputError
 from joulecast.model.description import GpuDescription
 from joulecast.model.gpu_model import GpuModel, gpu_model
 from joulecast.model.lowering import lower
+from joulecast.model.memory_clock import at_memory_clock
 from joulecast.model.operators import Operator
 from joulecast.model.predict import Work, predict_work
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+#: Fields of a forecast that tell its 90 % interval.
+INTERVAL = ("time_s_p05", "time_s_p95", "energy_j_p05", "energy_j_p95")
+
+
+def _first(values: NDArray[np.float64] | None) -> float:
+    return float("nan") if values is None else float(values[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +38,8 @@ class KernelForecast:
         The operator's name.
     time_s, energy_j, power_w
         Of one launch, and the mean power while it repeats.
+    time_s_p05, time_s_p95, energy_j_p05, energy_j_p95
+        90 % interval: uncertainty of the parameters and of the model's form.
     clock_mhz
         SM clock: the one asked for, or what the board settles at under its power limit.
     energy_by_component_j
@@ -43,6 +55,10 @@ class KernelForecast:
     clock_mhz: float
     energy_by_component_j: dict[str, float]
     limited_by: str
+    time_s_p05: float
+    time_s_p95: float
+    energy_j_p05: float
+    energy_j_p95: float
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as plain data."""
@@ -79,7 +95,12 @@ class Gpu:
         return self.description.name
 
     def predict(
-        self, operator: Operator, *, clock_mhz: float | None = None, power_limit_w: float | None = None
+        self,
+        operator: Operator,
+        *,
+        clock_mhz: float | None = None,
+        power_limit_w: float | None = None,
+        memory_clock_mhz: float | None = None,
     ) -> KernelForecast:
         """Forecast one kernel.
 
@@ -91,6 +112,8 @@ class Gpu:
             Locked SM clock [MHz]; by default the board chooses it under its power limit.
         power_limit_w
             Power limit [W]; by default the board's own.
+        memory_clock_mhz
+            Memory clock [MHz], on cards that have states to set; by default the highest.
 
         Raises
         ------
@@ -99,7 +122,8 @@ class Gpu:
         """
         self._check("clock_mhz", clock_mhz, "min_clock_mhz", "max_clock_mhz")
         self._check("power_limit_w", power_limit_w, "min_power_limit_w", "max_power_limit_w")
-        result = predict_work([Work((operator,))], self._model, clock_mhz=clock_mhz, power_limit_w=power_limit_w)
+        model = self._model if memory_clock_mhz is None else at_memory_clock(memory_clock_mhz, self._model)
+        result = predict_work([Work((operator,))], model, clock_mhz=clock_mhz, power_limit_w=power_limit_w)
         clock = float(result.clock_mhz[0])
         return KernelForecast(
             name=operator.name,
@@ -109,6 +133,7 @@ class Gpu:
             clock_mhz=clock,
             energy_by_component_j={part: float(np.ravel(value)[0]) for part, value in result.components_j.items()},
             limited_by=self._limited_by(operator, clock),
+            **{name: _first(getattr(result, name)) for name in INTERVAL},
         )
 
     def _check(self, key: str, value: float | None, lowest: str, highest: str) -> None:

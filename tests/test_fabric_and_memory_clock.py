@@ -1,0 +1,53 @@
+"""Network cards' power, and GPUs at another memory clock."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import joulecast as jc
+from joulecast.errors import InputError
+from joulecast.model.catalogue import load_gpu, load_network
+from joulecast.model.fabric import network_power_w
+from joulecast.model.gpu_model import gpu_model
+from joulecast.model.memory_clock import at_memory_clock
+
+
+def test_a_card_draws_idle_power_at_rest_and_its_full_power_at_line_rate() -> None:
+    network = load_network("infiniband-ndr")
+    line = network["nic_bandwidth_bytes_per_s"]
+    rest, full = network_power_w(np.array([0.0, line]), network, optical=False)
+    port = network["switch_port_power_w"]
+    assert rest == pytest.approx(network["nic_idle_power_w"] + port)
+    assert full == pytest.approx(network["nic_power_w"] + port)
+    assert network_power_w(0.5 * line, network, optical=False) == pytest.approx(0.5 * (rest + full))
+    assert network_power_w(0.0, network) - rest == pytest.approx(network["transceiver_power_w"])
+
+
+def test_a_rate_beyond_the_line_is_refused() -> None:
+    with pytest.raises(InputError, match="B/s"):
+        network_power_w(1e15, load_network("infiniband-ndr"))
+
+
+def test_a_lower_memory_clock_slows_copies_in_proportion_and_saves_static_power() -> None:
+    gpu = jc.gpu("a40")
+    top = gpu.description.number("memory_clock_mhz")
+    copy = jc.Streaming("copy", 2.0**30, 2.0**30)
+    full = gpu.predict(copy, clock_mhz=1200)
+    half = gpu.predict(copy, clock_mhz=1200, memory_clock_mhz=top / 2)
+    assert half.time_s / full.time_s == pytest.approx(2.0, rel=0.05)
+    model = gpu_model(load_gpu("a40"))
+    assert at_memory_clock(top / 2, model)["power.static_w"] < model["power.static_w"]
+    assert at_memory_clock(top, model) is model
+
+
+def test_a_fixed_memory_clock_cannot_be_set() -> None:
+    with pytest.raises(InputError, match="cannot be set"):
+        jc.gpu("h200-sxm").predict(jc.Streaming("copy", 1e9, 1e9), memory_clock_mhz=1600)
+
+
+def test_a_kernel_forecast_carries_its_interval() -> None:
+    k = jc.gpu("h200-sxm").predict(jc.Gemm(m=8192, n=8192, k=8192))
+    assert k.time_s_p05 < k.time_s < k.time_s_p95
+    assert k.energy_j_p05 < k.energy_j < k.energy_j_p95
+    assert (k.time_s_p95 - k.time_s_p05) / k.time_s < 0.2
