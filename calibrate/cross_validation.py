@@ -15,7 +15,7 @@ from joulecast.calibrate.rows import Row
 from joulecast.model.families import FAMILIES
 from joulecast.model.gpu_model import GpuModel
 from joulecast.model.lowering import lower
-from joulecast.model.operators import Collective, Operator
+from joulecast.model.operators import Operator
 from joulecast.model.predict import Work, parameter_spread, predict_work
 from joulecast.model.uncertainty import NINETY_PERCENT, UNKNOWN_DISCREPANCY
 
@@ -25,8 +25,6 @@ Array = NDArray[np.float64]
 FOLDS = 5
 #: Least relative discrepancy: no two measurements of one kernel agree better.
 LEAST_DISCREPANCY = 0.005
-#: Collectives below this size are bound by the host's launches.
-LEAST_COLLECTIVE_BYTES = 16e6
 
 #: Table, then operator family, then quantity to relative standard deviation.
 Discrepancies = dict[str, dict[str, dict[str, float]]]
@@ -52,7 +50,7 @@ class HeldOut:
 
 
 def held_out(rows: Sequence[Row], gpu: GpuModel) -> HeldOut:
-    """Rows with a measured time and their operators; collectives only where the link binds.
+    """Rows with a measured time and their operators.
 
     Rows that ran beside a companion are left out: the companion decided on their clock. So are repeats of one kernel on
     many cards, which would count its error many times.
@@ -63,11 +61,10 @@ def held_out(rows: Sequence[Row], gpu: GpuModel) -> HeldOut:
     for operator, owner in zip(data.operators, data.owner, strict=True):
         owned[owner].append(operator)
     for row, operator in collective_rows(rows):
-        if isinstance(operator, Collective) and operator.bytes >= LEAST_COLLECTIVE_BYTES:
-            kept.append(row)
-            owned.append([operator])
-            times.append(float(row.measured.time_s or np.nan))
-            powers.append(mean_power_w(row))
+        kept.append(row)
+        owned.append([operator])
+        times.append(float(row.measured.time_s or np.nan))
+        powers.append(mean_power_w(row))
     families = lower([operators[-1] for operators in owned], gpu).family
     return HeldOut(
         tuple(kept),

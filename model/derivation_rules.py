@@ -217,6 +217,7 @@ RULES: tuple[Rule, ...] = (
     # Collectives: the bandwidth is a fact of the device, its share and what a block copies in a cycle carry over.
     Rule("collective", "network_share", 0.15, "share of the network's bandwidth", maximum=1.0),
     Rule("collective", "network_*", 0.30, "the network's, whatever the GPU"),
+    Rule("collective", "host_launch_s", 0.30, "the host's, whatever the GPU"),
     Rule("collective", "*_s", 0.30, "latency by kind of link", {"link_latency": 1.0}),
     Rule("collective", "link_share", 0.12, "share of the links' bandwidth", maximum=1.0),
     Rule("collective", "default_ctas", 0.30, "blocks by bandwidth", {"link_bandwidth_bytes_per_s": 0.5}, maximum=32.0),

@@ -1,7 +1,7 @@
 """Operator families: kernels about whose errors one figure is told.
 
 A family is finer than a kind of operator where the model's form errs differently: products that leave most SMs idle or
-multiply special values, data that L2 holds, kernels that reduce, directions of attention, all-reduces.
+multiply special values, data that L2 holds, kernels that reduce, directions of attention, all-reduces, small messages.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.model.operators import Attention, Collective, Gemm, Operator, Streaming
+from joulecast.model.operators import Attention, Gemm, Operator, Streaming
 
 #: Every family; the first word is the kind, whose figure stands in where a family has none.
 FAMILIES = (
@@ -27,6 +27,7 @@ FAMILIES = (
     "tile_rows",
     "collective",
     "collective_all_reduce",
+    "collective_small",
 )
 _INDEX = {family: index for index, family in enumerate(FAMILIES)}
 #: Patterns that combine values of a row or a column.
@@ -36,6 +37,8 @@ REDUCTIONS = frozenset(
         *("layernorm", "norm_backward", "nll_loss", "embedding_backward", "embedding_segments", "embedding_sort"),
     }
 )
+#: Smaller messages are bound by latencies and launches, not by the link [bytes].
+SMALL_MESSAGE = 16e6
 #: A product is small when its outputs make fewer tiles of this size than half the SMs.
 TILE_OUTPUTS = 128 * 128
 
@@ -65,9 +68,9 @@ def _family(operator: Operator, small_outputs: float, cache_bytes: float) -> str
         return "streaming_reduction" if operator.pattern in REDUCTIONS else "streaming"
     if isinstance(operator, Attention):
         return f"attention_{operator.direction}"
-    if isinstance(operator, Collective) and operator.kind == "all_reduce":
-        return "collective_all_reduce"
-    return "collective"
+    if operator.bytes < SMALL_MESSAGE:
+        return "collective_small"
+    return "collective_all_reduce" if operator.kind == "all_reduce" else "collective"
 
 
 def spread_of_families(known: Mapping[str, Mapping[str, float]], quantity: str, unknown: float) -> NDArray[np.float64]:
