@@ -6,8 +6,9 @@ import pytest
 from joulecast.errors import InputError
 from joulecast.model.collectives import STEPS, CollectiveShapes, collective_work
 from joulecast.model.lowering import lower
-from joulecast.model.operators import Collective
+from joulecast.model.operators import Collective, Gemm
 from joulecast.model.power import kernel_time_s
+from joulecast.model.predict import Work, predict_work
 
 SIZE = 256e6
 
@@ -88,3 +89,13 @@ def test_an_unknown_collective_is_named(h200):
     with pytest.raises(InputError, match="all_redcue"):
         work(h200, "all_redcue")
     assert set(STEPS) >= {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "send_recv"}
+
+
+def test_small_messages_wait_for_the_host(h200):
+    """Launched one after another each takes the host's time; between other kernels it does not."""
+    small, large = Collective("all_reduce", 65536, 4), Collective("all_reduce", SIZE, 4)
+    alone, heavy = predict_work([Work((small,)), Work((large,))], h200, clock_mhz=1980.0).time_s
+    assert alone == pytest.approx(h200["collective.host_launch_s"], rel=1e-6)
+    assert heavy == pytest.approx(kernel_time_s(lower([large], h200), 1980.0, h200)[0], rel=1e-6)
+    mixed = predict_work([Work((small, Gemm(512, 512, 512)))], h200, clock_mhz=1980.0).time_s[0]
+    assert mixed < alone
