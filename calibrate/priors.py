@@ -74,7 +74,7 @@ _STREAMING: dict[str, tuple[float, float, float, float, float]] = {
 _BACKENDS = {
     ("cudnn", "forward"): (0.63, 0.75, 0.60),
     ("cudnn", "backward"): (0.50, 0.75, 0.70),
-    # FlashAttention-3: 740 TFLOP/s forward and 580 backward published for H100 at head dimension 128; no row measures it.
+    # FlashAttention-3: 740 TFLOP/s forward, 580 backward published for H100 at head dimension 128; no row measures it.
     ("flash-attention-3", "forward"): (0.68, 0.75, 0.95),
     ("flash-attention-3", "backward"): (0.56, 0.75, 1.05),
     ("flash-attention-2", "forward"): (0.34, 0.85, 0.93),
