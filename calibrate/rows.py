@@ -133,8 +133,8 @@ def _read_path(path: Path) -> list[Row]:
 
 def _parse(line: str, file: str, number: int) -> Row:
     try:
-        content = json.loads(line, parse_constant=_reject_constant)
-    except ValueError as error:
+        content = json.loads(line, parse_constant=_reject_constant, parse_float=_finite)
+    except (ValueError, RecursionError) as error:
         detail = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
         raise DataError(
             f"not a JSON object: {detail}", file=file, line=number, remedy="Repair or remove this line."
@@ -158,6 +158,13 @@ def _reject_constant(word: str) -> float:
     raise ValueError(f"{word} is not a number")
 
 
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is too large for a number")
+    return value
+
+
 def _operation(content: Mapping[str, Any]) -> str:
     if "op" not in content and {"case", "kernel"} <= content.keys():
         return "kernel_profile"
@@ -168,7 +175,10 @@ def _measured(content: Mapping[str, Any], file: str, number: int) -> Measured:
     raw = {k: v for k, v in content.items() if is_measured(k)}
 
     def observed(key: str) -> float | None:
-        return _number(raw.get(key), key, file, number)
+        value = _number(raw.get(key), key, file, number)
+        if value is not None and value < 0:
+            raise DataError(f"{value:g} is negative", file=file, line=number, key=key, remedy="Correct the measurement.")
+        return value
 
     def listed(key: str) -> list[float | None] | None:
         values = raw.get(f"{key}_per_gpu")
