@@ -146,5 +146,5 @@ def form_spread(errors: Array, spreads: Array) -> float:
     """Standard deviation of the form that, beside ``spreads``, makes 90 % intervals hold 90 % of the errors."""
     known = np.isfinite(errors)
     excess = (errors[known] / NINETY_PERCENT) ** 2 - spreads[known] ** 2
-    wide = float(np.quantile(excess, 0.9)) if len(excess) else UNKNOWN_DISCREPANCY**2
+    wide = float(np.quantile(excess, 0.9, method="lower")) if len(excess) else UNKNOWN_DISCREPANCY**2
     return float(f"{max(wide, LEAST_DISCREPANCY**2) ** 0.5:.3g}")

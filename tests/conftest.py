@@ -5,8 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.gpu_model import GpuModel, gpu_model
+from joulecast.threads import use_one_thread
+
+use_one_thread()
+
+from joulecast.model.catalogue import load_gpu  # noqa: E402
+from joulecast.model.gpu_model import GpuModel, gpu_model  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 

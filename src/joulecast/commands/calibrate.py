@@ -45,6 +45,9 @@ def calibrate(
         raise InputError(f"unexpected {files[0]}", remedy=f"Give --rows {files[0]}.")
     if not out.parent.is_dir():  # known before the fit, which takes half a minute
         raise InputError("no such folder", file=str(out.parent), key="--out", remedy="Create it first.")
+    from joulecast.threads import use_one_thread
+
+    use_one_thread()
     from joulecast.calibrate.from_rows import fit_rows, parameter_reports, report_dict
     from joulecast.model.description_writer import dump_description
 

@@ -44,6 +44,9 @@ def validate(
     csv: output.CsvOption = False,
 ) -> None:
     """Hold predictions against measured rows and report the errors beside trivial baselines."""
+    from joulecast.threads import use_one_thread
+
+    use_one_thread()
     from joulecast.validate import run_suite
 
     result = run_suite(suite, data, gpu=gpu, folds=folds, fit_rows=fit_rows, calibrate_rows=calibrate_rows)
