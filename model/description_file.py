@@ -10,6 +10,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from joulecast.errors import InputError, nearest
 from joulecast.model.description import DISCREPANCY_QUANTITIES, SCHEMA_VERSION, TABLES, Facts, Parameter, Table
-from joulecast.model.device_facts import FACTS
+from joulecast.model.device_facts import FACTS, ORDERED_FACTS, fact_problem
 
 #: Relative asymmetry and negative eigenvalue (of the correlation matrix) that rounding may leave.
 COVARIANCE_TOLERANCE = 1e-6
@@ -246,12 +247,15 @@ def _check_names(parameters: Mapping[str, Parameter], kind: str, source: _Source
     for name, parameter in parameters.items():
         if name not in facts:
             raise source.unknown(name, list(facts), f"{kind}.{name}")
-        if isinstance(parameter.value, str) != (facts[name].unit == "word"):
-            expected = "a word" if facts[name].unit == "word" else "a number"
-            raise source.error(f"expected {expected}, found {parameter.value!r}", key=f"{kind}.{name}.value")
+        if problem := fact_problem(name, facts[name], parameter.value, parameter.unit):
+            raise source.error(problem, key=f"{kind}.{name}.value")
     for name, fact in facts.items():
         if fact.required and name not in parameters:
             raise source.error(f"{name} is missing", key=f"{kind}.{name}", remedy=f"It is the {fact.meaning}.")
+    for names in ORDERED_FACTS:
+        for low, high in pairwise(name for name in names if name in parameters):
+            if parameters[low].number > parameters[high].number:
+                raise source.error(f"{low} is above {high}", key=f"{kind}.{low}", remedy="Correct one of them.")
 
 
 def _table(name: str, table: TableFile, source: _Source) -> Table:

@@ -107,5 +107,28 @@ NETWORK_FACTS: dict[str, Fact] = {
     "supports_in_network_reduction": Fact("1", "whether the switches can reduce (SHARP)"),
 }
 
+#: Facts that must not decrease in this order.
+ORDERED_FACTS = (("min_clock_mhz", "max_clock_mhz"), ("min_power_limit_w", "power_limit_w", "max_power_limit_w"))
+
 #: Vocabulary by kind of file.
 FACTS: dict[str, dict[str, Fact]] = {"device": DEVICE_FACTS, "node": NODE_FACTS, "network": NETWORK_FACTS}
+
+
+def fact_problem(name: str, fact: Fact, value: float | str, unit: str) -> str | None:
+    """What is wrong with one fact, ``None`` if nothing is.
+
+    >>> fact_problem("sm_count", DEVICE_FACTS["sm_count"], -132, "")
+    'must be above 0, found -132'
+    """
+    if isinstance(value, str) != (fact.unit == "word"):
+        return f"expected {'a word' if fact.unit == 'word' else 'a number'}, found {value!r}"
+    if isinstance(value, str):
+        return None
+    if (unit or "1") != fact.unit:
+        return f"the unit must be {'empty' if fact.unit == '1' else repr(fact.unit)}, found {unit!r}"
+    is_switch = name.startswith("supports_")
+    if isinstance(value, bool) and not is_switch:
+        return f"expected a number, found {value!r}"
+    if value < 0 or (value == 0 and fact.required and not is_switch):
+        return f"must be {'above 0' if fact.required else 'at least 0'}, found {value!r}"
+    return None

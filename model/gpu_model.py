@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.errors import InputError
+from joulecast.errors import InputError, nearest
 from joulecast.model.description import TABLES, GpuDescription
 
 
@@ -35,7 +35,17 @@ class GpuModel:
     description: GpuDescription | None = None
 
     def __getitem__(self, key: str) -> float:
-        return self.parameters[key]
+        try:
+            return self.parameters[key]
+        except KeyError:
+            pass
+        near = nearest(key, self.parameters, 1)
+        found = f" It has {near[0]!r}." if near else ""
+        raise InputError(
+            f"the description has no parameter {key!r}",
+            file=self.name,
+            remedy=f"Add it, or fit the description again with this release.{found}",
+        )
 
     def get(self, key: str, default: float) -> float:
         """A fitted value, ``default`` where the description does not have it."""
