@@ -72,7 +72,7 @@ class Prepared:
     still: bool
 
 
-def forecast(plan: Plan, gpu: GpuDescription | None = None) -> Iteration:
+def forecast(plan: Plan, gpu: GpuDescription | None = None, *, must_fit: bool = True) -> Iteration:
     """Time, power and energy of one iteration of a training loop.
 
     Parameters
@@ -81,6 +81,8 @@ def forecast(plan: Plan, gpu: GpuDescription | None = None) -> Iteration:
         What runs where.
     gpu
         Description to use in place of the plan's own.
+    must_fit
+        Whether a plan whose memory is forecast to exceed a GPU's is an error; one that was run did fit.
 
     Raises
     ------
@@ -88,7 +90,7 @@ def forecast(plan: Plan, gpu: GpuDescription | None = None) -> Iteration:
         The plan needs more memory than a GPU has.
     """
     description = gpu if gpu is not None else load_gpu(plan.cluster.gpu)
-    memory = memory_per_rank(plan, description)
+    memory = memory_per_rank(plan, description, must_fit=must_fit)
     prepared = prepare(plan, gpu_model(description))
     result, first = simulate(prepared)
     ranks = tuple(_rank(prepared, result, first, r, memory[r]) for r in range(plan.pp))
@@ -127,8 +129,8 @@ ASSUMPTIONS = (
 )
 
 
-def memory_per_rank(plan: Plan, gpu: GpuDescription) -> list[float]:
-    """Peak memory of a GPU of each pipeline rank [bytes]; a plan that does not fit is an error."""
+def memory_per_rank(plan: Plan, gpu: GpuDescription, *, must_fit: bool = True) -> list[float]:
+    """Peak memory of a GPU of each pipeline rank [bytes]; a plan that ``must_fit`` and does not is an error."""
     w, found = plan.workload, []
     for rank in range(plan.pp):
         stages = plan.stages_of_rank(rank)
@@ -144,7 +146,8 @@ def memory_per_rank(plan: Plan, gpu: GpuDescription) -> list[float]:
             schedule=plan.schedule.name,
             data_parallel=plan.dp,
         )
-        check_fits(footprint, gpu.number("memory_bytes"))
+        if must_fit:
+            check_fits(footprint, gpu.number("memory_bytes"))
         found.append(float(footprint.allocated_bytes))
     return found
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from joulecast.errors import GuardError, NotYetError
+from joulecast.errors import DoesNotFitError, GuardError, NotYetError
 from joulecast.model.catalogue import load_gpu
 from joulecast.model.gpu_model import GpuModel, gpu_model
 from joulecast.model.launches import Launch
@@ -331,3 +331,21 @@ def test_thread_blocks_hold_for_gradients_too() -> None:
 def test_options_without_effect_are_refused(option: dict[str, Any]) -> None:
     with pytest.raises(NotYetError, match=next(iter(option))):
         plan(implementation=option)
+
+
+def test_a_measured_row_is_forecast_even_where_its_memory_seems_too_large() -> None:
+    plan = plan_from_dict(
+        {
+            "workload": {
+                "model": "llama-3.1-70b",
+                "sequence_length": 4096,
+                "micro_batch_size": 1,
+                "global_batch_size": 2,
+            },
+            "cluster": {"gpu": "h200-sxm", "gpus": 2},
+            "parallelism": {"tensor_model_parallel_size": 2},
+        }
+    )
+    with pytest.raises(DoesNotFitError):
+        forecast(plan)
+    assert forecast(plan, must_fit=False).ranks[0].memory_bytes > 150e9

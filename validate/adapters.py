@@ -135,7 +135,7 @@ def _predict_iteration(gpu: GpuDescription, row: Row) -> Answer:
     from joulecast.simulator.plan import plan_from_dict
 
     plan = plan_from_dict(plan_of_row(row.configuration, gpu.name), file=row.name)
-    iteration = forecast(plan, gpu=gpu)
+    iteration = forecast(plan, gpu=gpu, must_fit=False)
     return Prediction(
         time_s=iteration.time_s,
         energy_j=iteration.energy_j,
