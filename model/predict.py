@@ -15,7 +15,7 @@ from joulecast.model.limits import skip_cycles
 from joulecast.model.lowering import lower
 from joulecast.model.operators import Collective, Operator
 from joulecast.model.power import COMPONENTS, at_clock, idle_power_w
-from joulecast.model.uncertainty import composed_spread, deviations, ends, spread_of_changes
+from joulecast.model.uncertainty import DIRECTIONS, composed_spread, deviations, ends, spread_of_changes
 
 Array = NDArray[np.float64]
 
@@ -126,10 +126,12 @@ def parameter_spread(
     power_limit_w: float | None = None,
     settle_s: Array | float = 10.0,
     window_s: Array | float = 10.0,
+    directions: int = DIRECTIONS,
 ) -> tuple[Array, Array]:
     """Relative standard deviation of time and energy from the parameters' covariance, each of shape ``(n,)``.
 
-    Takes what :func:`predict_work` takes; zero for a GPU without a description.
+    Takes what :func:`predict_work` takes, and how often to make the forecast again; zero for a GPU without a
+    description.
     """
     if gpu.description is None:
         return np.zeros(len(work)), np.zeros(len(work))
@@ -139,7 +141,7 @@ def parameter_spread(
     coarse = clocks[np.unique(np.append(np.arange(len(clocks) - 1, -1, -COARSE), 0))]
     found = [
         _evaluate(load, lower(load.operators, one), one, coarse)
-        for one in (gpu, *(gpu.with_values(values) for values in deviations(gpu.description)))
+        for one in (gpu, *(gpu.with_values(values) for values in deviations(gpu.description, directions)))
     ]
     time, energy = np.array([f.time_s for f in found]), np.array([f.energy_j for f in found])
     return spread_of_changes(time[0], time[1:]), spread_of_changes(energy[0], energy[1:])

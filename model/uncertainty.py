@@ -1,6 +1,6 @@
 """How sure a forecast is: uncertain parameters, and what the model's form gets wrong.
 
-Parameters vary together as their covariances say. They are moved along ``DIRECTIONS`` orthogonal sign patterns of their
+Parameters vary together as their covariances say. They are moved along a few orthogonal sign patterns of their
 independent parts (a Hadamard design), and the forecast is made again at each: the mean square of its logarithmic
 changes is its variance, to first order, whatever the forecast is. The discrepancy of the form is the same each time one
 kernel runs and independent between different kernels; it is what held-out rows showed beyond the parameters' part.
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from joulecast.model.costs import Costs
 from joulecast.model.description import GpuDescription
+from joulecast.model.description_file import COVARIANCE_TOLERANCE
 from joulecast.model.families import spread_of_families
 
 Array = NDArray[np.float64]
@@ -28,29 +29,31 @@ NINETY_PERCENT = 1.645
 UNKNOWN_DISCREPANCY = 0.15
 #: What a sequence adds to its kernels: gaps, what one kernel leaves in cache for the next, launch order.
 COMPOSITION = 0.012
-#: Joint deviations of the parameters; a power of two.
-DIRECTIONS = 8
+#: Joint deviations of the parameters, and where time presses; powers of two.
+DIRECTIONS, FEW_DIRECTIONS = 16, 8
 #: Length of a deviation in standard deviations: short, as forecasts are not linear.
 STEP = 0.5
 #: Least share of a positive parameter that a deviation leaves.
 LEAST_SHARE = 0.1
+#: Added to a correlation matrix so that its factor exists.
+LEAST_EIGENVALUE = 1e-9
 
 
 @lru_cache(maxsize=64)
-def deviations(description: GpuDescription) -> tuple[Mapping[str, float], ...]:
+def deviations(description: GpuDescription, directions: int = DIRECTIONS) -> tuple[Mapping[str, float], ...]:
     """Values of all uncertain parameters at each direction, by ``table.dotted.name``."""
     tables = description.tables
     known = {f"{table}.{key}": p for table, content in tables.items() for key, p in content.parameters.items()}
+    signs = _signs(directions)
     moved: dict[str, Array] = {}
     for name, table in tables.items():
         # Of another table's parameters only those still exist that nobody has refitted apart.
         full = [key if key in known else f"{name}.{key}" for key in table.covariance_names]
-        moved |= dict(zip(full, _together(table.covariance), strict=True))
-    signs = _signs()
+        moved |= dict(zip(full, _together(table.covariance, signs), strict=True))
     for place, (key, parameter) in enumerate(known.items()):
         if key not in moved and parameter.sd > 0 and not isinstance(parameter.value, str):
-            moved[key] = parameter.sd * signs[:, place % DIRECTIONS]
-    found: list[dict[str, float]] = [{} for _ in range(DIRECTIONS)]
+            moved[key] = parameter.sd * signs[:, place % directions]
+    found: list[dict[str, float]] = [{} for _ in range(directions)]
     for key, steps in moved.items():
         value = known[key].number
         least = LEAST_SHARE * value if value > 0 else -np.inf
@@ -59,22 +62,29 @@ def deviations(description: GpuDescription) -> tuple[Mapping[str, float], ...]:
     return tuple(MappingProxyType(direction) for direction in found)
 
 
-def _together(covariance: Array) -> Array:
+def _together(covariance: Array, signs: Array) -> Array:
     """Deviations of jointly distributed parameters at each direction, shape ``(n, directions)``."""
     if not len(covariance):
-        return np.zeros((0, DIRECTIONS))
+        return np.zeros((0, len(signs)))
     scale = np.sqrt(np.diag(covariance))
     scale = np.where(scale > 0, scale, 1.0)
-    sizes, axes = np.linalg.eigh(covariance / np.outer(scale, scale))
-    order = np.argsort(-sizes)
-    parts = scale[:, None] * axes[:, order] * np.sqrt(np.maximum(sizes[order], 0.0))
-    return np.asarray(parts @ _signs()[:, np.arange(len(order)) % DIRECTIONS].T)
+    root = scale[:, None] * _root(covariance / np.outer(scale, scale))
+    return np.asarray(root @ signs[:, np.arange(len(root)) % len(signs)].T)
 
 
-def _signs() -> Array:
+def _root(correlation: Array) -> Array:
+    """Cholesky's factor; unlike principal axes it is the same on every machine."""
+    unit = np.eye(len(correlation))
+    try:
+        return np.asarray(np.linalg.cholesky(correlation + LEAST_EIGENVALUE * unit))
+    except np.linalg.LinAlgError:  # rounded in its file to slightly less than semidefinite
+        return np.asarray(np.linalg.cholesky(correlation + 2.0 * COVARIANCE_TOLERANCE * len(unit) * unit))
+
+
+def _signs(directions: int) -> Array:
     """A Hadamard matrix: mutually orthogonal columns of signs."""
     signs = np.ones((1, 1))
-    while len(signs) < DIRECTIONS:
+    while len(signs) < directions:
         signs = np.block([[signs, signs], [signs, -signs]])
     return signs
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from joulecast.model.description import GpuDescription
 from joulecast.model.predict import Work, parameter_spread
-from joulecast.model.uncertainty import NINETY_PERCENT, composed_spread, same_kernels
+from joulecast.model.uncertainty import FEW_DIRECTIONS, NINETY_PERCENT, composed_spread, same_kernels
 from joulecast.simulator.clock_columns import in_columns
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _parameter_spread(
     )
     locked = clock_mhz if prepared.still else None
     limit = prepared.program.plan.power.power_limit_w
-    by_time, by_energy = parameter_spread([work], prepared.gpu, locked, limit)
+    by_time, by_energy = parameter_spread([work], prepared.gpu, locked, limit, directions=FEW_DIRECTIONS)
     return float(by_time[0]), float(by_energy[0])
 
 
