@@ -14,7 +14,7 @@ from joulecast.model.gpu_model import GpuModel
 from joulecast.model.limits import skip_cycles
 from joulecast.model.lowering import lower
 from joulecast.model.operators import Collective, Operator
-from joulecast.model.power import COMPONENTS, at_clock, idle_power_w
+from joulecast.model.power import at_clock, idle_power_w
 from joulecast.model.uncertainty import DIRECTIONS, composed_spread, deviations, ends, spread_of_changes
 
 Array = NDArray[np.float64]
@@ -140,7 +140,7 @@ def parameter_spread(
     clocks = gpu.clocks_mhz
     coarse = clocks[np.unique(np.append(np.arange(len(clocks) - 1, -1, -COARSE), 0))]
     found = [
-        _evaluate(load, lower(load.operators, one), one, coarse)
+        _evaluate(load, lower(load.operators, one), one, coarse, with_parts=False)
         for one in (gpu, *(gpu.with_values(values) for values in deviations(gpu.description, directions)))
     ]
     time, energy = np.array([f.time_s for f in found]), np.array([f.energy_j for f in found])
@@ -162,9 +162,9 @@ def _load(
     )
 
 
-def _evaluate(load: _Load, costs: Costs, gpu: GpuModel, clocks: Array) -> Forecast:
-    """Work at its clock, found on a grid of clocks."""
-    sums = _sum(load, costs, clocks, gpu)
+def _evaluate(load: _Load, costs: Costs, gpu: GpuModel, clocks: Array, *, with_parts: bool = True) -> Forecast:
+    """Work at its clock, found on a grid of clocks; its energy by component only where that is asked for."""
+    sums = _sum(load, costs, clocks, gpu, with_parts)
     power = sums.energy_j / sums.time_s
     ceiling = tensor_clock_mhz(_tensor_use(load, costs), gpu)
     if load.clock_mhz is not None:
@@ -176,7 +176,7 @@ def _evaluate(load: _Load, costs: Costs, gpu: GpuModel, clocks: Array) -> Foreca
     # In a window the two phases share time, not work: rates average.
     time = 1.0 / (early / burst.time_s + (1.0 - early) / settled.time_s)
     part = early / burst.time_s * time
-    mix = {c: part * burst.components_j[c] + (1.0 - part) * settled.components_j[c] for c in COMPONENTS}
+    mix = {c: part * burst.components_j[c] + (1.0 - part) * settled.components_j[c] for c in sums.components_j}
     energy = part * burst.energy_j + (1.0 - part) * settled.energy_j
     return Forecast(time, energy, energy / time, early * fast + (1.0 - early) * slow, mix)
 
@@ -187,8 +187,11 @@ def burst_share_of_window(settle_s: Array | float, window_s: Array | float, gpu:
     return np.asarray(np.clip(left / np.maximum(np.asarray(window_s, dtype=np.float64), 1e-9), 0.0, 1.0))
 
 
-def _sum(load: _Load, costs: Costs, clocks: Array, gpu: GpuModel) -> _Sums:
+def _sum(load: _Load, costs: Costs, clocks: Array, gpu: GpuModel, with_parts: bool) -> _Sums:
     times = at_clock(costs, clocks[:, None], gpu)
+    if not with_parts:
+        nothing = np.zeros_like(clocks[:, None])
+        times = replace(times, components_j={"static": nothing, "clock": nothing})
     times = skip_cycles(times, clocks, load.limit_w * gpu["governor.peak_share"], gpu)
     clocks = clocks[:, None]
     busy = load.busy_share

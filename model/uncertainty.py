@@ -104,7 +104,8 @@ def discrepancy(description: GpuDescription, quantity: str) -> Array:
 def same_kernels(costs: Costs) -> NDArray[np.int64]:
     """Which kernels are one and the same by their work, as numbers from 0, shape ``(n,)``."""
     work = np.stack([getattr(costs, f.name) for f in fields(costs)], axis=1)
-    return np.asarray(np.unique(work, axis=0, return_inverse=True)[1], dtype=np.int64).reshape(-1)
+    seen: dict[bytes, int] = {}
+    return np.array([seen.setdefault(row.tobytes(), len(seen)) for row in work], dtype=np.int64)
 
 
 def composed_spread(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 #: Share of time and of energy whose kernels stand for all in the parameters' part.
-MAIN_SHARE = 0.8
+MAIN_SHARE = 0.7
 
 
 @dataclass(frozen=True)
