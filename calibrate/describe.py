@@ -33,6 +33,8 @@ FIT_FILES = (
     "kernels_training.jsonl",
     "pulses.jsonl",
 )
+#: Least spread of a mean, as a share of what it is without any row.
+LEAST_SPREAD = 0.1
 #: Kinds of rows that only ever validate.
 VALIDATION_OPS = ("block", "train_step", "train_iter", "overlap")
 
@@ -76,9 +78,11 @@ def fit_governor(data: FitRows, gpu: GpuModel) -> Solution:
 
 
 def _mean(values: Array, default: float, default_spread: float) -> tuple[float, float]:
+    """Mean and standard deviation; a few equal readings do not make either certain."""
     if not len(values):
         return default, default_spread
-    return float(np.mean(values)), float(np.std(values)) if len(values) > 1 else default_spread
+    spread = float(np.std(values)) if len(values) > 1 else default_spread
+    return float(np.mean(values)), max(spread, LEAST_SPREAD * default_spread)
 
 
 def _tensor_use(data: FitRows, gpu: GpuModel) -> Array:
