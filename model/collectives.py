@@ -33,6 +33,13 @@ STEPS = {
 }
 
 
+#: Algorithms of an all-reduce. A ring is measured. A tree moves every byte up and down once, in 2·log2(n) hops; in the
+#: switch (NVLS) a GPU sends its buffer once and receives the result once. Both forms are estimates.
+ALGORITHMS = ("ring", "tree", "nvls")
+#: Share of the ring's link rate that reduction in the switch reaches: 480 GB/s of bus bandwidth published for 8 H100.
+IN_SWITCH_SHARE = 0.8
+
+
 @dataclass(frozen=True)
 class CollectiveShapes:
     """Collectives of one kind; every field has shape ``(n,)``. ``ctas`` is NaN for the library's own choice."""
@@ -55,21 +62,40 @@ class CollectiveWork:
     ctas: Array
 
 
-def collective_work(shapes: CollectiveShapes, kind: str, gpu: GpuModel) -> CollectiveWork:
-    """Time and bytes of collectives of one kind; reads ``collective.*``."""
+def collective_work(shapes: CollectiveShapes, kind: str, gpu: GpuModel, algorithm: str = "ring") -> CollectiveWork:
+    """Time and bytes of collectives of one kind and algorithm; reads ``collective.*``.
+
+    Raises
+    ------
+    InputError
+        An unknown kind, or an algorithm that it does not have.
+    """
     if kind not in STEPS:
         raise InputError(f"unknown collective {kind!r}", key="kind", remedy=f"Known: {', '.join(STEPS)}.")
+    if algorithm not in ALGORITHMS or (algorithm != "ring" and kind != "all_reduce"):
+        raise InputError(
+            f"{kind} has no algorithm {algorithm!r}",
+            key="algorithm",
+            remedy="Use ring, or for an all-reduce tree or nvls.",
+        )
     ctas = np.where(np.isnan(shapes.ctas), gpu["collective.default_ctas"], shapes.ctas)
     local = np.maximum(shapes.gpus / shapes.nodes, 1.0)
     by_cta = _moved(shapes.bytes, local, kind, gpu["collective.cta_copy_share"])
     by_link = _moved(shapes.bytes, local, kind, gpu["collective.link_copy_share"])
+    hops = local - 1.0
+    if algorithm == "tree":
+        by_cta = by_link = np.where(local > 1, 2.0 * shapes.bytes, 0.0)
+        hops = 2.0 * np.log2(local)
+    elif algorithm == "nvls":
+        by_cta = by_link = np.where(local > 1, shapes.bytes * (1.0 + 1.0 / local) / IN_SWITCH_SHARE, 0.0)
+        hops = np.ones_like(local)
     if kind in ("broadcast", "send_recv"):
         energetic = 0.5 * shapes.bytes
     else:
         energetic = by_link
     bandwidth = gpu["collective.link_share"] * gpu.device["link_bandwidth_bytes_per_s"]
     across = _moved(shapes.bytes, shapes.nodes, kind, 0.0) / local
-    fixed = gpu["collective.latency_s"] + gpu["collective.latency_per_gpu_s"] * (local - 1.0)
+    fixed = gpu["collective.latency_s"] + gpu["collective.latency_per_gpu_s"] * hops
     fixed = fixed + gpu["collective.network_latency_s"] * STEPS[kind] * (shapes.nodes - 1.0)
     return CollectiveWork(
         fixed_s=fixed + across / (gpu["collective.network_share"] * shapes.network_bytes_per_s),

@@ -5,7 +5,8 @@ A product is cut into tiles of ``BM × BN``; each SM works on one at a time, so 
     cycles = ceil(tiles / SMs) · (K·max(2·BM·BN / (R·η), (BM + BN)·size / l) + c0),    η = η0 / (1 + b·(64/BM + 64/BN)²)
 
 with R the dense rate of one SM and l the bytes that it loads in a cycle. η falls for small tiles because every operand
-byte staged through shared memory then serves fewer operations. The library is taken to pick the fastest of its tiles.
+byte staged through shared memory then serves fewer operations. Where tiles are few, K can be split s-fold: s times the
+tiles of K/s, and partial sums that pass through L2. The library is taken to pick the fastest of its choices.
 """
 
 from __future__ import annotations
@@ -31,7 +32,15 @@ SMALL_TILES = (
     (256, 64),
     (192, 64),
 )
-TILES = np.array(LARGE_TILES + SMALL_TILES, dtype=np.float64)
+#: What the library chooses from: every tile, and the larger ones with K split over several SMs.
+SPLITS = (2, 4, 8)
+#: Gain from which on a split is taken, as a factor: sums of parts are less exact, and libraries avoid them [estimate].
+SPLIT_CAUTION = 1.15
+CHOICES = np.array(
+    [(*tile, 1) for tile in LARGE_TILES + SMALL_TILES]
+    + [(*tile, split) for tile in (*LARGE_TILES, (128, 128), (64, 128), (128, 64)) for split in SPLITS],
+    dtype=np.float64,
+)
 #: Tile by which operand traffic is counted, so that it grows smoothly with the product.
 REFERENCE_TILE = (128.0, 256.0)
 #: Rows of both operands must be whole multiples of this many bytes, or the library falls back to an old kernel.
@@ -58,6 +67,7 @@ class GemmWork:
     output_bytes: Array
     hbm_bytes: Array
     tile: Array  # shape (n, 2)
+    splits: Array
 
 
 def tile_efficiency(bm: Array, bn: Array, eta: float, penalty: float) -> Array:
@@ -84,14 +94,17 @@ def gemm_work(shapes: GemmShapes, dtype: str, layout: str, gpu: GpuModel) -> Gem
     """
     rate = gpu.flops_per_cycle(dtype) / gpu.sm_count
     rate *= gpu.get(f"kernel.gemm.efficiency.{dtype}", 1.0) * gpu.get(f"kernel.gemm.layout.{layout}", 1.0)
-    bm, bn = TILES[:, 0], TILES[:, 1]
+    bm, bn, splits = CHOICES[:, 0], CHOICES[:, 1], CHOICES[:, 2]
     eta = tile_efficiency(bm, bn, gpu["kernel.gemm.eta"], gpu["kernel.gemm.tile_penalty"])
-    k = shapes.k[:, None]
-    tiles = np.ceil(shapes.m[:, None] / bm) * np.ceil(shapes.n[:, None] / bn) * shapes.batch[:, None]
+    k = np.ceil(shapes.k[:, None] / splits)
+    overhead = gpu["kernel.gemm.tile_overhead_cycles"]
+    outputs = np.ceil(shapes.m[:, None] / bm) * np.ceil(shapes.n[:, None] / bn) * shapes.batch[:, None]
+    tiles = outputs * splits
     waves = np.ceil(tiles / gpu.sm_count)
     loads = (bm + bn) * DTYPE_BYTES[dtype] / gpu["kernel.gemm.load_bytes_per_sm_cycle"]
-    cycles = waves * (np.maximum(2.0 * bm * bn / (rate * eta), loads) * k + gpu["kernel.gemm.tile_overhead_cycles"])
-    best = np.argmin(cycles, axis=1)
+    cycles = waves * (np.maximum(2.0 * bm * bn / (rate * eta), loads) * k + overhead)
+    cycles = cycles + np.where(splits > 1, overhead + _reduction_cycles(shapes, splits, gpu), 0.0)
+    best = np.argmin(cycles * np.where(splits > 1, SPLIT_CAUTION, 1.0), axis=1)
     rows = np.arange(len(best))
     size = DTYPE_BYTES[dtype]
     fallback = _unaligned(shapes, size)
@@ -103,11 +116,18 @@ def gemm_work(shapes: GemmShapes, dtype: str, layout: str, gpu: GpuModel) -> Gem
     traffic = np.maximum(compulsory, gpu["kernel.gemm.reread_share"] * staged / np.sqrt(gpu.sm_count))
     return GemmWork(
         cycles=cycles[rows, best] * slow,
-        l2_bytes=tiles[rows, best] * TILES[best].sum(axis=1) * shapes.k * size,
+        l2_bytes=outputs[rows, best] * CHOICES[best, :2].sum(axis=1) * shapes.k * size,
         output_bytes=shapes.batch * shapes.m * shapes.n * size,
         hbm_bytes=traffic * (1.0 - residency(footprint, gpu)),
-        tile=TILES[best],
+        tile=CHOICES[best, :2],
+        splits=CHOICES[best, 2],
     )
+
+
+def _reduction_cycles(shapes: GemmShapes, splits: Array, gpu: GpuModel) -> Array:
+    """Cycles to write and read again the fp32 partial sums of products whose K is split, through L2."""
+    partial = 2.0 * 4.0 * (shapes.batch * shapes.m * shapes.n)[:, None] * splits
+    return np.asarray(partial / (gpu["kernel.l2.bytes_per_sm_cycle"] * gpu.sm_count))
 
 
 def _unaligned(shapes: GemmShapes, size: int) -> NDArray[np.bool_]:

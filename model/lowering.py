@@ -86,7 +86,7 @@ def _group(operator: Operator) -> tuple[Hashable, ...]:
         if operator.pattern.startswith("tile_"):
             return ("tile_rows", operator.pattern)
         return ("streaming", operator.pattern, operator.dtype, operator.data)
-    return ("collective", operator.kind)
+    return ("collective", operator.kind, operator.algorithm)
 
 
 def _column(operators: Sequence[object], name: str) -> NDArray[np.float64]:
@@ -170,7 +170,9 @@ def _streaming(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
 def _collective(operators: Sequence[Collective], gpu: GpuModel) -> Columns:
     ctas = np.array([np.nan if o.ctas is None else o.ctas for o in operators])
     bytes_, gpus, nodes, network = (_column(operators, c) for c in ("bytes", "gpus", "nodes", "network_bytes_per_s"))
-    work = collective_work(CollectiveShapes(bytes_, gpus, ctas, nodes, network), operators[0].kind, gpu)
+    work = collective_work(
+        CollectiveShapes(bytes_, gpus, ctas, nodes, network), operators[0].kind, gpu, operators[0].algorithm
+    )
     return {
         "fixed_s": work.fixed_s,
         "core_cycles": work.cycles,

@@ -128,7 +128,8 @@ class Collective:
     ``kind`` is ``all_reduce all_gather reduce_scatter all_to_all broadcast send_recv``; ``bytes`` is the full buffer
     (for all-gather the gathered one, for reduce-scatter the input). ``ctas`` holds the kernel to a number of thread
     blocks (``None``: the library's own choice). ``nodes`` > 1 crosses the network, which gives
-    every GPU ``network_bytes_per_s``.
+    every GPU ``network_bytes_per_s``. ``algorithm`` is ``ring``, or for an all-reduce ``tree`` or ``nvls`` (reduction
+    in the switch).
     """
 
     kind: str
@@ -137,6 +138,7 @@ class Collective:
     ctas: int | None = None
     nodes: int = 1
     network_bytes_per_s: float = 50e9
+    algorithm: str = "ring"
     dtype: str = "bf16"
     name: str = "collective"
 

@@ -99,3 +99,15 @@ def test_small_messages_wait_for_the_host(h200):
     assert heavy == pytest.approx(kernel_time_s(lower([large], h200), 1980.0, h200)[0], rel=1e-6)
     mixed = predict_work([Work((small, Gemm(512, 512, 512)))], h200, clock_mhz=1980.0).time_s[0]
     assert mixed < alone
+
+
+def test_algorithms_of_an_all_reduce_differ_in_volume_and_in_hops(h200):
+    def time_s(size: float, algorithm: str, gpus: int = 8) -> float:
+        operator = Collective("all_reduce", size, gpus, algorithm=algorithm)
+        return float(kernel_time_s(lower([operator], h200), 1980.0, h200)[0])
+
+    assert time_s(1e9, "nvls") < time_s(1e9, "ring") < time_s(1e9, "tree")
+    assert time_s(1e3, "nvls") < time_s(1e3, "tree", 64) < time_s(1e3, "ring", 64)
+    assert time_s(1e9, "ring") / time_s(1e9, "nvls") == pytest.approx(1.3, abs=0.15)
+    with pytest.raises(InputError, match="algorithm"):
+        lower([Collective("all_gather", 1e9, 8, algorithm="nvls")], h200)

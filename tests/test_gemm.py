@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from joulecast.model.gemm import LARGE_TILES, TILES, GemmShapes, gemm_work, tile_efficiency
+from joulecast.model.gemm import LARGE_TILES, SMALL_TILES, GemmShapes, gemm_work, tile_efficiency
 from joulecast.model.lowering import lower
 from joulecast.model.operators import Gemm
 from joulecast.model.power import kernel_time_s
@@ -44,10 +44,9 @@ def test_cycles_are_those_of_the_tensor_cores_for_large_products(h200):
 
 
 def test_small_tiles_use_the_tensor_cores_less():
-    bm, bn = TILES.T
-    shares = tile_efficiency(bm, bn, 0.95, 0.15)
-    largest = [TILES.tolist().index(list(map(float, tile))) for tile in LARGE_TILES]
-    assert min(shares[largest]) > max(np.delete(shares, largest))
+    large, small = (np.array(tiles, dtype=float) for tiles in (LARGE_TILES, SMALL_TILES))
+    worst = tile_efficiency(large[:, 0], large[:, 1], 0.95, 0.15).min()
+    assert worst > tile_efficiency(small[:, 0], small[:, 1], 0.95, 0.15).max()
     assert tile_efficiency(np.array(128.0), np.array(256.0), 0.95, 0.0) == pytest.approx(0.95)
 
 
@@ -56,6 +55,17 @@ def test_the_fastest_tile_is_taken(h200):
     narrow, wide = work(h200, np.array([64, 256]), 16384, 8192).tile[:, 0]
     assert narrow == 64
     assert wide >= 128
+
+
+def test_a_deep_product_with_few_outputs_splits_k(h200):
+    """256 x 256 outputs fill a few SMs; with K split they fill most, and the time falls although sums are added."""
+    deep = work(h200, 256, 256, 65536)
+    assert deep.splits[0] > 1
+    tiles = np.ceil(256 / deep.tile[0, 0]) * np.ceil(256 / deep.tile[0, 1])
+    assert tiles * deep.splits[0] <= SMS
+    alone = work(h200, 256, 256, 65536 / deep.splits[0])
+    assert alone.cycles[0] < deep.cycles[0] < deep.splits[0] * alone.cycles[0]
+    assert work(h200, 8192, 8192, 8192).splits[0] == 1
 
 
 def test_unaligned_rows_fall_back_to_a_slow_kernel(h200):
