@@ -21,7 +21,6 @@ Array = NDArray[np.float64]
 
 #: Every so many steps of the clock the uncertainty is evaluated.
 COARSE = 8
-Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
