@@ -70,6 +70,18 @@ class DataError(InputError):
     """A broken line of a data file."""
 
 
+class DeviceError(InputError):
+    """A GPU that is missing, does not answer, or is not fit to be measured."""
+
+
+class PermissionDeniedError(DeviceError):
+    """The driver refuses a change of clocks or limits to this user."""
+
+
+class MeasurementError(InputError):
+    """A microbenchmark that could not be run or measured."""
+
+
 class GuardError(JoulecastError):
     """A conservation law was violated inside a simulation: a defect of Joulecast, not of the input."""
 

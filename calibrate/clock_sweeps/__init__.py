@@ -1,0 +1,1 @@
+"""Fits of time and power to sweeps of locked clocks and power limits."""

@@ -1,0 +1,1 @@
+"""What can be measured on a GPU, and the code that runs it."""

@@ -1,0 +1,1 @@
+"""Fine-grain power profiles of one kernel or of kernels in turn."""

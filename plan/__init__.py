@@ -1,0 +1,1 @@
+"""Plan spaces, exact time–energy fronts and exports to schedulers."""
