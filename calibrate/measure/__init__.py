@@ -1,1 +1,1 @@
-"""The measurement protocol: settle, window of whole counter steps, repeats; and the recording that keeps the results."""
+"""The measurement protocol: settle, a window of whole counter steps, repeats; and the recording of the results."""
