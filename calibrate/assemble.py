@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.calibrate.priors import FIXED, GOVERNOR, Prior, collective_priors, power_priors, time_priors
+from joulecast.calibrate.device_priors import priors_for
+from joulecast.calibrate.priors import Prior
 from joulecast.calibrate.solve import Solution
 from joulecast.model.description import TABLES, GpuDescription, Parameter, Table
 
@@ -50,8 +51,9 @@ def assemble(
     discrepancy
         Table to family to relative standard deviation of time and energy.
     """
-    priors = {**time_priors(), **power_priors(), **collective_priors(), **GOVERNOR, **FIXED}
-    parameters: dict[str, Parameter] = {n: _fixed(p) for n, p in FIXED.items()}
+    expected = priors_for(base.device)
+    priors = expected.all
+    parameters: dict[str, Parameter] = {n: _fixed(p) for n, p in expected.fixed.items()}
     solutions = [_capped(solution, priors) for solution in solutions]
     for solution in solutions:
         spread = np.sqrt(np.diag(solution.covariance))

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from joulecast.calibrate.assemble import assemble
 from joulecast.calibrate.cross_validation import discrepancies
-from joulecast.calibrate.fit import FitRows, bursts, collect, fit_power, fit_times
+from joulecast.calibrate.device_priors import DevicePriors, priors_for
+from joulecast.calibrate.fit import FitRows, at_rest, bursts, collect, fit_power, fit_times
 from joulecast.calibrate.fit_collectives import fit_collectives
-from joulecast.calibrate.priors import FIXED
+from joulecast.calibrate.priors import Prior
 from joulecast.calibrate.rows import Row
 from joulecast.calibrate.solve import Solution
 from joulecast.errors import InputError
@@ -27,6 +28,7 @@ FIT_FILES = (
     "cards.jsonl",
     "collectives.jsonl",
     "collectives8.jsonl",
+    "idle.jsonl",
     "kernels.jsonl",
     "kernels_clock.jsonl",
     "kernels_steady.jsonl",
@@ -52,37 +54,39 @@ def fit_model(rows: Sequence[Row], base: GpuDescription) -> Fitted:
     data = collect(rows)
     if not data.rows:
         raise InputError("no row of a kernel with time and clock to fit on", remedy="Give rows of single kernels.")
-    gpu = GpuModel(base.name, gpu_model(base).device, {name: p.start for name, p in FIXED.items()})
-    gpu, times = fit_times(data, gpu)
-    gpu, power = fit_power(data, bursts(rows), gpu)
-    gpu, collectives = fit_collectives(rows, gpu)
-    governor = fit_governor(data, gpu)
+    priors = priors_for(base.device)
+    gpu = GpuModel(base.name, gpu_model(base).device, priors.starts())
+    gpu, times = fit_times(data, gpu, priors)
+    gpu, power = fit_power(data, bursts(rows), at_rest(rows), gpu, priors.power)
+    gpu, collectives = fit_collectives(rows, gpu, priors.collective)
+    governor = fit_governor(data, gpu, priors)
     gpu = gpu.with_values(governor.as_dict())
     found = [*times, *power, governor, *([collectives] if collectives is not None else [])]
     return Fitted(gpu, tuple(found))
 
 
-def fit_governor(data: FitRows, gpu: GpuModel) -> Solution:
+def fit_governor(data: FitRows, gpu: GpuModel, priors: DevicePriors) -> Solution:
     """Share of the limit at which long windows settle, and the clock of the limit on tensor throughput."""
     limit = gpu.device["power_limit_w"]
     raw = [r.measured.raw for r in data.rows]
     capped = np.array([float(r.get("power_cap_fraction") or 0.0) > 0.95 for r in raw])
     at_limit = data.settled & capped & (data.power_w > 0.96 * limit)
-    share, spread = _mean(data.power_w[at_limit] / limit, 0.988, 0.01)
+    names = ("governor.settled_share", "governor.tensor_clock_mhz")
+    expected = [priors.governor[name] for name in names]
+    share, spread = _mean(data.power_w[at_limit] / limit, expected[0])
     use = _tensor_use(data, gpu)
     held = data.settled & capped & (data.power_w < 0.9 * limit) & (use > 0.5)
-    clock, clock_spread = _mean(data.clock_mhz[held] * use[held], 1440.0, 50.0)
-    names = ("governor.settled_share", "governor.tensor_clock_mhz")
+    clock, clock_spread = _mean(data.clock_mhz[held] * use[held], expected[1])
     known = np.array([float(at_limit.any()), float(held.any())])
     return Solution(names, np.array([share, clock]), np.diag([spread**2, clock_spread**2]), known)
 
 
-def _mean(values: Array, default: float, default_spread: float) -> tuple[float, float]:
+def _mean(values: Array, prior: Prior) -> tuple[float, float]:
     """Mean and standard deviation; a few equal readings do not make either certain."""
     if not len(values):
-        return default, default_spread
-    spread = float(np.std(values)) if len(values) > 1 else default_spread
-    return float(np.mean(values)), max(spread, LEAST_SPREAD * default_spread)
+        return prior.start, prior.sd
+    spread = float(np.std(values)) if len(values) > 1 else prior.sd
+    return float(np.mean(values)), max(spread, LEAST_SPREAD * prior.sd)
 
 
 def _tensor_use(data: FitRows, gpu: GpuModel) -> Array:

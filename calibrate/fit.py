@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.calibrate.priors import Prior, power_priors, time_priors
+from joulecast.calibrate.device_priors import DevicePriors
+from joulecast.calibrate.priors import Prior
 from joulecast.calibrate.relower import Relowering
 from joulecast.calibrate.row_operators import operator_of
 from joulecast.calibrate.rows import Row
@@ -29,8 +30,8 @@ SETTLED_WINDOW_S = 1.5
 #: Relative noise of a row's time and power, settled and not [1].
 TIME_NOISE, SHORT_TIME_NOISE = 0.015, 0.025
 POWER_NOISE, SHORT_POWER_NOISE = 0.015, 0.04
-#: Idle power of the card of the rows, from its recorded traces, and its spread.
-IDLE_CLOCKS_MHZ, IDLE_POWERS_W, IDLE_NOISE = np.array([885.0, 1980.0]), np.array([85.1, 123.0]), 0.01
+#: Relative noise of the power of a card at rest [1].
+IDLE_NOISE = 0.01
 
 
 @dataclass(frozen=True)
@@ -96,14 +97,13 @@ def time_residuals(data: FitRows, gpu: GpuModel) -> Array:
     return np.log(predicted_time_s(data, gpu) / data.time_s) / noise
 
 
-def fit_times(data: FitRows, gpu: GpuModel) -> tuple[GpuModel, list[Solution]]:
+def fit_times(data: FitRows, gpu: GpuModel, priors: DevicePriors) -> tuple[GpuModel, list[Solution]]:
     """Fit the table ``kernel``, family by family: their parameters are disjoint but for L2's."""
-    priors = time_priors()
-    gpu = gpu.with_values({name: p.start for name, p in {**priors, **power_priors()}.items()})
+    gpu = gpu.with_values(priors.starts())
     solutions: list[Solution] = []
-    for family, names in _time_blocks(priors, data):
+    for family, names in _time_blocks(priors.time):
         block = data.select(np.array([family in _families(r) for r in data.rows], dtype=np.bool_))
-        solution = _fit_block(block, gpu, priors, names)
+        solution = _fit_block(block, gpu, priors.time, names)
         gpu = gpu.with_values(solution.as_dict())
         solutions.append(solution)
     return gpu, solutions
@@ -139,7 +139,7 @@ def family_of(operator: Operator) -> str:
 _WIDE = ("adamw_fp32",)
 
 
-def _time_blocks(priors: Mapping[str, Prior], data: FitRows) -> list[tuple[str, list[str]]]:
+def _time_blocks(priors: Mapping[str, Prior]) -> list[tuple[str, list[str]]]:
     blocks: dict[str, list[str]] = {}
     for name in priors:
         key = name.removeprefix("kernel.")
@@ -184,12 +184,27 @@ def power_at_observed_clock_w(data: FitRows, gpu: GpuModel) -> Array:
     return rest + static_power_w(rest, gpu)
 
 
-def fit_power(data: FitRows, pulses: FitRows, gpu: GpuModel) -> tuple[GpuModel, list[Solution]]:
+@dataclass(frozen=True)
+class Rest:
+    """A card that runs nothing: its power [W] at its clock [MHz], shape ``(n,)`` each."""
+
+    clock_mhz: Array
+    power_w: Array
+
+
+def at_rest(rows: Sequence[Row]) -> Rest:
+    """The rows of an idle card."""
+    idle = [r.measured for r in rows if r.op == "idle" and r.measured.power_w and r.measured.sm_clock_mhz]
+    return Rest(np.array([m.sm_clock_mhz for m in idle]), np.array([m.power_w for m in idle]))
+
+
+def fit_power(
+    data: FitRows, pulses: FitRows, rest: Rest, gpu: GpuModel, priors: Mapping[str, Prior]
+) -> tuple[GpuModel, list[Solution]]:
     """Fit the tables ``power`` and ``voltage`` of a GPU whose kernel times are fitted.
 
     Kernels with explicit tiles have energies of their own, fitted last: their short windows shall not move the others.
     """
-    priors = power_priors()
     gpu = gpu.with_values({name: p.start for name, p in priors.items()})
     block = collect([*data.select(np.isfinite(data.power_w)).rows, *pulses.rows])
     tiled = np.array([_is_tiled(r) for r in block.rows], dtype=np.bool_)
@@ -198,7 +213,7 @@ def fit_power(data: FitRows, pulses: FitRows, gpu: GpuModel) -> tuple[GpuModel, 
         (block.select(~tiled), [n for n in priors if not n.startswith("power.tile_")]),
         (block.select(tiled), [n for n in priors if n.startswith("power.tile_")]),
     ):
-        solution = _fit_power_block(chosen, gpu, priors, names)
+        solution = _fit_power_block(chosen, rest, gpu, priors, names)
         gpu = gpu.with_values(solution.as_dict())
         solutions.append(solution)
     return gpu, solutions
@@ -208,12 +223,14 @@ def _is_tiled(row: Row) -> bool:
     return any(family.startswith("tile") for family in _families(row))
 
 
-def _fit_power_block(block: FitRows, gpu: GpuModel, priors: Mapping[str, Prior], names: Sequence[str]) -> Solution:
+def _fit_power_block(
+    block: FitRows, rest: Rest, gpu: GpuModel, priors: Mapping[str, Prior], names: Sequence[str]
+) -> Solution:
     noise = np.where(block.settled, POWER_NOISE, SHORT_POWER_NOISE)
 
     def residuals(values: Mapping[str, float]) -> Array:
         changed = gpu.with_values(values)
-        resting = np.log(idle_power_w(IDLE_CLOCKS_MHZ, changed) / IDLE_POWERS_W) / IDLE_NOISE
+        resting = np.log(idle_power_w(rest.clock_mhz, changed) / rest.power_w) / IDLE_NOISE
         if not block.rows:
             return np.asarray(resting)
         running = np.log(power_at_observed_clock_w(block, changed) / block.power_w) / noise

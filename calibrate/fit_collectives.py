@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.calibrate.priors import collective_priors
+from joulecast.calibrate.priors import Prior
 from joulecast.calibrate.row_operators import operator_of
 from joulecast.calibrate.rows import Row
 from joulecast.calibrate.solve import Solution, solve
@@ -45,9 +45,10 @@ def mean_power_w(row: Row) -> float:
     return float(np.mean(known)) if known else float("nan")
 
 
-def fit_collectives(rows: Sequence[Row], gpu: GpuModel) -> tuple[GpuModel, Solution | None]:
+def fit_collectives(
+    rows: Sequence[Row], gpu: GpuModel, priors: Mapping[str, Prior]
+) -> tuple[GpuModel, Solution | None]:
     """Fit link, thread blocks and latency, and what waiting and a byte on the link cost."""
-    priors = collective_priors()
     gpu = gpu.with_values({name: p.start for name, p in priors.items()})
     large = [(r, o) for r, o in collective_rows(rows) if getattr(o, "bytes", 0.0) >= LEAST_BYTES]
     if not large:

@@ -31,7 +31,7 @@ def complete(parsed: ParsedDescription, relative: GpuDescription | None) -> GpuD
         derived = relative.tables
         words = f"fitted tables of {relative.name}, unchanged"
     else:
-        distance = _distance(parsed.device, relative.device)
+        distance = distance_of(parsed.device, relative.device)
         derived = {
             name: derive_table(table, parsed.device, relative, distance) for name, table in relative.tables.items()
         }
@@ -95,7 +95,8 @@ def _quantity(name: str, device: Mapping[str, Parameter]) -> float:
     return device[name].number
 
 
-def _distance(device: Mapping[str, Parameter], relative: Mapping[str, Parameter]) -> Distance:
+def distance_of(device: Mapping[str, Parameter], relative: Mapping[str, Parameter]) -> Distance:
+    """How far apart two devices are by their facts."""
     for fact in ("architecture", "vendor"):
         if device[fact].value == relative[fact].value:
             return DISTANCES[fact]

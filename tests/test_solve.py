@@ -9,7 +9,8 @@ from joulecast.calibrate.assemble import settled
 from joulecast.calibrate.describe import fit_all, fit_description
 from joulecast.calibrate.fit import collect, fit_times
 from joulecast.calibrate.from_rows import facts_of
-from joulecast.calibrate.priors import FIXED, Prior, power_priors, time_priors
+from joulecast.calibrate.device_priors import priors_for
+from joulecast.calibrate.priors import Prior
 from joulecast.calibrate.rows import Measured, Row, recorded_rows
 from joulecast.calibrate.solve import solve
 from joulecast.errors import InputError
@@ -130,8 +131,8 @@ def test_digits_far_below_the_spread_are_dropped():
 
 @pytest.fixture(scope="module")
 def bare() -> GpuModel:
-    device = gpu_model(facts_of("h200-sxm")).device
-    return GpuModel("made up", device, {name: prior.start for name, prior in FIXED.items()})
+    facts = facts_of("h200-sxm")
+    return GpuModel("made up", gpu_model(facts).device, priors_for(facts.device).starts())
 
 
 def made_rows(truth: GpuModel, rows: list[Row]) -> list[Row]:
@@ -145,7 +146,6 @@ def made_rows(truth: GpuModel, rows: list[Row]) -> list[Row]:
 
 def test_parameters_that_made_the_rows_are_recovered(bare):
     """Times made by known parameters give these parameters back, where the rows identify them."""
-    starts = {name: prior.start for name, prior in {**time_priors(), **power_priors()}.items()}
     true = {
         "kernel.gemm.eta": 0.85,
         "kernel.gemm.tile_overhead_cycles": 5000.0,
@@ -153,9 +153,9 @@ def test_parameters_that_made_the_rows_are_recovered(bare):
         "kernel.streaming.copy.bandwidth_share": 0.8,
         "kernel.gemm.efficiency.fp16": 0.9,
     }
-    truth = bare.with_values(starts | true)
+    truth = bare.with_values(true)
     rows = made_rows(truth, recorded_rows(files_=("kernels.jsonl", "kernels_steady.jsonl")))
-    fitted, solutions = fit_times(collect(rows), bare)
+    fitted, solutions = fit_times(collect(rows), bare, priors_for(facts_of("h200-sxm").device))
     for name, value in true.items():
         assert fitted[name] == pytest.approx(value, rel=0.02), name
     spread = {n: float(e) for s in solutions for n, e in zip(s.names, np.sqrt(np.diag(s.covariance)), strict=True)}
