@@ -1,4 +1,4 @@
-"""What is expected of a card before it is measured: the priors, carried over to its hardware by the derivation's rules."""
+"""What is expected of a card before it is measured: priors, carried over to its hardware by the rules of derivation."""
 
 from __future__ import annotations
 

@@ -7,9 +7,9 @@ import pytest
 
 from joulecast.calibrate.assemble import settled
 from joulecast.calibrate.describe import fit_all, fit_description
+from joulecast.calibrate.device_priors import priors_for
 from joulecast.calibrate.fit import collect, fit_times
 from joulecast.calibrate.from_rows import facts_of
-from joulecast.calibrate.device_priors import priors_for
 from joulecast.calibrate.priors import Prior
 from joulecast.calibrate.rows import Measured, Row, recorded_rows
 from joulecast.calibrate.solve import solve
