@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from joulecast.calibrate.measure.records import is_recording, json_object, parse_records
 from joulecast.errors import DataError, UnknownNameError
 
 #: Measured quantities; a prediction never reads them. Their ``_per_gpu`` lists and every ``measured_…`` belong to them.
@@ -20,6 +21,10 @@ MEASURED_FIELDS = frozenset(
 _NUMBERS = ("settle_s", "target_window_s", "gpus")
 #: Recorded row sets that the package ships.
 RECORDED = ("h200_sxm",)
+
+
+class RecordingWarning(UserWarning):
+    """A recording that is usable, but not whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +116,17 @@ def recorded_rows(name: str = "h200_sxm", files_: Sequence[str] | None = None) -
 
 
 def parse_rows(text: str, file: str) -> list[Row]:
-    """Rows of the text of a JSON-lines file."""
-    return [_parse(line, file, number) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    """Rows of the text of a JSON-lines file; of a recording, those that it recorded."""
+    if is_recording(text):
+        records = parse_records(text, file)
+        if records.torn:
+            warnings.warn(records.warning(file), RecordingWarning, stacklevel=2)
+        return [row_of(content, file, number) for number, content in records.of("row")]
+    return [
+        row_of(json_object(line, file, number), file, number)
+        for number, line in enumerate(text.splitlines(), start=1)
+        if line.strip()
+    ]
 
 
 def _read_path(path: Path) -> list[Row]:
@@ -131,16 +145,14 @@ def _read_path(path: Path) -> list[Row]:
     return rows
 
 
-def _parse(line: str, file: str, number: int) -> Row:
-    try:
-        content = json.loads(line, parse_constant=_reject_constant, parse_float=_finite)
-    except (ValueError, RecursionError) as error:
-        detail = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-        raise DataError(
-            f"not a JSON object: {detail}", file=file, line=number, remedy="Repair or remove this line."
-        ) from None
-    if not isinstance(content, dict):
-        raise DataError("not a JSON object", file=file, line=number, remedy="Each line must be one {…} object.")
+def row_of(content: Mapping[str, Any], file: str, number: int) -> Row:
+    """The row of one line's content.
+
+    Raises
+    ------
+    DataError
+        A value of the wrong kind; names file, line and key.
+    """
     for key in _NUMBERS:
         _number(content.get(key), key, file, number)
     name = content.get("name", content.get("id"))
@@ -152,17 +164,6 @@ def _parse(line: str, file: str, number: int) -> Row:
         file=file,
         line=number,
     )
-
-
-def _reject_constant(word: str) -> float:
-    raise ValueError(f"{word} is not a number")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text} is too large for a number")
-    return value
 
 
 def _operation(content: Mapping[str, Any]) -> str:
