@@ -1,1 +1,42 @@
-"""GPUs behind one protocol: NVML, AMD SMI, recorded replay, and a simulated card with known physics."""
+"""Cards: NVML, AMD SMI, a recorded replay and a simulated one, behind one protocol."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from joulecast.errors import InputError
+
+if TYPE_CHECKING:
+    from joulecast.calibrate.devices.protocol import Device
+
+
+def open_device(locator: str) -> Device:
+    """Open a card.
+
+    Parameters
+    ----------
+    locator
+        ``nvml:0``, ``amd:0``, ``sim:FILE`` (or ``sim:NAME`` of a GPU in the catalogue, in virtual time),
+        ``replay:DIR``.
+
+    Raises
+    ------
+    InputError
+        No such kind of card.
+    DeviceError
+        The card, its driver or the package that talks to it is missing; the message says which.
+    """
+    kind, _, place = locator.partition(":")
+    if kind == "sim":
+        return _simulated(place)
+    raise InputError(f"unknown kind of card {locator!r}", key="device", remedy="Known: nvml:0, amd:0, sim:FILE.")
+
+
+def _simulated(place: str) -> Device:
+    from joulecast.calibrate.devices.simulated import SimulatedCard
+    from joulecast.model.catalogue import gpu_names
+
+    if place in gpu_names():
+        return SimulatedCard(place)
+    return SimulatedCard.open(Path(place))

@@ -78,6 +78,8 @@ class Sample:
         Of :data:`REASONS`.
     components_j
         Accumulated energy by component where the card reports it.
+    utilisation
+        Share of the driver's last sampling period in which some kernel ran, whoever's; ``None`` where missing.
     """
 
     time_s: float
@@ -90,6 +92,7 @@ class Sample:
     temperature_c: float | None = None
     reasons: tuple[str, ...] = ()
     components_j: Mapping[str, float] = field(default_factory=dict)
+    utilisation: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,380 @@
+"""A card whose physics are known: what measuring, choosing and fitting are tested against.
+
+Time is virtual: :meth:`SimulatedCard.sleep` and the loads of
+:class:`~joulecast.calibrate.devices.simulated_runner.SimulatedRunner` advance it at once. As nothing else can happen
+while a load runs, a sampler asks to be called: :meth:`SimulatedCard.watch`. With ``realtime`` the time is the
+machine's, loads take as long as they say, and a sampler in another process reads the same card through its file.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from joulecast.calibrate.devices.protocol import CardFacts, Neighbour, Sample, Settings
+from joulecast.calibrate.devices.simulated_facts import (
+    check_settings,
+    components_j,
+    facts_of,
+    reasons_of,
+    true_model,
+)
+from joulecast.calibrate.devices.simulated_file import (
+    CardFile,
+    load_path,
+    read_card_file,
+    read_load,
+    write_card_file,
+    write_load,
+)
+from joulecast.calibrate.devices.simulated_loads import Player, phases_of
+from joulecast.calibrate.devices.simulated_physics import SAME_TIME_S, Board, Dynamics, SimulatedWork
+from joulecast.calibrate.devices.simulated_sensors import (
+    Faults,
+    Sensors,
+    average_power_w,
+    counter_j,
+    noise,
+    polled_power_w,
+)
+from joulecast.errors import DeviceError, InputError, PermissionDeniedError
+
+#: The process number that a simulated neighbour has.
+NEIGHBOUR_PID = 4242
+
+
+@dataclass(slots=True)
+class _Watch:
+    """Somebody who wants to be called at times."""
+
+    period_s: float
+    callback: Callable[[], object]
+    due_s: float
+
+
+class SimulatedCard:
+    """A simulated card.
+
+    Parameters
+    ----------
+    gpu
+        Catalogue name or path of the description that gives the card its facts and, unless overridden, its physics.
+    truth
+        True values that differ from the description, by the names of its parameters, for instance
+        ``{"power.tensor_pj_per_flop.bf16": 0.55}``.
+    sensors, faults, dynamics
+        What the card shows, what is wrong with it, and how it moves.
+    seed
+        Of the sensors' noise.
+    realtime
+        Whether the card lives in the machine's time.
+    file
+        Where its settings and load are kept for other processes; by default nowhere.
+
+    Attributes
+    ----------
+    truth
+        The true numbers, for tests.
+    board
+        The simulated board, for tests.
+
+    Raises
+    ------
+    UnknownNameError
+        A parameter that the description does not have.
+    """
+
+    def __init__(
+        self,
+        gpu: str = "h200-sxm",
+        truth: Mapping[str, float] | None = None,
+        *,
+        sensors: Sensors | None = None,
+        faults: Faults | None = None,
+        dynamics: Dynamics | None = None,
+        seed: int = 0,
+        realtime: bool = False,
+        file: Path | None = None,
+    ) -> None:
+        start = time.monotonic() if realtime else 0.0
+        content = CardFile(
+            gpu=gpu,
+            truth=dict(truth or {}),
+            sensors=sensors or Sensors(),
+            faults=faults or Faults(),
+            seed=seed,
+            realtime=realtime,
+            start_s=start,
+        )
+        self._set_up(content, file, dynamics or Dynamics())
+        if file is not None:
+            load_path(file).unlink(missing_ok=True)
+            write_card_file(file, content)
+
+    @classmethod
+    def open(cls, file: Path) -> SimulatedCard:
+        """The card of a file that ``SimulatedCard(file=FILE)`` made.
+
+        Raises
+        ------
+        InputError
+            No such file, or not a simulated card.
+        """
+        card = cls.__new__(cls)
+        card._set_up(read_card_file(file), file, Dynamics())
+        return card
+
+    def _set_up(self, content: CardFile, file: Path | None, dynamics: Dynamics) -> None:
+        self._content, self._file = content, file
+        self.sensors, self.faults = content.sensors, content.faults
+        self.truth = true_model(content.gpu, content.truth)
+        warm = self.truth.with_values({"power.inlet_c": self.truth["power.inlet_c"] + content.faults.inlet_offset_c})
+        self.board = Board(warm, dynamics, content.start_s, content.faults.neighbour_w)
+        self._player: Player | None = None
+        self._watches: list[_Watch] = []
+        self._nested = False
+        self._next_stall_s = content.start_s + content.faults.stall_every_s
+        self._stamp: tuple[int, int] | None = None
+        self._load_stamp: tuple[int, int] | None = None
+        self._facts = facts_of(content, self.truth, f"sim:{file or content.gpu}")
+        self._use_settings(content, 0.0)
+
+    @property
+    def facts(self) -> CardFacts:
+        """What the card says about itself."""
+        return self._facts
+
+    @property
+    def realtime(self) -> bool:
+        """Whether the card lives in the machine's time."""
+        return self._content.realtime
+
+    def now(self) -> float:
+        """The card's time [s]."""
+        return time.monotonic() if self.realtime else self.board.state.time_s
+
+    def sleep(self, duration_s: float) -> None:
+        """Wait, idle or under what :meth:`begin` has started."""
+        if self.realtime:
+            time.sleep(max(duration_s, 0.0))
+        elif not self._nested:
+            self._advance(self.board.state.time_s + max(duration_s, 0.0))
+
+    def watch(self, period_s: float, callback: Callable[[], object]) -> Callable[[], None]:
+        """Call somebody every so often while virtual time passes; returns what ends it.
+
+        A callback may take samples; the time does not move for it, except that a stalled reading makes it miss turns.
+
+        Raises
+        ------
+        InputError
+            The card lives in the machine's time: read it from another process or thread.
+        """
+        if self.realtime:
+            raise InputError("a simulated card in real time calls nobody", remedy="Sample it from another process.")
+        watch = _Watch(period_s, callback, self.board.state.time_s + period_s)
+        self._watches.append(watch)
+
+        def end() -> None:
+            self._watches.remove(watch)
+
+        return end
+
+    def sample(self) -> Sample:
+        """Read the card."""
+        call = self._wait_for_reading()
+        self.catch_up()
+        board, sensors, faults, seed = self.board, self.sensors, self.faults, self._content.seed
+        now = self.now()
+        if faults.dies_at_s is not None and now >= faults.dies_at_s:
+            raise DeviceError("the card does not answer any more", remedy="Simulated: it was told to die.")
+        found = Sample(
+            time_s=now - call / 2.0 if not self._nested else now + call / 2.0,
+            call_s=call,
+            energy_j=counter_j(board, sensors, faults, seed),
+            power_w=polled_power_w(board, sensors, faults, seed),
+            average_power_w=average_power_w(board, sensors, faults),
+            sm_clock_mhz=board.clocks_mhz[board.index],
+            memory_clock_mhz=self.truth.device.get("memory_clock_mhz"),
+            temperature_c=float(round(board.state.temperature_c)),
+            reasons=reasons_of(board),
+            components_j=components_j(board) if sensors.components else {},
+            utilisation=0.0 if board.work.is_idle and not faults.neighbour_w else 1.0,
+        )
+        nothing: dict[str, Any] = dict.fromkeys(faults.missing)
+        return replace(found, **nothing)
+
+    def neighbours(self) -> Sequence[Neighbour]:
+        """Other processes on the card."""
+        seen = self.faults.neighbour_w > 0.0 and self.faults.neighbour_visible
+        return [Neighbour(NEIGHBOUR_PID, 2**30)] if seen else []
+
+    def settings(self) -> Settings:
+        """What is set now."""
+        self._read_settings()
+        return Settings(self._content.locked_clock_mhz, self._content.power_limit_w)
+
+    def apply(self, settings: Settings) -> None:
+        """Set clocks and power limit."""
+        if not self.faults.privileged:
+            raise PermissionDeniedError("this user may not set clocks or power limits", remedy="Use --passive.")
+        check_settings(settings, self._facts)
+        self._read_settings()
+        self.catch_up()
+        content = self._content.model_copy(
+            update={
+                "locked_clock_mhz": settings.locked_clock_mhz,
+                "power_limit_w": settings.power_limit_w,
+                "set_at_s": self.now(),
+            }
+        )
+        late = "transition.power_limit_s"
+        if settings.locked_clock_mhz != self._content.locked_clock_mhz:
+            late = "transition.clock_s"
+        self._content = content
+        self._use_settings(content, self.truth[late])
+        if self._file is not None:
+            write_card_file(self._file, content)
+            self._stamp = _stamp(self._file)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def begin(self, row: Mapping[str, Any]) -> Player:
+        """Start the work of a row; it goes on until :meth:`end`, and other processes see it in real time.
+
+        Raises
+        ------
+        MeasurementError
+            The row cannot run on this card.
+        """
+        self.catch_up()
+        self._player = Player(phases_of(row, self.board))
+        self._share(row)
+        return self._player
+
+    def end(self) -> None:
+        """Stop the work."""
+        self.catch_up()
+        self._player = None
+        self._share(None)
+
+    def execute(self, work: SimulatedWork, *, repetitions: float) -> tuple[float, float]:
+        """Run work so often, then idle; start and end on the card's clock [s]. For single launches in virtual time."""
+        start = self.board.state.time_s
+        left = repetitions
+        while left > 1e-9:
+            left -= self.board.run(work, self._next_due(), left)
+            self._call_watches()
+        self.board.work = self.board.idle
+        return start, self.board.state.time_s
+
+    def timing_noise(self) -> float:
+        """Relative error of the time of a run that ends now."""
+        return noise(self._content.seed, "time", self.now(), self.sensors.repeat_noise)
+
+    def _advance(self, until_s: float) -> None:
+        """Let time pass to ``until_s``, calling watches when they are due."""
+        state = self.board.state
+        self._read_settings()
+        while state.time_s < until_s - SAME_TIME_S:
+            upto = min(until_s, self._next_due())
+            if self._player is None:
+                self.board.run(self.board.idle, upto)
+            else:
+                self._player.play(self.board, upto)
+            self._call_watches()
+
+    def _next_due(self) -> float:
+        return min((watch.due_s for watch in self._watches), default=float("inf"))
+
+    def _call_watches(self) -> None:
+        now = self.board.state.time_s
+        for watch in list(self._watches):
+            if watch.due_s > now + SAME_TIME_S:
+                continue
+            watch.due_s += watch.period_s
+            self._nested, self._blocked_s = True, 0.0
+            try:
+                watch.callback()
+            finally:
+                self._nested = False
+            while watch.due_s < now + self._blocked_s:
+                watch.due_s += watch.period_s
+
+    def _wait_for_reading(self) -> float:
+        """Let the time of a reading pass; returns how long it took [s]."""
+        duration = self.sensors.call_s
+        if self.faults.stall_every_s and self.now() >= self._next_stall_s:
+            duration += self.faults.stall_s
+            self._next_stall_s = self.now() + self.faults.stall_every_s
+        if self.realtime:
+            time.sleep(duration)
+        elif self._nested:
+            self._blocked_s += duration
+        else:
+            self._advance(self.board.state.time_s + duration)
+        return duration
+
+    def catch_up(self) -> None:
+        """Bring the board to the present, after what other processes did."""
+        self._read_settings()
+        if not self.realtime:
+            return
+        if self._file is not None and (stamp := _stamp(load_path(self._file))) != self._load_stamp:
+            self._load_stamp = stamp
+            shared = read_load(self._file)
+            if shared is not None:
+                self.board.state, row = shared
+                self._player = None if row is None else Player(phases_of(row, self.board))
+        now = time.monotonic()
+        skip = now - self.board.state.time_s - self.board.dynamics.memory_s
+        if self._player is None and skip > 0.0:
+            self._rest(skip)
+        self._advance(now)
+
+    def _rest(self, duration_s: float) -> None:
+        """Idle for long: as cold as it becomes."""
+        board = self.board
+        self._advance(board.state.time_s + 1.0)
+        power = board.power_between(board.state.time_s - 0.1, board.state.time_s)
+        for name in ("times_s", "energies_j"):
+            past = getattr(board.state, name)
+            past.append(past[-1] + (duration_s if name == "times_s" else duration_s * power))
+        board.state.time_s, board.state.energy_j = board.state.times_s[-1], board.state.energies_j[-1]
+
+    def _share(self, row: Mapping[str, Any] | None) -> None:
+        if self._file is None or not self.realtime:
+            return
+        write_load(self._file, self.board.state, row)
+        self._load_stamp = _stamp(load_path(self._file))
+
+    def _read_settings(self) -> None:
+        if self._file is None or (stamp := _stamp(self._file)) == self._stamp:
+            return
+        content, self._stamp = read_card_file(self._file), stamp
+        if content != self._content:
+            self._content = content
+            self._use_settings(content, self.truth["transition.clock_s"])
+
+    def _use_settings(self, content: CardFile, late_s: float) -> None:
+        since = self.board.state.time_s
+        if self.realtime and content.set_at_s is not None:
+            since = content.set_at_s
+        clocks = self.board.clocks_mhz
+        highest = len(clocks) - 1
+        if content.locked_clock_mhz is not None:
+            highest = max(i for i, c in enumerate(clocks) if i == 0 or c <= content.locked_clock_mhz[1] + 1e-6)
+        limit = content.power_limit_w
+        self.board.set_later(since + late_s, highest, self.truth.device["power_limit_w"] if limit is None else limit)
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_mtime_ns, found.st_ino

@@ -1,0 +1,129 @@
+"""The file of a simulated card: how processes share it.
+
+``FILE`` holds what the card is and what is set on it, and is written by whoever sets something. ``FILE.load`` holds the
+state at the last start or end of work and what has run since, and is written by the process that runs the work: any
+other process can compute the present from it, as the board's laws have no randomness.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from joulecast.calibrate.devices.simulated_physics import BoardState
+from joulecast.calibrate.devices.simulated_sensors import Faults, Sensors
+from joulecast.errors import InputError
+
+#: How much of the past another process needs: the governor's slow average and the sensors' windows [s].
+SHARED_PAST_S = 2.5
+SCHEMA = "joulecast-simulated-card"
+
+
+class CardFile(BaseModel):
+    """What a simulated card is, and what is set on it.
+
+    Attributes
+    ----------
+    gpu, truth
+        Description and the true values that differ from it.
+    realtime
+        Whether its time is ``time.monotonic()``.
+    start_s
+        When it stood idle first.
+    locked_clock_mhz, power_limit_w, set_at_s
+        Settings, and when they were set on the card's clock.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    schema_name: str = SCHEMA
+    version: int = 1
+    gpu: str = "h200-sxm"
+    truth: dict[str, float] = {}
+    sensors: Sensors = Sensors()
+    faults: Faults = Faults()
+    seed: int = 0
+    realtime: bool = False
+    start_s: float = 0.0
+    locked_clock_mhz: tuple[float, float] | None = None
+    power_limit_w: float | None = None
+    set_at_s: float | None = None
+
+
+def read_card_file(path: Path) -> CardFile:
+    """Read the file of a simulated card.
+
+    Raises
+    ------
+    InputError
+        It is missing, or not such a file.
+    """
+    try:
+        found = CardFile.model_validate_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(
+            "no such simulated card", file=str(path), remedy="Make one with SimulatedCard(file=FILE)."
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read: {error}", file=str(path)) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(
+            f"not a simulated card: {first['msg']}",
+            file=str(path),
+            key=".".join(str(part) for part in first["loc"]) or None,
+            remedy="Make one with SimulatedCard(file=FILE).",
+        ) from None
+    if found.schema_name != SCHEMA or found.version != 1:
+        raise InputError(f"not a simulated card of version 1: {found.schema_name} {found.version}", file=str(path))
+    return found
+
+
+def write_card_file(path: Path, content: CardFile) -> None:
+    """Write the whole file or nothing."""
+    write_text(path, content.model_dump_json(indent=1))
+
+
+def read_load(path: Path) -> tuple[BoardState, dict[str, Any] | None] | None:
+    """State at the last change and the row that runs since, ``None`` before any."""
+    try:
+        found = json.loads(load_path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return BoardState(**found["state"]), found["row"]
+
+
+def write_load(path: Path, state: BoardState, row: Mapping[str, Any] | None) -> None:
+    """Write the state, with as much of its past as others need, and the row that runs from now on."""
+    first = max(bisect_right(state.times_s, state.time_s - SHARED_PAST_S) - 1, 0)
+    shared = replace(state, times_s=state.times_s[first:], energies_j=state.energies_j[first:])
+    write_text(load_path(path), json.dumps({"state": asdict(shared), "row": None if row is None else dict(row)}))
+
+
+def load_path(path: Path) -> Path:
+    """File of the state and the load beside the card's own."""
+    return path.with_name(f"{path.name}.load")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole file or nothing.
+
+    Raises
+    ------
+    InputError
+        The file cannot be written.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise InputError(f"cannot be written: {error.strerror}", file=str(path)) from error

@@ -1,0 +1,286 @@
+"""A board of known physics over time: what a simulated card is made of.
+
+Power of the work at a clock comes from :mod:`joulecast.model.power`; here it meets the board's governor (the loops of
+:mod:`joulecast.simulator.governor`), a temperature that follows power, and settings that take effect late:
+
+    dE/dt = P = P_dynamic(f) + P_static + λ·(T − T₀) + P_neighbour,      τ·dT/dt = T_inlet + R·P − T
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from joulecast.model.governor import tensor_clock_mhz
+from joulecast.model.gpu_model import GpuModel
+from joulecast.model.limits import skip_cycles
+from joulecast.model.lowering import lower
+from joulecast.model.operators import Collective, Operator
+from joulecast.model.power import REFERENCE_TEMPERATURE_C, at_clock, clock_tree_power_w, idle_power_w
+from joulecast.simulator.governor import CLOCK_TO_AVERAGE, POWER_PER_CLOCK, SLOW_GAIN
+
+#: Energy of a kernel by what an MI300 reports apart: compute dies, I/O dies, memory stacks.
+COMPONENT_GROUPS = {
+    "xcd": ("clock", "sm", "tensor", "vector", "onchip"),
+    "aid": ("link",),
+    "hbm": ("hbm",),
+}
+#: Times closer than this are one [s].
+SAME_TIME_S = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Dynamics:
+    """How a simulated board moves.
+
+    Attributes
+    ----------
+    tick_s
+        Longest step of the integration, and the governor's own step [s].
+    thermal_tau_s
+        Time constant of the temperature [s].
+    throttle_c
+        Temperature above which the clock is lowered, by a step of the clock for every 0.1 K [°C].
+    memory_s
+        How long the past is remembered, for sensors that average and for :meth:`Board.energy_at` [s].
+    """
+
+    tick_s: float = 5e-3
+    thermal_tau_s: float = 8.0
+    throttle_c: float = 87.0
+    memory_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkTable:
+    """One repetition of a piece of work at each clock of the card, lists of length ``c``.
+
+    Attributes
+    ----------
+    time_s
+        Time of a repetition [s].
+    dynamic_w
+        Power beside static power and leakage [W].
+    groups_w
+        The same by :data:`COMPONENT_GROUPS`, in their order [W].
+    top_index
+        Highest clock that the second limiter grants.
+    skipping
+        Whether cycles are skipped at the instant limit.
+    """
+
+    time_s: list[float]
+    dynamic_w: list[float]
+    groups_w: list[tuple[float, ...]]
+    top_index: int
+    skipping: list[bool]
+
+
+class SimulatedWork:
+    """Operators that repeat in turn on one GPU; no operators is idling.
+
+    Parameters
+    ----------
+    operators, counts
+        As :class:`joulecast.model.predict.Work` has them.
+    gpu
+        The true numbers of the card.
+
+    Raises
+    ------
+    InputError
+        An operator that the GPU's description does not know.
+    """
+
+    def __init__(self, operators: Sequence[Operator], counts: Sequence[float], gpu: GpuModel) -> None:
+        self.operators, self.counts = tuple(operators), tuple(counts) or (1.0,) * len(operators)
+        self._gpu = gpu
+        self._tables: dict[float, WorkTable] = {}
+        self._costs = lower(self.operators, gpu) if self.operators else None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs."""
+        return self._costs is None
+
+    def table(self, limit_w: float) -> WorkTable:
+        """Time and power at every clock under a power limit."""
+        if limit_w not in self._tables:
+            self._tables[limit_w] = self._idle() if self.is_idle else self._busy(limit_w)
+        return self._tables[limit_w]
+
+    def _idle(self) -> WorkTable:
+        tree = clock_tree_power_w(self._gpu.clocks_mhz, self._gpu).tolist()
+        count = len(tree)
+        return WorkTable([1.0] * count, tree, [(w, 0.0, 0.0) for w in tree], count - 1, [False] * count)
+
+    def _busy(self, limit_w: float) -> WorkTable:
+        gpu, costs = self._gpu, self._costs
+        if costs is None:  # pragma: no cover - table() asks only for busy work
+            raise ValueError("idle work has no kernels")
+        clocks, counts = gpu.clocks_mhz, np.array(self.counts, dtype=np.float64)
+        plain = at_clock(costs, clocks[:, None], gpu)
+        times = skip_cycles(plain, clocks, limit_w * gpu["governor.peak_share"], gpu)
+        time = times.time_s @ counts
+        groups = [
+            sum(np.broadcast_to(times.components_j[c], times.time_s.shape) @ counts for c in names)
+            for names in COMPONENT_GROUPS.values()
+        ]
+        spoken = sum(c for o, c in zip(self.operators, self.counts, strict=True) if isinstance(o, Collective))
+        only_spoken = all(isinstance(o, Collective) for o in self.operators)
+        whole = np.maximum(time, spoken * gpu["collective.host_launch_s"] if only_spoken else 0.0)
+        groups[0] = groups[0] + (whole - time) * clock_tree_power_w(clocks, gpu)
+        cycles = costs.core_cycles * counts
+        use = float((cycles * costs.tensor_use).sum() / max(float(cycles.sum()), 1e-9))
+        top = int(np.searchsorted(clocks, float(tensor_clock_mhz(use, gpu)), side="right")) - 1
+        power = np.array([np.asarray(g) / whole for g in groups])
+        longest = np.max(times.time_s / plain.time_s, axis=1)
+        return WorkTable(
+            whole.tolist(),
+            power.sum(axis=0).tolist(),
+            [tuple(row) for row in power.T.tolist()],
+            max(top, 0),
+            [ratio > 1.0 + 1e-9 for ratio in longest.tolist()],
+        )
+
+
+@dataclass(slots=True)
+class BoardState:
+    """What a board remembers; all that another process needs to go on from here.
+
+    Attributes
+    ----------
+    time_s, energy_j, groups_j
+        Now, and the energy since the start, whole and by :data:`COMPONENT_GROUPS`.
+    temperature_c
+        Of the die.
+    clock
+        The governor's clock as an index into the card's clocks, between steps.
+    fast_w
+        The governor's fast average.
+    times_s, energies_j
+        The past: energy at the ends of all steps, linear between them.
+    """
+
+    time_s: float
+    energy_j: float
+    groups_j: list[float]
+    temperature_c: float
+    clock: float
+    fast_w: float
+    times_s: list[float] = field(default_factory=list)
+    energies_j: list[float] = field(default_factory=list)
+
+
+class Board:
+    """One simulated board: state, settings, and the laws that move it.
+
+    Parameters
+    ----------
+    gpu
+        The true numbers.
+    dynamics
+        Time constants.
+    start_s
+        Time at which it stands idle, warm and settled.
+    neighbour_w
+        Power of somebody else's work on the card [W].
+    """
+
+    def __init__(self, gpu: GpuModel, dynamics: Dynamics, start_s: float = 0.0, neighbour_w: float = 0.0) -> None:
+        self.gpu, self.dynamics, self.neighbour_w = gpu, dynamics, neighbour_w
+        self.clocks_mhz: list[float] = gpu.clocks_mhz.tolist()
+        self.idle = SimulatedWork((), (), gpu)
+        self.limit_w = gpu.device["power_limit_w"]
+        self.highest = len(self.clocks_mhz) - 1
+        self._pending: list[tuple[float, int, float]] = []
+        power = float(idle_power_w(self.clocks_mhz[-1], gpu)) + neighbour_w
+        warm = gpu["power.inlet_c"] + gpu["power.thermal_resistance_k_per_w"] * power
+        past, energies = [start_s - dynamics.memory_s, start_s], [-power * dynamics.memory_s, 0.0]
+        nothing = [0.0] * len(COMPONENT_GROUPS)
+        self.state = BoardState(start_s, 0.0, nothing, warm, float(self.highest), power, past, energies)
+        self.work = self.idle
+
+    @property
+    def index(self) -> int:
+        """Index of the clock that runs now."""
+        state, table = self.state, self.work.table(self.limit_w)
+        hot = int(10.0 * max(0.0, state.temperature_c - self.dynamics.throttle_c))
+        top = max(min(table.top_index, self.highest) - hot, 0)
+        return max(min(int(state.clock), top), 0)
+
+    def set_later(self, when_s: float, highest: int, limit_w: float) -> None:
+        """Let settings take effect at a time: index of the highest clock allowed, and the power limit."""
+        self._pending.append((when_s, highest, limit_w))
+        self._settle_settings()
+
+    def run(self, work: SimulatedWork, until_s: float, repetitions: float = float("inf")) -> float:
+        """Run work until a time or until it has run so often, whichever is first; returns the repetitions done."""
+        done, state, self.work = 0.0, self.state, work
+        while state.time_s < until_s - SAME_TIME_S and repetitions - done > 1e-9:
+            table = work.table(self.limit_w)
+            index = self.index
+            step = min(self.dynamics.tick_s, until_s - state.time_s, (repetitions - done) * table.time_s[index])
+            if self._pending:
+                step = min(step, max(self._pending[0][0] - state.time_s, SAME_TIME_S))
+            self._step(table, index, step)
+            done += step / table.time_s[index]
+            self._settle_settings()
+        self._forget()
+        return done
+
+    def energy_at(self, when_s: float) -> float:
+        """True energy up to a time that is remembered [J]; before that, the oldest power goes on backward."""
+        times, energies = self.state.times_s, self.state.energies_j
+        right = min(max(bisect_right(times, when_s), 1), len(times) - 1)
+        t0, t1, e0, e1 = times[right - 1], times[right], energies[right - 1], energies[right]
+        return e0 + (e1 - e0) * (when_s - t0) / (t1 - t0)
+
+    def power_between(self, start_s: float, end_s: float) -> float:
+        """True mean power between two times [W]."""
+        return (self.energy_at(end_s) - self.energy_at(start_s)) / (end_s - start_s)
+
+    def static_w(self) -> float:
+        """Static power and leakage at the present temperature [W]."""
+        warmer = self.state.temperature_c - REFERENCE_TEMPERATURE_C
+        return self.gpu["power.static_w"] + self.gpu["power.leakage_w_per_k"] * warmer
+
+    def _step(self, table: WorkTable, index: int, step_s: float) -> None:
+        state, gpu = self.state, self.gpu
+        static = self.static_w()
+        power = table.dynamic_w[index] + static + self.neighbour_w
+        state.time_s += step_s
+        state.energy_j += power * step_s
+        for group, part in enumerate(table.groups_w[index]):
+            state.groups_j[group] += part * step_s
+        state.groups_j[0] += (static + self.neighbour_w) * step_s
+        steady = gpu["power.inlet_c"] + gpu["power.thermal_resistance_k_per_w"] * power
+        state.temperature_c += (steady - state.temperature_c) * min(step_s / self.dynamics.thermal_tau_s, 1.0)
+        state.times_s.append(state.time_s)
+        state.energies_j.append(state.energy_j)
+        self._govern(power, step_s, min(table.top_index, self.highest))
+
+    def _govern(self, power_w: float, step_s: float, top: int) -> None:
+        """The loops of :class:`joulecast.simulator.governor.PowerGovernor`, for steps of any length."""
+        state, gpu = self.state, self.gpu
+        fast_s = gpu["governor.fast_s"]
+        state.fast_w += step_s / (fast_s + step_s) * (power_w - state.fast_w)
+        settled = self.limit_w * gpu["governor.settled_share"]
+        excess = self.power_between(state.time_s - gpu["governor.slow_s"], state.time_s) - settled
+        allowed = self.limit_w * gpu["governor.burst_share"] if excess < 0.0 else settled - SLOW_GAIN * excess
+        gain = gpu.max_clock_mhz / gpu.device["clock_step_mhz"] / (POWER_PER_CLOCK * self.limit_w)
+        move = min(step_s / (CLOCK_TO_AVERAGE * fast_s), 1.0)
+        state.clock = min(max(state.clock + move * gain * (allowed - state.fast_w), 0.0), float(top))
+
+    def _settle_settings(self) -> None:
+        while self._pending and self._pending[0][0] <= self.state.time_s + SAME_TIME_S:
+            _, self.highest, self.limit_w = self._pending.pop(0)
+
+    def _forget(self) -> None:
+        times, energies = self.state.times_s, self.state.energies_j
+        keep = bisect_right(times, self.state.time_s - self.dynamics.memory_s) - 1
+        if keep > 1000:
+            del times[:keep], energies[:keep]

@@ -1,0 +1,81 @@
+"""Runs microbenchmarks on a simulated card."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from joulecast.calibrate.devices.simulated import SimulatedCard
+from joulecast.calibrate.devices.simulated_loads import Player, phases_of
+from joulecast.calibrate.microbenchmarks.protocol import Load, Microbenchmark
+from joulecast.errors import MeasurementError
+
+
+class SimulatedRunner:
+    """Prepares microbenchmarks on a simulated card.
+
+    Parameters
+    ----------
+    card
+        Where they run.
+    present
+        What of :attr:`~joulecast.calibrate.microbenchmarks.protocol.Microbenchmark.needs` is there; by default all.
+    """
+
+    def __init__(self, card: SimulatedCard, present: frozenset[str] | None = None) -> None:
+        self.card, self._present = card, present
+
+    def prepare(self, benchmark: Microbenchmark) -> Load:
+        """Prepare a load.
+
+        Raises
+        ------
+        MeasurementError
+            The row is none that a card can run, or something that it needs is missing.
+        """
+        for need in benchmark.needs:
+            if self._present is not None and need not in self._present:
+                raise MeasurementError(f"{need} is missing", key=benchmark.name)
+        phases_of(benchmark.row, self.card.board)
+        return SimulatedLoad(self.card, benchmark.row)
+
+
+class SimulatedLoad:
+    """A prepared row: its phases advance the card's time."""
+
+    def __init__(self, card: SimulatedCard, row: Mapping[str, Any]) -> None:
+        self._card, self._row = card, row
+
+    def run(self, duration_s: float) -> tuple[int, float]:
+        """Keep the card busy for about so long.
+
+        Returns
+        -------
+        tuple
+            Whole repetitions of the row's operators, and the seconds in which they ran: pauses of duty cycles and
+            pulses, and the products beside a kernel, count in neither. Idling is one repetition of its whole duration.
+        """
+        card = self._card
+        start = card.now()
+        player = card.begin(self._row)
+        try:
+            self._wait(duration_s)
+            while player.repetitions < 1.0 and self._row.get("op") != "idle":
+                self._wait(0.25 * duration_s)
+        finally:
+            card.end()
+        return self._counted(player, card.now() - start)
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+    def _wait(self, duration_s: float) -> None:
+        self._card.sleep(duration_s)
+        if self._card.realtime:
+            self._card.catch_up()
+
+    def _counted(self, player: Player, duration_s: float) -> tuple[int, float]:
+        if self._row.get("op") == "idle":
+            return 1, duration_s
+        whole = int(player.repetitions + 1e-6)
+        return whole, player.busy_s * whole / player.repetitions * (1.0 + self._card.timing_noise())
