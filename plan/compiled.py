@@ -1,0 +1,25 @@
+"""Compilation of inner loops: numba where it is installed, plain Python elsewhere, which is about 100 times slower."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+try:
+    from numba import njit as _njit
+except ImportError:
+    _njit = None
+    logging.getLogger(__name__).warning(
+        "numba is not installed: fronts are computed in plain Python, about 100 times slower (pip install numba)"
+    )
+
+COMPILED = _njit is not None
+"""Whether inner loops are compiled."""
+
+
+def compiled(function: Function) -> Function:
+    """Compile a function for native types, and keep the result between runs."""
+    return function if _njit is None else _njit(cache=True)(function)
