@@ -1,0 +1,126 @@
+"""Kernels that move data through memory or L2: copies, element-wise operators, reductions, norms, optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from joulecast.calibrate.microbenchmarks.kernel import Bench, Kernel
+from joulecast.errors import MeasurementError
+
+MEBI = 1 << 20
+
+
+def build(bench: Bench) -> Kernel:
+    """The kernel of a row whose ``op`` names it; buffers follow ``shape``, ``mb``, ``params`` or ``M K``."""
+    maker = _MAKERS.get(str(bench.row.get("op")))
+    if maker is None:
+        raise MeasurementError(f"{bench.name}: no streaming kernel {bench.row.get('op')!r}", key="op")
+    return maker(bench)
+
+
+def _shape(bench: Bench) -> tuple[int, ...]:
+    """The row's ``shape``, or a flat buffer of ``mb`` MiB."""
+    sides = bench.row.get("shape")
+    if sides is not None:
+        return tuple(int(side) for side in sides)
+    size = bench.row.get("mb")
+    if not isinstance(size, int | float) or size <= 0:
+        raise MeasurementError(f"{bench.name}: neither shape nor mb", key="shape")
+    return (int(size * MEBI) // bench.dtype().itemsize,)
+
+
+def _into(bench: Bench, function: Callable[..., Any], inputs: int) -> Kernel:
+    """A function of ``inputs`` equal buffers into a further one."""
+    shape = _shape(bench)
+    sources = [bench.values(*shape) for _ in range(inputs)]
+    out = bench.empty(*shape)
+    return Kernel(lambda: function(*sources, out=out), result=lambda: out)
+
+
+def _copy(bench: Bench) -> Kernel:
+    source = bench.values(*_shape(bench))
+    out = bench.torch.empty_like(source)
+    return Kernel(lambda: out.copy_(source), result=lambda: out)
+
+
+def _fill(bench: Bench) -> Kernel:
+    out = bench.empty(*_shape(bench))
+    return Kernel(lambda: out.fill_(1.0), result=lambda: out)
+
+
+def _held(once: Callable[[], Any]) -> Kernel:
+    """A kernel that allocates its result; the newest is kept."""
+    kept: list[Any] = []
+
+    def launch() -> None:
+        kept[:] = [once()]
+
+    return Kernel(launch, result=lambda: kept[0])
+
+
+def _sum(bench: Bench) -> Kernel:
+    source = bench.values(*_shape(bench))
+    return _held(source.sum)
+
+
+def _reduce_min(bench: Bench) -> Kernel:
+    source = bench.values(*_shape(bench))
+    out = bench.empty(*source.shape[:-1])
+    return Kernel(lambda: bench.torch.amin(source, dim=-1, out=out), result=lambda: out)
+
+
+def _norm(bench: Bench) -> Kernel:
+    shape = _shape(bench)
+    source, weight = bench.values(*shape), bench.values(shape[-1])
+    functional = bench.torch.nn.functional
+    if bench.row["op"] in ("rms_norm", "rmsnorm"):
+        return _held(lambda: functional.rms_norm(source, shape[-1:], weight))
+    offset = bench.values(shape[-1])
+    return _held(lambda: functional.layer_norm(source, shape[-1:], weight, offset))
+
+
+def _softmax(bench: Bench) -> Kernel:
+    source = bench.values(*_shape(bench))
+    return _held(lambda: bench.torch.softmax(source, dim=-1))
+
+
+def _gemv(bench: Bench) -> Kernel:
+    matrix, vector = bench.values(bench.whole("M"), bench.whole("K")), bench.values(bench.whole("K"))
+    out = bench.empty(bench.whole("M"))
+    return Kernel(lambda: bench.torch.mv(matrix, vector, out=out), result=lambda: out)
+
+
+def _adamw(bench: Bench) -> Kernel:
+    """One fused step on one parameter: reads parameter, gradient and two moments, writes all but the gradient."""
+    return adamw_step(bench, bench.whole("params"), 1)
+
+
+def adamw_step(bench: Bench, elements: int, tensors: int) -> Kernel:
+    """One fused AdamW step on ``elements`` parameters in ``tensors`` equal tensors of the row's data type."""
+    torch = bench.torch
+    parameters = []
+    for _ in range(tensors):
+        parameter = bench.values(max(1, elements // tensors)).requires_grad_(True)
+        parameter.grad = bench.values(max(1, elements // tensors))
+        parameters.append(parameter)
+    optimizer = torch.optim.AdamW(parameters, lr=1e-5, fused=True)
+    return Kernel(optimizer.step, capture=False, result=lambda: parameters)
+
+
+_MAKERS: dict[str, Callable[[Bench], Kernel]] = {
+    "copy": _copy,
+    "exp": lambda bench: _into(bench, bench.torch.exp, 1),
+    "add": lambda bench: _into(bench, bench.torch.add, 2),
+    "fill": _fill,
+    "sum": _sum,
+    "reduce_min": _reduce_min,
+    "rms_norm": _norm,
+    "rmsnorm": _norm,
+    "layer_norm": _norm,
+    "layernorm": _norm,
+    "softmax": _softmax,
+    "gemv": _gemv,
+    "adamw": _adamw,
+}
+OPS = tuple(_MAKERS)

@@ -1,0 +1,75 @@
+"""Triton kernels with explicit tiles. Importing this module needs Triton; only :mod:`tiles` does so, and late."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+triton: Any = importlib.import_module("triton")
+tl: Any = importlib.import_module("triton.language")
+
+if TYPE_CHECKING:
+    constexpr = int
+
+#: Tiles of this many rows of tiles follow each other, so that they share columns of B in L2.
+GROUP = 8
+
+
+def _matmul(
+    left: Any,
+    right: Any,
+    out: Any,
+    m: Any,
+    n: Any,
+    k: Any,
+    tile_m: constexpr,
+    tile_n: constexpr,
+    tile_k: constexpr,
+    group: constexpr,
+) -> None:
+    """One program computes one tile of C[m, n] = A[m, k] · B[k, n]; k is a multiple of ``tile_k``."""
+    program = tl.program_id(0)
+    down, across = tl.cdiv(m, tile_m), tl.cdiv(n, tile_n)
+    band = program // (group * across)
+    height = min(down - band * group, group)
+    row = band * group + (program % (group * across)) % height
+    column = (program % (group * across)) // height
+    rows = row * tile_m + tl.arange(0, tile_m)
+    columns = column * tile_n + tl.arange(0, tile_n)
+    inner = tl.arange(0, tile_k)
+    # Reads beyond the edge wrap around and stay within the matrices; what they give is not stored.
+    from_left = left + (rows % m)[:, None] * k + inner[None, :]
+    from_right = right + inner[:, None] * n + (columns % n)[None, :]
+    total = tl.zeros((tile_m, tile_n), dtype=tl.float32)
+    for _ in range(tl.cdiv(k, tile_k)):
+        total = tl.dot(tl.load(from_left), tl.load(from_right), total)
+        from_left += tile_k
+        from_right += tile_k * n
+    inside = (rows[:, None] < m) & (columns[None, :] < n)
+    tl.store(out + rows[:, None] * n + columns[None, :], total.to(tl.bfloat16), mask=inside)
+
+
+def _rmsnorm(source: Any, weight: Any, out: Any, columns: constexpr, tile_rows: constexpr, epsilon: constexpr) -> None:
+    """One program normalises ``tile_rows`` whole rows."""
+    row = tl.program_id(0) * tile_rows + tl.arange(0, tile_rows)
+    column = tl.arange(0, columns)
+    where = row[:, None] * columns + column[None, :]
+    value = tl.load(source + where).to(tl.float32)
+    scale = tl.rsqrt(tl.sum(value * value, axis=1) / columns + epsilon)
+    gain = tl.load(weight + column).to(tl.float32)
+    tl.store(out + where, (value * scale[:, None] * gain[None, :]).to(tl.bfloat16))
+
+
+def _reduce_min(source: Any, out: Any, columns: constexpr, tile_rows: constexpr, tile_columns: constexpr) -> None:
+    """One program finds the least value of each of ``tile_rows`` rows, ``tile_columns`` columns at a time."""
+    row = tl.program_id(0) * tile_rows + tl.arange(0, tile_rows)
+    least = tl.full((tile_rows, tile_columns), float("inf"), dtype=tl.float32)
+    for start in range(0, columns, tile_columns):
+        column = start + tl.arange(0, tile_columns)
+        least = tl.minimum(least, tl.load(source + row[:, None] * columns + column[None, :]))
+    tl.store(out + row, tl.min(least, axis=1))
+
+
+matmul: Any = triton.jit(_matmul)
+rmsnorm: Any = triton.jit(_rmsnorm)
+reduce_min: Any = triton.jit(_reduce_min)

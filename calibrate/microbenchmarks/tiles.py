@@ -1,0 +1,61 @@
+"""Kernels with explicit tiles, in Triton: matrix product, row-wise RMS norm, least value of every row."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from joulecast.calibrate.microbenchmarks.kernel import Bench, Kernel
+from joulecast.errors import MeasurementError
+
+EPSILON = 1e-6
+
+
+def build(bench: Bench) -> Kernel:
+    """The kernel of a row whose ``op`` begins with ``tile_``."""
+    return {"tile_gemm": _gemm, "tile_rmsnorm": _rmsnorm, "tile_reduce_min": _reduce_min}[str(bench.row["op"])](bench)
+
+
+def _kernels() -> Any:
+    return importlib.import_module("joulecast.calibrate.microbenchmarks.tile_kernels")
+
+
+def _divides(bench: Bench, whole: str, part: str) -> int:
+    """How often ``part`` fits into ``whole``; tiles have no masks along these sides."""
+    size, tile = bench.whole(whole), bench.whole(part)
+    if size % tile:
+        raise MeasurementError(f"{bench.name}: {whole} = {size} is not a multiple of {part} = {tile}", key=part)
+    return size // tile
+
+
+def _gemm(bench: Bench) -> Kernel:
+    kernels = _kernels()
+    m, n, k = bench.whole("M"), bench.whole("N"), bench.whole("K")
+    tile_m, tile_n, tile_k = bench.whole("tile_m"), bench.whole("tile_n"), bench.whole("tile_k")
+    _divides(bench, "K", "tile_k")
+    left, right, out = bench.values(m, k), bench.values(k, n), bench.empty(m, n)
+    grid = (-(-m // tile_m) * -(-n // tile_n),)
+    launch, warps, stages = kernels.matmul[grid], bench.whole("warps"), bench.whole("stages")
+
+    def once() -> None:
+        launch(left, right, out, m, n, k, tile_m, tile_n, tile_k, kernels.GROUP, num_warps=warps, num_stages=stages)
+
+    return Kernel(once, result=lambda: out)
+
+
+def _rmsnorm(bench: Bench) -> Kernel:
+    kernels = _kernels()
+    columns, tile_rows = bench.whole("hidden"), bench.whole("tile_rows")
+    source, weight = bench.values(bench.whole("rows"), columns), bench.values(columns)
+    out = bench.torch.empty_like(source)
+    launch, warps = kernels.rmsnorm[(_divides(bench, "rows", "tile_rows"),)], bench.whole("warps")
+    return Kernel(lambda: launch(source, weight, out, columns, tile_rows, EPSILON, num_warps=warps), result=lambda: out)
+
+
+def _reduce_min(bench: Bench) -> Kernel:
+    kernels = _kernels()
+    columns, tile_rows, tile_columns = bench.whole("cols"), bench.whole("tile_rows"), bench.whole("tile_cols")
+    _divides(bench, "cols", "tile_cols")
+    source, out = bench.values(bench.whole("rows"), columns), bench.empty(bench.whole("rows"))
+    launch, warps = kernels.reduce_min[(_divides(bench, "rows", "tile_rows"),)], bench.whole("warps")
+    return Kernel(lambda: launch(source, out, columns, tile_rows, tile_columns, num_warps=warps), result=lambda: out)

@@ -1,0 +1,133 @@
+"""Runs microbenchmarks with PyTorch, on a GPU or, shrunk, on CPU tensors."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from joulecast.calibrate.microbenchmarks.engine import Engine, engine_for
+from joulecast.calibrate.microbenchmarks.kernel import Bench
+from joulecast.calibrate.microbenchmarks.loads import Runs, build
+from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark
+from joulecast.calibrate.microbenchmarks.shrink import shrink
+from joulecast.calibrate.microbenchmarks.torch_backend import in_words, load_torch, missing_needs, refuse_missing
+from joulecast.errors import MeasurementError
+
+
+class TorchLoad:
+    """A prepared microbenchmark on one device.
+
+    Attributes
+    ----------
+    row
+        What really runs: the benchmark's row, or the one to which it was shrunk.
+    """
+
+    def __init__(self, torch: Any, engine: Engine, runs: Runs, name: str, row: Mapping[str, Any]) -> None:
+        self._torch, self._engine, self._name, self.row = torch, engine, name, row
+        self._runs: Runs | None = runs
+
+    def run(self, duration_s: float) -> tuple[int, float]:
+        """Keep the device busy for about so long; wait for it to end.
+
+        Of benchmarks with pauses the seconds are the busy ones, of those beside other work their own share.
+
+        Raises
+        ------
+        MeasurementError
+            The work failed, the load is closed, or the duration is not a positive number.
+        """
+        if self._runs is None:
+            raise MeasurementError(f"{self._name}: it is closed")
+        if not (math.isfinite(duration_s) and duration_s > 0):
+            raise MeasurementError(f"{self._name}: a duration of {duration_s} s is not positive")
+        with in_words(self._torch, self._name):
+            return self._runs.run(duration_s)
+
+    def close(self) -> None:
+        """Free its memory."""
+        if self._runs is None:
+            return
+        self._runs = None
+        gc.collect()
+        with in_words(self._torch, self._name):
+            self._engine.close()
+
+
+class TorchRunner:
+    """Prepares microbenchmarks on one device.
+
+    Parameters
+    ----------
+    device
+        As PyTorch writes it: ``cuda:0``, ``cpu``.
+    tiny
+        Shrink every row to what a CPU does in milliseconds; by default on CPU tensors.
+
+    Raises
+    ------
+    MeasurementError
+        PyTorch is missing, or it does not see the device.
+    """
+
+    def __init__(self, device: str = "cuda:0", *, tiny: bool | None = None) -> None:
+        self._torch = load_torch()
+        try:
+            self._device = self._torch.device(device)
+        except RuntimeError as error:
+            raise MeasurementError(f"unknown device {device!r} ({error})", remedy="Give cuda:0 or cpu.") from None
+        self._tiny = self._device.type == "cpu" if tiny is None else tiny
+        if self._device.type != "cpu" and (self._device.index or 0) >= self._torch.cuda.device_count():
+            raise MeasurementError(
+                f"PyTorch does not see {device}",
+                remedy="It needs a build of PyTorch for this GPU and its driver; check torch.cuda.is_available().",
+            )
+
+    @property
+    def software(self) -> dict[str, str]:
+        """Versions that the kernels depend on, for the recording."""
+        torch = self._torch
+        found = {"torch": str(torch.__version__)}
+        if self._device.type != "cpu":
+            found |= {"cuda": str(torch.version.cuda), "hip": str(torch.version.hip)}
+            found["cudnn"] = str(torch.backends.cudnn.version())
+        return {name: version for name, version in found.items() if version != "None"}
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Memory of the device, ``None`` of CPU tensors."""
+        if self._device.type == "cpu":
+            return None
+        return int(self._torch.cuda.get_device_properties(self._device).total_memory)
+
+    def missing(self, benchmark: Microbenchmark) -> tuple[str, ...]:
+        """What the benchmark needs and this machine lacks."""
+        return missing_needs(self._torch, self._device, benchmark.needs)
+
+    def prepare(self, benchmark: Microbenchmark) -> TorchLoad:
+        """Allocate and warm up.
+
+        Raises
+        ------
+        MeasurementError
+            It cannot run here: out of memory, data type or backend missing. The message says what is missing.
+        """
+        if benchmark.gpus > 1:
+            raise MeasurementError(
+                f"{benchmark.name}: it takes {benchmark.gpus} GPUs",
+                remedy="Start joulecast.calibrate.microbenchmarks.distributed with torch.distributed.run.",
+            )
+        refuse_missing(benchmark.name, self.missing(benchmark))
+        row = shrink(benchmark.row) if self._tiny else benchmark.row
+        engine = engine_for(self._torch, self._device)
+        try:
+            with in_words(self._torch, benchmark.name):
+                bench = Bench(self._torch, self._device, row, benchmark.name)
+                return TorchLoad(self._torch, engine, build(bench, engine), benchmark.name, row)
+        except MeasurementError:
+            # The traceback that the error carries holds the buffers that were already there.
+            gc.collect()
+            engine.close()
+            raise

@@ -1,0 +1,215 @@
+"""Single kernels of a training step (rows of op ``stream``), launched as PyTorch's modules launch them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from joulecast.calibrate.microbenchmarks import streaming
+from joulecast.calibrate.microbenchmarks.kernel import Bench, Kernel
+from joulecast.errors import MeasurementError
+
+#: Rows of the table from which embeddings are looked up where a row does not say.
+VOCABULARY = 128256
+RMS_EPSILON = 1e-6
+
+
+def build(bench: Bench) -> Kernel:
+    """The kernel of a row's ``pattern`` on a tensor of its ``shape``."""
+    maker = _MAKERS.get(str(bench.row.get("pattern")))
+    if maker is None:
+        raise MeasurementError(f"{bench.name}: no training kernel {bench.row.get('pattern')!r}", key="pattern")
+    rows, columns = (int(side) for side in bench.row["shape"])
+    return maker(bench, rows, columns)
+
+
+def _into(bench: Bench, function: Callable[..., Any], *sources: Any) -> Kernel:
+    out = bench.torch.empty_like(sources[0], memory_format=bench.torch.contiguous_format)
+    return Kernel(lambda: function(*sources, out=out), result=lambda: out)
+
+
+def _held(once: Callable[[], Any], *, capture: bool = True) -> Kernel:
+    kept: list[Any] = []
+
+    def launch() -> None:
+        kept[:] = [once()]
+
+    return Kernel(launch, capture=capture, result=lambda: kept[0])
+
+
+def _unary(name: str) -> Callable[[Bench, int, int], Kernel]:
+    def make(bench: Bench, rows: int, columns: int) -> Kernel:
+        return _into(bench, getattr(bench.torch, name), bench.values(rows, columns))
+
+    return make
+
+
+def _binary(name: str) -> Callable[[Bench, int, int], Kernel]:
+    def make(bench: Bench, rows: int, columns: int) -> Kernel:
+        return _into(bench, getattr(bench.torch, name), bench.values(rows, columns), bench.values(rows, columns))
+
+    return make
+
+
+def _copy(bench: Bench, rows: int, columns: int) -> Kernel:
+    source = bench.values(rows, columns)
+    out = bench.empty(rows, columns)
+    return Kernel(lambda: out.copy_(source), result=lambda: out)
+
+
+def _halves(bench: Bench, rows: int, columns: int) -> tuple[Any, Any]:
+    """Gate and up of a gated MLP: the two halves of every row of one product, so that neither is contiguous."""
+    gate, up = bench.values(rows, 2 * columns).chunk(2, -1)
+    return gate, up
+
+
+def _strided_unary(bench: Bench, rows: int, columns: int) -> Kernel:
+    gate, _ = _halves(bench, rows, columns)
+    return _held(lambda: bench.torch.nn.functional.silu(gate))
+
+
+def _strided_binary(bench: Bench, rows: int, columns: int) -> Kernel:
+    _, up = _halves(bench, rows, columns)
+    return _into(bench, bench.torch.mul, bench.values(rows, columns), up)
+
+
+def _strided_silu_backward(bench: Bench, rows: int, columns: int) -> Kernel:
+    gate, _ = _halves(bench, rows, columns)
+    return _gradient(bench, bench.torch.nn.functional.silu, (gate,), ())
+
+
+def _cat(bench: Bench, rows: int, columns: int) -> Kernel:
+    """Joins two tensors along the rows, as the gradient of a split does."""
+    left, right = bench.values(rows, columns // 2), bench.values(rows, columns - columns // 2)
+    out = bench.empty(rows, columns)
+    return Kernel(lambda: bench.torch.cat((left, right), dim=-1, out=out), result=lambda: out)
+
+
+def _gradient(
+    bench: Bench,
+    function: Callable[..., Any],
+    active: tuple[Any, ...],
+    constant: tuple[Any, ...],
+    *,
+    capture: bool = True,
+) -> Kernel:
+    """The backward of ``function(*active, *constant)`` for all ``active`` tensors, its forward done once before."""
+    torch = bench.torch
+    leaves = tuple(tensor.detach().requires_grad_(True) for tensor in active)
+    output = function(*leaves, *constant)
+    incoming = torch.ones_like(output) if output.dim() == 0 else bench.values(*output.shape, dtype=output.dtype)
+    return _held(lambda: torch.autograd.grad(output, leaves, incoming, retain_graph=True), capture=capture)
+
+
+def _rms_norm(bench: Bench) -> Callable[[Any, Any], Any]:
+    functional = bench.torch.nn.functional
+    return lambda x, weight: functional.rms_norm(x, (x.shape[-1],), weight, RMS_EPSILON)
+
+
+def _layer_norm(bench: Bench) -> Callable[[Any, Any, Any], Any]:
+    functional = bench.torch.nn.functional
+    return lambda x, weight, offset: functional.layer_norm(x, (x.shape[-1],), weight, offset)
+
+
+def _rmsnorm(bench: Bench, rows: int, columns: int) -> Kernel:
+    norm, source, weight = _rms_norm(bench), bench.values(rows, columns), bench.values(columns)
+    return _held(lambda: norm(source, weight))
+
+
+def _layernorm(bench: Bench, rows: int, columns: int) -> Kernel:
+    norm, source = _layer_norm(bench), bench.values(rows, columns)
+    weight, offset = bench.values(columns), bench.values(columns)
+    return _held(lambda: norm(source, weight, offset))
+
+
+def _rmsnorm_backward_both(bench: Bench, rows: int, columns: int) -> Kernel:
+    return _gradient(bench, _rms_norm(bench), (bench.values(rows, columns), bench.values(columns)), ())
+
+
+def _rmsnorm_backward_input(bench: Bench, rows: int, columns: int) -> Kernel:
+    return _gradient(bench, _rms_norm(bench), (bench.values(rows, columns),), (bench.values(columns),))
+
+
+def _layernorm_backward_both(bench: Bench, rows: int, columns: int) -> Kernel:
+    active = (bench.values(rows, columns), bench.values(columns), bench.values(columns))
+    return _gradient(bench, _layer_norm(bench), active, ())
+
+
+def _softmax(bench: Bench, rows: int, columns: int) -> Kernel:
+    source = bench.values(rows, columns)
+    return _held(lambda: bench.torch.softmax(source, dim=-1))
+
+
+def _gelu(bench: Bench, rows: int, columns: int) -> Kernel:
+    source = bench.values(rows, columns)
+    return _held(lambda: bench.torch.nn.functional.gelu(source))
+
+
+def _gelu_backward(bench: Bench, rows: int, columns: int) -> Kernel:
+    return _gradient(bench, bench.torch.nn.functional.gelu, (bench.values(rows, columns),), ())
+
+
+def _bias_reduce(bench: Bench, rows: int, columns: int) -> Kernel:
+    source = bench.values(rows, columns)
+    return _held(lambda: source.sum(dim=0))
+
+
+def _cross_entropy(bench: Bench, rows: int, columns: int) -> Kernel:
+    logits, target = bench.values(rows, columns), bench.whole_values(columns, (rows,))
+    return _held(lambda: bench.torch.nn.functional.cross_entropy(logits, target))
+
+
+def _cross_entropy_backward(bench: Bench, rows: int, columns: int) -> Kernel:
+    target = bench.whole_values(columns, (rows,))
+    return _gradient(bench, bench.torch.nn.functional.cross_entropy, (bench.values(rows, columns),), (target,))
+
+
+def _embedding(bench: Bench, rows: int, columns: int) -> Kernel:
+    table = bench.values(int(bench.row.get("vocabulary") or VOCABULARY), columns)
+    tokens = bench.whole_values(table.shape[0], (rows,))
+    return _held(lambda: bench.torch.nn.functional.embedding(tokens, table))
+
+
+def _embedding_backward(bench: Bench, rows: int, columns: int) -> Kernel:
+    """The dense gradient of a table of ``rows``: it sorts the tokens, which a graph cannot record."""
+    functional = bench.torch.nn.functional
+    tokens = bench.whole_values(rows, (max(1, int(bench.row["elements"]) // columns),))
+    table = bench.values(rows, columns)
+    return _gradient(bench, lambda t: functional.embedding(tokens, t), (table,), (), capture=False)
+
+
+def _adamw(bench: Bench, rows: int, columns: int) -> Kernel:
+    return streaming.adamw_step(bench, rows, columns)
+
+
+def _zero(bench: Bench, rows: int, columns: int) -> Kernel:
+    gradients = [bench.values(max(1, rows // columns)) for _ in range(columns)]
+    return Kernel(lambda: bench.torch._foreach_zero_(gradients), result=lambda: gradients)
+
+
+_MAKERS: dict[str, Callable[[Bench, int, int], Kernel]] = {
+    "copy": _copy,
+    "exp": _unary("exp"),
+    "add": _binary("add"),
+    "mul": _binary("mul"),
+    "cat": _cat,
+    "strided_unary": _strided_unary,
+    "strided_binary": _strided_binary,
+    "strided_silu_backward": _strided_silu_backward,
+    "rmsnorm": _rmsnorm,
+    "rmsnorm_backward_both": _rmsnorm_backward_both,
+    "rmsnorm_backward_input": _rmsnorm_backward_input,
+    "layernorm": _layernorm,
+    "layernorm_backward_both": _layernorm_backward_both,
+    "softmax": _softmax,
+    "gelu": _gelu,
+    "gelu_backward": _gelu_backward,
+    "bias_reduce": _bias_reduce,
+    "cross_entropy": _cross_entropy,
+    "cross_entropy_backward": _cross_entropy_backward,
+    "embedding": _embedding,
+    "embedding_backward": _embedding_backward,
+    "adamw_bf16": _adamw,
+    "foreach_zero": _zero,
+}
+PATTERNS = tuple(_MAKERS)
