@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,9 +29,29 @@ def open_device(locator: str) -> Device:
         The card, its driver or the package that talks to it is missing; the message says which.
     """
     kind, _, place = locator.partition(":")
-    if kind == "sim":
-        return _simulated(place)
-    raise InputError(f"unknown kind of card {locator!r}", key="device", remedy="Known: nvml:0, amd:0, sim:FILE.")
+    if kind not in _KINDS:
+        raise InputError(
+            f"unknown kind of card {locator!r}", key="device", remedy="Known: nvml:0, amd:0, sim:FILE, replay:DIR."
+        )
+    return _KINDS[kind](place)
+
+
+def _nvml(place: str) -> Device:
+    from joulecast.calibrate.devices.nvml import NvmlCard
+
+    return NvmlCard(place or "0")
+
+
+def _amd(place: str) -> Device:
+    from joulecast.calibrate.devices.amd import AmdCard
+
+    return AmdCard(place or "0")
+
+
+def _replayed(place: str) -> Device:
+    from joulecast.calibrate.devices.replayed import ReplayedCard
+
+    return ReplayedCard(place)
 
 
 def _simulated(place: str) -> Device:
@@ -40,3 +61,11 @@ def _simulated(place: str) -> Device:
     if place in gpu_names():
         return SimulatedCard(place)
     return SimulatedCard.open(Path(place))
+
+
+_KINDS: dict[str, Callable[[str], Device]] = {
+    "nvml": _nvml,
+    "amd": _amd,
+    "sim": _simulated,
+    "replay": _replayed,
+}

@@ -1,0 +1,28 @@
+"""Which processes on a card are our own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def is_ours(pid: int, proc: Path = Path("/proc")) -> bool:
+    """Whether a process is this one, one that it descends from, or one that descends from it."""
+    own = os.getpid()
+    return pid == own or own in _ancestors(pid, proc) or pid in _ancestors(own, proc)
+
+
+def _ancestors(pid: int, proc: Path) -> list[int]:
+    """Parents of a process up to the first, without it; empty where the process is not visible."""
+    found: list[int] = []
+    while pid > 1:
+        try:
+            stat = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            break
+        # The second field, the name in parentheses, may hold anything.
+        pid = int(stat.rpartition(")")[2].split()[1])
+        if pid in found:
+            break
+        found.append(pid)
+    return [parent for parent in found if parent > 1]
