@@ -56,7 +56,7 @@ class Failed:
     name
         Of the microbenchmark.
     reason
-        One word, of :class:`joulecast.calibrate.measure.protocol.Reason`.
+        One word, of :class:`joulecast.calibrate.measure.faults.Reason`.
     detail
         What happened, for people.
     """

@@ -1,0 +1,151 @@
+"""When an energy counter moved: readings only bracket each step, but the steps of a counter are regular.
+
+Between two readings the counter either moved or it did not. A reading every 20 ms tells the time of one step to 20 ms,
+too coarse for a window of 2.5 s. Steps at ``t0 + k·T`` that all lie inside their brackets leave a small polygon of
+``(t0, T)``; the polygon's centre is the estimate and its extent the uncertainty. A counter without such a regular step
+is timed by the brackets alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.calibrate.devices.protocol import Sample
+
+Array = NDArray[np.float64]
+
+#: How far single steps may be off a regular grid [s]; tried in turn.
+_JITTERS_S = (0.0, 0.5e-3, 1e-3, 2e-3, 4e-3)
+#: Fewest steps that make a grid.
+_LEAST_STEPS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """The steps of a counter between two times; shape (n,).
+
+    Attributes
+    ----------
+    time_s
+        When the counter moved [s].
+    energy_j
+        What it showed from then on [J].
+    number
+        How many steps the counter had made since the first, counting those that fell between two readings.
+    sample
+        Index of the first reading after the step.
+    step_s
+        Time from step to step [s]; of an irregular counter the mean.
+    length_error_s
+        Standard error of the time from the first to the last step [s].
+    regular
+        Whether the steps lie on a grid.
+    """
+
+    time_s: Array
+    energy_j: Array
+    number: Array
+    sample: NDArray[np.int64]
+    step_s: float
+    length_error_s: float
+    regular: bool
+
+    def __len__(self) -> int:
+        return len(self.time_s)
+
+
+def counter_steps(samples: Sequence[Sample], start_s: float, end_s: float) -> Steps:
+    """Steps that lie surely between two times.
+
+    Parameters
+    ----------
+    samples
+        Readings in order of time, all with ``energy_j``.
+    start_s, end_s
+        The work's beginning and end on the samples' clock [s].
+    """
+    time = np.array([s.time_s for s in samples], dtype=np.float64)
+    energy = np.array([s.energy_j for s in samples], dtype=np.float64)
+    after = np.flatnonzero(np.diff(energy) != 0.0) + 1
+    after = after[(time[after - 1] >= start_s) & (time[after] <= end_s)]
+    low, high = time[after - 1], time[after]
+    if len(after) < 2:
+        return Steps(high, energy[after], np.arange(len(after), dtype=np.float64), after, math.nan, math.nan, False)
+    # A counter that moves from reading to reading shows the energy of each reading's own time.
+    fast = len(after) > 0.9 * (after[-1] - after[0])
+    grid = _grid(low, high, energy[after], with_rhythm=not fast) if len(after) >= _LEAST_STEPS else None
+    if grid is not None:
+        when = grid.start_s + grid.step_s * grid.order
+        return Steps(when, energy[after], grid.order, after, grid.step_s, grid.error_s, True)
+    moved = high if fast else 0.5 * (low + high)
+    error = float(np.mean(high - low)) * math.sqrt(2.0 / 12.0)
+    step = float(moved[-1] - moved[0]) / (len(moved) - 1)
+    return Steps(moved, energy[after], np.arange(len(after), dtype=np.float64), after, step, error, False)
+
+
+@dataclass(frozen=True, eq=False)
+class _Grid:
+    """Regular steps: their numbers, the time of the first, their distance, and the error of first to last [s]."""
+
+    order: Array
+    start_s: float
+    step_s: float
+    error_s: float
+
+
+def _grid(low: Array, high: Array, energy: Array, *, with_rhythm: bool) -> _Grid | None:
+    """The grid on which steps lie, each within its bracket; ``None`` if they are irregular."""
+    guesses = (_by_energy(energy), _by_rhythm(low, high) if with_rhythm else None)
+    candidates = [order for order in guesses if order is not None]
+    for jitter in _JITTERS_S:
+        for order in candidates:
+            # Where readings are rare a bracket holds several steps: what is read is the last of them.
+            step = float(high[-1] - high[0]) / float(order[-1])
+            corners = _polygon(order, np.maximum(low, high - 1.1 * step) - jitter, high + jitter)
+            if len(corners):
+                start, step = (0.5 * (corners.min(axis=0) + corners.max(axis=0))).tolist()
+                extent = float(np.ptp(corners[:, 1])) * float(order[-1])
+                return _Grid(order, start, step, math.hypot(extent / math.sqrt(12.0), jitter))
+    return None
+
+
+def _by_energy(energy: Array) -> Array | None:
+    """Numbers of the steps where power is steady: each step adds the same energy, a missed one doubles it."""
+    gained = np.diff(energy)
+    steps = gained / np.median(gained)
+    whole = np.rint(steps)
+    if np.any(whole < 1.0) or np.any(np.abs(steps - whole) > 0.3):
+        return None
+    return np.concatenate([[0.0], np.cumsum(whole)])
+
+
+def _by_rhythm(low: Array, high: Array) -> Array | None:
+    """Numbers of the steps by the strongest rhythm in their times, whatever the power."""
+    time = 0.5 * (low + high)
+    usual = float(np.median(np.diff(high)))
+    rates = np.arange(0.7 / usual, 1.4 / usual, 0.1 / float(time[-1] - time[0]))
+    spectrum = np.exp(2j * np.pi * np.outer(rates, time)).mean(axis=1)
+    best = int(np.argmax(np.abs(spectrum)))
+    order = np.rint(rates[best] * time - np.angle(spectrum[best]) / (2.0 * math.pi))
+    return order - order[0] if np.all(np.diff(order) > 0.0) else None
+
+
+def _polygon(order: Array, low: Array, high: Array) -> Array:
+    """Corners of the set of ``(t0, T)`` with ``low ≤ t0 + order·T ≤ high``; shape (corners, 2), none if it is empty."""
+    number = np.concatenate([order, order])
+    bound = np.concatenate([low, high])
+    first, second = np.triu_indices(len(number), 1)
+    apart = number[first] != number[second]
+    first, second = first[apart], second[apart]
+    step = (bound[second] - bound[first]) / (number[second] - number[first])
+    start = bound[first] - number[first] * step
+    inside = np.ones(len(step), dtype=np.bool_)
+    for k, least, most in zip(order, low, high, strict=True):
+        when = start + k * step
+        inside &= (when >= least - 1e-9) & (when <= most + 1e-9)
+    return np.stack([start[inside], step[inside]], axis=1)

@@ -1,0 +1,209 @@
+"""From the windows of a microbenchmark to the fields of its row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.calibrate.measure.settings import PULSED_OPS, UNTIMED_OPS, MeasureSettings
+from joulecast.calibrate.measure.window import Window, batch_error
+from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Take:
+    """One window of work on all cards.
+
+    Attributes
+    ----------
+    windows
+        What each card showed.
+    repetitions, seconds
+        Of each run in the window: repetitions, and the seconds that they took; shape (runs,).
+    wall_s
+        From the begin of the first run to the end of the last [s].
+    """
+
+    windows: tuple[Window, ...]
+    repetitions: Array
+    seconds: Array
+    wall_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What a card drew right after the last pulse."""
+
+    power_w: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Estimate:
+    """A mean and its relative standard error."""
+
+    value: float
+    error: float
+
+
+def measured_row(
+    benchmark: Microbenchmark,
+    takes: Sequence[Take],
+    tails: Sequence[Tail | None],
+    settings: MeasureSettings,
+    settled_s: float,
+    spoilt: int,
+) -> dict[str, Any]:
+    """Configuration and measurements of a microbenchmark.
+
+    Of steady work ``energy_j`` is power times the time of one repetition. Idling has power alone; duty cycles and
+    pulses have no energy of one repetition, and work beside other work has neither energy nor power of its own.
+    """
+    op = benchmark.row.get("op")
+    rest = {key: value for key, value in benchmark.row.items() if key not in ("name", "settle_s", "target_window_s")}
+    row: dict[str, Any] = {"name": benchmark.name, **rest}
+    row |= {"settle_s": round(settled_s, 3), "target_window_s": settings.window_s}
+    cards = range(len(takes[0].windows))
+    power = [_power(takes, card) for card in cards]
+    time = _time(takes)
+    beside = "companion" in benchmark.row
+    if op not in UNTIMED_OPS:
+        row |= {"time_s": time.value, "measured_time_sd": time.error}
+    if not beside:
+        row |= _of_cards("power_w", [p.value for p in power])
+    elif len(power) == 1:
+        row["measured_loop_power_w"] = power[0].value
+    row |= _of_cards("sm_clock_mhz", [_median(takes, card, "sm_clock_mhz") for card in cards])
+    row |= _of_cards("gpu_temp_c", [_mean(takes, card, "temperature_c") for card in cards])
+    row["power_cap_fraction"] = float(np.mean([_share(takes, card, "power_limit") for card in cards]))
+    if op not in (*UNTIMED_OPS, *PULSED_OPS) and not beside:
+        row["energy_j"] = sum(p.value for p in power) * time.value
+    if op == "pulse" and len(power) == 1 and tails[0] is not None:
+        row |= _busy_power(power[0].value, _busy_share(takes), tails[0].power_w)
+    elif op == "duty":
+        row["measured_busy_share"] = _busy_share(takes)
+    worst = max(power, key=lambda p: p.error)
+    row |= {
+        "measured_counter_steps": min(sum(take.windows[card].steps for take in takes) for card in cards),
+        "measured_window_s": min(sum(take.windows[card].length_s for take in takes) for card in cards),
+        "measured_repeats": len(takes),
+        "measured_energy_sd": math.hypot(worst.error, time.error) if "energy_j" in row else worst.error,
+        "measured_stall_s": max(take.windows[card].stall_s for take in takes for card in cards),
+    }
+    return {**row, **_details(takes, cards, spoilt)}
+
+
+def _details(takes: Sequence[Take], cards: range, spoilt: int) -> dict[str, Any]:
+    """What no fit reads, but a reader of the recording wants to know."""
+    reasons = sorted({name for take in takes for window in take.windows for name in window.reasons})
+    components = sorted({name for take in takes for window in take.windows for name in window.components_w})
+    found: dict[str, Any] = {
+        "measured_sm_clock_mean_mhz": _joint([_mean(takes, card, "sm_clock_mean_mhz") for card in cards]),
+        "measured_memory_clock_mhz": _joint([_mean(takes, card, "memory_clock_mhz") for card in cards]),
+        "measured_polled_power_w": _joint([_mean(takes, card, "polled_power_w") for card in cards]),
+        "measured_reasons": {name: float(np.mean([_share(takes, card, name) for card in cards])) for name in reasons},
+        "measured_energy_source": "+".join(sorted({w.source for take in takes for w in take.windows})),
+    }
+    for name in components:
+        found[f"measured_{name}_w"] = _joint([_component(takes, card, name) for card in cards])
+    if spoilt:
+        found["measured_spoilt_windows"] = spoilt
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def reached_error(takes: Sequence[Take], configuration: Mapping[str, Any]) -> float:
+    """The larger relative standard error of power and, where it is asked, time; infinite where it is not known yet."""
+    errors = [_power(takes, card).error for card in range(len(takes[0].windows))]
+    if configuration.get("op") not in UNTIMED_OPS:
+        errors.append(_time(takes).error)
+    return max(errors)
+
+
+def warnings_of(row: Mapping[str, Any], error: float, settings: MeasureSettings) -> list[str]:
+    """What is odd about a measured row."""
+    found = []
+    throttled = row["measured_reasons"].get("thermal", 0.0)
+    if throttled > 0.0:
+        found.append(f"the card throttled for its temperature in {throttled:.0%} of the readings")
+    power, polled = row.get("power_w"), row.get("measured_polled_power_w")
+    if row.get("op") not in PULSED_OPS and row["measured_energy_source"] == "counter" and power and polled:
+        apart = polled / power - 1.0
+        if abs(apart) > settings.disagreement:
+            found.append(f"polled power is {apart:+.1%} off the energy counter")
+    if not error <= settings.error:
+        known = f"{error:.2%}" if math.isfinite(error) else "unknown"
+        found.append(f"the standard error is {known}, more than {settings.error:.2%}")
+    return found
+
+
+def _time(takes: Sequence[Take]) -> _Estimate:
+    """Time of one repetition, over all windows."""
+    each = np.concatenate([take.seconds / take.repetitions for take in takes])
+    whole = np.array([take.seconds.sum() / take.repetitions.sum() for take in takes])
+    value = sum(take.seconds.sum() for take in takes) / sum(take.repetitions.sum() for take in takes)
+    return _Estimate(float(value), _joint_error(batch_error(each, 1), whole))
+
+
+def _power(takes: Sequence[Take], card: int) -> _Estimate:
+    """Mean power of one card over all windows."""
+    windows = [take.windows[card] for take in takes]
+    value = sum(w.energy_j for w in windows) / sum(w.length_s for w in windows)
+    within = math.sqrt(sum(w.power_error**2 for w in windows)) / len(windows)
+    return _Estimate(value, _joint_error(within, np.array([w.power_w for w in windows])))
+
+
+def _joint_error(within: float, means: Array) -> float:
+    """Error from within the windows and from between them: the larger, where both are known."""
+    if len(means) < 2:
+        return within
+    between = float(np.std(means, ddof=1) / math.sqrt(len(means)) / np.mean(means))
+    return max(between, within) if math.isfinite(within) else between
+
+
+def _busy_share(takes: Sequence[Take]) -> float:
+    return float(sum(take.seconds.sum() for take in takes) / sum(take.wall_s for take in takes))
+
+
+def _busy_power(power_w: float, share: float, idle_w: float) -> dict[str, float]:
+    """Power of the busy part of pulses: the mean is that of busy parts and pauses."""
+    return {
+        "measured_busy_share": share,
+        "measured_idle_power_w": idle_w,
+        "measured_busy_power_w": (power_w - (1.0 - share) * idle_w) / share,
+    }
+
+
+def _share(takes: Sequence[Take], card: int, reason: str) -> float:
+    return float(np.mean([take.windows[card].reasons.get(reason, 0.0) for take in takes]))
+
+
+def _component(takes: Sequence[Take], card: int, name: str) -> float | None:
+    values = [take.windows[card].components_w.get(name) for take in takes]
+    return None if None in values else float(np.mean([v for v in values if v is not None]))
+
+
+def _mean(takes: Sequence[Take], card: int, name: str) -> float | None:
+    values = [v for take in takes if (v := getattr(take.windows[card], name)) is not None]
+    return float(np.mean(values)) if values else None
+
+
+def _median(takes: Sequence[Take], card: int, name: str) -> float | None:
+    values = [v for take in takes if (v := getattr(take.windows[card], name)) is not None]
+    return float(np.median(values)) if values else None
+
+
+def _of_cards(key: str, values: Sequence[float | None]) -> dict[str, Any]:
+    """A field of one card, or the list of several."""
+    return {key: values[0]} if len(values) == 1 else {f"{key}_per_gpu": list(values)}
+
+
+def _joint(values: Sequence[float | None]) -> float | None:
+    """The mean over cards that tell."""
+    present = [v for v in values if v is not None]
+    return float(np.mean(present)) if present else None

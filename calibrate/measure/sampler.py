@@ -1,0 +1,331 @@
+"""Reads a card about fifty times a second while it works.
+
+:class:`ProcessSampler` reads from a process of its own, so that neither the work's launches nor a driver call that
+blocks for a second hold up the other. The process keeps its samples until it is asked for them: nothing wakes the
+measuring process. Readings are not equally spaced: spread irregularly, they bracket a counter's regular steps from all
+sides (see :mod:`joulecast.calibrate.measure.counter`), and the rate falls where a reading costs much of a core.
+
+Run as ``python -m joulecast.calibrate.measure.sampler LOCATOR PERIOD``, it takes the commands ``start``, ``take``,
+``stop`` on its input, each with a number, and answers with one line of JSON; it ends with its input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from types import TracebackType
+from typing import Any, Protocol
+
+from joulecast.calibrate.devices.protocol import Device, Sample
+from joulecast.errors import DeviceError, JoulecastError, MeasurementError
+
+#: Mean time between two samples [s].
+PERIOD_S = 0.02
+#: Share of one core that sampling may cost; the rate falls until it holds.
+CORE_SHARE = 0.008
+#: The longest time between two samples that the share may force [s]: a counter's steps must stay in sight.
+LONGEST_PERIOD_S = 0.1
+#: How long the process may take to start, and to answer: a blocked driver call is waited for [s].
+START_TIMEOUT_S, ANSWER_TIMEOUT_S = 60.0, 20.0
+_GOLDEN = 0.6180339887498949
+
+
+class Sampler(Protocol):
+    """Takes samples in the background."""
+
+    def start(self) -> None:
+        """Begin; forgets older samples."""
+
+    def take(self) -> list[Sample]:
+        """Samples since the start or the last call."""
+
+    def stop(self) -> list[Sample]:
+        """End; the samples since the last call."""
+
+    def close(self) -> None:
+        """Let go of the card."""
+
+
+class VirtualSampler:
+    """Samples a card of virtual time: it asks the card to be called.
+
+    Parameters
+    ----------
+    device
+        A card with a method ``watch(period_s, callback)``, such as
+        :class:`~joulecast.calibrate.devices.simulated.SimulatedCard`.
+    period_s
+        Time between two samples [s]; slightly off the default so that it is no part of a counter's step.
+    """
+
+    def __init__(self, device: Any, period_s: float = 0.955 * PERIOD_S) -> None:
+        self._device, self._period_s = device, period_s
+        self._samples: list[Sample] = []
+        self._end: Callable[[], None] | None = None
+
+    def start(self) -> None:
+        """Begin; forgets older samples."""
+        self.stop()
+        self._end = self._device.watch(self._period_s, lambda: self._samples.append(self._device.sample()))
+
+    def take(self) -> list[Sample]:
+        """Samples since the start or the last call."""
+        found, self._samples = self._samples, []
+        return found
+
+    def stop(self) -> list[Sample]:
+        """End; the samples since the last call."""
+        if self._end is not None:
+            self._end()
+            self._end = None
+        return self.take()
+
+    def close(self) -> None:
+        """Stop."""
+        self.stop()
+
+
+class ProcessSampler:
+    """Samples a card from another process, which starts at once and waits.
+
+    Parameters
+    ----------
+    locator
+        Of the card, as :func:`joulecast.calibrate.devices.open_device` takes it.
+    period_s
+        Mean time between two samples [s].
+
+    Attributes
+    ----------
+    core_share
+        Share of one core that sampling has cost since the last start, as last reported.
+
+    Raises
+    ------
+    DeviceError
+        The process cannot open the card.
+    """
+
+    def __init__(self, locator: str, period_s: float = PERIOD_S) -> None:
+        self._locator = locator
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "joulecast.calibrate.measure.sampler", locator, str(period_s)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            start_new_session=True,  # Ctrl-C is the measuring process's to handle
+        )
+        self._unread, self._asked = b"", 0
+        self.core_share = 0.0
+        try:
+            self._answer(START_TIMEOUT_S)
+        except BaseException:
+            self.close()
+            raise
+
+    def start(self) -> None:
+        """Begin; forgets older samples."""
+        self._ask("start")
+
+    def take(self) -> list[Sample]:
+        """Samples since the start or the last call."""
+        return self._ask("take")
+
+    def stop(self) -> list[Sample]:
+        """End; the samples since the last call."""
+        return self._ask("stop")
+
+    def close(self) -> None:
+        """End the process."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+        try:
+            self._process.wait(2.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()
+
+    def _ask(self, command: str) -> list[Sample]:
+        pipe = self._process.stdin
+        if pipe is None or pipe.closed:
+            raise MeasurementError("the sampler is closed", key=self._locator)
+        with contextlib.suppress(BrokenPipeError):  # the answer, or its lack, tells why
+            self._asked += 1
+            pipe.write(f"{command} {self._asked}\n".encode())
+            pipe.flush()
+        answer = self._answer(ANSWER_TIMEOUT_S)
+        while answer["to"] != self._asked:  # of a question whose asker was interrupted
+            answer = self._answer(ANSWER_TIMEOUT_S)
+        self.core_share = float(answer["core_share"])
+        return [_unpacked(values) for values in answer["samples"]]
+
+    def _answer(self, timeout_s: float) -> dict[str, Any]:
+        pipe = self._process.stdout
+        end = time.monotonic() + timeout_s
+        while pipe is not None and b"\n" not in self._unread:
+            left = end - time.monotonic()
+            if left <= 0.0 or not select.select([pipe], [], [], left)[0]:
+                raise DeviceError(
+                    f"the driver has not answered for {timeout_s:g} s",
+                    key=self._locator,
+                    remedy="Look at the system's log for errors of the card.",
+                )
+            piece = os.read(pipe.fileno(), 1 << 20)
+            if not piece:
+                raise self._died()
+            self._unread += piece
+        line, _, self._unread = self._unread.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise DeviceError(f"sampling failed: {answer['error']}", key=self._locator)
+        return answer
+
+    def _died(self) -> DeviceError:
+        self._process.wait()
+        self._errors.seek(0)
+        last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
+        return DeviceError(f"the sampler's process ended: {''.join(last) or 'killed'}", key=self._locator)
+
+
+class SamplerPool:
+    """Makes one sampler per card and keeps it: a process takes longer to start than many benchmarks to run.
+
+    Cards of virtual time, which have a method ``watch``, are sampled in this process.
+    """
+
+    def __init__(self, period_s: float = PERIOD_S) -> None:
+        self._period_s = period_s
+        self._samplers: dict[str, Sampler] = {}
+
+    def __call__(self, device: Device) -> Sampler:
+        """The card's sampler."""
+        locator = device.facts.locator
+        if locator not in self._samplers:
+            virtual = hasattr(device, "watch") and not getattr(device, "realtime", False)
+            self._samplers[locator] = VirtualSampler(device) if virtual else ProcessSampler(locator, self._period_s)
+        return self._samplers[locator]
+
+    @property
+    def core_share(self) -> float:
+        """The most that sampling a card has cost of one core; 0 in virtual time."""
+        return max((getattr(sampler, "core_share", 0.0) for sampler in self._samplers.values()), default=0.0)
+
+    def close(self) -> None:
+        """Close all samplers."""
+        while self._samplers:
+            self._samplers.popitem()[1].close()
+
+    def __enter__(self) -> SamplerPool:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+
+_NAMES = tuple(field.name for field in fields(Sample))
+_REASONS = _NAMES.index("reasons")
+
+
+def _packed(sample: Sample) -> list[Any]:
+    """A sample for JSON: its values in the order of its fields."""
+    return [getattr(sample, name) for name in _NAMES]
+
+
+def _unpacked(values: list[Any]) -> Sample:
+    values[_REASONS] = tuple(values[_REASONS])
+    return Sample(*values)
+
+
+class _Loop:
+    """What the sampling process does between its commands."""
+
+    def __init__(self, device: Device, period_s: float) -> None:
+        self._device, self._least_s = device, period_s
+        self._samples: list[Sample] = []
+        self._running = False
+        self._count = 0
+        self._begin_s = self._begin_cpu_s = self._next_s = 0.0
+
+    def obey(self, command: str) -> dict[str, Any]:
+        """Carry out a command; its answer."""
+        if command == "start":
+            self._samples, self._count, self._running = [], 0, True
+            self._begin_s = self._next_s = time.monotonic()
+            self._begin_cpu_s = time.process_time()
+        elif command == "stop":
+            self._running = False
+        found, self._samples = self._samples, []
+        return {"samples": [_packed(sample) for sample in found], "core_share": self._core_share()}
+
+    def _core_share(self) -> float:
+        spent = time.monotonic() - self._begin_s
+        return (time.process_time() - self._begin_cpu_s) / spent if spent > 0.0 else 0.0
+
+    def wait_s(self) -> float | None:
+        """How long until the next sample; ``None`` while stopped."""
+        return max(self._next_s - time.monotonic(), 0.0) if self._running else None
+
+    def sample(self) -> None:
+        """Take a sample, and choose the time of the next."""
+        self._samples.append(self._device.sample())
+        self._count += 1
+        cost_s = (time.process_time() - self._begin_cpu_s) / self._count
+        period = min(max(self._least_s, cost_s / CORE_SHARE), max(LONGEST_PERIOD_S, self._least_s))
+        spread = 0.5 + (self._count * _GOLDEN) % 1.0
+        self._next_s = time.monotonic() + period * spread
+
+
+def serve(device: Device, period_s: float, answers: int) -> None:
+    """Sample as the commands on the standard input say, until it ends; ``answers`` is where the answers go."""
+    loop, unread = _Loop(device, period_s), b""
+    _say({"ready": True}, answers)
+    while True:
+        if not select.select([0], [], [], loop.wait_s())[0]:
+            loop.sample()
+            continue
+        piece = os.read(0, 1 << 12)
+        if not piece:
+            return
+        *commands, unread = (unread + piece).split(b"\n")
+        for command in commands:
+            word, number = command.decode().split()
+            _say({"to": int(number), **loop.obey(word)}, answers)
+
+
+def _say(answer: Mapping[str, Any], to: int) -> None:
+    data = memoryview(json.dumps(answer).encode() + b"\n")
+    while data:
+        data = data[os.write(to, data) :]
+
+
+def main(arguments: list[str]) -> None:
+    """Open the card and serve."""
+    from joulecast.calibrate.devices import open_device
+
+    locator, period_s = arguments
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what a vendor's binding prints is no answer
+    try:
+        device = open_device(locator)
+        try:
+            serve(device, float(period_s), answers)
+        finally:
+            device.close()
+    except JoulecastError as error:
+        _say({"error": str(error)}, answers)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,249 @@
+"""From samples and a stretch of work to energy, power, clock and temperature, with their errors.
+
+A window begins and ends where the energy counter moved: energy is never interpolated within a step. Its statistical
+error comes from means over consecutive batches of about the square root of the number of steps, so that slow
+fluctuations count (Flegal and Jones, Batch means and spectral variance estimators, Annals of Statistics 2010).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.calibrate.devices.protocol import Sample
+from joulecast.calibrate.measure.counter import Steps, counter_steps
+from joulecast.calibrate.measure.faults import FaultError, Reason
+from joulecast.calibrate.measure.settings import MeasureSettings
+
+Array = NDArray[np.float64]
+
+#: A counter that does not move for so long under way stands still [s].
+STILL_S = 1.0
+#: Length of a batch of polled power, longer than what sensors average over [s].
+POLLED_BATCH_S, AVERAGED_BATCH_S = 0.5, 1.25
+#: Fewest batches that tell an error.
+LEAST_BATCHES = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """What one card showed during a window.
+
+    Attributes
+    ----------
+    length_s, energy_j
+        Length and energy [s, J].
+    power_error
+        Relative standard error of the mean power; infinite where one window cannot tell.
+    source
+        ``"counter"``, ``"polled"`` or ``"averaged"`` power.
+    steps
+        Steps of the counter; 0 without one.
+    polled_power_w
+        Mean of the polled power, ``None`` without it.
+    sm_clock_mhz, sm_clock_mean_mhz, memory_clock_mhz, temperature_c
+        Median clock under work, mean clocks, mean temperature; ``None`` where the card does not tell.
+    reasons
+        Share of the readings that gave each reason for the clock.
+    stall_s
+        Longest time without a reading [s].
+    components_w
+        Mean power by component.
+    """
+
+    length_s: float
+    energy_j: float
+    power_error: float
+    source: str
+    steps: int
+    polled_power_w: float | None
+    sm_clock_mhz: float | None
+    sm_clock_mean_mhz: float | None
+    memory_clock_mhz: float | None
+    temperature_c: float | None
+    reasons: Mapping[str, float]
+    stall_s: float
+    components_w: Mapping[str, float]
+
+    @property
+    def power_w(self) -> float:
+        """Mean power [W]."""
+        return self.energy_j / self.length_s
+
+
+def cut_window(
+    samples: Sequence[Sample],
+    start_s: float,
+    end_s: float,
+    settings: MeasureSettings,
+    *,
+    energy_counter: bool = True,
+    period_s: float = 0.0,
+) -> Window:
+    """The longest window of whole counter steps within a stretch of work.
+
+    Parameters
+    ----------
+    samples
+        Readings in order of time, some before and after the stretch.
+    start_s, end_s
+        When the work ran, on the samples' clock [s].
+    settings
+        Least length and number of steps, and what counts as a stall.
+    energy_counter
+        Whether the card has one; if not, polled power is integrated.
+    period_s
+        Time after which the work repeats itself; the window is as near to whole periods as the steps allow.
+
+    Raises
+    ------
+    FaultError
+        The driver stalled, the counter stands still, runs backward or moved too seldom, or nothing was read.
+    """
+    inside = [s for s in samples if start_s <= s.time_s <= end_s]
+    if not inside:
+        raise FaultError(Reason.DRIVER_STALLED, f"no reading in {end_s - start_s:.1f} s")
+    if energy_counter:
+        counted = [s for s in samples if s.energy_j is not None]
+        _check_counter(counted)
+    stall = _check_stalls(inside, start_s, end_s, settings)
+    if energy_counter:
+        steps = counter_steps(counted, start_s, end_s)
+        first, last = _span(steps, settings, period_s)
+        length = float(steps.time_s[last] - steps.time_s[first])
+        energy = float(steps.energy_j[last] - steps.energy_j[first])
+        error, source = _counter_error(steps, first, last, period_s), "counter"
+        begin, finish = counted[steps.sample[first]], counted[steps.sample[last]]
+        number = int(steps.number[last] - steps.number[first])
+    else:
+        length, energy, error, source = _integrate(inside, settings, period_s)
+        begin, finish, number = inside[0], inside[-1], 0
+    seen = [s for s in inside if begin.time_s <= s.time_s <= finish.time_s]
+    busy = [s for s in seen if "idle" not in s.reasons] or seen
+    clocks = [s.sm_clock_mhz for s in busy if s.sm_clock_mhz is not None]
+    polled = [s.power_w for s in seen if s.power_w is not None]
+    told = Counter(reason for s in seen for reason in s.reasons)
+    between = finish.time_s - begin.time_s
+    return Window(
+        length_s=length,
+        energy_j=energy,
+        power_error=error,
+        source=source,
+        steps=number,
+        polled_power_w=_mean(polled),
+        sm_clock_mhz=float(np.median(clocks)) if clocks else None,
+        sm_clock_mean_mhz=_mean(clocks),
+        memory_clock_mhz=_mean([s.memory_clock_mhz for s in seen if s.memory_clock_mhz is not None]),
+        temperature_c=_mean([s.temperature_c for s in seen if s.temperature_c is not None]),
+        reasons={reason: told[reason] / len(seen) for reason in sorted(told)},
+        stall_s=stall,
+        components_w={
+            name: (joules - begin.components_j[name]) / between
+            for name, joules in finish.components_j.items()
+            if name in begin.components_j
+        },
+    )
+
+
+def batch_error(values: Array, size: int) -> float:
+    """Relative standard error of the mean of a series from means over batches; infinite if there are too few.
+
+    >>> round(batch_error(np.array([9.0, 11.0, 9.0, 11.0, 9.0, 11.0]), 1), 3)
+    0.045
+    """
+    count = len(values) // size
+    if count < LEAST_BATCHES:
+        return math.inf
+    means = values[: count * size].reshape(count, size).mean(axis=1)
+    return float(np.std(means, ddof=1) / math.sqrt(count) / abs(np.mean(means)))
+
+
+def _check_counter(samples: Sequence[Sample]) -> None:
+    if not samples:
+        raise FaultError(Reason.NO_READINGS, "the energy counter gives no value")
+    energy = np.array([s.energy_j for s in samples], dtype=np.float64)
+    change = np.diff(energy)
+    back = np.flatnonzero(change < 0.0)
+    if len(back):
+        raise FaultError(
+            Reason.COUNTER_BACKWARD,
+            f"the energy counter ran backward by {-change[back[0]]:g} J",
+            remedy="Update the driver, or measure with polled power.",
+        )
+    if not change.any() and samples[-1].time_s - samples[0].time_s >= STILL_S:
+        raise FaultError(
+            Reason.COUNTER_STILL,
+            f"the energy counter stood still for {samples[-1].time_s - samples[0].time_s:.1f} s",
+            remedy="Update the driver, or measure the other die of a card that has two.",
+        )
+
+
+def _check_stalls(inside: Sequence[Sample], start_s: float, end_s: float, settings: MeasureSettings) -> float:
+    """The longest time without a reading, unless it spoils the window."""
+    times = np.array([start_s, *(s.time_s for s in inside), end_s])
+    gaps = np.diff(times)
+    longest = max(float(gaps.max()), *(s.call_s for s in inside))
+    if longest > max(settings.stall_s, 4.0 * float(np.median(gaps))):
+        raise FaultError(Reason.DRIVER_STALLED, f"the driver did not answer for {longest:.2f} s")
+    return longest
+
+
+def _span(steps: Steps, settings: MeasureSettings, period_s: float) -> tuple[int, int]:
+    """First and last step of the window."""
+    lengths = steps.time_s - steps.time_s[0] if len(steps) else np.zeros(0)
+    enough = np.flatnonzero((steps.number >= settings.least_steps) & (lengths >= settings.window_s - 1e-3))
+    if not len(enough):
+        length = float(lengths[-1]) if len(lengths) else 0.0
+        raise FaultError(
+            Reason.TOO_FEW_STEPS,
+            f"the energy counter moved {int(steps.number[-1]) if len(steps) else 0} times in {length:.2f} s",
+            remedy="Take longer windows.",
+        )
+    if period_s <= 0.0:
+        return 0, len(steps) - 1
+    beside = np.abs(lengths[enough] - period_s * np.rint(lengths[enough] / period_s))
+    best = np.flatnonzero(beside <= beside.min() + 0.1 * steps.step_s)
+    return 0, int(enough[best[-1]])
+
+
+def _counter_error(steps: Steps, first: int, last: int, period_s: float) -> float:
+    """Relative standard error of the mean power between two steps."""
+    count = last - first
+    power = np.diff(steps.energy_j[first : last + 1]) / np.diff(steps.time_s[first : last + 1])
+    size = max(round(math.sqrt(count)), 1)
+    if period_s > 0.0:  # whole periods, or a batch more of pauses than of work would look like noise
+        size = max(round(math.ceil(size * steps.step_s / period_s) * period_s / steps.step_s), 1)
+    length = float(steps.time_s[last] - steps.time_s[first])
+    timing = steps.length_error_s / length
+    found = batch_error(power, size)
+    if not steps.regular and math.isfinite(found):
+        # Each batch's own length is as uncertain as the whole window's, but these errors cancel in the sum.
+        batches = count // size
+        found = math.sqrt(max(found**2 - (timing * batches) ** 2 / batches, 0.0))
+    return math.hypot(found, timing)
+
+
+def _integrate(inside: Sequence[Sample], settings: MeasureSettings, period_s: float) -> tuple[float, float, float, str]:
+    """Length, energy, relative error and source where there is no counter."""
+    for source, batch_s in (("polled", POLLED_BATCH_S), ("averaged", AVERAGED_BATCH_S)):
+        pairs = [(s.time_s, s.power_w if source == "polled" else s.average_power_w) for s in inside]
+        known = np.array([(t, p) for t, p in pairs if p is not None], dtype=np.float64).reshape(-1, 2)
+        if len(known) < 2:
+            continue
+        time, power = known.T
+        length = float(time[-1] - time[0])
+        if length < settings.polled_window_s - 2.0 * settings.stall_s:
+            raise FaultError(Reason.DRIVER_STALLED, f"power was read for {length:.2f} s only")
+        energy = float(np.sum(0.5 * (power[1:] + power[:-1]) * np.diff(time)))
+        size = max(round(max(batch_s, period_s) / length * len(power)), 1)
+        return length, energy, batch_error(power, size), source
+    raise FaultError(Reason.NO_READINGS, "the card tells neither energy nor power")
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None
