@@ -48,16 +48,16 @@ WEIGHT_GRADIENTS = (
 BATCHED = ((16, 1024, 1024, 1024), (64, 512, 512, 512), (32, 2048, 2048, 128))
 BIASED = ((4096, 12288, 3072), (8192, 8192, 8192))
 VALUES = {
-    (8192, 8192, 8192): ("zeros", "ones", "pow2", "sparse0.25", "sparse0.5", "sparse0.75", "sparse0.9"),
-    (4096, 4096, 4096): ("zeros", "pow2", "sparse0.5"),
+    (8192, 8192, 6144): ("zeros", "ones", "pow2", "sparse0.25", "sparse0.5", "sparse0.75", "sparse0.9"),
+    (5120, 5120, 5120): ("zeros", "pow2", "sparse0.5"),
     (16384, 4096, 4096): ("zeros", "sparse0.5"),
 }
 #: Shapes by data type; the last of each also with zeros.
 OTHER_TYPES = {
-    "fp16": ((1024, 1024, 1024), (4096, 4096, 4096), (8192, 12288, 4096), (8192, 8192, 8192)),
-    "tf32": ((1024, 1024, 1024), (4096, 4096, 4096), (8192, 4096, 12288), (8192, 8192, 8192)),
-    "fp32": ((1024, 1024, 1024), (2048, 2048, 2048), (4096, 8192, 2048), (4096, 4096, 4096)),
-    "fp8": ((1024, 1024, 1024), (4096, 4096, 4096), (8192, 14336, 4096), (8192, 8192, 512), (8192, 8192, 8192)),
+    "fp16": ((1024, 1024, 1024), (4096, 5120, 5120), (8192, 12288, 4096), (8192, 8192, 8192)),
+    "tf32": ((1024, 1024, 1024), (4096, 5120, 5120), (8192, 4096, 12288), (8192, 8192, 8192)),
+    "fp32": ((1024, 1024, 1024), (2048, 2048, 2048), (4096, 8192, 2048), (4096, 4096, 5120)),
+    "fp8": ((1024, 1024, 1024), (4096, 5120, 5120), (8192, 14336, 4096), (8192, 8192, 512), (8192, 8192, 8192)),
 }
 #: Batch, heads, key-value heads, sequence, head width, causal.
 ATTENTION = (
@@ -110,7 +110,8 @@ TILES = (
     ((128, 256, 64), 8, 3),
     ((256, 64, 64), 8, 4),
 )
-TILED_SHAPES = ((4096, 4096, 4096), (1024, 8192, 2048))
+#: Shapes of tiled products, and how many of :data:`TILES` each takes.
+TILED_SHAPES = (((4096, 4096, 4096), 7), ((1024, 8192, 2048), 3))
 NORM_TILES = ((1, 1), (1, 4), (2, 8), (4, 16), (8, 32))
 MIN_TILES = ((1, 256, 4), (4, 64, 1), (4, 1024, 8), (16, 256, 4))
 DUTIES = (0.2, 0.4, 0.6, 0.8)
@@ -282,8 +283,8 @@ def _stream(stratum: str, pattern: str, rows: int, columns: int, *, tokens: int 
 
 
 def _tiles() -> Iterator[Microbenchmark]:
-    for m, n, k in TILED_SHAPES:
-        for tile, warps, stages in TILES:
+    for (m, n, k), count in TILED_SHAPES:
+        for tile, warps, stages in TILES[-count:]:
             name = "_".join(str(v) for v in ("tile_mm", m, n, k, *tile, warps, stages))
             yield _named("tile", name, forms.tile_gemm_row(m, n, k, tile, warps, stages), "triton")
     for tile_rows, warps in NORM_TILES:

@@ -17,7 +17,7 @@ PAIR_SIZES = (MEBI, 16 * MEBI, 64 * MEBI, 256 * MEBI)
 #: The layer whose parts run beside an all-reduce: name, width, heads, key-value heads, width of the MLP.
 LAYER = ("llama8b", 4096, 32, 8, 14336)
 LAYER_BATCH, LAYER_SEQUENCE = 4, 4096
-OVERLAP_CTAS = (None, 2, 4, 8, 16, 32)
+OVERLAP_CTAS, LAYER_CTAS = (None, 2, 4, 8, 16, 32), (None, 4, 8, 16)
 #: Products beside an all-gather: M, N, K and gathered bytes.
 GATHERED = ((8192, 8192, 8192, 256 * MEBI), (8192, 8192, 2048, 256 * MEBI))
 
@@ -50,6 +50,9 @@ def overlaps(gpus: int) -> Iterator[Microbenchmark]:
             yield _overlap(gpus, part, "overlap", ctas, "all")
     for ctas in (None, 4, 16):
         yield _overlap(gpus, "attn", "overlap", ctas, "after_qkv")
+    yield _overlap(gpus, "layer", "sequential", None, "")
+    for ctas in LAYER_CTAS:
+        yield _overlap(gpus, "layer", "nanobatch", ctas, "")
     for m, n, k, size in GATHERED:
         for mode in ("sequential", "concurrent"):
             yield _gathered(gpus, m, n, k, size, mode)
@@ -57,7 +60,7 @@ def overlaps(gpus: int) -> Iterator[Microbenchmark]:
 
 def _overlap(gpus: int, part: str, mode: str, ctas: int | None, scope: str) -> Microbenchmark:
     model, hidden, heads, shared, width = LAYER
-    words = [mode, *([scope, str(ctas)] if scope else [])]
+    words = [mode, *([scope] if scope else []), *([str(ctas)] if mode in ("overlap", "nanobatch") else [])]
     name = f"part_{model}_tp{gpus}_{part}_{'_'.join(words)}"
     row: Row = {
         "name": name,

@@ -192,16 +192,27 @@ def keep_busy(engine: Engine, batch: Batch, duration_s: float) -> tuple[int, flo
     tuple
         Launches, and the seconds from the first to the end of the last on the card's clock.
     """
-    first = engine.mark()
-    marks: deque[Any] = deque()
     begin = time.perf_counter()
-    count = 0
-    while not count or time.perf_counter() - begin < duration_s:
+    return keep_filled(engine, batch, lambda launched: time.perf_counter() - begin < duration_s)
+
+
+def keep_filled(engine: Engine, batch: Batch, more: Callable[[int], bool]) -> tuple[int, float]:
+    """Launch a batch at least once, and again while ``more`` of the number of batches so far is true; wait for the end.
+
+    Returns
+    -------
+    tuple
+        Launches, and the seconds from the first to the end of the last on the card's clock.
+    """
+    first = last = engine.mark()
+    waiting: deque[Any] = deque()
+    launched = 0
+    while not launched or more(launched):
         batch.launch()
-        count += batch.count
-        marks.append(engine.mark())
-        if len(marks) >= IN_FLIGHT:
-            engine.wait(marks.popleft())
-    last = marks[-1] if marks else first
+        launched += 1
+        last = engine.mark()
+        waiting.append(last)
+        if len(waiting) >= IN_FLIGHT:
+            engine.wait(waiting.popleft())
     engine.wait(last)
-    return count, engine.elapsed_s(first, last)
+    return launched * batch.count, engine.elapsed_s(first, last)

@@ -86,16 +86,6 @@ class TorchRunner:
             )
 
     @property
-    def software(self) -> dict[str, str]:
-        """Versions that the kernels depend on, for the recording."""
-        torch = self._torch
-        found = {"torch": str(torch.__version__)}
-        if self._device.type != "cpu":
-            found |= {"cuda": str(torch.version.cuda), "hip": str(torch.version.hip)}
-            found["cudnn"] = str(torch.backends.cudnn.version())
-        return {name: version for name, version in found.items() if version != "None"}
-
-    @property
     def memory_bytes(self) -> int | None:
         """Memory of the device, ``None`` of CPU tensors."""
         if self._device.type == "cpu":
