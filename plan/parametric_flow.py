@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +24,14 @@ from numpy.typing import NDArray
 from joulecast.plan.dag import InstructionDag
 from joulecast.plan.options import TIME_QUANTUM_S, OptionSet, integer_slopes, quanta
 
+if TYPE_CHECKING:
+    from joulecast.plan.parametric_flow_kernels import Network
+
 Int = NDArray[np.int64]
 Float = NDArray[np.float64]
 
 #: Breakpoints of one call of the inner loop.
 _CHUNK = 512
-#: Weight of a residual arc that cannot carry anything, as in the inner loop.
-_FAR = 1 << 62
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,22 +62,6 @@ class TimeCostCurve:
         return self.time * TIME_QUANTUM_S
 
 
-@dataclass(frozen=True, eq=False)
-class _Network:
-    """Residual arcs in the order in which the inner loop reads them, and the corners of every instruction's hull."""
-
-    first: Int
-    head: Int
-    tail: Int
-    arc: Int
-    position: Int
-    weight: Int
-    hull_first: Int
-    hull_last: Int
-    hull_time: Int
-    hull_flow: Int
-
-
 def time_cost_curve(dag: InstructionDag, sets: Sequence[OptionSet], kind: Int) -> TimeCostCurve:
     """The whole curve.
 
@@ -88,22 +74,20 @@ def time_cost_curve(dag: InstructionDag, sets: Sequence[OptionSet], kind: Int) -
     kind
         Index into ``sets`` for every instruction, shape ``(n,)``.
     """
-    from joulecast.plan import parametric_flow_kernels as kernels
+    from joulecast.plan.parametric_flow_kernels import State, sweep
 
     n = dag.instructions
     hulls, quantum_w = integer_slopes(sets, np.bincount(kind, minlength=len(sets)).tolist())
-    net = _network(dag, sets, hulls, kind)
+    net, weight = _network(dag, sets, hulls, kind)
     potential = _earliest(dag, net)
-    state = net.weight.copy(), potential, np.zeros(len(net.position) // 2, dtype=np.int64), net.hull_first.copy()
-    fixed = net.first, net.head, net.tail, net.arc, net.position
-    hull = net.hull_first, net.hull_last, net.hull_time, net.hull_flow
+    state = State(weight, potential, np.zeros(len(weight) // 2, dtype=np.int64), net.slowest.copy())
     store = np.int32 if potential[-1] < 2**31 else np.int64
     times, totals, potentials = [], [], []
     total = 0
     while total >= 0:
         t, f = np.empty(_CHUNK, dtype=np.int64), np.empty(_CHUNK, dtype=np.int64)
         p = np.empty((_CHUNK, 2 * n + 2), dtype=store)
-        count, total = kernels.sweep(n, *fixed, *hull, *state, total, t, f, p)
+        count, total = sweep(net, state, total, t, f, p)
         times.append(t[:count])
         totals.append(f[:count])
         potentials.append(p[:count])
@@ -114,8 +98,12 @@ def time_cost_curve(dag: InstructionDag, sets: Sequence[OptionSet], kind: Int) -
     return TimeCostCurve(time, slope_w, cost, at_time[:, 0 : 2 * n : 2], at_time[:, 1 : 2 * n : 2])
 
 
-def _network(dag: InstructionDag, sets: Sequence[OptionSet], hulls: list[tuple[Int, Int]], kind: Int) -> _Network:
-    """Arcs of instructions, then of precedences, of beginnings and of ends, each with its residual arcs."""
+def _network(
+    dag: InstructionDag, sets: Sequence[OptionSet], hulls: list[tuple[Int, Int]], kind: Int
+) -> tuple[Network, Int]:
+    """Arcs of instructions, then of precedences, of beginnings and of ends; and the weights of their residual arcs."""
+    from joulecast.plan.parametric_flow_kernels import FAR, Network
+
     n = dag.instructions
     k = np.arange(n)
     begins = np.flatnonzero(np.bincount(dag.target, minlength=n) == 0)
@@ -129,30 +117,20 @@ def _network(dag: InstructionDag, sets: Sequence[OptionSet], hulls: list[tuple[I
     length[:n] = time[offset[:-1]][kind]
     length[n : n + len(dag.source)] = quanta(dag.latency_s)
     from_node, to_node = np.stack([tail, head], 1).ravel(), np.stack([head, tail], 1).ravel()
-    weight = np.stack([-length, np.full(len(tail), _FAR)], 1).ravel()
+    weight = np.stack([-length, np.full(len(tail), FAR)], 1).ravel()
     arc = np.argsort(from_node, kind="stable")
     position = np.empty(len(arc), dtype=np.int64)
     position[arc] = np.arange(len(arc))
     first = np.searchsorted(from_node[arc], np.arange(2 * n + 3))
-    return _Network(
-        first,
-        to_node[arc],
-        from_node[arc],
-        arc,
-        position,
-        weight[arc],
-        offset[:-1][kind],
-        offset[1:][kind] - 1,
-        time,
-        flow,
-    )
+    ranges = offset[:-1][kind], offset[1:][kind] - 1
+    return Network(first, to_node[arc], from_node[arc], arc, position, *ranges, time, flow), weight[arc]
 
 
-def _earliest(dag: InstructionDag, net: _Network) -> Int:
-    """Earliest time of every node where all instructions take their slowest time."""
+def _earliest(dag: InstructionDag, net: Network) -> Int:
+    """Earliest time of every node where all instructions take their slowest time; the last two are source and sink."""
     n = dag.instructions
     start, end = [0] * n, [0] * n
-    slowest = net.hull_time[net.hull_first].tolist()
+    slowest = net.hull_time[net.slowest].tolist()
     needs: list[list[tuple[int, int]]] = [[] for _ in range(n)]
     for u, v, latency in zip(dag.source.tolist(), dag.target.tolist(), quanta(dag.latency_s).tolist(), strict=True):
         needs[v].append((u, latency))

@@ -1,0 +1,200 @@
+"""Inner loops of rounding; see :mod:`joulecast.plan.rounding` for what they are for.
+
+Instructions stand in an order that respects dependencies. A plan holds the position of an option for each.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.plan.compiled import compiled
+
+Int = NDArray[np.int64]
+Float = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+
+
+class Graph(NamedTuple):
+    """Instructions with neighbours and options.
+
+    Attributes
+    ----------
+    before_first, before, before_s
+        Instructions that ``v`` waits for are ``before[before_first[v] : before_first[v + 1]]``, with latencies [s].
+    after_first, after, after_s
+        The same of those that wait for it.
+    fastest, slowest
+        Positions of every instruction's first and last option; time rises and cost falls between them.
+    time_s, rounded_s, cost_j
+        Of every option: time, time rounded up to a quantum, and cost [s], [s], [J].
+    corner
+        Whether an option lies on the convex hull of its kind.
+    """
+
+    before_first: Int
+    before: Int
+    before_s: Float
+    after_first: Int
+    after: Int
+    after_s: Float
+    fastest: Int
+    slowest: Int
+    time_s: Float
+    rounded_s: Float
+    cost_j: Float
+    corner: Bool
+
+
+@compiled
+def start_of(g: Graph, v: int, end: Float) -> float:
+    """Earliest start of an instruction, given the ends of those before it."""
+    start = 0.0
+    for e in range(g.before_first[v], g.before_first[v + 1]):
+        start = max(start, end[g.before[e]] + g.before_s[e])
+    return start
+
+
+@compiled
+def length(g: Graph, time_s: Float, plan: Int, end: Float) -> float:
+    """Iteration time of a plan; ``end`` receives the earliest ends."""
+    longest = 0.0
+    for v in range(len(plan)):
+        end[v] = start_of(g, v, end) + time_s[plan[v]]
+        longest = max(longest, end[v])
+    return longest
+
+
+@compiled
+def cost(g: Graph, plan: Int) -> float:
+    """Sum of the costs of a plan's options."""
+    total = 0.0
+    for position in plan:
+        total += g.cost_j[position]
+    return total
+
+
+@compiled
+def round_to_corners(g: Graph, deadline: Float, threshold: float, plan: Int, end: Float) -> float:
+    """Choose corners of the hulls so that instructions end near their deadlines; returns the iteration's time.
+
+    What an instruction leaves of its time, or takes beyond it, is carried to those behind it. It takes the slower of two
+    corners where the time left reaches ``threshold`` of the way between them.
+    """
+    longest = 0.0
+    for v in range(len(plan)):
+        start = start_of(g, v, end)
+        room = deadline[v] - start
+        best = g.fastest[v]
+        for k in range(best + 1, g.slowest[v] + 1):
+            if not g.corner[k]:
+                continue
+            if room - g.time_s[best] < threshold * (g.time_s[k] - g.time_s[best]):
+                break
+            best = k
+        plan[v] = best
+        end[v] = start + g.time_s[best]
+        longest = max(longest, end[v])
+    return longest
+
+
+@compiled
+def reclaim(g: Graph, plan: Int, limit_s: float, least_gain_w: Float, free: Bool, end: Float, late: Float) -> None:
+    """Slow instructions down where the iteration still ends within ``limit_s``, most profitable first.
+
+    In each round only changes that save at least ``least_gain_w`` joules for each second count, and only instructions
+    that are ``free`` change.
+    """
+    n = len(plan)
+    room_for_rounding = 1e-12 * limit_s
+    for least in least_gain_w:
+        for v in range(n - 1, -1, -1):
+            latest = limit_s
+            for e in range(g.after_first[v], g.after_first[v + 1]):
+                w = g.after[e]
+                latest = min(latest, late[w] - g.time_s[plan[w]] - g.after_s[e])
+            late[v] = latest
+        for v in range(n):
+            start = start_of(g, v, end)
+            best = plan[v]
+            if free[v]:
+                room = late[v] - start + room_for_rounding
+                for k in range(best + 1, g.slowest[v] + 1):
+                    if g.time_s[k] > room:
+                        break
+                    if g.cost_j[best] - g.cost_j[k] >= least * (g.time_s[k] - g.time_s[best]):
+                        best = k
+                plan[v] = best
+            end[v] = start + g.time_s[best]
+
+
+@compiled
+def round_all(
+    g: Graph, deadlines: Float, limits_s: Float, thresholds: Float, gains_w: Float, times: Float, costs: Float, plans: Int
+) -> None:
+    """Plans for every row of deadlines and every threshold, with their times and costs."""
+    n = len(g.fastest)
+    plan, end, late = np.zeros(n, dtype=np.int64), np.zeros(n), np.zeros(n)
+    free = np.ones(n, dtype=np.bool_)
+    row = 0
+    for i in range(len(deadlines)):
+        for threshold in thresholds:
+            time = round_to_corners(g, deadlines[i], threshold, plan, end)
+            reclaim(g, plan, max(time, limits_s[i]), gains_w, free, end, late)
+            times[row] = length(g, g.time_s, plan, end)
+            costs[row] = cost(g, plan)
+            plans[row] = plan
+            row += 1
+
+
+@compiled
+def hand_on(g: Graph, times: Float, costs: Float, plans: Int, gains_w: Float) -> None:
+    """Try every plan, with its slack reclaimed, in place of the next slower one; plans stand fastest first."""
+    n = len(g.fastest)
+    plan, end, late = np.zeros(n, dtype=np.int64), np.zeros(n), np.zeros(n)
+    free = np.ones(n, dtype=np.bool_)
+    for i in range(1, len(times)):
+        plan[:] = plans[i - 1]
+        reclaim(g, plan, times[i], gains_w, free, end, late)
+        total = cost(g, plan)
+        if total < costs[i]:
+            costs[i] = total
+            plans[i] = plan
+
+
+@compiled
+def exchange(g: Graph, plan: Int, limit_s: float, gains_w: Float, trials: int, seed: int) -> float:
+    """Local search: speed up one or two instructions, reclaim what others gain by it, keep what costs less.
+
+    Returns the cost of the plan, which is changed in place and takes no longer than ``limit_s``.
+    """
+    np.random.seed(seed)
+    n = len(plan)
+    end, late, tried = np.zeros(n), np.zeros(n), plan.copy()
+    free = np.ones(n, dtype=np.bool_)
+    best = cost(g, plan)
+    for _ in range(trials):
+        tried[:] = plan
+        v = np.random.randint(n)
+        tried[v] = max(g.fastest[v], tried[v] - 1 - np.random.randint(2))
+        w = min(max(v + np.random.randint(-20, 21), 0), n - 1)
+        if np.random.randint(2) and tried[w] > g.fastest[w]:
+            tried[w] -= 1
+        reclaim(g, tried, limit_s, gains_w, free, end, late)
+        total = cost(g, tried)
+        if total < best:
+            best = total
+            plan[:] = tried
+    return best
+
+
+@compiled
+def lengths(g: Graph, time_s: Float, plans: Int) -> Float:
+    """Iteration time of every plan with these times of the options."""
+    end = np.zeros(len(g.fastest))
+    times = np.zeros(len(plans))
+    for i in range(len(plans)):
+        times[i] = length(g, time_s, plans[i], end)
+    return times
