@@ -1,32 +1,34 @@
-"""Triton kernels with explicit tiles. Importing this module needs Triton; only :mod:`tiles` does so, and late."""
+"""Triton kernels with explicit tiles. Importing this module does not need Triton, compiling them does."""
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
-triton: Any = importlib.import_module("triton")
-tl: Any = importlib.import_module("triton.language")
+# The kernels are Triton's language: it compiles annotations too, so that only its own words may stand there.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, valid-type, name-defined"
 
-if TYPE_CHECKING:
-    constexpr = int
+#: Triton's language, under the name by which the kernels' source knows it; :func:`compiled` brings it in.
+tl: Any = None
 
 #: Tiles of this many rows of tiles follow each other, so that they share columns of B in L2.
 GROUP = 8
 
 
 def _matmul(
-    left: Any,
-    right: Any,
-    out: Any,
-    m: Any,
-    n: Any,
-    k: Any,
-    tile_m: constexpr,
-    tile_n: constexpr,
-    tile_k: constexpr,
-    group: constexpr,
-) -> None:
+    left,
+    right,
+    out,
+    m,
+    n,
+    k,
+    tile_m: tl.constexpr,
+    tile_n: tl.constexpr,
+    tile_k: tl.constexpr,
+    group: tl.constexpr,
+):
     """One program computes one tile of C[m, n] = A[m, k] · B[k, n]; k is a multiple of ``tile_k``."""
     program = tl.program_id(0)
     down, across = tl.cdiv(m, tile_m), tl.cdiv(n, tile_n)
@@ -49,7 +51,7 @@ def _matmul(
     tl.store(out + rows[:, None] * n + columns[None, :], total.to(tl.bfloat16), mask=inside)
 
 
-def _rmsnorm(source: Any, weight: Any, out: Any, columns: constexpr, tile_rows: constexpr, epsilon: constexpr) -> None:
+def _rmsnorm(source, weight, out, columns: tl.constexpr, tile_rows: tl.constexpr, epsilon: tl.constexpr):
     """One program normalises ``tile_rows`` whole rows."""
     row = tl.program_id(0) * tile_rows + tl.arange(0, tile_rows)
     column = tl.arange(0, columns)
@@ -60,7 +62,7 @@ def _rmsnorm(source: Any, weight: Any, out: Any, columns: constexpr, tile_rows: 
     tl.store(out + where, (value * scale[:, None] * gain[None, :]).to(tl.bfloat16))
 
 
-def _reduce_min(source: Any, out: Any, columns: constexpr, tile_rows: constexpr, tile_columns: constexpr) -> None:
+def _reduce_min(source, out, columns: tl.constexpr, tile_rows: tl.constexpr, tile_columns: tl.constexpr):
     """One program finds the least value of each of ``tile_rows`` rows, ``tile_columns`` columns at a time."""
     row = tl.program_id(0) * tile_rows + tl.arange(0, tile_rows)
     least = tl.full((tile_rows, tile_columns), float("inf"), dtype=tl.float32)
@@ -70,6 +72,25 @@ def _reduce_min(source: Any, out: Any, columns: constexpr, tile_rows: constexpr,
     tl.store(out + row, tl.min(least, axis=1))
 
 
-matmul: Any = triton.jit(_matmul)
-rmsnorm: Any = triton.jit(_rmsnorm)
-reduce_min: Any = triton.jit(_reduce_min)
+@dataclass(frozen=True, slots=True)
+class TileKernels:
+    """The kernels, each to be launched as ``kernel[grid](…)``."""
+
+    matmul: Any
+    rmsnorm: Any
+    reduce_min: Any
+
+
+@cache
+def compiled() -> TileKernels:
+    """The kernels as Triton's.
+
+    Raises
+    ------
+    ImportError
+        Triton is missing.
+    """
+    global tl
+    triton: Any = importlib.import_module("triton")
+    tl = importlib.import_module("triton.language")
+    return TileKernels(triton.jit(_matmul), triton.jit(_rmsnorm), triton.jit(_reduce_min))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
-
 from joulecast.calibrate.microbenchmarks.kernel import Bench, Kernel
+from joulecast.calibrate.microbenchmarks.tile_kernels import GROUP, compiled
 from joulecast.errors import MeasurementError
 
 EPSILON = 1e-6
@@ -14,10 +12,6 @@ EPSILON = 1e-6
 def build(bench: Bench) -> Kernel:
     """The kernel of a row whose ``op`` begins with ``tile_``."""
     return {"tile_gemm": _gemm, "tile_rmsnorm": _rmsnorm, "tile_reduce_min": _reduce_min}[str(bench.row["op"])](bench)
-
-
-def _kernels() -> Any:
-    return importlib.import_module("joulecast.calibrate.microbenchmarks.tile_kernels")
 
 
 def _divides(bench: Bench, whole: str, part: str) -> int:
@@ -29,7 +23,7 @@ def _divides(bench: Bench, whole: str, part: str) -> int:
 
 
 def _gemm(bench: Bench) -> Kernel:
-    kernels = _kernels()
+    kernels = compiled()
     m, n, k = bench.whole("M"), bench.whole("N"), bench.whole("K")
     tile_m, tile_n, tile_k = bench.whole("tile_m"), bench.whole("tile_n"), bench.whole("tile_k")
     _divides(bench, "K", "tile_k")
@@ -38,13 +32,13 @@ def _gemm(bench: Bench) -> Kernel:
     launch, warps, stages = kernels.matmul[grid], bench.whole("warps"), bench.whole("stages")
 
     def once() -> None:
-        launch(left, right, out, m, n, k, tile_m, tile_n, tile_k, kernels.GROUP, num_warps=warps, num_stages=stages)
+        launch(left, right, out, m, n, k, tile_m, tile_n, tile_k, GROUP, num_warps=warps, num_stages=stages)
 
     return Kernel(once, result=lambda: out)
 
 
 def _rmsnorm(bench: Bench) -> Kernel:
-    kernels = _kernels()
+    kernels = compiled()
     columns, tile_rows = bench.whole("hidden"), bench.whole("tile_rows")
     source, weight = bench.values(bench.whole("rows"), columns), bench.values(columns)
     out = bench.torch.empty_like(source)
@@ -53,7 +47,7 @@ def _rmsnorm(bench: Bench) -> Kernel:
 
 
 def _reduce_min(bench: Bench) -> Kernel:
-    kernels = _kernels()
+    kernels = compiled()
     columns, tile_rows, tile_columns = bench.whole("cols"), bench.whole("tile_rows"), bench.whole("tile_cols")
     _divides(bench, "cols", "tile_cols")
     source, out = bench.values(bench.whole("rows"), columns), bench.empty(bench.whole("rows"))
