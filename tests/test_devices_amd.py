@@ -202,6 +202,9 @@ def test_no_package_no_library_no_driver_no_card(monkeypatch, tmp_path, capfd):
     fake.refuse["init"] = fake.AmdSmiLibraryException("DRIVER_NOT_LOADED")
     with pytest.raises(DeviceError, match="no AMD driver answers: DRIVER_NOT_LOADED"):
         AmdCard()
+    fake.refuse["init"] = fake.AmdSmiLibraryException("AMDSMI_STATUS_NO_PERM - Permission Denied")
+    with pytest.raises(PermissionDeniedError, match="render and video"):
+        AmdCard()
     fake.refuse.clear()
     with pytest.raises(DeviceError, match="no AMD GPU '2'"):
         AmdCard("2")

@@ -232,6 +232,9 @@ def test_no_binding_no_driver_no_card(monkeypatch):
     fake.refuse["nvmlInit"] = DRIVER_NOT_LOADED
     with pytest.raises(DeviceError, match=r"no NVIDIA driver answers: error 9.*nvidia-smi"):
         NvmlCard()
+    fake.refuse["nvmlInit"] = NO_PERMISSION
+    with pytest.raises(PermissionDeniedError, match="/dev/nvidiactl"):
+        NvmlCard()
     fake.refuse.clear()
     for place in ("2", "x", "-1"):
         with pytest.raises(DeviceError, match="There are 2: nvml:0 to nvml:1"):

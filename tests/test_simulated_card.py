@@ -353,7 +353,7 @@ def test_a_sampler_in_another_process_reads_the_card_while_it_works(tmp_path):
     assert energies == sorted(energies)
     card.sample()  # up to the present
     own = card.board.energy_at(seen[-1][0]) - card.board.energy_at(seen[0][0])
-    assert energies[-1] - energies[0] == pytest.approx(own, abs=15.0)  # the counter is up to a step of idling late
+    assert energies[-1] - energies[0] == pytest.approx(own, abs=30.0)  # the counter is up to two idle steps late
     assert own > 400.0
     assert busy_s == pytest.approx(end - start, rel=0.05)
     assert count > 300

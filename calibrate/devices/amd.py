@@ -50,18 +50,29 @@ def load_amdsmi() -> Any:
     except ImportError as error:
         raise DeviceError(
             "the package amdsmi is missing",
+            key="package",
             remedy="Install the one that comes with ROCm (/opt/rocm/share/amd_smi), or pip install amdsmi.",
         ) from error
     # Without ROCm the import fails with KeyError, OSError or AttributeError, by version, and prints.
     except Exception as error:
         detail = " ".join(said.getvalue().split()) or f"{type(error).__name__}: {error}"
         raise DeviceError(
-            f"AMD SMI's library cannot be loaded ({detail})", remedy="Install ROCm's amd-smi-lib, of amdsmi's version."
+            f"AMD SMI's library cannot be loaded ({detail})",
+            key="driver",
+            remedy="Install ROCm's amd-smi-lib, of amdsmi's version.",
         ) from error
     try:
         amdsmi.amdsmi_init()
     except Exception as error:  # the binding's own classes, which change by version
-        raise DeviceError(f"no AMD driver answers: {_said(error)}", remedy="Check that amd-smi list works.") from error
+        if _is_refusal(error):
+            raise PermissionDeniedError(
+                "the AMD driver lets this user see no GPU",
+                key="permission",
+                remedy="Join the groups that own /dev/kfd and /dev/dri: render and video.",
+            ) from error
+        raise DeviceError(
+            f"no AMD driver answers: {_said(error)}", key="driver", remedy="Check that amd-smi list works."
+        ) from error
     return amdsmi
 
 
@@ -178,7 +189,7 @@ class AmdCard:
         try:
             return getattr(self._smi, name)(*arguments)
         except Exception as error:  # the binding's own classes, TypeError and AttributeError
-            if "NO_PERM" in _said(error).upper() or isinstance(error, PermissionError):
+            if _is_refusal(error):
                 raise PermissionDeniedError(
                     f"the driver refuses {name} to this user", remedy="Run as root, or calibrate passively."
                 ) from error
@@ -312,6 +323,10 @@ def _number(value: Any) -> float | None:
 
 def _text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _is_refusal(error: Exception) -> bool:
+    return isinstance(error, PermissionError) or "NO_PERM" in _said(error).upper()
 
 
 def _said(error: Exception) -> str:

@@ -53,14 +53,23 @@ class Nvml:
             import pynvml
         except ImportError as error:
             raise DeviceError(
-                "the package nvidia-ml-py is missing", remedy='Install it: pip install "joulecast[nvml]".'
+                "the package nvidia-ml-py is missing",
+                key="package",
+                remedy='Install it: pip install "joulecast[nvml]".',
             ) from error
         self.lib: Any = pynvml
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
+            if getattr(error, "value", None) == pynvml.NVML_ERROR_NO_PERMISSION:
+                raise PermissionDeniedError(
+                    "the NVIDIA driver lets this user see no GPU",
+                    key="permission",
+                    remedy="Check who may read /dev/nvidiactl and /dev/nvidia0.",
+                ) from error
             raise DeviceError(
                 f"no NVIDIA driver answers: {error}",
+                key="driver",
                 remedy="Check that nvidia-smi runs here; in a container, that GPUs are passed in.",
             ) from error
 
@@ -113,7 +122,7 @@ class Nvml:
         """
         count = int(self.call("nvmlDeviceGetCount"))
         if count == 0:
-            raise DeviceError("no NVIDIA GPU here", remedy="Check nvidia-smi -L.")
+            raise DeviceError("no NVIDIA GPU here", key="device", remedy="Check nvidia-smi -L.")
         if place.startswith(("GPU-", "MIG-")):
             find: Callable[[], Any] = partial(self.lib.nvmlDeviceGetHandleByUUID, place)
         elif place.isdecimal() and int(place) < count:

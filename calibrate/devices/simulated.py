@@ -16,6 +16,7 @@ from typing import Any
 
 from joulecast.calibrate.devices.protocol import CardFacts, Neighbour, Sample, Settings
 from joulecast.calibrate.devices.simulated_facts import (
+    allowed,
     check_settings,
     components_j,
     facts_of,
@@ -132,7 +133,8 @@ class SimulatedCard:
         self.sensors, self.faults = content.sensors, content.faults
         self.truth = true_model(content.gpu, content.truth)
         warm = self.truth.with_values({"power.inlet_c": self.truth["power.inlet_c"] + content.faults.inlet_offset_c})
-        self.board = Board(warm, dynamics, content.start_s, content.faults.neighbour_w)
+        highest, limit = allowed(content, self.truth)
+        self.board = Board(warm, dynamics, content.start_s, content.faults.neighbour_w, highest=highest, limit_w=limit)
         self._player: Player | None = None
         self._watches: list[_Watch] = []
         self._nested = False
@@ -141,7 +143,6 @@ class SimulatedCard:
         self._stamp: tuple[int, int] | None = None
         self._load_stamp: tuple[int, int] | None = None
         self._facts = facts_of(content, self.truth, f"sim:{file or content.gpu}")
-        self._use_settings(content, 0.0)
 
     @property
     def facts(self) -> CardFacts:
@@ -373,12 +374,8 @@ class SimulatedCard:
         since = self.board.state.time_s
         if self.realtime and content.set_at_s is not None:
             since = content.set_at_s
-        clocks = self.board.clocks_mhz
-        highest = len(clocks) - 1
-        if content.locked_clock_mhz is not None:
-            highest = max(i for i, c in enumerate(clocks) if i == 0 or c <= content.locked_clock_mhz[1] + 1e-6)
-        limit = content.power_limit_w
-        self.board.set_later(since + late_s, highest, self.truth.device["power_limit_w"] if limit is None else limit)
+        highest, limit = allowed(content, self.truth)
+        self.board.set_later(since + late_s, highest, limit)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

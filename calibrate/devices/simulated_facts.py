@@ -52,6 +52,16 @@ def facts_of(content: CardFile, truth: GpuModel, locator: str) -> CardFacts:
     )
 
 
+def allowed(content: CardFile, truth: GpuModel) -> tuple[int, float]:
+    """Index of the highest clock that the settings allow, and the power limit [W]."""
+    clocks = truth.clocks_mhz.tolist()
+    highest = len(clocks) - 1
+    if content.locked_clock_mhz is not None:
+        highest = max(i for i, clock in enumerate(clocks) if i == 0 or clock <= content.locked_clock_mhz[1] + 1e-6)
+    limit = truth.device["power_limit_w"] if content.power_limit_w is None else content.power_limit_w
+    return highest, limit
+
+
 def check_settings(settings: Settings, facts: CardFacts) -> None:
     """Refuse what the card cannot be set to.
 

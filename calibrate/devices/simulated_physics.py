@@ -188,16 +188,28 @@ class Board:
         Time at which it stands idle, warm and settled.
     neighbour_w
         Power of somebody else's work on the card [W].
+    highest, limit_w
+        Index of the highest clock that is allowed, and the power limit, as long as nothing else is set; by default the
+        card's own.
     """
 
-    def __init__(self, gpu: GpuModel, dynamics: Dynamics, start_s: float = 0.0, neighbour_w: float = 0.0) -> None:
+    def __init__(
+        self,
+        gpu: GpuModel,
+        dynamics: Dynamics,
+        start_s: float = 0.0,
+        neighbour_w: float = 0.0,
+        *,
+        highest: int | None = None,
+        limit_w: float | None = None,
+    ) -> None:
         self.gpu, self.dynamics, self.neighbour_w = gpu, dynamics, neighbour_w
         self.clocks_mhz: list[float] = gpu.clocks_mhz.tolist()
         self.idle = SimulatedWork((), (), gpu)
-        self.limit_w = gpu.device["power_limit_w"]
-        self.highest = len(self.clocks_mhz) - 1
+        self.limit_w = gpu.device["power_limit_w"] if limit_w is None else limit_w
+        self.highest = len(self.clocks_mhz) - 1 if highest is None else highest
         self._pending: list[tuple[float, int, float]] = []
-        power = float(idle_power_w(self.clocks_mhz[-1], gpu)) + neighbour_w
+        power = float(idle_power_w(self.clocks_mhz[self.highest], gpu)) + neighbour_w
         warm = gpu["power.inlet_c"] + gpu["power.thermal_resistance_k_per_w"] * power
         past, energies = [start_s - dynamics.memory_s, start_s], [-power * dynamics.memory_s, 0.0]
         nothing = [0.0] * len(COMPONENT_GROUPS)

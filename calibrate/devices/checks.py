@@ -1,0 +1,125 @@
+"""Whether a card is fit to be measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from joulecast.calibrate.devices import open_device
+from joulecast.calibrate.devices.cross_check import counter_power, polled
+from joulecast.calibrate.devices.findings import (
+    Code,
+    Finding,
+    of_company,
+    of_counter,
+    of_facts,
+    of_heat,
+    of_readings,
+)
+from joulecast.calibrate.devices.protocol import CardFacts, Device, Sample
+from joulecast.errors import DeviceError
+
+#: How long a card is watched, and how often it is read meanwhile [s]: some twenty steps of a slow counter.
+WATCH_S, PERIOD_S = 2.0, 0.01
+#: What the keys of errors from opening a card mean.
+_UNREACHABLE = {
+    "package": Code.NO_PACKAGE,
+    "driver": Code.NO_DRIVER,
+    "permission": Code.NO_PERMISSION,
+    "device": Code.NO_GPU,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What was found.
+
+    Attributes
+    ----------
+    facts
+        What the card says about itself; ``None`` where it could not be opened.
+    findings
+        Errors first.
+    step_s
+        Time between two steps of the energy counter; ``None`` where it does not step [s].
+    counter_power_w, polled_power_w
+        Mean power over the same time by either sensor; ``None`` where there is none [W].
+    call_s
+        Time of a reading, the median [s].
+    """
+
+    facts: CardFacts | None
+    findings: tuple[Finding, ...]
+    step_s: float | None = None
+    counter_power_w: float | None = None
+    polled_power_w: float | None = None
+    call_s: float | None = None
+
+    @property
+    def fit(self) -> bool:
+        """Whether the card can be measured."""
+        return not any(finding.severity == "error" for finding in self.findings)
+
+    def demand_fit(self) -> None:
+        """Refuse a card that is not fit.
+
+        Raises
+        ------
+        DeviceError
+            The first error that was found.
+        """
+        for finding in self.findings:
+            if finding.severity == "error":
+                raise DeviceError(finding.message, key=finding.code.value, remedy=finding.remedy)
+
+
+def examine_at(locator: str) -> Examination:
+    """Open, examine and close a card; one that cannot be opened is a finding too."""
+    try:
+        device = open_device(locator)
+    except DeviceError as error:
+        code = _UNREACHABLE.get(error.key or "", Code.NO_GPU)
+        finding = Finding(code, "error", error.message, error.remedy or "")
+        return Examination(None, (finding,))
+    try:
+        return examine(device)
+    finally:
+        device.close()
+
+
+def examine(device: Device, watch_s: float = WATCH_S) -> Examination:
+    """Watch a card that has no work of ours, and say what is wrong with it.
+
+    Raises
+    ------
+    DeviceError
+        It does not answer.
+    """
+    samples = _watch(device, watch_s)
+    facts, power = device.facts, _mean([polled(sample) for sample in samples])
+    counter_w, step = counter_power(samples)
+    found = [
+        *of_facts(facts, device.settings()),
+        *of_readings(samples, facts),
+        *of_counter(samples, counter_w, power),
+        *of_company(samples, device.neighbours(), power, facts),
+        *of_heat(samples),
+    ]
+    order = ("error", "warning", "note")
+    findings = tuple(sorted(found, key=lambda finding: order.index(finding.severity)))
+    return Examination(facts, findings, step, counter_w, power, median(s.call_s for s in samples))
+
+
+def _watch(device: Device, watch_s: float) -> list[Sample]:
+    end = device.now() + watch_s
+    samples = [device.sample()]
+    while device.now() < end:
+        device.sleep(PERIOD_S)
+        samples.append(device.sample())
+    return samples
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    present = [value for value in values if value is not None]
+    return sum(present) / len(present) if present else None
