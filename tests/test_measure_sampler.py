@@ -1,0 +1,209 @@
+"""The sampler's process: what it sees, what it costs, and how it ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from joulecast.calibrate.devices.simulated import SimulatedCard
+from joulecast.calibrate.devices.simulated_sensors import Faults
+from joulecast.calibrate.measure.sampler import ProcessSampler, SamplerPool, VirtualSampler
+from joulecast.errors import DeviceError, MeasurementError
+
+#: A card whose readings cost so much of a core and block for so long.
+COSTLY = """
+import sys, time
+from joulecast.calibrate.devices.protocol import Sample
+from joulecast.calibrate.measure.sampler import serve
+spin_s, block_s = map(float, sys.argv[1:])
+class Card:
+    def sample(self):
+        begin, end = time.monotonic(), time.process_time() + spin_s
+        while time.process_time() < end:
+            pass
+        time.sleep(block_s)
+        now = time.monotonic()
+        return Sample((begin + now) / 2, now - begin, energy_j=700.0 * now, reasons=("power_limit",))
+serve(Card(), 0.02, 1)
+"""
+
+
+@pytest.fixture(scope="module")
+def locator(tmp_path_factory):
+    file = tmp_path_factory.mktemp("card") / "card"
+    SimulatedCard(file=file, realtime=True)
+    return f"sim:{file}"
+
+
+@pytest.fixture(scope="module")
+def sampler(locator):
+    sampler = ProcessSampler(locator)
+    yield sampler
+    sampler.close()
+
+
+def test_a_process_samples_in_the_machines_time(sampler):
+    sampler.start()
+    begin = time.monotonic()
+    time.sleep(0.5)
+    first = sampler.take()
+    time.sleep(0.3)
+    second = sampler.stop()
+    end = time.monotonic()
+    times = [s.time_s for s in [*first, *second]]
+    assert begin - 0.1 < times[0] and times[-1] < end
+    assert times == sorted(times)
+    assert len(first) >= 3 and len(second) >= 2
+    assert all(s.power_w is not None and isinstance(s.reasons, tuple) for s in first)
+    time.sleep(0.15)
+    assert sampler.take() == []  # stopped
+    sampler.start()
+    assert all(s.time_s > end for s in sampler.stop())
+
+
+def test_a_stall_is_seen_and_does_not_hold_up_the_caller(tmp_path):
+    SimulatedCard(file=tmp_path / "card", realtime=True, faults=Faults(stall_every_s=0.3, stall_s=0.6))
+    sampler = ProcessSampler(f"sim:{tmp_path / 'card'}")
+    try:
+        begin = time.monotonic()
+        sampler.start()
+        assert time.monotonic() - begin < 0.3
+        time.sleep(1.0)
+        assert max(s.call_s for s in sampler.stop()) > 0.5
+    finally:
+        sampler.close()
+
+
+@pytest.mark.parametrize(("spin_s", "block_s", "fastest_s"), [(0.0, 0.005, 0.02), (0.0005, 0.0, 0.05)])
+def test_sampling_costs_less_than_a_hundredth_of_a_core(spin_s, block_s, fastest_s):
+    process = subprocess.Popen(
+        [sys.executable, "-c", COSTLY, str(spin_s), str(block_s)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdin is not None and process.stdout is not None
+    with process, process.stdin, process.stdout:
+        answers = [json.loads(process.stdout.readline())]
+        for command, wait_s in (("start 1", 1.5), ("stop 2", 0.0)):
+            process.stdin.write(f"{command}\n".encode())
+            process.stdin.flush()
+            answers.append(json.loads(process.stdout.readline()))
+            time.sleep(wait_s)
+    ready, started, stopped = answers
+    assert ready == {"ready": True} and started["to"] == 1
+    assert 0.0 < stopped["core_share"] < 0.01
+    times = [values[0] for values in stopped["samples"]]
+    assert len(times) > 10
+    gaps = [b - a for a, b in pairwise(times)]
+    assert sum(gaps) / len(gaps) > fastest_s  # it slowed down for the cost, not more than it may
+    assert sum(gaps) / len(gaps) < 0.15
+
+
+def test_readings_are_spread_irregularly(sampler):
+    sampler.start()
+    time.sleep(0.7)
+    times = [s.time_s for s in sampler.stop()]
+    gaps = sorted(b - a for a, b in pairwise(times))
+    assert gaps[-2] > 1.3 * gaps[1]
+
+
+def test_a_card_that_cannot_be_opened(tmp_path):
+    with pytest.raises(DeviceError, match="no such simulated card"):
+        ProcessSampler(f"sim:{tmp_path / 'missing'}")
+
+
+def test_a_card_that_dies(tmp_path):
+    SimulatedCard(file=tmp_path / "card", realtime=True, faults=Faults(dies_at_s=time.monotonic()))
+    sampler = ProcessSampler(f"sim:{tmp_path / 'card'}")
+    try:
+        sampler.start()
+        time.sleep(0.3)
+        with pytest.raises(DeviceError, match="does not answer any more"):
+            sampler.stop()
+    finally:
+        sampler.close()
+
+
+def test_a_killed_sampler_is_told(locator):
+    sampler = ProcessSampler(locator)
+    sampler.start()
+    os.kill(sampler._process.pid, signal.SIGKILL)
+    with pytest.raises(DeviceError, match="sampler's process ended: killed"):
+        sampler.take()
+    sampler.close()
+    with pytest.raises(MeasurementError, match="closed"):
+        sampler.start()
+
+
+def test_an_interrupted_question_does_not_confuse_the_next(sampler):
+    sampler.start()
+    time.sleep(0.2)
+    sampler._asked += 1
+    sampler._process.stdin.write(f"take {sampler._asked}\n".encode())  # its asker never read the answer
+    sampler._process.stdin.flush()
+    time.sleep(0.2)
+    sampler.stop()
+    assert sampler.take() == []
+
+
+def test_the_sampler_ends_with_a_killed_parent(locator):
+    parent = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys, time\n"
+            "from joulecast.calibrate.measure.sampler import ProcessSampler\n"
+            "s = ProcessSampler(sys.argv[1]); s.start(); print(s._process.pid, flush=True); time.sleep(60)",
+            locator,
+        ],
+        stdout=subprocess.PIPE,
+    )
+    assert parent.stdout is not None
+    child = Path("/proc") / parent.stdout.readline().decode().strip()
+    assert child.is_dir()
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    end = time.monotonic() + 5.0
+    while child.is_dir() and "State:\tZ" not in (child / "status").read_text() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not child.is_dir() or "State:\tZ" in (child / "status").read_text()
+
+
+def test_nothing_heavy_is_imported():
+    script = "import sys, joulecast.calibrate.measure.sampler\nprint(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch", "scipy", "numpy", "pandas", "pydantic"} & set(found)
+
+
+def test_virtual_time_is_sampled_while_it_passes():
+    card = SimulatedCard()
+    sampler = VirtualSampler(card)
+    card.sleep(1.0)
+    sampler.start()
+    card.sleep(1.0)
+    first = sampler.take()
+    card.sleep(0.5)
+    second = sampler.stop()
+    card.sleep(0.5)
+    assert sampler.take() == []
+    times = [s.time_s for s in [*first, *second]]
+    assert 1.0 < times[0] < 1.05 and 2.45 < times[-1] <= 2.51
+    assert len(times) == pytest.approx(1.5 / 0.0191, abs=2)
+
+
+def test_a_pool_keeps_its_samplers(locator):
+    virtual, real = SimulatedCard(), SimulatedCard.open(Path(locator.removeprefix("sim:")))
+    with SamplerPool() as pool:
+        assert isinstance(pool(virtual), VirtualSampler)
+        sampler = pool(real)
+        assert isinstance(sampler, ProcessSampler) and pool(real) is sampler
+        sampler.start()
+        sampler.stop()
+        assert pool.core_share == sampler.core_share > 0.0
+    with pytest.raises(MeasurementError, match="closed"):
+        sampler.start()
