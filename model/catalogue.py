@@ -1,8 +1,7 @@
 """The hardware catalogue: GPUs, node types and networks by name or from files.
 
-One TOML per GPU, node type and network, read only when asked for. Third-party packages add GPUs by an entry point of
-the group ``joulecast.gpus`` whose name is the GPU's and whose object is the path of a description or a function that
-returns it.
+One TOML per GPU, node type and network, read only when asked for. Third-party packages add GPUs by entry points, see
+:mod:`joulecast.model.catalogue_packages`.
 """
 
 from __future__ import annotations
@@ -11,9 +10,10 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from joulecast.errors import InputError, UnknownNameError
+from joulecast.model.catalogue_packages import PackagedGpu, packaged_gpus
 from joulecast.model.derivation import complete
 from joulecast.model.description import Facts, GpuDescription
 from joulecast.model.description_file import (
@@ -22,12 +22,6 @@ from joulecast.model.description_file import (
     parse_network,
     parse_node,
 )
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
-#: Entry-point group of third-party GPU descriptions.
-ENTRY_POINT_GROUP = "joulecast.gpus"
 
 Parsed = TypeVar("Parsed")
 
@@ -52,7 +46,19 @@ def load_gpu(name_or_path: str | Path) -> GpuDescription:
 
 def gpu_names() -> list[str]:
     """Names of the shipped GPUs and of those that other packages add, sorted."""
-    return sorted({*_built_in("gpus"), *_entry_points()})
+    return sorted({*_built_in("gpus"), *_packaged()})
+
+
+def gpu_package(name_or_path: str | Path) -> str:
+    """Name and version of the other package that adds a GPU; empty for shipped ones and for files.
+
+    Raises
+    ------
+    joulecast.errors.UnknownNameError
+        No such GPU.
+    """
+    name = str(name_or_path)
+    return "" if _is_path(name) or name in _built_in("gpus") else _packaged_gpu(name).package
 
 
 def load_node(name_or_path: str | Path) -> Facts:
@@ -123,13 +129,18 @@ def _load_facts(kind: str, name: str, parse: Callable[..., Parsed]) -> Parsed:
 
 def _gpu_text(name: str) -> str:
     text = _built_in_text("gpus", name)
-    if text is None:
-        added = _entry_points()
-        if name not in added:
-            raise UnknownNameError("GPU", name, {*_built_in("gpus"), *added})
-        target = added[name].load()
-        text = _read_path(str(target() if callable(target) else target))
-    return text
+    return _read_path(str(_packaged_gpu(name).file)) if text is None else text
+
+
+def _packaged_gpu(name: str) -> PackagedGpu:
+    added = _packaged()
+    if name not in added:
+        raise UnknownNameError("GPU", name, {*_built_in("gpus"), *added})
+    return added[name]
+
+
+def _packaged() -> dict[str, PackagedGpu]:
+    return packaged_gpus(_built_in("gpus"))
 
 
 def _is_path(name: str) -> bool:
@@ -153,10 +164,3 @@ def _built_in(folder: str) -> list[str]:
 def _built_in_text(folder: str, name: str) -> str | None:
     file = files("joulecast.model").joinpath("catalogue_data", folder, f"{name}.toml")
     return file.read_text(encoding="utf-8") if file.is_file() else None
-
-
-def _entry_points() -> dict[str, EntryPoint]:
-    """GPUs that other packages add; looked up late, as the search reads the metadata of every installed package."""
-    from importlib.metadata import entry_points
-
-    return {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -180,12 +179,3 @@ def test_a_derivation_that_goes_nowhere(tmp_path: Path) -> None:
     path.write_text(shipped.read_text(encoding="utf-8").replace("h200-sxm-rows", str(path)), encoding="utf-8")
     with pytest.raises(InputError, match="goes in a circle"):
         load_gpu(path)
-
-
-def test_other_packages_add_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shipped = Path(catalogue.__file__).parent / "catalogue_data" / "gpus" / "a40.toml"
-    entry = EntryPoint("other-gpu", "sys:argv", catalogue.ENTRY_POINT_GROUP)
-    monkeypatch.setattr("sys.argv", shipped)
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [entry])
-    assert "other-gpu" in gpu_names()
-    assert read_gpu("other-gpu").name == "a40"

@@ -21,7 +21,7 @@ def list_gpus(context: typer.Context, json: output.JsonOption = False, csv: outp
     """List the catalogue of GPUs, or show one of them."""
     if context.invoked_subcommand is not None:
         return
-    from joulecast.model.catalogue import gpu_names, load_gpu
+    from joulecast.model.catalogue import gpu_names, gpu_package, load_gpu
 
     rows = []
     for name in gpu_names():
@@ -37,6 +37,7 @@ def list_gpus(context: typer.Context, json: output.JsonOption = False, csv: outp
                 "bandwidth_tb_per_s": gpu.number("memory_bandwidth_bytes_per_s") / 1e12,
                 "power_limit_w": gpu.number("power_limit_w"),
                 "parameters": f"derived: {gpu.derivation}" if gpu.derivation else "fitted",
+                "package": gpu_package(name) or "joulecast",
             }
         )
     if json:
@@ -55,13 +56,14 @@ def show_gpu(
     """Show every number of one GPU with its uncertainty and source."""
     from dataclasses import asdict
 
-    from joulecast.model.catalogue import load_gpu
+    from joulecast.model.catalogue import gpu_package, load_gpu
 
-    gpu = load_gpu(name)
+    gpu, package = load_gpu(name), gpu_package(name)
     rows = [asdict(row) for row in gpu.rows()]
     if json:
-        output.print_json(gpu.to_dict())
+        output.print_json(gpu.to_dict() | ({"package": package} if package else {}))
     elif csv:
         output.print_csv(rows)
     else:
-        output.print_table(rows, title=f"{gpu.name} ({gpu.derivation})" if gpu.derivation else gpu.name)
+        remarks = [remark for remark in (gpu.derivation, package and f"from package {package}") if remark]
+        output.print_table(rows, title=f"{gpu.name} ({'; '.join(remarks)})" if remarks else gpu.name)

@@ -1,0 +1,106 @@
+"""GPU descriptions of other packages: found through their entry points, and named with their package."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import joulecast.model
+from joulecast.cli import main
+from joulecast.errors import InputError, UnknownNameError
+from joulecast.model.catalogue import gpu_names, gpu_package, load_gpu
+
+SHIPPED = Path(joulecast.model.__file__).parent / "catalogue_data" / "gpus"
+
+
+def install(folder: Path, entries: str, code: str) -> None:
+    """A distribution ``fake-cards 1.2`` with the module ``fake_cards``, as pip would leave it."""
+    info = folder / "fake_cards-1.2.dist-info"
+    info.mkdir(parents=True)
+    info.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: fake-cards\nVersion: 1.2\n")
+    info.joinpath("entry_points.txt").write_text(f"[joulecast.gpus]\n{entries}\n")
+    module = folder / "fake_cards"
+    module.mkdir()
+    module.joinpath("__init__.py").write_text(code)
+    data = module / "cards"
+    data.mkdir()
+    for name in ("quick-card", "slow-card"):
+        text = SHIPPED.joinpath("a40.toml").read_text().replace('name = "a40"', f'name = "{name}"')
+        data.joinpath(f"{name}.toml").write_text(text)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on the path of imports."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(__import__("sys").modules, "fake_cards", raising=False)
+    return folder
+
+
+CODE = """
+from pathlib import Path
+FOLDER = Path(__file__).parent / "cards"
+def slow(): return FOLDER / "slow-card.toml"
+NUMBER = 3
+def missing(): return FOLDER / "no.toml"
+"""
+
+
+def test_a_folder_gives_a_gpu_for_each_file(site: Path) -> None:
+    install(site, "cards = fake_cards:FOLDER", CODE)
+    assert {"quick-card", "slow-card", "a40"} <= set(gpu_names())
+    assert load_gpu("quick-card").number("sm_count") == load_gpu("a40").number("sm_count")
+    assert gpu_package("quick-card") == "fake-cards 1.2"
+    assert gpu_package("a40") == ""
+
+
+def test_a_function_gives_one_file_under_the_name_of_the_entry_point(site: Path) -> None:
+    install(site, "our-card = fake_cards:slow", CODE)
+    assert "our-card" in gpu_names()
+    assert "slow-card" not in gpu_names()
+    assert load_gpu("our-card").name == "slow-card"
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Standard output of a command."""
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert not stop.value.code
+    return capsys.readouterr().out
+
+
+def test_the_command_line_says_whose_gpu_it_is(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    install(site, "cards = fake_cards:FOLDER", CODE)
+    assert "from package fake-cards 1.2" in answer(capsys, "gpus", "show", "quick-card").splitlines()[0]
+    shown = json.loads(answer(capsys, "gpus", "show", "quick-card", "--json"))
+    assert shown["package"] == "fake-cards 1.2"
+    listed = {row["name"]: row["package"] for row in json.loads(answer(capsys, "gpus", "--json"))}
+    assert (listed["quick-card"], listed["a40"]) == ("fake-cards 1.2", "joulecast")
+    assert "package" not in json.loads(answer(capsys, "gpus", "show", "a40", "--json"))
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        ("cards = fake_cards:nothing", "cannot be loaded"),
+        ("cards = fake_cards:NUMBER", "gives int, not a path"),
+        ("cards = fake_cards:missing", "does not exist"),
+        ("a40 = fake_cards:slow", "joulecast has already"),
+    ],
+)
+def test_a_broken_package_is_named_and_does_not_hide_shipped_gpus(site: Path, entries: str, words: str) -> None:
+    install(site, entries, CODE)
+    with pytest.raises(InputError, match=words) as caught:
+        gpu_names()
+    assert caught.value.args[0].startswith("fake-cards 1.2: ")
+    assert load_gpu("a40").name == "a40"
+
+
+def test_unknown_names_come_with_the_nearest_of_other_packages(site: Path) -> None:
+    install(site, "cards = fake_cards:FOLDER", CODE)
+    with pytest.raises(UnknownNameError, match="'quick-card'"):
+        load_gpu("quik-card")
