@@ -101,6 +101,17 @@ def round_to_corners(g: Graph, deadline: Float, threshold: float, plan: Int, end
 
 
 @compiled
+def latest_ends(g: Graph, plan: Int, limit_s: float, late: Float) -> None:
+    """When every instruction must have ended so that those behind it still end within ``limit_s``."""
+    for v in range(len(plan) - 1, -1, -1):
+        latest = limit_s
+        for e in range(g.after_first[v], g.after_first[v + 1]):
+            w = g.after[e]
+            latest = min(latest, late[w] - g.time_s[plan[w]] - g.after_s[e])
+        late[v] = latest
+
+
+@compiled
 def reclaim(g: Graph, plan: Int, limit_s: float, least_gain_w: Float, free: Bool, end: Float, late: Float) -> None:
     """Slow instructions down where the iteration still ends within ``limit_s``, most profitable first.
 
@@ -110,12 +121,7 @@ def reclaim(g: Graph, plan: Int, limit_s: float, least_gain_w: Float, free: Bool
     n = len(plan)
     room_for_rounding = 1e-12 * limit_s
     for least in least_gain_w:
-        for v in range(n - 1, -1, -1):
-            latest = limit_s
-            for e in range(g.after_first[v], g.after_first[v + 1]):
-                w = g.after[e]
-                latest = min(latest, late[w] - g.time_s[plan[w]] - g.after_s[e])
-            late[v] = latest
+        latest_ends(g, plan, limit_s, late)
         for v in range(n):
             start = start_of(g, v, end)
             best = plan[v]
@@ -132,7 +138,14 @@ def reclaim(g: Graph, plan: Int, limit_s: float, least_gain_w: Float, free: Bool
 
 @compiled
 def round_all(
-    g: Graph, deadlines: Float, limits_s: Float, thresholds: Float, gains_w: Float, times: Float, costs: Float, plans: Int
+    g: Graph,
+    deadlines: Float,
+    limits_s: Float,
+    thresholds: Float,
+    gains_w: Float,
+    times: Float,
+    costs: Float,
+    plans: Int,
 ) -> None:
     """Plans for every row of deadlines and every threshold, with their times and costs."""
     n = len(g.fastest)
@@ -165,22 +178,32 @@ def hand_on(g: Graph, times: Float, costs: Float, plans: Int, gains_w: Float) ->
 
 
 @compiled
+def draw(state: int) -> int:
+    """Next state of a linear congruential generator: the same numbers everywhere, compiled or not."""
+    return (state * 1103515245 + 12345) & 0x7FFFFFFF
+
+
+@compiled
 def exchange(g: Graph, plan: Int, limit_s: float, gains_w: Float, trials: int, seed: int) -> float:
     """Local search: speed up one or two instructions, reclaim what others gain by it, keep what costs less.
 
     Returns the cost of the plan, which is changed in place and takes no longer than ``limit_s``.
     """
-    np.random.seed(seed)
     n = len(plan)
     end, late, tried = np.zeros(n), np.zeros(n), plan.copy()
     free = np.ones(n, dtype=np.bool_)
     best = cost(g, plan)
+    state = draw(seed)
     for _ in range(trials):
         tried[:] = plan
-        v = np.random.randint(n)
-        tried[v] = max(g.fastest[v], tried[v] - 1 - np.random.randint(2))
-        w = min(max(v + np.random.randint(-20, 21), 0), n - 1)
-        if np.random.randint(2) and tried[w] > g.fastest[w]:
+        state = draw(state)
+        v = (state >> 8) % n
+        state = draw(state)
+        tried[v] = max(g.fastest[v], tried[v] - 1 - (state >> 8) % 2)
+        state = draw(state)
+        w = min(max(v - 20 + (state >> 8) % 41, 0), n - 1)
+        state = draw(state)
+        if (state >> 8) % 2 and tried[w] > g.fastest[w]:
             tried[w] -= 1
         reclaim(g, tried, limit_s, gains_w, free, end, late)
         total = cost(g, tried)

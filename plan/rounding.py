@@ -1,0 +1,170 @@
+"""Discrete plans from the continuous front: one option for every instruction.
+
+At many times of the front the optimal spans of the instructions are rounded to neighbouring corners of their hulls. What
+rounding leaves or takes is carried to the instructions behind; several thresholds give several plans. Then instructions
+that are not critical are slowed down, with every option that is worth choosing, not only those on the hull. Plans are
+evaluated with their options' own times, not the rounded ones, and filtered. A plan's slack is handed on to the next
+slower plan, and a local search works where the distance to the lower bound is large.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.plan.options import TIME_QUANTUM_S
+from joulecast.plan.parametric_flow import TimeCostCurve
+from joulecast.plan.problem import FrontProblem
+
+Int = NDArray[np.int64]
+Float = NDArray[np.float64]
+
+#: Share of the way to the slower corner from which on it is chosen.
+THRESHOLDS = (0.0, 0.25, 0.5, 0.75, 1.0)
+#: Rounds of reclaiming.
+REQUIRED_GAINS = 8
+#: Distance to the lower bound above which the local search works, relative.
+SEARCH_ABOVE = 0.005
+#: Instructions visited by rounding and by the local search, roughly; they bound the time these take.
+ROUNDED_INSTRUCTIONS, SEARCHED_INSTRUCTIONS = 1_500_000, 1_500_000
+#: Fewest and most times at which plans are rounded.
+TIMES = (150, 600)
+#: Share of these times up to the energy-best one; slower plans only serve who must wait anyway.
+EFFICIENT_SHARE = 0.8
+
+
+@dataclass(frozen=True, eq=False)
+class Plans:
+    """Plans that are not beaten in time and cost, fastest first.
+
+    Attributes
+    ----------
+    time_s, cost_j
+        Iteration time and the sum of ``energy - P_wait · time`` over instructions, shape ``(p,)`` [s], [J].
+    position
+        Positions of the chosen options in the graph's order, shape ``(p, n)``.
+    """
+
+    time_s: Float
+    cost_j: Float
+    position: Int
+
+    def __len__(self) -> int:
+        return len(self.time_s)
+
+
+def rounded_plans(problem: FrontProblem, curve: TimeCostCurve, time_limit_s: float | None = None) -> Plans:
+    """Discrete plans along the whole curve.
+
+    Parameters
+    ----------
+    time_limit_s
+        A time at which a plan is wanted as good as those found elsewhere [s].
+    """
+    from joulecast.plan.rounding_kernels import hand_on, round_all
+
+    g, n = problem.graph, problem.dag.instructions
+    gains = required_gains_w(problem)
+    times = _target_times(problem, curve, time_limit_s)
+    plans = np.empty((len(times) * len(THRESHOLDS), n), dtype=np.int64)
+    time, cost = np.empty(len(plans)), np.empty(len(plans))
+    deadlines = spans_end_s(problem, curve, times)
+    round_all(g, deadlines, times * TIME_QUANTUM_S, np.array(THRESHOLDS), gains, time, cost, plans)
+    found = undominated(_with_fastest(problem, curve, Plans(time, cost, plans), gains))
+    hand_on(g, found.time_s, found.cost_j, found.position, gains)
+    if _search(problem, curve, found, gains):
+        hand_on(g, found.time_s, found.cost_j, found.position, gains)
+    return evaluated(problem, found)
+
+
+def required_gains_w(problem: FrontProblem) -> Float:
+    """Savings for each second of slack, from high to zero: in this order slack is given away, shape ``(8,)`` [W]."""
+    slopes = [-np.diff(s.cost_j[s.hull]) / np.diff(s.time_s[s.hull]) for s in problem.sets if len(s.hull) > 1]
+    if not slopes:
+        return np.zeros(1)
+    levels = np.quantile(np.concatenate(slopes), np.linspace(0.95, 0.05, REQUIRED_GAINS - 1))
+    return np.append(levels, 0.0)
+
+
+def spans_end_s(problem: FrontProblem, curve: TimeCostCurve, times: Float) -> Float:
+    """When instructions must have ended in the optimum of each time, in the graph's order, shape ``(t, n)`` [s]."""
+    if len(curve.time) == 1:
+        return np.repeat(curve.end[:, problem.dag.order], len(times), axis=0) * TIME_QUANTUM_S
+    after = np.clip(np.searchsorted(-curve.time, -times, side="right"), 1, len(curve.time) - 1)
+    share = ((curve.time[after - 1] - times) / (curve.time[after - 1] - curve.time[after]))[:, None]
+    end = (1.0 - share) * curve.end[after - 1] + share * curve.end[after]
+    return np.asarray(end[:, problem.dag.order] * TIME_QUANTUM_S)
+
+
+def undominated(plans: Plans) -> Plans:
+    """Plans that no other one beats in time and cost, fastest first."""
+    order = np.lexsort((plans.cost_j, plans.time_s))
+    cost = plans.cost_j[order]
+    before = np.concatenate([[np.inf], np.minimum.accumulate(cost)[:-1]])
+    kept = order[cost < before]
+    return Plans(plans.time_s[kept], plans.cost_j[kept], plans.position[kept])
+
+
+def evaluated(problem: FrontProblem, plans: Plans) -> Plans:
+    """The plans with their times and costs computed anew, and filtered."""
+    from joulecast.plan.rounding_kernels import lengths
+
+    g = problem.graph
+    return undominated(Plans(lengths(g, g.time_s, plans.position), g.cost_j[plans.position].sum(1), plans.position))
+
+
+def distance_to_bound(problem: FrontProblem, curve: TimeCostCurve, plans: Plans) -> Float:
+    """How far the plans' energies lie above the least ones of their times, relative, shape ``(p,)``."""
+    wait = problem.total_wait_power_w * plans.time_s
+    least = np.interp(plans.time_s, curve.time_s[::-1], curve.cost_j[::-1])
+    return np.asarray((plans.cost_j - least) / (least + wait))
+
+
+def _target_times(problem: FrontProblem, curve: TimeCostCurve, time_limit_s: float | None) -> Float:
+    """Times at which to round [time quanta]: evenly up to the energy-best one, more thinly beyond, and the limit."""
+    visits = problem.dag.instructions * len(THRESHOLDS)
+    count = int(np.clip(ROUNDED_INSTRUCTIONS // visits, *TIMES))
+    fastest, slowest = float(curve.time[-1]), float(curve.time[0])
+    best = float(curve.time[energy_best(problem, curve)])
+    efficient = max(round(EFFICIENT_SHARE * count), 1)
+    times = np.concatenate([np.linspace(fastest, best, efficient), np.linspace(best, slowest, count - efficient + 1)])
+    limit = [] if time_limit_s is None else [np.clip(time_limit_s / TIME_QUANTUM_S, fastest, slowest)]
+    return np.unique(np.concatenate([times, limit]))
+
+
+def energy_best(problem: FrontProblem, curve: TimeCostCurve) -> int:
+    """Index of the curve's breakpoint of least energy: where a second costs as much waiting as it saves."""
+    return int(np.argmin(curve.cost_j + problem.total_wait_power_w * curve.time_s))
+
+
+def _with_fastest(problem: FrontProblem, curve: TimeCostCurve, plans: Plans, gains_w: Float) -> Plans:
+    """Add a plan of the shortest time that there is, which rounded times only reach to some quanta."""
+    from joulecast.plan.rounding_kernels import cost, latest_ends, length, reclaim, round_to_corners
+
+    g, n = problem.graph, problem.dag.instructions
+    plan, end, late = g.fastest.copy(), np.zeros(n), np.zeros(n)
+    shortest = length(g, g.time_s, plan, end)
+    latest_ends(g, plan, shortest, late)
+    deadline = np.minimum(late, spans_end_s(problem, curve, curve.time[-1:].astype(np.float64))[0])
+    round_to_corners(g, deadline, 1.0, plan, end)
+    reclaim(g, plan, shortest, gains_w, np.ones(n, dtype=np.bool_), end, late)
+    time = length(g, g.time_s, plan, end)
+    return Plans(
+        np.append(plans.time_s, time), np.append(plans.cost_j, cost(g, plan)), np.vstack([plans.position, plan])
+    )
+
+
+def _search(problem: FrontProblem, curve: TimeCostCurve, plans: Plans, gains_w: Float) -> bool:
+    """Improve the plans that are far from the bound in place; whether there are any."""
+    from joulecast.plan.rounding_kernels import exchange
+
+    far = np.flatnonzero(distance_to_bound(problem, curve, plans) > SEARCH_ABOVE)
+    if not len(far):
+        return False
+    trials = int(np.clip(SEARCHED_INSTRUCTIONS // (problem.dag.instructions * len(far)), 1, 300))
+    for i in far.tolist():
+        plan = plans.position[i]
+        plans.cost_j[i] = exchange(problem.graph, plan, plans.time_s[i], gains_w, trials, i)
+    return True
