@@ -143,12 +143,12 @@ def single_gpu(facts: CardFacts | None = None, *, memory_bytes: int | None = Non
         Its memory, where the facts do not tell.
     """
     memory = (facts.memory_bytes if facts else None) or memory_bytes or UNKNOWN_MEMORY_BYTES
-    vendor = facts.vendor if facts else "nvidia"
+    amd = facts is not None and facts.vendor.casefold() == "amd"
     return tuple(
         benchmark
         for benchmark in _candidates()
         if footprint_bytes(benchmark.row) <= MEMORY_SHARE * memory
-        and not (vendor != "nvidia" and "cudnn-attention" in benchmark.needs)
+        and not (amd and "cudnn-attention" in benchmark.needs)
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from joulecast.calibrate.microbenchmarks.engine import (
     Batch,
     Engine,
     keep_busy,
+    keep_filled,
     launches_for,
     warm_up,
 )
@@ -74,6 +75,8 @@ class Bursts:
         Busy time in all time, above 0.
     per_repetition
         Launches that count as one repetition.
+    batch_s
+        Time of a batch as last seen, 0 while unknown [s].
     """
 
     engine: Engine
@@ -81,7 +84,7 @@ class Bursts:
     busy_s: float
     share: float
     per_repetition: int = 1
-    pause: Callable[[float], None] = time.sleep
+    batch_s: float = 0.0
 
     def run(self, duration_s: float) -> tuple[int, float]:
         """Repetitions, and the seconds that the card was busy with them."""
@@ -91,17 +94,15 @@ class Bursts:
             launches, busy = launches + count, busy + seconds
             wait = begin + busy / self.share - time.perf_counter()
             if wait > SHORTEST_PAUSE_S:
-                self.pause(wait)
+                time.sleep(wait)
         return launches // self.per_repetition, busy
 
     def _burst(self) -> tuple[int, float]:
-        if self.busy_s > IN_FLIGHT * BATCH_S:
-            return keep_busy(self.engine, self.batch, self.busy_s)
-        first = self.engine.mark()
-        self.batch.launch()
-        last = self.engine.mark()
-        self.engine.wait(last)
-        return self.batch.count, self.engine.elapsed_s(first, last)
+        """As many batches as fill the time at the last burst's speed."""
+        wanted = round(self.busy_s / self.batch_s) if self.batch_s else 1
+        count, seconds = keep_filled(self.engine, self.batch, lambda launched: launched < wanted)
+        self.batch_s = seconds * self.batch.count / count
+        return count, seconds
 
 
 @dataclass

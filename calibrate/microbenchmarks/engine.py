@@ -53,8 +53,8 @@ class Engine(Protocol):
     def preparing(self) -> Any:
         """Context in which work is launched on this queue."""
 
-    def close(self) -> None:
-        """Free what the queue holds."""
+    def release(self) -> None:
+        """Give memory back that no buffer holds any more."""
 
 
 class _LoopBatch:
@@ -119,7 +119,7 @@ class CudaEngine:
         """Make the stream the current one."""
         return self._torch.cuda.stream(self._stream)
 
-    def close(self) -> None:
+    def release(self) -> None:
         """Wait for the stream, and give cached memory back."""
         self._stream.synchronize()
         self._torch.cuda.empty_cache()
@@ -147,8 +147,8 @@ class HostEngine:
         """Nothing to select."""
         return nullcontext()
 
-    def close(self) -> None:
-        """Nothing to free."""
+    def release(self) -> None:
+        """Nothing to give back."""
 
 
 def engine_for(torch: Any, device: Any) -> Engine:

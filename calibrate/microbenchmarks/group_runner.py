@@ -109,7 +109,7 @@ class Member:
     def _close(self) -> None:
         self._once = None
         gc.collect()
-        self._engine.close()
+        self._engine.release()
 
 
 class GroupLoad:

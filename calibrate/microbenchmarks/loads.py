@@ -17,13 +17,15 @@ from joulecast.calibrate.microbenchmarks.composite import (
     Idle,
     prepare_batch,
 )
-from joulecast.calibrate.microbenchmarks.engine import BATCH_S, IN_FLIGHT, Engine, launches_for, warm_up
+from joulecast.calibrate.microbenchmarks.engine import BATCH_S, Engine, launches_for, warm_up
 from joulecast.calibrate.microbenchmarks.kernel import Bench, Kernel
 from joulecast.errors import MeasurementError
 
 #: Sides of the products that rows do not state.
 DUTY_SIDE = COMPANY_SIDE = GEMV_SIDE = 8192
 SMALL_SIDE = 2048
+#: Batches of which a long burst is made at least.
+PULSE_BATCHES = 20
 
 
 class Runs(Protocol):
@@ -103,8 +105,10 @@ def _pulse(bench: Bench, engine: Engine) -> Runs:
     busy, idle = float(bench.row["busy_s"]), float(bench.row["idle_s"])
     with engine.preparing():
         product = gemm.build(bench)
-    batch = prepare_batch(engine, product, busy if busy <= IN_FLIGHT * BATCH_S else BATCH_S)
-    return Bursts(engine, batch, busy, busy / (busy + idle))
+    length = busy if busy <= 2 * BATCH_S else min(BATCH_S, busy / PULSE_BATCHES)
+    once_s = warm_up(engine, product.once)
+    batch = engine.batch(product.once, launches_for(length, once_s), capture=product.capture)
+    return Bursts(engine, batch, busy, busy / (busy + idle), batch_s=once_s * batch.count)
 
 
 def _interleave(bench: Bench, engine: Engine) -> Runs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -60,17 +61,25 @@ def in_words(torch: Any, name: str) -> Iterator[None]:
     try:
         yield
     except out_of_memory as error:
+        _let_go(error)
         raise MeasurementError(
             f"{name}: out of GPU memory ({first_line(error)})",
             remedy="Free the card's memory or choose a smaller benchmark.",
         ) from None
     except (RuntimeError, ValueError, TypeError, AttributeError, MemoryError, ImportError) as error:
+        _let_go(error)
         raise MeasurementError(f"{name}: {first_line(error)}", remedy="This card or PyTorch cannot run it.") from error
     except Exception as error:
         # Errors of Triton have no base that could be named without importing it.
         if not type(error).__module__.startswith("triton"):
             raise
+        _let_go(error)
         raise MeasurementError(f"{name}: Triton: {first_line(error)}", remedy="This card cannot run it.") from error
+
+
+def _let_go(error: BaseException) -> None:
+    """Free the buffers that the frames of the error hold, even while somebody keeps the error."""
+    traceback.clear_frames(error.__traceback__)
 
 
 def missing_needs(torch: Any, device: Any, needs: tuple[str, ...]) -> tuple[str, ...]:

@@ -53,7 +53,7 @@ class TorchLoad:
         self._runs = None
         gc.collect()
         with in_words(self._torch, self._name):
-            self._engine.close()
+            self._engine.release()
 
 
 class TorchRunner:
@@ -84,6 +84,8 @@ class TorchRunner:
                 f"PyTorch does not see {device}",
                 remedy="It needs a build of PyTorch for this GPU and its driver; check torch.cuda.is_available().",
             )
+        # One stream for all: libraries keep a workspace for every stream that they have seen.
+        self._engine = engine_for(self._torch, self._device)
 
     @property
     def memory_bytes(self) -> int | None:
@@ -111,13 +113,12 @@ class TorchRunner:
             )
         refuse_missing(benchmark.name, self.missing(benchmark))
         row = shrink(benchmark.row) if self._tiny else benchmark.row
-        engine = engine_for(self._torch, self._device)
+        engine = self._engine
         try:
             with in_words(self._torch, benchmark.name):
-                bench = Bench(self._torch, self._device, row, benchmark.name)
-                return TorchLoad(self._torch, engine, build(bench, engine), benchmark.name, row)
+                runs = build(Bench(self._torch, self._device, row, benchmark.name), engine)
         except MeasurementError:
-            # The traceback that the error carries holds the buffers that were already there.
             gc.collect()
-            engine.close()
+            engine.release()
             raise
+        return TorchLoad(self._torch, engine, runs, benchmark.name, row)
