@@ -86,7 +86,7 @@ class ScoredRow:
 
 @dataclass(frozen=True, slots=True)
 class SuiteResult:
-    """Result of a suite; :meth:`to_dict` is the JSON form of the command line."""
+    """Result of a suite; :meth:`to_dict` is the JSON form of the command line, with a suite's own ``details``."""
 
     suite: str
     gpu: str
@@ -95,6 +95,7 @@ class SuiteResult:
     skipped: tuple[tuple[str, str], ...] = ()
     protocol: str = ""
     named_exceptions: tuple[tuple[str, str], ...] = field(default=())
+    details: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Rows, summary, skipped rows with reasons and the rows that nobody can predict."""
@@ -106,6 +107,7 @@ class SuiteResult:
             "summary": dict(self.summary),
             "skipped": _named(self.skipped),
             "named_exceptions": _named(self.named_exceptions),
+            **self.details,
         }
 
     def to_frame(self) -> pd.DataFrame:
