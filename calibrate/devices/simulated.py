@@ -154,6 +154,11 @@ class SimulatedCard:
         """Whether the card lives in the machine's time."""
         return self._content.realtime
 
+    @property
+    def shared(self) -> bool:
+        """Whether other processes can open the card; one that lives here alone ends with this process."""
+        return self._file is not None
+
     def now(self) -> float:
         """The card's time [s]."""
         return time.monotonic() if self.realtime else self.board.state.time_s

@@ -1,0 +1,217 @@
+"""A card's settings are given back on every way out, proven with real processes on a simulated card."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from joulecast.calibrate.devices import open_device
+from joulecast.calibrate.devices.guardian import borrowed_settings
+from joulecast.calibrate.devices.protocol import Settings
+from joulecast.calibrate.devices.simulated import SimulatedCard
+from joulecast.calibrate.devices.simulated_sensors import Faults
+from joulecast.errors import DeviceError, PermissionDeniedError
+
+OWN = Settings(power_limit_w=650.0)
+BORROWED = Settings((345.0, 1200.0), 400.0)
+#: What a calibration does: it sets the card, says so, and goes on until something happens.
+SCRIPT = """
+import os, sys, time
+from joulecast.calibrate.devices import open_device
+from joulecast.calibrate.devices.guardian import borrowed_settings
+from joulecast.calibrate.devices.protocol import Settings
+way = sys.argv[2]
+with borrowed_settings(open_device(sys.argv[1])) as borrowed:
+    if way != "nothing set":
+        borrowed.apply(Settings((345.0, 1200.0), 400.0))
+    child = os.fork() if way == "forked" else 0
+    if way == "forked" and child == 0:
+        time.sleep(30.0)  # holds everything open that its parent had
+        os._exit(0)
+    print(borrowed.guardian_pid, child, flush=True)
+    sys.stdin.readline()
+    if way == "exception":
+        raise RuntimeError("something broke")
+    if way == "exit at once":
+        os._exit(5)
+    if way in ("wait", "forked", "nothing set"):
+        time.sleep(30.0)
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    card = SimulatedCard(file=tmp_path / "card.json")
+    card.apply(OWN)
+    return tmp_path / "card.json"
+
+
+def settings(file):
+    return open_device(f"sim:{file}").settings()
+
+
+def wait_for(condition, patience_s=15.0):
+    end = time.monotonic() + patience_s
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def is_gone(pid):
+    try:
+        return "State:\tZ" in Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+class Calibration:
+    """A main process that has borrowed the card's settings."""
+
+    def __init__(self, file, way):
+        self.file = file
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, f"sim:{file}", way],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        words = self.process.stdout.readline().split()
+        self.guardian, self.child = (int(word) for word in words)
+
+    def go_on(self):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def ends(self):
+        """Exit status, once both processes are gone."""
+        status = self.process.wait(20)
+        gone = wait_for(lambda: is_gone(self.guardian))
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            stream.close()
+        assert gone, "the guardian is still there"
+        return status
+
+
+@pytest.mark.parametrize(
+    ("way", "kill", "status"),
+    [
+        ("end", None, 0),
+        ("exception", None, 1),
+        ("exit at once", None, 5),
+        ("wait", signal.SIGINT, -signal.SIGINT),
+        ("wait", signal.SIGTERM, -signal.SIGTERM),
+        ("wait", signal.SIGKILL, -signal.SIGKILL),
+    ],
+    ids=["normal end", "exception", "exit at once", "Ctrl-C", "SIGTERM", "kill -9"],
+)
+def test_settings_are_given_back_on_every_way_out(file, way, kill, status):
+    main = Calibration(file, way)
+    assert settings(file) == BORROWED
+    main.go_on()
+    if kill is not None:
+        time.sleep(0.1)
+        main.process.send_signal(kill)
+    assert main.ends() == status
+    assert settings(file) == OWN
+
+
+def test_a_forked_child_that_holds_the_pipe_open_hinders_nothing(file):
+    main = Calibration(file, "forked")
+    main.process.kill()
+    main.process.wait(10)
+    try:
+        assert wait_for(lambda: settings(file) == OWN)
+        assert not is_gone(main.child)
+    finally:
+        os.kill(main.child, signal.SIGKILL)
+    main.ends()
+
+
+def test_where_nothing_was_set_nothing_is_given_back(file):
+    main = Calibration(file, "nothing set")
+    SimulatedCard.open(file).apply(Settings(power_limit_w=300.0))  # somebody else, meanwhile
+    main.process.kill()
+    main.ends()
+    assert settings(file) == Settings(power_limit_w=300.0)
+
+
+@pytest.mark.parametrize("kill", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "kill -9"])
+def test_when_the_guardian_dies_the_settings_are_given_back_at_once(file, kill):
+    with borrowed_settings(open_device(f"sim:{file}")) as borrowed:
+        borrowed.apply(BORROWED)
+        assert settings(file) == BORROWED
+        os.kill(borrowed.guardian_pid, kill)
+        assert wait_for(lambda: settings(file) == OWN)
+
+        def refused():
+            try:
+                borrowed.apply(BORROWED)
+            except DeviceError as error:
+                return "guards the card's settings has died" in str(error)
+            return False
+
+        assert wait_for(refused)
+    assert wait_for(lambda: settings(file) == OWN)
+
+
+def test_ctrl_c_reaches_the_whole_group_but_not_the_guardian(file):
+    main = Calibration(file, "wait")
+    assert os.getsid(main.guardian) == main.guardian != os.getsid(main.process.pid)
+    os.kill(main.guardian, signal.SIGINT)
+    os.kill(main.guardian, signal.SIGHUP)
+    time.sleep(0.1)
+    assert settings(file) == BORROWED
+    assert not is_gone(main.guardian)
+    main.process.kill()
+    main.ends()
+    assert settings(file) == OWN
+
+
+def test_in_this_process_too(file):
+    card = open_device(f"sim:{file}")
+    with pytest.raises(RuntimeError), borrowed_settings(card) as borrowed:
+        borrowed.apply(BORROWED)
+        guardian = borrowed.guardian_pid
+        raise RuntimeError
+    assert card.settings() == OWN
+    assert is_gone(guardian)
+
+
+def test_a_refused_value_leaves_nothing_behind(file):
+    with pytest.raises(DeviceError, match="cannot be set"), borrowed_settings(open_device(f"sim:{file}")) as borrowed:
+        borrowed.apply(BORROWED)
+        borrowed.apply(Settings(power_limit_w=5000.0))
+    assert settings(file) == OWN
+
+
+def test_a_card_of_this_process_alone_needs_no_guardian():
+    card = SimulatedCard()
+    with borrowed_settings(card) as borrowed:
+        assert borrowed.guardian_pid is None
+        borrowed.apply(BORROWED)
+        assert card.settings() == BORROWED
+    assert card.settings() == Settings()
+
+
+def test_without_the_right_nothing_is_started(tmp_path):
+    card = SimulatedCard(faults=Faults(privileged=False), file=tmp_path / "card.json")
+    message = r"neither clocks nor the power limit.*passively"
+    with pytest.raises(PermissionDeniedError, match=message), borrowed_settings(card):
+        pytest.fail("it let us in")
+
+
+def test_a_guardian_that_cannot_open_the_card_is_an_error_before_anything_is_set(file):
+    card = open_device(f"sim:{file}")
+    text = file.read_text(encoding="utf-8")
+    file.unlink()
+    with pytest.raises(DeviceError, match=r"does not start.*no such simulated card"), borrowed_settings(card):
+        pytest.fail("it let us in")
+    file.write_text(text, encoding="utf-8")
+    assert settings(file) == OWN
