@@ -32,7 +32,9 @@ def collectives(gpus: int) -> Iterator[Microbenchmark]:
                 yield _collective(kind, gpus, size, ctas)
     if gpus == 2:
         for size in PAIR_SIZES:
-            yield _collective("p2p", gpus, size, None)
+            row: Row = {"op": "p2p", "gpus": gpus, "bytes": size, "dtype": "bf16"}
+            name = f"p2p_{size}"
+            yield Microbenchmark(name, {"name": name, **row}, "collective.p2p", ("nccl",), gpus)
 
 
 def _collective(kind: str, gpus: int, size: int, ctas: int | None) -> Microbenchmark:

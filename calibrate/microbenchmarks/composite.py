@@ -173,6 +173,7 @@ class Beside:
         if self._open:
             self.engine.wait(self._open[-1][1])
         time.sleep(COMPANY_S)
+        self.engine.head_start()
 
     def _finished(self) -> float:
         first, last = self._open.popleft()

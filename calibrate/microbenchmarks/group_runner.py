@@ -91,7 +91,7 @@ class Member:
             # Every rank draws other values, as in training.
             seed = f"{self._name}/{self._ranks.rank}"
             with self._engine.preparing():
-                self._once = work_of(Bench(self._torch, self._device, command["row"], seed), self._ranks)
+                self._once = work_of(Bench(self._torch, self._device, command["row"], seed), self._ranks).once
             return 0.0
         if command["do"] == "run":
             return self._run(int(command["count"]), int(command["batches"]))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from joulecast.calibrate.microbenchmarks.kernel import Bench
+from joulecast.calibrate.microbenchmarks.kernel import Bench, Kernel
 from joulecast.calibrate.microbenchmarks.layer_parts import LayerParts
 from joulecast.calibrate.microbenchmarks.row_forms import Row
 from joulecast.errors import MeasurementError
@@ -80,8 +80,8 @@ def shrink_group_row(row: Mapping[str, Any]) -> Row:
     return small | {key: min(int(row[key]), TINY_SIDE) for key in ("M", "N", "K") if key in row}
 
 
-def work_of(bench: Bench, ranks: Ranks) -> Callable[[], Any]:
-    """One repetition of a row, as every rank launches it.
+def work_of(bench: Bench, ranks: Ranks) -> Kernel:
+    """One repetition of a row, as every rank launches it; its result is this rank's output.
 
     Raises
     ------
@@ -101,50 +101,56 @@ def work_of(bench: Bench, ranks: Ranks) -> Callable[[], Any]:
     return maker(bench, ranks, group)
 
 
+def _eager(once: Callable[[], Any], out: Any) -> Kernel:
+    """Launched from Python each time, as training does, so that its launches cost what they cost there."""
+    return Kernel(once, capture=False, result=lambda: out)
+
+
 def _elements(bench: Bench, ranks: Ranks) -> int:
     """Elements of the full buffer: a multiple of the number of ranks."""
     each = bench.whole("bytes") // int(bench.dtype().itemsize) // ranks.size
     return max(1, each) * ranks.size
 
 
-def _all_reduce(bench: Bench, ranks: Ranks, group: Any) -> Callable[[], Any]:
-    return Summed(bench, ranks, group, _elements(bench, ranks)).reduce
+def _all_reduce(bench: Bench, ranks: Ranks, group: Any) -> Kernel:
+    summed = Summed(bench, ranks, group, _elements(bench, ranks))
+    return _eager(summed.reduce, summed.buffer)
 
 
-def _all_gather(bench: Bench, ranks: Ranks, group: Any) -> Callable[[], Any]:
+def _all_gather(bench: Bench, ranks: Ranks, group: Any) -> Kernel:
     count = _elements(bench, ranks)
     part, whole = bench.values(count // ranks.size), bench.empty(count)
-    return lambda: ranks.all_gather(whole, part, group=group)
+    return _eager(lambda: ranks.all_gather(whole, part, group=group), whole)
 
 
-def _reduce_scatter(bench: Bench, ranks: Ranks, group: Any) -> Callable[[], Any]:
+def _reduce_scatter(bench: Bench, ranks: Ranks, group: Any) -> Kernel:
     count = _elements(bench, ranks)
     whole, part = bench.values(count), bench.empty(count // ranks.size)
-    return lambda: ranks.reduce_scatter(part, whole, group=group)
+    return _eager(lambda: ranks.reduce_scatter(part, whole, group=group), part)
 
 
-def _all_to_all(bench: Bench, ranks: Ranks, group: Any) -> Callable[[], Any]:
+def _all_to_all(bench: Bench, ranks: Ranks, group: Any) -> Kernel:
     count = _elements(bench, ranks)
     mine, theirs = bench.values(count), bench.empty(count)
-    return lambda: ranks.dist.all_to_all_single(theirs, mine, group=group)
+    return _eager(lambda: ranks.dist.all_to_all_single(theirs, mine, group=group), theirs)
 
 
-def _broadcast(bench: Bench, ranks: Ranks, group: Any) -> Callable[[], Any]:
+def _broadcast(bench: Bench, ranks: Ranks, group: Any) -> Kernel:
     buffer = bench.values(_elements(bench, ranks))
-    return lambda: ranks.dist.broadcast(buffer, src=0, group=group)
+    return _eager(lambda: ranks.dist.broadcast(buffer, src=0, group=group), buffer)
 
 
-def _pair(bench: Bench, ranks: Ranks, group: Any) -> Callable[[], Any]:
+def _pair(bench: Bench, ranks: Ranks, group: Any) -> Kernel:
     """Rank 0 sends, rank 1 receives, one after another, one way; further ranks rest."""
     buffer = bench.values(_elements(bench, ranks))
     if ranks.rank == 0:
-        return lambda: ranks.dist.send(buffer, dst=1, group=group)
+        return _eager(lambda: ranks.dist.send(buffer, dst=1, group=group), buffer)
     if ranks.rank == 1:
-        return lambda: ranks.dist.recv(buffer, src=0, group=group)
-    return lambda: None
+        return _eager(lambda: ranks.dist.recv(buffer, src=0, group=group), buffer)
+    return _eager(lambda: None, buffer)
 
 
-_COLLECTIVES: dict[str, Callable[[Bench, Ranks, Any], Callable[[], Any]]] = {
+_COLLECTIVES: dict[str, Callable[[Bench, Ranks, Any], Kernel]] = {
     "all_reduce": _all_reduce,
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
@@ -155,14 +161,16 @@ _COLLECTIVES: dict[str, Callable[[Bench, Ranks, Any], Callable[[], Any]]] = {
 }
 
 
-def _overlap(bench: Bench, ranks: Ranks, group: Any) -> Callable[[], Any]:
+def _overlap(bench: Bench, ranks: Ranks, group: Any) -> Kernel:
     """A part of a layer, alone, before or beside an all-reduce of one activation."""
     parts = LayerParts(bench)
     shape = (bench.whole("B"), bench.whole("S"), bench.whole("hidden"))
     x = bench.values(*shape)
     part, mode = str(bench.row.get("part")), str(bench.row.get("mode"))
     if part == "layer":
-        return _no_grad(bench, _layer(bench, ranks, group, parts, x, mode))
+        outputs: list[Any] = []
+        once = _layer(bench, ranks, group, parts, x, mode, outputs)
+        return _no_grad(bench, once, outputs)
     if part not in ("attn", "mlp"):
         raise MeasurementError(f"{bench.name}: unknown part {part!r}", key="part")
     compute = parts.attention if part == "attn" else parts.mlp
@@ -189,11 +197,16 @@ def _overlap(bench: Bench, ranks: Ranks, group: Any) -> Callable[[], Any]:
     modes = {"compute": lambda: compute(x), "sequential": sequential, "overlap": overlap if scope == "all" else late}
     if mode not in modes:
         raise MeasurementError(f"{bench.name}: unknown mode {mode!r}", key="mode")
-    return _no_grad(bench, modes[mode])
+    return _no_grad(bench, modes[mode], summed.buffer)
 
 
-def _layer(bench: Bench, ranks: Ranks, group: Any, parts: LayerParts, x: Any, mode: str) -> Callable[[], Any]:
-    """A whole layer: one half after the other, or two nano-batches whose all-reduces run beside each other's work."""
+def _layer(
+    bench: Bench, ranks: Ranks, group: Any, parts: LayerParts, x: Any, mode: str, outputs: list[Any]
+) -> Callable[[], Any]:
+    """A whole layer: one half after the other, or two nano-batches whose all-reduces run beside each other's work.
+
+    What the second half gives goes into ``outputs``, by nano-batch.
+    """
 
     def reduce(y: Any, *, beside: bool) -> Any:
         return ranks.dist.all_reduce(y, group=group, async_op=beside)
@@ -201,21 +214,23 @@ def _layer(bench: Bench, ranks: Ranks, group: Any, parts: LayerParts, x: Any, mo
     def sequential() -> None:
         attended = parts.attention(x)
         reduce(attended, beside=False)
-        reduce(parts.mlp(x + attended), beside=False)
+        outputs[:] = [parts.mlp(x + attended)]
+        reduce(outputs[0], beside=False)
 
     def nanobatch() -> None:
-        first, second = x.chunk(2)
-        attended = [parts.attention(first)]
-        waits = [reduce(attended[0], beside=True)]
-        attended.append(parts.attention(second))
-        waits.append(reduce(attended[1], beside=True))
+        halves = x.chunk(2)
+        attended, waits = [], []
+        for half in halves:
+            attended.append(parts.attention(half))
+            waits.append(reduce(attended[-1], beside=True))
+        outputs.clear()
         ends = []
-        for half, y, work in zip((first, second), attended, waits, strict=True):
+        for half, y, work in zip(halves, attended, waits, strict=True):
             work.wait()
-            out = parts.mlp(half + y)
-            ends.append((reduce(out, beside=True), out))
-        for work, _ in ends:
-            work.wait()
+            outputs.append(parts.mlp(half + y))
+            ends.append(reduce(outputs[-1], beside=True))
+        for end in ends:
+            end.wait()
 
     modes = {"sequential": sequential, "nanobatch": nanobatch}
     if mode not in modes:
@@ -223,7 +238,7 @@ def _layer(bench: Bench, ranks: Ranks, group: Any, parts: LayerParts, x: Any, mo
     return modes[mode]
 
 
-def _beside_gather(bench: Bench, ranks: Ranks, group: Any) -> Callable[[], Any]:
+def _beside_gather(bench: Bench, ranks: Ranks, group: Any) -> Kernel:
     """A product before or beside an all-gather."""
     torch, mode = bench.torch, str(bench.row.get("mode"))
     m, n, k = bench.whole("M"), bench.whole("N"), bench.whole("K")
@@ -243,12 +258,12 @@ def _beside_gather(bench: Bench, ranks: Ranks, group: Any) -> Callable[[], Any]:
         else:
             work.wait()
 
-    return once
+    return _eager(once, (out, whole))
 
 
-def _no_grad(bench: Bench, once: Callable[[], Any]) -> Callable[[], Any]:
+def _no_grad(bench: Bench, once: Callable[[], Any], out: Any) -> Kernel:
     def inside() -> None:
         with bench.torch.no_grad():
             once()
 
-    return inside
+    return _eager(inside, out)

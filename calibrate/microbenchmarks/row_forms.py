@@ -229,12 +229,3 @@ def idle_row(awake_every_s: float | None = None) -> Row:
 def beside(row: Mapping[str, Any], companion: str) -> Row:
     """The same kernel in groups between large products of ``randn`` or ``zeros``, or between pauses (``none``)."""
     return {**row, "companion": companion}
-
-
-def whole_window(row: Mapping[str, Any]) -> bool:
-    """Whether a window's energy is that of the repetitions in it.
-
-    Not so where the card also rests or runs other work meanwhile: then the window's power is of all that, and the time
-    of a repetition is measured apart.
-    """
-    return row.get("op") not in ("idle", "duty", "pulse") and not row.get("companion")
