@@ -13,9 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from joulecast.calibrate.devices.protocol import CardFacts
+from joulecast.calibrate.from_rows import fit_rows
 from joulecast.calibrate.measure.recorder import Recorder
 from joulecast.calibrate.measure.recording import Card, Failed, read_recording, rounded, software_versions
 from joulecast.calibrate.rows import RecordingWarning, read_rows, recorded_rows
+from joulecast.cli import main
 from joulecast.errors import DataError, InputError
 
 FACTS = {
@@ -191,7 +193,7 @@ def whole(tmp_path_factory):
     return write(tmp_path_factory.mktemp("whole")).read_bytes()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(share=st.floats(0.0, 1.0))
 def test_cut_anywhere_it_stays_readable_and_goes_on(whole, tmp_path, share):
     cut = whole[: round(share * len(whole))]
@@ -231,6 +233,7 @@ def test_a_torn_line_is_told(tmp_path):
 WRITER = f"""
 import sys
 from joulecast.calibrate.devices.protocol import CardFacts
+from joulecast.calibrate.from_rows import fit_rows
 from joulecast.calibrate.measure.recorder import Recorder
 from joulecast.calibrate.measure.recording import Card
 with Recorder(sys.argv[1], Card(CardFacts(**{FACTS!r}), {VERSIONS!r})) as recorder:
@@ -312,3 +315,28 @@ def test_the_start_is_noted(tmp_path):
     with Recorder(tmp_path, Card(CARD.facts)) as recorder:
         started = datetime.fromisoformat(recorder.recording.card.started)
     assert abs(started.timestamp() - time.time()) < 60
+
+
+def test_a_recording_fits_and_validates_like_the_rows_in_it(tmp_path, capsys):
+    rows = recorded_rows(files_=["kernels_steady.jsonl"])[:6]
+    plain = tmp_path / "plain.jsonl"
+    with Recorder(tmp_path / "recording", CARD) as recorder:
+        for row in rows:
+            recorder.append_row({**row.configuration, **row.measured.raw})
+            recorder.append_failure(Failed(f"beside {row.name}", "not-runnable"))
+    plain.write_text(
+        "".join(json.dumps({**r.configuration, **rounded(r.measured.raw)}) + "\n" for r in rows), encoding="utf-8"
+    )
+    recorded, same = (
+        fit_rows([path], name="mine", cross_validate=False).description.to_dict()
+        for path in (tmp_path / "recording", plain)
+    )
+    for description in (recorded, same):
+        for table in description.values():
+            if isinstance(table, dict):
+                table.pop("provenance", None)
+    assert recorded == same
+    with pytest.raises(SystemExit) as ended:
+        main(["validate", "kernels", "--data", str(tmp_path / "recording" / "recording.jsonl"), "--json"])
+    assert ended.value.code == 0
+    assert len(json.loads(capsys.readouterr().out)["rows"]) == len(rows)
