@@ -99,6 +99,21 @@ class Calibration:
         return status
 
 
+@pytest.fixture
+def calibration(file):
+    """Starts main processes; none outlives its test."""
+    started = []
+
+    def start(way):
+        started.append(Calibration(file, way))
+        return started[-1]
+
+    yield start
+    for main in started:
+        main.process.kill()
+        main.ends()
+
+
 @pytest.mark.parametrize(
     ("way", "kill", "status"),
     [
@@ -111,8 +126,8 @@ class Calibration:
     ],
     ids=["normal end", "exception", "exit at once", "Ctrl-C", "SIGTERM", "kill -9"],
 )
-def test_settings_are_given_back_on_every_way_out(file, way, kill, status):
-    main = Calibration(file, way)
+def test_settings_are_given_back_on_every_way_out(file, calibration, way, kill, status):
+    main = calibration(way)
     assert settings(file) == BORROWED
     main.go_on()
     if kill is not None:
@@ -122,8 +137,8 @@ def test_settings_are_given_back_on_every_way_out(file, way, kill, status):
     assert settings(file) == OWN
 
 
-def test_a_forked_child_that_holds_the_pipe_open_hinders_nothing(file):
-    main = Calibration(file, "forked")
+def test_a_forked_child_that_holds_the_pipe_open_hinders_nothing(file, calibration):
+    main = calibration("forked")
     main.process.kill()
     main.process.wait(10)
     try:
@@ -134,8 +149,8 @@ def test_a_forked_child_that_holds_the_pipe_open_hinders_nothing(file):
     main.ends()
 
 
-def test_where_nothing_was_set_nothing_is_given_back(file):
-    main = Calibration(file, "nothing set")
+def test_where_nothing_was_set_nothing_is_given_back(file, calibration):
+    main = calibration("nothing set")
     SimulatedCard.open(file).apply(Settings(power_limit_w=300.0))  # somebody else, meanwhile
     main.process.kill()
     main.ends()
@@ -161,8 +176,8 @@ def test_when_the_guardian_dies_the_settings_are_given_back_at_once(file, kill):
     assert wait_for(lambda: settings(file) == OWN)
 
 
-def test_ctrl_c_reaches_the_whole_group_but_not_the_guardian(file):
-    main = Calibration(file, "wait")
+def test_ctrl_c_reaches_the_whole_group_but_not_the_guardian(file, calibration):
+    main = calibration("wait")
     assert os.getsid(main.guardian) == main.guardian != os.getsid(main.process.pid)
     os.kill(main.guardian, signal.SIGINT)
     os.kill(main.guardian, signal.SIGHUP)
