@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecast.errors import InputError
+from joulecast.errors import DeviceError, InputError
 
 if TYPE_CHECKING:
     from joulecast.calibrate.devices.protocol import Device
@@ -34,6 +34,29 @@ def open_device(locator: str) -> Device:
             f"unknown kind of card {locator!r}", key="device", remedy="Known: nvml:0, amd:0, sim:FILE, replay:DIR."
         )
     return _KINDS[kind](place)
+
+
+def locator_of(word: str) -> str:
+    """The locator that a user means: a locator, or a bare index of the first vendor whose driver answers.
+
+    Raises
+    ------
+    DeviceError
+        A bare index, and no driver answers; the message tells what each lacks.
+    """
+    if not word.isdecimal():
+        return word
+    problems = []
+    for vendor in ("nvml", "amd"):
+        try:
+            open_device(f"{vendor}:{word}").close()
+        except DeviceError as error:
+            problems.append(error.message)
+        else:
+            return f"{vendor}:{word}"
+    raise DeviceError(
+        f"no GPU {word}: {'; '.join(problems)}", key="device", remedy="joulecast doctor tells what can be done here."
+    )
 
 
 def _nvml(place: str) -> Device:

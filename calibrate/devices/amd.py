@@ -121,6 +121,18 @@ class AmdCard:
         """What the card says about itself."""
         return self._facts
 
+    @property
+    def power_readings(self) -> dict[str, str]:
+        """Where the fields of a sample come from, for people."""
+        instant, average = self._power_readings()
+        found = {
+            "energy_j": "energy_accumulator × counter_resolution" if self._facts.energy_counter else "",
+            "power_w": "" if instant is None else "current_socket_power",
+            "average_power_w": "" if average is None else "average_socket_power",
+            **{f"components_j.{name}": "pm_metrics" for name in self._facts.components},
+        }
+        return {name: source for name, source in found.items() if source}
+
     def now(self) -> float:
         """The machine's monotonic time [s]."""
         return time.monotonic()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 
 from joulecast.calibrate.devices import open_device
@@ -47,6 +47,8 @@ class Examination:
         Mean power over the same time by either sensor; ``None`` where there is none [W].
     call_s
         Time of a reading, the median [s].
+    readings
+        What a sample of this card holds, and where each comes from.
     """
 
     facts: CardFacts | None
@@ -55,6 +57,7 @@ class Examination:
     counter_power_w: float | None = None
     polled_power_w: float | None = None
     call_s: float | None = None
+    readings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def fit(self) -> bool:
@@ -74,18 +77,22 @@ class Examination:
                 raise DeviceError(finding.message, key=finding.code.value, remedy=finding.remedy)
 
 
-def examine_at(locator: str) -> Examination:
-    """Open, examine and close a card; one that cannot be opened is a finding too."""
+def examine_at(locator: str, watch_s: float = WATCH_S) -> Examination:
+    """Open, examine and close a card; one that cannot be opened, or does not answer, is a finding too."""
     try:
         device = open_device(locator)
     except DeviceError as error:
-        code = _UNREACHABLE.get(error.key or "", Code.NO_GPU)
-        finding = Finding(code, "error", error.message, error.remedy or "")
-        return Examination(None, (finding,))
+        return _without(None, _UNREACHABLE.get(error.key or "", Code.NO_GPU), error)
     try:
-        return examine(device)
+        return examine(device, watch_s)
+    except DeviceError as error:
+        return _without(device.facts, Code.NO_ANSWER, error)
     finally:
         device.close()
+
+
+def _without(facts: CardFacts | None, code: Code, error: DeviceError) -> Examination:
+    return Examination(facts, (Finding(code, "error", error.message, error.remedy or ""),))
 
 
 def examine(device: Device, watch_s: float = WATCH_S) -> Examination:
@@ -108,7 +115,9 @@ def examine(device: Device, watch_s: float = WATCH_S) -> Examination:
     ]
     order = ("error", "warning", "note")
     findings = tuple(sorted(found, key=lambda finding: order.index(finding.severity)))
-    return Examination(facts, findings, step, counter_w, power, median(s.call_s for s in samples))
+    call_s = median(sample.call_s for sample in samples)
+    readings = getattr(device, "power_readings", {})
+    return Examination(facts, findings, step, counter_w, power, call_s, readings)
 
 
 def _watch(device: Device, watch_s: float) -> list[Sample]:

@@ -30,6 +30,7 @@ class Code(StrEnum):
     NO_DRIVER = "no-driver"
     NO_PERMISSION = "no-permission"
     NO_GPU = "no-gpu"
+    NO_ANSWER = "no-answer"
     NO_READINGS = "no-readings"
     NO_COUNTER = "no-counter"
     COUNTER_STILL = "counter-still"

@@ -155,6 +155,18 @@ class SimulatedCard:
         return self._content.realtime
 
     @property
+    def power_readings(self) -> dict[str, str]:
+        """Where the fields of a sample come from, for people."""
+        sensors = self.sensors
+        found = {
+            "energy_j": f"simulated counter, a step in {sensors.counter_step_s:g} s",
+            "power_w": f"simulated, mean of {sensors.power_window_s:g} s once in {sensors.power_step_s:g} s",
+            "average_power_w": f"simulated, mean of {sensors.average_window_s:g} s",
+        }
+        lacking = {*self.faults.missing, *(() if self.faults.energy_counter else ("energy_j",))}
+        return {name: source for name, source in found.items() if name not in lacking}
+
+    @property
     def shared(self) -> bool:
         """Whether other processes can open the card; one that lives here alone ends with this process."""
         return self._file is not None

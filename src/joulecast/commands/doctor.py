@@ -5,9 +5,9 @@ from __future__ import annotations
 import platform
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -25,10 +25,16 @@ PACKAGES = (
     ("pandas", "fit", "to_frame()"),
     ("tomlkit", "fit", "writing descriptions"),
     ("numba", "fast", "evaluating many plans"),
+    ("matplotlib", "plot", "plots"),
+    ("pyarrow", "parquet", "Parquet files"),
     ("torch", "torch", "measuring kernels on a GPU"),
+    ("triton", "torch", "measuring kernels with given tiles"),
     ("nvidia-ml-py", "nvml", "reading NVIDIA GPUs"),
     ("amdsmi", "amd", "reading AMD GPUs"),
 )
+
+#: How long each card is watched [s]: a dozen steps of a slow energy counter.
+WATCH_S = 1.3
 
 
 def register(app: typer.Typer) -> None:
@@ -36,9 +42,15 @@ def register(app: typer.Typer) -> None:
     app.command("doctor")(doctor)
 
 
-def doctor(json: output.JsonOption = False) -> None:
-    """Report versions, GPUs, data and what can be done here."""
-    report = examine()
+def doctor(
+    device: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CARD", help="Examine only this card, such as 0, nvml:1 or amd:0; may be repeated."),
+    ] = None,
+    json: output.JsonOption = False,
+) -> None:
+    """Report versions, GPUs and their sensors, and what can and cannot be done here."""
+    report = examine(device)
     if json:
         output.print_json(report)
         return
@@ -54,12 +66,18 @@ def doctor(json: output.JsonOption = False) -> None:
             ("catalogue", report["catalogue"]),
         ]
     )
+    for card in report["cards"]:
+        print()
+        _print_card(card)
+    if report["libraries"]:
+        print()
+        output.print_pairs((f"torch's {name}", found) for name, found in report["libraries"].items())
     print()
     output.print_pairs((action, answer) for action, answer in report["can"].items())
 
 
-def examine() -> dict[str, Any]:
-    """Everything that the command reports, as plain data."""
+def examine(devices: Sequence[str] | None = None) -> dict[str, Any]:
+    """Everything that the command reports, as plain data; ``devices`` are the cards to examine, by default all."""
     packages = [
         {"package": name, "version": version(name), "extra": extra or "required", "for": use}
         for name, extra, use in PACKAGES
@@ -67,6 +85,8 @@ def examine() -> dict[str, Any]:
     present = {name for name, _, _ in PACKAGES if version(name)}
     nvidia, amd = _guarded(nvidia_devices), _guarded(amd_devices)
     nvidia["nvidia_smi"] = shutil.which("nvidia-smi")
+    found = [f"{kind}:{i}" for kind, those in (("nvml", nvidia), ("amd", amd)) for i in range(len(those["devices"]))]
+    cards = examine_cards(found if devices is None else devices)
     return {
         "joulecast": joulecast.__version__,
         "python": f"{platform.python_version()} ({sys.executable})",
@@ -74,9 +94,53 @@ def examine() -> dict[str, Any]:
         "packages": packages,
         "nvidia": nvidia,
         "amd": amd,
+        "cards": cards,
+        "libraries": _libraries() if cards and "torch" in present else {},
         "catalogue": catalogue(),
-        "can": abilities(present),
+        "can": abilities(present, cards),
     }
+
+
+def examine_cards(words: Sequence[str]) -> list[dict[str, Any]]:
+    """Cards as plain data: facts, sensors, and what is wrong with each; every one is watched for a moment."""
+    if not words:
+        return []
+    from dataclasses import asdict
+
+    from joulecast.calibrate.devices import locator_of
+    from joulecast.calibrate.devices.checks import examine_at
+    from joulecast.errors import DeviceError
+
+    cards = []
+    for word in words:
+        output.progress(f"examining {word}")
+        try:
+            examination = examine_at(locator_of(word), WATCH_S)
+        except DeviceError as error:
+            finding = {"code": "no-gpu", "severity": "error", "message": error.message, "remedy": error.remedy}
+            cards.append({"locator": word, "fit": False, "facts": None, "sensors": {}, "findings": [finding]})
+            continue
+        facts = None if examination.facts is None else asdict(examination.facts)
+        if facts is not None:
+            clocks = facts.pop("sm_clocks_mhz")
+            facts["lockable_clocks"] = len(clocks)
+            facts["min_sm_clock_mhz"] = min(clocks, default=None)
+        cards.append(
+            {
+                "locator": word if facts is None else facts["locator"],
+                "fit": examination.fit,
+                "facts": facts,
+                "sensors": {
+                    "readings": dict(examination.readings),
+                    "energy_counter_step_s": examination.step_s,
+                    "counter_power_w": examination.counter_power_w,
+                    "polled_power_w": examination.polled_power_w,
+                    "reading_s": examination.call_s,
+                },
+                "findings": [asdict(finding) for finding in examination.findings],
+            }
+        )
+    return cards
 
 
 def version(distribution: str) -> str | None:
@@ -104,9 +168,9 @@ def nvidia_devices() -> dict[str, Any]:
 
 def amd_devices() -> dict[str, Any]:
     """GPUs as AMD SMI reports them."""
-    import amdsmi
+    from joulecast.calibrate.devices.amd import load_amdsmi
 
-    amdsmi.amdsmi_init()
+    amdsmi = load_amdsmi()
     try:
         handles = amdsmi.amdsmi_get_processor_handles()
         names = [str(amdsmi.amdsmi_get_gpu_asic_info(handle)["market_name"]) for handle in handles]
@@ -123,16 +187,56 @@ def catalogue() -> str:
     return f"{len(gpu_names())} GPUs, {len(model_names())} models"
 
 
-def abilities(present: set[str]) -> dict[str, str]:
+def abilities(present: set[str], cards: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """What can be done here, and what is missing for the rest."""
     fit = {"scipy", "tomlkit", "pandas"} - present
+    measure = _why_not_measure(present, cards)
+    fitting = 'no: pip install "joulecast[fit]"'
     return {
         "predict, gpus, models": "yes",
-        "to_frame()": "yes" if "pandas" in present else 'no: pip install "joulecast[fit]"',
-        "calibrate --rows, validate with a fit": "yes" if not fit else 'no: pip install "joulecast[fit]"',
+        "to_frame()": "yes" if "pandas" in present else fitting,
+        "calibrate --rows, --replay, validate with a fit": fitting if fit else "yes",
         "evaluate many plans fast": "yes" if "numba" in present else 'slower: pip install "joulecast[fast]"',
-        "measure on a GPU": "not yet in this version",
+        "calibrate --passive": measure or (fitting if fit else "yes"),
+        "calibrate --active": measure or _why_not_set(cards) or (fitting if fit else "yes, after asking"),
+        "measure kernels with given tiles": measure or ("yes" if "triton" in present else "no: triton is missing"),
+        "measure energy by component": measure or _components(cards),
+        "measure collectives": measure or ("yes" if len(cards) > 1 else "no: it takes two GPUs"),
     }
+
+
+def _why_not_measure(present: set[str], cards: Sequence[Mapping[str, Any]]) -> str:
+    if not cards:
+        return "no: no GPU is reachable"
+    if not any(card["fit"] for card in cards):
+        errors = [f["message"] for card in cards for f in card["findings"] if f["severity"] == "error"]
+        return f"no: {errors[0]}"
+    return "" if "torch" in present else 'no: pip install "joulecast[torch]"'
+
+
+def _why_not_set(cards: Sequence[Mapping[str, Any]]) -> str:
+    able = [card["facts"] for card in cards if card["facts"]]
+    if any(facts["may_set_clocks"] for facts in able):
+        return ""
+    if any(facts["may_set_power_limit"] for facts in able):
+        return "power limits only: this user, or this card, has no clocks to lock"
+    return "no: it needs an administrator (in a container, the capability SYS_ADMIN)"
+
+
+def _components(cards: Sequence[Mapping[str, Any]]) -> str:
+    names = sorted({name for card in cards if card["facts"] for name in card["facts"]["components"]})
+    return f"yes: {', '.join(names)}" if names else "no: the sensors speak of the whole card only"
+
+
+def _libraries() -> dict[str, str]:
+    """What PyTorch was built with; importing it takes seconds."""
+    from joulecast.calibrate.measure.recording import software_versions
+
+    # A broken installation of PyTorch fails in many ways; the packages above already say which version it is.
+    try:
+        return {name: found for name, found in software_versions().items() if name in ("cuda", "hip", "cudnn", "nccl")}
+    except Exception as error:  # noqa: BLE001
+        return {"import": f"{type(error).__name__}: {error}"}
 
 
 def _guarded(probe: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -148,3 +252,39 @@ def _devices_line(found: dict[str, Any]) -> str:
     if found["problem"]:
         return f"not reachable ({found['problem']})"
     return f"{len(found['devices'])} (driver {found['driver']}): {', '.join(found['devices'])}"
+
+
+def _print_card(card: Mapping[str, Any]) -> None:
+    facts, sensors = card["facts"], card["sensors"]
+    pairs: list[tuple[str, Any]] = [(card["locator"], "not reachable" if facts is None else _facts_line(facts))]
+    if facts is not None:
+        pairs.append(("  may set", _settable(facts)))
+    if sensors:
+        step = sensors["energy_counter_step_s"]
+        pairs.append(("  energy counter", "no steps seen" if step is None else f"a step in {step * 1e3:.1f} ms"))
+        powers = ((sensors["counter_power_w"], "by the counter"), (sensors["polled_power_w"], "polled"))
+        shown = ", ".join(f"{power:.1f} W {how}" for power, how in powers if power is not None)
+        pairs.append(("  power now", shown or "unknown"))
+        if sensors["reading_s"] is not None:
+            pairs.append(("  a reading takes", f"{sensors['reading_s'] * 1e3:.2f} ms"))
+        pairs += [(f"  {name}", source) for name, source in sensors["readings"].items()]
+    pairs += [(f"  {f['severity']}: {f['code']}", f"{f['message']}. {f['remedy']}") for f in card["findings"]]
+    output.print_pairs(pairs)
+
+
+def _facts_line(facts: Mapping[str, Any]) -> str:
+    parts = [f"{facts['name']} (driver {facts['driver']})"]
+    if facts["sms"] is not None:
+        parts.append(f"{facts['sms']} SMs")
+    if facts["memory_bytes"] is not None:
+        parts.append(f"{facts['memory_bytes'] / 1e9:.0f} GB")
+    if facts["power_limit_w"] is not None:
+        parts.append(f"limit {facts['power_limit_w']:g} W")
+    low = facts["min_sm_clock_mhz"]
+    parts.append(f"clock {'' if low is None else f'{low:g}-'}{facts['max_sm_clock_mhz']:g} MHz")
+    return ", ".join(parts)
+
+
+def _settable(facts: Mapping[str, Any]) -> str:
+    may = [("clocks", facts["may_set_clocks"]), ("power limit", facts["may_set_power_limit"])]
+    return ", ".join(name for name, allowed in may if allowed) or "nothing"
