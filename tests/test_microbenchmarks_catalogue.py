@@ -76,7 +76,7 @@ def test_fields_are_those_of_the_recorded_rows():
     for row in recorded_rows():
         kind = (row.op, row.configuration.get("pattern"))
         recorded.setdefault(kind, set()).update(row.configuration)
-    ours = {"vocabulary", "awake_every_s", "batch", "data", "flops", "layout"}
+    ours = {"vocabulary", "awake_every_s", "batch", "data", "flops", "layout", "companion"}
     for benchmark in (*ALL, *GROUPS[2]):
         kind = (benchmark.row["op"], benchmark.row.get("pattern"))
         if kind in recorded:

@@ -1,6 +1,5 @@
 """How loads keep a card busy, on a card of which only the clock is real."""
 
-import time
 from contextlib import nullcontext
 
 import pytest
@@ -19,35 +18,40 @@ from joulecast.calibrate.microbenchmarks.kernel import Kernel
 
 
 class Card:
-    """A queue whose kernels take fixed times; marks are times on its clock."""
+    """A queue whose kernels take fixed times, in virtual time: the host's work costs what ``launch_s`` says."""
 
-    def __init__(self, launch_s=0.0):
-        self.free_at = 0.0
+    def __init__(self, launch_s=1e-6):
+        self.time = self.free_at = 0.0
         self.launch_s = launch_s
         self.pending = []
         self.deepest = 0
-        self.gaps = []
-        self.head_starts = 0
+        self.waited_s = 0.0
+
+    def now(self):
+        return self.time
+
+    def sleep(self, duration_s):
+        assert duration_s >= 0
+        self.time += duration_s
 
     def work(self, seconds):
-        now = time.perf_counter()
-        if self.launch_s:
-            time.sleep(self.launch_s)
-        if self.pending and now > self.free_at:
-            self.gaps.append(now - self.free_at)
-        self.free_at = max(now, self.free_at) + seconds
+        """Queue a kernel; the card may have run dry before."""
+        self.time += self.launch_s
+        self.waited_s += max(0.0, self.time - self.free_at)
+        self.free_at = max(self.time, self.free_at) + seconds
 
     def batch(self, once, count, *, capture):
         return CardBatch(self, once, count, capture)
 
     def head_start(self):
-        self.head_starts += 1
+        self.work(5e-5)
+        self.waited_s = 0.0
 
     def mark(self):
-        return max(self.free_at, time.perf_counter())
+        return max(self.free_at, self.time)
 
     def wait(self, mark):
-        time.sleep(max(0.0, mark - time.perf_counter()))
+        self.time = max(self.time, mark)
 
     def elapsed_s(self, first, last):
         return last - first
@@ -64,10 +68,14 @@ class CardBatch:
         self.card, self.once, self.count, self.capture = card, once, count, capture
 
     def launch(self):
-        now = time.perf_counter()
-        self.card.pending = [end for end in self.card.pending if end > now]
-        for _ in range(self.count):
+        self.card.pending = [end for end in self.card.pending if end > self.card.time]
+        for _ in range(self.count if not self.capture else 1):
             self.once()
+        if self.capture:  # a graph is launched at once
+            launch_s, self.card.launch_s = self.card.launch_s, 0.0
+            for _ in range(self.count - 1):
+                self.once()
+            self.card.launch_s = launch_s
         self.card.pending.append(self.card.free_at)
         self.card.deepest = max(self.card.deepest, len(self.card.pending))
 
@@ -96,15 +104,25 @@ def test_the_time_of_a_launch_is_estimated(seconds):
 def test_the_card_never_runs_dry_and_the_queue_stays_short():
     card = Card()
     load = BackToBack(card, prepare_batch(card, kernel(card, 5e-4)))
-    card.gaps.clear()
-    begin = time.perf_counter()
+    begin = card.now()
     count, seconds = load.run(0.15)
-    wall = time.perf_counter() - begin
+    wall = card.now() - begin
     assert card.deepest == IN_FLIGHT
-    assert not card.gaps
+    assert card.waited_s == 0.0
     assert seconds / count == pytest.approx(5e-4, rel=1e-6)
     assert 0.15 <= wall < 0.15 + 2.5 * IN_FLIGHT * BATCH_S
-    assert seconds == pytest.approx(wall, abs=5e-3)
+    assert seconds == pytest.approx(wall, abs=1e-4)
+
+
+def test_slow_launches_do_not_show_in_graphs():
+    """A kernel of 3 µs ends before Python launches the next one, but not before a graph does."""
+    card = Card(launch_s=5e-6)
+    short = kernel(card, 3e-6)
+    count, seconds = BackToBack(card, prepare_batch(card, short)).run(0.1)
+    assert seconds / count == pytest.approx(3e-6, rel=0.01)
+    each = Kernel(short.once, capture=False)
+    count, seconds = BackToBack(card, prepare_batch(card, each)).run(0.1)
+    assert seconds / count == pytest.approx(5e-6, rel=0.05)
 
 
 def test_a_short_run_launches_once():
@@ -118,8 +136,7 @@ def test_as_many_batches_as_asked_for():
     batch = card.batch(kernel(card, 1e-4, calls).once, 3, capture=True)
     count, seconds = keep_filled(card, batch, lambda launched: launched < 5)
     assert count == len(calls) == 15
-    assert seconds == pytest.approx(15e-4, rel=0.05)
-    assert card.head_starts == 1
+    assert seconds == pytest.approx(15e-4, rel=1e-6)
 
 
 def test_what_may_not_be_recorded_is_launched_each_time():
@@ -133,10 +150,10 @@ def test_bursts_keep_their_share(share):
     card = Card()
     batch = card.batch(kernel(card, 1e-3).once, 4, capture=True)
     load = Bursts(card, batch, 0.0, share, per_repetition=4)
-    begin = time.perf_counter()
+    begin = card.now()
     count, busy = load.run(0.2)
-    wall = time.perf_counter() - begin
-    assert busy / wall == pytest.approx(share, rel=0.06)
+    wall = card.now() - begin
+    assert busy / wall == pytest.approx(share, rel=1e-3)
     assert busy / count == pytest.approx(4e-3, rel=1e-6)
 
 
@@ -147,7 +164,8 @@ def test_long_bursts_have_their_length():
     load = Bursts(card, batch, 0.03, 0.5, batch_s=2e-3)
     count, busy = load.run(0.055)
     assert count == len(calls) == 30
-    assert busy == pytest.approx(0.03, rel=0.02)
+    assert busy == pytest.approx(0.03, rel=1e-6)
+    assert card.now() == pytest.approx(0.06, rel=0.01)
 
 
 def test_bursts_follow_a_change_of_speed():
@@ -179,27 +197,25 @@ def test_beside_large_products_only_the_kernel_counts():
     assert count == len(calls)
     assert seconds / count == pytest.approx(1e-4, rel=1e-6)
     assert len(company) == count / 30
-    assert len(company) == pytest.approx(0.1 / 0.015, abs=2.5)
+    assert len(company) == pytest.approx(0.1 / 0.015, abs=2)
+    assert card.waited_s < 1e-5
     assert card.deepest <= 2 * IN_FLIGHT
 
 
 def test_alone_there_are_pauses_instead():
     card = Card()
     load = Beside(card, card.batch(kernel(card, 1e-4).once, 30, capture=True), None)
-    begin = time.perf_counter()
+    begin = card.now()
     count, seconds = load.run(0.09)
-    wall = time.perf_counter() - begin
+    wall = card.now() - begin
     assert seconds / count == pytest.approx(1e-4, rel=1e-6)
-    assert seconds / wall < 0.35
-    assert card.head_starts == count / 30
+    assert seconds / wall == pytest.approx(0.2, rel=0.1)
 
 
 def test_idling_takes_its_time():
-    begin = time.perf_counter()
-    count, seconds = Idle(Card()).run(0.05)
-    assert count == 1
-    assert seconds == pytest.approx(0.05, rel=0.2)
-    assert time.perf_counter() - begin == pytest.approx(seconds, abs=0.01)
+    card = Card()
+    assert Idle(card).run(0.05) == (1, pytest.approx(0.05))
+    assert card.now() == pytest.approx(0.05)
 
 
 def test_a_resting_card_is_kept_awake():
@@ -207,5 +223,5 @@ def test_a_resting_card_is_kept_awake():
     ping = card.batch(kernel(card, 1e-6, calls).once, 1, capture=False)
     count, seconds = Idle(card, ping, every_s=0.01).run(0.1)
     assert count == 1
-    assert seconds == pytest.approx(0.1, rel=0.2)
-    assert 6 <= len(calls) <= 11
+    assert seconds == pytest.approx(0.1, rel=1e-3)
+    assert len(calls) == 10

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -88,13 +87,13 @@ class Bursts:
 
     def run(self, duration_s: float) -> tuple[int, float]:
         """Repetitions, and the seconds that the card was busy with them."""
-        begin, busy, launches = time.perf_counter(), 0.0, 0
-        while not launches or time.perf_counter() - begin < duration_s:
+        begin, busy, launches = self.engine.now(), 0.0, 0
+        while not launches or self.engine.now() - begin < duration_s:
             count, seconds = self._burst()
             launches, busy = launches + count, busy + seconds
-            wait = begin + busy / self.share - time.perf_counter()
+            wait = begin + busy / self.share - self.engine.now()
             if wait > SHORTEST_PAUSE_S:
-                time.sleep(wait)
+                self.engine.sleep(wait)
         return launches // self.per_repetition, busy
 
     def _burst(self) -> tuple[int, float]:
@@ -123,14 +122,14 @@ class Idle:
 
     def run(self, duration_s: float) -> tuple[int, float]:
         """One repetition, and the time that passed."""
-        begin = time.perf_counter()
-        while self.ping is not None and (left := begin + duration_s - time.perf_counter()) > 0:
+        begin = self.engine.now()
+        while self.ping is not None and (left := begin + duration_s - self.engine.now()) > 0:
             self.ping.launch()
             self.engine.wait(self.engine.mark())
-            time.sleep(min(self.every_s, left))
+            self.engine.sleep(min(self.every_s, left))
         if self.ping is None:
-            time.sleep(duration_s)
-        return 1, time.perf_counter() - begin
+            self.engine.sleep(duration_s)
+        return 1, self.engine.now() - begin
 
 
 @dataclass
@@ -152,9 +151,9 @@ class Beside:
 
     def run(self, duration_s: float) -> tuple[int, float]:
         """Launches of the kernel, and the seconds that they took."""
-        begin, launches, busy = time.perf_counter(), 0, 0.0
+        begin, launches, busy = self.engine.now(), 0, 0.0
         self._open.clear()
-        while not launches or time.perf_counter() - begin < duration_s:
+        while not launches or self.engine.now() - begin < duration_s:
             self._between()
             first = self.engine.mark()
             self.group.launch()
@@ -172,7 +171,7 @@ class Beside:
             return
         if self._open:
             self.engine.wait(self._open[-1][1])
-        time.sleep(COMPANY_S)
+        self.engine.sleep(COMPANY_S)
         self.engine.head_start()
 
     def _finished(self) -> float:

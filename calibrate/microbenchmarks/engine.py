@@ -7,6 +7,7 @@ runs dry, few enough that a run ends soon after its duration.
 
 from __future__ import annotations
 
+import gc
 import math
 import time
 from collections import deque
@@ -38,7 +39,13 @@ class Batch(Protocol):
 
 
 class Engine(Protocol):
-    """Queue of a card, with its clock."""
+    """Queue of a card with its clock, and the host's time."""
+
+    def now(self) -> float:
+        """The host's time [s]."""
+
+    def sleep(self, duration_s: float) -> None:
+        """Let the host wait."""
 
     def batch(self, once: Once, count: int, *, capture: bool) -> Batch:
         """Prepare ``count`` times ``once``; ``capture`` says whether it may be recorded into a graph."""
@@ -91,7 +98,19 @@ class _GraphBatch:
             self._graph.replay()
 
 
-class CudaEngine:
+class _RealTime:
+    """The host's time is real."""
+
+    def now(self) -> float:
+        """The host's time [s]."""
+        return time.perf_counter()
+
+    def sleep(self, duration_s: float) -> None:
+        """Wait."""
+        time.sleep(duration_s)
+
+
+class CudaEngine(_RealTime):
     """A stream of a GPU, with CUDA events as its clock."""
 
     def __init__(self, torch: Any, device: Any) -> None:
@@ -132,10 +151,11 @@ class CudaEngine:
     def release(self) -> None:
         """Wait for the stream, and give cached memory back."""
         self._stream.synchronize()
+        gc.collect()
         self._torch.cuda.empty_cache()
 
 
-class HostEngine:
+class HostEngine(_RealTime):
     """CPU tensors: a launch is over when it returns."""
 
     def batch(self, once: Once, count: int, *, capture: bool) -> Batch:
@@ -144,7 +164,7 @@ class HostEngine:
 
     def mark(self) -> Any:
         """Now."""
-        return time.perf_counter()
+        return self.now()
 
     def head_start(self) -> None:
         """Nothing is queued."""
@@ -205,8 +225,8 @@ def keep_busy(engine: Engine, batch: Batch, duration_s: float) -> tuple[int, flo
     tuple
         Launches, and the seconds from the first to the end of the last on the card's clock.
     """
-    begin = time.perf_counter()
-    return keep_filled(engine, batch, lambda launched: time.perf_counter() - begin < duration_s)
+    begin = engine.now()
+    return keep_filled(engine, batch, lambda launched: engine.now() - begin < duration_s)
 
 
 def keep_filled(engine: Engine, batch: Batch, more: Callable[[int], bool]) -> tuple[int, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -108,7 +107,6 @@ class Member:
 
     def _close(self) -> None:
         self._once = None
-        gc.collect()
         self._engine.release()
 
 

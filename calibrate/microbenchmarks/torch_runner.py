@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -51,7 +50,6 @@ class TorchLoad:
         if self._runs is None:
             return
         self._runs = None
-        gc.collect()
         with in_words(self._torch, self._name):
             self._engine.release()
 
@@ -118,7 +116,6 @@ class TorchRunner:
             with in_words(self._torch, benchmark.name):
                 runs = build(Bench(self._torch, self._device, row, benchmark.name), engine)
         except MeasurementError:
-            gc.collect()
             engine.release()
             raise
         return TorchLoad(self._torch, engine, runs, benchmark.name, row)
