@@ -176,7 +176,7 @@ def test_work_that_fails_is_a_named_failure():
     assert found == Failed("copy", "not-runnable", "fp8 is missing")
     runner = BrokenRunner(run=MeasurementError("out of memory"), after=3)
     runner.card = card
-    found = measured(card, ROWS["copy"], runner)
+    found = measure(card, runner, VirtualSampler, benchmark(ROWS["copy"]))
     assert found == Failed("copy", "work-failed", "out of memory")
     assert runner.closed
     assert not card._watches  # the sampler has been stopped
@@ -186,7 +186,7 @@ def test_an_interruption_stops_the_sampler_and_frees_the_memory():
     card, runner = SimulatedCard(), BrokenRunner(run=KeyboardInterrupt(), after=2)
     runner.card = card
     with pytest.raises(KeyboardInterrupt):
-        measured(card, ROWS["copy"], runner)
+        measure(card, runner, VirtualSampler, benchmark(ROWS["copy"]))
     assert runner.closed and not card._watches
 
 
@@ -235,6 +235,12 @@ def test_pulses_tell_the_power_of_their_busy_part():
         found["power_w"]
     )
     assert "energy_j" not in found
+
+
+def test_pulses_too_long_for_batches_take_a_second_window():
+    found = measured(SimulatedCard(), {**PULSE, "busy_s": 1.0, "idle_s": 0.5})
+    assert found.windows >= 2 and found.error < 0.05
+    assert 0.0 < found.row["measured_energy_sd"] <= found.error
 
 
 def test_work_beside_other_work_has_no_energy_of_its_own():

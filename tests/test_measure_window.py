@@ -57,12 +57,13 @@ def test_regular_steps_are_timed_better_than_they_are_seen(step_s, period_s):
     assert rms < 2.0 * np.mean(stated)
 
 
-def test_steps_lie_inside_the_work():
+@pytest.mark.parametrize("shift_s", [0.01 * k for k in range(10)])
+def test_steps_lie_inside_the_work(shift_s):
     samples = readings()
-    steps = counter_steps(samples, 1.0, 3.7)
+    steps = counter_steps(samples, 1.0 + shift_s, 3.7 + shift_s)
     brackets = [(samples[i - 1].time_s, samples[i].time_s) for i in steps.sample]
-    assert min(low for low, _ in brackets) >= 1.0
-    assert max(high for _, high in brackets) <= 3.7
+    assert min(low for low, _ in brackets) >= 1.0 + shift_s
+    assert max(high for _, high in brackets) <= 3.7 + shift_s
     assert all(low - 1e-6 <= t <= high + 1e-6 for t, (low, high) in zip(steps.time_s, brackets, strict=True))
 
 
