@@ -170,24 +170,31 @@ class BrokenRunner:
         self.closed = True
 
 
+def has_stopped(sampler, card):
+    sampler.take()
+    card.sleep(0.5)
+    return not sampler.take()
+
+
 def test_work_that_fails_is_a_named_failure():
     card = SimulatedCard()
     found = measured(card, ROWS["copy"], BrokenRunner(prepare=MeasurementError("fp8 is missing")))
     assert found == Failed("copy", "not-runnable", "fp8 is missing")
     runner = BrokenRunner(run=MeasurementError("out of memory"), after=3)
     runner.card = card
-    found = measure(card, runner, VirtualSampler, benchmark(ROWS["copy"]))
+    sampler = VirtualSampler(card)
+    found = measure(card, runner, lambda _: sampler, benchmark(ROWS["copy"]))
     assert found == Failed("copy", "work-failed", "out of memory")
-    assert runner.closed
-    assert not card._watches  # the sampler has been stopped
+    assert runner.closed and has_stopped(sampler, card)
 
 
 def test_an_interruption_stops_the_sampler_and_frees_the_memory():
     card, runner = SimulatedCard(), BrokenRunner(run=KeyboardInterrupt(), after=2)
     runner.card = card
+    sampler = VirtualSampler(card)
     with pytest.raises(KeyboardInterrupt):
-        measure(card, runner, VirtualSampler, benchmark(ROWS["copy"]))
-    assert runner.closed and not card._watches
+        measure(card, runner, lambda _: sampler, benchmark(ROWS["copy"]))
+    assert runner.closed and has_stopped(sampler, card)
 
 
 def test_a_hot_card_marks_its_row():
