@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+_njit: Any = None
 try:
     from numba import njit as _njit
 except ImportError:
-    _njit = None
     logging.getLogger(__name__).warning(
         "numba is not installed: fronts are computed in plain Python, about 100 times slower (pip install numba)"
     )
@@ -22,4 +22,7 @@ COMPILED = _njit is not None
 
 def compiled(function: Function) -> Function:
     """Compile a function for native types, and keep the result between runs."""
-    return function if _njit is None else _njit(cache=True)(function)
+    if _njit is None:
+        return function
+    fast: Function = _njit(cache=True)(function)
+    return fast

@@ -66,6 +66,7 @@ def make_dag(
     *,
     names: Sequence[str] | None = None,
     file: str | None = None,
+    lines: Sequence[int | None] = (),
 ) -> InstructionDag:
     """Checked graph of instructions.
 
@@ -79,8 +80,8 @@ def make_dag(
         From the end of the first to the earliest start of the second: one number or one for each pair [s].
     names
         Names for messages and results; by default rank, kind and micro-batch.
-    file
-        Where the graph came from, for errors.
+    file, lines
+        Where the graph came from, and the line of each pair of ``source`` and ``target``, for errors.
 
     Raises
     ------
@@ -101,10 +102,13 @@ def make_dag(
     targets = np.concatenate([chain + 1, across[1]])
     order = _topological(len(labels), sources, targets)
     if len(order) < len(labels):
-        circle = _circle(len(labels), sources, targets, set(order))
+        circle = _circle(sources, targets, set(order))
+        known = zip(across[0].tolist(), across[1].tolist(), lines or [None] * len(across[0]), strict=True)
+        line_of = {(u, v): line for u, v, line in known}
         raise InputError(
             f"instructions wait for each other in a circle: {' -> '.join(labels[i] for i in circle)}",
             file=file,
+            line=next((line_of[pair] for pair in pairwise(circle) if pair in line_of), None),
             remedy="Remove one of these dependencies, or change the order of instructions on a stage.",
         )
     latencies = np.concatenate([np.zeros(len(chain)), latency])
@@ -147,7 +151,7 @@ def _topological(n: int, source: Int, target: Int) -> list[int]:
     return order
 
 
-def _circle(n: int, source: Int, target: Int, done: set[int]) -> list[int]:
+def _circle(source: Int, target: Int, done: set[int]) -> list[int]:
     """Instructions of one circle, the first repeated at the end."""
     before = {v: u for u, v in zip(source.tolist(), target.tolist(), strict=True) if u not in done and v not in done}
     walk, seen = [next(iter(before))], set()

@@ -5,13 +5,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import GuardError, InputError
-from joulecast.plan.options import TIME_QUANTUM_S, Option
+from joulecast.plan.options import Option
 from joulecast.plan.parametric_flow import TimeCostCurve, time_cost_curve
 from joulecast.plan.problem import FrontProblem
 from joulecast.plan.rounding import Plans, energy_best, rounded_plans
@@ -126,7 +127,7 @@ class Front:
         """Chosen option of every instruction, by pipeline rank in order of execution."""
         chosen = [self.problem.option(v, c) for v, c in enumerate(point.choice.tolist())]
         ends = np.cumsum([0, *(len(order) for order in self.problem.dag.ranks)]).tolist()
-        return [chosen[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+        return [chosen[a:b] for a, b in pairwise(ends)]
 
     def clocks_mhz(self, point: FrontPoint) -> list[list[float | int]]:
         """Clock of every instruction, by pipeline rank in order of execution; whole numbers where they are."""
@@ -138,8 +139,9 @@ class Front:
 
     def to_dict(self) -> dict[str, Any]:
         """The front as plain data: ``lower_bound``, ``points`` with their plans, ``instructions`` and ``notes``."""
+        time, energy = (values.tolist() for values in self.lower_bound)
         return {
-            "lower_bound": [{"time_s": t, "energy_j": e} for t, e in zip(*map(np.ndarray.tolist, self.lower_bound))],
+            "lower_bound": [{"time_s": t, "energy_j": e} for t, e in zip(time, energy, strict=True)],
             "points": [self._point(point) for point in self.points],
             "instructions": self.instructions(),
             "notes": list(self.problem.notes),
@@ -200,7 +202,7 @@ def exact_front(problem: FrontProblem, *, simple: Simple | None = None, time_lim
         plans = simple_plans(problem, curve, simple, time_limit_s)
     points = _points(problem, curve, plans)
     if problem.power_limit_w is not None:
-        points = _within_power(problem, points)
+        points = _within_power(problem, points, problem.power_limit_w)
     if time_limit_s is not None:
         fastest = points[0].time_s
         points = [p for p in points if p.time_s <= time_limit_s * (1.0 + 1e-12)]
@@ -236,10 +238,9 @@ def _points(problem: FrontProblem, curve: TimeCostCurve, plans: Plans) -> list[F
     return [FrontPoint(t, e, b, c) for t, e, b, c in rows]
 
 
-def _within_power(problem: FrontProblem, points: list[FrontPoint]) -> list[FrontPoint]:
+def _within_power(problem: FrontProblem, points: list[FrontPoint], limit_w: Float) -> list[FrontPoint]:
     """Plans in which no rank's mean power exceeds its limit: the board would not hold the others' clocks."""
-    limit = problem.power_limit_w
-    kept = [p for p in points if (problem.rank_energies_j(p.choice, p.time_s) <= limit * p.time_s).all()]
+    kept = [p for p in points if (problem.rank_energies_j(p.choice, p.time_s) <= limit_w * p.time_s).all()]
     if not kept:
         raise InputError(
             "no plan keeps the power limit", key="power.power_limit_w", remedy="Raise it, or allow lower clocks."

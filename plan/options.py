@@ -1,8 +1,8 @@
 """The ways to run one kind of instruction: time, energy and knobs, and the convex hull that the exact front uses.
 
 While a stage does not compute, it waits and draws its waiting power. An option that takes longer therefore saves
-waiting: what it really costs is ``c = energy - P_wait · time``. Options are compared by time and ``c``, never by energy:
-a low clock whose energy is above that of a faster one may still be right where a stage would wait anyway.
+waiting: what it really costs is ``c = energy - P_wait · time``. Options are compared by time and ``c``, never by
+energy: a low clock whose energy is above that of a faster one may still be right where a stage would wait anyway.
 """
 
 from __future__ import annotations
@@ -46,12 +46,13 @@ class Option:
 
 @dataclass(frozen=True, eq=False)
 class OptionSet:
-    """Options of one kind of instruction that are not beaten in time and cost, fastest first.
+    """Options of one kind of instruction.
 
     Attributes
     ----------
     options
-        The ``m`` options: time rises and cost falls strictly.
+        First the ``worth`` options that no other one beats in time and cost, fastest first: time rises and cost falls
+        strictly. Then the others, which only serve where instructions must share a choice. In all ``m``.
     time_s, cost_j
         Time and ``energy - P_wait · time``, shape ``(m,)``.
     quanta
@@ -62,6 +63,7 @@ class OptionSet:
 
     name: str
     options: tuple[Option, ...]
+    worth: int
     time_s: Float
     cost_j: Float
     quanta: Int
@@ -69,7 +71,7 @@ class OptionSet:
 
 
 def make_options(options: Sequence[Option], wait_power_w: float, name: str = "instruction") -> OptionSet:
-    """Keep what is worth choosing, and find its hull.
+    """Sort out what is worth choosing, and find its hull.
 
     Parameters
     ----------
@@ -95,16 +97,17 @@ def make_options(options: Sequence[Option], wait_power_w: float, name: str = "in
             )
     ordered = sorted(options, key=lambda o: (o.time_s, o.energy_j))
     kept: list[Option] = []
-    costs: list[float] = []
+    beaten: list[Option] = []
+    least = np.inf
     for option in ordered:
         cost = option.energy_j - wait_power_w * option.time_s
-        if not costs or cost < costs[-1]:
-            kept.append(option)
-            costs.append(cost)
-    time = np.array([o.time_s for o in kept])
-    cost_j = np.array(costs)
+        (kept if cost < least else beaten).append(option)
+        least = min(least, cost)
+    worth, every = len(kept), (*kept, *beaten)
+    time = np.array([o.time_s for o in every])
+    cost_j = np.array([o.energy_j for o in every]) - wait_power_w * time
     whole = quanta(time)
-    return OptionSet(name, tuple(kept), time, cost_j, whole, lower_hull(whole, cost_j))
+    return OptionSet(name, every, worth, time, cost_j, whole, lower_hull(whole[:worth], cost_j[:worth]))
 
 
 def quanta(time_s: Float) -> Int:

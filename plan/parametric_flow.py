@@ -59,7 +59,7 @@ class TimeCostCurve:
     @property
     def time_s(self) -> Float:
         """Times of the breakpoints [s]."""
-        return self.time * TIME_QUANTUM_S
+        return np.asarray(self.time * TIME_QUANTUM_S, dtype=np.float64)
 
 
 def time_cost_curve(dag: InstructionDag, sets: Sequence[OptionSet], kind: Int) -> TimeCostCurve:
@@ -91,7 +91,8 @@ def time_cost_curve(dag: InstructionDag, sets: Sequence[OptionSet], kind: Int) -
         times.append(t[:count])
         totals.append(f[:count])
         potentials.append(p[:count])
-    time, slope_w = np.concatenate(times), np.concatenate(totals)[:-1] * quantum_w
+    time = np.concatenate(times)
+    slope_w = np.asarray(np.concatenate(totals)[:-1] * quantum_w, dtype=np.float64)
     least = sum(float(sets[k].cost_j[hulls[k][0][0]]) for k in kind.tolist())
     cost = least + np.concatenate([[0.0], np.cumsum(slope_w * -np.diff(time) * TIME_QUANTUM_S)])
     at_time = np.concatenate(potentials)

@@ -57,7 +57,7 @@ class FrontProblem:
 
     def option(self, instruction: int, choice: int) -> Option:
         """The option that a choice means for an instruction."""
-        return self.sets[self.kind[instruction]].options[choice]
+        return self.sets[int(self.kind[instruction])].options[choice]
 
     @cached_property
     def graph(self) -> Graph:
@@ -78,7 +78,7 @@ class FrontProblem:
             *_neighbours(n, target, source, dag.latency_s),
             *_neighbours(n, source, target, dag.latency_s),
             offset[:-1][kind],
-            offset[1:][kind] - 1,
+            (offset[:-1] + [s.worth - 1 for s in self.sets])[kind],
             time,
             np.concatenate([s.quanta for s in self.sets]) * TIME_QUANTUM_S,
             np.concatenate([s.cost_j for s in self.sets]),
@@ -167,6 +167,6 @@ def make_problem(
 
 
 def _neighbours(n: int, of: Int, neighbour: Int, latency_s: Float) -> tuple[Int, Int, Float]:
-    """Neighbours of every instruction behind each other: where each begins, shape ``(n + 1,)``, which, at what latency."""
+    """Neighbours of all instructions in a row: where each one's begin, shape ``(n + 1,)``, which, at what latency."""
     by = np.argsort(of, kind="stable")
     return np.searchsorted(of[by], np.arange(n + 1)), neighbour[by], latency_s[by]

@@ -1,10 +1,10 @@
 """Discrete plans from the continuous front: one option for every instruction.
 
-At many times of the front the optimal spans of the instructions are rounded to neighbouring corners of their hulls. What
-rounding leaves or takes is carried to the instructions behind; several thresholds give several plans. Then instructions
-that are not critical are slowed down, with every option that is worth choosing, not only those on the hull. Plans are
-evaluated with their options' own times, not the rounded ones, and filtered. A plan's slack is handed on to the next
-slower plan, and a local search works where the distance to the lower bound is large.
+At many times of the front the optimal spans of the instructions are rounded to neighbouring corners of their hulls.
+What rounding leaves or takes is carried to the instructions behind; several thresholds give several plans. Then
+instructions that are not critical are slowed down, with every option that is worth choosing, not only those on the
+hull. Plans are evaluated with their options' own times, not the rounded ones, and filtered. A plan's slack is handed on
+to the next slower plan, and a local search works where the distance to the lower bound is large.
 """
 
 from __future__ import annotations
@@ -67,10 +67,11 @@ def rounded_plans(problem: FrontProblem, curve: TimeCostCurve, time_limit_s: flo
 
     g, n = problem.graph, problem.dag.instructions
     gains = required_gains_w(problem)
-    times = _target_times(problem, curve, time_limit_s)
+    count = int(np.clip(ROUNDED_INSTRUCTIONS // (n * len(THRESHOLDS)), *TIMES))
+    times = target_times(problem, curve, count, time_limit_s)
     plans = np.empty((len(times) * len(THRESHOLDS), n), dtype=np.int64)
     time, cost = np.empty(len(plans)), np.empty(len(plans))
-    deadlines = spans_end_s(problem, curve, times)
+    deadlines = deadlines_s(problem, curve, times)
     round_all(g, deadlines, times * TIME_QUANTUM_S, np.array(THRESHOLDS), gains, time, cost, plans)
     found = undominated(_with_fastest(problem, curve, Plans(time, cost, plans), gains))
     hand_on(g, found.time_s, found.cost_j, found.position, gains)
@@ -85,17 +86,28 @@ def required_gains_w(problem: FrontProblem) -> Float:
     if not slopes:
         return np.zeros(1)
     levels = np.quantile(np.concatenate(slopes), np.linspace(0.95, 0.05, REQUIRED_GAINS - 1))
-    return np.append(levels, 0.0)
+    return np.asarray(np.append(levels, 0.0), dtype=np.float64)
 
 
-def spans_end_s(problem: FrontProblem, curve: TimeCostCurve, times: Float) -> Float:
+def deadlines_s(problem: FrontProblem, curve: TimeCostCurve, times: Float) -> Float:
     """When instructions must have ended in the optimum of each time, in the graph's order, shape ``(t, n)`` [s]."""
+    return _between(problem, curve, curve.end, times)
+
+
+def spans_s(problem: FrontProblem, curve: TimeCostCurve, times: Float) -> Float:
+    """How long instructions may take in the optimum of each time, in the graph's order, shape ``(t, n)`` [s]."""
+    return _between(problem, curve, curve.end - curve.start, times)
+
+
+def _between(problem: FrontProblem, curve: TimeCostCurve, values: Int, times: Float) -> Float:
+    """Values at breakpoints interpolated to other times [time quanta], in the graph's order, in seconds."""
     if len(curve.time) == 1:
-        return np.repeat(curve.end[:, problem.dag.order], len(times), axis=0) * TIME_QUANTUM_S
+        same = np.repeat(values[:, problem.dag.order], len(times), axis=0)
+        return np.asarray(same * TIME_QUANTUM_S, dtype=np.float64)
     after = np.clip(np.searchsorted(-curve.time, -times, side="right"), 1, len(curve.time) - 1)
     share = ((curve.time[after - 1] - times) / (curve.time[after - 1] - curve.time[after]))[:, None]
-    end = (1.0 - share) * curve.end[after - 1] + share * curve.end[after]
-    return np.asarray(end[:, problem.dag.order] * TIME_QUANTUM_S)
+    found = (1.0 - share) * values[after - 1] + share * values[after]
+    return np.asarray(found[:, problem.dag.order] * TIME_QUANTUM_S, dtype=np.float64)
 
 
 def undominated(plans: Plans) -> Plans:
@@ -122,10 +134,11 @@ def distance_to_bound(problem: FrontProblem, curve: TimeCostCurve, plans: Plans)
     return np.asarray((plans.cost_j - least) / (least + wait))
 
 
-def _target_times(problem: FrontProblem, curve: TimeCostCurve, time_limit_s: float | None) -> Float:
-    """Times at which to round [time quanta]: evenly up to the energy-best one, more thinly beyond, and the limit."""
-    visits = problem.dag.instructions * len(THRESHOLDS)
-    count = int(np.clip(ROUNDED_INSTRUCTIONS // visits, *TIMES))
+def target_times(problem: FrontProblem, curve: TimeCostCurve, count: int, time_limit_s: float | None = None) -> Float:
+    """About ``count`` times for which to look for plans [time quanta].
+
+    Evenly up to the energy-best one and more thinly beyond, and the limit where it lies on the curve.
+    """
     fastest, slowest = float(curve.time[-1]), float(curve.time[0])
     best = float(curve.time[energy_best(problem, curve)])
     efficient = max(round(EFFICIENT_SHARE * count), 1)
@@ -147,7 +160,7 @@ def _with_fastest(problem: FrontProblem, curve: TimeCostCurve, plans: Plans, gai
     plan, end, late = g.fastest.copy(), np.zeros(n), np.zeros(n)
     shortest = length(g, g.time_s, plan, end)
     latest_ends(g, plan, shortest, late)
-    deadline = np.minimum(late, spans_end_s(problem, curve, curve.time[-1:].astype(np.float64))[0])
+    deadline = np.minimum(late, deadlines_s(problem, curve, curve.time[-1:].astype(np.float64))[0])
     round_to_corners(g, deadline, 1.0, plan, end)
     reclaim(g, plan, shortest, gains_w, np.ones(n, dtype=np.bool_), end, late)
     time = length(g, g.time_s, plan, end)

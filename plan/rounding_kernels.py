@@ -27,7 +27,7 @@ class Graph(NamedTuple):
     after_first, after, after_s
         The same of those that wait for it.
     fastest, slowest
-        Positions of every instruction's first and last option; time rises and cost falls between them.
+        Positions of every instruction's first and last option worth choosing; time rises and cost falls between them.
     time_s, rounded_s, cost_j
         Of every option: time, time rounded up to a quantum, and cost [s], [s], [J].
     corner
@@ -80,8 +80,8 @@ def cost(g: Graph, plan: Int) -> float:
 def round_to_corners(g: Graph, deadline: Float, threshold: float, plan: Int, end: Float) -> float:
     """Choose corners of the hulls so that instructions end near their deadlines; returns the iteration's time.
 
-    What an instruction leaves of its time, or takes beyond it, is carried to those behind it. It takes the slower of two
-    corners where the time left reaches ``threshold`` of the way between them.
+    What an instruction leaves of its time, or takes beyond it, is carried to those behind it. It takes the slower of
+    two corners where the time left reaches ``threshold`` of the way between them.
     """
     longest = 0.0
     for v in range(len(plan)):
