@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from joulecast.calibrate.devices.simulated_file import (
     write_load,
 )
 from joulecast.calibrate.devices.simulated_loads import Player, phases_of
-from joulecast.calibrate.devices.simulated_physics import SAME_TIME_S, Board, Dynamics, SimulatedWork
+from joulecast.calibrate.devices.simulated_physics import Board, Dynamics, SimulatedWork
 from joulecast.calibrate.devices.simulated_sensors import (
     Faults,
     Sensors,
@@ -41,19 +41,11 @@ from joulecast.calibrate.devices.simulated_sensors import (
     noise,
     polled_power_w,
 )
+from joulecast.calibrate.devices.simulated_time import Time
 from joulecast.errors import DeviceError, InputError, PermissionDeniedError
 
 #: The process number that a simulated neighbour has.
 NEIGHBOUR_PID = 4242
-
-
-@dataclass(slots=True)
-class _Watch:
-    """Somebody who wants to be called at times."""
-
-    period_s: float
-    callback: Callable[[], object]
-    due_s: float
 
 
 class SimulatedCard:
@@ -135,9 +127,7 @@ class SimulatedCard:
         warm = self.truth.with_values({"power.inlet_c": self.truth["power.inlet_c"] + content.faults.inlet_offset_c})
         highest, limit = allowed(content, self.truth)
         self.board = Board(warm, dynamics, content.start_s, content.faults.neighbour_w, highest=highest, limit_w=limit)
-        self._player: Player | None = None
-        self._watches: list[_Watch] = []
-        self._nested = False
+        self._time = Time(self.board)
         self._highest_j = 0.0
         self._next_stall_s = content.start_s + content.faults.stall_every_s
         self._stamp: tuple[int, int] | None = None
@@ -173,14 +163,15 @@ class SimulatedCard:
 
     def now(self) -> float:
         """The card's time [s]."""
-        return time.monotonic() if self.realtime else self.board.state.time_s
+        return time.monotonic() if self.realtime else self._time.now_s
 
     def sleep(self, duration_s: float) -> None:
         """Wait, idle or under what :meth:`begin` has started."""
         if self.realtime:
             time.sleep(max(duration_s, 0.0))
-        elif not self._nested:
-            self._advance(self.board.state.time_s + max(duration_s, 0.0))
+        elif not self._time.calling:
+            self._read_settings()
+            self._time.advance(self._time.now_s + max(duration_s, 0.0))
 
     def watch(self, period_s: float, callback: Callable[[], object]) -> Callable[[], None]:
         """Call somebody every so often while virtual time passes; returns what ends it.
@@ -194,13 +185,7 @@ class SimulatedCard:
         """
         if self.realtime:
             raise InputError("a simulated card in real time calls nobody", remedy="Sample it from another process.")
-        watch = _Watch(period_s, callback, self.board.state.time_s + period_s)
-        self._watches.append(watch)
-
-        def end() -> None:
-            self._watches.remove(watch)
-
-        return end
+        return self._time.watch(period_s, callback)
 
     def sample(self) -> Sample:
         """Read the card."""
@@ -211,7 +196,7 @@ class SimulatedCard:
         if faults.dies_at_s is not None and now >= faults.dies_at_s:
             raise DeviceError("the card does not answer any more", remedy="Simulated: it was told to die.")
         found = Sample(
-            time_s=now - call / 2.0 if not self._nested else now + call / 2.0,
+            time_s=now + call / 2.0 if self._time.calling else now - call / 2.0,
             call_s=call,
             energy_j=self._counter_j(),
             power_w=polled_power_w(board, sensors, faults, seed),
@@ -271,58 +256,24 @@ class SimulatedCard:
             The row cannot run on this card.
         """
         self.catch_up()
-        self._player = Player(phases_of(row, self.board))
+        player = self._time.player = Player(phases_of(row, self.board))
         self._share(row)
-        return self._player
+        return player
 
     def end(self) -> None:
         """Stop the work."""
         self.catch_up()
-        self._player = None
+        self._time.player = None
         self._share(None)
 
     def execute(self, work: SimulatedWork, *, repetitions: float) -> tuple[float, float]:
         """Run work so often, then idle; start and end on the card's clock [s]. For single launches in virtual time."""
-        start = self.board.state.time_s
-        left = repetitions
-        while left > 1e-9:
-            left -= self.board.run(work, self._next_due(), left)
-            self._call_watches()
-        self.board.work = self.board.idle
-        return start, self.board.state.time_s
+        self._read_settings()
+        return self._time.execute(work, repetitions)
 
     def timing_noise(self) -> float:
         """Relative error of the time of a run that ends now."""
         return noise(self._content.seed, "time", self.now(), self.sensors.repeat_noise)
-
-    def _advance(self, until_s: float) -> None:
-        """Let time pass to ``until_s``, calling watches when they are due."""
-        state = self.board.state
-        self._read_settings()
-        while state.time_s < until_s - SAME_TIME_S:
-            upto = min(until_s, self._next_due())
-            if self._player is None:
-                self.board.run(self.board.idle, upto)
-            else:
-                self._player.play(self.board, upto)
-            self._call_watches()
-
-    def _next_due(self) -> float:
-        return min((watch.due_s for watch in self._watches), default=float("inf"))
-
-    def _call_watches(self) -> None:
-        now = self.board.state.time_s
-        for watch in list(self._watches):
-            if watch.due_s > now + SAME_TIME_S:
-                continue
-            watch.due_s += watch.period_s
-            self._nested, self._blocked_s = True, 0.0
-            try:
-                watch.callback()
-            finally:
-                self._nested = False
-            while watch.due_s < now + self._blocked_s:
-                watch.due_s += watch.period_s
 
     def _counter_j(self) -> float | None:
         """The counter. Where another process runs the work, its state differs by a hair from what was computed here."""
@@ -340,10 +291,8 @@ class SimulatedCard:
             self._next_stall_s = self.now() + self.faults.stall_every_s
         if self.realtime:
             time.sleep(duration)
-        elif self._nested:
-            self._blocked_s += duration
         else:
-            self._advance(self.board.state.time_s + duration)
+            self._time.block(duration)
         return duration
 
     def catch_up(self) -> None:
@@ -356,22 +305,12 @@ class SimulatedCard:
             shared = read_load(self._file)
             if shared is not None:
                 self.board.state, row = shared
-                self._player = None if row is None else Player(phases_of(row, self.board))
+                self._time.player = None if row is None else Player(phases_of(row, self.board))
         now = time.monotonic()
         skip = now - self.board.state.time_s - self.board.dynamics.memory_s
-        if self._player is None and skip > 0.0:
-            self._rest(skip)
-        self._advance(now)
-
-    def _rest(self, duration_s: float) -> None:
-        """Idle for long: as cold as it becomes."""
-        board = self.board
-        self._advance(board.state.time_s + 1.0)
-        power = board.power_between(board.state.time_s - 0.1, board.state.time_s)
-        for name in ("times_s", "energies_j"):
-            past = getattr(board.state, name)
-            past.append(past[-1] + (duration_s if name == "times_s" else duration_s * power))
-        board.state.time_s, board.state.energy_j = board.state.times_s[-1], board.state.energies_j[-1]
+        if self._time.player is None and skip > 0.0:
+            self._time.rest(skip)
+        self._time.advance(now)
 
     def _share(self, row: Mapping[str, Any] | None) -> None:
         if self._file is None or not self.realtime:
