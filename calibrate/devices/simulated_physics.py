@@ -66,8 +66,8 @@ class WorkTable:
         Power beside static power and leakage [W].
     groups_w
         The same by :data:`COMPONENT_GROUPS`, in their order [W].
-    top_index
-        Highest clock that the second limiter grants.
+    top
+        Highest clock that the second limiter grants, as an index between steps.
     skipping
         Whether cycles are skipped at the instant limit.
     """
@@ -75,7 +75,7 @@ class WorkTable:
     time_s: list[float]
     dynamic_w: list[float]
     groups_w: list[tuple[float, ...]]
-    top_index: int
+    top: float
     skipping: list[bool]
 
 
@@ -115,7 +115,7 @@ class SimulatedWork:
     def _idle(self) -> WorkTable:
         tree = clock_tree_power_w(self._gpu.clocks_mhz, self._gpu).tolist()
         count = len(tree)
-        return WorkTable([1.0] * count, tree, [(w, 0.0, 0.0) for w in tree], count - 1, [False] * count)
+        return WorkTable([1.0] * count, tree, [(w, 0.0, 0.0) for w in tree], count - 1.0, [False] * count)
 
     def _busy(self, limit_w: float) -> WorkTable:
         gpu, costs = self._gpu, self._costs
@@ -135,14 +135,14 @@ class SimulatedWork:
         groups[0] = groups[0] + (whole - time) * clock_tree_power_w(clocks, gpu)
         cycles = costs.core_cycles * counts
         use = float((cycles * costs.tensor_use).sum() / max(float(cycles.sum()), 1e-9))
-        top = int(np.searchsorted(clocks, float(tensor_clock_mhz(use, gpu)), side="right")) - 1
+        top = float(np.interp(float(tensor_clock_mhz(use, gpu)), clocks, np.arange(len(clocks))))
         power = np.array([np.asarray(g) / whole for g in groups])
         longest = np.max(times.time_s / plain.time_s, axis=1)
         return WorkTable(
             whole.tolist(),
             power.sum(axis=0).tolist(),
             [tuple(row) for row in power.T.tolist()],
-            max(top, 0),
+            top,
             [ratio > 1.0 + 1e-9 for ratio in longest.tolist()],
         )
 
@@ -208,6 +208,7 @@ class Board:
         self.idle = SimulatedWork((), (), gpu)
         self.limit_w = gpu.device["power_limit_w"] if limit_w is None else limit_w
         self.highest = len(self.clocks_mhz) - 1 if highest is None else highest
+        self._index, self._carry = self.highest, 0.0
         self._pending: list[tuple[float, int, float]] = []
         power = float(idle_power_w(self.clocks_mhz[self.highest], gpu)) + neighbour_w
         warm = gpu["power.inlet_c"] + gpu["power.thermal_resistance_k_per_w"] * power
@@ -219,10 +220,16 @@ class Board:
     @property
     def index(self) -> int:
         """Index of the clock that runs now."""
-        state, table = self.state, self.work.table(self.limit_w)
-        hot = int(10.0 * max(0.0, state.temperature_c - self.dynamics.throttle_c))
-        top = max(min(table.top_index, self.highest) - hot, 0)
-        return max(min(int(state.clock), top), 0)
+        return min(self._index, self.highest)
+
+    def _choose(self, table: WorkTable) -> int:
+        """Clock of the next step: between two clocks of its own a board alternates, as often as the mean asks."""
+        hot = 10.0 * max(0.0, self.state.temperature_c - self.dynamics.throttle_c)
+        wanted = max(min(self.state.clock, table.top, self.highest) - hot, 0.0)
+        self._carry += wanted - int(wanted)
+        self._index = int(wanted) + (self._carry >= 1.0)
+        self._carry %= 1.0
+        return self._index
 
     def set_later(self, when_s: float, highest: int, limit_w: float) -> None:
         """Let settings take effect at a time: index of the highest clock allowed, and the power limit."""
@@ -234,7 +241,7 @@ class Board:
         done, state, self.work = 0.0, self.state, work
         while state.time_s < until_s - SAME_TIME_S and repetitions - done > 1e-9:
             table = work.table(self.limit_w)
-            index = self.index
+            index = self._choose(table)
             step = min(self.dynamics.tick_s, until_s - state.time_s, (repetitions - done) * table.time_s[index])
             if self._pending:
                 step = min(step, max(self._pending[0][0] - state.time_s, SAME_TIME_S))
@@ -273,9 +280,9 @@ class Board:
         state.temperature_c += (steady - state.temperature_c) * min(step_s / self.dynamics.thermal_tau_s, 1.0)
         state.times_s.append(state.time_s)
         state.energies_j.append(state.energy_j)
-        self._govern(power, step_s, min(table.top_index, self.highest))
+        self._govern(power, step_s, min(table.top, self.highest))
 
-    def _govern(self, power_w: float, step_s: float, top: int) -> None:
+    def _govern(self, power_w: float, step_s: float, top: float) -> None:
         """The loops of :class:`joulecast.simulator.governor.PowerGovernor`, for steps of any length."""
         state, gpu = self.state, self.gpu
         fast_s = gpu["governor.fast_s"]
@@ -285,7 +292,7 @@ class Board:
         allowed = self.limit_w * gpu["governor.burst_share"] if excess < 0.0 else settled - SLOW_GAIN * excess
         gain = gpu.max_clock_mhz / gpu.device["clock_step_mhz"] / (POWER_PER_CLOCK * self.limit_w)
         move = min(step_s / (CLOCK_TO_AVERAGE * fast_s), 1.0)
-        state.clock = min(max(state.clock + move * gain * (allowed - state.fast_w), 0.0), float(top))
+        state.clock = min(max(state.clock + move * gain * (allowed - state.fast_w), 0.0), top)
 
     def _settle_settings(self) -> None:
         while self._pending and self._pending[0][0] <= self.state.time_s + SAME_TIME_S:
