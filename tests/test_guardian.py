@@ -44,10 +44,20 @@ with borrowed_settings(open_device(sys.argv[1])) as borrowed:
 
 
 @pytest.fixture
-def file(tmp_path):
-    card = SimulatedCard(file=tmp_path / "card.json")
-    card.apply(OWN)
-    return tmp_path / "card.json"
+def new_card(tmp_path):
+    """Files of cards with a limit of their own."""
+
+    def create(name="card"):
+        file = tmp_path / f"{name}.json"
+        SimulatedCard(file=file).apply(OWN)
+        return file
+
+    return create
+
+
+@pytest.fixture
+def file(new_card):
+    return new_card()
 
 
 def settings(file):
@@ -82,8 +92,13 @@ class Calibration:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self.guardian = self.child = 0
+
+    def started(self):
+        """Once it has set the card."""
         words = self.process.stdout.readline().split()
         self.guardian, self.child = (int(word) for word in words)
+        return self
 
     def go_on(self):
         self.process.stdin.write("\n")
@@ -92,7 +107,7 @@ class Calibration:
     def ends(self):
         """Exit status, once both processes are gone."""
         status = self.process.wait(20)
-        gone = wait_for(lambda: is_gone(self.guardian))
+        gone = not self.guardian or wait_for(lambda: is_gone(self.guardian))
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             stream.close()
         assert gone, "the guardian is still there"
@@ -100,45 +115,47 @@ class Calibration:
 
 
 @pytest.fixture
-def calibration(file):
+def calibration():
     """Starts main processes; none outlives its test."""
-    started = []
+    running = []
 
-    def start(way):
-        started.append(Calibration(file, way))
-        return started[-1]
+    def start(way, file):
+        running.append(Calibration(file, way))
+        return running[-1]
 
     yield start
-    for main in started:
+    for main in running:
         main.process.kill()
         main.ends()
 
 
-@pytest.mark.parametrize(
-    ("way", "kill", "status"),
-    [
-        ("end", None, 0),
-        ("exception", None, 1),
-        ("exit at once", None, 5),
-        ("wait", signal.SIGINT, -signal.SIGINT),
-        ("wait", signal.SIGTERM, -signal.SIGTERM),
-        ("wait", signal.SIGKILL, -signal.SIGKILL),
-    ],
-    ids=["normal end", "exception", "exit at once", "Ctrl-C", "SIGTERM", "kill -9"],
-)
-def test_settings_are_given_back_on_every_way_out(file, calibration, way, kill, status):
-    main = calibration(way)
-    assert settings(file) == BORROWED
-    main.go_on()
-    if kill is not None:
-        time.sleep(0.1)
-        main.process.send_signal(kill)
-    assert main.ends() == status
-    assert settings(file) == OWN
+WAYS = {
+    "normal end": ("end", None, 0),
+    "exception": ("exception", None, 1),
+    "exit at once": ("exit at once", None, 5),
+    "Ctrl-C": ("wait", signal.SIGINT, -signal.SIGINT),
+    "SIGTERM": ("wait", signal.SIGTERM, -signal.SIGTERM),
+    "kill -9": ("wait", signal.SIGKILL, -signal.SIGKILL),
+}
+
+
+def test_settings_are_given_back_on_every_way_out(calibration, new_card):
+    # All at once: starting an interpreter takes most of the time.
+    running = {name: calibration(way, new_card(name)) for name, (way, _, _) in WAYS.items()}
+    for name, (_, kill, _) in WAYS.items():
+        main = running[name].started()
+        assert settings(main.file) == BORROWED
+        main.go_on()
+        if kill is not None:
+            time.sleep(0.1)
+            main.process.send_signal(kill)
+    for name, (_, _, status) in WAYS.items():
+        assert running[name].ends() == status, name
+        assert settings(running[name].file) == OWN, name
 
 
 def test_a_forked_child_that_holds_the_pipe_open_hinders_nothing(file, calibration):
-    main = calibration("forked")
+    main = calibration("forked", file).started()
     main.process.kill()
     main.process.wait(10)
     try:
@@ -150,7 +167,7 @@ def test_a_forked_child_that_holds_the_pipe_open_hinders_nothing(file, calibrati
 
 
 def test_where_nothing_was_set_nothing_is_given_back(file, calibration):
-    main = calibration("nothing set")
+    main = calibration("nothing set", file).started()
     SimulatedCard.open(file).apply(Settings(power_limit_w=300.0))  # somebody else, meanwhile
     main.process.kill()
     main.ends()
@@ -177,7 +194,7 @@ def test_when_the_guardian_dies_the_settings_are_given_back_at_once(file, kill):
 
 
 def test_ctrl_c_reaches_the_whole_group_but_not_the_guardian(file, calibration):
-    main = calibration("wait")
+    main = calibration("wait", file).started()
     assert os.getsid(main.guardian) == main.guardian != os.getsid(main.process.pid)
     os.kill(main.guardian, signal.SIGINT)
     os.kill(main.guardian, signal.SIGHUP)
