@@ -48,7 +48,7 @@ def _matmul(
         from_left += tile_k
         from_right += tile_k * n
     inside = (rows[:, None] < m) & (columns[None, :] < n)
-    tl.store(out + rows[:, None] * n + columns[None, :], total.to(tl.bfloat16), mask=inside)
+    tl.store(out + rows[:, None] * n + columns[None, :], total.to(out.dtype.element_ty), mask=inside)
 
 
 def _rmsnorm(source, weight, out, columns: tl.constexpr, tile_rows: tl.constexpr, epsilon: tl.constexpr):
@@ -59,7 +59,7 @@ def _rmsnorm(source, weight, out, columns: tl.constexpr, tile_rows: tl.constexpr
     value = tl.load(source + where).to(tl.float32)
     scale = tl.rsqrt(tl.sum(value * value, axis=1) / columns + epsilon)
     gain = tl.load(weight + column).to(tl.float32)
-    tl.store(out + where, (value * scale[:, None] * gain[None, :]).to(tl.bfloat16))
+    tl.store(out + where, (value * scale[:, None] * gain[None, :]).to(out.dtype.element_ty))
 
 
 def _reduce_min(source, out, columns: tl.constexpr, tile_rows: tl.constexpr, tile_columns: tl.constexpr):

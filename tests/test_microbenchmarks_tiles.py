@@ -1,0 +1,130 @@
+"""Kernels with explicit tiles: their numbers in Triton's interpreter, and that they compile for a GPU without one."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from importlib.util import find_spec
+
+import pytest
+
+from joulecast.calibrate.microbenchmarks import tile_kernels, tiles
+from joulecast.errors import MeasurementError
+
+pytestmark = pytest.mark.skipif(
+    find_spec("torch") is None or find_spec("triton") is None, reason="PyTorch or Triton is not installed"
+)
+INTERPRETED = textwrap.dedent("""
+    import torch
+    from joulecast.calibrate.microbenchmarks import row_forms as forms, tiles
+    from joulecast.calibrate.microbenchmarks.kernel import Bench
+
+    def run(row, *shapes):
+        bench = Bench(torch, torch.device("cpu"), row, "x")
+        inputs = [bench.values(*shape).double() for shape in shapes]
+        kernel = tiles.build(Bench(torch, torch.device("cpu"), row, "x"))
+        kernel.once()
+        return kernel.result().double(), *inputs
+
+    def close(a, b):
+        assert a.shape == b.shape and (a - b).abs().max() <= 0.02 * b.abs().max(), (a - b).abs().max()
+
+    found, x, weight = run(forms.tile_rmsnorm_row(12, 64, 4, 2), (12, 64), (64,))
+    close(found, x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight)
+    found, x = run(forms.tile_reduce_min_row(12, 64, 4, 16, 1), (12, 64))
+    assert torch.equal(found, x.min(-1).values)
+    PRODUCT
+    print("fine")
+""")
+PRODUCT = textwrap.dedent("""
+    for shape, tile in (((40, 72, 64), (32, 32, 32)), ((330, 50, 32), (16, 16, 16)), ((16, 16, 16), (16, 16, 16))):
+        m, n, k = shape
+        # The interpreter multiplies the bit patterns of bf16 as whole numbers.
+        row = {**forms.tile_gemm_row(*shape, tile, 4, 2), "dtype": "fp32"}
+        found, left, right = run(row, (m, k), (k, n))
+        close(found, left @ right)
+""").strip()
+COMPILED = textwrap.dedent("""
+    from triton import compile
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+    from joulecast.calibrate.microbenchmarks.tile_kernels import compiled
+
+    def target(kernel, types, constants, **options):
+        types = {**types, **dict.fromkeys(constants, "constexpr")}
+        real = [place for place, kind in enumerate(types.values()) if kind != "constexpr"]
+        aligned = {(place,): [["tt.divisibility", 16]] for place in real}
+        source = ASTSource(fn=kernel, signature=types, constexprs=constants, attrs=aligned)
+        return compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+
+    kernels = compiled()
+    product = target(
+        kernels.matmul,
+        {"left": "*bf16", "right": "*bf16", "out": "*bf16", "m": "i32", "n": "i32", "k": "i32"},
+        {"tile_m": 128, "tile_n": 128, "tile_k": 64, "group": 8},
+        num_warps=8, num_stages=4,
+    )
+    assert "wgmma" in product.asm["ptx"], "no tensor cores"
+    assert product.metadata.shared == 4 * 2 * 128 * 64 * 2, "stages are not buffered"
+    norm = {"source": "*bf16", "weight": "*bf16", "out": "*bf16"}
+    target(kernels.rmsnorm, norm, {"columns": 4096, "tile_rows": 2, "epsilon": 1e-6}, num_warps=8)
+    least = {"source": "*fp32", "out": "*fp32"}
+    target(kernels.reduce_min, least, {"columns": 1024, "tile_rows": 4, "tile_columns": 64}, num_warps=1)
+    print("fine")
+""")
+
+
+def run(code, folder, **more):
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TRITON_CACHE_DIR": str(folder), **more},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert ended.stdout.strip() == "fine"
+
+
+def interpreter_loops():
+    """Whether Triton's interpreter can loop to a bound that is not constant; with some versions of NumPy it cannot."""
+    import numpy as np
+
+    try:
+        int(np.array([1]))
+    except (TypeError, DeprecationWarning):
+        return False
+    return True
+
+
+def test_numbers(tmp_path):
+    run(INTERPRETED.replace("PRODUCT", ""), tmp_path, TRITON_INTERPRET="1")
+
+
+def test_numbers_of_products(tmp_path):
+    if not interpreter_loops():
+        pytest.skip("Triton's interpreter does not work with this version of NumPy")
+    run(INTERPRETED.replace("PRODUCT", PRODUCT), tmp_path, TRITON_INTERPRET="1")
+
+
+@pytest.mark.slow
+def test_kernels_compile_without_a_gpu(tmp_path):
+    run(COMPILED, tmp_path)
+
+
+def test_tiles_must_divide(monkeypatch):
+    import torch
+
+    from joulecast.calibrate.microbenchmarks import row_forms as forms
+    from joulecast.calibrate.microbenchmarks.kernel import Bench
+
+    monkeypatch.setattr(tiles, "compiled", lambda: tile_kernels.TileKernels(*[dict.fromkeys([(1,), (2,)])] * 3))
+    cases = {
+        "K": forms.tile_gemm_row(32, 32, 40, (16, 16, 16), 4, 2),
+        "rows": forms.tile_rmsnorm_row(10, 64, 4, 1),
+        "cols": forms.tile_reduce_min_row(8, 60, 4, 16, 1),
+    }
+    for key, row in cases.items():
+        with pytest.raises(MeasurementError, match=f"{key} = .* is not a multiple"):
+            tiles.build(Bench(torch, torch.device("cpu"), row, "x"))
