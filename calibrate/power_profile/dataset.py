@@ -1,0 +1,145 @@
+"""Everything that was recorded for one profile, and the equations that it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.calibrate.power_profile.clocks import ClockFit, fit_clock
+from joulecast.calibrate.power_profile.golden import golden_runs
+from joulecast.calibrate.power_profile.inverse import Estimate, solve
+from joulecast.calibrate.power_profile.layout import Layout
+from joulecast.calibrate.power_profile.protocol import Array, Run, Series
+from joulecast.calibrate.power_profile.sensor import SensorFit, refine_sensor, rows_of
+from joulecast.calibrate.power_profile.steady import pass_times
+from joulecast.errors import MeasurementError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dataset:
+    """Series of runs of one length, and how to read them.
+
+    Attributes
+    ----------
+    kernels
+        Kernels of a pass.
+    first
+        Pass from which execution times count (those before are warm-up).
+    margin
+        Relative width of a bin of execution times.
+    series, clocks
+        Shape (batches,).
+    sensors
+        By channel name.
+    """
+
+    kernels: int
+    first: int
+    margin: float
+    series: tuple[Series, ...]
+    clocks: tuple[ClockFit, ...]
+    sensors: dict[str, SensorFit]
+
+    def with_series(self, series: Series) -> Dataset:
+        """The same with one batch more."""
+        clocks = (*self.clocks, fit_clock(series.clock_reads))
+        return Dataset(self.kernels, self.first, self.margin, (*self.series, series), clocks, self.sensors)
+
+    def with_refined_sensors(self, layout: Layout) -> Dataset:
+        """The same with windows and lags found again from its own runs, where the sensors do not say them."""
+        keep = self.golden()
+        sensors = {}
+        for name, fit in self.sensors.items():
+            channels = [channel for series in self.series for channel in series.channels if channel.name == name]
+            sensors[name] = refine_sensor(channels, fit, self.clocks, layout, self.series, keep)
+        return replace(self, sensors=sensors)
+
+    @property
+    def passes(self) -> int:
+        """Passes of each run."""
+        return self.series[0].passes
+
+    @property
+    def runs(self) -> list[Run]:
+        """All runs, in order."""
+        return [run for series in self.series for run in series.runs]
+
+    def execution_s(self) -> Array:
+        """Shape (runs,): mean duration of a pass after the warm-up, of each run [s]."""
+        last = self.passes * self.kernels
+        start = self.first * self.kernels
+        spans = [float(run.time_at(last) - run.time_at(start)) for run in self.runs]
+        return np.array(spans) / (self.passes - self.first)
+
+    def golden(self) -> NDArray[np.bool_]:
+        """Shape (runs,): the runs of the fullest bin of execution times."""
+        return golden_runs(self.execution_s(), self.margin)
+
+    def nominal(self, steps: Array, keep: NDArray[np.bool_]) -> Array:
+        """Time since the run's start at positions counted in kernels, mean over runs [s]."""
+        total = np.zeros(np.shape(steps))
+        for run, kept in zip(self.runs, keep, strict=True):
+            if kept:
+                total += run.time_at(steps) - run.times_s[0]
+        mean: Array = total / int(keep.sum())
+        return mean
+
+    def kernel_times(self, keep: NDArray[np.bool_]) -> Array:
+        """Shape (kernels,): duration of each kernel of a pass after the warm-up, mean over runs [s]."""
+        passes = min(self.passes, max(self.first + 1, 10))
+        runs = [run for run, kept in zip(self.runs, keep, strict=True) if kept]
+        steps = np.arange(float(self.first * self.kernels), passes * self.kernels + 1)
+        times = np.array([np.diff(run.time_at(steps)) for run in runs])
+        typical: Array = np.median(times.reshape(len(runs), -1, self.kernels), axis=(0, 1))
+        return typical
+
+    def durations(self, count: int) -> Array:
+        """Shape (runs, count): durations of the first passes [s]."""
+        return pass_times(self.runs, self.kernels, min(count, self.passes))
+
+    def equations(
+        self, layout: Layout, keep: NDArray[np.bool_], names: Sequence[str]
+    ) -> tuple[Array, Array, NDArray[np.int64]]:
+        """Rows, readings and their kinds, of all channels of these names.
+
+        Raises
+        ------
+        MeasurementError
+            No reading touches only runs that count.
+        """
+        weights, power, kinds = [], [], []
+        start = 0
+        for series, clock in zip(self.series, self.clocks, strict=True):
+            mine = keep[start : start + len(series.runs)]
+            start += len(series.runs)
+            for channel in series.channels:
+                if channel.name not in names:
+                    continue
+                rows = rows_of(channel, self.sensors[channel.name], clock, layout, series, mine)
+                weights.append(rows.weights)
+                power.append(rows.power_w)
+                kinds.append(3 * names.index(channel.name) + _kinds(rows.weights, layout))
+        if not weights or sum(len(part) for part in power) < layout.groups()[-1].stop // 10 + 3:
+            raise MeasurementError("too few readings of golden runs", remedy="Take more runs.")
+        return np.concatenate(weights), np.concatenate(power), np.concatenate(kinds)
+
+    def estimate(self, layout: Layout, keep: NDArray[np.bool_], names: Sequence[str]) -> Estimate:
+        """Solve for the unknown powers of a layout from the channels of these names."""
+        rows, power, kinds = self.equations(layout, keep, names)
+        return solve(rows, power, layout.groups(), kinds)
+
+
+def _kinds(weights: Array, layout: Layout) -> NDArray[np.int64]:
+    """Kind of each reading: 0 of the resting card, 1 of bins that are wider than others, 2 of the rest.
+
+    In a wide bin the power itself varies, and what it varies by would count as noise of all readings.
+    """
+    width = np.diff(layout.run_edges)
+    coarse = np.zeros(layout.size, dtype=bool)
+    coarse[layout.run_bins] = width > 1.5 * width.min()
+    busy = weights[:, : layout.rest_bins.start].sum(axis=1) > 0.0
+    kinds: NDArray[np.int64] = np.where(weights @ coarse > 0.0, 1, 2 * busy).astype(np.int64)
+    return kinds

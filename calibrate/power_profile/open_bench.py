@@ -1,0 +1,55 @@
+"""From the words of a user to a bench."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from joulecast.calibrate.devices import locator_of, open_device
+from joulecast.calibrate.power_profile.kernels import kernel_benchmark
+from joulecast.calibrate.power_profile.protocol import Bench
+from joulecast.errors import InputError
+
+
+def open_bench(kernels: Sequence[str], device: str) -> tuple[Bench, str]:
+    """A bench for kernels on a card, and the card's name.
+
+    Parameters
+    ----------
+    kernels
+        See :func:`~joulecast.calibrate.power_profile.kernels.kernel_benchmark`.
+    device
+        Index of a GPU, or a locator such as ``sim:FILE``.
+
+    Raises
+    ------
+    InputError
+        A kernel that is not known, or a card that cannot run any.
+    DeviceError
+        The card, its driver or the package that talks to it is missing.
+    MeasurementError
+        A kernel cannot run there.
+    """
+    benchmarks = [kernel_benchmark(word) for word in kernels]
+    locator = locator_of(device)
+    kind, _, place = locator.partition(":")
+    if kind == "replay":
+        raise InputError("a recording runs no kernels", key="--device", remedy="Profile a GPU or a simulated card.")
+    card = open_device(locator)
+    if kind == "sim":
+        from joulecast.calibrate.devices.simulated import SimulatedCard
+        from joulecast.calibrate.power_profile.card_bench import CardBench
+
+        if not isinstance(card, SimulatedCard):  # pragma: no cover - what the locator means
+            raise InputError(f"{locator} is no simulated card", key="--device")
+        return CardBench(benchmarks, card), card.facts.name
+    facts = card.facts
+    card.close()
+    from joulecast.calibrate.power_profile.poller import Poller
+    from joulecast.calibrate.power_profile.torch_bench import TorchBench
+
+    log = Poller(locator)
+    try:
+        return TorchBench(benchmarks, f"cuda:{place or 0}", log), facts.name
+    except BaseException:
+        log.close()
+        raise

@@ -1,0 +1,278 @@
+"""How a sensor works: its rhythm, the time it averages over, and how late it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.calibrate.power_profile.clocks import ClockFit
+from joulecast.calibrate.power_profile.inverse import prior_rows
+from joulecast.calibrate.power_profile.layout import Layout
+from joulecast.calibrate.power_profile.protocol import Array, Channel, Series
+from joulecast.calibrate.power_profile.readings import Readings, readings_of
+from joulecast.calibrate.power_profile.response import response_rows
+from joulecast.errors import MeasurementError
+
+#: Steps between neighbouring powers, in units of the noise of a reading, that cost as much as one reading that far off.
+STIFF = 3.0
+#: The search begins on a grid of so many parts of the period ...
+GRID = 24
+#: ... takes so many of its best points (the valley is narrower than the grid) ...
+STARTS = 4
+#: ... and closes in on each so often, each time to a third, over so many points to each side.
+ROUNDS = 4
+REACH = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SensorFit:
+    """A sensor as it was found or as it says itself.
+
+    Attributes
+    ----------
+    name, kind
+        Of the channel.
+    period_s
+        Time between new values.
+    window_s, lag_s
+        See :class:`Channel`; of an accumulated energy the window is the period.
+    window_error_s, lag_error_s
+        Standard errors; zero where the sensor says them itself.
+    timing_error_s
+        How well the moments of new values are known.
+    regular
+        Whether it moves in a steady rhythm.
+    misfit
+        Root mean square of what a plain window leaves unexplained, relative to the highest reading; zero where nothing
+        was fitted.
+    """
+
+    name: str
+    kind: str
+    period_s: float
+    window_s: float
+    lag_s: float
+    window_error_s: float = 0.0
+    lag_error_s: float = 0.0
+    timing_error_s: float = 0.0
+    regular: bool = True
+    misfit: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Readings of one channel as equations for the unknown powers.
+
+    Attributes
+    ----------
+    weights
+        Shape (n, unknowns).
+    power_w
+        Shape (n,).
+    middle_s
+        Shape (n,): GPU time of the middle of each window.
+    """
+
+    weights: Array
+    power_w: Array
+    middle_s: Array
+
+
+def rows_of(
+    channel: Channel, fit: SensorFit, clock: ClockFit, layout: Layout, series: Series, keep: NDArray[np.bool_]
+) -> Rows:
+    """Equations of a channel's readings; those that touch a run which does not count are left out."""
+    pieces = layout.segments(series.runs, keep)
+    return _rows(readings_of(channel), fit.window_s, fit.lag_s, clock, pieces, layout.size)
+
+
+def known_sensor(channel: Channel) -> SensorFit | None:
+    """A sensor that says its window and lag; ``None`` for others."""
+    if channel.lag_s is None or (channel.window_s is None and channel.kind == "power"):
+        return None
+    readings = readings_of(channel)
+    window = readings.period_s if channel.kind == "energy" else float(channel.window_s or 0.0)
+    return SensorFit(
+        channel.name,
+        channel.kind,
+        readings.period_s,
+        window,
+        channel.lag_s,
+        timing_error_s=readings.timing_error_s,
+        regular=readings.regular,
+    )
+
+
+def find_sensor(channel: Channel, clock: ClockFit, layout: Layout, series: Series) -> SensorFit:
+    """Window and lag under which bursts of one length explain the readings best.
+
+    For each pair of a grid the unknown powers are fitted by least squares; the pair with the least sum of squares S
+    wins and the grid closes in on it. The standard errors come from the curvature of S at its minimum:
+    ``covariance = 2·s²·H⁻¹`` with the residual variance s² and the Hessian H.
+
+    Parameters
+    ----------
+    channel, series
+        Readings of runs of about the sensor's period, after random rests.
+    clock
+        Ties the clocks.
+    layout
+        A few bins of the run and of the rest after it.
+
+    Raises
+    ------
+    MeasurementError
+        The readings do not depend on the runs.
+    """
+    readings = readings_of(channel)
+    pieces = layout.segments(series.runs, np.ones(len(series.runs), dtype=bool))
+    fixed = channel.kind == "energy"
+
+    def misfit(window: float, lag: float) -> float:
+        return _unexplained([_rows(readings, window, lag, clock, pieces, layout.size)], layout)
+
+    period = readings.period_s
+    window, lag = _search(misfit, period, fixed)
+    count = len(readings.times_s)
+    best = misfit(window, lag)
+    variance = best / max(count - layout.size, 1)
+    top = float(np.max(readings.power_w))
+    if best > 0.5 * float(np.sum((readings.power_w - readings.power_w.mean()) ** 2)):
+        raise MeasurementError(
+            f"the sensor {channel.name!r} does not follow the runs", remedy="Another process may be using the card."
+        )
+    window_error, lag_error = _errors(misfit, window, lag, variance, period / 50, fixed)
+    return SensorFit(
+        channel.name,
+        channel.kind,
+        period,
+        period if fixed else window,
+        lag,
+        window_error,
+        lag_error,
+        readings.timing_error_s,
+        readings.regular,
+        float(np.sqrt(variance)) / top,
+    )
+
+
+def refine_sensor(
+    channels: Sequence[Channel],
+    fit: SensorFit,
+    clocks: Sequence[ClockFit],
+    layout: Layout,
+    series: Sequence[Series],
+    keep: NDArray[np.bool_],
+) -> SensorFit:
+    """Find window and lag again from the runs of the profile itself, close to what was found before.
+
+    The finer layout could explain a late sensor by a card that starts late; small steps between neighbouring powers,
+    in units of the unexplained rest, cost as much as that rest, which keeps it from doing so.
+
+    Parameters
+    ----------
+    channels, clocks, series
+        Shape (batches,).
+    fit
+        What was found before.
+    layout
+        Of the profile.
+    keep
+        Shape (runs,): golden runs.
+    """
+    readings = [readings_of(channel) for channel in channels]
+    bounds = np.cumsum([len(batch.runs) for batch in series])[:-1]
+    pieces = [layout.segments(batch.runs, mine) for batch, mine in zip(series, np.split(keep, bounds), strict=True)]
+    fixed = fit.kind == "energy"
+
+    def misfit(window: float, lag: float) -> float:
+        parts = [
+            _rows(r, window, lag, clock, cut, layout.size)
+            for r, clock, cut in zip(readings, clocks, pieces, strict=True)
+        ]
+        return _unexplained(parts, layout, STIFF)
+
+    window, lag = fit.window_s, fit.lag_s
+    if known_sensor(channels[0]):
+        return fit
+    step = fit.period_s / GRID / 3
+    for _ in range(ROUNDS):
+        step /= 2
+        near = [step * i for i in (-2, -1, 0, 1, 2)]
+        windows = [window] if fixed else sorted({max(window + d, fit.period_s / 200) for d in near})
+        _, window, lag = min((misfit(w, g), w, g) for w in windows for g in sorted({max(lag + d, 0.0) for d in near}))
+    return replace(fit, window_s=window, lag_s=lag)
+
+
+def _search(misfit: Callable[[float, float], float], period: float, fixed: bool) -> tuple[float, float]:
+    """Window and lag of the least misfit: the best of a grid, then of ever closer ones around its best [s]."""
+    coarse = period / GRID
+    windows = [period] if fixed else [coarse * i for i in range(1, GRID + 1)]
+    lags = [coarse * i for i in range(GRID + 1)]
+    starts = sorted((misfit(w, g), w, g) for w in windows for g in lags)[:STARTS]
+    found = []
+    for _, window, lag in starts:
+        step = coarse
+        for _ in range(ROUNDS):
+            step /= 3
+            near = [step * i for i in range(-REACH, REACH + 1)]
+            windows = [period] if fixed else sorted({min(max(window + d, period / 200), period) for d in near})
+            lags = sorted({max(lag + d, 0.0) for d in near})
+            least, window, lag = min((misfit(w, g), w, g) for w in windows for g in lags)
+        found.append((least, window, lag))
+    return min(found)[1:]
+
+
+def _rows(
+    readings: Readings,
+    window_s: float,
+    lag_s: float,
+    clock: ClockFit,
+    pieces: tuple[Array, NDArray[np.int64]],
+    size: int,
+) -> Rows:
+    stop = readings.times_s - lag_s
+    start = stop - np.where(readings.span_s > 0.0, readings.span_s, window_s)
+    low, high = clock.gpu_time(start), clock.gpu_time(stop)
+    weights, usable = response_rows(low, high, *pieces, size)
+    return Rows(weights[usable], readings.power_w[usable], (low[usable] + high[usable]) / 2)
+
+
+def _unexplained(parts: Sequence[Rows], layout: Layout, step_w: float = np.inf) -> float:
+    """What the best powers leave unexplained, steps between neighbours counted in units of ``step_w`` [W²]."""
+    size = layout.size
+    top = max(float(np.max(rows.power_w)) for rows in parts)
+    prior = prior_rows(size, layout.groups(), step_w, 1e3 * top)
+    normal = sum((rows.weights.T @ rows.weights for rows in parts), start=prior.T @ prior)
+    right = sum((rows.weights.T @ rows.power_w for rows in parts), start=np.zeros(size))
+    power = np.linalg.solve(normal, right)
+    left = sum(float(np.sum((rows.power_w - rows.weights @ power) ** 2)) for rows in parts)
+    return left + float(np.sum((prior @ power) ** 2))
+
+
+def _errors(
+    misfit: Callable[[float, float], float], window: float, lag: float, variance: float, step: float, fixed: bool
+) -> tuple[float, float]:
+    """Standard errors of window and lag from the curvature of the sum of squares, by central differences [s]."""
+    lag_step = min(step, lag) if lag > 0.1 * step else step
+    window_step = min(step, 0.5 * window)
+    middle = misfit(window, lag)
+
+    def bend(dw: float, dg: float) -> float:
+        return misfit(window + dw, lag + dg) - middle
+
+    lag_bend = (bend(0.0, lag_step) + bend(0.0, -lag_step)) / lag_step**2
+    if fixed:
+        return 0.0, float(np.sqrt(2.0 * variance / lag_bend)) if lag_bend > 0.0 else float("inf")
+    window_bend = (bend(window_step, 0.0) + bend(-window_step, 0.0)) / window_step**2
+    both = bend(window_step, lag_step) + bend(-window_step, -lag_step)
+    cross = bend(window_step, -lag_step) + bend(-window_step, lag_step)
+    mixed = (both - cross) / (4.0 * window_step * lag_step)
+    determinant = window_bend * lag_bend - mixed**2
+    if not (window_bend > 0.0 and determinant > 0.0):
+        return float("inf"), float("inf")
+    scale = 2.0 * variance / determinant
+    return float(np.sqrt(scale * lag_bend)), float(np.sqrt(scale * window_bend))

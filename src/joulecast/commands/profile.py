@@ -1,0 +1,139 @@
+"""``joulecast profile``: power over the time of a kernel, or of kernels in turn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from joulecast import output
+from joulecast.errors import InputError
+
+if TYPE_CHECKING:
+    from joulecast.calibrate.power_profile.result import MeanPower, PowerProfile
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("profile")(profile)
+
+
+def profile(
+    kernels: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="KERNEL…",
+            help="gemm:MxNxK:DTYPE, attention:BATCHxHEADSxKVHEADSxSEQUENCExDIMENSION, or a microbenchmark's name;"
+            " several run in turn.",
+        ),
+    ],
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write plot and data into this folder.")] = None,
+    device: Annotated[str, typer.Option(metavar="0|sim:FILE", help="The card.")] = "0",
+    runs: Annotated[int | None, typer.Option(min=20, help="Take so many runs, whatever the guidance.")] = None,
+    outliers: Annotated[bool, typer.Option("--outliers", help="Study the runs that are left out, too.")] = False,
+    seed: Annotated[int, typer.Option(help="Of the random rests between runs.")] = 0,
+    json: output.JsonOption = False,
+) -> None:
+    """Fine-grain power profile of a kernel, finer than the card's power sensor."""
+    from joulecast.threads import use_one_thread
+
+    use_one_thread()
+    if out is not None:  # known before measuring, which takes minutes
+        _prepare(out)
+    from joulecast.calibrate.power_profile.campaign import Campaign, Options
+    from joulecast.calibrate.power_profile.open_bench import open_bench
+
+    options = Options(runs=runs, outliers=outliers, seed=seed)
+    bench, name = open_bench(kernels, device)
+    try:
+        found = Campaign(bench, options, output.progress).take(name)
+    finally:
+        bench.close()
+    files = {} if out is None else _write(found, out)
+    if json:
+        output.print_json({**found.summary(), "files": files})
+        return
+    output.print_pairs(_summary(found))
+    for title, lines in (("not resolved", found.unresolved), ("warning", found.warnings)):
+        for line in lines:
+            print(f"{title}: {line}")
+    for file in files.values():
+        output.progress(f"wrote {file}")
+
+
+def _prepare(out: Path) -> None:
+    from joulecast.calibrate.power_profile.report import can_plot
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot be made: {error.strerror}", file=str(out), key="--out") from error
+    if not can_plot():
+        output.progress("there will be no plot: matplotlib is missing (pip install 'joulecast[plot]')")
+
+
+def _write(found: PowerProfile, out: Path) -> dict[str, str]:
+    from joulecast.calibrate.power_profile import report
+
+    files = {"profile": out / "profile.csv", "points": out / "points.csv"}
+    output.write_file(files["profile"], report.curve_csv(found))
+    output.write_file(files["points"], report.points_csv(found))
+    if report.can_plot():
+        files["plot"] = out / "profile.png"
+        report.write_plot(found, files["plot"])
+    return {name: str(path) for name, path in files.items()}
+
+
+def _summary(found: PowerProfile) -> list[tuple[str, Any]]:
+    run = found.curves["run"]
+    pairs = [
+        ("kernels", " + ".join(found.kernels)),
+        ("device", found.device),
+        ("execution time", f"{found.execution_s * 1e6:.2f} µs"),
+        (f"power at steady time (execution {found.sse_index + 1})", _power(found.sse)),
+        (f"power at steady power (from execution {found.ssp_index + 1})", _power(found.ssp)),
+        ("energy per execution", f"{found.energy_j:.4g} ± {found.energy_error_j:.2g} J"),
+        ("time to steady power", "-" if found.time_to_ssp_s is None else f"{found.time_to_ssp_s * 1e3:.3g} ms"),
+        ("golden runs", f"{found.golden_runs} of {found.runs}, {found.passes} executions each"),
+    ]
+    pairs += [
+        (f"resolution of the {name} profile", f"{curve.resolution_s * 1e3:.3g} ms")
+        for name, curve in found.curves.items()
+    ]
+    if run.trend is not None:
+        pairs.append(("trend of the run, degree 4", " ".join(f"{c:.1f}" for c in run.trend.coefficients_w) + " W"))
+    pairs += [
+        (
+            f"sensor {s.name}",
+            f"every {s.period_s * 1e3:.3g} ms over {s.window_s * 1e3:.3g} ms, {s.lag_s * 1e3:.3g} ms late",
+        )
+        for s in found.sensors
+    ]
+    clock = found.clock
+    pairs.append(
+        (
+            "clocks tied to",
+            f"± {clock.standard_error_s * 1e6:.2f} µs, at most {clock.bound_s * 1e6:.1f} µs more,"
+            f" drift {clock.drift * 1e6:.2f} ± {clock.drift_standard_error * 1e6:.2f} ppm",
+        )
+    )
+    pairs += [(f"share of {s.name}", f"{_power(s.power)}, {s.energy_j:.4g} J") for s in found.shares]
+    pairs += [
+        (f"component {name}", f"{_power(a)} at steady time, {_power(b)} at steady power")
+        for name, (a, b) in found.components.items()
+    ]
+    pairs += [
+        (
+            f"outliers of {group.execution_s * 1e6:.2f} µs",
+            f"{group.runs} runs"
+            + ("" if group.power_w is None else f", {group.power_w:.1f} ± {group.standard_error_w:.1f} W"),
+        )
+        for group in found.outliers
+    ]
+    return pairs
+
+
+def _power(mean: MeanPower) -> str:
+    note = "" if mean.resolved else f" (not resolved; mean over {mean.over_s * 1e3:.3g} ms)"
+    return f"{mean.power_w:.1f} ± {mean.standard_error_w:.1f} W{note}"
