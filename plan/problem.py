@@ -71,9 +71,10 @@ class FrontProblem:
         offset = np.cumsum([0, *(len(s.options) for s in self.sets)])
         kind = self.kind[dag.order]
         time = np.concatenate([s.time_s for s in self.sets])
-        corner = np.zeros(len(time), dtype=np.bool_)
+        corner = np.zeros(len(time), dtype=np.int64)
         for first, options in zip(offset[:-1], self.sets, strict=True):
-            corner[first + options.hull] = True
+            corner[first + options.hull] = first + options.hull
+        corner = np.maximum.accumulate(corner)
         return Graph(
             *_neighbours(n, target, source, dag.latency_s),
             *_neighbours(n, source, target, dag.latency_s),

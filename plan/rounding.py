@@ -10,6 +10,7 @@ to the next slower plan, and a local search works where the distance to the lowe
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +19,16 @@ from joulecast.plan.options import TIME_QUANTUM_S
 from joulecast.plan.parametric_flow import TimeCostCurve
 from joulecast.plan.problem import FrontProblem
 
+if TYPE_CHECKING:
+    from joulecast.plan.rounding_kernels import Gains
+
 Int = NDArray[np.int64]
 Float = NDArray[np.float64]
 
 #: Share of the way to the slower corner from which on it is chosen.
 THRESHOLDS = (0.0, 0.25, 0.5, 0.75, 1.0)
-#: Rounds of reclaiming.
-REQUIRED_GAINS = 8
+#: Savings for each second at which slack is given away, before all that is left is.
+GAIN_LEVELS = 7
 #: Distance to the lower bound above which the local search works, relative.
 SEARCH_ABOVE = 0.005
 #: Instructions visited by rounding and by the local search, roughly; they bound the time these take.
@@ -66,7 +70,7 @@ def rounded_plans(problem: FrontProblem, curve: TimeCostCurve, time_limit_s: flo
     from joulecast.plan.rounding_kernels import hand_on, round_all
 
     g, n = problem.graph, problem.dag.instructions
-    gains = required_gains_w(problem)
+    gains = gains_of(problem)
     count = int(np.clip(ROUNDED_INSTRUCTIONS // (n * len(THRESHOLDS)), *TIMES))
     times = target_times(problem, curve, count, time_limit_s)
     plans = np.empty((len(times) * len(THRESHOLDS), n), dtype=np.int64)
@@ -80,13 +84,20 @@ def rounded_plans(problem: FrontProblem, curve: TimeCostCurve, time_limit_s: flo
     return evaluated(problem, found)
 
 
-def required_gains_w(problem: FrontProblem) -> Float:
-    """Savings for each second of slack, from high to zero: in this order slack is given away, shape ``(8,)`` [W]."""
-    slopes = [-np.diff(s.cost_j[s.hull]) / np.diff(s.time_s[s.hull]) for s in problem.sets if len(s.hull) > 1]
-    if not slopes:
-        return np.zeros(1)
-    levels = np.quantile(np.concatenate(slopes), np.linspace(0.95, 0.05, REQUIRED_GAINS - 1))
-    return np.asarray(np.append(levels, 0.0), dtype=np.float64)
+def gains_of(problem: FrontProblem) -> Gains:
+    """Savings for each second of slack, from high to zero: in this order slack is given away."""
+    from joulecast.plan.rounding_kernels import Gains
+
+    slopes = [-np.diff(s.cost_j[s.hull]) / np.diff(s.time_s[s.hull]) for s in problem.sets]
+    every = np.concatenate(slopes)
+    levels = np.quantile(every, np.linspace(0.95, 0.05, GAIN_LEVELS)) if len(every) else np.empty(0)
+    least = np.append(levels, 0.0)
+    last = np.empty((len(least), len(problem.sets)), dtype=np.int64)
+    for k, (options, falling) in enumerate(zip(problem.sets, slopes, strict=True)):
+        steps = [int((falling >= w).sum()) for w in levels]
+        last[:, k] = [*options.hull[steps], options.worth - 1]
+    kind = problem.kind[problem.dag.order]
+    return Gains(least, last[:, kind] + problem.graph.fastest)
 
 
 def deadlines_s(problem: FrontProblem, curve: TimeCostCurve, times: Float) -> Float:
@@ -152,7 +163,7 @@ def energy_best(problem: FrontProblem, curve: TimeCostCurve) -> int:
     return int(np.argmin(curve.cost_j + problem.total_wait_power_w * curve.time_s))
 
 
-def _with_fastest(problem: FrontProblem, curve: TimeCostCurve, plans: Plans, gains_w: Float) -> Plans:
+def _with_fastest(problem: FrontProblem, curve: TimeCostCurve, plans: Plans, gains: Gains) -> Plans:
     """Add a plan of the shortest time that there is, which rounded times only reach to some quanta."""
     from joulecast.plan.rounding_kernels import cost, latest_ends, length, reclaim, round_to_corners
 
@@ -162,14 +173,14 @@ def _with_fastest(problem: FrontProblem, curve: TimeCostCurve, plans: Plans, gai
     latest_ends(g, plan, shortest, late)
     deadline = np.minimum(late, deadlines_s(problem, curve, curve.time[-1:].astype(np.float64))[0])
     round_to_corners(g, deadline, 1.0, plan, end)
-    reclaim(g, plan, shortest, gains_w, np.ones(n, dtype=np.bool_), end, late)
+    reclaim(g, plan, shortest, gains, np.ones(n, dtype=np.bool_), end, late)
     time = length(g, g.time_s, plan, end)
     return Plans(
         np.append(plans.time_s, time), np.append(plans.cost_j, cost(g, plan)), np.vstack([plans.position, plan])
     )
 
 
-def _search(problem: FrontProblem, curve: TimeCostCurve, plans: Plans, gains_w: Float) -> bool:
+def _search(problem: FrontProblem, curve: TimeCostCurve, plans: Plans, gains: Gains) -> bool:
     """Improve the plans that are far from the bound in place; whether there are any."""
     from joulecast.plan.rounding_kernels import exchange
 
@@ -179,5 +190,5 @@ def _search(problem: FrontProblem, curve: TimeCostCurve, plans: Plans, gains_w: 
     trials = int(np.clip(SEARCHED_INSTRUCTIONS // (problem.dag.instructions * len(far)), 1, 300))
     for i in far.tolist():
         plan = plans.position[i]
-        plans.cost_j[i] = exchange(problem.graph, plan, plans.time_s[i], gains_w, trials, i)
+        plans.cost_j[i] = exchange(problem.graph, plan, plans.time_s[i], gains, trials, i)
     return True

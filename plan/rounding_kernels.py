@@ -31,7 +31,7 @@ class Graph(NamedTuple):
     time_s, rounded_s, cost_j
         Of every option: time, time rounded up to a quantum, and cost [s], [s], [J].
     corner
-        Whether an option lies on the convex hull of its kind.
+        Position of the last option up to this one that lies on the convex hull of its kind.
     """
 
     before_first: Int
@@ -45,7 +45,23 @@ class Graph(NamedTuple):
     time_s: Float
     rounded_s: Float
     cost_j: Float
-    corner: Bool
+    corner: Int
+
+
+class Gains(NamedTuple):
+    """In which order slack is given away.
+
+    Attributes
+    ----------
+    least_w
+        Saving for each second of slack that counts in each round, falling to zero [W].
+    last
+        Position of the slowest option of every instruction that a hull's segment of such a saving leads to, shape
+        ``(rounds, n)``.
+    """
+
+    least_w: Float
+    last: Int
 
 
 @compiled
@@ -77,6 +93,18 @@ def cost(g: Graph, plan: Int) -> float:
 
 
 @compiled
+def slowest_within(time_s: Float, low: int, high: int, room_s: float) -> int:
+    """Last position from ``low`` to ``high`` whose time does not exceed the room; ``low`` where none does."""
+    while low < high:
+        middle = (low + high + 1) >> 1
+        if time_s[middle] <= room_s:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+@compiled
 def round_to_corners(g: Graph, deadline: Float, threshold: float, plan: Int, end: Float) -> float:
     """Choose corners of the hulls so that instructions end near their deadlines; returns the iteration's time.
 
@@ -87,13 +115,13 @@ def round_to_corners(g: Graph, deadline: Float, threshold: float, plan: Int, end
     for v in range(len(plan)):
         start = start_of(g, v, end)
         room = deadline[v] - start
-        best = g.fastest[v]
-        for k in range(best + 1, g.slowest[v] + 1):
-            if not g.corner[k]:
-                continue
-            if room - g.time_s[best] < threshold * (g.time_s[k] - g.time_s[best]):
-                break
-            best = k
+        best = g.corner[slowest_within(g.time_s, g.fastest[v], g.slowest[v], room)]
+        if best < g.slowest[v]:
+            slower = best + 1
+            while g.corner[slower] != slower:
+                slower += 1
+            if room - g.time_s[best] >= threshold * (g.time_s[slower] - g.time_s[best]):
+                best = slower
         plan[v] = best
         end[v] = start + g.time_s[best]
         longest = max(longest, end[v])
@@ -112,28 +140,29 @@ def latest_ends(g: Graph, plan: Int, limit_s: float, late: Float) -> None:
 
 
 @compiled
-def reclaim(g: Graph, plan: Int, limit_s: float, least_gain_w: Float, free: Bool, end: Float, late: Float) -> None:
+def reclaim(g: Graph, plan: Int, limit_s: float, gains: Gains, free: Bool, end: Float, late: Float) -> None:
     """Slow instructions down where the iteration still ends within ``limit_s``, most profitable first.
 
-    In each round only changes that save at least ``least_gain_w`` joules for each second count, and only instructions
-    that are ``free`` change.
+    In each round only changes that save at least so many joules for each second count, and only instructions that are
+    ``free`` change. An instruction takes the slowest option that fits, or the corner before it where that one saves too
+    little.
     """
-    n = len(plan)
     room_for_rounding = 1e-12 * limit_s
-    for least in least_gain_w:
+    for r in range(len(gains.least_w)):
+        least = gains.least_w[r]
         latest_ends(g, plan, limit_s, late)
-        for v in range(n):
+        for v in range(len(plan)):
             start = start_of(g, v, end)
-            best = plan[v]
-            if free[v]:
+            now = plan[v]
+            if free[v] and gains.last[r, v] > now:
                 room = late[v] - start + room_for_rounding
-                for k in range(best + 1, g.slowest[v] + 1):
-                    if g.time_s[k] > room:
-                        break
-                    if g.cost_j[best] - g.cost_j[k] >= least * (g.time_s[k] - g.time_s[best]):
-                        best = k
-                plan[v] = best
-            end[v] = start + g.time_s[best]
+                k = slowest_within(g.time_s, now, gains.last[r, v], room)
+                if g.cost_j[now] - g.cost_j[k] < least * (g.time_s[k] - g.time_s[now]):
+                    k = max(now, g.corner[k])
+                    if g.cost_j[now] - g.cost_j[k] < least * (g.time_s[k] - g.time_s[now]):
+                        k = now
+                plan[v] = k
+            end[v] = start + g.time_s[plan[v]]
 
 
 @compiled
@@ -142,7 +171,7 @@ def round_all(
     deadlines: Float,
     limits_s: Float,
     thresholds: Float,
-    gains_w: Float,
+    gains: Gains,
     times: Float,
     costs: Float,
     plans: Int,
@@ -155,7 +184,7 @@ def round_all(
     for i in range(len(deadlines)):
         for threshold in thresholds:
             time = round_to_corners(g, deadlines[i], threshold, plan, end)
-            reclaim(g, plan, max(time, limits_s[i]), gains_w, free, end, late)
+            reclaim(g, plan, max(time, limits_s[i]), gains, free, end, late)
             times[row] = length(g, g.time_s, plan, end)
             costs[row] = cost(g, plan)
             plans[row] = plan
@@ -163,14 +192,14 @@ def round_all(
 
 
 @compiled
-def hand_on(g: Graph, times: Float, costs: Float, plans: Int, gains_w: Float) -> None:
+def hand_on(g: Graph, times: Float, costs: Float, plans: Int, gains: Gains) -> None:
     """Try every plan, with its slack reclaimed, in place of the next slower one; plans stand fastest first."""
     n = len(g.fastest)
     plan, end, late = np.zeros(n, dtype=np.int64), np.zeros(n), np.zeros(n)
     free = np.ones(n, dtype=np.bool_)
     for i in range(1, len(times)):
         plan[:] = plans[i - 1]
-        reclaim(g, plan, times[i], gains_w, free, end, late)
+        reclaim(g, plan, times[i], gains, free, end, late)
         total = cost(g, plan)
         if total < costs[i]:
             costs[i] = total
@@ -184,7 +213,7 @@ def draw(state: int) -> int:
 
 
 @compiled
-def exchange(g: Graph, plan: Int, limit_s: float, gains_w: Float, trials: int, seed: int) -> float:
+def exchange(g: Graph, plan: Int, limit_s: float, gains: Gains, trials: int, seed: int) -> float:
     """Local search: speed up one or two instructions, reclaim what others gain by it, keep what costs less.
 
     Returns the cost of the plan, which is changed in place and takes no longer than ``limit_s``.
@@ -205,7 +234,7 @@ def exchange(g: Graph, plan: Int, limit_s: float, gains_w: Float, trials: int, s
         state = draw(state)
         if (state >> 8) % 2 and tried[w] > g.fastest[w]:
             tried[w] -= 1
-        reclaim(g, tried, limit_s, gains_w, free, end, late)
+        reclaim(g, tried, limit_s, gains, free, end, late)
         total = cost(g, tried)
         if total < best:
             best = total

@@ -18,7 +18,7 @@ from joulecast.errors import UnknownNameError
 from joulecast.plan.options import TIME_QUANTUM_S
 from joulecast.plan.parametric_flow import TimeCostCurve
 from joulecast.plan.problem import FrontProblem
-from joulecast.plan.rounding import Plans, evaluated, required_gains_w, spans_s, target_times, undominated
+from joulecast.plan.rounding import Plans, evaluated, gains_of, spans_s, target_times, undominated
 from joulecast.simulator.schedules import FORWARD, Instruction
 
 if TYPE_CHECKING:
@@ -58,13 +58,13 @@ def simple_plans(problem: FrontProblem, curve: TimeCostCurve, tie: str, time_lim
     from joulecast.plan.tied_kernels import tied_front
 
     g, n = problem.graph, problem.dag.instructions
-    ties, gains = _ties(problem, tie), required_gains_w(problem)
+    ties, gains = _ties(problem, tie), gains_of(problem)
     fastest = np.where(ties.group < 0, g.fastest, ties.position[ties.row, 0])
     shortest = length(g, g.time_s, fastest, np.zeros(n))
     times = target_times(problem, curve, TIMES, time_limit_s) * TIME_QUANTUM_S
     limits = np.append(shortest, times[times > shortest]) * (1.0 + 1e-12)
     plans = np.empty((len(limits), n), dtype=np.int64)
-    evaluations = len(ties.choices) * len(gains)
+    evaluations = len(ties.choices) * len(gains.least_w)
     trials = int(np.clip(SEARCHED_INSTRUCTIONS // (n * evaluations * len(limits)), 4, 200))
     tied_front(g, ties, limits, _starts(problem, curve, ties, limits), gains, trials, plans)
     return undominated(evaluated(problem, Plans(limits, np.zeros(len(limits)), plans)))

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.plan.compiled import compiled
-from joulecast.plan.rounding_kernels import Graph, cost, draw, length, reclaim
+from joulecast.plan.rounding_kernels import Gains, Graph, cost, draw, length, reclaim
 
 Int = NDArray[np.int64]
 Float = NDArray[np.float64]
@@ -49,10 +49,10 @@ def set_group(ties: Ties, plan: Int, j: int, choice: int) -> None:
 
 @compiled
 def slow_groups(
-    g: Graph, ties: Ties, plan: Int, choice: Int, frozen: Int, limit_s: float, gains_w: Float, end: Float
+    g: Graph, ties: Ties, plan: Int, choice: Int, frozen: Int, limit_s: float, gains: Gains, end: Float
 ) -> None:
     """Slow groups down while the iteration still ends within ``limit_s``, most profitable first."""
-    for least in gains_w:
+    for least in gains.least_w:
         for j in range(len(choice)):
             time_s, cost_j = ties.time_s[j], ties.cost_j[j]
             k = choice[j] + 1
@@ -68,15 +68,15 @@ def slow_groups(
 
 @compiled
 def settle(
-    g: Graph, ties: Ties, choice: Int, frozen: Int, limit_s: float, gains_w: Float, plan: Int, end: Float, late: Float
+    g: Graph, ties: Ties, choice: Int, frozen: Int, limit_s: float, gains: Gains, plan: Int, end: Float, late: Float
 ) -> float:
     """Plan of a choice after groups and free instructions have taken up the slack; returns its cost."""
     free = ties.group < 0
     for v in range(len(plan)):
         plan[v] = g.fastest[v] if free[v] else ties.position[ties.row[v], choice[ties.group[v]]]
-    slow_groups(g, ties, plan, choice, frozen, limit_s, gains_w, end)
+    slow_groups(g, ties, plan, choice, frozen, limit_s, gains, end)
     if free.any():
-        reclaim(g, plan, limit_s, gains_w, free, end, late)
+        reclaim(g, plan, limit_s, gains, free, end, late)
     return cost(g, plan)
 
 
@@ -94,7 +94,7 @@ def fitting(g: Graph, ties: Ties, choice: Int, limit_s: float, plan: Int, end: F
 
 
 @compiled
-def tied_front(g: Graph, ties: Ties, limits_s: Float, starts: Int, gains_w: Float, trials: int, plans: Int) -> None:
+def tied_front(g: Graph, ties: Ties, limits_s: Float, starts: Int, gains: Gains, trials: int, plans: Int) -> None:
     """A plan for every limit, which rise: the plan before it or the one from ``starts``, improved by a local search.
 
     The search speeds up one or two groups and keeps them there, lets the others take up the slack, and keeps what costs
@@ -106,11 +106,11 @@ def tied_front(g: Graph, ties: Ties, limits_s: Float, starts: Int, gains_w: Floa
     choice, tried = np.zeros(groups, dtype=np.int64), np.zeros(groups, dtype=np.int64)
     state = 1
     for i in range(len(limits_s)):
-        best = settle(g, ties, choice, none, limits_s[i], gains_w, plan, end, late)
+        best = settle(g, ties, choice, none, limits_s[i], gains, plan, end, late)
         plans[i] = plan
         tried[:] = starts[i]
         fitting(g, ties, tried, limits_s[i], plan, end)
-        total = settle(g, ties, tried, none, limits_s[i], gains_w, plan, end, late)
+        total = settle(g, ties, tried, none, limits_s[i], gains, plan, end, late)
         if total < best:
             best = total
             choice[:] = tried
@@ -126,7 +126,7 @@ def tied_front(g: Graph, ties: Ties, limits_s: Float, starts: Int, gains_w: Floa
                 state = draw(state)
                 tried[j] = max(0, tried[j] - 1 - (state >> 8) % 3)
                 frozen[j] = 1
-            total = settle(g, ties, tried, frozen, limits_s[i], gains_w, plan, end, late)
+            total = settle(g, ties, tried, frozen, limits_s[i], gains, plan, end, late)
             if total < best:
                 best = total
                 choice[:] = tried

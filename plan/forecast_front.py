@@ -1,0 +1,159 @@
+"""The front of a plan from forecasts: every instruction at every clock, with every number of communication blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.catalogue import load_gpu
+from joulecast.model.description import GpuDescription
+from joulecast.model.governor import settled_power_w
+from joulecast.model.gpu_model import GpuModel, gpu_model
+from joulecast.model.power import wait_power_w
+from joulecast.plan.dag import make_dag
+from joulecast.plan.exact_front import Front, Simple, exact_front
+from joulecast.plan.front_space import COMM_CTAS, FrontSpace
+from joulecast.plan.options import Option
+from joulecast.plan.problem import FrontProblem, make_problem
+from joulecast.simulator.clock_columns import locked_index
+from joulecast.simulator.forecast import Prepared, fluid_program, memory_per_rank, prepare
+from joulecast.simulator.plan import Plan
+from joulecast.simulator.schedules import OPTIMIZER
+
+Float = NDArray[np.float64]
+
+#: What a forecast front takes for granted.
+NOTES = (
+    "every instruction runs at its locked clock; plans whose mean power a board would not hold are left out",
+    "GPUs wait at the power of their highest clock",
+    "tensor-parallel ranks and replicas share the choices of their stage",
+)
+
+
+def forecast_front(
+    plan: Plan,
+    gpu: GpuDescription | None = None,
+    *,
+    space: FrontSpace | None = None,
+    simple: Simple | None = None,
+    time_limit_s: float | None = None,
+    switch_s: float | None = None,
+) -> Front:
+    """Time-energy front of a plan.
+
+    Parameters
+    ----------
+    gpu
+        Description to use in place of the plan's own.
+    space
+        What to choose from; by default all clocks, and some numbers of communication blocks where GPUs communicate.
+    simple
+        See :func:`joulecast.plan.exact_front.exact_front`.
+    time_limit_s
+        Leave out slower plans [s].
+    switch_s
+        How long a change of clock takes, by default as the GPU's description says. Where forwards or backwards are
+        shorter, every stage keeps one clock [s].
+
+    Raises
+    ------
+    DoesNotFitError
+        The plan needs more memory than a GPU has.
+    """
+    description = gpu if gpu is not None else load_gpu(plan.cluster.gpu)
+    memory_per_rank(plan, description)
+    model = gpu_model(description)
+    problem = problem_from_plan(plan, model, space or FrontSpace())
+    delay = model["transition.clock_s"] if switch_s is None else switch_s
+    shortest = shortest_instruction_s(problem)
+    if simple is None and shortest < delay:
+        simple = "rank"
+        note = (
+            f"every stage keeps one clock: its instructions take {shortest * 1e3:.3g} ms or less, "
+            f"a change of clock {delay * 1e3:.3g} ms"
+        )
+        problem = replace(problem, notes=(*problem.notes, note))
+    return exact_front(problem, simple=simple, time_limit_s=time_limit_s)
+
+
+def shortest_instruction_s(problem: FrontProblem) -> float:
+    """Shortest time of an instruction that runs once for each micro-batch [s]."""
+    kinds = {
+        int(kind)
+        for kind, instruction in zip(problem.kind, (i for order in problem.dag.ranks for i in order), strict=True)
+        if instruction.kind != OPTIMIZER
+    }
+    return min(float(problem.sets[kind].time_s[0]) for kind in kinds)
+
+
+def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProblem:
+    """Instructions of a plan with their forecast options, and who waits for whom.
+
+    Energies and waiting power are those of all GPUs of a stage.
+    """
+    variants = [(ctas, prepare(_with_ctas(plan, ctas), gpu, governed=False)) for ctas in _comm_ctas(plan, space)]
+    base = variants[0][1]
+    gpus = plan.tp * plan.dp
+    options: list[list[Option]] = []
+    names: list[str] = []
+    kind: list[int] = []
+    for rank, run in enumerate(base.program.ranks):
+        allowed = _clocks_of_types(base, rank, space)
+        kind.extend(len(options) + t for t in run.order)
+        for t, name in enumerate(run.names):
+            options.append([o for ctas, p in variants for o in _options(p, rank, t, allowed[t], ctas, gpus)])
+            names.append(f"{name} of stage {rank}")
+    fluid = fluid_program(base)
+    dag = make_dag(base.program.schedule.ranks, fluid.source, fluid.target, fluid.delay_s)
+    limit = gpu.device["power_limit_w"] if plan.power.power_limit_w is None else plan.power.power_limit_w
+    notes = [*NOTES, *(["clocks that the plan sets are kept"] if plan.power.clocks_mhz else [])]
+    return make_problem(
+        dag,
+        options,
+        kind,
+        float(wait_power_w(gpu.max_clock_mhz, gpu)) * gpus,
+        names=names,
+        power_limit_w=np.full(plan.pp, float(settled_power_w(limit, gpu)) * gpus),
+        notes=notes,
+    )
+
+
+def _comm_ctas(plan: Plan, space: FrontSpace) -> Sequence[int | None]:
+    if space.comm_ctas is not None:
+        return space.comm_ctas
+    open_to_choice = plan.overlap.comm_ctas is None and plan.tp * plan.dp > 1
+    return (None, *COMM_CTAS) if open_to_choice else (plan.overlap.comm_ctas,)
+
+
+def _with_ctas(plan: Plan, ctas: int | None) -> Plan:
+    return replace(plan, overlap=replace(plan.overlap, comm_ctas=ctas))
+
+
+def _clocks_of_types(prepared: Prepared, rank: int, space: FrontSpace) -> list[list[int]]:
+    """Clock indices that each type of instruction may run at: the plan's own where it sets one, else the space's."""
+    clocks = prepared.kernels.clocks_mhz
+    top = len(clocks) - 1
+    locked = locked_index(prepared.program, rank, clocks).tolist()
+    wanted = space.clock_indices(clocks).tolist()
+    return [wanted if at == top else [at] for at in locked]
+
+
+def _options(
+    prepared: Prepared, rank: int, kind: int, clocks: Sequence[int], ctas: int | None, gpus: int
+) -> list[Option]:
+    """Options of a type at the clocks that the board's instant limit lets it reach."""
+    table, columns = prepared.tables[rank], prepared.columns[rank][kind]
+    knobs: tuple[tuple[str, int], ...] = () if ctas is None else (("comm_ctas", ctas),)
+    reached = sorted({int(columns[c]) for c in clocks})
+    return [
+        Option(
+            float(table.duration_s[kind, c]),
+            float(table.energy_j[kind, c]) * gpus,
+            float(prepared.kernels.clocks_mhz[c]),
+            knobs,
+        )
+        for c in reached
+    ]

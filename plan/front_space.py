@@ -1,0 +1,91 @@
+"""What a forecast front chooses from: clocks and thread blocks of collectives, by default or from a SPACE.toml."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.errors import InputError, NotYetError
+from joulecast.simulator.plan_source import Source, read_toml
+
+#: Thread blocks of collectives that are tried besides the library's own choice.
+COMM_CTAS = (4, 8, 12, 16, 20, 32)
+#: Keys of a SPACE.toml that a front takes, as ``table.key``.
+KEYS = ("power.clock_mhz", "overlap.comm_ctas")
+
+
+@dataclass(frozen=True, slots=True)
+class FrontSpace:
+    """Choices of a forecast front.
+
+    Attributes
+    ----------
+    clocks_mhz
+        Clocks to choose from, each the GPU's nearest; ``None``: all of the GPU's [MHz].
+    comm_ctas
+        Thread blocks of a collective to choose from, ``None`` in it for the library's own choice; ``None``: what
+        :data:`COMM_CTAS` says where the plan leaves it open.
+    """
+
+    clocks_mhz: tuple[float, ...] | None = None
+    comm_ctas: tuple[int | None, ...] | None = None
+
+    def clock_indices(self, clocks_mhz: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Indices of the clocks to choose from among the GPU's, ascending."""
+        if self.clocks_mhz is None:
+            return np.arange(len(clocks_mhz))
+        nearest = np.abs(clocks_mhz[:, None] - np.array(self.clocks_mhz)).argmin(axis=0)
+        return np.unique(nearest)
+
+
+def load_space(path: str | Path) -> FrontSpace:
+    """Read the choices of a SPACE.toml.
+
+    Lists or ``{min, max, step}`` under ``power.clock_mhz`` and ``overlap.comm_ctas``; a front takes no other key.
+
+    Raises
+    ------
+    InputError
+        The file cannot be used, or opens what a front does not choose.
+    """
+    tables, source = read_toml(path)
+    for table, values in tables.items():
+        for key in values if isinstance(values, Mapping) else [""]:
+            name = f"{table}.{key}" if key else table
+            if name not in KEYS:
+                raise source.error(
+                    "a front does not choose this",
+                    name,
+                    remedy=f"It chooses {' and '.join(KEYS)}; put the rest into the plan.",
+                    kind=NotYetError,
+                )
+    clocks = _values(tables.get("power", {}).get("clock_mhz"), "power.clock_mhz", source)
+    ctas = _values(tables.get("overlap", {}).get("comm_ctas"), "overlap.comm_ctas", source)
+    if ctas is not None and any(not float(c).is_integer() for c in ctas):
+        raise source.error("thread blocks are whole numbers", "overlap.comm_ctas", remedy="Write a list of integers.")
+    return FrontSpace(clocks, None if ctas is None else tuple(int(c) for c in ctas))
+
+
+def _values(value: Any, key: str, source: Source) -> tuple[float, ...] | None:
+    """Numbers of a list or of ``{min, max, step}``."""
+    if value is None:
+        return None
+    numbers = value if isinstance(value, list) else [value]
+    if isinstance(value, Mapping):
+        if sorted(value) != ["max", "min", "step"] or not all(_is_positive(v) for v in value.values()):
+            raise source.error(f"{value} is no range", key, remedy="Write {min = …, max = …, step = …}, all above 0.")
+        count = math.floor((value["max"] - value["min"]) / value["step"] + 1e-9) + 1
+        numbers = [value["min"] + i * value["step"] for i in range(count)]
+    if not numbers or not all(_is_positive(v) for v in numbers):
+        raise source.error(f"{value!r} is no list of numbers above 0", key, remedy="Write [a, b, …].", kind=InputError)
+    return tuple(float(v) for v in numbers)
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0.0 < value < math.inf
