@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from joulecast.calibrate.cross_validation import discrepancies
 from joulecast.calibrate.device_priors import DevicePriors, priors_for
 from joulecast.calibrate.fit import FitRows, at_rest, bursts, collect, fit_power, fit_times
 from joulecast.calibrate.fit_collectives import fit_collectives
+from joulecast.calibrate.fit_contention import fit_contention
 from joulecast.calibrate.priors import Prior
 from joulecast.calibrate.rows import Row
 from joulecast.calibrate.solve import Solution
@@ -33,12 +34,13 @@ FIT_FILES = (
     "kernels_clock.jsonl",
     "kernels_steady.jsonl",
     "kernels_training.jsonl",
+    "overlap_parts.jsonl",
     "pulses.jsonl",
 )
 #: Least spread of a mean, as a share of what it is without any row.
 LEAST_SPREAD = 0.1
 #: Kinds of rows that only ever validate.
-VALIDATION_OPS = ("block", "train_step", "train_iter", "overlap")
+VALIDATION_OPS = ("block", "train_step", "train_iter")
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ def fit_model(rows: Sequence[Row], base: GpuDescription) -> Fitted:
     gpu, collectives = fit_collectives(rows, gpu, priors.collective)
     governor = fit_governor(data, gpu, priors)
     gpu = gpu.with_values(governor.as_dict())
-    found = [*times, *power, governor, *([collectives] if collectives is not None else [])]
+    gpu, contention = fit_contention(rows, gpu, priors.contention)
+    found = [*times, *power, governor, *(s for s in (collectives, contention) if s is not None)]
     return Fitted(gpu, tuple(found))
 
 
@@ -92,6 +95,21 @@ def _mean(values: Array, prior: Prior) -> tuple[float, float]:
 def _tensor_use(data: FitRows, gpu: GpuModel) -> Array:
     costs = lower(data.operators, gpu)
     return np.asarray(np.bincount(data.owner, costs.tensor_use, len(data.rows)))
+
+
+def refit_contention(rows: Sequence[Row], base: GpuDescription, provenance: str) -> GpuDescription:
+    """The same description with its table ``contention`` fitted to rows of overlapped work.
+
+    Raises
+    ------
+    InputError
+        No row of overlapped work with a long window.
+    """
+    _, solution = fit_contention(rows, gpu_model(base), priors_for(base.device).contention)
+    if solution is None:
+        raise InputError("no row of overlapped work to fit on", remedy="Give rows with windows of 1.5 s and more.")
+    fitted = assemble(base, base.name, [solution], {}, provenance)
+    return replace(base, contention=fitted.contention)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +157,7 @@ def fit_all(
     Parameters
     ----------
     rows
-        Measured rows; those of blocks, overlaps and iterations are left out and counted, so that they stay independent.
+        Measured rows; those of blocks and iterations are left out and counted, so that they stay independent.
     base
         Gives the device's data-sheet facts, and the discrepancies where ``cross_validate`` is false.
     name

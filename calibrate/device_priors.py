@@ -8,7 +8,15 @@ from functools import cached_property
 
 import numpy as np
 
-from joulecast.calibrate.priors import FIXED, GOVERNOR, Prior, collective_priors, power_priors, time_priors
+from joulecast.calibrate.priors import (
+    FIXED,
+    GOVERNOR,
+    Prior,
+    collective_priors,
+    contention_priors,
+    power_priors,
+    time_priors,
+)
 from joulecast.model.catalogue import read_gpu
 from joulecast.model.derivation import distance_of, rule_for, scale_factor
 from joulecast.model.description import Parameter
@@ -29,6 +37,8 @@ class DevicePriors:
         The tables ``power`` and ``voltage``.
     collective
         The table ``collective``, and of ``power`` what communication costs.
+    contention
+        The table ``contention``.
     governor, fixed
         What is estimated from means, and what no row of kernels or collectives identifies.
     """
@@ -36,13 +46,14 @@ class DevicePriors:
     time: Mapping[str, Prior]
     power: Mapping[str, Prior]
     collective: Mapping[str, Prior]
+    contention: Mapping[str, Prior]
     governor: Mapping[str, Prior]
     fixed: Mapping[str, Prior]
 
     @cached_property
     def all(self) -> dict[str, Prior]:
         """Every prior."""
-        return {**self.time, **self.power, **self.collective, **self.governor, **self.fixed}
+        return {**self.time, **self.power, **self.collective, **self.contention, **self.governor, **self.fixed}
 
     def starts(self) -> dict[str, float]:
         """Expected values of all parameters."""
@@ -73,6 +84,7 @@ def priors_for(device: Mapping[str, Parameter]) -> DevicePriors:
         carried(time_priors()),
         carried(power_priors()),
         carried(collective_priors()),
+        carried(contention_priors()),
         carried(GOVERNOR),
         carried(FIXED),
     )

@@ -191,6 +191,19 @@ def collective_priors() -> dict[str, Prior]:
     }
 
 
+def contention_priors() -> dict[str, Prior]:
+    """Parameters of the table ``contention``."""
+    return {
+        "contention.compute_slowdown": Prior(
+            0.9, 0.0, 3.0, 0.5, "", "estimate: exponent 0.5-0.8 published, 1 for whole waves of blocks"
+        ),
+        "contention.cta_slowdown": Prior(1.1, 1.0, 3.0, 0.2, "", "estimate: copying beside kernels that compute"),
+        "contention.cta_slowdown_memory": Prior(
+            1.6, 1.0, 4.0, 0.3, "", "estimate: copying beside kernels that keep the memory busy"
+        ),
+    }
+
+
 #: What the board settles at under its limits; estimated from means, not searched.
 GOVERNOR: dict[str, Prior] = {
     "governor.settled_share": Prior(0.988, 0.8, 1.0, 0.01, "", "rows at the power limit"),
@@ -200,6 +213,9 @@ GOVERNOR: dict[str, Prior] = {
 #: Values that no row of kernels or collectives identifies.
 FIXED: dict[str, Prior] = {
     "collective.default_ctas": Prior(24.0, 1.0, 64.0, 0.0, "", "NCCL 2.28 on eight NVLink 4 GPUs without NVLS"),
+    "collective.transfer_ctas": Prior(
+        20.0, 1.0, 64.0, 0.3, "", "estimate: blocks of a transfer, between 16 and 32 channels to a peer"
+    ),
     "collective.host_launch_s": Prior(
         45e-6, 0.0, 1e-3, 0.05, "s", "recorded collectives of at most 1 MB: 35-54 us each, whatever their kind and size"
     ),
@@ -231,16 +247,15 @@ FIXED: dict[str, Prior] = {
     ),
     "governor.card_clock_spread": Prior(0.006, 0.0, 0.1, 0.3, "", "time of one kernel on eight H200s at once: 0.55 %"),
     "governor.in_step_loss": Prior(
-        0.02, 0.0, 0.2, 0.4, "", "mean power of recorded GPUs in step, 2, 4 and 8 at a time"
+        0.011,
+        0.0,
+        0.2,
+        0.4,
+        "",
+        "mean power of recorded GPUs in step at the limit: 693 W for 2, 687 W for 4, 664 W for 8",
     ),
     "governor.card_spread": Prior(
         0.013, 0.0, 0.1, 0.5, "", "dynamic energy of the second measured card against the first"
-    ),
-    "contention.compute_slowdown": Prior(
-        0.7, 0.0, 2.0, 0.3, "", "exponent on the share of SMs left beside a collective: 0.5-0.8 published"
-    ),
-    "contention.communication_slowdown": Prior(
-        1.3, 1.0, 2.0, 0.1, "", "collective beside matrix products on H200: 1.2-1.4"
     ),
     "transition.clock_s": Prior(0.02, 0.0, 1.0, 0.5, "s", "recorded pulses: the clock steps within 20 ms"),
     "transition.power_limit_s": Prior(0.013, 0.0, 1.0, 0.5, "s", "Chung and Chowdhury: 7-20 ms on A40"),

@@ -77,4 +77,4 @@ def group_lag(clocks_mhz: Array, in_step: int, members: int, gpu: GpuModel) -> A
 
 def group_limit_share(in_step: int, gpu: GpuModel) -> float:
     """Share of the limit that boards reach on average when each waits for the slowest of ``in_step``."""
-    return 1.0 - gpu["governor.in_step_loss"] * slowest_of(in_step) ** 2
+    return 1.0 - gpu["governor.in_step_loss"] * slowest_of(in_step) ** 4

@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.model.costs import Costs
-from joulecast.model.governor import settle_clock_mhz, settled_power_w, tensor_clock_mhz
+from joulecast.model.governor import tensor_clock_mhz
 from joulecast.model.gpu_model import GpuModel
 from joulecast.model.limits import skip_cycles
 from joulecast.model.lowering import lower
 from joulecast.model.operators import Collective, Operator
 from joulecast.model.power import at_clock, idle_power_w
+from joulecast.model.settled import Curves, settle
 from joulecast.model.uncertainty import DIRECTIONS, composed_spread, deviations, ends, spread_of_changes
 
 Array = NDArray[np.float64]
@@ -63,15 +64,6 @@ class _Load:
     limit_w: float
     settle_s: Array | float
     window_s: Array | float
-
-
-@dataclass(frozen=True)
-class _Sums:
-    """Time and energy of each piece of work on a grid of clocks, shape ``(c, n)``."""
-
-    time_s: Array
-    energy_j: Array
-    components_j: dict[str, Array]
 
 
 def predict_work(
@@ -163,30 +155,16 @@ def _load(
 
 def _evaluate(load: _Load, costs: Costs, gpu: GpuModel, clocks: Array, *, with_parts: bool = True) -> Forecast:
     """Work at its clock, found on a grid of clocks; its energy by component only where that is asked for."""
-    sums = _sum(load, costs, clocks, gpu, with_parts)
-    power = sums.energy_j / sums.time_s
     ceiling = tensor_clock_mhz(_tensor_use(load, costs), gpu)
     if load.clock_mhz is not None:
         ceiling = np.minimum(ceiling, load.clock_mhz)
-    slow = settle_clock_mhz(clocks, power, settled_power_w(load.limit_w, gpu), ceiling)
-    fast = settle_clock_mhz(clocks, power, load.limit_w * gpu["governor.burst_share"], ceiling)
-    early = burst_share_of_window(load.settle_s, load.window_s, gpu)
-    settled, burst = _at(sums, clocks, slow), _at(sums, clocks, fast)
-    # In a window the two phases share time, not work: rates average.
-    time = 1.0 / (early / burst.time_s + (1.0 - early) / settled.time_s)
-    part = early / burst.time_s * time
-    mix = {c: part * burst.components_j[c] + (1.0 - part) * settled.components_j[c] for c in sums.components_j}
-    energy = part * burst.energy_j + (1.0 - part) * settled.energy_j
-    return Forecast(time, energy, energy / time, early * fast + (1.0 - early) * slow, mix)
+    curves = _sum(load, costs, clocks, gpu, with_parts)
+    found = settle(curves, clocks, load.limit_w, ceiling, gpu, load.settle_s, load.window_s)
+    power = found.energy_j / found.time_s
+    return Forecast(found.time_s, found.energy_j, power, found.clock_mhz, found.components_j)
 
 
-def burst_share_of_window(settle_s: Array | float, window_s: Array | float, gpu: GpuModel) -> Array:
-    """Share of a window that lies before the slow loop binds, ``governor.burst_s`` after the start."""
-    left = gpu["governor.burst_s"] - np.asarray(settle_s, dtype=np.float64)
-    return np.asarray(np.clip(left / np.maximum(np.asarray(window_s, dtype=np.float64), 1e-9), 0.0, 1.0))
-
-
-def _sum(load: _Load, costs: Costs, clocks: Array, gpu: GpuModel, with_parts: bool) -> _Sums:
+def _sum(load: _Load, costs: Costs, clocks: Array, gpu: GpuModel, with_parts: bool) -> Curves:
     times = at_clock(costs, clocks[:, None], gpu)
     if not with_parts:
         nothing = np.zeros_like(clocks[:, None])
@@ -199,10 +177,10 @@ def _sum(load: _Load, costs: Costs, clocks: Array, gpu: GpuModel, with_parts: bo
     parts = {c: np.broadcast_to(v, times.time_s.shape) @ members for c, v in times.components_j.items()}
     launches = _launch_s(load, gpu)
     if np.all(busy == 1.0) and not launches.any():
-        return _Sums(time, energy, parts)
+        return Curves(time, energy, parts)
     whole = np.where(busy > 0, np.maximum(time, launches) / np.where(busy > 0, busy, 1.0), 1.0)
     idle = (whole - time) * idle_power_w(clocks, gpu)
-    return _Sums(whole, energy + idle, {**parts, "static": parts["static"] + idle})
+    return Curves(whole, energy + idle, {**parts, "static": parts["static"] + idle})
 
 
 def _launch_s(load: _Load, gpu: GpuModel) -> Array:
@@ -222,15 +200,3 @@ def _tensor_use(load: _Load, costs: Costs) -> Array:
     cycles = np.bincount(load.owner, costs.core_cycles * load.counts, count)
     used = np.bincount(load.owner, costs.core_cycles * costs.tensor_use * load.counts, count)
     return np.asarray(used / np.maximum(cycles, 1e-9))
-
-
-def _at(sums: _Sums, clocks: Array, clock: Array) -> _Sums:
-    """Sums at a clock of each piece, between the grid's steps."""
-    upper = np.clip(np.searchsorted(clocks, clock), 1, len(clocks) - 1)
-    share = (clock - clocks[upper - 1]) / (clocks[upper] - clocks[upper - 1])
-    columns = np.arange(len(clock))
-
-    def pick(table: Array) -> Array:
-        return np.asarray((1.0 - share) * table[upper - 1, columns] + share * table[upper, columns])
-
-    return _Sums(pick(sums.time_s), pick(sums.energy_j), {c: pick(v) for c, v in sums.components_j.items()})

@@ -128,8 +128,9 @@ class SegmentMaker:
 
     def durations_ns(self, launches: Sequence[Launch], operator: Int) -> Float:
         """Whole nanoseconds that one kernel of each launch takes at every clock, shape ``(launches, clocks)``."""
-        alone = self.time_ns[:, operator].T
-        return np.rint(contended(launches, alone, self.gpu) if is_overlapped(launches) else alone)
+        if not is_overlapped(launches):
+            return np.rint(self.time_ns[:, operator].T)
+        return np.rint(contended(launches, self.kernels.alone(operator.tolist(), 1e-9), self.gpu))
 
     def length_ns(self, launches: Sequence[Launch]) -> Int:
         """Length of an instruction at every clock, as the engine finds it [ns]."""
@@ -145,9 +146,8 @@ class SegmentMaker:
             operator = np.array([self._index[launch.operator] for launch in launches], dtype=np.int64)
             self._layouts[who] = lay_out(launches), operator
         layout, operator = self._layouts[who]
-        alone = self.time_ns[clock, operator]
         beside = is_overlapped(launches)
-        taken = np.rint(contended(launches, alone[:, None], self.gpu)[:, 0] if beside else alone)
+        taken = self.durations_ns(launches, operator)[:, clock] if beside else np.rint(self.time_ns[clock, operator])
         speaks = np.array([launch.stream == "communication" for launch in launches], dtype=bool)
         power = self._power_w(operator, clock, taken)
         own = ~speaks if beside else np.ones(len(launches), dtype=bool)  # idling is counted on one of two streams

@@ -1,21 +1,29 @@
 """Compute and communication of one instruction beside each other: how long every kernel takes, and when it runs.
 
-While both streams are busy, communication progresses more slowly by ``contention.communication_slowdown`` and compute
-by the SMs that the collective holds; alone, each runs at full speed.
+While both streams are busy, each kernel is slowed by the other as :mod:`joulecast.model.contention` says; alone, each
+runs at full speed. A communication whose stream is idle waits for an event of the compute stream, and so comes too
+late: the compute kernel right behind that event has filled the SMs, and the communication's blocks get in when that
+kernel ends. Recorded on H200: an all-gather issued just before a large matrix product gains nothing from it, an
+all-reduce issued before a norm runs beside all that follows the norm.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.model.contention import Alone, communication_drag, compute_drag, sm_loss
 from joulecast.model.gpu_model import GpuModel
 from joulecast.model.launches import Launch
 from joulecast.model.operators import Collective
 
 Array = NDArray[np.float64]
+
+#: Shares of a kernel below this are rounding.
+_NOTHING = 1e-12
 
 
 def is_overlapped(launches: Sequence[Launch]) -> bool:
@@ -23,30 +31,27 @@ def is_overlapped(launches: Sequence[Launch]) -> bool:
     return any(launch.stream == "communication" and not launch.waits for launch in launches)
 
 
-def contended(launches: Sequence[Launch], time: Array, gpu: GpuModel) -> Array:
+def contended(launches: Sequence[Launch], kernels: Alone, gpu: GpuModel) -> Array:
     """Time of one kernel of every launch beside the other stream's kernels, shape ``(launches, c)``.
 
     Parameters
     ----------
-    time
-        Of one kernel of every launch alone, at ``c`` clocks.
+    kernels
+        One kernel of every launch alone, at ``c`` clocks.
     """
-    walk = _Walk(time.shape[1], gpu["contention.communication_slowdown"], 1.0 + _drag(launches, gpu))
-    taken = np.empty_like(time)
-    spoken: list[int] = []
+    walk = _Walk(launches, kernels, gpu)
+    taken = np.empty_like(kernels.time)
     for i, launch in enumerate(launches):
         if launch.stream == "communication":
-            spoken.append(i)
-            walk.speak(time[i] * launch.repeat)
+            walk.speak(i)
             if launch.waits:
-                walk.wait_for(len(spoken) - 1)
+                walk.wait_for(len(walk.spoken) - 1)
             continue
-        if launch.waits and len(spoken) > launch.outstanding:
-            walk.wait_for(len(spoken) - 1 - launch.outstanding)
-        taken[i] = walk.compute(time[i] * launch.repeat) / launch.repeat
-    if spoken:
-        walk.wait_for(len(spoken) - 1)
-    for i, duration in zip(spoken, walk.durations(), strict=True):
+        if launch.waits:
+            walk.wait_for(len(walk.spoken) - 1 - launch.outstanding)
+        taken[i] = walk.compute(i) / launch.repeat
+    walk.wait_for(len(walk.spoken) - 1)
+    for i, duration in walk.durations():
         taken[i] = duration / launches[i].repeat
     return taken
 
@@ -73,71 +78,102 @@ def follow(launches: Sequence[Launch], taken: Array) -> tuple[Array, Array]:
     return total, total - busy
 
 
+@dataclass(eq=False)
+class _Spoken:
+    """A communication under way: the share of it that is left, and whether its blocks wait for the SMs, per clock."""
+
+    launch: int
+    left: Array
+    held: NDArray[np.bool_]
+    begin: Array
+    end: Array
+
+
 class _Walk:
-    """Both streams over time at ``c`` clocks; communication is counted as work, the time that it takes alone."""
+    """Both streams over time at ``c`` clocks."""
 
-    def __init__(self, clocks: int, slow: float, drag: float) -> None:
-        self.slow, self.drag = slow, drag
-        self.now = np.zeros(clocks)
-        self.done = np.zeros(clocks)
-        self.issued = np.zeros(clocks)
-        self.due: list[Array] = []  # communication work when each launch will be done
-        self.begin: list[Array] = []
-        self.end: list[Array] = []
-        self.unfinished = 0  # the first launch that is not done at every clock
+    def __init__(self, launches: Sequence[Launch], kernels: Alone, gpu: GpuModel) -> None:
+        self.launches, self.kernels, self.gpu = launches, kernels, gpu
+        self.now = np.zeros(kernels.time.shape[1])
+        self.spoken: list[_Spoken] = []
+        self.first = 0  # the first communication that is not done at every clock
+        self._drags: dict[tuple[int, int], tuple[Array, Array]] = {}
 
-    def speak(self, work: Array) -> None:
-        """Issue a communication."""
-        self.issued = self.issued + work
-        self.due.append(self.issued)
-        self.begin.append(self.now)
-        self.end.append(np.full_like(self.now, np.inf))
+    def speak(self, i: int) -> None:
+        """Issue a communication; if the stream is idle its blocks come behind the next compute kernel's."""
+        idle = np.ones(len(self.now), dtype=bool)
+        for earlier in self.spoken[self.first :]:
+            idle &= earlier.left <= _NOTHING
+        endless = np.full_like(self.now, np.inf)
+        self.spoken.append(_Spoken(i, np.ones_like(self.now), idle, self.now, endless))
 
-    def compute(self, work: Array) -> Array:
-        """Run a kernel; the time that it took."""
-        behind = (self.issued - self.done) * self.slow
-        beside = np.minimum(behind, work * self.drag)
-        alone = work - beside / self.drag
-        self._progress(beside, self.slow)
-        self.now = self.now + alone
-        return np.asarray(beside + alone)
+    def compute(self, i: int) -> Array:
+        """Run a compute launch; the time that it took."""
+        begin, left = self.now, np.ones_like(self.now)
+        whole = self.kernels.time[i] * self.launches[i].repeat
+        blocked = np.zeros(len(left), dtype=bool)
+        for one in self.spoken[self.first :]:
+            compute, speech = self._beside(i, one.launch)
+            needed = one.left * self._work(one.launch) * speech
+            blocked |= one.held & (one.left > _NOTHING)
+            span = np.where(blocked, 0.0, np.minimum(needed, left * whole * compute))
+            self._progress(one, span, speech)
+            left = np.maximum(left - np.divide(span, whole * compute, out=np.zeros_like(span), where=whole > 0), 0.0)
+            blocked |= one.left > _NOTHING
+            one.held[:] = False
+        self.now = self.now + left * whole
+        self._retire()
+        return np.asarray(self.now - begin)
 
-    def wait_for(self, launch: int) -> None:
-        """Let the compute stream wait for a communication."""
-        self._progress(np.maximum(self.due[launch] - self.done, 0.0), 1.0)
+    def wait_for(self, number: int) -> None:
+        """Let the compute stream wait for a communication and all before it."""
+        for one in self.spoken[self.first : max(number + 1, 0)]:
+            self._progress(one, one.left * self._work(one.launch), 1.0)
+        self._retire()
 
-    def durations(self) -> list[Array]:
-        """Time of every communication, from its start on."""
+    def durations(self) -> list[tuple[int, Array]]:
+        """Launch and time of every communication, from when it could start on."""
         found, before = [], np.zeros_like(self.now)
-        for begin, end in zip(self.begin, self.end, strict=True):
-            found.append(end - np.maximum(begin, before))
-            before = end
+        for one in self.spoken:
+            found.append((one.launch, one.end - np.maximum(one.begin, before)))
+            before = one.end
         return found
 
-    def _progress(self, span: Array, slow: float) -> None:
-        """Let a time pass in which the communication stream is busy."""
-        done = self.done + span / slow
-        for i in range(self.unfinished, len(self.due)):
-            due = self.due[i]
-            finished = np.isinf(self.end[i]) & (done >= due * (1.0 - 1e-12))
-            self.end[i] = np.where(finished, self.now + (due - self.done) * slow, self.end[i])
-            if i == self.unfinished and not np.isinf(self.end[i]).any():
-                self.unfinished += 1
-        self.now, self.done = self.now + span, done
+    def _work(self, launch: int) -> Array:
+        return np.asarray(self.kernels.time[launch] * self.launches[launch].repeat)
+
+    def _progress(self, one: _Spoken, span: Array, speech: Array | float) -> None:
+        """Let a time pass in which a communication runs."""
+        work = self._work(one.launch) * speech
+        one.left = one.left - np.divide(span, work, out=np.ones_like(span), where=work > 0)
+        one.left[one.left < _NOTHING] = 0.0
+        self.now = self.now + span
+        one.end = np.where(np.isinf(one.end) & (one.left <= _NOTHING), self.now, one.end)
+
+    def _retire(self) -> None:
+        while self.first < len(self.spoken) and not np.isinf(self.spoken[self.first].end).any():
+            self.first += 1
+
+    def _beside(self, i: int, speech: int) -> tuple[Array, Array]:
+        """How much longer compute launch ``i`` and a communication take beside each other."""
+        operators = self.launches[i].operator, self.launches[speech].operator
+        key = id(operators[0]), id(operators[1])
+        if key not in self._drags:
+            ctas = blocks_of(self.launches[speech], self.gpu)
+            self._drags[key] = (
+                compute_drag(self.kernels, i, ctas, self.gpu),
+                communication_drag(self.kernels, speech, i, self.gpu),
+            )
+        return self._drags[key]
 
 
-def _drag(launches: Sequence[Launch], gpu: GpuModel) -> float:
-    """Share by which compute takes longer beside the instruction's collectives."""
-    default = gpu["collective.default_ctas"]
-    beside = [
-        launch.operator.ctas or default
-        for launch in launches
-        if launch.stream == "communication" and not launch.waits and isinstance(launch.operator, Collective)
-    ]
-    return drag_beside(max(beside, default=0.0), gpu)
+def blocks_of(launch: Launch, gpu: GpuModel) -> float:
+    """Thread blocks of a communication, one an SM; none of what is no collective."""
+    if not isinstance(launch.operator, Collective):
+        return 0.0
+    return float(launch.operator.ctas or gpu["collective.default_ctas"])
 
 
 def drag_beside(ctas: float, gpu: GpuModel) -> float:
     """Relative extra time of compute while a communication kernel holds ``ctas`` thread blocks, one an SM."""
-    share = 1.0 - ctas / gpu.sm_count
-    return float(share ** -gpu["contention.compute_slowdown"]) - 1.0
+    return sm_loss(ctas, gpu) - 1.0

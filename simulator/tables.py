@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.model.contention import Alone, alone
 from joulecast.model.costs import Costs
 from joulecast.model.gpu_model import GpuModel
 from joulecast.model.launches import Launch
@@ -28,6 +29,11 @@ class Kernels:
     costs: Costs
     clocks_mhz: Array
     times: KernelTimes
+
+    def alone(self, rows: Sequence[int], unit_s: float = 1.0) -> Alone:
+        """Kernels ``rows`` without any other beside them, at every clock."""
+        index = np.array(rows, dtype=np.int64)
+        return alone(self.costs, index, self.times.time_s[:, index].T / unit_s, self.clocks_mhz, unit_s)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,9 +106,9 @@ def instruction_table(
     for row, launches in enumerate(types):
         if is_overlapped(launches):
             at = [index[launch.operator] for launch in launches]
-            duration[row], exposed[row] = follow(launches, contended(launches, times.time_s[:, at].T, gpu))
+            duration[row], exposed[row] = follow(launches, contended(launches, kernels.alone(at), gpu))
     if beside_transfers:
-        duration = duration + (duration - exposed) * drag_beside(gpu["collective.default_ctas"], gpu)
+        duration = duration + (duration - exposed) * drag_beside(gpu["collective.transfer_ctas"], gpu)
     parts = np.stack([counts @ np.broadcast_to(times.components_j[c], times.time_s.shape).T for c in COMPONENTS], -1)
     hidden = duration - serial
     clock = clock_tree_power_w(kernels.clocks_mhz, gpu)

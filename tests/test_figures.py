@@ -79,6 +79,7 @@ PUBLISHED = (
         "train_iterations.jsonl",
         {"all": {"time_error": 3.0, "energy_error": 3.0, "time_worst": 6.0, "energy_worst": 6.0}},
     ),
+    Figures("overlap", "overlap.jsonl", {"all": {"time_error": 3.0, "energy_error": 4.0}}),
 )
 #: Least and largest share of rows within their 90 % interval [%], and the largest half-width as a multiple of the mean
 #: absolute error; the goal of the width is 2.5, missed where a few kinds of kernels err far more than the others.
@@ -128,9 +129,12 @@ def check_errors(result: SuiteResult, figures: Figures) -> None:
 
 def check_trivial_rules_are_beaten(result: SuiteResult) -> None:
     families = {row.family for row in result.rows} | {"all"}
+    words = ("time", "energy")
+    if result.suite == "overlap":  # the rule is made of forecasts: where nothing overlaps, and in energy, it is as good
+        families, words = families - {"compute", "sequential"}, ("time",)
     for family in families & result.summary.keys():
         group = result.summary[family]
-        for word in ("time", "energy"):
+        for word in words:
             if group[f"{word}_error_percent"] is not None:
                 assert group[f"{word}_error_percent"] < group[f"{word}_baseline_percent"], (family, word)
 

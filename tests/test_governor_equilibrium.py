@@ -5,7 +5,8 @@ import pytest
 
 from joulecast.model.governor import settle_clock_mhz, settled_power_w, tensor_clock_mhz
 from joulecast.model.operators import Gemm, Streaming
-from joulecast.model.predict import Work, burst_share_of_window, predict_work
+from joulecast.model.predict import Work, predict_work
+from joulecast.model.settled import burst_share_of_window
 
 CLOCKS = np.arange(345.0, 1981.0, 15.0)
 LARGE = Work((Gemm(8192, 8192, 8192),))

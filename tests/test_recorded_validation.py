@@ -1,4 +1,4 @@
-"""Forecasts against the blocks and iterations that the project ships for validation: nothing was fitted to them."""
+"""Forecasts against the blocks, overlapped layers and iterations that are shipped for validation, never fitted to."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from joulecast.validate import run_suite
 ROWS = Path(str(files("joulecast.validate").joinpath("recorded", "h200_sxm")))
 
 
-@pytest.mark.parametrize(("suite", "rows"), [("blocks", 16), ("train", 15)])
+@pytest.mark.parametrize(("suite", "rows"), [("blocks", 16), ("train", 15), ("overlap", 52)])
 def test_mean_errors_stay_within_three_percent(suite: str, rows: int) -> None:
-    name = {"blocks": "blocks.jsonl", "train": "train_iterations.jsonl"}[suite]
-    result = run_suite(suite, ROWS / name, gpu="h200-sxm-rows").to_dict()
+    name = {"blocks": "blocks", "train": "train_iterations", "overlap": "overlap"}[suite]
+    result = run_suite(suite, ROWS / f"{name}.jsonl", gpu="h200-sxm-rows").to_dict()
     summary = result["summary"]["all"]
     assert not result["skipped"]
     assert summary["rows"] == rows

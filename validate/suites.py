@@ -6,14 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from joulecast.calibrate.overlap_rows import OVERLAP_OPS
 from joulecast.calibrate.row_operators import COLLECTIVE_KINDS, KERNEL_OPS, operator_of
 from joulecast.calibrate.rows import Row, read_rows, recorded_rows
 from joulecast.errors import DataError, InputError, NotYetError, UnknownNameError
 from joulecast.model.catalogue import load_gpu
 from joulecast.model.description import GpuDescription
 from joulecast.model.operators import Attention, Gemm, Streaming
-from joulecast.validate import adapters, folds
+from joulecast.validate import adapters, folds, overlap
 from joulecast.validate.baselines import baselines
+from joulecast.validate.perseus import run_perseus
 from joulecast.validate.result import Answer, Prediction, ScoredRow, SuiteResult, Unpredicted
 from joulecast.validate.summary import summarise
 
@@ -24,6 +26,7 @@ LARGE_COLLECTIVE_BYTES = 16 * 2**20
 
 Predict = Callable[[GpuDescription, Sequence[Row]], list[Answer]]
 Fit = Callable[[Sequence[Row], GpuDescription], GpuDescription]
+Rule = Callable[[GpuDescription, Sequence[Row]], list[Prediction]]
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,10 @@ class Suite:
         Operator family of a row, and further sets under which the summary counts it.
     fitted
         Whether rows of this suite may be fitted to; the others only validate.
+    fit
+        From rows and a description to the description that is scored; by default a fit of kernels and collectives.
+    rule
+        A trivial rule that needs the description; by default that of :mod:`joulecast.validate.baselines`.
     """
 
     name: str
@@ -49,6 +56,8 @@ class Suite:
     groups: Callable[[Row], tuple[str, ...]]
     fitted: bool = False
     more_ops: frozenset[str] = frozenset()
+    fit: Fit = adapters.fit
+    rule: Rule | None = None
 
 
 def kernel_family(row: Row) -> str:
@@ -75,6 +84,11 @@ def collective_groups(row: Row) -> tuple[str, ...]:
     """By size and number of GPUs."""
     large = float(row.configuration.get("bytes") or 0) >= LARGE_COLLECTIVE_BYTES
     return (f">= 16 MB, {row.gpus} GPUs", ">= 16 MB") if large else ("< 16 MB",)
+
+
+def overlap_groups(row: Row) -> tuple[str, ...]:
+    """By number of GPUs, and by whether the window is long."""
+    return (f"{row.gpus} GPUs", f"{row.gpus} GPUs, windows of {'' if row.window_s >= 1.5 else 'less than '}1.5 s")
 
 
 def _by_file(row: Row) -> tuple[str, ...]:
@@ -108,12 +122,23 @@ SUITES = {
             lambda row: (),
             more_ops=frozenset({"train_step"}),
         ),
+        Suite(
+            "overlap",
+            frozenset(OVERLAP_OPS),
+            overlap.predict_overlap,
+            lambda row: str(row.configuration.get("mode")),
+            overlap_groups,
+            fit=overlap.fit_contention,
+            rule=overlap.rule_of_thumb,
+        ),
     )
 }
+#: Suites whose data have a form of their own: from the data and the name of a description to the result.
+OTHER_FORMS: dict[str, Callable[[str | Path, str | None], SuiteResult]] = {"perseus": run_perseus}
 #: Suites of the design that do not exist yet, and the kinds of rows that they will read.
-LATER_SUITES = ("overlap", "published", "perseus", "a100-overlap", "dvfs", "power-limit")
+LATER_SUITES = ("published", "a100-overlap", "dvfs", "power-limit")
 #: Rows of data folders that belong to no suite, or to one that does not exist yet.
-OTHER_OPS = frozenset({"kernel_profile", "overlap", "gemm_allgather"})
+OTHER_OPS = frozenset({"kernel_profile"})
 
 
 def run_suite(
@@ -132,9 +157,9 @@ def run_suite(
     Parameters
     ----------
     suite
-        One of :data:`SUITES`.
+        One of :data:`SUITES` or :data:`OTHER_FORMS`.
     data
-        A JSON-lines file or a folder of them.
+        A JSON-lines file or a folder of them, or a folder in the suite's own form.
     gpu
         Catalogue name or path of the description to score; default ``h200-sxm``.
     folds
@@ -155,6 +180,9 @@ def run_suite(
     InputError
         Options that contradict each other.
     """
+    if suite in OTHER_FORMS:
+        _refuse_fitting(suite, folds, fit_rows, calibrate_rows)
+        return OTHER_FORMS[suite](data, gpu)
     chosen = _suite(suite)
     _check_options(chosen, folds, fit_rows, calibrate_rows)
     mine, skipped = select(read_rows(data), chosen, is_folder=Path(data).is_dir())
@@ -165,7 +193,7 @@ def run_suite(
             remedy=f"It reads rows of op {', '.join(sorted(chosen.ops))}.",
         )
     base = load_gpu(gpu or DEFAULT_GPU)
-    predict, fit = predict or chosen.predict, fit or adapters.fit
+    predict, fit = predict or chosen.predict, fit or chosen.fit
     if folds is not None:
         answers, protocol = _cross_validate(mine, folds, base, predict, fit)
     elif fit_rows is not None:
@@ -175,15 +203,21 @@ def run_suite(
         protocol = f"fitted on {calibrate_rows} rows of the data, scored on the others"
     else:
         answers, protocol = predict(base, mine), "description as it is"
-    return _result(chosen, base.name, mine, answers, skipped, protocol)
+    return _result(chosen, base, mine, answers, skipped, protocol)
 
 
 def _suite(name: str) -> Suite:
     if name in LATER_SUITES:
         raise NotYetError(f"suite {name!r} does not exist yet", key="SUITE", remedy=f"There are {', '.join(SUITES)}.")
     if name not in SUITES:
-        raise UnknownNameError("suite", name, [*SUITES], key="SUITE")
+        raise UnknownNameError("suite", name, [*SUITES, *OTHER_FORMS], key="SUITE")
     return SUITES[name]
+
+
+def _refuse_fitting(name: str, *options: object) -> None:
+    used = [o for o, v in zip(("--folds", "--fit-rows", "--calibrate-rows"), options, strict=True) if v is not None]
+    if used:
+        raise InputError(f"suite {name!r} chooses by itself what it fits on", key=used[0], remedy="Leave it out.")
 
 
 def _check_options(suite: Suite, folds: int | None, fit_rows: str | Path | None, calibrate_rows: int | None) -> None:
@@ -240,7 +274,7 @@ def _calibrated(
 
 def _result(
     suite: Suite,
-    gpu: str,
+    gpu: GpuDescription,
     rows: Sequence[Row],
     answers: Sequence[Answer],
     skipped: Sequence[tuple[str, str]],
@@ -249,14 +283,15 @@ def _result(
     pairs = [(row, a) for row, a in zip(rows, answers, strict=True) if isinstance(a, Prediction)]
     left_out = [(row.name, a.reason) for row, a in zip(rows, answers, strict=True) if isinstance(a, Unpredicted)]
     families = [suite.family(row) for row, _ in pairs]
-    trivial = baselines([row for row, _ in pairs], families)
+    kept = [row for row, _ in pairs]
+    trivial = suite.rule(gpu, kept) if suite.rule else baselines(kept, families)
     scored = [
         ScoredRow(row, answer, family, suite.groups(row), operator_of(row.configuration).exception, rule)
         for (row, answer), family, rule in zip(pairs, families, trivial, strict=True)
     ]
     return SuiteResult(
         suite=suite.name,
-        gpu=gpu,
+        gpu=gpu.name,
         rows=tuple(scored),
         summary=summarise(scored),
         skipped=(*skipped, *left_out),
