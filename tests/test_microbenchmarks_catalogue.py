@@ -132,6 +132,21 @@ def test_bytes_of_training_kernels(pattern, reads, writes):
     assert row["elements"] == 4000
 
 
+def test_training_kernels_count_as_the_recorded_ones_did():
+    """The same shape gives the same bytes and elements as in rows that were recorded before."""
+    seen = set()
+    for row in recorded_rows():
+        known = row.configuration
+        if row.op != "stream":
+            continue
+        rows, columns = known["shape"]
+        tokens = int(known["elements"]) // columns if known["pattern"] == "embedding_backward" else 0
+        made = forms.stream_row(known["pattern"], rows, columns, tokens=tokens)
+        assert made == {key: known[key] for key in made}, row.name
+        seen.add(known["pattern"])
+    assert {b.row["pattern"] for b in ALL if b.row["op"] == "stream"} <= seen
+
+
 def test_bytes_of_odd_training_kernels():
     assert forms.stream_row("bias_reduce", 100, 40)["bytes_written"] == 80
     step = forms.stream_row("adamw_bf16", 1000, 4)
