@@ -1,0 +1,214 @@
+"""One power limit, and one batch size, for a whole job: its time-energy points, their front, and the choice on it.
+
+The cost of a point is that of Zeus (You et al., NSDI'23), with a weight η between 0 and 1:
+
+    cost = η · energy + (1 − η) · P_max · time
+
+P_max is the highest limit of all GPUs together: what the job could draw at most. The best point of every η lies on the
+lower convex hull of energy against time, so all weights are answered at once, each with the interval in which it holds.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from joulecast.errors import InputError
+
+if TYPE_CHECKING:
+    from joulecast.simulator.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class JobPoint:
+    """A job at one power limit and batch size.
+
+    Attributes
+    ----------
+    power_limit_w
+        Of each GPU [W].
+    time_s, energy_j
+        Time, and energy of all GPUs, of one and the same amount of work in all points that are compared: an iteration,
+        an epoch, or training to a target.
+    batch_size
+        Global batch; ``None`` where there is only one.
+    """
+
+    power_limit_w: float
+    time_s: float
+    energy_j: float
+    batch_size: int | None = None
+
+    def cost_j(self, eta: float, max_power_w: float) -> float:
+        """Zeus's cost at a weight η of energy against time [J]."""
+        return zeus_cost(self.energy_j, self.time_s, eta, max_power_w)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers; no batch size where there is none."""
+        head: dict[str, Any] = {} if self.batch_size is None else {"batch_size": self.batch_size}
+        limits = {"power_limit_w": self.power_limit_w, "time_s": self.time_s, "energy_j": self.energy_j}
+        return head | limits | {"power_w": self.energy_j / self.time_s}
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedChoice:
+    """A point and the weights η for which it is the cheapest, both ends included."""
+
+    point: JobPoint
+    eta_from: float
+    eta_to: float
+
+
+def zeus_cost(energy_j: float, time_s: float, eta: float, max_power_w: float) -> float:
+    """``η · energy + (1 − η) · P_max · time`` [J].
+
+    >>> zeus_cost(100.0, 2.0, 0.5, 300.0)
+    350.0
+    """
+    if not 0.0 <= eta <= 1.0:
+        raise InputError(f"a weight of {eta:g}", key="eta", remedy="Give a number from 0 (time) to 1 (energy).")
+    return eta * energy_j + (1.0 - eta) * max_power_w * time_s
+
+
+def max_power_w(points: Sequence[JobPoint], gpus: int = 1) -> float:
+    """The highest limit of all GPUs together [W]."""
+    return gpus * max(_checked(points), key=lambda p: p.power_limit_w).power_limit_w
+
+
+def limit_front(points: Sequence[JobPoint]) -> tuple[JobPoint, ...]:
+    """Points that no other one beats in time and energy, fastest first."""
+    kept: list[JobPoint] = []
+    for point in sorted(_checked(points), key=lambda p: (p.time_s, p.energy_j)):
+        if not kept or point.energy_j < kept[-1].energy_j:
+            kept.append(point)
+    return tuple(kept)
+
+
+def choose(points: Sequence[JobPoint], eta: float, power_w: float) -> JobPoint:
+    """The point of least cost; of equals the fastest.
+
+    Parameters
+    ----------
+    power_w
+        P_max of the cost [W], see :func:`max_power_w`.
+    """
+    return min(_checked(points), key=lambda p: (p.cost_j(eta, power_w), p.time_s))
+
+
+def choices_by_weight(points: Sequence[JobPoint], power_w: float) -> tuple[WeightedChoice, ...]:
+    """The best point of every weight, from η = 0 (fastest) to η = 1 (least energy).
+
+    Two neighbours of the hull cost the same at ``η = P_max·Δt / (P_max·Δt + ΔE)``.
+    """
+    corners: list[JobPoint] = []
+    borders: list[float] = []
+    for point in limit_front(points):
+        while corners:
+            border = _border(corners[-1], point, power_w)
+            if borders and border <= borders[-1]:
+                corners.pop()
+                borders.pop()
+            else:
+                borders.append(border)
+                break
+        corners.append(point)
+    ends = [0.0, *borders, 1.0]
+    return tuple(WeightedChoice(p, a, b) for p, a, b in zip(corners, ends[:-1], ends[1:], strict=True))
+
+
+def _border(fast: JobPoint, slow: JobPoint, power_w: float) -> float:
+    longer = power_w * (slow.time_s - fast.time_s)
+    return longer / (longer + fast.energy_j - slow.energy_j)
+
+
+def to_target(points: Sequence[JobPoint], epochs: Mapping[int, float]) -> tuple[tuple[JobPoint, ...], tuple[int, ...]]:
+    """Time and energy to accuracy from those of an epoch.
+
+    Parameters
+    ----------
+    points
+        Of one epoch; each with a batch size.
+    epochs
+        Epochs to the target by batch size; infinite or missing where it is never reached.
+
+    Returns
+    -------
+    points, left_out
+        Points to the target, and batch sizes without one.
+    """
+    reached: list[JobPoint] = []
+    left_out: list[int] = []
+    for point in points:
+        if point.batch_size is None:
+            raise InputError("epochs by batch size, but points without one", key="epochs", remedy="Add batch_size.")
+        count = epochs.get(point.batch_size, math.inf)
+        if not math.isfinite(count):
+            left_out.append(point.batch_size)
+        elif count <= 0:
+            raise InputError(f"{count:g} epochs at batch size {point.batch_size}", key="epochs")
+        else:
+            reached.append(replace(point, time_s=count * point.time_s, energy_j=count * point.energy_j))
+    return tuple(reached), tuple(dict.fromkeys(left_out))
+
+
+def forecast_limits(plan: Plan, limits_w: Sequence[float] | None = None) -> tuple[JobPoint, ...]:
+    """Forecast an iteration of a plan at each power limit.
+
+    Parameters
+    ----------
+    limits_w
+        By default steps of a twentieth of the board's range, both ends included [W].
+
+    Raises
+    ------
+    InputError
+        A limit that the board cannot be set to.
+    """
+    from joulecast.model.catalogue import load_gpu
+    from joulecast.simulator.forecast import forecast
+
+    gpu = load_gpu(plan.cluster.gpu)
+    low, high = gpu.number("min_power_limit_w"), gpu.number("max_power_limit_w")
+    limits = [low + (high - low) * k / 20 for k in range(21)] if limits_w is None else list(limits_w)
+    points = []
+    for limit in limits:
+        if not low <= limit <= high:
+            raise InputError(f"{limit:g} W", key="power-limits", remedy=f"The board takes {low:g} to {high:g} W.")
+        iteration = forecast(replace(plan, power=replace(plan.power, power_limit_w=limit)), gpu)
+        points.append(JobPoint(limit, iteration.time_s, iteration.energy_j, plan.workload.global_batch_size))
+    return tuple(points)
+
+
+def zeus_power_limits(points: Sequence[JobPoint]) -> str:
+    """Measurements in the form that the power limit optimizer of Zeus reads as its profile.
+
+    Raises
+    ------
+    InputError
+        Limits that are no whole watts, or a limit that stands twice.
+    """
+    limits = [point.power_limit_w for point in _checked(points)]
+    odd = [limit for limit in limits if not float(limit).is_integer()]
+    if odd:
+        raise InputError(f"a limit of {odd[0]:g} W", key="format", remedy="Zeus takes whole watts.")
+    if len(set(limits)) < len(limits):
+        raise InputError("two points of one power limit", key="format", remedy="Choose one batch size first.")
+    rows = [{"power_limit": int(p.power_limit_w), "energy": p.energy_j, "time": p.time_s} for p in points]
+    return json.dumps({"measurements": rows}, indent=1, allow_nan=False) + "\n"
+
+
+def export_power_limits(points: Sequence[JobPoint], path: str | Path) -> None:
+    """Write :func:`zeus_power_limits`, whole or not at all."""
+    from joulecast.plan.exports_files import write_text
+
+    write_text(Path(path), zeus_power_limits(points))
+
+
+def _checked(points: Sequence[JobPoint]) -> Sequence[JobPoint]:
+    if not points:
+        raise InputError("no point to choose from", key="power-limits", remedy="Give at least one.")
+    return points

@@ -1,0 +1,134 @@
+"""Measured time and energy of jobs by power limit and batch size, from CSV files of several forms.
+
+One line is one measurement. Its power limit is ``power_limit_w``, ``power_limit`` (Zeus), or ``power_limit_0``,
+``power_limit_1`` … (one for each stage, all equal; empty or 0 where there is no such stage). Time and energy are
+``time_s`` and ``energy_j``, ``time`` and ``energy`` (Zeus, Perseus), or ``time_per_epoch`` and ``average_power`` (the
+traces of Zeus). ``batch_size`` is optional. All other columns name the job that the line belongs to.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from joulecast.errors import InputError
+from joulecast.plan.power_limits import JobPoint
+
+_LIMIT, _TIME, _ENERGY = ("power_limit_w", "power_limit"), ("time_s", "time", "time_per_epoch"), ("energy_j", "energy")
+_POWER, _BATCH = ("power_w", "average_power"), "batch_size"
+#: Columns that say neither what was measured nor which job it was.
+_IGNORED = ("optimal_power_limit",)
+
+
+def read_job_points(path: str | Path) -> dict[str, tuple[JobPoint, ...]]:
+    """Points of each job of a file, by the job's name.
+
+    Raises
+    ------
+    InputError
+        A missing column, a value that is not a positive number, or two lines of one job, batch size and limit.
+    """
+    file = str(path)
+    jobs: dict[str, list[JobPoint]] = {}
+    seen: dict[tuple[str, float, int | None], int] = {}
+    for line, record in _records(Path(path)):
+        limit = _limit(record, file, line)
+        time = _first(record, _TIME, "time", file, line)
+        if any(name in record for name in _ENERGY):
+            energy = _first(record, _ENERGY, "energy", file, line)
+        else:
+            energy = time * _first(record, _POWER, "energy or average power", file, line)
+        batch = record.get(_BATCH)
+        size = None if batch is None else _whole(batch, _BATCH, file, line)
+        known = {*_TIME, *_ENERGY, *_POWER, _BATCH, *_IGNORED}
+        named = [v for k, v in record.items() if k not in known and not k.startswith("power_limit")]
+        job = " ".join(named) or Path(path).stem
+        key = (job, limit, size)
+        if key in seen:
+            raise InputError(f"{job} at {limit:g} W stands already on line {seen[key]}", file=file, line=line)
+        seen[key] = line
+        jobs.setdefault(job, []).append(JobPoint(limit, time, energy, size))
+    if not jobs:
+        raise InputError("no measurements", file=file, remedy="One line for each power limit is expected.")
+    return {job: tuple(points) for job, points in jobs.items()}
+
+
+def read_epochs(path: str | Path) -> dict[int, tuple[float, ...]]:
+    """Epochs to the target of every run by batch size: columns ``batch_size`` and ``epochs`` (or ``target_epoch``).
+
+    An empty value or ``nan`` is a run that never reached the target.
+    """
+    file = str(path)
+    runs: dict[int, list[float]] = {}
+    for line, record in _records(Path(path)):
+        names = [name for name in ("epochs", "target_epoch") if name in record]
+        if not names or _BATCH not in record:
+            raise InputError(f"no column {_BATCH} and epochs", file=file, line=1)
+        text = record[names[0]].strip().lower()
+        value = math.inf if text in ("", "nan", "inf") else _positive(text, names[0], file, line)
+        runs.setdefault(_whole(record[_BATCH], _BATCH, file, line), []).append(value)
+    if not runs:
+        raise InputError("no epochs", file=file, remedy="One line for each batch size is expected.")
+    return {size: tuple(values) for size, values in runs.items()}
+
+
+def mean_epochs(runs: Mapping[int, tuple[float, ...]]) -> dict[int, float]:
+    """Mean epochs of a batch size's runs; infinite where one never reached the target.
+
+    >>> mean_epochs({8: (10.0, 12.0), 16: (9.0, math.inf)})
+    {8: 11.0, 16: inf}
+    """
+    return {size: sum(values) / len(values) for size, values in runs.items()}
+
+
+def _records(path: Path) -> list[tuple[int, dict[str, str]]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read ({error})", file=str(path), remedy="Give a CSV file.") from None
+    reader = csv.DictReader(text.splitlines())
+    found = []
+    for record in reader:
+        if None in record or None in record.values():
+            raise InputError("not as many values as columns", file=str(path), line=reader.line_num)
+        found.append((reader.line_num, record))
+    return found
+
+
+def _limit(record: Mapping[str, str], file: str, line: int) -> float:
+    staged = [k for k in record if k.startswith("power_limit_") and k.removeprefix("power_limit_").isdecimal()]
+    if not staged:
+        return _first(record, _LIMIT, "power limit", file, line)
+    used = [k for k in staged if record[k].strip() not in ("", "0", "0.0")]  # the others are stages that do not exist
+    limits = {_positive(record[k], k, file, line) for k in used}
+    if len(limits) != 1:
+        raise InputError(
+            "stages have different power limits", file=file, line=line, remedy="Only one limit for all is understood."
+        )
+    return limits.pop()
+
+
+def _first(record: Mapping[str, str], names: tuple[str, ...], what: str, file: str, line: int) -> float:
+    for name in names:
+        if name in record:
+            return _positive(record[name], name, file, line)
+    raise InputError(f"no column for {what}", file=file, line=1, remedy=f"Name it {' or '.join(names)}.")
+
+
+def _positive(text: str, key: str, file: str, line: int) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise InputError(f"{text!r} is not a positive number", file=file, line=line, key=key)
+    return value
+
+
+def _whole(text: str, key: str, file: str, line: int) -> int:
+    value = _positive(text, key, file, line)
+    if not value.is_integer():
+        raise InputError(f"{text!r} is not a whole number", file=file, line=line, key=key)
+    return int(value)
