@@ -10,9 +10,11 @@ import pytest
 
 from joulecast.calibrate.pipeline_plans import PlanReadings, choose_plans, make_job
 from joulecast.calibrate.pipeline_plans_fit import fit_job
+from joulecast.cli import main
 from joulecast.errors import DataError, InputError
 from joulecast.model.catalogue import load_gpu
 from joulecast.model.gpu_model import gpu_model
+from joulecast.validate import run_suite
 from joulecast.validate.perseus import run_perseus
 from joulecast.validate.perseus_files import WORKLOAD, read_plans
 
@@ -303,6 +305,20 @@ def test_many_variants_at_once_are_the_same_as_one_by_one():
     together = job.simulate(time)
     assert together.shape == (7, 60)
     assert np.array_equal(together, np.stack([job.simulate(t[None])[0] for t in time]))
+
+
+def test_the_command_line_runs_the_suite(folder, report, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["validate", "perseus", "--data", str(folder), "--json"])
+    assert not stop.value.code
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["workloads"][0]["fitted_plans"] == report["workloads"][0]["fitted_plans"]
+    assert printed["rows"] == report["rows"]
+
+
+def test_fitting_options_are_refused(folder):
+    with pytest.raises(InputError, match="chooses by itself"):
+        run_suite("perseus", folder, folds=3)
 
 
 @pytest.mark.slow
