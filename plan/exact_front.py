@@ -6,7 +6,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Float = NDArray[np.float64]
-Simple = Literal["stage", "steady", "rank"]
 
 #: Relative excess of a lower bound over a plan's energy that is rounding of sums.
 _ROUNDING = 1e-9
@@ -177,7 +176,7 @@ class Front:
         return [plan.time_s for plan in self.plans]
 
 
-def exact_front(problem: FrontProblem, *, simple: Simple | None = None, time_limit_s: float | None = None) -> Front:
+def exact_front(problem: FrontProblem, *, simple: str | None = None, time_limit_s: float | None = None) -> Front:
     """The whole front of a problem.
 
     Parameters

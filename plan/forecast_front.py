@@ -14,14 +14,14 @@ from joulecast.model.governor import settled_power_w
 from joulecast.model.gpu_model import GpuModel, gpu_model
 from joulecast.model.power import wait_power_w
 from joulecast.plan.dag import make_dag
-from joulecast.plan.exact_front import Front, Simple, exact_front
+from joulecast.plan.exact_front import Front
 from joulecast.plan.front_space import COMM_CTAS, FrontSpace
 from joulecast.plan.options import Option
 from joulecast.plan.problem import FrontProblem, make_problem
+from joulecast.plan.switching import front_of_problem
 from joulecast.simulator.clock_columns import locked_index
 from joulecast.simulator.forecast import Prepared, fluid_program, memory_per_rank, prepare
 from joulecast.simulator.plan import Plan
-from joulecast.simulator.schedules import OPTIMIZER
 
 Float = NDArray[np.float64]
 
@@ -38,7 +38,7 @@ def forecast_front(
     gpu: GpuDescription | None = None,
     *,
     space: FrontSpace | None = None,
-    simple: Simple | None = None,
+    simple: str | None = None,
     time_limit_s: float | None = None,
     switch_s: float | None = None,
 ) -> Front:
@@ -68,25 +68,7 @@ def forecast_front(
     model = gpu_model(description)
     problem = problem_from_plan(plan, model, space or FrontSpace())
     delay = model["transition.clock_s"] if switch_s is None else switch_s
-    shortest = shortest_instruction_s(problem)
-    if simple is None and shortest < delay:
-        simple = "rank"
-        note = (
-            f"every stage keeps one clock: its instructions take {shortest * 1e3:.3g} ms or less, "
-            f"a change of clock {delay * 1e3:.3g} ms"
-        )
-        problem = replace(problem, notes=(*problem.notes, note))
-    return exact_front(problem, simple=simple, time_limit_s=time_limit_s)
-
-
-def shortest_instruction_s(problem: FrontProblem) -> float:
-    """Shortest time of an instruction that runs once for each micro-batch [s]."""
-    kinds = {
-        int(kind)
-        for kind, instruction in zip(problem.kind, (i for order in problem.dag.ranks for i in order), strict=True)
-        if instruction.kind != OPTIMIZER
-    }
-    return min(float(problem.sets[kind].time_s[0]) for kind in kinds)
+    return front_of_problem(problem, switch_s=delay, simple=simple, time_limit_s=time_limit_s)
 
 
 def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProblem:
@@ -118,6 +100,7 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
         names=names,
         power_limit_w=np.full(plan.pp, float(settled_power_w(limit, gpu)) * gpus),
         notes=notes,
+        gpus_per_rank=gpus,
     )
 
 

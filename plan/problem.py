@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -41,6 +41,8 @@ class FrontProblem:
         times are measured ones, which hold what the board allowed [W].
     notes
         What was assumed.
+    gpus_per_rank
+        GPUs that share the choices of a rank: tensor-parallel ranks and replicas.
     """
 
     dag: InstructionDag
@@ -48,7 +50,8 @@ class FrontProblem:
     kind: Int
     wait_power_w: Float
     power_limit_w: Float | None = None
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+    gpus_per_rank: int = 1
 
     @property
     def total_wait_power_w(self) -> float:
@@ -134,6 +137,7 @@ def make_problem(
     names: Sequence[str] | None = None,
     power_limit_w: Float | None = None,
     notes: Sequence[str] = (),
+    gpus_per_rank: int = 1,
 ) -> FrontProblem:
     """Checked problem; options of one kind must all belong to one rank, or all ranks wait at the same power.
 
@@ -164,7 +168,7 @@ def make_problem(
         if len(np.unique(wait[ranks])) > 1:
             raise InputError(f"{labels[i]} runs on ranks of different waiting power", remedy="Give each its own kind.")
         sets.append(make_options(ways, float(wait[ranks[0]]) if len(ranks) else 0.0, labels[i]))
-    return FrontProblem(dag, tuple(sets), kinds, wait, power_limit_w, tuple(notes))
+    return FrontProblem(dag, tuple(sets), kinds, wait, power_limit_w, tuple(notes), gpus_per_rank)
 
 
 def _neighbours(n: int, of: Int, neighbour: Int, latency_s: Float) -> tuple[Int, Int, Float]:

@@ -93,8 +93,8 @@ def _problem(profile: Profile, dag: InstructionDag, along: Sequence[int], wait_p
                 names.append(f"{instruction.kind} of stage {stage}")
                 notes.update(dict.fromkeys(note))
             kind.append(keys[key])
-    wait = wait_power_w * profile.gpus_per_stage
-    return make_problem(dag, options, kind, wait, names=names, notes=tuple(notes))
+    gpus = profile.gpus_per_stage
+    return make_problem(dag, options, kind, wait_power_w * gpus, names=names, notes=tuple(notes), gpus_per_rank=gpus)
 
 
 def _options(profile: Profile, stage: int, kind: str) -> tuple[Sequence[Option], tuple[str, ...]]:

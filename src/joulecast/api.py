@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from joulecast.kernels import Gpu
+    from joulecast.plan.exact_front import Front
     from joulecast.simulator.iteration import Iteration
     from joulecast.simulator.plan import Plan
 
@@ -45,13 +46,48 @@ def predict(plan: str | Path | Plan, overrides: Sequence[str] = ()) -> Iteration
     DoesNotFitError
         A GPU's memory is too small.
     """
+    loaded = _loaded(plan, overrides)
+    from joulecast.simulator.forecast import forecast
+
+    return forecast(loaded)
+
+
+def front(
+    plan: str | Path | Plan, overrides: Sequence[str] = (), *, space: str | Path | None = None, **how: Any
+) -> Front:
+    """Time-energy front of a plan, from forecasts.
+
+    Parameters
+    ----------
+    plan
+        Path of a PLAN.toml, or a plan already read.
+    overrides
+        Settings of the form ``table.key=value`` that win over the file.
+    space
+        Path of a SPACE.toml with the clocks and communication blocks to choose from; by default all.
+    **how
+        ``simple``, ``time_limit_s`` and ``switch_s``, as in :func:`joulecast.plan.forecast_front.forecast_front`.
+
+    Raises
+    ------
+    InputError
+        The plan or the space cannot be used, or no plan is as fast as the limit.
+    DoesNotFitError
+        A GPU's memory is too small.
+    """
+    from joulecast.plan.forecast_front import forecast_front
+    from joulecast.plan.front_space import load_space
+
+    chosen = None if space is None else load_space(space)
+    return forecast_front(_loaded(plan, overrides), space=chosen, **how)
+
+
+def _loaded(plan: str | Path | Plan, overrides: Sequence[str]) -> Plan:
     from joulecast.errors import InputError
     from joulecast.simulator.plan import load_plan
 
     if isinstance(plan, str | Path):
-        plan = load_plan(plan, overrides)
-    elif overrides:
+        return load_plan(plan, overrides)
+    if overrides:
         raise InputError("overrides need a plan's file", remedy="Pass the path, or change the plan before.")
-    from joulecast.simulator.forecast import forecast
-
-    return forecast(plan)
+    return plan
