@@ -11,6 +11,7 @@ from importlib.util import find_spec
 import pytest
 
 from joulecast.calibrate.microbenchmarks.catalogue import multi_gpu
+from joulecast.calibrate.microbenchmarks.distributed import in_turn
 from joulecast.calibrate.microbenchmarks.group_runner import GroupLoad, GroupRunner
 from joulecast.calibrate.microbenchmarks.group_work import shrink_group_row
 from joulecast.errors import MeasurementError
@@ -86,6 +87,19 @@ RANK = textwrap.dedent("""
     dist.destroy_process_group()
     print("fine")
 """)
+
+
+@pytest.mark.parametrize("gpus", [2, 4])
+def test_any_beginning_spans_all_kinds(gpus):
+    """Little time is spent on some of everything."""
+    benchmarks = multi_gpu(gpus)
+    ordered = in_turn(benchmarks)
+    assert sorted(b.name for b in ordered) == sorted(b.name for b in benchmarks)
+    strata = {b.stratum for b in benchmarks}
+    assert {b.stratum for b in ordered[: len(strata)]} == strata
+    reduced = [b.row for b in ordered if b.row["op"] == "all_reduce"][:6]
+    assert max(row["bytes"] for row in reduced) / min(row["bytes"] for row in reduced) >= 256
+    assert len({row["ctas"] for row in reduced}) >= 2
 
 
 def free_port():

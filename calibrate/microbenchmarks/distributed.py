@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ def _locator(torch: Any, device: Any) -> str:
 
 
 def _lead(options: argparse.Namespace, runner: GroupRunner, locators: Sequence[str], size: int) -> int:
-    benchmarks = [b for b in multi_gpu(size) if any(word in b.name for word in options.only.split(","))]
+    benchmarks = in_turn([b for b in multi_gpu(size) if any(word in b.name for word in options.only.split(","))])
     if options.device == "cpu":
         benchmarks = [replace(b, row=shrink_group_row(b.row)) for b in benchmarks]
     settings = replace(
@@ -170,7 +171,33 @@ def _measure_all(
         sys.stdout.flush()
     else:
         recorder.end(spent_s=time.monotonic() - begin)
+    if not measured:
+        sys.stderr.write("nothing could be measured\n")
     return 0 if measured else 1
+
+
+def in_turn(benchmarks: Sequence[Microbenchmark]) -> list[Microbenchmark]:
+    """One of every stratum after another, and of each its ends first, then what lies between: any beginning spans all.
+
+    >>> [b.name for b in in_turn([Microbenchmark(name, {}, name[0]) for name in ("a1", "a2", "a3", "b1")])]
+    ['a1', 'b1', 'a3', 'a2']
+    """
+    strata: dict[str, list[Microbenchmark]] = {}
+    for benchmark in benchmarks:
+        strata.setdefault(benchmark.stratum, []).append(benchmark)
+    queues = [[members[index] for index in _ends_first(len(members))] for members in strata.values()]
+    return [one for round_ in zip_longest(*queues) for one in round_ if one is not None]
+
+
+def _ends_first(count: int) -> list[int]:
+    """Numbers below ``count``: both ends, then the middles of what lies between, breadth first."""
+    order, gaps = [0, count - 1][:count], [(0, count - 1)]
+    for low, high in gaps:
+        middle = (low + high) // 2
+        if low < middle < high:
+            order.append(middle)
+            gaps += [(low, middle), (middle, high)]
+    return order
 
 
 def timed(runner: GroupRunner, benchmark: Microbenchmark, settings: MeasureSettings) -> Measurement | Failed:
