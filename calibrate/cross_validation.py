@@ -52,10 +52,10 @@ class HeldOut:
 def held_out(rows: Sequence[Row], gpu: GpuModel) -> HeldOut:
     """Rows with a measured time and their operators.
 
-    Rows that ran beside a companion are left out: the companion decided on their clock. So are repeats of one kernel on
-    many cards, which would count its error many times.
+    Rows that ran beside a companion, or whose clock or limit was set, are left out: the card did not decide on their
+    clock. So are repeats of one kernel on many cards, which would count its error many times.
     """
-    data = collect([row for row in rows if not (row.configuration.get("companion") or _is_repeat(row))])
+    data = collect([r for r in rows if not (r.configuration.get("companion") or r.is_set or _is_repeat(r))])
     kept, times, powers = list(data.rows), data.time_s.tolist(), data.power_w.tolist()
     owned: list[list[Operator]] = [[] for _ in kept]
     for operator, owner in zip(data.operators, data.owner, strict=True):

@@ -73,12 +73,13 @@ def fit_governor(data: FitRows, gpu: GpuModel, priors: DevicePriors) -> Solution
     limit = gpu.device["power_limit_w"]
     raw = [r.measured.raw for r in data.rows]
     capped = np.array([float(r.get("power_cap_fraction") or 0.0) > 0.95 for r in raw])
-    at_limit = data.settled & capped & (data.power_w > 0.96 * limit)
+    own = data.settled & np.array([not r.is_set for r in data.rows], dtype=np.bool_)
+    at_limit = own & capped & (data.power_w > 0.96 * limit)
     names = ("governor.settled_share", "governor.tensor_clock_mhz")
     expected = [priors.governor[name] for name in names]
     share, spread = _mean(data.power_w[at_limit] / limit, expected[0])
     use = _tensor_use(data, gpu)
-    held = data.settled & capped & (data.power_w < 0.9 * limit) & (use > 0.5)
+    held = own & capped & (data.power_w < 0.9 * limit) & (use > 0.5)
     clock, clock_spread = _mean(data.clock_mhz[held] * use[held], expected[1])
     known = np.array([float(at_limit.any()), float(held.any())])
     return Solution(names, np.array([share, clock]), np.diag([spread**2, clock_spread**2]), known)

@@ -79,6 +79,11 @@ class Row:
         return float(self.configuration.get("target_window_s") or 0.0)
 
     @property
+    def is_set(self) -> bool:
+        """Whether its clock or power limit was set; otherwise the card chose its clock under its own limit."""
+        return any(self.configuration.get(key) for key in ("clock_mhz", "power_limit_w"))
+
+    @property
     def gpus(self) -> int:
         """GPUs that the row measures together."""
         return int(self.configuration.get("gpus") or 1)
