@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from joulecast.calibrate.describe import FIT_FILES, RowsFit, fit_all
+from joulecast.calibrate.device_priors import priors_for
 from joulecast.calibrate.rows import read_rows, recorded_rows
 from joulecast.model.catalogue import read_gpu
 from joulecast.model.description import GpuDescription, Table
@@ -34,6 +35,10 @@ class ParameterReport:
         As in the description.
     value, sd
         Estimate and standard error.
+    lower, upper
+        Bounds of the search; ``None`` where there are none.
+    free
+        Whether rows were asked about it; the others are fixed.
     identified
         Share of the prior variance that the rows removed; ``None`` for what no row was asked about.
     correlated_with, correlation
@@ -46,6 +51,9 @@ class ParameterReport:
     sd: float
     unit: str
     status: str
+    lower: float | None
+    upper: float | None
+    free: bool
     identified: float | None
     correlated_with: str = ""
     correlation: float | None = None
@@ -97,12 +105,14 @@ def parameter_reports(fit: RowsFit) -> list[ParameterReport]:
         for solution in fit.solutions
         for key, share in zip(solution.names, solution.identified, strict=True)
     }
+    priors = priors_for(fit.description.device).all
     found = []
     for table, content in fit.description.tables.items():
         partners = _partners(content)
         for key, parameter in content.parameters.items():
             share = identified.get(f"{table}.{key}")
             partner, correlation = partners.get(key, ("", None))
+            prior = priors.get(f"{table}.{key}")
             found.append(
                 ParameterReport(
                     table,
@@ -111,6 +121,9 @@ def parameter_reports(fit: RowsFit) -> list[ParameterReport]:
                     parameter.sd,
                     parameter.unit,
                     parameter.status,
+                    None if prior is None else prior.lower,
+                    None if prior is None else prior.upper,
+                    share is not None,
                     None if share is None else round(share, 3),
                     partner,
                     correlation,

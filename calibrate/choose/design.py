@@ -79,6 +79,11 @@ class Design:
             if not is_open:
                 self._take(place)
 
+    @property
+    def left(self) -> int:
+        """How many candidates have neither been measured nor chosen."""
+        return sum(self._open)
+
     def uncertainty(self) -> Uncertainty:
         """Of the reference forecasts, given what has been measured and chosen."""
         return self._belief.uncertainty()

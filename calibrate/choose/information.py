@@ -154,8 +154,9 @@ def linearise(
     works = [_work(c.work) for c in candidates]
     kernels = [Work((kernel.operator,)) for kernel in reference]
     clocks = np.concatenate([candidate_clocks_mhz(candidates, gpu), reference_clocks_mhz(reference, gpu)])
-    found = sensitivity([*works, *kernels], clocks, gpu, free_parameters(priors))
     split = len(candidates)
+    elsewhere = np.array([bool(c.configuration.get("card")) for c in candidates] + [False] * len(kernels))
+    found = sensitivity([*works, *kernels], clocks, gpu, free_parameters(priors), elsewhere)
     seen, told = found.take(slice(0, split)), found.take(slice(split, None))
     return _observations(candidates, seen, priors), _forecast_slopes(reference, clocks[split:], told, gpu, priors)
 

@@ -33,7 +33,7 @@ MICRO_BATCHES = 4
 #: Share of the weight that the training steps have; the rest goes to the families of the candidates.
 TRAINING_SHARE = 0.5
 #: Clocks of the forecasts of training kernels, as shares of the highest one, and how much each matters.
-CLOCKS: dict[float | None, float] = {None: 0.6, 0.75: 0.2, 0.55: 0.2}
+CLOCKS: dict[float | None, float] = {None: 0.55, 0.75: 0.15, 0.55: 0.15, 0.4: 0.15}
 
 #: Kernels of less weight are left out: together they have a few percent, and half of the kernels' number.
 LEAST_WEIGHT = 2e-4

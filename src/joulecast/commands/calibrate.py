@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from joulecast import output
-from joulecast.errors import InputError, NotYetError
+from joulecast.errors import InputError
+
+if TYPE_CHECKING:
+    from joulecast.calibrate.choose.session import Outcome
+    from joulecast.calibrate.describe import RowsFit
 
 
 def register(app: typer.Typer) -> None:
@@ -20,51 +24,132 @@ def register(app: typer.Typer) -> None:
 def calibrate(
     rows: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE…", help="Measured rows (JSON lines), several may follow; else the shipped ones."),
+        typer.Option(metavar="FILE…", help="Fit these measured rows (JSON lines), several may follow."),
     ] = None,
     more_rows: Annotated[list[Path] | None, typer.Argument(hidden=True)] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="CARD", help="Measure this card: 0, nvml:0, amd:0 or sim:FILE.")
+    ] = None,
+    replay: Annotated[Path | None, typer.Option(metavar="DIR", help="Fit a recording again.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="GPU.toml", help="Write the description here.")] = None,
+    record: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Record here; a recording that is there already is continued.")
+    ] = None,
+    budget: Annotated[str, typer.Option(metavar="TIME", help="Time to measure, such as 90s, 5m, 1h.")] = "5m",
+    active: Annotated[
+        bool,
+        typer.Option("--active/--passive", help="Also set clocks and power limits, and give them back at the end."),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before settings are changed.")] = False,
+    gpus: Annotated[str, typer.Option(metavar="N,N", help="Also measure collectives among so many GPUs.")] = "",
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the description.")] = None,
     base: Annotated[
-        str,
+        str | None,
         typer.Option("--base", "--gpu", metavar="NAME|FILE", help="Whose data-sheet facts the description takes over."),
-    ] = "h200-sxm",
-    device: Annotated[int | None, typer.Option(hidden=True)] = None,
-    passive: Annotated[bool, typer.Option("--passive", hidden=True)] = False,
-    active: Annotated[bool, typer.Option("--active", hidden=True)] = False,
-    budget: Annotated[str | None, typer.Option(hidden=True)] = None,
-    record: Annotated[Path | None, typer.Option(hidden=True)] = None,
-    replay: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    ] = None,
+    report_json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the fit report as JSON.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Report what the rows do not identify as well.")] = False,
     json: output.JsonOption = False,
 ) -> None:
-    """Fit a GPU description to measured rows; without --rows to those that the package ships."""
-    _refuse_reserved(device=device, passive=passive, active=active, budget=budget, record=record, replay=replay)
+    """Calibrate a GPU description: measure a card, or fit recorded rows; without either, the rows that are shipped."""
     files = [*(rows or ()), *(more_rows or ())]
-    if out is None:
-        raise InputError("calibrate needs a file to write", key="--out", remedy="Give --out GPU.toml.")
-    if files and not rows:
-        raise InputError(f"unexpected {files[0]}", remedy=f"Give --rows {files[0]}.")
-    if not out.parent.is_dir():  # known before the fit, which takes half a minute
-        raise InputError("no such folder", file=str(out.parent), key="--out", remedy="Create it first.")
+    _check(files, rows=rows, device=device, replay=replay, out=out, report_json=report_json)
+    _check_live(device, active=active, gpus=gpus, record=record, yes=yes)
     from joulecast.threads import use_one_thread
 
     use_one_thread()
-    from joulecast.calibrate.from_rows import fit_rows, parameter_reports, report_dict
-    from joulecast.model.description_writer import dump_description
+    live: dict[str, Any] = {}
+    if device is not None:
+        folder, outcome = _measured(device, record, base, budget, active, gpus, yes)
+        live = {"recording": str(folder), "session": outcome}
+        fit = _replayed(folder, base, name)
+    elif replay is not None:
+        fit = _replayed(replay, base, name)
+    else:
+        fit = _fitted(files, base, name or (out.stem if files and out else None))
+    _answer(fit, live, out, report_json, json=json, everything=everything)
+
+
+def _check(
+    files: list[Path], *, rows: object, device: object, replay: object, out: Path | None, report_json: Path | None
+) -> None:
+    given = {"--rows": rows, "--device": device, "--replay": replay}
+    used = [option for option, value in given.items() if value]
+    if len(used) > 1:
+        raise InputError(f"{' and '.join(used)} exclude each other", key=used[0], remedy="Give one of them.")
+    if files and not rows:
+        raise InputError(f"unexpected {files[0]}", remedy=f"Give --rows {files[0]}.")
+    if out is None and not (device or replay):
+        raise InputError("calibrate needs a file to write", key="--out", remedy="Give --out GPU.toml.")
+    for option, file in (("--out", out), ("--report-json", report_json)):  # known before minutes of measuring
+        if file is not None and not file.parent.is_dir():
+            raise InputError("no such folder", file=str(file.parent), key=option, remedy="Create it first.")
+
+
+def _check_live(device: str | None, **options: Any) -> None:
+    for option, value in options.items():
+        if value and device is None:
+            raise InputError("only a card can be measured so", key=f"--{option}", remedy="Give --device 0.")
+
+
+def _measured(
+    device: str, record: Path | None, base: str | None, budget: str, active: bool, gpus: str, yes: bool
+) -> tuple[Path, Outcome]:
+    from joulecast.calibrate.choose.duration import seconds
+    from joulecast.calibrate.choose.live import LiveOptions, measure_card
+
+    options = LiveOptions(device, record, base, seconds(budget), active, gpus)
+    try:
+        return measure_card(options, output.progress, lambda question: yes or _agrees(question))
+    except KeyboardInterrupt:
+        output.progress("interrupted: what was measured is kept, and the same command goes on from there")
+        raise typer.Exit(130) from None
+
+
+def _agrees(question: str) -> bool:
+    """Ask on the terminal; who cannot be asked does not agree."""
+    if not sys.stdin.isatty():
+        output.progress(f"{question} Nobody can be asked here: give --yes to agree.")
+        return False
+    return typer.confirm(question, default=False, err=True)
+
+
+def _replayed(folder: Path, base: str | None, name: str | None) -> RowsFit:
+    from joulecast.calibrate.choose.replay import fit_folder, read_folder
+
+    for warning in read_folder(folder).warnings:
+        output.progress(f"warning: {warning}")
+    output.progress(f"fitting {folder}")
+    return fit_folder(folder, base=base, name=name)
+
+
+def _fitted(files: list[Path], base: str | None, name: str | None) -> RowsFit:
+    from joulecast.calibrate.from_rows import SHIPPED_BASE, fit_rows
 
     output.progress(f"fitting {', '.join(str(file) for file in files) or 'the shipped rows'}")
-    fit = fit_rows(files, base=base, name=out.stem if files else "")
-    output.write_file(out, dump_description(fit.description.to_dict()))
+    return fit_rows(files, base=base or SHIPPED_BASE, name=name or "")
+
+
+def _answer(
+    fit: RowsFit, live: dict[str, Any], out: Path | None, report_json: Path | None, *, json: bool, everything: bool
+) -> None:
+    from dataclasses import asdict
+    from json import dumps
+
+    from joulecast.calibrate.choose.report import report_text
+    from joulecast.calibrate.from_rows import parameter_reports, report_dict
+    from joulecast.model.description_writer import dump_description
+
+    if out is not None:
+        output.write_file(out, dump_description(fit.description.to_dict()))
     aside = f", left out {fit.left_out} that only validate" if fit.left_out else ""
-    output.progress(f"fitted {fit.rows} rows{aside}; wrote {out}")
+    output.progress(f"fitted {fit.rows} rows{aside}{f'; wrote {out}' if out else ''}")
+    if live:
+        live["session"] = asdict(live["session"])
+    report = {"out": None if out is None else str(out), **live, **report_dict(fit)}
+    if report_json is not None:
+        output.write_file(report_json, dumps(output.plain(report), indent=2, ensure_ascii=False) + "\n")
     if json:
-        output.print_json({"out": str(out), **report_dict(fit)})
+        output.print_json(report)
     else:
-        output.print_table([asdict(report) for report in parameter_reports(fit)])
-
-
-def _refuse_reserved(**options: Any) -> None:
-    for name, value in options.items():
-        if value is not None and value is not False:
-            raise NotYetError(
-                "measuring on a GPU does not exist yet", key=f"--{name}", remedy="Fit recorded rows with --rows FILE."
-            )
+        print(report_text(parameter_reports(fit), everything=everything))

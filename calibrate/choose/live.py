@@ -1,0 +1,196 @@
+"""A whole calibration of a card: examine it, measure into a recording, and let go of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from joulecast.calibrate.choose.active import CLOCK_SHARES, LIMIT_SHARES, swept
+from joulecast.calibrate.choose.base import base_name, base_of_card
+from joulecast.calibrate.choose.display import Display, plus_minus
+from joulecast.calibrate.choose.duration import clock
+from joulecast.calibrate.choose.groups import group_command, group_sizes, measure_group
+from joulecast.calibrate.choose.replay import BASE_FILE, recorded_base, slug
+from joulecast.calibrate.choose.runners import bench_for
+from joulecast.calibrate.choose.session import Outcome, Session, SessionSettings
+from joulecast.calibrate.devices import locator_of, open_device
+from joulecast.calibrate.devices.checks import examine
+from joulecast.calibrate.devices.protocol import CardFacts, Device
+from joulecast.calibrate.measure.recorder import Recorder
+from joulecast.calibrate.measure.recording import Card
+from joulecast.calibrate.measure.sampler import SamplerPool
+from joulecast.calibrate.microbenchmarks.catalogue import single_gpu
+from joulecast.errors import DeviceError, InputError, MeasurementError
+
+#: Share of the budget that groups of GPUs get, together.
+GROUPS_SHARE = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class LiveOptions:
+    """What a user wants to be measured.
+
+    Attributes
+    ----------
+    device
+        A locator, or an index.
+    record
+        Folder of the recording; by default one named after the card.
+    base
+        Catalogue name or file of the card's data-sheet facts; by default found by the card's name.
+    budget_s
+        Seconds of measuring.
+    active
+        Whether clocks and power limits may be set.
+    gpus
+        Sizes of groups of GPUs to measure as well, such as ``2,4``; empty for none.
+    """
+
+    device: str
+    record: Path | None
+    base: str | None
+    budget_s: float
+    active: bool
+    gpus: str = ""
+
+
+def measure_card(
+    options: LiveOptions, say: Callable[[str], None], agree: Callable[[str], bool]
+) -> tuple[Path, Outcome]:
+    """Measure a card into a recording.
+
+    Parameters
+    ----------
+    options
+        What is wanted.
+    say
+        Prints a line for people.
+    agree
+        Asks whether the card may be changed as the question tells.
+
+    Returns
+    -------
+    tuple
+        The recording's folder, and how the session ended.
+
+    Raises
+    ------
+    DeviceError
+        The card is missing, not fit to be measured, or was lost.
+    InputError
+        The card's kind is unknown, the folder holds another card's recording, or cannot be written.
+    MeasurementError
+        Nothing can be run on the card.
+    """
+    device = open_device(locator_of(options.device))
+    try:
+        facts = device.facts
+        sizes = group_sizes(options.gpus, _present(facts)) if options.gpus else []
+        active = _examine(device, options.active, say) and agree(_question(facts))
+        if options.active and not active:
+            say("passive calibration: nothing on the card is changed")
+        share = 1.0 - GROUPS_SHARE if sizes else 1.0
+        settings = SessionSettings(share * options.budget_s, active)
+        folder = options.record or Path(f"{slug(facts.name)}.recording")
+        outcome = _measure(device, folder, options.base, settings, say)
+    finally:
+        device.close()
+    for size in sizes:
+        _measure_group(size, folder, GROUPS_SHARE * options.budget_s / len(sizes), say)
+    return folder, outcome
+
+
+def _examine(device: Device, active: bool, say: Callable[[str], None]) -> bool:
+    """Refuse a card that is not fit, tell what is odd about it, and whether it may be set as is wanted."""
+    found = examine(device)
+    for finding in found.findings:
+        if finding.severity != "note" or active:
+            say(f"{finding.severity} [{finding.code.value}]: {finding.message}. {finding.remedy}")
+    found.demand_fit()
+    return active and (device.facts.may_set_clocks or device.facts.may_set_power_limit)
+
+
+def _question(facts: CardFacts) -> str:
+    found = []
+    if facts.may_set_clocks:
+        low, high = (share * facts.max_sm_clock_mhz for share in (CLOCK_SHARES[0], CLOCK_SHARES[-1]))
+        found.append(f"lock its clock to {len(CLOCK_SHARES)} values from {low:.0f} to {high:.0f} MHz")
+    if facts.may_set_power_limit and facts.power_limit_range_w is not None:
+        least, most = facts.power_limit_range_w
+        low, high = (least + share * (most - least) for share in (LIMIT_SHARES[0], LIMIT_SHARES[-1]))
+        found.append(f"set its power limit to {len(LIMIT_SHARES)} values from {low:.0f} to {high:.0f} W")
+    return f"{facts.name} ({facts.locator}): {' and '.join(found)}, and give its own settings back at the end?"
+
+
+def _measure(
+    device: Device, folder: Path, base: str | None, settings: SessionSettings, say: Callable[[str], None]
+) -> Outcome:
+    facts, bench = device.facts, bench_for(device)
+    base = base or base_name(facts)
+    from_file = Path(base).is_file()
+    how = {
+        "base": BASE_FILE if from_file else base,
+        "mode": "active" if settings.active else "passive",
+        "protocol": asdict(settings.measure),
+    }
+    description = base_of_card(base, facts)  # known to be usable before a folder is made
+    with Recorder(folder, Card(facts, bench.versions, how=how)) as recorder, SamplerPool() as samplers:
+        if recorder.resumed:
+            say(f"going on with {folder}: {len(recorder.recording.rows)} rows are there")
+            for warning in recorder.recording.warnings:
+                say(f"warning: {warning}")
+            description = base_of_card(recorded_base(recorder.recording.card, folder), facts)
+        elif from_file:
+            shutil.copyfile(base, folder / BASE_FILE)
+        benchmarks = [*single_gpu(facts)]
+        if settings.active:
+            benchmarks += swept(benchmarks, facts)
+        with Display(settings.budget_s, say) as display:
+            session = Session(
+                device,
+                bench.runner,
+                samplers,
+                recorder,
+                description,
+                benchmarks,
+                settings,
+                display,
+                bench.missing,
+            )
+            outcome = session.run()
+        recorder.end(reason=outcome.reason, rows=outcome.rows, spent_s=outcome.spent_s)
+    _tell(outcome, folder, say)
+    return outcome
+
+
+def _tell(outcome: Outcome, folder: Path, say: Callable[[str], None]) -> None:
+    words = {
+        "budget": "the budget has ended",
+        "settled": "more rows would hardly help",
+        "exhausted": "everything has been measured",
+    }
+    say(
+        f"{words[outcome.reason]}: {outcome.rows} rows and {outcome.failures} failures in {clock(outcome.spent_s)}, "
+        f"kept in {folder}"
+    )
+    say(f"forecasts of training kernels: {plus_minus(outcome.before)} before, {plus_minus(outcome.reached)} reached")
+
+
+def _present(facts: CardFacts) -> int:
+    """GPUs that PyTorch sees."""
+    if facts.locator.startswith("sim:"):
+        raise InputError("a simulated card stands alone", key="--gpus", remedy="Leave the option out.")
+    from joulecast.calibrate.microbenchmarks.torch_backend import load_torch
+
+    return int(load_torch().cuda.device_count())
+
+
+def _measure_group(size: int, folder: Path, budget_s: float, say: Callable[[str], None]) -> None:
+    """A group that fails does not spoil what the single card has shown."""
+    say(f"collectives among {size} GPUs: {clock(budget_s)}")
+    try:
+        measure_group(group_command(size, folder, budget_s), budget_s)
+    except (MeasurementError, DeviceError) as error:
+        say(f"warning: {error}")

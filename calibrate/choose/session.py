@@ -1,0 +1,257 @@
+"""A calibration of a card: choose, measure, learn from what was measured, and choose again, until the budget ends.
+
+Everything that was measured stands in the recording before the next measurement begins: a session that was interrupted
+at any point goes on where it stopped, and what it has is usable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from joulecast.calibrate.choose.active import settings_of
+from joulecast.calibrate.choose.belief import Uncertainty
+from joulecast.calibrate.choose.design import Choice, Design
+from joulecast.calibrate.choose.information import Candidate, usable
+from joulecast.calibrate.choose.update import estimate
+from joulecast.calibrate.device_priors import DevicePriors, priors_for
+from joulecast.calibrate.devices.findings import Finding, of_company, of_heat
+from joulecast.calibrate.devices.guardian import BorrowedSettings, borrowed_settings
+from joulecast.calibrate.devices.protocol import Device, Settings
+from joulecast.calibrate.measure.faults import Reason
+from joulecast.calibrate.measure.protocol import Measurement, SamplerFactory, measure
+from joulecast.calibrate.measure.recorder import Recorder
+from joulecast.calibrate.measure.recording import Failed
+from joulecast.calibrate.measure.settings import MeasureSettings, expected_cost_s
+from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark, Runner
+from joulecast.model.description import GpuDescription
+from joulecast.model.gpu_model import GpuModel, gpu_model
+
+#: Rows after which the choice is made again at first; later after each quarter of the rows so far.
+BATCH = 8
+#: Time that preparing a microbenchmark takes, until some have shown it [s].
+PREPARATION_S = 0.8
+#: The session ends when a row of the choice would lower the forecasts' standard error by less than this on average.
+LEAST_PROGRESS = 1e-3
+#: Failures that come again each time; after others a resumed session tries once more.
+LASTING = (Reason.NOT_RUNNABLE, Reason.WORK_FAILED)
+#: Row field of the seconds that measuring took.
+SPENT = "measured_spent_s"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """How a session goes.
+
+    Attributes
+    ----------
+    budget_s
+        Seconds of measuring, those of an interrupted session included.
+    active
+        Whether clocks and limits are set where a microbenchmark asks for it.
+    measure
+        The protocol of each measurement.
+    """
+
+    budget_s: float = 300.0
+    active: bool = False
+    measure: MeasureSettings = field(default_factory=MeasureSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a session ended.
+
+    Attributes
+    ----------
+    reason
+        ``budget``, ``settled`` (more would not help) or ``exhausted`` (nothing left to measure).
+    before, reached
+        Uncertainty of the reference forecasts from the priors alone, and with all rows.
+    rows, failures
+        In the recording now.
+    spent_s
+        Seconds of measuring, earlier sessions included.
+    left_out
+        Microbenchmarks that were no candidates, and why.
+    """
+
+    reason: str
+    before: Uncertainty
+    reached: Uncertainty
+    rows: int
+    failures: int
+    spent_s: float
+    left_out: Sequence[tuple[str, str]] = ()
+
+
+class Listener(Protocol):
+    """Who is told how a session goes."""
+
+    def planned(self, choice: Choice, left_s: float) -> None:
+        """A choice was made: what is known now, and expected when the budget, of which ``left_s`` remain, has ended."""
+
+    def started(self, name: str, left_s: float) -> None:
+        """A measurement begins."""
+
+    def measured(self, measurement: Measurement) -> None:
+        """A row is in the recording."""
+
+    def failed(self, failure: Failed) -> None:
+        """A failure is in the recording."""
+
+    def warned(self, finding: Finding) -> None:
+        """Something is wrong with the card."""
+
+
+class Session:
+    """A calibration of one card.
+
+    Parameters
+    ----------
+    device, runner, sampler_factory
+        The card, what runs work on it, and what reads it.
+    recorder
+        Takes what is measured; it may hold earlier rows of the card.
+    base
+        The card's data-sheet facts.
+    benchmarks
+        What may be measured.
+    settings
+        How the session goes.
+    listener
+        Who is told.
+    missing
+        What a microbenchmark needs and this machine lacks; such ones are no candidates.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        runner: Runner,
+        sampler_factory: SamplerFactory,
+        recorder: Recorder,
+        base: GpuDescription,
+        benchmarks: Sequence[Microbenchmark],
+        settings: SessionSettings,
+        listener: Listener,
+        missing: Callable[[Microbenchmark], Sequence[str]] = lambda benchmark: (),
+    ) -> None:
+        self._device, self._runner, self._sampler_factory = device, runner, sampler_factory
+        self._recorder, self._settings, self._listener = recorder, settings, listener
+        self._priors: DevicePriors = priors_for(base.device)
+        self._start = GpuModel(base.name, gpu_model(base).device, self._priors.starts())
+        self._benchmarks = {b.name: b for b in benchmarks}
+        self._expected = {b.name: expected_cost_s(b.row, settings.measure) + PREPARATION_S for b in benchmarks}
+        lacking = {b.name: ", ".join(words) for b in benchmarks if (words := missing(b))}
+        there = [b for b in benchmarks if b.name not in lacking]
+        self._candidates, dropped = usable([self._candidate(b, 1.0) for b in there], self._start)
+        self.left_out = [*((name, f"missing: {words}") for name, words in lacking.items()), *dropped]
+        self._failed: set[str] = set()  # in this session
+        self._told: set[str] = set()  # codes of findings
+        self._set = Settings()
+
+    def _candidate(self, benchmark: Microbenchmark, factor: float) -> Candidate:
+        return Candidate(benchmark.name, benchmark.row, benchmark.stratum, factor * self._expected[benchmark.name])
+
+    def run(self) -> Outcome:
+        """Measure until the budget ends or nothing more helps.
+
+        Raises
+        ------
+        DeviceError
+            The card was lost.
+        InputError
+            The recording cannot be written.
+        """
+        with ExitStack() as stack:
+            borrowed = stack.enter_context(borrowed_settings(self._device)) if self._settings.active else None
+            return self._run(borrowed)
+
+    def _run(self, borrowed: BorrowedSettings | None) -> Outcome:
+        begin, before_s, gpu = self._device.now(), self._spent_s(), self._start
+        first = Design(self._candidates, gpu, self._priors).uncertainty()
+        while True:
+            gpu = estimate(self._recorder.recording.rows, gpu, self._priors)
+            left_s = self._settings.budget_s - before_s - (self._device.now() - begin)
+            design = self._design(gpu)
+            choice = design.choose(left_s)
+            self._listener.planned(choice, left_s)
+            reason = _end(choice, exhausted=not design.left)
+            if reason:
+                break
+            for candidate in choice.order[: max(BATCH, len(self._recorder.recording.rows) // 4)]:
+                left_s = self._settings.budget_s - before_s - (self._device.now() - begin)
+                if candidate.cost_s > left_s:
+                    break
+                self._watch()
+                self._measure(candidate.name, left_s, borrowed)
+        spent = before_s + self._device.now() - begin
+        recording = self._recorder.recording
+        return Outcome(
+            reason, first, choice.before, len(recording.rows), len(recording.failures), spent, tuple(self.left_out)
+        )
+
+    def _design(self, gpu: GpuModel) -> Design:
+        """A choice among what has no row and did not fail for good."""
+        recording, factor = self._recorder.recording, self._cost_factor()
+        hopeless = {f.name for f in recording.failures if f.reason in LASTING} | self._failed
+        candidates = [
+            replace(c, cost_s=factor * self._expected[c.name])
+            for c in self._candidates
+            if c.name in recording.done or c.name not in hopeless
+        ]
+        return Design(candidates, gpu, self._priors, done=recording.done)
+
+    def _costs(self) -> Mapping[str, float]:
+        """Seconds that each row took to measure."""
+        rows = self._recorder.recording.rows
+        return {row.name: float(row.measured.raw[SPENT]) for row in rows if row.measured.raw.get(SPENT) is not None}
+
+    def _spent_s(self) -> float:
+        return sum(self._costs().values())
+
+    def _cost_factor(self) -> float:
+        """Seconds that measuring took so far over those that were expected."""
+        known = {name: cost for name, cost in self._costs().items() if name in self._expected}
+        expected = sum(self._expected[name] for name in known)
+        return sum(known.values()) / expected if expected > 0.0 else 1.0
+
+    def _measure(self, name: str, left_s: float, borrowed: BorrowedSettings | None) -> None:
+        benchmark = self._benchmarks[name]
+        self._listener.started(name, left_s)
+        wanted = settings_of(benchmark.row)
+        if borrowed is not None and wanted != self._set:
+            borrowed.apply(wanted)
+            self._set = wanted
+        settings = self._settings.measure
+        found = measure(self._device, self._runner, self._sampler_factory, benchmark, settings, left_s)
+        if isinstance(found, Failed):
+            self._recorder.append_failure(found)
+            self._failed.add(name)
+            self._listener.failed(found)
+        else:
+            self._recorder.append_row({**found.row, SPENT: found.spent_s})
+            self._listener.measured(found)
+
+    def _watch(self) -> None:
+        """Tell of others on the card, and of heat, the first time that each is seen."""
+        for finding in self._findings():
+            if finding.code.value not in self._told:
+                self._told.add(finding.code.value)
+                self._listener.warned(finding)
+
+    def _findings(self) -> Iterator[Finding]:
+        sample = self._device.sample()
+        yield from of_heat([sample])
+        yield from of_company([], self._device.neighbours(), None, self._device.facts)
+
+
+def _end(choice: Choice, *, exhausted: bool) -> str:
+    """Why a session should end now; empty if it should not."""
+    if not choice.order:
+        return "exhausted" if exhausted else "budget"
+    now, then = (u.time + u.energy for u in (choice.before, choice.after))
+    return "settled" if now - then < LEAST_PROGRESS * now * len(choice.order) else ""
