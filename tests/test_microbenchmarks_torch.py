@@ -305,6 +305,15 @@ def test_buffers():
     close(built(row).result(), matrix @ vector)
 
 
+def test_large_copies_are_launched_one_by_one(monkeypatch):
+    """In a graph the copy engine would do them, more slowly than the SMs that programs use."""
+    small = {**forms.buffer_row("copy", 1), "mb": 1 / 1024}
+    rows = [small, {**forms.stream_row("copy", 32, 16)}]
+    assert all(built(row).capture for row in rows)
+    monkeypatch.setattr("joulecast.calibrate.microbenchmarks.kernel.GRAPH_COPY_BYTES", 1023)
+    assert not any(built(row).capture for row in rows)
+
+
 @pytest.mark.parametrize("op", ["rms_norm", "layer_norm", "softmax", "add"])
 def test_rows_with_a_shape(op):
     result = built({"op": op, "shape": [4, 16], "dtype": "bf16"}).result()

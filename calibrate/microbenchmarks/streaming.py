@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from joulecast.calibrate.microbenchmarks.kernel import Bench, Kernel
+from joulecast.calibrate.microbenchmarks.kernel import Bench, Kernel, copy_kernel
 from joulecast.errors import MeasurementError
 
 MEBI = 1 << 20
@@ -40,8 +40,7 @@ def _into(bench: Bench, function: Callable[..., Any], inputs: int) -> Kernel:
 
 def _copy(bench: Bench) -> Kernel:
     source = bench.values(*_shape(bench))
-    out = bench.torch.empty_like(source)
-    return Kernel(lambda: out.copy_(source), result=lambda: out)
+    return copy_kernel(source, bench.torch.empty_like(source))
 
 
 def _fill(bench: Bench) -> Kernel:

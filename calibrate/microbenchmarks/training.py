@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from joulecast.calibrate.microbenchmarks import streaming
-from joulecast.calibrate.microbenchmarks.kernel import Bench, Kernel
+from joulecast.calibrate.microbenchmarks.kernel import Bench, Kernel, copy_kernel
 from joulecast.errors import MeasurementError
 
 #: Rows of the table from which embeddings are looked up where a row does not say.
@@ -52,9 +52,7 @@ def _binary(name: str) -> Callable[[Bench, int, int], Kernel]:
 
 
 def _copy(bench: Bench, rows: int, columns: int) -> Kernel:
-    source = bench.values(rows, columns)
-    out = bench.empty(rows, columns)
-    return Kernel(lambda: out.copy_(source), result=lambda: out)
+    return copy_kernel(bench.values(rows, columns), bench.empty(rows, columns))
 
 
 def _halves(bench: Bench, rows: int, columns: int) -> tuple[Any, Any]:
