@@ -120,13 +120,16 @@ class PlanReadings:
     ----------
     iteration_time_s
         Of the slowest GPU, shape ``(n,)`` [s].
+    energy_j
+        Of all GPUs over one iteration, shape ``(n,)`` [J].
     stage_energy_j
-        Of all GPUs of each stage over one iteration, shape ``(n, s)`` [J].
+        Of all GPUs of each stage, shape ``(n, s)`` [J].
     instruction_time_s
         Mean over a plan's instructions of one stage and direction, whatever their clocks, shape ``(n, s, 2)`` [s].
     """
 
     iteration_time_s: Float
+    energy_j: Float
     stage_energy_j: Float
     instruction_time_s: Float
 

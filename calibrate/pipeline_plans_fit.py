@@ -173,13 +173,21 @@ def fit_job(job: PipelineJob, readings: PlanReadings, plans: Sequence[int]) -> F
 
 @dataclass(frozen=True)
 class _Problem:
-    """Readings of the fitted plans as residuals, stage by stage, followed by the priors'."""
+    """Readings of the ``k`` fitted plans as residuals in standard deviations, followed by the priors'.
+
+    Attributes
+    ----------
+    stage
+        Per stage the readings of instruction times and of energy, shape ``(s, 3 k)``; NaN where there is none.
+    total_j
+        Energy of all stages where that of single stages is not known, shape ``(k,)``; else NaN.
+    """
 
     form: CurveForm
     share: Float
     iteration_s: Float
-    instruction_s: Float
-    energy_j: Float
+    stage: Float
+    total_j: Float
 
     @classmethod
     def of(cls, job: PipelineJob, readings: PlanReadings, chosen: list[int]) -> _Problem:
@@ -190,38 +198,55 @@ class _Problem:
         log_time = np.where(known, np.log(np.where(known, times, 1.0)), 0.0).sum(axis=0) / known.sum(axis=0)
         share = job.share[chosen]
         reference = float(np.exp(np.mean(np.log(share @ job.clocks_mhz))))
+        energy = readings.stage_energy_j[chosen]
+        total = np.where(np.isfinite(energy).all(axis=1), np.nan, readings.energy_j[chosen])
+        stage = np.concatenate([times.transpose(1, 0, 2).reshape(len(log_time), -1), energy.T], axis=1)
         form = CurveForm(job, log_time, reference)
-        return cls(form, share, readings.iteration_time_s[chosen], times, readings.stage_energy_j[chosen])
+        return cls(form, share, readings.iteration_time_s[chosen], stage, total)
 
     def residuals(self, z: Float) -> Float:
-        """In standard deviations; 0 where there is no reading."""
-        return np.concatenate([self._readings(z), z])
-
-    def _readings(self, z: Float) -> Float:
-        job, curves = self.form.job, self.form.curves(z)
-        time = np.einsum("nsdc,sdc->snd", self.share, curves.time_s)
-        energy = stage_energy_j(job, curves, self.share, self.iteration_s).T
-        off_time = (time / self.instruction_s.transpose(1, 0, 2) - 1.0) / _TIME_NOISE
-        off_energy = (energy / self.energy_j.T - 1.0) / _ENERGY_NOISE
-        off = np.concatenate([off_time.reshape(len(time), -1), off_energy], axis=1).ravel()
-        return np.where(np.isfinite(off), off, 0.0)
+        """All residuals; 0 where there is no reading."""
+        model = self._model(z)
+        total = model[:, -len(self.total_j) :].sum(axis=0)
+        off = np.concatenate(
+            [((model / self.stage - 1.0) / self._noise).ravel(), (total / self.total_j - 1.0) / _ENERGY_NOISE]
+        )
+        return np.concatenate([np.where(np.isfinite(off), off, 0.0), z])
 
     def slopes(self, z: Float) -> Float:
-        """Forward differences; a parameter of all stages is moved at once, as stages share no residual."""
-        stages = len(self.form.log_time)
-        here = self._readings(z)
-        rows = len(here)
-        stage_of = np.repeat(np.arange(stages), rows // stages)
-        slopes = np.zeros((rows + len(z), len(z)))
-        slopes[rows:] = np.eye(len(z))
+        """Forward differences; a parameter of all stages is moved at once, as a stage's readings know only its own."""
+        stages, own = len(self.stage), self.stage.size
+        here = self._model(z)
+        slopes = np.zeros((own + len(self.total_j) + len(z), len(z)))
+        slopes[own + len(self.total_j) :] = np.eye(len(z))
+        stage_of = np.repeat(np.arange(stages), self.stage.shape[1])
         for first in range(2 * PER_INSTRUCTION):
             columns = first // 2 * 2 * stages + 2 * np.arange(stages) + first % 2
-            slopes[np.arange(rows), columns[stage_of]] = self._slope(z, here, columns)
+            single, total = self._slope(z, here, columns)
+            slopes[np.arange(own), columns[stage_of]] = single.ravel()
+            slopes[own : own + len(self.total_j), columns] = total.T
         for column in range(len(z) - len(SHARED), len(z)):
-            slopes[:rows, column] = self._slope(z, here, np.array([column]))
+            single, total = self._slope(z, here, np.array([column]))
+            slopes[: own + len(self.total_j), column] = np.concatenate([single.ravel(), total.sum(axis=0)])
         return slopes
 
-    def _slope(self, z: Float, here: Float, columns: NDArray[np.int64]) -> Float:
+    def _slope(self, z: Float, here: Float, columns: NDArray[np.int64]) -> tuple[Float, Float]:
+        """Slopes of the stages' residuals, shape ``(s, 3 k)``, and each stage's part in those of totals, ``(s, k)``."""
         moved = z.copy()
         moved[columns] += _STEP
-        return np.asarray((self._readings(moved) - here) / _STEP)
+        change = (self._model(moved) - here) / _STEP
+        single = change / self.stage / self._noise
+        total = change[:, -len(self.total_j) :] / self.total_j / _ENERGY_NOISE
+        return np.where(np.isfinite(single), single, 0.0), np.where(np.isfinite(total), total, 0.0)
+
+    def _model(self, z: Float) -> Float:
+        """What the readings of each stage should be, shape ``(s, 3 k)``."""
+        job, curves = self.form.job, self.form.curves(z)
+        time = np.einsum("nsdc,sdc->snd", self.share, curves.time_s)
+        energy = stage_energy_j(job, curves, self.share, self.iteration_s)
+        return np.concatenate([time.reshape(len(time), -1), energy.T], axis=1)
+
+    @property
+    def _noise(self) -> Float:
+        count = len(self.total_j)
+        return np.repeat([_TIME_NOISE, _ENERGY_NOISE], [2 * count, count])

@@ -81,7 +81,7 @@ def folder_of(path, *, gpus=1, plans=PLANS):
         work = [[instruction(s, c, f) for c, f in zip(orders()[s], clocks[s], strict=True)] for s in range(STAGES)]
         duration = iteration([[t for t, _ in stage] for stage in work]) + BEYOND_S
         energy = [sum(e for _, e in st) + WAIT_W * (duration - sum(t for t, _ in st)) for st in work]
-        head = dict(zip(WORKLOAD, ("A100", "toy", "even", "dp1+pp4+tp1", 1, MICROBATCHES), strict=True))
+        head = dict(zip(WORKLOAD, ("A100", "toy", "even", f"dp{gpus}+pp4+tp1", 1, MICROBATCHES), strict=True))
         row = head | {"plan": plan, "iteration_time_s": duration, "iteration_energy_j": gpus * sum(energy)}
         rows.append(row | {f"energy_rank{r}_j": energy[r // gpus] for r in range(STAGES * gpus)})
         for rank in range(STAGES * gpus):
@@ -179,6 +179,18 @@ def test_gpus_of_a_stage_are_counted_together(tmp_path):
     report = run_perseus(tmp_path).to_dict()
     assert np.abs(errors(report, "energy_j")).mean() < 0.01
     assert report["workloads"][0]["wait_power_w"] == pytest.approx(WAIT_W, rel=0.08)
+
+
+def test_energy_of_all_gpus_together_is_enough(folder, tmp_path):
+    copied(folder, tmp_path)
+    path = tmp_path / "measured_iterations.csv"
+    with path.open() as file:
+        table = [{k: v for k, v in row.items() if not k.startswith("energy_rank")} for row in csv.DictReader(file)]
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(table[0]))
+        writer.writeheader()
+        writer.writerows(table)
+    assert np.abs(errors(run_perseus(tmp_path).to_dict(), "energy_j")).mean() < 0.01
 
 
 def test_gzipped_files_are_the_same(folder, report, tmp_path):
@@ -292,7 +304,7 @@ def test_jobs_that_cannot_be(orders, clocks, words):
 
 def test_a_fit_needs_readings():
     job = small_job([1000, 1410])
-    nothing = PlanReadings(np.full(2, np.nan), np.full((2, 2), np.nan), np.full((2, 2, 2), np.nan))
+    nothing = PlanReadings(np.full(2, np.nan), np.full(2, np.nan), np.full((2, 2), np.nan), np.full((2, 2, 2), np.nan))
     with pytest.raises(InputError, match="iteration time"):
         fit_job(job, nothing, [0, 1])
     with pytest.raises(InputError, match="times of all stages"):

@@ -7,6 +7,8 @@ forecast: each of the five is forecast by a fit on the other four.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -36,6 +38,8 @@ from joulecast.validate.summary import summarise
 #: Catalogue names of the artifact's cards by their name in the data, and their power while blocked on communication as
 #: the artifact's authors measured it (Perseus, SOSP'24) [W].
 CARDS = {"A100": ("a100-pcie-80gb", 83.6), "A40": ("a40", 70.4)}
+#: Sizes of the data- and tensor-parallel groups in the name of a parallelism such as ``dp2+pp4+tp2``.
+_REPLICATED = re.compile(r"(?:dp|tp)(\d+)")
 #: How the fitted plans were chosen; the answer repeats it.
 RULE = (
     "all plans by mean requested clock, highest first (of equals the lower number); the first, the last and three "
@@ -134,35 +138,44 @@ def _job(rows: Sequence[PlanRow], gpu: str | None) -> PipelineJob:
     card = gpu_model(load_gpu(gpu or catalogue_name))
     requested = [row.requested for row in rows if row.requested is not None]
     orders = requested[0].orders
-    ranks = max((len(row.rank_energy_j) for row in rows), default=0)
-    ranks = max(ranks, 1 + max((rank for row in rows for rank, _ in row.instruction_time_s), default=0))
-    if ranks % len(orders):
-        raise InputError(f"{ranks} GPUs do not share {len(orders)} stages evenly")
     if waiting is None:
         waiting = float(wait_power_w(card.max_clock_mhz, card))
-    name = rows[0].workload_name
-    return make_job(name, card, waiting, ranks // len(orders), orders, [r.clocks_mhz for r in requested])
+    gpus = math.prod(int(size) for size in _REPLICATED.findall(rows[0].workload[WORKLOAD.index("parallelism")]))
+    return make_job(rows[0].workload_name, card, waiting, gpus, orders, [r.clocks_mhz for r in requested])
 
 
 def _readings(job: PipelineJob, rows: Sequence[PlanRow]) -> PlanReadings:
     """Readings by stage; GPUs of a stage have neighbouring ranks (the pipeline is the slowest of Megatron's axes)."""
     stages, gpus = job.schedule.pipeline_size, job.gpus_per_stage
     energy = np.full((len(rows), stages), np.nan)
-    times = np.full((len(rows), stages * gpus, 2), np.nan)
+    times = np.full((len(rows), stages, 2), np.nan)
     for i, row in enumerate(rows):
         if len(row.rank_energy_j) == stages * gpus:
             energy[i] = np.reshape(row.rank_energy_j, (stages, gpus)).sum(axis=1)
-        for (rank, direction), value in row.instruction_time_s.items():
-            times[i, rank, direction] = value
-    iteration = np.array([row.time_s if row.time_s is not None else np.nan for row in rows])
-    by_stage = times.reshape(len(rows), stages, gpus, 2)
-    return PlanReadings(iteration, energy, by_stage.mean(axis=2))
+        times[i] = _stage_times(row.instruction_time_s, stages)
+    iteration, total = (
+        np.array([np.nan if value is None else value for value in values])
+        for values in ([row.time_s for row in rows], [row.energy_j for row in rows])
+    )
+    return PlanReadings(iteration, total, energy, times)
+
+
+def _stage_times(times: Mapping[tuple[int, int], float], stages: int) -> Float:
+    """Mean over the GPUs of each stage that were measured, shape ``(s, 2)``; NaN where none was."""
+    ranks = 1 + max((rank for rank, _ in times), default=0)
+    found = np.full((stages, 2), np.nan)
+    for stage in range(stages):
+        for direction in (0, 1):
+            own = [t for (rank, d), t in times.items() if d == direction and rank * stages // ranks == stage]
+            if own:
+                found[stage, direction] = np.mean(own)
+    return found
 
 
 def _readable(readings: PlanReadings) -> list[int]:
     """Plans with all readings that a fit needs."""
-    whole = np.isfinite(readings.instruction_time_s).all(axis=(1, 2)) & np.isfinite(readings.iteration_time_s)
-    return [int(plan) for plan in np.flatnonzero(whole & np.isfinite(readings.stage_energy_j).all(axis=1))]
+    known = np.isfinite(readings.instruction_time_s).all(axis=(1, 2)) & np.isfinite(readings.iteration_time_s)
+    return [int(plan) for plan in np.flatnonzero(known & np.isfinite(readings.energy_j))]
 
 
 def _left_out(job: PipelineJob, readings: PlanReadings, chosen: Sequence[int], forecast: PlanForecast) -> PlanForecast:
