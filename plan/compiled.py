@@ -24,5 +24,5 @@ def compiled(function: Function) -> Function:
     """Compile a function for native types, and keep the result between runs."""
     if _njit is None:
         return function
-    fast: Function = _njit(cache=True)(function)
+    fast: Function = _njit(cache=True, error_model="numpy")(function)
     return fast

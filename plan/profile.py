@@ -154,7 +154,7 @@ def _line(file: str, number: int, header: Sequence[str], cells: Sequence[str]) -
     for name, value in values.items():
         if value <= 0.0:
             raise InputError(
-                f"a {name} of {row[name]}",
+                f"the {name} is {row[name]}",
                 file=file,
                 line=number,
                 key=name,
@@ -240,7 +240,7 @@ def _refuse_mixed_units(lines: Sequence[ProfileLine], file: str) -> None:
         }
         for key, ratio in off.items():
             if not 1.0 / MIXED_UNITS <= ratio <= MIXED_UNITS:
-                what = f"a {key} of {row.time_s if key == 'time' else row.energy_j:g}"
+                what = f"the {key} {row.time_s if key == 'time' else row.energy_j:g}"
                 raise InputError(
                     f"{what} is {ratio:.3g} times what others suggest: units are mixed",
                     file=file,

@@ -114,11 +114,11 @@ def _between(problem: FrontProblem, curve: TimeCostCurve, values: Int, times: Fl
     """Values at breakpoints interpolated to other times [time quanta], in the graph's order, in seconds."""
     if len(curve.time) == 1:
         same = np.repeat(values[:, problem.dag.order], len(times), axis=0)
-        return np.asarray(same * TIME_QUANTUM_S, dtype=np.float64)
+        return np.ascontiguousarray(same * TIME_QUANTUM_S, dtype=np.float64)
     after = np.clip(np.searchsorted(-curve.time, -times, side="right"), 1, len(curve.time) - 1)
     share = ((curve.time[after - 1] - times) / (curve.time[after - 1] - curve.time[after]))[:, None]
     found = (1.0 - share) * values[after - 1] + share * values[after]
-    return np.asarray(found[:, problem.dag.order] * TIME_QUANTUM_S, dtype=np.float64)
+    return np.ascontiguousarray(found[:, problem.dag.order] * TIME_QUANTUM_S, dtype=np.float64)
 
 
 def undominated(plans: Plans) -> Plans:

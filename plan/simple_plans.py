@@ -59,10 +59,13 @@ def simple_plans(problem: FrontProblem, curve: TimeCostCurve, tie: str, time_lim
 
     g, n = problem.graph, problem.dag.instructions
     ties, gains = _ties(problem, tie), gains_of(problem)
-    fastest = np.where(ties.group < 0, g.fastest, ties.position[ties.row, 0])
-    shortest = length(g, g.time_s, fastest, np.zeros(n))
+    free = ties.group < 0
+    fastest = np.where(free, g.fastest, ties.position[ties.row, 0])
+    slowest = np.where(free, g.slowest, ties.position[ties.row, ties.choices[ties.group] - 1])
+    shortest, longest = (length(g, g.time_s, plan, np.zeros(n)) for plan in (fastest, slowest))
     times = target_times(problem, curve, TIMES, time_limit_s) * TIME_QUANTUM_S
-    limits = np.append(shortest, times[times > shortest]) * (1.0 + 1e-12)
+    beyond = np.linspace(times[-1], longest, TIMES // 10) if longest > times[-1] else np.empty(0)
+    limits = np.concatenate([[shortest], times[times > shortest], beyond]) * (1.0 + 1e-12)
     plans = np.empty((len(limits), n), dtype=np.int64)
     evaluations = len(ties.choices) * len(gains.least_w)
     trials = int(np.clip(SEARCHED_INSTRUCTIONS // (n * evaluations * len(limits)), 4, 200))

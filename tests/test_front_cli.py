@@ -1,0 +1,221 @@
+"""``joulecast front``: what it prints, writes and refuses."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+
+from joulecast.cli import main
+
+PIPELINE = ("--set", "cluster.gpus=8", "--set", "parallelism.pipeline_model_parallel_size=4")
+
+
+def run(capsys, *arguments):
+    """Exit status, standard output and standard error of ``joulecast front``."""
+    with pytest.raises(SystemExit) as stop:
+        main(["front", *map(str, arguments)])
+    out, err = capsys.readouterr()
+    return stop.value.code or 0, out, err
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory):
+    """A made-up profile: time falls with the clock, power rises faster."""
+    path = tmp_path_factory.mktemp("profile") / "profile.csv"
+    lines = ["stage,instruction,frequency,time,energy"]
+    for stage in range(4):
+        for k, name in enumerate(("forward", "backward")):
+            for clock in range(900, 1500, 60):
+                time = (1 + k) * (0.04 + 0.004 * stage) * (0.2 + 0.8 * 1440 / clock)
+                lines.append(f"{stage},{name},{clock},{time:.9f},{time * (90 + 250 * (clock / 1440) ** 2.7):.9f}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def of_profile(profile, *more):
+    return ("--profile", profile, "--schedule", "1f1b", "--microbatches", 8, "--wait-power", 84, *more)
+
+
+def test_json(capsys, profile):
+    status, out, err = run(capsys, *of_profile(profile, "--stages", "0,1,3", "--json"))
+    assert (status, err) == (0, "")
+    front = json.loads(out)
+    bound, points = front["lower_bound"], front["points"]
+    assert all(set(entry) == {"time_s", "energy_j"} for entry in bound)
+    assert all(set(point) == {"time_s", "energy_j", "lower_bound_j", "plan"} for point in points)
+    rows = {
+        (int(r["stage"]), r["instruction"], int(r["frequency"])): r
+        for r in csv.DictReader(profile.read_text().splitlines())
+    }
+    for point in points[:: len(points) // 10]:
+        assert [len(order) for order in point["plan"]] == [16, 16, 16]
+        time, energy, busy = 0.0, 0.0, 0.0
+        ends = {}
+        waiting = [
+            list(zip(names, clocks, strict=True))
+            for names, clocks in zip(front["instructions"], point["plan"], strict=True)
+        ]
+        clock_of = [0.0] * 3
+        counts = [{"forward": 0, "backward": 0} for _ in range(3)]
+        while any(waiting):
+            for rank, stage in enumerate((0, 1, 3)):
+                if not waiting[rank]:
+                    continue
+                name, clock = waiting[rank][0]
+                k = counts[rank][name]
+                other = rank - 1 if name == "forward" else rank + 1
+                needed = (name, other, k)
+                if 0 <= other < 3 and needed not in ends:
+                    continue
+                row = rows[stage, name, clock]
+                begin = max(clock_of[rank], ends.get(needed, 0.0))
+                clock_of[rank] = ends[name, rank, k] = begin + float(row["time"])
+                energy += float(row["energy"])
+                busy += float(row["time"])
+                counts[rank][name] += 1
+                waiting[rank].pop(0)
+        time = max(clock_of)
+        assert point["time_s"] == pytest.approx(time, rel=1e-9)
+        assert point["energy_j"] == pytest.approx(energy + 84.0 * (3 * time - busy), rel=1e-9)
+        assert point["lower_bound_j"] <= point["energy_j"]
+
+
+def test_csv_and_table(capsys, profile):
+    status, out, _ = run(capsys, *of_profile(profile, "--csv"))
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert (status, list(rows[0])) == (0, ["time_s", "energy_j", "lower_bound_j", "gap"])
+    status, out, _ = run(capsys, *of_profile(profile))
+    assert "above the lower bound on average" in out
+    assert f"{len(rows)} plans of 64 instructions" in out
+    assert len(out.splitlines()) < 30
+
+
+def test_time_limit_and_simple(capsys, profile):
+    _, out, _ = run(capsys, *of_profile(profile, "--csv"))
+    rows = list(csv.DictReader(io.StringIO(out)))
+    limit = float(rows[len(rows) // 2]["time_s"])
+    _, out, _ = run(capsys, *of_profile(profile, "--csv", "--time-limit", limit))
+    assert max(float(r["time_s"]) for r in csv.DictReader(io.StringIO(out))) <= limit
+    _, out, _ = run(capsys, *of_profile(profile, "--json", "--simple", "rank"))
+    assert all(len(set(order)) == 1 for point in json.loads(out)["points"] for order in point["plan"])
+    status, _, err = run(capsys, *of_profile(profile, "--time-limit", 0.5))
+    assert status == 2
+    assert "no plan takes 0.5 s or less" in err
+
+
+def test_slow_switching_of_a_profile(capsys, profile):
+    _, out, _ = run(capsys, *of_profile(profile, "--json", "--switch-time", 0.05))
+    front = json.loads(out)
+    assert "one clock" in front["notes"][0]
+    assert all(len(set(order)) == 1 for point in front["points"] for order in point["plan"])
+
+
+def test_a_users_graph(capsys, profile, tmp_path):
+    graph = {
+        "instructions": [
+            {"id": f"{k}{s}", "stage": s, "instruction": k} for k in ("forward", "backward") for s in range(4)
+        ],
+        "dependencies": [{"from": f"forward{s}", "to": f"forward{s + 1}"} for s in range(3)]
+        + [{"from": f"backward{s + 1}", "to": f"backward{s}"} for s in range(3)],
+    }
+    path = tmp_path / "dag.json"
+    path.write_text(json.dumps(graph))
+    by_graph = run(capsys, "--profile", profile, "--dag", path, "--wait-power", 84, "--csv")
+    by_name = run(capsys, "--profile", profile, "--microbatches", 1, "--wait-power", 84, "--csv")
+    assert by_graph == by_name
+    graph["dependencies"].append({"from": "backward0", "to": "forward0"})
+    path.write_text(json.dumps(graph, indent=1))
+    status, out, err = run(capsys, "--profile", profile, "--dag", path, "--wait-power", 84, "--json")
+    assert (status, out) == (2, "")
+    assert f"{path}:" in err
+    assert "in a circle" in err
+
+
+def test_files(capsys, profile, tmp_path):
+    out = tmp_path / "front.json"
+    status, text, err = run(capsys, *of_profile(profile, "--out", out))
+    assert (status, text, err) == (0, "", f"wrote {out}\n")
+    assert len(json.loads(out.read_text())["points"]) > 20
+    folder = tmp_path / "zeus"
+    run(capsys, *of_profile(profile, "--format", "zeus-pfo", "--out", folder))
+    assert (folder / "freqs_pipeline_00000.py").is_file()
+    status, _, err = run(capsys, *of_profile(profile, "--out", tmp_path / "none" / "front.json"))
+    assert status == 2
+    assert "cannot be written" in err
+    assert not list(tmp_path.glob("**/*.part"))
+
+
+def test_forecast(capsys, examples):
+    plan = examples / "llama-3.1-8b-4xh200.toml"
+    status, out, err = run(capsys, plan, *PIPELINE, "--json", "--switch-time", 0)
+    assert (status, err) == (0, "")
+    front = json.loads(out)
+    assert [len(order) for order in front["points"][0]["plan"]] == [17] * 4
+    assert front["points"][0]["knobs"]
+    assert front["notes"]
+
+
+def test_power_limits(capsys, examples):
+    status, out, _ = run(capsys, examples / "llama-3.1-8b-4xh200.toml", "--format", "zeus-power-limit")
+    assert status == 0
+    assert set(json.loads(out)["measurements"][0]) == {"power_limit", "energy", "time"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "give either a plan or --profile"),
+        (("plan.toml", "--profile", "x.csv"), "give either a plan or --profile"),
+        (("--profile", "x.csv", "--microbatches", 3), "[--wait-power]"),
+        (("--profile", "x.csv", "--wait-power", 80), "[--microbatches]"),
+        (("--profile", "x.csv", "--microbatches", 3, "--wait-power", 80), "x.csv: no such file"),
+        (("--profile", "x.csv", "--microbatches", 3, "--wait-power", 80, "--set", "a.b=1"), "[--set]"),
+        (("--profile", "x.csv", "--microbatches", 3, "--wait-power", 80, "--stages", "0-3"), "[--stages]"),
+        (("plan.toml", "--format", "yaml"), "unknown format 'yaml'"),
+        (("plan.toml", "--format", "zeus-pfo"), "[--out]"),
+        (("plan.toml", "--simple", "stages"), "Did you mean 'stage'"),
+        (("--profile", "x.csv", "--format", "zeus-power-limit"), "a plan is missing"),
+        (("plan.toml",), "plan.toml: no such file"),
+    ],
+)
+def test_what_is_refused(capsys, tmp_path, monkeypatch, arguments, says):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run(capsys, *arguments)
+    assert (status, out) == (2, "")
+    assert says in err
+    assert len(err.splitlines()) == 1
+
+
+def test_an_unknown_schedule(capsys, profile):
+    arguments = ("--profile", profile, "--microbatches", 4, "--wait-power", 84)
+    status, _, err = run(capsys, *arguments, "--schedule", "1f1c")
+    assert status == 2
+    assert "unknown schedule '1f1c'" in err
+    status, out, _ = run(capsys, *arguments, "--schedule", "Schedule1F1B", "--csv")
+    assert status == 0
+    assert out
+
+
+def test_without_numba_the_same_front_and_a_word_about_it(profile):
+    code = (
+        "import sys\n"
+        "sys.modules['numba'] = None\n"
+        "from joulecast.cli import main\n"
+        f"main(['front', '--profile', {str(profile)!r}, '--stages', '0,3', '--microbatches', '2',"
+        " '--wait-power', '84', '--csv'])"
+    )
+    plain = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    fast = subprocess.run(
+        [sys.executable, "-c", code.replace("sys.modules['numba'] = None\n", "")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "numba is not installed" in plain.stderr
+    assert fast.stderr == ""
+    ours, theirs = (list(csv.DictReader(io.StringIO(done.stdout))) for done in (plain, fast))
+    assert [float(r["time_s"]) for r in ours] == pytest.approx([float(r["time_s"]) for r in theirs], rel=1e-12)
+    assert [float(r["energy_j"]) for r in ours] == pytest.approx([float(r["energy_j"]) for r in theirs], rel=1e-12)

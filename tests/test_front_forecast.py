@@ -1,0 +1,146 @@
+"""Fronts of plans from forecasts: the same times as the evaluator's, knobs carried through, limits kept."""
+
+import numpy as np
+import pytest
+
+import joulecast as jc
+from joulecast.errors import InputError
+from joulecast.model.catalogue import load_gpu
+from joulecast.model.gpu_model import gpu_model
+from joulecast.model.power import wait_power_w
+from joulecast.plan.forecast_front import forecast_front, problem_from_plan
+from joulecast.plan.front_space import FrontSpace, load_space
+from joulecast.simulator.plan import load_plan
+from joulecast.simulator.plan_evaluator import iteration_evaluator
+
+PIPELINE = ("cluster.gpus=8", "parallelism.pipeline_model_parallel_size=4")
+
+
+@pytest.fixture(scope="module")
+def plan(examples):
+    return load_plan(examples / "llama-3.1-8b-4xh200.toml", PIPELINE)
+
+
+@pytest.fixture(scope="module")
+def free(plan):
+    return forecast_front(plan, switch_s=0.0)
+
+
+def test_times_and_energies_are_those_of_the_evaluator(plan):
+    front = forecast_front(plan, space=FrontSpace(comm_ctas=(None,)), switch_s=0.0)
+    evaluator = iteration_evaluator(plan)
+    grid = gpu_model(load_gpu(plan.cluster.gpu)).clocks_mhz.tolist()
+    points = front.points[:: max(1, len(front.points) // 20)]
+    clocks = [[grid.index(c) for order in front.clocks_mhz(p) for c in order] for p in points]
+    time_ns, energy_j = evaluator.evaluate(np.array(clocks, dtype=np.uint8).T)
+    assert time_ns * 1e-9 == pytest.approx([p.time_s for p in points], rel=1e-6)
+    gpus = plan.tp * plan.dp
+    assert energy_j * gpus == pytest.approx([p.energy_j for p in points], rel=1e-5)
+    gaps = np.array([p.gap for p in front.points])
+    assert gaps.mean() < 0.0025
+    assert gaps.max() < 0.015
+
+
+def test_a_front_saves_energy_without_loss_of_time(plan, free):
+    top = forecast_front(plan, space=FrontSpace(clocks_mhz=(1980.0,)), switch_s=0.0)
+    assert len(top.points) < len(free.points)
+    at_top = top.at(top.points[-1].time_s)
+    assert free.points[0].time_s <= at_top.time_s * (1 + 1e-9)
+    assert free.points[0].energy_j < 0.9 * at_top.energy_j
+
+
+def test_communication_blocks_are_a_knob(free, plan):
+    knobs = {o.knobs for p in free.points for order in free.options(p) for o in order}
+    assert len(knobs) > 2
+    assert {name for knob in knobs for name, _ in knob} == {"comm_ctas"}
+    entry = free.to_dict()["points"][0]
+    assert [len(row) for row in entry["knobs"]] == [len(row) for row in entry["plan"]]
+    default = forecast_front(plan, space=FrontSpace(comm_ctas=(None,)), switch_s=0.0)
+    assert free.lower_bound[1][-1] < default.lower_bound[1][-1]
+    assert "knobs" not in default.to_dict()["points"][0]
+
+
+def test_energy_and_waiting_are_of_all_gpus_of_a_stage(plan, free):
+    gpu = gpu_model(load_gpu(plan.cluster.gpu))
+    assert free.problem.gpus_per_rank == 2
+    assert free.problem.wait_power_w == pytest.approx([2 * float(wait_power_w(gpu.max_clock_mhz, gpu))] * 4)
+
+
+def test_mean_power_keeps_the_limit(plan):
+    low = load_plan(plan.file, [*PIPELINE, "power.power_limit_w=400"])
+    front, free = forecast_front(low, switch_s=0.0), forecast_front(plan, switch_s=0.0)
+    assert front.points[0].time_s > 1.1 * free.points[0].time_s
+    for p in front.points:
+        power = front.problem.rank_energies_j(p.choice, p.time_s) / p.time_s / 2
+        assert power.max() <= 400.0
+
+
+def test_a_slow_change_of_clock_keeps_one_clock_for_each_stage(plan):
+    front = forecast_front(plan)
+    assert "a change of clock takes 20 ms" in front.problem.notes[-1]
+    assert all(len(set(clocks)) == 1 for p in front.points for clocks in front.clocks_mhz(p))
+
+
+def test_clocks_of_the_plan_are_kept(plan):
+    locked = load_plan(plan.file, [*PIPELINE, "power.clock_mhz={forward = 1200}"])
+    front = forecast_front(locked, switch_s=0.0)
+    names = front.instructions()
+    for p in front.points[:3]:
+        for clocks, kinds in zip(front.clocks_mhz(p), names, strict=True):
+            assert {c for c, k in zip(clocks, kinds, strict=True) if k == "forward"} == {1200}
+    assert "clocks that the plan sets are kept" in front.problem.notes
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("schedule.name=gpipe",),
+        ("schedule.name=zb-h1",),
+        ("schedule.name=interleaved-1f1b", "parallelism.virtual_pipeline_model_parallel_size=2"),
+        ("parallelism.pipeline_model_parallel_size=1", "cluster.gpus=4", "schedule.name=none"),
+    ],
+)
+def test_other_schedules(plan, settings):
+    front = forecast_front(load_plan(plan.file, [*PIPELINE, *settings]), switch_s=0.0)
+    assert np.mean([p.gap for p in front.points]) < 0.004
+    for p in front.points[:: max(1, len(front.points) // 5)]:
+        assert front.problem.evaluate(p.choice) == pytest.approx((p.time_s, p.energy_j), rel=1e-9)
+
+
+def test_from_python(examples, tmp_path):
+    space = tmp_path / "space.toml"
+    space.write_text("[power]\nclock_mhz = {min = 1005, max = 1980, step = 195}\n[overlap]\ncomm_ctas = [8, 24]\n")
+    front = jc.front(examples / "llama-3.1-8b-4xh200.toml", PIPELINE, space=space, switch_s=0.0)
+    clocks = {c for p in front.points for order in front.clocks_mhz(p) for c in order}
+    assert clocks <= {1005, 1200, 1395, 1590, 1785, 1980}
+    assert len(clocks) > 2
+    assert {dict(o.knobs)["comm_ctas"] for p in front.points for order in front.options(p) for o in order} == {8, 24}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[power]\nclock_mhz = []\n", "no list of numbers"),
+        ("[power]\nclock_mhz = {min = 1, max = 2}\n", "is no range"),
+        ("[overlap]\ncomm_ctas = [1.5]\n", "whole numbers"),
+        ("[workload]\nmicro_batch_size = [1, 2]\n", "a front does not choose this"),
+        ("[overlap]\nnanobatches = [1, 2]\n", "a front does not choose this"),
+        ("[power]\nclock_mhz = ['fast']\n", "no list of numbers"),
+    ],
+)
+def test_spaces_that_are_refused(tmp_path, text, says):
+    path = tmp_path / "space.toml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=says) as caught:
+        load_space(path)
+    assert (caught.value.file, caught.value.line) == (str(path), 2)
+
+
+def test_options_stop_at_the_instant_limit(plan):
+    gpu = gpu_model(load_gpu(plan.cluster.gpu))
+    low = load_plan(plan.file, [*PIPELINE, "power.power_limit_w=300"])
+    problem = problem_from_plan(low, gpu, FrontSpace(comm_ctas=(None,)))
+    peak = 300 * gpu["governor.peak_share"] * 2
+    for options in problem.sets:
+        power = [o.energy_j / o.time_s for o in options.options if o.clock_mhz > 345]
+        assert max(power) <= peak * (1 + 1e-9)
