@@ -9,7 +9,7 @@ from iteration time to plan is therefore all that a scheduler needs when a strag
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -217,6 +217,7 @@ def slowed_problem(problem: FrontProblem, slow: SlowRank) -> FrontProblem:
         names=[names[i] for i in used],
         power_limit_w=problem.power_limit_w,
         notes=(*problem.notes, f"rank {slow.rank} is slow: {_in_words(slow)}"),
+        gpus_per_rank=problem.gpus_per_rank,
     )
 
 
@@ -243,11 +244,17 @@ def _slowed(options: Sequence[Option], slow: SlowRank, wait_power_w: float, name
     ]
 
 
-def throttled(front: Front, slow: SlowRank) -> Throttled:
-    """What a slow rank costs a pipeline and its replicas, and what planning saves of it."""
+def throttled(front: Front, slow: SlowRank, solve: Callable[[FrontProblem], Front] = exact_front) -> Throttled:
+    """What a slow rank costs a pipeline and its replicas, and what planning saves of it.
+
+    Parameters
+    ----------
+    solve
+        Finds the slow pipeline's front, in the way in which ``front`` was found.
+    """
     healthy = front.problem
     problem = slowed_problem(healthy, slow)
-    slowed = exact_front(problem)
+    slowed = solve(problem)
     time, energy = problem.evaluate(_carried(healthy, problem, front.plans[0].choice))
     (own,) = straggler_table(slowed, [time])
     (replica,) = straggler_table(front, [slowed.plans[0].time_s])

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from joulecast.cli import main
 from joulecast.errors import InputError
 from joulecast.plan.batch_size import BatchSizeSampler, Belief, make_sampler
 from joulecast.plan.batch_size_replay import (
@@ -292,3 +293,77 @@ def test_replay_on_the_traces_of_zeus(data):
             found.append(replay(policy, every, 60, seed=2).regret[-1])
     assert np.mean(sampled) < 0.5 * np.mean(explored)
     assert np.mean(sampled) < 0.1 * np.mean(searched)
+
+
+def run(*arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(["front", *arguments])
+    return stop.value.code
+
+
+@pytest.fixture
+def measured(tmp_path):
+    path = tmp_path / "measured.csv"
+    lines = [f"a,{p.batch_size},{p.power_limit_w},{p.time_s},{p.energy_j}\n" for p in POINTS]
+    lines += ["a,128,300,6,1700\n", "a,256,300,5,1600\n"]
+    path.write_text("network,batch_size,power_limit,time,energy\n" + "".join(lines))
+    return path
+
+
+def test_the_command_line_chooses_a_limit(measured, capsys):
+    assert not run("--power-limits", str(measured), "--eta", "1", "--json")
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["choice"]["batch_size"], printed["choice"]["energy_j"]) == (256, 1600)
+    assert printed["job"] == "a"
+    assert len(printed["points"]) == 7
+
+
+def test_the_command_line_chooses_limit_and_batch_size_to_the_target(measured, tmp_path, capsys):
+    epochs = tmp_path / "epochs.csv"
+    epochs.write_text("batch_size,epochs\n64,10\n128,12\n256,nan\n")
+    assert not run("--power-limits", str(measured), "--epochs", str(epochs), "--eta", "0.5", "--gpus", "2", "--json")
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["never_reach_the_target"] == [256]
+    assert printed["max_power_w"] == 600
+    points = [JobPoint(p.power_limit_w, 10 * p.time_s, 10 * p.energy_j, 64) for p in POINTS]
+    wanted = choose([*points, JobPoint(300, 72.0, 20400.0, 128)], 0.5, 600.0)
+    assert printed["choice"]["cost_j"] == pytest.approx(wanted.cost_j(0.5, 600.0))
+    assert not run("--power-limits", str(measured), "--epochs", str(epochs))
+    assert "batch size 256" in capsys.readouterr().out
+
+
+def test_the_command_line_forecasts_limits_and_batch_sizes(examples, tmp_path, capsys):
+    plan = str(examples / "llama-3.1-8b-4xh200.toml")
+    epochs = tmp_path / "epochs.csv"
+    epochs.write_text("batch_size,epochs\n8,2\n16,3\n")
+    limits = ("--power-limits", "700,500")
+    assert not run(plan, *limits, "--epochs", str(epochs), "--samples", "1000", "--json")
+    points = json.loads(capsys.readouterr().out)["points"]
+    assert [(p["batch_size"], p["power_limit_w"]) for p in points] == [(8, 700), (8, 500), (16, 700), (16, 500)]
+    assert not run(plan, *limits, "--format", "zeus-power-limit", "--out", str(tmp_path / "zeus.json"))
+    rows = json.loads((tmp_path / "zeus.json").read_text())["measurements"]
+    assert points[0]["time_s"] == pytest.approx(2 * 125 * rows[0]["time"])
+    assert points[1]["energy_j"] == pytest.approx(2 * 125 * rows[1]["energy"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--eta", "0.5"), "belongs to power limits"),
+        (("--power-limits", "nowhere.csv"), "cannot be read"),
+        (("--format", "zeus-power-limit"), "neither plan nor measurements"),
+        (("--power-limits", "MEASURED", "--job", "b"), "unknown job 'b'"),
+        (("--power-limits", "MEASURED", "--format", "zeus-power-limit"), "two points of one power limit"),
+        (("PLAN", "--power-limits", "lots"), "no list of watts"),
+        (("PLAN", "--power-limits", "700", "--epochs", "EPOCHS"), "--samples"),
+    ],
+)
+def test_what_the_command_line_cannot_do(measured, examples, tmp_path, capsys, arguments, words):
+    (tmp_path / "epochs.csv").write_text("batch_size,epochs\n8,2\n")
+    known = {
+        "MEASURED": str(measured),
+        "PLAN": str(examples / "llama-3.1-8b-4xh200.toml"),
+        "EPOCHS": str(tmp_path / "epochs.csv"),
+    }
+    assert run(*(known.get(a, a) for a in arguments)) == 2
+    assert words in capsys.readouterr().err

@@ -1,8 +1,11 @@
 """Plans while another pipeline, or one of its own ranks, is slower."""
 
+import json
+
 import numpy as np
 import pytest
 
+from joulecast.cli import main
 from joulecast.errors import InputError
 from joulecast.plan.dag import dag_of_schedule
 from joulecast.plan.exact_front import exact_front
@@ -140,3 +143,44 @@ def test_how_a_slow_rank_is_written():
     for text in ("2", "a=1.2", "2=", "2=1.2.3", "2=0", "-1=2"):
         with pytest.raises(InputError, match="slow-rank"):
             parse_slow_rank(text)
+
+
+@pytest.fixture
+def profile(tmp_path, front):
+    from joulecast.plan.exports import zeus_profile
+
+    path = tmp_path / "profile.csv"
+    path.write_text(zeus_profile(front))
+    return ["front", "--profile", str(path), "--microbatches", "5", "--wait-power", str(WAIT_W)]
+
+
+def run(arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    return stop.value.code
+
+
+def test_the_command_line_has_plans_for_stragglers(front, profile, capsys):
+    late = 1.3 * front.plans[0].time_s
+    assert not run([*profile, "--straggler-time", str(late), "--json"])
+    (row,) = json.loads(capsys.readouterr().out)["stragglers"]
+    (wanted,) = straggler_table(front, [late])
+    assert row["energy_j"] == pytest.approx(wanted.energy_j)
+    assert row["plan"] == front.clocks_mhz(wanted.point)
+
+
+def test_the_command_line_has_the_front_with_a_slow_rank(front, profile, capsys):
+    assert not run([*profile, "--slow-rank", "1=1100MHz", "--json"])
+    printed = json.loads(capsys.readouterr().out)
+    wanted = throttled(front, SlowRank(1, max_clock_mhz=1100))
+    assert printed["points"][0]["time_s"] == pytest.approx(wanted.slowed.points[0].time_s)
+    assert max(printed["points"][0]["plan"][1]) <= 1100
+    assert printed["slow_rank"]["replica"]["plan"] == front.clocks_mhz(wanted.replica.point)
+    assert printed["slow_rank"]["own_saved_share"] == pytest.approx(wanted.to_dict()["own_saved_share"])
+    assert not run([*profile, "--slow-rank", "1=1100MHz"])
+    assert "its replicas" in capsys.readouterr().out
+
+
+def test_the_command_line_names_a_rank_that_cannot_be_slow(profile, capsys):
+    assert run([*profile, "--slow-rank", "7=1.2"]) == 2
+    assert "no rank 7" in capsys.readouterr().err

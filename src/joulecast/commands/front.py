@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ from joulecast import output
 from joulecast.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
+    from joulecast.front_reports import LimitsAsked
     from joulecast.plan.exact_front import Front
     from joulecast.simulator.plan import Plan
 
@@ -57,6 +59,26 @@ def front(
             help="One clock for each stage and direction (stage), in the steady state (steady), or stage (rank)."
         ),
     ] = None,
+    straggler_time: Annotated[
+        list[float] | None,
+        typer.Option(metavar="T", min=0.0, help="Also the plan for iterations that something else makes last T [s]."),
+    ] = None,
+    slow_rank: Annotated[
+        str | None, typer.Option(metavar="R=1.2|R=1100MHz", help="A rank that is slower, or whose clock is held.")
+    ] = None,
+    power_limits: Annotated[
+        str | None,
+        typer.Option(metavar="W,W,…|FILE.csv", help="One limit for the whole job: of a plan, or as measured."),
+    ] = None,
+    eta: Annotated[
+        float | None, typer.Option(min=0.0, max=1.0, help="Choose a limit: weight of energy against time, 0 to 1.")
+    ] = None,
+    epochs: Annotated[
+        Path | None, typer.Option(metavar="FILE.csv", help="batch_size,epochs: limits and batch sizes to the target.")
+    ] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Sequences of an epoch, with a plan and --epochs.")] = None,
+    job: Annotated[str | None, typer.Option(help="Which job of measured power limits.")] = None,
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs of measured power limits.")] = 1,
     form: Annotated[str | None, typer.Option("--format", help=f"Of FILE: {', '.join(FORMATS)}.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file (zeus-pfo: a new folder).")] = None,
     json: output.JsonOption = False,
@@ -64,11 +86,15 @@ def front(
 ) -> None:
     """Plans from the fastest to the one of least energy, each with the least energy that its time allows."""
     form = _form(form, out)
+    if power_limits is not None or form == "zeus-power-limit":
+        from joulecast.front_reports import LimitsAsked
+
+        asked = LimitsAsked(power_limits, eta, epochs, job, gpus, samples)
+        _power_limits(asked, plan, settings, form, out, json, csv)
+        return
+    _refuse_limit_options(eta, epochs, samples, job)
     if (plan is None) == (profile is None):
         raise InputError("give either a plan or --profile", remedy="See joulecast front --help.")
-    if form == "zeus-power-limit":
-        _power_limits(_loaded(plan, settings), out)
-        return
     if simple not in (None, "stage", "steady", "rank"):
         raise UnknownNameError("kind of simple plan", str(simple), ("stage", "steady", "rank"), key="simple")
     if profile is not None:
@@ -88,6 +114,9 @@ def front(
             time_limit_s=time_limit,
             switch_s=switch_time,
         )
+    extra: dict[str, Any] = {}
+    if slow_rank is not None or straggler_time:
+        made, extra = _beside_slow_ones(made, slow_rank, straggler_time or (), switch_time or 0.0, simple)
     if out is not None:
         from joulecast.plan.exports import export_front
 
@@ -95,21 +124,25 @@ def front(
         export_front(made, out, form or "json", copies=gpus, gpus_per_rank=gpus)
         output.progress(f"wrote {out}")
     if json or (form == "json" and out is None):
-        print_front(made)
+        print_front(made, extra)
     elif csv or (form == "csv" and out is None):
         output.print_csv(made.rows())
     elif out is None:
         print_table(made)
+        print_slow_ones(extra)
 
 
-def print_front(made: Front) -> None:
-    """Print a front as JSON, one point a line: indented, a large front would have a line for every clock."""
+def print_front(made: Front, extra: Mapping[str, Any] | None = None) -> None:
+    """Print a front, and what was asked beside it, as JSON.
+
+    One point a line: indented, a large front would have a line for every clock.
+    """
     import json
 
     from joulecast.plan.exports import front_dict
 
     parts = []
-    for key, value in front_dict(made).items():
+    for key, value in (front_dict(made) | dict(extra or {})).items():
         text = [json.dumps(entry, ensure_ascii=False, allow_nan=False) for entry in value] if key == "points" else None
         whole = (
             json.dumps(value, ensure_ascii=False, allow_nan=False) if text is None else "[\n" + ",\n".join(text) + "]"
@@ -130,6 +163,29 @@ def print_table(made: Front) -> None:
     output.print_table([_line(made, i) for i in chosen])
     if made.problem.notes:
         print("\nAssumed: " + "; ".join(made.problem.notes) + ".")
+
+
+def print_slow_ones(extra: Mapping[str, Any]) -> None:
+    """Print what stragglers and a slow rank let a pipeline save."""
+    rows = [("straggler", row) for row in extra.get("stragglers", ())]
+    slow = extra.get("slow_rank")
+    if slow is not None:
+        own = slow["own"] | {"saved_by_reacting_share": slow["own_saved_share"]}
+        rows += [("slow rank's pipeline", own), ("its replicas", slow["replica"])]
+    lines = [
+        {
+            "plan for": name,
+            "iteration [s]": row["time_s"],
+            "plan [s]": row["plan_time_s"],
+            "energy [J]": row["energy_j"],
+            "saved against the fastest plan [%]": round(100.0 * row["saved_by_reacting_share"], 2),
+            "saved against highest clocks [%]": round(100.0 * row["saved_share"], 2),
+        }
+        for name, row in rows
+    ]
+    if lines:
+        print()
+        output.print_table(lines)
 
 
 def _line(made: Front, index: int) -> dict[str, Any]:
@@ -213,13 +269,68 @@ def _refuse_plan_options(settings: list[str] | None, space: Path | None) -> None
             raise InputError("belongs to a plan, not to a profile", key=key, remedy="Leave it out.")
 
 
-def _power_limits(plan: Plan, out: Path | None) -> None:
-    """The front over one power limit for the whole job, as Zeus reads it."""
-    from joulecast.plan.power_limits import export_power_limits, forecast_limits, zeus_power_limits
+def _beside_slow_ones(
+    made: Front, slow_rank: str | None, times_s: Sequence[float], switch_s: float, simple: str | None
+) -> tuple[Front, dict[str, Any]]:
+    """The front with the slow rank, and what to report of it and of stragglers."""
+    from joulecast.front_reports import slow_rank_report, straggler_report
+    from joulecast.plan.switching import front_of_problem
 
-    points = forecast_limits(plan)
-    if out is None:
-        print(zeus_power_limits(points), end="")
+    extra: dict[str, Any] = {}
+    if slow_rank is not None:
+        made, extra["slow_rank"] = slow_rank_report(
+            made, slow_rank, lambda problem: front_of_problem(problem, switch_s=switch_s, simple=simple)
+        )
+    if times_s:
+        extra["stragglers"] = straggler_report(made, times_s)
+    return made, extra
+
+
+def _power_limits(
+    asked: LimitsAsked,
+    plan: Path | None,
+    settings: list[str] | None,
+    form: str | None,
+    out: Path | None,
+    json: bool,
+    csv: bool,
+) -> None:
+    """One power limit for the whole job: its front, or all points as Zeus reads them."""
+    from joulecast.front_reports import power_limit_report
+
+    load = None if plan is None else lambda more: _loaded(plan, [*(settings or ()), *more])
+    points, report = power_limit_report(asked, load)
+    if form == "zeus-power-limit":
+        from joulecast.plan.power_limits import export_power_limits, zeus_power_limits
+
+        if out is None:
+            print(zeus_power_limits(points), end="")
+        else:
+            export_power_limits(points, out)
+            output.progress(f"wrote {out}")
+    elif out is not None:
+        raise InputError("power limits are written as zeus-power-limit only", key="--format", remedy="Ask for that.")
+    elif json or form == "json":
+        output.print_json(report | {"points": [p.to_dict() for p in points]})
+    elif csv or form == "csv":
+        output.print_csv([p.to_dict() for p in points])
     else:
-        export_power_limits(points, out)
-        output.progress(f"wrote {out}")
+        print_power_limits(report)
+
+
+def print_power_limits(report: Mapping[str, Any]) -> None:
+    """Print the best power limit of every weight of energy against time, and the chosen one."""
+    print(f"Time and energy of {report['of']}; cost = η·energy + (1 − η)·{report['max_power_w']:.0f} W·time\n")
+    output.print_table([{k: v for k, v in line.items() if v is not None} for line in report["by_weight"]])
+    for size in report["never_reach_the_target"]:
+        print(f"left out: batch size {size} (does not always reach the target)")
+    if "choice" in report:
+        print()
+        output.print_pairs(report["choice"].items())
+
+
+def _refuse_limit_options(eta: float | None, epochs: Path | None, samples: int | None, job: str | None) -> None:
+    given = {"--eta": eta, "--epochs": epochs, "--samples": samples, "--job": job}
+    for key, value in given.items():
+        if value is not None:
+            raise InputError("belongs to power limits", key=key, remedy="Add --power-limits, or leave it out.")
