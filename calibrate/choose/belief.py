@@ -18,6 +18,8 @@ from joulecast.calibrate.choose.information import Observations
 
 Array = NDArray[np.float64]
 
+#: What a row shows: its time, its power, and what holds its clock back.
+QUANTITIES = 3
 #: Relative error of the form in time and in power: what held-out rows of well measured families show.
 FORM_ERROR = (0.02, 0.03)
 
@@ -44,13 +46,13 @@ class Belief:
     """
 
     def __init__(self, observations: Observations, forecasts: Array, weights: Array) -> None:
-        count = len(observations.group)
+        count, split = len(observations.group), len(observations.variance)
         joint = np.concatenate([observations.slopes, forecasts]) @ observations.slopes.T
         same = observations.group[:, None] == observations.group[None, :]
         for quantity, form in enumerate(FORM_ERROR):
             mine = slice(quantity * count, (quantity + 1) * count)
             joint[mine, mine] += same * form**2
-        self._count = count
+        self._count, self._split = count, split
         self._joint = joint  # of observations and forecasts with observations
         self._variance = np.sum(forecasts**2, axis=1)  # of the forecasts
         self._noise = observations.variance
@@ -58,8 +60,8 @@ class Belief:
 
     def observe(self, candidate: int) -> None:
         """Condition on the row of a candidate."""
-        split = 2 * self._count
-        for place in (candidate, candidate + self._count):
+        split = self._split
+        for place in range(candidate, split, self._count):
             if np.isfinite(self._noise[place]):
                 column = self._joint[:, place] / np.sqrt(self._joint[place, place] + self._noise[place])
                 self._joint -= np.outer(column, column[:split])
@@ -68,11 +70,10 @@ class Belief:
     def gains(self) -> Array:
         """By how much each candidate would lower the mean variance of the forecasts, shape ``(n,)``.
 
-        Time and power of a row inform disjoint parameters, so that their shares add up.
+        The quantities of a row inform disjoint parameters, so that their shares add up.
         """
-        split = 2 * self._count
-        each = self._weights @ self._joint[split:] ** 2 / (np.diag(self._joint) + self._noise)
-        return np.asarray(each[: self._count] + each[self._count :])
+        each = self._weights @ self._joint[self._split :] ** 2 / (np.diag(self._joint) + self._noise)
+        return np.asarray(each.reshape(QUANTITIES, self._count).sum(axis=0))
 
     def uncertainty(self) -> Uncertainty:
         """Of the forecasts now."""

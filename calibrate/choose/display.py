@@ -71,7 +71,7 @@ class Display(AbstractContextManager["Display"]):
 
     def planned(self, choice: Choice, left_s: float) -> None:
         """What is known now, and expected at the end of the budget."""
-        if not self._plans:
+        if choice.order and not self._plans:
             self._line(
                 f"forecasts of training kernels: {plus_minus(choice.before)}; expected after {len(choice.order)} "
                 f"microbenchmarks in {clock(choice.cost_s)}: {plus_minus(choice.after)}"

@@ -3,7 +3,9 @@
 A fit sees a measured row as its time at the observed clock, and as its power at the observed clock and time. A forecast
 is told no clock: where the power limit P* sets it, it moves with every parameter,
 
-    d log f = (d log P* - d log P(f, z)) / (d log P / d log f).
+    d log f = (d log P* - d log P(f, z)) / (d log P / d log f),
+
+and where the limit on tensor throughput does, f = f_tensor / use, which falls as a kernel takes more cycles.
 """
 
 from __future__ import annotations
@@ -35,8 +37,13 @@ CLOCK_NOISE = 0.01
 COMPANIONS = {"randn": 0.77, "zeros": 0.92, "none": 1.0}
 #: Settling and window of a measurement, where a configuration does not say [s].
 SETTLE_S, WINDOW_S = 1.0, 2.5
-#: A card within this share of its settled power, and as far below its highest clock, is held by the power limit.
-LIMITED, HELD = 0.98, 0.002
+#: A card as far below its highest clock is held back: by the power limit if it draws this share of its settled power,
+#: by the limit on tensor throughput otherwise.
+BELOW, LIMITED = 0.002, 0.98
+#: Relative noise of the share of the limit at which a row settles, and of the tensor clock that follows from one.
+SHARE_NOISE, TENSOR_NOISE = 0.005, 0.03
+#: What the governor's two estimates are read from.
+SETTLED, TENSOR = "governor.settled_share", "governor.tensor_clock_mhz"
 #: Least slope of power along the clock: a kernel that hardly feels it would seem to move it without end.
 LEAST_STEEPNESS = 0.2
 
@@ -86,14 +93,14 @@ class Reference:
 
 @dataclass(frozen=True)
 class Observations:
-    """What ``n`` candidates would show: their times, then their powers, ``2·n`` quantities.
+    """What ``n`` candidates would show: times, then powers, then what holds the clock back, ``3·n`` quantities.
 
     Attributes
     ----------
     slopes
-        Of the logarithms, along each parameter in units of its prior standard deviation, shape ``(2·n, p)``.
+        Of the logarithms, along each parameter in units of its prior standard deviation, shape ``(3·n, p)``.
     variance
-        Of their relative noise, shape ``(2·n,)``; infinite for what a candidate does not show.
+        Of their relative noise, shape ``(3·n,)``; infinite for what a candidate does not show.
     group
         Near-duplicates share a number, shape ``(n,)``.
     """
@@ -157,11 +164,57 @@ def linearise(
     split = len(candidates)
     elsewhere = np.array([bool(c.configuration.get("card")) for c in candidates] + [False] * len(kernels))
     found = sensitivity([*works, *kernels], clocks, gpu, free_parameters(priors), elsewhere)
-    seen, told = found.take(slice(0, split)), found.take(slice(split, None))
-    return _observations(candidates, seen, priors), _forecast_slopes(reference, clocks[split:], told, gpu, priors)
+    chosen = [_chooses(c) for c in candidates] + [kernel.clock_share is None for kernel in reference]
+    governed = _govern(found, clocks, np.array(chosen, dtype=np.bool_), gpu, priors)
+    seen, told = slice(0, split), slice(split, None)
+    return (
+        _observations(candidates, found.take(seen), governed.take(seen), priors),
+        _forecast_slopes(found.take(told), governed.take(told)),
+    )
 
 
-def _observations(candidates: Sequence[Candidate], found: Sensitivity, priors: DevicePriors) -> Observations:
+@dataclass(frozen=True)
+class _Governed:
+    """What sets the clocks of ``n`` pieces of work.
+
+    Attributes
+    ----------
+    limited, held
+        Whether the power limit does, and whether the limit on tensor throughput does, shape ``(n,)``.
+    limit, tensor
+        Slopes of the logarithms of either limit along each parameter, shape ``(p,)``.
+    """
+
+    limited: NDArray[np.bool_]
+    held: NDArray[np.bool_]
+    limit: Array
+    tensor: Array
+
+    def take(self, rows: slice) -> _Governed:
+        """Some of the pieces."""
+        return _Governed(self.limited[rows], self.held[rows], self.limit, self.tensor)
+
+
+def _govern(
+    found: Sensitivity, clock_mhz: Array, chosen: NDArray[np.bool_], gpu: GpuModel, priors: DevicePriors
+) -> _Governed:
+    below = chosen & (clock_mhz < gpu.max_clock_mhz * (1.0 - BELOW))
+    limited = found.power_w > LIMITED * gpu.device["power_limit_w"] * gpu[SETTLED]
+
+    def slope(name: str) -> Array:
+        return np.where(np.array(found.names) == name, priors.governor[name].sd / priors.governor[name].start, 0.0)
+
+    return _Governed(below & limited, below & ~limited, slope(SETTLED), slope(TENSOR))
+
+
+def _chooses(candidate: Candidate) -> bool:
+    """Whether the card chooses the clock of a candidate by its own limits."""
+    return not any(candidate.configuration.get(key) for key in ("clock_mhz", "power_limit_w", "companion"))
+
+
+def _observations(
+    candidates: Sequence[Candidate], found: Sensitivity, governed: _Governed, priors: DevicePriors
+) -> Observations:
     works = [c.work for c in candidates]
     speaks = np.array([any(isinstance(o, Collective) for o in w.operators) for w in works], dtype=np.bool_)
     of_time, of_power, of_collective = (
@@ -172,26 +225,38 @@ def _observations(candidates: Sequence[Candidate], found: Sensitivity, priors: D
     power = np.where(speaks[:, None], (found.energy - found.time) * of_collective, found.energy * of_power)
     groups: dict[Hashable, int] = {}
     group = [groups.setdefault(_group(c, own), len(groups)) for c, own in zip(candidates, speaks, strict=True)]
-    variances = _variances(candidates, works, found)
-    return Observations(np.concatenate([timing, power]), np.concatenate(variances), np.array(group, dtype=np.int64))
+    kept_back = governed.limited[:, None] * governed.limit + governed.held[:, None] * governed.tensor
+    variances = _variances(candidates, works, found, governed)
+    return Observations(
+        np.concatenate([timing, power, kept_back]), np.concatenate(variances), np.array(group, dtype=np.int64)
+    )
 
 
-def _variances(candidates: Sequence[Candidate], works: Sequence[KernelWork], found: Sensitivity) -> tuple[Array, Array]:
-    """Variance of time and of power as the fit weighs them, with that of the clock at which they are seen."""
-    settled = np.array([_seconds(c, "target_window_s", WINDOW_S) for c in candidates]) >= SETTLED_WINDOW_S
+def _variances(
+    candidates: Sequence[Candidate], works: Sequence[KernelWork], found: Sensitivity, governed: _Governed
+) -> tuple[Array, Array, Array]:
+    """Variance of time and of power as the fit weighs them, with that of the clock where they are seen; of limits."""
+    window = np.array([_seconds(c, "target_window_s", WINDOW_S) for c in candidates], dtype=np.float64)
+    settled = window >= SETTLED_WINDOW_S
     clock = np.array([0.0 if c.configuration.get("clock_mhz") else CLOCK_NOISE for c in candidates])
     time = np.where(settled, SETTLED_TIME_NOISE, SHORT_TIME_NOISE) ** 2 + (found.time_by_clock * clock) ** 2
     # At the observed time only what does not flow all the time follows the clock through the time.
     steepness = found.energy_by_clock - found.flowing_share * found.time_by_clock
     power = np.where(settled, POWER_NOISE, SHORT_POWER_NOISE) ** 2 + (steepness * clock) ** 2
-    resting = np.array([not w.operators for w in works])
-    paused = np.array([w.busy_fraction != 1.0 for w in works])
-    bursts = np.array([c.configuration.get("op") == "pulse" for c in candidates])
-    beside = np.array([c.configuration.get("companion") is not None for c in candidates])
+    resting = np.array([not w.operators for w in works], dtype=np.bool_)
+    paused = np.array([w.busy_fraction != 1.0 for w in works], dtype=np.bool_)
+    bursts = np.array([c.configuration.get("op") == "pulse" for c in candidates], dtype=np.bool_)
+    beside = np.array([c.configuration.get("companion") is not None for c in candidates], dtype=np.bool_)
     power = np.where(resting, IDLE_NOISE**2, power)
     no_time = resting | (paused & ~bursts)
     no_power = beside | (paused & ~bursts & ~resting)
-    return np.where(no_time, np.inf, time), np.where(no_power, np.inf, power)
+    kept_back = np.where(governed.limited, SHARE_NOISE, TENSOR_NOISE) ** 2
+    no_limit = ~settled | paused | resting | ~(governed.limited | governed.held)
+    return (
+        np.where(no_time, np.inf, time),
+        np.where(no_power, np.inf, power),
+        np.where(no_limit, np.inf, kept_back),
+    )
 
 
 def _group(candidate: Candidate, is_collective: bool) -> Hashable:
@@ -249,16 +314,11 @@ def reference_clocks_mhz(reference: Sequence[Reference], gpu: GpuModel) -> Array
     )
 
 
-def _forecast_slopes(
-    reference: Sequence[Reference], clock_mhz: Array, found: Sensitivity, gpu: GpuModel, priors: DevicePriors
-) -> Array:
-    governed = np.array([kernel.clock_share is None for kernel in reference], dtype=np.bool_)
-    settled_w = gpu.device["power_limit_w"] * gpu["governor.settled_share"]
-    limited = governed & (clock_mhz < gpu.max_clock_mhz * (1.0 - HELD)) & (found.power_w > LIMITED * settled_w)
-    share = priors.governor["governor.settled_share"]
-    limit = np.where(np.array(found.names) == "governor.settled_share", share.sd / share.start, 0.0)
-    steepness = np.maximum(found.power_by_clock, LEAST_STEEPNESS)
-    moved = np.where(limited, 1.0 / steepness, 0.0)[:, None] * (limit - (found.energy - found.time))
+def _forecast_slopes(found: Sensitivity, governed: _Governed) -> Array:
+    steepness = np.maximum(found.power_by_clock, LEAST_STEEPNESS)[:, None]
+    by_power = (governed.limit - (found.energy - found.time)) / steepness
+    by_tensor = governed.tensor + found.time  # more cycles, less use
+    moved = governed.limited[:, None] * by_power + governed.held[:, None] * by_tensor
     time = found.time + moved * found.time_by_clock[:, None]
     energy = found.energy + moved * found.energy_by_clock[:, None]
     return np.concatenate([time, energy])

@@ -172,12 +172,14 @@ class Session:
 
     def _run(self, borrowed: BorrowedSettings | None) -> Outcome:
         begin, before_s, gpu = self._device.now(), self._spent_s(), self._start
-        first = Design(self._candidates, gpu, self._priors).uncertainty()
+        resumed = bool(self._recorder.recording.rows)
+        first = Design(self._candidates, gpu, self._priors).uncertainty() if resumed else None
         while True:
             gpu = estimate(self._recorder.recording.rows, gpu, self._priors)
             left_s = self._settings.budget_s - before_s - (self._device.now() - begin)
             design = self._design(gpu)
             choice = design.choose(left_s)
+            first = first or choice.before
             self._listener.planned(choice, left_s)
             reason = _end(choice, exhausted=not design.left)
             if reason:
