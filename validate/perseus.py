@@ -96,9 +96,15 @@ def run_perseus(data: str | Path, gpu: str | None = None) -> SuiteResult:
             for row, answer in zip(workload.rows, workload.answers, strict=True)
             if isinstance(answer, Unpredicted)
         ),
-        protocol=f"fitted on at most five plans of each workload: {RULE}",
+        protocol=_protocol(workloads),
         details={"rule": RULE, "workloads": [w.details for w in workloads if w.details]},
     )
+
+
+def _protocol(workloads: Sequence[Workload]) -> str:
+    """How the forecasts were made, and which plans were read."""
+    read = [f"{w.details['name']}: plans {', '.join(w.details['fitted_plans'])}" for w in workloads if w.details]
+    return f"fitted on {'; '.join(read)} ({RULE})"
 
 
 def _workload(rows: Sequence[PlanRow], gpu: str | None) -> Workload:
