@@ -145,7 +145,7 @@ def _measured(asked: LimitsAsked) -> tuple[str, int, tuple[JobPoint, ...]]:
 
     if asked.limits is None:
         raise InputError(
-            "neither plan nor measurements", key="--power-limits", remedy="Give a PLAN.toml or a CSV file."
+            "a plan is missing", remedy="Power limits are of a PLAN.toml, or measured: --power-limits FILE.csv."
         )
     jobs = read_job_points(asked.limits)
     if asked.job is None and len(jobs) > 1:

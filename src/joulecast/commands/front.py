@@ -89,6 +89,8 @@ def front(
     if power_limits is not None or form == "zeus-power-limit":
         from joulecast.front_reports import LimitsAsked
 
+        if power_limits is not None and profile is not None:
+            raise InputError("a profile has no power limits", key="--power-limits", remedy="Leave one of them out.")
         asked = LimitsAsked(power_limits, eta, epochs, job, gpus, samples)
         _power_limits(asked, plan, settings, form, out, json, csv)
         return
