@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from joulecast.calibrate.pipeline_plans import PlanReadings, choose_plans, make_job
-from joulecast.calibrate.pipeline_plans_fit import fit_job
+from joulecast.calibrate.pipeline_plans_fit import _Problem, fit_job
 from joulecast.cli import main
 from joulecast.errors import DataError, InputError
 from joulecast.model.catalogue import load_gpu
@@ -331,6 +331,18 @@ def test_the_command_line_runs_the_suite(folder, report, capsys):
 def test_fitting_options_are_refused(folder):
     with pytest.raises(InputError, match="chooses by itself"):
         run_suite("perseus", folder, folds=3)
+
+
+def test_slopes_are_those_of_the_residuals():
+    job = small_job([1005, 1200, 1410])
+    random = np.random.default_rng(2)
+    time = random.uniform(0.04, 0.05, (3, 2, 2))
+    energy = np.array([[30.0, 31.0], [np.nan, np.nan], [28.0, 29.0]])
+    readings = PlanReadings(np.full(3, 0.4), np.array([61.0, 60.0, 57.0]), energy, time)
+    problem = _Problem.of(job, readings, [0, 1, 2])
+    z = 0.3 * random.standard_normal(problem.form.size)
+    exact = [(problem.residuals(z + e) - problem.residuals(z - e)) / 2e-5 for e in 1e-5 * np.eye(len(z))]
+    assert problem.slopes(z) == pytest.approx(np.array(exact).T, rel=2e-3, abs=2e-2)
 
 
 @pytest.mark.slow
