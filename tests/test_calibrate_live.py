@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from joulecast.calibrate.choose import reference
 from joulecast.calibrate.choose.active import settings_of, swept
 from joulecast.calibrate.choose.base import base_name, base_of_card
 from joulecast.calibrate.choose.design import Choice
@@ -48,6 +49,13 @@ TRUTH = {
 }
 #: Strata of the quick tests.
 QUICK = ("gemm.bf16", "gemm.data", "memory.copy", "attention.forward", "idle", "pulse")
+
+
+@pytest.fixture(autouse=True)
+def few_steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer training steps make choosing quicker."""
+    if "slow" not in request.keywords:
+        monkeypatch.setattr(reference, "STEPS", reference.STEPS[:2])
 
 
 @dataclass

@@ -33,8 +33,8 @@ def report_text(reports: Sequence[ParameterReport], *, everything: bool = False)
     for table, members in tables.items():
         lines += [*_table(table, members, everything), ""]
     notes = [
-        "s.e.: standard error; known: share of the prior variance that the rows removed; fixed: no row was asked;",
-        "*: at a bound; correlations of 0.8 and more are listed below their table",
+        "s.e. standard error; known: share of the prior variance that the rows removed; fixed: no row asked",
+        "* at a bound; correlations of 0.8 and more are listed below their table",
     ]
     return "\n".join([*lines, *notes])
 

@@ -1,0 +1,293 @@
+"""The command ``calibrate``: a simulated card from a file, replays, reports, and what bad input gets."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from joulecast.calibrate.choose import live, reference
+from joulecast.calibrate.choose.belief import Uncertainty
+from joulecast.calibrate.choose.design import Choice
+from joulecast.calibrate.choose.display import Display
+from joulecast.calibrate.choose.duration import seconds
+from joulecast.calibrate.choose.groups import group_command, group_sizes, measure_group
+from joulecast.calibrate.choose.information import Candidate
+from joulecast.calibrate.choose.report import report_text
+from joulecast.calibrate.devices.simulated import SimulatedCard
+from joulecast.calibrate.devices.simulated_sensors import Faults
+from joulecast.calibrate.from_rows import ParameterReport
+from joulecast.cli import main
+from joulecast.errors import InputError, MeasurementError
+from joulecast.model.catalogue import load_gpu
+
+RECORDING = "simulated-h200-sxm.recording"
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer training steps make choosing quicker."""
+    monkeypatch.setattr(reference, "STEPS", reference.STEPS[:2])
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, with a healthy card in ``card.json``."""
+    monkeypatch.chdir(tmp_path)
+    SimulatedCard("h200-sxm", {"power.tensor_pj_per_flop.bf16": 0.62}, file=Path("card.json"))
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Exit status, standard output and standard error."""
+    with pytest.raises(SystemExit) as stop:
+        main(["calibrate", *arguments])
+    out, err = capsys.readouterr()
+    return int(stop.value.code or 0), out, err
+
+
+def test_a_card_is_measured_described_continued_and_replayed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    card = ("--device", "sim:card.json")
+    status, out, err = run(capsys, *card, "--budget", "16s", "--out", "gpu.toml", "--report-json", "report.json")
+    assert status == 0
+    assert max(map(len, out.splitlines())) <= 100
+    assert "[power]" in out
+    assert "expected after" in err
+    assert "the budget has ended" in err
+    assert "reached" in err
+    assert load_gpu("gpu.toml").name == "simulated-h200-sxm"
+    report = json.loads(Path("report.json").read_text())
+    assert report["recording"] == RECORDING
+    assert report["session"]["reason"] == "budget"
+    assert {"value", "sd", "lower", "upper", "free", "identified", "correlation"} <= set(report["parameters"][0])
+
+    rows = report["rows"]
+    status, out, err = run(capsys, *card, "--budget", "24s", "--out", "more.toml", "--json")
+    assert f"going on with {RECORDING}: {rows} rows are there" in err
+    assert json.loads(out)["rows"] > rows
+
+    away = here / "away"
+    away.mkdir()
+    Path(RECORDING).rename(away / "moved")
+    run(capsys, "--replay", "away/moved", "--out", "away/again.toml")
+    assert (away / "again.toml").read_bytes() == Path("more.toml").read_bytes()
+    status, out, _ = run(capsys, "--replay", "away/moved", "--name", "mine", "--all")
+    assert status == 0
+    assert "fixed" in out
+
+
+def test_without_privilege_active_falls_back_to_passive_and_says_so(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    SimulatedCard("h200-sxm", faults=Faults(privileged=False), file=Path("card.json"))
+    status, _, err = run(capsys, "--device", "sim:card.json", "--active", "--yes", "--budget", "8s", "--record", "rec")
+    assert status == 0
+    assert "note [no-privilege]" in err
+    assert "passive calibration: nothing on the card is changed" in err
+
+
+def test_who_cannot_be_asked_does_not_agree(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = run(capsys, "--device", "sim:card.json", "--active", "--budget", "8s")
+    assert status == 0
+    assert "lock its clock to 6 values from 594 to 1782 MHz" in err
+    assert "give --yes" in err
+    assert "passive calibration" in err
+    assert json.loads(Path(RECORDING, "recording.jsonl").read_text().splitlines()[0])["how"]["mode"] == "passive"
+
+
+def test_with_privilege_and_consent_the_settings_are_given_back(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = run(capsys, "--device", "sim:card.json", "--active", "--yes", "--budget", "16s")
+    assert status == 0
+    assert "passive calibration" not in err
+    card = json.loads(Path("card.json").read_text())
+    assert card["locked_clock_mhz"] is None
+    assert card["power_limit_w"] is None
+    assert json.loads(Path(RECORDING, "recording.jsonl").read_text().splitlines()[0])["how"]["mode"] == "active"
+
+
+@pytest.mark.parametrize(
+    ("faults", "code"),
+    [
+        (Faults(mig=True), "mig"),
+        (Faults(neighbour_w=400.0), "busy"),
+        (Faults(counter="backward"), "counter-backward"),
+        (Faults(counter="still"), "counter-still"),
+    ],
+)
+def test_an_unfit_card_is_a_named_error_with_a_remedy(
+    here: Path, capsys: pytest.CaptureFixture[str], faults: Faults, code: str
+) -> None:
+    SimulatedCard("h200-sxm", faults=faults, file=Path("card.json"))
+    status, _, err = run(capsys, "--device", "sim:card.json", "--out", "gpu.toml")
+    assert status == 2
+    assert f"error: [{code}]: " in err
+    assert not Path(RECORDING).exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--device", "sim:card.json", "--budget", "5x"), "'5x' is no duration. Write 90s, 5m or 1h30m."),
+        (("--device", "sim:none.json"), "none.json: no such simulated card"),
+        (("--device", "voodoo:1"), "unknown kind of card 'voodoo:1'"),
+        (("--device", "sim:card.json", "--replay", "x"), "--device and --replay exclude each other"),
+        (("--device", "sim:card.json", "--out", "none/gpu.toml"), "none [--out]: no such folder"),
+        (("--device", "sim:card.json", "--report-json", "none/r.json"), "none [--report-json]: no such folder"),
+        (("--device", "sim:card.json", "--gpus", "2"), "a simulated card stands alone"),
+        (("--device", "sim:card.json", "--base", "h20-sxm"), "unknown GPU 'h20-sxm'"),
+        (("--replay", "nowhere"), "nowhere: no recording here"),
+        (("--active", "--out", "x.toml"), "[--active]: only a card can be measured so"),
+        ((), "[--out]: calibrate needs a file to write"),
+    ],
+)
+def test_bad_input_gets_one_line_with_a_remedy(
+    here: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
+) -> None:
+    status, out, err = run(capsys, *arguments)
+    assert (status, out) == (2, "")
+    assert err.splitlines()[-1].startswith("error: ")
+    assert words in err
+    assert not Path(RECORDING).exists()
+
+
+def test_a_foreign_and_a_torn_recording(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "--device", "sim:card.json", "--budget", "16s", "--record", "rec")
+    file = Path("rec/recording.jsonl")
+    whole = file.read_text()
+    SimulatedCard("a100-sxm-80gb", file=Path("other.json"))
+    status, _, err = run(capsys, "--device", "sim:other.json", "--record", "rec")
+    assert status == 2
+    assert "rows of two cards or of two versions do not belong together" in err
+    assert file.read_text() == whole
+    file.write_text(whole[: whole.rindex('{"record": "end"') - 40])
+    status, _, err = run(capsys, "--replay", "rec", "--out", "gpu.toml")
+    assert status == 0
+    assert "the last line was cut off" in err
+
+
+def test_an_interruption_says_that_the_rows_are_kept(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(live.Session, "run", interrupted)
+    status, _, err = run(capsys, "--device", "sim:card.json", "--out", "gpu.toml")
+    assert status == 130
+    assert "what was measured is kept, and the same command goes on" in err
+    assert not Path("gpu.toml").exists()
+
+
+def test_a_base_from_a_file_stays_with_the_recording(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from joulecast.model import catalogue
+
+    text = Path(catalogue.__file__).parent.joinpath("catalogue_data", "gpus", "h200-sxm.toml").read_text()
+    Path("facts.toml").write_text(text)
+    run(capsys, "--device", "sim:card.json", "--budget", "8s", "--base", "facts.toml", "--out", "gpu.toml")
+    Path("facts.toml").unlink()
+    status, _, _ = run(capsys, "--replay", RECORDING, "--out", "again.toml")
+    assert status == 0
+    assert Path("again.toml").read_bytes() == Path("gpu.toml").read_bytes()
+
+
+class Terminal(io.StringIO):
+    """Standard error that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def choice(order: tuple[Candidate, ...] = ()) -> Choice:
+    """Something to show."""
+    return Choice(order, 4.0 * len(order), Uncertainty(0.2, 0.3), Uncertainty(0.05, 0.06))
+
+
+def test_a_terminal_gets_a_bar_that_vanishes_and_a_pipe_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    candidates = (Candidate("one", {}, "x", 4.0),)
+    terminal, said = Terminal(), []
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    with Display(100.0, said.append) as display:
+        display.planned(choice(candidates), 75.0)
+        display.started("gemm_bf16", 75.0)
+        display._progress.refresh()  # type: ignore[union-attr]
+    shown = terminal.getvalue()
+    assert said == []
+    assert "1:15 left" in shown
+    assert "gemm_bf16" in shown
+    assert "±20.0/30.0 %" in shown
+    assert "\x1b[2K" in shown[-20:]  # the line is erased
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    with Display(100.0, said.append) as display:
+        display.planned(choice(candidates), 75.0)
+        display.started("gemm_bf16", 75.0)
+    assert said == [
+        "forecasts of training kernels: time ±20.0 %, energy ±30.0 %; expected after 1 microbenchmarks in 0:04: "
+        "time ±5.0 %, energy ±6.0 %"
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "m", "0s", "-5m", "5m3h", "five"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(InputError, match="is no duration"):
+        seconds(text)
+
+
+def report(name: str, **changes: object) -> ParameterReport:
+    """A coefficient of a table."""
+    values = {
+        "table": "kernel",
+        "name": name,
+        "value": 0.5,
+        "sd": 0.01,
+        "unit": "",
+        "status": "fitted",
+        "lower": 0.0,
+        "upper": 1.0,
+        "free": True,
+        "identified": 0.99,
+    }
+    return ParameterReport(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def test_a_report_hides_what_is_not_identified_and_names_what_hangs_together() -> None:
+    entangled = {"correlated_with": "b", "correlation": -0.93}
+    reports = [
+        report("a", **entangled),
+        report("b", value=1.0, correlated_with="a", correlation=-0.93),
+        report("weak", identified=0.02),
+        report("given", free=False, identified=None, lower=None, upper=None),
+        report("x" * 70),
+    ]
+    short, full = report_text(reports), report_text(reports, everything=True)
+    assert "[kernel] 3 of 5 identified; 2 others hidden (--all shows them)" in short
+    assert "weak" not in short
+    assert "weak" in full
+    line = next(line for line in short.splitlines() if line.startswith(" b "))
+    assert line.split() == ["b", "1*", "0.01", "99", "%", "0", "..", "1"]
+    assert "fixed" in next(line for line in full.splitlines() if line.startswith(" given"))
+    assert short.count("-0.93 between a") == 1
+    assert max(map(len, full.splitlines())) <= 100
+
+
+def test_groups_of_gpus_start_one_process_each() -> None:
+    assert group_sizes("4,2", 8) == [2, 4]
+    for text, words in (("x", "no list"), ("1", "at least two"), ("16", "there are 8 GPUs here, not 16")):
+        with pytest.raises(InputError, match=words):
+            group_sizes(text, 8)
+    command = group_command(4, Path("rec"), 60.0)
+    assert command[command.index("--nproc-per-node") + 1] == "4"
+    assert command[command.index("--record") + 1] == str(Path("rec/gpus-4"))
+    assert command[command.index("--budget") + 1] == "60"
+
+
+def test_a_group_that_fails_says_its_last_words() -> None:
+    import sys
+
+    measure_group([sys.executable, "-c", "pass"], 1.0)
+    code = "import sys; print('RuntimeError: no NCCL', file=sys.stderr); print('bye', file=sys.stderr); sys.exit(1)"
+    with pytest.raises(MeasurementError, match="RuntimeError: no NCCL"):
+        measure_group([sys.executable, "-c", code], 1.0)
