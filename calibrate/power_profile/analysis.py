@@ -21,6 +21,8 @@ from joulecast.calibrate.power_profile.trend import fit_trend
 
 #: A mean power whose standard error is larger than this share of it is not resolved.
 SURE = 0.03
+#: Executions whose mean is compared with steady power.
+TOGETHER = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,10 +200,10 @@ def shares_of(analysis: Analysis, curves: dict[str, Curve], names: Sequence[str]
             mine = (starts >= index) & (starts < index + 1)
             weights[analysis.layout.cycle_bins] = np.where(mine, analysis.width_s[analysis.layout.cycle_bins], 0.0)
             power = mean_power(analysis.estimate, weights, curves["ssp"].resolution_s)
-        else:  # the sensor sees the whole interleaving only
-            whole = mean_power(analysis.estimate, analysis.steady_weights(), 0.0)
-            power = MeanPower(whole.power_w, whole.standard_error_w, whole.over_s, False)
-        shares.append(KernelShare(names[index], duration, power, power.power_w * duration))
+            if power.resolved:
+                shares.append(KernelShare(names[index], duration, power, power.power_w * duration))
+                continue
+        shares.append(KernelShare(names[index], duration, None, None))
     return tuple(shares)
 
 
@@ -233,8 +235,10 @@ def time_to_steady(analysis: Analysis, curves: dict[str, Curve], steady: MeanPow
     """
     if analysis.plan.folded:
         kernels = analysis.layout.kernels
+        # A few executions together, so that the noise of a single one does not count as a change.
         means = [
-            analysis.estimate.mean(analysis.steps(k * kernels, (k + 1) * kernels)) for k in range(analysis.plan.ssp)
+            analysis.estimate.mean(analysis.steps(k * kernels, (k + TOGETHER) * kernels))
+            for k in range(analysis.plan.ssp)
         ]
         power, error = (np.array(column) for column in zip(*means, strict=True))
         begins = analysis.dataset.nominal(np.arange(analysis.plan.ssp + 1.0) * kernels, analysis.keep)

@@ -16,6 +16,8 @@ PART_OF_WINDOW, BINS_PER_PART = 5, 5
 #: More bins than these are not needed, and cost time.
 MOST_BINS = 400
 MOST_PASS_BINS = 200
+#: Parts of an execution, and of each part of a run, where only means are wanted.
+PARTS = 16
 #: A pass that is shorter than so many times the wanted resolution is not looked into.
 FEWEST_PARTS = 2
 
@@ -71,10 +73,10 @@ def plan_bins(
 ) -> Plan:
     """Choose the bins for a sensor that averages over ``window_s``.
 
-    Where power never got steady, the second half of the run is taken for it, and nothing is laid over each other.
+    Where power never got steady, the second half of the run is taken for it.
     """
     spacing = max(guidance.spacing_s, window_s / PART_OF_WINDOW / BINS_PER_PART, pass_s / MOST_PASS_BINS)
-    folded = steady.settled and looks_inside(pass_s, wanted_s)
+    folded = looks_inside(pass_s, wanted_s)
     ssp = max(steady.passes if steady.settled else passes // 2, sse + 1)
     return Plan(pass_s, spacing, wanted_s, folded, sse, ssp, passes, rest_s)
 
@@ -92,6 +94,32 @@ def layout_of(plan: Plan, kernel_s: Array) -> Layout:
     coarse = pass_edges(kernel_s, max(plan.spacing_s, plan.pass_s * plan.ssp / (MOST_BINS / 2)))
     pieces = [(fine if index == plan.sse else coarse)[:-1] + index * kernels for index in range(plan.ssp)]
     return Layout(np.append(np.concatenate(pieces), plan.ssp * kernels), fine, rest, kernels)
+
+
+def halves_layout(first: int, passes: int, kernel_s: Array, wanted_s: float, rest_s: float) -> Layout:
+    """Few bins for the mean power of the passes from ``first`` on; :func:`later_weights` takes it out.
+
+    Where the sensor looks into executions, those passes are laid over each other, so that it does not matter which part
+    of them was read. Otherwise both parts are cut so finely that the window's edges see the power that they should.
+    """
+    kernels, pass_s = len(kernel_s), float(np.sum(kernel_s))
+    rest = rest_edges(rest_s)
+    if looks_inside(pass_s, wanted_s):
+        return Layout(np.array([0.0, first]) * kernels, pass_edges(kernel_s, pass_s / PARTS), rest, kernels)
+    width = max(wanted_s / 2, passes * pass_s / (2 * PARTS)) / pass_s
+    edges = np.append(even_edges(0.0, first, width)[:-1], even_edges(first, passes, width))
+    return Layout(edges * kernels, np.array([]), rest, kernels)
+
+
+def later_weights(layout: Layout, first: int) -> Array:
+    """Shape (unknowns,): time of each bin from pass ``first`` on, to scale."""
+    weights = np.zeros(layout.size)
+    if len(layout.cycle_edges):
+        weights[layout.cycle_bins] = np.diff(layout.cycle_edges)
+    else:
+        later = layout.run_edges[:-1] >= first * layout.kernels - 1e-9
+        weights[layout.run_bins] = later * np.diff(layout.run_edges)
+    return weights
 
 
 def pass_edges(kernel_s: Array, width_s: float) -> Array:

@@ -20,7 +20,7 @@ from joulecast.calibrate.power_profile.analysis import (
 from joulecast.calibrate.power_profile.bins import Plan, layout_of, plan_bins, wanted_resolution
 from joulecast.calibrate.power_profile.clocks import fit_clock
 from joulecast.calibrate.power_profile.dataset import Dataset
-from joulecast.calibrate.power_profile.guidance import Guidance, guidance_for
+from joulecast.calibrate.power_profile.guidance import COVERED_S, Guidance, guidance_for
 from joulecast.calibrate.power_profile.layout import Layout, even_edges, rest_edges
 from joulecast.calibrate.power_profile.outliers import study_outliers
 from joulecast.calibrate.power_profile.protocol import Bench, Series
@@ -110,7 +110,8 @@ class Campaign:
         timing = self.bench.series(TIMING_PASSES, [0.05] * TIMING_RUNS)
         durations = Dataset(self.kernels, 0, 0.05, (timing,), (), {}).durations(TIMING_PASSES)
         sse = steady_execution(durations)
-        pass_s = float(np.median(durations[:, sse:]))
+        kernel_s = Dataset(self.kernels, sse, 0.05, (timing,), (), {}).kernel_times(np.ones(TIMING_RUNS, dtype=bool))
+        pass_s = float(np.sum(kernel_s))
         guidance = guidance_for(pass_s)
         self.say(f"an execution takes {pass_s * 1e6:.1f} µs and is steady from the {sse + 1}. on")
         sensors = self._sensors(timing, pass_s)
@@ -122,8 +123,7 @@ class Campaign:
             bench=self.bench,
             sensors=sensors,
             whole=[name for name in sensors if name in WHOLE],
-            kernels=self.kernels,
-            pass_s=pass_s,
+            kernel_s=kernel_s,
             sse=sse,
             wanted_s=wanted_s,
             rest_s=rest_s,
@@ -213,11 +213,11 @@ class Campaign:
             if not refined:
                 dataset = dataset.with_refined_sensors(layout_of(plan, dataset.kernel_times(dataset.golden())))
                 refined = True
-            analysis = analyse(dataset, plan, whole, parts)
+            analysis = analyse(dataset, plan, whole, ())
             short = self._short_of(analysis, guidance)
             self.say(f"{taken} runs, {int(analysis.keep.sum())} golden{': ' + short if short else ''}")
             if not short or self.options.runs or taken >= self.options.most_runs * wanted:
-                return dataset, analysis
+                return dataset, analyse(dataset, plan, whole, parts) if parts else analysis
 
     def _short_of(self, analysis: Analysis, guidance: Guidance) -> str:
         """What is still missing, in words; empty if nothing is."""
@@ -274,7 +274,7 @@ class Campaign:
             points=analysis.points,
             shares=shares,
             components=components,
-            outliers=study_outliers(dataset, plan.ssp, plan.rest_s, whole) if self.options.outliers else (),
+            outliers=study_outliers(dataset, plan, whole) if self.options.outliers else (),
         )
         return replace(profile, unresolved=unresolved(profile), warnings=doubts(profile))
 
@@ -305,9 +305,7 @@ def unresolved(profile: PowerProfile) -> tuple[str, ...]:
         told.append(_not_alone("the first steady execution", profile.sse, profile.execution_s))
     if not profile.ssp.resolved:
         told.append(_not_alone("an execution of steady power", profile.ssp, profile.execution_s))
-    told.extend(
-        f"power of {share.name} apart from its neighbours" for share in profile.shares if not share.power.resolved
-    )
+    told.extend(f"power of {share.name} apart from its neighbours" for share in profile.shares if share.power is None)
     if not profile.settled:
         told.append(f"steady power: it still moves after {profile.ssp_index} executions")
     elif profile.time_to_ssp_s is None:
@@ -329,6 +327,8 @@ def doubts(profile: PowerProfile) -> tuple[str, ...]:
     error = profile.clock.standard_error_s + profile.clock.bound_s
     if error > finest:
         told.append(f"the clocks are tied to {error * 1e6:.1f} µs only, wider than a bin of {finest * 1e6:.1f} µs")
+    if profile.execution_s < COVERED_S:
+        told.append(f"the guidance for runs and points begins at {duration(COVERED_S)}, an execution is shorter")
     if profile.golden_runs < 0.5 * profile.runs:
         told.append(f"only {profile.golden_runs} of {profile.runs} runs have like execution times")
     return tuple(told)

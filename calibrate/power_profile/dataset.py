@@ -45,6 +45,7 @@ class Dataset:
 
     def with_series(self, series: Series) -> Dataset:
         """The same with one batch more."""
+        series = replace(series, runs=tuple(run.filled(self.kernels) for run in series.runs))
         clocks = (*self.clocks, fit_clock(series.clock_reads))
         return Dataset(self.kernels, self.first, self.margin, (*self.series, series), clocks, self.sensors)
 

@@ -35,12 +35,14 @@ TABLE = (
     Guidance(200e-6, 200, 10e-6, 0.05),
     Guidance(float("inf"), 200, 10e-6, 0.02),
 )
-#: Shorter kernels are not covered: what starts and ends them is as long as they are.
-SHORTEST_S = 25e-6
+#: The guidance begins here; shorter kernels take its first line, and more doubt.
+COVERED_S = 25e-6
+#: What starts and ends a kernel is as long as this.
+SHORTEST_S = 5e-6
 
 
 def guidance_for(kernel_s: float) -> Guidance:
-    """Runs, spacing and margin for a kernel of this duration.
+    """Runs, spacing and margin for a kernel of this duration; below :data:`COVERED_S` those of the shortest.
 
     >>> guidance_for(30e-6).runs, guidance_for(100e-6).runs, guidance_for(500e-6).margin
     (400, 200, 0.02)

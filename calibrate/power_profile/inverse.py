@@ -77,16 +77,40 @@ def solve(rows: Array, readings_w: Array, groups: Sequence[slice], kinds: NDArra
     """
     top_w = float(np.max(readings_w))
     rough = prior_rows(rows.shape[1], groups, PRIOR_STEP * top_w, PRIOR_LEVEL * top_w)
+    prior = rough.T @ rough
+    equations = _Equations(rows)
     noise = np.full(len(readings_w), 0.02 * top_w)
     for _ in range(3):
-        weighted = rows / noise[:, None]
-        information = weighted.T @ weighted
-        covariance = np.linalg.inv(information + rough.T @ rough)
-        power = _not_negative(covariance, weighted, readings_w / noise, rough)
+        information, right = equations.normal(readings_w, 1.0 / noise**2)
+        covariance = np.linalg.inv(information + prior)
+        power = _not_negative(covariance, information + prior, right)
         residual = readings_w - rows @ power
-        leverage = np.einsum("ij,jk,ik->i", weighted, covariance, weighted, optimize=True)
-        noise = _noise(residual, leverage, kinds, top_w)
+        noise = _noise(residual, equations.leverage(covariance) / noise**2, kinds, top_w)
     return Estimate(power, covariance, covariance @ information, noise, residual)
+
+
+class _Equations:
+    """Rows of weights, those apart that see one unknown alone: most of them do, and cost next to nothing."""
+
+    def __init__(self, rows: Array) -> None:
+        self.size = rows.shape[1]
+        self.label = np.argmax(rows, axis=1)
+        self.single = rows[np.arange(len(rows)), self.label] > 1.0 - 1e-9
+        self.mixed = rows[~self.single]
+
+    def normal(self, readings_w: Array, weight: Array) -> tuple[Array, Array]:
+        """``Aᵀ W A`` and ``Aᵀ W y``."""
+        label, single = self.label[self.single], self.single
+        information = np.diag(np.bincount(label, weights=weight[single], minlength=self.size))
+        right = np.bincount(label, weights=(weight * readings_w)[single], minlength=self.size).astype(np.float64)
+        weighted = self.mixed * weight[~single][:, None]
+        return information + self.mixed.T @ weighted, right + weighted.T @ readings_w[~single]
+
+    def leverage(self, covariance: Array) -> Array:
+        """Diagonal of ``A C Aᵀ``."""
+        found = np.diag(covariance)[self.label].copy()
+        found[~self.single] = np.sum((self.mixed @ covariance) * self.mixed, axis=1)
+        return found
 
 
 def prior_rows(size: int, groups: Sequence[slice], step_w: float, level_w: float) -> Array:
@@ -103,16 +127,16 @@ def _differences(size: int, groups: Sequence[slice]) -> Array:
     return matrix
 
 
-def _not_negative(covariance: Array, weighted: Array, target: Array, rough: Array) -> Array:
+def _not_negative(covariance: Array, normal: Array, right: Array) -> Array:
     """The minimum over x ≥ 0; the plain one where that is already it."""
-    plain: Array = covariance @ (weighted.T @ target)
+    plain: Array = covariance @ right
     if np.all(plain >= 0.0):
         return plain
     from scipy.optimize import nnls
 
     # The square root of the normal equations keeps the problem as small as the unknowns, whatever was read.
-    factor = np.linalg.cholesky(weighted.T @ weighted + rough.T @ rough)
-    solution: Array = nnls(factor.T, np.linalg.solve(factor, weighted.T @ target))[0]
+    factor = np.linalg.cholesky(normal)
+    solution: Array = nnls(factor.T, np.linalg.solve(factor, right))[0]
     return solution
 
 

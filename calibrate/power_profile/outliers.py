@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.calibrate.power_profile.bins import Plan, halves_layout, later_weights
 from joulecast.calibrate.power_profile.dataset import Dataset
 from joulecast.calibrate.power_profile.golden import golden_runs
-from joulecast.calibrate.power_profile.layout import Layout, rest_edges
 from joulecast.calibrate.power_profile.result import OutlierGroup
 from joulecast.errors import MeasurementError
 
@@ -17,17 +17,15 @@ from joulecast.errors import MeasurementError
 FEWEST_READINGS = 4
 
 
-def study_outliers(dataset: Dataset, ssp: int, rest_s: float, names: Sequence[str]) -> tuple[OutlierGroup, ...]:
+def study_outliers(dataset: Dataset, plan: Plan, names: Sequence[str]) -> tuple[OutlierGroup, ...]:
     """Steady power of runs by execution time, the golden ones left out; the fullest bin first.
 
     Parameters
     ----------
     dataset
         All series.
-    ssp
-        Passes until steady power.
-    rest_s
-        Shortest rest between runs.
+    plan
+        Where steady power begins, and what the sensor resolves.
     names
         Channels of the whole card.
     """
@@ -39,21 +37,22 @@ def study_outliers(dataset: Dataset, ssp: int, rest_s: float, names: Sequence[st
         members = np.flatnonzero(left)
         group[members[golden_runs(execution[members], dataset.margin)]] = True
         left &= ~group
-        power = _steady_power(dataset, group, ssp, rest_s, names)
+        power = _steady_power(dataset, group, plan, names)
         groups.append(OutlierGroup(int(group.sum()), float(execution[group].mean()), *power))
     return tuple(groups)
 
 
 def _steady_power(
-    dataset: Dataset, group: NDArray[np.bool_], ssp: int, rest_s: float, names: Sequence[str]
+    dataset: Dataset, group: NDArray[np.bool_], plan: Plan, names: Sequence[str]
 ) -> tuple[float | None, float | None]:
-    edges = np.array([0.0, min(ssp, dataset.passes - 1), dataset.passes]) * dataset.kernels
-    layout = Layout(edges, np.array([]), rest_edges(rest_s), dataset.kernels)
+    first = min(plan.ssp, plan.passes - 1)
+    layout = halves_layout(first, plan.passes, dataset.kernel_times(group), plan.wanted_s, plan.rest_s)
+    weights = later_weights(layout, first)
     try:
         rows, _, _ = dataset.equations(layout, group, names)
-        if int(np.sum(rows[:, 1] > 0.2)) < FEWEST_READINGS:
+        if int(np.sum(rows @ (weights > 0.0) > 0.2)) < FEWEST_READINGS:
             return None, None
         estimate = dataset.estimate(layout, group, names)
     except MeasurementError:  # too few readings is an answer here, not a failure
         return None, None
-    return float(estimate.power_w[1]), float(np.sqrt(estimate.covariance[1, 1]))
+    return estimate.mean(weights)

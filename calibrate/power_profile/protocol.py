@@ -54,6 +54,24 @@ class Run:
         found: Array = np.interp(np.asarray(step, dtype=float), self.steps, self.times_s)
         return found
 
+    def filled(self, kernels: int) -> Run:
+        """The same run with a mark after every kernel of an interleaving.
+
+        Where whole passes lie between two marks, each pass takes an equal part and each kernel its share of a pass, as
+        in the passes that are marked kernel by kernel.
+        """
+        if kernels == 1:
+            return self
+        single = np.flatnonzero(np.diff(self.steps) == 1.0)
+        kernel = self.steps[single].astype(int) % kernels
+        typical = np.array([np.median(np.diff(self.times_s)[single[kernel == k]]) for k in range(kernels)])
+        share = np.concatenate([[0.0], np.cumsum(typical) / typical.sum()])
+        steps = np.arange(self.steps[-1] + 1)
+        # Positions in passes, stretched so that equal steps are equal times inside a pass.
+        place = steps // kernels + share[steps.astype(int) % kernels]
+        marked = np.searchsorted(steps, self.steps)
+        return Run(steps, np.interp(place, place[marked], self.times_s))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Channel:

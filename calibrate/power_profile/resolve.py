@@ -28,7 +28,7 @@ class Resolved:
     centre_s, width_s
         Shape (n,): middle and length of the bins, from the stretch's start.
     power_w, standard_error_w
-        Shape (n,): mean over ``averaging_s`` around each middle, inside the stretch.
+        Shape (n,): mean over ``averaging_s`` around each middle; near the ends, over the first or last ``averaging_s``.
     spread_s
         Shape (n,): effective width of each point's spread, ``(Σ|K|)²/Σ(K²/w)`` with K the shares of the true powers in
         the point and w the bins' widths; of a plain mean over a time it is that time.
@@ -83,7 +83,7 @@ def resolve(
     covariance = estimate.covariance[bins, bins]
     for averaging in _candidates(width, least_s):
         share = _boxes(edges, averaging)
-        error = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", share, covariance, share, optimize=True), 0.0))
+        error = np.sqrt(np.maximum(np.sum((share @ covariance) * share, axis=1), 0.0))
         if np.quantile(error, MOST) <= wanted:
             break
     kernel = share @ estimate.resolution[bins]
@@ -104,9 +104,9 @@ def _candidates(width: Array, least_s: float) -> Array:
 
 
 def _boxes(edges: Array, averaging_s: float) -> Array:
-    """Row i: weights of the mean over ``averaging_s`` around the middle of bin i, cut at the stretch's ends."""
-    centre = (edges[1:] + edges[:-1]) / 2
-    half = np.maximum(averaging_s, np.diff(edges)) / 2
+    """Row i: weights of the mean over ``averaging_s`` around the middle of bin i, moved inside at the ends."""
+    half = np.minimum(np.maximum(averaging_s, np.diff(edges)), edges[-1]) / 2
+    centre = np.clip((edges[1:] + edges[:-1]) / 2, edges[0] + half, edges[-1] - half)
     low = np.maximum(edges[None, :-1], (centre - half)[:, None])
     high = np.minimum(edges[None, 1:], (centre + half)[:, None])
     overlap = np.maximum(high - low, 0.0)

@@ -79,14 +79,17 @@ class KernelShare:
     ----------
     name
         Of the kernel.
-    time_s, power, energy_j
-        Of one execution; the energy carries the power's relative error.
+    time_s
+        Of one execution.
+    power, energy_j
+        Of one execution; the energy carries the power's relative error. ``None`` where the readings cannot tell the
+        kernel from its neighbours.
     """
 
     name: str
     time_s: float
-    power: MeanPower
-    energy_j: float
+    power: MeanPower | None
+    energy_j: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,9 @@ from joulecast.calibrate.power_profile.readings import Readings, readings_of
 from joulecast.calibrate.power_profile.response import response_rows
 from joulecast.errors import MeasurementError
 
-#: Steps between neighbouring powers, in units of the noise of a reading, that cost as much as one reading that far off.
-STIFF = 3.0
+#: A step between neighbouring powers by this share of the highest reading costs as much as a reading that is off by a
+#: watt: enough to keep a late sensor from being explained by a card that starts late, too little to bend real steps.
+STIFF = 0.06
 #: The search begins on a grid of so many parts of the period ...
 GRID = 24
 #: ... takes so many of its best points (the valley is narrower than the grid) ...
@@ -169,8 +170,7 @@ def refine_sensor(
 ) -> SensorFit:
     """Find window and lag again from the runs of the profile itself, close to what was found before.
 
-    The finer layout could explain a late sensor by a card that starts late; small steps between neighbouring powers,
-    in units of the unexplained rest, cost as much as that rest, which keeps it from doing so.
+    The finer layout could explain a late sensor by a card that starts late, which :data:`STIFF` keeps it from.
 
     Parameters
     ----------
@@ -188,12 +188,14 @@ def refine_sensor(
     pieces = [layout.segments(batch.runs, mine) for batch, mine in zip(series, np.split(keep, bounds), strict=True)]
     fixed = fit.kind == "energy"
 
+    top = max(float(np.max(r.power_w)) for r in readings)
+
     def misfit(window: float, lag: float) -> float:
         parts = [
             _rows(r, window, lag, clock, cut, layout.size)
             for r, clock, cut in zip(readings, clocks, pieces, strict=True)
         ]
-        return _unexplained(parts, layout, STIFF)
+        return _unexplained(parts, layout, STIFF * top)
 
     window, lag = fit.window_s, fit.lag_s
     if known_sensor(channels[0]):

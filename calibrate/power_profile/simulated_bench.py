@@ -180,15 +180,41 @@ class _Burst:
 
 
 class _Power:
-    """The card's power over a series, integrated so that any window's mean is exact to the grid."""
+    """The card's power over a series: at moments as the truth says, over windows from its integral on a fine grid."""
 
     def __init__(self, truth: Truth, bursts: Sequence[_Burst], end_s: float, window_s: float) -> None:
-        self.rest_w = truth.rest_w
-        grids, energies = [np.array([-1e6])], [np.array([0.0])]
-        total = 0.0
-        step = min(max(truth.pass_s / 100.0, window_s / 1000.0), truth.fall_s / 20.0)
-        for index, burst in enumerate(bursts):
-            until = bursts[index + 1].start_s if index + 1 < len(bursts) else end_s
+        self.truth, self.bursts, self.end_s, self.window_s = truth, bursts, end_s, window_s
+        self._integral: tuple[Array, Array] | None = None
+
+    def mean(self, start_s: Array, stop_s: Array, share: float) -> Array:
+        """Mean power over each window, or at the moment where windows have no length [W]."""
+        if not np.any(stop_s > start_s):
+            return share * self._at(stop_s)
+        if self._integral is None:
+            self._integral = self._integrate()
+        above = np.interp(stop_s, *self._integral) - np.interp(start_s, *self._integral)
+        mean: Array = share * (self.truth.rest_w + above / (stop_s - start_s))
+        return mean
+
+    def _at(self, times_s: Array) -> Array:
+        """Power at ascending moments [W]."""
+        power = np.full(len(times_s), self.truth.rest_w)
+        starts = np.array([burst.start_s for burst in self.bursts])
+        edges = np.append(np.searchsorted(times_s, starts), len(times_s))
+        for index, burst in enumerate(self.bursts):
+            mine = slice(edges[index], edges[index + 1])
+            power[mine] = self.truth.power_w(
+                times_s[mine] - burst.start_s, burst.starts_s - burst.start_s, burst.strength
+            )
+        return power
+
+    def _integrate(self) -> tuple[Array, Array]:
+        """Grid [s], and energy above rest up to it [J]."""
+        truth = self.truth
+        grids, energies, total = [np.array([-1e6])], [np.array([0.0])], 0.0
+        step = min(max(truth.pass_s / 50.0, self.window_s / 1000.0), truth.fall_s / 20.0)
+        for index, burst in enumerate(self.bursts):
+            until = self.bursts[index + 1].start_s if index + 1 < len(self.bursts) else self.end_s
             stop = min(burst.end_s + FALLS * truth.fall_s, until)
             grid = np.linspace(burst.start_s, stop, max(int((stop - burst.start_s) / step), 2))
             middle = (grid[1:] + grid[:-1]) / 2 - burst.start_s
@@ -197,11 +223,4 @@ class _Power:
             grids.append(grid)
             energies.append(sums)
             total = float(sums[-1])
-        self.grid_s, self.above_j = np.concatenate(grids), np.concatenate(energies)
-
-    def mean(self, start_s: Array, stop_s: Array, share: float) -> Array:
-        """Mean power over each window, or at the moment where a window has no length [W]."""
-        start = np.where(stop_s > start_s, start_s, stop_s - 1e-9)
-        above = np.interp(stop_s, self.grid_s, self.above_j) - np.interp(start, self.grid_s, self.above_j)
-        mean: Array = share * (self.rest_w + above / (stop_s - start))
-        return mean
+        return np.concatenate(grids), np.concatenate(energies)

@@ -118,7 +118,14 @@ def _summary(found: PowerProfile) -> list[tuple[str, Any]]:
             f" drift {clock.drift * 1e6:.2f} ± {clock.drift_standard_error * 1e6:.2f} ppm",
         )
     )
-    pairs += [(f"share of {s.name}", f"{_power(s.power)}, {s.energy_j:.4g} J") for s in found.shares]
+    pairs += [
+        (
+            f"share of {s.name}",
+            f"{s.time_s * 1e6:.2f} µs, "
+            + ("power not resolved" if s.power is None else f"{_power(s.power)}, {s.energy_j:.4g} J"),
+        )
+        for s in found.shares
+    ]
     pairs += [
         (f"component {name}", f"{_power(a)} at steady time, {_power(b)} at steady power")
         for name, (a, b) in found.components.items()
