@@ -100,8 +100,8 @@ def refused_after_progress(capsys, *arguments):
     return err.splitlines()[-1]
 
 
-@pytest.mark.parametrize("option", [("--device", "0"), ("--passive",), ("--record", "x")])
-def test_reserved_calibration(capsys, tmp_path, option):
+@pytest.mark.parametrize("option", [("--active",), ("--yes",), ("--gpus", "2"), ("--record", "x")])
+def test_measuring_options_without_a_card(capsys, tmp_path, option):
     line = refused(capsys, "calibrate", *option, "--out", tmp_path / "gpu.toml")
     assert option[0] in line
     assert not list(tmp_path.iterdir())
