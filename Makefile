@@ -3,6 +3,7 @@
 # make check   lint, format, types, doctests
 # make bench   the benchmarks
 # make regenerate   fit the shipped description of the H200 to the shipped rows again
+# make zeus-environment   an environment with Zeus, which the tests of exports let read what we write
 # make wheel-test   build the wheel, install it into an empty environment, import everything from it
 PYTHON ?= python3
 VENV ?= .venv
@@ -13,7 +14,7 @@ DEV_STAMP := $(VENV)/.stamp-dev
 WHEEL_VENV := .venv-wheel
 PYTEST_ARGS ?=
 
-.PHONY: demo test check bench regenerate wheel-test clean
+.PHONY: demo test check bench regenerate zeus-environment wheel-test clean
 
 demo: $(RUN_STAMP)
 	$(BIN)/python examples/demo.py
@@ -33,6 +34,10 @@ bench: $(DEV_STAMP)
 
 regenerate: $(DEV_STAMP)
 	$(BIN)/joulecast calibrate --out model/catalogue_data/gpus/h200-sxm-rows.toml
+
+zeus-environment:
+	$(PYTHON) -m venv .venv-zeus
+	.venv-zeus/bin/python -m pip --disable-pip-version-check install -q zeus==0.16.0 lowtime==0.3.0 aiofiles jsonschema
 
 wheel-test: $(DEV_STAMP)
 	rm -rf build dist $(WHEEL_VENV)
