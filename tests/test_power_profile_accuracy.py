@@ -8,7 +8,7 @@ import pytest
 from joulecast.calibrate.power_profile import dataset as datasets
 from joulecast.calibrate.power_profile.campaign import Campaign, Options
 from joulecast.calibrate.power_profile.clocks import fit_clock
-from joulecast.calibrate.power_profile.simulated_bench import AVERAGED, LOGGER, SimulatedBench, SimulatedSensor
+from joulecast.calibrate.power_profile.simulated_bench import AVERAGED, LOGGER, SimulatedBench
 from joulecast.calibrate.power_profile.simulated_truth import SimulatedKernel, Transient, Truth
 
 pytest.importorskip("scipy")
@@ -157,52 +157,3 @@ class TestSlowSensor:
         # The millisecond of 1.4 times the power is spread over the resolution, not drawn as a peak of its own.
         peak = np.interp(41.5e-3, curve.time_s, curve.power_w)
         assert peak < 1.25 * 570.0
-
-
-def test_a_window_that_is_not_told_is_found():
-    profile = take(SLOW_TRUTH, [replace(SLOW, tells_window=False, lag_s=0.012, poll_s=8e-3)], 5)
-    sensor = profile.sensors[0]
-    assert sensor.period_s == pytest.approx(0.1, rel=5e-4)
-    assert sensor.window_s == pytest.approx(25e-3, abs=1e-3)
-    assert sensor.lag_s == pytest.approx(12e-3, abs=1e-3)
-    assert profile.ssp.power_w == pytest.approx(570.0, rel=0.03)
-
-
-def test_an_averaging_logger_of_1_millisecond_resolves_less_and_says_so():
-    blurred = replace(LOGGER, window_s=1e-3)
-    profile = take(TRUTH, [blurred], 0, runs=200)
-    assert all(curve.resolution_s > 3 * TIME_S for curve in profile.curves.values())
-    assert any("inside an execution" in line for line in profile.unresolved)
-    assert profile.ssp.power_w == pytest.approx(KERNEL.mean_power_w, rel=POWER)
-
-
-class TestComponentsAndInterleaving:
-    @pytest.fixture(scope="class")
-    @classmethod
-    def profile(cls):
-        light = SimulatedKernel("light", 150e-6, ((1.0, 300.0),))
-        heavy = SimulatedKernel("heavy", 250e-6, ((1.0, 600.0),))
-        parts = [
-            LOGGER,
-            SimulatedSensor(name="hbm", noise=0.02, share=0.25),
-            SimulatedSensor(name="xcd", kind="energy", noise=1e-4, share=0.6),
-        ]
-        return take(Truth((light, heavy), rise=0.0), parts, 1, longest_run_s=0.02)
-
-    def test_kernels_in_turn_get_their_own_power(self, profile):
-        light, heavy = profile.shares
-        assert light.time_s == pytest.approx(150e-6, rel=0.01)
-        assert light.power.power_w == pytest.approx(300.0, rel=POWER)
-        assert heavy.power.power_w == pytest.approx(600.0, rel=POWER)
-        assert light.energy_j + heavy.energy_j == pytest.approx(profile.energy_j, rel=0.01)
-
-    def test_components_get_their_share(self, profile):
-        mean = (300.0 * 150 + 600.0 * 250) / 400
-        assert profile.components["hbm"][1].power_w == pytest.approx(0.25 * mean, rel=POWER)
-        assert profile.components["xcd"][1].power_w == pytest.approx(0.6 * mean, rel=POWER)
-
-    def test_a_slow_sensor_does_not_invent_the_kernels_apart(self):
-        kernels = (SimulatedKernel("a", 0.3e-3, ((1.0, 300.0),)), SimulatedKernel("b", 0.5e-3, ((1.0, 600.0),)))
-        profile = take(Truth(kernels, rise=0.0), [SLOW], 0, runs=60)
-        assert [share.power for share in profile.shares] == [None, None]
-        assert sum("apart from its neighbours" in line for line in profile.unresolved) == 2

@@ -87,7 +87,7 @@ class CardBench:
         steps, times = [0], [self._gpu_time(card.now())]
         done = 0
         while done < passes:
-            # One kernel of many repetitions is the same load as many of one, and is simulated faster.
+            # Many repetitions of one kernel at once are the same load and are simulated faster.
             chunk = 1 if done < MARKED_PASSES or kernels > 1 else min(MARK_EVERY, passes - done)
             for work in self._works:
                 card.execute(work, repetitions=chunk)

@@ -82,7 +82,7 @@ def solve(rows: Array, readings_w: Array, groups: Sequence[slice], kinds: NDArra
     noise = np.full(len(readings_w), 0.02 * top_w)
     for _ in range(3):
         information, right = equations.normal(readings_w, 1.0 / noise**2)
-        covariance = np.linalg.inv(information + prior)
+        covariance: Array = np.linalg.inv(information + prior).astype(np.float64)
         power = _not_negative(covariance, information + prior, right)
         residual = readings_w - rows @ power
         noise = _noise(residual, equations.leverage(covariance) / noise**2, kinds, top_w)
@@ -108,7 +108,7 @@ class _Equations:
 
     def leverage(self, covariance: Array) -> Array:
         """Diagonal of ``A C Aᵀ``."""
-        found = np.diag(covariance)[self.label].copy()
+        found: Array = np.diag(covariance)[self.label].copy()
         found[~self.single] = np.sum((self.mixed @ covariance) * self.mixed, axis=1)
         return found
 
