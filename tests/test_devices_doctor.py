@@ -58,7 +58,7 @@ def test_a_cards_facts_and_measured_sensors(no_driver, capsys, tmp_path):
     )
     assert seen["sensors"]["energy_counter_step_s"] == pytest.approx(0.1, rel=0.01)
     assert seen["sensors"]["counter_power_w"] == pytest.approx(124.4, rel=0.02)
-    assert set(seen["sensors"]["readings"]) == {"energy_j", "power_w", "average_power_w"}
+    assert set(seen["sensors"]["readings"]) == {"energy_j", "power_w", "average_power_w", "power_history"}
     assert [finding["code"] for finding in seen["findings"]] == ["no-privilege"]
 
 

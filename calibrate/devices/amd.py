@@ -141,7 +141,7 @@ class AmdCard:
         """Wait."""
         time.sleep(max(duration_s, 0.0))
 
-    def sample(self) -> Sample:
+    def sample(self, *, counter: bool = True) -> Sample:
         """Read the card."""
         begin = time.monotonic()
         energy = self._energy()

@@ -4,6 +4,8 @@ What NVML's readings mean: the energy counter is in millijoules and moves about 
 Field 186 is the newest power, on Hopper the mean of the last 25 ms once in 100 ms; field 185 the average of a second.
 ``nvmlDeviceGetPowerUsage`` is such an average from Ampere on, except on GA100. Power of the memory (fields with the
 scope *memory*) exists from Hopper on; it is a power, so that its energy here is its integral over the samples taken.
+Reading the counter keeps a core busy for milliseconds, all else for less than a tenth of one; the driver's own list of
+powers (:mod:`joulecast.calibrate.devices.nvml_history`) costs a millisecond for seconds of readings.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ from joulecast.calibrate.devices.nvml_binding import (
     reasons_of,
     text,
 )
+from joulecast.calibrate.devices.nvml_history import NvmlHistory, history_at
 from joulecast.calibrate.devices.processes import is_ours
-from joulecast.calibrate.devices.protocol import CardFacts, Neighbour, Sample, Settings
+from joulecast.calibrate.devices.protocol import CardFacts, Neighbour, PowerReading, Sample, Settings
 from joulecast.errors import DeviceError
 
 #: Milli-units in which NVML speaks.
@@ -78,6 +81,7 @@ class NvmlCard:
         self._locked: tuple[float, float] | None = None
         self._memory: tuple[float, float, float] | None = None  # time, power, energy of the memory so far
         self._facts = self._read_facts(place)
+        self._history: NvmlHistory | None = history_at(nvml, handle)
 
     @property
     def facts(self) -> CardFacts:
@@ -107,6 +111,8 @@ class NvmlCard:
             key = "average_power_w" if self._usage_is_average else "power_w"
             kind = "average of 1 s" if self._usage_is_average else "instant"
             found.setdefault(key, f"nvmlDeviceGetPowerUsage, {kind}")
+        if self._history is not None:
+            found["power_history"] = f"nvmlDeviceGetSamples, a reading in {self._history.step_s:.3g} s"
         if self._has_counter:
             found["energy_j"] = "nvmlDeviceGetTotalEnergyConsumption"
         return found
@@ -119,11 +125,22 @@ class NvmlCard:
         """Wait."""
         time.sleep(max(duration_s, 0.0))
 
-    def sample(self) -> Sample:
-        """Read the card."""
+    @property
+    def history_step_s(self) -> float | None:
+        """Time between two readings of the driver's power history [s]; ``None`` without one."""
+        return None if self._history is None else self._history.step_s
+
+    def power_history(self, since_s: float) -> Sequence[PowerReading]:
+        """Powers that the driver wrote down after a time."""
+        return () if self._history is None else self._history.since(since_s)
+
+    def sample(self, *, counter: bool = True) -> Sample:
+        """Read the card; without the counter also without the utilisation."""
         nvml, handle, lib = self._nvml, self._handle, self._nvml.lib
         begin = time.monotonic()
-        energy = nvml.call("nvmlDeviceGetTotalEnergyConsumption", handle) * MILLI if self._has_counter else None
+        energy = None
+        if counter and self._has_counter:
+            energy = nvml.call("nvmlDeviceGetTotalEnergyConsumption", handle) * MILLI
         counted = time.monotonic()
         power = dict(zip(self._fields, nvml.fields(handle, self._fields), strict=True)) if self._fields else {}
         instant = _scaled(power.get((POWER_INSTANT, SCOPE_CARD)))
@@ -135,11 +152,11 @@ class NvmlCard:
         memory_clock = nvml.optional("nvmlDeviceGetClockInfo", handle, lib.NVML_CLOCK_MEM)
         temperature = nvml.optional("nvmlDeviceGetTemperature", handle, lib.NVML_TEMPERATURE_GPU)
         reasons = nvml.optional(self._reasons, handle) if self._reasons else None
-        use = nvml.optional("nvmlDeviceGetUtilizationRates", handle)
+        use = nvml.optional("nvmlDeviceGetUtilizationRates", handle) if counter else None
         end = time.monotonic()
         return Sample(
-            # The counter is what windows are cut by: its own call sets the time.
-            time_s=0.5 * (begin + counted),
+            # Where windows are cut by the counter its own call sets the time.
+            time_s=0.5 * (begin + (end if energy is None else counted)),
             call_s=end - begin,
             energy_j=energy,
             power_w=instant,

@@ -15,7 +15,7 @@ POWER_AVERAGE, POWER_INSTANT = 185, 186
 #: What a power field speaks of: the card, or its memory.
 SCOPE_CARD, SCOPE_MEMORY = 0, 2
 #: Member of a field's value by its type: double, unsigned int, unsigned long (long), signed long long, int, short.
-_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+VALUE_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 #: Bits of nvmlClocksEventReasons, and our words for them.
 EVENT_REASONS = {
     0x1: "idle",
@@ -151,7 +151,8 @@ class Nvml:
                 return [None] * len(fields)
             raise self.translated("reading power", error) from error
         return [
-            float(getattr(value.value, _MEMBERS[value.valueType])) if value.nvmlReturn == 0 else None for value in found
+            float(getattr(value.value, VALUE_MEMBERS[value.valueType])) if value.nvmlReturn == 0 else None
+            for value in found
         ]
 
     def shut_down(self) -> None:

@@ -96,6 +96,22 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class PowerReading:
+    """A power that the driver wrote down by itself.
+
+    Attributes
+    ----------
+    time_s
+        When, on the card's clock (:meth:`Device.now`).
+    power_w
+        Power since the reading before [W].
+    """
+
+    time_s: float
+    power_w: float
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """What a user may set on a card; ``None`` leaves it to the card.
 
@@ -132,8 +148,13 @@ class Device(Protocol):
     def sleep(self, duration_s: float) -> None:
         """Wait on the same clock."""
 
-    def sample(self) -> Sample:
+    def sample(self, *, counter: bool = True) -> Sample:
         """Read the card.
+
+        Parameters
+        ----------
+        counter
+            Whether the energy counter is wanted, whatever it costs; without it a card may leave out all that is dear.
 
         Raises
         ------
@@ -160,3 +181,31 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Let go of the driver."""
+
+
+class PowerHistory(Protocol):
+    """A card whose driver writes down power by itself, at regular steps."""
+
+    @property
+    def history_step_s(self) -> float | None:
+        """Time between two readings [s]; ``None`` where this card has no history after all."""
+
+    def power_history(self, since_s: float) -> Sequence[PowerReading]:
+        """Readings after a time, oldest first; the driver keeps those of the last seconds only.
+
+        Parameters
+        ----------
+        since_s
+            On the card's clock, as that of an earlier reading.
+
+        Raises
+        ------
+        DeviceError
+            The card does not answer.
+        """
+
+
+def history_of(device: object) -> PowerHistory | None:
+    """The power history of a card; ``None`` where it has none."""
+    found: PowerHistory | None = device if hasattr(device, "power_history") else None  # type: ignore[assignment]
+    return found if found is not None and found.history_step_s is not None else None

@@ -42,7 +42,7 @@ class ReplayedCard:
         """Let time pass at once."""
         self._now_s += max(duration_s, 0.0)
 
-    def sample(self) -> Sample:
+    def sample(self, *, counter: bool = True) -> Sample:
         """A recording holds what was measured, no card."""
         raise DeviceError(
             "a recorded card cannot be measured", file=self._folder, remedy="Fit the recording with calibrate --replay."

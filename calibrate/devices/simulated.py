@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from joulecast.calibrate.devices.protocol import CardFacts, Neighbour, Sample, Settings
+from joulecast.calibrate.devices.protocol import CardFacts, Neighbour, PowerReading, Sample, Settings
 from joulecast.calibrate.devices.simulated_facts import (
     allowed,
     check_settings,
@@ -40,6 +40,7 @@ from joulecast.calibrate.devices.simulated_sensors import (
     counter_j,
     noise,
     polled_power_w,
+    power_history,
 )
 from joulecast.calibrate.devices.simulated_time import Time
 from joulecast.errors import DeviceError, InputError, PermissionDeniedError
@@ -153,6 +154,8 @@ class SimulatedCard:
             "power_w": f"simulated, mean of {sensors.power_window_s:g} s once in {sensors.power_step_s:g} s",
             "average_power_w": f"simulated, mean of {sensors.average_window_s:g} s",
         }
+        if self.history_step_s:
+            found["power_history"] = f"simulated, mean of every {sensors.history_step_s:g} s"
         lacking = {*self.faults.missing, *(() if self.faults.energy_counter else ("energy_j",))}
         return {name: source for name, source in found.items() if name not in lacking}
 
@@ -187,18 +190,16 @@ class SimulatedCard:
             raise InputError("a simulated card in real time calls nobody", remedy="Sample it from another process.")
         return self._time.watch(period_s, callback)
 
-    def sample(self) -> Sample:
+    def sample(self, *, counter: bool = True) -> Sample:
         """Read the card."""
         call = self._wait_for_reading()
         self.catch_up()
         board, sensors, faults, seed = self.board, self.sensors, self.faults, self._content.seed
-        now = self.now()
-        if faults.dies_at_s is not None and now >= faults.dies_at_s:
-            raise DeviceError("the card does not answer any more", remedy="Simulated: it was told to die.")
+        now = self._alive()
         found = Sample(
             time_s=now + call / 2.0 if self._time.calling else now - call / 2.0,
             call_s=call,
-            energy_j=self._counter_j(),
+            energy_j=self._counter_j() if counter else None,
             power_w=polled_power_w(board, sensors, faults, seed),
             average_power_w=average_power_w(board, sensors, faults),
             sm_clock_mhz=board.clocks_mhz[board.index],
@@ -210,6 +211,23 @@ class SimulatedCard:
         )
         nothing: dict[str, Any] = dict.fromkeys(faults.missing)
         return replace(found, **nothing)
+
+    @property
+    def history_step_s(self) -> float | None:
+        """Time between two readings of the power history [s]; ``None`` without one."""
+        return self.sensors.history_step_s or None
+
+    def power_history(self, since_s: float) -> Sequence[PowerReading]:
+        """What the driver wrote down after a time."""
+        self.catch_up()
+        return power_history(self.board, self.sensors, self.faults, self._content.seed, self._alive(), since_s)
+
+    def _alive(self) -> float:
+        """The card's time, unless it died [s]."""
+        now = self.now()
+        if self.faults.dies_at_s is not None and now >= self.faults.dies_at_s:
+            raise DeviceError("the card does not answer any more", remedy="Simulated: it was told to die.")
+        return now
 
     def neighbours(self) -> Sequence[Neighbour]:
         """Other processes on the card."""

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from random import Random
 
+from joulecast.calibrate.devices.protocol import PowerReading
 from joulecast.calibrate.devices.simulated_physics import Board
 
 
@@ -29,6 +30,9 @@ class Sensors:
         Relative standard deviation of the time of a run of kernels.
     components
         Whether energy is also reported by component (``xcd``, ``aid``, ``hbm``; static power counts with ``xcd``).
+    history_step_s, history_noise_w, history_lag_s, history_s
+        The driver writes down the mean power of every step, with this noise, shows it so late, and keeps it so long;
+        a step of 0 is a card without a history [s, W].
     """
 
     counter_step_s: float = 0.1
@@ -41,6 +45,10 @@ class Sensors:
     call_s: float = 0.002
     repeat_noise: float = 0.0005
     components: bool = False
+    history_step_s: float = 0.02
+    history_noise_w: float = 3.0
+    history_lag_s: float = 0.011
+    history_s: float = 2.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +119,20 @@ def average_power_w(board: Board, sensors: Sensors, faults: Faults) -> float:
     """The driver's own average [W]."""
     when = newest_step(board.state.time_s, sensors.power_step_s, sensors.counter_phase_s)
     return round(board.power_between(when - sensors.average_window_s, when) * (1.0 + faults.power_error), 3)
+
+
+def power_history(
+    board: Board, sensors: Sensors, faults: Faults, seed: int, now_s: float, since_s: float
+) -> list[PowerReading]:
+    """Readings that the driver wrote down after a time and still keeps, whole milliwatts."""
+    step, found = sensors.history_step_s, []
+    oldest = max(since_s + 0.5 * step, now_s - sensors.history_s)
+    when = newest_step(now_s - sensors.history_lag_s, step, sensors.counter_phase_s)
+    while when > oldest:
+        power = board.power_between(when - step, when) * (1.0 + faults.power_error)
+        found.append(PowerReading(when, round(power + noise(seed, "history", when, sensors.history_noise_w), 3)))
+        when -= step
+    return found[::-1]
 
 
 def newest_step(now_s: float, step_s: float, phase_s: float) -> float:

@@ -82,7 +82,7 @@ def _under_load(device: Device, load: Load, watch_s: float) -> dict[str, Any]:
     activity = _activity(device)
     with SamplerPool() as pool:
         sampler = pool(device)
-        sampler.start()
+        sampler.start(dense_counter=True)
         count, busy_s = load.run(watch_s)
         samples = sampler.stop()
         share = getattr(sampler, "core_share", None)

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.calibrate.measure.history_window import batch_error
 from joulecast.calibrate.measure.settings import PULSED_OPS, UNTIMED_OPS, MeasureSettings
-from joulecast.calibrate.measure.window import Window, batch_error
+from joulecast.calibrate.measure.window import Window
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark
 
 Array = NDArray[np.float64]
@@ -89,8 +90,8 @@ def measured_row(
     elif op == "duty":
         row["measured_busy_share"] = _busy_share(takes)
     worst = max(power, key=lambda p: p.error)
+    row |= _steps(takes, cards)
     row |= {
-        "measured_counter_steps": min(sum(take.windows[card].steps for take in takes) for card in cards),
         "measured_window_s": min(sum(take.windows[card].length_s for take in takes) for card in cards),
         "measured_repeats": len(takes),
         "measured_energy_sd": math.hypot(worst.error, time.error) if "energy_j" in row else worst.error,
@@ -109,6 +110,9 @@ def _details(takes: Sequence[Take], cards: range, spoilt: int) -> dict[str, Any]
         "measured_polled_power_w": _joint([_mean(takes, card, "polled_power_w") for card in cards]),
         "measured_reasons": {name: float(np.mean([_share(takes, card, name) for card in cards])) for name in reasons},
         "measured_energy_source": "+".join(sorted({w.source for take in takes for w in take.windows})),
+        "measured_history_over_counter": _joint(
+            [take.windows[card].over_counter for take in takes[-1:] for card in cards]
+        ),
     }
     for name in components:
         found[f"measured_{name}_w"] = _joint([_component(takes, card, name) for card in cards])
@@ -117,12 +121,37 @@ def _details(takes: Sequence[Take], cards: range, spoilt: int) -> dict[str, Any]
     return {key: value for key, value in found.items() if value is not None}
 
 
+def _steps(takes: Sequence[Take], cards: range) -> dict[str, int]:
+    """Steps of what the energy comes from, of the card with the fewest."""
+    found: dict[str, int] = {}
+    for card in cards:
+        source = "history" if takes[0].windows[card].source == "history" else "counter"
+        count = sum(take.windows[card].steps for take in takes)
+        key = f"measured_{source}_steps"
+        found[key] = min(found.get(key, count), count)
+    return found
+
+
 def reached_error(takes: Sequence[Take], configuration: Mapping[str, Any]) -> float:
     """The larger relative standard error of power and, where it is asked, time; infinite where it is not known yet."""
     errors = [_power(takes, card).error for card in range(len(takes[0].windows))]
     if configuration.get("op") not in UNTIMED_OPS:
         errors.append(_time(takes).error)
     return max(errors)
+
+
+def disagreements(takes: Sequence[Take], settings: MeasureSettings) -> list[str]:
+    """Cards whose power history is farther off their energy counter than settings and the counter's readings allow.
+
+    The last windows tell: their comparison reaches back over all windows.
+    """
+    return [
+        f"the power history is {window.over_counter:+.1%} off the energy counter (known to "
+        f"{window.counter_resolution:.1%})"
+        for window in takes[-1].windows
+        if window.over_counter is not None
+        and abs(window.over_counter) > max(settings.disagreement, window.counter_resolution)
+    ]
 
 
 def warnings_of(row: Mapping[str, Any], error: float, settings: MeasureSettings) -> list[str]:

@@ -9,13 +9,29 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from joulecast.calibrate.devices.protocol import Device, Sample
+from joulecast.calibrate.devices.protocol import Device, PowerReading, Sample
 from joulecast.calibrate.measure.counter import counter_steps
 from joulecast.calibrate.measure.faults import FaultError, Reason
-from joulecast.calibrate.measure.measured_row import Tail, Take, measured_row, reached_error, warnings_of
+from joulecast.calibrate.measure.history_window import change
+from joulecast.calibrate.measure.measured_row import (
+    Tail,
+    Take,
+    disagreements,
+    measured_row,
+    reached_error,
+    warnings_of,
+)
 from joulecast.calibrate.measure.recording import Failed
 from joulecast.calibrate.measure.sampler import Sampler
-from joulecast.calibrate.measure.settings import PULSED_OPS, UNTIMED_OPS, MeasureSettings, period_s, run_s, window_run_s
+from joulecast.calibrate.measure.settings import (
+    PULSED_OPS,
+    UNTIMED_OPS,
+    MeasureSettings,
+    history_run_s,
+    period_s,
+    run_s,
+    window_run_s,
+)
 from joulecast.calibrate.measure.window import Window, cut_window
 from joulecast.calibrate.microbenchmarks.protocol import Load, Microbenchmark, Runner
 from joulecast.errors import DeviceError, MeasurementError
@@ -28,6 +44,8 @@ _PASSING = (Reason.DRIVER_STALLED, Reason.TOO_FEW_STEPS)
 _USUAL_STEP_S = 0.1
 #: Sampling after pulses, to see the power of their pauses [s].
 _TAIL_S = 0.4
+#: Standard errors that a drift must exceed, and neighbouring readings of a history that may be correlated.
+_SURE, _CORRELATED = 2.5, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +123,7 @@ def measure(
         return Failed(benchmark.name, Reason.WORK_FAILED, str(failed))
     row = measured_row(benchmark, takes, tails, chosen, session.settled_s, session.spoilt)
     error = reached_error(takes, benchmark.row)
-    warnings = [*session.warnings, *warnings_of(row, error, chosen)]
+    warnings = [*session.warnings, *warnings_of(row, error, chosen), *disagreements(takes, chosen)]
     if warnings:
         row["measured_warnings"] = warnings
     return Measurement(benchmark.name, row, len(takes), session.now() - begin, error, tuple(warnings))
@@ -122,7 +140,8 @@ class _Session:
     settled_s: float = 0.0
     spoilt: int = 0
     _samplers: list[Sampler] = field(default_factory=list)
-    _history: list[list[Sample]] = field(default_factory=list)
+    _samples: list[list[Sample]] = field(default_factory=list)
+    _powers: list[list[PowerReading] | None] = field(default_factory=list)
 
     def now(self) -> float:
         """Time on the cards' clock [s]."""
@@ -148,8 +167,11 @@ class _Session:
 
     def _sampled(self, load: Load, end_s: float) -> tuple[list[Take], list[Tail | None]]:
         try:
+            pulsed = self.benchmark.row.get("op") in PULSED_OPS
             for sampler in self._samplers:
-                sampler.start()
+                sampler.start(dense_counter=pulsed)
+            self._samples = [[] for _ in self.devices]
+            self._powers = [None if pulsed or s.history_step_s is None else [] for s in self._samplers]
             self._settle(load)
             takes = self._windows(load, end_s)
             return takes, self._tails()
@@ -175,20 +197,18 @@ class _Session:
         settings, row = self.settings, self.benchmark.row
         chunk = run_s(0.5 * settings.settle_s, row)
         begin = self.now()
-        self._history = [[] for _ in self.devices]
         while True:
             self._run(load, chunk)
-            for history, sampler in zip(self._history, self._samplers, strict=True):
-                history += sampler.take()
+            self._read()
             self.settled_s = self.now() - begin
             if self.settled_s < settings.settle_s - 1e-6:
                 continue
             if row.get("op") in PULSED_OPS:
                 return
-            drift = max(_drift(history, self.now() - chunk, self.now()) for history in self._history)
+            drift = self._drift(self.now() - chunk)
             if drift < settings.drift:
                 return
-            if self.settled_s + chunk > settings.most_settle_s + 1e-6:
+            if self.settled_s + 0.9 * chunk > settings.most_settle_s:
                 self.warnings.append(f"power or clock still changed by {drift:.1%} after {self.settled_s:.1f} s")
                 return
 
@@ -215,23 +235,22 @@ class _Session:
     def _window(self, load: Load) -> Take:
         """One window on every card."""
         settings, row = self.settings, self.benchmark.row
-        step = self._step_s()
-        duration = window_run_s(settings, row, step)
-        runs = [self._run(load, segment) for segment in _segments(duration, row, settings.segments)]
+        runs = [self._run(load, segment) for segment in _segments(self._window_run_s(), row, settings.segments)]
         start, end = runs[0][2], runs[-1][3]
         found: list[Window] = []
         fault: FaultError | None = None
-        for place, (device, sampler) in enumerate(zip(self.devices, self._samplers, strict=True)):
-            self._history[place] = [*self._history[place][-1:], *sampler.take()]  # of every card, also after a fault
+        self._read()
+        for device, samples, powers in zip(self.devices, self._samples, self._powers, strict=True):
             try:
                 found.append(
                     cut_window(
-                        self._history[place],
+                        samples,
                         start,
                         end,
                         settings,
                         energy_counter=device.facts.energy_counter,
                         period_s=period_s(row),
+                        history=powers,
                     )
                 )
             except FaultError as error:
@@ -246,16 +265,42 @@ class _Session:
             wall_s=end - start,
         )
 
-    def _step_s(self) -> float | None:
-        """Time between steps of the counters as seen so far; ``None`` if a card has no counter [s]."""
-        found = []
-        for device, history in zip(self.devices, self._history, strict=True):
-            if not device.facts.energy_counter:
-                return None
-            counted = [s for s in history if s.energy_j is not None]
-            steps = counter_steps(counted, -math.inf, math.inf) if counted else None
-            found.append(steps.step_s if steps is not None and len(steps) >= 2 else _USUAL_STEP_S)
-        return min(max(found), 1.0)
+    def _read(self) -> None:
+        """Take what the samplers have read."""
+        for sampler, samples, powers in zip(self._samplers, self._samples, self._powers, strict=True):
+            samples += sampler.take()
+            if powers is not None:
+                powers += sampler.take_history()
+
+    def _drift(self, since_s: float) -> float:
+        """Largest change of a card's power or clock since a time, beyond what it scatters."""
+        found = 0.0
+        for samples, powers in zip(self._samples, self._powers, strict=True):
+            late = [s for s in samples if s.time_s >= since_s]
+            clocks = [s.sm_clock_mhz for s in late if s.sm_clock_mhz is not None]
+            if powers is None:
+                power, batch = [s.power_w for s in late if s.power_w is not None], 1
+            else:
+                power, batch = [reading.power_w for reading in powers if reading.time_s >= since_s], _CORRELATED
+            for value, error in (change(np.array(clocks)), change(np.array(power), batch)):
+                found = max(found, abs(value) if abs(value) > _SURE * error else 0.0)
+        return found
+
+    def _window_run_s(self) -> float:
+        """How long the work of a window must run, for the slowest of the cards [s]."""
+        return max(self._card_run_s(place) for place in range(len(self.devices)))
+
+    def _card_run_s(self, place: int) -> float:
+        settings, row = self.settings, self.benchmark.row
+        history_step_s = self._samplers[place].history_step_s
+        if self._powers[place] is not None and history_step_s is not None:
+            return history_run_s(settings, history_step_s)
+        if not self.devices[place].facts.energy_counter:
+            return window_run_s(settings, row, None)
+        counted = [s for s in self._samples[place] if s.energy_j is not None]
+        steps = counter_steps(counted, -math.inf, math.inf) if counted else None
+        step = steps.step_s if steps is not None and len(steps) >= 2 else _USUAL_STEP_S
+        return window_run_s(settings, row, min(step, 1.0))
 
     def _tails(self) -> list[Tail | None]:
         """What cards draw in the pauses of pulses: read right after them."""
@@ -280,16 +325,3 @@ def _segments(duration_s: float, row: Mapping[str, Any], most: int) -> list[floa
     whole = max(round(duration_s / period), 1)
     count = min(whole, most)
     return [period * (whole // count + (place < whole % count)) for place in range(count)]
-
-
-def _drift(history: Sequence[Sample], start_s: float, end_s: float) -> float:
-    """Largest relative change of power or clock between the halves of a stretch of time."""
-    middle = 0.5 * (start_s + end_s)
-    found = 0.0
-    for name in ("power_w", "sm_clock_mhz"):
-        known = [(s.time_s, getattr(s, name)) for s in history if s.time_s >= start_s and getattr(s, name) is not None]
-        early = [value for when, value in known if when < middle]
-        late = [value for when, value in known if when >= middle]
-        if early and late and np.mean(early) > 0.0:
-            found = max(found, abs(float(np.mean(late) / np.mean(early)) - 1.0))
-    return found

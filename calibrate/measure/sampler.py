@@ -1,12 +1,13 @@
-"""Reads a card about fifty times a second while it works.
+"""Reads a card while it works: about fifty times a second, or less where the driver writes down power by itself.
 
 :class:`ProcessSampler` reads from a process of its own, so that neither the work's launches nor a driver call that
 blocks for a second hold up the other. The process keeps its samples until it is asked for them: nothing wakes the
 measuring process. Readings are not equally spaced: spread irregularly, they bracket a counter's regular steps from all
 sides (see :mod:`joulecast.calibrate.measure.counter`), and the rate falls where a reading costs much of a core.
 
-Run as ``python -m joulecast.calibrate.measure.sampler LOCATOR PERIOD``, it takes the commands ``start``, ``take``,
-``stop`` on its input, each with a number, and answers with one line of JSON; it ends with its input.
+Run as ``python -m joulecast.calibrate.measure.sampler LOCATOR PERIOD``, it takes the commands ``start``,
+``start-dense``, ``take``, ``stop`` on its input, each with a number, and answers with one line of JSON; it ends with
+its input.
 """
 
 from __future__ import annotations
@@ -24,28 +25,41 @@ from dataclasses import fields
 from types import TracebackType
 from typing import Any, Protocol
 
-from joulecast.calibrate.devices.protocol import Device, Sample
+from joulecast.calibrate.devices.protocol import Device, PowerReading, Sample
+from joulecast.calibrate.measure.collector import PERIOD_S, Collector
 from joulecast.errors import DeviceError, JoulecastError, MeasurementError
 
-#: Mean time between two samples [s].
-PERIOD_S = 0.02
 #: Share of one core that sampling may cost; the rate falls until it holds.
 CORE_SHARE = 0.008
 #: The longest time between two samples that the share may force [s]: a counter's steps must stay in sight.
 LONGEST_PERIOD_S = 0.1
 #: How long the process may take to start, and to answer: a blocked driver call is waited for [s].
 START_TIMEOUT_S, ANSWER_TIMEOUT_S = 60.0, 20.0
+_OFF_BEAT = 0.955
 _GOLDEN = 0.6180339887498949
 
 
 class Sampler(Protocol):
     """Takes samples in the background."""
 
-    def start(self) -> None:
-        """Begin; forgets older samples."""
+    @property
+    def history_step_s(self) -> float | None:
+        """Time between two readings of the card's power history [s]; ``None`` where it has none."""
+
+    def start(self, *, dense_counter: bool = False) -> None:
+        """Begin; forgets older samples.
+
+        Parameters
+        ----------
+        dense_counter
+            Read the energy counter in every sample, and no power history. So it is anyway where there is no history.
+        """
 
     def take(self) -> list[Sample]:
         """Samples since the start or the last call."""
+
+    def take_history(self) -> list[PowerReading]:
+        """The power history up to the last :meth:`take` or :meth:`stop`, since the start or the last call."""
 
     def stop(self) -> list[Sample]:
         """End; the samples since the last call."""
@@ -62,35 +76,56 @@ class VirtualSampler:
     device
         A card with a method ``watch(period_s, callback)``, such as
         :class:`~joulecast.calibrate.devices.simulated.SimulatedCard`.
-    period_s
-        Time between two samples [s]; slightly off the default so that it is no part of a counter's step.
     """
 
-    def __init__(self, device: Any, period_s: float = 0.955 * PERIOD_S) -> None:
-        self._device, self._period_s = device, period_s
-        self._samples: list[Sample] = []
+    def __init__(self, device: Any) -> None:
+        self._device, self._collector = device, Collector(device)
+        self._readings: list[PowerReading] = []
         self._end: Callable[[], None] | None = None
 
-    def start(self) -> None:
+    @property
+    def history_step_s(self) -> float | None:
+        """Time between two readings of the card's power history [s]; ``None`` where it has none."""
+        return self._collector.history_step_s
+
+    def start(self, *, dense_counter: bool = False) -> None:
         """Begin; forgets older samples."""
-        self.stop()
-        self._end = self._device.watch(self._period_s, lambda: self._samples.append(self._device.sample()))
+        self._watch_no_more()
+        self._readings = []
+        self._collector.start(dense_counter=dense_counter)
+        # Slightly off the mean period so that it is no part of a counter's step.
+        self._end = self._device.watch(_OFF_BEAT * self._collector.period_s, self._collector.read)
 
     def take(self) -> list[Sample]:
         """Samples since the start or the last call."""
-        found, self._samples = self._samples, []
+        if self._end is not None:
+            self._collector.finish()
+        samples, readings = self._collector.take()
+        self._readings += readings
+        return samples
+
+    def take_history(self) -> list[PowerReading]:
+        """The power history since the start or the last call."""
+        found, self._readings = self._readings, []
         return found
 
     def stop(self) -> list[Sample]:
         """End; the samples since the last call."""
-        if self._end is not None:
-            self._end()
-            self._end = None
+        if self._watch_no_more():
+            self._collector.finish()
         return self.take()
+
+    def _watch_no_more(self) -> bool:
+        """Whether the card was watched until now."""
+        if self._end is None:
+            return False
+        self._end()
+        self._end = None
+        return True
 
     def close(self) -> None:
         """Stop."""
-        self.stop()
+        self._watch_no_more()
 
 
 class ProcessSampler:
@@ -101,10 +136,12 @@ class ProcessSampler:
     locator
         Of the card, as :func:`joulecast.calibrate.devices.open_device` takes it.
     period_s
-        Mean time between two samples [s].
+        Least mean time between two samples [s].
 
     Attributes
     ----------
+    history_step_s
+        Time between two readings of the card's power history [s]; ``None`` where it has none.
     core_share
         Share of one core that sampling has cost since the last start, as last reported.
 
@@ -125,16 +162,18 @@ class ProcessSampler:
             start_new_session=True,  # Ctrl-C is the measuring process's to handle
         )
         self._unread, self._asked = b"", 0
+        self._readings: list[PowerReading] = []
         self.core_share = 0.0
         try:
-            self._answer(START_TIMEOUT_S)
+            self.history_step_s: float | None = self._answer(START_TIMEOUT_S)["history_step_s"]
         except BaseException:
             self.close()
             raise
 
-    def start(self) -> None:
+    def start(self, *, dense_counter: bool = False) -> None:
         """Begin; forgets older samples."""
-        self._ask("start")
+        self._ask("start-dense" if dense_counter else "start")
+        self._readings = []
 
     def take(self) -> list[Sample]:
         """Samples since the start or the last call."""
@@ -143,6 +182,11 @@ class ProcessSampler:
     def stop(self) -> list[Sample]:
         """End; the samples since the last call."""
         return self._ask("stop")
+
+    def take_history(self) -> list[PowerReading]:
+        """The power history up to the last answer, since the start or the last call."""
+        found, self._readings = self._readings, []
+        return found
 
     def close(self) -> None:
         """End the process."""
@@ -168,6 +212,7 @@ class ProcessSampler:
         answer = self._answer(ANSWER_TIMEOUT_S)
         while answer["to"] != self._asked:  # of a question whose asker was interrupted
             answer = self._answer(ANSWER_TIMEOUT_S)
+        self._readings += [PowerReading(*values) for values in answer["history"]]
         self.core_share = float(answer["core_share"])
         return [_unpacked(values) for values in answer["samples"]]
 
@@ -252,22 +297,32 @@ class _Loop:
     """What the sampling process does between its commands."""
 
     def __init__(self, device: Device, period_s: float) -> None:
-        self._device, self._least_s = device, period_s
-        self._samples: list[Sample] = []
+        self._collector, self._least_s = Collector(device), period_s
         self._running = False
         self._count = 0
         self._begin_s = self._begin_cpu_s = self._next_s = 0.0
 
     def obey(self, command: str) -> dict[str, Any]:
         """Carry out a command; its answer."""
-        if command == "start":
-            self._samples, self._count, self._running = [], 0, True
+        if command in ("start", "start-dense"):
+            self._collector.start(dense_counter=command == "start-dense")
+            self._count, self._running = 0, True
             self._begin_s = self._next_s = time.monotonic()
             self._begin_cpu_s = time.process_time()
-        elif command == "stop":
-            self._running = False
-        found, self._samples = self._samples, []
-        return {"samples": [_packed(sample) for sample in found], "core_share": self._core_share()}
+        elif self._running:
+            self._collector.finish()
+            self._running = command != "stop"
+        samples, readings = self._collector.take()
+        return {
+            "samples": [_packed(sample) for sample in samples],
+            "history": [(reading.time_s, reading.power_w) for reading in readings],
+            "core_share": self._core_share(),
+        }
+
+    @property
+    def history_step_s(self) -> float | None:
+        """Time between two readings of the card's power history [s]; ``None`` where it has none."""
+        return self._collector.history_step_s
 
     def _core_share(self) -> float:
         spent = time.monotonic() - self._begin_s
@@ -279,10 +334,11 @@ class _Loop:
 
     def sample(self) -> None:
         """Take a sample, and choose the time of the next."""
-        self._samples.append(self._device.sample())
+        self._collector.read()
         self._count += 1
         cost_s = (time.process_time() - self._begin_cpu_s) / self._count
-        period = min(max(self._least_s, cost_s / CORE_SHARE), max(LONGEST_PERIOD_S, self._least_s))
+        least = max(self._least_s, self._collector.period_s)
+        period = min(max(least, cost_s / CORE_SHARE), max(LONGEST_PERIOD_S, least))
         spread = 0.5 + (self._count * _GOLDEN) % 1.0
         self._next_s = time.monotonic() + period * spread
 
@@ -290,7 +346,7 @@ class _Loop:
 def serve(device: Device, period_s: float, answers: int) -> None:
     """Sample as the commands on the standard input say, until it ends; ``answers`` is where the answers go."""
     loop, unread = _Loop(device, period_s), b""
-    _say({"ready": True}, answers)
+    _say({"history_step_s": loop.history_step_s}, answers)
     while True:
         if not select.select([0], [], [], loop.wait_s())[0]:
             loop.sample()

@@ -13,20 +13,23 @@ from joulecast.errors import InputError
 PULSED_OPS = ("duty", "pulse")
 #: Work of which no time of a repetition is measured.
 UNTIMED_OPS = ("idle", "duty")
+#: What a window by the power history runs longer: a step at its begin, and what the driver shows late [s].
+HISTORY_MARGIN_S = 0.06
 
 
 @dataclass(frozen=True, slots=True)
 class MeasureSettings:
-    """Settings of the measurement protocol; the defaults cost 3.8 s for a steady kernel.
+    """Settings of the measurement protocol; the defaults cost 3.6 to 3.8 s for a steady kernel.
 
     Attributes
     ----------
     settle_s, most_settle_s
         Least and longest time under load before the first window [s].
     drift
-        Relative change of power and clock between the halves of the last half settling time below which it has settled.
+        Relative change of power and clock between the halves of the last half settling time below which it has settled;
+        so it has too where the change is within its own error.
     window_s, least_steps
-        Least length of a window [s], and of the counter's steps in it.
+        Least length of a window [s], and of the history's or the counter's steps in it.
     polled_window_s
         Least length of a window where there is no counter [s].
     error
@@ -110,6 +113,11 @@ def expected_cost_s(row: Mapping[str, Any], settings: MeasureSettings, *, step_s
     """
     mine = settings.of(row)
     return run_s(mine.settle_s, row) + window_run_s(mine, row, step_s)
+
+
+def history_run_s(settings: MeasureSettings, step_s: float) -> float:
+    """How long steady work must run so that a window of a power history with this step fits into it [s]."""
+    return max(settings.window_s, settings.least_steps * step_s) + 2.0 * step_s + HISTORY_MARGIN_S
 
 
 def window_run_s(settings: MeasureSettings, row: Mapping[str, Any], step_s: float | None) -> float:

@@ -1,8 +1,9 @@
 """From samples and a stretch of work to energy, power, clock and temperature, with their errors.
 
-A window begins and ends where the energy counter moved: energy is never interpolated within a step. Its statistical
-error comes from means over consecutive batches of about the square root of the number of steps, so that slow
-fluctuations count (Flegal and Jones, Batch means and spectral variance estimators, Annals of Statistics 2010).
+A window is whole steps of the driver's power history, or else begins and ends where the energy counter moved: energy is
+never interpolated within a step. Its statistical error comes from means over consecutive batches of about the square
+root of the number of steps, so that slow fluctuations count (Flegal and Jones, Batch means and spectral variance
+estimators, Annals of Statistics 2010).
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.calibrate.devices.protocol import Sample
+from joulecast.calibrate.devices.protocol import PowerReading, Sample
 from joulecast.calibrate.measure.counter import Steps, counter_steps
 from joulecast.calibrate.measure.faults import FaultError, Reason
+from joulecast.calibrate.measure.history_window import batch_error, history_window, over_counter
 from joulecast.calibrate.measure.settings import MeasureSettings
 
 Array = NDArray[np.float64]
@@ -26,8 +29,6 @@ Array = NDArray[np.float64]
 STILL_S = 1.0
 #: Length of a batch of polled power, longer than what sensors average over [s].
 POLLED_BATCH_S, AVERAGED_BATCH_S = 0.5, 1.25
-#: Fewest batches that tell an error.
-LEAST_BATCHES = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +42,9 @@ class Window:
     power_error
         Relative standard error of the mean power; infinite where one window cannot tell.
     source
-        ``"counter"``, ``"polled"`` or ``"averaged"`` power.
+        ``"history"``, ``"counter"``, ``"polled"`` or ``"averaged"`` power.
     steps
-        Steps of the counter; 0 without one.
+        Steps of the history or the counter; 0 without either.
     polled_power_w
         Mean of the polled power, ``None`` without it.
     sm_clock_mhz, sm_clock_mean_mhz, memory_clock_mhz, temperature_c
@@ -54,6 +55,9 @@ class Window:
         Longest time without a reading [s].
     components_w
         Mean power by component.
+    over_counter, counter_resolution
+        Energy by the power history over that by the counter, less one, ``None`` where they cannot be compared, and the
+        largest difference that the counter's steps alone may feign.
     """
 
     length_s: float
@@ -69,6 +73,8 @@ class Window:
     reasons: Mapping[str, float]
     stall_s: float
     components_w: Mapping[str, float]
+    over_counter: float | None = None
+    counter_resolution: float = math.inf
 
     @property
     def power_w(self) -> float:
@@ -84,8 +90,9 @@ def cut_window(
     *,
     energy_counter: bool = True,
     period_s: float = 0.0,
+    history: Sequence[PowerReading] | None = None,
 ) -> Window:
-    """The longest window of whole counter steps within a stretch of work.
+    """The longest window of whole steps within a stretch of work.
 
     Parameters
     ----------
@@ -99,6 +106,8 @@ def cut_window(
         Whether the card has one; if not, polled power is integrated.
     period_s
         Time after which the work repeats itself; the window is as near to whole periods as the steps allow.
+    history
+        What the driver wrote down, from some time before the stretch on; the counter is only held against it then.
 
     Raises
     ------
@@ -112,7 +121,15 @@ def cut_window(
         counted = [s for s in samples if s.energy_j is not None]
         _check_counter(counted)
     stall = _check_stalls(inside, start_s, end_s, settings)
-    if energy_counter:
+    apart: tuple[float | None, float] = (None, math.inf)
+    if history is not None:
+        whole = history_window(history, start_s, end_s, settings)
+        length, number, error, source = whole.end_s - whole.start_s, whole.steps, whole.error, "history"
+        energy = whole.power_w * length
+        seen = [s for s in inside if whole.start_s <= s.time_s <= whole.end_s]
+        begin, finish = seen[0], seen[-1]
+        apart = over_counter(samples, history)
+    elif energy_counter:
         steps = counter_steps(counted, start_s, end_s)
         first, last = _span(steps, settings, period_s)
         length = float(steps.time_s[last] - steps.time_s[first])
@@ -147,20 +164,9 @@ def cut_window(
             for name, joules in finish.components_j.items()
             if name in begin.components_j
         },
+        over_counter=apart[0],
+        counter_resolution=apart[1],
     )
-
-
-def batch_error(values: Array, size: int) -> float:
-    """Relative standard error of the mean of a series from means over batches; infinite if there are too few.
-
-    >>> round(batch_error(np.array([9.0, 11.0, 9.0, 11.0, 9.0, 11.0]), 1), 3)
-    0.045
-    """
-    count = len(values) // size
-    if count < LEAST_BATCHES:
-        return math.inf
-    means = values[: count * size].reshape(count, size).mean(axis=1)
-    return float(np.std(means, ddof=1) / math.sqrt(count) / abs(np.mean(means)))
 
 
 def _check_counter(samples: Sequence[Sample]) -> None:
@@ -175,10 +181,12 @@ def _check_counter(samples: Sequence[Sample]) -> None:
             f"the energy counter ran backward by {-change[back[0]]:g} J",
             remedy="Update the driver, or measure with polled power.",
         )
-    if not change.any() and samples[-1].time_s - samples[0].time_s >= STILL_S:
+    moved = np.concatenate([[0], np.flatnonzero(change) + 1, [len(samples)]])
+    still_s = max(samples[b - 1].time_s - samples[a].time_s for a, b in pairwise(moved.tolist()))
+    if still_s >= STILL_S:
         raise FaultError(
             Reason.COUNTER_STILL,
-            f"the energy counter stood still for {samples[-1].time_s - samples[0].time_s:.1f} s",
+            f"the energy counter stood still for {still_s:.1f} s",
             remedy="Update the driver, or measure the other die of a card that has two.",
         )
 
