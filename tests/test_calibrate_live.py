@@ -268,6 +268,13 @@ def test_a_counter_that_stands_still_fails_by_name_and_is_tried_again(tmp_path: 
     assert (outcome.rows, outcome.failures) == (2, 2)
 
 
+def test_a_card_whose_readings_are_useless_ends_the_session(tmp_path: Path) -> None:
+    card, notes = SimulatedCard("h200-sxm", faults=Faults(counter="still")), Notes()
+    with pytest.raises(DeviceError, match="5 measurements in a row failed"):
+        session(card, tmp_path, 100.0, notes)
+    assert len(notes.failures) == 5
+
+
 def test_a_lost_card_keeps_what_it_has_shown(tmp_path: Path) -> None:
     card = SimulatedCard("h200-sxm", faults=Faults(dies_at_s=14.0))
     with pytest.raises(DeviceError):
@@ -281,6 +288,13 @@ def test_company_on_the_card_is_told_once(tmp_path: Path) -> None:
     card, notes = SimulatedCard("h200-sxm", faults=Faults(neighbour_w=20.0)), Notes()
     session(card, tmp_path, 15.0, notes)
     assert [finding.code for finding in notes.findings] == [Code.NEIGHBOUR]
+
+
+def test_a_throttling_card_is_a_named_warning_and_its_rows_tell(tmp_path: Path) -> None:
+    card, notes = SimulatedCard("h200-sxm", faults=Faults(inlet_offset_c=45.0)), Notes()
+    session(card, tmp_path, 30.0, notes, benchmarks(card, ("gemm.bf16",))[6:12])
+    assert [(f.code, f.severity) for f in notes.findings] == [(Code.THROTTLED, "warning")]
+    assert any("throttled for its temperature" in warning for row in notes.rows for warning in row.warnings)
 
 
 @pytest.fixture

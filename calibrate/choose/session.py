@@ -17,7 +17,7 @@ from joulecast.calibrate.choose.design import Choice, Design
 from joulecast.calibrate.choose.information import Candidate, usable
 from joulecast.calibrate.choose.update import estimate
 from joulecast.calibrate.device_priors import DevicePriors, priors_for
-from joulecast.calibrate.devices.findings import Finding, of_company, of_heat
+from joulecast.calibrate.devices.findings import Code, Finding, of_company, of_heat
 from joulecast.calibrate.devices.guardian import BorrowedSettings, borrowed_settings
 from joulecast.calibrate.devices.protocol import Device, Settings
 from joulecast.calibrate.measure.faults import Reason
@@ -26,6 +26,7 @@ from joulecast.calibrate.measure.recorder import Recorder
 from joulecast.calibrate.measure.recording import Failed
 from joulecast.calibrate.measure.settings import MeasureSettings, expected_cost_s
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark, Runner
+from joulecast.errors import DeviceError
 from joulecast.model.description import GpuDescription
 from joulecast.model.gpu_model import GpuModel, gpu_model
 
@@ -33,10 +34,16 @@ from joulecast.model.gpu_model import GpuModel, gpu_model
 BATCH = 8
 #: Time that preparing a microbenchmark takes, until some have shown it [s].
 PREPARATION_S = 0.8
+#: How long measuring must have gone on before its own cost counts as much as the expected one [s].
+TRUSTED_S = 20.0
+#: Windows of a microbenchmark at most: another one tells more than a third window, as the form errs by percents.
+WINDOWS = 2
 #: The session ends when a row of the choice would lower the forecasts' standard error by less than this on average.
 LEAST_PROGRESS = 1e-3
 #: Failures that come again each time; after others a resumed session tries once more.
 LASTING = (Reason.NOT_RUNNABLE, Reason.WORK_FAILED)
+#: So many other failures in a row are the card's fault, and end the session.
+IN_A_ROW = 5
 #: Row field of the seconds that measuring took.
 SPENT = "measured_spent_s"
 
@@ -57,7 +64,7 @@ class SessionSettings:
 
     budget_s: float = 300.0
     active: bool = False
-    measure: MeasureSettings = field(default_factory=MeasureSettings)
+    measure: MeasureSettings = field(default_factory=lambda: MeasureSettings(most_windows=WINDOWS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +157,7 @@ class Session:
         self._candidates, dropped = usable([self._candidate(b, 1.0) for b in there], self._start)
         self.left_out = [*((name, f"missing: {words}") for name, words in lacking.items()), *dropped]
         self._failed: set[str] = set()  # in this session
+        self._in_a_row = 0
         self._told: set[str] = set()  # codes of findings
         self._set = Settings()
 
@@ -162,7 +170,7 @@ class Session:
         Raises
         ------
         DeviceError
-            The card was lost.
+            The card was lost, or does not give readings that can be used.
         InputError
             The recording cannot be written.
         """
@@ -216,10 +224,10 @@ class Session:
         return sum(self._costs().values())
 
     def _cost_factor(self) -> float:
-        """Seconds that measuring took so far over those that were expected."""
+        """Seconds that measuring took so far over those that were expected; few rows do not make it certain."""
         known = {name: cost for name, cost in self._costs().items() if name in self._expected}
         expected = sum(self._expected[name] for name in known)
-        return sum(known.values()) / expected if expected > 0.0 else 1.0
+        return (sum(known.values()) + TRUSTED_S) / (expected + TRUSTED_S)
 
     def _measure(self, name: str, left_s: float, borrowed: BorrowedSettings | None) -> None:
         benchmark = self._benchmarks[name]
@@ -234,21 +242,33 @@ class Session:
             self._recorder.append_failure(found)
             self._failed.add(name)
             self._listener.failed(found)
+            self._count(found)
         else:
+            self._in_a_row = 0
             self._recorder.append_row({**found.row, SPENT: found.spent_s})
             self._listener.measured(found)
 
+    def _count(self, failure: Failed) -> None:
+        self._in_a_row = 0 if failure.reason in LASTING else self._in_a_row + 1
+        if self._in_a_row >= IN_A_ROW:
+            raise DeviceError(
+                f"{IN_A_ROW} measurements in a row failed: {failure.detail}",
+                key=failure.reason,
+                remedy="What was measured before is kept; joulecast doctor examines the card.",
+            )
+
     def _watch(self) -> None:
-        """Tell of others on the card, and of heat, the first time that each is seen."""
+        """Tell of others on the card, and of a card that holds its clock back, the first time that each is seen."""
         for finding in self._findings():
             if finding.code.value not in self._told:
                 self._told.add(finding.code.value)
                 self._listener.warned(finding)
 
     def _findings(self) -> Iterator[Finding]:
-        sample = self._device.sample()
-        yield from of_heat([sample])
         yield from of_company([], self._device.neighbours(), None, self._device.facts)
+        for finding in of_heat([self._device.sample()]):
+            if finding.code is not Code.HOT:  # right after work a card may be warm
+                yield replace(finding, severity="warning")
 
 
 def _end(choice: Choice, *, exhausted: bool) -> str:
