@@ -32,6 +32,8 @@ Float = NDArray[np.float64]
 
 #: Breakpoints of one call of the inner loop.
 _CHUNK = 512
+#: Memory for the spans of instructions; of a larger curve only every second, fourth, … breakpoint's are kept [bytes].
+_SPAN_BYTES = 256e6
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,13 +48,17 @@ class TimeCostCurve:
         Cost saved for each second more, from each breakpoint to the next, faster one, shape ``(b - 1,)`` [W].
     cost_j
         Least cost, shape ``(b,)`` [J].
+    kept
+        Indices of the breakpoints whose spans are kept, the first and the last among them, shape ``(k,)``: all of them
+        unless the graph is very large.
     start, end
-        When every instruction may begin and must have ended, shape ``(b, n)`` [time quanta].
+        When every instruction may begin and must have ended there, shape ``(k, n)`` [time quanta].
     """
 
     time: Int
     slope_w: Float
     cost_j: Float
+    kept: Int
     start: Int
     end: Int
 
@@ -82,7 +88,8 @@ def time_cost_curve(dag: InstructionDag, sets: Sequence[OptionSet], kind: Int) -
     potential = _earliest(dag, net)
     state = State(weight, potential, np.zeros(len(weight) // 2, dtype=np.int64), net.slowest.copy())
     store = np.int32 if potential[-1] < 2**31 else np.int64
-    times, totals, potentials = [], [], []
+    times, totals = [], []
+    spans = _Spans(2 * n + 2)
     total = 0
     while total >= 0:
         t, f = np.empty(_CHUNK, dtype=np.int64), np.empty(_CHUNK, dtype=np.int64)
@@ -90,13 +97,39 @@ def time_cost_curve(dag: InstructionDag, sets: Sequence[OptionSet], kind: Int) -
         count, total = sweep(net, state, total, t, f, p)
         times.append(t[:count])
         totals.append(f[:count])
-        potentials.append(p[:count])
+        spans.add(p[:count], last=total < 0)
     time = np.concatenate(times)
     slope_w = np.asarray(np.concatenate(totals)[:-1] * quantum_w, dtype=np.float64)
     least = sum(float(sets[k].cost_j[hulls[k][0][0]]) for k in kind.tolist())
     cost = least + np.concatenate([[0.0], np.cumsum(slope_w * -np.diff(time) * TIME_QUANTUM_S)])
-    at_time = np.concatenate(potentials)
-    return TimeCostCurve(time, slope_w, cost, at_time[:, 0 : 2 * n : 2], at_time[:, 1 : 2 * n : 2])
+    kept, at_time = spans.joined()
+    return TimeCostCurve(time, slope_w, cost, kept, at_time[:, 0 : 2 * n : 2], at_time[:, 1 : 2 * n : 2])
+
+
+class _Spans:
+    """Potentials of breakpoints, thinned to every second one whenever they take too much memory."""
+
+    def __init__(self, nodes: int) -> None:
+        self._most = max(int(_SPAN_BYTES / (8 * nodes)), 2)
+        self._stride, self._count = 1, 0
+        self._rows: list[tuple[Int, Int]] = []
+
+    def add(self, rows: Int, *, last: bool) -> None:
+        """The next breakpoints' potentials; of the ``last`` ones the final row is kept in any case."""
+        index = np.arange(self._count, self._count + len(rows))
+        self._count += len(rows)
+        keep = index % self._stride == 0
+        keep[-1] |= last
+        self._rows.append((index[keep], rows[keep] if not keep.all() else rows))
+        while sum(len(i) for i, _ in self._rows) > self._most and self._stride < self._count:
+            self._stride *= 2
+            final = self._count - 1 if last else -1
+            chosen = [(i % self._stride == 0) | (i == final) for i, _ in self._rows]
+            self._rows = [(i[c], r[c]) for (i, r), c in zip(self._rows, chosen, strict=True)]
+
+    def joined(self) -> tuple[Int, Int]:
+        """Indices of the breakpoints kept, and their potentials."""
+        return np.concatenate([i for i, _ in self._rows]), np.concatenate([r for _, r in self._rows])
 
 
 def _network(

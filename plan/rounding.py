@@ -111,12 +111,16 @@ def spans_s(problem: FrontProblem, curve: TimeCostCurve, times: Float) -> Float:
 
 
 def _between(problem: FrontProblem, curve: TimeCostCurve, values: Int, times: Float) -> Float:
-    """Values at breakpoints interpolated to other times [time quanta], in the graph's order, in seconds."""
-    if len(curve.time) == 1:
+    """Values at the kept breakpoints interpolated to other times [time quanta], in the graph's order, in seconds.
+
+    Means of feasible spans are feasible spans of the mean time.
+    """
+    at = curve.time[curve.kept]
+    if len(at) == 1:
         same = np.repeat(values[:, problem.dag.order], len(times), axis=0)
         return np.ascontiguousarray(same * TIME_QUANTUM_S, dtype=np.float64)
-    after = np.clip(np.searchsorted(-curve.time, -times, side="right"), 1, len(curve.time) - 1)
-    share = ((curve.time[after - 1] - times) / (curve.time[after - 1] - curve.time[after]))[:, None]
+    after = np.clip(np.searchsorted(-at, -times, side="right"), 1, len(at) - 1)
+    share = ((at[after - 1] - times) / (at[after - 1] - at[after]))[:, None]
     found = (1.0 - share) * values[after - 1] + share * values[after]
     return np.ascontiguousarray(found[:, problem.dag.order] * TIME_QUANTUM_S, dtype=np.float64)
 

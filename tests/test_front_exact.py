@@ -10,6 +10,7 @@ from scipy.optimize import linprog
 from scipy.sparse import coo_array
 
 from joulecast.plan.dag import dag_of_schedule, make_dag
+from joulecast.plan.exact_front import exact_front
 from joulecast.plan.options import Option, quanta
 from joulecast.plan.parametric_flow import time_cost_curve
 from joulecast.plan.problem import make_problem
@@ -201,3 +202,18 @@ def test_more_breakpoints_than_the_inner_loop_writes_at_once(monkeypatch, data):
     assert parts.time.tolist() == whole.time.tolist()
     assert parts.cost_j.tolist() == whole.cost_j.tolist()
     assert (parts.end == whole.end).all()
+
+
+def test_spans_of_large_graphs_are_thinned(monkeypatch, data):
+    problem = profile_problem(data / "perseus_sosp24" / A100, "1f1b", (0, 1, 2, 7), 8, 83.64)
+    whole = curve_of(problem)
+    assert whole.kept.tolist() == list(range(250))
+    monkeypatch.setattr("joulecast.plan.parametric_flow._CHUNK", 60)
+    monkeypatch.setattr("joulecast.plan.parametric_flow._SPAN_BYTES", 8 * 130 * 40)
+    few = curve_of(problem)
+    assert few.cost_j.tolist() == whole.cost_j.tolist()
+    assert 20 <= len(few.kept) <= 41
+    assert few.kept[[0, -1]].tolist() == [0, 249]
+    assert (few.end == whole.end[few.kept]).all()
+    assert (few.start == whole.start[few.kept]).all()
+    assert np.mean([p.gap for p in exact_front(problem).points]) < 0.003
