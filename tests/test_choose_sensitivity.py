@@ -137,9 +137,10 @@ def test_what_a_candidate_does_not_show_tells_nothing(gpu: GpuModel, priors: Dev
 
 def test_unusable_candidates_say_why(gpu: GpuModel) -> None:
     rows = [*ROWS[:1], '{"op": "gemm", "M": 64, "N": 65, "K": 67, "dtype": "bf16", "name": "odd"}', '{"op": "what"}']
+    rows.append('{"op": "duty", "duty": 0.5, "name": "duty"}')
     found = [Candidate(r.name, r.configuration, r.op, 4.0) for r in parse_rows("\n".join(rows), "rows")]
     kept, dropped = usable(found, gpu)
     assert [c.name for c in kept] == ["g"]
-    assert [name for name, _ in dropped] == ["odd", "rows:3"]
+    assert [name for name, _ in dropped] == ["odd", "rows:3", "duty"]
     assert "multiple of 8" in dropped[0][1]
     assert "unknown op 'what'" in dropped[1][1]

@@ -291,3 +291,19 @@ def test_a_group_that_fails_says_its_last_words() -> None:
     code = "import sys; print('RuntimeError: no NCCL', file=sys.stderr); print('bye', file=sys.stderr); sys.exit(1)"
     with pytest.raises(MeasurementError, match="RuntimeError: no NCCL"):
         measure_group([sys.executable, "-c", code], 1.0)
+
+
+def test_recordings_of_groups_are_replayed_with_the_single_card(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "--device", "sim:card.json", "--budget", "16s", "--record", "rec")
+    first, *_ = Path("rec/recording.jsonl").read_text().splitlines()
+    rows = [
+        {"record": "row", "name": f"all_reduce_{size}", "op": "all_reduce", "gpus": 2, "bytes": size, "dtype": "bf16"}
+        | {"time_s": size / 3e11, "power_w_per_gpu": [250.0, 251.0], "sm_clock_mhz_per_gpu": [1980.0, 1980.0]}
+        for size in (2**26, 2**28)
+    ]
+    Path("rec/gpus-2").mkdir()
+    Path("rec/gpus-2/recording.jsonl").write_text("\n".join([first, *map(json.dumps, rows)]) + "\n")
+    status, out, _ = run(capsys, "--replay", "rec")
+    assert status == 0
+    assert "collective.link_share" not in out
+    assert any(line.startswith(" link_share") for line in out.splitlines())

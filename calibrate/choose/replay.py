@@ -49,7 +49,7 @@ def read_folder(folder: Path) -> Recorded:
     DataError
         No recording, or a broken one.
     """
-    files = sorted(folder.glob(f"*/{FILE_NAME}")) if folder.is_dir() else []
+    files = sorted(folder.glob(f"gpus-*/{FILE_NAME}")) if folder.is_dir() else []
     if (folder / FILE_NAME).is_file() or not files:
         files.insert(0, folder)
     recordings: Sequence[Recording] = [read_recording(file) for file in files]
