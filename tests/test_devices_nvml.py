@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -16,16 +17,18 @@ from joulecast.calibrate.devices.nvml_binding import (
     reasons_of,
 )
 from joulecast.calibrate.devices.processes import is_ours
-from joulecast.calibrate.devices.protocol import Neighbour, Settings
+from joulecast.calibrate.devices.protocol import Neighbour, Settings, history_of
 from joulecast.errors import DeviceError, PermissionDeniedError
 
 NOT_SUPPORTED, NO_PERMISSION, GPU_IS_LOST, FUNCTION_NOT_FOUND, DRIVER_NOT_LOADED = 3, 4, 15, 13, 9
+NOT_FOUND = 6
 
 
 class FakeNvml(ModuleType):
     """The part of ``pynvml`` that is used; ``refuse`` maps a function to the code that it fails with."""
 
     NVML_ERROR_NOT_SUPPORTED, NVML_ERROR_NO_PERMISSION = NOT_SUPPORTED, NO_PERMISSION
+    NVML_ERROR_NOT_FOUND = NOT_FOUND
     NVML_ERROR_GPU_IS_LOST, NVML_ERROR_FUNCTION_NOT_FOUND = GPU_IS_LOST, FUNCTION_NOT_FOUND
     NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
     NVML_DEVICE_ARCH_AMPERE, NVML_GPM_METRICS_GET_VERSION = 7, 1
@@ -39,6 +42,7 @@ class FakeNvml(ModuleType):
         super().__init__("pynvml")
         self.refuse, self.said = {}, []
         self.fields = {(186, 0): 650_123, (185, 0): 640_000, (186, 2): 90_000}
+        self.samples = None
         self.energy_mj, self.limit_mw, self.processes, self.mig = 5_000_000, 700_000, [], [0, 0]
         self.architecture, self.capability, self.open = architecture, capability, 0
         answers = {
@@ -50,6 +54,7 @@ class FakeNvml(ModuleType):
             "nvmlDeviceGetArchitecture": lambda h: self.architecture,
             "nvmlDeviceGetCudaComputeCapability": lambda h: list(self.capability),
             "nvmlDeviceGetTotalEnergyConsumption": lambda h: self.energy_mj,
+            "nvmlDeviceGetSamples": self._written,
             "nvmlDeviceGetPowerUsage": lambda h: 641_000,
             "nvmlDeviceGetFieldValues": self._field_values,
             "nvmlDeviceGetClockInfo": lambda h, kind: {1: 1755, 2: 3201}[kind],
@@ -97,6 +102,11 @@ class FakeNvml(ModuleType):
             for field in fields
         ]
 
+    def _written(self, handle, kind, since):
+        if self.samples is None or kind != 0:
+            raise self.NVMLError(NOT_SUPPORTED)
+        return 1, self.samples()
+
     def _set_limit(self, handle, limit):
         self.limit_mw = limit
 
@@ -142,6 +152,106 @@ def test_memory_power_is_integrated_over_the_samples(nvml):
     del nvml.fields[186, 2]
     assert NvmlCard().facts.components == ()
     assert NvmlCard().sample().components_j == {}
+
+
+def written(ages_s, milliwatts=lambda age: 650_000, jump_s=0.0):
+    """What a driver has written down: at these ages, in any order, with an empty place."""
+    now = time.time() + jump_s
+    return [
+        SimpleNamespace(timeStamp=0, sampleValue=SimpleNamespace(uiVal=0)),
+        *(
+            SimpleNamespace(
+                timeStamp=round(1e6 * (now - age)), sampleValue=SimpleNamespace(uiVal=milliwatts(age), dVal=-1)
+            )
+            for age in ages_s
+        ),
+    ]
+
+
+REGULAR = [0.011 + 0.02 * k for k in range(119)]
+
+
+def test_the_drivers_power_history_is_on_the_monotonic_clock(nvml):
+    nvml.samples = lambda: written(REGULAR, lambda age: 600_000 + round(1000 * age))
+    card = NvmlCard()
+    assert card.history_step_s == pytest.approx(0.02, rel=1e-3)
+    now = card.now()
+    found = card.power_history(now - 1.0)
+    assert [one.time_s for one in found] == pytest.approx([now - age for age in REGULAR[49::-1]], abs=3e-3)
+    assert found[0].power_w == pytest.approx(600.991, abs=1e-3) and found[-1].power_w == pytest.approx(600.011)
+    assert "nvmlDeviceGetSamples" in card.power_readings["power_history"]
+
+
+def test_the_same_reading_is_not_given_twice(nvml):
+    fixed = written(REGULAR)
+    nvml.samples = lambda: fixed
+    card = NvmlCard()
+    first = card.power_history(card.now() - 1.0)
+    assert len(first) > 40
+    for _ in range(20):  # the distance between the clocks is measured anew each time
+        assert card.power_history(first[-1].time_s) == []
+    assert len(card.power_history(first[-2].time_s)) == 1
+
+
+def test_a_corrected_calendar_moves_no_reading(nvml, monkeypatch):
+    nvml.samples = lambda: written(REGULAR)
+    card = NvmlCard()
+    calendar = time.time
+    monkeypatch.setattr(time, "time", lambda: calendar() + 3600.0)
+    newest = card.power_history(card.now() - 1.0)[-1]
+    assert newest.time_s == pytest.approx(card.now() - 0.011, abs=5e-3)
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        list,
+        lambda: written(REGULAR[:3]),
+        lambda: written([5.0 + age for age in REGULAR]),
+        lambda: written([10.0 * age for age in REGULAR]),
+        lambda: written([0.01 + 0.02 * 1.3**k for k in range(20)]),
+        lambda: written(REGULAR, lambda age: 0),
+        lambda: written(REGULAR, jump_s=60.0),
+    ],
+    ids=["empty", "few", "old", "slow", "irregular", "no sensor", "another clock"],
+)
+def test_a_history_that_cannot_be_trusted_is_none(nvml, samples):
+    nvml.samples = samples
+    card = NvmlCard()
+    assert history_of(card) is None and card.history_step_s is None
+    assert "power_history" not in card.power_readings
+    nvml.samples = lambda: written(REGULAR)
+    assert history_of(card) is None  # found once
+    assert history_of(NvmlCard()) is not None
+
+
+def test_a_card_without_a_history(nvml):
+    nvml.refuse["nvmlDeviceGetSamples"] = NOT_SUPPORTED
+    assert history_of(NvmlCard()) is None
+    del nvml.nvmlDeviceGetSamples
+    assert history_of(NvmlCard()) is None
+
+
+def test_a_history_that_breaks_off(nvml):
+    nvml.samples = lambda: written(REGULAR)
+    card = NvmlCard()
+    nvml.refuse["nvmlDeviceGetSamples"] = NOT_FOUND
+    assert card.power_history(0.0) == []
+    nvml.refuse["nvmlDeviceGetSamples"] = GPU_IS_LOST
+    with pytest.raises(DeviceError, match="lost"):
+        card.power_history(0.0)
+
+
+def test_without_the_counter_nothing_dear_is_read(nvml):
+    card = NvmlCard()
+    for name in ("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetUtilizationRates"):
+        nvml.refuse[name] = GPU_IS_LOST
+    found = card.sample(counter=False)
+    assert (found.energy_j, found.utilisation, found.power_w) == (None, None, 650.123)
+    assert (found.sm_clock_mhz, found.temperature_c, found.reasons) == (1755.0, 55.0, ("power_limit", "thermal"))
+    assert found.components_j.keys() == {"hbm"}
+    with pytest.raises(DeviceError):
+        card.sample()
 
 
 @pytest.mark.parametrize(

@@ -283,6 +283,23 @@ def test_components_are_recorded():
     assert sum(parts) == pytest.approx(found["power_w"], rel=0.02)
 
 
+def test_scatter_is_no_drift_and_pulses_stay_with_the_counter():
+    scattered = [measured(SimulatedCard(seed=s, sensors=Sensors(history_noise_w=35.0)), ROWS["exp"]) for s in range(8)]
+    assert not any("still changed" in warning for found in scattered for warning in found.warnings)
+    assert sum(found.row["settle_s"] < 1.1 for found in scattered) >= 6
+    pulse = measured(SimulatedCard(), PULSE).row
+    assert pulse["measured_energy_source"] == "counter" and pulse["measured_counter_steps"] >= 20
+
+
+def test_stated_errors_of_the_history_hold():
+    """Deviations from the truth are about as large as stated, and known to half a percent for what a window costs."""
+    noisy = [measured(SimulatedCard(seed=s, sensors=Sensors(history_noise_w=12.0)), ROWS["copy"]) for s in range(12)]
+    _, _, power_w = truth(ROWS["copy"], 1.0, 2.6)
+    pulls = [(m.row["power_w"] / power_w - 1.0) / m.row["measured_energy_sd"] for m in noisy]
+    assert 0.4 < (sum(p * p for p in pulls) / len(pulls)) ** 0.5 < 2.0
+    assert all(m.error < 0.005 for m in noisy) and sum(m.spent_s < 4.2 for m in noisy) >= 11
+
+
 class BothRunner:
     """The same work on two cards."""
 

@@ -34,6 +34,31 @@ serve(Card(), 0.02, 1)
 """
 
 
+#: A card that writes down its power, with calls that keep a core as busy as an H200's driver does.
+BUSY_DRIVER = """
+import time
+from joulecast.calibrate.devices.protocol import PowerReading, Sample
+from joulecast.calibrate.measure.sampler import serve
+def spin(duration_s):
+    end = time.thread_time() + duration_s
+    while time.thread_time() < end:
+        pass
+class Card:
+    history_step_s = 0.02
+    now = staticmethod(time.monotonic)
+    def sample(self, *, counter=True):
+        begin = time.monotonic()
+        spin(0.0003 + counter * 0.0047)
+        now = time.monotonic()
+        return Sample((begin + now) / 2, now - begin, energy_j=700.0 * now if counter else None, sm_clock_mhz=1500.0)
+    def power_history(self, since_s):
+        spin(0.001)
+        newest = int((time.monotonic() - 0.011) / 0.02)
+        return [PowerReading(k * 0.02, 700.0) for k in range(newest - 118, newest + 1) if k * 0.02 > since_s + 1e-3]
+serve(Card(), 0.02, 1)
+"""
+
+
 @pytest.fixture(scope="module")
 def locator(tmp_path_factory):
     file = tmp_path_factory.mktemp("card") / "card"
@@ -101,6 +126,63 @@ def test_sampling_costs_less_than_a_hundredth_of_a_core(spin_s, block_s, fastest
     gaps = [b - a for a, b in pairwise(times)]
     assert sum(gaps) / len(gaps) > fastest_s  # it slowed down for the cost, not more than it may
     assert sum(gaps) / len(gaps) < 0.15
+
+
+def conversation(script, commands):
+    """What a sampling process answers to (command, seconds to wait afterwards)."""
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        with process.stdin, process.stdout:
+            answers = [json.loads(process.stdout.readline())]
+            for number, (command, wait_s) in enumerate(commands):
+                process.stdin.write(f"{command} {number}\n".encode())
+                process.stdin.flush()
+                answers.append(json.loads(process.stdout.readline()))
+                time.sleep(wait_s)
+    return answers
+
+
+def test_beside_a_history_the_costly_counter_is_hardly_read():
+    """The calls of a benchmark, with the costs of a real driver: less than a hundredth of a core."""
+    commands = [("start", 0.5), ("take", 0.5), ("take", 2.6), ("take", 0.0), ("stop", 0.0)]
+    ready, _, *taken = conversation(BUSY_DRIVER, commands)
+    assert ready == {"history_step_s": 0.02}
+    assert 0.0 < taken[-1]["core_share"] < 0.01
+    powers = [when for answer in taken for when, _ in answer["history"]]
+    steps = [b - a for a, b in pairwise(powers)]
+    assert min(steps) == pytest.approx(0.02, abs=1e-6) == max(steps)  # nothing twice, nothing left out
+    assert powers[-1] - powers[0] > 3.5
+    times = [values[0] for answer in taken for values in answer["samples"]]
+    energies = [values[2] for answer in taken for values in answer["samples"] if values[2] is not None]
+    assert len(energies) == 2 and energies[1] - energies[0] > 700.0 * 3.0
+    gaps = [b - a for a, b in pairwise(times)]
+    assert 0.05 < sum(gaps) / len(gaps) < 0.11 and max(gaps) < 0.25
+
+
+def test_a_dense_counter_is_read_in_every_sample():
+    _, _, stopped = conversation(BUSY_DRIVER, [("start-dense", 1.0), ("stop", 0.0)])
+    assert stopped["history"] == [] and len(stopped["samples"]) > 5
+    assert all(values[2] is not None for values in stopped["samples"])
+
+
+def test_a_process_brings_the_history_along(sampler):
+    assert sampler.history_step_s == 0.02
+    begin = time.monotonic()
+    sampler.start()
+    assert sampler.take_history() == []
+    time.sleep(0.4)
+    samples = sampler.take()
+    first = sampler.take_history()
+    assert sum(s.energy_j is not None for s in samples) == 1
+    assert sampler.take_history() == []
+    time.sleep(0.1)
+    sampler.stop()
+    found = [*first, *sampler.take_history()]
+    assert [b.time_s - a.time_s for a, b in pairwise(found)] == pytest.approx([0.02] * (len(found) - 1))
+    assert found[0].time_s > begin and found[-1].time_s - found[0].time_s > 0.4
+    sampler.start(dense_counter=True)
+    time.sleep(0.2)
+    assert all(s.energy_j is not None for s in sampler.stop()) and sampler.take_history() == []
 
 
 def test_readings_are_spread_irregularly(sampler):

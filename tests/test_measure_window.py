@@ -6,11 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.calibrate.devices.protocol import Sample
+from joulecast.calibrate.devices.protocol import PowerReading, Sample
 from joulecast.calibrate.measure.counter import counter_steps
 from joulecast.calibrate.measure.faults import FaultError, Reason
+from joulecast.calibrate.measure.history_window import batch_error, change, over_counter, series_error
 from joulecast.calibrate.measure.settings import MeasureSettings, expected_cost_s, run_s
-from joulecast.calibrate.measure.window import batch_error, cut_window
+from joulecast.calibrate.measure.window import cut_window
 from joulecast.errors import InputError
 
 SETTINGS = MeasureSettings()
@@ -220,3 +221,102 @@ def test_settings_and_their_cost():
     pulse = {"op": "pulse", "busy_s": 0.5, "idle_s": 0.25}
     assert run_s(1.0, pulse) == 1.5
     assert expected_cost_s(pulse, SETTINGS) == pytest.approx(1.5 + 3.75)
+
+
+def written(power=lambda t: 700.0, end_s=5.0, step_s=0.02, noise_w=0.0, seed=0):
+    """A driver's power history: the mean of every step."""
+    random = np.random.default_rng(seed)
+    ends = 0.007 + step_s * np.arange(1, int(end_s / step_s))
+    means = [np.mean([power(t - share * step_s) for share in (0.1, 0.3, 0.5, 0.7, 0.9)]) for t in ends]
+    return [PowerReading(float(t), float(w + random.normal(0.0, noise_w))) for t, w in zip(ends, means, strict=True)]
+
+
+def seldom(samples, times_s=(0.5, 3.8)):
+    """The counter is read a few times only."""
+    chosen = {min(samples, key=lambda s: abs(s.time_s - t)).time_s for t in times_s}
+    return [s if s.time_s in chosen else replace(s, energy_j=None) for s in samples]
+
+
+def test_a_window_is_whole_steps_of_the_history():
+    def power(t):
+        return 700.0 if 1.0 <= t <= 3.66 else 90.0
+
+    for shift in np.arange(0.0, 0.02, 0.003):
+        window = cut_window(seldom(readings(power=power)), 1.0 + shift, 3.66, SETTINGS, history=written(power))
+        assert window.power_w == pytest.approx(700.0, rel=1e-9)  # not one step that holds anything else
+        assert window.source == "history" and window.steps >= 130
+        assert window.length_s == pytest.approx(0.02 * window.steps) and window.length_s > 2.6
+    assert (window.sm_clock_mhz, window.temperature_c) == (1500.0, 55.0)
+
+
+@pytest.mark.parametrize("correlated", [0.0, 0.4, 0.7])
+def test_the_error_of_a_correlated_series_is_honest(correlated):
+    random = np.random.default_rng(5)
+    off, stated = [], []
+    for _ in range(300):
+        noise = random.normal(size=200)
+        for i in range(1, len(noise)):
+            noise[i] += correlated * noise[i - 1]
+        series = 700.0 + 20.0 * noise[70:]
+        off.append(np.mean(series) / 700.0 - 1.0)
+        stated.append(series_error(series))
+    assert 0.85 < np.mean(stated) / math.sqrt(np.mean(np.square(off))) < 1.25
+    assert np.std(stated) < 0.3 * np.mean(stated)
+    assert series_error(np.arange(5.0)) == math.inf
+
+
+def test_a_gap_in_the_history_spoils_a_window():
+    samples = seldom(readings())
+    for low, high in ((0.9, 1.4), (2.0, 2.3), (3.3, 9.0)):
+        history = [r for r in written() if not low <= r.time_s < high]
+        assert reason(samples, history=history).reason is Reason.DRIVER_STALLED
+    one = [r for r in written() if not 2.0 <= r.time_s < 2.03]
+    assert cut_window(samples, 1.0, 3.75, SETTINGS, history=one).power_w == pytest.approx(700.0)
+    assert reason(samples, history=[]).reason is Reason.DRIVER_STALLED
+    stalled = [s for s in samples if not 2.0 <= s.time_s < 2.5]
+    assert reason(stalled, history=written()).reason is Reason.DRIVER_STALLED
+
+
+def test_a_stretch_too_short_for_a_window_of_history():
+    with pytest.raises(FaultError) as caught:
+        cut_window(seldom(readings()), 1.0, 3.4, SETTINGS, history=written())
+    assert caught.value.reason is Reason.TOO_FEW_STEPS
+
+
+@pytest.mark.parametrize("off", [0.0, 0.02, -0.1])
+def test_history_and_counter_agree_as_well_as_the_counters_steps_tell(off):
+    worst = 0.0
+    for phase in np.arange(0.0, 0.1, 0.007):
+        samples = seldom(readings(phase_s=phase))
+        apart, resolution = over_counter(samples, written(lambda t: 700.0 * (1.0 + off)))
+        assert apart is not None and abs((1.0 + apart) / (1.0 + off) - 1.0) <= resolution
+        assert resolution == pytest.approx(0.1 / 3.3, rel=0.15)
+        worst = max(worst, abs(apart - off))
+    assert worst > 0.005  # the tolerance is needed
+    assert over_counter(seldom(readings(), (2.0,)), written())[0] is None
+    assert over_counter([replace(s, energy_j=None) for s in readings()], written())[0] is None
+
+
+def test_a_counter_that_lies_is_a_fault_beside_a_history_too():
+    still = broken(readings(), 2.0, energy_j=2000.0)
+    assert reason(seldom(still, (2.2, 4.0)), history=written()).reason is Reason.COUNTER_STILL
+    backward = [replace(s, energy_j=10_000.0 - s.energy_j) for s in readings()]
+    assert reason(seldom(backward), history=written()).reason is Reason.COUNTER_BACKWARD
+    assert reason(broken(readings(), 0.0, energy_j=None), history=written()).reason is Reason.NO_READINGS
+    without = cut_window(
+        broken(readings(), 0.0, energy_j=None), 1.0, 3.75, SETTINGS, history=written(), energy_counter=False
+    )
+    assert without.source == "history" and without.over_counter is None
+
+
+def test_a_change_is_known_by_its_scatter():
+    random = np.random.default_rng(2)
+    pulls = []
+    for _ in range(200):
+        value, error = change(700.0 + 35.0 * random.normal(size=25), 3)
+        pulls.append(value / error)
+    assert 0.8 < np.std(pulls) < 1.6
+    value, error = change(np.linspace(700.0, 800.0, 25), 3)
+    assert value == pytest.approx(0.067, abs=0.01) and value > 2.5 * error
+    assert change(np.array([1500.0])) == (0.0, 0.0)
+    assert change(np.array([1500.0, 1600.0])) == (pytest.approx(1 / 15), 0.0)

@@ -66,7 +66,7 @@ def history_window(
     inside = np.flatnonzero((time - step >= start_s - 1e-6) & (time <= end_s + 1e-6))
     time, power = time[inside], power[inside]
     gaps = np.diff(np.concatenate([[start_s], time, [end_s]]))
-    if len(time) and float(gaps.max()) > max(settings.stall_s, 4.0 * step):
+    if not len(time) or float(gaps.max()) > max(settings.stall_s, 4.0 * step):
         raise FaultError(Reason.DRIVER_STALLED, f"the power history lacks {gaps.max():.2f} s")
     length = float(time[-1] - time[0]) + step if len(time) else 0.0
     if len(time) < settings.least_steps or length < settings.window_s - 1e-3:
@@ -95,15 +95,25 @@ def batch_error(values: Array, size: int) -> float:
 def series_error(values: Array) -> float:
     """Relative standard error of the mean of a correlated series.
 
-    Batches of the square root of the length still correlate with their neighbours where power drifts for longer than a
-    batch. What batches of half the size lack in variance shows how much is lacking still; it is added (Vats and Flegal,
-    Lugsail lag windows for estimating time-average covariance matrices, Biometrika 2022), never taken away.
+    From means over overlapping batches of the square root of the length (Meketon and Schmeiser, Overlapping batch
+    means: something for nothing?, Winter Simulation Conference 1984). Batches still correlate with their neighbours
+    where power drifts for longer than a batch. What batches of half the size lack in variance shows how much is lacking
+    still; it is added (Vats and Flegal, Lugsail lag windows for estimating time-average covariance matrices, Biometrika
+    2022), never taken away.
     """
     size = max(round(math.sqrt(len(values))), 2)
-    whole, half = batch_error(values, size), batch_error(values, size // 2)
-    if not math.isfinite(whole):
-        return whole
-    return math.sqrt(max(whole**2, 2.0 * whole**2 - half**2))
+    if len(values) < LEAST_BATCHES * size:
+        return math.inf
+    whole, half = _overlapping_variance(values, size), _overlapping_variance(values, size // 2)
+    return math.sqrt(max(whole, 2.0 * whole - half)) / abs(float(np.mean(values)))
+
+
+def _overlapping_variance(values: Array, size: int) -> float:
+    """Variance of the mean of a series from all batches of neighbours."""
+    count = len(values)
+    means = np.lib.stride_tricks.sliding_window_view(values, size).mean(axis=1)
+    squares = float(np.mean((means - np.mean(values)) ** 2))
+    return size / (count - size) * squares
 
 
 def over_counter(samples: Sequence[Sample], readings: Sequence[PowerReading]) -> tuple[float | None, float]:
