@@ -134,7 +134,7 @@ def _curve(analysis: Analysis, name: str, bins: slice, precision: float) -> Curv
     least = analysis.pass_s if analysis.plan.folded and name == "run" else 0.0
     resolved = resolve(analysis.estimate, bins, analysis.width_s, precision, least)
     components = {
-        part: resolve(estimate, bins, analysis.width_s, precision, resolved.averaging_s).power_w
+        part: resolve(estimate, bins, analysis.width_s, precision, least).power_w
         for part, estimate in analysis.components.items()
     }
     time, power, weight = _trend_points(analysis, name, resolved)

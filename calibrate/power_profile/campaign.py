@@ -111,6 +111,7 @@ class Campaign:
             whole=[name for name in sensors if name in WHOLE],
             kernel_s=kernel_s,
             sse=sse,
+            margin=guidance.margin,
             wanted_s=wanted_s,
             rest_s=rest_s,
             period_s=period_s,

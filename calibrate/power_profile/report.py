@@ -90,9 +90,9 @@ def _panel(axis: Any, profile: PowerProfile, curve: Curve) -> None:
     axis.plot(x, curve.power_w, color=INK, lw=1.4, zorder=4, label="profile")
     if curve.trend is not None:
         axis.plot(x, curve.trend.power_w(curve.time_s), "--", color=TREND, lw=1, zorder=3, label="trend, degree 4")
-    for start, stop in _stretches(~curve.resolved):
+    for number, (start, stop) in enumerate(_stretches(~curve.resolved)):
         left, right = x[start] - curve.width_s[start] * scale / 2, x[stop] + curve.width_s[stop] * scale / 2
-        axis.axvspan(left, right, color=UNRESOLVED, lw=0, zorder=0, label="not resolved" if start == stop else None)
+        axis.axvspan(left, right, color=UNRESOLVED, lw=0, zorder=0, label=None if number else "not resolved")
     for name, values in curve.components_w.items():
         axis.plot(x, values, lw=1, alpha=0.9, label=name)
     if curve.name == "run":
@@ -100,6 +100,8 @@ def _panel(axis: Any, profile: PowerProfile, curve: Curve) -> None:
         if profile.time_to_ssp_s:
             axis.axvline(profile.time_to_ssp_s * scale, color=INK, lw=0.6, ls=":")
     shown = np.concatenate([curve.power_w[curve.resolved], [profile.ssp.power_w]])
+    if readings is not None and len(readings[1]) and not _averaged(profile, curve):
+        shown = np.concatenate([shown, np.quantile(readings[1], [0.02, 0.98])])
     span = max(float(np.ptp(shown)), 0.05 * float(shown.max()))
     bottom = 0.0 if curve.components_w else float(shown.min()) - span
     axis.set_ylim(bottom, float(shown.max()) + span)
@@ -112,8 +114,7 @@ def _panel(axis: Any, profile: PowerProfile, curve: Curve) -> None:
 
 def _readings(profile: PowerProfile, curve: Curve) -> tuple[Any, Any] | None:
     """Time and power of the golden readings that belong to a curve; none where their window is no moment of it."""
-    window = min((s.window_s for s in profile.sensors if s.name in ("power", "energy")), default=0.0)
-    if window > curve.width_s.sum() / 10 and curve.name != "run":
+    if _averaged(profile, curve) and curve.name != "run":
         return None
     points, kernels = profile.points, len(profile.kernels)
     if curve.name == "run":
@@ -122,6 +123,12 @@ def _readings(profile: PowerProfile, curve: Curve) -> tuple[Any, Any] | None:
     first = (profile.sse_index if curve.name == "sse" else profile.ssp_index) * kernels
     chosen = points.within(first, first + kernels if curve.name == "sse" else np.inf)
     return (points.step[chosen] % kernels) / kernels * curve.width_s.sum(), points.power_w[chosen]
+
+
+def _averaged(profile: PowerProfile, curve: Curve) -> bool:
+    """Whether readings are means over a good part of the curve."""
+    window = min((s.window_s for s in profile.sensors if s.name in ("power", "energy")), default=0.0)
+    return window > float(curve.width_s.sum()) / 50
 
 
 def _stretches(flags: Any) -> Iterator[tuple[int, int]]:

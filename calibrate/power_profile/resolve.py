@@ -75,7 +75,7 @@ def resolve(
     precision
         Wanted standard error relative to the stretch's mean power.
     least_s
-        No shorter averaging time is tried.
+        Only multiples of this averaging time are tried, so that what repeats after it leaves no ripple.
     """
     width = width_s[bins]
     edges = np.concatenate([[0.0], np.cumsum(width)])
@@ -98,7 +98,9 @@ def resolve(
 def _candidates(width: Array, least_s: float) -> Array:
     """Averaging times to try, from the narrowest bin to the whole stretch [s]."""
     whole = float(width.sum())
-    narrow = min(max(float(width.min()), least_s), whole)
+    if least_s > 0.0:
+        return np.append(least_s * np.arange(1.0, max(whole / least_s, 1.0)), whole)
+    narrow = float(width.min())
     steps = max(int(np.ceil(np.log(whole / narrow) / np.log(1.25))), 0)
     return np.append(narrow * 1.25 ** np.arange(steps), whole)
 

@@ -18,8 +18,6 @@ from joulecast.calibrate.power_profile.steady import EQUAL_POWER, EndPower
 SHORTEST_S = 1e-3
 #: Readings of a batch of runs, runs of a batch, and the longest time spent on one length.
 READINGS, FEWEST_RUNS, MOST_RUNS, LONGEST_S = 40, 16, 400, 12.0
-#: Margin of execution times; wide, since the search only compares.
-MARGIN = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +30,8 @@ class EndPowerMeter:
         What launches and logs, how the sensors work, and the channels of the whole card.
     kernel_s, sse
         Shape (kernels,): duration of each kernel of a pass; the first pass of steady time.
+    margin
+        Relative width of a bin of execution times.
     wanted_s
         Resolution that the sensor may reach.
     rest_s, period_s
@@ -47,6 +47,7 @@ class EndPowerMeter:
     whole: Sequence[str]
     kernel_s: Array
     sse: int
+    margin: float
     wanted_s: float
     rest_s: float
     period_s: float
@@ -72,7 +73,7 @@ class EndPowerMeter:
         weights = later_weights(layout, first)
         runs = math.ceil(np.clip(READINGS * self.period_s / (passes * self.pass_s), FEWEST_RUNS, MOST_RUNS))
         run_s = passes * self.pass_s + self.rest_s + self.period_s / 2
-        dataset = Dataset(len(self.kernel_s), min(self.sse, passes - 1), MARGIN, (), (), self.sensors)
+        dataset = Dataset(len(self.kernel_s), min(self.sse, passes - 1), self.margin, (), (), self.sensors)
         while True:
             # As many again as there are: the error falls evenly, and the work of evaluating stays small.
             dataset = dataset.with_series(self.bench.series(passes, self.delays(max(runs, len(dataset.runs)))))
