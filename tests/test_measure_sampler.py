@@ -20,7 +20,7 @@ from joulecast.errors import DeviceError, MeasurementError
 COSTLY = """
 import sys, time
 from joulecast.calibrate.devices.protocol import Sample
-from joulecast.calibrate.measure.sampler import serve
+from joulecast.calibrate.measure.sampling_process import serve
 spin_s, block_s = map(float, sys.argv[1:])
 class Card:
     def sample(self):
@@ -38,7 +38,7 @@ serve(Card(), 0.02, 1)
 BUSY_DRIVER = """
 import time
 from joulecast.calibrate.devices.protocol import PowerReading, Sample
-from joulecast.calibrate.measure.sampler import serve
+from joulecast.calibrate.measure.sampling_process import serve
 def spin(duration_s):
     end = time.thread_time() + duration_s
     while time.thread_time() < end:

@@ -4,10 +4,6 @@
 blocks for a second hold up the other. The process keeps its samples until it is asked for them: nothing wakes the
 measuring process. Readings are not equally spaced: spread irregularly, they bracket a counter's regular steps from all
 sides (see :mod:`joulecast.calibrate.measure.counter`), and the rate falls where a reading costs much of a core.
-
-Run as ``python -m joulecast.calibrate.measure.sampler LOCATOR PERIOD``, it takes the commands ``start``,
-``start-dense``, ``take``, ``stop`` on its input, each with a number, and answers with one line of JSON; it ends with
-its input.
 """
 
 from __future__ import annotations
@@ -20,23 +16,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol
 
 from joulecast.calibrate.devices.protocol import Device, PowerReading, Sample
 from joulecast.calibrate.measure.collector import PERIOD_S, Collector
-from joulecast.errors import DeviceError, JoulecastError, MeasurementError
+from joulecast.calibrate.measure.sampling_process import unpacked
+from joulecast.errors import DeviceError, MeasurementError
 
-#: Share of one core that sampling may cost; the rate falls until it holds.
-CORE_SHARE = 0.008
-#: The longest time between two samples that the share may force [s]: a counter's steps must stay in sight.
-LONGEST_PERIOD_S = 0.1
 #: How long the process may take to start, and to answer: a blocked driver call is waited for [s].
 START_TIMEOUT_S, ANSWER_TIMEOUT_S = 60.0, 20.0
 _OFF_BEAT = 0.955
-_GOLDEN = 0.6180339887498949
 
 
 class Sampler(Protocol):
@@ -155,7 +146,7 @@ class ProcessSampler:
         self._locator = locator
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "joulecast.calibrate.measure.sampler", locator, str(period_s)],
+            [sys.executable, "-m", "joulecast.calibrate.measure.sampling_process", locator, str(period_s)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -214,7 +205,7 @@ class ProcessSampler:
             answer = self._answer(ANSWER_TIMEOUT_S)
         self._readings += [PowerReading(*values) for values in answer["history"]]
         self.core_share = float(answer["core_share"])
-        return [_unpacked(values) for values in answer["samples"]]
+        return [unpacked(values) for values in answer["samples"]]
 
     def _answer(self, timeout_s: float) -> dict[str, Any]:
         pipe = self._process.stdout
@@ -277,111 +268,3 @@ class SamplerPool:
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.close()
-
-
-_NAMES = tuple(field.name for field in fields(Sample))
-_REASONS = _NAMES.index("reasons")
-
-
-def _packed(sample: Sample) -> list[Any]:
-    """A sample for JSON: its values in the order of its fields."""
-    return [getattr(sample, name) for name in _NAMES]
-
-
-def _unpacked(values: list[Any]) -> Sample:
-    values[_REASONS] = tuple(values[_REASONS])
-    return Sample(*values)
-
-
-class _Loop:
-    """What the sampling process does between its commands."""
-
-    def __init__(self, device: Device, period_s: float) -> None:
-        self._collector, self._least_s = Collector(device), period_s
-        self._running = False
-        self._count = 0
-        self._begin_s = self._begin_cpu_s = self._next_s = 0.0
-
-    def obey(self, command: str) -> dict[str, Any]:
-        """Carry out a command; its answer."""
-        if command in ("start", "start-dense"):
-            self._collector.start(dense_counter=command == "start-dense")
-            self._count, self._running = 0, True
-            self._begin_s = self._next_s = time.monotonic()
-            self._begin_cpu_s = time.process_time()
-        elif self._running:
-            self._collector.finish()
-            self._running = command != "stop"
-        samples, readings = self._collector.take()
-        return {
-            "samples": [_packed(sample) for sample in samples],
-            "history": [(reading.time_s, reading.power_w) for reading in readings],
-            "core_share": self._core_share(),
-        }
-
-    @property
-    def history_step_s(self) -> float | None:
-        """Time between two readings of the card's power history [s]; ``None`` where it has none."""
-        return self._collector.history_step_s
-
-    def _core_share(self) -> float:
-        spent = time.monotonic() - self._begin_s
-        return (time.process_time() - self._begin_cpu_s) / spent if spent > 0.0 else 0.0
-
-    def wait_s(self) -> float | None:
-        """How long until the next sample; ``None`` while stopped."""
-        return max(self._next_s - time.monotonic(), 0.0) if self._running else None
-
-    def sample(self) -> None:
-        """Take a sample, and choose the time of the next."""
-        self._collector.read()
-        self._count += 1
-        cost_s = (time.process_time() - self._begin_cpu_s) / self._count
-        least = max(self._least_s, self._collector.period_s)
-        period = min(max(least, cost_s / CORE_SHARE), max(LONGEST_PERIOD_S, least))
-        spread = 0.5 + (self._count * _GOLDEN) % 1.0
-        self._next_s = time.monotonic() + period * spread
-
-
-def serve(device: Device, period_s: float, answers: int) -> None:
-    """Sample as the commands on the standard input say, until it ends; ``answers`` is where the answers go."""
-    loop, unread = _Loop(device, period_s), b""
-    _say({"history_step_s": loop.history_step_s}, answers)
-    while True:
-        if not select.select([0], [], [], loop.wait_s())[0]:
-            loop.sample()
-            continue
-        piece = os.read(0, 1 << 12)
-        if not piece:
-            return
-        *commands, unread = (unread + piece).split(b"\n")
-        for command in commands:
-            word, number = command.decode().split()
-            _say({"to": int(number), **loop.obey(word)}, answers)
-
-
-def _say(answer: Mapping[str, Any], to: int) -> None:
-    data = memoryview(json.dumps(answer).encode() + b"\n")
-    while data:
-        data = data[os.write(to, data) :]
-
-
-def main(arguments: list[str]) -> None:
-    """Open the card and serve."""
-    from joulecast.calibrate.devices import open_device
-
-    locator, period_s = arguments
-    answers = os.dup(1)
-    os.dup2(2, 1)  # what a vendor's binding prints is no answer
-    try:
-        device = open_device(locator)
-        try:
-            serve(device, float(period_s), answers)
-        finally:
-            device.close()
-    except JoulecastError as error:
-        _say({"error": str(error)}, answers)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
