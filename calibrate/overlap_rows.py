@@ -6,12 +6,12 @@ Parts of transformer layers (op ``overlap``) and a matrix product beside an all-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from joulecast.errors import InputError
 from joulecast.model.hf import ModelConfig
 from joulecast.model.launches import Implementation, Launch, Shard, shard
+from joulecast.model.nanobatches import Nanobatches, take_turns
 from joulecast.model.operators import Collective, Gemm
 from joulecast.model.transformer_layer import attention_half_forward, mlp_half_forward
 
@@ -90,11 +90,8 @@ def _nanobatches(row: Configuration, part: str) -> tuple[Launch, ...]:
     batch, rest = divmod(_size(row, "B"), 2)
     if rest:
         raise InputError(f"{row['B']} does not divide by two nano-batches", key="B", remedy="Use an even batch.")
-    attention = _part(row, "attn", batch)
-    mlp = (_residual(row, batch), *_part(row, "mlp", batch))
-    speak = _reduction(row, batch)
-    first = replace(mlp[0], waits=True, outstanding=1)
-    return (*attention, speak, *attention, speak, first, *mlp[1:], speak, first, *mlp[1:], speak)
+    reduction, mlp = _reduction(row, batch, waits=True), (_residual(row, batch), *_part(row, "mlp", batch))
+    return take_turns((*_part(row, "attn", batch), reduction, *mlp, reduction), Nanobatches(2))
 
 
 _MODES: dict[str, Callable[[Configuration, str], tuple[Launch, ...]]] = {

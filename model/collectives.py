@@ -36,6 +36,8 @@ STEPS = {
 #: Algorithms of an all-reduce. A ring is measured. A tree moves every byte up and down once, in 2·log2(n) hops; in the
 #: switch (NVLS) a GPU sends its buffer once and receives the result once. Both forms are estimates.
 ALGORITHMS = ("ring", "tree", "nvls")
+#: Threads of a collective's block by default: NCCL_NTHREADS of recent GPUs.
+DEFAULT_THREADS = 512
 #: Share of the ring's link rate that reduction in the switch reaches: 480 GB/s of bus bandwidth published for 8 H100.
 IN_SWITCH_SHARE = 0.8
 
@@ -104,6 +106,15 @@ def collective_work(shapes: CollectiveShapes, kind: str, gpu: GpuModel, algorith
         link_bytes=energetic + across,
         ctas=ctas,
     )
+
+
+def copy_share(threads: int | None) -> float:
+    """Rate at which a block of ``threads`` copies, over that of a block of the library's own choice [1].
+
+    An estimate, not measured: copying waits for the loads under way (Little's law), whose number grows with the threads
+    until the default's saturate what a block may have under way; more threads gain nothing.
+    """
+    return 1.0 if threads is None else min(1.0, threads / DEFAULT_THREADS)
 
 
 def _moved(bytes_: Array, members: Array, kind: str, copy_share: float) -> Array:

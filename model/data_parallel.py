@@ -87,12 +87,15 @@ def overlapped_gradient_reduction(
     full = float(own) if bucket_bytes is None else bucket_bytes
     limit = full if megatron else min(full, DDP_FIRST_BUCKET_BYTES)
     out: list[Launch] = []
-    pending, bucket, behind = 0, 0, 0
+    pending, bucket = 0, 0
+    place: list[int] = []  # of each of the layers' communications on a stream that they share with the buckets
     for launch in launches:
         if launch.stream == "communication":
-            behind = 0
-        elif launch.waits and behind:  # it waits for its layer's communication, not for the buckets launched since
-            launch = replace(launch, outstanding=launch.outstanding + behind)
+            place.append(len(place) + bucket)
+        elif launch.waits:  # for its layer's communication, not for the buckets launched since
+            awaited = len(place) - 1 - launch.outstanding
+            outstanding = len(place) + bucket - 1 - (place[awaited] if awaited >= 0 else -1)
+            launch = launch if outstanding == launch.outstanding else replace(launch, outstanding=outstanding)
         out.append(launch)
         if not launch.completes:
             continue
@@ -105,7 +108,7 @@ def overlapped_gradient_reduction(
         pending += elements
         if pending * DTYPE_BYTES[dtype] >= limit:
             out.append(_all_reduce(f"bucket{bucket}.all_reduce", pending, implementation, data_parallel, waits=False))
-            pending, bucket, behind = 0, bucket + 1, behind + 1
+            pending, bucket = 0, bucket + 1
             limit = full
     if pending:
         out.append(_all_reduce(f"bucket{bucket}.all_reduce", pending, implementation, data_parallel, waits=False))
@@ -133,6 +136,7 @@ def distributed_optimizer_gather(
         ctas=implementation.ctas,
         dtype=implementation.dtype,
         name="parameters.all_gather",
+        threads=implementation.threads,
     )
     return (Launch(operator, stream="communication", waits=True),)
 
@@ -140,7 +144,9 @@ def distributed_optimizer_gather(
 def _all_reduce(name: str, elements: int, implementation: Implementation, gpus: int, *, waits: bool) -> Launch:
     dtype = gradient_dtype(implementation)
     size = float(elements * DTYPE_BYTES[dtype])
-    operator = Collective("all_reduce", size, gpus, ctas=implementation.ctas, dtype=dtype, name=name)
+    operator = Collective(
+        "all_reduce", size, gpus, ctas=implementation.ctas, dtype=dtype, name=name, threads=implementation.threads
+    )
     return Launch(operator, stream="communication", waits=waits)
 
 

@@ -70,6 +70,8 @@ class Implementation:
         Of parameters and activations.
     ctas
         Thread blocks that collectives are held to, ``None`` for the library's choice.
+    threads
+        Of such a block, ``None`` for the library's choice.
     """
 
     framework: str = "pytorch-eager"
@@ -82,6 +84,7 @@ class Implementation:
     recompute: str = "none"
     dtype: str = "bf16"
     ctas: int | None = None
+    threads: int | None = None
 
     def __post_init__(self) -> None:
         for kind, value, known in (
@@ -235,5 +238,6 @@ def collective(
         ctas=implementation.ctas,
         dtype=implementation.dtype,
         name=name,
+        threads=implementation.threads,
     )
     return Launch(operator, stream="communication", waits=waits)

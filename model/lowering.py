@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from joulecast.errors import InputError
 from joulecast.model.attention import AttentionShapes, attention_work
-from joulecast.model.collectives import CollectiveShapes, collective_work
+from joulecast.model.collectives import CollectiveShapes, collective_work, copy_share
 from joulecast.model.costs import Costs, zeros
 from joulecast.model.families import families_of
 from joulecast.model.gemm import GemmShapes, gemm_work
@@ -175,7 +175,7 @@ def _collective(operators: Sequence[Collective], gpu: GpuModel) -> Columns:
     )
     return {
         "fixed_s": work.fixed_s,
-        "core_cycles": work.cycles,
+        "core_cycles": work.cycles / np.array([copy_share(o.threads) for o in operators]),
         "link_s": work.link_s,
         "activity": np.full(len(operators), gpu["power.collective_w"] / gpu["power.sm_w"]),
         "link_j": work.link_bytes * gpu["power.link_pj_per_byte"] * PICO,

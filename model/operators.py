@@ -129,7 +129,7 @@ class Collective:
     (for all-gather the gathered one, for reduce-scatter the input). ``ctas`` holds the kernel to a number of thread
     blocks (``None``: the library's own choice). ``nodes`` > 1 crosses the network, which gives
     every GPU ``network_bytes_per_s``. ``algorithm`` is ``ring``, or for an all-reduce ``tree`` or ``nvls`` (reduction
-    in the switch).
+    in the switch). ``threads`` is the size of those blocks (``None``: the library's).
     """
 
     kind: str
@@ -141,6 +141,7 @@ class Collective:
     algorithm: str = "ring"
     dtype: str = "bf16"
     name: str = "collective"
+    threads: int | None = None
 
 
 Operator: TypeAlias = Gemm | Attention | Streaming | Collective

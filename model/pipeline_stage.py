@@ -23,14 +23,25 @@ def split_backward(launches: Iterable[Launch]) -> tuple[tuple[Launch, ...], tupl
     Returns
     -------
     The launches that lead to the input's gradient, and those of the parameters' gradients; the latter wait for nothing.
+    What they waited for, the next kernel of the former does.
     """
     inputs: list[Launch] = []
     weights: list[Launch] = []
+    left: int | None = None  # communications that may be outstanding at the next kernel, for those that have moved
     for launch in launches:
-        if launch.stream == "compute" and launch.operator.name.endswith(_WEIGHT_ONLY):
+        if launch.stream == "communication":
+            inputs.append(launch)
+            left = None if left is None else left + 1
+        elif launch.operator.name.endswith(_WEIGHT_ONLY):
+            if launch.waits:
+                left = launch.outstanding if left is None else min(left, launch.outstanding)
             weights.append(replace(launch, waits=False, outstanding=0))
         else:
+            if left is not None:
+                outstanding = min(left, launch.outstanding) if launch.waits else left
+                launch = replace(launch, waits=True, outstanding=outstanding)
             inputs.append(launch)
+            left = None
     return tuple(inputs), tuple(weights)
 
 

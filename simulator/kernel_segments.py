@@ -13,7 +13,8 @@ from joulecast.model.gpu_model import GpuModel
 from joulecast.model.launches import Launch
 from joulecast.model.operators import Collective
 from joulecast.model.power import COMPONENTS, clock_tree_power_w, idle_power_w
-from joulecast.simulator.overlap import contended, follow, is_overlapped
+from joulecast.simulator.overlap import follow, is_overlapped
+from joulecast.simulator.overlap_steady import contended_stack
 from joulecast.simulator.segments import COMMUNICATION, COMPUTE, Segment, make_segment
 from joulecast.simulator.tables import InstructionTable, Kernels
 
@@ -130,7 +131,7 @@ class SegmentMaker:
         """Whole nanoseconds that one kernel of each launch takes at every clock, shape ``(launches, clocks)``."""
         if not is_overlapped(launches):
             return np.rint(self.time_ns[:, operator].T)
-        return np.rint(contended(launches, self.kernels.alone(operator.tolist(), 1e-9), self.gpu))
+        return np.rint(contended_stack(launches, self.kernels.alone(operator.tolist(), 1e-9), self.gpu))
 
     def length_ns(self, launches: Sequence[Launch]) -> Int:
         """Length of an instruction at every clock, as the engine finds it [ns]."""

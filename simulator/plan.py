@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from joulecast.errors import InputError
+from joulecast.model.nanobatches import Window
 from joulecast.simulator import plan_checks
+from joulecast.simulator.plan_overlap import read_windows
 from joulecast.simulator.plan_schema import RESERVED_TABLES, TABLES, PlanFile
 from joulecast.simulator.plan_source import Source, apply_overrides, explain, read_toml
 
@@ -84,10 +86,23 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Communication beside computation; ``grad_bucket_bytes`` 0 is one collective per parameter, inf a single one."""
+    """Communication beside computation.
+
+    Attributes
+    ----------
+    nanobatches, windows, launch
+        As :class:`joulecast.model.nanobatches.Nanobatches` has them.
+    comm_ctas, comm_threads
+        Thread blocks of a collective and their threads; ``None`` is the library's choice.
+    grad_bucket_bytes
+        0 is one collective per parameter, inf a single one.
+    """
 
     nanobatches: int
+    windows: tuple[Window, ...]
+    launch: str
     comm_ctas: int | None
+    comm_threads: int | None
     grad_reduce: str
     grad_bucket_bytes: float
 
@@ -226,7 +241,7 @@ def _build(tables: Mapping[str, Any], source: Source) -> Plan:
         cluster=_cluster(parsed, source),
         parallelism=parallelism,
         schedule=schedule,
-        overlap=_overlap(parsed),
+        overlap=_overlap(parsed, workload.model, source),
         implementation=_implementation(parsed, workload.model),
         power=_power(parsed, source),
         file=source.file,
@@ -273,7 +288,7 @@ def _parallelism(parsed: PlanFile, layers: int, source: Source) -> Parallelism:
     )
 
 
-def _overlap(parsed: PlanFile) -> Overlap:
+def _overlap(parsed: PlanFile, model: ModelConfig, source: Source) -> Overlap:
     table = parsed.overlap
     bucket = table.grad_bucket_mb
     megatron = parsed.implementation.framework == "megatron"
@@ -281,9 +296,13 @@ def _overlap(parsed: PlanFile) -> Overlap:
         bucket = MEGATRON_BUCKET_MB if megatron else DDP_BUCKET_MB
     elif bucket is None:  # after the last backward: PyTorch user code per parameter, Megatron one flat buffer
         bucket = math.inf if megatron else 0.0
+    windows = read_windows(table.window, model, parsed.implementation.framework, source)
     return Overlap(
         nanobatches=table.nanobatches,
+        windows=windows,
+        launch=table.launch or ("window" if windows else "asap"),
         comm_ctas=table.comm_ctas,
+        comm_threads=table.comm_threads,
         grad_reduce=table.grad_reduce,
         grad_bucket_bytes=bucket * 2.0**20,
     )

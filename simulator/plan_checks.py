@@ -10,6 +10,7 @@ from joulecast.errors import InputError, NotYetError, UnknownNameError
 from joulecast.model.catalogue import load_gpu, load_node
 from joulecast.model.description import GpuDescription
 from joulecast.model.hf import ModelConfig, load_model
+from joulecast.simulator import plan_overlap
 from joulecast.simulator.plan_schema import (
     RESERVED_TABLES,
     SCHEDULE_ALIASES,
@@ -35,10 +36,6 @@ def reserved(parsed: PlanFile, source: Source) -> None:
         "parallelism.expert_model_parallel_size": parsed.parallelism.expert_model_parallel_size == 1,
         "parallelism.distributed_optimizer": not parsed.parallelism.distributed_optimizer,
         "parallelism.fsdp": not parsed.parallelism.fsdp,
-        "overlap.nanobatches": parsed.overlap.nanobatches == 1,
-        "overlap.window": parsed.overlap.window is None,
-        "overlap.launch": parsed.overlap.launch is None,
-        "overlap.comm_threads": parsed.overlap.comm_threads is None,
     }
     run = parsed.implementation
     mixed = run.framework == "megatron"
@@ -217,6 +214,7 @@ def whole(plan: Plan, source: Source) -> None:
             load_node(plan.cluster.node)
     except UnknownNameError as error:
         raise place(error, source, "cluster.node" if "node" in error.message else "cluster.gpu") from None
+    plan_overlap.check_overlap(plan, gpu, source)
     _power(plan, gpu, source)
 
 

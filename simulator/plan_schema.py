@@ -97,12 +97,18 @@ class OverlapTable(Table):
     """``[overlap]``: communication beside computation."""
 
     nanobatches: int = Field(1, gt=0, description="Parts of a micro-batch that overlap each other; 1 = none.")
-    window: str | None = Field(None, description="Reserved: where a collective may run beside computation.")
-    launch: str | None = Field(None, description="Reserved: when a collective is launched in its window.")
+    window: Any = Field(
+        None,
+        description="Operators of half a layer beside which communication may run: [first, last] by name or place, "
+        "or a table attention/mlp of such pairs; default: all of it.",
+    )
+    launch: Literal["asap", "window"] | None = Field(
+        None, description="Communication is issued as soon as it can be, or before its window; default: the latter."
+    )
     comm_ctas: int | None = Field(
         None, gt=0, description="Thread blocks of a collective; default: the library's choice."
     )
-    comm_threads: int | None = Field(None, gt=0, description="Reserved: threads of such a block.")
+    comm_threads: int | None = Field(None, gt=0, description="Threads of such a block; default: the library's.")
     grad_reduce: Literal["after", "overlapped"] = Field(
         "after", description="Data-parallel gradient reduction after the last backward or beside it."
     )

@@ -12,6 +12,7 @@ from functools import lru_cache
 from joulecast.model import data_parallel
 from joulecast.model import transformer as t
 from joulecast.model.launches import Implementation, Launch
+from joulecast.model.nanobatches import Nanobatches, layers_backward, layers_forward
 from joulecast.model.operators import Collective
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.schedules import (
@@ -72,7 +73,14 @@ def implementation_of(plan: Plan) -> Implementation:
         recompute=plan.schedule.recompute,
         dtype=plan.workload.precision,
         ctas=plan.overlap.comm_ctas,
+        threads=plan.overlap.comm_threads,
     )
+
+
+def nanobatches_of(plan: Plan) -> Nanobatches:
+    """How the plan cuts its micro-batches."""
+    overlap = plan.overlap
+    return Nanobatches(overlap.nanobatches, overlap.windows, overlap.launch)
 
 
 @lru_cache(maxsize=128)
@@ -144,7 +152,7 @@ def _forward(plan: Plan, impl: Implementation, stage: int) -> tuple[Launch, ...]
     w, layers = plan.workload, plan.parallelism.stage_layers
     size = (w.model, impl, w.micro_batch_size, w.sequence_length)
     out: tuple[Launch, ...] = t.embedding_forward(*size) if stage == 0 else ()
-    out += t.layer_forward(*size) * layers[stage]
+    out += layers_forward(*size, layers[stage], nanobatches_of(plan))
     if stage == len(layers) - 1:
         out += t.head_forward(*size)
     return out
@@ -155,7 +163,7 @@ def _backward(plan: Plan, impl: Implementation, stage: int) -> tuple[Launch, ...
     size = (w.model, impl, w.micro_batch_size, w.sequence_length)
     one_stage = len(layers) == 1
     out: tuple[Launch, ...] = t.head_backward(*size, embedding_here=one_stage) if stage == len(layers) - 1 else ()
-    out += t.layer_backward(*size) * layers[stage]
+    out += layers_backward(*size, layers[stage], nanobatches_of(plan))
     if stage == 0:
         out += t.embedding_backward(*size, head_here=one_stage)
     return out

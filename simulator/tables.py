@@ -16,7 +16,8 @@ from joulecast.model.limits import skip_cycles
 from joulecast.model.lowering import lower
 from joulecast.model.operators import Collective, Operator
 from joulecast.model.power import COMPONENTS, KernelTimes, at_clock, clock_tree_power_w, idle_power_w, wait_power_w
-from joulecast.simulator.overlap import contended, drag_beside, follow, is_overlapped
+from joulecast.simulator.overlap import drag_beside, follow, is_overlapped
+from joulecast.simulator.overlap_steady import contended_stack
 
 Array = NDArray[np.float64]
 
@@ -106,7 +107,7 @@ def instruction_table(
     for row, launches in enumerate(types):
         if is_overlapped(launches):
             at = [index[launch.operator] for launch in launches]
-            duration[row], exposed[row] = follow(launches, contended(launches, kernels.alone(at), gpu))
+            duration[row], exposed[row] = follow(launches, contended_stack(launches, kernels.alone(at), gpu))
     if beside_transfers:
         duration = duration + (duration - exposed) * drag_beside(gpu["collective.transfer_ctas"], gpu)
     parts = np.stack([counts @ np.broadcast_to(times.components_j[c], times.time_s.shape).T for c in COMPONENTS], -1)
