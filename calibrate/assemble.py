@@ -62,6 +62,8 @@ def assemble(
             identified = float(solution.identified[index])
             own = float(spread[index]) if identified >= IDENTIFIED or index in joint else priors[key].sd
             parameters[key] = _fitted(priors[key], solution.values[index], own, identified)
+    for key, prior in priors.items():  # tables that no row was asked about are still needed by forecasts
+        parameters.setdefault(key, _fitted(prior, prior.start, prior.sd, 0.0))
     tables: dict[str, Table] = {}
     for table in TABLES:
         mine = {k.removeprefix(f"{table}."): p for k, p in sorted(parameters.items()) if k.startswith(f"{table}.")}

@@ -72,13 +72,13 @@ _STREAMING: dict[str, tuple[float, float, float, float, float]] = {
 }
 
 _BACKENDS = {
-    ("cudnn", "forward"): (0.63, 0.75, 0.60),
-    ("cudnn", "backward"): (0.50, 0.75, 0.70),
+    ("cudnn", "forward"): (0.63, 0.75, 0.90),
+    ("cudnn", "backward"): (0.50, 0.75, 0.90),
     # FlashAttention-3: 740 TFLOP/s forward, 580 backward published for H100 at head dimension 128; no row measures it.
     ("flash-attention-3", "forward"): (0.68, 0.75, 0.95),
     ("flash-attention-3", "backward"): (0.56, 0.75, 1.05),
-    ("flash-attention-2", "forward"): (0.34, 0.85, 0.93),
-    ("flash-attention-2", "backward"): (0.30, 0.85, 0.93),
+    ("flash-attention-2", "forward"): (0.34, 0.85, 1.30),
+    ("flash-attention-2", "backward"): (0.30, 0.85, 1.30),
 }
 
 
@@ -135,14 +135,14 @@ def power_priors() -> dict[str, Prior]:
         "voltage.floor_ratio": Prior(0.66, 0.5, 0.9, 0.08, source="A100's measured knee scaled to this clock range"),
         "power.static_w": Prior(70.0, 40.0, 100.0, 0.2, "W"),
         "power.clock_w": Prior(52.0, 10.0, 120.0, 0.3, "W"),
-        "power.sm_w": Prior(20.0, 0.0, 400.0, 0.5, "W"),
+        "power.sm_w": Prior(45.0, 0.0, 400.0, 0.6, "W"),
         "power.leakage_w_per_k": Prior(
             0.4, 0.0, 2.0, 0.2, "W/K", "idle power while the card cools: 130.7 W at 47 °C, 127.4 W at 41 °C"
         ),
         "power.thermal_resistance_k_per_w": Prior(0.033, 0.01, 0.08, 0.2, "K/W"),
         "power.inlet_c": Prior(35.0, 20.0, 50.0, 0.1, "°C"),
         "power.l2_pj_per_byte": Prior(50.0, 1.0, 100.0, 0.15, "pJ/B"),
-        "power.gemm_pj_per_l2_byte": Prior(8.0, 0.0, 40.0, 0.6, "pJ/B"),
+        "power.gemm_pj_per_l2_byte": Prior(16.0, 0.0, 60.0, 0.6, "pJ/B"),
         "power.hbm_base_pj_per_byte": Prior(30.0, 0.0, 100.0, 0.3, "pJ/B"),
         "power.hbm_toggle_pj_per_byte": Prior(40.0, 5.0, 150.0, 0.2, "pJ/B"),
         "power.toggle.zeros": Prior(0.35, 0.0, 0.7, 0.5),
@@ -163,7 +163,7 @@ def power_priors() -> dict[str, Prior]:
         "power.tile_reduce_min.pj_per_byte_and_warp": Prior(3.0, 0.0, 30.0, 0.7, "pJ/B"),
         "power.attention_overhead_share": Prior(0.4, 0.0, 1.0, 0.5),
         "power.attention_narrow_extra": Prior(0.1, -0.5, 1.5, 1.0),
-        "power.card_factor": Prior(1.0, 0.9, 1.1, 0.03),
+        "power.card_factor": Prior(1.0, 0.9, 1.1, 0.015),
     }
     for (backend, direction), (_, _, energy) in _BACKENDS.items():
         priors[f"power.attention_pj_per_flop.{backend}.{direction}"] = Prior(energy, 0.1, 2.5, 0.4, "pJ")
