@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 
 from joulecast.calibrate.power_profile.clocks import fit_clock
-from joulecast.calibrate.power_profile.layout import Layout, even_edges, rest_edges
+from joulecast.calibrate.power_profile.layout import Layout
 from joulecast.calibrate.power_profile.protocol import Bench, Channel, Series
-from joulecast.calibrate.power_profile.sensor import SensorFit, find_sensor, known_sensor, refine_sensor
+from joulecast.calibrate.power_profile.sensor import SensorFit, find_sensor, known_sensor
 from joulecast.errors import MeasurementError
 
 #: Runs for learning how a sensor works, and their length in periods of the sensor.
@@ -108,11 +108,4 @@ class SensorSchool:
         fit = known_sensor(channel) or find_sensor(channel, clock, coarse, series)
         if not channel.whole_card and fit.misfit > WORST_MISFIT:
             raise MeasurementError(f"the sensor {channel.name!r} is no plain mean over a window")
-        keep = np.ones(len(series.runs), dtype=bool)
-        return refine_sensor([channel], fit, [clock], self._fine(series.passes, fit), [series], keep)
-
-    def _fine(self, passes: int, fit: SensorFit) -> Layout:
-        """Bins of a tenth of the window, of runs of so many passes."""
-        width = max(fit.window_s / 10, passes * self.pass_s / 100)
-        edges = even_edges(0.0, passes * self.kernels, width / self.pass_s * self.kernels)
-        return Layout(edges, np.array([]), rest_edges(max(fit.window_s, FALL_SHARE * fit.period_s)), self.kernels)
+        return fit

@@ -18,7 +18,7 @@ from joulecast.errors import MeasurementError
 
 #: A step between neighbouring powers by this share of the highest reading costs as much as a reading that is off by a
 #: watt: enough to keep a late sensor from being explained by a card that starts late, too little to bend real steps.
-STIFF = 0.06
+STIFF = 0.03
 #: The search begins on a grid of so many parts of the period ...
 GRID = 24
 #: ... takes so many of its best points (the valley is narrower than the grid) ...
