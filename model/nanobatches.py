@@ -95,7 +95,7 @@ def operator_of(launch: Launch) -> str:
 def layers_forward(
     config: ModelConfig, implementation: Implementation, batch: int, sequence: int, layers: int, cut: Nanobatches
 ) -> tuple[Launch, ...]:
-    """Forward of a stack of layers for one micro-batch; parts are views of its input, their outputs are copied into one.
+    """Forward of a stack of layers for one micro-batch; parts are views of its input, their outputs copied together.
 
     ``cut.parts`` must divide ``batch``.
     """

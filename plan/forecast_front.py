@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from joulecast.plan.dag import make_dag
 from joulecast.plan.exact_front import Front
 from joulecast.plan.front_space import COMM_CTAS, FrontSpace
 from joulecast.plan.options import Option
+from joulecast.plan.overlap_space import Knobs, overlap_variants
 from joulecast.plan.problem import FrontProblem, make_problem
 from joulecast.plan.switching import front_of_problem
 from joulecast.simulator.clock_columns import locked_index
@@ -76,7 +76,9 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
 
     Energies and waiting power are those of all GPUs of a stage.
     """
-    variants = [(ctas, prepare(_with_ctas(plan, ctas), gpu, governed=False)) for ctas in _comm_ctas(plan, space)]
+    choices = {**dict(space.overlap), "comm_ctas": _comm_ctas(plan, space)}
+    ways = overlap_variants(plan, choices, gpu.description, space.source)
+    variants = [(knobs, prepare(way, gpu, governed=False)) for knobs, way in ways]
     base = variants[0][1]
     gpus = plan.tp * plan.dp
     options: list[list[Option]] = []
@@ -86,12 +88,14 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
         allowed = _clocks_of_types(base, rank, space)
         kind.extend(len(options) + t for t in run.order)
         for t, name in enumerate(run.names):
-            options.append([o for ctas, p in variants for o in _options(p, rank, t, allowed[t], ctas, gpus)])
+            options.append([o for knobs, p in variants for o in _options(p, rank, t, allowed[t], knobs, gpus)])
             names.append(f"{name} of stage {rank}")
     fluid = fluid_program(base)
     dag = make_dag(base.program.schedule.ranks, fluid.source, fluid.target, fluid.delay_s)
     limit = gpu.device["power_limit_w"] if plan.power.power_limit_w is None else plan.power.power_limit_w
     notes = [*NOTES, *(["clocks that the plan sets are kept"] if plan.power.clocks_mhz else [])]
+    if space.overlap:
+        notes.append("forwards and backwards choose their overlap each on its own")
     return make_problem(
         dag,
         options,
@@ -111,10 +115,6 @@ def _comm_ctas(plan: Plan, space: FrontSpace) -> Sequence[int | None]:
     return (None, *COMM_CTAS) if open_to_choice else (plan.overlap.comm_ctas,)
 
 
-def _with_ctas(plan: Plan, ctas: int | None) -> Plan:
-    return replace(plan, overlap=replace(plan.overlap, comm_ctas=ctas))
-
-
 def _clocks_of_types(prepared: Prepared, rank: int, space: FrontSpace) -> list[list[int]]:
     """Clock indices that each type of instruction may run at: the plan's own where it sets one, else the space's."""
     clocks = prepared.kernels.clocks_mhz
@@ -124,12 +124,9 @@ def _clocks_of_types(prepared: Prepared, rank: int, space: FrontSpace) -> list[l
     return [wanted if at == top else [at] for at in locked]
 
 
-def _options(
-    prepared: Prepared, rank: int, kind: int, clocks: Sequence[int], ctas: int | None, gpus: int
-) -> list[Option]:
+def _options(prepared: Prepared, rank: int, kind: int, clocks: Sequence[int], knobs: Knobs, gpus: int) -> list[Option]:
     """Options of a type at the clocks that the board's instant limit lets it reach."""
     table, columns = prepared.tables[rank], prepared.columns[rank][kind]
-    knobs: tuple[tuple[str, int], ...] = () if ctas is None else (("comm_ctas", ctas),)
     reached = sorted({int(columns[c]) for c in clocks})
     return [
         Option(

@@ -1,10 +1,10 @@
-"""What a forecast front chooses from: clocks and thread blocks of collectives, by default or from a SPACE.toml."""
+"""What a forecast front chooses from: clocks and knobs of overlap, by default or from a SPACE.toml."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import InputError, NotYetError
+from joulecast.model.nanobatches import LAUNCHES
+from joulecast.plan.overlap_space import KNOBS
 from joulecast.simulator.plan_source import Source, read_toml
 
 #: Thread blocks of collectives that are tried besides the library's own choice.
 COMM_CTAS = (4, 8, 12, 16, 20, 32)
 #: Keys of a SPACE.toml that a front takes, as ``table.key``.
-KEYS = ("power.clock_mhz", "overlap.comm_ctas")
+KEYS = ("power.clock_mhz", *(f"overlap.{name}" for name in KNOBS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +33,16 @@ class FrontSpace:
     comm_ctas
         Thread blocks of a collective to choose from, ``None`` in it for the library's own choice; ``None``: what
         :data:`COMM_CTAS` says where the plan leaves it open.
+    overlap
+        Pairs (other knob of overlap, values as in a PLAN.toml to choose from); the plan's own without.
+    source
+        Named in errors.
     """
 
     clocks_mhz: tuple[float, ...] | None = None
     comm_ctas: tuple[int | None, ...] | None = None
+    overlap: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    source: Source = field(default_factory=Source, compare=False, repr=False)
 
     def clock_indices(self, clocks_mhz: NDArray[np.float64]) -> NDArray[np.int64]:
         """Indices of the clocks to choose from among the GPU's, ascending."""
@@ -47,7 +55,8 @@ class FrontSpace:
 def load_space(path: str | Path) -> FrontSpace:
     """Read the choices of a SPACE.toml.
 
-    Lists or ``{min, max, step}`` under ``power.clock_mhz`` and ``overlap.comm_ctas``; a front takes no other key.
+    Lists or ``{min, max, step}`` under ``power.clock_mhz`` and the numbers of ``[overlap]``, lists of windows and of
+    launch points; a front takes no other key.
 
     Raises
     ------
@@ -66,10 +75,39 @@ def load_space(path: str | Path) -> FrontSpace:
                     kind=NotYetError,
                 )
     clocks = _values(tables.get("power", {}).get("clock_mhz"), "power.clock_mhz", source)
-    ctas = _values(tables.get("overlap", {}).get("comm_ctas"), "overlap.comm_ctas", source)
-    if ctas is not None and any(not float(c).is_integer() for c in ctas):
-        raise source.error("thread blocks are whole numbers", "overlap.comm_ctas", remedy="Write a list of integers.")
-    return FrontSpace(clocks, None if ctas is None else tuple(int(c) for c in ctas))
+    overlap = tables.get("overlap", {})
+    chosen = {name: _choices(name, overlap[name], source) for name in KNOBS if name in overlap}
+    ctas = chosen.pop("comm_ctas", None)
+    return FrontSpace(clocks, ctas, tuple(chosen.items()), source)
+
+
+def _choices(name: str, value: Any, source: Source) -> tuple[Any, ...]:
+    """Values of a knob of overlap; a window is itself a list, of two names or places."""
+    key = f"overlap.{name}"
+    if name in ("window", "launch"):
+        single = not isinstance(value, list) or (name == "window" and _is_pair(value))
+        values = (value,) if single else tuple(value)
+        if not values or (name == "launch" and any(v not in LAUNCHES for v in values)):
+            raise source.error(f"{value!r} is no list of values", key, remedy=_LISTS[name])
+        return values
+    numbers = _values(value, key, source) or ()
+    if any(not v.is_integer() for v in numbers):
+        raise source.error(f"{name} are whole numbers", key, remedy="Write a list of integers.")
+    return tuple(int(v) for v in numbers)
+
+
+_LISTS = {
+    "window": 'Write [["qkv", "output"], "all", …].',
+    "launch": f"Write a list of {' and '.join(map(repr, LAUNCHES))}.",
+}
+
+
+def _is_pair(value: list[Any]) -> bool:
+    return len(value) == 2 and (all(type(v) is int for v in value) or ("all" not in value and _are_texts(value)))
+
+
+def _are_texts(value: list[Any]) -> bool:
+    return all(isinstance(v, str) for v in value)
 
 
 def _values(value: Any, key: str, source: Source) -> tuple[float, ...] | None:

@@ -35,6 +35,7 @@ from joulecast.simulator.governor import PowerGovernor
 from joulecast.simulator.iteration import Iteration, RankForecast
 from joulecast.simulator.ledger_guards import check_iteration
 from joulecast.simulator.plan import Plan
+from joulecast.simulator.plan_overlap import overlap_assumptions
 from joulecast.simulator.program import PlanProgram, implementation_of, plan_program
 from joulecast.simulator.rendezvous import transfers_wait_on_sms, with_transfers_in_order
 from joulecast.simulator.tables import InstructionTable, Kernels, instruction_table, kernels_of
@@ -110,7 +111,7 @@ def forecast(plan: Plan, gpu: GpuDescription | None = None, *, must_fit: bool = 
         tokens=w.sequence_length * w.global_batch_size,
         ranks=ranks,
         plan=plan,
-        assumptions=ASSUMPTIONS,
+        assumptions=(*ASSUMPTIONS, *overlap_assumptions(plan)),
         description=description,
     )
     check_iteration(iteration, result, first, _wait_power_w(prepared))
@@ -273,6 +274,7 @@ def _rank(prepared: Prepared, result: FluidResult, first: int, rank: int, memory
         energy_j=energy,
         compute_s=float(busy.sum()) - spoken,
         exposed_communication_s=spoken,
+        overlapped_communication_s=float((executed * table.communication_s[..., 0]).sum()),
         waiting_s=max(float(waited.sum()) + drift, 0.0),
         memory_bytes=memory,
         energy_by_component_j=by_component,

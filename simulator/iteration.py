@@ -30,6 +30,8 @@ class RankForecast:
         Of one of them, over one iteration.
     compute_s, exposed_communication_s, waiting_s
         How its time passes; together the iteration.
+    overlapped_communication_s
+        Communication beside compute.
     memory_bytes
         Peak memory allocated by the framework.
     energy_by_component_j, energy_by_instruction_j
@@ -43,6 +45,7 @@ class RankForecast:
     energy_j: float
     compute_s: float
     exposed_communication_s: float
+    overlapped_communication_s: float
     waiting_s: float
     memory_bytes: float
     energy_by_component_j: dict[str, float]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from joulecast.errors import UnknownNameError
+from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.nanobatches import HALVES, Window, half_of, operators_of_half
 from joulecast.simulator.plan_source import Source
 
@@ -27,14 +27,14 @@ def read_windows(value: Any, model: ModelConfig, framework: str, source: Source)
     ----------
     value
         ``[first, last]``: two operators' names of one half, or their places in each half from 0; or a table of
-        ``attention`` and ``mlp`` with such a pair each; ``None`` for no window.
+        ``attention`` and ``mlp`` with such a pair each; ``None`` or ``"all"`` for no window.
 
     Raises
     ------
     InputError
         It is neither, or lies outside the layer.
     """
-    if value is None:
+    if value is None or value == "all":
         return ()
     named = {half: operators_of_half(model, framework, half) for half in HALVES}
     if isinstance(value, Mapping):
@@ -99,8 +99,9 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(f"{place} {name}" for place, name in enumerate(names))
 
 
-def _unknown(kind: str, name: str, known: Sequence[str], key: str, source: Source) -> UnknownNameError:
-    return UnknownNameError(kind, name, known, file=source.file, key=key)
+def _unknown(kind: str, name: str, known: Sequence[str], key: str, source: Source) -> InputError:
+    error = UnknownNameError(kind, name, known)
+    return source.error(error.message, key, remedy=error.remedy)
 
 
 def check_overlap(plan: Plan, gpu: GpuDescription, source: Source) -> None:
@@ -156,3 +157,15 @@ def _check_kernel(plan: Plan, sms: int, name: str, source: Source) -> None:
             THREADS,
             remedy=f"Use a multiple of {WARP} up to {MOST_THREADS}; the nearest is {near}.",
         )
+
+
+def overlap_assumptions(plan: Plan) -> tuple[str, ...]:
+    """What a forecast takes for granted of a plan's overlap."""
+    found = []
+    if plan.overlap.nanobatches > 1:
+        found.append("nano-batches are cut between sequences before the first layer and copied together after the last")
+    if plan.overlap.comm_threads is not None:
+        found.append(
+            "a block of a collective copies in proportion to its threads up to the library's own number (not measured)"
+        )
+    return tuple(found)

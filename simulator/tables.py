@@ -48,7 +48,8 @@ class InstructionTable:
     components_j
         Energy by component, shape ``(types, clocks, components)``, in the order of :data:`COMPONENTS` [J].
     communication_s
-        Time on the communication stream, and of it the part that nothing hides, shape ``(types, clocks, 2)`` [s].
+        Communication beside compute, and communication or waiting for the group without, shape
+        ``(types, clocks, 2)`` [s].
     counts
         How often each distinct kernel runs in each type, shape ``(types, kernels)``.
     """
@@ -102,12 +103,15 @@ def instruction_table(
             counts[row, index[launch.operator]] += launch.repeat
     times = kernels.times
     serial = counts @ times.time_s.T
-    spoken = counts @ np.where(_is_communication(kernels), times.time_s, 0.0).T
-    duration, exposed = serial.copy(), spoken.copy()
+    exposed = counts @ np.where(_is_communication(kernels), times.time_s, 0.0).T
+    duration, beside = serial.copy(), np.zeros_like(serial)
     for row, launches in enumerate(types):
         if is_overlapped(launches):
             at = [index[launch.operator] for launch in launches]
-            duration[row], exposed[row] = follow(launches, contended_stack(launches, kernels.alone(at), gpu))
+            taken = contended_stack(launches, kernels.alone(at), gpu)
+            duration[row], exposed[row] = follow(launches, taken)
+            speaks = np.array([launch.repeat if launch.stream == "communication" else 0 for launch in launches])
+            beside[row] = np.maximum(speaks @ taken - exposed[row], 0.0)
     if beside_transfers:
         duration = duration + (duration - exposed) * drag_beside(gpu["collective.transfer_ctas"], gpu)
     parts = np.stack([counts @ np.broadcast_to(times.components_j[c], times.time_s.shape).T for c in COMPONENTS], -1)
@@ -122,7 +126,7 @@ def instruction_table(
         parts[..., 0] += waiting * (idle_power_w(kernels.clocks_mhz, gpu) - clock)
         parts[..., 1] += waiting * clock
         parts[..., 2] += waiting * (wait_power_w(kernels.clocks_mhz, gpu) - idle_power_w(kernels.clocks_mhz, gpu))
-    return InstructionTable(duration, parts.sum(-1), parts, np.stack([spoken, exposed], -1), counts)
+    return InstructionTable(duration, parts.sum(-1), parts, np.stack([beside, exposed], -1), counts)
 
 
 def _at_pace(compute_s: Array, clocks_mhz: Array, lag: Array) -> Array:

@@ -124,7 +124,7 @@ def test_from_python(examples, tmp_path):
         ("[power]\nclock_mhz = {min = 1, max = 2}\n", "is no range"),
         ("[overlap]\ncomm_ctas = [1.5]\n", "whole numbers"),
         ("[workload]\nmicro_batch_size = [1, 2]\n", "a front does not choose this"),
-        ("[overlap]\nnanobatches = [1, 2]\n", "a front does not choose this"),
+        ("[overlap]\ngrad_reduce = ['after', 'overlapped']\n", "a front does not choose this"),
         ("[power]\nclock_mhz = ['fast']\n", "no list of numbers"),
     ],
 )

@@ -95,6 +95,7 @@ def _stage_line(stage: dict[str, Any]) -> dict[str, Any]:
         "energy [J]": stage["energy_j"],
         "compute [s]": stage["compute_s"],
         "communication [s]": stage["exposed_communication_s"],
+        "overlapped [s]": stage["overlapped_communication_s"],
         "waiting [s]": stage["waiting_s"],
         "memory [GB]": stage["memory_bytes"] / 1e9,
     }

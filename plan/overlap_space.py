@@ -1,0 +1,91 @@
+"""Plans that differ in how communication overlaps computation: every combination of the knobs that a plan can have."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from joulecast.errors import InputError
+from joulecast.model.catalogue import load_gpu
+from joulecast.model.description import GpuDescription
+from joulecast.simulator.plan import Overlap, Plan
+from joulecast.simulator.plan_overlap import check_overlap, read_windows
+from joulecast.simulator.plan_source import Source
+
+#: Knobs of ``[overlap]`` to choose from, in the order in which choices name them.
+KNOBS = ("nanobatches", "window", "launch", "comm_ctas", "comm_threads")
+
+Knobs = tuple[tuple[str, int | str], ...]
+
+
+def overlap_variants(
+    plan: Plan,
+    choices: Mapping[str, Sequence[Any]],
+    gpu: GpuDescription | None = None,
+    source: Source | None = None,
+) -> list[tuple[Knobs, Plan]]:
+    """Every plan that differs from ``plan`` in knobs of overlap alone, with the values that it has of them.
+
+    Parameters
+    ----------
+    choices
+        Values of each knob to choose from, as they stand in a PLAN.toml; ``None`` of ``comm_ctas`` and
+        ``comm_threads`` is the library's choice and not named among a plan's values.
+    gpu
+        By default the plan's own.
+    source
+        Named in errors.
+
+    Returns
+    -------
+    Combinations that contradict themselves, such as a window without nano-batches, are left out.
+
+    Raises
+    ------
+    InputError
+        A value that no combination can have.
+    """
+    source = source or Source()
+    gpu = gpu if gpu is not None else load_gpu(plan.cluster.gpu)
+    names = [name for name in KNOBS if name in choices]
+    found: list[tuple[Knobs, Plan]] = []
+    used: set[tuple[str, int]] = set()
+    refused: dict[tuple[str, int], InputError] = {}
+    for numbers in itertools.product(*(range(len(choices[name])) for name in names)):
+        values = {name: choices[name][i] for name, i in zip(names, numbers, strict=True)}
+        places = list(zip(names, numbers, strict=True))
+        try:
+            variant = replace(plan, overlap=_with(plan, values, source))
+            check_overlap(variant, gpu, source)
+        except InputError as error:
+            for place in places:
+                refused.setdefault(place, error)
+            continue
+        used.update(places)
+        found.append((tuple((name, _word(v)) for name, v in values.items() if v is not None), variant))
+    never = [error for place, error in refused.items() if place not in used]
+    if never:
+        raise never[0]
+    return found
+
+
+def _with(plan: Plan, values: Mapping[str, Any], source: Source) -> Overlap:
+    """The plan's overlap with some knobs changed."""
+    changes = dict(values)
+    if "window" in changes:
+        model, framework = plan.workload.model, plan.implementation.framework
+        changes["windows"] = read_windows(changes.pop("window"), model, framework, source)
+        own = plan.overlap.launch if plan.overlap.windows else "window"
+        changes.setdefault("launch", own if changes["windows"] else "asap")
+    return replace(plan.overlap, **changes)
+
+
+def _word(value: Any) -> int | str:
+    """A knob's value as exports have it."""
+    if isinstance(value, Mapping):
+        return " ".join(f"{half}:{_word(value[half])}" for half in sorted(value))
+    if isinstance(value, list | tuple):
+        return "-".join(str(v) for v in value)
+    return value if isinstance(value, int) else str(value)
