@@ -69,6 +69,13 @@ class OptionSet:
     quanta: Int
     hull: Int
 
+    def near_hull(self, excess: float) -> Int:
+        """Indices of options worth choosing whose cost is above the hull by at most this share of their energy."""
+        time, cost = self.time_s[: self.worth], self.cost_j[: self.worth]
+        above = cost - np.interp(time, self.time_s[self.hull], self.cost_j[self.hull])
+        energy = np.array([option.energy_j for option in self.options[: self.worth]])
+        return np.flatnonzero(above <= excess * energy)
+
 
 def make_options(options: Sequence[Option], wait_power_w: float, name: str = "instruction") -> OptionSet:
     """Sort out what is worth choosing, and find its hull.

@@ -21,6 +21,9 @@ Int = NDArray[np.int64]
 Float = NDArray[np.float64]
 Choice = NDArray[np.int32]
 
+#: Excess of an option's cost over the hull, relative to its energy, up to which rounding may choose it as well.
+NEAR_HULL = 0.002
+
 
 @dataclass(frozen=True, eq=False)
 class FrontProblem:
@@ -74,10 +77,11 @@ class FrontProblem:
         offset = np.cumsum([0, *(len(s.options) for s in self.sets)])
         kind = self.kind[dag.order]
         time = np.concatenate([s.time_s for s in self.sets])
-        corner = np.zeros(len(time), dtype=np.int64)
+        corner, near = np.zeros(len(time), dtype=np.int64), np.zeros(len(time), dtype=np.int64)
         for first, options in zip(offset[:-1], self.sets, strict=True):
             corner[first + options.hull] = first + options.hull
-        corner = np.maximum.accumulate(corner)
+            beside = first + options.near_hull(NEAR_HULL)
+            near[beside] = beside
         return Graph(
             *_neighbours(n, target, source, dag.latency_s),
             *_neighbours(n, source, target, dag.latency_s),
@@ -86,7 +90,8 @@ class FrontProblem:
             time,
             np.concatenate([s.quanta for s in self.sets]) * TIME_QUANTUM_S,
             np.concatenate([s.cost_j for s in self.sets]),
-            corner,
+            np.maximum.accumulate(corner),
+            np.maximum.accumulate(near),
         )
 
     def evaluate(self, choice: Choice) -> tuple[float, float]:

@@ -1,10 +1,11 @@
 """Discrete plans from the continuous front: one option for every instruction.
 
-At many times of the front the optimal spans of the instructions are rounded to neighbouring corners of their hulls.
-What rounding leaves or takes is carried to the instructions behind; several thresholds give several plans. Then
-instructions that are not critical are slowed down, with every option that is worth choosing, not only those on the
-hull. Plans are evaluated with their options' own times, not the rounded ones, and filtered. A plan's slack is handed on
-to the next slower plan, and a local search works where the distance to the lower bound is large.
+At many times of the front the optimal spans of the instructions are rounded to neighbouring corners of their hulls, in
+two ways. Either what rounding leaves or takes is carried to the instructions behind, with several thresholds. Or
+nothing is carried, and the threshold rises or falls along the iteration, the same for all stages: stages then change
+their choices together, and wait less for each other than where each alternates for itself. Then instructions that are
+not critical are slowed down, with every option that is worth choosing, not only those on the hull. Plans are evaluated
+with their options' own times, not the rounded ones, and filtered; :mod:`joulecast.plan.plan_search` improves them.
 """
 
 from __future__ import annotations
@@ -27,14 +28,16 @@ Float = NDArray[np.float64]
 
 #: Share of the way to the slower corner from which on it is chosen.
 THRESHOLDS = (0.0, 0.25, 0.5, 0.75, 1.0)
+#: The same where options near the hull may be chosen as well as its corners.
+NEAR_THRESHOLDS = (0.25, 0.75)
 #: Savings for each second at which slack is given away, before all that is left is.
 GAIN_LEVELS = 7
-#: Distance to the lower bound above which the local search works, relative.
-SEARCH_ABOVE = 0.005
-#: Instructions visited by rounding and by the local search, roughly; they bound the time these take.
-ROUNDED_INSTRUCTIONS, SEARCHED_INSTRUCTIONS = 1_500_000, 1_500_000
+#: Instructions visited by rounding, roughly; it bounds the time that it takes.
+ROUNDED_INSTRUCTIONS = 1_500_000
 #: Fewest and most times at which plans are rounded.
 TIMES = (150, 600)
+#: Share of these times at which all stages change together as well.
+PATTERN_SHARE = 0.5
 #: Share of these times up to the energy-best one; slower plans only serve who must wait anyway.
 EFFICIENT_SHARE = 0.8
 
@@ -58,6 +61,11 @@ class Plans:
     def __len__(self) -> int:
         return len(self.time_s)
 
+    @property
+    def columns(self) -> tuple[Float, Float, Int]:
+        """Time, cost and positions."""
+        return self.time_s, self.cost_j, self.position
+
 
 def rounded_plans(problem: FrontProblem, curve: TimeCostCurve, time_limit_s: float | None = None) -> Plans:
     """Discrete plans along the whole curve.
@@ -67,21 +75,41 @@ def rounded_plans(problem: FrontProblem, curve: TimeCostCurve, time_limit_s: flo
     time_limit_s
         A time at which a plan is wanted as good as those found elsewhere [s].
     """
-    from joulecast.plan.rounding_kernels import hand_on, round_all
+    from joulecast.plan.plan_search import improved
+    from joulecast.plan.rounding_kernels import round_all, round_spans
 
     g, n = problem.graph, problem.dag.instructions
     gains = gains_of(problem)
     count = int(np.clip(ROUNDED_INSTRUCTIONS // (n * len(THRESHOLDS)), *TIMES))
     times = target_times(problem, curve, count, time_limit_s)
-    plans = np.empty((len(times) * len(THRESHOLDS), n), dtype=np.int64)
-    time, cost = np.empty(len(plans)), np.empty(len(plans))
-    deadlines = deadlines_s(problem, curve, times)
-    round_all(g, deadlines, times * TIME_QUANTUM_S, np.array(THRESHOLDS), gains, time, cost, plans)
-    found = undominated(_with_fastest(problem, curve, Plans(time, cost, plans), gains))
-    hand_on(g, found.time_s, found.cost_j, found.position, gains)
-    if _search(problem, curve, found, gains):
-        hand_on(g, found.time_s, found.cost_j, found.position, gains)
-    return evaluated(problem, found)
+    deadlines, limits = deadlines_s(problem, curve, times), times * TIME_QUANTUM_S
+    found = [_fastest(problem, curve, gains)]
+    for corner, thresholds in ((g.corner, THRESHOLDS), (g.near, NEAR_THRESHOLDS)):
+        found.append(_empty(len(times) * len(thresholds), n))
+        round_all(g, corner, deadlines, limits, np.array(thresholds), gains, *found[-1].columns)
+    some = times[:: max(1, round(1 / PATTERN_SHARE))]
+    place = places(problem, curve)
+    patterns = np.stack([place, 1.0 - place, 0.25 + 0.5 * place])
+    spans = np.clip(spans_s(problem, curve, some), g.time_s[g.fastest], g.time_s[g.slowest])
+    for corner in (g.corner, g.near):
+        found.append(_empty(len(some) * len(patterns), n))
+        round_spans(g, corner, spans, patterns, gains, *found[-1].columns)
+    return evaluated(problem, improved(problem, curve, undominated(joined(*found)), gains))
+
+
+def places(problem: FrontProblem, curve: TimeCostCurve) -> Float:
+    """Where along the iteration each instruction begins, from 0 to 1, in the graph's order, shape ``(n,)``."""
+    start = curve.start[-1][problem.dag.order]
+    return np.argsort(np.argsort(start, kind="stable")) / max(len(start) - 1, 1)
+
+
+def joined(*plans: Plans) -> Plans:
+    """All plans in a row."""
+    return Plans(*(np.concatenate(parts) for parts in zip(*(p.columns for p in plans), strict=True)))
+
+
+def _empty(count: int, instructions: int) -> Plans:
+    return Plans(np.empty(count), np.empty(count), np.empty((count, instructions), dtype=np.int64))
 
 
 def gains_of(problem: FrontProblem) -> Gains:
@@ -167,8 +195,8 @@ def energy_best(problem: FrontProblem, curve: TimeCostCurve) -> int:
     return int(np.argmin(curve.cost_j + problem.total_wait_power_w * curve.time_s))
 
 
-def _with_fastest(problem: FrontProblem, curve: TimeCostCurve, plans: Plans, gains: Gains) -> Plans:
-    """Add a plan of the shortest time that there is, which rounded times only reach to some quanta."""
+def _fastest(problem: FrontProblem, curve: TimeCostCurve, gains: Gains) -> Plans:
+    """A plan of the shortest time that there is, which rounded times only reach to some quanta."""
     from joulecast.plan.rounding_kernels import cost, latest_ends, length, reclaim, round_to_corners
 
     g, n = problem.graph, problem.dag.instructions
@@ -176,23 +204,6 @@ def _with_fastest(problem: FrontProblem, curve: TimeCostCurve, plans: Plans, gai
     shortest = length(g, g.time_s, plan, end)
     latest_ends(g, plan, shortest, late)
     deadline = np.minimum(late, deadlines_s(problem, curve, curve.time[-1:].astype(np.float64))[0])
-    round_to_corners(g, deadline, 1.0, plan, end)
+    round_to_corners(g, g.corner, deadline, 1.0, plan, end)
     reclaim(g, plan, shortest, gains, np.ones(n, dtype=np.bool_), end, late)
-    time = length(g, g.time_s, plan, end)
-    return Plans(
-        np.append(plans.time_s, time), np.append(plans.cost_j, cost(g, plan)), np.vstack([plans.position, plan])
-    )
-
-
-def _search(problem: FrontProblem, curve: TimeCostCurve, plans: Plans, gains: Gains) -> bool:
-    """Improve the plans that are far from the bound in place; whether there are any."""
-    from joulecast.plan.rounding_kernels import exchange
-
-    far = np.flatnonzero(distance_to_bound(problem, curve, plans) > SEARCH_ABOVE)
-    if not len(far):
-        return False
-    trials = int(np.clip(SEARCHED_INSTRUCTIONS // (problem.dag.instructions * len(far)), 1, 300))
-    for i in far.tolist():
-        plan = plans.position[i]
-        plans.cost_j[i] = exchange(problem.graph, plan, plans.time_s[i], gains, trials, i)
-    return True
+    return Plans(np.array([length(g, g.time_s, plan, end)]), np.array([cost(g, plan)]), plan[None])

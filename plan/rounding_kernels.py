@@ -30,8 +30,8 @@ class Graph(NamedTuple):
         Positions of every instruction's first and last option worth choosing; time rises and cost falls between them.
     time_s, rounded_s, cost_j
         Of every option: time, time rounded up to a quantum, and cost [s], [s], [J].
-    corner
-        Position of the last option up to this one that lies on the convex hull of its kind.
+    corner, near
+        Position of the last option up to this one that lies on the convex hull of its kind, or near it.
     """
 
     before_first: Int
@@ -46,6 +46,7 @@ class Graph(NamedTuple):
     rounded_s: Float
     cost_j: Float
     corner: Int
+    near: Int
 
 
 class Gains(NamedTuple):
@@ -105,7 +106,19 @@ def slowest_within(time_s: Float, low: int, high: int, room_s: float) -> int:
 
 
 @compiled
-def round_to_corners(g: Graph, deadline: Float, threshold: float, plan: Int, end: Float) -> float:
+def corner_around(g: Graph, corner: Int, v: int, room_s: float, threshold: float) -> int:
+    """Of the two corners around a time, the slower one where the time reaches the threshold between them."""
+    best: int = corner[slowest_within(g.time_s, g.fastest[v], g.slowest[v], room_s)]
+    if best == g.slowest[v]:
+        return best
+    slower = best + 1
+    while corner[slower] != slower:
+        slower += 1
+    return slower if room_s - g.time_s[best] >= threshold * (g.time_s[slower] - g.time_s[best]) else best
+
+
+@compiled
+def round_to_corners(g: Graph, corner: Int, deadline: Float, threshold: float, plan: Int, end: Float) -> float:
     """Choose corners of the hulls so that instructions end near their deadlines; returns the iteration's time.
 
     What an instruction leaves of its time, or takes beyond it, is carried to those behind it. It takes the slower of
@@ -114,16 +127,8 @@ def round_to_corners(g: Graph, deadline: Float, threshold: float, plan: Int, end
     longest = 0.0
     for v in range(len(plan)):
         start = start_of(g, v, end)
-        room = deadline[v] - start
-        best = g.corner[slowest_within(g.time_s, g.fastest[v], g.slowest[v], room)]
-        if best < g.slowest[v]:
-            slower = best + 1
-            while g.corner[slower] != slower:
-                slower += 1
-            if room - g.time_s[best] >= threshold * (g.time_s[slower] - g.time_s[best]):
-                best = slower
-        plan[v] = best
-        end[v] = start + g.time_s[best]
+        plan[v] = corner_around(g, corner, v, deadline[v] - start, threshold)
+        end[v] = start + g.time_s[plan[v]]
         longest = max(longest, end[v])
     return longest
 
@@ -168,6 +173,7 @@ def reclaim(g: Graph, plan: Int, limit_s: float, gains: Gains, free: Bool, end: 
 @compiled
 def round_all(
     g: Graph,
+    corner: Int,
     deadlines: Float,
     limits_s: Float,
     thresholds: Float,
@@ -183,12 +189,64 @@ def round_all(
     row = 0
     for i in range(len(deadlines)):
         for threshold in thresholds:
-            time = round_to_corners(g, deadlines[i], threshold, plan, end)
+            time = round_to_corners(g, corner, deadlines[i], threshold, plan, end)
             reclaim(g, plan, max(time, limits_s[i]), gains, free, end, late)
             times[row] = length(g, g.time_s, plan, end)
             costs[row] = cost(g, plan)
             plans[row] = plan
             row += 1
+
+
+@compiled
+def round_spans(
+    g: Graph,
+    corner: Int,
+    spans: Float,
+    thresholds: Float,
+    gains: Gains,
+    times: Float,
+    costs: Float,
+    plans: Int,
+) -> None:
+    """Plans for every row of spans and every row of thresholds, one for each instruction, with their times and costs.
+
+    Every instruction takes the slower of the two corners around its span where the span reaches its threshold of the
+    way between them; nothing is carried.
+    """
+    n = len(g.fastest)
+    plan, end, late = np.zeros(n, dtype=np.int64), np.zeros(n), np.zeros(n)
+    free = np.ones(n, dtype=np.bool_)
+    row = 0
+    for i in range(len(spans)):
+        for k in range(len(thresholds)):
+            for v in range(n):
+                plan[v] = corner_around(g, corner, v, spans[i, v], thresholds[k, v])
+            reclaim(g, plan, length(g, g.time_s, plan, end), gains, free, end, late)
+            times[row] = length(g, g.time_s, plan, end)
+            costs[row] = cost(g, plan)
+            plans[row] = plan
+            row += 1
+
+
+@compiled
+def join(
+    g: Graph, plans: Int, pairs: Int, place: Float, cuts: Float, gains: Gains, times: Float, costs: Float, joined: Int
+) -> None:
+    """Plans that begin as one and end as another, with their slack reclaimed.
+
+    An instruction is taken from the first of a pair where its ``place`` in the iteration is before the pair's cut.
+    """
+    n = len(g.fastest)
+    plan, end, late = np.zeros(n, dtype=np.int64), np.zeros(n), np.zeros(n)
+    free = np.ones(n, dtype=np.bool_)
+    for i in range(len(pairs)):
+        begins, ends = plans[pairs[i, 0]], plans[pairs[i, 1]]
+        for v in range(n):
+            plan[v] = begins[v] if place[v] < cuts[i] else ends[v]
+        reclaim(g, plan, length(g, g.time_s, plan, end), gains, free, end, late)
+        times[i] = length(g, g.time_s, plan, end)
+        costs[i] = cost(g, plan)
+        joined[i] = plan
 
 
 @compiled
