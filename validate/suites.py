@@ -15,6 +15,8 @@ from joulecast.model.description import GpuDescription
 from joulecast.model.operators import Attention, Gemm, Streaming
 from joulecast.validate import adapters, folds, overlap
 from joulecast.validate.baselines import baselines
+from joulecast.validate.clock_suites import KINDS as CLOCK_SUITES
+from joulecast.validate.clock_suites import run_clock_suite
 from joulecast.validate.perseus import run_perseus
 from joulecast.validate.result import Answer, Prediction, ScoredRow, SuiteResult, Unpredicted
 from joulecast.validate.summary import summarise
@@ -136,7 +138,7 @@ SUITES = {
 #: Suites whose data have a form of their own: from the data and the name of a description to the result.
 OTHER_FORMS: dict[str, Callable[[str | Path, str | None], SuiteResult]] = {"perseus": run_perseus}
 #: Suites of the design that do not exist yet, and the kinds of rows that they will read.
-LATER_SUITES = ("published", "a100-overlap", "dvfs", "power-limit")
+LATER_SUITES = ("published", "a100-overlap")
 #: Rows of data folders that belong to no suite, or to one that does not exist yet.
 OTHER_OPS = frozenset({"kernel_profile"})
 
@@ -157,7 +159,7 @@ def run_suite(
     Parameters
     ----------
     suite
-        One of :data:`SUITES` or :data:`OTHER_FORMS`.
+        One of :data:`SUITES`, :data:`OTHER_FORMS` or :data:`CLOCK_SUITES`.
     data
         A JSON-lines file or a folder of them, or a folder in the suite's own form.
     gpu
@@ -180,6 +182,9 @@ def run_suite(
     InputError
         Options that contradict each other.
     """
+    if suite in CLOCK_SUITES:
+        _refuse_fitting(suite, None, fit_rows, calibrate_rows)
+        return run_clock_suite(suite, data, gpu, folds)
     if suite in OTHER_FORMS:
         _refuse_fitting(suite, folds, fit_rows, calibrate_rows)
         return OTHER_FORMS[suite](data, gpu)
@@ -210,7 +215,7 @@ def _suite(name: str) -> Suite:
     if name in LATER_SUITES:
         raise NotYetError(f"suite {name!r} does not exist yet", key="SUITE", remedy=f"There are {', '.join(SUITES)}.")
     if name not in SUITES:
-        raise UnknownNameError("suite", name, [*SUITES, *OTHER_FORMS], key="SUITE")
+        raise UnknownNameError("suite", name, [*SUITES, *OTHER_FORMS, *CLOCK_SUITES], key="SUITE")
     return SUITES[name]
 
 

@@ -17,6 +17,7 @@ QUANTITIES = {"time_s": "time [s]", "energy_j": "energy [J]", "power_w": "power 
 FIGURES = {
     "error": "mean error [%]",
     "baseline": "trivial rule [%]",
+    "nearest": "nearest setting [%]",
     "worst": "worst [%]",
     "bias": "bias [%]",
     "inside": "inside 90 % interval [%]",
@@ -111,4 +112,5 @@ def summary_lines(summary: Mapping[str, Mapping[str, Any]]) -> list[dict[str, An
             line = {"rows of": group, "count": figures.get("rows"), "quantity": quantity}
             line |= {heading: figures.get(f"{quantity}_{key}_percent") for key, heading in FIGURES.items()}
             lines.append(line)
-    return lines
+    used = {name for line in lines for name, value in line.items() if value is not None}
+    return [{name: value for name, value in line.items() if name in used} for line in lines]

@@ -1,0 +1,199 @@
+"""Time and power of workloads at a clock or under a power limit, with their slopes in every parameter.
+
+With x the clock and u the voltage, both as shares of the highest, and all times as shares of the time at x = 1:
+
+    t_gpu(x) = (((1 − m)/x)^r + m^r)^(1/r)                     compute, and memory that no clock changes (roofline)
+    t(x)     = (t_gpu^p + h^p)^(1/p)                            and the host's launches
+    E(x)     = (P_idle + P_tree·x·u²)·t + a·d·((1 − b)·u² + b)   idle, clock tree, C·V² and memory's constant energy
+    u(x)     = floor + (1 − floor)·max(0, (x − knee)/(1 − knee))^bend, times small deviations
+
+Work comes in phases of different activity a; each phase that would exceed the power limit runs at the clock x where
+E(x)/t(x) meets the limit, or at the lowest clock where even that exceeds it. Between phases there may be idle gaps.
+The form of E is CMOS dynamic power C·V²·f on top of leakage; the curve u is the shape measured on an A100 (EnergAIzer
+artifact).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.calibrate.clock_sweeps import parameters as p
+from joulecast.calibrate.clock_sweeps.parameters import Array, Kind
+
+#: Steps of the search for the clock that meets a limit; each at least halves the bracket's error on average.
+SETTLE_STEPS = 9
+#: Nearest approach to the knee [share of the rise], where a bend below one has no slope.
+_NEAR_KNEE = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What is given rather than fitted.
+
+    Attributes
+    ----------
+    kind
+        Whether settings are clocks (shares of the highest) or limits [W].
+    scale_w
+        Power of which all powers are shares [W].
+    activity, heavy, light
+        Activity of each phase, and its weight in heavy and in light work, shape ``(k,)``.
+    """
+
+    kind: Kind
+    scale_w: float
+    activity: Array
+    heavy: Array
+    light: Array
+
+
+def setup(kind: Kind, scale_w: float) -> Setup:
+    """One phase where clocks are locked; light work and three grades of heavy work under limits."""
+    one = np.ones(1)
+    if kind == "clock":
+        return Setup(kind, scale_w, one, one, one)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(3)
+    heavy = np.exp(p.HEAVY_SPREAD * nodes - 0.5 * p.HEAVY_SPREAD**2)
+    return Setup(
+        kind,
+        scale_w,
+        np.r_[p.LIGHT_ACTIVITY, heavy],
+        np.r_[0.0, weights / weights.sum()],
+        np.r_[1.0, 0.0, 0.0, 0.0],
+    )
+
+
+def share(log_odds: Array) -> Array:
+    """A share from its log-odds."""
+    return np.asarray(1.0 / (1.0 + np.exp(-log_odds)))
+
+
+def soft(value: Array, scale: float) -> Array:
+    """A positive number: the value itself where it is large against the scale, exponentially small below zero."""
+    return np.asarray(scale * np.logaddexp(0.0, value / scale))
+
+
+def squared_voltage(x: Array, card: Array) -> Array:
+    """u² at clocks of any shape."""
+    rise = np.clip((x - card[p.KNEE]) / (1.0 - card[p.KNEE]), 0.0, None)
+    floor = card[p.FLOOR]
+    smooth = floor + (1.0 - floor) * rise ** np.exp(card[p.BEND])
+    return np.asarray((smooth * np.exp(np.interp(x, p.KNOTS, card[len(p.CARD) :]))) ** 2)
+
+
+def voltage_slopes(x: Array, card: Array) -> tuple[Array, Array]:
+    """Slopes of u² in the clock, shape of ``x``, and in the card's parameters, ``(*x.shape, c)``."""
+    knee, floor, bend = card[p.KNEE], card[p.FLOOR], np.exp(card[p.BEND])
+    deviations = card[len(p.CARD) :]
+    rise = np.clip((x - knee) / (1.0 - knee), _NEAR_KNEE, None)
+    above = x > knee
+    power = np.where(above, rise**bend, 0.0)
+    slope = np.where(above, (1.0 - floor) * bend * rise ** (bend - 1.0), 0.0)
+    smooth = floor + (1.0 - floor) * power
+    square = squared_voltage(x, card)
+    factor = 2.0 * square / smooth
+    left = np.clip(np.searchsorted(p.KNOTS, x, side="right") - 1, 0, len(p.KNOTS) - 2)
+    width = p.KNOTS[left + 1] - p.KNOTS[left]
+    inside = (x > p.KNOTS[0]) & (x < p.KNOTS[-1])
+    tilt = np.where(inside, (deviations[left + 1] - deviations[left]) / width, 0.0)
+    in_clock = factor * slope / (1.0 - knee) + 2.0 * square * tilt
+    in_card = np.zeros((*x.shape, p.CARD_SIZE))
+    in_card[..., p.KNEE] = factor * slope * (x - 1.0) / (1.0 - knee) ** 2
+    in_card[..., p.FLOOR] = factor * (1.0 - power)
+    in_card[..., p.BEND] = factor * (1.0 - floor) * power * np.log(rise) * bend
+    place = np.clip((x - p.KNOTS[left]) / width, 0.0, 1.0)
+    for offset, weight in ((0, 1.0 - place), (1, place)):
+        np.put_along_axis(in_card, (len(p.CARD) + left + offset)[..., None], (2.0 * square * weight)[..., None], -1)
+    return in_clock, in_card
+
+
+def phase_costs(x: Array, card: Array, work: Array, given: Setup) -> tuple[Array, Array]:
+    """Time (share of that at the highest clock) and energy (times W) of one unit of work in each phase.
+
+    ``x`` has shape ``(n, k)``, ``work`` ``(n, w)``; so have both results ``(n, k)``.
+    """
+    memory, constant = share(work[:, p.MEMORY, None]), share(work[:, p.CONSTANT, None])
+    dynamic = soft(work[:, p.DYNAMIC, None], p.SOFTNESS)
+    roof, host = np.exp(card[p.ROOF_SHARPNESS]), np.exp(card[p.HOST_SHARPNESS])
+    gpu = (((1.0 - memory) / x) ** roof + memory**roof) ** (1.0 / roof)
+    time = (gpu**host + np.exp(host * work[:, p.HOST, None])) ** (1.0 / host)
+    square = squared_voltage(x, card)
+    still = np.exp(card[p.IDLE]) + np.exp(card[p.TREE]) * x * square + soft(work[:, p.ACTIVE, None], p.ACTIVE_SOFTNESS)
+    moving = dynamic * given.activity * ((1.0 - constant) * square + constant)
+    return time, given.scale_w * (still * time + moving)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Clock of every phase, shape ``(n, k)``, and whether a limit set it or it rests at the lowest clock."""
+
+    x: Array
+    held: NDArray[np.bool_]
+    lowest: NDArray[np.bool_]
+    limit_w: Array
+
+
+def settle(setting: Array, card: Array, work: Array, given: Setup) -> Settled:
+    """Clock at which each phase runs; ``setting`` is the locked clock or the limit [W], shape ``(n,)``."""
+    shape = (len(setting), len(given.activity))
+    if given.kind == "clock":
+        high = np.broadcast_to(setting[:, None], shape)
+        limit = np.full((len(setting), 1), given.scale_w * np.exp(card[p.LIMIT]))
+    else:
+        high, limit = np.ones(shape), (setting * np.exp(card[p.LIMIT]))[:, None]
+    limit = limit * np.exp(work[:, p.SETTLED, None])
+
+    def excess(x: Array) -> Array:
+        time, energy = phase_costs(x, card, work, given)
+        return np.asarray(energy / time - limit)
+
+    low = np.minimum(np.exp(card[p.LOWEST]), high)
+    below, above = excess(low), excess(high)
+    over = above > 0
+    held, lowest = over & (below < 0), over & (below >= 0)
+    x = np.where(lowest, low, high)
+    if held.any():
+        x = np.where(held, _root(excess, low, high, below, above), x)
+    return Settled(x, held, lowest, limit)
+
+
+def _root(excess: Callable[[Array], Array], low: Array, high: Array, below: Array, above: Array) -> Array:
+    """Zero of an increasing function between two clocks: regula falsi with Illinois' halving."""
+    side = np.zeros(low.shape)
+    x = high
+    for _ in range(SETTLE_STEPS):
+        span = np.where(above == below, 1.0, above - below)
+        x = low + (high - low) * np.clip(-below / span, 0.02, 0.98)
+        value = excess(x)
+        up = value > 0
+        below = np.where(up, np.where(side == 1, 0.5 * below, below), value)
+        above = np.where(up, value, np.where(side == -1, 0.5 * above, above))
+        high, low = np.where(up, x, high), np.where(up, low, x)
+        side = np.where(up, 1, -1)
+    return x
+
+
+def respond(setting: Array, card: Array, work: Array, given: Setup) -> Array:
+    """Logarithms of time [s] and mean power [W], shape ``(n, 2)``."""
+    x = settle(setting, card, work, given).x
+    time, energy = phase_costs(x, card, work, given)
+    return combine(time, energy, card, work, given)[0]
+
+
+def combine(time: Array, energy: Array, card: Array, work: Array, given: Setup) -> tuple[Array, Array, Array, Array]:
+    """Logarithms of time and power of all phases and gaps; total time and energy (shares), and the phases' weights."""
+    light = share(work[:, p.LIGHT, None])
+    weight = light * given.light + (1.0 - light) * given.heavy
+    gap = np.exp(work[:, p.GAP])
+    whole = (time * weight).sum(1) + gap
+    joule = (energy * weight).sum(1) + gap * gap_power_w(card, given)
+    return np.stack([work[:, p.TIME] + np.log(whole), np.log(joule / whole)], 1), whole, joule, weight
+
+
+def gap_power_w(card: Array, given: Setup) -> float:
+    """Power of an idle gap at the highest clock [W]."""
+    return float(given.scale_w * (np.exp(card[p.IDLE]) + np.exp(card[p.TREE])))
