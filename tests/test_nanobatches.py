@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecast.model import transformer as t
+from joulecast.model.data_parallel import gradient_sizes, overlapped_gradient_reduction
 from joulecast.model.hf import load_model
 from joulecast.model.launches import Implementation, Launch
 from joulecast.model.nanobatches import (
@@ -225,6 +226,30 @@ def test_a_split_backward_hands_the_waiting_of_moved_kernels_on():
     assert not any(one.waits for one in weights)
     # The product of the first part's gradient waits for the gathering of the first part, not of the second.
     assert words(inputs).startswith("~down.grad.all_gather ~down.grad.all_gather down.dgrad<1")
+
+
+@pytest.mark.parametrize(("framework", "sequence_parallel", "recompute"), EVERY)
+def test_buckets_of_gradients_leave_each_kernel_waiting_for_its_own(framework, sequence_parallel, recompute):
+    implementation = Implementation(
+        framework=framework, tensor_parallel=2, sequence_parallel=sequence_parallel, recompute=recompute
+    )
+    plain = layers_backward(LLAMA, implementation, 2, 2048, 3, Nanobatches(2))
+    sizes = gradient_sizes(LLAMA, implementation)
+    reduced = overlapped_gradient_reduction(plain, sizes, implementation, 2, 30e6)
+    assert sum(one.operator.name.startswith("bucket") for one in reduced) > 5
+    assert awaited(reduced) == awaited(plain)
+
+
+def awaited(launches: tuple[Launch, ...]) -> list[tuple[str, int]]:
+    """Kernels that wait, and for which of the layers' communications, but for those whose wait is over already."""
+    found: list[tuple[str, int]] = []
+    spoken: list[int] = []  # number among the layers' communications, 0 before the first; of a bucket its last one's
+    for one in launches:
+        if one.stream == "communication":
+            spoken.append((spoken[-1] if spoken else 0) + (not one.operator.name.startswith("bucket")))
+        elif one.waits:
+            found.append((one.operator.name, spoken[len(spoken) - 1 - one.outstanding]))
+    return found
 
 
 def test_halves_of_a_layer():

@@ -152,6 +152,16 @@ def test_the_timeline_keeps_its_guards_and_the_evaluator_its_time(changes: dict[
     assert energy[0] * plan.tp * plan.dp == pytest.approx(timeline.energy_j, rel=1e-9)
 
 
+@pytest.mark.parametrize("framework", ["pytorch-eager", "megatron"])
+def test_overlapped_communication_is_when_both_streams_of_the_timeline_run(framework: str) -> None:
+    plan = plan_of(overlap__nanobatches=2, implementation__framework=framework, power__clock_mhz=900)
+    rank, timeline = forecast(plan).ranks[0], kernel_timeline(plan, clock_mhz=900.0)
+    shown = timeline.timelines[0]
+    busy_s = [float((shown.end_ns - shown.start_ns)[shown.stream == stream].sum()) * 1e-9 for stream in (0, 1)]
+    assert rank.overlapped_communication_s == pytest.approx(sum(busy_s) - timeline.time_s, rel=1e-4)
+    assert rank.exposed_communication_s == pytest.approx(timeline.time_s - busy_s[0], rel=1e-4)
+
+
 def test_overlap_pays_where_communication_is_long() -> None:
     long = {"cluster__gpus": 4, "parallelism__tensor_model_parallel_size": 4, "workload__layers": 8}
     plain, cut = (forecast(plan_of(**long, overlap__nanobatches=parts)) for parts in (1, 2))
