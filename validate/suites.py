@@ -14,6 +14,7 @@ from joulecast.model.catalogue import load_gpu
 from joulecast.model.description import GpuDescription
 from joulecast.model.operators import Attention, Gemm, Streaming
 from joulecast.validate import adapters, folds, overlap
+from joulecast.validate.a100_overlap import run_a100_overlap
 from joulecast.validate.baselines import baselines
 from joulecast.validate.clock_suites import KINDS as CLOCK_SUITES
 from joulecast.validate.clock_suites import run_clock_suite
@@ -137,8 +138,10 @@ SUITES = {
 }
 #: Suites whose data have a form of their own: from the data and the name of a description to the result.
 OTHER_FORMS: dict[str, Callable[[str | Path, str | None], SuiteResult]] = {"perseus": run_perseus}
+#: Suite of overlapped layers at several clocks; it takes folds and rows to calibrate.
+A100_OVERLAP = "a100-overlap"
 #: Suites of the design that do not exist yet, and the kinds of rows that they will read.
-LATER_SUITES = ("published", "a100-overlap")
+LATER_SUITES = ("published",)
 #: Rows of data folders that belong to no suite, or to one that does not exist yet.
 OTHER_OPS = frozenset({"kernel_profile"})
 
@@ -185,6 +188,9 @@ def run_suite(
     if suite in CLOCK_SUITES:
         _refuse_fitting(suite, None, fit_rows, calibrate_rows)
         return run_clock_suite(suite, data, gpu, folds)
+    if suite == A100_OVERLAP:
+        _refuse_fitting(suite, None, fit_rows)
+        return run_a100_overlap(data, gpu, folds, calibrate_rows)
     if suite in OTHER_FORMS:
         _refuse_fitting(suite, folds, fit_rows, calibrate_rows)
         return OTHER_FORMS[suite](data, gpu)
@@ -215,12 +221,13 @@ def _suite(name: str) -> Suite:
     if name in LATER_SUITES:
         raise NotYetError(f"suite {name!r} does not exist yet", key="SUITE", remedy=f"There are {', '.join(SUITES)}.")
     if name not in SUITES:
-        raise UnknownNameError("suite", name, [*SUITES, *OTHER_FORMS, *CLOCK_SUITES], key="SUITE")
+        raise UnknownNameError("suite", name, [*SUITES, *OTHER_FORMS, *CLOCK_SUITES, A100_OVERLAP], key="SUITE")
     return SUITES[name]
 
 
 def _refuse_fitting(name: str, *options: object) -> None:
-    used = [o for o, v in zip(("--folds", "--fit-rows", "--calibrate-rows"), options, strict=True) if v is not None]
+    names = ("--folds", "--fit-rows", "--calibrate-rows")[: len(options)]
+    used = [o for o, v in zip(names, options, strict=True) if v is not None]
     if used:
         raise InputError(f"suite {name!r} chooses by itself what it fits on", key=used[0], remedy="Leave it out.")
 

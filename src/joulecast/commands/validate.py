@@ -100,6 +100,9 @@ def print_report(report: Mapping[str, Any]) -> None:
     print()
     title = f"{report.get('suite', '')} on {report.get('gpu', '')}: {report.get('protocol', '')}".strip(": ")
     output.print_table(summary_lines(report["summary"]), title=title)
+    if report.get("choices"):
+        print()
+        output.print_table(report["choices"], title="energy-best configuration at each time limit")
 
 
 def summary_lines(summary: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
