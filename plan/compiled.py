@@ -13,11 +13,19 @@ try:
     from numba import njit as _njit
 except ImportError:
     logging.getLogger(__name__).warning(
-        "numba is not installed: fronts are computed in plain Python, about 100 times slower (pip install numba)"
+        "numba is not installed: fronts are computed in plain Python, about 100 times slower, with fewer plans "
+        "(pip install numba)"
     )
 
 COMPILED = _njit is not None
 """Whether inner loops are compiled."""
+SLOWER = 50
+"""How much less work is done in plain Python, where plans are sought and not exact values computed."""
+
+
+def affordable(work: int) -> int:
+    """How much of some work may be done where it can be cut short: less in plain Python."""
+    return work if COMPILED else work // SLOWER
 
 
 def compiled(function: Function) -> Function:

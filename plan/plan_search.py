@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.plan.compiled import affordable
 from joulecast.plan.parametric_flow import TimeCostCurve
 from joulecast.plan.problem import FrontProblem
 from joulecast.plan.rounding import Plans, distance_to_bound, joined, places, undominated
@@ -51,7 +52,7 @@ def _crossed(problem: FrontProblem, curve: TimeCostCurve, plans: Plans, gains: G
     from joulecast.plan.rounding_kernels import join
 
     random = np.random.default_rng(0)
-    place, left = places(problem, curve), CROSSED_INSTRUCTIONS // problem.dag.instructions
+    place, left = places(problem, curve), affordable(CROSSED_INSTRUCTIONS) // problem.dag.instructions
     for _ in range(ROUNDS):
         plans = _thinned(plans)
         count = len(plans)
@@ -85,7 +86,7 @@ def _searched(problem: FrontProblem, curve: TimeCostCurve, plans: Plans, gains: 
     far = np.flatnonzero(distance_to_bound(problem, curve, plans) > SEARCH_ABOVE)
     if not len(far):
         return False
-    trials = int(np.clip(SEARCHED_INSTRUCTIONS // (problem.dag.instructions * len(far)), 1, TRIALS))
+    trials = int(np.clip(affordable(SEARCHED_INSTRUCTIONS) // (problem.dag.instructions * len(far)), 1, TRIALS))
     for i in far.tolist():
         plans.cost_j[i] = exchange(problem.graph, plans.position[i], plans.time_s[i], gains, trials, i)
     return True

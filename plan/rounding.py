@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.plan.compiled import affordable
 from joulecast.plan.options import TIME_QUANTUM_S
 from joulecast.plan.parametric_flow import TimeCostCurve
 from joulecast.plan.problem import FrontProblem
@@ -80,7 +81,8 @@ def rounded_plans(problem: FrontProblem, curve: TimeCostCurve, time_limit_s: flo
 
     g, n = problem.graph, problem.dag.instructions
     gains = gains_of(problem)
-    count = int(np.clip(ROUNDED_INSTRUCTIONS // (n * len(THRESHOLDS)), *TIMES))
+    fewest, most = (affordable(limit) for limit in TIMES)
+    count = min(max(affordable(ROUNDED_INSTRUCTIONS) // (n * len(THRESHOLDS)), fewest), most)
     times = target_times(problem, curve, count, time_limit_s)
     deadlines, limits = deadlines_s(problem, curve, times), times * TIME_QUANTUM_S
     found = [_fastest(problem, curve, gains)]

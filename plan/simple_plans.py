@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import UnknownNameError
+from joulecast.plan.compiled import affordable
 from joulecast.plan.options import TIME_QUANTUM_S
 from joulecast.plan.parametric_flow import TimeCostCurve
 from joulecast.plan.problem import FrontProblem
@@ -68,7 +69,7 @@ def simple_plans(problem: FrontProblem, curve: TimeCostCurve, tie: str, time_lim
     limits = np.concatenate([[shortest], times[times > shortest], beyond]) * (1.0 + 1e-12)
     plans = np.empty((len(limits), n), dtype=np.int64)
     evaluations = len(ties.choices) * len(gains.least_w)
-    trials = int(np.clip(SEARCHED_INSTRUCTIONS // (n * evaluations * len(limits)), 4, 200))
+    trials = int(np.clip(affordable(SEARCHED_INSTRUCTIONS) // (n * evaluations * len(limits)), 4, 200))
     tied_front(g, ties, limits, _starts(problem, curve, ties, limits), gains, trials, plans)
     return undominated(evaluated(problem, Plans(limits, np.zeros(len(limits)), plans)))
 

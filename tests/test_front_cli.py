@@ -199,13 +199,13 @@ def test_an_unknown_schedule(capsys, profile):
     assert out
 
 
-def test_without_numba_the_same_front_and_a_word_about_it(profile):
+def test_without_numba_the_same_bound_and_a_word_about_it(profile):
     code = (
         "import sys\n"
         "sys.modules['numba'] = None\n"
         "from joulecast.cli import main\n"
-        f"main(['front', '--profile', {str(profile)!r}, '--stages', '0,3', '--microbatches', '2',"
-        " '--wait-power', '84', '--csv'])"
+        f"main(['front', '--profile', {str(profile)!r}, '--stages', '0,3', '--microbatches', '4',"
+        " '--wait-power', '84', '--json'])"
     )
     plain = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     fast = subprocess.run(
@@ -216,6 +216,8 @@ def test_without_numba_the_same_front_and_a_word_about_it(profile):
     )
     assert "numba is not installed" in plain.stderr
     assert fast.stderr == ""
-    ours, theirs = (list(csv.DictReader(io.StringIO(done.stdout))) for done in (plain, fast))
-    assert [float(r["time_s"]) for r in ours] == pytest.approx([float(r["time_s"]) for r in theirs], rel=1e-12)
-    assert [float(r["energy_j"]) for r in ours] == pytest.approx([float(r["energy_j"]) for r in theirs], rel=1e-12)
+    ours, theirs = json.loads(plain.stdout), json.loads(fast.stdout)
+    assert ours["lower_bound"] == theirs["lower_bound"]
+    assert ours["points"][0]["time_s"] == theirs["points"][0]["time_s"]
+    assert 5 < len(ours["points"]) < len(theirs["points"])
+    assert max(p["energy_j"] / p["lower_bound_j"] for p in ours["points"]) < 1.02
