@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,10 @@ Array = NDArray[np.float64]
 
 #: Relative error of the forms in time and in energy; residuals beyond twice as much count less [1].
 TIME_NOISE, ENERGY_NOISE = 0.006, 0.005
+#: Rows of neighbouring SM counts err alike: so many tell as much about the parameters as one.
+_ALIKE = 10.0
 #: Step of a numerical slope in standard deviations of the parameter.
 _STEP = 1e-2
-#: Rows of one window err alike: their number over that of the windows, by which a variance is too small.
-_ROWS_PER_WINDOW = 40.0
 
 TIME_PRIORS: dict[str, Prior] = {
     "norm_s": Prior(4e-4, 1e-5, 2e-3, 1.0, "s", "0.2 GB at 1.3 TB/s and as much again for kernels that are not fused"),
@@ -118,23 +118,42 @@ def fit_layer(rows: Configurations, measured: Readings, gpu: GpuModel) -> LayerF
     return LayerFit(
         gpu,
         {**clock, **of_time.as_dict(), **of_energy.as_dict()},
-        (_spread(of_time, _ROWS_PER_WINDOW), _spread(of_energy, _ROWS_PER_WINDOW), _prior_spread()),
+        (_spread(of_time, _ALIKE), _spread(of_energy, _ALIKE), _prior_spread()),
         _root_mean_square(time_errors(of_time.as_dict())),
         _root_mean_square(energy_errors(of_energy.as_dict())),
     )
 
 
-def fit_clock(fit: LayerFit, rows: Configurations, measured: Readings) -> LayerFit:
-    """Fit how time and energy change with the clock to a few rows at another one; the layer stays as it is."""
+def fit_clock(fit: LayerFit, rows: Configurations, measured: Readings, before: Readings | None = None) -> LayerFit:
+    """Fit how time and energy change with the clock to a few rows at another one; the layer stays as it is.
+
+    Parameters
+    ----------
+    before
+        Readings of the same configurations at the highest clock, NaN where there are none. What the forms miss of a
+        configuration there is not laid to the clock.
+    """
+    missed_time, missed_energy = _missed(fit, rows, before)
 
     def errors(own: Mapping[str, float]) -> Array:
         time, energy, _ = forecast({**fit.values, **own}, rows, fit.gpu)
-        of_time = np.log(time / measured.time_s) / TIME_NOISE
-        return np.concatenate([of_time, np.log(energy / measured.energy_j) / ENERGY_NOISE])
+        of_time = (np.log(time / measured.time_s) - missed_time) / fit.time_sd
+        return np.concatenate([of_time, (np.log(energy / measured.energy_j) - missed_energy) / fit.energy_sd])
 
     found = solve(errors, CLOCK_PRIORS, list(CLOCK_PRIORS))
     values = {**fit.values, **found.as_dict()}
     return LayerFit(fit.gpu, values, (*fit.spreads[:2], _spread(found, 1.0)), fit.time_sd, fit.energy_sd)
+
+
+def _missed(fit: LayerFit, rows: Configurations, before: Readings | None) -> tuple[Array, Array]:
+    """Logarithmic errors of time and energy at the highest clock, zero where nothing was measured there."""
+    if before is None:
+        return np.zeros_like(rows.sms), np.zeros_like(rows.sms)
+    same = replace(rows, clock_mhz=np.full_like(rows.clock_mhz, fit.gpu.max_clock_mhz))
+    time, energy, _ = forecast(fit.values, same, fit.gpu)
+    of_time, of_energy = np.log(time / before.time_s), np.log(energy / before.energy_j)
+    known = np.isfinite(of_time) & np.isfinite(of_energy)
+    return np.where(known, of_time, 0.0), np.where(known, of_energy, 0.0)
 
 
 def choose_rows(fit: LayerFit, rows: Configurations, count: int) -> NDArray[np.int64]:
@@ -144,7 +163,7 @@ def choose_rows(fit: LayerFit, rows: Configurations, count: int) -> NDArray[np.i
     slopes of the forecasts and the priors of :data:`CLOCK_PRIORS`.
     """
     time, energy = _slopes(fit.values, *_prior_spread(), rows, fit.gpu)
-    slopes = np.stack([time / TIME_NOISE, energy / ENERGY_NOISE], axis=1)
+    slopes = np.stack([time / fit.time_sd, energy / fit.energy_sd], axis=1)
     covariance = np.eye(slopes.shape[2])
     every = slopes.reshape(-1, slopes.shape[2])
     chosen: list[int] = []

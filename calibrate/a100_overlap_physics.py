@@ -121,12 +121,13 @@ def walk(values: Values, rows: Configurations, gpu: GpuModel) -> Walked:
     left = whole
     time, speaking = np.zeros_like(whole), np.zeros_like(whole)
     moved = {kind: np.zeros_like(whole) for kind in SHARING}
+    rates = {kind: alone / _in_series(copy * (1.0 + values[f"drag.{kind}"]), values) for kind in ("memory", "matrix")}
     windowed = rows.start >= 0
     for i, operator in enumerate(OPERATORS):
         fixed = values[f"fixed_share.{operator.kind}"]
         own = values[operator.time] * operator.share * (fixed + (1.0 - fixed) * slower)
         slow = (1.0 - rows.sms / gpu.sm_count) ** -values[f"sm_exponent.{operator.loss}"]
-        rate = alone / _in_series(copy * (1.0 + values[f"drag.{operator.kind}"]), values)
+        rate = rates[operator.kind]
         beside = np.where(windowed & (rows.start <= i) & (i <= rows.end), 1.0, 0.0)
         if operator.kind == "matrix":
             beside = np.where(windowed & (rows.start == i + 1), values["lead"], beside)

@@ -87,6 +87,7 @@ def run_a100_overlap(
     """
     model = gpu_model(load_gpu(gpu or DEFAULT_CARD))
     rows = read_layers(data, model.device)
+    _refuse_other_card(rows, model)
     default = [row for row in rows if row.clock_mhz is None]
     count = DEFAULT_FOLDS if folds is None else folds
     known = DEFAULT_CALIBRATE_ROWS if calibrate_rows is None else calibrate_rows
@@ -109,6 +110,20 @@ def run_a100_overlap(
         f"rows of more than {MOST_SMS} SMs left out; of each further clock {known} rows were read",
         details={"choices": _choices(windows, others)},
     )
+
+
+def _refuse_other_card(rows: Sequence[LayerRow], gpu: GpuModel) -> None:
+    """Rows that draw more than a card may are of another card."""
+    limit = gpu.device["power_limit_w"]
+    for row in rows:
+        power = 0.0 if row.time_s is None or row.energy_j is None else row.energy_j / row.time_s / GPUS
+        if power > 1.1 * limit:
+            raise InputError(
+                f"{power:.0f} W for each GPU is beyond the {limit:.0f} W of {gpu.name}",
+                file=row.file,
+                line=row.line,
+                remedy="Name the card that was measured with --gpu.",
+            )
 
 
 def _deal(rows: Sequence[LayerRow], folds: int) -> list[NDArray[np.bool_]]:
@@ -135,13 +150,16 @@ def _other_clocks(
     answered: list[_Answered] = []
     read: list[LayerRow] = []
     layer = _fit(default, gpu, data) if clocks else None
+    unknown = {row.key: replace(row, time_s=None, energy_j=None) for row in rows}
+    same = unknown | {row.key: row for row in default}
     for clock in clocks:
         own = [row for row in rows if row.clock_mhz == clock]
         readable = [row for row in own if _is_measured(row)]
         if layer is None or not readable:
             raise DataError("no measured row", file=own[0].file, remedy="Leave the file out.")
         chosen = [readable[i] for i in choose_rows(layer, _configurations(readable, gpu), count)]
-        fit = fit_clock(layer, _configurations(chosen, gpu), _readings(chosen))
+        before = _readings([same[row.key] for row in chosen])
+        fit = fit_clock(layer, _configurations(chosen, gpu), _readings(chosen), before)
         rest = [row for row in own if row not in chosen]
         scale = _scaled(chosen, default)
         answered.append(
