@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from joulecast.plan.compiled import affordable
 from joulecast.plan.parametric_flow import TimeCostCurve
 from joulecast.plan.problem import FrontProblem
-from joulecast.plan.rounding import Plans, distance_to_bound, joined, places, undominated
+from joulecast.plan.rounding import Plans, distance_to_bound, joined, undominated
 
 if TYPE_CHECKING:
     from joulecast.plan.rounding_kernels import Gains
 
-Int = NDArray[np.int64]
+Float = NDArray[np.float64]
 
 #: Most plans that are kept along a front while it is searched, and most rounds of crossing.
 MOST_PLANS, ROUNDS = 1000, 40
@@ -52,7 +52,7 @@ def _crossed(problem: FrontProblem, curve: TimeCostCurve, plans: Plans, gains: G
     from joulecast.plan.rounding_kernels import join
 
     random = np.random.default_rng(0)
-    place, left = places(problem, curve), affordable(CROSSED_INSTRUCTIONS) // problem.dag.instructions
+    place, left = _places(problem, curve), affordable(CROSSED_INSTRUCTIONS) // problem.dag.instructions
     for _ in range(ROUNDS):
         plans = _thinned(plans)
         count = len(plans)
@@ -90,3 +90,9 @@ def _searched(problem: FrontProblem, curve: TimeCostCurve, plans: Plans, gains: 
     for i in far.tolist():
         plans.cost_j[i] = exchange(problem.graph, plans.position[i], plans.time_s[i], gains, trials, i)
     return True
+
+
+def _places(problem: FrontProblem, curve: TimeCostCurve) -> Float:
+    """Where along the iteration each instruction begins, from 0 to 1, in the graph's order, shape ``(n,)``."""
+    start = curve.start[-1][problem.dag.order]
+    return np.argsort(np.argsort(start, kind="stable")) / max(len(start) - 1, 1)

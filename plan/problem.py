@@ -79,6 +79,8 @@ class FrontProblem:
         time = np.concatenate([s.time_s for s in self.sets])
         corner, near = np.zeros(len(time), dtype=np.int64), np.zeros(len(time), dtype=np.int64)
         for first, options in zip(offset[:-1], self.sets, strict=True):
+            # The fastest option is none where another one takes as many quanta, but all begin with it.
+            corner[first] = near[first] = first
             corner[first + options.hull] = first + options.hull
             beside = first + options.near_hull(NEAR_HULL)
             near[beside] = beside

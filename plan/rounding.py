@@ -1,11 +1,10 @@
 """Discrete plans from the continuous front: one option for every instruction.
 
-At many times of the front the optimal spans of the instructions are rounded to neighbouring corners of their hulls, in
-two ways. Either what rounding leaves or takes is carried to the instructions behind, with several thresholds. Or
-nothing is carried, and the threshold rises or falls along the iteration, the same for all stages: stages then change
-their choices together, and wait less for each other than where each alternates for itself. Then instructions that are
-not critical are slowed down, with every option that is worth choosing, not only those on the hull. Plans are evaluated
-with their options' own times, not the rounded ones, and filtered; :mod:`joulecast.plan.plan_search` improves them.
+At many times of the front the optimal spans of the instructions are rounded to neighbouring corners of their hulls, or
+to options near them. What rounding leaves or takes is carried to the instructions behind; several thresholds give
+several plans. Then instructions that are not critical are slowed down, with every option that is worth choosing, not
+only those on the hull. Plans are evaluated with their options' own times, not the rounded ones, and filtered;
+:mod:`joulecast.plan.plan_search` improves them.
 """
 
 from __future__ import annotations
@@ -37,8 +36,6 @@ GAIN_LEVELS = 7
 ROUNDED_INSTRUCTIONS = 1_500_000
 #: Fewest and most times at which plans are rounded.
 TIMES = (150, 600)
-#: Share of these times at which all stages change together as well.
-PATTERN_SHARE = 0.5
 #: Share of these times up to the energy-best one; slower plans only serve who must wait anyway.
 EFFICIENT_SHARE = 0.8
 
@@ -77,7 +74,7 @@ def rounded_plans(problem: FrontProblem, curve: TimeCostCurve, time_limit_s: flo
         A time at which a plan is wanted as good as those found elsewhere [s].
     """
     from joulecast.plan.plan_search import improved
-    from joulecast.plan.rounding_kernels import round_all, round_spans
+    from joulecast.plan.rounding_kernels import round_all
 
     g, n = problem.graph, problem.dag.instructions
     gains = gains_of(problem)
@@ -89,20 +86,7 @@ def rounded_plans(problem: FrontProblem, curve: TimeCostCurve, time_limit_s: flo
     for corner, thresholds in ((g.corner, THRESHOLDS), (g.near, NEAR_THRESHOLDS)):
         found.append(_empty(len(times) * len(thresholds), n))
         round_all(g, corner, deadlines, limits, np.array(thresholds), gains, *found[-1].columns)
-    some = times[:: max(1, round(1 / PATTERN_SHARE))]
-    place = places(problem, curve)
-    patterns = np.stack([place, 1.0 - place, 0.25 + 0.5 * place])
-    spans = np.clip(spans_s(problem, curve, some), g.time_s[g.fastest], g.time_s[g.slowest])
-    for corner in (g.corner, g.near):
-        found.append(_empty(len(some) * len(patterns), n))
-        round_spans(g, corner, spans, patterns, gains, *found[-1].columns)
     return evaluated(problem, improved(problem, curve, undominated(joined(*found)), gains))
-
-
-def places(problem: FrontProblem, curve: TimeCostCurve) -> Float:
-    """Where along the iteration each instruction begins, from 0 to 1, in the graph's order, shape ``(n,)``."""
-    start = curve.start[-1][problem.dag.order]
-    return np.argsort(np.argsort(start, kind="stable")) / max(len(start) - 1, 1)
 
 
 def joined(*plans: Plans) -> Plans:

@@ -198,37 +198,6 @@ def round_all(
 
 
 @compiled
-def round_spans(
-    g: Graph,
-    corner: Int,
-    spans: Float,
-    thresholds: Float,
-    gains: Gains,
-    times: Float,
-    costs: Float,
-    plans: Int,
-) -> None:
-    """Plans for every row of spans and every row of thresholds, one for each instruction, with their times and costs.
-
-    Every instruction takes the slower of the two corners around its span where the span reaches its threshold of the
-    way between them; nothing is carried.
-    """
-    n = len(g.fastest)
-    plan, end, late = np.zeros(n, dtype=np.int64), np.zeros(n), np.zeros(n)
-    free = np.ones(n, dtype=np.bool_)
-    row = 0
-    for i in range(len(spans)):
-        for k in range(len(thresholds)):
-            for v in range(n):
-                plan[v] = corner_around(g, corner, v, spans[i, v], thresholds[k, v])
-            reclaim(g, plan, length(g, g.time_s, plan, end), gains, free, end, late)
-            times[row] = length(g, g.time_s, plan, end)
-            costs[row] = cost(g, plan)
-            plans[row] = plan
-            row += 1
-
-
-@compiled
 def join(
     g: Graph, plans: Int, pairs: Int, place: Float, cuts: Float, gains: Gains, times: Float, costs: Float, joined: Int
 ) -> None:

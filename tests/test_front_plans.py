@@ -148,7 +148,7 @@ def small_problems(draw):
     return make_problem(dag, options, kinds, draw(st.sampled_from([0.0, 20.0])))
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(small_problems())
 def test_against_every_plan_of_small_problems(problem):
     front = exact_front(problem)
@@ -161,6 +161,16 @@ def test_against_every_plan_of_small_problems(problem):
         assert point.lower_bound_j * (1 - 1e-9) <= least <= point.energy_j * (1 + 1e-12)
     assert front.points[-1].energy_j <= energies.min() * 1.02
     assert energies.min() >= front.lower_bound[1][-1] * (1 - 1e-4)
+
+
+def test_options_that_take_equally_many_quanta():
+    # The fastest option is then not on the hull, and the kind before must not lend it a corner.
+    slow = [Option(0.01, 1.0, 1.0)]
+    close = [Option(0.01000011, 2.0, 1.0), Option(0.01000022, 1.0, 2.0)]
+    dag = make_dag([[Instruction("forward")] * 2] * 2)
+    front = exact_front(make_problem(dag, [slow, close], [0, 0, 1, 1], 0.0))
+    assert [p.time_s for p in front.points] == pytest.approx([0.02000022, 0.02000033, 0.02000044])
+    assert [p.energy_j for p in front.points] == pytest.approx([6.0, 5.0, 4.0])
 
 
 def test_a_limit_on_mean_power_leaves_out_plans(data):
