@@ -273,5 +273,4 @@ def test_limits_that_an_a40_cannot_hold(data):
     assert len(over) >= 15
     power = np.array([r.prediction.power_w / r.measured.power_w for r in over])
     assert np.mean(np.abs(power - 1)) < 0.05
-    half = {key: 0.5 * value for key, value in result.summary[ONE_EDGES].items() if key.endswith("baseline_percent")}
-    assert_inside(result.summary[ONE_EDGES], half["time_baseline_percent"], half["energy_baseline_percent"])
+    assert_half_of_extrapolation(result.summary[ONE_EDGES])

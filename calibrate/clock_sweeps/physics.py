@@ -7,6 +7,7 @@ With x the clock and u the voltage, both as shares of the highest, and all times
     E(x)     = (P_idle + P_tree·x·u²)·t + a·d·((1 − b)·u² + b)   idle, clock tree, C·V² and memory's constant energy
     u(x)     = floor + (1 − floor)·max(0, (x − knee)/(1 − knee))^bend, times small deviations
 
+The energy is that of idling, of the clock tree, of awake memory, of switching (C·V²) and of memory accesses (constant).
 Work comes in phases of different activity a; each phase that would exceed the power limit runs at the clock x where
 E(x)/t(x) meets the limit, or at the lowest clock where even that exceeds it. Between phases there may be idle gaps.
 The form of E is CMOS dynamic power C·V²·f on top of leakage; the curve u is the shape measured on an A100 (EnergAIzer
