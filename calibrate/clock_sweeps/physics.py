@@ -4,7 +4,7 @@ With x the clock and u the voltage, both as shares of the highest, and all times
 
     t_gpu(x) = (((1 − m)/x)^r + m^r)^(1/r)                     compute, and memory that no clock changes (roofline)
     t(x)     = (t_gpu^p + h^p)^(1/p)                            and the host's launches
-    E(x)     = (P_idle + P_tree·x·u²)·t + a·d·((1 − b)·u² + b)   idle, clock tree, C·V² and memory's constant energy
+    E(x)     = (P_idle + P_tree·x·u² + P_awake)·t + a·d·((1 − b)·u² + b)
     u(x)     = floor + (1 − floor)·max(0, (x − knee)/(1 − knee))^bend, times small deviations
 
 The energy is that of idling, of the clock tree, of awake memory, of switching (C·V²) and of memory accesses (constant).
