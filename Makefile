@@ -2,7 +2,7 @@
 # make test    the test-suite
 # make check   lint, format, types, doctests
 # make bench   the benchmarks
-# make regenerate   fit the shipped description of the H200 to the shipped rows again
+# make regenerate   fit the shipped descriptions of the H200 to the shipped rows and recordings again
 # make zeus-environment   an environment with Zeus, which the tests of exports let read what we write
 # make wheel-test   build the wheel, install it into an empty environment, import everything from it
 PYTHON ?= python3
@@ -34,6 +34,8 @@ bench: $(DEV_STAMP)
 
 regenerate: $(DEV_STAMP)
 	$(BIN)/joulecast calibrate --out model/catalogue_data/gpus/h200-sxm-rows.toml
+	$(BIN)/joulecast calibrate --replay calibrate/recorded/h200_sxm_live --name h200-sxm-live \
+	  --out model/catalogue_data/gpus/h200-sxm-live.toml
 
 zeus-environment:
 	$(PYTHON) -m venv .venv-zeus

@@ -30,6 +30,8 @@ SETTLED_WINDOW_S = 1.5
 #: Relative noise of a row's time and power, settled and not [1].
 TIME_NOISE, SHORT_TIME_NOISE = 0.015, 0.025
 POWER_NOISE, SHORT_POWER_NOISE = 0.015, 0.04
+#: What differs between cards of one kind: the dynamic energy of the chip and of the memory.
+CARD_PARTS = ("core", "memory")
 #: Relative noise of the power of a card at rest [1].
 IDLE_NOISE = 0.01
 
@@ -46,7 +48,8 @@ class FitRows:
     power_w: Array  # NaN where not measured
     clock_mhz: Array
     settled: NDArray[np.bool_]
-    other_card: NDArray[np.bool_]
+    card: NDArray[np.int64]  # place in ``cards``
+    cards: tuple[str, ...]  # labels, the first of them empty: the card that the description is of, if rows name others
     lowering: Relowering
 
     def select(self, mask: NDArray[np.bool_]) -> FitRows:
@@ -69,6 +72,8 @@ def collect(rows: Sequence[Row]) -> FitRows:
         counts += work.counts
         owner += [len(kept)] * len(work.operators)
         kept.append(row)
+    labels = [str(r.configuration.get("card") or "") for r in kept]
+    cards = ("", *sorted(set(labels) - {""}))
     power = [np.nan if r.measured.power_w is None else r.measured.power_w for r in kept]
     return FitRows(
         tuple(kept),
@@ -79,7 +84,8 @@ def collect(rows: Sequence[Row]) -> FitRows:
         np.array(power, dtype=np.float64),
         np.array([r.measured.sm_clock_mhz for r in kept], dtype=np.float64),
         np.array([r.window_s >= SETTLED_WINDOW_S for r in kept], dtype=np.bool_),
-        np.array([bool(r.configuration.get("card")) for r in kept], dtype=np.bool_),
+        np.array([cards.index(label) for label in labels], dtype=np.int64),
+        cards,
         Relowering(operators),
     )
 
@@ -179,8 +185,10 @@ def power_at_observed_clock_w(data: FitRows, gpu: GpuModel) -> Array:
     activity = total(costs.activity * (times - costs.fixed_s))
     core = (gpu["power.clock_w"] + gpu["power.sm_w"] * activity) * clock / gpu.max_clock_mhz
     core = core + total(costs.tensor_j + costs.vector_j + costs.onchip_j)
-    core = core * u2 * np.where(data.other_card, gpu.get("power.card_factor", 1.0), 1.0)
-    rest = core + total(costs.hbm_j) + total(costs.link_j)
+    core_factor, memory_factor = (
+        np.array([gpu.get(f"card.{card}.{part}", 1.0) for card in data.cards])[data.card] for part in CARD_PARTS
+    )
+    rest: Array = core * u2 * core_factor + total(costs.hbm_j) * memory_factor + total(costs.link_j)
     return rest + static_power_w(rest, gpu)
 
 
@@ -207,6 +215,7 @@ def fit_power(
     """
     gpu = gpu.with_values({name: p.start for name, p in priors.items()})
     block = collect([*data.select(np.isfinite(data.power_w)).rows, *pulses.rows])
+    priors = {**priors, **card_priors(block.cards)}
     tiled = np.array([_is_tiled(r) for r in block.rows], dtype=np.bool_)
     solutions = []
     for chosen, names in (
@@ -215,8 +224,25 @@ def fit_power(
     ):
         solution = _fit_power_block(chosen, rest, gpu, priors, names)
         gpu = gpu.with_values(solution.as_dict())
-        solutions.append(solution)
+        solutions.append(without_cards(solution))
     return gpu, solutions
+
+
+def card_priors(cards: Sequence[str]) -> dict[str, Prior]:
+    """How much more or less energy each named card may need; the card without a name is the measure."""
+    spread = dict(zip(CARD_PARTS, (0.02, 0.06), strict=True))
+    return {f"card.{card}.{part}": Prior(1.0, 0.7, 1.3, spread[part]) for card in cards if card for part in CARD_PARTS}
+
+
+def without_cards(solution: Solution) -> Solution:
+    """What a solution says of the kind of card; that of single cards stays behind."""
+    kept = [i for i, name in enumerate(solution.names) if not name.startswith("card.")]
+    return Solution(
+        tuple(solution.names[i] for i in kept),
+        solution.values[kept],
+        solution.covariance[np.ix_(kept, kept)],
+        solution.identified[kept],
+    )
 
 
 def _is_tiled(row: Row) -> bool:

@@ -163,7 +163,6 @@ def power_priors() -> dict[str, Prior]:
         "power.tile_reduce_min.pj_per_byte_and_warp": Prior(3.0, 0.0, 30.0, 0.7, "pJ/B"),
         "power.attention_overhead_share": Prior(0.4, 0.0, 1.0, 0.5),
         "power.attention_narrow_extra": Prior(0.1, -0.5, 1.5, 1.0),
-        "power.card_factor": Prior(1.0, 0.9, 1.1, 0.015),
     }
     for (backend, direction), (_, _, energy) in _BACKENDS.items():
         priors[f"power.attention_pj_per_flop.{backend}.{direction}"] = Prior(energy, 0.1, 2.5, 0.4, "pJ")

@@ -195,7 +195,6 @@ RULES: tuple[Rule, ...] = (
     Rule("power", "clock_w", 0.30, "clocked logic", _CLOCKED),
     Rule("power", "sm_w", 0.30, "busy SMs feed their matrix units", _BUSY),
     Rule("power", "wait_w", 0.30, "clocked logic", _CLOCKED),
-    Rule("power", "card_factor", 0.03, "spread of cards"),
     Rule("power", "inlet_c", 0.15, "air of a machine room"),
     Rule("power", "toggle.*", 0.15, "switching activity of like data paths"),
     Rule("power", "*", 0.25, "taken over"),

@@ -1,9 +1,11 @@
 """The shipped fit follows from the shipped rows alone, to the byte."""
 
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
+from joulecast.calibrate.choose.replay import fit_folder
 from joulecast.calibrate.from_rows import SHIPPED_NAME, fit_rows
 from joulecast.model.description_writer import dump_description
 
@@ -25,3 +27,11 @@ def test_rows_that_only_validate_are_not_shipped():
     recorded = files("joulecast.calibrate").joinpath("recorded", "h200_sxm")
     names = {entry.name for entry in recorded.iterdir()}
     assert not names & {"blocks.jsonl", "overlap.jsonl", "train_iterations.jsonl"}
+
+
+@pytest.mark.slow
+def test_the_live_calibration_replays_byte_for_byte():
+    recordings = Path(str(files("joulecast.calibrate").joinpath("recorded", "h200_sxm_live")))
+    fit = fit_folder(recordings, name="h200-sxm-live")
+    shipped = files("joulecast.model").joinpath("catalogue_data", "gpus", "h200-sxm-live.toml")
+    assert dump_description(fit.description.to_dict()) == shipped.read_text(encoding="utf-8")

@@ -164,8 +164,7 @@ def linearise(
     kernels = [Work((kernel.operator,)) for kernel in reference]
     clocks = np.concatenate([candidate_clocks_mhz(candidates, gpu), reference_clocks_mhz(reference, gpu)])
     split = len(candidates)
-    elsewhere = np.array([bool(c.configuration.get("card")) for c in candidates] + [False] * len(kernels))
-    found = sensitivity([*works, *kernels], clocks, gpu, free_parameters(priors), elsewhere)
+    found = sensitivity([*works, *kernels], clocks, gpu, free_parameters(priors))
     chosen = [_chooses(c) for c in candidates] + [kernel.clock_share is None for kernel in reference]
     governed = _govern(found, clocks, np.array(chosen, dtype=np.bool_), gpu, priors)
     seen, told = slice(0, split), slice(split, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from joulecast.calibrate.choose.base import base_name, base_of_card
@@ -42,18 +42,23 @@ class Recorded:
 
 
 def read_folder(folder: Path) -> Recorded:
-    """A recording, and the recordings of groups of cards in the folders below it.
+    """A recording, and those in the folders below it: of groups (``gpus-2``) and of several cards (``card-0``).
 
     Raises
     ------
     DataError
         No recording, or a broken one.
     """
-    files = sorted(folder.glob(f"gpus-*/{FILE_NAME}")) if folder.is_dir() else []
+    groups, cards = ([f.parent for f in sorted(folder.glob(f"{word}-*/{FILE_NAME}"))] for word in ("gpus", "card"))
+    files = [*cards, *groups]
     if (folder / FILE_NAME).is_file() or not files:
         files.insert(0, folder)
     recordings: Sequence[Recording] = [read_recording(file) for file in files]
-    rows = tuple(row for recording in recordings for row in recording.rows)
+    rows = tuple(
+        _labelled(row, file.name) if file in cards else row
+        for file, recording in zip(files, recordings, strict=True)
+        for row in recording.rows
+    )
     if not rows:
         raise DataError("a recording without rows", file=str(folder), remedy="Go on with it: calibrate --device 0.")
     return Recorded(
@@ -62,6 +67,11 @@ def read_folder(folder: Path) -> Recorded:
         sum(len(recording.failures) for recording in recordings),
         tuple(warning for recording in recordings for warning in recording.warnings),
     )
+
+
+def _labelled(row: Row, card: str) -> Row:
+    """A row that names its card: cards of one kind differ, and the description is of their mean."""
+    return replace(row, configuration={**row.configuration, "card": card})
 
 
 def fit_folder(folder: Path, *, base: str | None = None, name: str | None = None) -> RowsFit:

@@ -18,8 +18,6 @@ Array = NDArray[np.float64]
 
 #: Step of a numerical slope in prior standard deviations: wide enough to look across the kinks of tile choices.
 STEP = 0.01
-#: Components of a kernel's energy that the SMs draw.
-CORE = ("clock", "sm", "tensor", "vector", "onchip")
 #: Relative step of the clock.
 CLOCK_STEP = 1e-3
 
@@ -64,12 +62,11 @@ class Sensitivity:
 
 @dataclass(frozen=True)
 class _Pieces:
-    """Work as arrays: ``m`` operators of ``n`` pieces, some of them on another card of the kind."""
+    """Work as arrays: ``m`` operators of ``n`` pieces."""
 
     owner: NDArray[np.int64]
     counts: Array
     busy_share: Array
-    elsewhere: NDArray[np.bool_]
     lowering: Relowering
 
     def totals(self, gpu: GpuModel, clock_mhz: Array) -> tuple[Array, Array, Array]:
@@ -81,8 +78,6 @@ class _Pieces:
             return np.asarray(np.bincount(self.owner, column * self.counts, count))
 
         busy, spent = total(times.time_s), total(times.energy_j)
-        core = total(sum((times.components_j[part] for part in CORE), np.zeros(len(self.owner))))
-        spent = spent + np.where(self.elsewhere, gpu.get("power.card_factor", 1.0) - 1.0, 0.0) * core
         flowing = total(times.components_j["static"] + times.components_j["clock"])
         runs = busy > 0
         whole = np.where(runs, busy / np.where(runs, self.busy_share, 1.0), 1.0)
@@ -95,7 +90,6 @@ def sensitivity(
     clock_mhz: Array,
     gpu: GpuModel,
     priors: Mapping[str, Prior],
-    elsewhere: NDArray[np.bool_] | None = None,
 ) -> Sensitivity:
     """Slopes of time and energy of work along every parameter, by differences.
 
@@ -109,15 +103,11 @@ def sensitivity(
         Where the slopes are taken: the priors, or a fit so far.
     priors
         Of ``p`` parameters; their standard deviations are the slopes' units.
-    elsewhere
-        Which of the work runs on another card of the kind, whose SMs draw ``power.card_factor`` times as much, shape
-        ``(n,)``; by default none.
     """
     pieces = _Pieces(
         np.repeat(np.arange(len(work), dtype=np.int64), [len(piece.operators) for piece in work]),
         np.array([c for piece in work for c in (piece.counts or (1.0,) * len(piece.operators))], dtype=np.float64),
         np.array([piece.busy_share for piece in work], dtype=np.float64),
-        np.zeros(len(work), dtype=np.bool_) if elsewhere is None else elsewhere,
         Relowering([operator for piece in work for operator in piece.operators]),
     )
     here = pieces.totals(gpu, clock_mhz)

@@ -63,8 +63,7 @@ def _step(rows: Sequence[Row], gpu: GpuModel, priors: DevicePriors) -> GpuModel:
     free = free_parameters(priors)
     works = [operator_of(row.configuration) for row in rows]
     clock = np.array([row.measured.sm_clock_mhz for row in rows], dtype=np.float64)
-    elsewhere = np.array([bool(row.configuration.get("card")) for row in rows])
-    found = sensitivity([Work(w.operators, w.counts) for w in works], clock, gpu, free, elsewhere)
+    found = sensitivity([Work(w.operators, w.counts) for w in works], clock, gpu, free)
     measured = [row.measured for row in rows]
     time, power = (
         np.array([np.nan if (v := getattr(m, name)) is None else v for m in measured]) for name in ("time_s", "power_w")
