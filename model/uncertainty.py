@@ -29,6 +29,8 @@ NINETY_PERCENT = 1.645
 UNKNOWN_DISCREPANCY = 0.15
 #: What a sequence adds to its kernels: gaps, what one kernel leaves in cache for the next, launch order.
 COMPOSITION = 0.012
+#: Time lost per dynamic energy gained by a card at its power limit: the clock gives way, V²·f to the third of f or so.
+CARD_TIME_SHARE = 0.5
 #: Joint deviations of the parameters, and where time presses; powers of two.
 DIRECTIONS, FEW_DIRECTIONS = 16, 8
 #: Length of a deviation in standard deviations: short, as forecasts are not linear.
@@ -148,7 +150,7 @@ def composed_spread(
     together = np.bincount(place.reshape(-1), share * discrepancy(description, quantity)[costs.family])
     of = distinct // kinds
     variance = np.bincount(of, together**2, count)
-    common = description.governor.get("card_spread", 0.0) if quantity == "energy" else 0.0
+    common = description.governor.get("card_spread", 0.0) * (1.0 if quantity == "energy" else CARD_TIME_SHARE)
     several = np.bincount(of, minlength=count) > 1
     return np.asarray(np.sqrt(variance + np.where(several, COMPOSITION**2 + common**2, 0.0)))
 

@@ -59,7 +59,7 @@ def test_a_healthy_card_has_nothing_and_its_counter_is_known():
         (Faults(inlet_offset_c=39.0), {(Code.HOT, "warning")}),
         (Faults(inlet_offset_c=70.0), {(Code.THROTTLED, "error")}),
     ],
-    ids=str,
+    ids=lambda value: "" if isinstance(value, set) else str(value),
 )
 def test_each_fault_has_its_name_and_nothing_else_is_found(faults, expected):
     assert found(SimulatedCard(faults=faults)) == expected

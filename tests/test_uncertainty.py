@@ -13,6 +13,7 @@ from joulecast.model.lowering import lower
 from joulecast.model.operators import Attention, Gemm, Streaming
 from joulecast.model.predict import Work, parameter_spread, predict_work
 from joulecast.model.uncertainty import (
+    CARD_TIME_SHARE,
     COMPOSITION,
     DIRECTIONS,
     NINETY_PERCENT,
@@ -117,7 +118,8 @@ def test_repetitions_of_one_kernel_err_alike_and_different_ones_apart(descriptio
     assert one == pytest.approx(discrepancy(description, "time")[FAMILIES.index("gemm")])
     assert composed(description, [PRODUCT, replace(PRODUCT, name="again")], [1.0, 1.0]) == pytest.approx(one)
     two = composed(description, [PRODUCT, Gemm(4096, 8192, 8192)], [1.0, 1.0])
-    assert two == pytest.approx(np.hypot(one / np.sqrt(2), COMPOSITION))
+    card = CARD_TIME_SHARE * description.governor["card_spread"]
+    assert two == pytest.approx(np.sqrt(one**2 / 2 + COMPOSITION**2 + card**2))
 
 
 def test_only_work_tells_kernels_apart(h200):
