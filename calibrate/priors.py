@@ -165,7 +165,7 @@ def power_priors() -> dict[str, Prior]:
         "power.attention_narrow_extra": Prior(0.1, -0.5, 1.5, 1.0),
     }
     for (backend, direction), (_, _, energy) in _BACKENDS.items():
-        priors[f"power.attention_pj_per_flop.{backend}.{direction}"] = Prior(energy, 0.1, 2.5, 0.4, "pJ")
+        priors[f"power.attention_pj_per_flop.{backend}.{direction}"] = Prior(energy, 0.1, 2.5, 0.3, "pJ")
     for pattern, (_, _, _, energy, _) in _STREAMING.items():
         priors[f"power.streaming_pj_per_byte.{pattern}"] = _extra_energy(energy)
     return priors
