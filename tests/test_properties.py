@@ -138,7 +138,7 @@ def test_a_larger_aligned_product_is_never_faster_or_cheaper(
     size = {"m": TILE * m, "n": TILE * n, "k": TILE * k}
     larger = size | {which: size[which] + TILE * by}
     more, less = cost(Gemm(**larger, dtype=dtype), clock), cost(Gemm(**size, dtype=dtype), clock)
-    # Tiles and splits of K are found among a few choices: a larger product may fill the SMs better, as in real libraries.
+    # Tiles and splits of K come from a few choices: a larger product may fill the SMs better, as in real libraries.
     not_less((more[0] * 1.1, more[1] * 1.1), less)
 
 
