@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from joulecast.errors import InputError, UnknownNameError
+from joulecast.model.fp8 import Fp8
 from joulecast.model.hf import ModelConfig
 from joulecast.model.operators import DTYPE_BYTES, Collective, Gemm, Operator, Streaming
 
@@ -72,6 +73,8 @@ class Implementation:
         Thread blocks that collectives are held to, ``None`` for the library's choice.
     threads
         Of such a block, ``None`` for the library's choice.
+    fp8
+        How linear layers run in FP8; ``None``: in ``dtype``.
     """
 
     framework: str = "pytorch-eager"
@@ -85,6 +88,7 @@ class Implementation:
     dtype: str = "bf16"
     ctas: int | None = None
     threads: int | None = None
+    fp8: Fp8 | None = None
 
     def __post_init__(self) -> None:
         for kind, value, known in (

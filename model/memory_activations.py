@@ -46,7 +46,17 @@ def whole_layer_bytes(s: Shard) -> float:
         statistics += (s.heads + s.kv_heads) * s.tokens
     if implementation.recompute == "selective":
         statistics -= s.heads * s.tokens
-    return size * (streams * config.hidden + s.tokens * per_token) + _STATISTIC_BYTES * statistics
+    kept = size * (streams * config.hidden + s.tokens * per_token) + _STATISTIC_BYTES * statistics
+    return kept + _fp8_difference_bytes(s)
+
+
+def _fp8_difference_bytes(s: Shard) -> float:
+    """What FP8 changes: products keep one copy of their inputs, attention its output in ``dtype`` beside it."""
+    fp8, wide = s.implementation.fp8, DTYPE_BYTES[s.implementation.dtype]
+    if fp8 is None:
+        return 0.0
+    replaced = 2 * s.norm_tokens * s.config.hidden + s.tokens * s.ffn
+    return (fp8.value_bytes - wide) * replaced + fp8.value_bytes * s.tokens * s.attention_width
 
 
 def _eager_activation_extra(s: Shard) -> int:

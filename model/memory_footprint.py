@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from joulecast.errors import DoesNotFitError, UnknownNameError
+from joulecast.model.fp8_kernels import weight_bytes
 from joulecast.model.hf import ModelConfig
 from joulecast.model.launches import Implementation, Shard, shard
 from joulecast.model.memory_activations import (
@@ -146,7 +147,7 @@ def memory_footprint(
     outputs, buffers = _pipeline_bytes(s, stage, stages, micro_batches, chunks, forwards) if pipelined else (0.0, 0.0)
     megatron = implementation.framework == "megatron"
     return MemoryFootprint(
-        parameters=elements * DTYPE_BYTES[implementation.dtype],
+        parameters=weight_bytes(parameters, implementation.fp8, implementation.dtype),
         gradients=elements * (4.0 if megatron else DTYPE_BYTES[implementation.dtype]),
         optimizer=elements * optimizer_state_bytes(implementation) / (data_parallel if distributed_optimizer else 1),
         activations=kept,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from joulecast.model.hf import ModelConfig
@@ -25,12 +25,15 @@ class ParameterTensor:
         Rows of a table whose gradient reaches only the rows of the tokens seen (an untied embedding), else 0.
     replicated
         Whether the tensor-parallel ranks hold copies rather than shares.
+    linear
+        Whether it is the weight of a layer's linear layer, which may run in FP8.
     """
 
     name: str
     elements: int
     rows: int = 0
     replicated: bool = False
+    linear: bool = False
 
 
 @lru_cache(maxsize=256)
@@ -45,7 +48,7 @@ def layer_parameters(config: ModelConfig, implementation: Implementation) -> tup
         ("up", s.up_width, hidden, config.mlp_bias, True),
         ("down", hidden, s.ffn, config.mlp_bias, False),
     ):
-        tensors.append(ParameterTensor(f"{name}.weight", outputs * inputs))
+        tensors.append(ParameterTensor(f"{name}.weight", outputs * inputs, linear=True))
         if bias:
             tensors.append(ParameterTensor(f"{name}.bias", outputs, replicated=not split_bias))
     if config.qk_norm:
@@ -87,7 +90,7 @@ def parameters_of_stage(
             )
     block = layer_parameters(config, implementation)
     for index in range(layers):
-        tensors += [ParameterTensor(f"layers.{index}.{t.name}", t.elements, replicated=t.replicated) for t in block]
+        tensors += [replace(t, name=f"layers.{index}.{t.name}") for t in block]
     if last:
         tensors += _norm("norm", config)
         if not (tied and first):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from joulecast.model import megatron_linear as linear
 from joulecast.model import transformer_layer as layer
 from joulecast.model import transformer_loss as loss
 from joulecast.model import transformer_megatron as megatron
@@ -143,7 +146,8 @@ def head_backward(s: Shard, *, accumulate: bool, embedding_here: bool) -> tuple[
     split, dtype = head_is_split(implementation), implementation.dtype
     vocab = local_vocabulary(config.vocab, split, implementation)
     if implementation.framework == "megatron":
-        products = megatron.column_parallel_backward("head", s, vocab) if split else _whole_products(s, vocab)
+        wide = replace(s, implementation=replace(implementation, fp8=None))  # Transformer Engine leaves the head alone
+        products = linear.column_backward("head", wide, vocab) if split else _whole_products(s, vocab)
         return (*loss.backward(s, vocab, split=split), *products, *megatron.norm_backward("norm", s))
     tied = embedding_here and implementation.tied(config)
     keep = accumulate and not tied  # a tied matrix is accumulated with the embedding's gradient

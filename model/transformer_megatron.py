@@ -11,6 +11,7 @@ What differs from PyTorch's eager mode (:mod:`joulecast.model.transformer_layer`
 - the input-gradient product comes first, and its communication runs beside the weight-gradient product; with sequence
   parallelism the layer's input is gathered again in the backward, beside the input-gradient product;
 - full recomputation repeats the whole forward, its communication included;
+- linear layers may run in FP8 (:mod:`joulecast.model.fp8`);
 - the loss is vocabulary-parallel and in fp32, the optimizer keeps fp32 master weights.
 
 Dropout is taken as zero.
@@ -20,38 +21,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from joulecast.model import megatron_linear as linear
 from joulecast.model import transformer_layer as eager
-from joulecast.model.launches import (
-    Launch,
-    Shard,
-    collective,
-    input_gradient,
-    linear_forward,
-    streaming,
-    weight_gradient,
-)
+from joulecast.model.launches import Launch, Shard, streaming
 from joulecast.model.operators import DTYPE_BYTES
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:
     """Forward of a layer."""
-    config, dtype = s.config, s.implementation.dtype
     return (
-        eager.norm_forward("norm1", s),
-        *eager.enter_forward("qkv", s),
-        linear_forward("qkv", s.tokens, s.qkv_width, config.hidden, dtype),
+        *linear.column_forward("norm1", "qkv", s, s.qkv_width),
         *_head_norms(s, "rmsnorm", ""),
         *_rotary(s, ""),
         Launch(eager.attention(s, "forward")),
-        linear_forward("output", s.tokens, config.hidden, s.attention_width, dtype),
-        *eager.leave_forward("output", s),
+        *linear.row_forward("output", s, s.attention_width),
         eager.residual_addition("residual1", s),
-        eager.norm_forward("norm2", s),
-        *eager.enter_forward("up", s),
-        linear_forward("up", s.tokens, s.up_width, config.hidden, dtype),
+        *linear.column_forward("norm2", "up", s, s.up_width),
         _activation(s),
-        linear_forward("down", s.tokens, config.hidden, s.ffn, dtype),
-        *eager.leave_forward("down", s),
+        *linear.row_forward("down", s, s.ffn),
         eager.residual_addition("residual2", s),
     )
 
@@ -62,50 +49,22 @@ def backward(s: Shard) -> tuple[Launch, ...]:
     again = (Launch(eager.attention(s, "forward")),) if s.implementation.recompute == "selective" else ()
     return (
         *_bias(s, "down", s.norm_tokens, config.hidden, config.mlp_bias),
-        *row_parallel_backward("down", s, s.ffn),
+        *linear.row_backward("down", s, s.ffn),
         _activation_backward(s),
         *_bias(s, "up", s.tokens, s.up_width, config.mlp_bias),
-        *column_parallel_backward("up", s, s.up_width),
+        *linear.column_backward("up", s, s.up_width),
         *norm_backward("norm2", s),
         eager.residual_addition("norm2.grad.join", s),
         *_bias(s, "output", s.norm_tokens, config.hidden, config.output_bias),
-        *row_parallel_backward("output", s, s.attention_width),
+        *linear.row_backward("output", s, s.attention_width),
         *again,
         Launch(eager.attention(s, "backward")),
         *_rotary(s, ".grad"),
         *_head_norms(s, "norm_backward", ".grad"),
         streaming("cat", "qkv.cat", s.tokens * s.qkv_width, dtype=s.implementation.dtype),
-        *column_parallel_backward("qkv", s, s.qkv_width),
+        *linear.column_backward("qkv", s, s.qkv_width),
         *norm_backward("norm1", s),
         eager.residual_addition("norm1.grad.join", s),
-    )
-
-
-def row_parallel_backward(name: str, s: Shard, inputs: int) -> tuple[Launch, ...]:
-    """Gradients of a product whose inputs are split over the ranks."""
-    hidden, dtype = s.config.hidden, s.implementation.dtype
-    return (
-        *eager.leave_backward(name, s),
-        input_gradient(name, s.tokens, hidden, inputs, dtype),
-        weight_gradient(name, s.tokens, hidden, inputs, dtype, completes=f"{name}.weight"),
-    )
-
-
-def column_parallel_backward(name: str, s: Shard, outputs: int) -> tuple[Launch, ...]:
-    """Gradients of a product whose outputs are split, with its communication beside the products."""
-    hidden, dtype, implementation = s.config.hidden, s.implementation.dtype, s.implementation
-    dgrad = input_gradient(name, s.tokens, outputs, hidden, dtype)
-    wgrad = weight_gradient(name, s.tokens, outputs, hidden, dtype, completes=f"{name}.weight")
-    if implementation.tensor_parallel == 1:
-        return dgrad, wgrad
-    size = s.activation_bytes
-    if not implementation.sequence_parallel:
-        return dgrad, collective("all_reduce", f"{name}.grad.all_reduce", size, implementation, waits=False), wgrad
-    return (
-        collective("all_gather", f"{name}.input.all_gather", size, implementation, waits=False),
-        dgrad,
-        collective("reduce_scatter", f"{name}.grad.reduce_scatter", size, implementation, waits=False),
-        replace(wgrad, waits=True, outstanding=1),
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from joulecast.errors import InputError
+from joulecast.model.fp8 import Fp8
 from joulecast.model.nanobatches import Window
 from joulecast.simulator import plan_checks
 from joulecast.simulator.plan_overlap import read_windows
@@ -38,6 +39,8 @@ class Workload:
         The model as it is run: shortened to ``layers``, with the plan's rotary and tied embeddings.
     model_name
         Its name or path in the plan, ``"inline"`` for a table of sizes.
+    fp8
+        How linear layers run in FP8, ``None`` unless ``precision`` is ``fp8``.
     """
 
     model: ModelConfig
@@ -47,6 +50,7 @@ class Workload:
     micro_batch_size: int
     global_batch_size: int
     precision: str
+    fp8: Fp8 | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +269,7 @@ def _workload(parsed: PlanFile, source: Source) -> Workload:
         micro_batch_size=table.micro_batch_size,
         global_batch_size=table.global_batch_size,
         precision=table.precision,
+        fp8=plan_checks.fp8_of(parsed, source),
     )
 
 

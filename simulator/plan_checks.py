@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from joulecast.errors import InputError, NotYetError, UnknownNameError
 from joulecast.model.catalogue import load_gpu, load_node
 from joulecast.model.description import GpuDescription
+from joulecast.model.fp8 import Fp8, fp8_on
 from joulecast.model.hf import ModelConfig, load_model
 from joulecast.simulator import plan_overlap
 from joulecast.simulator.plan_schema import (
@@ -52,6 +53,24 @@ def reserved(parsed: PlanFile, source: Source) -> None:
             raise source.error(
                 f"{what} is reserved and not yet implemented", key, remedy="Remove it.", kind=NotYetError
             )
+
+
+def fp8_of(parsed: PlanFile, source: Source) -> Fp8 | None:
+    """How the plan's linear layers run in FP8 on its GPU, if they do."""
+    table = parsed.workload
+    if table.precision != "fp8":
+        return None
+    if parsed.implementation.framework != "megatron":
+        raise source.error(
+            "FP8 is known as Transformer Engine runs it, which PyTorch's eager mode does not",
+            "workload.precision",
+            remedy='Set implementation.framework = "megatron", or another precision.',
+        )
+    try:
+        gpu = load_gpu(resolve_path(parsed.cluster.gpu, ".toml", source))
+        return fp8_on(gpu, table.fp8_recipe, parameters=table.fp8_param_gather)
+    except InputError as error:
+        raise place(error, source, error.key or "cluster.gpu") from None
 
 
 def resolve_path(name: str, suffix: str, source: Source) -> str:

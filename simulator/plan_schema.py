@@ -22,7 +22,7 @@ SCHEDULE_ALIASES = {
 }
 FRAMEWORKS = ("pytorch-eager", "megatron")
 ATTENTION_BACKENDS = ("cudnn", "flash-attention-2", "flash-attention-3")
-PRECISIONS = ("bf16", "fp16", "fp32")
+PRECISIONS = ("bf16", "fp16", "fp32", "fp8")
 
 
 class Table(BaseModel):
@@ -59,7 +59,13 @@ class WorkloadTable(Table):
     sequence_length: int = Field(gt=0, description="Tokens of one sample.")
     micro_batch_size: int = Field(1, gt=0, description="Samples of one micro-batch on one data-parallel rank.")
     global_batch_size: int = Field(gt=0, description="Samples of one iteration over all data-parallel ranks.")
-    precision: Literal["bf16", "fp16", "fp32"] = Field("bf16", description="Data type of weights and activations.")
+    precision: Literal["bf16", "fp16", "fp32", "fp8"] = Field(
+        "bf16", description="Data type of weights and activations; fp8: linear layers in FP8, all else in bf16."
+    )
+    fp8_recipe: Literal["delayed", "tensorwise", "blockwise", "mxfp8"] = Field(
+        "delayed", description="Scaling of FP8: what has a scale of its own, and of which step; see model/fp8.py."
+    )
+    fp8_param_gather: bool = Field(False, description="Weights kept, and gathered, in FP8 instead of bf16.")
 
 
 class ClusterTable(Table):

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from joulecast.model import data_parallel
 from joulecast.model import transformer as t
+from joulecast.model.fp8_kernels import quantised_weights
 from joulecast.model.launches import Implementation, Launch
 from joulecast.model.nanobatches import Nanobatches, layers_backward, layers_forward
 from joulecast.model.operators import Collective
@@ -71,9 +72,10 @@ def implementation_of(plan: Plan) -> Implementation:
         sequence_parallel=plan.sequence_parallel,
         shard_head=i.shard_head,
         recompute=plan.schedule.recompute,
-        dtype=plan.workload.precision,
+        dtype="bf16" if plan.workload.fp8 else plan.workload.precision,
         ctas=plan.overlap.comm_ctas,
         threads=plan.overlap.comm_threads,
+        fp8=plan.workload.fp8,
     )
 
 
@@ -200,7 +202,8 @@ def _tail(plan: Plan, impl: Implementation, rank: int) -> tuple[Launch, ...]:
         reduction = data_parallel.gradient_reduction(parameters, impl, plan.dp, plan.overlap.grad_bucket_bytes)
         out += tuple(_placed(launch, _nodes(plan, "data")) for launch in reduction)
     tokens = w.micro_batch_size * w.sequence_length * plan.microbatches
-    return out + t.optimizer_step(parameters, impl, tokens_per_step=tokens * plan.dp, data_parallel=plan.dp)
+    out += t.optimizer_step(parameters, impl, tokens_per_step=tokens * plan.dp, data_parallel=plan.dp)
+    return out + quantised_weights(parameters, impl.fp8, impl.dtype)
 
 
 def _nodes(plan: Plan, group: str) -> int:
