@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from joulecast.calibrate.overlap_rows import OVERLAP_OPS
 from joulecast.calibrate.row_operators import COLLECTIVE_KINDS, KERNEL_OPS, operator_of
@@ -18,6 +19,7 @@ from joulecast.validate.a100_overlap import run_a100_overlap
 from joulecast.validate.baselines import baselines
 from joulecast.validate.clock_suites import KINDS as CLOCK_SUITES
 from joulecast.validate.clock_suites import run_clock_suite
+from joulecast.validate.overlap_choice import overlap_choices
 from joulecast.validate.perseus import run_perseus
 from joulecast.validate.result import Answer, Prediction, ScoredRow, SuiteResult, Unpredicted
 from joulecast.validate.summary import summarise
@@ -30,6 +32,7 @@ LARGE_COLLECTIVE_BYTES = 16 * 2**20
 Predict = Callable[[GpuDescription, Sequence[Row]], list[Answer]]
 Fit = Callable[[Sequence[Row], GpuDescription], GpuDescription]
 Rule = Callable[[GpuDescription, Sequence[Row]], list[Prediction]]
+Choices = Callable[[GpuDescription, Sequence[ScoredRow]], list[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class Suite:
         From rows and a description to the description that is scored; by default a fit of kernels and collectives.
     rule
         A trivial rule that needs the description; by default that of :mod:`joulecast.validate.baselines`.
+    choices
+        What it costs to choose among the rows by their forecasts.
     """
 
     name: str
@@ -61,6 +66,7 @@ class Suite:
     more_ops: frozenset[str] = frozenset()
     fit: Fit = adapters.fit
     rule: Rule | None = None
+    choices: Choices | None = None
 
 
 def kernel_family(row: Row) -> str:
@@ -133,6 +139,7 @@ SUITES = {
             overlap_groups,
             fit=overlap.fit_contention,
             rule=overlap.rule_of_thumb,
+            choices=overlap_choices,
         ),
     )
 }
@@ -309,4 +316,5 @@ def _result(
         skipped=(*skipped, *left_out),
         protocol=protocol,
         named_exceptions=tuple((row.row.name, row.exception) for row in scored if row.exception),
+        details={"choices": suite.choices(gpu, scored)} if suite.choices else {},
     )

@@ -23,6 +23,8 @@ FIGURES = {
     "inside": "inside 90 % interval [%]",
     "half_width": "half-width [%]",
 }
+#: What the suites' tables of choices show.
+CHOICES = {"overlap": "measured cost of the choice over that of the best row of each problem"}
 
 
 def register(app: typer.Typer) -> None:
@@ -102,7 +104,8 @@ def print_report(report: Mapping[str, Any]) -> None:
     output.print_table(summary_lines(report["summary"]), title=title)
     if report.get("choices"):
         print()
-        output.print_table(report["choices"], title="energy-best configuration at each time limit")
+        title = CHOICES.get(str(report.get("suite")), "energy-best configuration at each time limit")
+        output.print_table(report["choices"], title=title)
 
 
 def summary_lines(summary: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
