@@ -30,7 +30,7 @@ def regret(said: Array, measured: Array) -> float:
 
 
 def problems(rows: Sequence[ScoredRow], key: Callable[[ScoredRow], Hashable | None]) -> list[list[ScoredRow]]:
-    """Rows that are options of the same problem, where there are at least two; those whose key is ``None`` are of none."""
+    """Rows that are options of the same problem, where there are at least two; a key of ``None`` is of no problem."""
     found: dict[Hashable, list[ScoredRow]] = {}
     for row in rows:
         which = key(row)
