@@ -13,7 +13,7 @@ import pytest
 
 from joulecast.calibrate.row_operators import group_key
 from joulecast.calibrate.rows import Measured, Row, recorded_rows
-from joulecast.errors import DataError, InputError, NotYetError, UnknownNameError
+from joulecast.errors import DataError, InputError, UnknownNameError
 from joulecast.validate import folds, run_suite, suites
 from joulecast.validate.baselines import baselines, transformer_flops, trivial_work
 from joulecast.validate.result import Answer, Prediction, Unpredicted
@@ -130,7 +130,6 @@ def test_unknown_rows_are_skipped_with_a_reason(tmp_path: Path) -> None:
     ("arguments", "error", "text"),
     [
         (("kernel",), UnknownNameError, "'kernels'"),
-        (("published",), NotYetError, "kernels, collectives, blocks, train"),
         (("blocks", None, 5), InputError, "never fitted"),
         (("kernels", None, 1), InputError, "1 folds"),
         (("kernels", None, 5, "x"), InputError, "exclude each other"),

@@ -10,7 +10,7 @@ from typing import Any
 from joulecast.calibrate.overlap_rows import OVERLAP_OPS
 from joulecast.calibrate.row_operators import COLLECTIVE_KINDS, KERNEL_OPS, operator_of
 from joulecast.calibrate.rows import Row, read_rows, recorded_rows
-from joulecast.errors import DataError, InputError, NotYetError, UnknownNameError
+from joulecast.errors import DataError, InputError, UnknownNameError
 from joulecast.model.catalogue import load_gpu
 from joulecast.model.description import GpuDescription
 from joulecast.model.operators import Attention, Gemm, Streaming
@@ -21,6 +21,7 @@ from joulecast.validate.clock_suites import KINDS as CLOCK_SUITES
 from joulecast.validate.clock_suites import run_clock_suite
 from joulecast.validate.overlap_choice import overlap_choices
 from joulecast.validate.perseus import run_perseus
+from joulecast.validate.published import run_published
 from joulecast.validate.result import Answer, Prediction, ScoredRow, SuiteResult, Unpredicted
 from joulecast.validate.summary import summarise
 
@@ -144,11 +145,12 @@ SUITES = {
     )
 }
 #: Suites whose data have a form of their own: from the data and the name of a description to the result.
-OTHER_FORMS: dict[str, Callable[[str | Path, str | None], SuiteResult]] = {"perseus": run_perseus}
+OTHER_FORMS: dict[str, Callable[[str | Path, str | None], SuiteResult]] = {
+    "perseus": run_perseus,
+    "published": run_published,
+}
 #: Suite of overlapped layers at several clocks; it takes folds and rows to calibrate.
 A100_OVERLAP = "a100-overlap"
-#: Suites of the design that do not exist yet, and the kinds of rows that they will read.
-LATER_SUITES = ("published",)
 #: Rows of data folders that belong to no suite, or to one that does not exist yet.
 OTHER_OPS = frozenset({"kernel_profile"})
 
@@ -185,7 +187,7 @@ def run_suite(
 
     Raises
     ------
-    UnknownNameError, NotYetError
+    UnknownNameError
         No such suite.
     DataError
         A broken line of the data.
@@ -225,8 +227,6 @@ def run_suite(
 
 
 def _suite(name: str) -> Suite:
-    if name in LATER_SUITES:
-        raise NotYetError(f"suite {name!r} does not exist yet", key="SUITE", remedy=f"There are {', '.join(SUITES)}.")
     if name not in SUITES:
         raise UnknownNameError("suite", name, [*SUITES, *OTHER_FORMS, *CLOCK_SUITES, A100_OVERLAP], key="SUITE")
     return SUITES[name]

@@ -102,6 +102,9 @@ def print_report(report: Mapping[str, Any]) -> None:
     print()
     title = f"{report.get('suite', '')} on {report.get('gpu', '')}: {report.get('protocol', '')}".strip(": ")
     output.print_table(summary_lines(report["summary"]), title=title)
+    if report.get("order"):
+        order = report["order"]
+        print(f"\n{order['pairs']} pairs of variants of one model, {order['correct_percent']:.1f} % ranked correctly")
     if report.get("choices"):
         print()
         title = CHOICES.get(str(report.get("suite")), "energy-best configuration at each time limit")

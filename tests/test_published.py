@@ -1,0 +1,160 @@
+"""``validate published``: reading the rows, their plans, the trivial rule and the order of variants."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from joulecast.errors import DataError
+from joulecast.validate.published_files import PublishedRow, read_published
+from joulecast.validate.published_order import order_of_pairs
+from joulecast.validate.published_plans import generation_of, plan_row, stage_layers
+from joulecast.validate.published_rates import constant_rate_s, executed_flops
+
+#: A GPT of 22 billion parameters on eight A100, as a source might publish it.
+LINE = {
+    "id": "gpt-22b",
+    "source": "Narayanan et al. SC'21",
+    "model": "GPT 22B",
+    "num_layers": "48",
+    "hidden": "6144",
+    "heads": "64",
+    "kv_heads": "64",
+    "head_dim": "96",
+    "ffn_hidden": "24576",
+    "gated_mlp": "false",
+    "vocab": "51200",
+    "seq_len": "2048",
+    "gpu": "a100-sxm-80gb",
+    "num_gpus": "8",
+    "gpus_per_node": "8",
+    "tp": "8",
+    "pp": "1",
+    "vpp": "1",
+    "cp": "1",
+    "ep": "1",
+    "dp": "1",
+    "sequence_parallel": "false",
+    "micro_batch": "4",
+    "global_batch": "4",
+    "dtype": "fp16",
+    "recompute": "full",
+    "tp_comm_overlap": "false",
+    "distributed_optimizer": "false",
+    "measured_step_time_s": "1.5",
+    "measured_tflops_per_gpu": "",
+    "notes": "",
+}
+
+
+def write(path: Path, *lines: dict[str, str]) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(lines[0]))
+        writer.writeheader()
+        writer.writerows(lines)
+    return path
+
+
+def row(**changes: str) -> PublishedRow:
+    return PublishedRow.model_validate({**LINE, **changes})
+
+
+def test_reads_file_and_folder(tmp_path: Path) -> None:
+    file = write(
+        tmp_path / "published_iterations.csv", LINE, {**LINE, "id": "other", "vpp": "", "recompute": "unknown"}
+    )
+    rows = read_published(tmp_path)
+    assert rows == read_published(file)
+    assert (rows[0].micro_batch, rows[0].recompute, rows[0].measured_step_time_s) == (4, "full", 1.5)
+    assert (rows[1].vpp, rows[1].recompute, rows[1].line) == (None, None, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"hidden": "many"}, r":2 \[hidden\]: 'many'"),
+        ({"hidden": ""}, r":2 \[hidden\]: empty"),
+        ({"measured_step_time_s": "-1"}, r":2 \[measured_step_time_s\]"),
+        ({"measured_step_time_s": "nan"}, r":2 \[measured_step_time_s\]"),
+        ({"dtype": "int3"}, r":2 \[dtype\].*'bf16'"),
+        ({"sequence_parallel": "perhaps"}, r":2 \[sequence_parallel\]"),
+    ],
+)
+def test_a_broken_value_is_named_by_line_and_column(tmp_path: Path, change: dict[str, str], place: str) -> None:
+    with pytest.raises(DataError, match=place):
+        read_published(write(tmp_path / "rows.csv", {**LINE, **change}))
+
+
+def test_other_broken_files(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file"):
+        read_published(tmp_path / "absent.csv")
+    with pytest.raises(DataError, match="no column hidden"):
+        read_published(write(tmp_path / "a.csv", {k: v for k, v in LINE.items() if k != "hidden"}))
+    renamed = {("micro_bach" if k == "micro_batch" else k): v for k, v in LINE.items()}
+    with pytest.raises(DataError, match="Did you mean 'micro_batch'"):
+        read_published(write(tmp_path / "b.csv", renamed))
+    with pytest.raises(DataError, match="stands already on line 2"):
+        read_published(write(tmp_path / "c.csv", LINE, LINE))
+    (tmp_path / "e.csv").write_text(",".join(LINE))
+    with pytest.raises(DataError, match="no rows"):
+        read_published(tmp_path / "e.csv")
+    (tmp_path / "f.csv").write_text(",".join(LINE) + "\na,b\n")
+    with pytest.raises(DataError, match=r"f\.csv:2: not as many values"):
+        read_published(tmp_path / "f.csv")
+
+
+def test_a_plan_says_what_it_assumes() -> None:
+    stated = plan_row(row())
+    assert stated.assumptions == ()
+    assert (stated.plan.tp, stated.plan.microbatches, stated.plan.schedule.recompute) == (8, 1, "full")
+    assert stated.plan.implementation.framework == "megatron"
+    unknown = plan_row(row(recompute="", sequence_parallel="", distributed_optimizer="false"))
+    assert unknown.plan.sequence_parallel
+    assert unknown.plan.schedule.recompute == "none"
+    assert len(unknown.assumptions) == 2
+
+
+def test_rows_that_contradict_themselves_are_named() -> None:
+    with pytest.raises(DataError, match="8 GPUs are not tp 8 x pp 2"):
+        plan_row(row(pp="2"))
+    with pytest.raises(DataError, match="'h9000' is not in the catalogue"):
+        plan_row(row(gpu="h9000"))
+
+
+def test_uneven_layers() -> None:
+    assert stage_layers(96, 8) is None
+    assert stage_layers(126, 32) == (3, *(4,) * 30, 3)
+    assert sum(stage_layers(105, 8) or ()) == 105
+
+
+def test_generations_follow_the_framework() -> None:
+    assert generation_of(row()).name == "Megatron-LM 2021-22"
+    assert generation_of(row(source="MLPerf Training v5.0 (NVIDIA)")).overlapped
+    assert generation_of(row(source="somebody's own launcher")).name == "other"
+
+
+def test_the_trivial_rule_reads_only_what_it_is_given() -> None:
+    one, twice = row(), row(id="b", global_batch="8", measured_step_time_s="2.8")
+    rate = executed_flops(one) / 8 / 1.5
+    assert constant_rate_s(twice, [(one, rate)]) == pytest.approx(3.0)
+    assert constant_rate_s(twice, []) is None
+    elsewhere = row(id="c", source="another", dtype="bf16")
+    assert constant_rate_s(elsewhere, [(one, rate)]) == pytest.approx(1.5)
+
+
+def test_pairs_are_ranked_by_speed() -> None:
+    slow = plan_row(row(measured_step_time_s="1.5"))
+    fast = plan_row(row(id="b", micro_batch="1", measured_step_time_s="1.2"))
+    close = plan_row(row(id="c", micro_batch="2", measured_step_time_s="1.21"))
+    repeat = plan_row(row(id="d", measured_step_time_s="2.0"))
+    order = order_of_pairs([slow, fast, close], [1.4, 1.3, 1.5])
+    assert (order.pairs, order.correct) == (2, 1)
+    assert order.wrong == ("gpt-22b and c",)
+    assert order_of_pairs([slow, repeat], [1.0, 1.0]).pairs == 0
+
+
+def test_every_published_row_is_read(data: Path) -> None:
+    rows = read_published(data / "published")
+    assert len(rows) == 158
+    assert sum(r.measured_step_time_s is None for r in rows) == 3
+    assert {r.fsdp for r in rows} == {None, 8, 64}

@@ -1,0 +1,163 @@
+"""Published training iterations: one configuration and its step time on a line of a CSV file.
+
+An empty cell, or ``unknown``, is what the source does not say. The columns are those of :class:`PublishedRow`; the
+measured ones are never read by a forecast.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from joulecast.errors import DataError, nearest
+
+#: Name of the file in a folder.
+FILE = "published_iterations.csv"
+_BLANK = ("", "unknown", "none stated", "n/a")
+
+
+def _blank_is_none(value: Any) -> Any:
+    return None if isinstance(value, str) and value.strip().lower() in _BLANK else value
+
+
+def _size(value: Any) -> Any:
+    """A whole number, also where it is written as ``8.0``."""
+    value = _blank_is_none(value)
+    return value.strip().removesuffix(".0") if isinstance(value, str) else value
+
+
+Whole = Annotated[int, BeforeValidator(_size), Field(gt=0)]
+MaybeWhole = Annotated[Annotated[int, Field(gt=0)] | None, BeforeValidator(_size)]
+MaybeNumber = Annotated[Annotated[float, Field(gt=0, allow_inf_nan=False)] | None, BeforeValidator(_blank_is_none)]
+MaybeFlag = Annotated[bool | None, BeforeValidator(_blank_is_none)]
+MaybeRecompute = Annotated[Literal["none", "selective", "full"] | None, BeforeValidator(_blank_is_none)]
+Dtype = Literal["bf16", "fp16", "fp8"]
+
+
+class PublishedRow(BaseModel):
+    """One line; ``None`` is what the source does not say.
+
+    ``file`` and ``line`` say where it stands.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True, protected_namespaces=())
+
+    id: str = Field(min_length=1)
+    source: str = Field(min_length=1)
+    model: str = ""
+    num_layers: Whole
+    hidden: Whole
+    heads: Whole
+    kv_heads: MaybeWhole = None
+    head_dim: MaybeWhole = None
+    ffn_hidden: Whole
+    gated_mlp: MaybeFlag = None
+    vocab: Whole
+    seq_len: Whole
+    gpu: str = Field(min_length=1)
+    num_gpus: Whole
+    gpus_per_node: MaybeWhole = None
+    tp: Whole
+    pp: Whole
+    vpp: MaybeWhole = None
+    cp: MaybeWhole = None
+    ep: MaybeWhole = None
+    dp: MaybeWhole = None
+    sequence_parallel: MaybeFlag = None
+    micro_batch: MaybeWhole = None
+    global_batch: MaybeWhole = None
+    dtype: Dtype
+    recompute: MaybeRecompute = None
+    tp_comm_overlap: MaybeFlag = None
+    distributed_optimizer: MaybeFlag = None
+    measured_step_time_s: MaybeNumber = None
+    measured_tflops_per_gpu: MaybeNumber = None
+    notes: str = ""
+    file: str = ""
+    line: int = 0
+
+    @property
+    def fsdp(self) -> int | None:
+        """Ranks over which weights, gradients and states are all split; ``None`` where they are not."""
+        found = re.match(r"FSDP=(\d+)", self.notes.strip())
+        return int(found[1]) if found else None
+
+    @property
+    def tokens(self) -> int | None:
+        """Tokens of one step."""
+        return None if self.global_batch is None else self.global_batch * self.seq_len
+
+
+def read_published(path: str | Path) -> list[PublishedRow]:
+    """Rows of a CSV file, or of ``published_iterations.csv`` in a folder.
+
+    Raises
+    ------
+    DataError
+        A missing file or column, a value that cannot be read, or an id that stands twice; names file, line and column.
+    """
+    file = Path(path) / FILE if Path(path).is_dir() else Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise DataError("no such file", file=str(file), remedy=f"Give a CSV file, or a folder with {FILE}.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"cannot be read ({error})", file=str(file), remedy="It must be a CSV text file.") from None
+    reader = csv.DictReader(text.splitlines())
+    _check_columns(reader.fieldnames or (), file)
+    rows: list[PublishedRow] = []
+    seen: dict[str, int] = {}
+    for record in reader:
+        line = reader.line_num
+        if None in record or None in record.values():
+            raise DataError("not as many values as columns", file=str(file), line=line, remedy="Correct this line.")
+        row = _row(record, file, line)
+        if row.id in seen:
+            raise DataError(
+                f"id {row.id!r} stands already on line {seen[row.id]}",
+                file=str(file),
+                line=line,
+                key="id",
+                remedy="Keep one of the two.",
+            )
+        seen[row.id] = line
+        rows.append(row)
+    if not rows:
+        raise DataError("no rows", file=str(file), remedy="One line for each configuration is expected.")
+    return rows
+
+
+def _check_columns(names: Sequence[str], file: Path) -> None:
+    """Every needed column is there, and none is a misspelling of one that is not."""
+    fields = PublishedRow.model_fields
+    absent = [name for name in fields if name not in names and name not in ("file", "line")]
+    for name in names:
+        if name not in fields and (near := nearest(name, absent, 1)):
+            raise DataError(f"unknown column {name!r}", file=str(file), line=1, remedy=f"Did you mean {near[0]!r}?")
+    missing = [name for name in absent if fields[name].is_required()]
+    if missing:
+        raise DataError(
+            f"no column {', '.join(missing)}", file=str(file), line=1, remedy="Each line needs these values."
+        )
+
+
+def _row(record: dict[str, str], file: Path, line: int) -> PublishedRow:
+    try:
+        row = PublishedRow.model_validate({**record, "file": str(file), "line": line})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key, value = str(first["loc"][0]), str(first.get("input") or "")
+        allowed = (first.get("ctx") or {}).get("expected")
+        raise DataError(
+            f"{value!r} cannot be used" if value else "empty, but needed",
+            file=str(file),
+            line=line,
+            key=key,
+            remedy=f"Use {allowed}." if allowed else f"{first['msg']}.",
+        ) from None
+    return row

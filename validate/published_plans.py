@@ -1,0 +1,209 @@
+"""Plans of published training iterations: what the source says, and what is assumed where it does not."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from joulecast.errors import DataError, InputError, nearest
+from joulecast.model.catalogue import gpu_names
+from joulecast.simulator.plan import Plan, plan_from_dict
+from joulecast.validate.published_files import PublishedRow
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A generation of training frameworks: what its runs have in common and publications do not repeat.
+
+    Attributes
+    ----------
+    name
+        As reports call it.
+    sources
+        Pattern that the row's ``source`` matches.
+    attention_backend
+        Kernels of attention; ``unfused`` are separate products and a softmax kernel.
+    overlapped
+        Whether gradients and parameters travel beside computation, where data parallelism is used.
+    """
+
+    name: str
+    sources: str
+    attention_backend: str
+    overlapped: bool
+
+
+#: Frameworks by generation, the first match counts; the last stands for all others.
+GENERATIONS = (
+    Generation(
+        "Megatron-LM 2021-22", r"SC'21|Narayanan|Korthikanti|2205\.05198|2104\.04473", "flash-attention-2", False
+    ),
+    Generation("NeMo with Transformer Engine 2024-25", r"NeMo|dgxc|MLPerf", "cudnn", True),
+    Generation("Megatron-Bridge 2025-26", r"Megatron-Bridge", "cudnn", True),
+    Generation("Megatron-Core, plain launcher", r"SimuMax", "cudnn", False),
+    Generation("other", r"", "cudnn", True),
+)
+
+
+@dataclass(frozen=True)
+class PlannedRow:
+    """A row with its plan.
+
+    Attributes
+    ----------
+    assumptions
+        What the source does not say and the plan takes for granted.
+    """
+
+    row: PublishedRow
+    plan: Plan
+    generation: Generation
+    assumptions: tuple[str, ...]
+
+
+def generation_of(row: PublishedRow) -> Generation:
+    """Framework generation of a row, by what its source says that it ran."""
+    return next(g for g in GENERATIONS if re.search(g.sources, row.source, re.IGNORECASE))
+
+
+def plan_row(row: PublishedRow) -> PlannedRow:
+    """Plan of a row.
+
+    Raises
+    ------
+    InputError
+        The row cannot be planned; names file, line and column.
+    """
+    generation = generation_of(row)
+    assumed = _Assumed([])
+    tables = _tables(row, generation, assumed)
+    try:
+        plan = plan_from_dict(tables)
+    except InputError as error:
+        raise DataError(error.message, file=row.file, line=row.line, key=error.key, remedy=error.remedy) from None
+    return PlannedRow(row, plan, generation, tuple(assumed.words))
+
+
+@dataclass(frozen=True)
+class _Assumed:
+    words: list[str]
+
+    def value(self, given: Any, default: Any, words: str) -> Any:
+        """What is given, else the default, noted."""
+        if given is not None:
+            return given
+        self.words.append(f"{words} (not stated)")
+        return default
+
+
+def _tables(row: PublishedRow, generation: Generation, assumed: _Assumed) -> dict[str, Any]:
+    virtual = assumed.value(row.vpp, 1, "no interleaving") if row.pp > 1 else 1
+    context = row.cp or 1
+    split = row.tp > 1
+    data = _data_parallel(row, context)
+    micro = assumed.value(row.micro_batch, 1, "micro-batches of 1 sample")
+    batch = assumed.value(row.global_batch, 2 * row.pp * micro * data, "two micro-batches a stage and replica")
+    recompute = assumed.value(row.recompute, "none", "no recomputation")
+    sequence = split and assumed.value(row.sequence_parallel, True, "sequence parallelism")
+    parallelism: dict[str, Any] = {
+        "tensor_model_parallel_size": row.tp,
+        "pipeline_model_parallel_size": row.pp,
+        "virtual_pipeline_model_parallel_size": virtual,
+        "sequence_parallel": bool(sequence),
+        "context_parallel_size": context,
+        "expert_model_parallel_size": row.ep or 1,
+        "distributed_optimizer": assumed.value(row.distributed_optimizer, True, "distributed optimizer"),
+        "fsdp": row.fsdp is not None,
+    }
+    if layers := stage_layers(row.num_layers, row.pp * virtual):
+        parallelism["stage_layers"] = list(layers)
+    overlap = generation.overlapped and data * context > 1
+    return {
+        "workload": {
+            "model": _model(row, assumed),
+            "sequence_length": row.seq_len,
+            "micro_batch_size": micro,
+            "global_batch_size": batch,
+            "precision": row.dtype,
+        },
+        "cluster": {"gpu": gpu_name(row), "gpus": row.num_gpus, "gpus_per_node": row.gpus_per_node or 8},
+        "parallelism": parallelism,
+        "schedule": {"name": _schedule(row.pp, virtual), "recompute": recompute},
+        "overlap": {"grad_reduce": "overlapped" if overlap else "after"},
+        "implementation": {"framework": "megatron", "attention_backend": generation.attention_backend},
+    }
+
+
+def _schedule(stages: int, virtual: int) -> str:
+    if stages == 1:
+        return "none"
+    return "interleaved-1f1b" if virtual > 1 else "1f1b"
+
+
+def _model(row: PublishedRow, assumed: _Assumed) -> dict[str, Any]:
+    """The model as the plan's inline table: gated ones are Llama's kind, the others GPT's."""
+    gated = assumed.value(row.gated_mlp, row.kv_heads not in (None, row.heads), "kind of MLP")
+    return {
+        "hidden_size": row.hidden,
+        "num_attention_heads": row.heads,
+        "num_key_value_heads": row.kv_heads or row.heads,
+        "head_dim": row.head_dim or row.hidden // row.heads,
+        "intermediate_size": row.ffn_hidden,
+        "vocab_size": row.vocab,
+        "num_hidden_layers": row.num_layers,
+        "gated_mlp": gated,
+        "bias": not gated,
+        "norm": "rmsnorm" if gated else "layernorm",
+        "activation": "silu" if gated else "gelu",
+        "rotary": gated,
+        "tie_word_embeddings": not gated,
+    }
+
+
+def stage_layers(layers: int, stages: int) -> tuple[int, ...] | None:
+    """Blocks of each stage where they do not divide: embedding and head count as one block each, else nearest to even.
+
+    >>> stage_layers(126, 8)
+    (15, 16, 16, 16, 16, 16, 16, 15)
+    >>> stage_layers(7, 3)
+    (2, 3, 2)
+    """
+    if layers % stages == 0:
+        return None
+    if (layers + 2) % stages == 0 and stages > 2:
+        each = (layers + 2) // stages
+        return (each - 1, *(each,) * (stages - 2), each - 1)
+    base, more = divmod(layers, stages)
+    first = (stages - more) // 2
+    return tuple(base + (first <= stage < first + more) for stage in range(stages))
+
+
+def _data_parallel(row: PublishedRow, context: int) -> int:
+    """Data-parallel ranks, which the row must agree with."""
+    product = row.tp * row.pp * context
+    data, rest = divmod(row.num_gpus, product)
+    if rest or row.dp not in (None, data):
+        raise DataError(
+            f"{row.num_gpus} GPUs are not tp {row.tp} x pp {row.pp} x cp {context} x dp {row.dp or '?'}",
+            file=row.file,
+            line=row.line,
+            key="dp",
+            remedy="The sizes must multiply to the number of GPUs.",
+        )
+    return data
+
+
+def gpu_name(row: PublishedRow) -> str:
+    """Catalogue name of the row's GPU: as it stands, or without the form factor."""
+    name = row.gpu.strip().lower()
+    for candidate in (name, name.removesuffix("-sxm"), f"{name}-sxm"):
+        if candidate in gpu_names():
+            return candidate
+    raise DataError(
+        f"GPU {row.gpu!r} is not in the catalogue",
+        file=row.file,
+        line=row.line,
+        key="gpu",
+        remedy=f"Nearest: {', '.join(nearest(name, gpu_names())) or 'none'}.",
+    )
