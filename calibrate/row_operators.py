@@ -33,6 +33,10 @@ STREAMING_PATTERNS = {
     "adamw": "adamw",
     "tile_rmsnorm": "tile_rmsnorm",
     "tile_reduce_min": "tile_reduce_min",
+    "gelu": "gelu",
+    "vllm_rms_norm": "vllm_rms_norm",
+    "vllm_silu_and_mul": "vllm_silu_and_mul",
+    "vllm_rotary": "vllm_rotary",
 }
 #: Share of a row's ``bytes`` that is read; the rest is written.
 READ_SHARE = {
@@ -42,6 +46,7 @@ READ_SHARE = {
     "tile_reduce_min": 1.0,
     "gemv": 1.0,
     "add": 2 / 3,
+    "vllm_silu_and_mul": 2 / 3,
     "adamw": 16 / 28,  # reads parameter, gradient and two moments, writes all but the gradient
 }
 COLLECTIVE_KINDS = {
@@ -155,9 +160,9 @@ def _positive(configuration: Configuration, key: str) -> float:
     return float(value)
 
 
-def _dtype(configuration: Configuration) -> str:
-    dtype = str(configuration.get("dtype") or "bf16")
-    if dtype not in DTYPE_BYTES:
+def _dtype(configuration: Configuration, key: str = "dtype", default: str = "bf16") -> str:
+    dtype = str(configuration.get(key) or default)
+    if dtype and dtype not in DTYPE_BYTES:
         raise _MissingFieldError(f"unknown data type {dtype!r}")
     return dtype
 
@@ -191,6 +196,9 @@ def _gemm(row: Configuration) -> KernelWork:
         layout=str(row.get("layout") or "tn"),
         batch=_count(row, "batch", 1) or 1,
         tile=tile,
+        footprint_bytes=None if row.get("footprint_bytes") is None else _positive(row, "footprint_bytes"),
+        out_dtype=_dtype(row, "out_dtype", ""),
+        accumulate=bool(row.get("accumulate", False)),
         name=str(row["op"]),
     )
     return _one(operator, exception)
@@ -252,7 +260,7 @@ def _streaming(row: Configuration) -> KernelWork:
         warps=_count(row, "warps"),
         name=op,
     )
-    return _one(operator, exception)
+    return KernelWork((operator,), (_count(row, "launches", 1) or 1,), exception=exception)
 
 
 def _training_kernel(row: Configuration) -> KernelWork:

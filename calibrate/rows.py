@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from joulecast.calibrate.measure.records import is_recording, json_object, parse_records
+from joulecast.calibrate.public_times.read import parse_table
 from joulecast.errors import DataError, UnknownNameError
 
 #: Measured quantities; a prediction never reads them. Their ``_per_gpu`` lists and every ``measured_…`` belong to them.
@@ -95,7 +96,9 @@ def is_measured(key: str) -> bool:
 
 
 def read_rows(path: str | Path | Sequence[str | Path]) -> list[Row]:
-    """Rows of a JSON-lines file, of all ``*.jsonl`` of a folder, or of several of either, in order.
+    """Rows of a JSON-lines file or a published table, of all of a folder, or of several of either, in order.
+
+    Of a folder the ``*.jsonl``; without any, the tables ``*.csv``.
 
     Raises
     ------
@@ -135,7 +138,7 @@ def parse_rows(text: str, file: str) -> list[Row]:
 
 
 def _read_path(path: Path) -> list[Row]:
-    paths = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+    paths = sorted(path.glob("*.jsonl")) or sorted(path.glob("*.csv")) if path.is_dir() else [path]
     if not paths:
         raise DataError("no *.jsonl file in this folder", file=str(path), remedy="Give a folder or file of JSON lines.")
     rows: list[Row] = []
@@ -146,7 +149,10 @@ def _read_path(path: Path) -> list[Row]:
             raise DataError("no such file or folder", file=str(one), remedy="Check the path.") from None
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"cannot be read ({error})", file=str(one), remedy="It must be JSON lines.") from None
-        rows += parse_rows(text, str(one))
+        if one.suffix == ".csv":
+            rows += [row_of(content, str(one), line) for content, line in parse_table(text, str(one))]
+        else:
+            rows += parse_rows(text, str(one))
     return rows
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from joulecast.errors import InputError
 from joulecast.model.derivation_rules import DISTANCES, RULES, TECHNOLOGY, Distance, Rule
+from joulecast.model.derivation_supplement import supplemented
 from joulecast.model.description import TABLES, GpuDescription, Parameter, Table
 from joulecast.model.description_file import ParsedDescription
 
@@ -36,7 +37,7 @@ def complete(parsed: ParsedDescription, relative: GpuDescription | None) -> GpuD
             name: derive_table(table, parsed.device, relative, distance) for name, table in relative.tables.items()
         }
         words = f"fitted tables of {relative.name}, scaled by rules ({distance.words})"
-    tables = {name: _merge(derived[name], parsed.tables.get(name)) for name in TABLES}
+    tables = {name: _merge(supplemented(derived[name]), parsed.tables.get(name)) for name in TABLES}
     return GpuDescription(parsed.name, parsed.device, **tables, derivation=words)
 
 

@@ -75,7 +75,9 @@ def tile_efficiency(bm: Array, bn: Array, eta: float, penalty: float) -> Array:
     return np.asarray(eta / (1.0 + penalty * (64.0 / bm + 64.0 / bn) ** 2))
 
 
-def gemm_work(shapes: GemmShapes, dtype: str, layout: str, gpu: GpuModel) -> GemmWork:
+def gemm_work(
+    shapes: GemmShapes, dtype: str, layout: str, gpu: GpuModel, output_bytes_per_element: float | None = None
+) -> GemmWork:
     """Cycles and bytes of products of one data type and layout with the library's own tiles.
 
     Parameters
@@ -86,6 +88,8 @@ def gemm_work(shapes: GemmShapes, dtype: str, layout: str, gpu: GpuModel) -> Gem
         As in :class:`~joulecast.model.operators.Gemm`.
     gpu
         The GPU; reads ``kernel.gemm.*``.
+    output_bytes_per_element
+        Bytes written and read again for each value of the result; by default the inputs' size.
 
     Returns
     -------
@@ -109,7 +113,8 @@ def gemm_work(shapes: GemmShapes, dtype: str, layout: str, gpu: GpuModel) -> Gem
     size = DTYPE_BYTES[dtype]
     fallback = _unaligned(shapes, size)
     slow = np.where(fallback, gpu.get("kernel.gemm.fallback_slowdown", 7.0), 1.0)
-    compulsory = shapes.batch * (shapes.m * shapes.k + shapes.n * shapes.k + shapes.m * shapes.n) * size
+    output = shapes.batch * shapes.m * shapes.n * (output_bytes_per_element or size)
+    compulsory = shapes.batch * (shapes.m * shapes.k + shapes.n * shapes.k) * size + output
     footprint = np.where(np.isnan(shapes.footprint_bytes), compulsory, shapes.footprint_bytes)
     # SMs at work together share operand stripes of about sqrt(SMs) tiles; the next wave finds little of them in L2.
     staged = shapes.batch * shapes.m * shapes.n * shapes.k * size * (1.0 / REFERENCE_TILE[0] + 1.0 / REFERENCE_TILE[1])
@@ -117,7 +122,7 @@ def gemm_work(shapes: GemmShapes, dtype: str, layout: str, gpu: GpuModel) -> Gem
     return GemmWork(
         cycles=cycles[rows, best] * slow,
         l2_bytes=outputs[rows, best] * CHOICES[best, :2].sum(axis=1) * shapes.k * size,
-        output_bytes=shapes.batch * shapes.m * shapes.n * size,
+        output_bytes=output,
         hbm_bytes=traffic * (1.0 - residency(footprint, gpu)),
         tile=CHOICES[best, :2],
         splits=CHOICES[best, 2],

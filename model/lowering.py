@@ -17,6 +17,8 @@ from joulecast.model.families import families_of
 from joulecast.model.gemm import GemmShapes, gemm_work
 from joulecast.model.gpu_model import GpuModel
 from joulecast.model.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Streaming
+from joulecast.model.row_blocks import THREADS as ROW_BLOCKS
+from joulecast.model.row_blocks import lower_row_blocks
 from joulecast.model.streaming import extra_read_passes, streaming_work
 from joulecast.model.tiles import lower_tiled_gemms, lower_tiled_rows
 from joulecast.model.toggling import memory_toggle, toggle_factor
@@ -79,12 +81,14 @@ def lower_group(group: OperatorGroup, gpu: GpuModel) -> Columns:
 def _group(operator: Operator) -> tuple[Hashable, ...]:
     if isinstance(operator, Gemm):
         kind = "gemm" if operator.tile is None else "tile_gemm"
-        return (kind, operator.dtype, operator.data, operator.layout)
+        return (kind, operator.dtype, operator.data, operator.layout, operator.out_dtype, operator.accumulate)
     if isinstance(operator, Attention):
         return ("attention", operator.backend, operator.direction, operator.dtype)
     if isinstance(operator, Streaming):
         if operator.pattern.startswith("tile_"):
             return ("tile_rows", operator.pattern)
+        if operator.pattern in ROW_BLOCKS:
+            return ("row_blocks", operator.pattern)
         return ("streaming", operator.pattern, operator.dtype, operator.data)
     return ("collective", operator.kind, operator.algorithm)
 
@@ -104,7 +108,7 @@ def _gemm(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
     footprint = np.array([np.nan if o.footprint_bytes is None else o.footprint_bytes for o in operators])
     m, n, k, batch = (_column(operators, name) for name in ("m", "n", "k", "batch"))
     shapes = GemmShapes(m, n, k, batch, footprint)
-    work = gemm_work(shapes, first.dtype, first.layout, gpu)
+    work = gemm_work(shapes, first.dtype, first.layout, gpu, first.output_bytes_per_element)
     toggle = toggle_factor(first.data, gpu)
     peak = gpu.device["memory_bandwidth_bytes_per_s"]
     flops = 2.0 * shapes.m * shapes.n * shapes.k * shapes.batch
@@ -189,4 +193,5 @@ _LOWERINGS: dict[str, Callable[..., Columns]] = {
     "collective": _collective,
     "tile_gemm": lower_tiled_gemms,
     "tile_rows": lower_tiled_rows,
+    "row_blocks": lower_row_blocks,
 }

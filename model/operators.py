@@ -39,6 +39,10 @@ class Gemm:
         Explicit tiling; ``None`` takes what the vendor's library picks.
     footprint_bytes
         Data touched between two uses of the same operands, as in :class:`Streaming`.
+    out_dtype
+        Type of the result, empty for the inputs'.
+    accumulate
+        Whether the result is added to what stands there.
     """
 
     m: int
@@ -51,11 +55,18 @@ class Gemm:
     tile: Tile | None = None
     footprint_bytes: float | None = None
     name: str = "gemm"
+    out_dtype: str = ""
+    accumulate: bool = False
 
     @property
     def flops(self) -> float:
         """Floating-point operations, 2·m·n·k·batch."""
         return 2.0 * self.m * self.n * self.k * self.batch
+
+    @property
+    def output_bytes_per_element(self) -> int:
+        """Bytes written, and when accumulating read, for each value of the result."""
+        return DTYPE_BYTES[self.out_dtype or self.dtype] * (2 if self.accumulate else 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,23 +63,41 @@ def settle(
         Power limit and highest clock, shape ``()`` or ``(n,)``.
     settle_s, window_s
         When the window begins after the start of the work, and how long it takes: a short one still sees the faster
-        first phase, before the board's slow average meets the limit.
+        first phases, before the board's fast loop answers and its slow average meets the limit.
     """
     power = curves.energy_j / curves.time_s
     limit = np.asarray(limit_w, dtype=np.float64)
     slow = settle_clock_mhz(clocks_mhz, power, settled_power_w(limit, gpu), ceiling_mhz)
     fast = settle_clock_mhz(clocks_mhz, power, limit * gpu["governor.burst_share"], ceiling_mhz)
     early = burst_share_of_window(settle_s, window_s, gpu)
-    settled, burst = curves.at(clocks_mhz, slow), curves.at(clocks_mhz, fast)
-    # In a window the two phases share time, not work: rates average.
-    time = 1.0 / (early / burst.time_s + (1.0 - early) / settled.time_s)
-    part = early / burst.time_s * time
-    mix = {c: part * burst.components_j[c] + (1.0 - part) * settled.components_j[c] for c in curves.components_j}
-    energy = part * burst.energy_j + (1.0 - part) * settled.energy_j
-    return Settled(time, energy, early * fast + (1.0 - early) * slow, mix)
+    phases = [(1.0 - early, slow), (early, fast)]
+    first = share_of_window_before(gpu["governor.fast_s"], settle_s, window_s)
+    if first.any():
+        peak = settle_clock_mhz(clocks_mhz, power, limit * gpu["governor.peak_share"], ceiling_mhz)
+        phases = [phases[0], (early - first, fast), (first, peak)]
+    return _mixed(curves, clocks_mhz, phases)
+
+
+def _mixed(curves: Curves, clocks_mhz: Array, phases: Sequence[tuple[Array, Array]]) -> Settled:
+    """The mean over phases, each with its share of the window's time and its clock: rates average, not times."""
+    found = [(share, clock, curves.at(clocks_mhz, clock)) for share, clock in phases]
+    time = 1.0 / sum((share / at.time_s for share, _, at in found), np.zeros(()))
+    parts = [(share / at.time_s * time, at) for share, _, at in found]
+
+    def mean(values: Sequence[Array]) -> Array:
+        return np.asarray(sum((part * v for (part, _), v in zip(parts, values, strict=True)), np.zeros(())))
+
+    mix = {c: mean([at.components_j[c] for _, at in parts]) for c in curves.components_j}
+    clock = np.asarray(sum((share * clock for share, clock, _ in found), np.zeros(())))
+    return Settled(time, mean([at.energy_j for _, at in parts]), clock, mix)
 
 
 def burst_share_of_window(settle_s: ArrayLike, window_s: ArrayLike, gpu: GpuModel) -> Array:
     """Share of a window that lies before the slow loop binds, ``governor.burst_s`` after the start."""
-    left = gpu["governor.burst_s"] - np.asarray(settle_s, dtype=np.float64)
+    return share_of_window_before(gpu["governor.burst_s"], settle_s, window_s)
+
+
+def share_of_window_before(end_s: float, settle_s: ArrayLike, window_s: ArrayLike) -> Array:
+    """Share of a window that lies before ``end_s`` after the start of the load."""
+    left = end_s - np.asarray(settle_s, dtype=np.float64)
     return np.asarray(np.clip(left / np.maximum(np.asarray(window_s, dtype=np.float64), 1e-9), 0.0, 1.0))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from joulecast.calibrate.row_operators import KernelWork, operator_of
 from joulecast.calibrate.rows import Row
 from joulecast.errors import DataError, InputError
@@ -34,17 +32,12 @@ def predict_kernels(gpu: GpuDescription, rows: Sequence[Row]) -> list[Answer]:
 
 def _repeated(gpu: GpuDescription, works: Sequence[KernelWork], rows: Sequence[Row]) -> list[Prediction]:
     """Time and energy of one repetition of each piece of work, summed over GPUs that all do the same."""
-    from joulecast.model.gpu_model import gpu_model
-    from joulecast.model.predict import Work, predict_work
+    from joulecast.calibrate.unclocked import forecast_rows, observed_forecast
 
     if not works:
         return []
-    forecast = predict_work(
-        [Work(work.operators, work.counts, work.busy_fraction) for work in works],
-        gpu_model(gpu),
-        settle_s=np.array([row.settle_s for row in rows]),
-        window_s=np.array([row.window_s for row in rows]),
-    )
+    forecast = forecast_rows(works, rows, gpu)
+    forecast = observed_forecast(forecast, rows)
     return [_of_gpus(forecast, place, row.gpus) for place, row in enumerate(rows)]
 
 

@@ -1,8 +1,9 @@
 """Trivial rules to hold every figure against: one constant rate and one constant power for each family.
 
 Matrix products, blocks and iterations run at 662 TFLOP/s and 690 W (what an H200 sustains on large bf16 products),
-kernels that stream run at the bandwidth of a large copy, 4.3 TB/s. All other constants, and the clock, are the
-(geometric) mean of the very rows that are scored: the best that a single number can do.
+kernels that stream run at the bandwidth of a large copy, 4.3 TB/s. All other constants, the clock, and those of rows
+that another card measured, are the (geometric) mean of the very rows that are scored: the best that a single number
+can do.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from joulecast.model.operators import Attention, Collective, Gemm, Streaming
 from joulecast.validate import metrics
 from joulecast.validate.result import Prediction
 
+#: Product on which the constants were seen.
+H200 = "NVIDIA H200"
 #: Sustained rate of large bf16 matrix products on an H200 [FLOP/s], and the power at which it runs [W].
 GEMM_FLOPS_PER_S = 662e12
 GEMM_POWER_W = 690.0
@@ -37,9 +40,15 @@ class Trivial:
 
 def baselines(rows: Sequence[Row], families: Sequence[str]) -> list[Prediction]:
     """Trivial prediction of every row; the constants that are not fixed are learnt family by family."""
-    trivials = [trivial_work(row.configuration) for row in rows]
+    trivials = [_of_card(trivial_work(row.configuration), row) for row in rows]
     learnt = {f: _learn([i for i, g in enumerate(families) if g == f], rows, trivials) for f in set(families)}
     return [_predict(row, trivial, *learnt[f]) for row, trivial, f in zip(rows, trivials, families, strict=True)]
+
+
+def _of_card(trivial: Trivial, row: Row) -> Trivial:
+    """The constants are those of an H200; other cards learn their own."""
+    elsewhere = H200 not in row.configuration.get("products", (H200,))
+    return Trivial(trivial.amount) if elsewhere else trivial
 
 
 def _learn(
@@ -81,7 +90,7 @@ def trivial_work(configuration: Mapping[str, Any]) -> Trivial:
     if isinstance(operator, Attention):
         return Trivial(operator.flops)
     if isinstance(operator, Streaming):
-        return Trivial(operator.bytes_read + operator.bytes_written, COPY_BANDWIDTH_BYTES_PER_S)
+        return Trivial((operator.bytes_read + operator.bytes_written) * work.counts[0], COPY_BANDWIDTH_BYTES_PER_S)
     return Trivial(bus_bytes(operator))
 
 

@@ -17,6 +17,7 @@ from joulecast.model.operators import Attention, Gemm, Streaming
 from joulecast.validate import adapters, folds, overlap
 from joulecast.validate.a100_overlap import run_a100_overlap
 from joulecast.validate.baselines import baselines
+from joulecast.validate.cards import of_card
 from joulecast.validate.clock_suites import KINDS as CLOCK_SUITES
 from joulecast.validate.clock_suites import run_clock_suite
 from joulecast.validate.overlap_choice import overlap_choices
@@ -213,6 +214,11 @@ def run_suite(
             remedy=f"It reads rows of op {', '.join(sorted(chosen.ops))}.",
         )
     base = load_gpu(gpu or DEFAULT_GPU)
+    mine, of_others = of_card(mine, base)
+    skipped = [*skipped, *of_others]
+    if not mine and of_others:
+        reasons = "; ".join(f"{name}, {reason}" for name, reason in of_others)
+        raise DataError(reasons, file=str(data), remedy="Name the card that measured them with --gpu.")
     predict, fit = predict or chosen.predict, fit or chosen.fit
     if folds is not None:
         answers, protocol = _cross_validate(mine, folds, base, predict, fit)

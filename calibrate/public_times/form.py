@@ -1,0 +1,58 @@
+"""What the published forms have in common: a table of times, and which cards they were measured on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from joulecast.errors import DataError
+
+#: Rows of a table as they stand in the file: words by column.
+Line = Mapping[str, str]
+
+#: Names of cards in the published files, and the products that they mean.
+PRODUCTS = {
+    "a100": ("NVIDIA A100-SXM4-80GB",),
+    "a100_pcie": ("NVIDIA A100 80GB PCIe",),
+    "a40": ("NVIDIA A40",),
+    "h100": ("NVIDIA H100 80GB HBM3",),
+    "h200": ("NVIDIA H200",),
+    "b200": ("NVIDIA B200",),
+    "mi210": ("AMD Instinct MI210",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of a file, for messages."""
+
+    file: str
+    line: int
+
+    def wrong(self, what: str, key: str, remedy: str = "Write it as the published table does.") -> DataError:
+        """An error at this line."""
+        return DataError(what, file=self.file, line=self.line, key=key, remedy=remedy)
+
+    def number(self, line: Mapping[str, Any], key: str) -> float:
+        """A positive number of a column."""
+        try:
+            value = float(line[key])
+        except (KeyError, TypeError, ValueError):
+            raise self.wrong(f"{line.get(key)!r} is not a number", key) from None
+        if not math.isfinite(value) or value <= 0:
+            raise self.wrong(f"{value:g} is not above 0", key)
+        return value
+
+    def whole(self, line: Mapping[str, Any], key: str) -> int:
+        """A positive whole number of a column."""
+        value = self.number(line, key)
+        if value != int(value):
+            raise self.wrong(f"{value:g} is not a whole number", key)
+        return int(value)
+
+
+def measured_on(label: str) -> dict[str, Any]:
+    """The fields of a row that say on which card it was measured; an unknown label stands for itself."""
+    return {"card_label": label, "products": list(PRODUCTS.get(label, (label,)))}

@@ -1,0 +1,111 @@
+"""Efficiencies of SimuMax (Moore Threads): bf16 products and attention by shape, as shares of a published peak.
+
+Products, plain or grouped by expert, run 100 times back to back through Transformer Engine, and the host's clock times
+the last 75; grouped ones 50 times and the last 40. Attention is causal, but its operations are counted in full. It is
+FlashAttention-2 on A100 and what Transformer Engine takes, cuDNN's kernels, on later cards.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from joulecast.calibrate.public_times.form import Line, Place, measured_on
+
+#: Columns by which the form is known.
+COLUMNS = frozenset({"system", "operator", "shape", "efficiency_of_peak"})
+#: Dense peaks to which the efficiencies refer [FLOP/s].
+PEAKS = {"a100": 312e12, "b200": 2250e12, "h100": 989e12, "h200": 989e12}
+#: Runs before the clock starts, and runs that it times.
+PRODUCT_RUNS, GROUPED_RUNS, ATTENTION_RUNS = (25, 75), (10, 40), (5, 20)
+
+
+def content(line: Line, place: Place) -> dict[str, Any]:
+    """The row of one line; an operator that nobody knows keeps its name as ``op``."""
+    system, kind = line["system"], line["operator"].rpartition("/")[2]
+    label = re.sub(r"_(bf16|fp8|fp16|ceperm).*$", "", system)
+    shape = dict(part.strip().partition("=")[::2] for part in line["shape"].split(","))
+    row = {"name": f"{system} {kind} {line['shape']}", **measured_on(label)}
+    build = _KINDS.get(kind.removeprefix("fp8_"))
+    if build is None:
+        return row | {"op": kind}
+    dtype = "fp8" if kind.startswith("fp8_") else "bf16"
+    peak = PEAKS.get(label.partition("_")[0])
+    if peak is None:
+        raise place.wrong(f"no peak is known for {system!r}", "system", f"Known: {', '.join(PEAKS)}.")
+    fields, flops = build(shape, place)
+    if fields["op"] == "flash_attn":
+        fields["backend"] = "FLASH_ATTENTION" if label.startswith("a") else "CUDNN_ATTENTION"
+    share = place.number(line, "efficiency_of_peak") * peak * (2.0 if dtype == "fp8" else 1.0)
+    return row | fields | {"dtype": dtype, "time_s": flops / share}
+
+
+def _product(shape: dict[str, str], place: Place) -> tuple[dict[str, Any], float]:
+    b, m, n, k = (place.whole(shape, key) for key in ("b", "m", "n", "k"))
+    fields = {
+        "op": "gemm",
+        "M": b * m,
+        "N": n,
+        "K": k,
+        "layout": shape.get("layout", "TN").lower(),
+        "accumulate": shape.get("accumulate") == "True",
+        "out_dtype": shape.get("out_dtype", "bf16"),
+        **_back_to_back(PRODUCT_RUNS),
+    }
+    return fields, 2.0 * b * m * n * k
+
+
+def _grouped(shape: dict[str, str], place: Place) -> tuple[dict[str, Any], float]:
+    """One product per expert: forward, gradient of the input, gradient of the weight."""
+    groups, m, n, k = (place.whole(shape, key) for key in ("ng", "M", "N", "K"))
+    stage = shape.get("stage", "fwd")
+    sizes = {"fwd": (m, n, k, "tn"), "bwd_grad_act": (m, k, n, "nn"), "bwd_grad_w": (n, k, m, "nt")}
+    if stage not in sizes:
+        raise place.wrong(f"unknown stage {stage!r}", "shape", f"Known: {', '.join(sizes)}.")
+    rows, columns, inner, layout = sizes[stage]
+    fields = {
+        "op": "gemm",
+        "batch": groups,
+        "M": rows,
+        "N": columns,
+        "K": inner,
+        "layout": layout,
+        "accumulate": shape.get("accumulate") == "True",
+        "out_dtype": shape.get("main_grad_dtype", "bf16") if stage == "bwd_grad_w" else shape.get("out_dtype", "bf16"),
+        **_back_to_back(GROUPED_RUNS),
+        "launches": groups,
+    }
+    return fields, 2.0 * groups * m * n * k
+
+
+def _attention(shape: dict[str, str], place: Place) -> tuple[dict[str, Any], float]:
+    keys = ("batch", "seq_len", "head_num", "kv_head_num", "qk_head_dim", "v_head_dim")
+    batch, sequence, heads, kv_heads, wide, value = (place.whole(shape, key) for key in keys)
+    fields = {
+        "op": "flash_attn",
+        "B": batch,
+        "S": sequence,
+        "Hq": heads,
+        "Hkv": kv_heads,
+        "D": (wide + value) // 2,  # as many operations as with heads of the mean width
+        "causal": True,
+        **_back_to_back(ATTENTION_RUNS),
+    }
+    return fields, 2.0 * batch * sequence**2 * max(heads, kv_heads) * (wide + value)
+
+
+def _forward(shape: dict[str, str], place: Place) -> tuple[dict[str, Any], float]:
+    fields, flops = _attention(shape, place)
+    return fields | {"direction": "fwd"}, flops
+
+
+def _backward(shape: dict[str, str], place: Place) -> tuple[dict[str, Any], float]:
+    fields, flops = _attention(shape, place)
+    return fields | {"direction": "bwd"}, 2.5 * flops
+
+
+def _back_to_back(runs: tuple[int, int]) -> dict[str, Any]:
+    return {"timing": "queue", "runs_before": runs[0], "runs": runs[1], "launches": 1}
+
+
+_KINDS = {"matmul": _product, "group_matmul": _grouped, "sdp_fwd": _forward, "sdp_bwd": _backward}

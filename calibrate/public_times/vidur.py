@@ -1,0 +1,86 @@
+"""Operators of a transformer block as Vidur profiles them (Agrawal et al., MLSys 2024), fp16, inference.
+
+One block runs twenty times in eager PyTorch, with vLLM's kernels for RMSNorm, the gated activation and the rotary
+embedding, under a profiler whose durations are whole microseconds; a time is that of the operator's kernels alone.
+Weights are uniform within ±0.001, so that all values behind the first activation are zero: the down projection
+multiplies zeros.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from joulecast.calibrate.public_times.form import Line, Place, measured_on
+
+#: Columns by which the form is known.
+COLUMNS = frozenset({"gpu", "model", "tp", "tokens", "operator", "hidden", "ffn_per_rank", "median_time_s"})
+#: Linear layers, and the values that they multiply.
+LINEAR = {"attn_pre_proj": "randn", "attn_post_proj": "randn", "mlp_up_proj": "randn", "mlp_down_proj": "zeros"}
+#: Models with LayerNorm, an ungated GELU and attention beside the MLP, so that the addition takes two kernels.
+PARALLEL_BLOCKS = frozenset({"phi-2"})
+BYTES = 2
+#: Twenty blocks take a tenth of a second or so, and nothing runs before.
+WINDOW_S = 0.1
+
+
+def contents(lines: list[tuple[Line, Place]]) -> list[dict[str, Any]]:
+    """Rows of a whole file.
+
+    The linear layers of a block tell how wide its queries, keys and values are, and how many bytes pass through the
+    cache between two uses of a weight.
+    """
+    blocks: dict[tuple[str, ...], dict[str, tuple[int, int]]] = {}
+    for line, place in lines:
+        if line["operator"] in LINEAR:
+            sides = place.whole(line, "N"), place.whole(line, "K")
+            blocks.setdefault(_block(line), {})[line["operator"]] = sides
+    return [_content(line, place, blocks.get(_block(line), {})) for line, place in lines]
+
+
+def _block(line: Line) -> tuple[str, ...]:
+    return (line["gpu"], line["model"], line["tp"])
+
+
+def _content(line: Line, place: Place, layers: dict[str, tuple[int, int]]) -> dict[str, Any]:
+    operator, tokens = line["operator"], place.whole(line, "tokens")
+    row: dict[str, Any] = {
+        "name": f"{line['gpu']} {line['model']} tp{line['tp']} {tokens} {operator}",
+        "operator": operator,
+        "dtype": line.get("dtype") or "fp16",
+        "timing": "kernel",
+        "settle_s": 0.0,
+        "target_window_s": WINDOW_S,
+        "time_s": place.number(line, "median_time_s"),
+        **measured_on(line["gpu"]),
+    }
+    if operator in LINEAR:
+        shape = {key: place.whole(line, key) for key in ("M", "N", "K")}
+        touched = BYTES * sum(n * k + tokens * (n + k) for n, k in layers.values())
+        return row | {"op": "gemm", **shape, "data": LINEAR[operator], "footprint_bytes": touched}
+    return row | _small(line, place, tokens, layers)
+
+
+def _small(line: Line, place: Place, tokens: int, layers: dict[str, tuple[int, int]]) -> dict[str, Any]:
+    """Fields of a small operator; an unknown one keeps its name as ``op``, which no suite knows."""
+    hidden, ffn = place.whole(line, "hidden"), place.whole(line, "ffn_per_rank")
+    parallel = line["model"] in PARALLEL_BLOCKS
+    operator = line["operator"]
+    if operator in ("input_layernorm", "post_attention_layernorm"):
+        op, read, written, columns = "layer_norm" if parallel else "vllm_rms_norm", hidden, hidden, hidden
+    elif operator == "mlp_act":
+        op, read, written, columns = ("gelu", ffn, ffn, ffn) if parallel else ("vllm_silu_and_mul", 2 * ffn, ffn, ffn)
+    elif operator == "add":
+        op, read, written, columns = "add", 2 * hidden, hidden, hidden
+    elif operator == "attn_rope" and {"attn_pre_proj", "attn_post_proj"} <= layers.keys():
+        # Queries and keys change in place: of the fused projection's output the values stay.
+        columns = (layers["attn_pre_proj"][0] + layers["attn_post_proj"][1]) // 2
+        op, read, written = "vllm_rotary", columns, columns
+    else:
+        return {"op": operator}
+    return {
+        "op": op,
+        "bytes": BYTES * tokens * (read + written),
+        "rows": tokens,
+        "cols": columns,
+        "launches": 2 if op == "add" and parallel else 1,
+    }
