@@ -13,7 +13,7 @@ from joulecast.model.governor import settle_clock_mhz, settled_power_w
 from joulecast.model.gpu_model import GpuModel, gpu_model
 from joulecast.model.limits import group_lag, group_limit_share
 from joulecast.model.lowering import lower
-from joulecast.model.memory_footprint import check_fits, memory_footprint
+from joulecast.model.memory_footprint import MemoryFootprint, check_fits, memory_footprint
 from joulecast.model.power import COMPONENTS, at_clock, clock_tree_power_w, idle_power_w, wait_power_w
 from joulecast.simulator.clock_columns import (
     at_columns,
@@ -132,25 +132,30 @@ ASSUMPTIONS = (
 
 def memory_per_rank(plan: Plan, gpu: GpuDescription, *, must_fit: bool = True) -> list[float]:
     """Peak memory of a GPU of each pipeline rank [bytes]; a plan that ``must_fit`` and does not is an error."""
-    w, found = plan.workload, []
+    found = []
     for rank in range(plan.pp):
-        stages = plan.stages_of_rank(rank)
-        footprint = memory_footprint(
-            w.model,
-            implementation_of(plan),
-            w.micro_batch_size,
-            w.sequence_length,
-            layers=[plan.parallelism.stage_layers[s] for s in stages],
-            stage=rank,
-            stages=plan.pp,
-            micro_batches=plan.microbatches,
-            schedule=plan.schedule.name,
-            data_parallel=plan.dp,
-        )
+        footprint = footprint_of(plan, rank)
         if must_fit:
             check_fits(footprint, gpu.number("memory_bytes"))
         found.append(float(footprint.allocated_bytes))
     return found
+
+
+def footprint_of(plan: Plan, rank: int) -> MemoryFootprint:
+    """Memory of a GPU of one pipeline rank."""
+    w = plan.workload
+    return memory_footprint(
+        w.model,
+        implementation_of(plan),
+        w.micro_batch_size,
+        w.sequence_length,
+        layers=[plan.parallelism.stage_layers[s] for s in plan.stages_of_rank(rank)],
+        stage=rank,
+        stages=plan.pp,
+        micro_batches=plan.microbatches,
+        schedule=plan.schedule.name,
+        data_parallel=plan.dp,
+    )
 
 
 def prepare(plan: Plan, gpu: GpuModel, *, governed: bool = True) -> Prepared:
@@ -159,17 +164,22 @@ def prepare(plan: Plan, gpu: GpuModel, *, governed: bool = True) -> Prepared:
     Where not ``governed``, the tables are those of clocks that stand still, whatever clocks the plan sets.
     """
     program = plan_program(plan)
-    peak = _limit_w(plan, gpu) * gpu["governor.peak_share"]
+    peak = board_limit_w(plan, gpu) * gpu["governor.peak_share"]
     kernels = kernels_of([rank.types for rank in program.ranks], gpu.clocks_mhz, gpu, peak)
     transfer = 0.0
     if program.transfer is not None:
         transfer = float(at_clock(lower([program.transfer], gpu), gpu.max_clock_mhz, gpu).time_s[0])
     if not governed or is_locked(plan):
         still = Prepared(program, kernels, *_tables(program, kernels, gpu, peak, None, governed), gpu, transfer, True)
-        if not governed or _highest_power_w(still) <= settled_power_w(_limit_w(plan, gpu), gpu):
+        if not governed or _highest_power_w(still) <= settled_power_w(board_limit_w(plan, gpu), gpu):
             return still
-    lag = group_lag(gpu.clocks_mhz, plan.tp, plan.tp * plan.dp, gpu)
+    lag = lag_of(plan, gpu.clocks_mhz, gpu)
     return Prepared(program, kernels, *_tables(program, kernels, gpu, peak, lag, governed), gpu, transfer, False)
+
+
+def lag_of(plan: Plan, clocks_mhz: Array, gpu: GpuModel) -> Array:
+    """How far the pace of a plan's groups stays behind their mean clock, at each mean clock [1]."""
+    return group_lag(clocks_mhz, plan.tp, plan.tp * plan.dp, gpu)
 
 
 def _tables(
@@ -214,7 +224,8 @@ def fluid_program(prepared: Prepared) -> FluidProgram:
     return fluid
 
 
-def _limit_w(plan: Plan, gpu: GpuModel) -> float:
+def board_limit_w(plan: Plan, gpu: GpuModel) -> float:
+    """Power limit of each GPU, the plan's or the board's own [W]."""
     stated = plan.power.power_limit_w
     return gpu.device["power_limit_w"] if stated is None else stated
 
@@ -222,7 +233,7 @@ def _limit_w(plan: Plan, gpu: GpuModel) -> float:
 def _start(prepared: Prepared) -> tuple[list[int], Governor, float, float]:
     """Clocks to start from, what moves them, and the rough length of an iteration and a tick."""
     plan, gpu, clocks = prepared.program.plan, prepared.gpu, prepared.kernels.clocks_mhz
-    limit = _limit_w(plan, gpu)
+    limit = board_limit_w(plan, gpu)
     index, length = [], 0.0
     for rank, table in zip(prepared.program.ranks, prepared.tables, strict=True):
         order = np.array(rank.order)

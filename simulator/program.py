@@ -93,12 +93,16 @@ def plan_program(plan: Plan) -> PlanProgram:
     )
     implementation = implementation_of(plan)
     ranks = tuple(_rank_program(plan, implementation, schedule.ranks[r], r) for r in range(plan.pp))
-    transfer = None
-    if plan.pp * plan.vp > 1:
-        w = plan.workload
-        transfer = t.stage_transfer(w.model, implementation, w.micro_batch_size, w.sequence_length)
-        transfer = _spanning(transfer, _nodes(plan, "pipeline"))
-    return PlanProgram(plan, schedule, ranks, transfer)
+    return PlanProgram(plan, schedule, ranks, stage_transfer_of(plan))
+
+
+def stage_transfer_of(plan: Plan) -> Collective | None:
+    """What a stage sends to the next for one micro-batch; ``None`` where there is one stage."""
+    if plan.pp * plan.vp == 1:
+        return None
+    w = plan.workload
+    transfer = t.stage_transfer(w.model, implementation_of(plan), w.micro_batch_size, w.sequence_length)
+    return _spanning(transfer, _nodes(plan, "pipeline"))
 
 
 def _rank_program(plan: Plan, impl: Implementation, order: Sequence[Instruction], rank: int) -> RankProgram:
@@ -113,7 +117,7 @@ def _rank_program(plan: Plan, impl: Implementation, order: Sequence[Instruction]
         key = (instruction.kind, instruction.chunk, special)
         if key not in keys:
             keys[key] = len(types)
-            types.append(_launches(plan, impl, instruction, rank, special))
+            types.append(instruction_launches(plan, impl, instruction, rank, special))
             names.append(_name(plan, instruction, special))
         row.append(keys[key])
     return RankProgram(tuple(types), tuple(names), tuple(row))
@@ -126,9 +130,10 @@ def _name(plan: Plan, instruction: Instruction, special: bool) -> str:
     return name + " with gradient reduction" if special else name
 
 
-def _launches(
-    plan: Plan, impl: Implementation, instruction: Instruction, rank: int, reduces: bool
+def instruction_launches(
+    plan: Plan, impl: Implementation, instruction: Instruction, rank: int, reduces: bool = False
 ) -> tuple[Launch, ...]:
+    """What one instruction of a pipeline rank launches; ``reduces``: with gradients' reduction beside it."""
     if instruction.kind == OPTIMIZER:
         return _tail(plan, impl, rank)
     stage = plan.stages_of_rank(rank)[instruction.chunk]

@@ -120,7 +120,7 @@ def instruction_table(
     parts[..., 0] += hidden * (idle_power_w(kernels.clocks_mhz, gpu) - clock)
     parts[..., 1] += hidden * clock
     if lag is not None:
-        paced = _at_pace(duration - exposed, kernels.clocks_mhz, lag)
+        paced = at_pace(duration - exposed, kernels.clocks_mhz, lag)
         waiting = paced - (duration - exposed)
         duration, exposed = duration + waiting, exposed + waiting
         parts[..., 0] += waiting * (idle_power_w(kernels.clocks_mhz, gpu) - clock)
@@ -129,7 +129,7 @@ def instruction_table(
     return InstructionTable(duration, parts.sum(-1), parts, np.stack([beside, exposed], -1), counts)
 
 
-def _at_pace(compute_s: Array, clocks_mhz: Array, lag: Array) -> Array:
+def at_pace(compute_s: Array, clocks_mhz: Array, lag: Array) -> Array:
     """Compute time of the slowest of a group whose clocks have the grid's as their mean."""
     slow = clocks_mhz * (1.0 - lag)
     upper = np.clip(np.searchsorted(clocks_mhz, slow), 1, len(clocks_mhz) - 1)
