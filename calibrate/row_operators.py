@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from joulecast.calibrate.training_kernels import training_kernels
+from joulecast.model.collectives import REFERENCE_EFFICIENCY, REFERENCE_STEP_S
+from joulecast.model.fabric import Fabric
 from joulecast.model.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Streaming, Tile
 
 Configuration = Mapping[str, Any]
@@ -49,6 +51,8 @@ READ_SHARE = {
     "vllm_silu_and_mul": 2 / 3,
     "adamw": 16 / 28,  # reads parameter, gradient and two moments, writes all but the gradient
 }
+#: Line rate of each GPU's network card where a row of several nodes does not tell [B/s].
+NETWORK_BYTES_PER_S = 50e9
 COLLECTIVE_KINDS = {
     "all_reduce": "all_reduce",
     "all_gather": "all_gather",
@@ -298,9 +302,23 @@ def _collective(row: Configuration) -> KernelWork:
             bytes=_positive(row, "bytes"),
             gpus=_whole(row, "gpus"),
             ctas=None if row.get("ctas") is None else _whole(row, "ctas"),
-            nodes=_count(row, "nodes", 1) or 1,
+            fabric=_fabric(row),
             dtype=_dtype(row),
         )
+    )
+
+
+def _fabric(row: Configuration) -> Fabric | None:
+    """Links of a row that spans several nodes of 400 Gbit/s a GPU; within one they are the GPU's own."""
+    nodes = _count(row, "nodes", 1) or 1
+    if nodes == 1:
+        return None
+    local = -(-_whole(row, "gpus") // nodes)
+    return Fabric(
+        nodes,
+        exit_bytes_per_s=local * NETWORK_BYTES_PER_S,
+        step_latency_s=REFERENCE_STEP_S,
+        efficiency=REFERENCE_EFFICIENCY,
     )
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TypeVar
 
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.catalogue_packages import PackagedGpu, packaged_gpus
@@ -23,7 +22,7 @@ from joulecast.model.description_file import (
     parse_node,
 )
 
-Parsed = TypeVar("Parsed")
+_PARSERS: dict[str, Callable[..., Facts]] = {"node": parse_node, "network": parse_network}
 
 
 def load_gpu(name_or_path: str | Path) -> GpuDescription:
@@ -63,7 +62,7 @@ def gpu_package(name_or_path: str | Path) -> str:
 
 def load_node(name_or_path: str | Path) -> Facts:
     """A node type by catalogue name or from a file."""
-    return _load_facts("node", str(name_or_path), parse_node)
+    return _load_facts("node", str(name_or_path))
 
 
 def node_names() -> list[str]:
@@ -73,7 +72,7 @@ def node_names() -> list[str]:
 
 def load_network(name_or_path: str | Path) -> Facts:
     """A network by catalogue name or from a file."""
-    return _load_facts("network", str(name_or_path), parse_network)
+    return _load_facts("network", str(name_or_path))
 
 
 def network_names() -> list[str]:
@@ -118,13 +117,18 @@ def _complete(parsed: ParsedDescription, seen: tuple[str, ...]) -> GpuDescriptio
     return complete(parsed, relative)
 
 
-def _load_facts(kind: str, name: str, parse: Callable[..., Parsed]) -> Parsed:
+def _load_facts(kind: str, name: str) -> Facts:
     if _is_path(name):
-        return parse(_read_path(name), file=name)
+        return _PARSERS[kind](_read_path(name), file=name)
+    return _load_shipped_facts(kind, name)
+
+
+@lru_cache(maxsize=64)
+def _load_shipped_facts(kind: str, name: str) -> Facts:
     text = _built_in_text(f"{kind}s", name)
     if text is None:
         raise UnknownNameError(kind, name, _built_in(f"{kind}s"))
-    return parse(text, file=f"{name}.toml")
+    return _PARSERS[kind](text, file=f"{name}.toml")
 
 
 def _gpu_text(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Collectives over the links of one node, and in stages across nodes.
+"""Collectives over the links of one domain, and across the network between domains.
 
 A ring moves ``S·(steps + δ)/n`` bytes through every GPU: all-reduce has 2(n−1) steps, all-gather and reduce-scatter
 n−1. δ is the local copy at the ring's ends. Thread blocks copy at a rate that follows the SM clock, in series with the
@@ -6,13 +6,21 @@ link:
 
     t = α + ((S·(steps + δ_cta)/(n·CTAs·b·f))^p + (S·(steps + δ_link)/(n·B))^p)^(1/p),      α = α0 + α1·(n − 1)
 
-Measured on H200 with NCCL 2.28 over NVLink 4, NVLS off: b ≈ 27 GB/s per CTA at 1980 MHz, B ≈ 380 GB/s. Across nodes a
-hierarchical ring adds its inter-node stage at the network's rate; that form is an estimate.
+Measured on H200 with NCCL 2.28 over NVLink 4, NVLS off: b ≈ 27 GB/s per CTA at 1980 MHz, B ≈ 380 GB/s.
+
+Across D domains of r members each the chunks pass both kinds of links one after the other, many at a time, so the
+slower kind sets the pace. What leaves a domain, over the network cards of its members, is
+
+    ring  S·steps/n      tree, hierarchical  2·S·(D−1)/D      SHARP  S      all-to-all  r·S·(n−r)/n
+
+and every step to another domain adds its latency: a ring has ``steps·D/n`` of them, a tree 2·log2 D, SHARP 2. A library
+takes the fastest algorithm for an all-reduce. References: Thakur et al. 2005 (doi:10.1177/1094342005051521); the cost
+model that NCCL chooses by (its source file ``tuning``); Klenk et al., ISCA 2020, for reduction in the switch.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,29 +41,59 @@ STEPS = {
 }
 
 
-#: Algorithms of an all-reduce. A ring is measured. A tree moves every byte up and down once, in 2·log2(n) hops; in the
-#: switch (NVLS) a GPU sends its buffer once and receives the result once. Both forms are estimates.
-ALGORITHMS = ("ring", "tree", "nvls")
+#: Algorithms of an all-reduce. A ring within a domain is measured. A tree moves every byte up and down once; in the
+#: switch (NVLS) a GPU sends its buffer once and receives the result once, and across domains a tree or the network's
+#: switches (SHARP) do the rest. ``auto`` is the fastest of those that the fabric has. All but the ring are estimates.
+ALGORITHMS = ("ring", "tree", "nvls", "sharp", "auto")
 #: Threads of a collective's block by default: NCCL_NTHREADS of recent GPUs.
 DEFAULT_THREADS = 512
 #: Share of the ring's link rate that reduction in the switch reaches: 480 GB/s of bus bandwidth published for 8 H100.
 IN_SWITCH_SHARE = 0.8
+#: Network of which a description's ``network_share`` and ``network_latency_s`` speak: InfiniBand's efficiency, and one
+#: step through three switches with the library's proxy [s]. Other networks scale them.
+REFERENCE_EFFICIENCY, REFERENCE_STEP_S = 0.95, 7.8e-6
 
 
 @dataclass(frozen=True)
 class CollectiveShapes:
-    """Collectives of one kind; every field has shape ``(n,)``. ``ctas`` is NaN for the library's own choice."""
+    """Collectives of one kind; every field has shape ``(n,)``.
+
+    Attributes
+    ----------
+    ctas
+        NaN for the library's own choice.
+    domains, link_bytes_per_s, exit_bytes_per_s, efficiency, step_latency_s, delay, nvls, sharp
+        As :class:`joulecast.model.fabric.Fabric` has them; a NaN link rate is the GPU's own.
+    """
 
     bytes: Array
     gpus: Array
     ctas: Array
-    nodes: Array
-    network_bytes_per_s: Array
+    domains: Array
+    link_bytes_per_s: Array
+    exit_bytes_per_s: Array
+    efficiency: Array
+    step_latency_s: Array
+    delay: Array
+    nvls: Array
+    sharp: Array
 
 
 @dataclass(frozen=True)
 class CollectiveWork:
-    """Work of ``n`` collectives; every field has shape ``(n,)``."""
+    """Work of ``n`` collectives; every field has shape ``(n,)``.
+
+    Attributes
+    ----------
+    fixed_s
+        Latencies [s].
+    cycles
+        SM cycles of the thread blocks' copying.
+    link_s
+        What the slower of the links within a domain and between domains takes [s].
+    link_bytes
+        Bytes that cost energy on the GPU's links.
+    """
 
     fixed_s: Array
     cycles: Array
@@ -74,38 +112,98 @@ def collective_work(shapes: CollectiveShapes, kind: str, gpu: GpuModel, algorith
     """
     if kind not in STEPS:
         raise InputError(f"unknown collective {kind!r}", key="kind", remedy=f"Known: {', '.join(STEPS)}.")
-    if algorithm not in ALGORITHMS or (algorithm != "ring" and kind != "all_reduce"):
+    if algorithm not in ALGORITHMS or (algorithm not in ("ring", "auto") and kind != "all_reduce"):
         raise InputError(
             f"{kind} has no algorithm {algorithm!r}",
             key="algorithm",
-            remedy="Use ring, or for an all-reduce tree or nvls.",
+            remedy="Use ring or auto, or for an all-reduce tree, nvls or sharp.",
         )
+    if algorithm != "auto" or kind != "all_reduce":
+        return _work(shapes, kind, gpu, "ring" if algorithm == "auto" else algorithm)
+    return _fastest(shapes, gpu)
+
+
+def _fastest(shapes: CollectiveShapes, gpu: GpuModel) -> CollectiveWork:
+    """The fastest algorithm of each all-reduce at the highest clock."""
+    best = _work(shapes, "all_reduce", gpu, "ring")
+    usable = {"tree": np.ones(len(shapes.bytes), dtype=bool), "nvls": shapes.nvls > 0}
+    usable["sharp"] = (shapes.sharp > 0) & (shapes.domains > 1)
+    for algorithm, possible in usable.items():
+        if not possible.any():
+            continue
+        other = _work(shapes, "all_reduce", gpu, algorithm)
+        better = possible & (_time_s(other, gpu) < _time_s(best, gpu))
+        columns = {f.name: np.where(better, getattr(other, f.name), getattr(best, f.name)) for f in fields(best)}
+        best = CollectiveWork(**columns)
+    return best
+
+
+def _time_s(work: CollectiveWork, gpu: GpuModel) -> Array:
+    return work.fixed_s + np.maximum(work.cycles / (gpu.max_clock_mhz * 1e6), work.link_s)
+
+
+def _work(shapes: CollectiveShapes, kind: str, gpu: GpuModel, algorithm: str) -> CollectiveWork:
+    n, domains = shapes.gpus, shapes.domains
     ctas = np.where(np.isnan(shapes.ctas), gpu["collective.default_ctas"], shapes.ctas)
-    local = np.maximum(shapes.gpus / shapes.nodes, 1.0)
-    by_cta = _moved(shapes.bytes, local, kind, gpu["collective.cta_copy_share"])
-    by_link = _moved(shapes.bytes, local, kind, gpu["collective.link_copy_share"])
-    hops = local - 1.0
+    local = np.maximum(n / domains, 1.0)
+    by_cta = _moved(shapes.bytes, n, kind, gpu["collective.cta_copy_share"])
+    by_link = _moved(shapes.bytes, n, kind, gpu["collective.link_copy_share"])
     if algorithm == "tree":
-        by_cta = by_link = np.where(local > 1, 2.0 * shapes.bytes, 0.0)
-        hops = 2.0 * np.log2(local)
-    elif algorithm == "nvls":
+        by_cta = by_link = np.where(n > 1, 2.0 * shapes.bytes, 0.0)
+    elif algorithm in ("nvls", "sharp"):
         by_cta = by_link = np.where(local > 1, shapes.bytes * (1.0 + 1.0 / local) / IN_SWITCH_SHARE, 0.0)
-        hops = np.ones_like(local)
-    if kind in ("broadcast", "send_recv"):
-        energetic = 0.5 * shapes.bytes
-    else:
-        energetic = by_link
-    bandwidth = gpu["collective.link_share"] * gpu.device["link_bandwidth_bytes_per_s"]
-    across = _moved(shapes.bytes, shapes.nodes, kind, 0.0) / local
-    fixed = gpu["collective.latency_s"] + gpu["collective.latency_per_gpu_s"] * hops
-    fixed = fixed + gpu["collective.network_latency_s"] * STEPS[kind] * (shapes.nodes - 1.0)
+        by_cta = np.where(domains > 1, by_cta + 2.0 * shapes.bytes / local, by_cta)
+    by_link = np.where(local > 1, by_link, 0.0)
+    if kind == "all_to_all":
+        by_link = by_link * np.where(n > 1, (local - 1.0) / np.maximum(n - 1.0, 1.0), 0.0)
+    own = np.isnan(shapes.link_bytes_per_s)
+    rate = gpu["collective.link_share"] * np.where(
+        own, gpu.device["link_bandwidth_bytes_per_s"], shapes.link_bytes_per_s
+    )
+    leaving = np.where(domains > 1, _leaving(shapes, kind, algorithm), 0.0)
+    share = gpu["collective.network_share"] * shapes.efficiency / REFERENCE_EFFICIENCY
+    across = leaving / (share * shapes.exit_bytes_per_s) * shapes.delay
+    energetic = 0.5 * shapes.bytes if kind in ("broadcast", "send_recv") else by_link
     return CollectiveWork(
-        fixed_s=fixed + across / (gpu["collective.network_share"] * shapes.network_bytes_per_s),
+        fixed_s=gpu["collective.latency_s"] + _latency_s(shapes, kind, algorithm, gpu),
         cycles=by_cta / (ctas * gpu["collective.bytes_per_cta_cycle"]),
-        link_s=by_link / bandwidth,
-        link_bytes=energetic + across,
+        link_s=np.maximum(by_link / rate, across),
+        link_bytes=energetic + leaving / local,
         ctas=ctas,
     )
+
+
+def _latency_s(shapes: CollectiveShapes, kind: str, algorithm: str, gpu: GpuModel) -> Array:
+    """Latency of the steps within and between domains [s]."""
+    n, domains = shapes.gpus, shapes.domains
+    local = np.maximum(n / domains, 1.0)
+    levels = np.log2(np.maximum(domains, 1.0))
+    if algorithm == "ring":
+        near = n - domains
+        far = STEPS[kind] * domains * (n - 1.0) / n if kind not in ("broadcast", "send_recv", "all_to_all") else 1.0
+    elif algorithm == "tree":
+        near = np.where(domains > 1, 2.0 * (local - 1.0), 2.0 * np.log2(n))
+        far = 2.0 * levels
+    else:
+        near = np.ones_like(n)
+        far = 2.0 * levels if algorithm == "nvls" else 2.0 * np.ones_like(n)
+    step = gpu["collective.network_latency_s"] * shapes.step_latency_s / REFERENCE_STEP_S * shapes.delay
+    return np.asarray(gpu["collective.latency_per_gpu_s"] * near + np.where(domains > 1, far * step, 0.0))
+
+
+def _leaving(shapes: CollectiveShapes, kind: str, algorithm: str) -> Array:
+    """Bytes that leave one domain, of all the group's members in it."""
+    size, n, domains = shapes.bytes, shapes.gpus, shapes.domains
+    local = np.maximum(n / domains, 1.0)
+    if kind in ("broadcast", "send_recv"):
+        return size
+    if kind == "all_to_all":
+        return np.asarray(local * size * (n - local) / n)
+    if algorithm == "ring":
+        return np.asarray(size * STEPS[kind] * (n - 1.0) / n)
+    if algorithm == "sharp":
+        return size
+    return np.asarray(2.0 * size * (domains - 1.0) / domains)
 
 
 def copy_share(threads: int | None) -> float:

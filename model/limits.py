@@ -10,11 +10,11 @@ of one kind differ as well, and a job runs at the pace of its slowest.
 from __future__ import annotations
 
 from dataclasses import replace
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.model.extremes import slowest_of
 from joulecast.model.gpu_model import GpuModel
 from joulecast.model.power import KernelTimes, clock_tree_power_w, idle_power_w
 
@@ -50,14 +50,6 @@ def _never_slower(times: KernelTimes) -> KernelTimes:
 
     parts = {component: taken(values) for component, values in times.components_j.items()}
     return replace(times, time_s=fastest, energy_j=taken(times.energy_j), components_j=parts)
-
-
-def slowest_of(members: int) -> float:
-    """Expected distance of the extreme of ``members`` normal values from their mean, in standard deviations.
-
-    Blom's approximation, Φ⁻¹((n − 0.375)/(n + 0.25)).
-    """
-    return NormalDist().inv_cdf((members - 0.375) / (members + 0.25)) if members > 1 else 0.0
 
 
 def group_lag(clocks_mhz: Array, in_step: int, members: int, gpu: GpuModel) -> Array:

@@ -13,6 +13,7 @@ from joulecast.errors import InputError
 from joulecast.model.attention import AttentionShapes, attention_work
 from joulecast.model.collectives import CollectiveShapes, collective_work, copy_share
 from joulecast.model.costs import Costs, zeros
+from joulecast.model.fabric import Fabric
 from joulecast.model.families import families_of
 from joulecast.model.gemm import GemmShapes, gemm_work
 from joulecast.model.gpu_model import GpuModel
@@ -172,11 +173,7 @@ def _streaming(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
 
 
 def _collective(operators: Sequence[Collective], gpu: GpuModel) -> Columns:
-    ctas = np.array([np.nan if o.ctas is None else o.ctas for o in operators])
-    bytes_, gpus, nodes, network = (_column(operators, c) for c in ("bytes", "gpus", "nodes", "network_bytes_per_s"))
-    work = collective_work(
-        CollectiveShapes(bytes_, gpus, ctas, nodes, network), operators[0].kind, gpu, operators[0].algorithm
-    )
+    work = collective_work(_collective_shapes(operators), operators[0].kind, gpu, operators[0].algorithm)
     return {
         "fixed_s": work.fixed_s,
         "core_cycles": work.cycles / np.array([copy_share(o.threads) for o in operators]),
@@ -184,6 +181,22 @@ def _collective(operators: Sequence[Collective], gpu: GpuModel) -> Columns:
         "activity": np.full(len(operators), gpu["power.collective_w"] / gpu["power.sm_w"]),
         "link_j": work.link_bytes * gpu["power.link_pj_per_byte"] * PICO,
     }
+
+
+#: What joins the GPUs of a collective without a fabric of its own.
+_OWN_LINKS = Fabric()
+
+
+def _collective_shapes(operators: Sequence[Collective]) -> CollectiveShapes:
+    fabrics = [_OWN_LINKS if o.fabric is None else o.fabric for o in operators]
+    names = ("domains", "exit_bytes_per_s", "efficiency", "step_latency_s", "delay", "nvls", "sharp")
+    return CollectiveShapes(
+        bytes=_column(operators, "bytes"),
+        gpus=_column(operators, "gpus"),
+        ctas=np.array([np.nan if o.ctas is None else o.ctas for o in operators]),
+        link_bytes_per_s=np.array([np.nan if f.link_bytes_per_s is None else f.link_bytes_per_s for f in fabrics]),
+        **{name: _column(fabrics, name) for name in names},
+    )
 
 
 _LOWERINGS: dict[str, Callable[..., Columns]] = {

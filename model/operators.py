@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from joulecast.model.fabric import Fabric
+
 #: Bytes of one element by data type.
 DTYPE_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 
@@ -136,19 +138,26 @@ class Streaming:
 class Collective:
     """A communication among ``gpus`` GPUs.
 
-    ``kind`` is ``all_reduce all_gather reduce_scatter all_to_all broadcast send_recv``; ``bytes`` is the full buffer
-    (for all-gather the gathered one, for reduce-scatter the input). ``ctas`` holds the kernel to a number of thread
-    blocks (``None``: the library's own choice). ``nodes`` > 1 crosses the network, which gives
-    every GPU ``network_bytes_per_s``. ``algorithm`` is ``ring``, or for an all-reduce ``tree`` or ``nvls`` (reduction
-    in the switch). ``threads`` is the size of those blocks (``None``: the library's).
+    Parameters
+    ----------
+    kind
+        ``all_reduce all_gather reduce_scatter all_to_all broadcast send_recv``.
+    bytes
+        The full buffer: for all-gather the gathered one, for reduce-scatter the input, for all-to-all what one GPU has.
+    ctas, threads
+        Thread blocks that the kernel is held to, and their size; ``None`` is the library's own choice.
+    fabric
+        What joins the GPUs, from :func:`joulecast.model.fabric.fabric_of`; ``None`` is the GPU's own links.
+    algorithm
+        ``ring``, or for an all-reduce ``tree``, ``nvls`` or ``sharp`` (reduction in the switches), or ``auto``, the
+        fastest of those that the fabric has.
     """
 
     kind: str
     bytes: float
     gpus: int
     ctas: int | None = None
-    nodes: int = 1
-    network_bytes_per_s: float = 50e9
+    fabric: Fabric | None = None
     algorithm: str = "ring"
     dtype: str = "bf16"
     name: str = "collective"

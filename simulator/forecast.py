@@ -60,8 +60,9 @@ class Prepared:
     """A plan with its tables, ready to be simulated.
 
     ``tables`` say what an instruction takes and draws where the governor sets a clock, ``columns`` at which clock it
-    then runs: the plan and the board's instant limit may hold it below. Clocks stand ``still`` where the plan sets all
-    of them and no instruction reaches the power limit.
+    then runs: the plan and the board's instant limit may hold it below. ``transfer_s`` is the time of a transfer from
+    each pipeline rank to the next. Clocks stand ``still`` where the plan sets all of them and no instruction reaches
+    the power limit.
     """
 
     program: PlanProgram
@@ -69,7 +70,7 @@ class Prepared:
     tables: tuple[InstructionTable, ...]
     columns: tuple[NDArray[np.int64], ...]
     gpu: GpuModel
-    transfer_s: float
+    transfer_s: Array
     still: bool
 
 
@@ -166,9 +167,9 @@ def prepare(plan: Plan, gpu: GpuModel, *, governed: bool = True) -> Prepared:
     program = plan_program(plan)
     peak = board_limit_w(plan, gpu) * gpu["governor.peak_share"]
     kernels = kernels_of([rank.types for rank in program.ranks], gpu.clocks_mhz, gpu, peak)
-    transfer = 0.0
-    if program.transfer is not None:
-        transfer = float(at_clock(lower([program.transfer], gpu), gpu.max_clock_mhz, gpu).time_s[0])
+    transfer = np.zeros(len(program.ranks))
+    if program.transfers:
+        transfer = np.asarray(at_clock(lower(program.transfers, gpu), gpu.max_clock_mhz, gpu).time_s)
     if not governed or is_locked(plan):
         still = Prepared(program, kernels, *_tables(program, kernels, gpu, peak, None, governed), gpu, transfer, True)
         if not governed or _highest_power_w(still) <= settled_power_w(board_limit_w(plan, gpu), gpu):
@@ -216,11 +217,11 @@ def fluid_program(prepared: Prepared) -> FluidProgram:
     durations = [table.duration_s for table in prepared.tables]
     powers = [mean_power_w(table) for table in prepared.tables]
     waits = [_wait_power_w(prepared)] * len(program.ranks)
-    fluid = make_fluid_program(
-        program.schedule, [r.order for r in program.ranks], durations, powers, waits, prepared.transfer_s
-    )
+    edges = program.schedule.edges
+    delays = prepared.transfer_s[np.where(edges.backward, edges.target_rank, edges.source_rank)]
+    fluid = make_fluid_program(program.schedule, [r.order for r in program.ranks], durations, powers, waits, delays)
     if program.plan.implementation.framework == "pytorch-eager":
-        fluid = with_transfers_in_order(fluid, program.schedule, prepared.transfer_s)
+        fluid = with_transfers_in_order(fluid, program.schedule, float(prepared.transfer_s.mean()))
     return fluid
 
 

@@ -14,11 +14,13 @@ from joulecast.errors import InputError
 from joulecast.model.fp8 import Fp8
 from joulecast.model.nanobatches import Window
 from joulecast.simulator import plan_checks
+from joulecast.simulator.plan_network import read_links
 from joulecast.simulator.plan_overlap import read_windows
 from joulecast.simulator.plan_schema import RESERVED_TABLES, TABLES, PlanFile
 from joulecast.simulator.plan_source import Source, apply_overrides, explain, read_toml
 
 if TYPE_CHECKING:
+    from joulecast.model.fabric import ClusterLinks
     from joulecast.model.hf import ModelConfig
 
 #: Bucket of an overlapped gradient reduction that PyTorch's DDP takes by default [MiB].
@@ -55,12 +57,25 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where it is trained; ``gpu`` is a catalogue name or a path, resolved against the plan's folder."""
+    """Where it is trained.
+
+    Attributes
+    ----------
+    gpu
+        A catalogue name or a path, resolved against the plan's folder.
+    gpus_per_node
+        GPUs joined by the fast links.
+    node
+        Node type that the plan names.
+    links
+        What joins the GPUs.
+    """
 
     gpu: str
     gpus: int
     gpus_per_node: int
     node: str | None
+    links: ClusterLinks
 
     @property
     def nodes(self) -> int:
@@ -276,8 +291,9 @@ def _workload(parsed: PlanFile, source: Source) -> Workload:
 def _cluster(parsed: PlanFile, source: Source) -> Cluster:
     table = parsed.cluster
     gpu = plan_checks.resolve_path(table.gpu, ".toml", source)
-    per_node = min(table.gpus_per_node, table.gpus)
-    return Cluster(gpu=gpu, gpus=table.gpus, gpus_per_node=per_node, node=table.node)
+    node = None if table.node is None else plan_checks.resolve_path(table.node, ".toml", source)
+    links = read_links(parsed, gpu, node, source)
+    return Cluster(gpu=gpu, gpus=table.gpus, gpus_per_node=links.domain_gpus, node=node, links=links)
 
 
 def _parallelism(parsed: PlanFile, layers: int, source: Source) -> Parallelism:

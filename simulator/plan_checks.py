@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from joulecast.errors import InputError, NotYetError, UnknownNameError
-from joulecast.model.catalogue import load_gpu, load_node
+from joulecast.model.catalogue import load_gpu
 from joulecast.model.description import GpuDescription
 from joulecast.model.fp8 import Fp8, fp8_on
 from joulecast.model.hf import ModelConfig, load_model
@@ -227,12 +227,7 @@ def whole(plan: Plan, source: Source) -> None:
     _shapes(plan, source)
     _batch(plan, source)
     _nodes(plan, source)
-    try:
-        gpu = load_gpu(plan.cluster.gpu)
-        if plan.cluster.node is not None:
-            load_node(plan.cluster.node)
-    except UnknownNameError as error:
-        raise place(error, source, "cluster.node" if "node" in error.message else "cluster.gpu") from None
+    gpu = load_gpu(plan.cluster.gpu)
     plan_overlap.check_overlap(plan, gpu, source)
     _power(plan, gpu, source)
 

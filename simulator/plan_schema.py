@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from joulecast.model.cluster_links import TRANSFER_JITTER
+
 #: Schedules by their name in files; the spellings of other tools map to ours.
 SCHEDULES = ("1f1b", "gpipe", "interleaved-1f1b", "zb-h1", "none")
 SCHEDULE_ALIASES = {
@@ -73,8 +75,37 @@ class ClusterTable(Table):
 
     gpu: str = Field(description="Catalogue name or path of a GPU description.")
     gpus: int = Field(gt=0, description="GPUs in total.")
-    gpus_per_node: int = Field(8, gt=0, description="GPUs of one node, joined by the fast links.")
-    node: str | None = Field(None, description="Catalogue name of the node type; default: the GPU's own links.")
+    gpus_per_node: int | None = Field(
+        None, gt=0, description="GPUs joined by the fast links; default: the node type's, 8 where it is not known."
+    )
+    node: str | None = Field(
+        None, description="Catalogue name or path of the node type; default: the one in which the GPU is usually sold."
+    )
+
+
+class NetworkTable(Table):
+    """``[network]``: what joins the nodes; by default what the node type has."""
+
+    name: str | None = Field(None, description="Catalogue name or path of the network; default: the node type's.")
+    nics_per_node: int | None = Field(None, gt=0, description="Network cards of a node; default: the node type's.")
+    nic_gbit_per_s: float | None = Field(
+        None, gt=0, description="Line rate of a card, one direction [Gbit/s]; default: the network's."
+    )
+    efficiency: float | None = Field(
+        None, gt=0, le=1, description="Share of it that large messages reach; default: the network's."
+    )
+    step_latency_us: float | None = Field(
+        None, ge=0, description="One step between two nodes on one leaf switch [us]; default: the network's."
+    )
+    rails: int | None = Field(
+        None, gt=0, description="Leaf switches that a node's cards spread over; default: one for each card, at most 8."
+    )
+    oversubscription: float = Field(1.0, ge=1, description="Rate into a leaf switch over the rate out of it.")
+    jitter: float = Field(
+        TRANSFER_JITTER, ge=0, le=1, description="Relative standard deviation of a transfer's time between nodes."
+    )
+    nvls: bool = Field(False, description="All-reduces in the switches of a node (NVLink SHARP).")
+    sharp: bool = Field(False, description="All-reduces in the switches of the network (SHARP).")
 
 
 class ParallelismTable(Table):
@@ -166,7 +197,7 @@ class PlanFile(Table):
     overlap: OverlapTable = OverlapTable()
     implementation: ImplementationTable = ImplementationTable()
     power: PowerTable = PowerTable()
-    network: dict[str, Any] | None = Field(None, description="Reserved.")
+    network: NetworkTable = NetworkTable()
     site: dict[str, Any] | None = Field(None, description="Reserved.")
 
 
@@ -178,6 +209,7 @@ TABLES: dict[str, type[Table]] = {
     "overlap": OverlapTable,
     "implementation": ImplementationTable,
     "power": PowerTable,
+    "network": NetworkTable,
     "workload.model": InlineModel,
 }
-RESERVED_TABLES = ("network", "site")
+RESERVED_TABLES = ("site",)

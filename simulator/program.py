@@ -6,7 +6,7 @@ Ranks of one tensor-parallel group, and replicas, all do the same; one of each p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from joulecast.model import data_parallel
@@ -15,6 +15,7 @@ from joulecast.model.fp8_kernels import quantised_weights
 from joulecast.model.launches import Implementation, Launch
 from joulecast.model.nanobatches import Nanobatches, layers_backward, layers_forward
 from joulecast.model.operators import Collective
+from joulecast.simulator.placement import data_fabric, placed, placed_launches, stage_fabric, tensor_fabric
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.schedules import (
     BACKWARD,
@@ -26,9 +27,6 @@ from joulecast.simulator.schedules import (
     Schedule,
     build_schedule,
 )
-
-#: NIC rate that every GPU of a node gets across nodes [B/s]: one 400 Gbit/s port a GPU.
-NETWORK_BYTES_PER_S = 50e9
 
 
 @dataclass(frozen=True)
@@ -52,12 +50,12 @@ class RankProgram:
 
 @dataclass(frozen=True)
 class PlanProgram:
-    """A plan's schedule, what its ranks run, and the transfers between them."""
+    """A plan's schedule, what its ranks run, and the transfers from each pipeline rank to the next."""
 
     plan: Plan
     schedule: Schedule
     ranks: tuple[RankProgram, ...]
-    transfer: Collective | None
+    transfers: tuple[Collective, ...]
 
 
 def implementation_of(plan: Plan) -> Implementation:
@@ -93,16 +91,16 @@ def plan_program(plan: Plan) -> PlanProgram:
     )
     implementation = implementation_of(plan)
     ranks = tuple(_rank_program(plan, implementation, schedule.ranks[r], r) for r in range(plan.pp))
-    return PlanProgram(plan, schedule, ranks, stage_transfer_of(plan))
+    return PlanProgram(plan, schedule, ranks, stage_transfers(plan))
 
 
-def stage_transfer_of(plan: Plan) -> Collective | None:
-    """What a stage sends to the next for one micro-batch; ``None`` where there is one stage."""
+def stage_transfers(plan: Plan) -> tuple[Collective, ...]:
+    """What each pipeline rank sends to the next for one micro-batch; nothing where there is one stage."""
     if plan.pp * plan.vp == 1:
-        return None
+        return ()
     w = plan.workload
     transfer = t.stage_transfer(w.model, implementation_of(plan), w.micro_batch_size, w.sequence_length)
-    return _spanning(transfer, _nodes(plan, "pipeline"))
+    return tuple(placed(transfer, stage_fabric(plan, rank)) for rank in range(plan.pp))
 
 
 def _rank_program(plan: Plan, impl: Implementation, order: Sequence[Instruction], rank: int) -> RankProgram:
@@ -138,8 +136,8 @@ def instruction_launches(
         return _tail(plan, impl, rank)
     stage = plan.stages_of_rank(rank)[instruction.chunk]
     if instruction.kind == FORWARD:
-        return _forward(plan, impl, stage)
-    whole = _backward(plan, impl, stage)
+        return placed_launches(_forward(plan, impl, stage), tensor_fabric(plan))
+    whole = placed_launches(_backward(plan, impl, stage), tensor_fabric(plan))
     if instruction.kind != BACKWARD:
         parts = t.split_backward(whole)
         whole = parts[0] if instruction.kind == BACKWARD_INPUT else parts[1]
@@ -147,7 +145,10 @@ def instruction_launches(
         sizes = data_parallel.gradient_sizes(plan.workload.model, impl)
         bucket = plan.overlap.grad_bucket_bytes
         whole = data_parallel.overlapped_gradient_reduction(whole, sizes, impl, plan.dp, bucket)
-        whole = tuple(_placed(launch, _nodes(plan, "data")) if _is_bucket(launch) else launch for launch in whole)
+        fabric = data_fabric(plan)
+        whole = tuple(
+            one for launch in whole for one in (placed_launches([launch], fabric) if _is_bucket(launch) else [launch])
+        )
     return whole
 
 
@@ -205,25 +206,7 @@ def _tail(plan: Plan, impl: Implementation, rank: int) -> tuple[Launch, ...]:
         )
     if plan.dp > 1 and plan.overlap.grad_reduce != "overlapped":
         reduction = data_parallel.gradient_reduction(parameters, impl, plan.dp, plan.overlap.grad_bucket_bytes)
-        out += tuple(_placed(launch, _nodes(plan, "data")) for launch in reduction)
+        out += placed_launches(reduction, data_fabric(plan))
     tokens = w.micro_batch_size * w.sequence_length * plan.microbatches
     out += t.optimizer_step(parameters, impl, tokens_per_step=tokens * plan.dp, data_parallel=plan.dp)
     return out + quantised_weights(parameters, impl.fp8, impl.dtype)
-
-
-def _nodes(plan: Plan, group: str) -> int:
-    """Nodes that a group of ranks spans; tensor-parallel ranks are neighbours, then replicas, then stages."""
-    reach = plan.tp * plan.dp if group == "data" else plan.cluster.gpus
-    return max(1, -(-reach // plan.cluster.gpus_per_node))
-
-
-def _placed(launch: Launch, nodes: int) -> Launch:
-    """A communication across as many nodes as its group spans."""
-    operator = launch.operator
-    if nodes == 1 or not isinstance(operator, Collective):
-        return launch
-    return replace(launch, operator=_spanning(operator, nodes))
-
-
-def _spanning(operator: Collective, nodes: int) -> Collective:
-    return replace(operator, nodes=min(nodes, operator.gpus), network_bytes_per_s=NETWORK_BYTES_PER_S)

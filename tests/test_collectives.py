@@ -13,9 +13,13 @@ from joulecast.model.predict import Work, predict_work
 SIZE = 256e6
 
 
-def work(gpu, kind, *, size=SIZE, gpus=4, ctas=np.nan, nodes=1, network=50e9):
-    columns = np.broadcast_arrays(*(np.asarray(v, dtype=float) for v in (size, gpus, ctas, nodes, network)))
-    return collective_work(CollectiveShapes(*(np.atleast_1d(column) for column in columns)), kind, gpu)
+def work(gpu, kind, *, size=SIZE, gpus=4, ctas=np.nan, domains=1, exit=np.inf, algorithm="ring", **others):
+    """Work of collectives; ``exit`` is the rate out of one domain."""
+    own = {"link_bytes_per_s": np.nan, "efficiency": 0.95, "step_latency_s": 7.8e-6, "delay": 1.0}
+    values = {"bytes": size, "gpus": gpus, "ctas": ctas, "domains": domains, "exit_bytes_per_s": exit}
+    values |= own | {"nvls": 0.0, "sharp": 0.0} | others
+    columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(v, dtype=float)) for v in values.values()))
+    return collective_work(CollectiveShapes(**dict(zip(values, columns, strict=True))), kind, gpu, algorithm)
 
 
 @pytest.fixture(scope="session")
@@ -70,14 +74,55 @@ def test_bus_bandwidth_of_a_large_all_reduce(h200):
     assert 300e9 < 1e9 * 2 * 3 / 4 / time < 450e9
 
 
-def test_a_network_between_nodes_slows(h200):
-    near, far, faster = work(
-        h200, "all_reduce", gpus=np.array([8, 16, 16]), nodes=np.array([1, 2, 2]), network=np.array([50e9, 50e9, 100e9])
-    ).fixed_s
-    assert far > faster > near
-    # Each of 8 GPUs of a node carries its eighth: S/8 · 2·(2-1)/2 over the network.
+def test_the_slower_kind_of_link_sets_the_pace(h200):
+    """2(n − 1)/n of the buffer leaves each node of a ring, over the cards of all its members."""
     share = h200["collective.network_share"]
-    assert far - faster == pytest.approx(SIZE / 8 / share * (1 / 50e9 - 1 / 100e9))
+    near, slow, fast = work(
+        h200, "all_reduce", gpus=np.array([8, 16, 16]), domains=np.array([1, 2, 2]), exit=np.array([1e9, 80e9, 4e12])
+    ).link_s
+    assert slow == pytest.approx(SIZE * 2 * 15 / 16 / share / 80e9)
+    assert near < fast < 1.1 * near < slow  # the network keeps up: only the ring is longer
+
+
+@pytest.mark.parametrize(
+    ("kind", "algorithm", "leaving"),
+    [
+        ("all_reduce", "ring", 2 * 31 / 32),
+        ("all_reduce", "tree", 2 * 3 / 4),
+        ("all_reduce", "nvls", 2 * 3 / 4),
+        ("all_reduce", "sharp", 1),
+        ("all_gather", "ring", 31 / 32),
+        ("reduce_scatter", "ring", 31 / 32),
+        ("all_to_all", "ring", 8 * 24 / 32),
+        ("send_recv", "ring", 1),
+    ],
+)
+def test_what_leaves_a_node(h200, kind, algorithm, leaving):
+    """32 ranks on 4 nodes behind so slow a network that nothing else counts."""
+    found = work(h200, kind, gpus=32, domains=4, exit=1e9, algorithm=algorithm)
+    assert found.link_s[0] * 1e9 * h200["collective.network_share"] == pytest.approx(leaving * SIZE)
+
+
+def test_the_library_takes_the_fastest_algorithm(h200):
+    """A ring is best within a node; across many nodes its steps cost more than a tree's; switches that reduce win."""
+
+    def total(algorithm, **of):
+        found = work(h200, "all_reduce", algorithm=algorithm, **of)
+        return found.fixed_s[0] + max(found.link_s[0], found.cycles[0] / 1980e6)
+
+    near, far = {"gpus": 8}, {"gpus": 512, "domains": 64, "exit": 400e9}
+    assert total("auto", **near) == total("ring", **near) < total("tree", **near)
+    assert total("auto", **far, size=1e6) == total("tree", **far, size=1e6) < 0.2 * total("ring", **far, size=1e6)
+    reducing = far | {"nvls": 1.0, "sharp": 1.0, "size": 1e9}
+    assert total("auto", **reducing) == total("sharp", **reducing) < total("auto", **far, size=1e9)
+
+
+def test_other_networks_scale_the_description(h200):
+    slow = work(h200, "all_gather", gpus=64, domains=8, exit=400e9)
+    worse = work(h200, "all_gather", gpus=64, domains=8, exit=400e9, efficiency=0.475, step_latency_s=15.6e-6)
+    assert worse.link_s[0] == pytest.approx(2 * slow.link_s[0])
+    far = 8 * 63 / 64 * h200["collective.network_latency_s"]
+    assert worse.fixed_s[0] - slow.fixed_s[0] == pytest.approx(far)
 
 
 def test_energy_follows_the_bytes_on_the_link(h200):

@@ -1,0 +1,57 @@
+"""Where the groups of ranks of a plan lie, and what links their communication has.
+
+Ranks are numbered as Megatron numbers them: tensor-parallel neighbours first, then replicas, then pipeline stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from joulecast.model.fabric import Fabric, fabric_of
+from joulecast.model.launches import Launch
+from joulecast.model.operators import Collective
+
+if TYPE_CHECKING:
+    from joulecast.simulator.plan import Plan
+
+
+def group_fabric(plan: Plan, members: int, stride: int) -> Fabric:
+    """What a group of ``members`` ranks, neighbours ``stride`` ranks apart, has of the plan's links."""
+    return fabric_of(members, stride, plan.cluster.links)
+
+
+def tensor_fabric(plan: Plan) -> Fabric:
+    """Links of a tensor-parallel group."""
+    return group_fabric(plan, plan.tp, 1)
+
+
+def data_fabric(plan: Plan) -> Fabric:
+    """Links of a data-parallel group."""
+    return group_fabric(plan, plan.dp, plan.tp)
+
+
+def stage_fabric(plan: Plan, rank: int) -> Fabric:
+    """Links from a pipeline rank to the next; the last one's next is the first."""
+    stage, per_domain = plan.tp * plan.dp, plan.cluster.links.domain_gpus
+    other = (rank + 1) % plan.pp
+    first, second = rank * stage // per_domain, other * stage // per_domain
+    # Neighbours in one domain are as near as the ranks of a tensor-parallel pair.
+    return group_fabric(plan, 2, 1 if first == second else per_domain * max(1, abs(second - first)))
+
+
+def placed(operator: Collective, fabric: Fabric) -> Collective:
+    """A communication over the links of its group, with the library's choice of algorithm where there is one."""
+    if fabric == Fabric():
+        return operator
+    choice = operator.kind == "all_reduce" and (fabric.domains > 1 or fabric.nvls)
+    return replace(operator, fabric=fabric, algorithm="auto" if choice else operator.algorithm)
+
+
+def placed_launches(launches: Iterable[Launch], fabric: Fabric) -> tuple[Launch, ...]:
+    """The same launches with all communications over the links of a group."""
+    return tuple(
+        replace(launch, operator=placed(launch.operator, fabric)) if isinstance(launch.operator, Collective) else launch
+        for launch in launches
+    )

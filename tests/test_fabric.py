@@ -1,0 +1,94 @@
+"""What a group of ranks has of a cluster's links, and which links a GPU's usual node has."""
+
+from dataclasses import replace
+
+import pytest
+
+from joulecast.errors import InputError
+from joulecast.model.catalogue import gpu_names, load_gpu, load_node, node_names
+from joulecast.model.cluster_links import LinkChoices, cluster_links, usual_node
+from joulecast.model.fabric import Fabric, fabric_of
+
+
+def links(gpu="h100-sxm", gpus=1024, node=None, **choices):
+    return cluster_links(load_gpu(gpu), node, gpus, LinkChoices(jitter=0.0, **choices))
+
+
+@pytest.mark.parametrize(
+    ("members", "stride", "domains", "exit_gb_per_s"),
+    [
+        (8, 1, 1, None),  # a tensor-parallel group fills a node
+        (4, 2, 1, None),
+        (16, 1, 2, 400),  # a data-parallel group of two whole nodes has all their cards
+        (16, 4, 8, 100),  # two members a node have two cards
+        (16, 8, 16, 50),  # one member a node has its own card
+        (2, 64, 2, 50),  # a pipeline's neighbours
+    ],
+)
+def test_groups_in_the_order_of_megatron(members, stride, domains, exit_gb_per_s):
+    fabric = fabric_of(members, stride, links())
+    assert fabric.domains == domains
+    if exit_gb_per_s is None:
+        assert fabric == Fabric()
+    else:
+        assert fabric.exit_bytes_per_s == pytest.approx(exit_gb_per_s * 1e9)
+
+
+def test_a_rack_is_one_domain():
+    rack = links("gb200", gpus=72)
+    assert fabric_of(64, 1, rack).domains == 1
+    assert links("gb200", gpus=256).domain_gpus == 64  # 256 GPUs fill four racks evenly with 64 of 72
+    assert fabric_of(32, 8, links("gb200", gpus=256)).domains == 4
+
+
+def test_few_members_alone_have_the_cards_next_to_them():
+    """One GPU a node cannot use the cards of its seven idle neighbours."""
+    alone = fabric_of(2, 8, links(), active=1)
+    assert alone.exit_bytes_per_s == pytest.approx(50e9)
+    few = links(nics_per_node=2)
+    assert fabric_of(2, 8, few, active=1).exit_bytes_per_s == pytest.approx(50e9)
+    assert fabric_of(2, 8, few).exit_bytes_per_s == pytest.approx(12.5e9)
+
+
+def test_switches_above_the_leaves_cost_hops_and_may_be_thin():
+    """32 nodes hang on a rail of 64 ports; more take a second level."""
+    near, far = (fabric_of(n, 8, links(gpus=8192, oversubscription=2.0)) for n in (32, 64))
+    assert far.exit_bytes_per_s == pytest.approx(near.exit_bytes_per_s / 2)
+    assert far.step_latency_s == pytest.approx(near.step_latency_s + 2 * 2.5e-7)
+    without = fabric_of(32, 8, links(gpus=8192, oversubscription=2.0, rails=1))
+    assert without.exit_bytes_per_s == pytest.approx(far.exit_bytes_per_s)  # a leaf then joins four nodes
+
+
+def test_the_slowest_of_many_transfers_delays_the_step():
+    wide = replace(links(gpus=8192), jitter=0.05)
+    few, many = (fabric_of(n, 8, wide).delay for n in (2, 1024))
+    assert 1.0 < few < many
+    assert many == pytest.approx(1 + 0.05 * 3.24, rel=0.01)  # the largest of 1024 normal values lies 3.24 sd out
+
+
+def test_a_mesh_gives_a_pair_one_link():
+    """MI300X: seven links of 64 GB/s, one to each other GPU."""
+    mesh = links("mi300x", gpus=8)
+    assert fabric_of(2, 1, mesh).link_bytes_per_s == pytest.approx(64e9)
+    assert fabric_of(8, 1, mesh).link_bytes_per_s == pytest.approx(448e9)
+
+
+def test_usual_nodes_exist_and_hold_that_gpu():
+    found = {name: usual_node(load_gpu(name)) for name in gpu_names()}
+    assert found["h200-sxm-rows"] == found["h200-sxm"] == "hgx-h200"
+    assert found["rtx-4090"] is None
+    for name, node in found.items():
+        if node is not None:
+            assert node in node_names()
+            own = load_gpu(name).number("link_bandwidth_bytes_per_s")
+            assert load_node(node)["link_bandwidth_bytes_per_s"] == own
+
+
+def test_a_card_without_a_usual_node_stands_with_seven_others():
+    plain = links("rtx-4090", gpus=16)
+    assert (plain.domain_gpus, plain.nics_per_domain, plain.link_bytes_per_s) == (8, 8, None)
+
+
+def test_nonsense_is_refused():
+    with pytest.raises(InputError, match="0 ranks"):
+        fabric_of(0, 1, links())

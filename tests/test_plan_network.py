@@ -1,0 +1,115 @@
+"""The table ``[network]`` and the node type of a plan."""
+
+import pytest
+
+from joulecast.errors import InputError
+from joulecast.simulator.forecast import forecast
+from joulecast.simulator.placement import data_fabric, stage_fabric, tensor_fabric
+from joulecast.simulator.plan import plan_from_dict
+
+
+def plan(network=None, gpus=64, **tables):
+    cluster = {"gpu": "h100-sxm", "gpus": gpus} | tables.pop("cluster", {})
+    split = {"tensor_model_parallel_size": 8, "pipeline_model_parallel_size": 2} | tables.pop("parallelism", {})
+    whole = {
+        "workload": {"model": "llama-3.1-8b", "sequence_length": 4096, "global_batch_size": 64},
+        "cluster": cluster,
+        "parallelism": split,
+    }
+    return plan_from_dict(whole | ({"network": network} if network else {}) | tables, "PLAN.toml")
+
+
+def test_defaults_come_from_the_usual_node():
+    found = plan().cluster.links
+    assert (found.domain_gpus, found.nics_per_domain, found.nic_bytes_per_s) == (8, 8, 50e9)
+    assert (found.oversubscription, found.nvls, found.sharp) == (1.0, False, False)
+    assert plan(cluster={"gpu": "gb300"}).cluster.gpus_per_node == 64  # all in one rack
+    assert plan(cluster={"gpu": "a100-sxm-80gb"}).cluster.links.nic_bytes_per_s == 25e9
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "attribute", "found"),
+    [
+        ("name", "infiniband-hdr", "nic_bytes_per_s", 25e9),
+        ("nics_per_node", 4, "nics_per_domain", 4),
+        ("nic_gbit_per_s", 200.0, "nic_bytes_per_s", 25e9),
+        ("efficiency", 0.5, "efficiency", 0.5),
+        ("step_latency_us", 20.0, "step_latency_s", 20e-6),
+        ("rails", 1, "leaf_gpus", 32),
+        ("oversubscription", 3.0, "oversubscription", 3.0),
+        ("jitter", 0.0, "jitter", 0.0),
+        ("nvls", True, "nvls", True),
+        ("sharp", True, "sharp", True),
+    ],
+)
+def test_every_key_reaches_the_links(key, value, attribute, found):
+    assert getattr(plan({key: value}).cluster.links, attribute) == pytest.approx(found)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("name", "infiniband-hrd", "infiniband-hdr"),
+        ("nics_per_node", 0, "above 0"),
+        ("nic_gbit_per_s", -1.0, "above 0"),
+        ("efficiency", 1.5, "less than or equal to 1"),
+        ("step_latency_us", -1.0, "at least 0"),
+        ("rails", 0, "above 0"),
+        ("oversubscription", 0.5, "at least 1"),
+        ("jitter", -0.1, "at least 0"),
+        ("nvls", "yes", "true or false"),
+        ("sharp", 1, "true or false"),
+        ("oversubscripton", 2.0, "oversubscription"),
+    ],
+)
+def test_wrong_values_name_file_key_and_remedy(key, value, says):
+    with pytest.raises(InputError) as error:
+        plan({key: value})
+    assert error.value.file == "PLAN.toml"
+    assert error.value.key == f"network.{key}"
+    assert says in str(error.value)
+
+
+def test_switches_that_cannot_reduce_are_refused():
+    with pytest.raises(InputError, match="cannot reduce") as error:
+        plan({"sharp": True, "name": "roce-400g"})
+    assert error.value.key == "network.sharp"
+    with pytest.raises(InputError, match="cannot reduce") as error:
+        plan({"nvls": True}, cluster={"gpu": "a100-sxm-80gb"})
+    assert error.value.key == "network.nvls"
+
+
+def test_an_unknown_node_is_named():
+    with pytest.raises(InputError, match="dgx-h100") as error:
+        plan(cluster={"node": "dgx-h10"})
+    assert error.value.key == "cluster.node"
+
+
+def test_every_group_has_its_own_links():
+    whole = plan()
+    assert tensor_fabric(whole).domains == 1
+    assert data_fabric(whole).domains == 4
+    assert stage_fabric(whole, 0).domains == 2
+    small = plan(gpus=16, parallelism={"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 8})
+    assert [stage_fabric(small, r).domains for r in range(8)] == [1, 1, 1, 2, 1, 1, 1, 2]
+
+
+@pytest.mark.parametrize("network", [{"nics_per_node": 1}, {"nic_gbit_per_s": 50.0}, {"jitter": 0.9}])
+def test_a_worse_network_takes_longer(network):
+    base, worse = forecast(plan()), forecast(plan(network))
+    assert worse.time_s > 1.02 * base.time_s
+    assert worse.ranks[0].exposed_communication_s > base.ranks[0].exposed_communication_s
+
+
+def test_oversubscription_counts_beyond_a_leaf_only():
+    one = {"tensor_model_parallel_size": 8, "pipeline_model_parallel_size": 1}
+    thin = {"oversubscription": 4.0}
+    assert forecast(plan(thin, parallelism=one)).time_s == forecast(plan(parallelism=one)).time_s
+    few = {"oversubscription": 4.0, "rails": 1}
+    assert forecast(plan(few, parallelism=one)).time_s > forecast(plan(parallelism=one)).time_s
+
+
+def test_reduction_in_the_switch_shortens_all_reduces():
+    one = {"tensor_model_parallel_size": 8, "pipeline_model_parallel_size": 1}
+    base, inside = (forecast(plan(network, gpus=8, parallelism=one)) for network in (None, {"nvls": True}))
+    assert inside.ranks[0].exposed_communication_s < base.ranks[0].exposed_communication_s
