@@ -12,7 +12,7 @@ from joulecast.model.operators import DTYPE_BYTES, Collective, Gemm, Operator, S
 
 FRAMEWORKS = ("pytorch-eager", "megatron")
 RECOMPUTE = ("none", "selective", "full")
-ATTENTION_BACKENDS = ("cudnn", "flash-attention-2", "flash-attention-3")
+ATTENTION_BACKENDS = ("cudnn", "flash-attention-2", "flash-attention-3", "unfused")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Implementation:
         ``pytorch-eager``: separate PyTorch kernels, gradients of the parameters' dtype accumulated by one addition per
         parameter. ``megatron``: Megatron-Core with Transformer Engine, see :mod:`joulecast.model.transformer_megatron`.
     attention_backend
-        ``cudnn flash-attention-2 flash-attention-3``.
+        ``cudnn flash-attention-2 flash-attention-3``, or in ``megatron`` also ``unfused`` kernels.
     rotary
         Whether the model's rotary embedding runs; ``False`` leaves it out even where the model has one.
     tie_embeddings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from joulecast.model import unfused_attention
 from joulecast.model.launches import Shard
 from joulecast.model.operators import DTYPE_BYTES
 from joulecast.model.transformer_head import head_is_split, local_vocabulary
@@ -46,8 +47,18 @@ def whole_layer_bytes(s: Shard) -> float:
         statistics += (s.heads + s.kv_heads) * s.tokens
     if implementation.recompute == "selective":
         statistics -= s.heads * s.tokens
+    if implementation.attention_backend == "unfused":
+        statistics -= 0 if implementation.recompute == "selective" else s.heads * s.tokens
     kept = size * (streams * config.hidden + s.tokens * per_token) + _STATISTIC_BYTES * statistics
-    return kept + _fp8_difference_bytes(s)
+    return kept + _fp8_difference_bytes(s) + _unfused_bytes(s)
+
+
+def _unfused_bytes(s: Shard) -> float:
+    """Scores of attention whose kernels are not fused; selective recomputation leaves them out."""
+    implementation = s.implementation
+    if implementation.attention_backend != "unfused" or implementation.recompute == "selective":
+        return 0.0
+    return unfused_attention.kept_bytes(s)
 
 
 def _fp8_difference_bytes(s: Shard) -> float:

@@ -47,9 +47,15 @@ def split_backward(launches: Iterable[Launch]) -> tuple[tuple[Launch, ...], tupl
 
 @lru_cache(maxsize=64)
 def stage_transfer(config: ModelConfig, implementation: Implementation, batch: int, sequence: int) -> Collective:
-    """Activation (or gradient) of one micro-batch sent from one stage's rank to the next stage's."""
+    """Activation (or gradient) of one micro-batch sent from one stage's rank to the next stage's.
+
+    Tensor-parallel ranks that hold the whole of it send a share each in Megatron, and gather it behind the transfer
+    (Narayanan et al., arXiv 2104.04473, section 4.1); the gathering, over the links of a node, is left out.
+    """
     s = shard(config, implementation, batch, sequence)
     share = s.norm_tokens / s.tokens
+    if implementation.framework == "megatron":
+        share = 1.0 / implementation.tensor_parallel
     return Collective("send_recv", s.activation_bytes * share, 2, dtype=implementation.dtype, name="stage.send_recv")
 
 

@@ -23,6 +23,7 @@ from dataclasses import replace
 
 from joulecast.model import megatron_linear as linear
 from joulecast.model import transformer_layer as eager
+from joulecast.model import unfused_attention as unfused
 from joulecast.model.launches import Launch, Shard, streaming
 from joulecast.model.operators import DTYPE_BYTES
 
@@ -33,7 +34,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         *linear.column_forward("norm1", "qkv", s, s.qkv_width),
         *_head_norms(s, "rmsnorm", ""),
         *_rotary(s, ""),
-        Launch(eager.attention(s, "forward")),
+        *attention(s, "forward"),
         *linear.row_forward("output", s, s.attention_width),
         eager.residual_addition("residual1", s),
         *linear.column_forward("norm2", "up", s, s.up_width),
@@ -46,7 +47,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 def backward(s: Shard) -> tuple[Launch, ...]:
     """Backward of a layer without recomputation in front."""
     config = s.config
-    again = (Launch(eager.attention(s, "forward")),) if s.implementation.recompute == "selective" else ()
+    again = attention(s, "forward") if s.implementation.recompute == "selective" else ()
     return (
         *_bias(s, "down", s.norm_tokens, config.hidden, config.mlp_bias),
         *linear.row_backward("down", s, s.ffn),
@@ -58,7 +59,7 @@ def backward(s: Shard) -> tuple[Launch, ...]:
         *_bias(s, "output", s.norm_tokens, config.hidden, config.output_bias),
         *linear.row_backward("output", s, s.attention_width),
         *again,
-        Launch(eager.attention(s, "backward")),
+        *attention(s, "backward"),
         *_rotary(s, ".grad"),
         *_head_norms(s, "norm_backward", ".grad"),
         streaming("cat", "qkv.cat", s.tokens * s.qkv_width, dtype=s.implementation.dtype),
@@ -66,6 +67,13 @@ def backward(s: Shard) -> tuple[Launch, ...]:
         *norm_backward("norm1", s),
         eager.residual_addition("norm1.grad.join", s),
     )
+
+
+def attention(s: Shard, direction: str) -> tuple[Launch, ...]:
+    """The core of attention, in one fused kernel or in several."""
+    if s.implementation.attention_backend != "unfused":
+        return (Launch(eager.attention(s, direction)),)
+    return unfused.attention_forward(s) if direction == "forward" else unfused.attention_backward(s)
 
 
 def norm_backward(name: str, s: Shard) -> tuple[Launch, ...]:

@@ -225,6 +225,12 @@ def stage_layers(table: ParallelismTable, layers: int, source: Source) -> tuple[
 def whole(plan: Plan, source: Source) -> None:
     """Checks that need the whole plan: shapes, batch, nodes and the GPU's clocks and limits."""
     _shapes(plan, source)
+    if plan.implementation.attention_backend == "unfused" and plan.implementation.framework != "megatron":
+        raise source.error(
+            "attention in separate kernels is known as Megatron-LM ran it",
+            "implementation.attention_backend",
+            remedy='Set implementation.framework = "megatron", or another backend.',
+        )
     _batch(plan, source)
     _nodes(plan, source)
     gpu = load_gpu(plan.cluster.gpu)

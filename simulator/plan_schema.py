@@ -23,7 +23,7 @@ SCHEDULE_ALIASES = {
     "zbh1": "zb-h1",
 }
 FRAMEWORKS = ("pytorch-eager", "megatron")
-ATTENTION_BACKENDS = ("cudnn", "flash-attention-2", "flash-attention-3")
+ATTENTION_BACKENDS = ("cudnn", "flash-attention-2", "flash-attention-3", "unfused")
 PRECISIONS = ("bf16", "fp16", "fp32", "fp8")
 
 
@@ -160,7 +160,7 @@ class ImplementationTable(Table):
     framework: Literal["pytorch-eager", "megatron"] = Field(
         "pytorch-eager", description="Decides fusions and defaults."
     )
-    attention_backend: Literal["cudnn", "flash-attention-2", "flash-attention-3"] = Field(
+    attention_backend: Literal["cudnn", "flash-attention-2", "flash-attention-3", "unfused"] = Field(
         "cudnn", description="Kernels of scaled-dot-product attention."
     )
     rotary: bool | None = Field(None, description="Rotary embedding is really computed; default: the model's.")

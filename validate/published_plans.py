@@ -36,9 +36,7 @@ class Generation:
 
 #: Frameworks by generation, the first match counts; the last stands for all others.
 GENERATIONS = (
-    Generation(
-        "Megatron-LM 2021-22", r"SC'21|Narayanan|Korthikanti|2205\.05198|2104\.04473", "flash-attention-2", False
-    ),
+    Generation("Megatron-LM 2021-22", r"SC'21|Narayanan|Korthikanti|2205\.05198|2104\.04473", "unfused", False),
     Generation("NeMo with Transformer Engine 2024-25", r"NeMo|dgxc|MLPerf", "cudnn", True),
     Generation("Megatron-Bridge 2025-26", r"Megatron-Bridge", "cudnn", True),
     Generation("Megatron-Core, plain launcher", r"SimuMax", "cudnn", False),

@@ -1,0 +1,80 @@
+"""Attention in separate kernels, as Megatron-LM ran it in 2021."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from joulecast.errors import InputError
+from joulecast.model import transformer as t
+from joulecast.model import unfused_attention as unfused
+from joulecast.model.hf import ModelConfig
+from joulecast.model.launches import Implementation, shard
+from joulecast.model.memory_activations import layer_bytes
+from joulecast.model.operators import Gemm, Streaming
+from joulecast.simulator.plan import load_plan
+
+GPT = ModelConfig(
+    name="gpt",
+    hidden=2048,
+    layers=4,
+    heads=16,
+    kv_heads=16,
+    head_dim=128,
+    ffn=8192,
+    vocab=51200,
+    tied_embeddings=True,
+    gated_mlp=False,
+    activation="gelu",
+    norm="layernorm",
+    rotary=False,
+)
+RUN = Implementation(framework="megatron", attention_backend="unfused", dtype="fp16", tensor_parallel=2)
+SEQUENCE, BATCH = 1024, 2
+SCORES = BATCH * 8 * SEQUENCE**2
+SHARD = shard(GPT, RUN, BATCH, SEQUENCE)
+
+
+def flops(launches: tuple[t.Launch, ...]) -> float:
+    return sum(launch.operator.flops for launch in launches if isinstance(launch.operator, Gemm))
+
+
+def test_products_compute_the_whole_square() -> None:
+    forward = unfused.attention_forward(SHARD)
+    assert flops(forward) == 4.0 * SCORES * 128
+    assert flops(unfused.attention_backward(SHARD)) == 2.0 * flops(forward)
+
+
+def test_every_kernel_passes_over_the_scores() -> None:
+    kernels = [launch.operator for launch in unfused.attention_forward(SHARD)]
+    streams = [kernel for kernel in kernels if isinstance(kernel, Streaming)]
+    assert [kernel.bytes_read for kernel in streams] == [2.0 * SCORES] * 2
+    assert sum(kernel.bytes_written for kernel in streams) == 2.0 * SCORES + 3.0 * SCORES
+
+
+def test_the_layer_runs_it_and_repeats_it_selectively() -> None:
+    arguments = (GPT, RUN, BATCH, SEQUENCE)
+    names = [launch.operator.name for launch in t.layer_forward(*arguments)]
+    assert names.count("attention.softmax") == 1
+    assert "attention.forward" not in names
+    backward = t.layer_backward(*arguments)
+    again = t.layer_backward(GPT, replace(RUN, recompute="selective"), BATCH, SEQUENCE)
+    assert flops(again) - flops(backward) == flops(unfused.attention_forward(SHARD))
+
+
+def test_it_keeps_five_bytes_a_score_unless_they_are_recomputed() -> None:
+    """Korthikanti et al., equation 1: 5·a·s²·b bytes."""
+    selective = shard(GPT, replace(RUN, recompute="selective"), BATCH, SEQUENCE)
+    assert layer_bytes(SHARD) - layer_bytes(selective) == 5.0 * SCORES
+
+
+def test_eager_pytorch_has_no_such_backend(examples: Path) -> None:
+    plan = examples / "llama-3.1-8b-4xh200.toml"
+    with pytest.raises(InputError, match=r"implementation\.attention_backend.*framework = \"megatron\""):
+        load_plan(plan, ["implementation.attention_backend=unfused"])
+
+
+def test_tensor_parallel_ranks_send_a_share_each() -> None:
+    whole = t.stage_transfer(GPT, replace(RUN, tensor_parallel=1), BATCH, SEQUENCE)
+    assert t.stage_transfer(GPT, RUN, BATCH, SEQUENCE).bytes == whole.bytes / 2
+    assert t.stage_transfer(GPT, replace(RUN, sequence_parallel=True), BATCH, SEQUENCE).bytes == whole.bytes / 2
