@@ -20,9 +20,10 @@ from joulecast.model.description_file import (
     parse_description,
     parse_network,
     parse_node,
+    parse_site,
 )
 
-_PARSERS: dict[str, Callable[..., Facts]] = {"node": parse_node, "network": parse_network}
+_PARSERS: dict[str, Callable[..., Facts]] = {"node": parse_node, "network": parse_network, "site": parse_site}
 
 
 def load_gpu(name_or_path: str | Path) -> GpuDescription:
@@ -78,6 +79,16 @@ def load_network(name_or_path: str | Path) -> Facts:
 def network_names() -> list[str]:
     """Names of the shipped networks, sorted."""
     return _built_in("networks")
+
+
+def load_site(name_or_path: str | Path) -> Facts:
+    """What energy and hardware cost at a site, by catalogue name or from a file."""
+    return _load_facts("site", str(name_or_path))
+
+
+def site_names() -> list[str]:
+    """Names of the shipped sites, sorted."""
+    return _built_in("sites")
 
 
 def read_gpu(name_or_path: str | Path) -> ParsedDescription:

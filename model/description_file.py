@@ -96,6 +96,17 @@ class NetworkFile(_Strict):
     network: dict[str, Any]
 
 
+class SiteFile(_Strict):
+    """What energy and hardware cost at a site."""
+
+    schema_version: int
+    name: str = Field(min_length=1)
+    site: dict[str, Any]
+
+
+FACT_FILES: dict[str, type[_Strict]] = {"node": NodeFile, "network": NetworkFile, "site": SiteFile}
+
+
 @dataclass(frozen=True, eq=False)
 class ParsedDescription:
     """A GPU description file as read, before a derivation fills in what it does not state."""
@@ -138,9 +149,14 @@ def parse_network(text: str, *, file: str) -> Facts:
     return _facts("network", text, file)
 
 
+def parse_site(text: str, *, file: str) -> Facts:
+    """Read the text of a site."""
+    return _facts("site", text, file)
+
+
 def _facts(kind: str, text: str, file: str) -> Facts:
     source = _Source(text, file)
-    model = source.validate(NodeFile if kind == "node" else NetworkFile)
+    model = source.validate(FACT_FILES[kind])
     parameters = flatten(getattr(model, kind), kind, source)
     _check_names(parameters, kind, source)
     return Facts(kind, model.name, parameters)

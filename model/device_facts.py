@@ -88,6 +88,7 @@ NODE_FACTS: dict[str, Fact] = {
     "other_power_w": Fact("W", "storage, board and management", True),
     "supply_efficiency": Fact("1", "power supplies' efficiency at training load", True),
     "max_power_w": Fact("W", "highest input power by the data sheet"),
+    "price": Fact("USD", "a whole node with its GPUs"),
 }
 
 #: Facts of a network (``[network]``).
@@ -107,11 +108,28 @@ NETWORK_FACTS: dict[str, Fact] = {
     "supports_in_network_reduction": Fact("1", "whether the switches can reduce (SHARP)"),
 }
 
+#: Facts of a site (``[site]``).
+SITE_FACTS: dict[str, Fact] = {
+    "currency": Fact("word", "currency of its prices", True),
+    "pue": Fact("1", "energy at the facility's meter over energy of its computers", True),
+    "electricity_price_per_kwh": Fact("currency/kWh", "price of electricity", True),
+    "carbon_intensity_kg_per_kwh": Fact("kg/kWh", "CO2 equivalent of electricity", True),
+    "hardware_lifetime_years": Fact("year", "time until hardware is replaced", True),
+    "hardware_utilisation": Fact("1", "share of the lifetime in which hardware does paid work", True),
+    "network_price_per_nic": Fact("currency", "network card with its share of cables and switches", True),
+    "embodied_kg_per_gpu": Fact("kg", "CO2 equivalent of making a GPU with its share of node and network", True),
+}
+
 #: Facts that must not decrease in this order.
 ORDERED_FACTS = (("min_clock_mhz", "max_clock_mhz"), ("min_power_limit_w", "power_limit_w", "max_power_limit_w"))
 
 #: Vocabulary by kind of file.
-FACTS: dict[str, dict[str, Fact]] = {"device": DEVICE_FACTS, "node": NODE_FACTS, "network": NETWORK_FACTS}
+FACTS: dict[str, dict[str, Fact]] = {
+    "device": DEVICE_FACTS,
+    "node": NODE_FACTS,
+    "network": NETWORK_FACTS,
+    "site": SITE_FACTS,
+}
 
 
 def fact_problem(name: str, fact: Fact, value: float | str, unit: str) -> str | None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulecast.model.description import GpuDescription
 from joulecast.simulator.plan import Plan
+from joulecast.simulator.power_over_time import PowerOverTime
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from joulecast.simulator.kernel_timeline import KernelTimeline
+    from joulecast.simulator.site import SiteForecast
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,8 @@ class Iteration:
         One entry for each pipeline stage.
     plan
         The plan that this is a forecast of.
+    power_over_time
+        Power of one GPU of each stage, step by step.
     assumptions
         What the forecast takes for granted.
     description
@@ -87,6 +92,7 @@ class Iteration:
     tokens: int
     ranks: tuple[RankForecast, ...]
     plan: Plan
+    power_over_time: PowerOverTime = field(repr=False, compare=False)
     assumptions: tuple[str, ...] = ()
     description: GpuDescription | None = field(default=None, repr=False, compare=False)
 
@@ -114,6 +120,15 @@ class Iteration:
     def energy_by_instruction_j(self) -> dict[str, float]:
         """Energy of all GPUs by kind of instruction."""
         return _total(self.ranks, "energy_by_instruction_j")
+
+    @cached_property
+    def site(self) -> SiteForecast | None:
+        """Nodes, facility, money, carbon and power limits; ``None`` where no node type is known for the GPU."""
+        from joulecast.model.catalogue import load_gpu
+        from joulecast.simulator.site import site_forecast, site_model
+
+        model = site_model(self.plan, self.description or load_gpu(self.plan.cluster.gpu))
+        return None if model is None else site_forecast(self, model)
 
     def timeline(self) -> KernelTimeline:
         """Every kernel of one GPU of each stage, simulated with the clocks that the governor chose."""
@@ -148,6 +163,7 @@ class Iteration:
             "energy_by_component_j": self.energy_by_component_j,
             "energy_by_instruction_j": self.energy_by_instruction_j,
             "stages": [_stage(rank) for rank in self.ranks],
+            "site": self.site and self.site.to_dict(),
             "assumptions": list(self.assumptions),
         }
 

@@ -16,7 +16,8 @@ from joulecast.model.nanobatches import Window
 from joulecast.simulator import plan_checks
 from joulecast.simulator.plan_network import read_links
 from joulecast.simulator.plan_overlap import read_windows
-from joulecast.simulator.plan_schema import RESERVED_TABLES, TABLES, PlanFile
+from joulecast.simulator.plan_schema import TABLES, PlanFile
+from joulecast.simulator.plan_site import Site, read_site
 from joulecast.simulator.plan_source import Source, apply_overrides, explain, read_toml
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class Workload:
         Its name or path in the plan, ``"inline"`` for a table of sizes.
     fp8
         How linear layers run in FP8, ``None`` unless ``precision`` is ``fp8``.
+    training_tokens
+        Tokens of the whole run, ``None`` where nobody asks for its cost.
     """
 
     model: ModelConfig
@@ -53,6 +56,7 @@ class Workload:
     global_batch_size: int
     precision: str
     fp8: Fp8 | None = None
+    training_tokens: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,8 @@ class Cluster:
         Node type that the plan names.
     links
         What joins the GPUs.
+    network
+        Network between nodes that the plan names; ``None`` is the node type's.
     """
 
     gpu: str
@@ -76,6 +82,7 @@ class Cluster:
     gpus_per_node: int
     node: str | None
     links: ClusterLinks
+    network: str | None = None
 
     @property
     def nodes(self) -> int:
@@ -175,6 +182,7 @@ class Plan:
     overlap: Overlap
     implementation: Implementation
     power: Power
+    site: Site
     file: str | None = None
 
     @property
@@ -250,7 +258,7 @@ def _build(tables: Mapping[str, Any], source: Source) -> Plan:
     try:
         parsed = PlanFile.model_validate(dict(tables))
     except ValidationError as error:
-        raise explain(error, source, TABLES, RESERVED_TABLES) from None
+        raise explain(error, source, TABLES) from None
     plan_checks.reserved(parsed, source)
     workload = _workload(parsed, source)
     parallelism = _parallelism(parsed, workload.layers, source)
@@ -263,6 +271,7 @@ def _build(tables: Mapping[str, Any], source: Source) -> Plan:
         overlap=_overlap(parsed, workload.model, source),
         implementation=_implementation(parsed, workload.model),
         power=_power(parsed, source),
+        site=read_site(parsed.site, source),
         file=source.file,
     )
     plan_checks.whole(plan, source)
@@ -285,6 +294,7 @@ def _workload(parsed: PlanFile, source: Source) -> Workload:
         global_batch_size=table.global_batch_size,
         precision=table.precision,
         fp8=plan_checks.fp8_of(parsed, source),
+        training_tokens=table.training_tokens,
     )
 
 
@@ -293,7 +303,15 @@ def _cluster(parsed: PlanFile, source: Source) -> Cluster:
     gpu = plan_checks.resolve_path(table.gpu, ".toml", source)
     node = None if table.node is None else plan_checks.resolve_path(table.node, ".toml", source)
     links = read_links(parsed, gpu, node, source)
-    return Cluster(gpu=gpu, gpus=table.gpus, gpus_per_node=links.domain_gpus, node=node, links=links)
+    network = parsed.network.name
+    return Cluster(
+        gpu=gpu,
+        gpus=table.gpus,
+        gpus_per_node=links.domain_gpus,
+        node=node,
+        links=links,
+        network=None if network is None else plan_checks.resolve_path(network, ".toml", source),
+    )
 
 
 def _parallelism(parsed: PlanFile, layers: int, source: Source) -> Parallelism:

@@ -13,7 +13,6 @@ from joulecast.model.fp8 import Fp8, fp8_on
 from joulecast.model.hf import ModelConfig, load_model
 from joulecast.simulator import plan_overlap
 from joulecast.simulator.plan_schema import (
-    RESERVED_TABLES,
     SCHEDULE_ALIASES,
     SCHEDULES,
     InlineModel,
@@ -46,7 +45,6 @@ def reserved(parsed: PlanFile, source: Source) -> None:
         "implementation.optimizer_precision": run.optimizer_precision in (None, kept),
         "implementation.main_parameters": run.main_parameters in (None, mixed),
     }
-    neutral |= {table: getattr(parsed, table) is None for table in RESERVED_TABLES}
     for key, is_neutral in neutral.items():
         if not is_neutral:
             what = "this table" if "." not in key else "this option"

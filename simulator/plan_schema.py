@@ -68,6 +68,9 @@ class WorkloadTable(Table):
         "delayed", description="Scaling of FP8: what has a scale of its own, and of which step; see model/fp8.py."
     )
     fp8_param_gather: bool = Field(False, description="Weights kept, and gathered, in FP8 instead of bf16.")
+    training_tokens: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="Tokens of the whole run; default: not asked."
+    )
 
 
 class ClusterTable(Table):
@@ -187,6 +190,32 @@ class PowerTable(Table):
     power_limit_w: float | None = Field(None, gt=0, description="Power limit of each GPU [W].")
 
 
+class SiteTable(Table):
+    """``[site]``: what surrounds the GPUs, what it costs and how much power it may draw."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    name: str = Field("default", description="Catalogue name or path of a site; the keys below win over it.")
+    currency: str | None = Field(None, min_length=1, description="Currency of all prices.")
+    pue: float | None = Field(None, ge=1, description="Energy at the facility's meter over that of its computers.")
+    electricity_price_per_kwh: float | None = Field(None, ge=0, description="Price of a kilowatt-hour.")
+    carbon_intensity_kg_per_kwh: float | None = Field(None, ge=0, description="CO2 equivalent of it [kg/kWh].")
+    hardware_price_per_gpu: float | None = Field(
+        None, ge=0, description="A GPU with its share of node and network; default: the node type's price and network."
+    )
+    embodied_kg_per_gpu: float | None = Field(None, ge=0, description="CO2 equivalent of making that [kg].")
+    hardware_lifetime_years: float | None = Field(None, gt=0, description="Years until hardware is replaced.")
+    hardware_utilisation: float | None = Field(
+        None, gt=0, le=1, description="Share of that time in which it does paid work."
+    )
+    node_power_limit_w: float | None = Field(None, gt=0, description="Most that a node may draw from its outlet [W].")
+    nodes_per_rack: int | None = Field(None, gt=0, description="Nodes of the node type in one rack.")
+    rack_power_limit_w: float | None = Field(None, gt=0, description="Most that a rack's nodes may draw [W].")
+    power_limit_w: float | None = Field(
+        None, gt=0, description="Most that the job may draw at the facility's meter [W]."
+    )
+
+
 class PlanFile(Table):
     """A whole PLAN.toml."""
 
@@ -198,7 +227,7 @@ class PlanFile(Table):
     implementation: ImplementationTable = ImplementationTable()
     power: PowerTable = PowerTable()
     network: NetworkTable = NetworkTable()
-    site: dict[str, Any] | None = Field(None, description="Reserved.")
+    site: SiteTable = SiteTable()
 
 
 TABLES: dict[str, type[Table]] = {
@@ -210,6 +239,6 @@ TABLES: dict[str, type[Table]] = {
     "implementation": ImplementationTable,
     "power": PowerTable,
     "network": NetworkTable,
+    "site": SiteTable,
     "workload.model": InlineModel,
 }
-RESERVED_TABLES = ("site",)

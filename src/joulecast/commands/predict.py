@@ -59,6 +59,8 @@ def stage_rows(iteration: Iteration) -> list[dict[str, Any]]:
 
 def print_iteration(iteration: Iteration) -> None:
     """Print a forecast for people."""
+    from joulecast.site_report import print_site
+
     number, whole = output.number, iteration.to_dict()
     print(f"{whole['model']} on {whole['gpus']} x {whole['gpu']}, {whole['tokens']} tokens an iteration\n")
     output.print_pairs(
@@ -78,6 +80,7 @@ def print_iteration(iteration: Iteration) -> None:
         energies = whole[f"energy_by_{split}_j"]
         shares = {name: round(100.0 * value / whole["energy_j"], 1) for name, value in energies.items()}
         output.print_table([{split: n, "energy [J]": v, "share [%]": shares[n]} for n, v in energies.items()])
+    print_site(iteration.plan.cluster.gpu, whole["site"])
     print("\nAssumed: " + "; ".join(whole["assumptions"]) + ".")
 
 

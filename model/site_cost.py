@@ -1,0 +1,94 @@
+"""Money and carbon of electricity and of hardware in use: pure functions of energy, time and number of GPUs.
+
+    money  = E·p + n·t·c_GPU / (L·u),    carbon = E·i + n·t·m_GPU / (L·u)
+
+with the price p and the carbon intensity i of electricity, price c and embodied carbon m of a GPU with its share of
+node and network, lifetime L and the share u of it that does paid work. Everything is linear in E and in n·t.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+
+#: Joules of a kilowatt-hour, seconds of a (Julian) year.
+J_PER_KWH, S_PER_YEAR = 3.6e6, 365.25 * 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What energy and hardware cost at a site.
+
+    Attributes
+    ----------
+    electricity_per_kwh
+        [currency/kWh].
+    carbon_kg_per_kwh
+        Carbon intensity of the electricity [kgCO2e/kWh].
+    hardware_per_gpu, embodied_kg_per_gpu
+        A GPU with its share of node and network: price [currency] and carbon of its making [kgCO2e].
+    lifetime_years, utilisation
+        How long it is used, and the share of that time in which it does paid work.
+    """
+
+    electricity_per_kwh: float
+    carbon_kg_per_kwh: float
+    hardware_per_gpu: float
+    embodied_kg_per_gpu: float
+    lifetime_years: float
+    utilisation: float
+
+    @property
+    def working_life_s(self) -> float:
+        """Time over which hardware is paid off [s]."""
+        return self.lifetime_years * S_PER_YEAR * self.utilisation
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Cost of some work; scalars, or arrays of one shape.
+
+    Attributes
+    ----------
+    electricity, hardware
+        Parts of the money [currency].
+    operational_kg, embodied_kg
+        Parts of the carbon [kgCO2e].
+    """
+
+    electricity: Array
+    hardware: Array
+    operational_kg: Array
+    embodied_kg: Array
+
+    @property
+    def money(self) -> Array:
+        """Electricity and hardware [currency]."""
+        return self.electricity + self.hardware
+
+    @property
+    def carbon_kg(self) -> Array:
+        """Electricity and the making of hardware [kgCO2e]."""
+        return self.operational_kg + self.embodied_kg
+
+
+def cost_of(energy_j: ArrayLike, time_s: ArrayLike, gpus: ArrayLike, prices: Prices) -> Cost:
+    """Money and carbon of work that takes ``energy_j`` at the facility's meter and ``gpus`` GPUs for ``time_s``.
+
+    Parameters
+    ----------
+    energy_j, time_s, gpus
+        Broadcast against each other [J], [s].
+    """
+    kwh = np.asarray(energy_j, dtype=np.float64) / J_PER_KWH
+    used = np.asarray(time_s, dtype=np.float64) * np.asarray(gpus, dtype=np.float64) / prices.working_life_s
+    return Cost(
+        electricity=np.asarray(kwh * prices.electricity_per_kwh),
+        hardware=np.asarray(used * prices.hardware_per_gpu),
+        operational_kg=np.asarray(kwh * prices.carbon_kg_per_kwh),
+        embodied_kg=np.asarray(used * prices.embodied_kg_per_gpu),
+    )

@@ -1,0 +1,355 @@
+"""A forecast iteration beyond its GPUs: nodes, network switches and facility, money and carbon, and power limits.
+
+A job pays for its share of the nodes in which it runs: where it takes half of a node's GPUs, half of the node. All
+nodes draw their mean power for energy and cost; peaks are those of the nodes and racks with the most demanding stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from joulecast.errors import InputError
+from joulecast.model.catalogue import load_network, load_node, load_site
+from joulecast.model.cluster_links import usual_node
+from joulecast.model.description import Facts, GpuDescription
+from joulecast.model.node_power import NodePower, network_switch_power_w, node_ac_w, node_power_w
+from joulecast.model.site_cost import Cost, Prices, cost_of
+from joulecast.model.uncertainty import NINETY_PERCENT
+from joulecast.simulator.plan_site import Site
+from joulecast.simulator.power_over_time import PowerOverTime, Spread, groups_of_stages, spread_of
+
+if TYPE_CHECKING:
+    from joulecast.simulator.iteration import Iteration
+    from joulecast.simulator.plan import Plan
+
+Array = NDArray[np.float64]
+
+#: What every result beyond the GPUs takes for granted.
+SITE_ASSUMPTIONS = (
+    "a job pays for its share of the nodes in which it runs",
+    "fans follow a node's mean power, supplies its power at every instant",
+    "nodes stand in racks in the order of their ranks",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class SiteModel:
+    """What surrounds the GPUs of a plan: facts, prices and the facility's overhead.
+
+    Attributes
+    ----------
+    node, network
+        Facts of the node type and of the network between nodes.
+    gpu_limit_w
+        Default power limit of one GPU [W].
+    pue
+        Facility over computers.
+    pue_sd
+        Its standard deviation, 0 where the plan states it.
+    prices, currency
+        Of energy and hardware.
+    """
+
+    node: Facts
+    network: Facts
+    gpu_limit_w: float
+    pue: float
+    pue_sd: float
+    prices: Prices
+    currency: str
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs of a whole node of this type."""
+        return int(self.node["gpus_per_node"])
+
+    def node_power(self, gpu_power_w: float, nic_activity: float) -> NodePower:
+        """Parts of one whole node whose GPUs draw ``gpu_power_w`` each on average."""
+        total = gpu_power_w * self.gpus_per_node
+        return node_power_w(total, self.gpu_limit_w, self.node, self.network, nic_activity=nic_activity)
+
+    def ac_w(self, dc_w: ArrayLike) -> Array:
+        """Input power of a whole node that draws ``dc_w`` behind its supplies, any shape [W]."""
+        return node_ac_w(dc_w, self.gpu_limit_w, self.node, self.network)
+
+    def switches_w(self, gpus: int) -> float:
+        """Input power of the network's switches for a job of so many GPUs [W]; a job within a node has none."""
+        if gpus <= self.gpus_per_node:
+            return 0.0
+        cards = round(gpus / self.gpus_per_node * self.node["nics_per_node"])
+        return network_switch_power_w(cards, self.network)
+
+    def facility_power_w(self, gpu_power_w: float, gpus: int, nic_activity: float = 0.0) -> float:
+        """Power at the facility's meter of ``gpus`` GPUs that draw ``gpu_power_w`` each on average [W]."""
+        dc = self.node_power(gpu_power_w, nic_activity).dc_w
+        return self.pue * (float(self.ac_w(dc)) * gpus / self.gpus_per_node + self.switches_w(gpus))
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """One quantity of the whole job, from the GPUs' boards to the facility's meter.
+
+    Attributes
+    ----------
+    gpu, node_dc, node_ac, network, facility
+        GPUs; nodes behind their supplies; nodes at the outlet; switches between nodes; everything with cooling and
+        distribution, which is PUE · (node_ac + network).
+    """
+
+    gpu: float
+    node_dc: float
+    node_ac: float
+    network: float
+    facility: float
+
+    def times(self, factor: float) -> Levels:
+        """Every level times ``factor``."""
+        return Levels(*(value * factor for value in asdict(self).values()))
+
+
+@dataclass(frozen=True, slots=True)
+class LimitCheck:
+    """A power limit of the site, and the highest power that the forecast puts against it [W]."""
+
+    key: str
+    limit_w: float
+    peak_w: float
+
+    @property
+    def met(self) -> bool:
+        """Whether the power stays below the limit."""
+        return self.peak_w <= self.limit_w
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The whole training run: iterations until ``tokens`` tokens are trained."""
+
+    tokens: float
+    iterations: float
+    time_s: float
+    energy_j: float
+    cost: Cost
+
+
+@dataclass(frozen=True, slots=True)
+class SiteForecast:
+    """An iteration beyond its GPUs.
+
+    Attributes
+    ----------
+    node, network, currency
+        Names of the node type and the network, and the prices' currency.
+    power_w, energy_j
+        Mean power and energy of the job at every level.
+    facility_energy_j_p05, facility_energy_j_p95
+        90 % interval: the GPUs', the node's parts, the supplies' and the facility's.
+    node_power
+        Mean parts of one whole node [W].
+    cost
+        Of one iteration.
+    tokens
+        Tokens of one iteration.
+    spread_w
+        Power over time of a ``gpu``, a ``node`` at its outlet, a ``rack`` where one is stated, and the ``job`` at the
+        facility's meter, the most demanding of each, in steps of ``step_s``.
+    limits
+        Limits of the plan's site, met or not.
+    run
+        The whole run, where the plan states ``workload.training_tokens``.
+    """
+
+    node: str
+    network: str
+    currency: str
+    power_w: Levels
+    energy_j: Levels
+    facility_energy_j_p05: float
+    facility_energy_j_p95: float
+    node_power: NodePower
+    cost: Cost
+    tokens: int
+    spread_w: Mapping[str, Spread]
+    step_s: float
+    limits: tuple[LimitCheck, ...]
+    run: Run | None
+
+    @property
+    def energy_per_token_j(self) -> float:
+        """Energy of a token at the facility's meter [J]."""
+        return self.energy_j.facility / self.tokens
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, as ``--json`` prints it."""
+        run = self.run
+        return {
+            "node": self.node,
+            "network": self.network,
+            "currency": self.currency,
+            "power_w": asdict(self.power_w),
+            "energy_j": asdict(self.energy_j),
+            "facility_energy_j_p05": self.facility_energy_j_p05,
+            "facility_energy_j_p95": self.facility_energy_j_p95,
+            "node_power_w": self.node_power.to_dict() | {"dc_w": self.node_power.dc_w},
+            "iteration": _cost(self.cost),
+            "token": {"energy_j": self.energy_per_token_j} | _cost(self.cost, 1.0 / self.tokens),
+            "run": run
+            and {"tokens": run.tokens, "iterations": run.iterations, "time_s": run.time_s, "energy_j": run.energy_j}
+            | _cost(run.cost),
+            "spread_w": {name: asdict(spread) for name, spread in self.spread_w.items()},
+            "step_s": self.step_s,
+            "limits": [asdict(check) | {"met": check.met} for check in self.limits],
+            "assumptions": list(SITE_ASSUMPTIONS),
+        }
+
+
+def _cost(cost: Cost, share: float = 1.0) -> dict[str, float]:
+    parts = ("money", "electricity", "hardware", "carbon_kg", "operational_kg", "embodied_kg")
+    return {name: float(getattr(cost, name)) * share for name in parts}
+
+
+def site_model(plan: Plan, gpu: GpuDescription) -> SiteModel | None:
+    """What surrounds a plan's GPUs; ``None`` where neither the plan nor the catalogue has a node type for them.
+
+    Raises
+    ------
+    InputError
+        The node type has no price, and the plan's site none either.
+    """
+    name = plan.cluster.node or usual_node(gpu)
+    if name is None:
+        return None
+    node = load_node(name)
+    network = load_network(plan.cluster.network or node.text("network"))
+    return _site_model(node, network, gpu.number("power_limit_w"), plan.site)
+
+
+def _site_model(node: Facts, network: Facts, gpu_limit_w: float, stated: Site) -> SiteModel:
+    site = load_site(stated.name)
+
+    def value(key: str) -> float:
+        own = getattr(stated, key)
+        return site[key] if own is None else float(own)
+
+    hardware = stated.hardware_price_per_gpu
+    if hardware is None and "price" not in node.parameters:
+        raise InputError(
+            f"node type {node.name} has no price",
+            key="site.hardware_price_per_gpu",
+            remedy="Add this key to the plan, or price to the node type.",
+        )
+    if hardware is None:
+        hardware = (node["price"] + node["nics_per_node"] * site["network_price_per_nic"]) / node["gpus_per_node"]
+    prices = Prices(
+        electricity_per_kwh=value("electricity_price_per_kwh"),
+        carbon_kg_per_kwh=value("carbon_intensity_kg_per_kwh"),
+        hardware_per_gpu=hardware,
+        embodied_kg_per_gpu=value("embodied_kg_per_gpu"),
+        lifetime_years=value("hardware_lifetime_years"),
+        utilisation=value("hardware_utilisation"),
+    )
+    if value("pue") < 1.0:
+        raise InputError(f"{value('pue'):g} is not a PUE", file=stated.name, key="site.pue", remedy="Use at least 1.")
+    sd = site.parameters["pue"].sd if stated.pue is None else 0.0
+    return SiteModel(node, network, gpu_limit_w, value("pue"), sd, prices, stated.currency or site.text("currency"))
+
+
+def site_forecast(iteration: Iteration, model: SiteModel) -> SiteForecast:
+    """Nodes, facility, money, carbon and power limits of a forecast iteration."""
+    plan = iteration.plan
+    activity = _nic_activity(iteration, model)
+    node = model.node_power(iteration.power_w / plan.cluster.gpus, activity)
+    nodes = plan.cluster.gpus / model.gpus_per_node
+    switches = model.switches_w(plan.cluster.gpus)
+    ac = float(model.ac_w(node.dc_w)) * nodes
+    power = Levels(iteration.power_w, node.dc_w * nodes, ac, switches, model.pue * (ac + switches))
+    energy = power.times(iteration.time_s)
+    half = _relative_half_width(iteration, model, node)
+    cost = cost_of(energy.facility, iteration.time_s, plan.cluster.gpus, model.prices)
+    spread = _spread(iteration.power_over_time, plan, model, node, power)
+    return SiteForecast(
+        node=model.node.name,
+        network=model.network.name,
+        currency=model.currency,
+        power_w=power,
+        energy_j=energy,
+        facility_energy_j_p05=energy.facility * float(np.exp(-half)),
+        facility_energy_j_p95=energy.facility * float(np.exp(half)),
+        node_power=node,
+        cost=cost,
+        tokens=iteration.tokens,
+        spread_w=spread,
+        step_s=iteration.power_over_time.step_s,
+        limits=_limits(plan.site, spread),
+        run=_run(iteration, energy.facility, model.prices),
+    )
+
+
+def _nic_activity(iteration: Iteration, model: SiteModel) -> float:
+    """Share of the iteration in which GPUs communicate at all, an upper bound of the cards' mean load."""
+    if iteration.gpus <= model.gpus_per_node:
+        return 0.0
+    spoken = sum(r.gpus * (r.exposed_communication_s + r.overlapped_communication_s) for r in iteration.ranks)
+    return min(1.0, spoken / (iteration.gpus * iteration.time_s))
+
+
+def _run(iteration: Iteration, energy_j: float, prices: Prices) -> Run | None:
+    tokens = iteration.plan.workload.training_tokens
+    if tokens is None:
+        return None
+    count = tokens / iteration.tokens
+    time, energy = iteration.time_s * count, energy_j * count
+    return Run(tokens, count, time, energy, cost_of(energy, time, iteration.gpus, prices))
+
+
+def _relative_half_width(iteration: Iteration, model: SiteModel, node: NodePower) -> float:
+    """Half of the logarithmic 90 % interval of the facility's energy: independent parts in quadrature."""
+    facts = model.node.parameters
+    sd = {key: fact.sd for key, fact in facts.items()}
+    parts = [sd.get(f"{part}_power_w", 0.0) for part in ("cpu_training", "switch", "other")]
+    fans = facts.get("fan_power_w")
+    if fans is not None and fans.number > 0:
+        parts.append(fans.sd / fans.number * node.fan_w)
+    gpu = 0.5 * float(np.log(iteration.energy_j_p95 / iteration.energy_j_p05)) / NINETY_PERCENT * node.gpu_w
+    shares = [
+        float(np.hypot(gpu, np.linalg.norm(parts))) / node.dc_w,
+        sd["supply_efficiency"] / model.node["supply_efficiency"],
+        model.pue_sd / model.pue,
+    ]
+    return NINETY_PERCENT * float(np.linalg.norm(shares))
+
+
+def _spread(
+    over_time: PowerOverTime, plan: Plan, model: SiteModel, node: NodePower, power: Levels
+) -> dict[str, Spread]:
+    """Power over time of the most demanding GPU, node and rack, and of the job."""
+    per_stage, rest = plan.tp * plan.dp, node.dc_w - node.gpu_w
+    size = min(model.gpus_per_node, plan.cluster.gpus_per_node)
+    whole = model.gpus_per_node / size  # a node that the job shares is one whose other GPUs do the same
+
+    def outlet(gpus: int) -> Array:
+        """Power at the outlet of groups of nodes with so many GPUs of the job, shape ``(steps, groups)``."""
+        groups = groups_of_stages(plan.pp, per_stage, gpus)
+        nodes = groups.sum(axis=1) / size
+        mean_dc = over_time.group_w(groups) / nodes * whole + rest
+        return np.asarray(model.ac_w(mean_dc) * nodes)
+
+    found = {"gpu": spread_of(over_time.power_w), "node": spread_of(outlet(size))}
+    if plan.site.nodes_per_rack is not None:
+        found["rack"] = spread_of(outlet(size * plan.site.nodes_per_rack))
+    job = outlet(plan.cluster.gpus) / whole
+    found["job"] = spread_of(model.pue * (job + power.network))
+    return found
+
+
+def _limits(site: Site, spread: Mapping[str, Spread]) -> tuple[LimitCheck, ...]:
+    limits = {"node": site.node_power_limit_w, "rack": site.rack_power_limit_w, "job": site.power_limit_w}
+    keys = {"node": "site.node_power_limit_w", "rack": "site.rack_power_limit_w", "job": "site.power_limit_w"}
+    return tuple(
+        LimitCheck(keys[name], limit, spread[name].peak_w) for name, limit in limits.items() if limit is not None
+    )

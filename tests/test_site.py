@@ -1,0 +1,194 @@
+"""A forecast beyond its GPUs: levels that add up, power over time, costs, limits, and bad input."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import joulecast as jc
+from joulecast.cli import main
+from joulecast.errors import InputError
+from joulecast.model.catalogue import load_gpu
+from joulecast.simulator.plan import Plan, load_plan
+from joulecast.simulator.power_over_time import PowerOverTime, groups_of_stages, spread_of
+from joulecast.simulator.site import SiteForecast, site_model
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+SMALL, LARGE = EXAMPLES / "llama-3.1-8b-4xh200.toml", EXAMPLES / "gpt3-175b-64xa100.toml"
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as stop:
+        main(list(arguments))
+    assert not stop.value.code
+    return capsys.readouterr().out
+
+
+def site_of(*overrides: str, path: Path = SMALL) -> SiteForecast:
+    site = jc.predict(path, overrides).site
+    assert site is not None
+    return site
+
+
+def plan(*overrides: str) -> Plan:
+    return load_plan(SMALL, overrides)
+
+
+@pytest.fixture(scope="module")
+def large() -> Any:
+    return jc.predict(LARGE, ["workload.training_tokens=3e11", "site.nodes_per_rack=2", "site.rack_power_limit_w=1"])
+
+
+def test_levels_add_up(large: Any) -> None:
+    site = large.site
+    power, parts = site.power_w, site.node_power
+    assert power.gpu == pytest.approx(large.power_w)
+    assert power.node_dc == pytest.approx(8 * parts.dc_w)
+    assert parts.gpu_w * 8 == pytest.approx(large.power_w)
+    model = site_model(large.plan, load_gpu("a100-sxm-80gb"))
+    assert model is not None
+    assert power.node_ac == pytest.approx(8 * float(model.ac_w(parts.dc_w)))
+    assert power.facility == pytest.approx(1.25 * (power.node_ac + power.network))
+    assert power.facility == pytest.approx(model.facility_power_w(large.power_w / 64, 64, _activity(large)))
+    assert power.gpu < power.node_dc < power.node_ac < power.facility
+    for name, value in asdict(site.energy_j).items():
+        assert value == pytest.approx(getattr(power, name) * large.time_s)
+
+
+def _activity(iteration: Any) -> float:
+    spoken = sum(r.gpus * (r.exposed_communication_s + r.overlapped_communication_s) for r in iteration.ranks)
+    return float(spoken / iteration.gpus / iteration.time_s)
+
+
+def test_the_run_is_so_many_iterations(large: Any) -> None:
+    site = large.site
+    count = 3e11 / large.tokens
+    assert site.run.iterations == pytest.approx(count)
+    assert site.run.time_s == pytest.approx(count * large.time_s)
+    assert site.run.energy_j == pytest.approx(count * site.energy_j.facility)
+    assert site.run.cost.money == pytest.approx(count * site.cost.money)
+    assert site.run.cost.carbon_kg == pytest.approx(count * site.cost.carbon_kg)
+    assert site.to_dict()["token"]["money"] * 3e11 == pytest.approx(float(site.run.cost.money))
+    assert site_of().run is None
+
+
+def test_costs_follow_the_plan_and_nothing_else_does() -> None:
+    once, twice = site_of(), site_of("site.electricity_price_per_kwh=0.164", "site.carbon_intensity_kg_per_kwh=0.74")
+    assert twice.cost.electricity == pytest.approx(2 * once.cost.electricity)
+    assert twice.cost.operational_kg == pytest.approx(2 * once.cost.operational_kg)
+    assert twice.cost.hardware == once.cost.hardware
+    assert twice.energy_j == once.energy_j
+    free = site_of("site.pue=1", "site.hardware_price_per_gpu=0", "site.embodied_kg_per_gpu=0")
+    assert free.energy_j.facility == pytest.approx(free.energy_j.node_ac)
+    assert free.cost.hardware == free.cost.embodied_kg == 0
+
+
+def test_part_of_a_node_pays_its_share() -> None:
+    site = site_of()
+    assert site.power_w.node_dc == pytest.approx(0.5 * site.node_power.dc_w)
+    assert site.power_w.network == 0.0
+
+
+def test_the_interval_holds_the_forecast_and_a_stated_pue_narrows_it() -> None:
+    default, stated = site_of(), site_of("site.pue=1.25")
+    assert stated.energy_j == default.energy_j
+    assert default.facility_energy_j_p05 < stated.facility_energy_j_p05 < stated.energy_j.facility
+    assert stated.energy_j.facility < stated.facility_energy_j_p95 < default.facility_energy_j_p95
+
+
+def test_power_over_time_has_the_iterations_mean(large: Any) -> None:
+    for iteration in (large, jc.predict(SMALL), jc.predict(SMALL, ["power.clock_mhz=1200"])):
+        over_time = iteration.power_over_time
+        held = np.array([rank.gpus for rank in iteration.ranks])[None, :]
+        assert over_time.group_w(held).mean() == pytest.approx(iteration.power_w, rel=0.02)
+        spread = iteration.site.spread_w
+        assert spread["job"].mean_w == pytest.approx(iteration.site.power_w.facility, rel=0.02)
+        for one in spread.values():
+            assert one.p50_w <= one.p95_w <= one.p99_w <= one.peak_w
+            assert one.mean_w < one.peak_w
+        assert spread["gpu"].peak_w * iteration.gpus < spread["job"].peak_w * 1.25
+
+
+def test_what_runs_in_step_adds_up() -> None:
+    over_time = PowerOverTime(0.01, np.array([[100.0, 300.0], [200.0, 0.0]]))
+    assert groups_of_stages(2, 4, 8).tolist() == [[4, 4]]
+    assert over_time.group_w(np.array([[4, 4], [4, 0]])).tolist() == [[1600.0, 400.0], [800.0, 800.0]]
+    assert spread_of(over_time.power_w).peak_w == 300.0
+    assert groups_of_stages(3, 8, 16).sum(axis=1).tolist() == [8, 16]
+
+
+def test_a_limit_is_met_or_not(large: Any) -> None:
+    (check,) = large.site.limits
+    assert (check.key, check.limit_w, check.met) == ("site.rack_power_limit_w", 1.0, False)
+    assert check.peak_w == large.site.spread_w["rack"].peak_w
+    assert large.site.spread_w["rack"].peak_w <= 2 * large.site.spread_w["node"].peak_w
+    (job,) = site_of("site.power_limit_w=1e9").limits
+    assert job.met
+
+
+def test_no_node_type_no_site(capsys: pytest.CaptureFixture[str]) -> None:
+    bare = ["cluster.gpu=rtx-4090", "workload.model=llama-3.2-1b", "workload.layers=2"]
+    assert jc.predict(SMALL, bare).site is None
+    assert jc.predict(SMALL, bare).to_dict()["site"] is None
+    settings = [part for setting in bare for part in ("--set", setting)]
+    assert "set cluster.node" in printed(capsys, "predict", str(SMALL), *settings)
+
+
+def test_the_command_prints_levels_cost_and_limits(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["--set", "workload.training_tokens=1e12", "--set", "site.node_power_limit_w=100"]
+    text = printed(capsys, "predict", str(SMALL), *settings)
+    for part in ("hgx-h200", "facility", "kgCO2e", "1e+12 tokens", "site.node_power_limit_w", "EXCEEDED"):
+        assert part in text
+    assert json.loads(printed(capsys, "predict", str(SMALL), "--json"))["site"]["power_w"]["facility"] > 0
+
+
+BAD: list[tuple[list[str], list[str]]] = [
+    (["site.pue=0.9"], ["site.pue", "at least 1"]),
+    (["site.pue=nan"], ["site.pue"]),
+    (["site.electricity_price_per_kwh=-0.1"], ["site.electricity_price_per_kwh", "at least 0"]),
+    (["site.hardware_lifetime_years=0"], ["site.hardware_lifetime_years", "above 0"]),
+    (["site.hardware_utilisation=1.5"], ["site.hardware_utilisation"]),
+    (["site.carbon_intensity=0.1"], ["site.carbon_intensity", "'carbon_intensity_kg_per_kwh'"]),
+    (["site.name=mars"], ["site.name", "unknown site 'mars'"]),
+    (["site.currency=EUR"], ["site.currency", "electricity_price_per_kwh is in USD"]),
+    (["site.currency=EUR", "site.electricity_price_per_kwh=0.2"], ["site.currency", "Add site.hardware_price_per_gpu"]),
+    (["site.rack_power_limit_w=40000"], ["site.rack_power_limit_w", "Add site.nodes_per_rack"]),
+    (["site.power_limit_w=0"], ["site.power_limit_w", "above 0"]),
+    (["workload.training_tokens=-1"], ["workload.training_tokens", "above 0"]),
+    (["workload.training_tokens=inf"], ["workload.training_tokens"]),
+    (["site=3"], ["site", "a table"]),
+]
+
+
+@pytest.mark.parametrize(("overrides", "parts"), BAD, ids=[" ".join(o) for o, _ in BAD])
+def test_bad_input_gives_one_readable_error(overrides: list[str], parts: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        plan(*overrides)
+    assert "\n" not in str(caught.value)
+    assert SMALL.name in str(caught.value)
+    assert caught.value.remedy
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_another_currency_with_its_own_prices() -> None:
+    own = ["site.currency=EUR", "site.electricity_price_per_kwh=0.2", "site.hardware_price_per_gpu=25000"]
+    assert site_of(*own).currency == "EUR"
+
+
+def test_a_site_of_ones_own(tmp_path: Path) -> None:
+    from joulecast.model import catalogue
+
+    shipped = Path(catalogue.__file__).parent / "catalogue_data" / "sites" / "default.toml"
+    path = tmp_path / "hydro.toml"
+    path.write_text(shipped.read_text(encoding="utf-8").replace("value = 0.37", "value = 0.02"), encoding="utf-8")
+    own, default = site_of(f"site.name={path}"), site_of()
+    assert own.cost.operational_kg == pytest.approx(default.cost.operational_kg * 0.02 / 0.37)
+    path.write_text(shipped.read_text(encoding="utf-8").replace("value = 1.25", "value = 0.5"), encoding="utf-8")
+    with pytest.raises(InputError, match="PUE"):
+        site_of(f"site.name={path}")
