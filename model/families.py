@@ -55,7 +55,7 @@ def _family(operator: Operator, small_outputs: float, cache_bytes: float) -> str
     if isinstance(operator, Gemm):
         if operator.tile is not None:
             return "tile_gemm"
-        if operator.m * operator.n * operator.batch < small_outputs:
+        if operator.m * operator.parts * operator.n * operator.batch < small_outputs:
             return "gemm_small"
         return "gemm" if operator.data == "randn" else "gemm_values"
     if isinstance(operator, Streaming):

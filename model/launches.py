@@ -34,6 +34,8 @@ class Launch:
         Number of times the operator runs back to back (an optimizer's many equal launches).
     completes
         Name of the parameter whose gradient of this micro-batch is complete with this launch, else empty.
+    prompt
+        A communication whose blocks get their SMs before the compute launched behind it does.
     """
 
     operator: Operator
@@ -42,6 +44,7 @@ class Launch:
     outstanding: int = 0
     repeat: int = 1
     completes: str = ""
+    prompt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,8 @@ class Implementation:
         Of such a block, ``None`` for the library's choice.
     fp8
         How linear layers run in FP8; ``None``: in ``dtype``.
+    tp_comm_overlap
+        Whether sequence-parallel gathering and scattering run in steps beside the products that need or make them.
     """
 
     framework: str = "pytorch-eager"
@@ -89,6 +94,7 @@ class Implementation:
     ctas: int | None = None
     threads: int | None = None
     fp8: Fp8 | None = None
+    tp_comm_overlap: bool = False
 
     def __post_init__(self) -> None:
         for kind, value, known in (

@@ -27,6 +27,8 @@ from joulecast.model.toggling import memory_toggle, toggle_factor
 Columns = dict[str, NDArray[np.float64]]
 
 PICO = 1e-12
+#: Start of a copy to another GPU by a copy engine, and the event that tells its end [s; estimate, +-50 %].
+COPY_ENGINE_LATENCY_S = 4e-6
 #: Patterns that write one value everywhere: the memory's wires hardly flip.
 CONSTANT_WRITES = ("fill", "zero_grad")
 
@@ -107,23 +109,26 @@ def hbm_energy_j(bytes_: NDArray[np.float64], data: str, gpu: GpuModel) -> NDArr
 def _gemm(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
     first = operators[0]
     footprint = np.array([np.nan if o.footprint_bytes is None else o.footprint_bytes for o in operators])
-    m, n, k, batch = (_column(operators, name) for name in ("m", "n", "k", "batch"))
-    shapes = GemmShapes(m, n, k, batch, footprint)
+    m, n, k, batch, parts = (_column(operators, name) for name in ("m", "n", "k", "batch", "parts"))
+    shapes = GemmShapes(m * parts, n, k, batch, footprint)
     work = gemm_work(shapes, first.dtype, first.layout, gpu, first.output_bytes_per_element)
     toggle = toggle_factor(first.data, gpu)
     peak = gpu.device["memory_bandwidth_bytes_per_s"]
     flops = 2.0 * shapes.m * shapes.n * shapes.k * shapes.batch
     use = flops / (gpu.flops_per_cycle(first.dtype) * work.cycles)
-    return {
-        "fixed_s": np.full(len(operators), gpu["kernel.gemm.fixed_s"]),
+    whole = {
         "core_cycles": work.cycles,
         "memory_s": work.hbm_bytes / (gpu["kernel.gemm.bandwidth_share"] * peak),
-        "activity": use,
-        "tensor_use": use * (first.dtype != "fp32"),
         "tensor_j": flops * gpu[f"power.tensor_pj_per_flop.{first.dtype}"] * PICO * toggle,
         "onchip_j": (work.l2_bytes * gpu["power.gemm_pj_per_l2_byte"] + work.output_bytes * gpu["power.l2_pj_per_byte"])
         * (PICO * toggle),
         "hbm_j": hbm_energy_j(work.hbm_bytes, first.data, gpu),
+    }
+    return {
+        "fixed_s": np.full(len(operators), gpu["kernel.gemm.fixed_s"]),
+        "activity": use,
+        "tensor_use": use * (first.dtype != "fp32"),
+        **{column: values / parts for column, values in whole.items()},
     }
 
 
@@ -174,11 +179,12 @@ def _streaming(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
 
 def _collective(operators: Sequence[Collective], gpu: GpuModel) -> Columns:
     work = collective_work(_collective_shapes(operators), operators[0].kind, gpu, operators[0].algorithm)
+    by_sm = np.array([not o.copy_engine for o in operators])
     return {
-        "fixed_s": work.fixed_s,
-        "core_cycles": work.cycles / np.array([copy_share(o.threads) for o in operators]),
+        "fixed_s": np.where(by_sm, work.fixed_s, COPY_ENGINE_LATENCY_S),
+        "core_cycles": by_sm * work.cycles / np.array([copy_share(o.threads) for o in operators]),
         "link_s": work.link_s,
-        "activity": np.full(len(operators), gpu["power.collective_w"] / gpu["power.sm_w"]),
+        "activity": by_sm * gpu["power.collective_w"] / gpu["power.sm_w"],
         "link_j": work.link_bytes * gpu["power.link_pj_per_byte"] * PICO,
     }
 

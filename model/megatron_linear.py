@@ -2,14 +2,15 @@
 
 A column-parallel layer stands behind a norm and splits its outputs; a row-parallel layer splits its inputs and sums
 over the ranks. With sequence parallelism the former gathers its input (again in the backward, beside the product) and
-the latter scatters its sum; in FP8 they gather FP8.
+the latter scatters its sum; in FP8 they gather FP8. With ``tp_comm_overlap`` they do so in steps beside the products
+(:mod:`joulecast.model.pipelined_products`); in the column-parallel backward both run beside a whole product either way.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from joulecast.model import fp8_kernels
+from joulecast.model import fp8_kernels, pipelined_products
 from joulecast.model import transformer_layer as eager
 from joulecast.model.launches import (
     Launch,
@@ -26,9 +27,10 @@ from joulecast.model.operators import DTYPE_BYTES
 def column_forward(norm: str, name: str, s: Shard, outputs: int) -> tuple[Launch, ...]:
     """Norm, gathering and product whose outputs are split."""
     hidden, dtype, fp8 = s.config.hidden, s.implementation.dtype, s.implementation.fp8
-    product = linear_forward(name, s.tokens, outputs, hidden, dtype)
+    product = fp8_kernels.product(linear_forward(name, s.tokens, outputs, hidden, dtype), fp8)
+    multiplied = gathered_product(name, product, s)
     if fp8 is None:
-        return (eager.norm_forward(norm, s), *gathering(f"{name}.all_gather", s), product)
+        return (eager.norm_forward(norm, s), *multiplied)
     rows = s.norm_tokens
     width = fp8.value_bytes / DTYPE_BYTES[dtype] if fp8.norms_cast else 1.0
     kernel = streaming(s.config.norm, norm, rows * hidden, writes=width, dtype=dtype, rows=rows, columns=hidden)
@@ -36,15 +38,18 @@ def column_forward(norm: str, name: str, s: Shard, outputs: int) -> tuple[Launch
     if not fp8.norms_cast:
         copies = 1 if gathers(s) and fp8.transposes else fp8.copies
         cast = fp8_kernels.quantise(f"{name}.input", rows * hidden, fp8, dtype, copies)
-    return (kernel, *cast, *gathering(f"{name}.all_gather", s), fp8_kernels.product(product, fp8))
+    return (kernel, *cast, *multiplied)
 
 
 def row_forward(name: str, s: Shard, inputs: int) -> tuple[Launch, ...]:
     """Product whose inputs are split, and the sum over the ranks."""
     dtype, fp8 = s.implementation.dtype, s.implementation.fp8
-    product = linear_forward(name, s.tokens, s.config.hidden, inputs, dtype)
+    product = fp8_kernels.product(linear_forward(name, s.tokens, s.config.hidden, inputs, dtype), fp8)
     cast = () if fp8 is None else fp8_kernels.quantise(f"{name}.input", s.tokens * inputs, fp8, dtype)
-    return (*cast, fp8_kernels.product(product, fp8), *eager.leave_forward(name, s))
+    if pipelined(s):
+        values = float(s.tokens * s.config.hidden)
+        return (*cast, *pipelined_products.scattered_product(name, product, values, s.implementation))
+    return (*cast, product, *eager.leave_forward(name, s))
 
 
 def row_backward(name: str, s: Shard, inputs: int) -> tuple[Launch, ...]:
@@ -52,14 +57,13 @@ def row_backward(name: str, s: Shard, inputs: int) -> tuple[Launch, ...]:
     hidden, dtype, fp8 = s.config.hidden, s.implementation.dtype, s.implementation.fp8
     dgrad = fp8_kernels.product(input_gradient(name, s.tokens, hidden, inputs, dtype), fp8)
     wgrad = fp8_kernels.product(weight_gradient(name, s.tokens, hidden, inputs, dtype, completes=f"{name}.weight"), fp8)
-    label = f"{name}.grad.all_gather"
     if fp8 is None:
-        return (*gathering(label, s), dgrad, wgrad)
+        return (*gathered_product(f"{name}.grad", dgrad, s), wgrad)
     late = gathers(s) and fp8.transposes  # the second copy is made from the gathered first one
     copies = 1 if late else fp8.copies
     cast = fp8_kernels.quantise(f"{name}.grad", s.norm_tokens * hidden, fp8, dtype, copies)
     turned = (fp8_kernels.transpose(f"{name}.grad", s.tokens * hidden),) if late else ()
-    return (*cast, *gathering(label, s, copies), *turned, dgrad, wgrad)
+    return (*cast, *gathered_product(f"{name}.grad", dgrad, s, copies), *turned, wgrad)
 
 
 def column_backward(name: str, s: Shard, outputs: int) -> tuple[Launch, ...]:
@@ -79,13 +83,16 @@ def column_backward(name: str, s: Shard, outputs: int) -> tuple[Launch, ...]:
     if implementation.tensor_parallel == 1:
         return (*before, dgrad, *last)
     if not implementation.sequence_parallel:
-        total = collective("all_reduce", f"{name}.grad.all_reduce", s.activation_bytes, implementation, waits=False)
-        return (*before, dgrad, total, *last)
+        return (*before, dgrad, _beside("all_reduce", f"{name}.grad.all_reduce", s.activation_bytes, s), *last)
     last[0] = replace(last[0], waits=True, outstanding=1)  # for its input, not for what is scattered beside it
-    scatter = collective(
-        "reduce_scatter", f"{name}.grad.reduce_scatter", s.activation_bytes, implementation, waits=False
-    )
-    return (*before, *gathering(f"{name}.input.all_gather", s, waits=False), dgrad, scatter, *last)
+    gather = _beside("all_gather", f"{name}.input.all_gather", gathered_bytes(s), s)
+    scatter = _beside("reduce_scatter", f"{name}.grad.reduce_scatter", s.activation_bytes, s)
+    return (*before, gather, dgrad, scatter, *last)
+
+
+def _beside(kind: str, name: str, size_bytes: float, s: Shard) -> Launch:
+    """A collective beside the product launched behind it."""
+    return replace(collective(kind, name, size_bytes, s.implementation, waits=False), prompt=True)
 
 
 def gathers(s: Shard) -> bool:
@@ -93,11 +100,21 @@ def gathers(s: Shard) -> bool:
     return s.implementation.sequence_parallel and s.implementation.tensor_parallel > 1
 
 
-def gathering(name: str, s: Shard, copies: int = 1, *, waits: bool = True) -> tuple[Launch, ...]:
-    """All-gather of a residual-stream tensor over the tensor-parallel ranks: in FP8 ``copies`` of it."""
+def pipelined(s: Shard) -> bool:
+    """Whether that is gathered and scattered in steps beside the products."""
+    return gathers(s) and s.implementation.tp_comm_overlap
+
+
+def gathered_product(name: str, product: Launch, s: Shard, copies: int = 1) -> tuple[Launch, ...]:
+    """A product of a tensor that is gathered before it, in FP8 ``copies`` of it."""
+    if pipelined(s):
+        return pipelined_products.gathered_product(name, product, gathered_bytes(s, copies), s.implementation)
     if not gathers(s):
-        return ()
-    fp8, size = s.implementation.fp8, s.activation_bytes
-    if fp8 is not None:
-        size = float(s.tokens * s.config.hidden * copies * fp8.value_bytes)
-    return (collective("all_gather", name, size, s.implementation, waits=waits),)
+        return (product,)
+    return (collective("all_gather", f"{name}.all_gather", gathered_bytes(s, copies), s.implementation), product)
+
+
+def gathered_bytes(s: Shard, copies: int = 1) -> float:
+    """Bytes of a gathered residual-stream tensor, in FP8 of ``copies`` of it."""
+    fp8 = s.implementation.fp8
+    return s.activation_bytes if fp8 is None else float(s.tokens * s.config.hidden * copies * fp8.value_bytes)

@@ -122,6 +122,8 @@ def layer_transient_bytes(s: Shard) -> float:
     gradients = float(size * (weight + s.tokens * s.ffn))
     if implementation.sequence_parallel and implementation.tensor_parallel > 1:
         gradients += s.activation_bytes
+    if implementation.recompute == "selective" and implementation.attention_backend == "unfused":
+        gradients = max(gradients, unfused_attention.kept_bytes(s))  # neither is alive while the other is
     if implementation.recompute == "full":
         gradients += whole_layer_bytes(s) - boundary_bytes(s)
     return gradients

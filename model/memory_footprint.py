@@ -14,6 +14,7 @@ from joulecast.errors import DoesNotFitError, UnknownNameError
 from joulecast.model.fp8_kernels import weight_bytes
 from joulecast.model.hf import ModelConfig
 from joulecast.model.launches import Implementation, Shard, shard
+from joulecast.model.megatron_linear import gathered_bytes
 from joulecast.model.memory_activations import (
     boundary_bytes,
     head_bytes,
@@ -154,7 +155,15 @@ def memory_footprint(
         outputs=outputs,
         buffers=buffers,
         transient=_transient_bytes(s, kept, forwards, micro_batches if pipelined else 0, first=first, last=last),
+        workspace=WORKSPACE_BYTES + _user_buffer_bytes(s),
     )
+
+
+def _user_buffer_bytes(s: Shard) -> float:
+    """Buffers of stepwise communication: six that gather (in FP8 where the products are), four that scatter."""
+    if not s.implementation.tp_comm_overlap:
+        return 0.0
+    return 6.0 * gathered_bytes(s) + 4.0 * s.activation_bytes
 
 
 def _transient_bytes(

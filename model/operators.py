@@ -45,6 +45,9 @@ class Gemm:
         Type of the result, empty for the inputs'.
     accumulate
         Whether the result is added to what stands there.
+    parts
+        The product is one of as many equal ones along ``m`` that follow each other on several streams, so that each
+        begins in the tail of the one before.
     """
 
     m: int
@@ -59,6 +62,7 @@ class Gemm:
     name: str = "gemm"
     out_dtype: str = ""
     accumulate: bool = False
+    parts: int = 1
 
     @property
     def flops(self) -> float:
@@ -151,6 +155,8 @@ class Collective:
     algorithm
         ``ring``, or for an all-reduce ``tree``, ``nvls`` or ``sharp`` (reduction in the switches), or ``auto``, the
         fastest of those that the fabric has.
+    copy_engine
+        Whether the GPU's copy engines move the data instead of its SMs.
     """
 
     kind: str
@@ -162,6 +168,7 @@ class Collective:
     dtype: str = "bf16"
     name: str = "collective"
     threads: int | None = None
+    copy_engine: bool = False
 
 
 Operator: TypeAlias = Gemm | Attention | Streaming | Collective

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from joulecast.model.gpu_model import GpuModel
 from joulecast.model.launches import Launch
-from joulecast.model.operators import Collective
 from joulecast.model.power import COMPONENTS, clock_tree_power_w, idle_power_w
-from joulecast.simulator.overlap import follow, is_overlapped
+from joulecast.simulator.overlap import blocks_of, follow, is_overlapped
 from joulecast.simulator.overlap_steady import contended_stack
 from joulecast.simulator.segments import COMMUNICATION, COMPUTE, Segment, make_segment
 from joulecast.simulator.tables import InstructionTable, Kernels
@@ -194,11 +193,8 @@ class SegmentMaker:
         costs, sms = self.kernels.costs, self.gpu.sm_count
         held = np.zeros(len(launches))
         if is_overlapped(launches):
-            default = self.gpu["collective.default_ctas"]
             for i in np.flatnonzero(speaks).tolist():
-                collective = launches[i].operator
-                ctas = collective.ctas if isinstance(collective, Collective) else None
-                held[i] = (ctas or default) / sms
+                held[i] = blocks_of(launches[i], self.gpu) / sms
             held[~speaks] = 1.0 - held.max(initial=0.0)
         else:
             held[:] = 1.0

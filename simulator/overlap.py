@@ -4,7 +4,8 @@ While both streams are busy, each kernel is slowed by the other as :mod:`jouleca
 runs at full speed. A communication whose stream is idle waits for an event of the compute stream, and so comes too
 late: the compute kernel right behind that event has filled the SMs, and the communication's blocks get in when that
 kernel ends. Recorded on H200: an all-gather issued just before a large matrix product gains nothing from it, an
-all-reduce issued before a norm runs beside all that follows the norm.
+all-reduce issued before a norm runs beside all that follows the norm. Megatron has one hardware queue for both streams
+(``CUDA_DEVICE_MAX_CONNECTIONS=1``), so that what is launched first gets in first: such communication is ``prompt``.
 """
 
 from __future__ import annotations
@@ -104,6 +105,8 @@ class _Walk:
         idle = np.ones(len(self.now), dtype=bool)
         for earlier in self.spoken[self.first :]:
             idle &= earlier.left <= _NOTHING
+        # A copy engine waits for no SM.
+        idle &= blocks_of(self.launches[i], self.gpu) > 0 and not self.launches[i].prompt
         endless = np.full_like(self.now, np.inf)
         self.spoken.append(_Spoken(i, np.ones_like(self.now), idle, self.now, endless))
 
@@ -168,8 +171,8 @@ class _Walk:
 
 
 def blocks_of(launch: Launch, gpu: GpuModel) -> float:
-    """Thread blocks of a communication, one an SM; none of what is no collective."""
-    if not isinstance(launch.operator, Collective):
+    """Thread blocks of a communication, one an SM; none of what is no collective or moved by copy engines."""
+    if not isinstance(launch.operator, Collective) or launch.operator.copy_engine:
         return 0.0
     return float(launch.operator.ctas or gpu["collective.default_ctas"])
 

@@ -120,6 +120,8 @@ class Overlap:
         As :class:`joulecast.model.nanobatches.Nanobatches` has them.
     comm_ctas, comm_threads
         Thread blocks of a collective and their threads; ``None`` is the library's choice.
+    tp_comm
+        Sequence-parallel gathering and scattering in steps beside the products.
     grad_bucket_bytes
         0 is one collective per parameter, inf a single one.
     """
@@ -131,6 +133,7 @@ class Overlap:
     comm_threads: int | None
     grad_reduce: str
     grad_bucket_bytes: float
+    tp_comm: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,6 +347,7 @@ def _overlap(parsed: PlanFile, model: ModelConfig, source: Source) -> Overlap:
         comm_threads=table.comm_threads,
         grad_reduce=table.grad_reduce,
         grad_bucket_bytes=bucket * 2.0**20,
+        tp_comm=table.tp_comm,
     )
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from joulecast.simulator.plan import Plan
 
 NANOBATCHES, WINDOW, LAUNCH = "overlap.nanobatches", "overlap.window", "overlap.launch"
+TP_COMM = "overlap.tp_comm"
 CTAS, THREADS = "overlap.comm_ctas", "overlap.comm_threads"
 #: Threads of a block come in warps of 32, up to 1024.
 WARP, MOST_THREADS = 32, 1024
@@ -121,6 +122,7 @@ def check_overlap(plan: Plan, gpu: GpuDescription, source: Source) -> None:
             message = f"{overlap.nanobatches} nano-batches do not divide a micro-batch of {micro} sequences"
         raise source.error(message, NANOBATCHES, remedy=_nearest_parts(micro, overlap.nanobatches))
     _check_launch(plan, source)
+    _check_steps(plan, source)
     _check_kernel(plan, int(gpu.number("sm_count")), gpu.name, source)
 
 
@@ -140,6 +142,30 @@ def _check_launch(plan: Plan, source: Source) -> None:
     if overlap.launch == "window" and not overlap.windows:
         raise source.error(
             "there is no window to launch communication in", LAUNCH, remedy="Set overlap.window, or this to 'asap'."
+        )
+
+
+def _check_steps(plan: Plan, source: Source) -> None:
+    """Stepwise communication beside products is Transformer Engine's, and of split sequences."""
+    if not plan.overlap.tp_comm:
+        return
+    if plan.implementation.framework != "megatron":
+        raise source.error(
+            "PyTorch's eager mode does not communicate in steps beside its products",
+            TP_COMM,
+            remedy='Set it to false, or implementation.framework = "megatron".',
+        )
+    if not plan.sequence_parallel:
+        raise source.error(
+            "steps beside products gather and scatter the sequence, which is not split",
+            TP_COMM,
+            remedy="Set parallelism.sequence_parallel = true and tensor_model_parallel_size to 2 or more.",
+        )
+    if plan.overlap.nanobatches > 1:
+        raise source.error(
+            "communication runs beside the products of its own part already",
+            NANOBATCHES,
+            remedy="Set it to 1, or overlap.tp_comm = false.",
         )
 
 
@@ -164,6 +190,8 @@ def overlap_assumptions(plan: Plan) -> tuple[str, ...]:
     found = []
     if plan.overlap.nanobatches > 1:
         found.append("nano-batches are cut between sequences before the first layer and copied together after the last")
+    if plan.overlap.tp_comm:
+        found.append("copy engines move the steps of tensor-parallel communication, which take no SM (not measured)")
     if plan.overlap.comm_threads is not None:
         found.append(
             "a block of a collective copies in proportion to its threads up to the library's own number (not measured)"

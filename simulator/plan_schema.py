@@ -149,6 +149,9 @@ class OverlapTable(Table):
         None, gt=0, description="Thread blocks of a collective; default: the library's choice."
     )
     comm_threads: int | None = Field(None, gt=0, description="Threads of such a block; default: the library's.")
+    tp_comm: bool = Field(
+        False, description="Gathering and scattering of the sequence in steps beside the products (user buffers)."
+    )
     grad_reduce: Literal["after", "overlapped"] = Field(
         "after", description="Data-parallel gradient reduction after the last backward or beside it."
     )
@@ -164,7 +167,7 @@ class ImplementationTable(Table):
         "pytorch-eager", description="Decides fusions and defaults."
     )
     attention_backend: Literal["cudnn", "flash-attention-2", "flash-attention-3", "unfused"] = Field(
-        "cudnn", description="Kernels of scaled-dot-product attention."
+        "cudnn", description="Kernels of scaled-dot-product attention; unfused: Megatron-LM's own products and softmax."
     )
     rotary: bool | None = Field(None, description="Rotary embedding is really computed; default: the model's.")
     tie_embeddings: bool | None = Field(None, description="Head shares the embedding's matrix; default: the model's.")

@@ -74,6 +74,7 @@ def implementation_of(plan: Plan) -> Implementation:
         ctas=plan.overlap.comm_ctas,
         threads=plan.overlap.comm_threads,
         fp8=plan.workload.fp8,
+        tp_comm_overlap=plan.overlap.tp_comm,
     )
 
 

@@ -1,0 +1,51 @@
+"""Sequence-parallel communication in steps beside products, as Transformer Engine's user buffers do it.
+
+Every rank holds 1/n of the sequence. A product of the gathered sequence begins with the rank's own rows while the next
+rank's arrive, and so on around the ring; a product whose sum is scattered makes the rows of another rank first and
+sends each part off while it makes the next. Copy engines move the data, so that no SM is lost. What stays exposed is
+what a step's communication exceeds the part of the product beside it by, and for the scattered sum the addition of the
+n parts at the end. Parts of a product run on several streams: each begins in the tail of the one before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from joulecast.model.launches import Implementation, Launch, streaming
+from joulecast.model.operators import Collective, Gemm
+
+
+def gathered_product(name: str, product: Launch, gathered_bytes: float, run: Implementation) -> tuple[Launch, ...]:
+    """A product beside the gathering of its first operand, ``gathered_bytes`` when whole."""
+    ranks = run.tensor_parallel
+    steps = [_step(f"{name}.all_gather", gathered_bytes / ranks, run) for _ in range(ranks - 1)]
+    own, *others = _parts(product, ranks)
+    arrived = [replace(part, waits=True, outstanding=ranks - 2 - i) for i, part in enumerate(others)]
+    return (*steps, own, *arrived)
+
+
+def scattered_product(name: str, product: Launch, values: float, run: Implementation) -> tuple[Launch, ...]:
+    """A product beside the scattering of its sum over the ranks; ``values`` are those of the whole result."""
+    ranks = run.tensor_parallel
+    size = 2.0 if run.dtype != "fp32" else 4.0
+    out: list[Launch] = []
+    for part in _parts(product, ranks):
+        out += [part, _step(f"{name}.reduce_scatter", values * size / ranks, run)]
+    out.pop()  # the own rows stay
+    total = streaming("add", f"{name}.reduce_scatter.sum", values / ranks, reads=ranks, dtype=run.dtype)
+    return (*out, replace(total, waits=True))
+
+
+def _step(name: str, size_bytes: float, run: Implementation) -> Launch:
+    """Every rank sends ``size_bytes`` to its neighbour and gets as many from the other: a gathering between two."""
+    operator = Collective("all_gather", 2 * size_bytes, 2, dtype=run.dtype, name=f"{name}.step", copy_engine=True)
+    return Launch(operator, stream="communication")
+
+
+def _parts(product: Launch, ranks: int) -> list[Launch]:
+    """A product in equal parts along its rows."""
+    whole = product.operator
+    if not isinstance(whole, Gemm):
+        return [product]
+    part = replace(whole, m=whole.m // ranks, parts=ranks)
+    return [replace(product, operator=part) for _ in range(ranks)]
