@@ -39,11 +39,15 @@ def transpose(name: str, elements: float) -> Launch:
 
 
 def product(launch: Launch, fp8: Fp8 | None) -> Launch:
-    """A linear layer's product in FP8, in the only layout that the GPU knows where there is one; as it is in bf16."""
-    if fp8 is None or not isinstance(launch.operator, Gemm):
+    """A linear layer's product with FP8 operands, in the only layout that the GPU knows where there is one.
+
+    The result keeps its type. Without FP8 the product stays as it is.
+    """
+    wide = launch.operator
+    if fp8 is None or not isinstance(wide, Gemm):
         return launch
-    layout = "tn" if fp8.one_layout else launch.operator.layout
-    return replace(launch, operator=replace(launch.operator, dtype="fp8", layout=layout))
+    layout = "tn" if fp8.one_layout else wide.layout
+    return replace(launch, operator=replace(wide, dtype="fp8", layout=layout, out_dtype=wide.out_dtype or wide.dtype))
 
 
 def quantised_weights(parameters: Iterable[ParameterTensor], fp8: Fp8 | None, dtype: str) -> tuple[Launch, ...]:

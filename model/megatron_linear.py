@@ -21,7 +21,7 @@ from joulecast.model.launches import (
     streaming,
     weight_gradient,
 )
-from joulecast.model.operators import DTYPE_BYTES
+from joulecast.model.operators import DTYPE_BYTES, Gemm
 
 
 def column_forward(norm: str, name: str, s: Shard, outputs: int) -> tuple[Launch, ...]:
@@ -56,7 +56,7 @@ def row_backward(name: str, s: Shard, inputs: int) -> tuple[Launch, ...]:
     """Gradients of a product whose inputs are split over the ranks."""
     hidden, dtype, fp8 = s.config.hidden, s.implementation.dtype, s.implementation.fp8
     dgrad = fp8_kernels.product(input_gradient(name, s.tokens, hidden, inputs, dtype), fp8)
-    wgrad = fp8_kernels.product(weight_gradient(name, s.tokens, hidden, inputs, dtype, completes=f"{name}.weight"), fp8)
+    wgrad = fused_weight_gradient(name, s, hidden, inputs)
     if fp8 is None:
         return (*gathered_product(f"{name}.grad", dgrad, s), wgrad)
     late = gathers(s) and fp8.transposes  # the second copy is made from the gathered first one
@@ -70,9 +70,7 @@ def column_backward(name: str, s: Shard, outputs: int) -> tuple[Launch, ...]:
     """Gradients of a product whose outputs are split, with its communication beside the products."""
     hidden, dtype, fp8 = s.config.hidden, s.implementation.dtype, s.implementation.fp8
     dgrad = fp8_kernels.product(input_gradient(name, s.tokens, outputs, hidden, dtype), fp8)
-    wgrad = fp8_kernels.product(
-        weight_gradient(name, s.tokens, outputs, hidden, dtype, completes=f"{name}.weight"), fp8
-    )
+    wgrad = fused_weight_gradient(name, s, outputs, hidden)
     before: tuple[Launch, ...] = ()
     last = [wgrad]
     if fp8 is not None:
@@ -93,6 +91,14 @@ def column_backward(name: str, s: Shard, outputs: int) -> tuple[Launch, ...]:
 def _beside(kind: str, name: str, size_bytes: float, s: Shard) -> Launch:
     """A collective beside the product launched behind it."""
     return replace(collective(kind, name, size_bytes, s.implementation, waits=False), prompt=True)
+
+
+def fused_weight_gradient(name: str, s: Shard, outputs: int, inputs: int) -> Launch:
+    """Weight gradient added to the fp32 buffer within the product (``gradient_accumulation_fusion``)."""
+    launch = weight_gradient(name, s.tokens, outputs, inputs, s.implementation.dtype, completes=f"{name}.weight")
+    if isinstance(launch.operator, Gemm):
+        launch = replace(launch, operator=replace(launch.operator, out_dtype="fp32", accumulate=True))
+    return fp8_kernels.product(launch, s.implementation.fp8)
 
 
 def gathers(s: Shard) -> bool:

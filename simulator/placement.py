@@ -50,8 +50,14 @@ def placed(operator: Collective, fabric: Fabric) -> Collective:
 
 
 def placed_launches(launches: Iterable[Launch], fabric: Fabric) -> tuple[Launch, ...]:
-    """The same launches with all communications over the links of a group."""
-    return tuple(
-        replace(launch, operator=placed(launch.operator, fabric)) if isinstance(launch.operator, Collective) else launch
-        for launch in launches
-    )
+    """The same launches with all communications over the links of a group; equal layers stay the same objects."""
+    made: dict[int, Launch] = {}
+
+    def of(launch: Launch) -> Launch:
+        if not isinstance(launch.operator, Collective):
+            return launch
+        if id(launch) not in made:
+            made[id(launch)] = replace(launch, operator=placed(launch.operator, fabric))
+        return made[id(launch)]
+
+    return tuple(of(launch) for launch in launches)

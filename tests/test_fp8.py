@@ -199,3 +199,10 @@ def test_every_gpu_with_fp8_units_has_what_a_forecast_needs():
         narrow = jc.gpu(name).predict(Gemm(8192, 8192, 8192, dtype="fp8"))
         wide = jc.gpu(name).predict(Gemm(8192, 8192, 8192, dtype="bf16"))
         assert narrow.time_s < 0.8 * wide.time_s
+
+
+def test_results_of_products_stay_wide():
+    found = {g.name: (g.out_dtype, g.accumulate) for g in gemms(layer(HOPPER))}
+    assert found["up"] == found["up.dgrad"] == ("bf16", False)
+    assert found["up.wgrad"] == ("fp32", True)
+    assert {g.out_dtype for g in gemms(layer(None)) if g.name.endswith(".wgrad")} == {"fp32"}
