@@ -107,9 +107,14 @@ class Levels:
     network: float
     facility: float
 
+    @property
+    def values(self) -> tuple[float, ...]:
+        """From the GPUs to the facility."""
+        return self.gpu, self.node_dc, self.node_ac, self.network, self.facility
+
     def times(self, factor: float) -> Levels:
         """Every level times ``factor``."""
-        return Levels(*(value * factor for value in asdict(self).values()))
+        return Levels(*(value * factor for value in self.values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +152,8 @@ class SiteForecast:
         Names of the node type and the network, and the prices' currency.
     power_w, energy_j
         Mean power and energy of the job at every level.
-    facility_energy_j_p05, facility_energy_j_p95
-        90 % interval: the GPUs', the node's parts, the supplies' and the facility's.
+    energy_j_p05, energy_j_p95
+        90 % interval at every level: the GPUs', the node's parts, the supplies' and the facility's.
     node_power
         Mean parts of one whole node [W].
     cost
@@ -169,8 +174,8 @@ class SiteForecast:
     currency: str
     power_w: Levels
     energy_j: Levels
-    facility_energy_j_p05: float
-    facility_energy_j_p95: float
+    energy_j_p05: Levels
+    energy_j_p95: Levels
     node_power: NodePower
     cost: Cost
     tokens: int
@@ -193,8 +198,8 @@ class SiteForecast:
             "currency": self.currency,
             "power_w": asdict(self.power_w),
             "energy_j": asdict(self.energy_j),
-            "facility_energy_j_p05": self.facility_energy_j_p05,
-            "facility_energy_j_p95": self.facility_energy_j_p95,
+            "energy_j_p05": asdict(self.energy_j_p05),
+            "energy_j_p95": asdict(self.energy_j_p95),
             "node_power_w": self.node_power.to_dict() | {"dc_w": self.node_power.dc_w},
             "iteration": _cost(self.cost),
             "token": {"energy_j": self.energy_per_token_j} | _cost(self.cost, 1.0 / self.tokens),
@@ -269,7 +274,7 @@ def site_forecast(iteration: Iteration, model: SiteModel) -> SiteForecast:
     ac = float(model.ac_w(node.dc_w)) * nodes
     power = Levels(iteration.power_w, node.dc_w * nodes, ac, switches, model.pue * (ac + switches))
     energy = power.times(iteration.time_s)
-    half = _relative_half_width(iteration, model, node)
+    half = _half_widths(iteration, model, node, switches / (ac + switches))
     cost = cost_of(energy.facility, iteration.time_s, plan.cluster.gpus, model.prices)
     spread = _spread(iteration.power_over_time, plan, model, node, power)
     return SiteForecast(
@@ -278,8 +283,8 @@ def site_forecast(iteration: Iteration, model: SiteModel) -> SiteForecast:
         currency=model.currency,
         power_w=power,
         energy_j=energy,
-        facility_energy_j_p05=energy.facility * float(np.exp(-half)),
-        facility_energy_j_p95=energy.facility * float(np.exp(half)),
+        energy_j_p05=Levels(*(e * float(np.exp(-h)) for e, h in zip(energy.values, half.values, strict=True))),
+        energy_j_p95=Levels(*(e * float(np.exp(h)) for e, h in zip(energy.values, half.values, strict=True))),
         node_power=node,
         cost=cost,
         tokens=iteration.tokens,
@@ -307,21 +312,21 @@ def _run(iteration: Iteration, energy_j: float, prices: Prices) -> Run | None:
     return Run(tokens, count, time, energy, cost_of(energy, time, iteration.gpus, prices))
 
 
-def _relative_half_width(iteration: Iteration, model: SiteModel, node: NodePower) -> float:
-    """Half of the logarithmic 90 % interval of the facility's energy: independent parts in quadrature."""
+def _half_widths(iteration: Iteration, model: SiteModel, node: NodePower, network_share: float) -> Levels:
+    """Half of the logarithmic 90 % interval of the energy at every level: independent parts in quadrature."""
     facts = model.node.parameters
-    sd = {key: fact.sd for key, fact in facts.items()}
-    parts = [sd.get(f"{part}_power_w", 0.0) for part in ("cpu_training", "switch", "other")]
+    parts = [facts[key].sd for key in ("cpu_training_power_w", "switch_power_w", "other_power_w") if key in facts]
     fans = facts.get("fan_power_w")
     if fans is not None and fans.number > 0:
         parts.append(fans.sd / fans.number * node.fan_w)
-    gpu = 0.5 * float(np.log(iteration.energy_j_p95 / iteration.energy_j_p05)) / NINETY_PERCENT * node.gpu_w
-    shares = [
-        float(np.hypot(gpu, np.linalg.norm(parts))) / node.dc_w,
-        sd["supply_efficiency"] / model.node["supply_efficiency"],
-        model.pue_sd / model.pue,
-    ]
-    return NINETY_PERCENT * float(np.linalg.norm(shares))
+    gpu = 0.5 * float(np.log(iteration.energy_j_p95 / iteration.energy_j_p05)) / NINETY_PERCENT
+    dc = float(np.linalg.norm([gpu * node.gpu_w, *parts])) / node.dc_w
+    ac = float(np.hypot(dc, facts["supply_efficiency"].sd / model.node["supply_efficiency"]))
+    port = model.network.parameters["switch_port_power_w"]
+    network = port.sd / port.number
+    inside = np.hypot((1.0 - network_share) * ac, network_share * network)
+    facility = float(np.hypot(inside, model.pue_sd / model.pue))
+    return Levels(*(NINETY_PERCENT * sd for sd in (gpu, dc, ac, network, facility)))
 
 
 def _spread(

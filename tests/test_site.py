@@ -97,8 +97,12 @@ def test_part_of_a_node_pays_its_share() -> None:
 def test_the_interval_holds_the_forecast_and_a_stated_pue_narrows_it() -> None:
     default, stated = site_of(), site_of("site.pue=1.25")
     assert stated.energy_j == default.energy_j
-    assert default.facility_energy_j_p05 < stated.facility_energy_j_p05 < stated.energy_j.facility
-    assert stated.energy_j.facility < stated.facility_energy_j_p95 < default.facility_energy_j_p95
+    assert default.energy_j_p05.facility < stated.energy_j_p05.facility < stated.energy_j.facility
+    assert stated.energy_j.facility < stated.energy_j_p95.facility < default.energy_j_p95.facility
+    iteration = jc.predict(SMALL)
+    assert default.energy_j_p95.gpu / default.energy_j_p05.gpu == pytest.approx(
+        iteration.energy_j_p95 / iteration.energy_j_p05
+    )
 
 
 def test_power_over_time_has_the_iterations_mean(large: Any) -> None:

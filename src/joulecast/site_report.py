@@ -21,7 +21,16 @@ def print_site(gpu: str, site: dict[str, Any] | None) -> None:
         "network": "switches",
         "facility": "facility",
     }
-    levels = [{"level": names[key], "power [W]": power[key], "energy [J]": site["energy_j"][key]} for key in names]
+    levels = [
+        {
+            "level": names[key],
+            "power [W]": power[key],
+            "energy [J]": site["energy_j"][key],
+            "5 % [J]": site["energy_j_p05"][key],
+            "95 % [J]": site["energy_j_p95"][key],
+        }
+        for key in names
+    ]
     output.print_table(levels)
     print()
     output.print_pairs(_cost_lines(site))
@@ -44,12 +53,7 @@ def _cost_lines(site: dict[str, Any]) -> list[tuple[str, str]]:
     number, currency, million = output.number, site["currency"], 1e6
     step, token, run = site["iteration"], site["token"], site["run"]
     lines = [
-        (
-            "iteration",
-            f"{number(site['energy_j']['facility'])} J (5-95 %: {number(site['facility_energy_j_p05'])} to "
-            f"{number(site['facility_energy_j_p95'])})",
-        ),
-        ("", f"{number(step['money'])} {currency}, {number(step['carbon_kg'])} kgCO2e"),
+        ("iteration", f"{number(step['money'])} {currency}, {number(step['carbon_kg'])} kgCO2e"),
         (
             "million tokens",
             f"{number(token['energy_j'] * million / 3.6e6)} kWh, {number(token['money'] * million)} {currency}, "
