@@ -125,7 +125,8 @@ class Iteration:
     def site(self) -> SiteForecast | None:
         """Nodes, facility, money, carbon and power limits; ``None`` where no node type is known for the GPU."""
         from joulecast.model.catalogue import load_gpu
-        from joulecast.simulator.site import site_forecast, site_model
+        from joulecast.simulator.site import site_forecast
+        from joulecast.simulator.site_model import site_model
 
         model = site_model(self.plan, self.description or load_gpu(self.plan.cluster.gpu))
         return None if model is None else site_forecast(self, model)

@@ -11,17 +11,14 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from joulecast.errors import InputError
-from joulecast.model.catalogue import load_network, load_node, load_site
-from joulecast.model.cluster_links import usual_node
-from joulecast.model.description import Facts, GpuDescription
-from joulecast.model.node_power import NodePower, network_switch_power_w, node_ac_w, node_power_w
+from joulecast.model.node_power import NodePower
 from joulecast.model.site_cost import Cost, Prices, cost_of
 from joulecast.model.uncertainty import NINETY_PERCENT
 from joulecast.simulator.plan_site import Site
 from joulecast.simulator.power_over_time import PowerOverTime, Spread, groups_of_stages, spread_of
+from joulecast.simulator.site_model import Levels, SiteModel, half_widths
 
 if TYPE_CHECKING:
     from joulecast.simulator.iteration import Iteration
@@ -35,86 +32,6 @@ SITE_ASSUMPTIONS = (
     "fans follow a node's mean power, supplies its power at every instant",
     "nodes stand in racks in the order of their ranks",
 )
-
-
-@dataclass(frozen=True, eq=False)
-class SiteModel:
-    """What surrounds the GPUs of a plan: facts, prices and the facility's overhead.
-
-    Attributes
-    ----------
-    node, network
-        Facts of the node type and of the network between nodes.
-    gpu_limit_w
-        Default power limit of one GPU [W].
-    pue
-        Facility over computers.
-    pue_sd
-        Its standard deviation, 0 where the plan states it.
-    prices, currency
-        Of energy and hardware.
-    """
-
-    node: Facts
-    network: Facts
-    gpu_limit_w: float
-    pue: float
-    pue_sd: float
-    prices: Prices
-    currency: str
-
-    @property
-    def gpus_per_node(self) -> int:
-        """GPUs of a whole node of this type."""
-        return int(self.node["gpus_per_node"])
-
-    def node_power(self, gpu_power_w: float, nic_activity: float) -> NodePower:
-        """Parts of one whole node whose GPUs draw ``gpu_power_w`` each on average."""
-        total = gpu_power_w * self.gpus_per_node
-        return node_power_w(total, self.gpu_limit_w, self.node, self.network, nic_activity=nic_activity)
-
-    def ac_w(self, dc_w: ArrayLike) -> Array:
-        """Input power of a whole node that draws ``dc_w`` behind its supplies, any shape [W]."""
-        return node_ac_w(dc_w, self.gpu_limit_w, self.node, self.network)
-
-    def switches_w(self, gpus: int) -> float:
-        """Input power of the network's switches for a job of so many GPUs [W]; a job within a node has none."""
-        if gpus <= self.gpus_per_node:
-            return 0.0
-        cards = round(gpus / self.gpus_per_node * self.node["nics_per_node"])
-        return network_switch_power_w(cards, self.network)
-
-    def facility_power_w(self, gpu_power_w: float, gpus: int, nic_activity: float = 0.0) -> float:
-        """Power at the facility's meter of ``gpus`` GPUs that draw ``gpu_power_w`` each on average [W]."""
-        dc = self.node_power(gpu_power_w, nic_activity).dc_w
-        return self.pue * (float(self.ac_w(dc)) * gpus / self.gpus_per_node + self.switches_w(gpus))
-
-
-@dataclass(frozen=True, slots=True)
-class Levels:
-    """One quantity of the whole job, from the GPUs' boards to the facility's meter.
-
-    Attributes
-    ----------
-    gpu, node_dc, node_ac, network, facility
-        GPUs; nodes behind their supplies; nodes at the outlet; switches between nodes; everything with cooling and
-        distribution, which is PUE · (node_ac + network).
-    """
-
-    gpu: float
-    node_dc: float
-    node_ac: float
-    network: float
-    facility: float
-
-    @property
-    def values(self) -> tuple[float, ...]:
-        """From the GPUs to the facility."""
-        return self.gpu, self.node_dc, self.node_ac, self.network, self.facility
-
-    def times(self, factor: float) -> Levels:
-        """Every level times ``factor``."""
-        return Levels(*(value * factor for value in self.values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,52 +135,6 @@ def _cost(cost: Cost, share: float = 1.0) -> dict[str, float]:
     return {name: float(getattr(cost, name)) * share for name in parts}
 
 
-def site_model(plan: Plan, gpu: GpuDescription) -> SiteModel | None:
-    """What surrounds a plan's GPUs; ``None`` where neither the plan nor the catalogue has a node type for them.
-
-    Raises
-    ------
-    InputError
-        The node type has no price, and the plan's site none either.
-    """
-    name = plan.cluster.node or usual_node(gpu)
-    if name is None:
-        return None
-    node = load_node(name)
-    network = load_network(plan.cluster.network or node.text("network"))
-    return _site_model(node, network, gpu.number("power_limit_w"), plan.site)
-
-
-def _site_model(node: Facts, network: Facts, gpu_limit_w: float, stated: Site) -> SiteModel:
-    site = load_site(stated.name)
-
-    def value(key: str) -> float:
-        own = getattr(stated, key)
-        return site[key] if own is None else float(own)
-
-    hardware = stated.hardware_price_per_gpu
-    if hardware is None and "price" not in node.parameters:
-        raise InputError(
-            f"node type {node.name} has no price",
-            key="site.hardware_price_per_gpu",
-            remedy="Add this key to the plan, or price to the node type.",
-        )
-    if hardware is None:
-        hardware = (node["price"] + node["nics_per_node"] * site["network_price_per_nic"]) / node["gpus_per_node"]
-    prices = Prices(
-        electricity_per_kwh=value("electricity_price_per_kwh"),
-        carbon_kg_per_kwh=value("carbon_intensity_kg_per_kwh"),
-        hardware_per_gpu=hardware,
-        embodied_kg_per_gpu=value("embodied_kg_per_gpu"),
-        lifetime_years=value("hardware_lifetime_years"),
-        utilisation=value("hardware_utilisation"),
-    )
-    if value("pue") < 1.0:
-        raise InputError(f"{value('pue'):g} is not a PUE", file=stated.name, key="site.pue", remedy="Use at least 1.")
-    sd = site.parameters["pue"].sd if stated.pue is None else 0.0
-    return SiteModel(node, network, gpu_limit_w, value("pue"), sd, prices, stated.currency or site.text("currency"))
-
-
 def site_forecast(iteration: Iteration, model: SiteModel) -> SiteForecast:
     """Nodes, facility, money, carbon and power limits of a forecast iteration."""
     plan = iteration.plan
@@ -274,7 +145,8 @@ def site_forecast(iteration: Iteration, model: SiteModel) -> SiteForecast:
     ac = float(model.ac_w(node.dc_w)) * nodes
     power = Levels(iteration.power_w, node.dc_w * nodes, ac, switches, model.pue * (ac + switches))
     energy = power.times(iteration.time_s)
-    half = _half_widths(iteration, model, node, switches / (ac + switches))
+    gpu_sd = 0.5 * float(np.log(iteration.energy_j_p95 / iteration.energy_j_p05)) / NINETY_PERCENT
+    half = half_widths(model, node, gpu_sd, switches / (ac + switches))
     cost = cost_of(energy.facility, iteration.time_s, plan.cluster.gpus, model.prices)
     spread = _spread(iteration.power_over_time, plan, model, node, power)
     return SiteForecast(
@@ -310,23 +182,6 @@ def _run(iteration: Iteration, energy_j: float, prices: Prices) -> Run | None:
     count = tokens / iteration.tokens
     time, energy = iteration.time_s * count, energy_j * count
     return Run(tokens, count, time, energy, cost_of(energy, time, iteration.gpus, prices))
-
-
-def _half_widths(iteration: Iteration, model: SiteModel, node: NodePower, network_share: float) -> Levels:
-    """Half of the logarithmic 90 % interval of the energy at every level: independent parts in quadrature."""
-    facts = model.node.parameters
-    parts = [facts[key].sd for key in ("cpu_training_power_w", "switch_power_w", "other_power_w") if key in facts]
-    fans = facts.get("fan_power_w")
-    if fans is not None and fans.number > 0:
-        parts.append(fans.sd / fans.number * node.fan_w)
-    gpu = 0.5 * float(np.log(iteration.energy_j_p95 / iteration.energy_j_p05)) / NINETY_PERCENT
-    dc = float(np.linalg.norm([gpu * node.gpu_w, *parts])) / node.dc_w
-    ac = float(np.hypot(dc, facts["supply_efficiency"].sd / model.node["supply_efficiency"]))
-    port = model.network.parameters["switch_port_power_w"]
-    network = port.sd / port.number
-    inside = np.hypot((1.0 - network_share) * ac, network_share * network)
-    facility = float(np.hypot(inside, model.pue_sd / model.pue))
-    return Levels(*(NINETY_PERCENT * sd for sd in (gpu, dc, ac, network, facility)))
 
 
 def _spread(

@@ -16,7 +16,8 @@ from joulecast.errors import InputError
 from joulecast.model.catalogue import load_gpu
 from joulecast.simulator.plan import Plan, load_plan
 from joulecast.simulator.power_over_time import PowerOverTime, groups_of_stages, spread_of
-from joulecast.simulator.site import SiteForecast, site_model
+from joulecast.simulator.site import SiteForecast
+from joulecast.simulator.site_model import site_model
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SMALL, LARGE = EXAMPLES / "llama-3.1-8b-4xh200.toml", EXAMPLES / "gpt3-175b-64xa100.toml"

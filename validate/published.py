@@ -11,6 +11,9 @@ from joulecast.errors import InputError
 from joulecast.model.catalogue import load_gpu
 from joulecast.simulator.forecast import forecast
 from joulecast.simulator.iteration import Iteration
+from joulecast.validate.node_power import node_power_rows, node_summary, node_table
+from joulecast.validate.node_power_files import FILE as NODE_POWER_FILE
+from joulecast.validate.node_power_files import read_node_power
 from joulecast.validate.published_files import PublishedRow, read_published
 from joulecast.validate.published_order import order_of_pairs
 from joulecast.validate.published_plans import PlannedRow, plan_row
@@ -25,7 +28,8 @@ def run_published(data: str | Path, gpu: str | None = None) -> SuiteResult:
     Parameters
     ----------
     data
-        A CSV file as :func:`~joulecast.validate.published_files.read_published` reads it, or its folder.
+        A CSV file as :func:`~joulecast.validate.published_files.read_published` reads it, or its folder, where nodes'
+        measured power may lie beside it.
     gpu
         Catalogue name or path of a description in place of those that the data name.
 
@@ -44,16 +48,19 @@ def run_published(data: str | Path, gpu: str | None = None) -> SuiteResult:
         except InputError as error:
             skipped.append((one.row.id, str(error)))
     scored = _scored(rows, iterations)
+    measured = read_node_power(data) if (Path(data) / NODE_POWER_FILE).is_file() else []
+    nodes, left_out = node_power_rows(measured, rows, description)
     order = order_of_pairs([p for p, _ in iterations], [i.time_s for _, i in iterations])
     return SuiteResult(
         suite="published",
         gpu=gpu or ", ".join(sorted({p.plan.cluster.gpu for p in planned})),
-        rows=tuple(scored),
-        summary=summarise(scored),
-        skipped=tuple(skipped),
+        rows=(*scored, *nodes),
+        summary=summarise(scored) | node_summary(nodes),
+        skipped=(*skipped, *left_out),
         protocol="descriptions as they are; trivial rule: one rate per GPU, data type and source, of these same rows",
         details={
             "order": {"pairs": order.pairs, "correct_percent": order.correct_percent, "wrong": list(order.wrong)},
+            "node_power": node_table(nodes),
             "assumptions": {p.row.id: list(p.assumptions) for p in planned if p.assumptions},
         },
     )

@@ -105,6 +105,9 @@ def print_report(report: Mapping[str, Any]) -> None:
     if report.get("order"):
         order = report["order"]
         print(f"\n{order['pairs']} pairs of variants of one model, {order['correct_percent']:.1f} % ranked correctly")
+    if report.get("node_power"):
+        print()
+        output.print_table(report["node_power"], title="mean power of one node while it trains")
     if report.get("choices"):
         print()
         title = CHOICES.get(str(report.get("suite")), "energy-best configuration at each time limit")
