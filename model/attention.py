@@ -34,6 +34,7 @@ class AttentionShapes:
     sequence: Array
     head_dim: Array
     causal: Array
+    keys: Array
 
 
 @dataclass(frozen=True)
@@ -59,15 +60,17 @@ def attention_work(shapes: AttentionShapes, backend: str, direction: str, dtype:
     block_flops = products * 2.0 * BLOCK * BLOCK * shapes.head_dim
     block_cycles = block_flops / (rate * gpu[prefix + "eta"] * narrow)
     per_head = np.ceil(shapes.sequence / BLOCK)
-    blocks = per_head * np.where(shapes.causal > 0, (per_head + 1.0) / 2.0, per_head)
+    keys = np.ceil(shapes.keys / BLOCK)
+    blocks = per_head * np.where(shapes.causal > 0, keys - (per_head - 1.0) / 2.0, keys)
     heads = shapes.batch * shapes.heads
     mean = heads * (blocks + gpu[prefix + "block_overhead"] * per_head) / gpu.sm_count
-    tail = gpu[prefix + "imbalance"] * np.minimum(per_head, mean)
+    tail = gpu[prefix + "imbalance"] * np.minimum(keys, mean)
     cycles = block_cycles * (mean + tail) + gpu[prefix + "fixed_cycles"]
-    tensors = shapes.batch * shapes.sequence * shapes.head_dim * 2.0
+    queried = shapes.batch * shapes.sequence * shapes.head_dim * 2.0 * shapes.heads
+    read = shapes.batch * shapes.keys * shapes.head_dim * 2.0 * shapes.kv_heads
     if direction == "forward":
-        traffic = tensors * (2.0 * shapes.heads + 2.0 * shapes.kv_heads)
+        traffic = 2.0 * queried + 2.0 * read
     else:  # Q, O, dO, dQ; K, V, dK, dV; fp32 accumulator of dQ written, added to and converted
-        traffic = tensors * (4.0 * shapes.heads + 4.0 * shapes.kv_heads + 6.0 * shapes.heads)
+        traffic = 4.0 * queried + 4.0 * read + 6.0 * queried
     executed = block_flops * mean * gpu.sm_count
     return AttentionWork(cycles, mean / (mean + tail), executed, traffic)

@@ -38,8 +38,11 @@ STEPS = {
     "all_to_all": 1.0,
     "broadcast": 1.0,
     "send_recv": 1.0,
+    "ring_step": 1.0,
 }
 
+#: Kinds whose bytes go from one GPU to another as they are.
+POINT_TO_POINT = ("broadcast", "send_recv", "ring_step")
 
 #: Algorithms of an all-reduce. A ring within a domain is measured. A tree moves every byte up and down once; in the
 #: switch (NVLS) a GPU sends its buffer once and receives the result once, and across domains a tree or the network's
@@ -179,8 +182,8 @@ def _latency_s(shapes: CollectiveShapes, kind: str, algorithm: str, gpu: GpuMode
     local = np.maximum(n / domains, 1.0)
     levels = np.log2(np.maximum(domains, 1.0))
     if algorithm == "ring":
-        near = n - domains
-        far = STEPS[kind] * domains * (n - 1.0) / n if kind not in ("broadcast", "send_recv", "all_to_all") else 1.0
+        near = np.ones_like(n) if kind == "ring_step" else n - domains
+        far = STEPS[kind] * domains * (n - 1.0) / n if kind not in (*POINT_TO_POINT, "all_to_all") else 1.0
     elif algorithm == "tree":
         near = np.where(domains > 1, 2.0 * (local - 1.0), 2.0 * np.log2(n))
         far = 2.0 * levels
@@ -197,6 +200,8 @@ def _leaving(shapes: CollectiveShapes, kind: str, algorithm: str) -> Array:
     local = np.maximum(n / domains, 1.0)
     if kind in ("broadcast", "send_recv"):
         return size
+    if kind == "ring_step":  # one member's card carries what leaves, whatever the others have
+        return np.asarray(size * local)
     if kind == "all_to_all":
         return np.asarray(local * size * (n - local) / n)
     if algorithm == "ring":
@@ -217,7 +222,7 @@ def copy_share(threads: int | None) -> float:
 
 def _moved(bytes_: Array, members: Array, kind: str, copy_share: float) -> Array:
     """Bytes through one member of a ring, including the local copies; none where there is one member."""
-    if kind in ("broadcast", "send_recv"):
+    if kind in POINT_TO_POINT:
         return np.where(members > 1, bytes_, 0.0)
     steps = STEPS[kind] * (members - 1.0)
     return np.where(members > 1, bytes_ * (steps + copy_share) / members, 0.0)

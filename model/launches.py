@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from joulecast.errors import InputError, UnknownNameError
+from joulecast.model.fabric import Fabric
 from joulecast.model.fp8 import Fp8
 from joulecast.model.hf import ModelConfig
 from joulecast.model.operators import DTYPE_BYTES, Collective, Gemm, Operator, Streaming
@@ -78,6 +79,9 @@ class Implementation:
         Of such a block, ``None`` for the library's choice.
     fp8
         How linear layers run in FP8; ``None``: in ``dtype``.
+    context_parallel, cp_comm_type, context_fabric
+        Ranks that the sequence is split over, how keys and values move between them
+        (:mod:`joulecast.model.context_parallel`), and what joins them (``None``: the GPU's own links).
     tp_comm_overlap
         Whether sequence-parallel gathering and scattering run in steps beside the products that need or make them.
     """
@@ -95,6 +99,9 @@ class Implementation:
     threads: int | None = None
     fp8: Fp8 | None = None
     tp_comm_overlap: bool = False
+    context_parallel: int = 1
+    cp_comm_type: str = "p2p"
+    context_fabric: Fabric | None = None
 
     def __post_init__(self) -> None:
         for kind, value, known in (
@@ -119,7 +126,8 @@ class Implementation:
 class Shard:
     """Sizes of one layer as one tensor-parallel rank sees them, for one micro-batch.
 
-    ``tokens`` are all of the micro-batch, ``norm_tokens`` those that norms and residual additions work on.
+    ``sequence`` is this context-parallel rank's share of it. ``tokens`` are all of the rank's micro-batch,
+    ``norm_tokens`` those that norms and residual additions work on.
     """
 
     config: ModelConfig
@@ -163,6 +171,7 @@ def shard(config: ModelConfig, implementation: Implementation, batch: int, seque
             key="tensor_model_parallel_size",
             remedy=f"Choose a divisor or a multiple of {config.kv_heads}.",
         )
+    sequence = _local_sequence(sequence, implementation)
     if implementation.sequence_parallel and (batch * sequence) % tp:
         raise InputError(
             f"{sequence} tokens a sequence not divisible by the tensor-parallel degree {tp}",
@@ -184,6 +193,18 @@ def shard(config: ModelConfig, implementation: Implementation, batch: int, seque
         ffn=config.ffn // tp,
         up_width=config.up_width // tp,
     )
+
+
+def _local_sequence(sequence: int, implementation: Implementation) -> int:
+    """Positions of one context-parallel rank: two chunks of as many as fit twice into the number of ranks."""
+    ranks = implementation.context_parallel
+    if ranks > 1 and sequence % (2 * ranks):
+        raise InputError(
+            f"a sequence of {sequence} cannot be cut into two chunks for each of {ranks} context-parallel ranks",
+            key="context_parallel_size",
+            remedy=f"Use a sequence that is a multiple of {2 * ranks}.",
+        )
+    return sequence // ranks
 
 
 def streaming(

@@ -134,7 +134,7 @@ def _gemm(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
 
 def _attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
     first = operators[0]
-    names = ("batch", "heads", "kv_heads", "sequence", "head_dim", "causal")
+    names = ("batch", "heads", "kv_heads", "sequence", "head_dim", "causal", "keys")
     shapes = AttentionShapes(*(_column(operators, name) for name in names))
     work = attention_work(shapes, first.backend, first.direction, first.dtype, gpu)
     per_flop = gpu[f"power.attention_pj_per_flop.{first.backend}.{first.direction}"]

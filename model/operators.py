@@ -81,7 +81,8 @@ class Attention:
 
     ``backend`` is ``flash-attention-2``, ``flash-attention-3`` or ``cudnn``; ``direction`` is ``forward`` or
     ``backward``. The backward includes the backend's small helper kernels (dot of dO and O, conversion of dQ, reduction
-    over groups).
+    over groups). ``kv_sequence`` keys, where they are not as many as the queries (0), end where the queries end: a
+    causal mask hides only the keys behind each query.
     """
 
     batch: int
@@ -94,12 +95,18 @@ class Attention:
     direction: str = "forward"
     dtype: str = "bf16"
     name: str = "attention"
+    kv_sequence: int = 0
+
+    @property
+    def keys(self) -> int:
+        """Key positions."""
+        return self.kv_sequence or self.sequence
 
     @property
     def flops(self) -> float:
-        """4·B·H·S²·D forward, halved when causal, ×2.5 backward."""
-        full = 4.0 * self.batch * self.heads * float(self.sequence) ** 2 * self.head_dim
-        return full * (0.5 if self.causal else 1.0) * (2.5 if self.direction == "backward" else 1.0)
+        """4·B·H·D for each pair of positions forward, S² of them, half of it masked when causal; ×2.5 backward."""
+        pairs = self.sequence * (self.keys - (0.5 * self.sequence if self.causal else 0.0))
+        return 4.0 * self.batch * self.heads * self.head_dim * pairs * (2.5 if self.direction == "backward" else 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +152,8 @@ class Collective:
     Parameters
     ----------
     kind
-        ``all_reduce all_gather reduce_scatter all_to_all broadcast send_recv``.
+        ``all_reduce all_gather reduce_scatter all_to_all broadcast send_recv``, or ``ring_step``: every rank sends to
+        the next and receives from the one before.
     bytes
         The full buffer: for all-gather the gathered one, for reduce-scatter the input, for all-to-all what one GPU has.
     ctas, threads

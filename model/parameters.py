@@ -39,7 +39,7 @@ class ParameterTensor:
 @lru_cache(maxsize=256)
 def layer_parameters(config: ModelConfig, implementation: Implementation) -> tuple[ParameterTensor, ...]:
     """Parameters of one layer on one tensor-parallel rank, names without the layer's prefix."""
-    s = shard(config, implementation, 1, implementation.tensor_parallel)
+    s = shard(config, implementation, 1, 2 * implementation.tensor_parallel * implementation.context_parallel)
     hidden = config.hidden
     tensors: list[ParameterTensor] = []
     for name, outputs, inputs, bias, split_bias in (

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from joulecast.model import context_parallel
 from joulecast.model import megatron_linear as linear
 from joulecast.model import transformer_layer as eager
 from joulecast.model import unfused_attention as unfused
@@ -70,7 +71,9 @@ def backward(s: Shard) -> tuple[Launch, ...]:
 
 
 def attention(s: Shard, direction: str) -> tuple[Launch, ...]:
-    """The core of attention, in one fused kernel or in several."""
+    """The core of attention, in one fused kernel or in several, or with other ranks' keys and values."""
+    if s.implementation.context_parallel > 1:
+        return context_parallel.attention(s, direction)
     if s.implementation.attention_backend != "unfused":
         return (Launch(eager.attention(s, direction)),)
     return unfused.attention_forward(s) if direction == "forward" else unfused.attention_backward(s)

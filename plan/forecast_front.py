@@ -80,7 +80,7 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
     ways = overlap_variants(plan, choices, gpu.description, space.source)
     variants = [(knobs, prepare(way, gpu, governed=False)) for knobs, way in ways]
     base = variants[0][1]
-    gpus = plan.tp * plan.dp
+    gpus = plan.tp * plan.replicas
     options: list[list[Option]] = []
     names: list[str] = []
     kind: list[int] = []
@@ -111,7 +111,7 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
 def _comm_ctas(plan: Plan, space: FrontSpace) -> Sequence[int | None]:
     if space.comm_ctas is not None:
         return space.comm_ctas
-    open_to_choice = plan.overlap.comm_ctas is None and plan.tp * plan.dp > 1
+    open_to_choice = plan.overlap.comm_ctas is None and plan.tp * plan.replicas > 1
     return (None, *COMM_CTAS) if open_to_choice else (plan.overlap.comm_ctas,)
 
 

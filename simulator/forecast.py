@@ -157,7 +157,7 @@ def footprint_of(plan: Plan, rank: int) -> MemoryFootprint:
         stages=plan.pp,
         micro_batches=plan.microbatches,
         schedule=plan.schedule.name,
-        data_parallel=plan.dp,
+        data_parallel=plan.replicas,
     )
 
 
@@ -182,7 +182,7 @@ def prepare(plan: Plan, gpu: GpuModel, *, governed: bool = True) -> Prepared:
 
 def lag_of(plan: Plan, clocks_mhz: Array, gpu: GpuModel) -> Array:
     """How far the pace of a plan's groups stays behind their mean clock, at each mean clock [1]."""
-    return group_lag(clocks_mhz, plan.tp, plan.tp * plan.dp, gpu)
+    return group_lag(clocks_mhz, plan.tp, plan.tp * plan.replicas, gpu)
 
 
 def _tables(
@@ -282,7 +282,7 @@ def _rank(prepared: Prepared, result: FluidResult, first: int, rank: int, memory
     at_clock_s = waited + in_columns(busy, prepared.columns[rank]).sum(0)
     return RankForecast(
         stage=rank,
-        gpus=plan.tp * plan.dp,
+        gpus=plan.tp * plan.replicas,
         power_w=energy / time,
         clock_mhz=float(clocks[np.searchsorted(at_clock_s.cumsum(), 0.5 * at_clock_s.sum())]),
         energy_j=energy,

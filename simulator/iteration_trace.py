@@ -60,7 +60,7 @@ def write_iteration_trace(path: str | os.PathLike[str], plan: Plan, gpu: GpuDesc
         timelines,
         counters=_counters(prepared, iteration, result),
         arrows=iteration.arrows(),
-        labels={rank: f"stage {rank} (one of {plan.tp * plan.dp} GPUs)" for rank in range(plan.pp)},
+        labels={rank: f"stage {rank} (one of {plan.tp * plan.replicas} GPUs)" for rank in range(plan.pp)},
         metadata=metadata,
     )
 

@@ -69,7 +69,7 @@ class KernelTimeline:
     @property
     def energy_j(self) -> float:
         """Energy of all GPUs [J]."""
-        return sum(timeline.energy_j for timeline in self.timelines) * self.plan.tp * self.plan.dp
+        return sum(timeline.energy_j for timeline in self.timelines) * self.plan.tp * self.plan.replicas
 
     def arrows(self) -> list[Arrow]:
         """Transfers between stages, from the kernel that makes the output to the instruction that needs it."""

@@ -1,6 +1,7 @@
 """Where the groups of ranks of a plan lie, and what links their communication has.
 
-Ranks are numbered as Megatron numbers them: tensor-parallel neighbours first, then replicas, then pipeline stages.
+Ranks are numbered as Megatron numbers them: tensor-parallel neighbours first, then context-parallel ones,
+then replicas, then pipeline stages.
 """
 
 from __future__ import annotations
@@ -27,14 +28,19 @@ def tensor_fabric(plan: Plan) -> Fabric:
     return group_fabric(plan, plan.tp, 1)
 
 
+def context_fabric(plan: Plan) -> Fabric | None:
+    """Links of a context-parallel group, if there is one."""
+    return group_fabric(plan, plan.cp, plan.tp) if plan.cp > 1 else None
+
+
 def data_fabric(plan: Plan) -> Fabric:
-    """Links of a data-parallel group."""
-    return group_fabric(plan, plan.dp, plan.tp)
+    """Links of the ranks that sum their gradients."""
+    return group_fabric(plan, plan.replicas, plan.tp)
 
 
 def stage_fabric(plan: Plan, rank: int) -> Fabric:
     """Links from a pipeline rank to the next; the last one's next is the first."""
-    stage, per_domain = plan.tp * plan.dp, plan.cluster.links.domain_gpus
+    stage, per_domain = plan.tp * plan.replicas, plan.cluster.links.domain_gpus
     other = (rank + 1) % plan.pp
     first, second = rank * stage // per_domain, other * stage // per_domain
     # Neighbours in one domain are as near as the ranks of a tensor-parallel pair.
@@ -54,7 +60,7 @@ def placed_launches(launches: Iterable[Launch], fabric: Fabric) -> tuple[Launch,
     made: dict[int, Launch] = {}
 
     def of(launch: Launch) -> Launch:
-        if not isinstance(launch.operator, Collective):
+        if not isinstance(launch.operator, Collective) or launch.operator.fabric is not None:
             return launch
         if id(launch) not in made:
             made[id(launch)] = replace(launch, operator=placed(launch.operator, fabric))

@@ -100,6 +100,8 @@ class Parallelism:
     data_parallel_size: int
     sequence_parallel: bool
     stage_layers: tuple[int, ...]
+    context_parallel_size: int = 1
+    cp_comm_type: str = "p2p"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +209,16 @@ class Plan:
     def dp(self) -> int:
         """Data-parallel size."""
         return self.parallelism.data_parallel_size
+
+    @property
+    def cp(self) -> int:
+        """Context-parallel size."""
+        return self.parallelism.context_parallel_size
+
+    @property
+    def replicas(self) -> int:
+        """GPUs with the same parameters, which sum their gradients: data- and context-parallel ranks."""
+        return self.dp * self.cp
 
     @property
     def microbatches(self) -> int:
@@ -327,6 +339,8 @@ def _parallelism(parsed: PlanFile, layers: int, source: Source) -> Parallelism:
         data_parallel_size=data,
         sequence_parallel=table.sequence_parallel,
         stage_layers=plan_checks.stage_layers(table, layers, source),
+        context_parallel_size=table.context_parallel_size,
+        cp_comm_type=table.cp_comm_type,
     )
 
 

@@ -12,6 +12,7 @@ from joulecast.model.description import GpuDescription
 from joulecast.model.fp8 import Fp8, fp8_on
 from joulecast.model.hf import ModelConfig, load_model
 from joulecast.simulator import plan_overlap
+from joulecast.simulator.plan_context import check_context
 from joulecast.simulator.plan_schema import (
     SCHEDULE_ALIASES,
     SCHEDULES,
@@ -32,7 +33,6 @@ VP = "parallelism.virtual_pipeline_model_parallel_size"
 def reserved(parsed: PlanFile, source: Source) -> None:
     """Options that are understood but not implemented."""
     neutral = {
-        "parallelism.context_parallel_size": parsed.parallelism.context_parallel_size == 1,
         "parallelism.expert_model_parallel_size": parsed.parallelism.expert_model_parallel_size == 1,
         "parallelism.distributed_optimizer": not parsed.parallelism.distributed_optimizer,
         "parallelism.fsdp": not parsed.parallelism.fsdp,
@@ -177,13 +177,15 @@ def schedule_name(parsed: PlanFile, source: Source) -> str:
 
 
 def data_parallel_size(parsed: PlanFile, source: Source) -> int:
-    """Data-parallel size: the GPUs left after tensor and pipeline parallelism."""
+    """Data-parallel size: the GPUs left after tensor, context and pipeline parallelism."""
     gpus, split = parsed.cluster.gpus, parsed.parallelism
-    product = split.tensor_model_parallel_size * split.pipeline_model_parallel_size
+    context = split.context_parallel_size
+    product = split.tensor_model_parallel_size * split.pipeline_model_parallel_size * context
+    named = f"tensor {split.tensor_model_parallel_size} x pipeline {split.pipeline_model_parallel_size}"
+    named += f" x context {context}" if context > 1 else ""
     if gpus % product:
         raise source.error(
-            f"{gpus} GPUs cannot be split into tensor {split.tensor_model_parallel_size} x pipeline "
-            f"{split.pipeline_model_parallel_size} = {product}",
+            f"{gpus} GPUs cannot be split into {named} = {product}",
             "cluster.gpus",
             remedy=f"Use a multiple of {product} GPUs, or other sizes in [parallelism].",
         )
@@ -229,6 +231,7 @@ def whole(plan: Plan, source: Source) -> None:
             "implementation.attention_backend",
             remedy='Set implementation.framework = "megatron", or another backend.',
         )
+    check_context(plan, source)
     _batch(plan, source)
     _nodes(plan, source)
     gpu = load_gpu(plan.cluster.gpu)

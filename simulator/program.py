@@ -15,7 +15,14 @@ from joulecast.model.fp8_kernels import quantised_weights
 from joulecast.model.launches import Implementation, Launch
 from joulecast.model.nanobatches import Nanobatches, layers_backward, layers_forward
 from joulecast.model.operators import Collective
-from joulecast.simulator.placement import data_fabric, placed, placed_launches, stage_fabric, tensor_fabric
+from joulecast.simulator.placement import (
+    context_fabric,
+    data_fabric,
+    placed,
+    placed_launches,
+    stage_fabric,
+    tensor_fabric,
+)
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.schedules import (
     BACKWARD,
@@ -75,6 +82,9 @@ def implementation_of(plan: Plan) -> Implementation:
         threads=plan.overlap.comm_threads,
         fp8=plan.workload.fp8,
         tp_comm_overlap=plan.overlap.tp_comm,
+        context_parallel=plan.cp,
+        cp_comm_type=plan.parallelism.cp_comm_type,
+        context_fabric=context_fabric(plan),
     )
 
 
@@ -110,7 +120,7 @@ def _rank_program(plan: Plan, impl: Implementation, order: Sequence[Instruction]
     types: list[tuple[Launch, ...]] = []
     names: list[str] = []
     row: list[int] = []
-    overlapped = plan.dp > 1 and plan.overlap.grad_reduce == "overlapped"
+    overlapped = plan.replicas > 1 and plan.overlap.grad_reduce == "overlapped"
     for instruction in order:
         special = overlapped and instruction.microbatch == last and instruction.kind in (BACKWARD, BACKWARD_WEIGHT)
         key = (instruction.kind, instruction.chunk, special)
@@ -145,7 +155,7 @@ def instruction_launches(
     if reduces:
         sizes = data_parallel.gradient_sizes(plan.workload.model, impl)
         bucket = plan.overlap.grad_bucket_bytes
-        whole = data_parallel.overlapped_gradient_reduction(whole, sizes, impl, plan.dp, bucket)
+        whole = data_parallel.overlapped_gradient_reduction(whole, sizes, impl, plan.replicas, bucket)
         fabric = data_fabric(plan)
         whole = tuple(
             one for launch in whole for one in (placed_launches([launch], fabric) if _is_bucket(launch) else [launch])
@@ -205,9 +215,9 @@ def _tail(plan: Plan, impl: Implementation, rank: int) -> tuple[Launch, ...]:
             micro_batches=plan.microbatches,
             last=len(plan.parallelism.stage_layers) - 1 in plan.stages_of_rank(rank),
         )
-    if plan.dp > 1 and plan.overlap.grad_reduce != "overlapped":
-        reduction = data_parallel.gradient_reduction(parameters, impl, plan.dp, plan.overlap.grad_bucket_bytes)
+    if plan.replicas > 1 and plan.overlap.grad_reduce != "overlapped":
+        reduction = data_parallel.gradient_reduction(parameters, impl, plan.replicas, plan.overlap.grad_bucket_bytes)
         out += placed_launches(reduction, data_fabric(plan))
     tokens = w.micro_batch_size * w.sequence_length * plan.microbatches
-    out += t.optimizer_step(parameters, impl, tokens_per_step=tokens * plan.dp, data_parallel=plan.dp)
+    out += t.optimizer_step(parameters, impl, tokens_per_step=tokens * plan.dp, data_parallel=plan.replicas)
     return out + quantised_weights(parameters, impl.fp8, impl.dtype)

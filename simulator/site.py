@@ -188,7 +188,7 @@ def _spread(
     over_time: PowerOverTime, plan: Plan, model: SiteModel, node: NodePower, power: Levels
 ) -> dict[str, Spread]:
     """Power over time of the most demanding GPU, node and rack, and of the job."""
-    per_stage, rest = plan.tp * plan.dp, node.dc_w - node.gpu_w
+    per_stage, rest = plan.tp * plan.replicas, node.dc_w - node.gpu_w
     size = min(model.gpus_per_node, plan.cluster.gpus_per_node)
     whole = model.gpus_per_node / size  # a node that the job shares is one whose other GPUs do the same
 
