@@ -13,7 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from joulecast.api import front, gpu, predict
+    from joulecast.api import compare, front, gpu, predict
     from joulecast.errors import (
         DataError,
         DoesNotFitError,
@@ -39,6 +39,7 @@ _HOMES = {
     "NotYetError": "joulecast.errors",
     "Streaming": "joulecast.model.operators",
     "UnknownNameError": "joulecast.errors",
+    "compare": "joulecast.api",
     "front": "joulecast.api",
     "gpu": "joulecast.api",
     "predict": "joulecast.api",
@@ -57,6 +58,7 @@ __all__ = [
     "Streaming",
     "UnknownNameError",
     "__version__",
+    "compare",
     "front",
     "gpu",
     "predict",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from joulecast.kernels import Gpu
+    from joulecast.plan.compare import Comparison
     from joulecast.plan.exact_front import Front
     from joulecast.simulator.iteration import Iteration
     from joulecast.simulator.plan import Plan
@@ -80,6 +81,39 @@ def front(
 
     chosen = None if space is None else load_space(space)
     return forecast_front(_loaded(plan, overrides), space=chosen, **how)
+
+
+def compare(plans: Sequence[str | Path | Plan], overrides: Sequence[str] = ()) -> Comparison:
+    """Forecast plans and say how and why they differ from the first of them.
+
+    Parameters
+    ----------
+    plans
+        Two or more: paths of PLAN.toml, or plans already read.
+    overrides
+        Settings of the form ``table.key=value`` that win over every file.
+
+    Raises
+    ------
+    InputError
+        Fewer than two plans, or one that cannot be used; the message names file, key and remedy.
+    DoesNotFitError
+        A GPU's memory is too small for a plan, which the message names.
+    """
+    from joulecast.errors import DoesNotFitError
+    from joulecast.plan.compare import check_count, compare, names_of
+    from joulecast.simulator.forecast import forecast
+
+    check_count(len(plans))
+    loaded = [_loaded(plan, overrides) for plan in plans]
+    names = names_of([plan.file for plan in loaded])
+    iterations = []
+    for name, plan in zip(names, loaded, strict=True):
+        try:
+            iterations.append(forecast(plan))
+        except DoesNotFitError as error:
+            raise DoesNotFitError(error.message, file=plan.file or name, key=error.key, remedy=error.remedy) from None
+    return compare(iterations, names)
 
 
 def _loaded(plan: str | Path | Plan, overrides: Sequence[str]) -> Plan:
