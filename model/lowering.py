@@ -29,6 +29,8 @@ Columns = dict[str, NDArray[np.float64]]
 PICO = 1e-12
 #: Start of a copy to another GPU by a copy engine, and the event that tells its end [s; estimate, +-50 %].
 COPY_ENGINE_LATENCY_S = 4e-6
+#: Columns of a kernel's costs that are times, or cycles.
+TIMES = ("fixed_s", "core_cycles", "memory_s", "link_s")
 #: Patterns that write one value everywhere: the memory's wires hardly flip.
 CONSTANT_WRITES = ("fill", "zero_grad")
 
@@ -62,6 +64,9 @@ def lower(operators: Sequence[Operator], gpu: GpuModel) -> Costs:
     for group in group_operators(operators):
         for column, values in lower_group(group, gpu).items():
             columns[column][group.index] = values
+    slower = gpu.get("kernel.time_factor", 1.0)
+    for column in TIMES:
+        columns[column] = columns[column] * slower
     return Costs(**columns, family=families_of(operators, gpu.device))
 
 

@@ -11,6 +11,7 @@ from joulecast.model.catalogue import load_gpu
 from joulecast.model.description import GpuDescription
 from joulecast.model.governor import settle_clock_mhz, settled_power_w
 from joulecast.model.gpu_model import GpuModel, gpu_model
+from joulecast.model.launches import Launch
 from joulecast.model.limits import group_lag, group_limit_share
 from joulecast.model.lowering import lower
 from joulecast.model.memory_footprint import MemoryFootprint, check_fits, memory_footprint
@@ -191,8 +192,9 @@ def _tables(
     """Tables and columns of every rank, with the plan's clocks where ``locked``."""
     tables, columns = [], []
     top = np.array(len(gpu.clocks_mhz) - 1)
+    taken_s: dict[tuple[Launch, ...], Array] = {}
     for rank, run in enumerate(program.ranks):
-        table = instruction_table(run.types, kernels, gpu, lag, transfers_wait_on_sms(program.plan))
+        table = instruction_table(run.types, kernels, gpu, lag, transfers_wait_on_sms(program.plan), taken_s)
         highest = locked_index(program, rank, gpu.clocks_mhz) if locked else top
         columns.append(clock_columns(table, highest, peak_w))
         tables.append(at_columns(table, columns[-1]))

@@ -87,12 +87,14 @@ def instruction_table(
     gpu: GpuModel,
     lag: Array | None = None,
     beside_transfers: bool = False,
+    taken_s: dict[tuple[Launch, ...], Array] | None = None,
 ) -> InstructionTable:
     """Durations and energies of one rank's types of instructions.
 
     ``lag`` is how far the pace of the rank's group stays behind its mean clock, from
     :func:`joulecast.model.limits.group_lag`; the others wait meanwhile.
     ``beside_transfers``: kernels of pipeline transfers wait on the SMs while the rank computes.
+    ``taken_s`` keeps how long overlapping launches take, for other ranks that run the same ones.
     Compute and synchronous communication follow each other; for communication beside compute see
     :mod:`joulecast.simulator.overlap`. What both streams' kernels draw without doing anything is counted once.
     """
@@ -105,10 +107,13 @@ def instruction_table(
     serial = counts @ times.time_s.T
     exposed = counts @ np.where(_is_communication(kernels), times.time_s, 0.0).T
     duration, beside = serial.copy(), np.zeros_like(serial)
+    known = {} if taken_s is None else taken_s
     for row, launches in enumerate(types):
         if is_overlapped(launches):
-            at = [index[launch.operator] for launch in launches]
-            taken = contended_stack(launches, kernels.alone(at), gpu)
+            if launches not in known:
+                at = [index[launch.operator] for launch in launches]
+                known[launches] = contended_stack(launches, kernels.alone(at), gpu)
+            taken = known[launches]
             duration[row], exposed[row] = follow(launches, taken)
             speaks = np.array([launch.repeat if launch.stream == "communication" else 0 for launch in launches])
             beside[row] = np.maximum(speaks @ taken - exposed[row], 0.0)

@@ -25,20 +25,23 @@ class Generation:
     attention_backend
         Kernels of attention; ``unfused`` are separate products and a softmax kernel.
     overlapped
-        Whether gradients and parameters travel beside computation, where data parallelism is used.
+        Whether communication runs beside computation: of gradients, and of tensor parallelism where nothing is said.
+    fp8_recipe
+        Scaling of FP8 where the source names none.
     """
 
     name: str
     sources: str
     attention_backend: str
     overlapped: bool
+    fp8_recipe: str = "delayed"
 
 
 #: Frameworks by generation, the first match counts; the last stands for all others.
 GENERATIONS = (
     Generation("Megatron-LM 2021-22", r"SC'21|Narayanan|Korthikanti|2205\.05198|2104\.04473", "unfused", False),
     Generation("NeMo with Transformer Engine 2024-25", r"NeMo|dgxc|MLPerf", "cudnn", True),
-    Generation("Megatron-Bridge 2025-26", r"Megatron-Bridge", "cudnn", True),
+    Generation("Megatron-Bridge 2025-26", r"Megatron-Bridge", "cudnn", True, "tensorwise"),
     Generation("Megatron-Core, plain launcher", r"SimuMax", "cudnn", False),
     Generation("other", r"", "cudnn", True),
 )
@@ -116,21 +119,37 @@ def _tables(row: PublishedRow, generation: Generation, assumed: _Assumed) -> dic
     }
     if layers := stage_layers(row.num_layers, row.pp * virtual):
         parallelism["stage_layers"] = list(layers)
-    overlap = generation.overlapped and data * context > 1
+    overlap: dict[str, Any] = {
+        "grad_reduce": "overlapped" if generation.overlapped and data * context > 1 else "after",
+        "tp_comm": bool(
+            sequence and assumed.value(row.tp_comm_overlap, generation.overlapped, "tensor-parallel overlap")
+        ),
+    }
+    workload: dict[str, Any] = {
+        "model": _model(row, assumed),
+        "sequence_length": row.seq_len,
+        "micro_batch_size": micro,
+        "global_batch_size": batch,
+        "precision": row.dtype,
+    }
+    if row.dtype == "fp8":
+        workload["fp8_recipe"] = _recipe(row, generation)
     return {
-        "workload": {
-            "model": _model(row, assumed),
-            "sequence_length": row.seq_len,
-            "micro_batch_size": micro,
-            "global_batch_size": batch,
-            "precision": row.dtype,
-        },
+        "workload": workload,
         "cluster": {"gpu": gpu_name(row), "gpus": row.num_gpus, "gpus_per_node": row.gpus_per_node or 8},
         "parallelism": parallelism,
         "schedule": {"name": _schedule(row.pp, virtual), "recompute": recompute},
-        "overlap": {"grad_reduce": "overlapped" if overlap else "after"},
+        "overlap": overlap,
         "implementation": {"framework": "megatron", "attention_backend": generation.attention_backend},
     }
+
+
+def _recipe(row: PublishedRow, generation: Generation) -> str:
+    """Scaling of FP8: as the row's notes name it, else what the generation does by default."""
+    named = re.search(r"precision (MXFP8|FP8-MX|FP8-CS)", row.notes)
+    if named is None:
+        return generation.fp8_recipe
+    return "tensorwise" if named[1] == "FP8-CS" else "mxfp8"
 
 
 def _schedule(stages: int, virtual: int) -> str:
@@ -148,7 +167,7 @@ def _model(row: PublishedRow, assumed: _Assumed) -> dict[str, Any]:
         "num_key_value_heads": row.kv_heads or row.heads,
         "head_dim": row.head_dim or row.hidden // row.heads,
         "intermediate_size": row.ffn_hidden,
-        "vocab_size": row.vocab,
+        "vocab_size": padded_vocabulary(row.vocab, row.tp),
         "num_hidden_layers": row.num_layers,
         "gated_mlp": gated,
         "bias": not gated,
@@ -157,6 +176,16 @@ def _model(row: PublishedRow, assumed: _Assumed) -> dict[str, Any]:
         "rotary": gated,
         "tie_word_embeddings": not gated,
     }
+
+
+def padded_vocabulary(size: int, tensor_parallel: int) -> int:
+    """Megatron's table of tokens: a multiple of 128 rows on every tensor-parallel rank.
+
+    >>> padded_vocabulary(50257, 4)
+    50688
+    """
+    step = 128 * tensor_parallel
+    return -(-size // step) * step
 
 
 def stage_layers(layers: int, stages: int) -> tuple[int, ...] | None:
