@@ -1,9 +1,9 @@
 """How kernels fare in long training runs on clusters, beside the same kernels run back to back on one card.
 
-A description's kernels are measured alone, or derived from those of a relative. Published training runs say how far off
-they are on each architecture: factors on the rate of products by data type, of attention, of kernels that stream, of the
-links and of the network, and on the energy of what switches; and one factor on the time of all kernels for each
-generation of frameworks, which run more or fewer of them and leave gaps. The host needs time to launch a kernel, too.
+A description's kernels are measured alone, or derived from those of a relative. Published training runs say how far
+off they are on each architecture: factors on the rate of products by data type, of attention, of kernels that stream,
+of the links and of the network, and on the energy of what switches; and one factor on the time of all kernels for each
+generation of frameworks, which run more or fewer of them and leave gaps.
 
 Factors multiply what the description has; 1 is the description as it is. They are fitted by
 :mod:`joulecast.calibrate.training_fit`.
@@ -48,7 +48,7 @@ def scaled(description: GpuDescription, factors: Mapping[str, float]) -> GpuDesc
         if dtype and f"gemm.efficiency.{dtype}" not in tables[table]:
             tables[table] = _with(tables[table], f"gemm.efficiency.{dtype}", 1.0)
         tables[table] = _multiplied(tables[table], [p.format(dtype=dtype) for p in patterns], factor)
-    return replace(description, **tables)
+    return GpuDescription(description.name, description.device, **tables, derivation=description.derivation)
 
 
 def _with(table: Table, name: str, value: float) -> Table:

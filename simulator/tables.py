@@ -110,10 +110,11 @@ def instruction_table(
     known = {} if taken_s is None else taken_s
     for row, launches in enumerate(types):
         if is_overlapped(launches):
-            if launches not in known:
+            key = tuple(launches)
+            if key not in known:
                 at = [index[launch.operator] for launch in launches]
-                known[launches] = contended_stack(launches, kernels.alone(at), gpu)
-            taken = known[launches]
+                known[key] = contended_stack(launches, kernels.alone(at), gpu)
+            taken = known[key]
             duration[row], exposed[row] = follow(launches, taken)
             speaks = np.array([launch.repeat if launch.stream == "communication" else 0 for launch in launches])
             beside[row] = np.maximum(speaks @ taken - exposed[row], 0.0)
