@@ -16,6 +16,10 @@ import typer
 from joulecast.errors import InputError
 
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON (wins over other formats).")]
+ReportOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--report", metavar="FILE.html", help="Also write a report: one file for any browser, offline too."),
+]
 CsvOption: TypeAlias = Annotated[bool, typer.Option("--csv", help="Print the table as CSV.")]
 
 Rows: TypeAlias = Sequence[Mapping[str, Any]]

@@ -48,11 +48,16 @@ def calibrate(
         typer.Option("--base", "--gpu", metavar="NAME|FILE", help="Whose data-sheet facts the description takes over."),
     ] = None,
     report_json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the fit report as JSON.")] = None,
+    report: output.ReportOption = None,
     everything: Annotated[bool, typer.Option("--all", help="Report what the rows do not identify as well.")] = False,
     json: output.JsonOption = False,
 ) -> None:
     """Calibrate a GPU description: measure a card, or fit recorded rows; without either, the rows that are shipped."""
     files = [*(rows or ()), *(more_rows or ())]
+    if report is not None:
+        from joulecast.reports.page import check_report
+
+        check_report(report)
     _check(files, rows=rows, device=device, replay=replay, out=out, report_json=report_json)
     _check_live(device, active=active, gpus=gpus, record=record, yes=yes)
     from joulecast.threads import use_one_thread
@@ -68,6 +73,10 @@ def calibrate(
     else:
         fit = _fitted(files, base, name or (out.stem if files and out else None))
     _answer(fit, live, out, report_json, json=json, everything=everything)
+    if report is not None:
+        from joulecast.reports.write import report_of_fit
+
+        report_of_fit(fit, report)
 
 
 def _check(

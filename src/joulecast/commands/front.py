@@ -81,11 +81,16 @@ def front(
     gpus: Annotated[int, typer.Option(min=1, help="GPUs of measured power limits.")] = 1,
     form: Annotated[str | None, typer.Option("--format", help=f"Of FILE: {', '.join(FORMATS)}.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file (zeus-pfo: a new folder).")] = None,
+    report: output.ReportOption = None,
     json: output.JsonOption = False,
     csv: output.CsvOption = False,
 ) -> None:
     """Plans from the fastest to the one of least energy, each with the least energy that its time allows."""
     form = _form(form, out)
+    if report is not None:
+        from joulecast.reports.page import check_report
+
+        check_report(report)
     if power_limits is not None or form == "zeus-power-limit":
         from joulecast.front_reports import LimitsAsked
 
@@ -125,6 +130,11 @@ def front(
         gpus = made.problem.gpus_per_rank
         export_front(made, out, form or "json", copies=gpus, gpus_per_rank=gpus)
         output.progress(f"wrote {out}")
+    if report is not None:
+        from joulecast.reports.write import report_of_front
+
+        loaded = None if plan is None or slow_rank is not None else _loaded(plan, settings)
+        report_of_front(made, report, plan=loaded, about=str(plan or profile), time_limit_s=time_limit)
     if json or (form == "json" and out is None):
         print_front(made, extra)
     elif csv or (form == "csv" and out is None):

@@ -26,12 +26,17 @@ def predict(
     trace: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the timeline, to be opened in ui.perfetto.dev.")
     ] = None,
+    report: output.ReportOption = None,
     json: output.JsonOption = False,
     csv: output.CsvOption = False,
 ) -> None:
     """Forecast the time, power and energy of one training iteration."""
     from joulecast.simulator.plan import load_plan
 
+    if report is not None:
+        from joulecast.reports.page import check_report
+
+        check_report(report)
     loaded = load_plan(plan, settings or ())
     from joulecast.simulator.forecast import forecast
 
@@ -39,6 +44,10 @@ def predict(
     if trace is not None:
         iteration.write_trace(trace)
         output.progress(f"wrote {trace}")
+    if report is not None:
+        from joulecast.reports.write import report_of_iteration
+
+        report_of_iteration(iteration, report)
     if json:
         output.print_json(iteration.to_dict())
     elif csv:

@@ -43,23 +43,33 @@ def validate(
     calibrate_rows: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Fit on N of the rows first, score the others.")
     ] = None,
+    report: output.ReportOption = None,
     json: output.JsonOption = False,
     csv: output.CsvOption = False,
 ) -> None:
     """Hold predictions against measured rows and report the errors beside trivial baselines."""
+    if report is not None:
+        from joulecast.reports.page import check_report
+
+        check_report(report)
     from joulecast.threads import use_one_thread
 
     use_one_thread()
     from joulecast.validate import run_suite
 
     result = run_suite(suite, data, gpu=gpu, folds=folds, fit_rows=fit_rows, calibrate_rows=calibrate_rows)
-    report = result.to_dict()
+    whole = result.to_dict()
+    if report is not None:
+        from joulecast.reports.write import report_of_validation
+
+        rows = [flat_row(row) for row in whole["rows"]]
+        report_of_validation(whole, rows, summary_lines(whole["summary"]), report)
     if json:
-        output.print_json(report)
+        output.print_json(whole)
     elif csv:
-        output.print_csv([flat_row(row) for row in report["rows"]])
+        output.print_csv([flat_row(row) for row in whole["rows"]])
     else:
-        print_report(report)
+        print_report(whole)
 
 
 def flat_row(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,57 @@
+"""What the page's script draws: charts of one or several views, each with traces and series that can be hidden.
+
+Traces and layouts are those of Plotly (https://plotly.com/javascript/reference/). A colour is written as the role that
+it has, ``"@forward"`` or with an opacity of 20 % ``"@forward/20"``; the script puts in the colour that
+the reader's scheme has for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+Trace = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A button of the legend: what it is called, the role of its colour, its mark, and the traces that it shows.
+
+    ``mark`` is ``bar``, ``line``, ``dash``, ``area`` or the name of one of Plotly's symbols.
+    """
+
+    name: str
+    role: str
+    traces: tuple[int, ...]
+    mark: str = "bar"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One way to look at a chart; ``details`` are HTML for the points of a trace, shown when one is chosen."""
+
+    label: str
+    data: list[Trace]
+    layout: dict[str, Any]
+    series: tuple[Series, ...] = ()
+    height: int = 420
+    details: Mapping[int, Sequence[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart; ``name`` is its identifier in the page, ``label`` says in words what it shows."""
+
+    name: str
+    label: str
+    views: tuple[View, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the script reads it."""
+        return asdict(self)
+
+
+def axis(title: str, **more: Any) -> dict[str, Any]:
+    """An axis with a title."""
+    return {"title": {"text": title, "standoff": 10}, "automargin": True, **more}

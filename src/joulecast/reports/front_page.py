@@ -1,0 +1,106 @@
+"""The report of a time-energy front."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from joulecast.reports import timeline_series
+from joulecast.reports.numbers import percent, unit_for
+from joulecast.reports.page import Figure, Page, Section
+from joulecast.reports.parts import assumptions, plan_section, provenance
+from joulecast.reports.predict_page import front_section, with_interval
+from joulecast.reports.timeline_chart import timeline_chart
+from joulecast.reports.timeline_series import limit_w
+
+if TYPE_CHECKING:
+    from joulecast.plan.exact_front import Front
+    from joulecast.reports.front_series import FrontSeries
+    from joulecast.simulator.iteration import Iteration
+
+#: Times that differ by less are called the same.
+SAME = 5e-4
+
+
+def front_page(
+    front: Front, about: str, *, iteration: Iteration | None = None, time_limit_s: float | None = None
+) -> Page:
+    """Page of a front.
+
+    Parameters
+    ----------
+    about
+        What it is a front of.
+    iteration
+        Forecast of the plan as it stands, where it is a front of a plan.
+    time_limit_s
+        What was asked for.
+    """
+    from joulecast.reports.front_series import of_front
+
+    series = of_front(front, iteration, time_limit_s)
+    limit = None if iteration is None else limit_w(iteration)
+    sections = [front_section(front, iteration, time_limit_s), _timelines(front, series.chosen, limit)]
+    notes = [*front.problem.notes, *(() if iteration is None else iteration.assumptions)]
+    if notes:
+        sections.append(assumptions(notes))
+    if iteration is not None:
+        sections.append(plan_section(iteration.plan))
+        if iteration.description is not None:
+            sections.append(provenance(iteration.description))
+    kicker = f"{about}: {len(front.points)} plans of {front.problem.dag.instructions} instructions"
+    return Page(f"Front: {about}", kicker, answer(series), more(front, series), head(front, series), sections)
+
+
+def answer(series: FrontSeries) -> str:
+    """The answer in one sentence."""
+    first, chosen = series.points[0], series.points[series.chosen]
+    time, energy = unit_for("s", chosen.time_s), unit_for("J", chosen.energy_j)
+    taken = f"takes {time.text(chosen.time_s)} and {energy.text(chosen.energy_j)}"
+    if series.forecast is not None:
+        saved, slower = _against(series.forecast.time_s, series.forecast.energy_j, chosen.time_s, chosen.energy_j)
+        return f"The chosen plan {taken}: {saved} than the plan as it stands, and {slower}."
+    saved, slower = _against(first.time_s, first.energy_j, chosen.time_s, chosen.energy_j)
+    return f"The chosen plan {taken}: {saved} than the fastest, and {slower}."
+
+
+def _against(time_s: float, energy_j: float, other_time_s: float, other_energy_j: float) -> tuple[str, str]:
+    saved, slower = 1.0 - other_energy_j / energy_j, other_time_s / time_s - 1.0
+    pace = "as fast" if abs(slower) < SAME else f"{percent(abs(slower))} {'slower' if slower >= 0 else 'faster'}"
+    return f"{percent(abs(saved))} {'less' if saved >= 0 else 'more'} energy", pace
+
+
+def more(front: Front, series: FrontSeries) -> str:
+    """How far the front reaches, and how far plans are from the bound."""
+    first, last = series.points[0], series.points[-1]
+    saved, slower = _against(first.time_s, first.energy_j, last.time_s, last.energy_j)
+    gaps = [p.gap for p in front.points]
+    return (
+        f"The plan of least energy takes {saved} than the fastest, and is {slower}. Plans are "
+        f"{percent(sum(gaps) / len(gaps), 2)} above the exact lower bound on average, {percent(max(gaps), 2)} at most."
+    )
+
+
+def head(front: Front, series: FrontSeries) -> list[Figure]:
+    """Fastest plan, plan of least energy, and the plan as it stands."""
+    time, energy = unit_for("s", series.points[-1].time_s), unit_for("J", series.points[0].energy_j)
+    figures = []
+    for label, point in (("fastest", series.points[0]), ("chosen", series.points[series.chosen]),
+                         ("least energy", series.points[-1])):  # fmt: skip
+        figures.append(Figure(label, time.text(point.time_s), energy.text(point.energy_j)))
+    plan = series.forecast
+    if plan is not None:
+        figures.append(with_interval("as it stands", plan.time_s, plan.time_s_p05, plan.time_s_p95, time))
+        figures.append(
+            with_interval("energy as it stands", plan.energy_j, plan.energy_j_p05, plan.energy_j_p95, energy)
+        )
+    return figures
+
+
+def _timelines(front: Front, chosen: int, limit_w: float | None) -> Section:
+    named = {"chosen": front.points[chosen], "fastest": front.points[0], "least energy": front.points[-1]}
+    charts = timeline_chart({name: timeline_series.of_point(front, point, limit_w) for name, point in named.items()})
+    about = (
+        "<p>One GPU of each pipeline stage, every instruction at its own clock and with its mean power; point at one "
+        "to see its clock.</p>"
+    )
+    return Section("What each GPU does", about, (charts,))

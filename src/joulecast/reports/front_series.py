@@ -1,0 +1,132 @@
+"""What a picture of a front shows: plans with their knobs, the bound below them, and the plan that was asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from joulecast.reports.palette import word
+
+if TYPE_CHECKING:
+    from joulecast.plan.exact_front import Front, FrontPoint
+    from joulecast.plan.options import Option
+    from joulecast.simulator.iteration import Iteration
+
+#: Plans this much slower than the fastest are as good as the fastest to most people.
+SLOWER_SHARE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """A forecast with its 90 % interval, ``None`` where there is none."""
+
+    time_s: float
+    energy_j: float
+    time_s_p05: float | None = None
+    time_s_p95: float | None = None
+    energy_j_p05: float | None = None
+    energy_j_p95: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPoint:
+    """One plan: what it takes, the least that its time allows, and its knobs by stage and kind of instruction."""
+
+    time_s: float
+    energy_j: float
+    lower_bound_j: float | None
+    knobs: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FrontSeries:
+    """A front.
+
+    Attributes
+    ----------
+    points
+        Fastest first, the last with the least energy.
+    bound_s, bound_j
+        Breakpoints of the lower bound; empty where it is not known.
+    chosen
+        Index of the plan that is pointed out.
+    why
+        Why that one.
+    forecast
+        The plan as it stands, without choosing clocks.
+    """
+
+    points: tuple[PlanPoint, ...]
+    bound_s: tuple[float, ...]
+    bound_j: tuple[float, ...]
+    chosen: int
+    why: str
+    forecast: Forecast | None = None
+
+
+def of_front(front: Front, iteration: Iteration | None = None, time_limit_s: float | None = None) -> FrontSeries:
+    """Series of a front.
+
+    Parameters
+    ----------
+    iteration
+        Forecast of the same plan under the board's own control.
+    time_limit_s
+        What was asked for; the slowest plan within it is pointed out.
+    """
+    points = front.points
+    fastest = points[0].time_s
+    if time_limit_s is not None:
+        chosen, why = len(points) - 1, "least energy within the time limit"
+    elif iteration is not None and fastest <= iteration.time_s:
+        chosen = max(i for i, p in enumerate(points) if p.time_s <= iteration.time_s)
+        why = "least energy without being slower than the plan as it stands"
+    else:
+        chosen = max(i for i, p in enumerate(points) if p.time_s <= fastest * (1 + SLOWER_SHARE))
+        why = f"least energy at most {100 * SLOWER_SHARE:g} % slower than the fastest"
+    bound_s, bound_j = front.lower_bound
+    return FrontSeries(
+        tuple(PlanPoint(p.time_s, p.energy_j, p.lower_bound_j, knobs_of(front, p)) for p in points),
+        tuple(bound_s.tolist()),
+        tuple(bound_j.tolist()),
+        chosen,
+        why,
+        None if iteration is None else forecast_of(iteration),
+    )
+
+
+def forecast_of(iteration: Iteration) -> Forecast:
+    """Time and energy of a forecast with their intervals."""
+    return Forecast(*(getattr(iteration, name) for name in Forecast.__dataclass_fields__))
+
+
+def knobs_of(front: Front, point: FrontPoint) -> tuple[tuple[str, str], ...]:
+    """Clocks, and what else was chosen, of every kind of instruction: (name, choice)."""
+    problem, found = front.problem, []
+    for index, options in enumerate(problem.sets):
+        chosen = point.choice[problem.kind == index]
+        if len(chosen):
+            counts = dict(zip(*(v.tolist() for v in np.unique(chosen, return_counts=True)), strict=True))
+            found.append((options.name, _choice({options.options[i]: n for i, n in counts.items()})))
+    return tuple(found)
+
+
+def _choice(counts: Mapping[Option, int]) -> str:
+    clocks: dict[float, int] = {}
+    others: dict[str, set[str]] = {}
+    for option, count in counts.items():
+        clocks[option.clock_mhz] = clocks.get(option.clock_mhz, 0) + count
+        for name, value in option.knobs:
+            if value is not None:
+                others.setdefault(name, set()).add(str(value))
+    low, high = min(clocks), max(clocks)
+    mean = sum(c * n for c, n in clocks.items()) / sum(clocks.values())
+    text = f"{low:g} MHz" if low == high else f"{low:g}–{high:g} MHz, mean {mean:.0f}"
+    return "; ".join([text, *(f"{word(name)} {_listed(values)}" for name, values in others.items())])
+
+
+def _listed(values: set[str]) -> str:
+    return "/".join(sorted(values, key=lambda v: (len(v), v)))

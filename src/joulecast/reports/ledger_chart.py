@@ -1,0 +1,90 @@
+"""The energy ledger drawn with Plotly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from joulecast.reports.chart import Chart, Series, View, axis
+from joulecast.reports.front_chart import error_bar
+from joulecast.reports.ledger_series import Ledger
+from joulecast.reports.numbers import spaced, unit_for
+from joulecast.reports.palette import role_of, word
+
+#: Share of the longest row from which a part has its share written on it.
+LABELLED = 0.06
+#: Where the interval of all GPUs stands: above their row.
+INTERVAL_ROW = -0.48
+
+
+def ledger_chart(ledgers: Mapping[str, Ledger]) -> Chart:
+    """Energy of all GPUs and of every stage, split in one way for each view."""
+    views = tuple(_view(label, ledger) for label, ledger in ledgers.items())
+    return Chart("ledger", "Where the energy of an iteration goes, for all GPUs and for each pipeline stage", views)
+
+
+def _view(label: str, ledger: Ledger) -> View:
+    totals = ledger.total_j
+    unit = unit_for("J", max(totals))
+    rows = list(ledger.rows)
+    data: list[dict[str, Any]] = []
+    series = []
+    for name, values in ledger.parts.items():
+        role = role_of(name)
+        shares = [v / t if t else 0.0 for v, t in zip(values, totals, strict=True)]
+        series.append(Series(word(name), role, (len(data),), "bar"))
+        data.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "y": list(range(len(rows))),
+                "x": unit.of(values),
+                "width": 0.62,
+                "marker": {"color": f"@{role}", "line": {"color": "@paper", "width": 1}},
+                "text": [
+                    f"{100 * s:.0f} %" if v >= LABELLED * max(totals) else ""
+                    for v, s in zip(values, shares, strict=True)
+                ],
+                "textposition": "inside",
+                "insidetextanchor": "middle",
+                "textangle": 0,
+                "hovertext": [
+                    f"<b>{word(name)}</b>, {row}<br>{unit.text(v)}, {spaced(100 * s, 3)} %"
+                    for row, v, s in zip(rows, values, shares, strict=True)
+                ],
+                "hovertemplate": "%{hovertext}<extra></extra>",
+            }
+        )
+    if ledger.low_j is not None and ledger.high_j is not None:
+        series.append(Series("90 % interval", "forecast", (len(data),), "line"))
+        data.append(_interval(ledger, totals[0], ledger.low_j, ledger.high_j))
+    layout = {
+        "barmode": "stack",
+        "xaxis": axis(f"energy of an iteration [{unit.name}]", rangemode="tozero"),
+        "yaxis": {
+            "range": [len(rows) - 0.4, -0.7],
+            "tickvals": list(range(len(rows))),
+            "ticktext": rows,
+            "automargin": True,
+            "showgrid": False,
+            "zeroline": False,
+            "fixedrange": True,
+        },
+        "hovermode": "closest",
+        "uniformtext": {"mode": "hide", "minsize": 10},
+    }
+    return View(label, data, layout, tuple(series), 130 + 44 * len(rows))
+
+
+def _interval(ledger: Ledger, total: float, low: float, high: float) -> dict[str, Any]:
+    unit = unit_for("J", max(ledger.total_j))
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": unit.of([total]),
+        "y": [INTERVAL_ROW],
+        "marker": {"color": "@forecast", "size": 6},
+        "error_x": error_bar(unit.of([high - total]), unit.of([total - low]), "@forecast"),
+        "hovertemplate": f"{unit.text(total)}, 90 % interval {spaced(low / unit.factor)} to "
+        f"{spaced(high / unit.factor)} {unit.name}<extra></extra>",
+    }

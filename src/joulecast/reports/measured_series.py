@@ -1,0 +1,52 @@
+"""What a picture of forecasts against measurements shows, from the plain data that ``validate --json`` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+#: Quantity to its word, its unit and the column of its interval's name.
+QUANTITIES = {
+    "time_s": ("time", "s"),
+    "energy_j": ("energy", "J"),
+    "power_w": ("power", "W"),
+    "sm_clock_mhz": ("clock", "MHz"),
+}
+#: Rows that nobody can predict are a family of their own.
+EXCEPTIONS = "named exceptions"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A measured value and its forecast, with the forecast's 90 % interval where there is one."""
+
+    name: str
+    measured: float
+    predicted: float
+    low: float | None
+    high: float | None
+
+    @property
+    def error(self) -> float:
+        """Relative error."""
+        return self.predicted / self.measured - 1.0
+
+
+def measured_pairs(report: Mapping[str, Any], quantity: str) -> dict[str, list[Pair]]:
+    """Rows with a forecast and a measurement of a quantity, by family."""
+    found: dict[str, list[Pair]] = {}
+    for row in report["rows"]:
+        measured, predicted = row["measured"].get(quantity), row["predicted"].get(quantity)
+        if not measured or predicted is None:
+            continue
+        low, high = (row["predicted"].get(f"{quantity}_{end}") for end in ("p05", "p95"))
+        family = EXCEPTIONS if row.get("exception") else str(row.get("family") or report.get("suite", "rows"))
+        found.setdefault(family, []).append(Pair(str(row["name"]), measured, predicted, low, high))
+    return {family: found[family] for family in sorted(found, key=lambda f: f == EXCEPTIONS)}
+
+
+def measured_by_quantity(report: Mapping[str, Any]) -> dict[str, dict[str, list[Pair]]]:
+    """Pairs by quantity and family; quantities that nobody measured are left out."""
+    found = {quantity: measured_pairs(report, quantity) for quantity in QUANTITIES}
+    return {quantity: families for quantity, families in found.items() if families}

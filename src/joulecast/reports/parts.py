@@ -1,0 +1,69 @@
+"""Parts that several pages have: the plan, what is assumed, and where the numbers of a GPU come from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from joulecast.reports.html import bullets, folded, pairs, table
+from joulecast.reports.page import Section
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from joulecast.model.description import GpuDescription
+    from joulecast.simulator.plan import Plan
+
+
+def assumptions(notes: Iterable[str]) -> Section:
+    """What a result takes for granted."""
+    return Section("What this takes for granted", bullets(note[:1].upper() + note[1:] + "." for note in notes))
+
+
+def provenance(gpu: GpuDescription) -> Section:
+    """Every number of a GPU's description with its uncertainty and source."""
+    rows = gpu.rows()
+    counts = Counter(row.status for row in rows)
+    parts = ", ".join(f"{count} {status}" for status, count in counts.most_common())
+    about = f"<p>{gpu.name}: {len(rows)} numbers, of which {parts}.</p>"
+    notes = [("derived", gpu.derivation)] if gpu.derivation else []
+    tables: dict[str, list[str]] = {}
+    for name, part in gpu.tables.items():
+        tables.setdefault(part.provenance, []).append(name)
+    notes += [(", ".join(names), text) for text, names in tables.items() if text]
+    lines = [
+        {
+            "table": row.table,
+            "name": row.name,
+            "value": f"{_value(row.value)} {row.unit}".strip(),
+            "standard deviation": None if isinstance(row.value, str | bool) or not row.sd else row.sd,
+            "how": row.status,
+            "source": row.source,
+        }
+        for row in rows
+    ]
+    every = folded("Every number, its uncertainty and its source", table(lines, name="these numbers"))
+    return Section("Where the numbers of the GPU come from", about + pairs(notes) + every)
+
+
+def plan_section(plan: Plan) -> Section:
+    """The plan in full."""
+    from dataclasses import fields, is_dataclass
+
+    groups = []
+    for group in fields(plan):
+        value = getattr(plan, group.name)
+        if is_dataclass(value):
+            lines = [
+                (f.name, _plain(getattr(value, f.name))) for f in fields(value) if getattr(value, f.name) is not None
+            ]
+            groups.append(f"<h3>{group.name}</h3>{pairs(lines)}")
+    return Section("The plan", folded("Everything that the plan sets", "".join(groups)))
+
+
+def _plain(value: Any) -> Any:
+    return getattr(value, "name", None) or (value if isinstance(value, int | float | str | bool) else str(value))
+
+
+def _value(value: float | str | bool) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,89 @@
+"""Reports as the commands write them: one function for each kind of result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from joulecast.errors import InputError
+from joulecast.output import progress
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from joulecast.calibrate.describe import RowsFit
+    from joulecast.model.description import GpuDescription
+    from joulecast.plan.exact_front import Front
+    from joulecast.reports.html import Rows
+    from joulecast.reports.page import Page
+    from joulecast.simulator.iteration import Iteration
+    from joulecast.simulator.plan import Plan
+
+#: Instructions above which a forecast's report leaves the front out: finding it takes longer than a reader waits.
+MOST_INSTRUCTIONS = 2000
+
+
+def report_of_iteration(iteration: Iteration, path: Path) -> None:
+    """Write the report of a forecast, with the front of its plan."""
+    from joulecast.reports.predict_page import predict_page
+
+    front, why = _front(iteration)
+    _write(predict_page(iteration, front, no_front=why), path)
+
+
+def report_of_front(
+    front: Front, path: Path, *, plan: Plan | None = None, about: str = "", time_limit_s: float | None = None
+) -> None:
+    """Write the report of a front; with a plan also of how it is forecast as it stands."""
+    from joulecast.reports.front_page import front_page
+
+    iteration = None
+    if plan is not None:
+        from joulecast.simulator.forecast import forecast
+
+        iteration = forecast(plan)
+        about = f"{plan.workload.model_name} on {plan.cluster.gpus} × {plan.cluster.gpu}"
+    _write(front_page(front, about, iteration=iteration, time_limit_s=time_limit_s), path)
+
+
+def report_of_validation(report: Mapping[str, Any], rows: Rows, summary: Rows, path: Path) -> None:
+    """Write the report of a validation, from what ``validate`` prints."""
+    from joulecast.reports.validate_page import validate_page
+
+    _write(validate_page(report, rows, summary, _description(report.get("gpu"))), path)
+
+
+def report_of_fit(fit: RowsFit, path: Path) -> None:
+    """Write the report of a calibration."""
+    from joulecast.reports.calibrate_page import calibrate_page
+
+    _write(calibrate_page(fit), path)
+
+
+def _write(page: Page, path: Path) -> None:
+    page.write(path)
+    progress(f"wrote {path}")
+
+
+def _front(iteration: Iteration) -> tuple[Front | None, str]:
+    """The front of a forecast's plan, or why there is none."""
+    plan = iteration.plan
+    count = plan.pp * plan.microbatches * 2
+    if count > MOST_INSTRUCTIONS:
+        return None, f"it has {count} instructions; joulecast front PLAN.toml --report shows them."
+    from joulecast.plan.forecast_front import forecast_front
+
+    try:
+        return forecast_front(plan, iteration.description), ""
+    except InputError as error:
+        return None, f"{error.message}."
+
+
+def _description(name: object) -> GpuDescription | None:
+    """The catalogue's description of a GPU; a suite may be of a GPU, or a protocol, that no description made."""
+    from joulecast.model.catalogue import load_gpu
+
+    try:
+        return load_gpu(str(name)) if name else None
+    except InputError:
+        return None

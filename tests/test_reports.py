@@ -1,0 +1,220 @@
+"""Reports say what the results say, hold everything in one file, and are written whole or not at all."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from html import unescape
+
+import numpy as np
+import pytest
+
+import joulecast as jc
+from joulecast.cli import main
+from joulecast.errors import InputError
+from joulecast.reports import ledger_series, page, timeline_series
+from joulecast.reports.front_series import of_front
+from joulecast.reports.measured_series import measured_by_quantity
+from joulecast.reports.page import check_report, plotly_library
+from joulecast.reports.palette import ROLES
+from joulecast.reports.predict_page import predict_page
+
+pytest.importorskip("plotly")
+PLAN = "llama-3.1-8b-4xh200.toml"
+
+
+@pytest.fixture(scope="module")
+def iteration(request):
+    return jc.predict(request.getfixturevalue("examples") / PLAN)
+
+
+@pytest.fixture(scope="module")
+def front(request):
+    return jc.front(request.getfixturevalue("examples") / PLAN)
+
+
+@pytest.fixture(scope="module")
+def html(iteration, front):
+    return predict_page(iteration, front).html()
+
+
+def run(*arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(list(map(str, arguments)))
+    return stop.value.code or 0
+
+
+def answers(text):
+    """JSON values that follow each other."""
+    decoder, found = json.JSONDecoder(), []
+    while text := text.lstrip():
+        value, end = decoder.raw_decode(text)
+        found.append(value)
+        text = text[end:]
+    return found
+
+
+def test_the_answer_stands_first(html, iteration):
+    text = unescape(re.sub(r"<[^>]+>", " ", html.split("<main>")[1])).replace("\u00a0", " ").replace("\u202f", "")
+    first = re.search(r"<h1>(.*?)</h1>", html).group(1)
+    assert text.index(iteration.plan.workload.model_name) < text.index("One iteration takes 1.0") < 200
+    assert f"{iteration.power_w / 4:.0f} W a GPU" in first
+
+
+def test_every_number_of_the_gpu_has_its_source(html, iteration):
+    for row in iteration.description.rows():
+        assert f"<td>{row.name}</td>" in html
+    section = html.split("Every number, its uncertainty and its source")[1]
+    assert section.count("<tr>") == len(iteration.description.rows()) + 1
+
+
+def test_nothing_is_fetched(html):
+    own = html.replace(plotly_library(), "")
+    assert len(own) < 3e6
+    assert not re.search(r"""(src|href)\s*=|url\(|@import|fetch\(|https?://""", own)
+    assert "default-src 'none'" in own
+
+
+def test_power_beneath_the_timeline_is_the_energy(iteration):
+    series = timeline_series.of_iteration(iteration)
+    energy = sum(lane.gpus * float(np.diff(lane.time_s) @ lane.power_w) for lane in series.lanes)
+    assert energy == pytest.approx(iteration.energy_j, rel=2e-3)
+    assert series.limit_w == 700.0
+
+
+def test_a_lane_is_instructions_and_waiting(iteration):
+    series = timeline_series.of_iteration(iteration)
+    for lane, rank in zip(series.lanes, iteration.ranks, strict=True):
+        assert len(lane.bars) == 17
+        waited = sum(end - start for start, end in lane.waits(series.time_s))
+        busy = sum(bar.end_s - bar.start_s for bar in lane.bars)
+        assert waited + busy == pytest.approx(series.time_s, rel=1e-6)
+        assert waited == pytest.approx(rank.waiting_s, abs=0.01 * series.time_s)
+        spoken = sum(part.share * (part.end_s - part.start_s) for part in lane.communication)
+        assert spoken == pytest.approx(rank.exposed_communication_s, rel=0.01)
+
+
+def test_merging_keeps_the_time_that_is_spoken():
+    rng = np.random.default_rng(0)
+    edges = np.cumsum(rng.random(400))
+    start, end = edges[::2], edges[1::2]
+    for most in (5, 50, 1000):
+        parts = timeline_series.merged(start, end, most)
+        assert len(parts) <= max(most, 1)
+        assert sum(p.share * (p.end_s - p.start_s) for p in parts) == pytest.approx((end - start).sum())
+    assert len(timeline_series.merged(start, end, 1000)) == 200
+
+
+def test_a_plan_of_a_front_ends_when_the_front_says(front):
+    for point in (front.points[0], front.points[-1]):
+        series = timeline_series.of_point(front, point)
+        assert max(bar.end_s for lane in series.lanes for bar in lane.bars) == pytest.approx(point.time_s, rel=1e-6)
+        energy = sum(lane.gpus * float(np.diff(lane.time_s) @ lane.power_w) for lane in series.lanes)
+        assert energy == pytest.approx(point.energy_j, rel=1e-6)
+        clocks = [[bar.clock_mhz for bar in lane.bars] for lane in series.lanes]
+        assert clocks == front.clocks_mhz(point)
+
+
+def test_the_chosen_plan_is_not_slower_than_the_plan_as_it_stands(front, iteration):
+    series = of_front(front, iteration)
+    chosen = series.points[series.chosen]
+    assert chosen.time_s <= iteration.time_s < series.points[series.chosen + 1].time_s
+    assert of_front(front).chosen < series.chosen
+    assert of_front(front, time_limit_s=9.0).chosen == len(series.points) - 1
+    names = [name for name, _ in chosen.knobs]
+    assert names[:2] == ["forward of stage 0", "backward of stage 0"]
+    low, high = (f(front.clocks_mhz(front.points[series.chosen])[0]) for f in (min, max))
+    assert any(f"{low:g}" in choice for _, choice in chosen.knobs)
+    assert any(f"{high:g}" in choice for _, choice in chosen.knobs)
+
+
+def test_ledgers_add_up(iteration):
+    for ledger in (ledger_series.by_component(iteration), ledger_series.by_instruction(iteration)):
+        assert ledger.total_j[0] == pytest.approx(iteration.energy_j)
+        assert sum(ledger.total_j[1:]) == pytest.approx(iteration.energy_j)
+        assert ledger.low_j < ledger.total_j[0] < ledger.high_j
+
+
+def test_a_large_report_is_small_and_quick(examples):
+    parallel = {"tensor": 1, "pipeline": 4}
+    settings = [f"parallelism.{name}_model_parallel_size={size}" for name, size in parallel.items()]
+    settings += ["workload.global_batch_size=64", "workload.sequence_length=2048", "schedule.recompute=full"]
+    iteration, front = jc.predict(examples / PLAN, settings), jc.front(examples / PLAN, settings)
+    assert front.problem.dag.instructions == 4 * 2 * 64 + 4
+    begin = time.process_time()
+    text = predict_page(iteration, front).html()
+    assert time.process_time() - begin < 2.0
+    assert len(text.encode()) - len(plotly_library().encode()) < 3e6
+
+
+def test_files_are_written_whole_or_not_at_all(tmp_path, capsys, examples, monkeypatch):
+    assert run("predict", examples / PLAN, "--report", tmp_path / "no" / "r.html") == 2
+    assert run("predict", examples / PLAN, "--report", tmp_path) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "no such folder" in err and "is a folder" in err
+    with pytest.raises(InputError, match="cannot be written"):
+        page.Page("t", "k", "a").write(tmp_path / "no" / "r.html")
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    with pytest.raises(InputError, match=r"joulecast\[plot\]"):
+        check_report(tmp_path / "r.html")
+
+
+def test_what_has_no_energy_is_refused(iteration):
+    with pytest.raises(InputError, match="no energy"):
+        predict_page(replace(iteration, energy_j=0.0))
+
+
+def test_commands_write_reports_beside_a_clean_answer(tmp_path, capsys, examples, root):
+    rows = root / "validate" / "recorded" / "h200_sxm" / "train_iterations.jsonl"
+    assert run("predict", examples / PLAN, "--json", "--report", tmp_path / "p.html") == 0
+    assert run("front", examples / PLAN, "--json", "--report", tmp_path / "f.html") == 0
+    assert run("validate", "train", "--data", rows, "--json", "--report", tmp_path / "v.html") == 0
+    out, err = capsys.readouterr()
+    assert [set(answer) & {"time_s", "points", "suite"} for answer in answers(out)] == [
+        {"time_s"},
+        {"points"},
+        {"suite"},
+    ]
+    assert err.count("wrote") == 3
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["f.html", "p.html", "v.html"]
+    text = (tmp_path / "v.html").read_text(encoding="utf-8")
+    assert "measured rows are" in text and "Every number, its uncertainty" in text
+
+
+def test_what_was_not_measured_is_not_drawn():
+    row = {"name": "a", "measured": {"time_s": 1.0, "energy_j": None}, "predicted": {"time_s": 1.1, "energy_j": 2.0}}
+    found = measured_by_quantity({"suite": "s", "rows": [row]})
+    assert list(found) == ["time_s"]
+    assert found["time_s"]["s"][0].error == pytest.approx(0.1)
+
+
+def test_roles_exist():
+    import joulecast.reports
+
+    used = set()
+    for path in __import__("pathlib").Path(joulecast.reports.__path__[0]).glob("*_chart.py"):
+        used |= set(re.findall(r"\"@([a-z_]+)[/\"]", path.read_text(encoding="utf-8")))
+    assert used <= set(ROLES)
+    assert {"forward", "hbm", "paper"} <= set(ROLES)
+
+
+def test_the_answer_alone_imports_no_plotting(examples):
+    script = (
+        "import sys\nfrom joulecast.cli import main\n"
+        f"try: main(['predict', {str(examples / PLAN)!r}])\nexcept SystemExit: pass\n"
+        "print([m for m in ('plotly', 'matplotlib', 'pandas', 'scipy', 'numba', 'joulecast.reports.page')"
+        " if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_hostile_name_stays_text(iteration):
+    workload = replace(iteration.plan.workload, model_name="<script>alert(1)</script>")
+    hostile = replace(iteration, plan=replace(iteration.plan, workload=workload))
+    text = predict_page(hostile).html()
+    assert "<script>alert" not in text
