@@ -160,6 +160,16 @@ def node_power_w(
     return NodePower(gpu_power_w, cpu, design.switch_w, nic, fan, design.other_w)
 
 
+def node_dc_w(
+    gpu_power_w: ArrayLike, gpu_limit_w: float, node: Facts, network: Facts, *, nic_activity: float = 0.0
+) -> Array:
+    """Sum of the parts of :func:`node_power_w` for many powers of the node's GPUs at once, any shape [W]."""
+    rest = node_power_w(0.0, gpu_limit_w, node, network, nic_activity=nic_activity)
+    design = design_power_w(gpu_limit_w, node, network)
+    heat = np.asarray(gpu_power_w, dtype=np.float64) + (rest.dc_w - rest.fan_w)
+    return np.asarray(heat + fan_power_w(heat, design.dc_w - design.fan_w, design.fan_w))
+
+
 def node_ac_w(dc_w: ArrayLike, gpu_limit_w: float, node: Facts, network: Facts) -> Array:
     """Input power of a node's supplies that deliver ``dc_w``, any shape [W]."""
     design = design_power_w(gpu_limit_w, node, network).dc_w

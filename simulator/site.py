@@ -21,6 +21,8 @@ from joulecast.simulator.power_over_time import PowerOverTime, Spread, groups_of
 from joulecast.simulator.site_model import Levels, SiteModel, half_widths
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from joulecast.simulator.iteration import Iteration
     from joulecast.simulator.plan import Plan
 
@@ -128,6 +130,18 @@ class SiteForecast:
             "limits": [asdict(check) | {"met": check.met} for check in self.limits],
             "assumptions": list(SITE_ASSUMPTIONS),
         }
+
+    def to_frame(self) -> pd.DataFrame:
+        """One line for each level; needs pandas."""
+        import pandas as pd
+
+        columns = {
+            "power_w": self.power_w,
+            "energy_j": self.energy_j,
+            "energy_j_p05": self.energy_j_p05,
+            "energy_j_p95": self.energy_j_p95,
+        }
+        return pd.DataFrame({name: asdict(levels) for name, levels in columns.items()}).rename_axis("level")
 
 
 def _cost(cost: Cost, share: float = 1.0) -> dict[str, float]:

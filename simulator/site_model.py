@@ -12,8 +12,8 @@ from joulecast.errors import InputError
 from joulecast.model.catalogue import load_network, load_node, load_site
 from joulecast.model.cluster_links import usual_node
 from joulecast.model.description import Facts, GpuDescription
-from joulecast.model.node_power import NodePower, network_switch_power_w, node_ac_w, node_power_w
-from joulecast.model.site_cost import Prices
+from joulecast.model.node_power import NodePower, network_switch_power_w, node_ac_w, node_dc_w, node_power_w
+from joulecast.model.site_cost import Cost, Prices, cost_of
 from joulecast.model.uncertainty import NINETY_PERCENT
 from joulecast.simulator.plan_site import Site
 
@@ -70,10 +70,20 @@ class SiteModel:
         cards = round(gpus / self.gpus_per_node * self.node["nics_per_node"])
         return network_switch_power_w(cards, self.network)
 
-    def facility_power_w(self, gpu_power_w: float, gpus: int, nic_activity: float = 0.0) -> float:
-        """Power at the facility's meter of ``gpus`` GPUs that draw ``gpu_power_w`` each on average [W]."""
-        dc = self.node_power(gpu_power_w, nic_activity).dc_w
-        return self.pue * (float(self.ac_w(dc)) * gpus / self.gpus_per_node + self.switches_w(gpus))
+    def facility_power_w(self, gpu_power_w: ArrayLike, gpus: int, nic_activity: float = 0.0) -> Array:
+        """Power at the facility's meter of ``gpus`` GPUs that draw ``gpu_power_w`` each on average, any shape [W]."""
+        total = np.asarray(gpu_power_w, dtype=np.float64) * self.gpus_per_node
+        dc = node_dc_w(total, self.gpu_limit_w, self.node, self.network, nic_activity=nic_activity)
+        return np.asarray(self.pue * (self.ac_w(dc) * gpus / self.gpus_per_node + self.switches_w(gpus)))
+
+    def cost(self, gpu_energy_j: ArrayLike, time_s: ArrayLike, gpus: int, nic_activity: float = 0.0) -> Cost:
+        """Money and carbon of work for which all ``gpus`` GPUs together take ``gpu_energy_j`` in ``time_s``, any shape.
+
+        What :func:`joulecast.simulator.site.site_forecast` finds for one iteration, for many at once.
+        """
+        time = np.asarray(time_s, dtype=np.float64)
+        each = np.asarray(gpu_energy_j, dtype=np.float64) / time / gpus
+        return cost_of(self.facility_power_w(each, gpus, nic_activity) * time, time, gpus, self.prices)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from joulecast.model.node_power import (
     network_switch_power_w,
     nic_power_w,
     node_ac_w,
+    node_dc_w,
     node_power_w,
     supply_efficiency,
     switch_tiers,
@@ -32,6 +33,12 @@ def test_a_node_is_the_sum_of_its_parts() -> None:
     assert parts.dc_w == pytest.approx(sum(named.values()))
     assert named["gpu_w"] == 5000.0
     assert all(value > 0 for value in named.values())
+
+
+def test_many_nodes_at_once() -> None:
+    powers = [0.0, 2000.0, 5600.0]
+    each = [node_power_w(power, 700.0, NODE, NETWORK, nic_activity=0.3).dc_w for power in powers]
+    assert node_dc_w(powers, 700.0, NODE, NETWORK, nic_activity=0.3) == pytest.approx(each)
 
 
 def test_fans_follow_the_cube_of_the_heat_between_their_floor_and_the_design() -> None:

@@ -56,6 +56,9 @@ def test_levels_add_up(large: Any) -> None:
     assert power.node_ac == pytest.approx(8 * float(model.ac_w(parts.dc_w)))
     assert power.facility == pytest.approx(1.25 * (power.node_ac + power.network))
     assert power.facility == pytest.approx(model.facility_power_w(large.power_w / 64, 64, _activity(large)))
+    cost = model.cost(large.energy_j * np.array([1.0, 2.0]), large.time_s * np.array([1.0, 2.0]), 64, _activity(large))
+    assert cost.money == pytest.approx(site.cost.money * np.array([1.0, 2.0]))
+    assert cost.carbon_kg == pytest.approx(site.cost.carbon_kg * np.array([1.0, 2.0]))
     assert power.gpu < power.node_dc < power.node_ac < power.facility
     for name, value in asdict(site.energy_j).items():
         assert value == pytest.approx(getattr(power, name) * large.time_s)
@@ -64,6 +67,12 @@ def test_levels_add_up(large: Any) -> None:
 def _activity(iteration: Any) -> float:
     spoken = sum(r.gpus * (r.exposed_communication_s + r.overlapped_communication_s) for r in iteration.ranks)
     return float(spoken / iteration.gpus / iteration.time_s)
+
+
+def test_levels_as_a_frame(large: Any) -> None:
+    frame = large.site.to_frame()
+    assert list(frame.index) == ["gpu", "node_dc", "node_ac", "network", "facility"]
+    assert frame.loc["facility", "energy_j"] == large.site.energy_j.facility
 
 
 def test_the_run_is_so_many_iterations(large: Any) -> None:
