@@ -13,9 +13,10 @@ slower kind sets the pace. What leaves a domain, over the network cards of its m
 
     ring  S·steps/n      tree, hierarchical  2·S·(D−1)/D      SHARP  S      all-to-all  r·S·(n−r)/n
 
-and every step to another domain adds its latency: a ring has ``steps·D/n`` of them, a tree 2·log2 D, SHARP 2. A library
-takes the fastest algorithm for an all-reduce. References: Thakur et al. 2005 (doi:10.1177/1094342005051521); the cost
-model that NCCL chooses by (its source file ``tuning``); Klenk et al., ISCA 2020, for reduction in the switch.
+and every step takes its latency: a ring has ``steps·D/n`` steps to another domain, a tree 2·log2 D, SHARP 2. Slices
+of a buffer are passed on as they arrive, so that the steps' latencies are hidden behind the transfers of a large one.
+A library takes the fastest algorithm for an all-reduce. References: Thakur et al. 2005 (doi:10.1177/1094342005051521);
+the cost model that NCCL chooses by (its source file ``tuning``); Klenk et al., ISCA 2020, for reduction in the switch.
 """
 
 from __future__ import annotations
@@ -89,11 +90,11 @@ class CollectiveWork:
     Attributes
     ----------
     fixed_s
-        Latencies [s].
+        Latencies that no transfer hides [s].
     cycles
         SM cycles of the thread blocks' copying.
     link_s
-        What the slower of the links within a domain and between domains takes [s].
+        What the slower of the links within a domain and between domains takes, at least the steps' latencies [s].
     link_bytes
         Bytes that cost energy on the GPU's links.
     """
@@ -166,11 +167,12 @@ def _work(shapes: CollectiveShapes, kind: str, gpu: GpuModel, algorithm: str) ->
     leaving = np.where(domains > 1, _leaving(shapes, kind, algorithm), 0.0)
     share = gpu["collective.network_share"] * shapes.efficiency / REFERENCE_EFFICIENCY
     across = leaving / (share * shapes.exit_bytes_per_s) * shapes.delay
+    steps = _latency_s(shapes, kind, algorithm, gpu)
     energetic = 0.5 * shapes.bytes if kind in ("broadcast", "send_recv") else by_link
     return CollectiveWork(
-        fixed_s=gpu["collective.latency_s"] + _latency_s(shapes, kind, algorithm, gpu),
+        fixed_s=gpu["collective.latency_s"] + np.where(domains > 1, 0.0, steps),
         cycles=by_cta / (ctas * gpu["collective.bytes_per_cta_cycle"]),
-        link_s=np.maximum(by_link / rate, across),
+        link_s=np.maximum(by_link / rate, np.where(domains > 1, np.maximum(across, steps), 0.0)),
         link_bytes=energetic + leaving / local,
         ctas=ctas,
     )

@@ -29,6 +29,8 @@ def gradient_reduction(
     implementation: Implementation,
     data_parallel: int,
     bucket_bytes: float | None = None,
+    *,
+    scatter: bool = False,
 ) -> tuple[Launch, ...]:
     """Reduction after the last backward, nothing overlapped.
 
@@ -37,6 +39,8 @@ def gradient_reduction(
     bucket_bytes
         Gradients gathered in one all-reduce, in the order of the parameters: 0 one for each parameter, infinity one for
         all. By default what the framework does: ``pytorch-eager`` 0, ``megatron`` infinity.
+    scatter
+        Reduce-scatter in place of all-reduce: every rank keeps the gradients of its share of the optimizer's states.
     """
     if data_parallel == 1:
         return ()
@@ -50,7 +54,7 @@ def gradient_reduction(
         pending += parameter.elements
         if pending * width >= limit or place == len(parameters) - 1:
             name = "gradients" if math.isinf(limit) else first
-            out.append(_all_reduce(f"{name}.all_reduce", pending, implementation, data_parallel, waits=True))
+            out.append(_reduction(name, pending, implementation, data_parallel, scatter, waits=True))
             first, pending = "", 0
     return tuple(out)
 
@@ -61,6 +65,8 @@ def overlapped_gradient_reduction(
     implementation: Implementation,
     data_parallel: int,
     bucket_bytes: float | None = None,
+    *,
+    scatter: bool = False,
 ) -> tuple[Launch, ...]:
     """Last backward of an iteration with the reduction of full buckets beside it.
 
@@ -72,6 +78,8 @@ def overlapped_gradient_reduction(
         Elements of each parameter that a launch can complete, from :func:`gradient_sizes`.
     bucket_bytes
         When a bucket is full; by default the framework's own size. DDP's first bucket is no larger than 1 MiB.
+    scatter
+        As in :func:`gradient_reduction`.
 
     Returns
     -------
@@ -107,11 +115,11 @@ def overlapped_gradient_reduction(
             out.append(streaming("unary", f"{launch.completes}.divide", elements, dtype=dtype))
         pending += elements
         if pending * DTYPE_BYTES[dtype] >= limit:
-            out.append(_all_reduce(f"bucket{bucket}.all_reduce", pending, implementation, data_parallel, waits=False))
+            out.append(_reduction(f"bucket{bucket}", pending, implementation, data_parallel, scatter, waits=False))
             pending, bucket = 0, bucket + 1
             limit = full
     if pending:
-        out.append(_all_reduce(f"bucket{bucket}.all_reduce", pending, implementation, data_parallel, waits=False))
+        out.append(_reduction(f"bucket{bucket}", pending, implementation, data_parallel, scatter, waits=False))
     return _wait_for_last(out)
 
 
@@ -122,16 +130,22 @@ def gradient_sizes(config: ModelConfig, implementation: Implementation) -> dict[
     return {p.name: p.elements for p in (*outer, *head, *layer_parameters(config, implementation))}
 
 
+def gathered_bytes(parameters: Sequence[ParameterTensor], implementation: Implementation) -> float:
+    """Bytes of updated parameters, those of linear layers in FP8 where they are kept so."""
+    fp8, width = implementation.fp8, DTYPE_BYTES[implementation.dtype]
+    narrow = fp8.value_bytes if fp8 is not None and fp8.parameters else width
+    return float(sum(p.elements * (narrow if p.linear else width) for p in parameters))
+
+
 def distributed_optimizer_gather(
     parameters: Sequence[ParameterTensor], implementation: Implementation, data_parallel: int
 ) -> tuple[Launch, ...]:
     """All-gather of the updated parameters where the optimizer's states are split over the data-parallel ranks."""
     if data_parallel == 1:
         return ()
-    size = sum(p.elements for p in parameters) * DTYPE_BYTES[implementation.dtype]
     operator = Collective(
         "all_gather",
-        float(size),
+        gathered_bytes(parameters, implementation),
         data_parallel,
         ctas=implementation.ctas,
         dtype=implementation.dtype,
@@ -141,11 +155,18 @@ def distributed_optimizer_gather(
     return (Launch(operator, stream="communication", waits=True),)
 
 
-def _all_reduce(name: str, elements: int, implementation: Implementation, gpus: int, *, waits: bool) -> Launch:
-    dtype = gradient_dtype(implementation)
+def is_bucket(launch: Launch) -> bool:
+    """Whether a launch reduces a bucket of gradients."""
+    return launch.stream == "communication" and launch.operator.name.startswith("bucket")
+
+
+def _reduction(
+    name: str, elements: int, implementation: Implementation, gpus: int, scatter: bool, *, waits: bool
+) -> Launch:
+    kind, dtype = "reduce_scatter" if scatter else "all_reduce", gradient_dtype(implementation)
     size = float(elements * DTYPE_BYTES[dtype])
     operator = Collective(
-        "all_reduce", size, gpus, ctas=implementation.ctas, dtype=dtype, name=name, threads=implementation.threads
+        kind, size, gpus, ctas=implementation.ctas, dtype=dtype, name=f"{name}.{kind}", threads=implementation.threads
     )
     return Launch(operator, stream="communication", waits=waits)
 

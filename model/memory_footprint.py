@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from joulecast.errors import DoesNotFitError, UnknownNameError
+from joulecast.model.data_parallel import gradient_dtype
 from joulecast.model.fp8_kernels import weight_bytes
 from joulecast.model.hf import ModelConfig
 from joulecast.model.launches import Implementation, Shard, shard
@@ -25,12 +26,26 @@ from joulecast.model.memory_activations import (
 )
 from joulecast.model.operators import DTYPE_BYTES
 from joulecast.model.optimizer import optimizer_state_bytes
-from joulecast.model.parameters import parameters_of_stage
+from joulecast.model.parameters import ParameterTensor, layer_parameters, parameters_of_stage
 
 #: Workspaces of cuBLAS and cuBLASLt on Hopper, 32 MiB each.
 WORKSPACE_BYTES = 2 * 32 * 1024.0**2
-#: CUDA context, kernels' code and NCCL's channels, outside the allocator: an estimate.
-CONTEXT_BYTES = 1.5e9
+#: CUDA context and kernels' code, outside the allocator: an estimate.
+CONTEXT_BYTES = 1.1e9
+#: Channels of one communicator: 24 of two connections with 4 MiB each, outside the allocator as well: an estimate.
+COMMUNICATOR_BYTES = 24 * 2 * 4 * 1024.0**2
+#: Layers whose parameters FSDP holds whole at once: the one at work and the next; and their gradients: the one at work
+#: and the one that is being reduced.
+WHOLE_LAYERS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class StateShards:
+    """Ranks over which parameters, gradients and optimizer states are split; 1 is whole."""
+
+    parameters: int = 1
+    gradients: int = 1
+    optimizer: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +66,10 @@ class MemoryFootprint:
         Gradients and temporary results at the peak.
     workspace
         Workspaces of the libraries.
+    gathered
+        Parameters and gradients that FSDP holds whole while they are at work.
     context
-        What lies outside the framework's allocator.
+        What lies outside the framework's allocator: the driver's context and the communicators' channels.
     """
 
     parameters: float
@@ -63,6 +80,7 @@ class MemoryFootprint:
     buffers: float
     transient: float
     workspace: float = WORKSPACE_BYTES
+    gathered: float = 0.0
     context: float = CONTEXT_BYTES
 
     @property
@@ -73,7 +91,7 @@ class MemoryFootprint:
     @property
     def allocated_bytes(self) -> float:
         """Peak of the framework's allocator, comparable to ``torch.cuda.max_memory_allocated``."""
-        held = self.activations + self.outputs + self.buffers + self.transient + self.workspace
+        held = self.activations + self.outputs + self.buffers + self.transient + self.workspace + self.gathered
         return self.states_bytes + held
 
     @property
@@ -122,8 +140,8 @@ def memory_footprint(
     stages: int = 1,
     micro_batches: int = 1,
     schedule: str = "1f1b",
-    data_parallel: int = 1,
-    distributed_optimizer: bool = False,
+    shards: StateShards | None = None,
+    communicators: int = 2,
 ) -> MemoryFootprint:
     """Peak memory of a GPU on one pipeline stage.
 
@@ -135,7 +153,12 @@ def memory_footprint(
         Number of layers of each chunk (virtual stage) that the rank holds: one entry unless interleaved.
     stage, stages
         Pipeline rank and their number; the first holds the embedding, the last norm and head.
+    shards
+        How the model states are split over data-parallel ranks, ``None`` where they are not.
+    communicators
+        Groups that the GPU communicates in.
     """
+    split = shards or StateShards()
     s = shard(config, implementation, batch, sequence)
     chunks = len(layers)
     forwards = in_flight(schedule, stage, stages, micro_batches, chunks)
@@ -148,15 +171,32 @@ def memory_footprint(
     outputs, buffers = _pipeline_bytes(s, stage, stages, micro_batches, chunks, forwards) if pipelined else (0.0, 0.0)
     megatron = implementation.framework == "megatron"
     return MemoryFootprint(
-        parameters=weight_bytes(parameters, implementation.fp8, implementation.dtype),
-        gradients=elements * (4.0 if megatron else DTYPE_BYTES[implementation.dtype]),
-        optimizer=elements * optimizer_state_bytes(implementation) / (data_parallel if distributed_optimizer else 1),
+        parameters=weight_bytes(parameters, implementation.fp8, implementation.dtype) / split.parameters,
+        gradients=elements * (4.0 if megatron else DTYPE_BYTES[implementation.dtype]) / split.gradients,
+        optimizer=elements * optimizer_state_bytes(implementation) / split.optimizer,
         activations=kept,
         outputs=outputs,
         buffers=buffers,
         transient=_transient_bytes(s, kept, forwards, micro_batches if pipelined else 0, first=first, last=last),
         workspace=WORKSPACE_BYTES + _user_buffer_bytes(s),
+        gathered=_gathered_bytes(implementation, parameters, config, sum(layers)) if split.parameters > 1 else 0.0,
+        context=CONTEXT_BYTES + communicators * COMMUNICATOR_BYTES,
     )
+
+
+def _gathered_bytes(
+    implementation: Implementation, parameters: Sequence[ParameterTensor], config: ModelConfig, layers: int
+) -> float:
+    """What FSDP holds whole: some layers and all outside them, with gradients; eagerly also the source of a copy."""
+    layer = layer_parameters(config, implementation)
+    width = DTYPE_BYTES[gradient_dtype(implementation)]
+    weights = weight_bytes(layer, implementation.fp8, implementation.dtype)
+    gradients = float(sum(p.elements for p in layer) * width)
+    outside = weight_bytes(parameters, implementation.fp8, implementation.dtype) - layers * weights
+    outside += sum(p.elements for p in parameters) * width - layers * gradients
+    copies = 0 if implementation.framework == "megatron" else 1
+    held = min(layers, WHOLE_LAYERS)
+    return outside + (held + min(copies, layers)) * weights + held * gradients
 
 
 def _user_buffer_bytes(s: Shard) -> float:
@@ -216,11 +256,13 @@ def check_fits(footprint: MemoryFootprint, capacity_bytes: float, *, what: str =
         "activations": footprint.activations,
         "temporary results": footprint.transient,
         "pipeline outputs and buffers": footprint.outputs + footprint.buffers,
+        "parameters and gradients gathered by FSDP": footprint.gathered,
     }
     largest = max(parts, key=lambda k: parts[k])
     raise DoesNotFitError(
         f"{what} needs {footprint.total_bytes / 1e9:.1f} GB a GPU, {excess / 1e9:.1f} GB more than the "
         f"{capacity_bytes / 1e9:.1f} GB it has (most: {largest}, {parts[largest] / 1e9:.1f} GB)",
         key="parallelism",
-        remedy="Raise tensor- or pipeline_model_parallel_size, lower micro_batch_size or set recompute.",
+        remedy="Raise tensor- or pipeline_model_parallel_size, lower micro_batch_size, set recompute, or split states "
+        "with distributed_optimizer or fsdp.",
     )

@@ -18,8 +18,8 @@ def optimizer_step(
     implementation: Implementation,
     *,
     tokens_per_step: int = 0,
-    data_parallel: int = 1,
-    distributed: bool = False,
+    state_shards: int = 1,
+    gradient_shards: int = 1,
 ) -> tuple[Launch, ...]:
     """Launches of one AdamW step and of the zeroing of gradients on one rank.
 
@@ -30,8 +30,8 @@ def optimizer_step(
     tokens_per_step
         Tokens whose gradients this rank's embedding has received since the last step (all data-parallel ranks); rows
         without any keep zero gradients and zero states. 0 takes every row as touched.
-    data_parallel, distributed
-        Degree, and whether the states are split over it (Megatron's distributed optimizer).
+    state_shards, gradient_shards
+        Ranks over which the states, and the gradients that a rank keeps, are split (distributed optimizer, FSDP).
 
     Notes
     -----
@@ -41,13 +41,13 @@ def optimizer_step(
     """
     total = sum(p.elements for p in parameters)
     if implementation.framework == "megatron":
-        return _megatron_step(total, total / data_parallel if distributed else total)
+        return _megatron_step(total / gradient_shards, total / state_shards)
     untouched = sum(p.elements * _untouched_share(p, tokens_per_step) for p in parameters)
     return (
         streaming("foreach_add", "optimizer.count", len(parameters), dtype="fp32"),
-        *_adamw("adamw_untouched", "optimizer.adamw.untouched", untouched, implementation.dtype),
-        *_adamw("adamw", "optimizer.adamw", total - untouched, implementation.dtype),
-        *_many("zero_grad", "optimizer.zero_grad", total, 0, 1, implementation.dtype),
+        *_adamw("adamw_untouched", "optimizer.adamw.untouched", untouched / state_shards, implementation.dtype),
+        *_adamw("adamw", "optimizer.adamw", (total - untouched) / state_shards, implementation.dtype),
+        *_many("zero_grad", "optimizer.zero_grad", total / gradient_shards, 0, 1, implementation.dtype),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from joulecast.model.limits import group_lag, group_limit_share
 from joulecast.model.lowering import lower
 from joulecast.model.memory_footprint import MemoryFootprint, check_fits, memory_footprint
 from joulecast.model.power import COMPONENTS, at_clock, clock_tree_power_w, idle_power_w, wait_power_w
+from joulecast.simulator.behind import with_communication_behind
 from joulecast.simulator.clock_columns import (
     at_columns,
     clock_columns,
@@ -40,6 +41,7 @@ from joulecast.simulator.plan_overlap import overlap_assumptions
 from joulecast.simulator.power_over_time import power_over_time
 from joulecast.simulator.program import PlanProgram, implementation_of, plan_program
 from joulecast.simulator.rendezvous import transfers_wait_on_sms, with_transfers_in_order
+from joulecast.simulator.replicas import state_shards
 from joulecast.simulator.tables import InstructionTable, Kernels, instruction_table, kernels_of
 from joulecast.simulator.uncertainty import interval
 
@@ -94,7 +96,7 @@ def forecast(plan: Plan, gpu: GpuDescription | None = None, *, must_fit: bool = 
         The plan needs more memory than a GPU has.
     """
     description = gpu if gpu is not None else load_gpu(plan.cluster.gpu)
-    memory = memory_per_rank(plan, description, must_fit=must_fit)
+    memory = footprints(plan, description, must_fit=must_fit)
     prepared = prepare(plan, gpu_model(description))
     result, first = simulate(prepared)
     ranks = tuple(_rank(prepared, result, first, r, memory[r]) for r in range(plan.pp))
@@ -136,12 +138,15 @@ ASSUMPTIONS = (
 
 def memory_per_rank(plan: Plan, gpu: GpuDescription, *, must_fit: bool = True) -> list[float]:
     """Peak memory of a GPU of each pipeline rank [bytes]; a plan that ``must_fit`` and does not is an error."""
-    found = []
-    for rank in range(plan.pp):
-        footprint = footprint_of(plan, rank)
-        if must_fit:
+    return [float(footprint.allocated_bytes) for footprint in footprints(plan, gpu, must_fit=must_fit)]
+
+
+def footprints(plan: Plan, gpu: GpuDescription, *, must_fit: bool = True) -> list[MemoryFootprint]:
+    """Memory of a GPU of each pipeline rank; a plan that ``must_fit`` and does not is an error."""
+    found = [footprint_of(plan, rank) for rank in range(plan.pp)]
+    if must_fit:
+        for footprint in found:
             check_fits(footprint, gpu.number("memory_bytes"))
-        found.append(float(footprint.allocated_bytes))
     return found
 
 
@@ -158,7 +163,8 @@ def footprint_of(plan: Plan, rank: int) -> MemoryFootprint:
         stages=plan.pp,
         micro_batches=plan.microbatches,
         schedule=plan.schedule.name,
-        data_parallel=plan.replicas,
+        shards=state_shards(plan),
+        communicators=sum(size > 1 for size in (plan.tp, plan.cp, plan.pp, plan.replicas)),
     )
 
 
@@ -169,7 +175,8 @@ def prepare(plan: Plan, gpu: GpuModel, *, governed: bool = True) -> Prepared:
     """
     program = plan_program(plan)
     peak = board_limit_w(plan, gpu) * gpu["governor.peak_share"]
-    kernels = kernels_of([rank.types for rank in program.ranks], gpu.clocks_mhz, gpu, peak)
+    beside = [item.operator for rank in program.ranks for item in rank.behind]
+    kernels = kernels_of([rank.types for rank in program.ranks], gpu.clocks_mhz, gpu, peak, beside)
     transfer = np.zeros(len(program.ranks))
     if program.transfers:
         transfer = np.asarray(at_clock(lower(program.transfers, gpu), gpu.max_clock_mhz, gpu).time_s)
@@ -195,6 +202,7 @@ def _tables(
     taken_s: dict[tuple[Launch, ...], Array] = {}
     for rank, run in enumerate(program.ranks):
         table = instruction_table(run.types, kernels, gpu, lag, transfers_wait_on_sms(program.plan), taken_s)
+        table = with_communication_behind(table, run.order, run.behind, kernels, gpu)
         highest = locked_index(program, rank, gpu.clocks_mhz) if locked else top
         columns.append(clock_columns(table, highest, peak_w))
         tables.append(at_columns(table, columns[-1]))
@@ -261,7 +269,7 @@ def _time_s(result: FluidResult, first: int) -> float:
     return float((ends[-1] - ends[first - 1]) / (len(ends) - first))
 
 
-def _rank(prepared: Prepared, result: FluidResult, first: int, rank: int, memory: float) -> RankForecast:
+def _rank(prepared: Prepared, result: FluidResult, first: int, rank: int, memory: MemoryFootprint) -> RankForecast:
     plan, gpu, table = prepared.program.plan, prepared.gpu, prepared.tables[rank]
     clocks, names = prepared.kernels.clocks_mhz, prepared.program.ranks[rank].names
     time, count = _time_s(result, first), len(result.iteration_end_s) - first
@@ -292,7 +300,9 @@ def _rank(prepared: Prepared, result: FluidResult, first: int, rank: int, memory
         exposed_communication_s=spoken,
         overlapped_communication_s=float((executed * table.communication_s[..., 0]).sum()),
         waiting_s=max(float(waited.sum()) + drift, 0.0),
-        memory_bytes=memory,
+        memory_bytes=float(memory.allocated_bytes),
+        memory_by_part_bytes={name: float(value) for name, value in asdict(memory).items()},
+        memory_margin_bytes=gpu.device["memory_bytes"] - float(memory.total_bytes),
         energy_by_component_j=by_component,
         energy_by_instruction_j=by_instruction,
     )

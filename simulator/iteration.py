@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +38,10 @@ class RankForecast:
         Communication beside compute.
     memory_bytes
         Peak memory allocated by the framework.
+    memory_by_part_bytes
+        Its parts, as :class:`joulecast.model.memory_footprint.MemoryFootprint` has them, and what lies outside.
+    memory_margin_bytes
+        What the GPU has beyond all of them.
     energy_by_component_j, energy_by_instruction_j
         Two ways to split ``energy_j``.
     """
@@ -51,6 +56,8 @@ class RankForecast:
     overlapped_communication_s: float
     waiting_s: float
     memory_bytes: float
+    memory_by_part_bytes: dict[str, float]
+    memory_margin_bytes: float
     energy_by_component_j: dict[str, float]
     energy_by_instruction_j: dict[str, float]
 
@@ -172,13 +179,14 @@ class Iteration:
         """One line for each pipeline stage; needs pandas."""
         import pandas as pd
 
-        lines = []
-        for rank in self.ranks:
-            line = _stage(rank)
-            line.pop("energy_by_instruction_j")
-            parts = line.pop("energy_by_component_j")
-            lines.append(line | {f"{name}_j": value for name, value in parts.items()})
-        return pd.DataFrame(lines)
+        return pd.DataFrame([flat_line(_stage(rank)) for rank in self.ranks])
+
+
+def flat_line(stage: Mapping[str, Any]) -> dict[str, Any]:
+    """A stage of :meth:`Iteration.to_dict` in one line, with a column for each component and part of the memory."""
+    line = {name: value for name, value in stage.items() if not isinstance(value, Mapping)}
+    line |= {f"{name}_j": value for name, value in stage["energy_by_component_j"].items()}
+    return line | {f"memory_{name}_bytes": value for name, value in stage["memory_by_part_bytes"].items()}
 
 
 def _stage(rank: RankForecast) -> dict[str, Any]:

@@ -6,13 +6,9 @@ then replicas, then pipeline stages.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from joulecast.model.fabric import Fabric, fabric_of
-from joulecast.model.launches import Launch
-from joulecast.model.operators import Collective
 
 if TYPE_CHECKING:
     from joulecast.simulator.plan import Plan
@@ -45,25 +41,3 @@ def stage_fabric(plan: Plan, rank: int) -> Fabric:
     first, second = rank * stage // per_domain, other * stage // per_domain
     # Neighbours in one domain are as near as the ranks of a tensor-parallel pair.
     return group_fabric(plan, 2, 1 if first == second else per_domain * max(1, abs(second - first)))
-
-
-def placed(operator: Collective, fabric: Fabric) -> Collective:
-    """A communication over the links of its group, with the library's choice of algorithm where there is one."""
-    if fabric == Fabric():
-        return operator
-    choice = operator.kind == "all_reduce" and (fabric.domains > 1 or fabric.nvls)
-    return replace(operator, fabric=fabric, algorithm="auto" if choice else operator.algorithm)
-
-
-def placed_launches(launches: Iterable[Launch], fabric: Fabric) -> tuple[Launch, ...]:
-    """The same launches with all communications over the links of a group; equal layers stay the same objects."""
-    made: dict[int, Launch] = {}
-
-    def of(launch: Launch) -> Launch:
-        if not isinstance(launch.operator, Collective) or launch.operator.fabric is not None:
-            return launch
-        if id(launch) not in made:
-            made[id(launch)] = replace(launch, operator=placed(launch.operator, fabric))
-        return made[id(launch)]
-
-    return tuple(of(launch) for launch in launches)

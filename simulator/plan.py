@@ -92,7 +92,17 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """How the model is split; ``stage_layers`` has the blocks of every virtual stage in the model's order."""
+    """How the model is split.
+
+    Attributes
+    ----------
+    stage_layers
+        Blocks of every virtual stage in the model's order.
+    distributed_optimizer
+        Optimizer states split over the data-parallel ranks.
+    fsdp, fsdp_shard_size
+        Parameters split as well, over this many of them.
+    """
 
     tensor_model_parallel_size: int
     pipeline_model_parallel_size: int
@@ -102,6 +112,9 @@ class Parallelism:
     stage_layers: tuple[int, ...]
     context_parallel_size: int = 1
     cp_comm_type: str = "p2p"
+    distributed_optimizer: bool = False
+    fsdp: bool = False
+    fsdp_shard_size: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +137,12 @@ class Overlap:
         Thread blocks of a collective and their threads; ``None`` is the library's choice.
     tp_comm
         Sequence-parallel gathering and scattering in steps beside the products.
+    grad_reduce, param_gather
+        ``after`` or ``overlapped``.
     grad_bucket_bytes
         0 is one collective per parameter, inf a single one.
+    fsdp_prefetch
+        FSDP's communication runs beside computation.
     """
 
     nanobatches: int
@@ -136,6 +153,8 @@ class Overlap:
     grad_reduce: str
     grad_bucket_bytes: float
     tp_comm: bool = False
+    param_gather: str = "after"
+    fsdp_prefetch: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,6 +360,9 @@ def _parallelism(parsed: PlanFile, layers: int, source: Source) -> Parallelism:
         stage_layers=plan_checks.stage_layers(table, layers, source),
         context_parallel_size=table.context_parallel_size,
         cp_comm_type=table.cp_comm_type,
+        distributed_optimizer=table.distributed_optimizer,
+        fsdp=table.fsdp,
+        fsdp_shard_size=table.fsdp_shard_size or data * table.context_parallel_size,
     )
 
 
@@ -362,6 +384,8 @@ def _overlap(parsed: PlanFile, model: ModelConfig, source: Source) -> Overlap:
         grad_reduce=table.grad_reduce,
         grad_bucket_bytes=bucket * 2.0**20,
         tp_comm=table.tp_comm,
+        param_gather=table.param_gather,
+        fsdp_prefetch=table.fsdp_prefetch,
     )
 
 

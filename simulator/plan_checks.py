@@ -11,7 +11,7 @@ from joulecast.model.catalogue import load_gpu
 from joulecast.model.description import GpuDescription
 from joulecast.model.fp8 import Fp8, fp8_on
 from joulecast.model.hf import ModelConfig, load_model
-from joulecast.simulator import plan_overlap
+from joulecast.simulator import plan_overlap, plan_replicas
 from joulecast.simulator.plan_context import check_context
 from joulecast.simulator.plan_schema import (
     SCHEDULE_ALIASES,
@@ -34,8 +34,6 @@ def reserved(parsed: PlanFile, source: Source) -> None:
     """Options that are understood but not implemented."""
     neutral = {
         "parallelism.expert_model_parallel_size": parsed.parallelism.expert_model_parallel_size == 1,
-        "parallelism.distributed_optimizer": not parsed.parallelism.distributed_optimizer,
-        "parallelism.fsdp": not parsed.parallelism.fsdp,
     }
     run = parsed.implementation
     mixed = run.framework == "megatron"
@@ -236,6 +234,7 @@ def whole(plan: Plan, source: Source) -> None:
     _nodes(plan, source)
     gpu = load_gpu(plan.cluster.gpu)
     plan_overlap.check_overlap(plan, gpu, source)
+    plan_replicas.check_replicas(plan, source)
     _power(plan, gpu, source)
 
 

@@ -125,8 +125,13 @@ class ParallelismTable(Table):
         "p2p", description="How keys and values reach them: around a ring, gathered, or heads exchanged for positions."
     )
     expert_model_parallel_size: int = Field(1, gt=0, description="Reserved.")
-    distributed_optimizer: bool = Field(False, description="Reserved.")
-    fsdp: bool = Field(False, description="Reserved.")
+    distributed_optimizer: bool = Field(
+        False, description="Optimizer states split over the data-parallel ranks (ZeRO-1)."
+    )
+    fsdp: bool = Field(False, description="Parameters, gradients and states split over them (ZeRO-3).")
+    fsdp_shard_size: int | None = Field(
+        None, gt=0, description="Ranks that share one copy of the parameters; default: all data-parallel ranks."
+    )
 
 
 class ScheduleTable(Table):
@@ -157,6 +162,12 @@ class OverlapTable(Table):
     )
     grad_reduce: Literal["after", "overlapped"] = Field(
         "after", description="Data-parallel gradient reduction after the last backward or beside it."
+    )
+    param_gather: Literal["after", "overlapped"] = Field(
+        "after", description="Gathering of a distributed optimizer's parameters: after its step, or beside forwards."
+    )
+    fsdp_prefetch: bool = Field(
+        True, description="FSDP gathers the next layer's parameters, and reduces gradients, beside computation."
     )
     grad_bucket_mb: float | None = Field(
         None, ge=0, description="Bucket of that reduction [MiB]; 0 = one collective per parameter, inf = a single one."

@@ -9,21 +9,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from joulecast.model import data_parallel
 from joulecast.model import transformer as t
-from joulecast.model.fp8_kernels import quantised_weights
 from joulecast.model.launches import Implementation, Launch
 from joulecast.model.nanobatches import Nanobatches, layers_backward, layers_forward
 from joulecast.model.operators import Collective
-from joulecast.simulator.placement import (
-    context_fabric,
-    data_fabric,
-    placed,
-    placed_launches,
-    stage_fabric,
-    tensor_fabric,
-)
+from joulecast.model.placed import placed, placed_launches
+from joulecast.model.sharded_units import sharded_backward, sharded_forward
+from joulecast.simulator.behind import Behind
+from joulecast.simulator.placement import context_fabric, stage_fabric, tensor_fabric
 from joulecast.simulator.plan import Plan
+from joulecast.simulator.replicas import (
+    OWN_STREAM,
+    behind,
+    optimizer_launches,
+    reduced_beside,
+    sharded_stage,
+    sharding_of,
+    stage_tensors,
+)
 from joulecast.simulator.schedules import (
     BACKWARD,
     BACKWARD_INPUT,
@@ -48,11 +51,14 @@ class RankProgram:
         A name for each type, for ledgers and traces.
     order
         Type of every instruction, in execution order.
+    behind
+        Communication beside whole instructions.
     """
 
     types: tuple[tuple[Launch, ...], ...]
     names: tuple[str, ...]
     order: tuple[int, ...]
+    behind: tuple[Behind, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -120,16 +126,17 @@ def _rank_program(plan: Plan, impl: Implementation, order: Sequence[Instruction]
     types: list[tuple[Launch, ...]] = []
     names: list[str] = []
     row: list[int] = []
-    overlapped = plan.replicas > 1 and plan.overlap.grad_reduce == "overlapped"
+    reduces = plan.replicas > 1 and plan.overlap.grad_reduce == "overlapped" and impl.framework != OWN_STREAM
     for instruction in order:
-        special = overlapped and instruction.microbatch == last and instruction.kind in (BACKWARD, BACKWARD_WEIGHT)
+        special = reduces and instruction.microbatch == last and instruction.kind in (BACKWARD, BACKWARD_WEIGHT)
         key = (instruction.kind, instruction.chunk, special)
         if key not in keys:
             keys[key] = len(types)
             types.append(instruction_launches(plan, impl, instruction, rank, special))
             names.append(_name(plan, instruction, special))
         row.append(keys[key])
-    return RankProgram(tuple(types), tuple(names), tuple(row))
+    chunks = [stage_tensors(plan, impl, stage) for stage in plan.stages_of_rank(rank)]
+    return RankProgram(tuple(types), tuple(names), tuple(row), behind(plan, impl, rank, order, chunks))
 
 
 def _name(plan: Plan, instruction: Instruction, special: bool) -> str:
@@ -152,52 +159,38 @@ def instruction_launches(
     if instruction.kind != BACKWARD:
         parts = t.split_backward(whole)
         whole = parts[0] if instruction.kind == BACKWARD_INPUT else parts[1]
-    if reduces:
-        sizes = data_parallel.gradient_sizes(plan.workload.model, impl)
-        bucket = plan.overlap.grad_bucket_bytes
-        whole = data_parallel.overlapped_gradient_reduction(whole, sizes, impl, plan.replicas, bucket)
-        fabric = data_fabric(plan)
-        whole = tuple(
-            one for launch in whole for one in (placed_launches([launch], fabric) if _is_bucket(launch) else [launch])
-        )
-    return whole
-
-
-def _is_bucket(launch: Launch) -> bool:
-    return launch.stream == "communication" and launch.operator.name.startswith("bucket")
+    return reduced_beside(plan, impl, whole) if reduces else whole
 
 
 def _forward(plan: Plan, impl: Implementation, stage: int) -> tuple[Launch, ...]:
     w, layers = plan.workload, plan.parallelism.stage_layers
     size = (w.model, impl, w.micro_batch_size, w.sequence_length)
-    out: tuple[Launch, ...] = t.embedding_forward(*size) if stage == 0 else ()
-    out += layers_forward(*size, layers[stage], nanobatches_of(plan))
-    if stage == len(layers) - 1:
-        out += t.head_forward(*size)
-    return out
+    before = t.embedding_forward(*size) if stage == 0 else ()
+    after = t.head_forward(*size) if stage == len(layers) - 1 else ()
+    sharding = sharding_of(plan)
+    if sharding is None:
+        return (*before, *layers_forward(*size, layers[stage], nanobatches_of(plan)), *after)
+    units = sharded_stage(plan, impl, stage, before, t.layer_forward(*size), after)
+    return sharded_forward(*units, sharding, impl)
 
 
 def _backward(plan: Plan, impl: Implementation, stage: int) -> tuple[Launch, ...]:
     w, layers = plan.workload, plan.parallelism.stage_layers
     size = (w.model, impl, w.micro_batch_size, w.sequence_length)
     one_stage = len(layers) == 1
-    out: tuple[Launch, ...] = t.head_backward(*size, embedding_here=one_stage) if stage == len(layers) - 1 else ()
-    out += layers_backward(*size, layers[stage], nanobatches_of(plan))
-    if stage == 0:
-        out += t.embedding_backward(*size, head_here=one_stage)
-    return out
+    before = t.head_backward(*size, embedding_here=one_stage) if stage == len(layers) - 1 else ()
+    after = t.embedding_backward(*size, head_here=one_stage) if stage == 0 else ()
+    sharding = sharding_of(plan)
+    if sharding is None:
+        return (*before, *layers_backward(*size, layers[stage], nanobatches_of(plan)), *after)
+    units = sharded_stage(plan, impl, stage, before, t.layer_backward(*size), after)
+    return sharded_backward(*units, sharding, impl)
 
 
 def stage_parameters(plan: Plan, rank: int) -> tuple[t.ParameterTensor, ...]:
     """Parameter tensors on one GPU of a pipeline rank."""
-    layers = plan.parallelism.stage_layers
     impl = implementation_of(plan)
-    out: tuple[t.ParameterTensor, ...] = ()
-    for stage in plan.stages_of_rank(rank):
-        out += t.parameters_of_stage(
-            plan.workload.model, impl, layers[stage], first=stage == 0, last=stage == len(layers) - 1
-        )
-    return out
+    return tuple(p for stage in plan.stages_of_rank(rank) for p in stage_tensors(plan, impl, stage))
 
 
 def _tail(plan: Plan, impl: Implementation, rank: int) -> tuple[Launch, ...]:
@@ -215,9 +208,4 @@ def _tail(plan: Plan, impl: Implementation, rank: int) -> tuple[Launch, ...]:
             micro_batches=plan.microbatches,
             last=len(plan.parallelism.stage_layers) - 1 in plan.stages_of_rank(rank),
         )
-    if plan.replicas > 1 and plan.overlap.grad_reduce != "overlapped":
-        reduction = data_parallel.gradient_reduction(parameters, impl, plan.replicas, plan.overlap.grad_bucket_bytes)
-        out += placed_launches(reduction, data_fabric(plan))
-    tokens = w.micro_batch_size * w.sequence_length * plan.microbatches
-    out += t.optimizer_step(parameters, impl, tokens_per_step=tokens * plan.dp, data_parallel=plan.replicas)
-    return out + quantised_weights(parameters, impl.fp8, impl.dtype)
+    return out + optimizer_launches(plan, impl, parameters)

@@ -62,17 +62,23 @@ class InstructionTable:
 
 
 def kernels_of(
-    programs: Sequence[Sequence[Sequence[Launch]]], clocks_mhz: Array, gpu: GpuModel, peak_w: float | None = None
+    programs: Sequence[Sequence[Sequence[Launch]]],
+    clocks_mhz: Array,
+    gpu: GpuModel,
+    peak_w: float | None = None,
+    others: Sequence[Operator] = (),
 ) -> Kernels:
     """Every distinct operator of all ranks' types, lowered and evaluated at every clock in one call.
 
-    ``peak_w`` is the board's instant limit, ``None`` without one.
+    ``peak_w`` is the board's instant limit, ``None`` without one; ``others`` are operators beside the programs.
     """
     distinct: dict[Operator, int] = {}
     for rank in programs:
         for launches in rank:
             for launch in launches:
                 distinct.setdefault(launch.operator, len(distinct))
+    for operator in others:
+        distinct.setdefault(operator, len(distinct))
     operators = tuple(distinct)
     costs = lower(operators, gpu)
     times = at_clock(costs, clocks_mhz[:, None], gpu)

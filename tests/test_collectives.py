@@ -121,8 +121,15 @@ def test_other_networks_scale_the_description(h200):
     slow = work(h200, "all_gather", gpus=64, domains=8, exit=400e9)
     worse = work(h200, "all_gather", gpus=64, domains=8, exit=400e9, efficiency=0.475, step_latency_s=15.6e-6)
     assert worse.link_s[0] == pytest.approx(2 * slow.link_s[0])
-    far = 8 * 63 / 64 * h200["collective.network_latency_s"]
-    assert worse.fixed_s[0] - slow.fixed_s[0] == pytest.approx(far)
+
+
+def test_latencies_of_steps_show_in_small_messages_only(h200):
+    far = {"gpus": 64, "domains": 8, "exit": 400e9}
+    small, larger = work(h200, "all_gather", **far, size=np.array([1e3, 1e9])).link_s
+    step, near = h200["collective.network_latency_s"], h200["collective.latency_per_gpu_s"]
+    assert small == pytest.approx(8 * 63 / 64 * step + 56 * near)
+    assert larger == pytest.approx(1e9 * 63 / 64 / (0.85 * 400e9), rel=1e-3)
+    assert work(h200, "all_gather", **far, size=1e3, step_latency_s=15.6e-6).link_s[0] > 1.3 * small
 
 
 def test_energy_follows_the_bytes_on_the_link(h200):

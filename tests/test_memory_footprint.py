@@ -12,7 +12,7 @@ import pytest
 from joulecast.errors import DoesNotFitError, UnknownNameError
 from joulecast.model.hf import ModelConfig, load_model
 from joulecast.model.launches import Implementation
-from joulecast.model.memory_footprint import MemoryFootprint, check_fits, in_flight, memory_footprint
+from joulecast.model.memory_footprint import MemoryFootprint, StateShards, check_fits, in_flight, memory_footprint
 
 ROWS = Path(__file__).parents[1] / ".." / "shared" / "data" / "h200_sxm" / "train_iterations.jsonl"
 
@@ -87,7 +87,7 @@ def test_recomputation_and_sharding_save_memory() -> None:
 def test_distributed_optimizer_shares_its_states() -> None:
     config, megatron = load_model("llama-3.1-8b"), Implementation(framework="megatron")
     whole = memory_footprint(config, megatron, 1, 4096, layers=[32])
-    shared = memory_footprint(config, megatron, 1, 4096, layers=[32], data_parallel=8, distributed_optimizer=True)
+    shared = memory_footprint(config, megatron, 1, 4096, layers=[32], shards=StateShards(optimizer=8))
     assert whole.states_bytes == 18 * config.parameters
     assert shared.optimizer == whole.optimizer / 8
 

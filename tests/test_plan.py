@@ -210,8 +210,6 @@ def test_bad_input_gives_one_readable_error(changes: dict[str, Any], parts: list
     "changes",
     [
         {"parallelism__expert_model_parallel_size": 2},
-        {"parallelism__distributed_optimizer": True},
-        {"parallelism__fsdp": True},
     ],
     ids=str,
 )

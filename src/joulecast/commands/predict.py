@@ -58,12 +58,9 @@ def predict(
 
 def stage_rows(iteration: Iteration) -> list[dict[str, Any]]:
     """One flat line for each pipeline stage, as of one of its GPUs."""
-    rows = []
-    for stage in iteration.to_dict()["stages"]:
-        parts = stage["energy_by_component_j"]
-        plain = {key: value for key, value in stage.items() if not isinstance(value, dict)}
-        rows.append(plain | {f"{name}_j": value for name, value in parts.items()})
-    return rows
+    from joulecast.simulator.iteration import flat_line
+
+    return [flat_line(stage) for stage in iteration.to_dict()["stages"]]
 
 
 def print_iteration(iteration: Iteration) -> None:
@@ -84,6 +81,8 @@ def print_iteration(iteration: Iteration) -> None:
     )
     print("\nOne GPU of each pipeline stage")
     output.print_table([_stage_line(stage) for stage in whole["stages"]])
+    print("\nMemory of one GPU of each pipeline stage [GB]")
+    output.print_table([_memory_line(stage) for stage in whole["stages"]])
     for split in ("component", "instruction"):
         print(f"\nEnergy of all GPUs by {split}")
         energies = whole[f"energy_by_{split}_j"]
@@ -111,3 +110,16 @@ def _stage_line(stage: dict[str, Any]) -> dict[str, Any]:
         "waiting [s]": stage["waiting_s"],
         "memory [GB]": stage["memory_bytes"] / 1e9,
     }
+
+
+def _memory_line(stage: dict[str, Any]) -> dict[str, Any]:
+    """Parts of the peak, and the margin that the GPU has beyond them."""
+    parts = {name: value / 1e9 for name, value in stage["memory_by_part_bytes"].items() if value}
+    return (
+        {"stage": stage["stage"]}
+        | parts
+        | {
+            "total": sum(parts.values()),
+            "margin": stage["memory_margin_bytes"] / 1e9,
+        }
+    )

@@ -1,0 +1,181 @@
+"""Parameters sharded over the data-parallel ranks (FSDP, ZeRO-3): gathered unit by unit, gradients reduced likewise.
+
+A unit is a layer; what lies outside the layers is one more, the root. Before a layer's forward, and again before its
+backward, its parameters are gathered; after its backward its gradients are reduced and scattered. With prefetch the
+next layer's parameters come beside the computation of this one; without, every communication is waited for. The root's
+parameters stay from the forward to the backward of a micro-batch. Gradients are reduced after every micro-batch, as
+PyTorch's ``fully_shard`` does by default. In hybrid sharding the shards of ``members`` ranks have ``replicas`` copies,
+which add up their shards of the gradients.
+
+References: Zhao et al., PyTorch FSDP, arXiv:2304.11277; Rajbhandari et al., ZeRO, arXiv:1910.02054.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from joulecast.model.data_parallel import gradient_dtype
+from joulecast.model.fabric import Fabric
+from joulecast.model.launches import Implementation, Launch, streaming
+from joulecast.model.operators import DTYPE_BYTES, Collective
+from joulecast.model.placed import placed
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """How parameters are sharded.
+
+    Attributes
+    ----------
+    members, fabric
+        Ranks that share one copy of the parameters, and their links.
+    replicas, replica_fabric
+        Copies, and the links between the ranks that hold the same shard.
+    prefetch
+        Whether communication runs beside computation.
+    """
+
+    members: int
+    fabric: Fabric
+    replicas: int = 1
+    replica_fabric: Fabric | None = None
+    prefetch: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Launches of one pass through a unit, and the elements of its parameters; ``layer`` is false for the root."""
+
+    launches: tuple[Launch, ...]
+    elements: int
+    layer: bool = True
+
+
+def sharded_forward(
+    units: Sequence[Unit], root_elements: int, sharding: Sharding, implementation: Implementation
+) -> tuple[Launch, ...]:
+    """Forward of a stage for one micro-batch: the root's parameters first, then each layer's beside the one before.
+
+    Parameters
+    ----------
+    units
+        In order of execution; launches outside the layers belong to units that are none.
+    root_elements
+        Elements of the parameters outside the layers.
+    """
+    weaver = _Weaver(sharding, implementation)
+    if root_elements:
+        weaver.run(Unit((), root_elements, layer=False), weaver.gather(root_elements, "root"))
+    weaver.layers(units, reduce=False)
+    return tuple(weaver.out)
+
+
+def sharded_backward(
+    units: Sequence[Unit], root_elements: int, sharding: Sharding, implementation: Implementation
+) -> tuple[Launch, ...]:
+    """Backward of a stage for one micro-batch; the root's gradients come last."""
+    weaver = _Weaver(sharding, implementation)
+    weaver.layers(units, reduce=True)
+    if root_elements:
+        weaver.reduce(root_elements, "root")
+    return tuple(weaver.out)
+
+
+class _Weaver:
+    """Puts communications of units between launches; the launches' own waits still mean what they meant."""
+
+    def __init__(self, sharding: Sharding, implementation: Implementation) -> None:
+        self.sharding, self.implementation = sharding, implementation
+        self.out: list[Launch] = []
+        self.spoken = 0
+        self._due = -1  # communication that the next computation waits for
+        self._known: dict[tuple[int, int], Launch] = {}
+        self._operators: dict[tuple[str, int, str], tuple[Launch, ...]] = {}
+
+    def layers(self, units: Sequence[Unit], *, reduce: bool) -> None:
+        """All units, each gathered while the one before it runs."""
+        gathered: dict[int, int] = {}
+        order = [i for i, unit in enumerate(units) if unit.layer]
+        following = dict(pairwise(order))
+        for i, unit in enumerate(units):
+            if unit.layer and i not in gathered:
+                gathered[i] = self.gather(unit.elements, "layer")
+            ahead = following.get(i)
+            if ahead is not None and self.sharding.prefetch:
+                gathered[ahead] = self.gather(units[ahead].elements, "layer")
+            self.run(unit, gathered.get(i))
+            if unit.layer and reduce:
+                self.reduce(unit.elements, "layer")
+
+    def gather(self, elements: int, name: str) -> int:
+        """All-gather of a unit's parameters; its number among the communications."""
+        self._speak(self._communication("all_gather", elements, name))
+        return self.spoken - 1
+
+    def reduce(self, elements: int, name: str) -> None:
+        """Reduce-scatter of a unit's gradients, and the sum over the copies of its shard."""
+        self.out.extend(self._copy("reduce_scatter", elements))
+        self._speak(self._communication("reduce_scatter", elements, name))
+
+    def _speak(self, launches: tuple[Launch, ...]) -> None:
+        self.out.extend(launches)
+        self.spoken += len(launches)
+
+    def _copy(self, kind: str, elements: int) -> tuple[Launch, ...]:
+        """Copy between shards and whole tensors, which Megatron's one buffer needs not."""
+        of = self.implementation
+        if of.framework == "megatron":
+            return ()
+        key = ("copy", elements, kind)
+        if key not in self._operators:
+            self._operators[key] = (streaming("copy", f"{kind}.copy", elements, dtype=of.dtype),)
+        return self._operators[key]
+
+    def run(self, unit: Unit, gathered: int | None) -> None:
+        """A unit's launches, the first computation waiting for its parameters."""
+        number: list[int] = []  # of each communication of the unit among all
+        copied = () if gathered is None else self._copy("all_gather", unit.elements)
+        self._due = max(self._due, -1 if gathered is None else gathered)
+        for launch in (*copied, *unit.launches):
+            if launch.stream == "communication":
+                number.append(self.spoken)
+                self.spoken += 1
+                self.out.append(launch)
+                continue
+            awaited = -1
+            if launch.waits and len(number) > launch.outstanding:
+                awaited = number[len(number) - 1 - launch.outstanding]
+            awaited, self._due = max(awaited, self._due), -1
+            self.out.append(launch if awaited < 0 else self._waiting(launch, self.spoken - 1 - awaited))
+
+    def _waiting(self, launch: Launch, outstanding: int) -> Launch:
+        """The same object for the same launch, so that equal layers are recognised as such."""
+        key = (id(launch), outstanding)
+        if key not in self._known:
+            self._known[key] = replace(launch, waits=True, outstanding=outstanding)
+        return self._known[key]
+
+    def _communication(self, kind: str, elements: int, name: str) -> tuple[Launch, ...]:
+        key = (kind, elements, name)
+        if key not in self._operators:
+            self._operators[key] = self._make(kind, elements, name)
+        return self._operators[key]
+
+    def _make(self, kind: str, elements: int, name: str) -> tuple[Launch, ...]:
+        of, s = self.implementation, self.sharding
+        dtype = of.dtype if kind == "all_gather" else gradient_dtype(of)
+        size = float(elements * DTYPE_BYTES[dtype])
+        whole = _collective(kind, size, s.members, dtype, f"{name}.{kind}", of)
+        steps = [Launch(placed(whole, s.fabric), stream="communication", waits=not s.prefetch)]
+        if kind == "reduce_scatter" and s.replicas > 1:
+            rest = _collective("all_reduce", size / s.members, s.replicas, dtype, f"{name}.all_reduce", of)
+            steps.append(
+                Launch(placed(rest, s.replica_fabric or Fabric()), stream="communication", waits=not s.prefetch)
+            )
+        return tuple(steps)
+
+
+def _collective(kind: str, size: float, gpus: int, dtype: str, name: str, of: Implementation) -> Collective:
+    return Collective(kind, size, gpus, ctas=of.ctas, dtype=dtype, name=name, threads=of.threads)

@@ -1,0 +1,113 @@
+"""Communication beside whole instructions: what only the optimizer, or the next iteration's forwards, wait for.
+
+Megatron reduces a chunk's gradients bucket by bucket from its last backward on, and gathers updated parameters before
+each chunk's first forward, on a stream of its own; other instructions run meanwhile. With instructions that end at E
+and begin at B, of length d, and n buckets of time t each in the order of the instructions,
+
+    reduction:  end ← max(end + n·t,  E − d·(n − 1)/n + n·t,  E + t),      exposed = end − E of the rank's last one
+    gathering:  end ← end + n·t,      exposed = max(end − (n − 1)·t − B,  end − B − d·(n − 1)/n) over all
+
+Idle slots between instructions are not counted on: they would only hide more. What is exposed of either adds to the
+optimizer's instruction, where every rank waits for it at the same time. While they last, compute loses the SMs of the
+communication kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.gpu_model import GpuModel
+from joulecast.model.operators import Collective
+from joulecast.model.power import COMPONENTS, clock_tree_power_w, idle_power_w, wait_power_w
+from joulecast.simulator.overlap import drag_beside
+from joulecast.simulator.tables import InstructionTable, Kernels
+
+Array = NDArray[np.float64]
+STATIC, CLOCK, SM = (COMPONENTS.index(name) for name in ("static", "clock", "sm"))
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """Buckets of communication beside a rank's instructions.
+
+    Attributes
+    ----------
+    operator
+        One bucket.
+    buckets
+        How many.
+    place
+        Place in the rank's order of the instruction that makes the data, or needs them first.
+    ahead
+        Whether that instruction needs them (gathering) rather than makes them (reduction).
+    """
+
+    operator: Collective
+    buckets: int
+    place: int
+    ahead: bool = False
+
+
+def exposed_s(items: Sequence[Behind], bucket_s: Sequence[Array], lengths_s: Array) -> Array:
+    """Time that communication takes beyond the instructions beside it, shape ``(c,)`` [s].
+
+    Parameters
+    ----------
+    bucket_s
+        Time of one bucket of each item at every clock, each of shape ``(c,)`` [s].
+    lengths_s
+        Length of the rank's instructions in order, the optimizer left out, shape ``(instructions, c)`` [s].
+    """
+    ends = lengths_s.cumsum(0)
+    finish = ends[-1] if len(ends) else np.zeros(lengths_s.shape[1])
+    reduced, gathered = np.zeros_like(finish), np.zeros_like(finish)
+    late = np.zeros_like(finish)
+    for item, one in zip(items, bucket_s, strict=True):
+        n, end, length = item.buckets, ends[item.place], lengths_s[item.place]
+        inside = length * (n - 1) / n
+        if item.ahead:
+            begin = end - length
+            gathered = gathered + n * one
+            late = np.maximum(late, np.maximum(gathered - (n - 1) * one - begin, gathered - begin - inside))
+        else:
+            reduced = np.maximum(np.maximum(reduced, end - inside) + n * one, end + one)
+    return np.asarray(np.maximum(reduced - finish, 0.0) + late)
+
+
+def with_communication_behind(
+    table: InstructionTable, order: Sequence[int], items: Sequence[Behind], kernels: Kernels, gpu: GpuModel
+) -> InstructionTable:
+    """A rank's table with the communication beside its instructions on account of its last one, the optimizer."""
+    if not items:
+        return table
+    index = {operator: i for i, operator in enumerate(kernels.operators)}
+    rows = [index[item.operator] for item in items]
+    counts = np.array([item.buckets for item in items], dtype=np.float64)
+    times = kernels.times
+    exposed = exposed_s(items, [times.time_s[:, row] for row in rows], table.duration_s[list(order[:-1])])
+    total = counts @ times.time_s[:, rows].T
+    hidden = np.maximum(total - exposed, 0.0)
+    blocks = items[0].operator.ctas or gpu["collective.default_ctas"]
+    slowed = hidden * drag_beside(float(blocks), gpu)
+    last = order[-1]
+    duration, spoken, parts = table.duration_s.copy(), table.communication_s.copy(), table.components_j.copy()
+    duration[last] += exposed + slowed
+    spoken[last] += np.stack([hidden, exposed], -1)
+    for place, component in enumerate(COMPONENTS):
+        if place not in (STATIC, CLOCK):  # what the board draws at rest is counted with the time that passes
+            energy = np.broadcast_to(times.components_j[component], times.time_s.shape)
+            parts[last, :, place] += counts @ energy[:, rows].T
+    clock = clock_tree_power_w(kernels.clocks_mhz, gpu)
+    idle = idle_power_w(kernels.clocks_mhz, gpu)
+    parts[last, :, STATIC] += (exposed + slowed) * (idle - clock)
+    parts[last, :, CLOCK] += (exposed + slowed) * clock
+    parts[last, :, SM] += exposed * (wait_power_w(kernels.clocks_mhz, gpu) - idle)
+    run = table.counts.copy()
+    run[last, rows] += counts
+    return replace(
+        table, duration_s=duration, energy_j=parts.sum(-1), components_j=parts, communication_s=spoken, counts=run
+    )

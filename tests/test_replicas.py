@@ -1,0 +1,274 @@
+"""Distributed optimizer, FSDP, and communication beside whole instructions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecast.errors import InputError
+from joulecast.model.operators import Collective
+from joulecast.simulator.behind import Behind, exposed_s
+from joulecast.simulator.forecast import footprint_of, forecast
+from joulecast.simulator.kernel_timeline import kernel_timeline
+from joulecast.simulator.plan import Plan, plan_from_dict
+from joulecast.simulator.program import plan_program, stage_parameters
+
+ONE_NODE = {"model": "llama-3.2-1b", "sequence_length": 4096, "global_batch_size": 32}
+
+
+def plan(**tables: Any) -> Plan:
+    whole: dict[str, Any] = {
+        "workload": ONE_NODE | tables.pop("workload", {}),
+        "cluster": {"gpu": "h200-sxm", "gpus": 8} | tables.pop("cluster", {}),
+        "implementation": {"framework": "megatron"} | tables.pop("implementation", {}),
+    }
+    return plan_from_dict(whole | tables, "PLAN.toml")
+
+
+def communicated(plan: Plan, rank: int = 0) -> dict[str, float]:
+    """Bytes of each kind of collective in one iteration of a rank, those beside its instructions included."""
+    program, found = plan_program(plan).ranks[rank], {}
+    for kind in program.order:
+        for launch in program.types[kind]:
+            if isinstance(launch.operator, Collective):
+                found[launch.operator.kind] = found.get(launch.operator.kind, 0.0) + launch.operator.bytes
+    for item in program.behind:
+        one = item.operator
+        found[one.kind] = found.get(one.kind, 0.0) + one.bytes * item.buckets
+    return found
+
+
+def elements(plan: Plan, rank: int = 0) -> int:
+    return sum(p.elements for p in stage_parameters(plan, rank))
+
+
+# Distributed optimizer
+
+ZERO = {"distributed_optimizer": True}
+BOTH = {"grad_reduce": "overlapped", "param_gather": "overlapped"}
+
+
+@pytest.mark.parametrize("overlap", [{}, {"grad_reduce": "overlapped"}, BOTH], ids=str)
+def test_a_distributed_optimizer_scatters_gradients_and_gathers_parameters(overlap: dict[str, str]) -> None:
+    chosen = plan(parallelism=ZERO, overlap=overlap)
+    n = elements(chosen)
+    assert communicated(chosen) == pytest.approx({"reduce_scatter": 4.0 * n, "all_gather": 2.0 * n})
+    assert communicated(plan(overlap={"grad_reduce": overlap.get("grad_reduce", "after")})) == {"all_reduce": 4.0 * n}
+
+
+def test_buckets_of_eager_gradients_are_scattered() -> None:
+    chosen = plan(
+        parallelism=ZERO, overlap={"grad_reduce": "overlapped"}, implementation={"framework": "pytorch-eager"}
+    )
+    assert communicated(chosen) == pytest.approx(
+        {"reduce_scatter": 2.0 * elements(chosen), "all_gather": 2.0 * elements(chosen)}
+    )
+
+
+def test_fp8_weights_are_gathered_in_fp8() -> None:
+    chosen = plan(parallelism=ZERO, workload={"precision": "fp8", "fp8_param_gather": True})
+    tensors = stage_parameters(chosen, 0)
+    expected = sum(p.elements * (1 if p.linear else 2) for p in tensors)
+    assert communicated(chosen)["all_gather"] == pytest.approx(expected)
+
+
+def test_states_are_split_and_their_step_is_shorter() -> None:
+    whole, split = plan(), plan(parallelism=ZERO)
+    a, b = footprint_of(whole, 0), footprint_of(split, 0)
+    assert b.optimizer == pytest.approx(a.optimizer / 8)
+    assert (b.parameters, b.gradients) == (a.parameters, a.gradients)
+    assert forecast(split).time_s < forecast(whole).time_s
+
+
+@pytest.mark.parametrize("stages", [1, 4])
+def test_overlap_hides_most_of_it(stages: int) -> None:
+    split = ZERO | {"pipeline_model_parallel_size": stages}
+    cluster = {"gpus": 64, "gpu": "h100-sxm"}
+    work = {"global_batch_size": 256, "model": "llama-3.1-8b"}
+    after, beside = (
+        forecast(plan(parallelism=split, overlap=o, cluster=cluster, workload=work), must_fit=False).ranks[0]
+        for o in ({}, BOTH)
+    )
+    both = [r.exposed_communication_s + r.overlapped_communication_s for r in (after, beside)]
+    assert both[1] == pytest.approx(both[0], rel=0.1)  # the same communication, elsewhere
+    assert beside.exposed_communication_s < after.exposed_communication_s
+    assert beside.overlapped_communication_s > 0.5 * (both[1] - beside.exposed_communication_s)
+    assert beside.compute_s > after.compute_s  # it loses the SMs that communication holds
+
+
+def test_the_timeline_lasts_as_long_as_the_forecast() -> None:
+    chosen = plan(parallelism=ZERO | {"pipeline_model_parallel_size": 2}, overlap=BOTH, power={"clock_mhz": 1200.0})
+    timeline = kernel_timeline(chosen)
+    assert timeline.result.time_ns * 1e-9 == pytest.approx(forecast(chosen).time_s, rel=1e-3)
+
+
+# Communication beside instructions: the closed form against a simulation
+
+
+def simulated(items: list[Behind], bucket_s: list[float], lengths: list[float]) -> float:
+    """Buckets one after the other on a stream of their own, ready and needed at equal shares of an instruction."""
+    begin = np.cumsum([0.0, *lengths])
+    finish = reduced = gathered = late = 0.0
+    finish = begin[-1]
+    reduced = 0.0
+    for item, one in zip(items, bucket_s, strict=True):
+        start, length = begin[item.place], lengths[item.place]
+        for bucket in range(item.buckets):
+            if item.ahead:
+                gathered += one
+                late = max(late, gathered - (start + length * bucket / item.buckets))
+            else:
+                reduced = max(reduced, start + length * (bucket + 1) / item.buckets) + one
+    return float(max(reduced - finish, 0.0) + late)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 6), st.integers(0, 4), st.booleans(), st.floats(1e-3, 2.0)), min_size=1, max_size=5
+    ),
+    st.lists(st.floats(1e-3, 5.0), min_size=5, max_size=5),
+)
+def test_exposed_communication_is_that_of_a_simulation(raw: list[Any], lengths: list[float]) -> None:
+    one = Collective("all_reduce", 1e6, 8)
+    items = [(Behind(one, n, place, ahead), t) for n, place, ahead, t in sorted(raw, key=lambda r: r[1])]
+    got = exposed_s([i for i, _ in items], [np.array([t]) for _, t in items], np.array(lengths)[:, None])
+    assert got[0] == pytest.approx(simulated([i for i, _ in items], [t for _, t in items], lengths), abs=1e-9)
+
+
+# FSDP
+
+FSDP = {"fsdp": True}
+
+
+@pytest.mark.parametrize("framework", ["pytorch-eager", "megatron"])
+@pytest.mark.parametrize("prefetch", [True, False])
+def test_fsdp_gathers_twice_and_scatters_once_a_micro_batch(framework: str, prefetch: bool) -> None:
+    chosen = plan(parallelism=FSDP, overlap={"fsdp_prefetch": prefetch}, implementation={"framework": framework})
+    n, layers = elements(chosen), 16
+    layer = sum(p.elements for p in stage_parameters(chosen, 0) if p.name.startswith("layers."))
+    width = 4 if framework == "megatron" else 2
+    found = communicated(chosen)
+    assert found["all_gather"] == pytest.approx(4 * 2.0 * (n + layer))  # the root's parameters stay for the backward
+    assert found["reduce_scatter"] == pytest.approx(4 * width * n)
+    forward = plan_program(chosen).ranks[0].types[0]
+    assert sum(x.operator.name == "layer.all_gather" for x in forward) == layers
+
+
+@pytest.mark.parametrize("framework", ["pytorch-eager", "megatron"])
+def test_a_layer_waits_for_its_own_parameters_only(framework: str) -> None:
+    """When a layer starts, its gathering has ended and the next one's is under way."""
+    forward = plan_program(plan(parallelism=FSDP, implementation={"framework": framework})).ranks[0].types[0]
+    spoken, waits = 0, []
+    for launch in forward:
+        spoken += launch.stream == "communication"
+        if launch.stream == "compute" and launch.waits:
+            waits.append(spoken - 1 - launch.outstanding)
+    assert waits == list(range(17))  # the root, then every layer in order
+    assert sum(x.outstanding == 1 for x in forward) == 15  # all but the root and the last layer look ahead
+
+
+def test_prefetching_hides_communication() -> None:
+    run = {"framework": "pytorch-eager"}
+    beside, waiting = (
+        forecast(plan(parallelism=FSDP, overlap={"fsdp_prefetch": p}, implementation=run)).ranks[0]
+        for p in (True, False)
+    )
+    assert waiting.overlapped_communication_s == 0.0
+    assert beside.overlapped_communication_s > 3 * beside.exposed_communication_s
+    assert beside.exposed_communication_s < 0.5 * waiting.exposed_communication_s
+
+
+def test_waits_of_tensor_parallel_communication_survive() -> None:
+    """With and without FSDP a launch waits for the same communications of its layer."""
+    split = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
+
+    def awaited(chosen: Plan) -> list[tuple[str, str]]:
+        program, found = plan_program(chosen).ranks[0], []
+        for kind in program.types:
+            names: list[str] = []
+            for launch in kind:
+                if launch.stream == "communication":
+                    names.append(launch.operator.name)
+                elif launch.waits and len(names) > launch.outstanding:
+                    found.append((launch.operator.name, names[len(names) - 1 - launch.outstanding]))
+        return [pair for pair in found if not pair[1].startswith(("layer.", "root."))]
+
+    whole, sharded = awaited(plan(parallelism=split)), awaited(plan(parallelism=split | FSDP))
+    assert sharded == whole
+
+
+def test_hybrid_sharding_keeps_gathering_within_a_node() -> None:
+    cluster = {"gpus": 32, "gpu": "h100-sxm"}
+    all_of_them, hybrid = (plan(parallelism=FSDP | size, cluster=cluster) for size in ({}, {"fsdp_shard_size": 8}))
+    fabrics = {
+        (x.operator.kind, x.operator.fabric.domains if x.operator.fabric else 1, x.operator.gpus)
+        for kind in plan_program(hybrid).ranks[0].types
+        for x in kind
+        if isinstance(x.operator, Collective)
+    }
+    assert fabrics == {("all_gather", 1, 8), ("reduce_scatter", 1, 8), ("all_reduce", 4, 4)}
+    assert communicated(hybrid)["all_reduce"] == pytest.approx(communicated(hybrid)["reduce_scatter"] / 8)
+    assert footprint_of(hybrid, 0).parameters == pytest.approx(4 * footprint_of(all_of_them, 0).parameters)
+
+
+def test_memory_of_fsdp() -> None:
+    whole, sharded = footprint_of(plan(), 0), footprint_of(plan(parallelism=FSDP), 0)
+    for part in ("parameters", "gradients", "optimizer"):
+        assert getattr(sharded, part) == pytest.approx(getattr(whole, part) / 8)
+    assert whole.gathered == 0.0
+    layer = elements(plan()) - sum(
+        p.elements for p in stage_parameters(plan(), 0) if not p.name.startswith("layers.0.")
+    )
+    root = sum(p.elements for p in stage_parameters(plan(), 0) if not p.name.startswith("layers."))
+    assert sharded.gathered == pytest.approx(6.0 * (2 * layer + root))  # bf16 weights and fp32 gradients
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_fsdp_with_a_pipeline(stages: int) -> None:
+    chosen = plan(parallelism=FSDP | {"pipeline_model_parallel_size": stages})
+    assert forecast(chosen).time_s > 0
+    assert kernel_timeline(chosen).result.time_ns > 0
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("tables", "key", "says"),
+    [
+        ({"overlap": {"param_gather": "overlapped"}}, "overlap.param_gather", "distributed_optimizer"),
+        (
+            {
+                "overlap": {"param_gather": "overlapped"},
+                "parallelism": ZERO,
+                "implementation": {"framework": "pytorch-eager"},
+            },
+            "overlap.param_gather",
+            "megatron",
+        ),
+        ({"overlap": {"param_gather": "overlaped"}}, "overlap.param_gather", "overlapped"),
+        ({"parallelism": {"fsdp_shard_size": 4}}, "parallelism.fsdp_shard_size", "fsdp = true"),
+        ({"parallelism": FSDP | {"fsdp_shard_size": 3}}, "parallelism.fsdp_shard_size", "1, 2, 4, 8"),
+        ({"parallelism": FSDP | {"fsdp_shard_size": 0}}, "parallelism.fsdp_shard_size", "above 0"),
+        ({"parallelism": {"fsdp": "yes"}}, "parallelism.fsdp", "true or false"),
+        ({"parallelism": {"distributed_optimizer": 1}}, "parallelism.distributed_optimizer", "true or false"),
+        ({"parallelism": FSDP, "overlap": {"fsdp_prefetch": 2}}, "overlap.fsdp_prefetch", "true or false"),
+        ({"parallelism": FSDP | ZERO}, "parallelism.distributed_optimizer", "Leave it out"),
+        ({"parallelism": FSDP, "overlap": {"grad_reduce": "overlapped"}}, "overlap.grad_reduce", "fsdp_prefetch"),
+        (
+            {"parallelism": FSDP | {"pipeline_model_parallel_size": 2}, "schedule": {"name": "zb-h1"}},
+            "schedule.name",
+            "another schedule",
+        ),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_together_is_refused(tables: dict[str, Any], key: str, says: str) -> None:
+    with pytest.raises(InputError) as error:
+        plan(**tables)
+    assert (error.value.file, error.value.key) == ("PLAN.toml", key)
+    assert says in str(error.value)
