@@ -21,6 +21,7 @@ from joulecast.simulator.plan_site import Site, read_site
 from joulecast.simulator.plan_source import Source, apply_overrides, explain, read_toml
 
 if TYPE_CHECKING:
+    from joulecast.model.description import GpuDescription
     from joulecast.model.fabric import ClusterLinks
     from joulecast.model.hf import ModelConfig
 
@@ -282,24 +283,45 @@ def load_plan(path: str | Path, overrides: Sequence[str] = ()) -> Plan:
     return _build(tables, source)
 
 
-def plan_from_dict(tables: Mapping[str, Any], file: str | None = None, overrides: Sequence[str] = ()) -> Plan:
-    """Check tables as they would stand in a PLAN.toml; ``file`` is named in errors."""
+def plan_from_dict(
+    tables: Mapping[str, Any],
+    file: str | None = None,
+    overrides: Sequence[str] = (),
+    gpu: GpuDescription | None = None,
+) -> Plan:
+    """Check tables as they would stand in a PLAN.toml.
+
+    Parameters
+    ----------
+    tables, overrides
+        As :func:`load_plan` reads them.
+    file
+        Is named in errors.
+    gpu
+        The GPU that ``cluster.gpu`` names, where that name is of neither the catalogue nor a file.
+
+    Raises
+    ------
+    InputError
+        As :func:`load_plan` does.
+    """
     merged, keys = apply_overrides(tables, overrides)
-    return _build(merged, Source(file, "", keys))
+    return _build(merged, Source(file, "", keys), gpu)
 
 
-def _build(tables: Mapping[str, Any], source: Source) -> Plan:
+def _build(tables: Mapping[str, Any], source: Source, gpu: GpuDescription | None = None) -> Plan:
     try:
         parsed = PlanFile.model_validate(dict(tables))
     except ValidationError as error:
         raise explain(error, source, TABLES) from None
     plan_checks.reserved(parsed, source)
-    workload = _workload(parsed, source)
+    gpu = gpu or plan_checks.named_gpu(parsed, source)
+    workload = _workload(parsed, gpu, source)
     parallelism = _parallelism(parsed, workload.layers, source)
     schedule = Schedule(plan_checks.schedule_name(parsed, source), parsed.schedule.recompute)
     plan = Plan(
         workload=workload,
-        cluster=_cluster(parsed, source),
+        cluster=_cluster(parsed, gpu, source),
         parallelism=parallelism,
         schedule=schedule,
         overlap=_overlap(parsed, workload.model, source),
@@ -308,11 +330,11 @@ def _build(tables: Mapping[str, Any], source: Source) -> Plan:
         site=read_site(parsed.site, source),
         file=source.file,
     )
-    plan_checks.whole(plan, source)
+    plan_checks.whole(plan, gpu, source)
     return plan
 
 
-def _workload(parsed: PlanFile, source: Source) -> Workload:
+def _workload(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Workload:
     table = parsed.workload
     model, run = plan_checks.resolve_model(table, source), parsed.implementation
     if run.rotary is not None:
@@ -327,19 +349,18 @@ def _workload(parsed: PlanFile, source: Source) -> Workload:
         micro_batch_size=table.micro_batch_size,
         global_batch_size=table.global_batch_size,
         precision=table.precision,
-        fp8=plan_checks.fp8_of(parsed, source),
+        fp8=plan_checks.fp8_of(parsed, gpu, source),
         training_tokens=table.training_tokens,
     )
 
 
-def _cluster(parsed: PlanFile, source: Source) -> Cluster:
+def _cluster(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Cluster:
     table = parsed.cluster
-    gpu = plan_checks.resolve_path(table.gpu, ".toml", source)
     node = None if table.node is None else plan_checks.resolve_path(table.node, ".toml", source)
     links = read_links(parsed, gpu, node, source)
     network = parsed.network.name
     return Cluster(
-        gpu=gpu,
+        gpu=plan_checks.resolve_path(table.gpu, ".toml", source),
         gpus=table.gpus,
         gpus_per_node=links.domain_gpus,
         node=node,

@@ -51,7 +51,15 @@ def reserved(parsed: PlanFile, source: Source) -> None:
             )
 
 
-def fp8_of(parsed: PlanFile, source: Source) -> Fp8 | None:
+def named_gpu(parsed: PlanFile, source: Source) -> GpuDescription:
+    """The GPU that the plan names."""
+    try:
+        return load_gpu(resolve_path(parsed.cluster.gpu, ".toml", source))
+    except UnknownNameError as error:
+        raise place(error, source, "cluster.gpu") from None
+
+
+def fp8_of(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Fp8 | None:
     """How the plan's linear layers run in FP8 on its GPU, if they do."""
     table = parsed.workload
     if table.precision != "fp8":
@@ -63,7 +71,6 @@ def fp8_of(parsed: PlanFile, source: Source) -> Fp8 | None:
             remedy='Set implementation.framework = "megatron", or another precision.',
         )
     try:
-        gpu = load_gpu(resolve_path(parsed.cluster.gpu, ".toml", source))
         return fp8_on(gpu, table.fp8_recipe, parameters=table.fp8_param_gather)
     except InputError as error:
         raise place(error, source, error.key or "cluster.gpu") from None
@@ -220,7 +227,7 @@ def stage_layers(table: ParallelismTable, layers: int, source: Source) -> tuple[
     return (layers // count,) * count
 
 
-def whole(plan: Plan, source: Source) -> None:
+def whole(plan: Plan, gpu: GpuDescription, source: Source) -> None:
     """Checks that need the whole plan: shapes, batch, nodes and the GPU's clocks and limits."""
     _shapes(plan, source)
     if plan.implementation.attention_backend == "unfused" and plan.implementation.framework != "megatron":
@@ -232,7 +239,6 @@ def whole(plan: Plan, source: Source) -> None:
     check_context(plan, source)
     _batch(plan, source)
     _nodes(plan, source)
-    gpu = load_gpu(plan.cluster.gpu)
     plan_overlap.check_overlap(plan, gpu, source)
     plan_replicas.check_replicas(plan, source)
     _power(plan, gpu, source)

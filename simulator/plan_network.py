@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from joulecast.errors import UnknownNameError
-from joulecast.model.catalogue import load_gpu, load_network, load_node
+from joulecast.model.catalogue import load_network, load_node
 from joulecast.model.cluster_links import PLAIN_NETWORK, LinkChoices, cluster_links, usual_node
 from joulecast.simulator.plan_checks import place, resolve_path
 
 if TYPE_CHECKING:
+    from joulecast.model.description import GpuDescription
     from joulecast.model.fabric import ClusterLinks
     from joulecast.simulator.plan_schema import PlanFile
     from joulecast.simulator.plan_source import Source
@@ -17,17 +18,17 @@ if TYPE_CHECKING:
 GIGABIT_BYTES = 1e9 / 8.0
 
 
-def read_links(parsed: PlanFile, gpu: str, node: str | None, source: Source) -> ClusterLinks:
+def read_links(parsed: PlanFile, gpu: GpuDescription, node: str | None, source: Source) -> ClusterLinks:
     """Links of the plan's cluster.
 
     Raises
     ------
     UnknownNameError
-        No such GPU, node type or network.
+        No such node type or network.
     InputError
         A reduction in switches that cannot do it.
     """
-    table, key = parsed.network, "cluster.gpu"
+    table, key = parsed.network, "cluster.node"
     network = None if table.name is None else resolve_path(table.name, ".toml", source)
     choices = LinkChoices(
         gpus_per_node=parsed.cluster.gpus_per_node,
@@ -43,16 +44,14 @@ def read_links(parsed: PlanFile, gpu: str, node: str | None, source: Source) -> 
         sharp=table.sharp,
     )
     try:
-        description = load_gpu(gpu)
-        key = "cluster.node"
-        name = node or usual_node(description)
+        name = node or usual_node(gpu)
         facts = None if name is None else load_node(name)
         key = "network.name"
         joined = load_network(network or (PLAIN_NETWORK if facts is None else facts.text("network")))
     except UnknownNameError as error:
         raise place(error, source, key) from None
     if table.nvls and not (facts and facts.get("supports_in_network_reduction", 0.0)):
-        what = f"the links within {name}" if name else f"nodes of {description.name}"
+        what = f"the links within {name}" if name else f"nodes of {gpu.name}"
         raise source.error(f"{what} cannot reduce in switches", "network.nvls", remedy="Set it to false.")
     if table.sharp and not joined.get("supports_in_network_reduction", 0.0):
         raise source.error(
@@ -60,4 +59,4 @@ def read_links(parsed: PlanFile, gpu: str, node: str | None, source: Source) -> 
             "network.sharp",
             remedy="Set it to false, or network.name to an InfiniBand network.",
         )
-    return cluster_links(description, name, parsed.cluster.gpus, choices)
+    return cluster_links(gpu, name, parsed.cluster.gpus, choices)

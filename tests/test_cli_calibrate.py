@@ -77,6 +77,12 @@ def test_a_card_is_measured_described_continued_and_replayed(here: Path, capsys:
     assert status == 0
     assert "fixed" in out
 
+    rows = (here / "rows.jsonl").absolute()
+    rows.write_text('{"name": "idle", "op": "idle", "power_w": 85.0, "sm_clock_mhz": 885.0, "target_window_s": 2.0}\n')
+    status, out, err = run(capsys, "--replay", "away/moved", "--rows", str(rows), "--out", "both.toml", "--json")
+    assert status == 0
+    assert "and 1 measured before" in Path("both.toml").read_text()
+
 
 def test_without_privilege_active_falls_back_to_passive_and_says_so(
     here: Path, capsys: pytest.CaptureFixture[str]

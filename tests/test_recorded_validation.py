@@ -26,3 +26,15 @@ def test_mean_errors_stay_within_three_percent(suite: str, rows: int) -> None:
     assert summary["time_inside_percent"] >= 80.0
     assert summary["energy_inside_percent"] >= 80.0
     assert summary["time_error_percent"] < 0.5 * summary["time_baseline_percent"]
+
+
+def test_iterations_are_forecast_with_a_description_of_ones_own(tmp_path: Path) -> None:
+    mine = tmp_path / "my-card.toml"
+    text = Path(str(files("joulecast.model").joinpath("catalogue_data", "gpus", "h200-sxm-rows.toml"))).read_text()
+    mine.write_text(text.replace('name = "h200-sxm-rows"', 'name = "my-card"', 1), encoding="utf-8")
+    rows = Path(str(files("joulecast.validate").joinpath("recorded", "h200_sxm", "train_iterations.jsonl")))
+    few = tmp_path / "rows.jsonl"
+    few.write_text("".join(rows.read_text().splitlines(keepends=True)[:1]), encoding="utf-8")
+    same, shipped = (run_suite("train", few, gpu=gpu) for gpu in (str(mine), "h200-sxm-rows"))
+    assert not same.skipped
+    assert same.rows[0].prediction == shipped.rows[0].prediction

@@ -50,7 +50,7 @@ TRAIN = {
 @pytest.fixture(autouse=True)
 def any_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """These tests need no description: their predictors ignore it."""
-    monkeypatch.setattr(suites, "load_gpu", lambda name: SimpleNamespace(name=name))
+    monkeypatch.setattr(suites, "load_gpu", lambda name: SimpleNamespace(name=name, device={}))
 
 
 def oracle(gpu: Any, rows: Sequence[Row]) -> list[Answer]:
@@ -170,7 +170,7 @@ def test_each_fold_is_predicted_by_its_own_fit() -> None:
 
     def fit(rows: Sequence[Row], base: Any) -> Any:
         seen.append({group_key(row.configuration) for row in rows})
-        return SimpleNamespace(name="fitted", groups=seen[-1])
+        return SimpleNamespace(name="fitted", device={}, groups=seen[-1])
 
     def predict(gpu: Any, rows: Sequence[Row]) -> list[Answer]:
         assert all(group_key(row.configuration) not in gpu.groups for row in rows)

@@ -127,7 +127,7 @@ def _predict_iteration(gpu: GpuDescription, row: Row) -> Answer:
     from joulecast.simulator.forecast import forecast
     from joulecast.simulator.plan import plan_from_dict
 
-    plan = plan_from_dict(plan_of_row(row.configuration, gpu.name), file=row.name)
+    plan = plan_from_dict(plan_of_row(row.configuration, gpu.name), file=row.name, gpu=gpu)
     iteration = forecast(plan, gpu=gpu, must_fit=False)
     return Prediction(
         time_s=iteration.time_s,

@@ -74,8 +74,8 @@ def _labelled(row: Row, card: str) -> Row:
     return replace(row, configuration={**row.configuration, "card": card})
 
 
-def fit_folder(folder: Path, *, base: str | None = None, name: str | None = None) -> RowsFit:
-    """Fit a description to a folder of recordings.
+def fit_folder(folder: Path, *, base: str | None = None, name: str | None = None, rows: Sequence[Row] = ()) -> RowsFit:
+    """Fit a description to a folder of recordings, and to other rows beside it.
 
     Parameters
     ----------
@@ -85,6 +85,9 @@ def fit_folder(folder: Path, *, base: str | None = None, name: str | None = None
         Catalogue name or file of the card's data-sheet facts; by default what the recording names.
     name
         Of the description; by default after the card.
+    rows
+        Measured otherwise. The description is of the card that they name no label for; recordings of several cards
+        tell, beside what their cards have in common, how far cards differ.
 
     Raises
     ------
@@ -95,12 +98,14 @@ def fit_folder(folder: Path, *, base: str | None = None, name: str | None = None
     """
     recorded = read_folder(folder)
     facts = recorded.card.facts
+    everything = [*rows, *recorded.rows]
+    aside = f", and {len(rows)} measured before" if rows else ""
     return fit_all(
-        recorded.rows,
+        everything,
         base_of_card(base or recorded_base(recorded.card, folder), facts),
         name=name or slug(facts.name),
-        provenance=provenance(recorded),
-        cross_validate=len(recorded.rows) >= CROSS_VALIDATED_ROWS,
+        provenance=provenance(recorded) + aside,
+        cross_validate=len(everything) >= CROSS_VALIDATED_ROWS,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,7 +31,9 @@ def calibrate(
     device: Annotated[
         str | None, typer.Option(metavar="CARD", help="Measure this card: 0, nvml:0, amd:0 or sim:FILE.")
     ] = None,
-    replay: Annotated[Path | None, typer.Option(metavar="DIR", help="Fit a recording again.")] = None,
+    replay: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Fit a recording again, alone or beside --rows.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="GPU.toml", help="Write the description here.")] = None,
     record: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Record here; a recording that is there already is continued.")
@@ -69,7 +72,7 @@ def calibrate(
         live = {"recording": str(folder), "session": outcome}
         fit = _replayed(folder, base, name)
     elif replay is not None:
-        fit = _replayed(replay, base, name)
+        fit = _replayed(replay, base, name, files)
     else:
         fit = _fitted(files, base, name or (out.stem if files and out else None))
     _answer(fit, live, out, report_json, json=json, everything=everything)
@@ -84,7 +87,7 @@ def _check(
 ) -> None:
     given = {"--rows": rows, "--device": device, "--replay": replay}
     used = [option for option, value in given.items() if value]
-    if len(used) > 1:
+    if len(used) > 1 and used != ["--rows", "--replay"]:  # what was measured before counts beside a recording
         raise InputError(f"{' and '.join(used)} exclude each other", key=used[0], remedy="Give one of them.")
     if files and not rows:
         raise InputError(f"unexpected {files[0]}", remedy=f"Give --rows {files[0]}.")
@@ -123,13 +126,14 @@ def _agrees(question: str) -> bool:
     return typer.confirm(question, default=False, err=True)
 
 
-def _replayed(folder: Path, base: str | None, name: str | None) -> RowsFit:
+def _replayed(folder: Path, base: str | None, name: str | None, rows: Sequence[Path] = ()) -> RowsFit:
     from joulecast.calibrate.choose.replay import fit_folder, read_folder
+    from joulecast.calibrate.rows import read_rows
 
     for warning in read_folder(folder).warnings:
         output.progress(f"warning: {warning}")
-    output.progress(f"fitting {folder}")
-    return fit_folder(folder, base=base, name=name)
+    output.progress(f"fitting {', '.join(map(str, [folder, *rows]))}")
+    return fit_folder(folder, base=base, name=name, rows=read_rows(list(rows)))
 
 
 def _fitted(files: list[Path], base: str | None, name: str | None) -> RowsFit:
