@@ -231,7 +231,11 @@ def _results(iteration: Iteration, scale: float) -> dict[str, float | None]:
     site = iteration.site
     found: dict[str, float | None] = {
         "time_s": iteration.time_s * scale,
+        "time_s_p05": iteration.time_s_p05 * scale,
+        "time_s_p95": iteration.time_s_p95 * scale,
         "energy_j": iteration.energy_j * scale,
+        "energy_j_p05": iteration.energy_j_p05 * scale,
+        "energy_j_p95": iteration.energy_j_p95 * scale,
         "power_w": iteration.power_w,
         "gpus": float(iteration.gpus),
         "clock_mhz": iteration.clock_mhz,

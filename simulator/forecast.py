@@ -38,7 +38,7 @@ from joulecast.simulator.iteration import Iteration, RankForecast
 from joulecast.simulator.ledger_guards import check_iteration
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.plan_overlap import overlap_assumptions
-from joulecast.simulator.power_over_time import power_over_time
+from joulecast.simulator.power_over_time import power_of_iterations
 from joulecast.simulator.program import PlanProgram, implementation_of, plan_program
 from joulecast.simulator.rendezvous import transfers_wait_on_sms, with_transfers_in_order
 from joulecast.simulator.replicas import state_shards
@@ -116,7 +116,7 @@ def forecast(plan: Plan, gpu: GpuDescription | None = None, *, must_fit: bool = 
         tokens=w.sequence_length * w.global_batch_size,
         ranks=ranks,
         plan=plan,
-        power_over_time=power_over_time(result, first),
+        power_over_time=power_of_iterations(prepared, result, first, _wait_power_w(prepared)),
         assumptions=(*ASSUMPTIONS, *overlap_assumptions(plan)),
         description=description,
     )

@@ -7,6 +7,7 @@ sensor average over.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,9 +16,13 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from joulecast.simulator.fluid import FluidResult
+    from joulecast.simulator.forecast import Prepared
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
+
+#: Step where it can be chosen [s], and the least and the most steps.
+STEP_S, LEAST_STEPS, MOST_STEPS = 10e-3, 60, 20_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,12 +48,57 @@ class PowerOverTime:
         return np.asarray(self.power_w @ gpus_of_stage.T)
 
 
-def power_over_time(result: FluidResult, first: int) -> PowerOverTime:
-    """Steps that lie within the iterations from number ``first`` on."""
+def power_of_iterations(prepared: Prepared, result: FluidResult, first: int, wait_power_w: Float) -> PowerOverTime:
+    """Power over the iterations from number ``first`` on.
+
+    ``wait_power_w`` is that of a waiting GPU at each clock, shape ``(clocks,)`` [W].
+    """
+    if not prepared.still:
+        return power_by_ticks(result, first)
+    clocks = result.clock_index[0]
+    ranks = list(zip(prepared.tables, prepared.program.ranks, clocks, strict=True))
+    energy = [table.energy_j[list(run.order), clock] for table, run, clock in ranks]
+    duration = [table.duration_s[list(run.order), clock] for table, run, clock in ranks]
+    return power_at_fixed_clocks(result, first, energy, duration, wait_power_w[clocks].tolist())
+
+
+def power_by_ticks(result: FluidResult, first: int) -> PowerOverTime:
+    """Ticks of the governor that lie within the iterations from number ``first`` on."""
     ends, tick = result.iteration_end_s.max(axis=1), result.tick_s
     begin = int(np.ceil(ends[first - 1] / tick - 1e-9)) if first else 0
     finish = max(int(np.floor(ends[-1] / tick + 1e-9)), begin + 1)
     return PowerOverTime(tick, result.power_w[begin:finish])
+
+
+def power_at_fixed_clocks(
+    result: FluidResult,
+    first: int,
+    energy_j: Sequence[Float],
+    duration_s: Sequence[Float],
+    wait_power_w: Sequence[float],
+) -> PowerOverTime:
+    """Power where clocks stand still, however long the ticks are: from the instants of the instructions.
+
+    Parameters
+    ----------
+    energy_j, duration_s
+        Per rank, of each instruction in its order, shape ``(instructions,)`` [J], [s]; in what an instruction takes
+        beyond its duration the rank waits.
+    wait_power_w
+        Per rank, while it waits [W].
+    """
+    ends = result.iteration_end_s.max(axis=1)
+    begin, finish = float(ends[first - 1]) if first else 0.0, float(ends[-1])
+    steps = min(max(round((finish - begin) / STEP_S), LEAST_STEPS), MOST_STEPS)
+    edges = np.linspace(begin, finish, steps + 1)
+    power = np.zeros((steps, len(energy_j)))
+    for rank, (energy, duration, wait) in enumerate(zip(energy_j, duration_s, wait_power_w, strict=True)):
+        start, end = result.start_s[rank].ravel(), result.end_s[rank].ravel()
+        spent = (np.tile(energy - duration * wait, len(result.start_s[rank]))).cumsum()
+        instants = np.stack([start, end], axis=1).ravel()
+        above = np.stack([np.append(0.0, spent[:-1]), spent], axis=1).ravel()  # energy beyond that of waiting
+        power[:, rank] = np.diff(np.interp(edges, instants, above)) / np.diff(edges) + wait
+    return PowerOverTime((finish - begin) / steps, power)
 
 
 def groups_of_stages(stages: int, gpus_per_stage: int, group: int) -> Int:

@@ -128,6 +128,16 @@ def test_power_over_time_has_the_iterations_mean(large: Any) -> None:
         assert spread["gpu"].peak_w * iteration.gpus < spread["job"].peak_w * 1.25
 
 
+def test_fixed_clocks_keep_their_energy_and_show_every_instruction() -> None:
+    locked = jc.predict(LARGE, ["power.clock_mhz=1005"])
+    over_time = locked.power_over_time
+    assert over_time.step_s == pytest.approx(0.01, rel=0.01)
+    held = np.array([rank.gpus for rank in locked.ranks])
+    assert over_time.group_w(held[None, :]).mean() == pytest.approx(locked.power_w, rel=1e-6)
+    assert over_time.power_w.max() < max(rank.power_w for rank in locked.ranks) * 1.5
+    assert over_time.power_w.min() > 50.0
+
+
 def test_what_runs_in_step_adds_up() -> None:
     over_time = PowerOverTime(0.01, np.array([[100.0, 300.0], [200.0, 0.0]]))
     assert groups_of_stages(2, 4, 8).tolist() == [[4, 4]]

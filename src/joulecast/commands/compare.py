@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 #: Quantities of the results, and the heading under which the table shows them.
 RESULTS = {
     "time_s": "time [s]",
+    "time_s_p05": "  5 %",
+    "time_s_p95": "  95 %",
     "energy_j": "energy, GPUs [J]",
+    "energy_j_p05": "  5 %",
+    "energy_j_p95": "  95 %",
     "power_w": "power, GPUs [W]",
     "gpus": "GPUs",
     "clock_mhz": "SM clock, mean [MHz]",
