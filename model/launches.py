@@ -84,6 +84,8 @@ class Implementation:
         (:mod:`joulecast.model.context_parallel`), and what joins them (``None``: the GPU's own links).
     tp_comm_overlap
         Whether sequence-parallel gathering and scattering run in steps beside the products that need or make them.
+    fused_loss
+        Whether Megatron's cross-entropy runs in one kernel a direction on the logits as they are.
     """
 
     framework: str = "pytorch-eager"
@@ -99,6 +101,7 @@ class Implementation:
     threads: int | None = None
     fp8: Fp8 | None = None
     tp_comm_overlap: bool = False
+    fused_loss: bool = False
     context_parallel: int = 1
     cp_comm_type: str = "p2p"
     context_fabric: Fabric | None = None

@@ -87,8 +87,8 @@ def _in_fp32(s: Shard) -> bool:
 
 
 def _kept_logit_bytes(s: Shard) -> float:
-    """The log-softmax in the logits' dtype, or the softmax in fp32."""
-    return 4.0 if _in_fp32(s) else float(DTYPE_BYTES[s.implementation.dtype])
+    """The log-softmax in the logits' dtype (fused: their gradient), or the softmax in fp32."""
+    return 4.0 if _in_fp32(s) and not s.implementation.fused_loss else float(DTYPE_BYTES[s.implementation.dtype])
 
 
 def logits_bytes(s: Shard) -> float:
@@ -106,6 +106,8 @@ def loss_transient_bytes(s: Shard) -> float:
     logits, size = logits_bytes(s), DTYPE_BYTES[s.implementation.dtype]
     vocab = local_vocabulary(s.config.vocab, head_is_split(s.implementation), s.implementation)
     weight = float(vocab * s.config.hidden * size)
+    if s.implementation.fused_loss:
+        return 0.0
     if _in_fp32(s):
         return logits + (0.0 if s.implementation.framework == "megatron" else max(0.0, weight - 2 * logits))
     return max(2 * logits, weight + boundary_bytes(s))

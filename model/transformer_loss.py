@@ -1,7 +1,8 @@
 """Cross-entropy of the next token.
 
-``forward`` and ``backward`` choose between PyTorch's own (log-softmax and negative log-likelihood in the logits' dtype)
-and Megatron's vocabulary-parallel one (in fp32, with three small all-reduces where the vocabulary is split).
+``forward`` and ``backward`` choose between PyTorch's own (log-softmax and negative log-likelihood in the logits' type),
+Megatron's vocabulary-parallel one (in fp32, with three small all-reduces where the vocabulary is split) and that of
+Transformer Engine: a pass over the logits for each row's maximum and sum, another that writes the gradient over them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ def _parallel(s: Shard, split: bool) -> bool:
 
 def forward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
     """Loss of ``tokens x vocab`` logits on one rank."""
+    if s.implementation.fused_loss:
+        return _fused_forward(s, vocab, split)
     if _parallel(s, split):
         return _parallel_forward(s, vocab, split)
     tokens, dtype = s.tokens, s.implementation.dtype
@@ -27,6 +30,8 @@ def forward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
 
 def backward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
     """Gradient of the loss with respect to the logits."""
+    if s.implementation.fused_loss:
+        return (streaming("unary", "loss.scale.grad", s.tokens * vocab, dtype=s.implementation.dtype),)
     if _parallel(s, split):
         return _parallel_backward(s, vocab)
     tokens, dtype = s.tokens, s.implementation.dtype
@@ -38,6 +43,16 @@ def backward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
         streaming(
             "log_softmax_backward", "loss.log_softmax.grad", logits, reads=2, dtype=dtype, rows=tokens, columns=vocab
         ),
+    )
+
+
+def _fused_forward(s: Shard, vocab: int, split: bool) -> tuple[Launch, ...]:
+    tokens, logits, dtype = s.tokens, s.tokens * vocab, s.implementation.dtype
+    statistics = 3 * 4.0 * tokens * s.implementation.tensor_parallel  # maximum, sum and the target's logit of each rank
+    return (
+        streaming("reduce", "loss.statistics", logits, writes=0, dtype=dtype, rows=tokens, columns=vocab),
+        *((collective("all_gather", "loss.all_gather", statistics, s.implementation),) if split else ()),
+        streaming("unary", "loss.gradient", logits, dtype=dtype),
     )
 
 

@@ -100,7 +100,7 @@ def forecast(plan: Plan, gpu: GpuDescription | None = None, *, must_fit: bool = 
     prepared = prepare(plan, gpu_model(description))
     result, first = simulate(prepared)
     ranks = tuple(_rank(prepared, result, first, r, memory[r]) for r in range(plan.pp))
-    time = _time_s(result, first)
+    time = step_time_s(result, first)
     energy = sum(rank.energy_j * rank.gpus for rank in ranks)
     low_high = interval(prepared, description, result, first)
     w = plan.workload
@@ -263,7 +263,7 @@ def _start(prepared: Prepared) -> tuple[list[int], Governor, float, float]:
     return start, PowerGovernor(gpu, reached, tops, start, tick), length, tick
 
 
-def _time_s(result: FluidResult, first: int) -> float:
+def step_time_s(result: FluidResult, first: int) -> float:
     """Mean time of the iterations that count [s]."""
     ends = result.iteration_end_s.max(axis=1)
     return float((ends[-1] - ends[first - 1]) / (len(ends) - first))
@@ -272,7 +272,7 @@ def _time_s(result: FluidResult, first: int) -> float:
 def _rank(prepared: Prepared, result: FluidResult, first: int, rank: int, memory: MemoryFootprint) -> RankForecast:
     plan, gpu, table = prepared.program.plan, prepared.gpu, prepared.tables[rank]
     clocks, names = prepared.kernels.clocks_mhz, prepared.program.ranks[rank].names
-    time, count = _time_s(result, first), len(result.iteration_end_s) - first
+    time, count = step_time_s(result, first), len(result.iteration_end_s) - first
     executed = result.executed[rank][first:].sum(0) / count
     waited = result.wait_s[rank][first:].sum(0) / count
     parts = np.einsum("tc,tcp->tp", executed, table.components_j)

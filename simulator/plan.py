@@ -171,6 +171,7 @@ class Implementation:
     gradient_precision: str
     optimizer_precision: str
     main_parameters: bool
+    fused_loss: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,6 +421,7 @@ def _implementation(parsed: PlanFile, model: ModelConfig) -> Implementation:
         rotary=model.rotary,
         tie_embeddings=model.tied_embeddings,
         shard_head=table.shard_head,
+        fused_loss=table.fused_loss,
         optimizer=table.optimizer,
         gradient_precision=table.gradient_precision or default,
         optimizer_precision=table.optimizer_precision or default,

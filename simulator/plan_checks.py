@@ -12,7 +12,6 @@ from joulecast.model.description import GpuDescription
 from joulecast.model.fp8 import Fp8, fp8_on
 from joulecast.model.hf import ModelConfig, load_model
 from joulecast.simulator import plan_overlap, plan_replicas
-from joulecast.simulator.plan_context import check_context
 from joulecast.simulator.plan_schema import (
     SCHEDULE_ALIASES,
     SCHEDULES,
@@ -230,18 +229,25 @@ def stage_layers(table: ParallelismTable, layers: int, source: Source) -> tuple[
 def whole(plan: Plan, gpu: GpuDescription, source: Source) -> None:
     """Checks that need the whole plan: shapes, batch, nodes and the GPU's clocks and limits."""
     _shapes(plan, source)
-    if plan.implementation.attention_backend == "unfused" and plan.implementation.framework != "megatron":
-        raise source.error(
-            "attention in separate kernels is known as Megatron-LM ran it",
-            "implementation.attention_backend",
-            remedy='Set implementation.framework = "megatron", or another backend.',
-        )
-    check_context(plan, source)
+    _megatron_only(plan, source)
     _batch(plan, source)
     _nodes(plan, source)
     plan_overlap.check_overlap(plan, gpu, source)
     plan_replicas.check_replicas(plan, source)
     _power(plan, gpu, source)
+
+
+def _megatron_only(plan: Plan, source: Source) -> None:
+    """Kernels that only Megatron has."""
+    run = plan.implementation
+    if run.framework == "megatron":
+        return
+    remedy = 'Set implementation.framework = "megatron", or leave the key out.'
+    if run.attention_backend == "unfused":
+        what = "attention in separate kernels is known as Megatron-LM ran it"
+        raise source.error(what, "implementation.attention_backend", remedy=remedy)
+    if run.fused_loss:
+        raise source.error("this loss is Transformer Engine's", "implementation.fused_loss", remedy=remedy)
 
 
 def _shapes(plan: Plan, source: Source) -> None:

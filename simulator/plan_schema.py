@@ -186,6 +186,7 @@ class ImplementationTable(Table):
     rotary: bool | None = Field(None, description="Rotary embedding is really computed; default: the model's.")
     tie_embeddings: bool | None = Field(None, description="Head shares the embedding's matrix; default: the model's.")
     shard_head: bool = Field(True, description="Embedding and head split over tensor-parallel ranks.")
+    fused_loss: bool = Field(False, description="Cross-entropy of Transformer Engine, in megatron: fewer passes.")
     optimizer: Literal["adamw"] = Field("adamw", description="Fused AdamW.")
     gradient_precision: Literal["bf16", "fp16", "fp32"] | None = Field(
         None, description="Data type of gradients; default: fp32 in megatron, else that of the weights."

@@ -88,6 +88,7 @@ def implementation_of(plan: Plan) -> Implementation:
         threads=plan.overlap.comm_threads,
         fp8=plan.workload.fp8,
         tp_comm_overlap=plan.overlap.tp_comm,
+        fused_loss=i.fused_loss,
         context_parallel=plan.cp,
         cp_comm_type=plan.parallelism.cp_comm_type,
         context_fabric=context_fabric(plan),

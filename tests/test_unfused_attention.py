@@ -78,3 +78,14 @@ def test_tensor_parallel_ranks_send_a_share_each() -> None:
     whole = t.stage_transfer(GPT, replace(RUN, tensor_parallel=1), BATCH, SEQUENCE)
     assert t.stage_transfer(GPT, RUN, BATCH, SEQUENCE).bytes == whole.bytes / 2
     assert t.stage_transfer(GPT, replace(RUN, sequence_parallel=True), BATCH, SEQUENCE).bytes == whole.bytes / 2
+
+
+def test_a_fused_loss_passes_over_the_logits_three_times_in_their_own_type() -> None:
+    def loss_bytes(run: Implementation) -> float:
+        launches = (*t.head_forward(GPT, run, BATCH, SEQUENCE), *t.head_backward(GPT, run, BATCH, SEQUENCE))
+        kernels = [k.operator for k in launches if k.operator.name.startswith("loss.")]
+        return sum(k.bytes_read + k.bytes_written for k in kernels if isinstance(k, Streaming))
+
+    logits = BATCH * SEQUENCE * 51200 / 2 * 2
+    assert loss_bytes(replace(RUN, fused_loss=True)) == pytest.approx(5.0 * logits)
+    assert loss_bytes(RUN) > 4.0 * loss_bytes(replace(RUN, fused_loss=True))

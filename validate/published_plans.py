@@ -113,14 +113,19 @@ def _tables(row: PublishedRow, generation: Generation, assumed: _Assumed) -> dic
         "virtual_pipeline_model_parallel_size": virtual,
         "sequence_parallel": bool(sequence),
         "context_parallel_size": context,
+        "cp_comm_type": named[1] if (named := re.search(r"cp-comm (a2a|all_gather|p2p)", row.notes)) else "p2p",
         "expert_model_parallel_size": row.ep or 1,
-        "distributed_optimizer": assumed.value(row.distributed_optimizer, True, "distributed optimizer"),
-        "fsdp": row.fsdp is not None,
     }
+    if row.fsdp is not None:
+        parallelism |= {"fsdp": True, "fsdp_shard_size": row.fsdp}
+    else:
+        kept = assumed.value(row.distributed_optimizer, True, "distributed optimizer")
+        parallelism["distributed_optimizer"] = kept
     if layers := stage_layers(row.num_layers, row.pp * virtual):
         parallelism["stage_layers"] = list(layers)
+    reduced = generation.overlapped and data * context > 1 and row.fsdp is None
     overlap: dict[str, Any] = {
-        "grad_reduce": "overlapped" if generation.overlapped and data * context > 1 else "after",
+        "grad_reduce": "overlapped" if reduced else "after",
         "tp_comm": bool(
             sequence and assumed.value(row.tp_comm_overlap, generation.overlapped, "tensor-parallel overlap")
         ),
@@ -140,7 +145,11 @@ def _tables(row: PublishedRow, generation: Generation, assumed: _Assumed) -> dic
         "parallelism": parallelism,
         "schedule": {"name": _schedule(row.pp, virtual), "recompute": recompute},
         "overlap": overlap,
-        "implementation": {"framework": "megatron", "attention_backend": generation.attention_backend},
+        "implementation": {
+            "framework": "megatron",
+            "attention_backend": generation.attention_backend,
+            "fused_loss": generation.attention_backend != "unfused",
+        },
     }
 
 

@@ -1,0 +1,210 @@
+"""Factors of long training runs, fitted to published step times.
+
+Each run's step time is forecast at the factors' starting values, and again with each factor that acts on it changed a
+little: logarithms of times are close to linear in logarithms of factors. The fit is then a robust least-squares problem
+with priors, solved at once however many sources are left out; the model is linearised again at its solution.
+
+The factors of an architecture have the uncertainty of its description as their prior; those of a generation of
+frameworks a common one. Nothing is fitted to a single run, model or source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.catalogue import load_gpu
+from joulecast.model.description import GpuDescription
+from joulecast.model.gpu_model import gpu_model
+from joulecast.model.training_factors import scaled
+from joulecast.simulator.forecast import prepare, simulate, step_time_s
+from joulecast.simulator.plan import Plan
+
+Array = NDArray[np.float64]
+
+#: What a measured step differs by from the best factors' forecast, as a logarithm; beyond it errors count linearly.
+RESIDUAL_SD = 0.03
+#: Prior spread of a generation's factor: fusions, gaps and side streams that the kernels do not show.
+GENERATION_SD = 0.05
+#: Logarithmic change at which slopes are taken: the board's clocks make smaller ones uneven.
+STEP = 0.05
+#: Micro-batches of each pipeline stage at which slopes are taken.
+SLOPE_ROUNDS = 2
+#: Rounds of a robust fit.
+REWEIGHTINGS = 30
+#: Parameter of the description whose relative uncertainty is a factor's prior.
+PRIOR_OF = {
+    "products": ("kernel", "gemm.eta"),
+    "attention": ("kernel", "attention.cudnn.forward.eta"),
+    "streaming": ("kernel", "streaming.add.bandwidth_share"),
+    "links": ("collective", "link_share"),
+    "network": ("collective", "network_share"),
+    "power": ("power", "tensor_pj_per_flop.bf16"),
+}
+#: Least prior spread of a factor: a kernel alone is not a kernel among others.
+LEAST_SD = 0.04
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """One published step; ``time_s`` is ``None`` where only a forecast is asked for."""
+
+    name: str
+    plan: Plan
+    generation: str
+    source: str
+    time_s: float | None
+
+
+@dataclass(frozen=True)
+class Linearised:
+    """Logarithmic step times of ``n`` runs near one set of ``k`` logarithmic factors.
+
+    Attributes
+    ----------
+    names
+        The factors.
+    at
+        Where the model was linearised, shape ``(k,)``.
+    base, slopes
+        Logarithm of the step time there, ``(n,)``, and its slopes, ``(n, k)``.
+    prior_sd
+        Prior spread of each factor, ``(k,)``.
+    """
+
+    names: tuple[str, ...]
+    at: Array
+    base: Array
+    slopes: Array
+    prior_sd: Array
+
+    def log_time(self, values: Array) -> Array:
+        """Logarithmic step times at other factors."""
+        return np.asarray(self.base + self.slopes @ (values - self.at))
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Logarithmic factors with their covariance, and the spread of the residuals."""
+
+    names: tuple[str, ...]
+    values: Array
+    covariance: Array
+    residual_sd: float
+
+    def factors(self) -> dict[str, float]:
+        """Factors by name."""
+        return dict(zip(self.names, np.exp(self.values).tolist(), strict=True))
+
+
+def factors_of(run: TrainingRun) -> dict[str, str]:
+    """Factors that act on a run: name in the fit to name in :func:`~joulecast.model.training_factors.scaled`."""
+    plan = run.plan
+    architecture = load_gpu(plan.cluster.gpu).text("architecture")
+    names = [f"products.{'bf16' if plan.workload.fp8 else plan.workload.precision}", "streaming", "power"]
+    if plan.workload.fp8:
+        names.append("products.fp8")
+    if plan.implementation.attention_backend != "unfused":
+        names.append("attention")
+    if plan.cluster.gpus > 1:
+        names.append("links")
+    found = {f"{architecture}.{name}": name for name in names}
+    if plan.cluster.nodes > 1:
+        found["network"] = "network"
+    return found | {f"generation.{run.generation}": "time"}
+
+
+def description_of(run: TrainingRun, factors: Mapping[str, float]) -> GpuDescription:
+    """The run's GPU with the factors that act on it; those that are not given are 1."""
+    own = {short: factors.get(name, 1.0) for name, short in factors_of(run).items()}
+    return scaled(load_gpu(run.plan.cluster.gpu), own)
+
+
+def linearise(
+    runs: Sequence[TrainingRun], at: Mapping[str, float] | None = None, slopes: Linearised | None = None
+) -> Linearised:
+    """The model near given factors.
+
+    Parameters
+    ----------
+    at
+        Factors, by default all 1.
+    slopes
+        Another linearisation of the same runs, whose slopes are taken over.
+    """
+    factors = dict(at or {})
+    acting = [factors_of(run) for run in runs]
+    names = tuple(sorted({name for one in acting for name in one}))
+    place = {name: i for i, name in enumerate(names)}
+    base = np.array([np.log(_time_s(run.plan, description_of(run, factors))) for run in runs])
+    found = np.zeros((len(runs), len(names)))
+    if slopes is not None:
+        found = slopes.slopes
+    else:
+        for row, run in enumerate(runs):
+            for name, slope in _slopes(run, factors).items():
+                found[row, place[name]] = slope
+    start = np.log([factors.get(name, 1.0) for name in names])
+    return Linearised(names, start, base, found, _prior_sd(runs, names))
+
+
+def _slopes(run: TrainingRun, factors: Mapping[str, float]) -> dict[str, float]:
+    """Slopes of a run's logarithmic step time, taken with few micro-batches: the kernels are the same."""
+    plan = run.plan
+    few = min(plan.microbatches, SLOPE_ROUNDS * plan.pp)
+    workload = replace(plan.workload, global_batch_size=few * plan.workload.micro_batch_size * plan.dp)
+    short = replace(plan, workload=workload)
+    base = _time_s(short, description_of(run, factors))
+    found = {}
+    for name in factors_of(run):
+        changed = {**factors, name: factors.get(name, 1.0) * np.exp(STEP)}
+        found[name] = float(np.log(_time_s(short, description_of(run, changed)) / base) / STEP)
+    return found
+
+
+def _time_s(plan: Plan, gpu: GpuDescription) -> float:
+    return step_time_s(*simulate(prepare(plan, gpu_model(gpu))))
+
+
+def _prior_sd(runs: Sequence[TrainingRun], names: Sequence[str]) -> Array:
+    """Spread of each factor before any run is seen, from the descriptions' own uncertainty."""
+    found: dict[str, float] = {}
+    for run in runs:
+        description = load_gpu(run.plan.cluster.gpu)
+        for name, short in factors_of(run).items():
+            if short == "time":
+                found[name] = GENERATION_SD
+                continue
+            table, key = PRIOR_OF[short.partition(".")[0]]
+            parameter = description.tables[table].parameters[key]
+            found[name] = max(parameter.sd / abs(parameter.number), LEAST_SD)
+    return np.array([found[name] for name in names])
+
+
+def fit(model: Linearised, log_measured: Array, use: Array) -> Fitted:
+    """Factors that explain measured step times.
+
+    Parameters
+    ----------
+    log_measured
+        Logarithms of the measured step times, shape ``(n,)``; NaN where there is none.
+    use
+        Weight of each run, 0 for one that is left out, shape ``(n,)``.
+    """
+    known = np.isfinite(log_measured) & (use > 0)
+    slopes, gap = model.slopes[known], (log_measured - model.base)[known] + model.slopes[known] @ model.at
+    own = use[known] / RESIDUAL_SD**2
+    prior = np.diag(1.0 / model.prior_sd**2)
+    values: Array = np.zeros(len(model.names))
+    weight: Array = own
+    for _ in range(REWEIGHTINGS):
+        precision = prior + slopes.T @ (weight[:, None] * slopes)
+        values = np.asarray(np.linalg.solve(precision, slopes.T @ (weight * gap)))
+        left = gap - slopes @ values
+        weight = own / np.maximum(1.0, np.abs(left) / RESIDUAL_SD)
+    spread = float(np.sqrt(np.mean(left**2))) if len(left) else RESIDUAL_SD
+    covariance = np.linalg.inv(precision) * max(1.0, spread / RESIDUAL_SD) ** 2
+    return Fitted(model.names, values, np.asarray(covariance), spread)
