@@ -20,7 +20,8 @@ from joulecast.errors import DeviceError, MeasurementError
 COSTLY = """
 import sys, time
 from joulecast.calibrate.devices.protocol import Sample
-from joulecast.calibrate.measure.sampling_process import serve
+from joulecast.calibrate.devices.card_process import serve
+from joulecast.calibrate.measure.sampling_process import SampledCard
 spin_s, block_s = map(float, sys.argv[1:])
 class Card:
     def sample(self):
@@ -30,7 +31,7 @@ class Card:
         time.sleep(block_s)
         now = time.monotonic()
         return Sample((begin + now) / 2, now - begin, energy_j=700.0 * now, reasons=("power_limit",))
-serve(Card(), 0.02, 1)
+serve(SampledCard(Card(), 0.02), 1)
 """
 
 
@@ -38,7 +39,8 @@ serve(Card(), 0.02, 1)
 BUSY_DRIVER = """
 import time
 from joulecast.calibrate.devices.protocol import PowerReading, Sample
-from joulecast.calibrate.measure.sampling_process import serve
+from joulecast.calibrate.devices.card_process import serve
+from joulecast.calibrate.measure.sampling_process import SampledCard
 def spin(duration_s):
     end = time.thread_time() + duration_s
     while time.thread_time() < end:
@@ -55,7 +57,7 @@ class Card:
         spin(0.001)
         newest = int((time.monotonic() - 0.011) / 0.02)
         return [PowerReading(k * 0.02, 700.0) for k in range(newest - 118, newest + 1) if k * 0.02 > since_s + 1e-3]
-serve(Card(), 0.02, 1)
+serve(SampledCard(Card(), 0.02), 1)
 """
 
 
@@ -214,7 +216,7 @@ def test_a_killed_sampler_is_told(locator):
     sampler = ProcessSampler(locator)
     sampler.start()
     os.kill(sampler._process.pid, signal.SIGKILL)
-    with pytest.raises(DeviceError, match="sampler's process ended: killed"):
+    with pytest.raises(DeviceError, match="the process that reads the card ended: killed"):
         sampler.take()
     sampler.close()
     with pytest.raises(MeasurementError, match="closed"):
@@ -225,8 +227,7 @@ def test_an_interrupted_question_does_not_confuse_the_next(sampler):
     sampler.start()
     time.sleep(0.2)
     sampler._asked += 1
-    sampler._process.stdin.write(f"take {sampler._asked}\n".encode())  # its asker never read the answer
-    sampler._process.stdin.flush()
+    sampler._process.say(f"take {sampler._asked}")  # its asker never read the answer
     time.sleep(0.2)
     sampler.stop()
     assert sampler.take() == []

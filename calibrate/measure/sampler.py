@@ -8,25 +8,19 @@ sides (see :mod:`joulecast.calibrate.measure.counter`), and the rate falls where
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import select
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol
 
+from joulecast.calibrate.devices.card_process import CardProcess
 from joulecast.calibrate.devices.protocol import Device, PowerReading, Sample
 from joulecast.calibrate.measure.collector import PERIOD_S, Collector
 from joulecast.calibrate.measure.sampling_process import unpacked
-from joulecast.errors import DeviceError, MeasurementError
 
-#: How long the process may take to start, and to answer: a blocked driver call is waited for [s].
-START_TIMEOUT_S, ANSWER_TIMEOUT_S = 60.0, 20.0
+#: What the sampling process runs.
+SAMPLING = "joulecast.calibrate.measure.sampling_process"
+#: How long it may take to answer: a blocked driver call is waited for [s].
+ANSWER_TIMEOUT_S = 20.0
 _OFF_BEAT = 0.955
 
 
@@ -143,23 +137,11 @@ class ProcessSampler:
     """
 
     def __init__(self, locator: str, period_s: float = PERIOD_S) -> None:
-        self._locator = locator
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "joulecast.calibrate.measure.sampling_process", locator, str(period_s)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            start_new_session=True,  # Ctrl-C is the measuring process's to handle
-        )
-        self._unread, self._asked = b"", 0
+        self._process = CardProcess(SAMPLING, locator, period_s)
+        self._asked = 0
         self._readings: list[PowerReading] = []
         self.core_share = 0.0
-        try:
-            self.history_step_s: float | None = self._answer(START_TIMEOUT_S)["history_step_s"]
-        except BaseException:
-            self.close()
-            raise
+        self.history_step_s: float | None = self._process.first_answer()["history_step_s"]
 
     def start(self, *, dense_counter: bool = False) -> None:
         """Begin; forgets older samples."""
@@ -181,58 +163,17 @@ class ProcessSampler:
 
     def close(self) -> None:
         """End the process."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
-        try:
-            self._process.wait(2.0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._errors.close()
+        self._process.close()
 
     def _ask(self, command: str) -> list[Sample]:
-        pipe = self._process.stdin
-        if pipe is None or pipe.closed:
-            raise MeasurementError("the sampler is closed", key=self._locator)
-        with contextlib.suppress(BrokenPipeError):  # the answer, or its lack, tells why
-            self._asked += 1
-            pipe.write(f"{command} {self._asked}\n".encode())
-            pipe.flush()
-        answer = self._answer(ANSWER_TIMEOUT_S)
+        self._asked += 1
+        self._process.say(f"{command} {self._asked}")
+        answer = self._process.answer(ANSWER_TIMEOUT_S)
         while answer["to"] != self._asked:  # of a question whose asker was interrupted
-            answer = self._answer(ANSWER_TIMEOUT_S)
+            answer = self._process.answer(ANSWER_TIMEOUT_S)
         self._readings += [PowerReading(*values) for values in answer["history"]]
         self.core_share = float(answer["core_share"])
         return [unpacked(values) for values in answer["samples"]]
-
-    def _answer(self, timeout_s: float) -> dict[str, Any]:
-        pipe = self._process.stdout
-        end = time.monotonic() + timeout_s
-        while pipe is not None and b"\n" not in self._unread:
-            left = end - time.monotonic()
-            if left <= 0.0 or not select.select([pipe], [], [], left)[0]:
-                raise DeviceError(
-                    f"the driver has not answered for {timeout_s:g} s",
-                    key=self._locator,
-                    remedy="Look at the system's log for errors of the card.",
-                )
-            piece = os.read(pipe.fileno(), 1 << 20)
-            if not piece:
-                raise self._died()
-            self._unread += piece
-        line, _, self._unread = self._unread.partition(b"\n")
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise DeviceError(f"sampling failed: {answer['error']}", key=self._locator)
-        return answer
-
-    def _died(self) -> DeviceError:
-        self._process.wait()
-        self._errors.seek(0)
-        last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
-        return DeviceError(f"the sampler's process ended: {''.join(last) or 'killed'}", key=self._locator)
 
 
 class SamplerPool:

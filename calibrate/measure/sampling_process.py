@@ -7,18 +7,14 @@ its input.
 
 from __future__ import annotations
 
-import json
-import os
-import select
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from joulecast.calibrate.devices.card_process import serve_card
 from joulecast.calibrate.devices.protocol import Device, Sample
 from joulecast.calibrate.measure.collector import Collector
-from joulecast.errors import JoulecastError
 
 #: Share of one core that sampling may cost; the rate falls until it holds.
 CORE_SHARE = 0.008
@@ -41,8 +37,8 @@ def unpacked(values: list[Any]) -> Sample:
     return Sample(*values)
 
 
-class _Loop:
-    """What the sampling process does between its commands."""
+class SampledCard:
+    """A card as the sampling process reads it; see :class:`joulecast.calibrate.devices.card_process.Reader`."""
 
     def __init__(self, device: Device, period_s: float) -> None:
         self._collector, self._least_s = Collector(device), period_s
@@ -50,8 +46,13 @@ class _Loop:
         self._count = 0
         self._begin_s = self._begin_cpu_s = self._next_s = 0.0
 
-    def obey(self, command: str) -> dict[str, Any]:
-        """Carry out a command; its answer."""
+    def first_answer(self) -> dict[str, Any]:
+        """Time between two readings of the card's power history [s]; ``None`` where it has none."""
+        return {"history_step_s": self._collector.history_step_s}
+
+    def obey(self, line: str) -> dict[str, Any]:
+        """Carry out a command with its number; its answer."""
+        command, number = line.split()
         if command in ("start", "start-dense"):
             self._collector.start(dense_counter=command == "start-dense")
             self._count, self._running = 0, True
@@ -62,15 +63,11 @@ class _Loop:
             self._running = command != "stop"
         samples, readings = self._collector.take()
         return {
+            "to": int(number),
             "samples": [_packed(sample) for sample in samples],
             "history": [(reading.time_s, reading.power_w) for reading in readings],
             "core_share": self._core_share(),
         }
-
-    @property
-    def history_step_s(self) -> float | None:
-        """Time between two readings of the card's power history [s]; ``None`` where it has none."""
-        return self._collector.history_step_s
 
     def _core_share(self) -> float:
         spent = time.monotonic() - self._begin_s
@@ -80,7 +77,7 @@ class _Loop:
         """How long until the next sample; ``None`` while stopped."""
         return max(self._next_s - time.monotonic(), 0.0) if self._running else None
 
-    def sample(self) -> None:
+    def read(self) -> None:
         """Take a sample, and choose the time of the next."""
         self._collector.read()
         self._count += 1
@@ -91,45 +88,5 @@ class _Loop:
         self._next_s = time.monotonic() + period * spread
 
 
-def serve(device: Device, period_s: float, answers: int) -> None:
-    """Sample as the commands on the standard input say, until it ends; ``answers`` is where the answers go."""
-    loop, unread = _Loop(device, period_s), b""
-    _say({"history_step_s": loop.history_step_s}, answers)
-    while True:
-        if not select.select([0], [], [], loop.wait_s())[0]:
-            loop.sample()
-            continue
-        piece = os.read(0, 1 << 12)
-        if not piece:
-            return
-        *commands, unread = (unread + piece).split(b"\n")
-        for command in commands:
-            word, number = command.decode().split()
-            _say({"to": int(number), **loop.obey(word)}, answers)
-
-
-def _say(answer: Mapping[str, Any], to: int) -> None:
-    data = memoryview(json.dumps(answer).encode() + b"\n")
-    while data:
-        data = data[os.write(to, data) :]
-
-
-def main(arguments: list[str]) -> None:
-    """Open the card and serve."""
-    from joulecast.calibrate.devices import open_device
-
-    locator, period_s = arguments
-    answers = os.dup(1)
-    os.dup2(2, 1)  # what a vendor's binding prints is no answer
-    try:
-        device = open_device(locator)
-        try:
-            serve(device, float(period_s), answers)
-        finally:
-            device.close()
-    except JoulecastError as error:
-        _say({"error": str(error)}, answers)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    serve_card(SampledCard, sys.argv[1:])
