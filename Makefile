@@ -4,6 +4,7 @@
 # make bench   the benchmarks
 # make regenerate   fit the shipped descriptions of the H200 to the shipped rows and recordings again
 # make zeus-environment   an environment with Zeus, which the tests of exports let read what we write
+# make hta-environment    an environment with Holistic Trace Analysis, which a test lets read our traces
 # make wheel-test   build the wheel, install it into an empty environment, import everything from it
 PYTHON ?= python3
 VENV ?= .venv
@@ -14,7 +15,7 @@ DEV_STAMP := $(VENV)/.stamp-dev
 WHEEL_VENV := .venv-wheel
 PYTEST_ARGS ?=
 
-.PHONY: demo test check bench regenerate zeus-environment wheel-test clean
+.PHONY: demo test check bench regenerate zeus-environment hta-environment wheel-test clean
 
 demo: $(RUN_STAMP)
 	$(BIN)/python examples/demo.py
@@ -40,6 +41,11 @@ regenerate: $(DEV_STAMP)
 zeus-environment:
 	$(PYTHON) -m venv .venv-zeus
 	.venv-zeus/bin/python -m pip --disable-pip-version-check install -q zeus==0.16.0 lowtime==0.3.0 aiofiles jsonschema
+
+hta-environment:
+	$(PYTHON) -m venv .venv-hta
+	.venv-hta/bin/python -m pip --disable-pip-version-check install -q --no-deps HolisticTraceAnalysis==0.5.0
+	.venv-hta/bin/python -m pip --disable-pip-version-check install -q numpy pandas networkx plotly psutil pydot pyyaml
 
 wheel-test: $(DEV_STAMP)
 	rm -rf build dist $(WHEEL_VENV)

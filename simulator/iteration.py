@@ -144,11 +144,11 @@ class Iteration:
 
         return kernel_timeline(self.plan, self.description)
 
-    def write_trace(self, path: str | os.PathLike[str]) -> Path:
-        """Write kernels, power and clocks for https://ui.perfetto.dev."""
+    def write_trace(self, path: str | os.PathLike[str], form: str = "perfetto") -> Path:
+        """Write kernels, power, clocks and memory for https://ui.perfetto.dev, or a folder for analysis (``hta``)."""
         from joulecast.simulator.iteration_trace import write_iteration_trace
 
-        return write_iteration_trace(path, self.plan, self.description)
+        return write_iteration_trace(path, self.plan, self.description, form)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as ``--json`` prints it."""

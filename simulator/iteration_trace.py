@@ -1,4 +1,4 @@
-"""A forecast iteration drawn: every kernel of one GPU of each pipeline stage, its power and its clock over time.
+"""A forecast iteration drawn: every kernel of one GPU of each pipeline stage, its power, clock and memory over time.
 
 Kernels are those of the engine, every instruction at the mean clock that the governor gave it; instructions enclose
 them on the compute track, and arrows lead from the stage that sends to the instruction that receives.
@@ -7,44 +7,59 @@ them on the compute track, and arrows lead from the stage that sends to the inst
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
+from joulecast.errors import UnknownNameError
 from joulecast.model.catalogue import load_gpu
 from joulecast.model.description import GpuDescription
 from joulecast.model.gpu_model import gpu_model
+from joulecast.simulator.breakdown import breakdown
 from joulecast.simulator.fluid import FluidResult
-from joulecast.simulator.forecast import Prepared, prepare, simulate
+from joulecast.simulator.forecast import Prepared, footprint_of, prepare, simulate
 from joulecast.simulator.kernel_timeline import KernelTimeline, governed_timeline
+from joulecast.simulator.memory_over_time import memory_over_time
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.timeline import Timeline, timeline_of_instructions
 from joulecast.simulator.trace import Counter, write_trace
+from joulecast.simulator.trace_hta import write_hta_folder
 
 #: Steps of a power counter above which it is averaged: more can not be seen, and slow the viewer.
 MOST_STEPS = 20_000
+#: Forms of a trace.
+FORMS = ("perfetto", "hta")
 
 
-def write_iteration_trace(path: str | os.PathLike[str], plan: Plan, gpu: GpuDescription | None = None) -> Path:
-    """Write the last simulated iteration of a plan as a trace for https://ui.perfetto.dev.
+def write_iteration_trace(
+    path: str | os.PathLike[str], plan: Plan, gpu: GpuDescription | None = None, form: str = "perfetto"
+) -> Path:
+    """Write the last simulated iteration of a plan as a trace.
 
     Parameters
     ----------
     path
-        File to write; it appears whole or not at all.
+        File to write, for ``hta`` a folder; it appears whole or not at all.
     gpu
         Description to use in place of the plan's own.
+    form
+        ``perfetto`` for https://ui.perfetto.dev, or ``hta`` for Holistic Trace Analysis.
 
     Raises
     ------
     InputError
-        The file cannot be written.
+        No such form, or it cannot be written.
     GuardError
         A conservation law is broken: a defect of Joulecast.
     """
+    if form not in FORMS:
+        raise UnknownNameError("form of a trace", form, FORMS, key="--trace-format")
     prepared = prepare(plan, gpu_model(gpu if gpu is not None else load_gpu(plan.cluster.gpu)))
     result, _ = simulate(prepared)
     iteration = governed_timeline(prepared, result)
+    if form == "hta":
+        return write_hta_folder(path, iteration, plan.cluster.gpu)
     timelines: list[Timeline] = []
     for rank, kernels in enumerate(iteration.timelines):
         timelines += [_instructions(prepared, iteration, rank), kernels]
@@ -54,6 +69,7 @@ def write_iteration_trace(path: str | os.PathLike[str], plan: Plan, gpu: GpuDesc
         "gpus": plan.cluster.gpus,
         "time_s": iteration.time_s,
         "energy_j": iteration.energy_j,
+        "stages": [asdict(breakdown(timeline)) for timeline in iteration.timelines],
     }
     return write_trace(
         path,
@@ -66,7 +82,7 @@ def write_iteration_trace(path: str | os.PathLike[str], plan: Plan, gpu: GpuDesc
 
 
 def _counters(prepared: Prepared, iteration: KernelTimeline, result: FluidResult) -> list[Counter]:
-    """Power of every GPU as its kernels draw it, and the governor's clock."""
+    """Power of every GPU as its kernels draw it, the governor's clock, and memory."""
     begin_s = float(result.start_s[0][-1][0])
     first = int(begin_s / result.tick_s)
     time = np.maximum(np.arange(first, len(result.clock_index)) * result.tick_s - begin_s, 0.0)
@@ -76,7 +92,16 @@ def _counters(prepared: Prepared, iteration: KernelTimeline, result: FluidResult
     for rank, timeline in enumerate(iteration.timelines):
         found.append(_power(timeline))
         found.append(Counter("clock [MHz]", rank, time[shown], clocks[shown, rank]))
+        found.append(_memory(prepared, iteration, rank))
     return found
+
+
+def _memory(prepared: Prepared, iteration: KernelTimeline, rank: int) -> Counter:
+    steps = prepared.program.schedule.ranks[rank]
+    result = iteration.result
+    start, end = (np.asarray(t[rank] * 1e-9, dtype=np.float64) for t in (result.start_ns, result.end_ns))
+    time, held = memory_over_time(footprint_of(prepared.program.plan, rank), steps, start, end)
+    return Counter("memory [GB]", rank, time, (held / 1e9).round(3))
 
 
 def _power(timeline: Timeline) -> Counter:

@@ -22,6 +22,8 @@ Int = NDArray[np.int64]
 
 #: Name of a kernel without work: one stream waits for the other, or the GPU for others.
 MARKER = "wait"
+#: Name of the time by which kernels of pipeline transfers make the kernels beside them longer.
+SLOWED = "slowed by transfers"
 #: Resources of which no more than all can be used.
 RESOURCES = ("SMs", "tensor units", "memory", "link")
 
@@ -33,7 +35,7 @@ class Layout:
     Attributes
     ----------
     launch
-        Which launch each kernel belongs to, −1 for a marker, shape ``(n,)``.
+        Which launch each kernel belongs to, −1 for a marker and −2 for slowed compute, shape ``(n,)``.
     stream, wait
         As in :class:`Segment`.
     """
@@ -51,8 +53,9 @@ class Layout:
 def lay_out(launches: Sequence[Launch]) -> Layout:
     """Kernels of both streams in order of issue, with what they wait for.
 
-    An instruction begins and ends on the compute stream: a communication waits for the compute listed before it, and a
-    marker at the end for all of them. There the GPU also waits for the others of its group.
+    An instruction begins and ends on the compute stream: a communication waits for the compute listed before it, and
+    what stands at the end for all of them. There compute gets the time by which transfers slow it, and the GPU waits
+    for the others of its group.
     """
     rows: list[tuple[int, int, int]] = []
     spoken: list[int] = []  # last kernel of each communication launch
@@ -75,17 +78,27 @@ def lay_out(launches: Sequence[Launch]) -> Layout:
         waited = max(waited, due)
         rows += [(i, COMPUTE, -1)] * (launch.repeat - 1)
         compute = first + launch.repeat - 1
-    rows.append((-1, COMPUTE, spoken[-1] if spoken and waited < spoken[-1] else -1))
+    rows.append((-2, COMPUTE, spoken[-1] if spoken and waited < spoken[-1] else -1))
+    rows.append((-1, COMPUTE, -1))
     table = np.array(rows, dtype=np.int64)
     return Layout(table[:, 0], table[:, 1].astype(np.uint8), table[:, 2].astype(np.int32))
 
 
 @dataclass(frozen=True, eq=False)
 class Waiting:
-    """Time in an instruction beyond that of its kernels, and the power by component meanwhile [W]."""
+    """Time in an instruction beyond that of its kernels, and the power by component meanwhile [W].
+
+    Attributes
+    ----------
+    time_ns
+        All of it.
+    slowed_ns
+        What of it is compute that transfers slow down; the rest is waiting for the group.
+    """
 
     time_ns: int
     power_w: Float
+    slowed_ns: int = 0
 
 
 def waiting_of(table: InstructionTable, plain: InstructionTable, kind: int, clock: int) -> Waiting:
@@ -94,7 +107,9 @@ def waiting_of(table: InstructionTable, plain: InstructionTable, kind: int, cloc
     if span < 0.5e-9:
         return Waiting(0, np.zeros(len(COMPONENTS)))
     energy = table.components_j[kind, clock] - plain.components_j[kind, clock]
-    return Waiting(round(span * 1e9), energy / round(span * 1e9) * 1e9)
+    waited = float(table.communication_s[kind, clock, 1] - plain.communication_s[kind, clock, 1])
+    whole = round(span * 1e9)
+    return Waiting(whole, energy / whole * 1e9, max(whole - round(waited * 1e9), 0))
 
 
 class SegmentMaker:
@@ -153,10 +168,10 @@ class SegmentMaker:
         own = ~speaks if beside else np.ones(len(launches), dtype=bool)  # idling is counted on one of two streams
         power[own, :3] += self._idling(clock, base)
         share = self._shares(launches, operator, clock, taken, speaks)
-        names = [launch.operator.name for launch in launches]
+        operators = [launch.operator for launch in launches]
         kernel = layout.launch
-        duration = np.append(taken, 0.0)[kernel]
-        duration[-1] = waiting.time_ns
+        duration = np.append(taken, [0.0, 0.0])[kernel]
+        duration[-2:] = waiting.slowed_ns, waiting.time_ns - waiting.slowed_ns
         above = waiting.power_w.copy()
         above[:2] -= [self.idle_w[base] - self.tree_w[base], self.tree_w[base]]
         self.segments.append(
@@ -165,11 +180,12 @@ class SegmentMaker:
                 stream=layout.stream,
                 wait=layout.wait,
                 output_kernel=layout.output_kernel,
-                names=[names[i] if i >= 0 else MARKER for i in kernel.tolist()],
-                power_w=np.vstack([power, above])[kernel],
+                names=[operators[i].name if i >= 0 else SLOWED if i == -2 else MARKER for i in kernel.tolist()],
+                operators=[operators[i] if i >= 0 else None for i in kernel.tolist()],
+                power_w=np.vstack([power, above, above])[kernel],
             )
         )
-        self.shares.append(np.vstack([share, np.zeros((1, len(RESOURCES)))])[kernel])
+        self.shares.append(np.vstack([share, np.zeros((2, len(RESOURCES)))])[kernel])
 
     def _idling(self, clock: int, base: int) -> Float:
         """Power of idling at a clock above that at another: static, clock tree and SMs [W]."""

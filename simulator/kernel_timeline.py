@@ -16,6 +16,7 @@ from joulecast.errors import InputError
 from joulecast.model.catalogue import load_gpu
 from joulecast.model.description import GpuDescription
 from joulecast.model.gpu_model import GpuModel, gpu_model
+from joulecast.model.operators import Operator
 from joulecast.model.power import COMPONENTS, idle_power_w, wait_power_w
 from joulecast.simulator.clock_columns import at_columns
 from joulecast.simulator.engine import EngineResult
@@ -70,6 +71,11 @@ class KernelTimeline:
     def energy_j(self) -> float:
         """Energy of all GPUs [J]."""
         return sum(timeline.energy_j for timeline in self.timelines) * self.plan.tp * self.plan.replicas
+
+    @property
+    def operators(self) -> tuple[Operator | None, ...]:
+        """What the kernel of each of a timeline's ``names`` does; ``None`` where it only waits."""
+        return tuple(operator for segment in self.program.segments for operator in segment.operators)
 
     def arrows(self) -> list[Arrow]:
         """Transfers between stages, from the kernel that makes the output to the instruction that needs it."""

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from joulecast.errors import InputError
+from joulecast.model.operators import Operator
 from joulecast.simulator.schedules import Instruction, Schedule
 
 COMPUTE, COMMUNICATION = 0, 1
@@ -76,6 +77,8 @@ class Segment:
         The kernel after which the instruction's output is sent.
     names
         One label per kernel, or nothing.
+    operators
+        What each kernel does, ``None`` where it only waits, or nothing.
     power_w
         Power by component while the kernel runs, shape ``(n, components)``, or nothing [W].
     """
@@ -87,6 +90,7 @@ class Segment:
     output_kernel: int
     names: tuple[str, ...] = ()
     power_w: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    operators: tuple[Operator | None, ...] = ()
 
     def __len__(self) -> int:
         return len(self.duration_ns)
@@ -193,6 +197,7 @@ def make_segment(
     output_kernel: int | None = None,
     names: Sequence[str] = (),
     power_w: ArrayLike | None = None,
+    operators: Sequence[Operator | None] = (),
 ) -> Segment:
     """Validated :class:`Segment`; by default one stream, input before the first kernel, output after the last.
 
@@ -216,7 +221,7 @@ def make_segment(
     at = np.flatnonzero(waits >= 0)
     if np.any(waits[at] >= at) or np.any(streams[waits[at]] == streams[at]):
         raise InputError("a kernel may only wait for an earlier kernel of the other stream")
-    return Segment(duration, streams, waits, input_kernel, last, tuple(names), power)
+    return Segment(duration, streams, waits, input_kernel, last, tuple(names), power, tuple(operators))
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,6 +28,16 @@ WAITING = "waiting"
 BASE = "base"
 
 
+def covered_ns(start_ns: Int, end_ns: Int) -> int:
+    """Time within at least one of several intervals [ns]."""
+    if not len(start_ns):
+        return 0
+    order = np.argsort(start_ns, kind="stable")
+    start, end = start_ns[order], np.maximum.accumulate(end_ns[order])
+    before = np.concatenate([start[:1], end[:-1]])
+    return int(np.maximum(end - np.maximum(start, before), 0).sum())
+
+
 @dataclass(frozen=True, eq=False)
 class PowerProfile:
     """Piecewise constant power of one GPU.
@@ -139,12 +149,7 @@ class Timeline:
     @property
     def busy_ns(self) -> int:
         """Time during which at least one interval runs [ns]."""
-        order = np.argsort(self.start_ns, kind="stable")
-        start, end = self.start_ns[order], np.maximum.accumulate(self.end_ns[order])
-        if not len(start):
-            return 0
-        before = np.concatenate([[self.begin_ns], end[:-1]])
-        return int(np.maximum(end - np.maximum(start, before), 0).sum())
+        return covered_ns(self.start_ns, self.end_ns)
 
     def energy_by_component_j(self) -> dict[str, float]:
         """Ledger by component, with ``base`` and ``waiting`` [J]."""

@@ -27,7 +27,7 @@ def test_one_track_per_stream_and_counters_per_gpu(trace):
     tracks = {(e["pid"], e["tid"]) for e in trace if e["ph"] == "X"}
     assert tracks == {(0, 0), (0, 1), (1, 0), (1, 1)}
     counters = {(e["pid"], e["name"]) for e in trace if e["ph"] == "C"}
-    assert counters == {(rank, name) for rank in (0, 1) for name in ("power [W]", "clock [MHz]")}
+    assert counters == {(rank, name) for rank in (0, 1) for name in ("power [W]", "clock [MHz]", "memory [GB]")}
 
 
 def test_kernels_lie_within_instructions_and_do_not_overlap(trace):

@@ -68,13 +68,14 @@ def test_compute_stands_still_for_a_synchronous_collective() -> None:
         (0, 0, -1),
         (1, 1, 0),
         (2, 0, 1),
+        (-2, 0, -1),
         (-1, 0, -1),
     ]
 
 
 def test_compute_runs_beside_an_asynchronous_collective_until_it_asks_for_it() -> None:
     both = waits(Launch(GEMM), Launch(REDUCE, "communication"), Launch(GEMM), Launch(GEMM, waits=True, repeat=2))
-    assert both == [(0, 0, -1), (1, 1, 0), (2, 0, -1), (3, 0, 1), (3, 0, -1), (-1, 0, -1)]
+    assert both == [(0, 0, -1), (1, 1, 0), (2, 0, -1), (3, 0, 1), (3, 0, -1), (-2, 0, -1), (-1, 0, -1)]
 
 
 def test_outstanding_collectives_are_not_waited_for_before_the_end() -> None:
@@ -84,13 +85,14 @@ def test_outstanding_collectives_are_not_waited_for_before_the_end() -> None:
         (1, 1, 0),
         (2, 1, -1),
         (3, 0, 1),
-        (-1, 0, 2),
+        (-2, 0, 2),
+        (-1, 0, -1),
     ]
 
 
 def test_an_instruction_begins_and_ends_on_the_compute_stream() -> None:
-    assert waits(Launch(REDUCE, "communication", waits=True)) == [(-1, 0, -1), (0, 1, 0), (-1, 0, 1)]
-    assert waits() == [(-1, 0, -1), (-1, 0, -1)]
+    assert waits(Launch(REDUCE, "communication", waits=True)) == [(-1, 0, -1), (0, 1, 0), (-2, 0, 1), (-1, 0, -1)]
+    assert waits() == [(-1, 0, -1), (-2, 0, -1), (-1, 0, -1)]
 
 
 CASES = [

@@ -24,8 +24,11 @@ def predict(
         list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override one value of the plan.")
     ] = None,
     trace: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the timeline, to be opened in ui.perfetto.dev.")
+        Path | None, typer.Option(metavar="PATH", help="Write the timeline, to be opened in ui.perfetto.dev.")
     ] = None,
+    trace_format: Annotated[
+        str, typer.Option(help="perfetto, or hta: a folder that Holistic Trace Analysis reads.")
+    ] = "perfetto",
     report: output.ReportOption = None,
     json: output.JsonOption = False,
     csv: output.CsvOption = False,
@@ -42,7 +45,7 @@ def predict(
 
     iteration = forecast(loaded)
     if trace is not None:
-        iteration.write_trace(trace)
+        iteration.write_trace(trace, trace_format)
         output.progress(f"wrote {trace}")
     if report is not None:
         from joulecast.reports.write import report_of_iteration

@@ -182,7 +182,7 @@ def _lane(timeline: KernelTimeline, rank: int) -> Lane:
     begins = np.maximum(begins, np.append(0.0, np.maximum.accumulate(ends)[:-1]))
     return Lane(
         rank,
-        timeline.plan.tp * timeline.plan.dp,
+        timeline.plan.tp * timeline.plan.replicas,
         bars,
         merged(begins, ends, MOST_INTERVALS // stages),
         *_power(kernels, MOST_POWER_STEPS // stages),
