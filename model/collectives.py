@@ -160,22 +160,29 @@ def _work(shapes: CollectiveShapes, kind: str, gpu: GpuModel, algorithm: str) ->
     by_link = np.where(local > 1, by_link, 0.0)
     if kind == "all_to_all":
         by_link = by_link * np.where(n > 1, (local - 1.0) / np.maximum(n - 1.0, 1.0), 0.0)
-    own = np.isnan(shapes.link_bytes_per_s)
-    rate = gpu["collective.link_share"] * np.where(
-        own, gpu.device["link_bandwidth_bytes_per_s"], shapes.link_bytes_per_s
-    )
+    rate, latency = _within(shapes, kind, gpu)
     leaving = np.where(domains > 1, _leaving(shapes, kind, algorithm), 0.0)
     share = gpu["collective.network_share"] * shapes.efficiency / REFERENCE_EFFICIENCY
     across = leaving / (share * shapes.exit_bytes_per_s) * shapes.delay
     steps = _latency_s(shapes, kind, algorithm, gpu)
     energetic = 0.5 * shapes.bytes if kind in ("broadcast", "send_recv") else by_link
     return CollectiveWork(
-        fixed_s=gpu["collective.latency_s"] + np.where(domains > 1, 0.0, steps),
+        fixed_s=latency + np.where(domains > 1, 0.0, steps),
         cycles=by_cta / (ctas * gpu["collective.bytes_per_cta_cycle"]),
         link_s=np.maximum(by_link / rate, np.where(domains > 1, np.maximum(across, steps), 0.0)),
         link_bytes=energetic + leaving / local,
         ctas=ctas,
     )
+
+
+def _within(shapes: CollectiveShapes, kind: str, gpu: GpuModel) -> tuple[Array, float]:
+    """Rate of one GPU's links within a domain [B/s], and latency of a communication [s]."""
+    share, latency = gpu["collective.link_share"], gpu["collective.latency_s"]
+    if kind == "send_recv":  # neither ring nor reduction; where it was not measured it is taken for a ring's
+        share = gpu.get("collective.transfer_link_share", share)
+        latency = gpu.get("collective.transfer_latency_s", latency)
+    own = np.isnan(shapes.link_bytes_per_s)
+    return share * np.where(own, gpu.device["link_bandwidth_bytes_per_s"], shapes.link_bytes_per_s), latency
 
 
 def _latency_s(shapes: CollectiveShapes, kind: str, algorithm: str, gpu: GpuModel) -> Array:

@@ -20,6 +20,7 @@ from joulecast.validate.baselines import baselines
 from joulecast.validate.cards import of_card
 from joulecast.validate.clock_suites import KINDS as CLOCK_SUITES
 from joulecast.validate.clock_suites import run_clock_suite
+from joulecast.validate.network import run_network
 from joulecast.validate.overlap_choice import overlap_choices
 from joulecast.validate.perseus import run_perseus
 from joulecast.validate.published import run_published
@@ -149,6 +150,7 @@ SUITES = {
 OTHER_FORMS: dict[str, Callable[[str | Path, str | None], SuiteResult]] = {
     "perseus": run_perseus,
     "published": run_published,
+    "network": run_network,
 }
 #: Suite of overlapped layers at several clocks; it takes folds and rows to calibrate.
 A100_OVERLAP = "a100-overlap"
