@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from joulecast.errors import InputError, UnknownNameError
+from joulecast.files import read_text
 from joulecast.plan.dag import InstructionDag, make_dag
 from joulecast.simulator.schedules import Instruction
 
@@ -56,12 +57,7 @@ def load_dag(path: str | Path) -> InstructionDag:
         The file is not such a graph, or instructions wait for each other in a circle; the message names file and line.
     """
     file = str(path)
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError("no such file", file=file, remedy="Check the path.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read ({error})", file=file, remedy="It must be a JSON text file.") from None
+    text = read_text(path, "JSON")
     try:
         tables = json.loads(text)
     except json.JSONDecodeError as error:

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from joulecast.errors import InputError
+from joulecast.files import write_folder, write_text, write_whole
 from joulecast.plan.exact_front import Front, FrontPoint
-from joulecast.plan.exports_files import write_folder, write_text, write_whole
 from joulecast.plan.options import Option, OptionSet
 
 #: Name of the JSON form, with its version.

@@ -203,7 +203,7 @@ def zeus_power_limits(points: Sequence[JobPoint]) -> str:
 
 def export_power_limits(points: Sequence[JobPoint], path: str | Path) -> None:
     """Write :func:`zeus_power_limits`, whole or not at all."""
-    from joulecast.plan.exports_files import write_text
+    from joulecast.files import write_text
 
     write_text(Path(path), zeus_power_limits(points))
 

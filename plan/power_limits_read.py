@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from joulecast.errors import InputError
+from joulecast.files import read_text
 from joulecast.plan.power_limits import JobPoint
 
 _LIMIT, _TIME, _ENERGY = ("power_limit_w", "power_limit"), ("time_s", "time", "time_per_epoch"), ("energy_j", "energy")
@@ -84,11 +85,7 @@ def mean_epochs(runs: Mapping[int, tuple[float, ...]]) -> dict[int, float]:
 
 
 def _records(path: Path) -> list[tuple[int, dict[str, str]]]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read ({error})", file=str(path), remedy="Give a CSV file.") from None
-    reader = csv.DictReader(text.splitlines())
+    reader = csv.DictReader(read_text(path, "CSV").splitlines())
     found = []
     for record in reader:
         if None in record or None in record.values():

@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 
 from joulecast.errors import InputError
+from joulecast.files import read_text
 from joulecast.plan.options import Option
 
 COLUMNS = ("stage", "instruction", "frequency", "time", "energy")
@@ -114,13 +115,7 @@ def load_profile(path: str | Path, stages: Sequence[int] | None = None) -> Profi
 
 def _read(path: str | Path) -> list[ProfileLine]:
     file = str(path)
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise InputError("no such file", file=file, remedy="Check the path.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read ({error})", file=file, remedy="It must be a CSV text file.") from None
-    reader = csv.reader(text.splitlines())
+    reader = csv.reader(read_text(path, "CSV", encoding="utf-8-sig").splitlines())
     header = [name.strip() for name in next(reader, [])]
     for name in COLUMNS:
         if name not in header:

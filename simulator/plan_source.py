@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from joulecast.errors import InputError, nearest
+from joulecast.files import read_text
 
 _SECTION = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]")
 _KEY = re.compile(r"^\s*([A-Za-z0-9_.\"'-]+)\s*=")
@@ -90,12 +91,7 @@ def read_toml(path: str | Path, overrides: Sequence[str] = ()) -> tuple[dict[str
         If the file cannot be read, is not TOML, or an override is not of the form ``a.b=value``.
     """
     file = str(path)
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError("no such file", file=file, remedy="Check the path.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read ({error})", file=file, remedy="It must be a TOML text file.") from None
+    text = read_text(path, "TOML")
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-#: What each sub-package may import of joulecast, besides joulecast.errors and itself.
+#: What each sub-package may import of joulecast, besides joulecast.errors, joulecast.files and itself.
 ALLOWED = {
     "model": set(),
     "simulator": {"model"},
@@ -50,7 +50,7 @@ def at_import_time(tree: ast.Module) -> Iterator[ast.AST]:
 
 def forbidden(package: str, tree: ast.AST) -> set[str]:
     """Imports of joulecast that a module of this sub-package must not have."""
-    allowed = {"joulecast.errors", *(f"joulecast.{name}" for name in ALLOWED[package] | {package})}
+    allowed = {"joulecast.errors", "joulecast.files", *(f"joulecast.{name}" for name in ALLOWED[package] | {package})}
     return {
         name
         for name in imports(tree)
@@ -86,7 +86,10 @@ def test_commands_import_nothing_but_the_command_line_at_the_top_level(path):
     tree = ast.parse(path.read_text(encoding="utf-8"))
     found = {name for node in at_import_time(tree) for name in imports(node)}
     ours = {name for name in found if name.startswith("joulecast.")}
-    assert all(name.startswith(("joulecast.errors", "joulecast.output", "joulecast.commands")) for name in ours)
+    assert all(
+        name.startswith(("joulecast.errors", "joulecast.files", "joulecast.output", "joulecast.commands"))
+        for name in ours
+    )
     assert not {name.split(".")[0] for name in found} & (HEAVY - {"typer"} | {"numpy", "pydantic", "simpy"})
 
 

@@ -350,7 +350,7 @@ def test_the_command_line_forecasts_limits_and_batch_sizes(examples, tmp_path, c
     ("arguments", "words"),
     [
         (("--eta", "0.5"), "belongs to power limits"),
-        (("--power-limits", "nowhere.csv"), "cannot be read"),
+        (("--power-limits", "nowhere.csv"), "no such file"),
         (("--format", "zeus-power-limit"), "a plan is missing"),
         (("--power-limits", "MEASURED", "--job", "b"), "unknown job 'b'"),
         (("--power-limits", "MEASURED", "--format", "zeus-power-limit"), "two points of one power limit"),

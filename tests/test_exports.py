@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from joulecast.errors import InputError
+from joulecast.files import write_folder, write_text
 from joulecast.plan.dag import dag_of_schedule
 from joulecast.plan.exact_front import exact_front
 from joulecast.plan.exports import (
@@ -21,7 +22,6 @@ from joulecast.plan.exports import (
     zeus_profile,
     zeus_solution,
 )
-from joulecast.plan.exports_files import write_folder, write_text
 from joulecast.plan.exports_read import read_zeus_solution
 from joulecast.plan.options import Option
 from joulecast.plan.power_limits import JobPoint, export_power_limits

@@ -8,7 +8,6 @@ other process can compute the present from it, as the board's laws have no rando
 from __future__ import annotations
 
 import json
-import os
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -20,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from joulecast.calibrate.devices.simulated_physics import BoardState
 from joulecast.calibrate.devices.simulated_sensors import Faults, Sensors
 from joulecast.errors import InputError
+from joulecast.files import write_text
 
 #: How much of the past another process needs: the governor's slow average and the sensors' windows [s].
 SHARED_PAST_S = 2.5
@@ -110,20 +110,3 @@ def write_load(path: Path, state: BoardState, row: Mapping[str, Any] | None) -> 
 def load_path(path: Path) -> Path:
     """File of the state and the load beside the card's own."""
     return path.with_name(f"{path.name}.load")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a whole file or nothing.
-
-    Raises
-    ------
-    InputError
-        The file cannot be written.
-    """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise InputError(f"cannot be written: {error.strerror}", file=str(path)) from error

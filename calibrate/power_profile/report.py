@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joulecast.calibrate.power_profile.result import Curve, PowerProfile
+from joulecast.files import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,9 +75,7 @@ def write_plot(profile: PowerProfile, path: Path) -> None:
         _panel(axis, profile, curve)
     axes[0].set_ylabel("power [W]")
     figure.suptitle(f"{' + '.join(profile.kernels)} on {profile.device}", fontsize=11)
-    draft = path.with_name(f".{path.name}.part")
-    figure.savefig(draft, format="png", dpi=130)
-    draft.replace(path)
+    write_whole(path, lambda draft: figure.savefig(draft, format="png", dpi=130))
 
 
 def _panel(axis: Any, profile: PowerProfile, curve: Curve) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from joulecast.errors import InputError
+from joulecast.files import write_text
 
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON (wins over other formats).")]
 ReportOption: TypeAlias = Annotated[
@@ -102,23 +102,8 @@ def progress(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
-def write_file(path: Path, text: str) -> None:
-    """Write a whole file or nothing.
-
-    Raises
-    ------
-    InputError
-        The file cannot be written.
-    """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise InputError(
-            f"cannot be written: {error.strerror}", file=str(path), remedy="Choose a folder that exists and is yours."
-        ) from error
+#: Write a whole text file or nothing.
+write_file = write_text
 
 
 def _columns(rows: Rows) -> list[str]:
