@@ -49,6 +49,10 @@ class LimitCheck:
         """Whether the power stays below the limit."""
         return self.peak_w <= self.limit_w
 
+    def __str__(self) -> str:
+        word = "is met" if self.met else "is exceeded"
+        return f"{self.key} = {self.limit_w:g} W {word}: the peak is {self.peak_w:.0f} W"
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -159,8 +163,9 @@ def site_forecast(iteration: Iteration, model: SiteModel) -> SiteForecast:
     ac = float(model.ac_w(node.dc_w)) * nodes
     power = Levels(iteration.power_w, node.dc_w * nodes, ac, switches, model.pue * (ac + switches))
     energy = power.times(iteration.time_s)
-    gpu_sd = 0.5 * float(np.log(iteration.energy_j_p95 / iteration.energy_j_p05)) / NINETY_PERCENT
-    half = half_widths(model, node, gpu_sd, switches / (ac + switches))
+    gpu_sd = _rel_sd(iteration.energy_j_p05, iteration.energy_j_p95)
+    time_sd = _rel_sd(iteration.time_s_p05, iteration.time_s_p95)
+    half = half_widths(model, node, gpu_sd, time_sd, switches / (ac + switches))
     cost = cost_of(energy.facility, iteration.time_s, plan.cluster.gpus, model.prices)
     spread = _spread(iteration.power_over_time, plan, model, node, power)
     return SiteForecast(
@@ -179,6 +184,11 @@ def site_forecast(iteration: Iteration, model: SiteModel) -> SiteForecast:
         limits=_limits(plan.site, spread),
         run=_run(iteration, energy.facility, model.prices),
     )
+
+
+def _rel_sd(low: float, high: float) -> float:
+    """Relative standard deviation of what lies between ``low`` and ``high`` with 90 %."""
+    return 0.5 * float(np.log(high / low)) / NINETY_PERCENT
 
 
 def _nic_activity(iteration: Iteration, model: SiteModel) -> float:
@@ -222,8 +232,8 @@ def _spread(
 
 
 def _limits(site: Site, spread: Mapping[str, Spread]) -> tuple[LimitCheck, ...]:
-    limits = {"node": site.node_power_limit_w, "rack": site.rack_power_limit_w, "job": site.power_limit_w}
-    keys = {"node": "site.node_power_limit_w", "rack": "site.rack_power_limit_w", "job": "site.power_limit_w"}
+    keys = {"node_power_limit_w": "node", "rack_power_limit_w": "rack", "power_limit_w": "job"}
+    limits = {key: getattr(site, key) for key in keys}
     return tuple(
-        LimitCheck(keys[name], limit, spread[name].peak_w) for name, limit in limits.items() if limit is not None
+        LimitCheck(f"site.{key}", limit, spread[keys[key]].peak_w) for key, limit in limits.items() if limit is not None
     )

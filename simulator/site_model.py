@@ -166,15 +166,18 @@ def surroundings(node: Facts, network: Facts, gpu_limit_w: float, stated: Site) 
     return SiteModel(node, network, gpu_limit_w, value("pue"), sd, prices, stated.currency or site.text("currency"))
 
 
-def half_widths(model: SiteModel, node: NodePower, gpu_rel_sd: float, network_share: float = 0.0) -> Levels:
-    """Half of the logarithmic 90 % interval of power at every level: independent parts in quadrature.
+def half_widths(
+    model: SiteModel, node: NodePower, gpu_rel_sd: float, time_rel_sd: float = 0.0, network_share: float = 0.0
+) -> Levels:
+    """Half of the logarithmic 90 % interval of energy at every level: independent parts in quadrature.
 
     Parameters
     ----------
     node
         Mean parts of one node.
-    gpu_rel_sd
-        Relative standard deviation of the GPUs' power.
+    gpu_rel_sd, time_rel_sd
+        Relative standard deviations of the GPUs' energy, and of the time over which all others draw their power; of
+        power itself where there is no time.
     network_share
         Share of the switches in what the facility feeds.
     """
@@ -183,10 +186,11 @@ def half_widths(model: SiteModel, node: NodePower, gpu_rel_sd: float, network_sh
     fans = facts.get("fan_power_w")
     if fans is not None and fans.number > 0:
         parts.append(fans.sd / fans.number * node.fan_w)
-    dc = float(np.linalg.norm([gpu_rel_sd * node.gpu_w, *parts])) / node.dc_w
+    others = time_rel_sd * (node.dc_w - node.gpu_w)
+    dc = float(np.linalg.norm([gpu_rel_sd * node.gpu_w, others, *parts])) / node.dc_w
     ac = float(np.hypot(dc, facts["supply_efficiency"].sd / model.node["supply_efficiency"]))
     port = model.network.parameters["switch_port_power_w"]
-    network = port.sd / port.number
+    network = float(np.hypot(port.sd / port.number, time_rel_sd))
     inside = np.hypot((1.0 - network_share) * ac, network_share * network)
     facility = float(np.hypot(inside, model.pue_sd / model.pue))
     return Levels(*(NINETY_PERCENT * sd for sd in (gpu_rel_sd, dc, ac, network, facility)))

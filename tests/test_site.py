@@ -23,6 +23,14 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 SMALL, LARGE = EXAMPLES / "llama-3.1-8b-4xh200.toml", EXAMPLES / "gpt3-175b-64xa100.toml"
 
 
+def test_an_exceeded_limit_is_a_warning_whatever_the_format(capsys: pytest.CaptureFixture[str]) -> None:
+    for form in ("--json", "--csv"):
+        with pytest.raises(SystemExit) as stop:
+            main(["predict", str(SMALL), "--set", "site.power_limit_w=2000", form])
+        assert not stop.value.code
+        assert "warning: site.power_limit_w = 2000 W is exceeded" in capsys.readouterr().err
+
+
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     with pytest.raises(SystemExit) as stop:
         main(list(arguments))
@@ -110,6 +118,9 @@ def test_the_interval_holds_the_forecast_and_a_stated_pue_narrows_it() -> None:
     assert default.energy_j_p05.facility < stated.energy_j_p05.facility < stated.energy_j.facility
     assert stated.energy_j.facility < stated.energy_j_p95.facility < default.energy_j_p95.facility
     iteration = jc.predict(SMALL)
+    ends = [(getattr(default.energy_j_p05, x), getattr(default.energy_j_p95, x)) for x in ("gpu", "node_dc", "node_ac")]
+    width = [high / low for low, high in ends]
+    assert width == sorted(width)
     assert default.energy_j_p95.gpu / default.energy_j_p05.gpu == pytest.approx(
         iteration.energy_j_p95 / iteration.energy_j_p05
     )
@@ -166,7 +177,7 @@ def test_no_node_type_no_site(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_command_prints_levels_cost_and_limits(capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["--set", "workload.training_tokens=1e12", "--set", "site.node_power_limit_w=100"]
     text = printed(capsys, "predict", str(SMALL), *settings)
-    for part in ("hgx-h200", "facility", "kgCO2e", "1e+12 tokens", "site.node_power_limit_w", "EXCEEDED"):
+    for part in ("hgx-h200", "facility", "kgCO2e", "1e+12 tokens", "site.node_power_limit_w = 100 W is exceeded"):
         assert part in text
     assert json.loads(printed(capsys, "predict", str(SMALL), "--json"))["site"]["power_w"]["facility"] > 0
 

@@ -43,8 +43,8 @@ def print_site(gpu: str, site: dict[str, Any] | None) -> None:
         ]
     )
     for limit in site["limits"]:
-        word = "met" if limit["met"] else "EXCEEDED"
-        print(f"{limit['key']} = {number(limit['limit_w'])} W: {word}, the peak is {number(limit['peak_w'])} W")
+        word = "is met" if limit["met"] else "is exceeded"
+        print(f"{limit['key']} = {limit['limit_w']:g} W {word}: the peak is {limit['peak_w']:.0f} W")
     print("Assumed: " + "; ".join(site["assumptions"]) + ".")
 
 

@@ -44,6 +44,9 @@ def predict(
     from joulecast.simulator.forecast import forecast
 
     iteration = forecast(loaded)
+    for check in iteration.site.limits if iteration.site else ():
+        if not check.met:
+            output.progress(f"warning: {check}")
     if trace is not None:
         iteration.write_trace(trace, trace_format)
         output.progress(f"wrote {trace}")
