@@ -54,6 +54,12 @@ def test_a_node_at_its_design_has_the_fans_and_the_efficiency_of_its_description
     assert design.dc_w / node_ac_w(design.dc_w, 700.0, NODE, NETWORK) == pytest.approx(NODE["supply_efficiency"])
 
 
+def test_an_air_cooled_node_at_its_limit_draws_what_was_published() -> None:
+    busy = node_power_w(8 * 692.0, 700.0, NODE, NETWORK)
+    drawn = float(node_ac_w(busy.dc_w, 700.0, NODE, NETWORK))
+    assert drawn == pytest.approx(8400.0, rel=0.03)  # the most that Latif et al. saw, arXiv 2412.08602
+
+
 def test_supplies_are_best_at_middle_load_and_follow_the_titanium_minima() -> None:
     half = np.array([0.2, 0.4, 1.0, 2.0])  # of the load at which the node trains: 10, 20, 50 and 100 % of rated power
     found = supply_efficiency(half * 5000.0, 5000.0, 0.96)
