@@ -262,6 +262,8 @@ def _streaming(row: Configuration) -> KernelWork:
         tile_rows=_count(row, "tile_rows"),
         tile_columns=_count(row, "tile_cols"),
         warps=_count(row, "warps"),
+        footprint_bytes=None if row.get("footprint_bytes") is None else _positive(row, "footprint_bytes"),
+        far_bytes=float(_count(row, "far_bytes")),
         name=op,
     )
     return KernelWork((operator,), (_count(row, "launches", 1) or 1,), exception=exception)

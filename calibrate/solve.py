@@ -71,7 +71,7 @@ def solve(
 
     def weighted(z: Array) -> Array:
         data = residuals(dict(zip(names, (start + z * scale).tolist(), strict=True)))
-        return np.concatenate([_huber(data), z])
+        return np.concatenate([robust(data), z])
 
     fit = least_squares(
         weighted,
@@ -105,7 +105,7 @@ def _slopes(residuals: Callable[[Array], Array], at: Array, lower: Array, upper:
     return np.stack(columns, axis=1)
 
 
-def _huber(residual: Array) -> Array:
+def robust(residual: Array) -> Array:
     """Residuals whose square is Huber's loss."""
     size = np.abs(residual)
     beyond = size > ROBUST_SCALE

@@ -29,15 +29,16 @@ def complete(parsed: ParsedDescription, relative: GpuDescription | None) -> GpuD
     if relative is None:
         return GpuDescription(parsed.name, parsed.device, **parsed.tables, derivation=parsed.derived)
     if parsed.method == "copy":
-        derived = relative.tables
+        derived: Mapping[str, Table] = relative.tables
         words = f"fitted tables of {relative.name}, unchanged"
     else:
         distance = distance_of(parsed.device, relative.device)
         derived = {
-            name: derive_table(table, parsed.device, relative, distance) for name, table in relative.tables.items()
+            name: supplemented(derive_table(table, parsed.device, relative, distance))
+            for name, table in relative.tables.items()
         }
         words = f"fitted tables of {relative.name}, scaled by rules ({distance.words})"
-    tables = {name: _merge(supplemented(derived[name]), parsed.tables.get(name)) for name in TABLES}
+    tables = {name: _merge(derived[name], parsed.tables.get(name)) for name in TABLES}
     return GpuDescription(parsed.name, parsed.device, **tables, derivation=words)
 
 

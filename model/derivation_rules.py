@@ -47,13 +47,13 @@ DISTANCES = {
 #: power limit. GeForce cards accumulate in FP32 at half the rate of the same units: all else weighs double.
 TENSOR_ENERGY: dict[float | str | bool, float] = {
     "Volta": 3.2,
-    "Ampere GA100": 1.65,
-    "Ampere GA102": 2.5,
+    "Ampere GA100": 1.5,
+    "Ampere GA102": 2.0,
     "Ada": 1.4,
     "Ada GeForce": 2.0,
     "Hopper": 1.0,
-    "Blackwell": 0.62,
-    "Blackwell Ultra": 0.62,
+    "Blackwell": 0.85,
+    "Blackwell Ultra": 0.85,
     "CDNA2": 1.6,
     "CDNA3": 1.05,
     "CDNA4": 0.85,
@@ -95,11 +95,43 @@ LIBRARY: dict[float | str | bool, float] = {
     "Ada": 1.0,
     "Ada GeForce": 1.0,
     "Hopper": 1.0,
-    "Blackwell": 0.75,
-    "Blackwell Ultra": 0.75,
+    "Blackwell": 0.69,
+    "Blackwell Ultra": 0.69,
     "CDNA2": 0.8,
     "CDNA3": 0.8,
     "CDNA4": 0.8,
+}
+
+#: Share of the memory's bandwidth that products of few rows draw, relative to cuBLAS on Hopper, whose bulk copies keep
+#: more bytes in flight. Ampere: Vidur and LLMCompass on A100 0.81-1.01, Vidur on A40 0.80. CDNA2: LLMCompass on MI210.
+PRODUCT_STREAMS: dict[float | str | bool, float] = {
+    "Volta": 0.85,
+    "Ampere GA100": 0.88,
+    "Ampere GA102": 0.84,
+    "Ada": 0.9,
+    "Ada GeForce": 0.9,
+    "Hopper": 1.0,
+    "Blackwell": 0.8,
+    "Blackwell Ultra": 0.8,
+    "CDNA2": 0.4,
+    "CDNA3": 0.6,
+    "CDNA4": 0.7,
+}
+
+#: Cycles of a tile's prologue and epilogue, relative to cuBLAS on Hopper, which overlaps them with other tiles.
+#: Ampere: 1.1-1.9 on A100 and A40; CDNA2: 2.3 on MI210; Blackwell: 1.4 on B200 (Vidur, LLMCompass, SimuMax).
+TILE_OVERHEAD: dict[float | str | bool, float] = {
+    "Volta": 1.4,
+    "Ampere GA100": 1.4,
+    "Ampere GA102": 1.6,
+    "Ada": 1.4,
+    "Ada GeForce": 1.4,
+    "Hopper": 1.0,
+    "Blackwell": 1.4,
+    "Blackwell Ultra": 1.4,
+    "CDNA2": 2.0,
+    "CDNA3": 2.0,
+    "CDNA4": 2.0,
 }
 
 #: Latency of a message between two GPUs, relative to NVLink 4 through a switch.
@@ -136,6 +168,8 @@ TENSOR_LIMIT: dict[float | str | bool, float] = {
 TECHNOLOGY: dict[str, tuple[str, dict[float | str | bool, float]]] = {
     "tensor_energy": ("architecture", TENSOR_ENERGY),
     "library": ("architecture", LIBRARY),
+    "product_streams": ("architecture", PRODUCT_STREAMS),
+    "tile_overhead": ("architecture", TILE_OVERHEAD),
     "tensor_limit": ("architecture", TENSOR_LIMIT),
     "logic_energy": ("process_node_nm", LOGIC_ENERGY),
     "memory_energy": ("memory_kind", MEMORY_ENERGY),
@@ -153,7 +187,21 @@ _BUSY = {"sm_count": 1.0, "tensor_width": 1.0, "tensor_energy": 1.0, "max_clock_
 RULES: tuple[Rule, ...] = (
     # Kernels: shares of peaks and counts of cycles carry over, the facts of the device do the rest.
     Rule("kernel", "gemm.eta", 0.10, "share of the dense rate", {"library": 1.0}, maximum=0.97),
-    Rule("kernel", "gemm.tile_overhead_cycles", 0.30, "cycles of a tile's prologue and epilogue"),
+    Rule(
+        "kernel",
+        "gemm.tile_overhead_cycles",
+        0.30,
+        "cycles of a tile's prologue and epilogue by architecture",
+        {"tile_overhead": 1.0},
+    ),
+    Rule(
+        "kernel",
+        "gemm.bandwidth_share",
+        0.12,
+        "share of the memory's bandwidth that products draw, by architecture",
+        {"product_streams": 1.0},
+        maximum=1.0,
+    ),
     Rule("kernel", "gemm.tile_penalty", 0.30, "operand traffic of small tiles"),
     Rule("kernel", "gemm.fallback_slowdown", 0.50, "kernels without vectorised loads"),
     Rule("kernel", "gemm.*", 0.12, "property of the library"),

@@ -6,7 +6,9 @@ A product is cut into tiles of ``BM × BN``; each SM works on one at a time, so 
 
 with R the dense rate of one SM and l the bytes that it loads in a cycle. η falls for small tiles because every operand
 byte staged through shared memory then serves fewer operations. Where tiles are few, K can be split s-fold: s times the
-tiles of K/s, and partial sums that pass through L2. The library is taken to pick the fastest of its choices.
+tiles of K/s, and partial sums that pass through L2. The library is taken to pick the fastest of its choices. Operands
+that come from memory reach an SM at no more than ``stream_bytes_per_sm_cycle``, so that a product of few tiles does not
+draw the memory's whole bandwidth.
 """
 
 from __future__ import annotations
@@ -108,14 +110,16 @@ def gemm_work(
     loads = (bm + bn) * DTYPE_BYTES[dtype] / gpu["kernel.gemm.load_bytes_per_sm_cycle"]
     cycles = waves * (np.maximum(2.0 * bm * bn / (rate * eta), loads) * k + overhead)
     cycles = cycles + np.where(splits > 1, overhead + _reduction_cycles(shapes, splits, gpu), 0.0)
-    best = np.argmin(cycles * np.where(splits > 1, SPLIT_CAUTION, 1.0), axis=1)
-    rows = np.arange(len(best))
     size = DTYPE_BYTES[dtype]
-    fallback = _unaligned(shapes, size)
-    slow = np.where(fallback, gpu.get("kernel.gemm.fallback_slowdown", 7.0), 1.0)
     output = shapes.batch * shapes.m * shapes.n * (output_bytes_per_element or size)
     compulsory = shapes.batch * (shapes.m * shapes.k + shapes.n * shapes.k) * size + output
     footprint = np.where(np.isnan(shapes.footprint_bytes), compulsory, shapes.footprint_bytes)
+    missed = 1.0 - residency(footprint, gpu)
+    stream = gpu.get("kernel.gemm.stream_bytes_per_sm_cycle", np.inf)
+    cycles = np.maximum(cycles, (compulsory * missed)[:, None] / (np.minimum(tiles, gpu.sm_count) * stream))
+    best = np.argmin(cycles * np.where(splits > 1, SPLIT_CAUTION, 1.0), axis=1)
+    rows = np.arange(len(best))
+    slow = np.where(_unaligned(shapes, size), gpu.get("kernel.gemm.fallback_slowdown", 7.0), 1.0)
     # SMs at work together share operand stripes of about sqrt(SMs) tiles; the next wave finds little of them in L2.
     staged = shapes.batch * shapes.m * shapes.n * shapes.k * size * (1.0 / REFERENCE_TILE[0] + 1.0 / REFERENCE_TILE[1])
     traffic = np.maximum(compulsory, gpu["kernel.gemm.reread_share"] * staged / np.sqrt(gpu.sm_count))
@@ -123,7 +127,7 @@ def gemm_work(
         cycles=cycles[rows, best] * slow,
         l2_bytes=outputs[rows, best] * CHOICES[best, :2].sum(axis=1) * shapes.k * size,
         output_bytes=output,
-        hbm_bytes=traffic * (1.0 - residency(footprint, gpu)),
+        hbm_bytes=traffic * missed,
         tile=CHOICES[best, :2],
         splits=CHOICES[best, 2],
     )

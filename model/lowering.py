@@ -168,7 +168,7 @@ def _streaming(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
         pattern = first.pattern
     passes = extra_read_passes(first.pattern, _column(operators, "columns") * DTYPE_BYTES[first.dtype], gpu)
     bytes_ = bytes_ + passes * _column(operators, "bytes_read")
-    work = streaming_work(pattern, bytes_, footprint, gpu)
+    work = streaming_work(pattern, bytes_, footprint, gpu, _column(operators, "far_bytes"))
     data = "zeros" if first.pattern in CONSTANT_WRITES else first.data
     vector = gpu[f"power.streaming_pj_per_byte.{pattern}"]
     return {

@@ -126,6 +126,8 @@ class Streaming:
         own bytes, as when one kernel is run back to back; use ``inf`` inside a long sequence of other kernels.
     tile_rows, warps
         Explicit schedule of a row-wise kernel, 0 where the library's own.
+    far_bytes
+        Bytes that come from memory even where the others stay in L2: of what the kernel before did not touch.
     rows, columns
         Shape of row-wise kernels (norms, softmax, reductions), 0 where it does not matter.
     """
@@ -137,6 +139,7 @@ class Streaming:
     dtype: str = "bf16"
     data: str = "randn"
     footprint_bytes: float | None = None
+    far_bytes: float = 0.0
     rows: int = 0
     columns: int = 0
     tile_rows: int = 0

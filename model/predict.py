@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -128,14 +128,48 @@ def parameter_spread(
         return np.zeros(len(work)), np.zeros(len(work))
     limit = gpu.device["power_limit_w"] if power_limit_w is None else power_limit_w
     load = _load(work, clock_mhz, limit, settle_s, window_s)
-    clocks = gpu.clocks_mhz
-    coarse = clocks[np.unique(np.append(np.arange(len(clocks) - 1, -1, -COARSE), 0))]
+    coarse = _coarse(gpu.clocks_mhz)
     found = [
         _evaluate(load, lower(load.operators, one), one, coarse, with_parts=False)
         for one in (gpu, *(gpu.with_values(values) for values in deviations(gpu.description, directions)))
     ]
     time, energy = np.array([f.time_s for f in found]), np.array([f.energy_j for f in found])
     return spread_of_changes(time[0], time[1:]), spread_of_changes(energy[0], energy[1:])
+
+
+class Timer:
+    """Times of the same work again and again while a fit moves parameters, on a coarse grid of clocks.
+
+    Parameters
+    ----------
+    work
+        ``n`` pieces.
+    lowering
+        Lowers their operators; by default anew each time.
+    settle_s, window_s
+        As in :func:`predict_work`.
+    """
+
+    def __init__(
+        self,
+        work: Sequence[Work],
+        lowering: Callable[[GpuModel], Costs] | None = None,
+        *,
+        settle_s: Array | float = 10.0,
+        window_s: Array | float = 10.0,
+    ) -> None:
+        self._load = _load(work, None, 0.0, settle_s, window_s)
+        self._lower = lowering or (lambda gpu: lower(self._load.operators, gpu))
+
+    def __call__(self, gpu: GpuModel) -> Array:
+        """Time of each piece on ``gpu``, shape ``(n,)`` [s]."""
+        load = replace(self._load, limit_w=gpu.device["power_limit_w"])
+        return _evaluate(load, self._lower(gpu), gpu, _coarse(gpu.clocks_mhz), with_parts=False).time_s
+
+
+def _coarse(clocks: Array) -> Array:
+    """Every so many of the clocks, and the lowest and the highest."""
+    return clocks[np.unique(np.append(np.arange(len(clocks) - 1, -1, -COARSE), 0))]
 
 
 def _load(

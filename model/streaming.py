@@ -43,7 +43,9 @@ def residency(footprint_bytes: Array, gpu: GpuModel) -> Array:
     return np.clip((1.1 * capacity - footprint_bytes) / (0.1 * capacity), 0.0, 1.0)
 
 
-def streaming_work(pattern: str, bytes_: Array, footprint_bytes: Array, gpu: GpuModel) -> StreamingWork:
+def streaming_work(
+    pattern: str, bytes_: Array, footprint_bytes: Array, gpu: GpuModel, far_bytes: Array | float = 0.0
+) -> StreamingWork:
     """Time and bytes of kernels of one access pattern.
 
     Parameters
@@ -52,9 +54,11 @@ def streaming_work(pattern: str, bytes_: Array, footprint_bytes: Array, gpu: Gpu
         Reads ``kernel.streaming.<pattern>.``: ``bandwidth_share`` (φ), ``bytes_per_sm_cycle`` (x), ``fixed_s`` (t0).
     bytes_, footprint_bytes
         Bytes read plus written, and data touched between two uses; shape ``(n,)`` [bytes].
+    far_bytes
+        Part of ``bytes_`` that comes from memory in any case.
     """
     prefix = f"kernel.streaming.{pattern}."
-    hit = residency(footprint_bytes, gpu)
+    hit = residency(footprint_bytes, gpu) * (1.0 - far_bytes / bytes_)
     peak = gpu.device["memory_bandwidth_bytes_per_s"]
     issue = bytes_ / (gpu[prefix + "bytes_per_sm_cycle"] * gpu.sm_count)
     from_l2 = hit * bytes_ / (gpu["kernel.l2.bytes_per_sm_cycle"] * gpu.sm_count)

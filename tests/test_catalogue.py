@@ -110,7 +110,8 @@ def test_peaks_follow_from_units_and_clocks(name: str) -> None:
 @pytest.mark.parametrize("name", GPUS)
 def test_memory_bandwidth_follows_from_clock_and_bus(name: str) -> None:
     device = read_gpu(name).device
-    transfers = 4 if device["vendor"].value == "AMD" and device["release_year"].number > 2021 else 2
+    # Of HBM3 AMD's tools report half the clock that NVIDIA's do.
+    transfers = 4 if device["vendor"].value == "AMD" and str(device["memory_kind"].value).startswith("HBM3") else 2
     peak = device["memory_clock_mhz"].number * 1e6 * transfers * device["memory_bus_bits"].number / 8
     assert peak == pytest.approx(device["memory_bandwidth_bytes_per_s"].number, rel=0.07)
 
@@ -132,7 +133,8 @@ def test_every_gpu_has_all_tables(name: str) -> None:
     assert gpu.derivation
     for table, group in gpu.tables.items():
         # A stated parameter that the physics does not know would be read by nobody.
-        assert set(group) == set(relative.tables[table]) | SUPPLEMENT.get(table, {}).keys(), table
+        added = SUPPLEMENT.get(table, {}).keys() if "scaled by rules" in gpu.derivation else set()
+        assert set(group) == set(relative.tables[table]) | added, table
         assert covariance_problem(group.covariance) is None, table
         assert all(parameter.source for parameter in group.parameters.values()), table
     assert [(row.name, row.value) for row in gpu.rows()][: len(gpu.device)] == [

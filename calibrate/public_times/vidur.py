@@ -77,9 +77,14 @@ def _small(line: Line, place: Place, tokens: int, layers: dict[str, tuple[int, i
         op, read, written = "vllm_rotary", columns, columns
     else:
         return {"op": operator}
+    total = BYTES * tokens * (read + written)
+    # The residual was written a layer ago, and the sum replaces other lines; one operand is fresh from the kernel before.
+    far = 2 * total // 3 if operator == "add" else 0
     return {
         "op": op,
-        "bytes": BYTES * tokens * (read + written),
+        "bytes": total,
+        "footprint_bytes": 2 * total // 3 if operator == "add" else total,
+        "far_bytes": far,
         "rows": tokens,
         "cols": columns,
         "launches": 2 if op == "add" and parallel else 1,
