@@ -67,7 +67,7 @@ def assemble(
     tables: dict[str, Table] = {}
     for table in TABLES:
         mine = {k.removeprefix(f"{table}."): p for k, p in sorted(parameters.items()) if k.startswith(f"{table}.")}
-        names, matrix = _joint(table, solutions)
+        names, matrix = joint_covariance(table, solutions)
         tables[table] = Table(
             provenance=provenance,
             parameters=mine,
@@ -122,7 +122,7 @@ def _home(solution: Solution) -> str:
     return max(TABLES, key=tables.count)
 
 
-def _joint(table: str, solutions: Sequence[Solution]) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+def joint_covariance(table: str, solutions: Sequence[Solution]) -> tuple[tuple[str, ...], NDArray[np.float64]]:
     """Covariance of the parameters that belong together; those of other tables keep their full names."""
     entries = {s.names[i]: (s, i) for s in solutions if _home(s) == table for i in _entangled(s)}
     names = tuple(sorted(entries))

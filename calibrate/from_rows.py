@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from joulecast.calibrate.describe import FIT_FILES, RowsFit, fit_all
+from joulecast.calibrate.describe_unclocked import fit_unclocked_rows
 from joulecast.calibrate.device_priors import priors_for
-from joulecast.calibrate.rows import read_rows, recorded_rows
-from joulecast.model.catalogue import read_gpu
+from joulecast.calibrate.rows import of_card, read_rows, recorded_rows
+from joulecast.calibrate.unclocked import is_unclocked
+from joulecast.model.catalogue import load_gpu, read_gpu
 from joulecast.model.description import GpuDescription, Table
 
 #: The shipped description that is fitted from the shipped rows, and whose data-sheet facts it has.
@@ -67,7 +69,8 @@ def fit_rows(
     Parameters
     ----------
     rows
-        JSON-lines files or folders of them; without any, the recorded rows that the package ships.
+        JSON-lines files or folders of them, or published tables, of which the rows of ``base``'s product count; without
+        any, the recorded rows that the package ships.
     base
         Catalogue name or file of the GPU whose data-sheet facts the description takes over.
     name
@@ -83,8 +86,10 @@ def fit_rows(
         No usable row, or an unusable base.
     """
     if rows:
-        measured = read_rows([Path(row) for row in rows])
+        measured = of_card(read_rows([Path(row) for row in rows]), read_gpu(base).device)
         provenance = f"fitted from {', '.join(Path(row).name for row in rows)}"
+        if is_unclocked(measured):
+            return fit_unclocked_rows(measured, load_gpu(base), name, provenance)
     else:
         measured, provenance = recorded_rows(files_=FIT_FILES), SHIPPED_PROVENANCE
         name = name or SHIPPED_NAME

@@ -189,7 +189,7 @@ def _gemm(row: Configuration) -> KernelWork:
         )
         if tile.m * tile.n > REGISTERS_PER_THREAD * 32 * tile.warps:
             exception = "the tile's accumulators spill out of the registers"
-    elif (align := _alignment(dtype)) and (n % align or k % align):
+    elif (align := _alignment(dtype)) and (n % align or (m if row.get("layout") == "nt" else k) % align):
         exception = f"the library falls back to a slow kernel where N or K is not a multiple of {align}"
     operator = Gemm(
         m,
@@ -203,6 +203,7 @@ def _gemm(row: Configuration) -> KernelWork:
         footprint_bytes=None if row.get("footprint_bytes") is None else _positive(row, "footprint_bytes"),
         out_dtype=_dtype(row, "out_dtype", ""),
         accumulate=bool(row.get("accumulate", False)),
+        separate=bool(row.get("separate", False)),
         name=str(row["op"]),
     )
     return _one(operator, exception)

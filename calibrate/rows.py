@@ -13,6 +13,7 @@ from typing import Any
 from joulecast.calibrate.measure.records import is_recording, json_object, parse_records
 from joulecast.calibrate.public_times.read import parse_table
 from joulecast.errors import DataError, UnknownNameError
+from joulecast.model.description import Parameter
 
 #: Measured quantities; a prediction never reads them. Their ``_per_gpu`` lists and every ``measured_…`` belong to them.
 MEASURED_FIELDS = frozenset(
@@ -108,6 +109,12 @@ def read_rows(path: str | Path | Sequence[str | Path]) -> list[Row]:
     if isinstance(path, str | Path):
         return _read_path(Path(path))
     return [row for one in path for row in _read_path(Path(one))]
+
+
+def of_card(rows: Sequence[Row], device: Mapping[str, Parameter]) -> list[Row]:
+    """Rows that a card with these facts measured, or of which nobody says who did."""
+    product = str(device["product"].value) if "product" in device else ""
+    return [row for row in rows if product in row.configuration.get("products", (product,))]
 
 
 def recorded_rows(name: str = "h200_sxm", files_: Sequence[str] | None = None) -> list[Row]:

@@ -11,9 +11,9 @@ from joulecast.calibrate.rows import Row
 
 Array = NDArray[np.float64]
 
-#: What the host needs to put one product of Transformer Engine into the queue, and one of several that a single call
-#: launches [s]; estimates: no shorter time is found in published tables of back-to-back products.
-LAUNCH_S, GROUPED_LAUNCH_S = 14e-6, 9e-6
+#: What the host needs to put one product of Transformer Engine into the queue, one of several that a single call
+#: launches, and its attention [s]; estimates: no shorter time is found in published tables of back-to-back kernels.
+LAUNCH_S, GROUPED_LAUNCH_S, ATTENTION_LAUNCH_S = 14e-6, 8.5e-6, 95e-6
 #: What launching an eager PyTorch product and waiting for its end adds to its time [s]; estimate: the time of
 #: products that take nothing (LLMCompass, smallest shapes on A100 and MI210, less a kernel's 4 us).
 WAITED_S = 25e-6
@@ -33,7 +33,8 @@ def observed_time_s(rows: Sequence[Row], kernel_s: Array) -> Array:
     """
     kinds = np.array([str(row.configuration.get("timing") or "") for row in rows])
     launches = np.array([float(row.configuration.get("launches") or 1) for row in rows])
-    launching = np.where(launches > 1, GROUPED_LAUNCH_S * launches, LAUNCH_S)
+    single = np.where([row.op == "flash_attn" for row in rows], ATTENTION_LAUNCH_S, LAUNCH_S)
+    launching = np.where(launches > 1, GROUPED_LAUNCH_S * launches, single)
     profiled = kernel_s + np.where([row.op == "gemm" for row in rows], PRODUCT_OFFSET_S, -GAP_S * launches)
     kernel_s = np.where(kinds == "kernel", np.maximum(profiled, SHORTEST_S), kernel_s)
     queued = np.where(kinds == "queue", np.maximum(kernel_s, launching), kernel_s)

@@ -25,6 +25,7 @@ from joulecast.model.predict import Forecast, Timer, Work, predict_work
 from joulecast.model.row_blocks import THREADS as ROW_BLOCKS
 
 Array = NDArray[np.float64]
+Residuals = Callable[[Mapping[str, float]], Array]
 
 #: Relative noise of a published time [1], and how far a profiler's whole microseconds are off [s].
 NOISE, ROUNDING_S = 0.04, 0.29e-6
@@ -119,9 +120,8 @@ def _fit(block: Unclocked, gpu: GpuModel, priors: Mapping[str, Prior]) -> Soluti
     return _refined(residuals, priors, solve(residuals, priors, list(priors)))
 
 
-def _refined(residuals: Callable[[Mapping[str, float]], Array], priors: Mapping[str, Prior], found: Solution) -> Solution:
-    """A solution moved on, one parameter at a time: whole tiles and waves make the sum of squares step where slopes
-    say nothing."""
+def _refined(residuals: Residuals, priors: Mapping[str, Prior], found: Solution) -> Solution:
+    """A solution moved on, one parameter at a time: with whole tiles and waves the sum of squares has steps."""
     values = found.as_dict()
 
     def loss(at: Mapping[str, float]) -> float:

@@ -38,7 +38,7 @@ def complete(parsed: ParsedDescription, relative: GpuDescription | None) -> GpuD
             for name, table in relative.tables.items()
         }
         words = f"fitted tables of {relative.name}, scaled by rules ({distance.words})"
-    tables = {name: _merge(derived[name], parsed.tables.get(name)) for name in TABLES}
+    tables = {name: merge(derived[name], parsed.tables.get(name)) for name in TABLES}
     return GpuDescription(parsed.name, parsed.device, **tables, derivation=words)
 
 
@@ -117,7 +117,7 @@ def _scaled_covariance(
     return widened
 
 
-def _merge(derived: Table, stated: Table | None) -> Table:
+def merge(derived: Table, stated: Table | None) -> Table:
     """The derived table with what the file states in place of it."""
     if stated is None:
         return derived

@@ -78,7 +78,13 @@ def tile_efficiency(bm: Array, bn: Array, eta: float, penalty: float) -> Array:
 
 
 def gemm_work(
-    shapes: GemmShapes, dtype: str, layout: str, gpu: GpuModel, output_bytes_per_element: float | None = None
+    shapes: GemmShapes,
+    dtype: str,
+    layout: str,
+    gpu: GpuModel,
+    output_bytes_per_element: float | None = None,
+    *,
+    separate: bool = False,
 ) -> GemmWork:
     """Cycles and bytes of products of one data type and layout with the library's own tiles.
 
@@ -92,6 +98,8 @@ def gemm_work(
         The GPU; reads ``kernel.gemm.*``.
     output_bytes_per_element
         Bytes written and read again for each value of the result; by default the inputs' size.
+    separate
+        Whether a batch is launched product by product on several streams.
 
     Returns
     -------
@@ -107,6 +115,9 @@ def gemm_work(
     outputs = np.ceil(shapes.m[:, None] / bm) * np.ceil(shapes.n[:, None] / bn) * shapes.batch[:, None]
     tiles = outputs * splits
     waves = np.ceil(tiles / gpu.sm_count)
+    if separate:  # half-way between all at once and one after another, as on four streams [estimate from SimuMax, B200]
+        batch = shapes.batch[:, None]
+        waves = np.sqrt(waves * np.ceil(tiles / batch / gpu.sm_count) * batch)
     loads = (bm + bn) * DTYPE_BYTES[dtype] / gpu["kernel.gemm.load_bytes_per_sm_cycle"]
     cycles = waves * (np.maximum(2.0 * bm * bn / (rate * eta), loads) * k + overhead)
     cycles = cycles + np.where(splits > 1, overhead + _reduction_cycles(shapes, splits, gpu), 0.0)
@@ -119,7 +130,7 @@ def gemm_work(
     cycles = np.maximum(cycles, (compulsory * missed)[:, None] / (np.minimum(tiles, gpu.sm_count) * stream))
     best = np.argmin(cycles * np.where(splits > 1, SPLIT_CAUTION, 1.0), axis=1)
     rows = np.arange(len(best))
-    slow = np.where(_unaligned(shapes, size), gpu.get("kernel.gemm.fallback_slowdown", 7.0), 1.0)
+    slow = np.where(_unaligned(shapes, size, layout), gpu.get("kernel.gemm.fallback_slowdown", 7.0), 1.0)
     # SMs at work together share operand stripes of about sqrt(SMs) tiles; the next wave finds little of them in L2.
     staged = shapes.batch * shapes.m * shapes.n * shapes.k * size * (1.0 / REFERENCE_TILE[0] + 1.0 / REFERENCE_TILE[1])
     traffic = np.maximum(compulsory, gpu["kernel.gemm.reread_share"] * staged / np.sqrt(gpu.sm_count))
@@ -139,6 +150,8 @@ def _reduction_cycles(shapes: GemmShapes, splits: Array, gpu: GpuModel) -> Array
     return np.asarray(partial / (gpu["kernel.l2.bytes_per_sm_cycle"] * gpu.sm_count))
 
 
-def _unaligned(shapes: GemmShapes, size: int) -> NDArray[np.bool_]:
+def _unaligned(shapes: GemmShapes, size: int, layout: str) -> NDArray[np.bool_]:
+    """Whether a row in memory is no whole number of 16 bytes; weight gradients read and write rows of M and N."""
     step = ALIGNMENT_BYTES / size
-    return np.asarray((shapes.k % step != 0) | (shapes.n % step != 0))
+    along = shapes.m if layout == "nt" else shapes.k
+    return np.asarray((along % step != 0) | (shapes.n % step != 0))

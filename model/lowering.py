@@ -89,7 +89,8 @@ def lower_group(group: OperatorGroup, gpu: GpuModel) -> Columns:
 def _group(operator: Operator) -> tuple[Hashable, ...]:
     if isinstance(operator, Gemm):
         kind = "gemm" if operator.tile is None else "tile_gemm"
-        return (kind, operator.dtype, operator.data, operator.layout, operator.out_dtype, operator.accumulate)
+        kinds = (operator.dtype, operator.data, operator.layout, operator.out_dtype)
+        return (kind, *kinds, operator.accumulate, operator.separate)
     if isinstance(operator, Attention):
         return ("attention", operator.backend, operator.direction, operator.dtype)
     if isinstance(operator, Streaming):
@@ -116,7 +117,8 @@ def _gemm(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
     footprint = np.array([np.nan if o.footprint_bytes is None else o.footprint_bytes for o in operators])
     m, n, k, batch, parts = (_column(operators, name) for name in ("m", "n", "k", "batch", "parts"))
     shapes = GemmShapes(m * parts, n, k, batch, footprint)
-    work = gemm_work(shapes, first.dtype, first.layout, gpu, first.output_bytes_per_element)
+    output_bytes = first.output_bytes_per_element
+    work = gemm_work(shapes, first.dtype, first.layout, gpu, output_bytes, separate=first.separate)
     toggle = toggle_factor(first.data, gpu)
     peak = gpu.device["memory_bandwidth_bytes_per_s"]
     flops = 2.0 * shapes.m * shapes.n * shapes.k * shapes.batch

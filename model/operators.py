@@ -45,6 +45,8 @@ class Gemm:
         Type of the result, empty for the inputs'.
     accumulate
         Whether the result is added to what stands there.
+    separate
+        Whether the products of a batch are launched one by one on several streams, as those of experts are.
     parts
         The product is one of as many equal ones along ``m`` that follow each other on several streams, so that each
         begins in the tail of the one before.
@@ -63,6 +65,7 @@ class Gemm:
     out_dtype: str = ""
     accumulate: bool = False
     parts: int = 1
+    separate: bool = False
 
     @property
     def flops(self) -> float:

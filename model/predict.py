@@ -159,7 +159,7 @@ class Timer:
         window_s: Array | float = 10.0,
     ) -> None:
         self._load = _load(work, None, 0.0, settle_s, window_s)
-        self._lower = lowering or (lambda gpu: lower(self._load.operators, gpu))
+        self._lower: Callable[[GpuModel], Costs] = lowering or (lambda gpu: lower(self._load.operators, gpu))
 
     def __call__(self, gpu: GpuModel) -> Array:
         """Time of each piece on ``gpu``, shape ``(n,)`` [s]."""
@@ -169,7 +169,7 @@ class Timer:
 
 def _coarse(clocks: Array) -> Array:
     """Every so many of the clocks, and the lowest and the highest."""
-    return clocks[np.unique(np.append(np.arange(len(clocks) - 1, -1, -COARSE), 0))]
+    return np.asarray(clocks[np.unique(np.append(np.arange(len(clocks) - 1, -1, -COARSE), 0))])
 
 
 def _load(

@@ -58,7 +58,7 @@ def streaming_work(
         Part of ``bytes_`` that comes from memory in any case.
     """
     prefix = f"kernel.streaming.{pattern}."
-    hit = residency(footprint_bytes, gpu) * (1.0 - far_bytes / bytes_)
+    hit = residency(footprint_bytes, gpu) * (1.0 - far_bytes / np.maximum(bytes_, 1.0))
     peak = gpu.device["memory_bandwidth_bytes_per_s"]
     issue = bytes_ / (gpu[prefix + "bytes_per_sm_cycle"] * gpu.sm_count)
     from_l2 = hit * bytes_ / (gpu["kernel.l2.bytes_per_sm_cycle"] * gpu.sm_count)

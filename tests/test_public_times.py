@@ -11,7 +11,7 @@ import pytest
 
 from joulecast.calibrate.row_operators import operator_of
 from joulecast.calibrate.rows import Row, read_rows
-from joulecast.calibrate.timing import LAUNCH_S, WAITED_S, observed_time_s
+from joulecast.calibrate.timing import LAUNCH_S, PRODUCT_OFFSET_S, WAITED_S, observed_time_s
 from joulecast.cli import main
 from joulecast.errors import DataError
 from joulecast.model.operators import Attention, Gemm, Streaming
@@ -78,7 +78,7 @@ def test_what_a_measurement_adds_to_a_kernel(tmp_path: Path) -> None:
     short, long = 1e-6, 1e-3
     for time in (short, long):
         found = observed_time_s([kernel, queued, waited], np.full(3, time))
-        assert found.tolist() == pytest.approx([time, max(time, LAUNCH_S), time + WAITED_S])
+        assert found.tolist() == pytest.approx([time + PRODUCT_OFFSET_S, max(time, LAUNCH_S), time + WAITED_S])
 
 
 @pytest.mark.parametrize(

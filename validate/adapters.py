@@ -144,5 +144,9 @@ def _predict_iteration(gpu: GpuDescription, row: Row) -> Answer:
 def fit(rows: Sequence[Row], base: GpuDescription) -> GpuDescription:
     """Fit a description; all fitting lives in :mod:`joulecast.calibrate`."""
     from joulecast.calibrate.describe import fit_description
+    from joulecast.calibrate.describe_unclocked import fit_unclocked_rows
+    from joulecast.calibrate.unclocked import is_unclocked
 
+    if is_unclocked(rows):
+        return fit_unclocked_rows(rows, base).description
     return fit_description(rows, base, cross_validate=False)

@@ -7,19 +7,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from joulecast.calibrate.rows import Row
+from joulecast.calibrate.rows import of_card as own_rows
 from joulecast.model.description import GpuDescription
 
 
 def of_card(rows: Sequence[Row], gpu: GpuDescription) -> tuple[list[Row], list[tuple[str, str]]]:
     """Rows that this card (or nobody says which) measured; the others counted by file and card, with the reason."""
-    product = str(gpu.device["product"].value) if "product" in gpu.device else ""
-    mine = [row for row in rows if product in row.configuration.get("products", (product,))]
+    if not any("products" in row.configuration for row in rows):
+        return list(rows), []
+    mine = own_rows(rows, gpu.device)
+    kept = {id(row) for row in mine}
     others = Counter(
         (Path(row.file).name, str(row.configuration["card_label"]), " or ".join(row.configuration["products"]))
         for row in rows
-        if product not in row.configuration.get("products", (product,))
+        if id(row) not in kept
     )
+    product = gpu.device["product"].value if "product" in gpu.device else gpu.name
     return mine, [
-        (f"{file}: {count} rows of {label}", f"measured on {products}, not on {product or gpu.name}")
+        (f"{file}: {count} rows of {label}", f"measured on {products}, not on {product}")
         for (file, label, products), count in others.items()
     ]

@@ -72,6 +72,7 @@ def _grouped(shape: dict[str, str], place: Place) -> tuple[dict[str, Any], float
         "layout": layout,
         "accumulate": shape.get("accumulate") == "True",
         "out_dtype": shape.get("main_grad_dtype", "bf16") if stage == "bwd_grad_w" else shape.get("out_dtype", "bf16"),
+        "separate": True,
         **_back_to_back(GROUPED_RUNS),
         "launches": groups,
     }

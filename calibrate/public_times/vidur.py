@@ -78,7 +78,7 @@ def _small(line: Line, place: Place, tokens: int, layers: dict[str, tuple[int, i
     else:
         return {"op": operator}
     total = BYTES * tokens * (read + written)
-    # The residual was written a layer ago, and the sum replaces other lines; one operand is fresh from the kernel before.
+    # The residual was written a layer ago, and the sum replaces other lines; one operand is the kernel before's result.
     far = 2 * total // 3 if operator == "add" else 0
     return {
         "op": op,
