@@ -9,8 +9,9 @@ the node types, and these runs form the group ``fitted``.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from joulecast.model.governor import settled_power_w
 from joulecast.model.gpu_model import gpu_model
 from joulecast.model.limits import group_limit_share
 from joulecast.simulator.forecast import forecast
+from joulecast.simulator.iteration import Iteration
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.plan_site import Site
 from joulecast.simulator.site_model import half_widths, surroundings
@@ -80,6 +82,7 @@ def node_power_rows(
     gpu
         Description in place of the systems' own.
     """
+    simulate = cache(lambda plan: forecast(plan, gpu, must_fit=False))  # both sides of the supplies share one
     known: dict[tuple[str, int, str, str], NodeForecast | str] = {}
     answers: list[tuple[NodePowerRow, NodeForecast]] = []
     skipped: list[tuple[str, str]] = []
@@ -87,7 +90,7 @@ def node_power_rows(
         key = (row.system, row.gpus, row.workload, row.power_side)
         if key not in known:
             try:
-                known[key] = node_forecast(row, published, gpu)
+                known[key] = node_forecast(row, published, simulate, gpu)
             except InputError as error:
                 known[key] = str(error)
         answer = known[key]
@@ -100,9 +103,19 @@ def node_power_rows(
 
 
 def node_forecast(
-    row: NodePowerRow, published: Sequence[PublishedRow], gpu: GpuDescription | None = None
+    row: NodePowerRow,
+    published: Sequence[PublishedRow],
+    simulate: Callable[[Plan], Iteration] = forecast,
+    gpu: GpuDescription | None = None,
 ) -> NodeForecast:
     """Power of one of the row's nodes.
+
+    Parameters
+    ----------
+    row, published, gpu
+        As :func:`node_power_rows` takes them.
+    simulate
+        Forecasts an iteration.
 
     Raises
     ------
@@ -113,9 +126,12 @@ def node_forecast(
     chosen = configuration_of(row, published)
     if chosen is not None:
         plan = plan_row(chosen).plan
-        return _simulated(row, replace(plan, cluster=replace(plan.cluster, node=system.node)), gpu)
+        return _simulated(row, simulate(replace(plan, cluster=replace(plan.cluster, node=system.node))))
     if row.nodes > 1 or row.workload not in POWER_LIMITED:
-        raise InputError(f"no configuration of {row.workload} on {row.gpus} GPUs is known", key="workload")
+        raise InputError(
+            f"no configuration of {row.workload} on {row.gpus} GPUs is known, nor do its GPUs stay at their limit",
+            key="workload",
+        )
     return _limited(row, system, gpu)
 
 
@@ -145,11 +161,10 @@ def configuration_of(row: NodePowerRow, published: Sequence[PublishedRow]) -> Pu
     return None
 
 
-def _simulated(row: NodePowerRow, plan: Plan, gpu: GpuDescription | None) -> NodeForecast:
-    iteration = forecast(plan, gpu, must_fit=False)
+def _simulated(row: NodePowerRow, iteration: Iteration) -> NodeForecast:
     site = iteration.site
     if site is None:
-        raise InputError(f"no node type for {plan.cluster.gpu}", key="system")
+        raise InputError(f"no node type for {iteration.plan.cluster.gpu}", key="system")
     level = "node_dc" if row.power_side == "DC" else "node_ac"
     share = row.nodes * iteration.time_s
     low, mean, high = (getattr(e, level) / share for e in (site.energy_j_p05, site.energy_j, site.energy_j_p95))
