@@ -1,17 +1,19 @@
-"""Hugging Face ``config.json`` files read into one frozen description of a dense transformer."""
+"""Hugging Face ``config.json`` files read into one frozen description of a transformer."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
-from joulecast.errors import InputError, NotYetError, UnknownNameError
+from joulecast.errors import InputError, UnknownNameError
+from joulecast.model.experts import Experts, LatentAttention
+from joulecast.model.hf_experts import read_experts, read_latent_attention
 from joulecast.model.hf_families import FAMILIES, Family
+from joulecast.model.hf_reader import Reader
 
 #: Other spellings of catalogue names.
 ALIASES = {
@@ -22,12 +24,10 @@ ALIASES = {
     "gpt-3-175b": "gpt3-175b",
 }
 
-_MOE_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Shape of a dense decoder-only transformer.
+    """Shape of a decoder-only transformer.
 
     Attributes
     ----------
@@ -53,6 +53,10 @@ class ModelConfig:
         Rows of a learned position table, 0 without one.
     max_positions
         Longest sequence that the model is made for.
+    experts
+        Mixture of Experts in place of the MLP, in all layers but the first few; ``ffn`` is then the width of those few.
+    latent
+        Multi-head latent attention; ``head_dim`` is then the mean size of keys and values.
     """
 
     name: str
@@ -78,16 +82,30 @@ class ModelConfig:
     rope_type: str = "default"
     learned_positions: int = 0
     max_positions: int = 0
+    experts: Experts | None = None
+    latent: LatentAttention | None = None
 
     @property
     def qkv_width(self) -> int:
-        """Output width of the joint query, key and value projection."""
+        """Width of queries, keys and values together."""
+        if self.latent is not None:
+            return self.heads * (2 * self.latent.key_dim + self.latent.value_dim)
         return (self.heads + 2 * self.kv_heads) * self.head_dim
 
     @property
     def attention_width(self) -> int:
         """Width of the concatenated heads."""
-        return self.heads * self.head_dim
+        return self.heads * (self.head_dim if self.latent is None else self.latent.value_dim)
+
+    @property
+    def dense_layers(self) -> int:
+        """Leading layers with an ordinary MLP: all without a Mixture of Experts."""
+        return self.layers if self.experts is None else min(self.layers, self.experts.dense_layers)
+
+    @property
+    def dense(self) -> ModelConfig:
+        """The same model with an ordinary MLP in every layer, as its leading layers have it."""
+        return self if self.experts is None else replace(self, experts=None)
 
     @property
     def up_width(self) -> int:
@@ -100,12 +118,24 @@ class ModelConfig:
         return self.hidden * (2 if self.norm_bias else 1)
 
     @property
-    def layer_parameters(self) -> int:
-        """Parameters of one transformer layer."""
-        matrices = self.hidden * (self.qkv_width + self.attention_width + self.up_width + self.ffn)
+    def attention_parameters(self) -> int:
+        """Parameters of a layer's attention, norms of queries and keys included."""
+        if self.latent is not None:
+            return self.latent.parameters(self.hidden, self.heads)
         biases = self.qkv_bias * self.qkv_width + self.output_bias * self.hidden
-        biases += self.mlp_bias * (self.up_width + self.hidden)
-        return matrices + biases + 2 * self.norm_parameters + self.qk_norm * 2 * self.head_dim
+        return self.hidden * (self.qkv_width + self.attention_width) + biases + self.qk_norm * 2 * self.head_dim
+
+    @property
+    def layer_parameters(self) -> int:
+        """Parameters of one transformer layer: with experts where the model has them."""
+        return self._layer_parameters(active=False)
+
+    def _layer_parameters(self, *, active: bool) -> int:
+        outside = self.attention_parameters + 2 * self.norm_parameters
+        if self.experts is not None:
+            return outside + self.experts.parameters(self.hidden, gated=self.gated_mlp, active=active)
+        biases = self.mlp_bias * (self.up_width + self.hidden)
+        return outside + self.hidden * (self.up_width + self.ffn) + biases
 
     @property
     def embedding_parameters(self) -> int:
@@ -120,8 +150,17 @@ class ModelConfig:
     @property
     def parameters(self) -> int:
         """All parameters, tied ones once."""
-        layers = self.layers * self.layer_parameters
-        return self.embedding_parameters + layers + self.norm_parameters + self.head_parameters
+        return self._parameters(active=False)
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that one token meets: all but the experts that it is not sent to."""
+        return self._parameters(active=True)
+
+    def _parameters(self, *, active: bool) -> int:
+        dense = self.dense_layers * self.dense.layer_parameters
+        others = (self.layers - self.dense_layers) * self._layer_parameters(active=active)
+        return self.embedding_parameters + dense + others + self.norm_parameters + self.head_parameters
 
 
 def model_names() -> tuple[str, ...]:
@@ -145,7 +184,7 @@ def load_model(name_or_path: str | Path) -> ModelConfig:
     InputError
         If the file cannot be used; it names the file and the key.
     NotYetError
-        If the model has a Mixture of Experts.
+        If some of its layers are of a form that is not implemented.
     """
     text = str(name_or_path)
     path = Path(text)
@@ -191,26 +230,27 @@ def parse_config(data: object, *, name: str, file: str) -> ModelConfig:
     """
     if not isinstance(data, Mapping):
         raise InputError("a model configuration must be a JSON object", file=file)
-    reader = _Reader(data, file)
+    reader = Reader(data, file)
     kind = data.get("model_type")
     if not isinstance(kind, str):
         raise InputError(
             "missing model_type", file=file, key="model_type", remedy=f"One of {', '.join(sorted(FAMILIES))}."
         )
-    _refuse_experts(reader, kind)
     if kind not in FAMILIES:
         raise UnknownNameError("model_type", kind, FAMILIES, file=file, key="model_type")
     family = FAMILIES[kind]
     hidden, heads, kv_heads, head_dim = _attention_sizes(reader, family)
     positions = reader.count(family.key("max_position_embeddings"), 0 if family.rotary else None)
     theta, rope_type, fraction = _rope(reader, family)
+    latent = read_latent_attention(reader) if family.latent else None
+    experts = read_experts(reader, kind, family.experts)
     return ModelConfig(
         name=name,
         hidden=hidden,
         layers=reader.count(family.key("num_hidden_layers")),
         heads=heads,
         kv_heads=kv_heads,
-        head_dim=head_dim,
+        head_dim=head_dim if latent is None else (latent.key_dim + latent.value_dim) // 2,
         ffn=reader.count(family.key("intermediate_size"), family.ffn_multiple * hidden or None),
         vocab=reader.count("vocab_size"),
         tied_embeddings=reader.flag("tie_word_embeddings", family.tied),
@@ -230,10 +270,12 @@ def parse_config(data: object, *, name: str, file: str) -> ModelConfig:
         rope_type=rope_type,
         learned_positions=0 if family.rotary else positions + family.extra_positions,
         max_positions=positions,
+        experts=experts,
+        latent=latent,
     )
 
 
-def _attention_sizes(reader: _Reader, family: Family) -> tuple[int, int, int, int]:
+def _attention_sizes(reader: Reader, family: Family) -> tuple[int, int, int, int]:
     """Hidden size, heads, key/value heads and head size, checked against each other."""
     heads_key = family.key("num_attention_heads")
     hidden, heads = reader.count(family.key("hidden_size")), reader.count(heads_key)
@@ -248,25 +290,14 @@ def _attention_sizes(reader: _Reader, family: Family) -> tuple[int, int, int, in
     return hidden, heads, kv_heads, reader.count("head_dim", 0) or reader.divide(hidden, heads, heads_key)
 
 
-def _refuse_experts(reader: _Reader, kind: str) -> None:
-    for key in _MOE_KEYS:
-        if reader.count(key, 0) > 1 or (key in reader.data and "moe" in kind):
-            raise NotYetError(
-                f"model_type {kind!r} has a Mixture of Experts, which is not implemented yet",
-                file=reader.file,
-                key=key,
-                remedy="Use a dense model.",
-            )
-
-
-def _rope(reader: _Reader, family: Family) -> tuple[float, str, float]:
+def _rope(reader: Reader, family: Family) -> tuple[float, str, float]:
     """Base, scaling kind, rotated share, from ``rope_parameters`` or the older ``rope_theta`` and ``rope_scaling``."""
     newer = reader.table("rope_parameters")
     scaling = newer or reader.table("rope_scaling")
     theta = reader.number("rope_theta", reader.number("rotary_emb_base", 10000.0))
     fraction = reader.number("partial_rotary_factor", reader.number("rotary_pct", family.rotary_fraction))
     if newer:
-        nested = _Reader(newer, reader.file, "rope_parameters.")
+        nested = Reader(newer, reader.file, "rope_parameters.")
         theta = nested.number("rope_theta", theta)
         fraction = nested.number("partial_rotary_factor", fraction)
     kind = str(scaling.get("rope_type", scaling.get("type", "default")))
@@ -285,75 +316,9 @@ _ACTIVATIONS = {
 }
 
 
-def _activation(reader: _Reader, family: Family) -> str:
+def _activation(reader: Reader, family: Family) -> str:
     key = family.key("hidden_act")
     value = reader.data.get("hidden_activation") or reader.data.get(key) or family.activation
     if value not in _ACTIVATIONS:
         raise UnknownNameError("activation", str(value), _ACTIVATIONS, file=reader.file, key=key)
     return _ACTIVATIONS[str(value)]
-
-
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    """Typed access to a JSON object; every complaint names the file and the key."""
-
-    data: Mapping[str, Any]
-    file: str
-    prefix: str = ""
-
-    def count(self, key: str, default: int | None = None) -> int:
-        value = self.data.get(key)
-        if value is None:
-            if default is None:
-                raise InputError(
-                    f"missing {key}", file=self.file, key=self.prefix + key, remedy="Add it as a whole number."
-                )
-            return default
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(
-                f"must be a positive whole number, not {value!r}",
-                file=self.file,
-                key=self.prefix + key,
-                remedy="Correct it.",
-            )
-        return value
-
-    def number(self, key: str, default: float) -> float:
-        value = self.data.get(key)
-        if value is None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-            raise InputError(
-                f"must be a positive number, not {value!r}", file=self.file, key=self.prefix + key, remedy="Correct it."
-            )
-        return float(value)
-
-    def flag(self, key: str, default: bool) -> bool:
-        value = self.data.get(key)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise InputError(
-                f"must be true or false, not {value!r}", file=self.file, key=self.prefix + key, remedy="Correct it."
-            )
-        return value
-
-    def table(self, key: str) -> Mapping[str, Any]:
-        value = self.data.get(key)
-        if value is None:
-            return {}
-        if not isinstance(value, Mapping):
-            raise InputError(
-                f"must be an object, not {value!r}", file=self.file, key=self.prefix + key, remedy="Correct it."
-            )
-        return value
-
-    def divide(self, hidden: int, heads: int, key: str) -> int:
-        if hidden % heads:
-            raise InputError(
-                f"the hidden size {hidden} is not divisible by {heads} attention heads",
-                file=self.file,
-                key=self.prefix + key,
-                remedy="Correct one of them or give head_dim.",
-            )
-        return hidden // heads

@@ -7,12 +7,30 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertKeys:
+    """Key names of a Mixture of Experts in one family; an empty one does not exist there.
+
+    ``shared`` counts shared experts of the same width as the others, ``shared_width`` is the width of one of their own;
+    ``dense`` counts the leading layers without experts, ``every`` and ``without`` pick others.
+    """
+
+    count: str = "num_experts"
+    width: str = "moe_intermediate_size"
+    shared: str = ""
+    shared_width: str = ""
+    dense: str = ""
+    every: str = "decoder_sparse_step"
+    without: str = "mlp_only_layers"
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """Defaults and key names of one ``model_type``.
 
     ``keys`` maps the common key to this family's own; ``attention_bias_key`` and ``mlp_bias_key`` switch biases where
     the family lets the file decide (an empty key never occurs in a file, so the default holds). ``output_follows``: the
-    attention output's bias follows ``attention_bias_key`` too.
+    attention output's bias follows ``attention_bias_key`` too. ``experts`` has the key names of a Mixture of Experts,
+    ``latent`` says that attention is multi-head latent attention.
     """
 
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -32,6 +50,8 @@ class Family:
     rotary_fraction: float = 1.0
     ffn_multiple: int = 0
     extra_positions: int = 0
+    experts: ExpertKeys | None = None
+    latent: bool = False
 
     def key(self, common: str) -> str:
         """This family's spelling of a common key."""
@@ -48,12 +68,21 @@ _GPT2_KEYS = {
 }
 _OPT_KEYS = {"intermediate_size": "ffn_dim", "hidden_act": "activation_function"}
 
+_DEEPSEEK_EXPERTS = ExpertKeys(
+    count="n_routed_experts", shared="n_shared_experts", dense="first_k_dense_replace", every="moe_layer_freq"
+)
+
 #: Supported ``model_type`` values.
 FAMILIES: Mapping[str, Family] = {
     "llama": Family(attention_bias_key="attention_bias", output_follows=True, mlp_bias_key="mlp_bias"),
     "mistral": Family(),
     "qwen2": Family(qkv_bias=True),
     "qwen3": Family(attention_bias_key="attention_bias", output_follows=True, qk_norm=True),
+    "mixtral": Family(experts=ExpertKeys(count="num_local_experts", width="intermediate_size")),
+    "qwen2_moe": Family(qkv_bias=True, experts=ExpertKeys(shared_width="shared_expert_intermediate_size")),
+    "qwen3_moe": Family(attention_bias_key="attention_bias", output_follows=True, qk_norm=True, experts=ExpertKeys()),
+    "deepseek_v2": Family(experts=_DEEPSEEK_EXPERTS, latent=True),
+    "deepseek_v3": Family(experts=_DEEPSEEK_EXPERTS, latent=True),
     "phi3": Family(),
     "gemma": Family(tied=True, activation="gelu", attention_bias_key="attention_bias", output_follows=True),
     "nemotron": Family(

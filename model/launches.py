@@ -82,6 +82,10 @@ class Implementation:
     context_parallel, cp_comm_type, context_fabric
         Ranks that the sequence is split over, how keys and values move between them
         (:mod:`joulecast.model.context_parallel`), and what joins them (``None``: the GPU's own links).
+    expert_parallel, expert_tensor_parallel, expert_fabric, expert_tensor_fabric
+        Ranks that share the experts of a layer, and each expert, and what joins either.
+    expert_load
+        Rows of the busiest rank's experts over the mean, or the capacity factor.
     tp_comm_overlap
         Whether sequence-parallel gathering and scattering run in steps beside the products that need or make them.
     fused_loss
@@ -105,6 +109,11 @@ class Implementation:
     context_parallel: int = 1
     cp_comm_type: str = "p2p"
     context_fabric: Fabric | None = None
+    expert_parallel: int = 1
+    expert_tensor_parallel: int = 1
+    expert_fabric: Fabric | None = None
+    expert_tensor_fabric: Fabric | None = None
+    expert_load: float = 1.0
 
     def __post_init__(self) -> None:
         for kind, value, known in (
@@ -130,7 +139,8 @@ class Shard:
     """Sizes of one layer as one tensor-parallel rank sees them, for one micro-batch.
 
     ``sequence`` is this context-parallel rank's share of it. ``tokens`` are all of the rank's micro-batch,
-    ``norm_tokens`` those that norms and residual additions work on.
+    ``norm_tokens`` those that norms and residual additions work on. With a Mixture of Experts ``ffn`` and ``up_width``
+    are those of the shared experts.
     """
 
     config: ModelConfig
@@ -161,7 +171,8 @@ def shard(config: ModelConfig, implementation: Implementation, batch: int, seque
         If heads, key/value heads, MLP width or (sequence-parallel) tokens are not divisible by the degree.
     """
     tp = implementation.tensor_parallel
-    for what, size in (("attention heads", config.heads), ("MLP width", config.ffn)):
+    width = config.ffn if config.experts is None else config.experts.shared_ffn
+    for what, size in (("attention heads", config.heads), ("MLP width", width)):
         if size % tp:
             raise InputError(
                 f"{what} {size} of {config.name} not divisible by the tensor-parallel degree {tp}",
@@ -191,10 +202,10 @@ def shard(config: ModelConfig, implementation: Implementation, batch: int, seque
         norm_tokens=tokens // tp if implementation.sequence_parallel else tokens,
         heads=heads,
         kv_heads=kv_heads,
-        attention_width=heads * config.head_dim,
-        qkv_width=(heads + 2 * kv_heads) * config.head_dim,
-        ffn=config.ffn // tp,
-        up_width=config.up_width // tp,
+        attention_width=config.attention_width // config.heads * heads,
+        qkv_width=(heads + 2 * kv_heads) * config.head_dim if config.latent is None else config.qkv_width // tp,
+        ffn=width // tp,
+        up_width=width * (2 if config.gated_mlp else 1) // tp,
     )
 
 

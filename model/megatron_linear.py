@@ -25,20 +25,21 @@ from joulecast.model.operators import DTYPE_BYTES, Gemm
 
 
 def column_forward(norm: str, name: str, s: Shard, outputs: int) -> tuple[Launch, ...]:
-    """Norm, gathering and product whose outputs are split."""
+    """Norm, gathering and product whose outputs are split; without a norm of its own where ``norm`` is empty."""
     hidden, dtype, fp8 = s.config.hidden, s.implementation.dtype, s.implementation.fp8
     product = fp8_kernels.product(linear_forward(name, s.tokens, outputs, hidden, dtype), fp8)
     multiplied = gathered_product(name, product, s)
     if fp8 is None:
-        return (eager.norm_forward(norm, s), *multiplied)
+        return (*((eager.norm_forward(norm, s),) if norm else ()), *multiplied)
     rows = s.norm_tokens
-    width = fp8.value_bytes / DTYPE_BYTES[dtype] if fp8.norms_cast else 1.0
+    fused = fp8.norms_cast and norm != ""
+    width = fp8.value_bytes / DTYPE_BYTES[dtype] if fused else 1.0
     kernel = streaming(s.config.norm, norm, rows * hidden, writes=width, dtype=dtype, rows=rows, columns=hidden)
     cast: tuple[Launch, ...] = ()
-    if not fp8.norms_cast:
+    if not fused:
         copies = 1 if gathers(s) and fp8.transposes else fp8.copies
         cast = fp8_kernels.quantise(f"{name}.input", rows * hidden, fp8, dtype, copies)
-    return (kernel, *cast, *multiplied)
+    return (*((kernel,) if norm else ()), *cast, *multiplied)
 
 
 def row_forward(name: str, s: Shard, inputs: int) -> tuple[Launch, ...]:
@@ -66,8 +67,11 @@ def row_backward(name: str, s: Shard, inputs: int) -> tuple[Launch, ...]:
     return (*cast, *gathered_product(f"{name}.grad", dgrad, s, copies), *turned, wgrad)
 
 
-def column_backward(name: str, s: Shard, outputs: int) -> tuple[Launch, ...]:
-    """Gradients of a product whose outputs are split, with its communication beside the products."""
+def column_backward(name: str, s: Shard, outputs: int, *, normed: bool = True) -> tuple[Launch, ...]:
+    """Gradients of a product whose outputs are split, with its communication beside the products.
+
+    ``normed``: the input comes from the layer's own norm, which in FP8 may have written one copy only.
+    """
     hidden, dtype, fp8 = s.config.hidden, s.implementation.dtype, s.implementation.fp8
     dgrad = fp8_kernels.product(input_gradient(name, s.tokens, outputs, hidden, dtype), fp8)
     wgrad = fused_weight_gradient(name, s, outputs, hidden)
@@ -75,7 +79,7 @@ def column_backward(name: str, s: Shard, outputs: int) -> tuple[Launch, ...]:
     last = [wgrad]
     if fp8 is not None:
         before = fp8_kernels.quantise(f"{name}.grad", s.tokens * outputs, fp8, dtype)
-        if fp8.transposes and (gathers(s) or fp8.norms_cast):
+        if fp8.transposes and (gathers(s) or (fp8.norms_cast and normed)):
             last.insert(0, fp8_kernels.transpose(f"{name}.input", s.tokens * hidden))
     implementation = s.implementation
     if implementation.tensor_parallel == 1:

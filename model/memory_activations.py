@@ -6,6 +6,7 @@ from joulecast.model import unfused_attention
 from joulecast.model.launches import Shard
 from joulecast.model.operators import DTYPE_BYTES
 from joulecast.model.transformer_head import head_is_split, local_vocabulary
+from joulecast.model.transformer_moe import expert_shard
 
 #: Bytes of an fp32 statistic a row (softmax's log-sum-exp, a norm's scale or mean).
 _STATISTIC_BYTES = 4.0
@@ -50,7 +51,17 @@ def whole_layer_bytes(s: Shard) -> float:
     if implementation.attention_backend == "unfused":
         statistics -= 0 if implementation.recompute == "selective" else s.heads * s.tokens
     kept = size * (streams * config.hidden + s.tokens * per_token) + _STATISTIC_BYTES * statistics
-    return kept + _fp8_difference_bytes(s) + _unfused_bytes(s)
+    return kept + _expert_bytes(s) + _fp8_difference_bytes(s) + _unfused_bytes(s)
+
+
+def _expert_bytes(s: Shard) -> float:
+    """What experts keep: rows as they arrive and after each product, results for the router, and its scores in fp32."""
+    if s.config.experts is None:
+        return 0.0
+    e, hidden = expert_shard(s), s.config.hidden
+    values = e.all_rows * (hidden + e.up_width + e.ffn) + e.sent * hidden
+    scores = 2 * s.norm_tokens * s.config.experts.count
+    return float(values * DTYPE_BYTES[s.implementation.dtype]) + _STATISTIC_BYTES * scores
 
 
 def _unfused_bytes(s: Shard) -> float:
@@ -67,6 +78,9 @@ def _fp8_difference_bytes(s: Shard) -> float:
     if fp8 is None:
         return 0.0
     replaced = 2 * s.norm_tokens * s.config.hidden + s.tokens * s.ffn
+    if s.config.experts is not None:
+        e = expert_shard(s)
+        replaced += e.all_rows * (s.config.hidden + e.ffn) - s.norm_tokens * s.config.hidden
     return (fp8.value_bytes - wide) * replaced + fp8.value_bytes * s.tokens * s.attention_width
 
 
@@ -122,6 +136,9 @@ def layer_transient_bytes(s: Shard) -> float:
     size, implementation = DTYPE_BYTES[s.implementation.dtype], s.implementation
     weight = 0 if implementation.framework == "megatron" else s.config.hidden * s.ffn
     gradients = float(size * (weight + s.tokens * s.ffn))
+    if s.config.experts is not None:
+        e = expert_shard(s)
+        gradients += float(size * e.all_rows * (s.config.hidden + e.ffn))
     if implementation.sequence_parallel and implementation.tensor_parallel > 1:
         gradients += s.activation_bytes
     if implementation.recompute == "selective" and implementation.attention_backend == "unfused":

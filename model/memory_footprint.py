@@ -41,11 +41,12 @@ WHOLE_LAYERS = 2
 
 @dataclass(frozen=True, slots=True)
 class StateShards:
-    """Ranks over which parameters, gradients and optimizer states are split; 1 is whole."""
+    """Ranks over which parameters, gradients and optimizer states (those of experts apart) are split; 1 is whole."""
 
     parameters: int = 1
     gradients: int = 1
     optimizer: int = 1
+    expert_optimizer: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,7 @@ def memory_footprint(
     schedule: str = "1f1b",
     shards: StateShards | None = None,
     communicators: int = 2,
+    dense_layers: Sequence[int] | None = None,
 ) -> MemoryFootprint:
     """Peak memory of a GPU on one pipeline stage.
 
@@ -157,23 +159,31 @@ def memory_footprint(
         How the model states are split over data-parallel ranks, ``None`` where they are not.
     communicators
         Groups that the GPU communicates in.
+    dense_layers
+        How many layers of each chunk come without the model's experts; ``None``: none.
     """
     split = shards or StateShards()
     s = shard(config, implementation, batch, sequence)
     chunks = len(layers)
     forwards = in_flight(schedule, stage, stages, micro_batches, chunks)
     first, last = stage == 0, stage == stages - 1
-    parameters = parameters_of_stage(config, implementation, sum(layers), first=first, last=last)
+    dense = sum(dense_layers) if dense_layers is not None and config.experts is not None else 0
+    parameters = parameters_of_stage(config, implementation, sum(layers), first=first, last=last, dense=dense)
     elements = float(sum(p.elements for p in parameters))
+    experts = float(sum(p.elements for p in parameters if p.expert))
+    states = (elements - experts) / split.optimizer + experts / split.expert_optimizer
     heads = -(-forwards // chunks) if last else 0
-    kept = forwards * layer_bytes(s) * sum(layers) / chunks + heads * head_bytes(s)
+    stack = (sum(layers) - dense) * layer_bytes(s)
+    if dense:
+        stack += dense * layer_bytes(shard(config.dense, implementation, batch, sequence))
+    kept = forwards * stack / chunks + heads * head_bytes(s)
     pipelined = stages > 1 or chunks > 1
     outputs, buffers = _pipeline_bytes(s, stage, stages, micro_batches, chunks, forwards) if pipelined else (0.0, 0.0)
     megatron = implementation.framework == "megatron"
     return MemoryFootprint(
         parameters=weight_bytes(parameters, implementation.fp8, implementation.dtype) / split.parameters,
         gradients=elements * (4.0 if megatron else DTYPE_BYTES[implementation.dtype]) / split.gradients,
-        optimizer=elements * optimizer_state_bytes(implementation) / split.optimizer,
+        optimizer=states * optimizer_state_bytes(implementation),
         activations=kept,
         outputs=outputs,
         buffers=buffers,

@@ -26,7 +26,10 @@ HALVES = ("attention", "mlp")
 LAUNCHES = ("asap", "window")
 
 #: Operators of the attention half; any other is one of the MLP half.
-_ATTENTION = ("norm1", "qkv", "query_norm", "key_norm", "rotary", "attention", "output", "residual2")
+_ATTENTION = (
+    *("norm1", "qkv", "query_norm", "key_norm", "rotary", "attention", "output", "residual2"),
+    *("query_down", "query_up", "key_down", "key_up", "key", "latent"),
+)
 #: Ends of the names of additions that join the residual stream's gradient: of no half.
 _JOINS = (".grad.join", ".grad.leaf")
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from joulecast.model.experts import Experts, LatentAttention
 from joulecast.model.hf import ModelConfig
-from joulecast.model.launches import Implementation, shard
+from joulecast.model.launches import Implementation, Shard, shard
 from joulecast.model.transformer_head import embedding_is_split, head_is_split, local_vocabulary
+from joulecast.model.transformer_moe import expert_shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,8 @@ class ParameterTensor:
         Whether the tensor-parallel ranks hold copies rather than shares.
     linear
         Whether it is the weight of a layer's linear layer, which may run in FP8.
+    expert
+        Whether it belongs to experts, whose gradients other ranks sum than those of the rest.
     """
 
     name: str
@@ -34,6 +39,7 @@ class ParameterTensor:
     rows: int = 0
     replicated: bool = False
     linear: bool = False
+    expert: bool = False
 
 
 @lru_cache(maxsize=256)
@@ -42,12 +48,19 @@ def layer_parameters(config: ModelConfig, implementation: Implementation) -> tup
     s = shard(config, implementation, 1, 2 * implementation.tensor_parallel * implementation.context_parallel)
     hidden = config.hidden
     tensors: list[ParameterTensor] = []
-    for name, outputs, inputs, bias, split_bias in (
+    linears = [
         ("qkv", s.qkv_width, hidden, config.qkv_bias, True),
         ("output", hidden, s.attention_width, config.output_bias, False),
-        ("up", s.up_width, hidden, config.mlp_bias, True),
-        ("down", hidden, s.ffn, config.mlp_bias, False),
-    ):
+    ]
+    if config.latent is not None:
+        tensors += _latent(s, config.latent)
+        del linears[0]
+    if config.experts is None:
+        linears.append(("up", s.up_width, hidden, config.mlp_bias, True))
+        linears.append(("down", hidden, s.ffn, config.mlp_bias, False))
+    else:
+        tensors += _experts(s, config.experts)
+    for name, outputs, inputs, bias, split_bias in linears:
         tensors.append(ParameterTensor(f"{name}.weight", outputs * inputs, linear=True))
         if bias:
             tensors.append(ParameterTensor(f"{name}.bias", outputs, replicated=not split_bias))
@@ -58,6 +71,32 @@ def layer_parameters(config: ModelConfig, implementation: Implementation) -> tup
     return (*tensors, *_norm("norm1", config), *_norm("norm2", config))
 
 
+def _latent(s: Shard, latent: LatentAttention) -> Iterator[ParameterTensor]:
+    """Projections of latent attention in front of its kernel; those to the latent vectors are on every rank."""
+    hidden, keys = s.config.hidden, latent.kv_rank
+    if latent.query_rank:
+        yield ParameterTensor("query_down.weight", hidden * latent.query_rank, replicated=True, linear=True)
+        yield ParameterTensor("query_norm.weight", latent.query_rank, replicated=True)
+    queries = s.heads * latent.key_dim * (latent.query_rank or hidden)
+    yield ParameterTensor("query_up.weight", queries, linear=True)
+    yield ParameterTensor("key_down.weight", hidden * (keys + latent.rotary_dim), replicated=True, linear=True)
+    yield ParameterTensor("key_norm.weight", keys, replicated=True)
+    yield ParameterTensor("key_up.weight", keys * s.heads * (latent.plain_dim + latent.value_dim), linear=True)
+
+
+def _experts(s: Shard, experts: Experts) -> Iterator[ParameterTensor]:
+    """Router, the rank's experts and its share of the shared ones."""
+    e, hidden = expert_shard(s), s.config.hidden
+    yield ParameterTensor("router.weight", hidden * experts.count, replicated=True)
+    yield ParameterTensor("experts.up.weight", e.experts * e.up_width * hidden, linear=True, expert=True)
+    yield ParameterTensor("experts.down.weight", e.experts * e.ffn * hidden, linear=True, expert=True)
+    if experts.shared_ffn:
+        yield ParameterTensor("shared_up.weight", s.up_width * hidden, linear=True)
+        yield ParameterTensor("shared_down.weight", s.ffn * hidden, linear=True)
+    if experts.shared_gate:
+        yield ParameterTensor("shared_gate.weight", hidden, replicated=True)
+
+
 def _norm(name: str, config: ModelConfig) -> tuple[ParameterTensor, ...]:
     kinds = ("weight", "bias") if config.norm_bias else ("weight",)
     return tuple(ParameterTensor(f"{name}.{kind}", config.hidden, replicated=True) for kind in kinds)
@@ -65,7 +104,7 @@ def _norm(name: str, config: ModelConfig) -> tuple[ParameterTensor, ...]:
 
 @lru_cache(maxsize=256)
 def parameters_of_stage(
-    config: ModelConfig, implementation: Implementation, layers: int, *, first: bool, last: bool
+    config: ModelConfig, implementation: Implementation, layers: int, *, first: bool, last: bool, dense: int = 0
 ) -> tuple[ParameterTensor, ...]:
     """Parameters of one stage (or virtual stage) on one tensor-parallel rank.
 
@@ -73,6 +112,8 @@ def parameters_of_stage(
     ----------
     layers
         Number of the stage's layers.
+    dense
+        How many of them come without the model's experts.
     first, last
         If it holds the embedding, and the final norm with the head. A tied matrix counts once where the stage holds
         both, and on each stage otherwise.
@@ -88,8 +129,8 @@ def parameters_of_stage(
             tensors.append(
                 ParameterTensor("positions.weight", config.learned_positions * config.hidden, replicated=True)
             )
-    block = layer_parameters(config, implementation)
     for index in range(layers):
+        block = layer_parameters(config.dense if index < dense else config, implementation)
         tensors += [replace(t, name=f"layers.{index}.{t.name}") for t in block]
     if last:
         tensors += _norm("norm", config)

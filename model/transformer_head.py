@@ -7,7 +7,6 @@ from dataclasses import replace
 from joulecast.model import megatron_linear as linear
 from joulecast.model import transformer_layer as layer
 from joulecast.model import transformer_loss as loss
-from joulecast.model import transformer_megatron as megatron
 from joulecast.model.hf import ModelConfig
 from joulecast.model.launches import (
     Implementation,
@@ -19,6 +18,7 @@ from joulecast.model.launches import (
     streaming,
     weight_gradient,
 )
+from joulecast.model.megatron_norm import accumulation, norm_backward
 from joulecast.model.operators import DTYPE_BYTES
 
 #: Tokens up to which PyTorch scatters embedding gradients by one kernel without sorting the indices.
@@ -107,7 +107,7 @@ def _scatter(name: str, tokens: int, rows: int, s: Shard, accumulate: bool, *, j
     if join:
         launches.append(streaming("add", f"{name}.grad.join", table, reads=2, dtype=dtype))
     if s.implementation.framework == "megatron":
-        return [*launches, *megatron.accumulation(weight, table, dtype)]
+        return [*launches, *accumulation(weight, table, dtype)]
     return [*launches, *layer.accumulation(weight, table, dtype, accumulate)]
 
 
@@ -148,7 +148,7 @@ def head_backward(s: Shard, *, accumulate: bool, embedding_here: bool) -> tuple[
     if implementation.framework == "megatron":
         wide = replace(s, implementation=replace(implementation, fp8=None))  # Transformer Engine leaves the head alone
         products = linear.column_backward("head", wide, vocab) if split else _whole_products(s, vocab)
-        return (*loss.backward(s, vocab, split=split), *products, *megatron.norm_backward("norm", s))
+        return (*loss.backward(s, vocab, split=split), *products, *norm_backward("norm", s))
     tied = embedding_here and implementation.tied(config)
     keep = accumulate and not tied  # a tied matrix is accumulated with the embedding's gradient
     done = "head.weight" if not (accumulate or tied) else ""

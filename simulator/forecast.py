@@ -37,6 +37,7 @@ from joulecast.simulator.governor import PowerGovernor
 from joulecast.simulator.iteration import Iteration, RankForecast
 from joulecast.simulator.ledger_guards import check_iteration
 from joulecast.simulator.plan import Plan
+from joulecast.simulator.plan_experts import expert_assumptions
 from joulecast.simulator.plan_overlap import overlap_assumptions
 from joulecast.simulator.power_over_time import power_of_iterations
 from joulecast.simulator.program import PlanProgram, implementation_of, plan_program
@@ -117,7 +118,7 @@ def forecast(plan: Plan, gpu: GpuDescription | None = None, *, must_fit: bool = 
         ranks=ranks,
         plan=plan,
         power_over_time=power_of_iterations(prepared, result, first, _wait_power_w(prepared)),
-        assumptions=(*ASSUMPTIONS, *overlap_assumptions(plan)),
+        assumptions=(*ASSUMPTIONS, *overlap_assumptions(plan), *expert_assumptions(plan)),
         description=description,
     )
     check_iteration(iteration, result, first, _wait_power_w(prepared))
@@ -164,8 +165,18 @@ def footprint_of(plan: Plan, rank: int) -> MemoryFootprint:
         micro_batches=plan.microbatches,
         schedule=plan.schedule.name,
         shards=state_shards(plan),
-        communicators=sum(size > 1 for size in (plan.tp, plan.cp, plan.pp, plan.replicas)),
+        communicators=_communicators(plan),
+        dense_layers=[plan.stage_models(s)[0][1] for s in plan.stages_of_rank(rank)],
     )
+
+
+def _communicators(plan: Plan) -> int:
+    """Groups that a GPU communicates in."""
+    sizes = [plan.tp, plan.cp, plan.pp, plan.replicas]
+    if plan.workload.model.experts is not None:
+        split = plan.parallelism
+        sizes += [split.expert_model_parallel_size, split.expert_tensor_parallel_size, plan.expert_replicas]
+    return sum(size > 1 for size in sizes)
 
 
 def prepare(plan: Plan, gpu: GpuModel, *, governed: bool = True) -> Prepared:

@@ -29,6 +29,24 @@ def context_fabric(plan: Plan) -> Fabric | None:
     return group_fabric(plan, plan.cp, plan.tp) if plan.cp > 1 else None
 
 
+def expert_fabric(plan: Plan) -> Fabric:
+    """Links of the ranks that share the experts of a layer."""
+    split = plan.parallelism
+    return group_fabric(plan, split.expert_model_parallel_size, split.expert_tensor_parallel_size)
+
+
+def expert_tensor_fabric(plan: Plan) -> Fabric:
+    """Links of the ranks that share each expert."""
+    return group_fabric(plan, plan.parallelism.expert_tensor_parallel_size, 1)
+
+
+def expert_data_fabric(plan: Plan) -> Fabric:
+    """Links of the ranks that sum the gradients of the same experts."""
+    split = plan.parallelism
+    stride = split.expert_model_parallel_size * split.expert_tensor_parallel_size
+    return group_fabric(plan, plan.expert_replicas, stride)
+
+
 def data_fabric(plan: Plan) -> Fabric:
     """Links of the ranks that sum their gradients."""
     return group_fabric(plan, plan.replicas, plan.tp)

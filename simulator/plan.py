@@ -14,6 +14,7 @@ from joulecast.errors import InputError
 from joulecast.model.fp8 import Fp8
 from joulecast.model.nanobatches import Window
 from joulecast.simulator import plan_checks
+from joulecast.simulator.plan_experts import read_load
 from joulecast.simulator.plan_network import read_links
 from joulecast.simulator.plan_overlap import read_windows
 from joulecast.simulator.plan_schema import TABLES, PlanFile
@@ -45,6 +46,8 @@ class Workload:
         Its name or path in the plan, ``"inline"`` for a table of sizes.
     fp8
         How linear layers run in FP8, ``None`` unless ``precision`` is ``fp8``.
+    expert_load
+        Rows of the busiest rank's experts over the mean, or the capacity factor.
     training_tokens
         Tokens of the whole run, ``None`` where nobody asks for its cost.
     """
@@ -57,6 +60,7 @@ class Workload:
     global_batch_size: int
     precision: str
     fp8: Fp8 | None = None
+    expert_load: float = 1.0
     training_tokens: float | None = None
 
 
@@ -113,6 +117,8 @@ class Parallelism:
     stage_layers: tuple[int, ...]
     context_parallel_size: int = 1
     cp_comm_type: str = "p2p"
+    expert_model_parallel_size: int = 1
+    expert_tensor_parallel_size: int = 1
     distributed_optimizer: bool = False
     fsdp: bool = False
     fsdp_shard_size: int = 1
@@ -242,6 +248,20 @@ class Plan:
         return self.dp * self.cp
 
     @property
+    def expert_replicas(self) -> int:
+        """GPUs with the same experts, which sum their gradients."""
+        split = self.parallelism
+        sharing = split.expert_model_parallel_size * split.expert_tensor_parallel_size
+        return self.tp * self.replicas // sharing
+
+    def stage_models(self, stage: int) -> tuple[tuple[ModelConfig, int], ...]:
+        """Layers of a virtual stage as pairs of their model and number: without experts first, then with them."""
+        layers, model = self.parallelism.stage_layers, self.workload.model
+        before = sum(layers[:stage])
+        dense = min(max(model.dense_layers - before, 0), layers[stage])
+        return ((model.dense, dense), (model, layers[stage] - dense))
+
+    @property
     def microbatches(self) -> int:
         """Micro-batches of one iteration on each data-parallel rank."""
         return self.workload.global_batch_size // (self.workload.micro_batch_size * self.dp)
@@ -318,7 +338,7 @@ def _build(tables: Mapping[str, Any], source: Source, gpu: GpuDescription | None
     plan_checks.reserved(parsed, source)
     gpu = gpu or plan_checks.named_gpu(parsed, source)
     workload = _workload(parsed, gpu, source)
-    parallelism = _parallelism(parsed, workload.layers, source)
+    parallelism = _parallelism(parsed, workload.model, source)
     schedule = Schedule(plan_checks.schedule_name(parsed, source), parsed.schedule.recompute)
     plan = Plan(
         workload=workload,
@@ -351,6 +371,7 @@ def _workload(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Workload
         global_batch_size=table.global_batch_size,
         precision=table.precision,
         fp8=plan_checks.fp8_of(parsed, gpu, source),
+        expert_load=read_load(parsed, model.experts, source),
         training_tokens=table.training_tokens,
     )
 
@@ -370,7 +391,7 @@ def _cluster(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Cluster:
     )
 
 
-def _parallelism(parsed: PlanFile, layers: int, source: Source) -> Parallelism:
+def _parallelism(parsed: PlanFile, model: ModelConfig, source: Source) -> Parallelism:
     table = parsed.parallelism
     data = plan_checks.data_parallel_size(parsed, source)
     return Parallelism(
@@ -379,9 +400,12 @@ def _parallelism(parsed: PlanFile, layers: int, source: Source) -> Parallelism:
         virtual_pipeline_model_parallel_size=table.virtual_pipeline_model_parallel_size,
         data_parallel_size=data,
         sequence_parallel=table.sequence_parallel,
-        stage_layers=plan_checks.stage_layers(table, layers, source),
+        stage_layers=plan_checks.stage_layers(table, model.layers, source),
         context_parallel_size=table.context_parallel_size,
         cp_comm_type=table.cp_comm_type,
+        expert_model_parallel_size=table.expert_model_parallel_size,
+        expert_tensor_parallel_size=table.expert_tensor_parallel_size
+        or (table.tensor_model_parallel_size if model.experts else 1),
         distributed_optimizer=table.distributed_optimizer,
         fsdp=table.fsdp,
         fsdp_shard_size=table.fsdp_shard_size or data * table.context_parallel_size,

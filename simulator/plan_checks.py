@@ -12,6 +12,8 @@ from joulecast.model.description import GpuDescription
 from joulecast.model.fp8 import Fp8, fp8_on
 from joulecast.model.hf import ModelConfig, load_model
 from joulecast.simulator import plan_overlap, plan_replicas
+from joulecast.simulator.plan_context import check_context
+from joulecast.simulator.plan_experts import check_experts
 from joulecast.simulator.plan_schema import (
     SCHEDULE_ALIASES,
     SCHEDULES,
@@ -31,22 +33,18 @@ VP = "parallelism.virtual_pipeline_model_parallel_size"
 
 def reserved(parsed: PlanFile, source: Source) -> None:
     """Options that are understood but not implemented."""
-    neutral = {
-        "parallelism.expert_model_parallel_size": parsed.parallelism.expert_model_parallel_size == 1,
-    }
     run = parsed.implementation
     mixed = run.framework == "megatron"
     kept = "fp32" if mixed else parsed.workload.precision
-    neutral |= {
+    neutral = {
         "implementation.gradient_precision": run.gradient_precision in (None, kept),
         "implementation.optimizer_precision": run.optimizer_precision in (None, kept),
         "implementation.main_parameters": run.main_parameters in (None, mixed),
     }
     for key, is_neutral in neutral.items():
         if not is_neutral:
-            what = "this table" if "." not in key else "this option"
             raise source.error(
-                f"{what} is reserved and not yet implemented", key, remedy="Remove it.", kind=NotYetError
+                "this option is reserved and not yet implemented", key, remedy="Remove it.", kind=NotYetError
             )
 
 
@@ -230,6 +228,8 @@ def whole(plan: Plan, gpu: GpuDescription, source: Source) -> None:
     """Checks that need the whole plan: shapes, batch, nodes and the GPU's clocks and limits."""
     _shapes(plan, source)
     _megatron_only(plan, source)
+    check_context(plan, source)
+    check_experts(plan, source)
     _batch(plan, source)
     _nodes(plan, source)
     plan_overlap.check_overlap(plan, gpu, source)
@@ -256,8 +256,11 @@ def _shapes(plan: Plan, source: Source) -> None:
         "attention heads": model.heads,
         # Fewer key-value heads than ranks are replicated.
         "key-value heads": tp if tp % model.kv_heads == 0 else model.kv_heads,
-        "MLP columns": model.ffn,
     }
+    if model.dense_layers:
+        parts["MLP columns"] = model.ffn
+    if model.experts is not None:
+        parts["columns of shared experts"] = model.experts.shared_ffn
     for what, size in parts.items():
         if size % tp:
             fitting = [str(d) for d in range(1, size + 1) if size % d == 0 and d <= 64]

@@ -67,6 +67,12 @@ class WorkloadTable(Table):
     fp8_recipe: Literal["delayed", "tensorwise", "blockwise", "mxfp8"] = Field(
         "delayed", description="Scaling of FP8: what has a scale of its own, and of which step; see model/fp8.py."
     )
+    moe_expert_capacity_factor: float | None = Field(
+        None, gt=0, description="Rows of every expert over the mean, padded or cut; default: dropless."
+    )
+    moe_load_imbalance: float | None = Field(
+        None, ge=1, description="Rows of the busiest rank's experts over the mean, if dropless; default: 1.1."
+    )
     fp8_param_gather: bool = Field(False, description="Weights kept, and gathered, in FP8 instead of bf16.")
     training_tokens: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="Tokens of the whole run; default: not asked."
@@ -124,7 +130,10 @@ class ParallelismTable(Table):
     cp_comm_type: Literal["p2p", "all_gather", "a2a"] = Field(
         "p2p", description="How keys and values reach them: around a ring, gathered, or heads exchanged for positions."
     )
-    expert_model_parallel_size: int = Field(1, gt=0, description="Reserved.")
+    expert_model_parallel_size: int = Field(1, gt=0, description="GPUs that share the experts of a layer.")
+    expert_tensor_parallel_size: int | None = Field(
+        None, gt=0, description="GPUs that share each expert; default: the tensor-parallel size, as in Megatron."
+    )
     distributed_optimizer: bool = Field(
         False, description="Optimizer states split over the data-parallel ranks (ZeRO-1)."
     )

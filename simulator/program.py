@@ -16,7 +16,13 @@ from joulecast.model.operators import Collective
 from joulecast.model.placed import placed, placed_launches
 from joulecast.model.sharded_units import sharded_backward, sharded_forward
 from joulecast.simulator.behind import Behind
-from joulecast.simulator.placement import context_fabric, stage_fabric, tensor_fabric
+from joulecast.simulator.placement import (
+    context_fabric,
+    expert_fabric,
+    expert_tensor_fabric,
+    stage_fabric,
+    tensor_fabric,
+)
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.replicas import (
     OWN_STREAM,
@@ -92,6 +98,11 @@ def implementation_of(plan: Plan) -> Implementation:
         context_parallel=plan.cp,
         cp_comm_type=plan.parallelism.cp_comm_type,
         context_fabric=context_fabric(plan),
+        expert_parallel=plan.parallelism.expert_model_parallel_size,
+        expert_tensor_parallel=plan.parallelism.expert_tensor_parallel_size,
+        expert_fabric=expert_fabric(plan) if plan.workload.model.experts else None,
+        expert_tensor_fabric=expert_tensor_fabric(plan) if plan.workload.model.experts else None,
+        expert_load=plan.workload.expert_load,
     )
 
 
@@ -170,7 +181,9 @@ def _forward(plan: Plan, impl: Implementation, stage: int) -> tuple[Launch, ...]
     after = t.head_forward(*size) if stage == len(layers) - 1 else ()
     sharding = sharding_of(plan)
     if sharding is None:
-        return (*before, *layers_forward(*size, layers[stage], nanobatches_of(plan)), *after)
+        for model, count in plan.stage_models(stage):
+            before += layers_forward(model, *size[1:], count, nanobatches_of(plan))
+        return (*before, *after)
     units = sharded_stage(plan, impl, stage, before, t.layer_forward(*size), after)
     return sharded_forward(*units, sharding, impl)
 
@@ -183,7 +196,9 @@ def _backward(plan: Plan, impl: Implementation, stage: int) -> tuple[Launch, ...
     after = t.embedding_backward(*size, head_here=one_stage) if stage == 0 else ()
     sharding = sharding_of(plan)
     if sharding is None:
-        return (*before, *layers_backward(*size, layers[stage], nanobatches_of(plan)), *after)
+        for model, count in reversed(plan.stage_models(stage)):
+            before += layers_backward(model, *size[1:], count, nanobatches_of(plan))
+        return (*before, *after)
     units = sharded_stage(plan, impl, stage, before, t.layer_backward(*size), after)
     return sharded_backward(*units, sharding, impl)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from joulecast.model import data_parallel
 from joulecast.model import transformer as t
+from joulecast.model.fabric import Fabric
 from joulecast.model.fp8_kernels import quantised_weights
 from joulecast.model.launches import Implementation, Launch
 from joulecast.model.memory_footprint import StateShards
@@ -14,7 +16,7 @@ from joulecast.model.parameters import layer_parameters
 from joulecast.model.placed import placed, placed_launches
 from joulecast.model.sharded_units import Sharding, Unit
 from joulecast.simulator.behind import Behind
-from joulecast.simulator.placement import data_fabric, group_fabric
+from joulecast.simulator.placement import data_fabric, expert_data_fabric, group_fabric
 from joulecast.simulator.schedules import BACKWARD, BACKWARD_WEIGHT, FORWARD, Instruction
 
 if TYPE_CHECKING:
@@ -46,14 +48,36 @@ def state_shards(plan: Plan) -> StateShards:
     split = plan.parallelism
     if split.fsdp:
         return StateShards(split.fsdp_shard_size, split.fsdp_shard_size, split.fsdp_shard_size)
-    return StateShards(optimizer=plan.replicas if split.distributed_optimizer else 1)
+    if not split.distributed_optimizer:
+        return StateShards()
+    return StateShards(optimizer=plan.replicas, expert_optimizer=plan.expert_replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """Parameters whose gradients the same ranks sum, how many these are, and their links."""
+
+    parameters: tuple[t.ParameterTensor, ...]
+    replicas: int
+    fabric: Fabric
+
+
+def summed_together(plan: Plan, parameters: Sequence[t.ParameterTensor]) -> tuple[Summed, ...]:
+    """Experts apart from the rest; either only where there are any."""
+    experts = tuple(p for p in parameters if p.expert)
+    others = tuple(p for p in parameters if not p.expert)
+    found = [Summed(others, plan.replicas, data_fabric(plan))] if others else []
+    if experts:
+        found.append(Summed(experts, plan.expert_replicas, expert_data_fabric(plan)))
+    return tuple(found)
 
 
 def stage_tensors(plan: Plan, impl: Implementation, stage: int) -> tuple[t.ParameterTensor, ...]:
     """Parameter tensors of a virtual stage on one GPU."""
     layers = plan.parallelism.stage_layers
+    dense = plan.stage_models(stage)[0][1]
     return t.parameters_of_stage(
-        plan.workload.model, impl, layers[stage], first=stage == 0, last=stage == len(layers) - 1
+        plan.workload.model, impl, layers[stage], first=stage == 0, last=stage == len(layers) - 1, dense=dense
     )
 
 
@@ -87,28 +111,31 @@ def reduced_beside(plan: Plan, impl: Implementation, launches: tuple[Launch, ...
 def optimizer_launches(plan: Plan, impl: Implementation, parameters: Sequence[t.ParameterTensor]) -> tuple[Launch, ...]:
     """Reduction of gradients that is not overlapped, the optimizer, and the gathering of parameters where it waits."""
     out: tuple[Launch, ...] = ()
-    replicas, split = plan.replicas, plan.parallelism
-    reduces = replicas > 1 and not split.fsdp
-    scatter = split.distributed_optimizer
-    if reduces and plan.overlap.grad_reduce != "overlapped":
-        reduction = data_parallel.gradient_reduction(
-            parameters, impl, replicas, plan.overlap.grad_bucket_bytes, scatter=scatter
-        )
-        out += placed_launches(reduction, data_fabric(plan))
-    w = plan.workload
-    tokens = w.micro_batch_size * w.sequence_length * plan.microbatches
+    groups, split, w = summed_together(plan, parameters), plan.parallelism, plan.workload
+    if not split.fsdp and plan.overlap.grad_reduce != "overlapped":
+        for group in groups:
+            reduction = data_parallel.gradient_reduction(
+                group.parameters,
+                impl,
+                group.replicas,
+                plan.overlap.grad_bucket_bytes,
+                scatter=split.distributed_optimizer,
+            )
+            out += placed_launches(reduction, group.fabric)
     shards = state_shards(plan)
-    out += t.optimizer_step(
-        parameters,
-        impl,
-        tokens_per_step=tokens * plan.dp,
-        state_shards=shards.optimizer,
-        gradient_shards=shards.gradients,
-    )
+    for group in groups:
+        out += t.optimizer_step(
+            group.parameters,
+            impl,
+            tokens_per_step=w.micro_batch_size * w.sequence_length * plan.microbatches * plan.dp,
+            state_shards=shards.expert_optimizer if group.parameters[0].expert else shards.optimizer,
+            gradient_shards=shards.gradients,
+        )
     out += quantised_weights(parameters, impl.fp8, impl.dtype)
-    if reduces and scatter and plan.overlap.param_gather != "overlapped":
-        gather = data_parallel.distributed_optimizer_gather(parameters, impl, replicas)
-        out += placed_launches(gather, data_fabric(plan))
+    if split.distributed_optimizer and not split.fsdp and plan.overlap.param_gather != "overlapped":
+        for group in groups:
+            gather = data_parallel.distributed_optimizer_gather(group.parameters, impl, group.replicas)
+            out += placed_launches(gather, group.fabric)
     return out
 
 
@@ -129,7 +156,7 @@ def behind(
         Of each of its chunks.
     """
     overlap = plan.overlap
-    if plan.replicas == 1 or plan.parallelism.fsdp or impl.framework != OWN_STREAM:
+    if plan.parallelism.fsdp or impl.framework != OWN_STREAM:
         return ()
     scatter = plan.parallelism.distributed_optimizer
     found: list[Behind] = []
@@ -143,9 +170,12 @@ def behind(
             kind = "all_gather"
         else:
             continue
-        if held := parameters[one.chunk]:
-            count = _bucket_count(held, impl, overlap.grad_bucket_bytes) if rank == one.chunk == 0 else 1
-            found.append(Behind(_bucket(plan, impl, kind, held, count), count, place, ahead=kind == "all_gather"))
+        for group in summed_together(plan, parameters[one.chunk]):
+            if group.replicas == 1:
+                continue
+            cut = rank == one.chunk == 0
+            count = _bucket_count(group.parameters, impl, overlap.grad_bucket_bytes) if cut else 1
+            found.append(Behind(_bucket(group, impl, kind, count), count, place, ahead=kind == "all_gather"))
     return tuple(found)
 
 
@@ -157,16 +187,14 @@ def _bucket_count(parameters: Sequence[t.ParameterTensor], impl: Implementation,
     return max(1, round(sum(p.elements for p in parameters) * width / limit_bytes))
 
 
-def _bucket(
-    plan: Plan, impl: Implementation, kind: str, parameters: Sequence[t.ParameterTensor], count: int
-) -> Collective:
+def _bucket(group: Summed, impl: Implementation, kind: str, count: int) -> Collective:
     """One of ``count`` equal buckets of a chunk."""
     dtype = impl.dtype if kind == "all_gather" else data_parallel.gradient_dtype(impl)
     if kind == "all_gather":
-        size = data_parallel.gathered_bytes(parameters, impl)
+        size = data_parallel.gathered_bytes(group.parameters, impl)
     else:
-        size = float(sum(p.elements for p in parameters) * DTYPE_BYTES[dtype])
+        size = float(sum(p.elements for p in group.parameters) * DTYPE_BYTES[dtype])
     one = Collective(
-        kind, size / count, plan.replicas, ctas=impl.ctas, dtype=dtype, name=f"chunk.{kind}", threads=impl.threads
+        kind, size / count, group.replicas, ctas=impl.ctas, dtype=dtype, name=f"chunk.{kind}", threads=impl.threads
     )
-    return placed(one, data_fabric(plan))
+    return placed(one, group.fabric)

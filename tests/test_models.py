@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from joulecast.errors import InputError, NotYetError, UnknownNameError
+from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.hf import load_model, model_names
 
 KNOWN_TOTALS = {
@@ -35,6 +35,11 @@ KNOWN_TOTALS = {
 
 #: Sizes in units of 1e9 as the papers round them (the two smallest with one digit more).
 ROUNDED = {
+    "mixtral-8x7b": 46.7,
+    "mixtral-8x22b": 140.6,
+    "qwen3-30b-a3b": 30.5,
+    "qwen3-235b-a22b": 235.1,
+    "deepseek-v3": 671.0,
     "gpt-1.7b": 1.65,
     "gpt-3.6b": 3.56,
     "gpt-7.5b": 7.5,
@@ -145,8 +150,3 @@ def test_broken_json_names_its_line(tmp_path: Path) -> None:
 def test_missing_file_is_an_input_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such model file"):
         load_model(tmp_path / "absent.json")
-
-
-def test_mixture_of_experts_is_not_yet(tmp_path: Path) -> None:
-    with pytest.raises(NotYetError, match="num_local_experts"):
-        load_model(write(tmp_path, model_type="mixtral", num_local_experts=8))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from joulecast.errors import InputError, NotYetError
+from joulecast.errors import InputError
 from joulecast.simulator.plan import Plan, load_plan, plan_from_dict
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -204,22 +204,6 @@ def test_bad_input_gives_one_readable_error(changes: dict[str, Any], parts: list
     text = message_of(tables(**changes))
     for part in parts:
         assert part in text
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"parallelism__expert_model_parallel_size": 2},
-    ],
-    ids=str,
-)
-def test_reserved_options_say_not_yet(changes: dict[str, Any]) -> None:
-    with pytest.raises(NotYetError, match="not yet"):
-        plan_from_dict(tables(**changes))
-
-
-def test_neutral_values_of_reserved_options_are_accepted() -> None:
-    plan_from_dict(tables(parallelism__context_parallel_size=1, parallelism__fsdp=False))
 
 
 def test_missing_and_misspelt_tables() -> None:

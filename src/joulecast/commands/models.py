@@ -12,7 +12,19 @@ if TYPE_CHECKING:
     from joulecast.model.hf import ModelConfig
 
 #: What the list shows; JSON and CSV have everything.
-COLUMNS = ("name", "parameters", "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "norm")
+COLUMNS = (
+    "name",
+    "parameters",
+    "active_parameters",
+    "layers",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "ffn",
+    "vocab",
+    "norm",
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -55,4 +67,10 @@ def show_model(
 def _facts(model: ModelConfig) -> dict[str, Any]:
     from dataclasses import asdict
 
-    return {**asdict(model), "parameters": model.parameters}
+    from joulecast.model.experts import Experts, LatentAttention
+
+    facts = asdict(model)
+    experts, latent = facts.pop("experts"), facts.pop("latent")
+    facts |= {f"experts_{key}": value for key, value in (experts or asdict(Experts(0, 0, 0))).items()}
+    facts |= {f"latent_{key}": value for key, value in (latent or asdict(LatentAttention(0, 0, 0, 0, 0))).items()}
+    return {**facts, "parameters": model.parameters, "active_parameters": model.active_parameters}

@@ -1,0 +1,79 @@
+"""Shapes of a Mixture of Experts and of multi-head latent attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """Mixture of Experts in place of a layer's MLP.
+
+    Attributes
+    ----------
+    count, active
+        Experts of a layer, and those that each token is sent to.
+    ffn
+        Width of one.
+    shared_ffn
+        Width of the shared experts that see every token, together; 0 without.
+    shared_gate
+        Whether their result is scaled by a gate of its own.
+    dense_layers
+        Leading layers of the model that have an ordinary MLP instead.
+    """
+
+    count: int
+    active: int
+    ffn: int
+    shared_ffn: int = 0
+    shared_gate: bool = False
+    dense_layers: int = 0
+
+    def parameters(self, hidden: int, *, gated: bool, active: bool = False) -> int:
+        """Parameters of the router and of all experts, or of those that one token meets."""
+        matrices = 3 if gated else 2
+        routed = (self.active if active else self.count) * self.ffn
+        shared = matrices * self.shared_ffn * hidden + self.shared_gate * hidden
+        return self.count * hidden + matrices * routed * hidden + shared
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Multi-head latent attention: queries, keys and values unfolded from narrow latent vectors.
+
+    Attributes
+    ----------
+    query_rank, kv_rank
+        Width of the latent vectors of queries (0: queries have none) and of keys with values.
+    plain_dim, rotary_dim
+        Parts of a head's query and key without and with rotary position; the latter part of a key is one for all heads.
+    value_dim
+        Size of a head's value.
+
+    References
+    ----------
+    DeepSeek-V2, arXiv 2405.04434, section 2.1.
+    """
+
+    query_rank: int
+    kv_rank: int
+    plain_dim: int
+    rotary_dim: int
+    value_dim: int
+
+    @property
+    def key_dim(self) -> int:
+        """Size of a head's query and key."""
+        return self.plain_dim + self.rotary_dim
+
+    def parameters(self, hidden: int, heads: int) -> int:
+        """Parameters of the projections and of the norms of the latent vectors."""
+        queries = heads * self.key_dim
+        if self.query_rank:
+            queries_from = hidden * self.query_rank + self.query_rank + self.query_rank * queries
+        else:
+            queries_from = hidden * queries
+        keys_from = hidden * (self.kv_rank + self.rotary_dim) + self.kv_rank
+        keys_from += self.kv_rank * heads * (self.plain_dim + self.value_dim)
+        return queries_from + keys_from + heads * self.value_dim * hidden

@@ -1,0 +1,80 @@
+"""Typed access to a model's ``config.json``; every complaint names the file and the key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from joulecast.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A JSON object of a file, below the keys of ``prefix``."""
+
+    data: Mapping[str, Any]
+    file: str
+    prefix: str = ""
+
+    def count(self, key: str, default: int | None = None) -> int:
+        """A positive whole number."""
+        value = self.data.get(key)
+        if value is None:
+            if default is None:
+                raise InputError(
+                    f"missing {key}", file=self.file, key=self.prefix + key, remedy="Add it as a whole number."
+                )
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InputError(
+                f"must be a positive whole number, not {value!r}",
+                file=self.file,
+                key=self.prefix + key,
+                remedy="Correct it.",
+            )
+        return value
+
+    def number(self, key: str, default: float) -> float:
+        """A positive number."""
+        value = self.data.get(key)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            raise InputError(
+                f"must be a positive number, not {value!r}", file=self.file, key=self.prefix + key, remedy="Correct it."
+            )
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
+        value = self.data.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise InputError(
+                f"must be true or false, not {value!r}", file=self.file, key=self.prefix + key, remedy="Correct it."
+            )
+        return value
+
+    def table(self, key: str) -> Mapping[str, Any]:
+        """An object, empty where it is missing."""
+        value = self.data.get(key)
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            raise InputError(
+                f"must be an object, not {value!r}", file=self.file, key=self.prefix + key, remedy="Correct it."
+            )
+        return value
+
+    def divide(self, hidden: int, heads: int, key: str) -> int:
+        """Size of a head where the file gives none."""
+        if hidden % heads:
+            raise InputError(
+                f"the hidden size {hidden} is not divisible by {heads} attention heads",
+                file=self.file,
+                key=self.prefix + key,
+                remedy="Correct one of them or give head_dim.",
+            )
+        return hidden // heads

@@ -1,0 +1,27 @@
+"""Gradients of norms in Megatron, and of all parameters whose gradient no product adds to the fp32 buffer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from joulecast.model.launches import Launch, Shard, streaming
+from joulecast.model.operators import DTYPE_BYTES
+
+
+def norm_backward(name: str, s: Shard) -> tuple[Launch, ...]:
+    """Gradient of a norm; it needs the communication that ran beside the product before it."""
+    rows, columns, dtype = s.norm_tokens, s.config.hidden, s.implementation.dtype
+    kernel = streaming(
+        "norm_backward", f"{name}.grad", rows * columns, reads=2, dtype=dtype, rows=rows, columns=columns
+    )
+    return (
+        replace(kernel, waits=s.implementation.tensor_parallel > 1),
+        *accumulation(f"{name}.weight", columns, dtype),
+        *(accumulation(f"{name}.bias", columns, dtype) if s.config.norm_bias else ()),
+    )
+
+
+def accumulation(parameter: str, elements: int, dtype: str) -> tuple[Launch, ...]:
+    """Addition of a parameter's gradient to the fp32 buffer."""
+    reads = 1 + DTYPE_BYTES[dtype] / DTYPE_BYTES["fp32"]
+    return (streaming("add", f"{parameter}.accumulate", elements, reads=reads, dtype="fp32", completes=parameter),)

@@ -1,0 +1,256 @@
+"""The Mixture-of-Experts half of a layer as Megatron-Core runs it, forward and backward.
+
+Every rank routes its own share of the tokens, copies each to as many experts as it chooses, sends the copies to the
+ranks that hold these (all-to-all over the expert-parallel group, all-gather over the ranks that share an expert), sorts
+them by expert, multiplies all experts' rows in grouped products, and the same way back:
+
+    norm, router, permute ⟨all-to-all, all-gather⟩ sort, up, activation, down, sort ⟨reduce-scatter, all-to-all⟩ join
+
+Shared experts are a tensor-parallel MLP beside that. The rows of a rank's experts are the mean times a load: either the
+capacity factor, to which every expert is padded or cut, or without one (dropless) how far the busiest rank lies above
+the mean, for all wait for it. A grouped product runs its experts' tiles as one kernel; the communication is exposed.
+
+Sources: Lepikhin et al., GShard, arXiv 2006.16668; Fedus et al., Switch Transformers, arXiv 2101.03961 (capacity
+factor); Megatron-Core ``moe_layer`` and ``token_dispatcher`` (all-to-all), ``TEGroupedMLP``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from joulecast.model import fp8_kernels, megatron_mlp
+from joulecast.model import megatron_linear as linear
+from joulecast.model import transformer_layer as eager
+from joulecast.model.experts import Experts
+from joulecast.model.fabric import Fabric
+from joulecast.model.launches import Launch, Shard, streaming
+from joulecast.model.megatron_norm import norm_backward
+from joulecast.model.operators import DTYPE_BYTES, Collective, Gemm
+
+#: Rows of an expert are padded to a multiple of this, as FP8 needs it; other types take any number at the same pace.
+ROW_STEP = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertShard:
+    """One rank's experts and what reaches them.
+
+    Attributes
+    ----------
+    sent
+        Copies of the rank's own tokens.
+    experts, rows
+        Experts that the rank holds (whole or a share of each), and rows of each that it multiplies.
+    ffn, up_width
+        Width of its share of an expert.
+    """
+
+    sent: int
+    experts: int
+    rows: int
+    ffn: int
+    up_width: int
+
+    @property
+    def all_rows(self) -> int:
+        """Rows of all the rank's experts."""
+        return self.experts * self.rows
+
+
+def expert_shard(s: Shard) -> ExpertShard:
+    """Split a layer's experts over their ranks, and the tokens over the experts."""
+    experts, run = _shape(s), s.implementation
+    local = experts.count // run.expert_parallel
+    sent = s.norm_tokens * experts.active
+    ffn = experts.ffn // run.expert_tensor_parallel
+    rows = math.ceil(sent * run.expert_tensor_parallel * run.expert_load / local / ROW_STEP) * ROW_STEP
+    return ExpertShard(sent, local, rows, ffn, ffn * (2 if s.config.gated_mlp else 1))
+
+
+def forward(s: Shard) -> tuple[Launch, ...]:
+    """Norm, experts and residual addition."""
+    e, dtype = expert_shard(s), s.implementation.dtype
+    return (
+        eager.norm_forward("norm2", s),
+        *_router_forward(s),
+        *_shared_forward(s),
+        _copies("permute", s, e, reads=1 / _shape(s).active),
+        *_to_experts("dispatch", s, e),
+        *_grouped_forward("experts.up", s, e, e.up_width, s.config.hidden),
+        megatron_mlp.activation(s.config, e.all_rows * e.ffn, dtype),
+        *_grouped_forward("experts.down", s, e, s.config.hidden, e.ffn),
+        *_from_experts("combine", s, e),
+        _copies("unpermute", s, e, writes=1 / _shape(s).active),
+        *((eager.residual_addition("shared.add", s),) if s.ffn else ()),
+        eager.residual_addition("residual2", s),
+    )
+
+
+def backward(s: Shard) -> tuple[Launch, ...]:
+    """From the gradient behind the residual addition to the one before the norm."""
+    e, dtype = expert_shard(s), s.implementation.dtype
+    return (
+        # The router's weights scale the experts' results: their gradient reads the results again.
+        _copies("unpermute.grad", s, e, reads=1 + 1 / _shape(s).active),
+        *_to_experts("combine.grad", s, e),
+        *_grouped_backward("experts.down", s, e, s.config.hidden, e.ffn),
+        megatron_mlp.activation_backward(s.config, e.all_rows * e.ffn, dtype),
+        *_grouped_backward("experts.up", s, e, e.up_width, s.config.hidden),
+        *_from_experts("dispatch.grad", s, e),
+        _copies("permute.grad", s, e, writes=1 / _shape(s).active),
+        *_shared_backward(s),
+        *_router_backward(s),
+        eager.residual_addition("router.grad.join", s),
+        *norm_backward("norm2", s),
+        eager.residual_addition("norm2.grad.join", s),
+    )
+
+
+def _shape(s: Shard) -> Experts:
+    if s.config.experts is None:
+        raise TypeError("a model without experts")
+    return s.config.experts
+
+
+def _router_forward(s: Shard) -> tuple[Launch, ...]:
+    """Product, softmax in fp32, choice, and the numbers of rows that the ranks tell each other."""
+    experts, tokens = _shape(s), s.norm_tokens
+    scores, dtype = tokens * experts.count, s.implementation.dtype
+    counts = 4.0 * experts.count * s.implementation.expert_parallel
+    product = Gemm(tokens, experts.count, s.config.hidden, dtype=dtype, footprint_bytes=math.inf, name="router")
+    return (
+        Launch(product),
+        streaming("softmax", "router.softmax", scores, dtype="fp32", rows=tokens, columns=experts.count),
+        streaming("reduce", "router.choice", scores, dtype="fp32", rows=tokens, columns=experts.count),
+        *_among_experts(s, "all_gather", "router.counts.all_gather", counts),
+    )
+
+
+def _router_backward(s: Shard) -> tuple[Launch, ...]:
+    count, hidden, tokens, dtype = _shape(s).count, s.config.hidden, s.norm_tokens, s.implementation.dtype
+    scores = streaming("mul", "router.softmax.grad", tokens * count, reads=2, dtype="fp32")
+    dgrad = Gemm(tokens, hidden, count, dtype=dtype, layout="nn", footprint_bytes=math.inf, name="router.dgrad")
+    own = replace(s, tokens=tokens, implementation=replace(s.implementation, fp8=None))
+    return scores, Launch(dgrad), linear.fused_weight_gradient("router", own, count, hidden)
+
+
+def _shared_forward(s: Shard) -> tuple[Launch, ...]:
+    if not s.ffn:
+        return ()
+    return (
+        *linear.column_forward("", "shared_up", s, s.up_width),
+        megatron_mlp.activation(s.config, s.tokens * s.ffn, s.implementation.dtype),
+        *linear.row_forward("shared_down", s, s.ffn),
+        *_gate(s, ""),
+    )
+
+
+def _shared_backward(s: Shard) -> tuple[Launch, ...]:
+    if not s.ffn:
+        return ()
+    return (
+        *_gate(s, ".grad"),
+        *linear.row_backward("shared_down", s, s.ffn),
+        megatron_mlp.activation_backward(s.config, s.tokens * s.ffn, s.implementation.dtype),
+        *linear.column_backward("shared_up", s, s.up_width, normed=False),
+        eager.residual_addition("shared.grad.join", s),
+    )
+
+
+def _gate(s: Shard, suffix: str) -> tuple[Launch, ...]:
+    """Scaling of the shared experts' result by a gate of its own."""
+    if not _shape(s).shared_gate:
+        return ()
+    values = s.norm_tokens * s.config.hidden
+    return (streaming("mul", f"shared.gate{suffix}", values, reads=2, dtype=s.implementation.dtype),)
+
+
+def _copies(name: str, s: Shard, e: ExpertShard, *, reads: float = 1.0, writes: float = 1.0) -> Launch:
+    """Rows gathered from tokens, or summed into them."""
+    hidden = s.config.hidden
+    return streaming(
+        "embedding",
+        name,
+        e.sent * hidden,
+        reads=reads,
+        writes=writes,
+        dtype=s.implementation.dtype,
+        rows=e.sent,
+        columns=hidden,
+    )
+
+
+def _to_experts(name: str, s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
+    """Rows to the ranks of their experts, there sorted by expert."""
+    size = float(e.sent * s.config.hidden * DTYPE_BYTES[s.implementation.dtype])
+    return (
+        *_among_experts(s, "all_to_all", f"{name}.all_to_all", size * s.implementation.expert_load),
+        *_among_shares(s, "all_gather", f"{name}.all_gather", size * s.implementation.expert_tensor_parallel),
+        *_sorting(name, s, e),
+    )
+
+
+def _from_experts(name: str, s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
+    """The way back."""
+    size = float(e.sent * s.config.hidden * DTYPE_BYTES[s.implementation.dtype])
+    return (
+        *_sorting(name, s, e),
+        *_among_shares(s, "reduce_scatter", f"{name}.reduce_scatter", size * s.implementation.expert_tensor_parallel),
+        *_among_experts(s, "all_to_all", f"{name}.all_to_all", size * s.implementation.expert_load),
+    )
+
+
+def _sorting(name: str, s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
+    """Rows from several ranks are in these ranks' order, not in the experts'."""
+    run, hidden = s.implementation, s.config.hidden
+    if e.experts == 1 or run.expert_parallel * run.expert_tensor_parallel == 1:
+        return ()
+    rows = e.all_rows
+    return (streaming("embedding", f"{name}.sort", rows * hidden, dtype=run.dtype, rows=rows, columns=hidden),)
+
+
+def _among_experts(s: Shard, kind: str, name: str, size_bytes: float) -> tuple[Launch, ...]:
+    """A communication among the ranks that share a layer's experts."""
+    run = s.implementation
+    return _spoken(s, kind, name, size_bytes, run.expert_parallel, run.expert_fabric)
+
+
+def _among_shares(s: Shard, kind: str, name: str, size_bytes: float) -> tuple[Launch, ...]:
+    """A communication among the ranks that share each expert."""
+    run = s.implementation
+    return _spoken(s, kind, name, size_bytes, run.expert_tensor_parallel, run.expert_tensor_fabric)
+
+
+def _spoken(s: Shard, kind: str, name: str, size_bytes: float, ranks: int, fabric: Fabric | None) -> tuple[Launch, ...]:
+    if ranks == 1:
+        return ()
+    run = s.implementation
+    operator = Collective(
+        kind, size_bytes, ranks, ctas=run.ctas, fabric=fabric, dtype=run.dtype, name=name, threads=run.threads
+    )
+    return (Launch(operator, stream="communication", waits=True),)
+
+
+def _grouped_forward(name: str, s: Shard, e: ExpertShard, outputs: int, inputs: int) -> tuple[Launch, ...]:
+    """One product for each expert, in one kernel."""
+    dtype, fp8 = s.implementation.dtype, s.implementation.fp8
+    cast = () if fp8 is None else fp8_kernels.quantise(f"{name}.input", e.all_rows * inputs, fp8, dtype)
+    return (*cast, fp8_kernels.product(Launch(_grouped(name, e, e.rows, outputs, inputs, dtype, "tn")), fp8))
+
+
+def _grouped_backward(name: str, s: Shard, e: ExpertShard, outputs: int, inputs: int) -> tuple[Launch, ...]:
+    dtype, fp8 = s.implementation.dtype, s.implementation.fp8
+    cast = () if fp8 is None else fp8_kernels.quantise(f"{name}.grad", e.all_rows * outputs, fp8, dtype)
+    dgrad = _grouped(f"{name}.dgrad", e, e.rows, inputs, outputs, dtype, "nn")
+    wgrad = _grouped(f"{name}.wgrad", e, outputs, inputs, e.rows, dtype, "nt")
+    added = replace(wgrad, out_dtype="fp32", accumulate=True)
+    return (
+        *cast,
+        fp8_kernels.product(Launch(dgrad), fp8),
+        fp8_kernels.product(Launch(added, completes=f"{name}.weight"), fp8),
+    )
+
+
+def _grouped(name: str, e: ExpertShard, m: int, n: int, k: int, dtype: str, layout: str) -> Gemm:
+    return Gemm(m, n, k, dtype=dtype, layout=layout, batch=e.experts, footprint_bytes=math.inf, name=name)
