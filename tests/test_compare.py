@@ -55,6 +55,7 @@ def test_amounts_are_for_the_references_tokens(three: Comparison) -> None:
     assert three.results["energy_j"][2] == pytest.approx(other.energy_j * scale)
     assert three.results["power_w"][2] == pytest.approx(other.power_w)
     assert any(str(one.tokens) in note for note in three.notes)
+    assert any("different models" in note for note in three.notes)
 
 
 def test_a_plan_does_not_differ_from_itself() -> None:
@@ -116,6 +117,7 @@ def test_the_command_prints_a_table_json_and_csv(capsys: pytest.CaptureFixture[s
     assert status == 0
     for part in ("Keys of the plans that differ", "overlap.grad_reduce", "exposed communication", "share [%]"):
         assert part in text
+    assert "llama-3.2-3b-4xh200-ddp against llama-3.1-8b-4xh200" in text
     status, text, _ = run(capsys, SMALL, DDP, GPT, "--json")
     report = json.loads(text)
     assert report["reference"] == SMALL.stem
@@ -124,6 +126,26 @@ def test_the_command_prints_a_table_json_and_csv(capsys: pytest.CaptureFixture[s
     status, text, _ = run(capsys, SMALL, DDP, "--csv")
     rows = list(csv.DictReader(io.StringIO(text)))
     assert {row["quantity"] for row in rows} == {"time_s", "energy_j", "facility_energy_j", "money", "carbon_kg"}
+
+
+def test_the_report_shows_every_ledger(three: Comparison, tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    from joulecast.reports.compare_page import compare_page
+
+    page = compare_page(three)
+    charts = [chart for section in page.sections for chart in section.charts]
+    assert [chart.name for chart in charts] == ["differences0", "differences1"]
+    for chart, one in zip(charts, three.against, strict=True):
+        for view, ledger in zip(chart.views, one.ledgers, strict=True):
+            *parts, whole = view.data
+            drawn = sum(sum(trace["x"]) for trace in parts)
+            assert drawn == pytest.approx(whole["x"][0], rel=1e-3, abs=1e-3 * max(map(abs, parts[0]["x"])))
+            assert len(whole["x"]) == 1
+            assert len(ledger.items) >= 2
+    assert "least time" in page.answer
+    assert "different models" in page.html()
+    page.write(tmp_path / "report.html")
+    assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
 def test_overrides_reach_every_plan(capsys: pytest.CaptureFixture[str]) -> None:

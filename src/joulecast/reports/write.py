@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from joulecast.calibrate.describe import RowsFit
     from joulecast.model.description import GpuDescription
+    from joulecast.plan.compare import Comparison
     from joulecast.plan.exact_front import Front
     from joulecast.reports.html import Rows
     from joulecast.reports.page import Page
@@ -44,6 +45,13 @@ def report_of_front(
         iteration = forecast(plan)
         about = f"{plan.workload.model_name} on {plan.cluster.gpus} × {plan.cluster.gpu}"
     _write(front_page(front, about, iteration=iteration, time_limit_s=time_limit_s), path)
+
+
+def report_of_comparison(found: Comparison, path: Path) -> None:
+    """Write the report of a comparison of plans."""
+    from joulecast.reports.compare_page import compare_page
+
+    _write(compare_page(found), path)
 
 
 def report_of_validation(report: Mapping[str, Any], rows: Rows, summary: Rows, path: Path) -> None:
