@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from joulecast.simulator.kernel_timeline import KernelTimeline
     from joulecast.simulator.site import SiteForecast
 
+#: Name of the plain form of an iteration, with its version.
+FORM = "joulecast-iteration-1"
+
 
 @dataclass(frozen=True)
 class RankForecast:
@@ -154,6 +157,7 @@ class Iteration:
         """Plain data, as ``--json`` prints it."""
         w = self.plan.workload
         return {
+            "form": FORM,
             "model": w.model_name,
             "gpu": self.plan.cluster.gpu,
             "gpus": self.gpus,

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from joulecast.errors import InputError
+from joulecast.files import write_folder
 from joulecast.model.operators import DTYPE_BYTES, Collective
 from joulecast.simulator.kernel_segments import MARKER
 from joulecast.simulator.kernel_timeline import KernelTimeline
@@ -61,29 +60,20 @@ def write_hta_folder(path: str | os.PathLike[str], iteration: KernelTimeline, gp
         Something other than an empty folder stands there already, or it cannot be written; nothing is left behind.
     """
     target = Path(path)
-    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise InputError("is not an empty folder", file=str(target), remedy="Choose a folder that does not exist yet.")
-    draft = target.with_name(f".{target.name}.{os.getpid()}.part")
     each = iteration.plan.tp * iteration.plan.replicas
-    try:
-        draft.mkdir()
-        for stage in range(len(iteration.timelines)):
-            rank = stage * each
-            with (draft / f"rank{rank}.json").open("w", encoding="utf-8") as file:
-                head = {"backend": "nccl", "rank": rank, "world_size": iteration.plan.cluster.gpus}
-                device = [{"id": 0, "name": gpu}]
-                file.write(f'{{"schemaVersion": 1, "distributedInfo": {json.dumps(head)}, ')
-                file.write(f'"deviceProperties": {json.dumps(device)}, "traceEvents": [\n')
-                file.write(",\n".join(map(json.dumps, rank_events(iteration, stage))))
-                file.write("\n]}\n")
-        draft.replace(target)
-    except OSError as error:
-        raise InputError(
-            f"cannot be written: {error.strerror}", file=str(target), remedy="Choose a folder that exists and is yours."
-        ) from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+    write_folder(
+        target,
+        {f"rank{s * each}.json": _text(iteration, s, s * each, gpu) for s in range(len(iteration.timelines))},
+    )
     return target
+
+
+def _text(iteration: KernelTimeline, stage: int, rank: int, gpu: str) -> str:
+    """A rank's file; the analysis looks for the rank line by line, and expects it early."""
+    world = {"backend": "nccl", "rank": rank, "world_size": iteration.plan.cluster.gpus}
+    head = {"schemaVersion": 1, "distributedInfo": world, "deviceProperties": [{"id": 0, "name": gpu}]}
+    events = ",\n".join(map(json.dumps, rank_events(iteration, stage)))
+    return f'{json.dumps(head)[:-1]}, "traceEvents": [\n{events}\n]}}\n'
 
 
 def rank_events(iteration: KernelTimeline, stage: int) -> Iterator[Event]:

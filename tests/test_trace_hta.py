@@ -126,7 +126,7 @@ def test_nothing_is_left_where_it_fails(tmp_path, capsys, examples):
     iteration = jc.predict(plan)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
-    with pytest.raises(InputError, match="not an empty folder"):
+    with pytest.raises(InputError, match="not empty"):
         iteration.write_trace(tmp_path / "full", "hta")
     with pytest.raises(InputError, match="cannot be written"):
         iteration.write_trace(tmp_path / "no" / "trace", "hta")

@@ -11,6 +11,8 @@ from joulecast.calibrate.rows import Measured, Row
 if TYPE_CHECKING:
     import pandas as pd
 
+#: Name of the plain form of a result, with its version.
+FORM = "joulecast-validation-1"
 #: Quantities that are scored.
 QUANTITIES = ("time_s", "energy_j", "power_w", "sm_clock_mhz")
 
@@ -100,6 +102,7 @@ class SuiteResult:
     def to_dict(self) -> dict[str, Any]:
         """Rows, summary, skipped rows with reasons and the rows that nobody can predict."""
         return {
+            "form": FORM,
             "suite": self.suite,
             "gpu": self.gpu,
             "protocol": self.protocol,

@@ -7,7 +7,8 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -104,6 +105,21 @@ def progress(message: str) -> None:
 
 #: Write a whole text file or nothing.
 write_file = write_text
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Say on a terminal that work goes on, until it is done; elsewhere nothing is said.
+
+    A thread draws it, so that the work does not have to report.
+    """
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(what):
+        yield
 
 
 def _columns(rows: Rows) -> list[str]:

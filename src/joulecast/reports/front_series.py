@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from joulecast.errors import InputError
 from joulecast.reports.palette import word
+from joulecast.reports.saved import number_of
 
 if TYPE_CHECKING:
     from joulecast.plan.exact_front import Front, FrontPoint
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
 
 #: Plans this much slower than the fastest are as good as the fastest to most people.
 SLOWER_SHARE = 0.01
+WHY_FAST = f"least energy at most {100 * SLOWER_SHARE:g} % slower than the fastest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +91,7 @@ def of_front(front: Front, iteration: Iteration | None = None, time_limit_s: flo
         why = "least energy without being slower than the plan as it stands"
     else:
         chosen = max(i for i, p in enumerate(points) if p.time_s <= fastest * (1 + SLOWER_SHARE))
-        why = f"least energy at most {100 * SLOWER_SHARE:g} % slower than the fastest"
+        why = WHY_FAST
     bound_s, bound_j = front.lower_bound
     return FrontSeries(
         tuple(PlanPoint(p.time_s, p.energy_j, p.lower_bound_j, knobs_of(front, p)) for p in points),
@@ -122,11 +127,40 @@ def _choice(counts: Mapping[Option, int]) -> str:
         for name, value in option.knobs:
             if value is not None:
                 others.setdefault(name, set()).add(str(value))
+    return "; ".join([_range(clocks), *(f"{word(name)} {_listed(values)}" for name, values in others.items())])
+
+
+def _range(clocks: Mapping[float, int]) -> str:
+    """Clocks and how often each stands, in words."""
     low, high = min(clocks), max(clocks)
     mean = sum(c * n for c, n in clocks.items()) / sum(clocks.values())
-    text = f"{low:g} MHz" if low == high else f"{low:g}–{high:g} MHz, mean {mean:.0f}"
-    return "; ".join([text, *(f"{word(name)} {_listed(values)}" for name, values in others.items())])
+    return f"{low:g} MHz" if low == high else f"{low:g}–{high:g} MHz, mean {mean:.0f}"
 
 
 def _listed(values: set[str]) -> str:
     return "/".join(sorted(values, key=lambda v: (len(v), v)))
+
+
+def of_saved(data: Mapping[str, Any], path: Path) -> FrontSeries:
+    """Series of a front that ``front --json`` printed.
+
+    Raises
+    ------
+    InputError
+        A point has no time or no energy.
+    """
+    points = []
+    for number, entry in enumerate(data.get("points", ())):
+        time, energy = (number_of(entry, key, path, f"points.{number}.") for key in ("time_s", "energy_j"))
+        clocks: dict[str, list[float]] = {}
+        for stage, (kinds, chosen) in enumerate(zip(data.get("instructions", ()), entry.get("plan", ()), strict=True)):
+            for kind, clock in zip(kinds, chosen, strict=True):
+                clocks.setdefault(f"{kind} of stage {stage}", []).append(float(clock))
+        knobs = tuple((name, _range(dict(Counter(values)))) for name, values in clocks.items())
+        points.append(PlanPoint(time, energy, entry.get("lower_bound_j"), knobs))
+    if not points:
+        raise InputError("has no plans", file=str(path), key="points", remedy="Write the front again.")
+    bound = data.get("lower_bound", ())
+    chosen = max(i for i, p in enumerate(points) if p.time_s <= points[0].time_s * (1 + SLOWER_SHARE))
+    times, energies = (tuple(float(b[key]) for b in bound) for key in ("time_s", "energy_j"))
+    return FrontSeries(tuple(points), times, energies, chosen, WHY_FAST)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from joulecast.simulator.iteration import Iteration
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +32,21 @@ class Ledger:
         return tuple(sum(values) for values in zip(*self.parts.values(), strict=True))
 
 
-def by_component(iteration: Iteration) -> Ledger:
-    """Energy by part of the GPU."""
-    return _ledger(iteration, "energy_by_component_j")
+def by_component(result: Mapping[str, Any]) -> Ledger:
+    """Energy by part of the GPU, of a forecast as plain data."""
+    return _ledger(result, "energy_by_component_j")
 
 
-def by_instruction(iteration: Iteration) -> Ledger:
-    """Energy by kind of instruction, and of waiting."""
-    return _ledger(iteration, "energy_by_instruction_j")
+def by_instruction(result: Mapping[str, Any]) -> Ledger:
+    """Energy by kind of instruction, and of waiting, of a forecast as plain data."""
+    return _ledger(result, "energy_by_instruction_j")
 
 
-def _ledger(iteration: Iteration, split: str) -> Ledger:
-    stages = iteration.ranks if len(iteration.ranks) > 1 else ()
-    rows = ("all GPUs", *(f"stage {r.stage}, {r.gpus} GPU{'s' if r.gpus > 1 else ''}" for r in stages))
-    whole: dict[str, float] = getattr(iteration, split)
+def _ledger(result: Mapping[str, Any], split: str) -> Ledger:
+    stages = result["stages"] if len(result["stages"]) > 1 else []
+    rows = ("all GPUs", *(f"stage {s['stage']}, {s['gpus']} GPU{'s' if s['gpus'] > 1 else ''}" for s in stages))
     parts = {
-        name: (energy, *(getattr(r, split).get(name, 0.0) * r.gpus for r in stages)) for name, energy in whole.items()
+        name: (energy, *(s[split].get(name, 0.0) * s["gpus"] for s in stages)) for name, energy in result[split].items()
     }
     used = {name: values for name, values in parts.items() if any(values)}
-    return Ledger(rows, used, iteration.energy_j_p05, iteration.energy_j_p95)
+    return Ledger(rows, used, result.get("energy_j_p05"), result.get("energy_j_p95"))

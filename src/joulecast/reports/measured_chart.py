@@ -36,14 +36,20 @@ def error_chart(by_quantity: Mapping[str, Families]) -> Chart:
     return Chart("errors", "Relative errors of the forecasts, by family of rows", views)
 
 
+def ends_of(pairs: Sequence[Pair]) -> tuple[float, float, bool]:
+    """Ends of both axes with some room around all values, and whether they are logarithmic."""
+    values = [v for pair in pairs for v in (pair.measured, pair.predicted)]
+    low, high = min(values), max(values)
+    if high / low > LOGARITHMIC:
+        return low / 1.3, high * 1.3, True
+    room = 0.06 * (high - low or high)
+    return low - room, high + room, False
+
+
 def _against(quantity: str, families: Families) -> View:
     word, base = QUANTITIES[quantity]
-    every = [pair for pairs in families.values() for pair in pairs]
-    values = [v for pair in every for v in (pair.measured, pair.predicted)]
-    low, high = min(values), max(values)
-    unit = unit_for(base, high)
-    log = high / low > LOGARITHMIC
-    ends = (low / 1.3, high * 1.3) if log else (low - 0.06 * (high - low or high), high + 0.06 * (high - low or high))
+    low, high, log = ends_of([pair for pairs in families.values() for pair in pairs])
+    unit, ends = unit_for(base, high / 1.3), (low, high)
     data = [_band(unit.of(ends)), _diagonal(unit.of(ends))]
     series = [Series("±5 %", "band", (0, 1), "area")]
     for i, (family, pairs) in enumerate(families.items()):

@@ -161,9 +161,10 @@ def timeline_section(iteration: Iteration) -> Section:
 
 def ledger_section(iteration: Iteration) -> Section:
     """Where the energy goes."""
+    result = iteration.to_dict()
     splits = {
-        "by component": ledger_series.by_component(iteration),
-        "by instruction": ledger_series.by_instruction(iteration),
+        "by component": ledger_series.by_component(result),
+        "by instruction": ledger_series.by_instruction(result),
     }
     rows = []
     for label, ledger in splits.items():

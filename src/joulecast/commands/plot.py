@@ -1,0 +1,166 @@
+"""``joulecast plot``: figures for papers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from joulecast import output
+from joulecast.errors import InputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from joulecast.simulator.iteration import Iteration
+
+Out: TypeAlias = Annotated[Path, typer.Option(metavar="FILE", help="Where to: .pdf, .png or .svg.")]
+Width: TypeAlias = Annotated[float | None, typer.Option(min=1.0, max=40.0, help="Width in inches.")]
+Settings: TypeAlias = Annotated[
+    list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override one value of the plan.")
+]
+Source: TypeAlias = Annotated[
+    Path, typer.Argument(metavar="PLAN.toml|RESULT.json", help="A plan, or what the command printed with --json.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    group = typer.Typer(help="Draw figures for papers: the same bytes every time.", rich_markup_mode=None)
+    for name, command in (("front", front), ("timeline", timeline), ("ledger", ledger), ("measured", measured)):
+        group.command(name)(command)
+    app.add_typer(group, name="plot")
+
+
+def front(
+    source: Source,
+    out: Out,
+    settings: Settings = None,
+    time_limit: Annotated[float | None, typer.Option(min=0.0, help="Point out the plan for this time [s].")] = None,
+    width: Width = None,
+    json: output.JsonOption = False,
+) -> None:
+    """Time-energy front of a plan, with its lower bound and the plan as it stands."""
+    _check(out)
+    from joulecast.reports import front_series
+    from joulecast.reports.front_figure import front_figure
+
+    if _is_saved(source, settings):
+        from joulecast.reports.saved import read_saved
+
+        series = front_series.of_saved(read_saved(source, "front"), source)
+    else:
+        from joulecast.plan.forecast_front import forecast_front
+
+        iteration = _iteration(source, settings)
+        with output.working("finding plans"):
+            found = forecast_front(iteration.plan, time_limit_s=time_limit)
+        series = front_series.of_front(found, iteration, time_limit)
+    _save(front_figure(series, width or 5.0), out, json)
+
+
+def timeline(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The plan.")],
+    out: Out,
+    settings: Settings = None,
+    width: Width = None,
+    json: output.JsonOption = False,
+) -> None:
+    """Timeline of an iteration: instructions, communication, waiting, and power with its limit."""
+    _check(out)
+    from joulecast.reports.timeline_figure import timeline_figure
+    from joulecast.reports.timeline_series import of_iteration
+
+    _save(timeline_figure(of_iteration(_iteration(plan, settings)), width or 6.3), out, json)
+
+
+def ledger(
+    source: Source,
+    out: Out,
+    settings: Settings = None,
+    by: Annotated[str, typer.Option(help="component or instruction.")] = "component",
+    width: Width = None,
+    json: output.JsonOption = False,
+) -> None:
+    """Energy of an iteration by component or by instruction, with its 90 % interval."""
+    _check(out)
+    if by not in ("component", "instruction"):
+        raise UnknownNameError("split", by, ("component", "instruction"), key="--by")
+    from joulecast.reports import ledger_series
+    from joulecast.reports.ledger_figure import ledger_figure
+    from joulecast.reports.saved import number_of, read_saved
+
+    if _is_saved(source, settings):
+        result = read_saved(source, "iteration")
+        number_of(result, "energy_j", source)
+    else:
+        result = _iteration(source, settings).to_dict()
+    split = ledger_series.by_component(result) if by == "component" else ledger_series.by_instruction(result)
+    _save(ledger_figure(split, width or 6.3), out, json)
+
+
+def measured(
+    suite: Annotated[str, typer.Argument(metavar="SUITE|RESULT.json", help="Suite of validate, or its saved result.")],
+    out: Out,
+    data: Annotated[Path | None, typer.Option(metavar="PATH", help="Measured rows, for a suite.")] = None,
+    gpu: Annotated[str | None, typer.Option(metavar="NAME|FILE", help="GPU description to score.")] = None,
+    quantity: Annotated[str, typer.Option(help="time, energy, power or clock.")] = "time",
+    width: Width = None,
+    json: output.JsonOption = False,
+) -> None:
+    """Forecast over measured values, with the band of ±5 % and the errors."""
+    _check(out)
+    from joulecast.reports.measured_figure import measured_figure
+    from joulecast.reports.measured_series import QUANTITIES, measured_pairs
+    from joulecast.reports.saved import read_saved
+
+    keys = {word: key for key, (word, _) in QUANTITIES.items()}
+    if quantity not in keys:
+        raise UnknownNameError("quantity", quantity, keys, key="--quantity")
+    if data is None and not suite.endswith(".json"):
+        raise InputError("measured rows are missing", key="--data", remedy="Give them, or a saved RESULT.json.")
+    if data is None:
+        report = read_saved(Path(suite), "validation")
+    else:
+        from joulecast.threads import use_one_thread
+
+        use_one_thread()
+        from joulecast.validate import run_suite
+
+        with output.working(f"forecasting {suite}"):
+            report = run_suite(suite, data, gpu=gpu).to_dict()
+    families = measured_pairs(report, keys[quantity])
+    if not families:
+        raise InputError(f"no row has both a measured and a forecast {quantity}", key="--quantity")
+    _save(measured_figure(keys[quantity], families, width or 4.2), out, json)
+
+
+def _check(out: Path) -> None:
+    from joulecast.reports.figure import check_figure
+
+    check_figure(out)
+
+
+def _is_saved(source: Path, settings: list[str] | None) -> bool:
+    saved = source.suffix.lower() == ".json"
+    if saved and settings:
+        raise InputError("a saved result cannot be changed", file=str(source), key="--set", remedy="Give the plan.")
+    return saved
+
+
+def _iteration(plan: Path, settings: list[str] | None) -> Iteration:
+    from joulecast.simulator.forecast import forecast
+    from joulecast.simulator.plan import load_plan
+
+    return forecast(load_plan(plan, settings or ()))
+
+
+def _save(figure: Figure, out: Path, json: bool) -> None:
+    from joulecast.reports.figure import save
+
+    save(figure, out)
+    if json:
+        output.print_json({"out": str(out)})
+    else:
+        output.progress(f"wrote {out}")
