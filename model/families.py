@@ -59,7 +59,7 @@ def _family(operator: Operator, small_outputs: float, cache_bytes: float) -> str
             return "gemm_small"
         return "gemm" if operator.data == "randn" else "gemm_values"
     if isinstance(operator, Streaming):
-        if operator.pattern.startswith("tile_"):
+        if operator.warps:
             return "tile_rows"
         own = operator.bytes_read + operator.bytes_written
         touched = own if operator.footprint_bytes is None else operator.footprint_bytes

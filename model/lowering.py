@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from joulecast.errors import InputError
 from joulecast.model.attention import AttentionShapes, attention_work
+from joulecast.model.attention_tiles import lower_tiled_attention
 from joulecast.model.collectives import CollectiveShapes, collective_work, copy_share
 from joulecast.model.costs import Costs, zeros
 from joulecast.model.fabric import Fabric
@@ -20,8 +21,9 @@ from joulecast.model.gpu_model import GpuModel
 from joulecast.model.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Streaming
 from joulecast.model.row_blocks import THREADS as ROW_BLOCKS
 from joulecast.model.row_blocks import lower_row_blocks
+from joulecast.model.row_tiles import base_pattern, lower_tiled_rows
 from joulecast.model.streaming import extra_read_passes, streaming_work
-from joulecast.model.tiles import lower_tiled_gemms, lower_tiled_rows
+from joulecast.model.tiles import lower_tiled_gemms
 from joulecast.model.toggling import memory_toggle, toggle_factor
 
 Columns = dict[str, NDArray[np.float64]]
@@ -92,10 +94,11 @@ def _group(operator: Operator) -> tuple[Hashable, ...]:
         kinds = (operator.dtype, operator.data, operator.layout, operator.out_dtype)
         return (kind, *kinds, operator.accumulate, operator.separate)
     if isinstance(operator, Attention):
-        return ("attention", operator.backend, operator.direction, operator.dtype)
+        kind, backend = ("attention", operator.backend) if operator.tile is None else ("tile_attention", "")
+        return (kind, backend, operator.direction, operator.dtype)
     if isinstance(operator, Streaming):
-        if operator.pattern.startswith("tile_"):
-            return ("tile_rows", operator.pattern)
+        if operator.warps:
+            return ("tile_rows", base_pattern(operator.pattern))
         if operator.pattern in ROW_BLOCKS:
             return ("row_blocks", operator.pattern)
         return ("streaming", operator.pattern, operator.dtype, operator.data)
@@ -217,6 +220,7 @@ _LOWERINGS: dict[str, Callable[..., Columns]] = {
     "attention": _attention,
     "streaming": _streaming,
     "collective": _collective,
+    "tile_attention": lower_tiled_attention,
     "tile_gemm": lower_tiled_gemms,
     "tile_rows": lower_tiled_rows,
     "row_blocks": lower_row_blocks,

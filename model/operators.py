@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from joulecast.model.fabric import Fabric
@@ -13,13 +13,41 @@ DTYPE_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Tile of a matrix product with explicit tiling (for instance a Triton kernel)."""
+    """Tile of a matrix product or of fused attention with explicit tiling (for instance a Triton kernel).
+
+    Parameters
+    ----------
+    m, n, k
+        Outputs ``m × n`` of a thread block, and the step along the inner dimension. Of attention ``m`` queries and
+        ``n`` keys; ``k`` is the head's and not read.
+    warps, stages
+        Warps of a thread block, and steps whose operands are on the way at a time.
+    split_k
+        Parts into which the inner dimension is cut; their sums pass through memory.
+    staged
+        Whether operands pass through shared memory; otherwise every warp loads its own.
+    """
 
     m: int
     n: int
-    k: int
+    k: int = 64
     warps: int = 8
     stages: int = 3
+    split_k: int = 1
+    staged: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RowTile:
+    """Schedule of a row-wise or element-wise kernel: each thread block works on ``rows × columns`` values at a time.
+
+    ``columns`` = 0 takes whole rows. ``staged`` puts the values into shared memory instead of registers.
+    """
+
+    rows: int = 1
+    columns: int = 0
+    warps: int = 4
+    staged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +114,7 @@ class Attention:
     ``backward``. The backward includes the backend's small helper kernels (dot of dO and O, conversion of dQ, reduction
     over groups). ``kv_sequence`` keys, where they are not as many as the queries (0), end where the queries end: a
     causal mask hides only the keys behind each query.
+    With a ``tile`` it is a kernel of that tile, whatever the backend.
     """
 
     batch: int
@@ -99,6 +128,7 @@ class Attention:
     dtype: str = "bf16"
     name: str = "attention"
     kv_sequence: int = 0
+    tile: Tile | None = None
 
     @property
     def keys(self) -> int:
@@ -127,8 +157,8 @@ class Streaming:
     footprint_bytes
         Data touched between two uses of the same bytes: below the L2 size they stay in L2. ``None`` takes the kernel's
         own bytes, as when one kernel is run back to back; use ``inf`` inside a long sequence of other kernels.
-    tile_rows, warps
-        Explicit schedule of a row-wise kernel, 0 where the library's own.
+    tile_rows, tile_columns, warps, staged
+        Explicit schedule as :class:`RowTile` has it; ``warps`` = 0 is the library's own.
     far_bytes
         Bytes that come from memory even where the others stay in L2: of what the kernel before did not touch.
     rows, columns
@@ -149,6 +179,11 @@ class Streaming:
     tile_columns: int = 0
     warps: int = 0
     name: str = "streaming"
+    staged: bool = False
+
+    def with_tile(self, tile: RowTile) -> Streaming:
+        """The same kernel with an explicit schedule."""
+        return replace(self, tile_rows=tile.rows, tile_columns=tile.columns, warps=tile.warps, staged=tile.staged)
 
 
 @dataclass(frozen=True, slots=True)

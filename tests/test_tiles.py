@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from joulecast.model.lowering import lower
-from joulecast.model.operators import Gemm, Streaming, Tile
+from joulecast.model.occupancy import Blocks, resident_blocks, spilled_registers
+from joulecast.model.operators import Attention, Gemm, RowTile, Streaming, Tile
 from joulecast.model.power import kernel_time_s
+from joulecast.model.row_tiles import tile_blocks
+from joulecast.model.tile_estimates import estimate
 
 SMS = 132
 
@@ -83,7 +86,92 @@ def test_row_kernels_never_beat_their_share_of_the_memory(h200):
         assert np.all(reached <= h200[f"kernel.{pattern}.bandwidth_share"] * peak)
 
 
-def test_more_warps_cost_energy(h200):
+def test_more_threads_cost_energy(h200):
     few, many = lower([rows(warps=w) for w in (2, 16)], h200).vector_j
-    extra = h200["power.tile_rmsnorm.pj_per_byte_and_warp"] * 3e-12
-    assert many - few == pytest.approx(extra * (rows().bytes_read + rows().bytes_written))
+    started = 14 * 32 * 16384 / 4
+    assert many - few == pytest.approx(started * estimate(h200, "power.tile_rmsnorm.pj_per_thread") * 1e-12)
+
+
+def test_a_little_that_spills_costs_a_little_and_a_lot_costs_a_lot(h200):
+    """Rows of 4,096 by one warp: 128 values a thread fit, 256 do not quite, 512 live in memory."""
+    tiles = [rows(tile_rows=r, warps=1) for r in (1, 2, 4)]
+    fits, spills, lives = kernel_time_s(lower(tiles, h200), 1980.0, h200)
+    assert fits < spills < 2 * fits
+    assert lives > 8 * fits
+    energy = lower(tiles, h200).hbm_j
+    assert energy[0] == energy[1] < 0.2 * energy[2]
+
+
+def test_one_product_by_itself_does_not_hide_its_softmax(h200):
+    """Two blocks of 64 queries on an SM overlap each other, one of 64 with deep buffers does not."""
+    both, one = cycles(h200, attend(64, 64, 4, 3), attend(64, 128, 4, 3))
+    assert one > 1.2 * both
+
+
+def attend(m, n, warps, stages, **changes):
+    return replace(Attention(2, 16, 16, 4096, 128, tile=Tile(m, n, warps=warps, stages=stages)), **changes)
+
+
+def test_larger_query_blocks_read_keys_less_often(h200):
+    small, large = lower([attend(64, 64, 4, 3), attend(128, 64, 8, 3)], h200).onchip_j
+    assert small > large
+
+
+def test_stages_hide_loads(h200):
+    one, two, three, four = cycles(h200, *(product(4096, 4096, 4096, 128, 128, 64, 8, s) for s in (1, 2, 3, 4)))
+    assert one == two > 1.5 * three
+    assert three >= four
+
+
+def test_splitting_k_fills_idle_sms_and_pays_for_the_sums(h200):
+    """64 tiles leave half the SMs idle: halving K pays; of a product that fills them it does not."""
+    few = kernel_time_s(lower([split(1024, 1024, 65536, s) for s in (1, 2)], h200), 1980.0, h200)
+    many = kernel_time_s(lower([split(4096, 4096, 1024, s) for s in (1, 2)], h200), 1980.0, h200)
+    assert few[1] < 0.7 * few[0]
+    assert many[1] > many[0]
+
+
+def split(m, n, k, parts):
+    return Gemm(m, n, k, tile=Tile(128, 128, 64, 8, 4, split_k=parts))
+
+
+def test_operands_that_are_not_staged_are_loaded_by_every_warp(h200):
+    staged, own_loads = (Gemm(4096, 4096, 4096, tile=Tile(128, 128, 64, 8, 3, staged=s)) for s in (True, False))
+    assert cycles(h200, own_loads)[0] > 1.5 * cycles(h200, staged)[0]
+    energy = lower([staged, own_loads], h200).onchip_j
+    assert energy[1] > energy[0]
+
+
+def test_rows_in_shared_memory_free_registers_and_cost_energy(h200):
+    held, staged = (rows(tile_rows=8, warps=4), replace(rows(tile_rows=8, warps=4), staged=True))
+    blocks = tile_blocks([held, staged], h200).blocks
+    assert blocks.registers[1] < 64 < blocks.registers[0]
+    assert blocks.shared_bytes.tolist() == [0, 8 * 4096 * 2]
+    assert lower([staged], h200).onchip_j[0] > lower([held], h200).onchip_j[0] - 1e-9
+
+
+def test_the_library_is_the_default(h200):
+    streaming = Streaming("rmsnorm", 1e9, 1e9, rows=131072, columns=4096)
+    assert lower([streaming], h200).family[0] != lower([streaming.with_tile(RowTile(1, 0, 8))], h200).family[0]
+    assert cycles(h200, Gemm(4096, 4096, 4096))[0] != cycles(h200, product(4096, 4096, 4096, 64, 64, 64, 4, 3))[0]
+
+
+@pytest.mark.parametrize(
+    "threads,registers,shared,blocks",
+    [
+        (256, 32, 0, 8),  # threads
+        (32, 16, 0, 32),  # slots
+        (128, 160, 0, 3),  # registers
+        (256, 161, 0, 1),  # registers, handed out by eights
+        (128, 32, 100_000, 2),  # shared memory
+        (1024, 400, 0, 1),
+    ],
+)
+def test_an_sm_holds_what_its_scarcest_part_allows(h200, threads, registers, shared, blocks):
+    needs = Blocks(np.array([threads * 1.0]), np.array([registers * 1.0]), np.array([shared * 1.0]))
+    assert resident_blocks(needs, h200)[0] == blocks
+
+
+def test_threads_of_large_blocks_have_fewer_registers(h200):
+    needs = Blocks(np.array([128.0, 1024.0]), np.array([300.0, 100.0]), np.zeros(2))
+    assert spilled_registers(needs, h200).tolist() == [45.0, 36.0]

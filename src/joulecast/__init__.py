@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         NotYetError,
         UnknownNameError,
     )
-    from joulecast.model.operators import Attention, Collective, Gemm, Streaming
+    from joulecast.model.operators import Attention, Collective, Gemm, RowTile, Streaming, Tile
 
 __version__ = "0.1.0"
 
@@ -37,7 +37,9 @@ _HOMES = {
     "InputError": "joulecast.errors",
     "JoulecastError": "joulecast.errors",
     "NotYetError": "joulecast.errors",
+    "RowTile": "joulecast.model.operators",
     "Streaming": "joulecast.model.operators",
+    "Tile": "joulecast.model.operators",
     "UnknownNameError": "joulecast.errors",
     "compare": "joulecast.api",
     "front": "joulecast.api",
@@ -55,7 +57,9 @@ __all__ = [
     "InputError",
     "JoulecastError",
     "NotYetError",
+    "RowTile",
     "Streaming",
+    "Tile",
     "UnknownNameError",
     "__version__",
     "compare",

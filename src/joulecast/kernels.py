@@ -15,6 +15,7 @@ from joulecast.model.lowering import lower
 from joulecast.model.memory_clock import at_memory_clock
 from joulecast.model.operators import Operator
 from joulecast.model.predict import Work, predict_work
+from joulecast.model.tile_limits import check_tile
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,6 +102,7 @@ class Gpu:
         clock_mhz: float | None = None,
         power_limit_w: float | None = None,
         memory_clock_mhz: float | None = None,
+        may_spill: bool = False,
     ) -> KernelForecast:
         """Forecast one kernel.
 
@@ -114,14 +116,18 @@ class Gpu:
             Power limit [W]; by default the board's own.
         memory_clock_mhz
             Memory clock [MHz], on cards that have states to set; by default the highest.
+        may_spill
+            Forecast an explicit tile also where it does not fit into the registers, as it runs from memory.
 
         Raises
         ------
         InputError
-            Clock or limit out of the GPU's range, or a kernel that the description has no parameters for.
+            Clock or limit out of the GPU's range, a tile that does not fit, or a kernel that the description has no
+            parameters for.
         """
         self._check("clock_mhz", clock_mhz, "min_clock_mhz", "max_clock_mhz")
         self._check("power_limit_w", power_limit_w, "min_power_limit_w", "max_power_limit_w")
+        check_tile(operator, self._model, may_spill=may_spill)
         model = self._model if memory_clock_mhz is None else at_memory_clock(memory_clock_mhz, self._model)
         result = predict_work([Work((operator,))], model, clock_mhz=clock_mhz, power_limit_w=power_limit_w)
         clock = float(result.clock_mhz[0])
