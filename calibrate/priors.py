@@ -109,9 +109,9 @@ def time_priors() -> dict[str, Prior]:
         "kernel.tile_gemm.tile_overhead_cycles": Prior(3000.0, 0.0, 2e4, 0.5, "cycle"),
         "kernel.tile_gemm.fixed_s": Prior(2.0e-6, 0.0, 1e-5, 0.5, "s"),
         "kernel.tile_rmsnorm.bandwidth_share": Prior(0.86, 0.4, 1.0, 0.1),
-        "kernel.tile_rmsnorm.latency_cycles": Prior(2500.0, 300.0, 2e4, 0.5, "cycle"),
+        "kernel.tile_rmsnorm.block_cycles": Prior(1200.0, 50.0, 2e4, 0.5, "cycle"),
         "kernel.tile_reduce_min.bandwidth_share": Prior(0.94, 0.4, 1.0, 0.1),
-        "kernel.tile_reduce_min.latency_cycles": Prior(1200.0, 100.0, 2e4, 0.5, "cycle"),
+        "kernel.tile_reduce_min.block_cycles": Prior(1200.0, 50.0, 2e4, 0.5, "cycle"),
     }
     for (backend, direction), (eta, narrow, _) in _BACKENDS.items():
         prefix = f"kernel.attention.{backend}.{direction}."
@@ -157,10 +157,10 @@ def power_priors() -> dict[str, Prior]:
         "power.tensor_pj_per_flop.fp32": Prior(8.0, 1.0, 25.0, 0.5, "pJ"),
         "power.tile_pj_per_flop": Prior(0.60, 0.1, 1.5, 0.3, "pJ"),
         "power.tile_pj_per_l2_byte": Prior(17.0, 1.0, 60.0, 0.5, "pJ/B"),
-        "power.tile_rmsnorm.pj_per_byte": Prior(10.0, 0.0, 60.0, 0.7, "pJ/B"),
-        "power.tile_rmsnorm.pj_per_byte_and_warp": Prior(3.0, 0.0, 30.0, 0.7, "pJ/B"),
-        "power.tile_reduce_min.pj_per_byte": Prior(10.0, 0.0, 60.0, 0.7, "pJ/B"),
-        "power.tile_reduce_min.pj_per_byte_and_warp": Prior(3.0, 0.0, 30.0, 0.7, "pJ/B"),
+        "power.tile_rmsnorm.value_pj_per_byte": Prior(10.0, 0.0, 60.0, 0.7, "pJ/B"),
+        "power.tile_rmsnorm.pj_per_thread": Prior(500.0, 0.0, 1e4, 0.7, "pJ"),
+        "power.tile_reduce_min.value_pj_per_byte": Prior(10.0, 0.0, 60.0, 0.7, "pJ/B"),
+        "power.tile_reduce_min.pj_per_thread": Prior(500.0, 0.0, 1e4, 0.7, "pJ"),
         "power.attention_overhead_share": Prior(0.4, 0.0, 1.0, 0.5),
         "power.attention_narrow_extra": Prior(0.1, -0.5, 1.5, 1.0),
     }

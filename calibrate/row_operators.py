@@ -34,6 +34,9 @@ STREAMING_PATTERNS = {
     "gemv": "gemv",
     "adamw": "adamw",
     "tile_rmsnorm": "tile_rmsnorm",
+    "tile_layernorm": "tile_layernorm",
+    "tile_softmax": "tile_softmax",
+    "tile_exp": "tile_exp",
     "tile_reduce_min": "tile_reduce_min",
     "gelu": "gelu",
     "vllm_rms_norm": "vllm_rms_norm",
@@ -63,9 +66,16 @@ COLLECTIVE_KINDS = {
     "send_recv": "send_recv",
 }
 COMPOSITE_OPS = ("duty", "interleave", "idle")
-KERNEL_OPS = ("gemm", "tile_gemm", "flash_attn", "stream", "pulse", *STREAMING_PATTERNS, *COMPOSITE_OPS)
-#: Registers that one thread can have; values beyond them spill to memory.
-REGISTERS_PER_THREAD = 255
+KERNEL_OPS = (
+    "gemm",
+    "tile_gemm",
+    "flash_attn",
+    "tile_attention",
+    "stream",
+    "pulse",
+    *STREAMING_PATTERNS,
+    *COMPOSITE_OPS,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +142,7 @@ def group_key(configuration: Configuration) -> tuple[Hashable, ...]:
     if op in ("gemm", "tile_gemm", "pulse"):
         tile = (get("tile_m"), get("tile_n"), get("tile_k")) if op == "tile_gemm" else ()
         return (op, get("dtype"), get("M"), get("N"), get("K"), *tile)
-    if op == "flash_attn":
+    if op in ("flash_attn", "tile_attention"):
         return (op, get("dtype"), get("B"), get("Hq"), get("Hkv"), get("S"), get("D"), bool(get("causal")))
     if op in STREAMING_PATTERNS or op == "stream":
         pattern = str(get("pattern")) if op == "stream" else STREAMING_PATTERNS[op]
@@ -186,9 +196,8 @@ def _gemm(row: Configuration) -> KernelWork:
             _whole(row, "tile_k"),
             _whole(row, "warps"),
             _whole(row, "stages"),
+            _count(row, "split_k", 1) or 1,
         )
-        if tile.m * tile.n > REGISTERS_PER_THREAD * 32 * tile.warps:
-            exception = "the tile's accumulators spill out of the registers"
     elif (align := _alignment(dtype)) and (n % align or (m if row.get("layout") == "nt" else k) % align):
         exception = f"the library falls back to a slow kernel where N or K is not a multiple of {align}"
     operator = Gemm(
@@ -215,7 +224,11 @@ def _alignment(dtype: str) -> int:
 
 
 def _attention(row: Configuration) -> KernelWork:
-    word = str(row.get("backend") or "")
+    tile = None
+    if row.get("op") == "tile_attention":
+        sides = _whole(row, "tile_m"), _whole(row, "tile_n")
+        tile = Tile(*sides, warps=_whole(row, "warps"), stages=_whole(row, "stages"))
+    word = str(row.get("backend") or "FLASH_ATTENTION" * (tile is not None))
     backend = ATTENTION_BACKENDS.get(word)
     if backend is None:
         raise _MissingFieldError(f"unknown attention backend {word!r}")
@@ -233,6 +246,7 @@ def _attention(row: Configuration) -> KernelWork:
             backend=backend,
             direction=direction,
             dtype=_dtype(row),
+            tile=tile,
         )
     )
 
@@ -243,11 +257,6 @@ def _streaming(row: Configuration) -> KernelWork:
     total = _positive(row, "bytes")
     read = total * READ_SHARE.get(pattern, 0.5)
     rows, columns = _shape(row)
-    exception = ""
-    if pattern == "tile_rmsnorm":
-        held = _whole(row, "tile_rows") * columns / (32 * _whole(row, "warps"))
-        if held > REGISTERS_PER_THREAD:
-            exception = "the row block spills out of the registers"
     elements = _positive(row, "params") if "params" in row else max(read, total - read) / DTYPE_BYTES[dtype]
     if pattern == "add":
         elements /= 2
@@ -267,7 +276,7 @@ def _streaming(row: Configuration) -> KernelWork:
         far_bytes=float(_count(row, "far_bytes")),
         name=op,
     )
-    return KernelWork((operator,), (_count(row, "launches", 1) or 1,), exception=exception)
+    return KernelWork((operator,), (_count(row, "launches", 1) or 1,))
 
 
 def _training_kernel(row: Configuration) -> KernelWork:
@@ -364,6 +373,7 @@ _BUILDERS: dict[str, Callable[[Configuration], KernelWork]] = {
     "gemm": _gemm,
     "tile_gemm": _gemm,
     "flash_attn": _attention,
+    "tile_attention": _attention,
     "stream": _training_kernel,
     "pulse": _pulse,
     "duty": _duty,

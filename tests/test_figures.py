@@ -159,6 +159,5 @@ def check_intervals(result: SuiteResult, figures: Figures) -> None:
 
 def test_rows_that_no_one_can_predict_are_named(data):
     named = dict(scored(data / "h200_sxm" / "kernels.jsonl", "kernels", None).named_exceptions)
-    assert len(named) == 7
-    assert sum("falls back" in reason for reason in named.values()) == 1
-    assert sum("spill" in reason for reason in named.values()) == 6
+    assert len(named) == 1
+    assert all("falls back" in reason for reason in named.values())

@@ -27,6 +27,7 @@ from joulecast.validate.perseus import run_perseus
 from joulecast.validate.published import run_published
 from joulecast.validate.result import Answer, Prediction, ScoredRow, SuiteResult, Unpredicted
 from joulecast.validate.summary import summarise
+from joulecast.validate.tile_choice import tile_choices
 
 #: GPU whose description is scored by default.
 DEFAULT_GPU = "h200-sxm"
@@ -111,7 +112,15 @@ def _by_file(row: Row) -> tuple[str, ...]:
 SUITES = {
     suite.name: suite
     for suite in (
-        Suite("kernels", frozenset(KERNEL_OPS), adapters.predict_kernels, kernel_family, _by_file, fitted=True),
+        Suite(
+            "kernels",
+            frozenset(KERNEL_OPS),
+            adapters.predict_kernels,
+            kernel_family,
+            _by_file,
+            fitted=True,
+            choices=tile_choices,
+        ),
         Suite(
             "collectives",
             frozenset(COLLECTIVE_KINDS),

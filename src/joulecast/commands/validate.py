@@ -24,7 +24,10 @@ FIGURES = {
     "half_width": "half-width [%]",
 }
 #: What the suites' tables of choices show.
-CHOICES = {"overlap": "measured cost of the choice over that of the best row of each problem"}
+CHOICES = {
+    "overlap": "measured cost of the choice over that of the best row of each problem",
+    "kernels": "tiles of one kernel: measured cost of the one chosen by forecast, and their order",
+}
 
 
 def register(app: typer.Typer) -> None:
