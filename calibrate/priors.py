@@ -105,6 +105,7 @@ def time_priors() -> dict[str, Prior]:
         "kernel.tile_gemm.eta": Prior(0.87, 0.6, 1.0, 0.1),
         "kernel.tile_gemm.load_slope": Prior(1.6, 0.5, 3.0, 0.3),
         "kernel.tile_gemm.load_knee": Prior(1.0, 0.6, 1.4, 0.2),
+        "kernel.tile_gemm.narrow_step": Prior(0.07, 0.0, 0.3, 0.3),
         "kernel.tile_gemm.short_step": Prior(0.08, 0.0, 0.5, 0.5),
         "kernel.tile_gemm.tile_overhead_cycles": Prior(3000.0, 0.0, 2e4, 0.5, "cycle"),
         "kernel.tile_gemm.fixed_s": Prior(2.0e-6, 0.0, 1e-5, 0.5, "s"),
