@@ -122,6 +122,23 @@ class Iteration:
         return self.energy_j / self.tokens
 
     @property
+    def model_flops_per_s(self) -> float:
+        """Floating-point operations of the model, not of the plan, that a GPU gets done in a second."""
+        from joulecast.model.model_flops import training_flops
+
+        w = self.plan.workload
+        return training_flops(w.model, w.sequence_length, self.tokens) / self.time_s / self.gpus
+
+    @property
+    def mfu(self) -> float | None:
+        """Share of the data sheet's dense rate in the plan's precision that these are; ``None`` without such a rate."""
+        from joulecast.model.catalogue import load_gpu
+
+        device = (self.description or load_gpu(self.plan.cluster.gpu)).device
+        peak = device.get(f"published_tensor_flops_per_s.{self.plan.workload.precision}")
+        return None if peak is None else self.model_flops_per_s / peak.number
+
+    @property
     def energy_by_component_j(self) -> dict[str, float]:
         """Energy of all GPUs by component."""
         return _total(self.ranks, "energy_by_component_j")
@@ -172,6 +189,8 @@ class Iteration:
             "tokens": self.tokens,
             "tokens_per_s": self.tokens_per_s,
             "energy_per_token_j": self.energy_per_token_j,
+            "model_flops_per_s": self.model_flops_per_s,
+            "mfu": self.mfu,
             "energy_by_component_j": self.energy_by_component_j,
             "energy_by_instruction_j": self.energy_by_instruction_j,
             "stages": [_stage(rank) for rank in self.ranks],

@@ -206,6 +206,11 @@ def stage_layers(table: ParallelismTable, layers: int, source: Source) -> tuple[
     count = table.pipeline_model_parallel_size * table.virtual_pipeline_model_parallel_size
     key = "parallelism.stage_layers"
     if table.stage_layers is not None:
+        for name in ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"):
+            if getattr(table, name):
+                raise source.error(
+                    "the stages' layers are given", f"parallelism.{name}", remedy=f"Leave it out, or {key}."
+                )
         given = tuple(table.stage_layers)
         if len(given) != count or sum(given) != layers or min(given) < 0:
             raise source.error(
@@ -215,13 +220,19 @@ def stage_layers(table: ParallelismTable, layers: int, source: Source) -> tuple[
                 remedy=f"Give {count} numbers that add up to {layers}.",
             )
         return given
-    if layers % count:
+    first, last = table.account_for_embedding_in_pipeline_split, table.account_for_loss_in_pipeline_split
+    blocks = layers + first + last
+    if blocks % count or blocks // count < first + last * (count == 1):
+        counted = f" with embedding or head, {blocks} blocks," if first or last else ""
         raise source.error(
-            f"{layers} layers cannot be split evenly over {count} stages",
+            f"{layers} layers{counted} cannot be split evenly over {count} stages",
             PP if table.virtual_pipeline_model_parallel_size == 1 else VP,
-            remedy=f"Use a number of stages that divides {layers}, or give {key}.",
+            remedy=f"Use a number of stages that divides {blocks}, or give {key}.",
         )
-    return (layers // count,) * count
+    shares = [blocks // count] * count
+    shares[0] -= first
+    shares[-1] -= last
+    return tuple(shares)
 
 
 def whole(plan: Plan, gpu: GpuDescription, source: Source) -> None:

@@ -126,6 +126,12 @@ class ParallelismTable(Table):
     data_parallel_size: int | None = Field(None, gt=0, description="Derived; if given, it must agree.")
     sequence_parallel: bool = Field(False, description="Split norms and residuals along the sequence too.")
     stage_layers: list[int] | None = Field(None, description="Blocks of each (virtual) stage, in the model's order.")
+    account_for_embedding_in_pipeline_split: bool = Field(
+        False, description="The embedding counts as a block of the first stage where blocks are split evenly."
+    )
+    account_for_loss_in_pipeline_split: bool = Field(
+        False, description="The output head counts as a block of the last stage where blocks are split evenly."
+    )
     context_parallel_size: int = Field(1, gt=0, description="GPUs that share each sequence.")
     cp_comm_type: Literal["p2p", "all_gather", "a2a"] = Field(
         "p2p", description="How keys and values reach them: around a ring, gathered, or heads exchanged for positions."

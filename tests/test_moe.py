@@ -322,3 +322,11 @@ def test_a_file_with_experts_is_read(tmp_path: Path):
 def test_a_file_that_cannot_be_used_names_its_key(tmp_path: Path, changes: dict[str, Any], key: str, kind: type):
     with pytest.raises(kind, match=key):
         read(tmp_path, **changes)
+
+
+def test_utilisation_counts_the_experts_that_a_token_meets():
+    one = forecast(plan(), must_fit=False)
+    model = one.plan.workload.model
+    assert one.model_flops_per_s == training_flops(model, 4096, 64 * 4096) / one.time_s / 32
+    assert one.mfu == pytest.approx(one.model_flops_per_s / 989.4e12)
+    assert 0.1 < one.mfu < 0.6

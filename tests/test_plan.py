@@ -206,6 +206,25 @@ def test_bad_input_gives_one_readable_error(changes: dict[str, Any], parts: list
         assert part in text
 
 
+def test_embedding_and_head_count_as_blocks_where_asked() -> None:
+    """Llama-3.1-405B has 126 blocks, and 128 with embedding and head on 16 stages."""
+    options: dict[str, Any] = {
+        "workload__model": "llama-3.1-405b",
+        "workload__global_batch_size": 16,
+        "cluster__gpus": 16,
+        "cluster__gpus_per_node": 8,
+        "parallelism__tensor_model_parallel_size": 1,
+        "parallelism__pipeline_model_parallel_size": 16,
+        "parallelism__account_for_embedding_in_pipeline_split": True,
+        "parallelism__account_for_loss_in_pipeline_split": True,
+    }
+    assert plan_from_dict(tables(**options)).parallelism.stage_layers == (7, *[8] * 14, 7)
+    options["parallelism__account_for_loss_in_pipeline_split"] = False
+    assert "127 blocks" in message_of(tables(**options))
+    options["parallelism__stage_layers"] = [7, *[8] * 14, 7]
+    assert "account_for_embedding" in message_of(tables(**options))
+
+
 def test_missing_and_misspelt_tables() -> None:
     without = tables()
     del without["cluster"]

@@ -83,6 +83,7 @@ def print_iteration(iteration: Iteration) -> None:
             ("SM clock, mean", f"{number(whole['clock_mhz'])} MHz"),
             ("throughput", f"{number(whole['tokens_per_s'], 5)} tokens/s"),
             ("energy per token", f"{number(whole['energy_per_token_j'])} J"),
+            ("model FLOPs", _model_flops(whole)),
         ]
     )
     print("\nOne GPU of each pipeline stage")
@@ -96,6 +97,12 @@ def print_iteration(iteration: Iteration) -> None:
         output.print_table([{split: n, "energy [J]": v, "share [%]": shares[n]} for n, v in energies.items()])
     print_site(iteration.plan.cluster.gpu, whole["site"])
     print("\nAssumed: " + "; ".join(whole["assumptions"]) + ".")
+
+
+def _model_flops(whole: dict[str, Any]) -> str:
+    """What a GPU gets done of the model, and which share of its data sheet's rate that is."""
+    rate = f"{output.number(whole['model_flops_per_s'] / 1e12)} TFLOP/s each"
+    return rate if whole["mfu"] is None else f"{rate}, {100 * whole['mfu']:.1f} % of the peak"
 
 
 def _with_interval(whole: dict[str, Any], key: str, unit: str) -> str:
