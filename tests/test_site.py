@@ -166,6 +166,19 @@ def test_a_limit_is_met_or_not(large: Any) -> None:
     assert job.met
 
 
+def test_a_report_shows_levels_cost_and_limits(large: Any) -> None:
+    from joulecast.reports.site_section import cost_lines, level_lines, site_section, spread_lines
+
+    site = large.site
+    assert [line["power [W]"] for line in level_lines(site)] == list(site.power_w.values)
+    whole = cost_lines(site)[-1]
+    assert whole["of"] == "the whole run"
+    assert whole["money [USD]"] == pytest.approx(float(site.run.cost.money))
+    assert whole["energy [kWh]"] == pytest.approx(site.run.energy_j / 3.6e6)
+    assert spread_lines(site)[2]["peak"] == site.spread_w["rack"].peak_w
+    assert "is exceeded" in site_section(site).before
+
+
 def test_no_node_type_no_site(capsys: pytest.CaptureFixture[str]) -> None:
     bare = ["cluster.gpu=rtx-4090", "workload.model=llama-3.2-1b", "workload.layers=2"]
     assert jc.predict(SMALL, bare).site is None

@@ -15,6 +15,7 @@ from joulecast.reports.numbers import Unit, interval, percent, spaced, unit_for
 from joulecast.reports.page import Figure, Page, Section
 from joulecast.reports.palette import word
 from joulecast.reports.parts import assumptions, plan_section, provenance
+from joulecast.reports.site_section import site_section
 from joulecast.reports.timeline_chart import timeline_chart
 from joulecast.reports.timeline_series import limit_w
 
@@ -47,6 +48,8 @@ def predict_page(
     if no_front:
         sections.append(Section("Time and energy with other clocks", f"<p>Left out: {no_front}</p>"))
     sections += [timeline_section(iteration), ledger_section(iteration), stages_section(iteration)]
+    if iteration.site is not None:
+        sections.append(site_section(iteration.site))
     sections += [assumptions(iteration.assumptions), plan_section(iteration.plan)]
     if iteration.description is not None:
         sections.append(provenance(iteration.description))

@@ -1,0 +1,86 @@
+"""The part of a report that shows what surrounds the GPUs: power by level and over time, cost, and limits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from joulecast.reports.html import bullets, table
+from joulecast.reports.page import Section
+from joulecast.simulator.site import SITE_ASSUMPTIONS
+
+if TYPE_CHECKING:
+    from joulecast.simulator.site import SiteForecast
+
+#: Levels and places by the words that people read.
+LEVELS = {
+    "gpu": "GPUs",
+    "node_dc": "nodes behind their supplies",
+    "node_ac": "nodes at the outlet",
+    "network": "switches between nodes",
+    "facility": "facility",
+}
+PLACES = {
+    "gpu": "GPU",
+    "node": "whole node at the outlet",
+    "rack": "whole rack at the outlet",
+    "job": "whole job at the facility's meter",
+}
+
+
+def site_section(site: SiteForecast) -> Section:
+    """Section of a forecast beyond its GPUs."""
+    about = f"<p>{site.node} nodes, {site.network}; prices in {site.currency}.</p>"
+    parts = [about, table(level_lines(site)), "<h3>Cost</h3>", table(cost_lines(site))]
+    parts += [f"<h3>Power over time [W], means of {site.step_s * 1e3:.2g} ms</h3>", table(spread_lines(site))]
+    if site.limits:
+        parts += ["<h3>Limits</h3>", bullets(f"{check}." for check in site.limits)]
+    parts += ["<h3>Taken for granted</h3>", bullets(note[:1].upper() + note[1:] + "." for note in SITE_ASSUMPTIONS)]
+    return Section("Beyond the GPU", "".join(parts))
+
+
+def level_lines(site: SiteForecast) -> list[dict[str, Any]]:
+    """Power and energy of the job at every level."""
+    quantities = {
+        "power [W]": site.power_w,
+        "energy [J]": site.energy_j,
+        "5 % [J]": site.energy_j_p05,
+        "95 % [J]": site.energy_j_p95,
+    }
+    return [
+        {"level": words} | {name: getattr(levels, key) for name, levels in quantities.items()}
+        for key, words in LEVELS.items()
+    ]
+
+
+def cost_lines(site: SiteForecast) -> list[dict[str, Any]]:
+    """Energy, money and carbon of an iteration, a million tokens and the whole run."""
+    million = 1e6 / site.tokens
+    shares = {"an iteration": 1.0, "a million tokens": million}
+    if site.run is not None:
+        shares["the whole run"] = site.run.iterations
+    return [
+        {
+            "of": words,
+            "energy [kWh]": site.energy_j.facility * share / 3.6e6,
+            f"money [{site.currency}]": float(site.cost.money) * share,
+            "of it electricity": float(site.cost.electricity) * share,
+            "carbon [kgCO2e]": float(site.cost.carbon_kg) * share,
+            "of it by use": float(site.cost.operational_kg) * share,
+        }
+        for words, share in shares.items()
+    ]
+
+
+def spread_lines(site: SiteForecast) -> list[dict[str, Any]]:
+    """Power over time of the most demanding GPU, node and rack, and of the job."""
+    return [
+        {
+            "most demanding": PLACES[key],
+            "mean": spread.mean_w,
+            "median": spread.p50_w,
+            "95 %": spread.p95_w,
+            "99 %": spread.p99_w,
+            "peak": spread.peak_w,
+        }
+        for key, spread in site.spread_w.items()
+    ]
