@@ -20,6 +20,14 @@ from joulecast.model.power import KernelTimes, clock_tree_power_w, idle_power_w
 
 Array = NDArray[np.float64]
 
+#: Relative standard deviation of SM clocks at the power limit between cards of different nodes, beyond that of cards in
+#: one: an estimate from the variability of large installations, where equal cards run one product at speeds that span
+#: 8 % on average, about six standard deviations (Sinha et al., SC 2022, doi:10.1109/SC41404.2022.00070).
+NODE_CLOCK_SPREAD = 0.013
+#: Share of a lag that boards faster than the slowest take back: while they wait they draw less, so that their average
+#: lets them run faster. The slowest, which sets the pace, cannot. From (1 − P_wait/P_limit)/κ with P ~ f^κ at the
+#: limit, P_wait a quarter of the limit and κ about 2.5.
+TAKEN_BACK = 0.3
 #: Distance below the highest clock, as a share of it, from which on the clock wanders in full.
 FULL_WANDER = 0.05
 
@@ -52,7 +60,7 @@ def _never_slower(times: KernelTimes) -> KernelTimes:
     return replace(times, time_s=fastest, energy_j=taken(times.energy_j), components_j=parts)
 
 
-def group_lag(clocks_mhz: Array, in_step: int, members: int, gpu: GpuModel) -> Array:
+def group_lag(clocks_mhz: Array, in_step: int, members: int, gpu: GpuModel, node_spread: float = 0.0) -> Array:
     """Relative distance of the pace of a group from its mean clock, at each mean clock.
 
     Parameters
@@ -61,8 +69,11 @@ def group_lag(clocks_mhz: Array, in_step: int, members: int, gpu: GpuModel) -> A
         GPUs that wait for each other many times an iteration (a tensor-parallel group).
     members
         GPUs that wait for each other once an iteration (with the replicas).
+    node_spread
+        Relative standard deviation of clocks between nodes, where they are on several.
     """
-    full = slowest_of(in_step) * gpu["governor.wander"] + slowest_of(members) * gpu["governor.card_clock_spread"]
+    spread = float(np.hypot(gpu["governor.card_clock_spread"], node_spread / (1.0 - TAKEN_BACK)))
+    full = slowest_of(in_step) * gpu["governor.wander"] + slowest_of(members) * spread
     below = (gpu.max_clock_mhz - clocks_mhz) / gpu.max_clock_mhz
     return np.asarray(full * np.clip(below / FULL_WANDER, 0.0, 1.0))
 

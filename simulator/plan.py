@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from joulecast.errors import InputError
 from joulecast.model.fp8 import Fp8
+from joulecast.model.limits import NODE_CLOCK_SPREAD
 from joulecast.model.nanobatches import Window
 from joulecast.simulator import plan_checks
 from joulecast.simulator.plan_experts import read_load
@@ -80,6 +81,8 @@ class Cluster:
         What joins the GPUs.
     network
         Network between nodes that the plan names; ``None`` is the node type's.
+    node_clock_spread
+        Relative standard deviation of clocks at the power limit between nodes.
     """
 
     gpu: str
@@ -88,6 +91,7 @@ class Cluster:
     node: str | None
     links: ClusterLinks
     network: str | None = None
+    node_clock_spread: float = NODE_CLOCK_SPREAD
 
     @property
     def nodes(self) -> int:
@@ -388,6 +392,7 @@ def _cluster(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Cluster:
         node=node,
         links=links,
         network=None if network is None else plan_checks.resolve_path(network, ".toml", source),
+        node_clock_spread=table.node_clock_spread,
     )
 
 

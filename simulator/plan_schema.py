@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from joulecast.model.cluster_links import TRANSFER_JITTER
+from joulecast.model.limits import NODE_CLOCK_SPREAD
 
 #: Schedules by their name in files; the spellings of other tools map to ours.
 SCHEDULES = ("1f1b", "gpipe", "interleaved-1f1b", "zb-h1", "none")
@@ -89,6 +90,12 @@ class ClusterTable(Table):
     )
     node: str | None = Field(
         None, description="Catalogue name or path of the node type; default: the one in which the GPU is usually sold."
+    )
+    node_clock_spread: float = Field(
+        NODE_CLOCK_SPREAD,
+        ge=0,
+        le=0.2,
+        description="Relative standard deviation of clocks at the power limit between cards of different nodes.",
     )
 
 

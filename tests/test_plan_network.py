@@ -11,8 +11,9 @@ from joulecast.simulator.plan import plan_from_dict
 def plan(network=None, gpus=64, **tables):
     cluster = {"gpu": "h100-sxm", "gpus": gpus} | tables.pop("cluster", {})
     split = {"tensor_model_parallel_size": 8, "pipeline_model_parallel_size": 2} | tables.pop("parallelism", {})
+    work = {"model": "llama-3.1-8b", "sequence_length": 4096, "global_batch_size": 64}
     whole = {
-        "workload": {"model": "llama-3.1-8b", "sequence_length": 4096, "global_batch_size": 64},
+        "workload": tables.pop("workload", work),
         "cluster": cluster,
         "parallelism": split,
     }
@@ -68,6 +69,30 @@ def test_wrong_values_name_file_key_and_remedy(key, value, says):
     assert error.value.file == "PLAN.toml"
     assert error.value.key == f"network.{key}"
     assert says in str(error.value)
+
+
+def test_the_slowest_card_of_many_nodes_sets_the_pace():
+    """Cards of several nodes differ more than those of one, and the slowest of more of them is slower."""
+    one = {"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1, "fsdp": True, "fsdp_shard_size": 8}
+
+    def time_s(gpus, spread):
+        work = {"model": "llama-3.1-8b", "sequence_length": 8192, "global_batch_size": 2 * gpus}
+        cluster = {"node_clock_spread": spread, "gpu": "h200-sxm"}
+        return forecast(plan(gpus=gpus, cluster=cluster, parallelism=one, workload=work)).time_s
+
+    few, many = (time_s(gpus, 0.02) / time_s(gpus, 0.0) - 1 for gpus in (16, 1024))
+    assert 0.3 < few / (0.02 * 1.77) < 1.0  # the slowest of 16 lies 1.77 sd out; only the SMs' part of the time follows
+    assert many / few == pytest.approx(3.24 / 1.77, rel=0.2)
+    assert time_s(8, 0.0) == time_s(8, 0.02)  # within one node nothing changes
+
+
+@pytest.mark.parametrize(
+    ("value", "says"), [(-0.01, "at least 0"), (0.5, "less than or equal to 0.2"), ("x", "number")]
+)
+def test_a_wrong_spread_is_named(value, says):
+    with pytest.raises(InputError, match=says) as error:
+        plan(cluster={"node_clock_spread": value})
+    assert error.value.key == "cluster.node_clock_spread"
 
 
 def test_switches_that_cannot_reduce_are_refused():

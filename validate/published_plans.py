@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from joulecast.errors import DataError, InputError, nearest
-from joulecast.model.catalogue import gpu_names
+from joulecast.model.catalogue import gpu_names, load_gpu, load_node
+from joulecast.model.cluster_links import usual_node
 from joulecast.simulator.plan import Plan, plan_from_dict
 from joulecast.validate.published_files import PublishedRow
 
@@ -126,6 +127,7 @@ def _tables(row: PublishedRow, generation: Generation, assumed: _Assumed) -> dic
     reduced = generation.overlapped and data * context > 1 and row.fsdp is None
     overlap: dict[str, Any] = {
         "grad_reduce": "overlapped" if reduced else "after",
+        "param_gather": "overlapped" if reduced and parallelism["distributed_optimizer"] else "after",
         "tp_comm": bool(
             sequence and assumed.value(row.tp_comm_overlap, generation.overlapped, "tensor-parallel overlap")
         ),
@@ -141,7 +143,7 @@ def _tables(row: PublishedRow, generation: Generation, assumed: _Assumed) -> dic
         workload["fp8_recipe"] = _recipe(row, generation)
     return {
         "workload": workload,
-        "cluster": {"gpu": gpu_name(row), "gpus": row.num_gpus, "gpus_per_node": row.gpus_per_node or 8},
+        "cluster": {"gpu": gpu_name(row), "gpus": row.num_gpus} | _gpus_per_node(row),
         "parallelism": parallelism,
         "schedule": {"name": _schedule(row.pp, virtual), "recompute": recompute},
         "overlap": overlap,
@@ -151,6 +153,13 @@ def _tables(row: PublishedRow, generation: Generation, assumed: _Assumed) -> dic
             "fused_loss": generation.attention_backend != "unfused",
         },
     }
+
+
+def _gpus_per_node(row: PublishedRow) -> dict[str, int]:
+    """GPUs joined by fast links: the row's, unless it counts the trays of a rack whose links join them all."""
+    usual = usual_node(load_gpu(gpu_name(row)))
+    stated = row.gpus_per_node or 8
+    return {} if usual is not None and load_node(usual)["gpus_per_node"] > stated else {"gpus_per_node": stated}
 
 
 def _recipe(row: PublishedRow, generation: Generation) -> str:
