@@ -49,6 +49,25 @@ class Prices:
 
 
 @dataclass(frozen=True, slots=True)
+class PriceSpread:
+    """Relative standard deviations of :class:`Prices`, 0 for what is known.
+
+    Attributes
+    ----------
+    electricity, carbon, hardware, embodied
+        Of the price and carbon intensity of electricity, and of the price and embodied carbon of a GPU.
+    working_life
+        Of lifetime and utilisation together.
+    """
+
+    electricity: float
+    carbon: float
+    hardware: float
+    embodied: float
+    working_life: float
+
+
+@dataclass(frozen=True, slots=True)
 class Cost:
     """Cost of some work; scalars, or arrays of one shape.
 
@@ -92,3 +111,25 @@ def cost_of(energy_j: ArrayLike, time_s: ArrayLike, gpus: ArrayLike, prices: Pri
         operational_kg=np.asarray(kwh * prices.carbon_kg_per_kwh),
         embodied_kg=np.asarray(used * prices.embodied_kg_per_gpu),
     )
+
+
+def cost_rel_sd(cost: Cost, spread: PriceSpread, energy_rel_sd: float, time_rel_sd: float) -> tuple[float, float]:
+    """Relative standard deviations of money and of carbon: independent parts in quadrature.
+
+    Parameters
+    ----------
+    cost
+        Of some work, scalars.
+    energy_rel_sd, time_rel_sd
+        Relative standard deviations of the work's energy and time.
+    """
+    used = np.hypot(time_rel_sd, spread.working_life)
+    found = []
+    for by_energy, price, by_use, hardware in (
+        (cost.electricity, spread.electricity, cost.hardware, spread.hardware),
+        (cost.operational_kg, spread.carbon, cost.embodied_kg, spread.embodied),
+    ):
+        total = float(by_energy + by_use)
+        parts = by_energy * np.hypot(energy_rel_sd, price), by_use * np.hypot(used, hardware)
+        found.append(float(np.hypot(*parts)) / total if total else 0.0)
+    return found[0], found[1]

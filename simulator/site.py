@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from math import exp
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.model.node_power import NodePower
-from joulecast.model.site_cost import Cost, Prices, cost_of
+from joulecast.model.site_cost import Cost, Prices, cost_of, cost_rel_sd
 from joulecast.model.uncertainty import NINETY_PERCENT
 from joulecast.simulator.plan_site import Site
 from joulecast.simulator.power_over_time import PowerOverTime, Spread, groups_of_stages, spread_of
@@ -81,6 +82,9 @@ class SiteForecast:
         Mean parts of one whole node [W].
     cost
         Of one iteration.
+    money_half_width, carbon_half_width
+        Half of the logarithmic 90 % intervals of money and carbon, of an iteration, a token and a run alike: energy,
+        time, and what the plan leaves to the catalogue.
     tokens
         Tokens of one iteration.
     spread_w
@@ -101,6 +105,8 @@ class SiteForecast:
     energy_j_p95: Levels
     node_power: NodePower
     cost: Cost
+    money_half_width: float
+    carbon_half_width: float
     tokens: int
     spread_w: Mapping[str, Spread]
     step_s: float
@@ -124,16 +130,24 @@ class SiteForecast:
             "energy_j_p05": asdict(self.energy_j_p05),
             "energy_j_p95": asdict(self.energy_j_p95),
             "node_power_w": self.node_power.to_dict() | {"dc_w": self.node_power.dc_w},
-            "iteration": _cost(self.cost),
-            "token": {"energy_j": self.energy_per_token_j} | _cost(self.cost, 1.0 / self.tokens),
+            "iteration": self.cost_of(1.0),
+            "token": {"energy_j": self.energy_per_token_j} | self.cost_of(1.0 / self.tokens),
             "run": run
             and {"tokens": run.tokens, "iterations": run.iterations, "time_s": run.time_s, "energy_j": run.energy_j}
-            | _cost(run.cost),
+            | self.cost_of(run.iterations),
             "spread_w": {name: asdict(spread) for name, spread in self.spread_w.items()},
             "step_s": self.step_s,
             "limits": [asdict(check) | {"met": check.met} for check in self.limits],
             "assumptions": list(SITE_ASSUMPTIONS),
         }
+
+    def cost_of(self, iterations: float) -> dict[str, float]:
+        """Cost of so many iterations, with the intervals of money and carbon."""
+        parts = ("money", "electricity", "hardware", "carbon_kg", "operational_kg", "embodied_kg")
+        found = {name: float(getattr(self.cost, name)) * iterations for name in parts}
+        for name, half in (("money", self.money_half_width), ("carbon_kg", self.carbon_half_width)):
+            found |= {f"{name}_p05": found[name] * exp(-half), f"{name}_p95": found[name] * exp(half)}
+        return found
 
     def to_frame(self) -> pd.DataFrame:
         """One line for each level; needs pandas."""
@@ -146,11 +160,6 @@ class SiteForecast:
             "energy_j_p95": self.energy_j_p95,
         }
         return pd.DataFrame({name: asdict(levels) for name, levels in columns.items()}).rename_axis("level")
-
-
-def _cost(cost: Cost, share: float = 1.0) -> dict[str, float]:
-    parts = ("money", "electricity", "hardware", "carbon_kg", "operational_kg", "embodied_kg")
-    return {name: float(getattr(cost, name)) * share for name in parts}
 
 
 def site_forecast(iteration: Iteration, model: SiteModel) -> SiteForecast:
@@ -167,6 +176,7 @@ def site_forecast(iteration: Iteration, model: SiteModel) -> SiteForecast:
     time_sd = _rel_sd(iteration.time_s_p05, iteration.time_s_p95)
     half = half_widths(model, node, gpu_sd, time_sd, switches / (ac + switches))
     cost = cost_of(energy.facility, iteration.time_s, plan.cluster.gpus, model.prices)
+    money_sd, carbon_sd = cost_rel_sd(cost, model.price_spread, half.facility / NINETY_PERCENT, time_sd)
     spread = _spread(iteration.power_over_time, plan, model, node, power)
     return SiteForecast(
         node=model.node.name,
@@ -174,10 +184,12 @@ def site_forecast(iteration: Iteration, model: SiteModel) -> SiteForecast:
         currency=model.currency,
         power_w=power,
         energy_j=energy,
-        energy_j_p05=Levels(*(e * float(np.exp(-h)) for e, h in zip(energy.values, half.values, strict=True))),
-        energy_j_p95=Levels(*(e * float(np.exp(h)) for e, h in zip(energy.values, half.values, strict=True))),
+        energy_j_p05=Levels(*(e * exp(-h) for e, h in zip(energy.values, half.values, strict=True))),
+        energy_j_p95=Levels(*(e * exp(h) for e, h in zip(energy.values, half.values, strict=True))),
         node_power=node,
         cost=cost,
+        money_half_width=NINETY_PERCENT * money_sd,
+        carbon_half_width=NINETY_PERCENT * carbon_sd,
         tokens=iteration.tokens,
         spread_w=spread,
         step_s=iteration.power_over_time.step_s,

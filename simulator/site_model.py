@@ -13,7 +13,7 @@ from joulecast.model.catalogue import load_network, load_node, load_site
 from joulecast.model.cluster_links import usual_node
 from joulecast.model.description import Facts, GpuDescription
 from joulecast.model.node_power import NodePower, network_switch_power_w, node_ac_w, node_dc_w, node_power_w
-from joulecast.model.site_cost import Cost, Prices, cost_of
+from joulecast.model.site_cost import Cost, Prices, PriceSpread, cost_of
 from joulecast.model.uncertainty import NINETY_PERCENT
 from joulecast.simulator.plan_site import Site
 
@@ -37,8 +37,8 @@ class SiteModel:
         Facility over computers.
     pue_sd
         Its standard deviation, 0 where the plan states it.
-    prices, currency
-        Of energy and hardware.
+    prices, price_spread, currency
+        Of energy and hardware, and how uncertain what the plan leaves to the catalogue is.
     """
 
     node: Facts
@@ -47,6 +47,7 @@ class SiteModel:
     pue: float
     pue_sd: float
     prices: Prices
+    price_spread: PriceSpread
     currency: str
 
     @property
@@ -143,7 +144,10 @@ def surroundings(node: Facts, network: Facts, gpu_limit_w: float, stated: Site) 
         own = getattr(stated, key)
         return site[key] if own is None else float(own)
 
-    hardware = stated.hardware_price_per_gpu
+    def rel_sd(key: str) -> float:
+        return 0.0 if getattr(stated, key) is not None else site.parameters[key].sd / site[key]
+
+    hardware, hardware_sd = stated.hardware_price_per_gpu, 0.0
     if hardware is None and "price" not in node.parameters:
         raise InputError(
             f"node type {node.name} has no price",
@@ -151,7 +155,10 @@ def surroundings(node: Facts, network: Facts, gpu_limit_w: float, stated: Site) 
             remedy="Add this key to the plan, or price to the node type.",
         )
     if hardware is None:
-        hardware = (node["price"] + node["nics_per_node"] * site["network_price_per_nic"]) / node["gpus_per_node"]
+        cards = node["nics_per_node"] * site["network_price_per_nic"]
+        hardware = (node["price"] + cards) / node["gpus_per_node"]
+        parts = node.parameters["price"].sd, node["nics_per_node"] * site.parameters["network_price_per_nic"].sd
+        hardware_sd = float(np.hypot(*parts)) / (node["price"] + cards)
     prices = Prices(
         electricity_per_kwh=value("electricity_price_per_kwh"),
         carbon_kg_per_kwh=value("carbon_intensity_kg_per_kwh"),
@@ -160,10 +167,18 @@ def surroundings(node: Facts, network: Facts, gpu_limit_w: float, stated: Site) 
         lifetime_years=value("hardware_lifetime_years"),
         utilisation=value("hardware_utilisation"),
     )
-    if value("pue") < 1.0:
-        raise InputError(f"{value('pue'):g} is not a PUE", file=stated.name, key="site.pue", remedy="Use at least 1.")
-    sd = site.parameters["pue"].sd if stated.pue is None else 0.0
-    return SiteModel(node, network, gpu_limit_w, value("pue"), sd, prices, stated.currency or site.text("currency"))
+    spread = PriceSpread(
+        electricity=rel_sd("electricity_price_per_kwh"),
+        carbon=rel_sd("carbon_intensity_kg_per_kwh"),
+        hardware=hardware_sd,
+        embodied=rel_sd("embodied_kg_per_gpu"),
+        working_life=float(np.hypot(rel_sd("hardware_lifetime_years"), rel_sd("hardware_utilisation"))),
+    )
+    pue = value("pue")
+    if pue < 1.0:
+        raise InputError(f"{pue:g} is not a PUE", file=stated.name, key="site.pue", remedy="Use at least 1.")
+    currency = stated.currency or site.text("currency")
+    return SiteModel(node, network, gpu_limit_w, pue, pue * rel_sd("pue"), prices, spread, currency)
 
 
 def half_widths(

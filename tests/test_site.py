@@ -106,6 +106,29 @@ def test_costs_follow_the_plan_and_nothing_else_does() -> None:
     assert free.cost.hardware == free.cost.embodied_kg == 0
 
 
+def test_what_the_plan_states_is_certain() -> None:
+    stated = {
+        "pue": 1.25,
+        "electricity_price_per_kwh": 0.082,
+        "carbon_intensity_kg_per_kwh": 0.37,
+        "hardware_price_per_gpu": 42750,
+        "embodied_kg_per_gpu": 318,
+        "hardware_lifetime_years": 5,
+        "hardware_utilisation": 0.85,
+    }
+    loose, tight = site_of(), site_of(*(f"site.{key}={value}" for key, value in stated.items()))
+    assert tight.cost.money == pytest.approx(loose.cost.money)
+    iteration = jc.predict(SMALL)
+    time = 0.5 * np.log(iteration.time_s_p95 / iteration.time_s_p05)
+    energy = 0.5 * np.log(tight.energy_j_p95.facility / tight.energy_j_p05.facility)
+    share = tight.cost.electricity / tight.cost.money
+    assert tight.money_half_width == pytest.approx(np.hypot(share * energy, (1 - share) * time))
+    assert loose.money_half_width > 3 * tight.money_half_width
+    assert loose.carbon_half_width > tight.carbon_half_width
+    cost = tight.to_dict()["token"]
+    assert cost["money_p05"] < cost["money"] < cost["money_p95"]
+
+
 def test_part_of_a_node_pays_its_share() -> None:
     site = site_of()
     assert site.power_w.node_dc == pytest.approx(0.5 * site.node_power.dc_w)

@@ -49,24 +49,27 @@ def print_site(gpu: str, site: dict[str, Any] | None) -> None:
 
 
 def _cost_lines(site: dict[str, Any]) -> list[tuple[str, str]]:
-    """Energy at the facility, money and carbon of an iteration, a token and the whole run."""
-    number, currency, million = output.number, site["currency"], 1e6
+    """Energy at the facility, money and carbon of an iteration, a million tokens and the whole run."""
+    number, energy_j = output.number, site["energy_j"]["facility"]
     step, token, run = site["iteration"], site["token"], site["run"]
-    lines = [
-        ("iteration", f"{number(step['money'])} {currency}, {number(step['carbon_kg'])} kgCO2e"),
-        (
-            "million tokens",
-            f"{number(token['energy_j'] * million / 3.6e6)} kWh, {number(token['money'] * million)} {currency}, "
-            f"{number(token['carbon_kg'] * million)} kgCO2e",
-        ),
-    ]
+    million = {name: value * 1e6 for name, value in token.items()}
+    lines = [("iteration", f"{number(energy_j)} J, {_money(step, site['currency'])}, {_carbon(step)}")]
+    words = f"{number(million['energy_j'] / 3.6e6)} kWh, {_money(million, site['currency'])}, {_carbon(million)}"
+    lines.append(("million tokens", words))
     if run is not None:
-        lines.append(
-            (
-                f"{number(run['tokens'])} tokens",
-                f"{number(run['time_s'] / 86400.0)} days, {number(run['energy_j'] / 3.6e9)} MWh, "
-                f"{number(run['money'])} {currency} (electricity {number(run['electricity'])}), "
-                f"{number(run['carbon_kg'] / 1e3)} tCO2e (electricity {number(run['operational_kg'] / 1e3)})",
-            )
-        )
+        words = f"{number(run['time_s'] / 86400.0)} days, {number(run['energy_j'] / 3.6e9)} MWh"
+        lines.append((f"{number(run['tokens'])} tokens", f"{words}, {_money(run, site['currency'])}, {_carbon(run)}"))
     return lines
+
+
+def _money(cost: dict[str, float], currency: str) -> str:
+    return f"{_with_ends(cost, 'money', currency)} of which electricity {output.number(cost['electricity'])}"
+
+
+def _carbon(cost: dict[str, float]) -> str:
+    return f"{_with_ends(cost, 'carbon_kg', 'kgCO2e')} of which use {output.number(cost['operational_kg'])}"
+
+
+def _with_ends(cost: dict[str, float], key: str, unit: str) -> str:
+    low, high = output.number(cost[f"{key}_p05"], 3), output.number(cost[f"{key}_p95"], 3)
+    return f"{output.number(cost[key])} {unit} ({low} to {high})"

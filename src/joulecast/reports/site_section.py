@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from joulecast.output import number
 from joulecast.reports.html import bullets, table
 from joulecast.reports.page import Section
 from joulecast.simulator.site import SITE_ASSUMPTIONS
@@ -53,22 +54,27 @@ def level_lines(site: SiteForecast) -> list[dict[str, Any]]:
 
 
 def cost_lines(site: SiteForecast) -> list[dict[str, Any]]:
-    """Energy, money and carbon of an iteration, a million tokens and the whole run."""
-    million = 1e6 / site.tokens
-    shares = {"an iteration": 1.0, "a million tokens": million}
+    """Energy, money and carbon of an iteration, a million tokens and the whole run, with 90 % intervals."""
+    shares = {"an iteration": 1.0, "a million tokens": 1e6 / site.tokens}
     if site.run is not None:
         shares["the whole run"] = site.run.iterations
-    return [
-        {
-            "of": words,
-            "energy [kWh]": site.energy_j.facility * share / 3.6e6,
-            f"money [{site.currency}]": float(site.cost.money) * share,
-            "of it electricity": float(site.cost.electricity) * share,
-            "carbon [kgCO2e]": float(site.cost.carbon_kg) * share,
-            "of it by use": float(site.cost.operational_kg) * share,
-        }
-        for words, share in shares.items()
-    ]
+    money, carbon = f"money [{site.currency}]", "carbon [kgCO2e]"
+    lines = []
+    for words, share in shares.items():
+        cost = site.cost_of(share)
+        lines.append(
+            {
+                "of": words,
+                "energy [kWh]": site.energy_j.facility * share / 3.6e6,
+                money: cost["money"],
+                "5-95 %": f"{number(cost['money_p05'], 3)} to {number(cost['money_p95'], 3)}",
+                "of it electricity": cost["electricity"],
+                carbon: cost["carbon_kg"],
+                "from 5 to 95 %": f"{number(cost['carbon_kg_p05'], 3)} to {number(cost['carbon_kg_p95'], 3)}",
+                "of it by use": cost["operational_kg"],
+            }
+        )
+    return lines
 
 
 def spread_lines(site: SiteForecast) -> list[dict[str, Any]]:
