@@ -84,6 +84,8 @@ class Implementation:
         (:mod:`joulecast.model.context_parallel`), and what joins them (``None``: the GPU's own links).
     expert_parallel, expert_tensor_parallel, expert_fabric, expert_tensor_fabric
         Ranks that share the experts of a layer, and each expert, and what joins either.
+    expert_dispatcher
+        ``alltoall`` sends every copy of a token, ``flex`` one to each domain or rank (DeepEP).
     expert_load
         Rows of the busiest rank's experts over the mean, or the capacity factor.
     tp_comm_overlap
@@ -113,6 +115,7 @@ class Implementation:
     expert_tensor_parallel: int = 1
     expert_fabric: Fabric | None = None
     expert_tensor_fabric: Fabric | None = None
+    expert_dispatcher: str = "alltoall"
     expert_load: float = 1.0
 
     def __post_init__(self) -> None:

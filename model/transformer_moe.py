@@ -6,6 +6,9 @@ them by expert, multiplies all experts' rows in grouped products, and the same w
 
     norm, router, permute ⟨all-to-all, all-gather⟩ sort, up, activation, down, sort ⟨reduce-scatter, all-to-all⟩ join
 
+The ``flex`` dispatcher (DeepEP) sends a token once to each domain that has an expert of it, or within one domain once
+to each such rank, and copies it there: of k choices among p equal parts p·(1 − (1 − 1/p)^k) are different on average.
+
 Shared experts are a tensor-parallel MLP beside that. The rows of a rank's experts are the mean times a load: either the
 capacity factor, to which every expert is padded or cut, or without one (dropless) how far the busiest rank lies above
 the mean, for all wait for it. A grouped product runs its experts' tiles as one kernel; the communication is exposed.
@@ -185,7 +188,7 @@ def _to_experts(name: str, s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
     """Rows to the ranks of their experts, there sorted by expert."""
     size = float(e.sent * s.config.hidden * DTYPE_BYTES[s.implementation.dtype])
     return (
-        *_among_experts(s, "all_to_all", f"{name}.all_to_all", size * s.implementation.expert_load),
+        *_among_experts(s, "all_to_all", f"{name}.all_to_all", size * _sent_share(s)),
         *_among_shares(s, "all_gather", f"{name}.all_gather", size * s.implementation.expert_tensor_parallel),
         *_sorting(name, s, e),
     )
@@ -197,8 +200,22 @@ def _from_experts(name: str, s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
     return (
         *_sorting(name, s, e),
         *_among_shares(s, "reduce_scatter", f"{name}.reduce_scatter", size * s.implementation.expert_tensor_parallel),
-        *_among_experts(s, "all_to_all", f"{name}.all_to_all", size * s.implementation.expert_load),
+        *_among_experts(s, "all_to_all", f"{name}.all_to_all", size * _sent_share(s)),
     )
+
+
+def _sent_share(s: Shard) -> float:
+    """Rows that the busiest rank exchanges over those that its tokens are copied to."""
+    run, chosen = s.implementation, _shape(s).active
+    if run.expert_dispatcher != "flex":
+        return run.expert_load
+    domains = run.expert_fabric.domains if run.expert_fabric is not None else 1
+    return run.expert_load * different_parts(chosen, domains if domains > 1 else run.expert_parallel) / chosen
+
+
+def different_parts(chosen: int, parts: int) -> float:
+    """Expected number of different parts among ``chosen`` independent, equally likely ones of ``parts``."""
+    return parts * (1.0 - (1.0 - 1.0 / parts) ** chosen)
 
 
 def _sorting(name: str, s: Shard, e: ExpertShard) -> tuple[Launch, ...]:

@@ -181,6 +181,7 @@ class Implementation:
     gradient_precision: str
     optimizer_precision: str
     main_parameters: bool
+    moe_token_dispatcher_type: str = "alltoall"
     fused_loss: bool = False
 
 
@@ -455,6 +456,7 @@ def _implementation(parsed: PlanFile, model: ModelConfig) -> Implementation:
         gradient_precision=table.gradient_precision or default,
         optimizer_precision=table.optimizer_precision or default,
         main_parameters=mixed if table.main_parameters is None else table.main_parameters,
+        moe_token_dispatcher_type=table.moe_token_dispatcher_type,
     )
 
 

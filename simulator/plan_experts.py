@@ -89,7 +89,7 @@ def expert_assumptions(plan: Plan) -> tuple[str, ...]:
     if plan.workload.model.experts is None:
         return ()
     load = plan.workload.expert_load
-    return (
-        f"the busiest rank's experts get {load:g} times the mean of the rows, and all others wait for it; "
-        "communication of experts is not overlapped",
-    )
+    words = f"the busiest rank's experts get {load:g} times the mean of the rows, and all others wait for it"
+    if plan.overlap.nanobatches == 1 and plan.parallelism.expert_model_parallel_size > 1:
+        words += "; communication of experts is not overlapped"
+    return (words,)

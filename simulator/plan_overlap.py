@@ -108,11 +108,11 @@ def _unknown(kind: str, name: str, known: Sequence[str], key: str, source: Sourc
 def check_overlap(plan: Plan, gpu: GpuDescription, source: Source) -> None:
     """Refuse knobs of overlap that the plan cannot have."""
     overlap, micro = plan.overlap, plan.workload.micro_batch_size
-    if overlap.nanobatches > 1 and plan.tp == 1:
+    if overlap.nanobatches > 1 and plan.tp * plan.parallelism.expert_model_parallel_size == 1:
         raise source.error(
-            "nano-batches overlap the communication of tensor parallelism, of which one rank has none",
+            "nano-batches overlap the communication of tensor or expert parallelism, of which one rank has none",
             NANOBATCHES,
-            remedy="Set it to 1, or parallelism.tensor_model_parallel_size to 2 or more.",
+            remedy="Set it to 1, or tensor_model_parallel_size or expert_model_parallel_size to 2 or more.",
         )
     if micro % overlap.nanobatches:
         if micro == 1:

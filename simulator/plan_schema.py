@@ -205,6 +205,9 @@ class ImplementationTable(Table):
     attention_backend: Literal["cudnn", "flash-attention-2", "flash-attention-3", "unfused"] = Field(
         "cudnn", description="Kernels of scaled-dot-product attention; unfused: Megatron-LM's own products and softmax."
     )
+    moe_token_dispatcher_type: Literal["alltoall", "flex"] = Field(
+        "alltoall", description="Every copy of a token is sent to its expert, or one to each node or GPU (DeepEP)."
+    )
     rotary: bool | None = Field(None, description="Rotary embedding is really computed; default: the model's.")
     tie_embeddings: bool | None = Field(None, description="Head shares the embedding's matrix; default: the model's.")
     shard_head: bool = Field(True, description="Embedding and head split over tensor-parallel ranks.")

@@ -8,11 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from joulecast.errors import InputError, NotYetError
+from joulecast.model.catalogue import load_gpu
 from joulecast.model.experts import Experts, LatentAttention
+from joulecast.model.fabric import Fabric
 from joulecast.model.fp8 import Fp8
+from joulecast.model.gpu_model import gpu_model
 from joulecast.model.hf import ModelConfig, load_model
 from joulecast.model.launches import Implementation, Launch, shard
 from joulecast.model.memory_footprint import StateShards, memory_footprint
@@ -20,11 +24,12 @@ from joulecast.model.model_flops import training_flops
 from joulecast.model.operators import Attention, Collective, Gemm
 from joulecast.model.parameters import parameters_of_stage
 from joulecast.model.transformer import head_backward, head_forward, layer_backward, layer_forward
-from joulecast.model.transformer_moe import expert_shard
+from joulecast.model.transformer_moe import different_parts, expert_shard
 from joulecast.simulator.forecast import footprint_of, forecast
 from joulecast.simulator.plan import Plan, plan_from_dict
 from joulecast.simulator.program import implementation_of, plan_program, stage_parameters
 from joulecast.simulator.replicas import summed_together
+from joulecast.simulator.tables import instruction_table, kernels_of
 
 #: hidden 512, 8 heads of 64 (4 for keys and values), 2 of 16 experts of 256, one shared expert, one layer dense.
 MODEL = ModelConfig("tiny", 512, 4, 8, 4, 64, 1024, 4096, experts=Experts(16, 2, 256, shared_ffn=256, dense_layers=1))
@@ -137,6 +142,16 @@ def test_load_makes_more_rows_and_more_bytes(load: float):
     assert spoken(busy)["dispatch.all_to_all"].bytes == load * spoken(mean)["dispatch.all_to_all"].bytes
 
 
+def test_a_dispatcher_that_sends_no_token_twice_to_one_place():
+    """Two choices among eight ranks: 8·(1 − (7/8)²) = 1.875 different ones; among two domains 1.5."""
+    every = spoken(layer(MODEL, run(ep=8)))["dispatch.all_to_all"].bytes
+    ranks = spoken(layer(MODEL, run(ep=8, expert_dispatcher="flex")))["dispatch.all_to_all"].bytes
+    assert ranks / every == pytest.approx(1.875 / 2)
+    far = run(ep=8, expert_dispatcher="flex", expert_fabric=Fabric(domains=2, exit_bytes_per_s=2e11))
+    assert spoken(layer(MODEL, far))["combine.all_to_all"].bytes / every == pytest.approx(1.5 / 2)
+    assert different_parts(1, 64) == pytest.approx(1) and different_parts(8, 1) == 1
+
+
 def test_experts_multiply_in_fp8_and_the_router_does_not():
     found = layer(MODEL, run(ep=8, fp8=Fp8("mxfp8", one_layout=False)))
     dtypes = {x.operator.name: x.operator.dtype for x in found if isinstance(x.operator, Gemm)}
@@ -196,6 +211,7 @@ def plan(**changes: Any) -> Plan:
             "expert_tensor_parallel_size": 1,
             "distributed_optimizer": True,
         },
+        "overlap": {},
         "implementation": {"framework": "megatron"},
     }
     for key, value in changes.items():
@@ -330,3 +346,18 @@ def test_utilisation_counts_the_experts_that_a_token_meets():
     assert one.model_flops_per_s == training_flops(model, 4096, 64 * 4096) / one.time_s / 32
     assert one.mfu == pytest.approx(one.model_flops_per_s / 989.4e12)
     assert 0.1 < one.mfu < 0.6
+
+
+def test_nano_batches_hide_the_communication_of_experts():
+    options = {"parallelism__tensor_model_parallel_size": 1, "parallelism__sequence_parallel": False}
+    options |= {"workload__micro_batch_size": 2}
+
+    def forward(**more: Any) -> tuple[float, float]:
+        """Communication of a stage's forward beside computation, and without."""
+        gpu, clocks = gpu_model(load_gpu("h100-sxm")), np.array([1755.0])
+        types = plan_program(plan(**options, **more)).ranks[0].types[:1]
+        beside, alone = instruction_table(types, kernels_of([types], clocks, gpu), gpu).communication_s[0, 0]
+        return float(beside), float(alone)
+
+    whole, cut = forward(), forward(overlap__nanobatches=2)
+    assert whole[0] == 0 and cut[0] > 0.7 * whole[1] and cut[1] < 0.3 * whole[1]
