@@ -9,7 +9,7 @@ from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.fabric import Fabric
 from joulecast.model.fp8 import Fp8
 from joulecast.model.hf import ModelConfig
-from joulecast.model.operators import DTYPE_BYTES, Collective, Gemm, Operator, Streaming
+from joulecast.model.operators import DTYPE_BYTES, Collective, Gemm, Operator, RowTile, Streaming, Tile
 
 FRAMEWORKS = ("pytorch-eager", "megatron")
 RECOMPUTE = ("none", "selective", "full")
@@ -92,6 +92,8 @@ class Implementation:
         Whether sequence-parallel gathering and scattering run in steps beside the products that need or make them.
     fused_loss
         Whether Megatron's cross-entropy runs in one kernel a direction on the logits as they are.
+    tiles
+        Explicit tiles of a layer's kernels, as :mod:`joulecast.model.tiling` has them; the library's without.
     """
 
     framework: str = "pytorch-eager"
@@ -117,6 +119,7 @@ class Implementation:
     expert_tensor_fabric: Fabric | None = None
     expert_dispatcher: str = "alltoall"
     expert_load: float = 1.0
+    tiles: tuple[tuple[str, Tile | RowTile], ...] = ()
 
     def __post_init__(self) -> None:
         for kind, value, known in (

@@ -18,6 +18,7 @@ from joulecast.model.launches import Implementation, Launch, Shard, shard
 from joulecast.model.optimizer import gradient_scaling, optimizer_step
 from joulecast.model.parameters import ParameterTensor, parameters_of_stage
 from joulecast.model.pipeline_stage import split_backward, stage_transfer, step_epilogue
+from joulecast.model.tiling import with_tiles
 
 __all__ = [
     "Implementation",
@@ -48,7 +49,8 @@ __all__ = [
 def layer_forward(config: ModelConfig, implementation: Implementation, batch: int, sequence: int) -> tuple[Launch, ...]:
     """Forward of one layer for one micro-batch."""
     s = shard(config, implementation, batch, sequence)
-    return megatron.forward(s) if implementation.framework == "megatron" else eager.forward(s)
+    launches = megatron.forward(s) if implementation.framework == "megatron" else eager.forward(s)
+    return with_tiles(launches, implementation.tiles)
 
 
 @lru_cache(maxsize=512)
@@ -74,9 +76,10 @@ def layer_backward(
     s = shard(config, implementation, batch, sequence)
     if implementation.framework == "megatron":
         repeated = megatron.forward(s) if implementation.recompute == "full" else ()
-        return (*repeated, *megatron.backward(s))
+        return with_tiles((*repeated, *megatron.backward(s)), implementation.tiles)
     again = eager.recomputed_forward(s) if implementation.recompute == "full" else ()
-    return (*again, *eager.backward(s, accumulate=accumulate, leaf_input=leaf_input))
+    launches = (*again, *eager.backward(s, accumulate=accumulate, leaf_input=leaf_input))
+    return with_tiles(launches, implementation.tiles)
 
 
 @lru_cache(maxsize=512)

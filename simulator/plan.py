@@ -14,6 +14,7 @@ from joulecast.errors import InputError
 from joulecast.model.fp8 import Fp8
 from joulecast.model.limits import NODE_CLOCK_SPREAD
 from joulecast.model.nanobatches import Window
+from joulecast.model.tiling import Tiles
 from joulecast.simulator import plan_checks
 from joulecast.simulator.plan_experts import read_load
 from joulecast.simulator.plan_network import read_links
@@ -21,6 +22,7 @@ from joulecast.simulator.plan_overlap import read_windows
 from joulecast.simulator.plan_schema import TABLES, PlanFile
 from joulecast.simulator.plan_site import Site, read_site
 from joulecast.simulator.plan_source import Source, apply_overrides, explain, read_toml
+from joulecast.simulator.plan_tiles import read_tiles
 
 if TYPE_CHECKING:
     from joulecast.model.description import GpuDescription
@@ -183,6 +185,7 @@ class Implementation:
     main_parameters: bool
     moe_token_dispatcher_type: str = "alltoall"
     fused_loss: bool = False
+    tiles: Tiles = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +354,7 @@ def _build(tables: Mapping[str, Any], source: Source, gpu: GpuDescription | None
         parallelism=parallelism,
         schedule=schedule,
         overlap=_overlap(parsed, workload.model, source),
-        implementation=_implementation(parsed, workload.model),
+        implementation=_implementation(parsed, workload.model, source),
         power=_power(parsed, source),
         site=read_site(parsed.site, source),
         file=source.file,
@@ -441,7 +444,7 @@ def _overlap(parsed: PlanFile, model: ModelConfig, source: Source) -> Overlap:
     )
 
 
-def _implementation(parsed: PlanFile, model: ModelConfig) -> Implementation:
+def _implementation(parsed: PlanFile, model: ModelConfig, source: Source) -> Implementation:
     table = parsed.implementation
     mixed = table.framework == "megatron"
     default = "fp32" if mixed else parsed.workload.precision
@@ -457,6 +460,7 @@ def _implementation(parsed: PlanFile, model: ModelConfig) -> Implementation:
         optimizer_precision=table.optimizer_precision or default,
         main_parameters=mixed if table.main_parameters is None else table.main_parameters,
         moe_token_dispatcher_type=table.moe_token_dispatcher_type,
+        tiles=read_tiles(table.tiles, source),
     )
 
 

@@ -11,7 +11,7 @@ from joulecast.model.catalogue import load_gpu
 from joulecast.model.description import GpuDescription
 from joulecast.model.fp8 import Fp8, fp8_on
 from joulecast.model.hf import ModelConfig, load_model
-from joulecast.simulator import plan_overlap, plan_replicas
+from joulecast.simulator import plan_overlap, plan_replicas, plan_tiles
 from joulecast.simulator.plan_context import check_context
 from joulecast.simulator.plan_experts import check_experts
 from joulecast.simulator.plan_schema import (
@@ -245,6 +245,7 @@ def whole(plan: Plan, gpu: GpuDescription, source: Source) -> None:
     _nodes(plan, source)
     plan_overlap.check_overlap(plan, gpu, source)
     plan_replicas.check_replicas(plan, source)
+    plan_tiles.check_tiles(plan, gpu, source)
     _power(plan, gpu, source)
 
 

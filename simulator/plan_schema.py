@@ -222,6 +222,10 @@ class ImplementationTable(Table):
     main_parameters: bool | None = Field(
         None, description="A second, fp32 copy of the weights in the optimizer; default: only in megatron."
     )
+    tiles: Any = Field(
+        None,
+        description="Explicit tiles by operator of a layer: [m, n, k], or a table of its fields; else the library's.",
+    )
 
 
 class PowerTable(Table):
