@@ -49,6 +49,7 @@ def solve(
     residuals: Callable[[Mapping[str, float]], Array],
     priors: Mapping[str, Prior],
     names: Sequence[str],
+    tolerance: float = TOLERANCE,
 ) -> Solution:
     """Minimise the robust sum of squared residuals plus the priors'.
 
@@ -58,6 +59,8 @@ def solve(
         From values by name to residuals in units of their standard deviation.
     priors
         Start, bounds and spread of every parameter in ``names``.
+    tolerance
+        Relative change of parameters, sum of squares and slope at which the search ends.
     """
     from scipy.optimize import least_squares
 
@@ -80,9 +83,9 @@ def solve(
         bounds=bounds,
         method="trf",
         x_scale=1.0,
-        xtol=TOLERANCE,
-        ftol=TOLERANCE,
-        gtol=TOLERANCE,
+        xtol=tolerance,
+        ftol=tolerance,
+        gtol=tolerance,
         max_nfev=MOST_EVALUATIONS,
     )
     precision = fit.jac.T @ fit.jac

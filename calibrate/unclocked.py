@@ -33,6 +33,8 @@ NOISE, ROUNDING_S = 0.04, 0.29e-6
 REACH, REACH_FACTOR = 4.0, 3.0
 #: Rounds of fitting, after each of which the windows follow the times.
 ROUNDS = 2
+#: Relative change at which a search by slopes ends: the steps of tiles and waves stop finer ones anyhow.
+TOLERANCE = 1e-4
 #: Steps of the search among tiles and waves, in prior standard deviations.
 STEPS = (1.0, 0.5, 0.5, 0.25, 0.25, 0.1, 0.1, 0.05)
 
@@ -96,7 +98,7 @@ def fit_unclocked(data: Unclocked, base: GpuDescription) -> list[Solution]:
     solutions = []
     for prefixes, members in _kinds(data).items():
         block = Unclocked(tuple(data.rows[i] for i in members), tuple(data.works[i] for i in members))
-        priors = _priors(base, prefixes)
+        priors = {n: p for n, p in _priors(base, prefixes).items() if not _is_idle(n, block)}
         for _ in range(ROUNDS):
             solution = _fit(block, gpu, priors)
             gpu = gpu.with_values(solution.as_dict())
@@ -117,7 +119,7 @@ def _fit(block: Unclocked, gpu: GpuModel, priors: Mapping[str, Prior]) -> Soluti
         times = observed_time_s(block.rows, timer(gpu.with_values(values)))
         return np.asarray(np.log(times / measured) / noise)
 
-    return _refined(residuals, priors, solve(residuals, priors, list(priors)))
+    return _refined(residuals, priors, solve(residuals, priors, list(priors), TOLERANCE))
 
 
 def _refined(residuals: Residuals, priors: Mapping[str, Prior], found: Solution) -> Solution:
@@ -140,16 +142,24 @@ def _refined(residuals: Residuals, priors: Mapping[str, Prior], found: Solution)
 
 
 def _kinds(data: Unclocked) -> dict[tuple[str, ...], list[int]]:
-    """Rows by the prefixes of the parameters that they ask about, products first: the others share none of theirs."""
+    """Rows by the prefixes of the parameters that they ask about, products first: the others read some of theirs."""
     kinds: dict[tuple[str, ...], list[int]] = {}
     for index, work in enumerate(data.works):
         kinds.setdefault(_prefixes(work.operators[0]), []).append(index)
-    return dict(sorted(kinds.items()))
+    return dict(sorted(kinds.items(), key=lambda kind: (not kind[0][0].startswith("kernel.gemm"), kind[0])))
+
+
+def _is_idle(name: str, block: Unclocked) -> bool:
+    """Whether a parameter of products is one that none of these reads."""
+    products = [work.operators[0] for work in block.works if isinstance(work.operators[0], Gemm)]
+    read = {f"efficiency.{p.dtype}" for p in products} | {f"layout.{p.layout}" for p in products}
+    part = name.removeprefix("kernel.gemm.")
+    return part == "fallback_slowdown" or (part.startswith(("efficiency.", "layout.")) and part not in read)
 
 
 def _prefixes(operator: Operator) -> tuple[str, ...]:
     if isinstance(operator, Gemm):
-        return ("kernel.gemm.", f"power.tensor_pj_per_flop.{operator.dtype}")
+        return ("kernel.gemm.", "kernel.overlap_exponent", f"power.tensor_pj_per_flop.{operator.dtype}")
     if isinstance(operator, Attention):
         own = f"{operator.backend}.{operator.direction}"
         return (f"kernel.attention.{own}.", f"power.attention_pj_per_flop.{own}")

@@ -37,18 +37,20 @@ class Distance:
 
 
 DISTANCES = {
-    "architecture": Distance("same architecture", 0.4, 0.03),
+    # Vidur's products and small operators on H100, with libraries two years older: a spread of 0.09 beside the rules'.
+    "architecture": Distance("same architecture", 0.4, 0.09),
     "vendor": Distance("other architecture of the same vendor", 1.0, 0.10),
     "other": Distance("other vendor", 1.5, 0.15),
 }
 
-#: Energy of one matrix-unit operation at the highest clock, relative to Hopper. GA100 and GA102: power by clock of a
-#: GPT-3 stage on A100 and of a BLOOM stage on A40 (Perseus artifact). The others: what large products sustain at the
-#: power limit. GeForce cards accumulate in FP32 at half the rate of the same units: all else weighs double.
+#: Energy of one matrix-unit operation at the highest clock, relative to Hopper: what large products sustain at the
+#: power limit. GA100: 1.0-1.3 on A100 SXM and PCIe (Vidur, LLMCompass, SimuMax); GA102: 1.6-2 on A40 (Vidur);
+#: Blackwell: 0.85 on B200 (SimuMax). GeForce cards accumulate in FP32 at half the rate of the same units: all else
+#: weighs double.
 TENSOR_ENERGY: dict[float | str | bool, float] = {
     "Volta": 3.2,
-    "Ampere GA100": 1.5,
-    "Ampere GA102": 2.0,
+    "Ampere GA100": 1.25,
+    "Ampere GA102": 1.8,
     "Ada": 1.4,
     "Ada GeForce": 2.0,
     "Hopper": 1.0,
@@ -87,10 +89,10 @@ LINK_ENERGY: dict[float | str | bool, float] = {
 }
 
 #: Share of the peak rate that the vendor's own library reaches at its real clock, relative to cuBLAS on Hopper.
-#: Blackwell: products measured by SimuMax, 0.46-0.65 of the peak.
+#: Blackwell: products measured by SimuMax, 0.46-0.65 of the peak. A100: 0.92 of the peak (LLMCompass), 0.81 (Vidur).
 LIBRARY: dict[float | str | bool, float] = {
     "Volta": 0.92,
-    "Ampere GA100": 1.0,
+    "Ampere GA100": 1.04,
     "Ampere GA102": 1.0,
     "Ada": 1.0,
     "Ada GeForce": 1.0,
@@ -184,6 +186,10 @@ _CLOCKED = {"sm_count": 1.0, "tensor_width": 1.0, "logic_energy": 1.0, "max_cloc
 #: Logic of SMs at work: it grows with the matrix units that it feeds, at their energy.
 _BUSY = {"sm_count": 1.0, "tensor_width": 1.0, "tensor_energy": 1.0, "max_clock_mhz": 1.0}
 
+#: What all matrix units would draw at the highest clock, as a multiple of the power limit: the more, the further the
+#: clock has to give way, and the wider it swings while loads change.
+_DEMAND = {"sm_count": 1.0, "tensor_width": 1.0, "tensor_energy": 1.0, "max_clock_mhz": 1.0, "power_limit_w": -1.0}
+
 RULES: tuple[Rule, ...] = (
     # Kernels: shares of peaks and counts of cycles carry over, the facts of the device do the rest.
     Rule("kernel", "gemm.eta", 0.10, "share of the dense rate", {"library": 1.0}, maximum=0.97),
@@ -258,6 +264,7 @@ RULES: tuple[Rule, ...] = (
         {"max_clock_mhz": 1.0, "tensor_limit": 1.0},
     ),
     Rule("governor", "*_share", 0.01, "share of the power limit"),
+    Rule("governor", "wander", 0.40, "how far busy matrix units at the highest clock exceed the limit", _DEMAND),
     Rule("governor", "card_spread", 0.0, "spread of cards"),
     Rule("governor", "*_s", 0.30, "averaging of the control loop"),
     Rule("governor", "*", 0.15, "taken over"),

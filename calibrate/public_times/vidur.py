@@ -78,12 +78,15 @@ def _small(line: Line, place: Place, tokens: int, layers: dict[str, tuple[int, i
     else:
         return {"op": operator}
     total = BYTES * tokens * (read + written)
-    # The residual was written a layer ago, and the sum replaces other lines; one operand is the kernel before's result.
-    far = 2 * total // 3 if operator == "add" else 0
+    far, touched = 0, total
+    if operator == "add":  # the residual was written a layer ago, and the sum replaces other lines
+        far = touched = 2 * total // 3
+    elif operator == "attn_rope":  # in place, beside the values of the same projection
+        touched = BYTES * tokens * layers["attn_pre_proj"][0]
     return {
         "op": op,
         "bytes": total,
-        "footprint_bytes": 2 * total // 3 if operator == "add" else total,
+        "footprint_bytes": touched,
         "far_bytes": far,
         "rows": tokens,
         "cols": columns,
