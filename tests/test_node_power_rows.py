@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from joulecast.calibrate.fit_node import design_efficiency, other_power_w
+from joulecast.cli import main
 from joulecast.errors import DataError, InputError
 from joulecast.model.catalogue import load_gpu, load_network, load_node
 from joulecast.model.governor import settled_power_w
@@ -150,6 +151,22 @@ def test_a_broken_line_is_named(tmp_path: Path, key: str, value: str) -> None:
         read_node_power(tmp_path)
     with pytest.raises(DataError, match="cannot be read"):
         read_node_power(tmp_path / "nowhere")
+
+
+def test_the_suite_prints_nodes_beside_iterations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    columns = [name for name in PublishedRow.model_fields if name not in ("file", "line")]
+    one = gpt3(measured_step_time_s=5.0)
+    values = ["" if getattr(one, name) is None else str(getattr(one, name)) for name in columns]
+    (tmp_path / "published_iterations.csv").write_text(",".join(columns) + "\n" + ",".join(values) + "\n")
+    mine = row(workload="gpt3_175b", gpus=64, nodes=8, step_time_s=5.0).model_dump(exclude={"file", "line"})
+    cells = ["" if value is None else str(value) for value in mine.values()]
+    (tmp_path / "node_power.csv").write_text(",".join(mine) + "\n" + ",".join(cells) + "\n")
+    with pytest.raises(SystemExit) as stop:
+        main(["validate", "published", "--data", str(tmp_path)])
+    assert not stop.value.code
+    text = capsys.readouterr().out
+    assert "mean power of one node while it trains" in text
+    assert "nodes: nothing fitted to these" in text
 
 
 def test_nodes_of_published_runs(data: Path) -> None:

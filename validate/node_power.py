@@ -255,6 +255,6 @@ def node_table(rows: Sequence[ScoredRow]) -> list[dict[str, Any]]:
         line |= {"measured_w": measured}
         for name, given in (("forecast", same[0].prediction.power_w), ("trivial", same[0].baseline.power_w)):
             line[f"{name}_w"] = (given or np.nan) / nodes
-            line[f"{name}_error_percent"] = 100.0 * (line[f"{name}_w"] / measured - 1.0)
+            line[f"{name}_error_percent"] = round(100.0 * (line[f"{name}_w"] / measured - 1.0), 2)
         lines.append(line)
     return lines

@@ -115,8 +115,8 @@ def print_report(report: Mapping[str, Any]) -> None:
     print()
     title = f"{report.get('suite', '')} on {report.get('gpu', '')}: {report.get('protocol', '')}".strip(": ")
     output.print_table(summary_lines(report["summary"]), title=title)
-    if report.get("order"):
-        order = report["order"]
+    order = report.get("order")
+    if order and order["pairs"]:
         print(f"\n{order['pairs']} pairs of variants of one model, {order['correct_percent']:.1f} % ranked correctly")
     if report.get("node_power"):
         print()
