@@ -27,7 +27,7 @@ def build_app() -> typer.Typer:
         name="joulecast",
         help="Forecast the time, power and energy of training a large language model.",
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -47,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         What follows the program's name; ``None`` takes the process's own.
     """
     try:
-        build_app()(args=None if arguments is None else list(arguments))
+        # The name is that of the script however it was started: completion and usage lines depend on it.
+        build_app()(args=None if arguments is None else list(arguments), prog_name="joulecast")
     except JoulecastError as error:
         print(f"error: {one_line(str(error))}", file=sys.stderr)
         sys.exit(error.exit_status)

@@ -114,13 +114,14 @@ def front(
         from joulecast.plan.forecast_front import forecast_front
         from joulecast.plan.front_space import load_space
 
-        made = forecast_front(
-            _loaded(plan, settings),
-            space=None if space is None else load_space(space),
-            simple=simple,
-            time_limit_s=time_limit,
-            switch_s=switch_time,
-        )
+        with output.working("finding plans"):
+            made = forecast_front(
+                _loaded(plan, settings),
+                space=None if space is None else load_space(space),
+                simple=simple,
+                time_limit_s=time_limit,
+                switch_s=switch_time,
+            )
     extra: dict[str, Any] = {}
     if slow_rank is not None or straggler_time:
         made, extra = _beside_slow_ones(made, slow_rank, straggler_time or (), switch_time or 0.0, simple)

@@ -60,7 +60,8 @@ def validate(
     use_one_thread()
     from joulecast.validate import run_suite
 
-    result = run_suite(suite, data, gpu=gpu, folds=folds, fit_rows=fit_rows, calibrate_rows=calibrate_rows)
+    with output.working(f"forecasting {suite}"):
+        result = run_suite(suite, data, gpu=gpu, folds=folds, fit_rows=fit_rows, calibrate_rows=calibrate_rows)
     whole = result.to_dict()
     if report is not None:
         from joulecast.reports.write import report_of_validation

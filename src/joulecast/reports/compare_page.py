@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from joulecast.compare_lines import key_lines, ledger_lines, result_lines
 from joulecast.plan.compare import Item
 from joulecast.reports.chart import Chart, Series, View, axis
+from joulecast.reports.compare_chart import results_chart
 from joulecast.reports.html import bullets, folded, table
 from joulecast.reports.numbers import Unit, percent, spaced, unit_for
 from joulecast.reports.page import Figure, Page, Section
@@ -30,7 +31,7 @@ QUANTITIES = {
 def compare_page(found: Comparison) -> Page:
     """Page of a comparison."""
     keys = table(key_lines(found)) if found.keys else "<p>The plans do not differ in any key.</p>"
-    sections = [Section("What differs in the plans", keys), Section("Results", table(result_lines(found)))]
+    sections = [Section("What differs in the plans", keys), results_section(found)]
     for number, one in enumerate(found.against):
         lines = table(ledger_lines(found, one.plan), name="these ledgers")
         title = f"Where {one.plan} and {found.names[0]} part"
@@ -40,6 +41,11 @@ def compare_page(found: Comparison) -> Page:
         sections.append(Section("Notes", bullets(note[:1].upper() + note[1:] + "." for note in found.notes)))
     title = " against ".join((", ".join(found.names[1:]), found.names[0]))
     return Page(title, f"Comparison of {len(found.names)} plans", answer(found), "", figures(found), sections)
+
+
+def results_section(found: Comparison) -> Section:
+    """Time and energy of every plan with their intervals, and all results as numbers."""
+    return Section("Results", "<p>Bars: 90 % intervals.</p>", (results_chart(found),), table(result_lines(found)))
 
 
 def answer(found: Comparison) -> str:

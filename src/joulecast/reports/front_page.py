@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from joulecast.reports import timeline_series
 from joulecast.reports.numbers import percent, unit_for
 from joulecast.reports.page import Figure, Page, Section
-from joulecast.reports.parts import assumptions, plan_section, provenance
-from joulecast.reports.predict_page import front_section, with_interval
+from joulecast.reports.parts import assumptions, plan_section, provenance, with_interval
+from joulecast.reports.predict_page import front_section
 from joulecast.reports.timeline_chart import timeline_chart
 from joulecast.reports.timeline_series import limit_w
 

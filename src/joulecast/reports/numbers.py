@@ -63,7 +63,7 @@ def spaced(value: float | None, digits: int = 4) -> str:
     whole, dot, rest = text.partition(".")
     if "e" not in text and len(whole.lstrip("-")) > 4:
         whole = f"{int(whole):,}".replace(",", "\u202f")
-    return whole + dot + rest
+    return (whole + dot + rest).replace("-", "−", 1) if value < 0 else whole + dot + rest
 
 
 def percent(share: float, digits: int = 3) -> str:
@@ -79,4 +79,4 @@ def interval(low: float | None, high: float | None, unit: Unit) -> str:
     """Both ends of an interval, e.g. ``0.98 to 1.05 s``; empty where there is none."""
     if low is None or high is None:
         return ""
-    return f"{spaced(low / unit.factor)} to {spaced(high / unit.factor)}{NARROW}{unit.name}"
+    return f"{spaced(low / unit.factor, 3)} to {spaced(high / unit.factor, 3)}{NARROW}{unit.name}"

@@ -6,13 +6,24 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from joulecast.reports.html import bullets, folded, pairs, table
-from joulecast.reports.page import Section
+from joulecast.reports.numbers import Unit, interval
+from joulecast.reports.page import Figure, Section
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from joulecast.model.description import GpuDescription
     from joulecast.simulator.plan import Plan
+
+
+def with_interval(label: str, value: float, low: float | None, high: float | None, unit: Unit) -> Figure:
+    """A number with its 90 % interval, drawn within 20 % to either side of it or as far as it reaches."""
+    if low is None or high is None:
+        return Figure(label, unit.text(value))
+    reach = max(0.2, (high - value) / value, (value - low) / value)
+    places = tuple(0.5 + 0.5 * (x / value - 1.0) / reach for x in (low, value, high))
+    note = f"90 %: {interval(low, high, unit)}"
+    return Figure(label, unit.text(value), note, (places[0], places[1], places[2]))
 
 
 def assumptions(notes: Iterable[str]) -> Section:

@@ -11,13 +11,14 @@ from joulecast.reports.front_chart import front_chart
 from joulecast.reports.front_series import of_front
 from joulecast.reports.html import folded, table
 from joulecast.reports.ledger_chart import ledger_chart
-from joulecast.reports.numbers import Unit, interval, percent, spaced, unit_for
+from joulecast.reports.numbers import percent, spaced, unit_for
 from joulecast.reports.page import Figure, Page, Section
 from joulecast.reports.palette import word
-from joulecast.reports.parts import assumptions, plan_section, provenance
-from joulecast.reports.site_section import site_section
+from joulecast.reports.parts import assumptions, plan_section, provenance, with_interval
+from joulecast.reports.site_section import site_figures, site_section
 from joulecast.reports.timeline_chart import timeline_chart
 from joulecast.reports.timeline_series import limit_w
+from joulecast.simulator.site import SITE_ASSUMPTIONS
 
 if TYPE_CHECKING:
     from joulecast.plan.exact_front import Front
@@ -50,13 +51,15 @@ def predict_page(
     sections += [timeline_section(iteration), ledger_section(iteration), stages_section(iteration)]
     if iteration.site is not None:
         sections.append(site_section(iteration.site))
-    sections += [assumptions(iteration.assumptions), plan_section(iteration.plan)]
+    granted = [*iteration.assumptions, *(SITE_ASSUMPTIONS if iteration.site is not None else ())]
+    sections += [assumptions(granted), plan_section(iteration.plan)]
     if iteration.description is not None:
         sections.append(provenance(iteration.description))
+    numbers = [*head(iteration), *([] if iteration.site is None else site_figures(iteration.site)), *figures]
     w = iteration.plan.workload
     about = f"{w.model_name} on {iteration.gpus} × {iteration.plan.cluster.gpu}"
     kicker = f"{about}, {spaced(iteration.tokens, 9)} tokens an iteration"
-    return Page(about, kicker, answer(iteration), more(iteration, front), [*head(iteration), *figures], sections)
+    return Page(about, kicker, answer(iteration), more(iteration, front), numbers, sections)
 
 
 def check_energy(time_s: float, energy_j: float) -> None:
@@ -87,8 +90,8 @@ def more(iteration: Iteration, front: Front | None = None) -> str:
     }
     computes, speaks, waits = (percent(share, 2) for share in mean.values())
     text = (
-        f"Most energy goes into {largest}. A GPU computes {computes} of the time, communicates beside nothing else for "
-        f"{speaks}, and waits {waits}."
+        f"Most energy goes into {largest}. A GPU computes {computes} of the time, only communicates for {speaks}, and "
+        f"waits {waits}."
     )
     return text if front is None else f"{text} {what_clocks_save(front, iteration)}"
 
@@ -119,16 +122,6 @@ def head(iteration: Iteration) -> list[Figure]:
         Figure("SM clock", f"{iteration.clock_mhz:.0f} MHz", "mean of the stages' medians"),
         Figure("memory", f"{memory / 1e9:.1f} GB", "at the peak of the fullest GPU"),
     ]
-
-
-def with_interval(label: str, value: float, low: float | None, high: float | None, unit: Unit) -> Figure:
-    """A number with its 90 % interval, drawn within 20 % to either side of it or as far as it reaches."""
-    if low is None or high is None:
-        return Figure(label, unit.text(value))
-    reach = max(0.2, (high - value) / value, (value - low) / value)
-    places = tuple(0.5 + 0.5 * (x / value - 1.0) / reach for x in (low, value, high))
-    note = f"90 %: {interval(low, high, unit)}"
-    return Figure(label, unit.text(value), note, (places[0], places[1], places[2]))
 
 
 def front_section(front: Front, iteration: Iteration | None, time_limit_s: float | None = None) -> Section:

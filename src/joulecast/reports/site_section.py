@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from joulecast.output import number
 from joulecast.reports.html import bullets, table
-from joulecast.reports.page import Section
-from joulecast.simulator.site import SITE_ASSUMPTIONS
+from joulecast.reports.numbers import Unit, unit_for
+from joulecast.reports.page import Figure, Section
+from joulecast.reports.parts import with_interval
 
 if TYPE_CHECKING:
     from joulecast.simulator.site import SiteForecast
@@ -35,8 +36,19 @@ def site_section(site: SiteForecast) -> Section:
     parts += [f"<h3>Power over time [W], means of {site.step_s * 1e3:.2g} ms</h3>", table(spread_lines(site))]
     if site.limits:
         parts += ["<h3>Limits</h3>", bullets(f"{check}." for check in site.limits)]
-    parts += ["<h3>Taken for granted</h3>", bullets(note[:1].upper() + note[1:] + "." for note in SITE_ASSUMPTIONS)]
     return Section("Beyond the GPU", "".join(parts))
+
+
+def site_figures(site: SiteForecast) -> list[Figure]:
+    """Energy at the meter, money and carbon of an iteration, for the head of a page."""
+    cost, (low, high) = site.cost_of(1.0), (site.energy_j_p05.facility, site.energy_j_p95.facility)
+    energy, carbon = unit_for("J", site.energy_j.facility), Unit(1e-3, "g")
+    money = Unit(1e-3, f"m{site.currency}") if cost["money"] < 0.1 else Unit(1.0, site.currency)
+    return [
+        with_interval("energy at the meter", site.energy_j.facility, low, high, energy),
+        with_interval("money", cost["money"], cost["money_p05"], cost["money_p95"], money),
+        with_interval("carbon, CO₂e", cost["carbon_kg"], cost["carbon_kg_p05"], cost["carbon_kg_p95"], carbon),
+    ]
 
 
 def level_lines(site: SiteForecast) -> list[dict[str, Any]]:

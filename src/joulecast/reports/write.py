@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import InputError
-from joulecast.output import progress
+from joulecast.output import progress, working
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,7 +82,8 @@ def _front(iteration: Iteration) -> tuple[Front | None, str]:
     from joulecast.plan.forecast_front import forecast_front
 
     try:
-        return forecast_front(plan, iteration.description), ""
+        with working("finding plans of less energy"):
+            return forecast_front(plan, iteration.description), ""
     except InputError as error:
         return None, f"{error.message}."
 

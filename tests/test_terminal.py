@@ -1,0 +1,131 @@
+"""What a terminal, a pipe and a shell see: clean answers, progress that does not stay, completion, exit statuses."""
+
+import csv
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from joulecast.cli import main
+from joulecast.errors import GuardError
+
+PLAN = "examples/llama-3.1-8b-4xh200.toml"
+ROWS = "validate/recorded/h200_sxm/train_iterations.jsonl"
+COMMANDS = {
+    "predict": ("predict", PLAN),
+    "front": ("front", PLAN),
+    "compare": ("compare", PLAN, "examples/llama-3.2-3b-4xh200-ddp.toml"),
+    "validate": ("validate", "train", "--data", ROWS),
+    "gpus": ("gpus",),
+    "gpu": ("gpus", "show", "h200-sxm"),
+    "models": ("models",),
+    "nodes": ("nodes",),
+    "networks": ("networks",),
+    "sites": ("sites",),
+}
+
+
+def run(*arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(list(map(str, arguments)))
+    return stop.value.code or 0
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_answers_are_clean(name, capsys, monkeypatch, root):
+    monkeypatch.chdir(root)
+    assert run(*COMMANDS[name], "--json") == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)
+    assert "\x1b" not in out + err
+    assert run(*COMMANDS[name], "--csv") == 0
+    rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))
+    assert len(rows) > 1 and {len(row) for row in rows} == {len(rows[0])}
+
+
+def test_other_answers_are_clean(capsys, monkeypatch, root):
+    monkeypatch.chdir(root)
+    for command in (("models", "show", "llama-3.1-8b"), ("doctor",)):
+        assert run(*command, "--json") == 0
+        assert json.loads(capsys.readouterr().out)
+
+
+def in_terminal(script, **environment):
+    """What a script writes to a terminal of its own."""
+    parent, child = pty.openpty()
+    env = (
+        {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "TERM")}
+        | {"TERM": "xterm-256color"}
+        | environment
+    )
+    done = subprocess.Popen([sys.executable, "-c", script], stdout=child, stderr=child, stdin=child, env=env)
+    os.close(child)
+    text = b""
+    try:
+        while part := os.read(parent, 65536):
+            text += part
+    except OSError:  # the other end has closed
+        pass
+    done.wait(timeout=60)
+    os.close(parent)
+    return text.decode()
+
+
+WORK = (
+    "import time\nfrom joulecast.output import working\nwith working('thinking'):\n    time.sleep(0.4)\nprint('done')"
+)
+
+
+def test_progress_is_drawn_on_a_terminal_and_goes():
+    text = in_terminal(WORK)
+    assert "thinking" in text
+    assert text.rstrip().endswith("done")
+    assert "\x1b[2K" in text  # the line is wiped
+    assert "\x1b[32m" in text
+    plain = in_terminal(WORK, NO_COLOR="1")
+    assert "thinking" in plain and "\x1b[32m" not in plain
+    assert in_terminal(WORK, TERM="dumb").split() == ["done"]
+
+
+def test_progress_is_nothing_in_a_pipe():
+    done = subprocess.run([sys.executable, "-c", WORK], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("done\n", "")
+
+
+def test_tables_are_drawn_on_a_terminal_only(capsys):
+    script = "from joulecast.cli import main\nmain(['sites'])"
+    assert "┃" in in_terminal(script)
+    assert "\x1b" not in in_terminal(script, NO_COLOR="1", TERM="dumb")
+    assert run("sites") == 0
+    assert "┃" not in capsys.readouterr().out
+
+
+def test_shells_complete_commands(monkeypatch):
+    monkeypatch.setenv("_JOULECAST_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "joulecast pr")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    script = "from joulecast.cli import main\nmain([])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["predict", "profile"]
+
+
+def test_exit_statuses_are_those_of_the_readme(monkeypatch, capsys, root):
+    monkeypatch.chdir(root)
+    assert run("--version") == 0
+    assert run("predict") == 2
+    assert run("predict", "none.toml") == 2
+    assert run("nonsense") == 2
+
+    def broken(*_):
+        raise GuardError("energy is lost")
+
+    monkeypatch.setattr("joulecast.simulator.forecast.check_iteration", broken)
+    assert run("predict", PLAN) == 3
+    assert capsys.readouterr().err.endswith("error: energy is lost\n")
+    text = (root / "README.md").read_text(encoding="utf-8")
+    for status in (0, 1, 2, 3, 130):
+        assert f"\n| {status} | " in text
