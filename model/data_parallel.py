@@ -19,11 +19,6 @@ DDP_BUCKET_BYTES = 25 * 1024 * 1024
 MEGATRON_BUCKET_BYTES = 4 * 40_000_000
 
 
-def gradient_dtype(implementation: Implementation) -> str:
-    """Type in which gradients are kept and reduced."""
-    return "fp32" if implementation.framework == "megatron" else implementation.dtype
-
-
 def gradient_reduction(
     parameters: Sequence[ParameterTensor],
     implementation: Implementation,
@@ -46,7 +41,7 @@ def gradient_reduction(
         return ()
     own = math.inf if implementation.framework == "megatron" else 0.0
     limit = own if bucket_bytes is None else bucket_bytes
-    width = DTYPE_BYTES[gradient_dtype(implementation)]
+    width = DTYPE_BYTES[implementation.gradient_dtype]
     out: list[Launch] = []
     first, pending = "", 0
     for place, parameter in enumerate(parameters):
@@ -89,7 +84,7 @@ def overlapped_gradient_reduction(
     """
     if data_parallel == 1:
         return tuple(launches)
-    dtype = gradient_dtype(implementation)
+    dtype = implementation.gradient_dtype
     megatron = implementation.framework == "megatron"
     own = MEGATRON_BUCKET_BYTES if megatron else DDP_BUCKET_BYTES
     full = float(own) if bucket_bytes is None else bucket_bytes
@@ -163,7 +158,7 @@ def is_bucket(launch: Launch) -> bool:
 def _reduction(
     name: str, elements: int, implementation: Implementation, gpus: int, scatter: bool, *, waits: bool
 ) -> Launch:
-    kind, dtype = "reduce_scatter" if scatter else "all_reduce", gradient_dtype(implementation)
+    kind, dtype = "reduce_scatter" if scatter else "all_reduce", implementation.gradient_dtype
     size = float(elements * DTYPE_BYTES[dtype])
     operator = Collective(
         kind, size, gpus, ctas=implementation.ctas, dtype=dtype, name=f"{name}.{kind}", threads=implementation.threads

@@ -1,7 +1,8 @@
 """Operator families: kernels about whose errors one figure is told.
 
 A family is finer than a kind of operator where the model's form errs differently: products that leave most SMs idle or
-multiply special values, data that L2 holds, kernels that reduce, directions of attention, all-reduces, small messages.
+multiply special values, data that L2 holds, kernels that reduce, directions of attention, all-reduces, small messages,
+communication between nodes.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ FAMILIES = (
     "collective",
     "collective_all_reduce",
     "collective_small",
+    "network",
 )
 _INDEX = {family: index for index, family in enumerate(FAMILIES)}
 #: Patterns that combine values of a row or a column.
@@ -68,6 +70,8 @@ def _family(operator: Operator, small_outputs: float, cache_bytes: float) -> str
         return "streaming_reduction" if operator.pattern in REDUCTIONS else "streaming"
     if isinstance(operator, Attention):
         return f"attention_{operator.direction}"
+    if operator.fabric is not None and operator.fabric.domains > 1:
+        return "network"
     if operator.bytes < SMALL_MESSAGE:
         return "collective_small"
     return "collective_all_reduce" if operator.kind == "all_reduce" else "collective"

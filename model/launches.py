@@ -94,6 +94,8 @@ class Implementation:
         Whether Megatron's cross-entropy runs in one kernel a direction on the logits as they are.
     tiles
         Explicit tiles of a layer's kernels, as :mod:`joulecast.model.tiling` has them; the library's without.
+    gradients
+        Type in which gradients are kept and reduced; ``None`` is fp32 in Megatron, else ``dtype``.
     """
 
     framework: str = "pytorch-eager"
@@ -120,6 +122,7 @@ class Implementation:
     expert_dispatcher: str = "alltoall"
     expert_load: float = 1.0
     tiles: tuple[tuple[str, Tile | RowTile], ...] = ()
+    gradients: str | None = None
 
     def __post_init__(self) -> None:
         for kind, value, known in (
@@ -134,6 +137,12 @@ class Implementation:
             raise InputError(
                 "must be at least 1", key="tensor_model_parallel_size", remedy="Use a positive whole number."
             )
+
+    @property
+    def gradient_dtype(self) -> str:
+        """Type in which gradients are kept and reduced."""
+        own = "fp32" if self.framework == "megatron" else self.dtype
+        return self.gradients or own
 
     def tied(self, config: ModelConfig) -> bool:
         """Whether head and embedding are one matrix."""

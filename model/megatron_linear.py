@@ -98,10 +98,12 @@ def _beside(kind: str, name: str, size_bytes: float, s: Shard) -> Launch:
 
 
 def fused_weight_gradient(name: str, s: Shard, outputs: int, inputs: int) -> Launch:
-    """Weight gradient added to the fp32 buffer within the product (``gradient_accumulation_fusion``)."""
+    """Weight gradient added to the gradients' buffer within the product (``gradient_accumulation_fusion``)."""
     launch = weight_gradient(name, s.tokens, outputs, inputs, s.implementation.dtype, completes=f"{name}.weight")
     if isinstance(launch.operator, Gemm):
-        launch = replace(launch, operator=replace(launch.operator, out_dtype="fp32", accumulate=True))
+        launch = replace(
+            launch, operator=replace(launch.operator, out_dtype=s.implementation.gradient_dtype, accumulate=True)
+        )
     return fp8_kernels.product(launch, s.implementation.fp8)
 
 

@@ -64,4 +64,4 @@ def bias_backward(s: Shard, name: str, tokens: int, outputs: int, present: bool)
         rows=tokens,
         columns=outputs,
     )
-    return (total, *accumulation(f"{name}.bias", outputs, dtype))
+    return (total, *accumulation(f"{name}.bias", outputs, s.implementation))

@@ -1,10 +1,10 @@
-"""Gradients of norms in Megatron, and of all parameters whose gradient no product adds to the fp32 buffer."""
+"""Gradients of norms in Megatron, and of all parameters whose gradient no product adds to their buffer."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from joulecast.model.launches import Launch, Shard, streaming
+from joulecast.model.launches import Implementation, Launch, Shard, streaming
 from joulecast.model.operators import DTYPE_BYTES
 
 
@@ -16,12 +16,13 @@ def norm_backward(name: str, s: Shard) -> tuple[Launch, ...]:
     )
     return (
         replace(kernel, waits=s.implementation.tensor_parallel > 1),
-        *accumulation(f"{name}.weight", columns, dtype),
-        *(accumulation(f"{name}.bias", columns, dtype) if s.config.norm_bias else ()),
+        *accumulation(f"{name}.weight", columns, s.implementation),
+        *(accumulation(f"{name}.bias", columns, s.implementation) if s.config.norm_bias else ()),
     )
 
 
-def accumulation(parameter: str, elements: int, dtype: str) -> tuple[Launch, ...]:
-    """Addition of a parameter's gradient to the fp32 buffer."""
-    reads = 1 + DTYPE_BYTES[dtype] / DTYPE_BYTES["fp32"]
-    return (streaming("add", f"{parameter}.accumulate", elements, reads=reads, dtype="fp32", completes=parameter),)
+def accumulation(parameter: str, elements: int, implementation: Implementation) -> tuple[Launch, ...]:
+    """Addition of a parameter's gradient to the gradients' buffer."""
+    buffer = implementation.gradient_dtype
+    reads = 1 + DTYPE_BYTES[implementation.dtype] / DTYPE_BYTES[buffer]
+    return (streaming("add", f"{parameter}.accumulate", elements, reads=reads, dtype=buffer, completes=parameter),)

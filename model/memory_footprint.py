@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from joulecast.errors import DoesNotFitError, UnknownNameError
-from joulecast.model.data_parallel import gradient_dtype
 from joulecast.model.fp8_kernels import weight_bytes
 from joulecast.model.hf import ModelConfig
 from joulecast.model.launches import Implementation, Shard, shard
@@ -179,10 +178,9 @@ def memory_footprint(
     kept = forwards * stack / chunks + heads * head_bytes(s)
     pipelined = stages > 1 or chunks > 1
     outputs, buffers = _pipeline_bytes(s, stage, stages, micro_batches, chunks, forwards) if pipelined else (0.0, 0.0)
-    megatron = implementation.framework == "megatron"
     return MemoryFootprint(
         parameters=weight_bytes(parameters, implementation.fp8, implementation.dtype) / split.parameters,
-        gradients=elements * (4.0 if megatron else DTYPE_BYTES[implementation.dtype]) / split.gradients,
+        gradients=elements * DTYPE_BYTES[implementation.gradient_dtype] / split.gradients,
         optimizer=states * optimizer_state_bytes(implementation),
         activations=kept,
         outputs=outputs,
@@ -199,7 +197,7 @@ def _gathered_bytes(
 ) -> float:
     """What FSDP holds whole: some layers and all outside them, with gradients; eagerly also the source of a copy."""
     layer = layer_parameters(config, implementation)
-    width = DTYPE_BYTES[gradient_dtype(implementation)]
+    width = DTYPE_BYTES[implementation.gradient_dtype]
     weights = weight_bytes(layer, implementation.fp8, implementation.dtype)
     gradients = float(sum(p.elements for p in layer) * width)
     outside = weight_bytes(parameters, implementation.fp8, implementation.dtype) - layers * weights

@@ -37,11 +37,12 @@ def optimizer_step(
     -----
     ``pytorch-eager``: ``AdamW(fused=True)`` on parameters, gradients and two states of the parameters' dtype (bf16: 8
     bytes read and 6 written a parameter), then ``zero_grad(set_to_none=False)``. ``megatron``: fp32 gradients, master
-    weights and states: gradient norm, Adam (16 bytes read, 14 written with the bf16 copy), zeroing of the fp32 buffer.
+    weights and states: gradient norm, Adam (16 bytes read, 14 written with the bf16 copy), zeroing of the buffer.
+    Gradients kept in bf16 are first copied to fp32.
     """
     total = sum(p.elements for p in parameters)
     if implementation.framework == "megatron":
-        return _megatron_step(total / gradient_shards, total / state_shards)
+        return _megatron_step(total / gradient_shards, total / state_shards, implementation.gradient_dtype)
     untouched = sum(p.elements * _untouched_share(p, tokens_per_step) for p in parameters)
     return (
         streaming("foreach_add", "optimizer.count", len(parameters), dtype="fp32"),
@@ -69,11 +70,15 @@ def _many(pattern: str, name: str, elements: float, reads: float, writes: float,
     return (Launch(one.operator, repeat=count),)
 
 
-def _megatron_step(total: float, share: float) -> tuple[Launch, ...]:
+def _megatron_step(total: float, share: float, gradients: str) -> tuple[Launch, ...]:
+    """Step on the rank's share of the states; narrow gradients become fp32 first."""
+    width = DTYPE_BYTES["fp32"] / DTYPE_BYTES[gradients]
+    widened = () if width == 1 else (streaming("copy", "optimizer.main_grads", share, writes=width, dtype=gradients),)
     return (
+        *widened,
         streaming("reduce", "optimizer.grad_norm", share, writes=0, dtype="fp32"),
         *_many("adamw", "optimizer.adam", share, 4, 3.5, "fp32"),
-        streaming("fill", "optimizer.zero_grad", total, reads=0, dtype="fp32"),
+        streaming("fill", "optimizer.zero_grad", total, reads=0, dtype=gradients),
     )
 
 
@@ -88,5 +93,7 @@ def gradient_scaling(parameters: Sequence[ParameterTensor], implementation: Impl
 
 
 def optimizer_state_bytes(implementation: Implementation) -> float:
-    """Bytes of optimizer state a parameter: two states, and fp32 master weights in Megatron."""
-    return 12.0 if implementation.framework == "megatron" else 2.0 * DTYPE_BYTES[implementation.dtype]
+    """Bytes of optimizer state a parameter: two moments; in Megatron fp32 weights, and gradients if kept narrower."""
+    if implementation.framework != "megatron":
+        return 2.0 * DTYPE_BYTES[implementation.dtype]
+    return 12.0 if implementation.gradient_dtype == "fp32" else 16.0

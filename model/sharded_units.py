@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from joulecast.model.data_parallel import gradient_dtype
 from joulecast.model.fabric import Fabric
 from joulecast.model.launches import Implementation, Launch, streaming
 from joulecast.model.operators import DTYPE_BYTES, Collective
@@ -165,7 +164,7 @@ class _Weaver:
 
     def _make(self, kind: str, elements: int, name: str) -> tuple[Launch, ...]:
         of, s = self.implementation, self.sharding
-        dtype = of.dtype if kind == "all_gather" else gradient_dtype(of)
+        dtype = of.dtype if kind == "all_gather" else of.gradient_dtype
         size = float(elements * DTYPE_BYTES[dtype])
         whole = _collective(kind, size, s.members, dtype, f"{name}.{kind}", of)
         steps = [Launch(placed(whole, s.fabric), stream="communication", waits=not s.prefetch)]

@@ -107,7 +107,7 @@ def _scatter(name: str, tokens: int, rows: int, s: Shard, accumulate: bool, *, j
     if join:
         launches.append(streaming("add", f"{name}.grad.join", table, reads=2, dtype=dtype))
     if s.implementation.framework == "megatron":
-        return [*launches, *accumulation(weight, table, dtype)]
+        return [*launches, *accumulation(weight, table, s.implementation)]
     return [*launches, *layer.accumulation(weight, table, dtype, accumulate)]
 
 

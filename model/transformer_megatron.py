@@ -90,5 +90,5 @@ def _head_norms(s: Shard, pattern: str, suffix: str) -> tuple[Launch, ...]:
         name = f"{part}_norm{suffix}"
         launches.append(streaming(pattern, name, rows * columns, reads=reads, dtype=dtype, rows=rows, columns=columns))
         if suffix:
-            launches += accumulation(f"{part}_norm.weight", columns, dtype)
+            launches += accumulation(f"{part}_norm.weight", columns, s.implementation)
     return tuple(launches)

@@ -261,7 +261,7 @@ def _grouped_backward(name: str, s: Shard, e: ExpertShard, outputs: int, inputs:
     cast = () if fp8 is None else fp8_kernels.quantise(f"{name}.grad", e.all_rows * outputs, fp8, dtype)
     dgrad = _grouped(f"{name}.dgrad", e, e.rows, inputs, outputs, dtype, "nn")
     wgrad = _grouped(f"{name}.wgrad", e, outputs, inputs, e.rows, dtype, "nt")
-    added = replace(wgrad, out_dtype="fp32", accumulate=True)
+    added = replace(wgrad, out_dtype=s.implementation.gradient_dtype, accumulate=True)
     return (
         *cast,
         fp8_kernels.product(Launch(dgrad), fp8),

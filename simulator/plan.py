@@ -14,6 +14,7 @@ from joulecast.errors import InputError
 from joulecast.model.fp8 import Fp8
 from joulecast.model.limits import NODE_CLOCK_SPREAD
 from joulecast.model.nanobatches import Window
+from joulecast.model.operators import DTYPE_BYTES
 from joulecast.model.tiling import Tiles
 from joulecast.simulator import plan_checks
 from joulecast.simulator.plan_experts import read_load
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 
 #: Bucket of an overlapped gradient reduction that PyTorch's DDP takes by default [MiB].
 DDP_BUCKET_MB = 25.0
-#: The same of Megatron: 40 million fp32 gradients [MiB].
-MEGATRON_BUCKET_MB = 40e6 * 4 / 2**20
+#: The same of Megatron: 40 million gradients, or a million for each replica if that is more.
+MEGATRON_BUCKET, MEGATRON_BUCKET_PER_REPLICA = 40e6, 1e6
 #: Instructions whose clock may be set on its own.
 CLOCKED_INSTRUCTIONS = ("forward", "backward", "weight_gradient", "optimizer")
 
@@ -353,7 +354,7 @@ def _build(tables: Mapping[str, Any], source: Source, gpu: GpuDescription | None
         cluster=_cluster(parsed, gpu, source),
         parallelism=parallelism,
         schedule=schedule,
-        overlap=_overlap(parsed, workload.model, source),
+        overlap=_overlap(parsed, workload.model, parallelism, source),
         implementation=_implementation(parsed, workload.model, source),
         power=_power(parsed, source),
         site=read_site(parsed.site, source),
@@ -421,12 +422,12 @@ def _parallelism(parsed: PlanFile, model: ModelConfig, source: Source) -> Parall
     )
 
 
-def _overlap(parsed: PlanFile, model: ModelConfig, source: Source) -> Overlap:
+def _overlap(parsed: PlanFile, model: ModelConfig, split: Parallelism, source: Source) -> Overlap:
     table = parsed.overlap
     bucket = table.grad_bucket_mb
     megatron = parsed.implementation.framework == "megatron"
     if bucket is None and table.grad_reduce == "overlapped":
-        bucket = MEGATRON_BUCKET_MB if megatron else DDP_BUCKET_MB
+        bucket = _megatron_bucket_mb(parsed, split) if megatron else DDP_BUCKET_MB
     elif bucket is None:  # after the last backward: PyTorch user code per parameter, Megatron one flat buffer
         bucket = math.inf if megatron else 0.0
     windows = read_windows(table.window, model, parsed.implementation.framework, source)
@@ -442,6 +443,12 @@ def _overlap(parsed: PlanFile, model: ModelConfig, source: Source) -> Overlap:
         param_gather=table.param_gather,
         fsdp_prefetch=table.fsdp_prefetch,
     )
+
+
+def _megatron_bucket_mb(parsed: PlanFile, split: Parallelism) -> float:
+    replicas = split.data_parallel_size * split.context_parallel_size
+    elements = max(MEGATRON_BUCKET, MEGATRON_BUCKET_PER_REPLICA * replicas)
+    return elements * DTYPE_BYTES[parsed.implementation.gradient_precision or "fp32"] / 2**20
 
 
 def _implementation(parsed: PlanFile, model: ModelConfig, source: Source) -> Implementation:

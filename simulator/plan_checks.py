@@ -37,7 +37,7 @@ def reserved(parsed: PlanFile, source: Source) -> None:
     mixed = run.framework == "megatron"
     kept = "fp32" if mixed else parsed.workload.precision
     neutral = {
-        "implementation.gradient_precision": run.gradient_precision in (None, kept),
+        "implementation.gradient_precision": run.gradient_precision in (None, kept, mixed and _compute_dtype(parsed)),
         "implementation.optimizer_precision": run.optimizer_precision in (None, kept),
         "implementation.main_parameters": run.main_parameters in (None, mixed),
     }
@@ -46,6 +46,10 @@ def reserved(parsed: PlanFile, source: Source) -> None:
             raise source.error(
                 "this option is reserved and not yet implemented", key, remedy="Remove it.", kind=NotYetError
             )
+
+
+def _compute_dtype(parsed: PlanFile) -> str:
+    return "bf16" if parsed.workload.precision == "fp8" else parsed.workload.precision
 
 
 def named_gpu(parsed: PlanFile, source: Source) -> GpuDescription:

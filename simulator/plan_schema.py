@@ -214,7 +214,9 @@ class ImplementationTable(Table):
     fused_loss: bool = Field(False, description="Cross-entropy of Transformer Engine, in megatron: fewer passes.")
     optimizer: Literal["adamw"] = Field("adamw", description="Fused AdamW.")
     gradient_precision: Literal["bf16", "fp16", "fp32"] | None = Field(
-        None, description="Data type of gradients; default: fp32 in megatron, else that of the weights."
+        None,
+        description="Data type in which gradients are kept and reduced; default: fp32 in megatron, which may also keep "
+        "them like the weights, else that of the weights.",
     )
     optimizer_precision: Literal["bf16", "fp16", "fp32"] | None = Field(
         None, description="Data type of AdamW's two moments; default: fp32 in megatron, else that of the weights."

@@ -82,6 +82,7 @@ def implementation_of(plan: Plan) -> Implementation:
     i = plan.implementation
     return Implementation(
         framework=i.framework,
+        gradients=i.gradient_precision,
         attention_backend=i.attention_backend,
         rotary=i.rotary,
         tie_embeddings=i.tie_embeddings,

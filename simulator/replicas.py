@@ -61,12 +61,17 @@ class Summed:
     replicas: int
     fabric: Fabric
 
+    @property
+    def experts(self) -> bool:
+        """Whether they are experts'."""
+        return any(p.expert for p in self.parameters)
+
 
 def summed_together(plan: Plan, parameters: Sequence[t.ParameterTensor]) -> tuple[Summed, ...]:
-    """Experts apart from the rest; either only where there are any."""
+    """Experts apart from the rest, where there are any."""
     experts = tuple(p for p in parameters if p.expert)
     others = tuple(p for p in parameters if not p.expert)
-    found = [Summed(others, plan.replicas, data_fabric(plan))] if others else []
+    found = [] if experts and not others else [Summed(others, plan.replicas, data_fabric(plan))]
     if experts:
         found.append(Summed(experts, plan.expert_replicas, expert_data_fabric(plan)))
     return tuple(found)
@@ -128,12 +133,12 @@ def optimizer_launches(plan: Plan, impl: Implementation, parameters: Sequence[t.
             group.parameters,
             impl,
             tokens_per_step=w.micro_batch_size * w.sequence_length * plan.microbatches * plan.dp,
-            state_shards=shards.expert_optimizer if group.parameters[0].expert else shards.optimizer,
+            state_shards=shards.expert_optimizer if group.experts else shards.optimizer,
             gradient_shards=shards.gradients,
         )
     out += quantised_weights(parameters, impl.fp8, impl.dtype)
     if split.distributed_optimizer and not split.fsdp and plan.overlap.param_gather != "overlapped":
-        for group in groups:
+        for group in (g for g in groups if g.parameters):
             gather = data_parallel.distributed_optimizer_gather(group.parameters, impl, group.replicas)
             out += placed_launches(gather, group.fabric)
     return out
@@ -171,7 +176,7 @@ def behind(
         else:
             continue
         for group in summed_together(plan, parameters[one.chunk]):
-            if group.replicas == 1:
+            if group.replicas == 1 or not group.parameters:
                 continue
             cut = rank == one.chunk == 0
             count = _bucket_count(group.parameters, impl, overlap.grad_bucket_bytes) if cut else 1
@@ -183,13 +188,13 @@ def _bucket_count(parameters: Sequence[t.ParameterTensor], impl: Implementation,
     """Buckets of the first rank's first chunk; Megatron leaves all other chunks in one piece."""
     if not limit_bytes:
         return len(parameters)
-    width = DTYPE_BYTES[data_parallel.gradient_dtype(impl)]
+    width = DTYPE_BYTES[impl.gradient_dtype]
     return max(1, round(sum(p.elements for p in parameters) * width / limit_bytes))
 
 
 def _bucket(group: Summed, impl: Implementation, kind: str, count: int) -> Collective:
     """One of ``count`` equal buckets of a chunk."""
-    dtype = impl.dtype if kind == "all_gather" else data_parallel.gradient_dtype(impl)
+    dtype = impl.dtype if kind == "all_gather" else impl.gradient_dtype
     if kind == "all_gather":
         size = data_parallel.gathered_bytes(group.parameters, impl)
     else:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from joulecast.errors import DoesNotFitError, UnknownNameError
 from joulecast.model.hf import ModelConfig, load_model
 from joulecast.model.launches import Implementation
 from joulecast.model.memory_footprint import MemoryFootprint, StateShards, check_fits, in_flight, memory_footprint
+from joulecast.simulator.forecast import footprint_of
+from joulecast.validate.published_files import read_published
+from joulecast.validate.published_plans import plan_row
 
 ROWS = Path(__file__).parents[1] / ".." / "shared" / "data" / "h200_sxm" / "train_iterations.jsonl"
 
@@ -97,3 +102,19 @@ def test_plan_that_does_not_fit_says_by_how_much() -> None:
     with pytest.raises(DoesNotFitError, match=r"\d+\.\d GB more than the 141\.0 GB"):
         check_fits(footprint, 141e9)
     check_fits(footprint, footprint.total_bytes)
+
+
+def test_published_peaks_of_megatron(data: Path) -> None:
+    """Peaks printed by SimuMax's launcher on B200: ZeRO-1, tensor, pipeline and context parallelism."""
+    file = data / "published" / "published_iterations.csv"
+    if not file.exists():
+        pytest.skip("published/published_iterations.csv is not here")
+    errors = []
+    for row in read_published(file):
+        if match := re.search(r"peak alloc ([0-9.]+) GiB", row.notes):
+            plan = plan_row(row).plan
+            peak = max(footprint_of(plan, rank).allocated_bytes for rank in range(plan.pp))
+            errors.append(peak / 2**30 / float(match[1]) - 1)
+    assert len(errors) == 31
+    assert np.mean(np.abs(errors)) < 0.04
+    assert np.max(np.abs(errors)) < 0.08

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecast.errors import InputError
+from joulecast.errors import InputError, NotYetError
 from joulecast.model.operators import Collective
 from joulecast.simulator.behind import Behind, exposed_s
 from joulecast.simulator.forecast import footprint_of, forecast
@@ -74,6 +74,24 @@ def test_fp8_weights_are_gathered_in_fp8() -> None:
     tensors = stage_parameters(chosen, 0)
     expected = sum(p.elements * (1 if p.linear else 2) for p in tensors)
     assert communicated(chosen)["all_gather"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("overlap", [{}, BOTH], ids=str)
+def test_gradients_in_bf16_halve_their_reduction(overlap: dict[str, str]) -> None:
+    narrow = {"framework": "megatron", "gradient_precision": "bf16"}
+    wide, half = (plan(parallelism=ZERO, overlap=overlap, implementation=run) for run in ({}, narrow))
+    assert communicated(half)["reduce_scatter"] == pytest.approx(communicated(wide)["reduce_scatter"] / 2)
+    assert communicated(half)["all_gather"] == communicated(wide)["all_gather"]
+    a, b = footprint_of(wide, 0), footprint_of(half, 0)
+    assert b.gradients == pytest.approx(a.gradients / 2)
+    assert b.optimizer == pytest.approx(a.optimizer * 16 / 12)  # a shard of them is copied to fp32 for the step
+    assert forecast(half).time_s < forecast(wide).time_s
+
+
+def test_gradients_in_another_type_are_not_offered() -> None:
+    with pytest.raises(NotYetError) as error:
+        plan(implementation={"gradient_precision": "fp16"})
+    assert error.value.key == "implementation.gradient_precision"
 
 
 def test_states_are_split_and_their_step_is_shorter() -> None:
