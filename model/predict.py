@@ -169,7 +169,7 @@ class Timer:
 
 def _coarse(clocks: Array) -> Array:
     """Every so many of the clocks, and the lowest and the highest."""
-    return np.asarray(clocks[np.unique(np.append(np.arange(len(clocks) - 1, -1, -COARSE), 0))])
+    return np.asarray(clocks[sorted({0, *range(len(clocks) - 1, -1, -COARSE)})])  # np.unique would import numpy.ma
 
 
 def _load(

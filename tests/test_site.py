@@ -177,6 +177,9 @@ def test_what_runs_in_step_adds_up() -> None:
     assert groups_of_stages(2, 4, 8).tolist() == [[4, 4]]
     assert over_time.group_w(np.array([[4, 4], [4, 0]])).tolist() == [[1600.0, 400.0], [800.0, 800.0]]
     assert spread_of(over_time.power_w).peak_w == 300.0
+    rng = np.random.default_rng(7).normal(500.0, 50.0, (301, 1))
+    spread = spread_of(rng)
+    assert [spread.p50_w, spread.p95_w, spread.p99_w] == pytest.approx(np.percentile(rng, [50, 95, 99]).tolist())
     assert groups_of_stages(3, 8, 16).sum(axis=1).tolist() == [8, 16]
 
 
