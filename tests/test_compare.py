@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import joulecast as jc
 from joulecast.cli import main
 from joulecast.errors import DoesNotFitError, InputError
-from joulecast.plan.compare import Comparison, compare, differing_keys, names_of
+from joulecast.plan.compare import Comparison, _difference, compare, differing_keys, names_of
 from joulecast.simulator.plan import load_plan
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -66,6 +68,24 @@ def test_a_plan_does_not_differ_from_itself() -> None:
     for row in same.rows():
         assert row["difference"] == 0.0
         assert row["share"] is None
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.dictionaries(st.sampled_from("abcdef"), st.floats(0, 1e6), min_size=1),
+    st.dictionaries(st.sampled_from("abcdef"), st.floats(0, 1e6), min_size=1),
+)
+def test_any_two_ledgers_add_up(reference: dict[str, float], other: dict[str, float]) -> None:
+    found = _difference(("energy_j", "component"), reference, other)
+    assert {item.name for item in found.items} == {*reference, *other}
+    size = max(found.reference, found.other)
+    assert sum(item.difference for item in found.items) == pytest.approx(found.difference, abs=1e-9 * size)
+    shares = [item.share for item in found.items]
+    if found.differs:
+        slack = 1e-12 * size / abs(found.difference)
+        assert sum(share for share in shares if share is not None) == pytest.approx(1.0, abs=1e-9 + slack)
+    else:
+        assert set(shares) == {None}
 
 
 def test_a_lower_clock_costs_time_in_compute_and_saves_dynamic_energy() -> None:
