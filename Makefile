@@ -3,6 +3,7 @@
 # make check   lint, format, types, doctests
 # make bench   the benchmarks
 # make regenerate   fit the shipped descriptions of the H200 to the shipped rows and recordings again
+# make pictures   draw the README's pictures again
 # make zeus-environment   an environment with Zeus, which the tests of exports let read what we write
 # make hta-environment    an environment with Holistic Trace Analysis, which a test lets read our traces
 # make wheel-test   build the wheel, install it into an empty environment, import everything from it
@@ -15,7 +16,7 @@ DEV_STAMP := $(VENV)/.stamp-dev
 WHEEL_VENV := .venv-wheel
 PYTEST_ARGS ?=
 
-.PHONY: demo test check bench regenerate zeus-environment hta-environment wheel-test clean
+.PHONY: demo test check bench regenerate pictures zeus-environment hta-environment wheel-test clean
 
 demo: $(RUN_STAMP)
 	$(BIN)/python examples/demo.py
@@ -37,6 +38,11 @@ regenerate: $(DEV_STAMP)
 	$(BIN)/joulecast calibrate --out model/catalogue_data/gpus/h200-sxm-rows.toml
 	$(BIN)/joulecast calibrate --replay calibrate/recorded/h200_sxm_live --name h200-sxm-live \
 	  --out model/catalogue_data/gpus/h200-sxm-live.toml
+
+pictures: $(DEV_STAMP)
+	mkdir -p docs/pictures
+	$(BIN)/joulecast plot timeline examples/llama-3.1-8b-4xh200.toml --out docs/pictures/timeline.png
+	$(BIN)/joulecast plot front examples/llama-3.1-8b-4xh200.toml --out docs/pictures/front.png
 
 zeus-environment:
 	$(PYTHON) -m venv .venv-zeus

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from joulecast.errors import InputError
 from joulecast.reports.palette import word
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from joulecast.plan.options import Option
     from joulecast.simulator.iteration import Iteration
 
+#: Breakpoints of a lower bound beyond which more cannot be seen.
+MOST_BREAKPOINTS = 800
 #: Plans this much slower than the fastest are as good as the fastest to most people.
 SLOWER_SHARE = 0.01
 WHY_FAST = f"least energy at most {100 * SLOWER_SHARE:g} % slower than the fastest"
@@ -92,7 +95,7 @@ def of_front(front: Front, iteration: Iteration | None = None, time_limit_s: flo
     else:
         chosen = max(i for i, p in enumerate(points) if p.time_s <= fastest * (1 + SLOWER_SHARE))
         why = WHY_FAST
-    bound_s, bound_j = front.lower_bound
+    bound_s, bound_j = (_thinned(values) for values in front.lower_bound)
     return FrontSeries(
         tuple(PlanPoint(p.time_s, p.energy_j, p.lower_bound_j, knobs_of(front, p)) for p in points),
         tuple(bound_s.tolist()),
@@ -101,6 +104,11 @@ def of_front(front: Front, iteration: Iteration | None = None, time_limit_s: flo
         why,
         None if iteration is None else forecast_of(iteration),
     )
+
+
+def _thinned(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """At most about :data:`MOST_BREAKPOINTS` of many, with both ends: a convex curve looks the same with fewer."""
+    return values[np.unique(np.linspace(0, len(values) - 1, MOST_BREAKPOINTS).round().astype(np.int64))]
 
 
 def forecast_of(iteration: Iteration) -> Forecast:

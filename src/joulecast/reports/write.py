@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from joulecast.simulator.plan import Plan
 
 #: Instructions above which a forecast's report leaves the front out: finding it takes longer than a reader waits.
-MOST_INSTRUCTIONS = 2000
+MOST_INSTRUCTIONS = 1100
 
 
 def report_of_iteration(iteration: Iteration, path: Path) -> None:
@@ -76,7 +76,7 @@ def _write(page: Page, path: Path) -> None:
 def _front(iteration: Iteration) -> tuple[Front | None, str]:
     """The front of a forecast's plan, or why there is none."""
     plan = iteration.plan
-    count = plan.pp * plan.microbatches * 2
+    count = plan.pp * plan.vp * plan.microbatches * 2
     if count > MOST_INSTRUCTIONS:
         return None, f"it has {count} instructions; joulecast front PLAN.toml --report shows them."
     from joulecast.plan.forecast_front import forecast_front
