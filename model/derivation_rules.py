@@ -104,6 +104,9 @@ LIBRARY: dict[float | str | bool, float] = {
     "CDNA4": 0.8,
 }
 
+#: The same of fused attention. Blackwell: SimuMax's cuDNN kernels on B200, 0.8 of Hopper's share forward and backward.
+ATTENTION_LIBRARY: dict[float | str | bool, float] = {**LIBRARY, "Blackwell": 0.8, "Blackwell Ultra": 0.8}
+
 #: Share of the memory's bandwidth that products of few rows draw, relative to cuBLAS on Hopper, whose bulk copies keep
 #: more bytes in flight. Ampere: Vidur and LLMCompass on A100 0.81-1.01, Vidur on A40 0.80. CDNA2: LLMCompass on MI210.
 PRODUCT_STREAMS: dict[float | str | bool, float] = {
@@ -170,6 +173,7 @@ TENSOR_LIMIT: dict[float | str | bool, float] = {
 TECHNOLOGY: dict[str, tuple[str, dict[float | str | bool, float]]] = {
     "tensor_energy": ("architecture", TENSOR_ENERGY),
     "library": ("architecture", LIBRARY),
+    "attention_library": ("architecture", ATTENTION_LIBRARY),
     "product_streams": ("architecture", PRODUCT_STREAMS),
     "tile_overhead": ("architecture", TILE_OVERHEAD),
     "tensor_limit": ("architecture", TENSOR_LIMIT),
@@ -220,7 +224,7 @@ RULES: tuple[Rule, ...] = (
         {"tensor_width": -1.0},
         maximum=0.72,
     ),
-    Rule("kernel", "attention.*.eta", 0.20, "share of the dense rate", {"library": 1.0}, maximum=0.9),
+    Rule("kernel", "attention.*.eta", 0.20, "share of the dense rate", {"attention_library": 1.0}, maximum=0.9),
     Rule("kernel", "attention.*", 0.30, "shape of the kernel"),
     Rule("kernel", "streaming.*.bandwidth_share", 0.10, "share of the memory's peak bandwidth", maximum=0.97),
     Rule("kernel", "*bandwidth_share", 0.10, "share of the memory's peak bandwidth", maximum=1.0),

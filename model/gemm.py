@@ -6,9 +6,7 @@ A product is cut into tiles of ``BM × BN``; each SM works on one at a time, so 
 
 with R the dense rate of one SM and l the bytes that it loads in a cycle. η falls for small tiles because every operand
 byte staged through shared memory then serves fewer operations. Where tiles are few, K can be split s-fold: s times the
-tiles of K/s, and partial sums that pass through L2. The library is taken to pick the fastest of its choices. Operands
-that come from memory reach an SM at no more than ``stream_bytes_per_sm_cycle``, so that a product of few tiles does not
-draw the memory's whole bandwidth.
+tiles of K/s, and partial sums that pass through L2. The library is taken to pick the fastest of its choices.
 """
 
 from __future__ import annotations
@@ -126,8 +124,6 @@ def gemm_work(
     compulsory = shapes.batch * (shapes.m * shapes.k + shapes.n * shapes.k) * size + output
     footprint = np.where(np.isnan(shapes.footprint_bytes), compulsory, shapes.footprint_bytes)
     missed = 1.0 - residency(footprint, gpu)
-    stream = gpu.get("kernel.gemm.stream_bytes_per_sm_cycle", np.inf)
-    cycles = np.maximum(cycles, (compulsory * missed)[:, None] / (np.minimum(tiles, gpu.sm_count) * stream))
     best = np.argmin(cycles * np.where(splits > 1, SPLIT_CAUTION, 1.0), axis=1)
     rows = np.arange(len(best))
     slow = np.where(_unaligned(shapes, size, layout), gpu.get("kernel.gemm.fallback_slowdown", 7.0), 1.0)

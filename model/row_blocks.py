@@ -1,9 +1,9 @@
 """Row-wise kernels that give each row one block of threads and move single values: vLLM's norm, activation, rotary.
 
-A block of T threads sweeps its row ceil(columns / T) times a pass. Alone on an SM a sweep takes its latency L; r blocks
-share an SM, whose instructions then move x bytes in a cycle:
+A block of T threads sweeps its row ceil(columns / T) times. Alone on an SM a sweep takes its latency L; r blocks share
+an SM, whose instructions then move x bytes in a cycle; between two blocks the SM loses c cycles:
 
-    cycles = w · max(s·L, r·b/x) + max(s·L, n·b/x),      w = full waves of r blocks, n = blocks of the last wave
+    cycles = w · (c + max(s·L, r·b/x)) + c + max(s·L, n·b/x),   w = full waves of r blocks, n = blocks of the last wave
 
 with s the sweeps and b the bytes of a row. Source: vLLM's csrc/layernorm_kernels.cu, activation_kernels.cu and
 pos_encoding_kernels.cu, whose blocks have at most 1024, 1024 and 512 threads.
@@ -44,13 +44,14 @@ def lower_row_blocks(operators: Sequence[Streaming], gpu: GpuModel) -> dict[str,
     issue = bytes_ / rows / gpu[prefix + "bytes_per_sm_cycle"]
     waves = np.floor(rows / (resident * gpu.sm_count))
     left = np.ceil((rows - waves * resident * gpu.sm_count) / gpu.sm_count)
-    last = np.where(left > 0, np.maximum(latency, left * issue), 0.0)
+    change = gpu[prefix + "block_cycles"]
+    last = np.where(left > 0, change + np.maximum(latency, left * issue), 0.0)
     hit = residency(np.array([o.footprint_bytes or b for o, b in zip(operators, bytes_, strict=True)]), gpu)
     peak = gpu.device["memory_bandwidth_bytes_per_s"]
     per_byte = gpu["power.hbm_base_pj_per_byte"] + gpu["power.hbm_toggle_pj_per_byte"]
     return {
         "fixed_s": np.full(len(operators), gpu[prefix + "fixed_s"]),
-        "core_cycles": waves * np.maximum(latency, resident * issue) + last,
+        "core_cycles": waves * (change + np.maximum(latency, resident * issue)) + last,
         "memory_s": (1.0 - hit) * bytes_ / (gpu[prefix + "bandwidth_share"] * peak),
         "activity": np.ones(len(operators)),
         "vector_j": bytes_ * gpu[f"power.streaming_pj_per_byte.{ENERGY_OF[pattern]}"] * PICO,

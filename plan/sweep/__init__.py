@@ -1,1 +1,0 @@
-"""What-if sweeps: every legal plan of a space, those that meet constraints, and the best of them."""
