@@ -128,7 +128,7 @@ def parameter_spread(
         return np.zeros(len(work)), np.zeros(len(work))
     limit = gpu.device["power_limit_w"] if power_limit_w is None else power_limit_w
     load = _load(work, clock_mhz, limit, settle_s, window_s)
-    coarse = _coarse(gpu.clocks_mhz)
+    coarse = coarse_clocks(gpu.clocks_mhz)
     found = [
         _evaluate(load, lower(load.operators, one), one, coarse, with_parts=False)
         for one in (gpu, *(gpu.with_values(values) for values in deviations(gpu.description, directions)))
@@ -164,12 +164,13 @@ class Timer:
     def __call__(self, gpu: GpuModel) -> Array:
         """Time of each piece on ``gpu``, shape ``(n,)`` [s]."""
         load = replace(self._load, limit_w=gpu.device["power_limit_w"])
-        return _evaluate(load, self._lower(gpu), gpu, _coarse(gpu.clocks_mhz), with_parts=False).time_s
+        return _evaluate(load, self._lower(gpu), gpu, coarse_clocks(gpu.clocks_mhz), with_parts=False).time_s
 
 
-def _coarse(clocks: Array) -> Array:
+def coarse_clocks(clocks: Array) -> Array:
     """Every so many of the clocks, and the lowest and the highest."""
-    return np.asarray(clocks[sorted({0, *range(len(clocks) - 1, -1, -COARSE)})])  # np.unique would import numpy.ma
+    places = np.arange((len(clocks) - 1) % COARSE, len(clocks), COARSE)
+    return np.asarray(clocks[places if places[0] == 0 else np.append(0, places)])
 
 
 def _load(

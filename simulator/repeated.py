@@ -13,7 +13,7 @@ from joulecast.model.gpu_model import GpuModel
 from joulecast.model.launches import Launch
 from joulecast.model.limits import group_lag, group_limit_share
 from joulecast.model.power import COMPONENTS
-from joulecast.model.predict import COARSE, Forecast
+from joulecast.model.predict import Forecast, coarse_clocks
 from joulecast.model.settled import Curves, settle
 from joulecast.model.uncertainty import FEW_DIRECTIONS, composed_spread, deviations, ends, spread_of_changes
 from joulecast.simulator.tables import InstructionTable, Kernels, instruction_table, kernels_of
@@ -57,9 +57,9 @@ def predict_repeated(programs: Sequence[Sequence[Launch]], gpu: GpuModel, condit
     forecast = _settled(kernels, table, gpu, conditions)
     if gpu.description is None:
         return forecast
-    coarse = clocks[np.unique(np.append(np.arange(len(clocks) - 1, -1, -COARSE), 0))]
+    few = coarse_clocks(clocks)
     varied = (gpu, *(gpu.with_values(values) for values in deviations(gpu.description, FEW_DIRECTIONS)))
-    found = [_settled(*_tabulate(programs, one, coarse, conditions), one, conditions) for one in varied]
+    found = [_settled(*_tabulate(programs, one, few, conditions), one, conditions) for one in varied]
     time, energy = np.array([f.time_s for f in found]), np.array([f.energy_j for f in found])
     form_time, form_energy = _form_spread(kernels, table, forecast, gpu)
     low_time, high_time = ends(forecast.time_s, np.hypot(spread_of_changes(time[0], time[1:]), form_time))
