@@ -38,6 +38,7 @@ from joulecast.simulator.iteration import Iteration, RankForecast
 from joulecast.simulator.ledger_guards import check_iteration
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.plan_experts import expert_assumptions
+from joulecast.simulator.plan_network import network_assumptions
 from joulecast.simulator.plan_overlap import overlap_assumptions
 from joulecast.simulator.power_over_time import power_of_iterations
 from joulecast.simulator.program import PlanProgram, implementation_of, plan_program
@@ -118,7 +119,12 @@ def forecast(plan: Plan, gpu: GpuDescription | None = None, *, must_fit: bool = 
         ranks=ranks,
         plan=plan,
         power_over_time=power_of_iterations(prepared, result, first, _wait_power_w(prepared)),
-        assumptions=(*ASSUMPTIONS, *overlap_assumptions(plan), *expert_assumptions(plan)),
+        assumptions=(
+            *ASSUMPTIONS,
+            *network_assumptions(plan, description),
+            *overlap_assumptions(plan),
+            *expert_assumptions(plan),
+        ),
         description=description,
     )
     check_iteration(iteration, result, first, _wait_power_w(prepared))

@@ -12,6 +12,7 @@ from joulecast.simulator.plan_checks import place, resolve_path
 if TYPE_CHECKING:
     from joulecast.model.description import GpuDescription
     from joulecast.model.fabric import ClusterLinks
+    from joulecast.simulator.plan import Plan
     from joulecast.simulator.plan_schema import PlanFile
     from joulecast.simulator.plan_source import Source
 
@@ -60,3 +61,20 @@ def read_links(parsed: PlanFile, gpu: GpuDescription, node: str | None, source: 
             remedy="Set it to false, or network.name to an InfiniBand network.",
         )
     return cluster_links(gpu, name, parsed.cluster.gpus, choices)
+
+
+def network_assumptions(plan: Plan, gpu: GpuDescription) -> tuple[str, ...]:
+    """What a forecast of several nodes takes for granted of what joins them."""
+    cluster = plan.cluster
+    if cluster.nodes == 1:
+        return ()
+    name, links = cluster.node or usual_node(gpu), cluster.links
+    kind = f"nodes like {name}" if name else f"nodes of {links.domain_gpus} GPUs on their own links"
+    network = cluster.network or (load_node(name).text("network") if name else PLAIN_NETWORK)
+    cards = f"{links.nics_per_domain:g} cards of {links.nic_bytes_per_s / GIGABIT_BYTES:g} Gbit/s"
+    spread = f"{100 * cluster.node_clock_spread:g} %"
+    return (
+        f"{kind} ({links.domain_gpus} GPUs, {cards}) on {network}; every GPU has its share of them, as all communicate "
+        "at once",
+        f"clocks of cards on different nodes differ by {spread} at the power limit, and the slowest sets the pace",
+    )

@@ -127,6 +127,7 @@ def optimizer_launches(plan: Plan, impl: Implementation, parameters: Sequence[t.
                 scatter=split.distributed_optimizer,
             )
             out += placed_launches(reduction, group.fabric)
+    out += _tied_embedding(plan, impl, parameters)
     shards = state_shards(plan)
     for group in groups:
         out += t.optimizer_step(
@@ -142,6 +143,15 @@ def optimizer_launches(plan: Plan, impl: Implementation, parameters: Sequence[t.
             gather = data_parallel.distributed_optimizer_gather(group.parameters, impl, group.replicas)
             out += placed_launches(gather, group.fabric)
     return out
+
+
+def _tied_embedding(plan: Plan, impl: Implementation, parameters: Sequence[t.ParameterTensor]) -> tuple[Launch, ...]:
+    """Sum of a tied matrix's gradients over the first and the last stage, which hold a copy each in Megatron."""
+    if plan.pp == 1 or impl.framework != OWN_STREAM or not impl.tied(plan.workload.model):
+        return ()
+    fabric = group_fabric(plan, 2, (plan.pp - 1) * plan.tp * plan.replicas)
+    tables = [p for p in parameters if p.name in ("embedding.weight", "head.weight")]
+    return placed_launches((x for p in tables for x in data_parallel.gradient_reduction([p], impl, 2)), fabric)
 
 
 def behind(

@@ -134,6 +134,15 @@ def test_oversubscription_counts_beyond_a_leaf_only():
     assert forecast(plan(few, parallelism=one)).time_s > forecast(plan(parallelism=one)).time_s
 
 
+def test_a_forecast_says_which_network_it_assumes():
+    work = {"model": "llama-3.1-8b", "sequence_length": 4096, "global_batch_size": 72}
+    several, one = (
+        forecast(plan(gpus=gpus, cluster={"gpu": "gb200"}, workload=work)).assumptions for gpus in (144, 48)
+    )
+    assert any("gb200-nvl72 (72 GPUs, 72 cards of 400 Gbit/s) on infiniband-ndr" in words for words in several)
+    assert not any("infiniband" in words for words in one)
+
+
 def test_reduction_in_the_switch_shortens_all_reduces():
     one = {"tensor_model_parallel_size": 8, "pipeline_model_parallel_size": 1}
     base, inside = (forecast(plan(network, gpus=8, parallelism=one)) for network in (None, {"nvls": True}))

@@ -88,6 +88,17 @@ def test_gradients_in_bf16_halve_their_reduction(overlap: dict[str, str]) -> Non
     assert forecast(half).time_s < forecast(wide).time_s
 
 
+def test_the_ends_of_a_pipeline_sum_a_tied_matrix() -> None:
+    """In Megatron; llama-3.2-1b has one matrix for embedding and head."""
+    split = {"pipeline_model_parallel_size": 4}
+    cluster = {"gpus": 4}
+    table = next(p for p in stage_parameters(plan(), 0) if p.name == "embedding.weight").elements
+    ends = [communicated(plan(parallelism=split, cluster=cluster), rank).get("all_reduce", 0.0) for rank in range(4)]
+    assert ends == [4.0 * table, 0.0, 0.0, 4.0 * table]
+    untied = {"framework": "megatron", "tie_embeddings": False}
+    assert communicated(plan(parallelism=split, cluster=cluster, implementation=untied)) == {}
+
+
 def test_gradients_in_another_type_are_not_offered() -> None:
     with pytest.raises(NotYetError) as error:
         plan(implementation={"gradient_precision": "fp16"})
