@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -99,6 +100,7 @@ class Fabric:
     sharp: bool = False
 
 
+@lru_cache(maxsize=4096)
 def fabric_of(members: int, stride: int, links: ClusterLinks, active: int | None = None) -> Fabric:
     """What a group has of a cluster's links.
 

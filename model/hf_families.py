@@ -83,6 +83,7 @@ FAMILIES: Mapping[str, Family] = {
     "qwen3_moe": Family(attention_bias_key="attention_bias", output_follows=True, qk_norm=True, experts=ExpertKeys()),
     "deepseek_v2": Family(experts=_DEEPSEEK_EXPERTS, latent=True),
     "deepseek_v3": Family(experts=_DEEPSEEK_EXPERTS, latent=True),
+    "kimi_k2": Family(experts=_DEEPSEEK_EXPERTS, latent=True),
     "phi3": Family(),
     "gemma": Family(tied=True, activation="gelu", attention_bias_key="attention_bias", output_follows=True),
     "nemotron": Family(

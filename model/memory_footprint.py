@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from joulecast.errors import DoesNotFitError, UnknownNameError
 from joulecast.model.fp8_kernels import weight_bytes
@@ -25,7 +26,7 @@ from joulecast.model.memory_activations import (
 )
 from joulecast.model.operators import DTYPE_BYTES
 from joulecast.model.optimizer import optimizer_state_bytes
-from joulecast.model.parameters import ParameterTensor, layer_parameters, parameters_of_stage
+from joulecast.model.parameters import layer_parameters, parameters_of_stage
 
 #: Workspaces of cuBLAS and cuBLASLt on Hopper, 32 MiB each.
 WORKSPACE_BYTES = 2 * 32 * 1024.0**2
@@ -167,9 +168,7 @@ def memory_footprint(
     forwards = in_flight(schedule, stage, stages, micro_batches, chunks)
     first, last = stage == 0, stage == stages - 1
     dense = sum(dense_layers) if dense_layers is not None and config.experts is not None else 0
-    parameters = parameters_of_stage(config, implementation, sum(layers), first=first, last=last, dense=dense)
-    elements = float(sum(p.elements for p in parameters))
-    experts = float(sum(p.elements for p in parameters if p.expert))
+    elements, weights, experts = _parameter_bytes(config, implementation, sum(layers), first, last, dense)
     states = (elements - experts) / split.optimizer + experts / split.expert_optimizer
     heads = -(-forwards // chunks) if last else 0
     stack = (sum(layers) - dense) * layer_bytes(s)
@@ -179,7 +178,7 @@ def memory_footprint(
     pipelined = stages > 1 or chunks > 1
     outputs, buffers = _pipeline_bytes(s, stage, stages, micro_batches, chunks, forwards) if pipelined else (0.0, 0.0)
     return MemoryFootprint(
-        parameters=weight_bytes(parameters, implementation.fp8, implementation.dtype) / split.parameters,
+        parameters=weights / split.parameters,
         gradients=elements * DTYPE_BYTES[implementation.gradient_dtype] / split.gradients,
         optimizer=states * optimizer_state_bytes(implementation),
         activations=kept,
@@ -187,24 +186,36 @@ def memory_footprint(
         buffers=buffers,
         transient=_transient_bytes(s, kept, forwards, micro_batches if pipelined else 0, first=first, last=last),
         workspace=WORKSPACE_BYTES + _user_buffer_bytes(s),
-        gathered=_gathered_bytes(implementation, parameters, config, sum(layers)) if split.parameters > 1 else 0.0,
+        gathered=_gathered_bytes(implementation, elements, weights, config, sum(layers))
+        if split.parameters > 1
+        else 0.0,
         context=CONTEXT_BYTES + communicators * COMMUNICATOR_BYTES,
     )
 
 
 def _gathered_bytes(
-    implementation: Implementation, parameters: Sequence[ParameterTensor], config: ModelConfig, layers: int
+    implementation: Implementation, elements: float, weight_bytes_: float, config: ModelConfig, layers: int
 ) -> float:
     """What FSDP holds whole: some layers and all outside them, with gradients; eagerly also the source of a copy."""
     layer = layer_parameters(config, implementation)
     width = DTYPE_BYTES[implementation.gradient_dtype]
     weights = weight_bytes(layer, implementation.fp8, implementation.dtype)
     gradients = float(sum(p.elements for p in layer) * width)
-    outside = weight_bytes(parameters, implementation.fp8, implementation.dtype) - layers * weights
-    outside += sum(p.elements for p in parameters) * width - layers * gradients
+    outside = weight_bytes_ - layers * weights + elements * width - layers * gradients
     copies = 0 if implementation.framework == "megatron" else 1
     held = min(layers, WHOLE_LAYERS)
     return outside + (held + min(copies, layers)) * weights + held * gradients
+
+
+@lru_cache(maxsize=4096)
+def _parameter_bytes(
+    config: ModelConfig, implementation: Implementation, layers: int, first: bool, last: bool, dense: int
+) -> tuple[float, float, float]:
+    """Number of a stage's parameters, their bytes, and how many of them are experts'."""
+    parameters = parameters_of_stage(config, implementation, layers, first=first, last=last, dense=dense)
+    elements = float(sum(p.elements for p in parameters))
+    experts = float(sum(p.elements for p in parameters if p.expert))
+    return elements, weight_bytes(parameters, implementation.fp8, implementation.dtype), experts
 
 
 def _user_buffer_bytes(s: Shard) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +88,11 @@ class LedgerDifference:
         """What the other plan takes more."""
         return self.other - self.reference
 
+    @property
+    def differs(self) -> bool:
+        """Whether there is a difference beyond rounding, of which items can have shares."""
+        return abs(self.difference) > ROUNDING * max(abs(self.reference), abs(self.other))
+
 
 @dataclass(frozen=True, slots=True)
 class Against:
@@ -138,7 +143,7 @@ class Comparison:
         for one in self.against:
             for ledger in one.ledgers:
                 head = {"plan": one.plan, "quantity": ledger.quantity, "split": ledger.split}
-                total = Item("total", ledger.reference, ledger.other, None if ledger.difference == 0 else 1.0)
+                total = Item("total", ledger.reference, ledger.other, 1.0 if ledger.differs else None)
                 lines += [head | item.to_dict() for item in (*ledger.items, total)]
         return lines
 
@@ -296,14 +301,12 @@ def _by_kind(energy_j: Mapping[str, float]) -> dict[str, float]:
 
 
 def _difference(key: tuple[str, str], reference: Mapping[str, float], other: Mapping[str, float]) -> LedgerDifference:
-    names = dict.fromkeys((*reference, *other))
-    before, after = sum(reference.values()), sum(other.values())
-    total = after - before
+    whole = LedgerDifference(*key, sum(reference.values()), sum(other.values()), ())
     items = []
-    for name in names:
+    for name in dict.fromkeys((*reference, *other)):
         a, b = reference.get(name, 0.0), other.get(name, 0.0)
-        items.append(Item(name, a, b, (b - a) / total if total else None))
-    return LedgerDifference(*key, before, after, tuple(items))
+        items.append(Item(name, a, b, (b - a) / whole.difference if whole.differs else None))
+    return replace(whole, items=tuple(items))
 
 
 def _notes(iterations: Sequence[Iteration]) -> list[str]:

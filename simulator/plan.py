@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 DDP_BUCKET_MB = 25.0
 #: The same of Megatron: 40 million gradients, or a million for each replica if that is more.
 MEGATRON_BUCKET, MEGATRON_BUCKET_PER_REPLICA = 40e6, 1e6
+#: Tables and keys in which plans of one :class:`PlanFrame` may differ.
+FRAME_FREE = ("parallelism", "schedule", "power", "workload.micro_batch_size")
 #: Instructions whose clock may be set on its own.
 CLOCKED_INSTRUCTIONS = ("forward", "backward", "weight_gradient", "optimizer")
 
@@ -344,24 +346,55 @@ def _build(tables: Mapping[str, Any], source: Source, gpu: GpuDescription | None
         parsed = PlanFile.model_validate(dict(tables))
     except ValidationError as error:
         raise explain(error, source, TABLES) from None
-    plan_checks.reserved(parsed, source)
-    gpu = gpu or plan_checks.named_gpu(parsed, source)
-    workload = _workload(parsed, gpu, source)
-    parallelism = _parallelism(parsed, workload.model, source)
-    schedule = Schedule(plan_checks.schedule_name(parsed, source), parsed.schedule.recompute)
-    plan = Plan(
-        workload=workload,
-        cluster=_cluster(parsed, gpu, source),
-        parallelism=parallelism,
-        schedule=schedule,
-        overlap=_overlap(parsed, workload.model, parallelism, source),
-        implementation=_implementation(parsed, workload.model, source),
-        power=_power(parsed, source),
-        site=read_site(parsed.site, source),
-        file=source.file,
-    )
-    plan_checks.whole(plan, gpu, source)
-    return plan
+    return PlanFrame(parsed, source, gpu).plan(parsed)
+
+
+class PlanFrame:
+    """Plans that differ in how they split model, batch and time, and in power, alone; all else is read once.
+
+    Parameters
+    ----------
+    parsed
+        Tables of one such plan.
+    source
+        Named in errors.
+    gpu
+        Description to check against in place of the tables' own.
+    """
+
+    def __init__(self, parsed: PlanFile, source: Source, gpu: GpuDescription | None = None) -> None:
+        plan_checks.reserved(parsed, source)
+        self._source = source
+        self._gpu = gpu or plan_checks.named_gpu(parsed, source)
+        self._workload = _workload(parsed, self._gpu, source)
+        self.cluster = _cluster(parsed, self._gpu, source)
+        self._implementation = _implementation(parsed, self._workload.model, source)
+        self._site = read_site(parsed.site, source)
+
+    @property
+    def model(self) -> ModelConfig:
+        """The model as it is run."""
+        return self._workload.model
+
+    def plan(self, parsed: PlanFile) -> Plan:
+        """The plan of tables that differ from the frame's in ``FRAME_FREE`` keys alone, checked as a whole."""
+        source, workload = self._source, self._workload
+        if parsed.workload.micro_batch_size != workload.micro_batch_size:
+            workload = replace(workload, micro_batch_size=parsed.workload.micro_batch_size)
+        parallelism = _parallelism(parsed, workload.model, source)
+        plan = Plan(
+            workload=workload,
+            cluster=self.cluster,
+            parallelism=parallelism,
+            schedule=Schedule(plan_checks.schedule_name(parsed, source), parsed.schedule.recompute),
+            overlap=_overlap(parsed, workload.model, parallelism, source),
+            implementation=self._implementation,
+            power=_power(parsed, source),
+            site=self._site,
+            file=source.file,
+        )
+        plan_checks.whole(plan, self._gpu, source)
+        return plan
 
 
 def _workload(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Workload:

@@ -150,10 +150,15 @@ def place(error: InputError, source: Source, key: str) -> InputError:
     return source.error(error.message, key, remedy=error.remedy, kind=InputError)
 
 
+def schedule_alias(name: str) -> str:
+    """Our name of a schedule from any spelling that the tools of the field use; others in lower case."""
+    plain = name.lower().replace(" ", "-")
+    return SCHEDULE_ALIASES.get(plain, plain)
+
+
 def schedule_name(parsed: PlanFile, source: Source) -> str:
-    """Our name of the schedule, from any spelling that the tools of the field use."""
-    name = parsed.schedule.name.lower().replace(" ", "-")
-    name = SCHEDULE_ALIASES.get(name, name)
+    """Our name of the schedule; it must exist, and go with the plan's stages."""
+    name = schedule_alias(parsed.schedule.name)
     if name not in SCHEDULES:
         error = UnknownNameError("schedule", parsed.schedule.name, SCHEDULES)
         raise place(error, source, "schedule.name")

@@ -144,7 +144,7 @@ def explain(
     location = [str(part) for part in first["loc"] if str(part) not in _UNION_BRANCHES]
     key = ".".join(location)
     if first["type"] == "extra_forbidden":
-        return source.error("unknown key", key, remedy=_right_name(location, tables, extra_names))
+        return source.error("unknown key", key, remedy=right_name(location, tables, extra_names))
     if first["type"] == "missing":
         model = tables.get(".".join(location[:-1]))
         about = model.model_fields[location[-1]].description if model and location[-1] in model.model_fields else None
@@ -161,7 +161,7 @@ def _rank(detail: ErrorDetails) -> int:
     return {"extra_forbidden": 0, "missing": 2}.get(detail["type"], 1)
 
 
-def _right_name(location: Sequence[str], tables: Mapping[str, type[BaseModel]], extra_names: Sequence[str]) -> str:
+def right_name(location: Sequence[str], tables: Mapping[str, type[BaseModel]], extra_names: Sequence[str]) -> str:
     """Nearest right key of the table, else the table in which this key belongs, else all keys."""
     name, table = location[-1], ".".join(location[:-1])
     known = list(tables[table].model_fields) if table in tables else [t for t in tables if "." not in t]

@@ -132,7 +132,9 @@ def stage_transfers(plan: Plan) -> tuple[Collective, ...]:
         return ()
     w = plan.workload
     transfer = t.stage_transfer(w.model, implementation_of(plan), w.micro_batch_size, w.sequence_length)
-    return tuple(placed(transfer, stage_fabric(plan, rank)) for rank in range(plan.pp))
+    fabrics = [stage_fabric(plan, rank) for rank in range(plan.pp)]
+    over = {fabric: placed(transfer, fabric) for fabric in dict.fromkeys(fabrics)}
+    return tuple(over[fabric] for fabric in fabrics)
 
 
 def _rank_program(plan: Plan, impl: Implementation, order: Sequence[Instruction], rank: int) -> RankProgram:

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import joulecast as jc
 from joulecast.cli import main
 from joulecast.errors import DoesNotFitError, InputError
-from joulecast.plan.compare import Comparison, compare, differing_keys, names_of
+from joulecast.plan.compare import Comparison, _difference, compare, differing_keys, names_of
 from joulecast.simulator.plan import load_plan
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -66,6 +68,24 @@ def test_a_plan_does_not_differ_from_itself() -> None:
     for row in same.rows():
         assert row["difference"] == 0.0
         assert row["share"] is None
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.dictionaries(st.sampled_from("abcdef"), st.floats(0, 1e6), min_size=1),
+    st.dictionaries(st.sampled_from("abcdef"), st.floats(0, 1e6), min_size=1),
+)
+def test_any_two_ledgers_add_up(reference: dict[str, float], other: dict[str, float]) -> None:
+    found = _difference(("energy_j", "component"), reference, other)
+    assert {item.name for item in found.items} == {*reference, *other}
+    size = max(found.reference, found.other)
+    assert sum(item.difference for item in found.items) == pytest.approx(found.difference, abs=1e-9 * size)
+    shares = [item.share for item in found.items]
+    if found.differs:
+        slack = 1e-12 * size / abs(found.difference)
+        assert sum(share for share in shares if share is not None) == pytest.approx(1.0, abs=1e-9 + slack)
+    else:
+        assert set(shares) == {None}
 
 
 def test_a_lower_clock_costs_time_in_compute_and_saves_dynamic_energy() -> None:
@@ -133,13 +153,14 @@ def test_the_report_shows_every_ledger(three: Comparison, tmp_path: Path) -> Non
     from joulecast.reports.compare_page import compare_page
 
     page = compare_page(three)
-    charts = [chart for section in page.sections for chart in section.charts]
+    drawn = [chart for section in page.sections for chart in section.charts]
+    charts = [chart for chart in drawn if chart.name.startswith("differences")]
     assert [chart.name for chart in charts] == ["differences0", "differences1"]
     for chart, one in zip(charts, three.against, strict=True):
         for view, ledger in zip(chart.views, one.ledgers, strict=True):
             *parts, whole = view.data
-            drawn = sum(sum(trace["x"]) for trace in parts)
-            assert drawn == pytest.approx(whole["x"][0], rel=1e-3, abs=1e-3 * max(map(abs, parts[0]["x"])))
+            added = sum(sum(trace["x"]) for trace in parts)
+            assert added == pytest.approx(whole["x"][0], rel=1e-3, abs=1e-3 * max(map(abs, parts[0]["x"])))
             assert len(whole["x"]) == 1
             assert len(ledger.items) >= 2
     assert "least time" in page.answer

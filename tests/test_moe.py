@@ -361,3 +361,47 @@ def test_nano_batches_hide_the_communication_of_experts():
 
     whole, cut = forward(), forward(overlap__nanobatches=2)
     assert whole[0] == 0 and cut[0] > 0.7 * whole[1] and cut[1] < 0.3 * whole[1]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "model", "sizes", "precision", "batch", "published"),
+    [
+        ("gb300", "deepseek-v3", (2, 4, 32), "mxfp8", (1, 4096), 4357),
+        ("gb200", "deepseek-v3", (4, 4, 64), "bf16", (1, 4096), 3139),
+        ("gb300", "qwen3-235b-a22b", (4, 12, 16), "bf16", (2, 8192), 6131),
+    ],
+)
+def test_published_throughputs_are_met_within_a_quarter(
+    gpu: str, model: str, sizes: tuple[int, int, int], precision: str, batch: tuple[int, int], published: float
+):
+    """Tokens a second and GPU of 256 GPUs, NVIDIA Megatron-Bridge performance summary, NeMo container 25.11.
+
+    The summary forces balanced routers and drops no token; pipeline sizes, virtual stages and expert parallelism are
+    given, the number of layers of each stage is not. Nothing is fitted to these rows.
+    """
+    (stages, virtual, experts), (micro, whole) = sizes, batch
+    chunks, layers = stages * virtual, load_model(model).layers
+    tables: dict[str, Any] = {
+        "workload": {
+            "model": model,
+            "sequence_length": 4096,
+            "micro_batch_size": micro,
+            "global_batch_size": whole,
+            "precision": "fp8" if precision == "mxfp8" else precision,
+            "fp8_recipe": "mxfp8",
+            "moe_load_imbalance": 1.0,
+        },
+        "cluster": {"gpu": gpu, "gpus": 256, "gpus_per_node": 64},
+        "parallelism": {
+            "pipeline_model_parallel_size": stages,
+            "virtual_pipeline_model_parallel_size": virtual,
+            "stage_layers": [layers // chunks + (stage < layers % chunks) for stage in range(chunks)],
+            "expert_model_parallel_size": experts,
+            "distributed_optimizer": True,
+        },
+        "schedule": {"name": "interleaved-1f1b"},
+        "overlap": {"grad_reduce": "overlapped", "param_gather": "overlapped"},
+        "implementation": {"framework": "megatron", "moe_token_dispatcher_type": "flex"},
+    }
+    iteration = forecast(plan_from_dict(tables), must_fit=False)
+    assert iteration.tokens_per_s / 256 == pytest.approx(published, rel=0.25)

@@ -13,7 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from joulecast.api import compare, front, gpu, predict
+    from joulecast.api import compare, front, gpu, predict, sweep
     from joulecast.errors import (
         DataError,
         DoesNotFitError,
@@ -45,6 +45,7 @@ _HOMES = {
     "front": "joulecast.api",
     "gpu": "joulecast.api",
     "predict": "joulecast.api",
+    "sweep": "joulecast.api",
 }
 
 __all__ = [
@@ -66,6 +67,7 @@ __all__ = [
     "front",
     "gpu",
     "predict",
+    "sweep",
 ]
 
 

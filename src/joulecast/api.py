@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from joulecast.kernels import Gpu
     from joulecast.plan.compare import Comparison
     from joulecast.plan.exact_front import Front
+    from joulecast.plan.sweep.result import SweepResult
     from joulecast.simulator.iteration import Iteration
     from joulecast.simulator.plan import Plan
 
@@ -114,6 +115,39 @@ def compare(plans: Sequence[str | Path | Plan], overrides: Sequence[str] = ()) -
         except DoesNotFitError as error:
             raise DoesNotFitError(error.message, file=plan.file or name, key=error.key, remedy=error.remedy) from None
     return compare(iterations, names)
+
+
+def sweep(
+    space: str | Path | Mapping[str, Any],
+    out: str | Path | None = None,
+    *,
+    workers: int = 1,
+    dask: str | None = None,
+    resume: bool = False,
+) -> SweepResult:
+    """Forecast every legal plan of a space, and find the best.
+
+    Parameters
+    ----------
+    space
+        Path of a SPACE.toml, or its tables.
+    out
+        Where rows go: a file that ends in ``.parquet .csv .json .jsonl``.
+    workers, dask
+        Processes on this machine, or the address of a Dask scheduler.
+    resume
+        Continue an interrupted sweep with the same ``out``.
+
+    Raises
+    ------
+    InputError
+        The space cannot be used, or has no plan that is legal, fits memory and keeps to the constraints.
+    """
+    from joulecast.plan.sweep.search import run_sweep
+    from joulecast.plan.sweep.space import load_space, space_from_dict
+
+    read = load_space(space) if isinstance(space, str | Path) else space_from_dict(space)
+    return run_sweep(read, None if out is None else Path(out), workers=workers, dask=dask, resume=resume)
 
 
 def _loaded(plan: str | Path | Plan, overrides: Sequence[str]) -> Plan:

@@ -1,0 +1,1 @@
+"""What-if sweeps: every legal plan of a space, those that meet constraints, and the best of them."""

@@ -1,0 +1,178 @@
+"""Which rows keep to the constraints, which are best, and which constraint is the tightest where none does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.errors import InputError
+from joulecast.plan.sweep.rows import Row
+
+if TYPE_CHECKING:
+    from joulecast.plan.sweep.space import ConstraintsTable, Space
+
+Array = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+
+#: Slack with which rows in closed form are held against constraints before they are simulated: its worst error.
+SLACK = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One constraint: columns that it bounds, the first that a row has, and in which direction (1: at most)."""
+
+    key: str
+    columns: tuple[str, ...]
+    sense: int = 1
+
+
+LIMITS = (
+    Limit("max_time_s", ("time_s",)),
+    Limit("max_run_time_s", ("run_time_s",)),
+    Limit("max_energy_j", ("energy_j",)),
+    Limit("max_run_energy_j", ("run_energy_j",)),
+    Limit("max_power_w", ("power_w",)),
+    Limit("max_node_power_w", ("peak_node_power_w", "node_power_w")),
+    Limit("max_rack_power_w", ("peak_rack_power_w", "rack_power_w")),
+    Limit("max_site_power_w", ("peak_job_power_w", "facility_power_w")),
+    Limit("min_memory_margin", ("memory_margin",), -1),
+    Limit("max_gpus", ("gpus",)),
+    Limit("max_money", ("money",)),
+    Limit("max_run_money", ("run_money",)),
+    Limit("max_carbon_kg", ("carbon_kg",)),
+    Limit("max_run_carbon_kg", ("run_carbon_kg",)),
+)
+#: Constraints on what is counted, not forecast: no slack.
+_EXACT = ("max_gpus", "min_memory_margin")
+
+
+def within(rows: Sequence[Row], space: Space, slack: float = 0.0) -> Bool:
+    """Whether each row keeps to all constraints."""
+    keeps = np.ones(len(rows), dtype=bool)
+    for limit, bound in stated(space.constraints):
+        keeps &= _keeps(limit, column(rows, limit, space), bound, slack)
+    return keeps
+
+
+def stated(constraints: ConstraintsTable) -> list[tuple[Limit, float]]:
+    """Constraints that the space states, with their bounds."""
+    found = [(limit, getattr(constraints, limit.key)) for limit in LIMITS]
+    return [(limit, float(bound)) for limit, bound in found if bound is not None]
+
+
+def column(rows: Sequence[Row], limit: Limit, space: Space) -> Array:
+    """What a constraint bounds, of every row.
+
+    Raises
+    ------
+    InputError
+        The rows do not have it.
+    """
+    try:
+        return np.array([next(row[name] for name in limit.columns if name in row) for row in rows], dtype=np.float64)
+    except StopIteration:
+        needs = "workload.training_tokens" if "run_" in limit.key else "a node type that is known for the GPU"
+        if "rack" in limit.key:
+            needs = "site.nodes_per_rack"
+        raise space.source.error(
+            "nothing is forecast that this could bound", f"constraints.{limit.key}", remedy=f"It needs {needs}."
+        ) from None
+
+
+def _keeps(limit: Limit, values: Array, bound: float, slack: float) -> Bool:
+    loose = 0.0 if limit.key in _EXACT else slack
+    return np.asarray(limit.sense * values <= limit.sense * bound + abs(bound) * loose)
+
+
+def objectives(rows: Sequence[Row], space: Space) -> Array:
+    """What is minimised, for one token, shape ``(n, objectives)``: batches of plans may differ.
+
+    Raises
+    ------
+    InputError
+        The rows do not have it.
+    """
+    from joulecast.plan.sweep.space import OBJECTIVES
+
+    tokens = np.array([row["tokens"] for row in rows], dtype=np.float64)
+    found = []
+    for name in space.minimise:
+        try:
+            found.append([row[OBJECTIVES[name]] for row in rows])
+        except KeyError:
+            raise space.source.error(
+                f"{name} cannot be forecast for these plans",
+                "objective.minimise",
+                remedy="It needs a node type that is known for the GPU: give cluster.node.",
+            ) from None
+    return np.array(found, dtype=np.float64).reshape(len(space.minimise), -1).T / tokens[:, None]
+
+
+def best(values: Array, count: int) -> NDArray[np.int64]:
+    """Rows to look at more closely: of one objective the lowest, of several some of the front, evenly spread.
+
+    ``values`` has shape ``(n, objectives)``.
+    """
+    if values.shape[1] == 1:
+        return np.argsort(values[:, 0], kind="stable")[:count]
+    front = np.flatnonzero(is_undominated(values))
+    front = front[np.argsort(values[front, 0], kind="stable")]
+    if len(front) <= count:
+        return front
+    places = np.unique(np.linspace(0, len(front) - 1, max(count, 0)).round().astype(np.int64))
+    return front[places]
+
+
+def is_undominated(values: Array) -> Bool:
+    """Whether no other row is at most as large in every column and smaller in one; of equal rows all are kept.
+
+    ``values`` has shape ``(n, k)``. Sorted by the first column, a row can only be dominated by those before it.
+    """
+    order = np.lexsort(values.T[::-1])
+    keeps = np.zeros(len(values), dtype=bool)
+    front = np.empty((0, values.shape[1]))
+    for row in order:
+        one = values[row]
+        if not ((front <= one).all(axis=1) & (front < one).any(axis=1)).any():
+            keeps[row] = True
+            front = np.vstack([front, one])
+    return keeps
+
+
+def none_is_within(rows: Sequence[Row], space: Space) -> InputError:
+    """The error where no row keeps to the constraints: the tightest of them, and the nearest value that one does.
+
+    The tightest is the one that asks for the least change where it alone is loosened; where none suffices alone, the
+    most violated one of the plan whose worst violation is the smallest.
+    """
+    bounds = stated(space.constraints)
+    table = np.stack([column(rows, limit, space) for limit, _ in bounds], axis=1)
+    sense = np.array([limit.sense for limit, _ in bounds])
+    bound = np.array([value for _, value in bounds])
+    over = sense * (table - bound) / np.maximum(np.abs(bound), 1e-12)
+    alone = np.full(len(bounds), np.inf)
+    for i in range(len(bounds)):
+        others = np.delete(over, i, axis=1)
+        fitting = (others <= 0).all(axis=1)
+        if fitting.any():
+            alone[i] = over[fitting, i].min()
+    if np.isfinite(alone).any():
+        tightest = int(alone.argmin())
+        row = int(np.where((np.delete(over, tightest, axis=1) <= 0).all(axis=1), over[:, tightest], np.inf).argmin())
+        what = "the nearest feasible value, all others kept, is"
+    else:
+        row = int(over.max(axis=1).argmin())
+        tightest = int(over[row].argmax())
+        what = "no single constraint suffices to be loosened; the plan nearest to all of them has"
+    limit, value = bounds[tightest]
+    return space.source.error(
+        f"no plan of {len(rows)} that fit memory keeps to the constraints; the tightest is {limit.key} = {value:g}: "
+        f"{what} {table[row, tightest]:.6g}",
+        f"constraints.{limit.key}",
+        remedy="Loosen it, or widen the space.",
+    )

@@ -1,0 +1,211 @@
+"""Combinations of a space's values that can be plans.
+
+Sizes that do not divide each other are left out in whole arrays, axis by axis, before a plan is built: exact, for every
+rule here is one of :mod:`joulecast.simulator.plan_checks`. What passes is checked there in full.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.errors import InputError
+from joulecast.plan.sweep.plans import Plans
+from joulecast.plan.sweep.space import MICRO_BATCH, PP, SCHEDULE, TP, VP, Space
+from joulecast.simulator.plan import PlanFrame
+from joulecast.simulator.plan_checks import schedule_alias
+
+Int = NDArray[np.int64]
+
+#: Keys that split the model and the batch, in the order in which they are joined.
+SPLITS = (TP, PP, VP, MICRO_BATCH, SCHEDULE)
+#: Most GPUs of one domain of fast links in the catalogue.
+MOST_PER_NODE = 72
+
+
+@dataclass(frozen=True, eq=False)
+class Combinations:
+    """Combinations of values that may be legal, and how many there are in the space altogether.
+
+    Attributes
+    ----------
+    values
+        Values of every axis, those of ``"all"`` filled in.
+    index
+        Of every combination, the place of its value on each axis, shape ``(n, axes)``.
+    offered
+        Combinations of the space, legal or not.
+    """
+
+    keys: tuple[str, ...]
+    values: tuple[tuple[Any, ...], ...]
+    index: Int
+    offered: int
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def of(self, number: int) -> dict[str, Any]:
+        """Values of one combination by dotted key."""
+        return {k: v[i] for k, v, i in zip(self.keys, self.values, self.index[number].tolist(), strict=True)}
+
+
+def combinations(space: Space, plans: Plans) -> Combinations:
+    """Every combination whose sizes divide each other, ordered so that neighbours share what they launch.
+
+    Raises
+    ------
+    InputError
+        A value that no plan of the space can have whatever its split, such as a GPU that is not known.
+    """
+    values = tuple(_all(key, space, plans) if given is None else given for key, given in space.axes)
+    others = [i for i, key in enumerate(space.keys) if key not in SPLITS]
+    offered = {key: v for key, v in zip(space.keys, values, strict=True) if key in SPLITS}
+    known: dict[_Sizes, Int] = {}
+    used: set[str] = set()
+    refused: dict[str, InputError] = {}
+    first: InputError | None = None
+    found = []
+    for chosen in itertools.product(*(range(len(values[i])) for i in others)):
+        fixed = {space.keys[i]: values[i][n] for i, n in zip(others, chosen, strict=True)}
+        try:
+            sizes = _sizes(plans.frame(fixed), space, fixed)
+        except InputError as error:  # values that contradict each other whatever the split is
+            for place in fixed.items():
+                refused.setdefault(repr(place), error)
+            first = first or error
+            continue
+        used.update(repr(place) for place in fixed.items())
+        if sizes not in known:
+            choices = {key: offered.get(key, (space.value(key),)) for key in SPLITS}
+            known[sizes] = _splits(sizes, choices)
+        rows = np.empty((len(known[sizes]), len(values)), dtype=np.int64)
+        rows[:, others] = chosen
+        for column, key in enumerate(SPLITS):
+            if key in offered:
+                rows[:, space.keys.index(key)] = known[sizes][:, column]
+        found.append(rows)
+    never = [error for place, error in refused.items() if place not in used]
+    if first is not None and not found:
+        raise first
+    if never:
+        raise never[0]
+    index = np.concatenate(found)
+    slow_to_fast = sorted(range(len(values)), key=lambda i: (_shares(space.keys[i]), i))
+    order = np.lexsort([index[:, i] for i in reversed(slow_to_fast)]) if len(values) else np.arange(len(index))
+    return Combinations(space.keys, values, index[order], math.prod(len(v) for v in values))
+
+
+def _shares(key: str) -> int:
+    """How much plans share that differ in a key alone: 0 nothing, 1 parameters, 2 what stages launch, 3 all of it."""
+    if key in (TP, MICRO_BATCH):
+        return 1
+    if key in (PP, VP, SCHEDULE):
+        return 2
+    return 3 if key.startswith("power.") else 0
+
+
+def _all(key: str, space: Space, plans: Plans) -> tuple[int, ...]:
+    """Every value that some plan of the space may have of a key."""
+    if key == TP:
+        return tuple(range(1, 1 + max([MOST_PER_NODE, *filter(None, space.values("cluster.gpus_per_node"))])))
+    if key == MICRO_BATCH:
+        batches = space.values("workload.global_batch_size")
+        return tuple(sorted({n for batch in batches for n in range(1, batch + 1) if batch % n == 0}))
+    names = ("workload.model", "workload.layers")
+    offered = [[(name, value) for value in space.values(name)] for name in names if name in space.keys]
+    models = [_frame(plans, space, dict(chosen)).model for chosen in itertools.product(*offered)]
+    return tuple(range(1, 1 + max(model.layers for model in models)))
+
+
+def _frame(plans: Plans, space: Space, fixed: Mapping[str, Any]) -> PlanFrame:
+    """A frame with these values, and the first of every other axis."""
+    first = {key: values[0] for key, values in space.axes if values is not None}
+    return plans.frame(first | dict(fixed))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """What one setting of the other keys says about sizes."""
+
+    gpus: int
+    per_node: int
+    batch: int
+    layers: int
+    heads: int
+    context: int
+    uneven: bool
+
+
+def _sizes(frame: PlanFrame, space: Space, fixed: Mapping[str, Any]) -> _Sizes:
+    def of(key: str) -> Any:
+        return fixed[key] if key in fixed else space.value(key)
+
+    return _Sizes(
+        gpus=frame.cluster.gpus,
+        per_node=frame.cluster.gpus_per_node,
+        batch=of("workload.global_batch_size"),
+        layers=frame.model.layers,
+        heads=frame.model.heads,
+        context=of("parallelism.context_parallel_size"),
+        uneven=of("parallelism.stage_layers") is not None,
+    )
+
+
+def _splits(sizes: _Sizes, choices: Mapping[str, Sequence[Any]]) -> Int:
+    """Places of the values of :data:`SPLITS` that go together, joined key by key, shape ``(n, 5)``."""
+    offered = {key: np.array(values) for key, values in choices.items()}
+    offered[SCHEDULE] = np.array([schedule_alias(name) for name in choices[SCHEDULE]])
+    places = np.zeros((1, 0), dtype=np.int64)
+    for number, key in enumerate(SPLITS):
+        count = len(offered[key])
+        places = np.column_stack([np.repeat(places, count, axis=0), np.tile(np.arange(count), len(places))])
+        chosen = {k: offered[k][places[:, i]] for i, k in enumerate(SPLITS[: number + 1])}
+        places = places[_RULES[key](sizes, chosen)]
+    return places
+
+
+Chosen = Mapping[str, NDArray[Any]]
+Bool = NDArray[np.bool_]
+Rule = Callable[[_Sizes, Chosen], Bool]
+
+
+def _tensor(s: _Sizes, of: Chosen) -> Bool:
+    tp = of[TP]
+    fits = (tp <= s.per_node) & (s.gpus % (tp * s.context) == 0) & (s.heads % tp == 0)
+    return np.asarray(fits & (s.gpus % s.per_node == 0))
+
+
+def _pipeline(s: _Sizes, of: Chosen) -> Bool:
+    even = (s.layers % of[PP] == 0) | s.uneven
+    return np.asarray((s.gpus % (of[TP] * of[PP] * s.context) == 0) & even)
+
+
+def _virtual(s: _Sizes, of: Chosen) -> Bool:
+    even = (s.layers % (of[PP] * of[VP]) == 0) | s.uneven
+    return np.asarray(((of[VP] == 1) | (of[PP] > 1)) & even)
+
+
+def _replicas(s: _Sizes, of: Chosen) -> Int:
+    return np.asarray(s.gpus // (of[TP] * of[PP] * s.context))
+
+
+def _micro_batch(s: _Sizes, of: Chosen) -> Bool:
+    return np.asarray(s.batch % (of[MICRO_BATCH] * _replicas(s, of)) == 0)
+
+
+def _schedule(s: _Sizes, of: Chosen) -> Bool:
+    interleaved, loop = of[SCHEDULE] == "interleaved-1f1b", of[SCHEDULE] == "none"
+    count = s.batch // (of[MICRO_BATCH] * _replicas(s, of))
+    rounds = np.maximum(count // of[PP], 1)
+    fits = np.where(interleaved, ((of[VP] > 1) | (of[PP] == 1)) & (count % rounds == 0), of[VP] == 1)
+    return np.asarray(fits & (~loop | (of[PP] == 1)))
+
+
+_RULES: dict[str, Rule] = {TP: _tensor, PP: _pipeline, VP: _virtual, MICRO_BATCH: _micro_batch, SCHEDULE: _schedule}

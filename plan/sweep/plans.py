@@ -1,0 +1,59 @@
+"""Plans of a space from their values, with what they share read once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from joulecast.plan.sweep.space import Space
+from joulecast.simulator.plan import FRAME_FREE, Plan, PlanFrame
+from joulecast.simulator.plan_schema import TABLES, PlanFile
+from joulecast.simulator.plan_source import Source, explain
+
+
+class Plans:
+    """Builds plans of a space."""
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        self._source = Source(space.source.file, space.source.text)
+        self._frames: dict[object, tuple[PlanFile, PlanFrame]] = {}
+
+    def frame(self, values: Mapping[str, Any]) -> PlanFrame:
+        """What plans with these values share."""
+        return self._frame(values)[1]
+
+    def plan(self, values: Mapping[str, Any]) -> Plan:
+        """The plan with these values of the space's axes.
+
+        Raises
+        ------
+        InputError
+            No plan can have them together.
+        """
+        parsed, frame = self._frame(values)
+        changed: dict[str, dict[str, Any]] = {}
+        for key, value in values.items():
+            if _is_free(key):
+                table, _, name = key.partition(".")
+                changed.setdefault(table, {})[name] = value
+        # The values' types were checked when the space was read.
+        tables = {name: getattr(parsed, name).model_copy(update=fields) for name, fields in changed.items()}
+        return frame.plan(parsed.model_copy(update=tables))
+
+    def _frame(self, values: Mapping[str, Any]) -> tuple[PlanFile, PlanFrame]:
+        own = {key: value for key, value in values.items() if not _is_free(key)}
+        name = repr(own)
+        if name not in self._frames:
+            try:
+                parsed = PlanFile.model_validate(self._space.with_values(own))
+            except ValidationError as error:
+                raise explain(error, self._source, TABLES) from None
+            self._frames[name] = parsed, PlanFrame(parsed, self._source)
+        return self._frames[name]
+
+
+def _is_free(key: str) -> bool:
+    return key in FRAME_FREE or key.partition(".")[0] in FRAME_FREE

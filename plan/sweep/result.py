@@ -1,0 +1,136 @@
+"""What a sweep found, and its rows in files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from joulecast.errors import InputError
+from joulecast.files import write_text, write_whole
+from joulecast.plan.sweep.rows import Row
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
+#: What a sweep takes for granted, beside what every forecast does.
+NOTES = (
+    "every legal plan that fits memory was forecast in closed form, none was left out",
+    "a heuristic chose which plans were simulated: those best in closed form",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class SweepResult:
+    """Plans of a space.
+
+    Attributes
+    ----------
+    minimise
+        Objectives.
+    keys
+        Dotted keys of the space's axes.
+    rows
+        Every plan that fits memory, by number; simulated where ``source`` says so, in closed form elsewhere.
+    best
+        Plans that keep to the constraints: the best first, or with several objectives the front by the first of them.
+    offered, legal, fitting, within, simulated
+        How many combinations the space has, and how many of them are legal, fit memory, keep to the constraints (as far
+        as known) and were simulated.
+    """
+
+    minimise: tuple[str, ...]
+    keys: tuple[str, ...]
+    rows: tuple[Row, ...]
+    best: tuple[Row, ...]
+    offered: int
+    legal: int
+    fitting: int
+    within: int
+    simulated: int
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Combinations at each step."""
+        return {
+            "offered": self.offered,
+            "legal": self.legal,
+            "fit memory": self.fitting,
+            "keep to constraints": self.within,
+            "simulated": self.simulated,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, as ``--json`` prints it: the best plans, not every row."""
+        return {
+            "minimise": list(self.minimise),
+            "counts": self.counts,
+            "best": list(self.best),
+            "notes": list(NOTES[: 2 if self.simulated else 1]),
+        }
+
+    def to_frame(self) -> pd.DataFrame:
+        """One line for each row; needs pandas."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows)
+
+
+def check_output(out: Path | None, *, resume: bool = False) -> None:
+    """Refuse a file that could not be written before anything is computed."""
+    if out is None:
+        if resume:
+            raise InputError("there is no file to resume", key="--resume", remedy="Give --out FILE as before.")
+        return
+    if out.suffix not in SUFFIXES:
+        raise InputError(f"{out.name!r} names no known form", key="--out", remedy=f"End it in {', '.join(SUFFIXES)}.")
+    if not out.parent.is_dir():
+        raise InputError("no such folder", file=str(out.parent), remedy="Make it first.")
+    if out.suffix == ".parquet":
+        _pyarrow()
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    """Write rows whole or not at all, in the form that the suffix names.
+
+    Raises
+    ------
+    InputError
+        The file cannot be written.
+    """
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if path.suffix == ".parquet":
+        arrow, parquet = _pyarrow()
+        table = arrow.table({name: [_cell(row.get(name)) for row in rows] for name in names})
+        write_whole(path, lambda draft: parquet.write_table(table, draft))
+    elif path.suffix == ".csv":
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(names)
+        writer.writerows([_cell(row.get(name)) for name in names] for row in rows)
+        write_text(path, text.getvalue())
+    else:
+        lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+        whole = "\n".join(lines) if path.suffix == ".jsonl" else "[\n" + ",\n".join(lines) + "\n]"
+        write_text(path, whole + "\n")
+
+
+def _cell(value: Any) -> Any:
+    """A value of a table: lists and tables as their JSON."""
+    return json.dumps(value) if isinstance(value, list | tuple | dict) else value
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise InputError(
+            "Parquet needs pyarrow", key="--out", remedy="pip install 'joulecast[parquet]', or write .csv."
+        ) from None
+    return pyarrow, pyarrow.parquet

@@ -1,0 +1,180 @@
+"""Rows of a sweep: plans that fit memory, forecast in closed form, and the best of them simulated in full."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from joulecast.errors import InputError
+from joulecast.model.catalogue import load_gpu
+from joulecast.model.site_cost import cost_of
+from joulecast.plan.sweep.plans import Plans
+from joulecast.plan.sweep.space import Space
+from joulecast.simulator.closed_form import closed_form
+from joulecast.simulator.closed_form_layout import kinds_of
+from joulecast.simulator.forecast import footprint_of, forecast
+from joulecast.simulator.iteration import Iteration
+from joulecast.simulator.plan import Plan
+from joulecast.simulator.site_model import SiteModel, site_model
+
+#: How a row was made.
+CLOSED_FORM, SIMULATED = "closed-form", "simulated"
+#: Columns of an iteration's forecast that only a simulation has.
+INTERVALS = ("time_s_p05", "time_s_p95", "energy_j_p05", "energy_j_p95")
+#: Values of one combination by dotted key.
+Values = Mapping[str, Any]
+#: One row: the plan's number, its values, and its figures.
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What became of some combinations.
+
+    Attributes
+    ----------
+    rows
+        One for each plan that fits.
+    illegal, unfit
+        Combinations that no plan can have, and plans that do not fit a GPU's memory.
+    least_bytes
+        Least memory that one of the latter needs; infinite without any [bytes].
+    """
+
+    rows: tuple[Row, ...]
+    illegal: int
+    unfit: int
+    least_bytes: float
+
+
+class Forecaster:
+    """Forecasts plans of one space; what they share is kept from call to call."""
+
+    def __init__(self, space: Space) -> None:
+        self.plans = Plans(space)
+        self._sites: dict[object, SiteModel | None] = {}
+
+    def batch(self, numbered: Sequence[tuple[int, Values]]) -> Batch:
+        """Forecast numbered combinations in closed form."""
+        fitting: list[tuple[int, Values, Plan, float]] = []
+        illegal, unfit, least = 0, 0, math.inf
+        for number, values in numbered:
+            try:
+                plan = self.plans.plan(values)
+            except InputError:
+                illegal += 1
+                continue
+            needed = needed_bytes(plan)
+            if needed > load_gpu(plan.cluster.gpu).number("memory_bytes"):
+                unfit += 1
+                least = min(least, needed)
+            else:
+                fitting.append((number, values, plan, needed))
+        made = closed_form([plan for _, _, plan, _ in fitting])
+        rows = []
+        for i, (number, values, plan, needed) in enumerate(fitting):
+            time, energy = float(made.time_s[i]), float(made.energy_j[i])
+            figures = {
+                "time_s": time,
+                "energy_j": energy,
+                "clock_mhz": float(made.clock_mhz[i]),
+                "waiting_share": float(made.waiting_share[i]),
+            }
+            row = _row(number, values, plan, CLOSED_FORM, needed, figures)
+            rows.append(row | self._site_figures(plan, time, energy, float(made.communication_share[i])))
+        return Batch(tuple(rows), illegal, unfit, least)
+
+    def simulate(self, number: int, values: Values) -> Row:
+        """Forecast one combination as ``joulecast predict`` does."""
+        plan = self.plans.plan(values)
+        iteration = forecast(plan)
+        waiting = sum(r.gpus * r.waiting_s for r in iteration.ranks) / (iteration.gpus * iteration.time_s)
+        figures = {name: getattr(iteration, name) for name in ("time_s", "energy_j", "clock_mhz")}
+        intervals = {name: getattr(iteration, name) for name in INTERVALS}
+        row = _row(number, values, plan, SIMULATED, needed_bytes(plan), figures | {"waiting_share": waiting})
+        return row | intervals | _simulated_site(plan, iteration)
+
+    def _site_figures(self, plan: Plan, time_s: float, energy_j: float, communication_share: float) -> Row:
+        key = (plan.cluster.gpu, plan.cluster.node, plan.cluster.network, plan.site)
+        if key not in self._sites:
+            self._sites[key] = site_model(plan, load_gpu(plan.cluster.gpu))
+        site, gpus = self._sites[key], plan.cluster.gpus
+        if site is None:
+            return {}
+        activity = communication_share if gpus > site.gpus_per_node else 0.0
+        facility_j = float(site.facility_power_w(energy_j / time_s / gpus, gpus, activity)) * time_s
+        cost = cost_of(facility_j, time_s, gpus, site.prices)
+        node = (facility_j / time_s / site.pue - site.switches_w(gpus)) * site.gpus_per_node / gpus
+        powers = {"node_power_w": node}
+        if plan.site.nodes_per_rack is not None:
+            powers["rack_power_w"] = node * plan.site.nodes_per_rack
+        return _beyond_gpus(plan, time_s, facility_j, float(cost.money), float(cost.carbon_kg)) | powers
+
+
+_FORECASTERS: dict[str, Forecaster] = {}
+
+
+def forecaster_of(space: Space) -> Forecaster:
+    """The forecaster of a space in this process."""
+    return _FORECASTERS.setdefault(space.fingerprint(), Forecaster(space))
+
+
+def evaluate(space: Space, numbered: Sequence[tuple[int, Values]]) -> Batch:
+    """:meth:`Forecaster.batch`, for other processes."""
+    return forecaster_of(space).batch(numbered)
+
+
+def simulate(space: Space, number: int, values: Values) -> Row:
+    """:meth:`Forecaster.simulate`, for other processes."""
+    return forecaster_of(space).simulate(number, values)
+
+
+def needed_bytes(plan: Plan) -> float:
+    """Most memory that a GPU of the plan needs [bytes].
+
+    Of ranks that hold the same, the first keeps the most micro-batches in flight.
+    """
+    return max(footprint_of(plan, kind.rank).total_bytes for kind in kinds_of(plan)[0])
+
+
+def _row(number: int, values: Values, plan: Plan, source: str, needed: float, figures: Mapping[str, float]) -> Row:
+    capacity = load_gpu(plan.cluster.gpu).number("memory_bytes")
+    return {
+        "plan": number,
+        "source": source,
+        **values,
+        "gpus": plan.cluster.gpus,
+        "data_parallel_size": plan.dp,
+        "tokens": plan.tokens,
+        **figures,
+        "power_w": figures["energy_j"] / figures["time_s"],
+        "tokens_per_s": plan.tokens / figures["time_s"],
+        "memory_bytes": needed,
+        "memory_margin": 1.0 - needed / capacity,
+    }
+
+
+def _simulated_site(plan: Plan, iteration: Iteration) -> Row:
+    site = iteration.site
+    if site is None:
+        return {}
+    cost, facility_j = site.cost, site.energy_j.facility
+    peaks = {f"peak_{name}_power_w": spread.peak_w for name, spread in site.spread_w.items()}
+    return _beyond_gpus(plan, iteration.time_s, facility_j, float(cost.money), float(cost.carbon_kg)) | peaks
+
+
+def _beyond_gpus(plan: Plan, time_s: float, facility_j: float, money: float, carbon_kg: float) -> Row:
+    """Figures at the facility's meter, of an iteration and of the whole run."""
+    found = {
+        "facility_energy_j": facility_j,
+        "facility_power_w": facility_j / time_s,
+        "money": money,
+        "carbon_kg": carbon_kg,
+    }
+    tokens = plan.workload.training_tokens
+    if tokens is not None:
+        run = {"time_s": time_s, "energy_j": facility_j, "money": money, "carbon_kg": carbon_kg}
+        found |= {f"run_{name}": value * tokens / plan.tokens for name, value in run.items()}
+    return found

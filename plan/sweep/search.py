@@ -1,0 +1,188 @@
+"""A sweep from a space to its best plans.
+
+Every legal plan that fits memory is forecast in closed form; that leaves nothing out. Which of them are simulated in
+full is a heuristic: those that are best in closed form, whose error is known, and keep to the constraints within that
+error. The best plans are simulated ones, unless none are asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from joulecast.errors import InputError
+from joulecast.plan.sweep.choose import SLACK, best, is_undominated, none_is_within, objectives, within
+from joulecast.plan.sweep.journal import Journal
+from joulecast.plan.sweep.legal import Combinations, combinations
+from joulecast.plan.sweep.result import SweepResult, check_output, write_rows
+from joulecast.plan.sweep.rows import Row, evaluate, forecaster_of, simulate
+from joulecast.plan.sweep.space import Space
+from joulecast.plan.sweep.workers import Workers
+
+#: Combinations of one job: some tenths of a second. A killed process loses the jobs under way, or one simulation.
+BATCH = 1024
+#: Rounds of simulating further plans where those simulated do not keep to the constraints.
+MOST_ROUNDS = 4
+
+#: Told of what is under way: plans done, plans in all, and what is being done.
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(slots=True)
+class _Sweep:
+    """One sweep under way."""
+
+    space: Space
+    found: Combinations
+    workers: Workers
+    journal: Journal
+    progress: Progress
+
+    def evaluate(self) -> list[Row]:
+        """Every plan that fits, in closed form."""
+        starts = range(0, len(self.found), BATCH)
+        done = self.journal.done
+        jobs = {n: (self.space, self._numbered(start)) for n, start in enumerate(starts) if n not in done.batches}
+        self._tell(len(done.batches), len(starts))
+        for number, batch in self.workers.results(evaluate, jobs):
+            self.journal.add_batch(number, batch)
+            self._tell(len(done.batches), len(starts))
+        return [done.rows[number] for number in sorted(done.rows)]
+
+    def _tell(self, batches: int, of: int) -> None:
+        self.progress(min(batches * BATCH, len(self.found)), len(self.found), f"plans, {of} batches")
+
+    def _numbered(self, start: int) -> list[tuple[int, dict[str, Any]]]:
+        return [(number, self.found.of(number)) for number in range(start, min(start + BATCH, len(self.found)))]
+
+    def simulate(self, rows: list[Row]) -> list[Row]:
+        """The best plans simulated, and further ones where these do not keep to the constraints after all."""
+        top, done = self.space.objective.top, self.journal.done.simulated
+        loose = [row for row, keeps in zip(rows, within(rows, self.space, SLACK), strict=True) if keeps]
+        if not loose:
+            raise none_is_within(rows, self.space)
+        simulated: list[Row] = []
+        for _ in range(MOST_ROUNDS):
+            if not loose:
+                break
+            chosen = [loose[i] for i in best(objectives(loose, self.space), top)]
+            self._run({row["plan"] for row in chosen} - set(done))
+            simulated += [done[row["plan"]] for row in chosen]
+            kept = int(within(simulated, self.space).sum())
+            if kept >= min(top, len(simulated)) or (len(self.space.minimise) > 1 and kept):
+                break
+            tried = {row["plan"] for row in simulated}
+            loose = [row for row in loose if row["plan"] not in tried]
+        return simulated
+
+    def _run(self, plans: set[int]) -> None:
+        jobs = {number: (self.space, number, self.found.of(number)) for number in sorted(plans)}
+        self.progress(0, len(jobs), "best plans simulated")
+        for count, (_, row) in enumerate(self.workers.results(simulate, jobs), start=1):
+            self.journal.add_simulated(row)
+            self.progress(count, len(jobs), "best plans simulated")
+
+
+def run_sweep(
+    space: Space,
+    out: Path | None = None,
+    *,
+    workers: int = 1,
+    dask: str | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> SweepResult:
+    """Forecast every plan of a space, and find the best.
+
+    Parameters
+    ----------
+    out
+        Where rows go, in the form that the suffix names: ``.jsonl .json .csv .parquet``. While the sweep runs they are
+        appended to ``FILE.partial``.
+    workers, dask
+        Processes on this machine, or the address of a Dask scheduler.
+    resume
+        Continue what ``FILE.partial`` holds.
+    progress
+        Called as work gets done.
+
+    Raises
+    ------
+    InputError
+        The space has no legal plan, none that fits memory or none that keeps to the constraints; a file cannot be
+        written; workers are lost again and again.
+    """
+    check_output(out, resume=resume)
+    found = combinations(space, forecaster_of(space).plans)
+    header = {"space": space.fingerprint(), "plans": len(found)}
+    partial = None if out is None else out.with_name(out.name + ".partial")
+    journal = Journal(partial, header, resume=resume)
+    sweep = _Sweep(space, found, Workers(workers, dask), journal, progress or _silent)
+    try:
+        rows = sweep.evaluate()
+        if not rows:
+            raise _nothing_fits(space, found, journal)
+        simulated = sweep.simulate(rows) if space.objective.top else []
+        result = _result(space, found, journal, rows, simulated)
+        if out is not None:
+            write_rows(out, result.rows)
+            journal.remove()
+    finally:
+        journal.close()
+    return result
+
+
+def _silent(done: int, of: int, what: str) -> None:
+    pass
+
+
+def _result(space: Space, found: Combinations, journal: Journal, rows: list[Row], simulated: list[Row]) -> SweepResult:
+    exact = {row["plan"]: row for row in simulated}
+    candidates = simulated or rows
+    kept = [row for row, keeps in zip(candidates, within(candidates, space), strict=True) if keeps]
+    if not kept:
+        raise none_is_within(candidates, space)
+    values = objectives(kept, space)
+    chosen = np.flatnonzero(is_undominated(values)) if values.shape[1] > 1 else np.arange(len(kept))
+    order = chosen[np.argsort(values[chosen, 0], kind="stable")]
+    illegal = sum(batch.illegal for batch in journal.done.batches.values())
+    return SweepResult(
+        minimise=space.minimise,
+        keys=space.keys,
+        rows=tuple(exact.get(row["plan"], row) for row in rows),
+        best=tuple(kept[i] for i in order),
+        offered=found.offered,
+        legal=len(found) - illegal,
+        fitting=len(rows),
+        within=int(within(rows, space).sum()),
+        simulated=len(simulated),
+    )
+
+
+def _nothing_fits(space: Space, found: Combinations, journal: Journal) -> InputError:
+    batches = journal.done.batches.values()
+    if sum(batch.illegal for batch in batches) == len(found):
+        first = {key: 1 if values is None else values[0] for key, values in space.axes}
+        values = found.of(0) if len(found) else first
+        try:
+            forecaster_of(space).plans.plan(values)
+        except InputError as error:
+            why = f"the first of them: {error.message}"
+        else:
+            why = "sizes do not divide each other"
+        return space.source.error(f"none of {found.offered} combinations is a legal plan; {why}", remedy="Widen it.")
+    least = min(batch.least_bytes for batch in batches)
+    return (
+        space.source.error(
+            f"none of {len(found)} plans fits a GPU's memory; the nearest needs {least / 1e9:.4g} GB a GPU",
+            "parallelism",
+            remedy="Offer more tensor- or pipeline-parallel ranks, smaller micro-batches or recompute = 'full'.",
+        )
+        if math.isfinite(least)
+        else space.source.error("nothing to forecast", remedy="Widen the space.")
+    )

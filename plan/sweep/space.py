@@ -1,0 +1,240 @@
+"""SPACE.toml: a PLAN.toml whose values may be lists or ranges, with constraints and an objective."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from joulecast.errors import UnknownNameError
+from joulecast.simulator.plan_checks import place, schedule_alias
+from joulecast.simulator.plan_schema import SCHEDULES, TABLES, PlanFile
+from joulecast.simulator.plan_source import Source, apply_overrides, explain, read_toml, right_name
+
+TP, PP = "parallelism.tensor_model_parallel_size", "parallelism.pipeline_model_parallel_size"
+VP, DP = "parallelism.virtual_pipeline_model_parallel_size", "parallelism.data_parallel_size"
+MICRO_BATCH, SCHEDULE = "workload.micro_batch_size", "schedule.name"
+GPU, GPUS = "cluster.gpu", "cluster.gpus"
+#: Keys that take ``"all"``: every value that some plan of the space can have.
+ALL = (TP, PP, VP, MICRO_BATCH)
+#: Keys whose value in a PLAN.toml may itself be a list; in a SPACE.toml a list of lists offers several.
+LISTS = ("parallelism.stage_layers", "overlap.window")
+#: Most values of one range.
+MOST_VALUES = 100_000
+#: What can be minimised, and its column: energy is the GPUs', money and carbon are those of everything.
+OBJECTIVES = {"time": "time_s", "energy": "energy_j", "money": "money", "carbon": "carbon_kg"}
+
+
+class ConstraintsTable(BaseModel):
+    """``[constraints]``: what a plan must keep to."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    max_time_s: float | None = Field(None, gt=0, description="Longest iteration [s].")
+    max_run_time_s: float | None = Field(None, gt=0, description="Longest run over workload.training_tokens [s].")
+    max_energy_j: float | None = Field(None, gt=0, description="Most energy of an iteration, all GPUs [J].")
+    max_run_energy_j: float | None = Field(None, gt=0, description="Most energy of the run, at the meter [J].")
+    max_power_w: float | None = Field(None, gt=0, description="Highest mean power of all GPUs [W].")
+    max_node_power_w: float | None = Field(None, gt=0, description="Highest power of a node at its outlet [W].")
+    max_rack_power_w: float | None = Field(
+        None, gt=0, description="Highest power of a rack of site.nodes_per_rack [W]."
+    )
+    max_site_power_w: float | None = Field(None, gt=0, description="Highest power at the facility's meter [W].")
+    min_memory_margin: float | None = Field(None, ge=0, lt=1, description="Share of a GPU's memory left free.")
+    max_gpus: int | None = Field(None, gt=0, description="Most GPUs.")
+    max_money: float | None = Field(None, gt=0, description="Most money for an iteration [currency].")
+    max_run_money: float | None = Field(None, gt=0, description="Most money for the run [currency].")
+    max_carbon_kg: float | None = Field(None, gt=0, description="Most carbon of an iteration [kgCO2e].")
+    max_run_carbon_kg: float | None = Field(None, gt=0, description="Most carbon of the run [kgCO2e].")
+
+
+class ObjectiveTable(BaseModel):
+    """``[objective]``: what the best plan is."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    minimise: str | list[str] = Field("time", description="time, energy, money or carbon; two or three give a front.")
+    top: int = Field(5, ge=0, description="Plans whose forecast is simulated in full, the best first; 0: none.")
+
+
+class _Goals(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    constraints: ConstraintsTable = ConstraintsTable()
+    objective: ObjectiveTable = ObjectiveTable()
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """What a sweep goes through.
+
+    Attributes
+    ----------
+    tables
+        Keys of a PLAN.toml with one value.
+    axes
+        Pairs (dotted key, values) of those with several; ``None`` in place of the values is all that are legal.
+    constraints, objective
+        As in the file.
+    minimise
+        Names of what is minimised.
+    source
+        Named in errors.
+    """
+
+    tables: Mapping[str, Any]
+    axes: tuple[tuple[str, tuple[Any, ...] | None], ...]
+    constraints: ConstraintsTable
+    objective: ObjectiveTable
+    minimise: tuple[str, ...]
+    source: Source = field(default_factory=Source, repr=False)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Dotted keys of the axes."""
+        return tuple(key for key, _ in self.axes)
+
+    def value(self, key: str) -> Any:
+        """Value of a key with one value, its default where the file does not set it."""
+        table, _, name = key.partition(".")
+        return self.tables.get(table, {}).get(name, TABLES[table].model_fields[name].default)
+
+    def values(self, key: str) -> tuple[Any, ...]:
+        """Values that a key offers, one or several; those of ``"all"`` are not known here."""
+        return dict(self.axes).get(key) or (self.value(key),)
+
+    def with_values(self, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Tables of one plan."""
+        tables = {name: dict(table) for name, table in self.tables.items()}
+        for key, value in values.items():
+            table, _, name = key.partition(".")
+            tables.setdefault(table, {})[name] = value
+        return tables
+
+    def fingerprint(self) -> str:
+        """What tells this space from others, apart from constraints and objective."""
+        whole = json.dumps([self.tables, self.axes], sort_keys=True, default=str)
+        return hashlib.sha256(whole.encode()).hexdigest()[:16]
+
+
+def load_space(path: str | Path, overrides: Sequence[str] = ()) -> Space:
+    """Read and check a SPACE.toml.
+
+    Raises
+    ------
+    InputError
+        One readable message with file, line, key and remedy.
+    """
+    return _space(*read_toml(path, overrides))
+
+
+def space_from_dict(tables: Mapping[str, Any], file: str | None = None) -> Space:
+    """A space from tables as they would stand in a SPACE.toml."""
+    copied, keys = apply_overrides(tables, ())
+    return _space(copied, Source(file, "", keys))
+
+
+def _space(tables: dict[str, Any], source: Source) -> Space:
+    goals = _goals({name: tables.pop(name) for name in ("constraints", "objective") if name in tables}, source)
+    single: dict[str, dict[str, Any]] = {}
+    axes: list[tuple[str, tuple[Any, ...] | None]] = []
+    for table, keys in tables.items():
+        if not isinstance(keys, Mapping):
+            raise source.error("not a table", table, remedy=f"Write [{table}] and its keys below it.")
+        for name, value in keys.items():
+            key = f"{table}.{name}"
+            _known(table, name, source)
+            values = _values(key, value, source)
+            if values is None or len(values) > 1:
+                axes.append((key, values))
+            else:
+                single.setdefault(table, {})[name] = values[0]
+    _check_types(single, axes, source)
+    minimise = goals.objective.minimise
+    names = (minimise,) if isinstance(minimise, str) else tuple(minimise)
+    _check_objectives(names, source)
+    return Space(single, tuple(axes), goals.constraints, goals.objective, names, source)
+
+
+def _check_types(
+    single: Mapping[str, Mapping[str, Any]], axes: Sequence[tuple[str, tuple[Any, ...] | None]], source: Source
+) -> None:
+    """Refuse values of a wrong type, and required keys that are missing."""
+    first = {name: dict(table) for name, table in single.items()}
+    for key, values in axes:
+        table, _, name = key.partition(".")
+        first.setdefault(table, {})[name] = 1 if values is None else values[0]
+    for name in dict(axes).get(SCHEDULE) or (first.get("schedule", {}).get("name", "1f1b"),):
+        if isinstance(name, str) and schedule_alias(name) not in SCHEDULES:
+            raise place(UnknownNameError("schedule", name, SCHEDULES), source, SCHEDULE)
+    try:
+        PlanFile.model_validate(first)
+        for key, values in axes:
+            table, _, name = key.partition(".")
+            for value in () if values is None or table not in TABLES else values[1:]:
+                PlanFile.model_validate(first | {table: first[table] | {name: value}})
+    except ValidationError as error:
+        raise explain(error, source, TABLES) from None
+
+
+def _goals(tables: dict[str, Any], source: Source) -> _Goals:
+    try:
+        return _Goals.model_validate(tables)
+    except ValidationError as error:
+        known: dict[str, type[BaseModel]] = {"constraints": ConstraintsTable, "objective": ObjectiveTable}
+        raise explain(error, source, known) from None
+
+
+def _check_objectives(names: tuple[str, ...], source: Source) -> None:
+    known = ", ".join(OBJECTIVES)
+    for name in names:
+        if name not in OBJECTIVES:
+            raise source.error(f"{name!r} cannot be minimised", "objective.minimise", remedy=f"Known: {known}.")
+    if not 1 <= len(names) <= 3 or len(set(names)) < len(names):
+        raise source.error(
+            f"{list(names)} are {len(names)} objectives", "objective.minimise", remedy="Name one, two or three."
+        )
+
+
+def _known(table: str, name: str, source: Source) -> None:
+    """Refuse what no plan has before thousands are built."""
+    if table not in TABLES or name not in TABLES[table].model_fields:
+        where = (table, name) if table in TABLES else (table,)
+        remedy = right_name(where, TABLES, ("constraints", "objective"))
+        raise source.error("unknown key", ".".join(where), remedy=remedy)
+
+
+def _values(key: str, value: Any, source: Source) -> tuple[Any, ...] | None:
+    """Values that a key offers: one, several, or ``None`` for all that are legal."""
+    if value == "all" and key in ALL:
+        return None
+    if isinstance(value, Mapping) and {"min", "max"} <= set(value) <= {"min", "max", "step"}:
+        return _range(key, value, source)
+    if not isinstance(value, list) or (key in LISTS and not any(isinstance(v, list | Mapping) for v in value)):
+        return (value,)
+    if not value:
+        raise source.error("an empty list offers nothing", key, remedy="Name at least one value.")
+    seen: list[Any] = []
+    for one in value:
+        if one not in seen:
+            seen.append(one)
+    return tuple(seen)
+
+
+def _range(key: str, value: Mapping[str, Any], source: Source) -> tuple[Any, ...]:
+    low, high, step = value["min"], value["max"], value.get("step", 1)
+    numbers = [v for v in (low, high, step) if isinstance(v, int | float) and not isinstance(v, bool)]
+    if len(numbers) < 3 or not all(math.isfinite(v) for v in numbers) or step <= 0 or high < low:
+        raise source.error(
+            f"{dict(value)} is no range", key, remedy="Write {min = …, max = …, step = …}, with a step above 0."
+        )
+    count = math.floor((high - low) / step + 1e-9) + 1
+    if count > MOST_VALUES:
+        raise source.error(f"{count} values", key, remedy=f"Use a larger step; a range has at most {MOST_VALUES}.")
+    return tuple(low + i * step for i in range(count))

@@ -1,0 +1,92 @@
+"""Jobs of a sweep in this process, in others of this machine, or on a Dask cluster, by one path.
+
+Each of them is an executor of :mod:`concurrent.futures`. Jobs of a worker that is lost are given to others.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, as_completed
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeVar
+
+from joulecast.errors import InputError
+
+T = TypeVar("T")
+
+#: How often jobs are given out again before a sweep gives up.
+MOST_LOSSES = 5
+#: How long a scheduler may take to answer [s].
+CONNECT_S = 10.0
+
+
+class Workers:
+    """Where jobs run.
+
+    Parameters
+    ----------
+    processes
+        Processes on this machine; 1 is this one.
+    dask
+        Address of a Dask scheduler, in place of processes.
+    """
+
+    def __init__(self, processes: int = 1, dask: str | None = None) -> None:
+        if processes < 1:
+            raise InputError(f"{processes} processes", key="--workers", remedy="Use at least 1.")
+        self._processes, self._dask = processes, dask
+        self._losses: tuple[type[BaseException], ...] = (BrokenExecutor,)
+
+    def results(self, work: Callable[..., T], jobs: Mapping[int, tuple[Any, ...]]) -> Iterator[tuple[int, T]]:
+        """Results of jobs, with their numbers, in the order in which they are done.
+
+        Raises
+        ------
+        InputError
+            Workers are lost again and again, or the scheduler cannot be reached.
+        """
+        if self._processes == 1 and self._dask is None:
+            for number, arguments in jobs.items():
+                yield number, work(*arguments)
+            return
+        left = dict(jobs)
+        for _ in range(MOST_LOSSES):
+            with self._executor() as executor:
+                futures = {executor.submit(work, *arguments): number for number, arguments in left.items()}
+                try:
+                    for future in as_completed(futures):
+                        result = future.result()
+                        del left[futures[future]]
+                        yield futures[future], result
+                except self._losses:
+                    continue
+            return
+        raise InputError(
+            f"workers were lost {MOST_LOSSES} times; {len(left)} jobs are left",
+            key="--dask" if self._dask else "--workers",
+            remedy="Look at the workers' memory and logs, then continue with --resume.",
+        )
+
+    def _executor(self) -> AbstractContextManager[Executor]:
+        if self._dask is None:
+            return ProcessPoolExecutor(self._processes, mp_context=multiprocessing.get_context("spawn"))
+        return self._dask_executor(self._dask)
+
+    @contextmanager
+    def _dask_executor(self, address: str) -> Iterator[Executor]:
+        try:
+            import distributed
+        except ImportError:
+            raise InputError(
+                "Dask is not installed", key="--dask", remedy="Install the extra joulecast[dask]."
+            ) from None
+        self._losses = (BrokenExecutor, distributed.scheduler.KilledWorker, distributed.CancelledError)
+        try:
+            client = distributed.Client(address, timeout=CONNECT_S)
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"no Dask scheduler answers at {address!r} ({error})", key="--dask", remedy="Give its address, tcp://…"
+            ) from None
+        with client, client.get_executor(retries=MOST_LOSSES, pure=False) as executor:
+            yield executor

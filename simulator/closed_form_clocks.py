@@ -1,0 +1,138 @@
+"""The clocks at which the boards of many pipelines settle, from averages instead of a simulation.
+
+A board holds the average power of its work and its waits at the settled limit. Work may therefore draw more, by what
+waits leave over: ``P_work = P_settled + (P_settled − P_wait)·t_wait/t_work``. Waits longer than the fast loop's average
+give less: behind each the board runs at the burst limit, for as long as the slow average looks back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.governor import settle_clock_mhz
+
+Array = NDArray[np.float64]
+
+#: Rounds of clocks and waits; they agree to 0.01 % after three.
+ROUNDS = 5
+#: Overshoot behind a long wait, in time constants of the fast loop.
+OVERSHOOT = 2.0
+
+
+@dataclass(frozen=True, eq=False)
+class Board:
+    """What holds the clocks of ``r`` kinds of ranks.
+
+    Attributes
+    ----------
+    clocks_mhz, wait_power_w
+        Grid of clocks, and the power of waiting at each, shape ``(c,)`` [MHz], [W].
+    settled_w, burst_w, top_mhz
+        Averages over long and short times, and the highest clock, shape ``(r,)`` [W], [MHz].
+    governed
+        False where the clocks stand still at the top, shape ``(r,)``.
+    slow_s, fast_s
+        Time constants of the two loops [s].
+    """
+
+    clocks_mhz: Array
+    wait_power_w: Array
+    settled_w: Array
+    burst_w: Array
+    top_mhz: Array
+    governed: NDArray[np.bool_]
+    slow_s: float
+    fast_s: float
+
+
+@dataclass(frozen=True, eq=False)
+class Load:
+    """What ``r`` kinds of ranks do in an iteration at every clock, shape ``(r, c)`` [s], [J].
+
+    The tail is what follows the last backward, the work all before it.
+    """
+
+    work_s: Array
+    work_j: Array
+    tail_s: Array
+    tail_j: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Settled:
+    """Kinds of ranks at their clocks: all of shape ``(r,)`` [MHz], [s], [J]; energy with waiting."""
+
+    clock_mhz: Array
+    tail_clock_mhz: Array
+    wait_s: Array
+    energy_j: Array
+
+
+#: From clocks of work and tail, shape ``(r,)``: waiting within the steady state, and while the pipeline fills and
+#: empties [s].
+Waits = Callable[[Array, Array], tuple[Array, Array]]
+
+
+def settle(load: Load, board: Board, waits: Waits) -> Settled:
+    """Clocks at which every rank's average power meets its limit.
+
+    Parameters
+    ----------
+    load
+        What the ranks do.
+    waits
+        What they wait at given clocks.
+    """
+    power = np.divide(load.work_j, load.work_s).T
+    tail_power = np.divide(load.tail_j, load.tail_s, out=np.zeros_like(load.tail_j), where=load.tail_s > 0).T
+    target = board.settled_w
+    for _ in range(ROUNDS):
+        clock, own = _clock(power, target, board), _clock(tail_power, target, board)
+        tail = at(load.tail_s, board.clocks_mhz, own)
+        mixed = np.exp(-tail / (OVERSHOOT * board.fast_s))
+        tail_clock = mixed * clock + (1.0 - mixed) * own
+        short, long = waits(clock, tail_clock)
+        target = board.settled_w + _spare_w(load, board, clock, tail_clock, short, long)
+    energy = at(load.work_j, board.clocks_mhz, clock) + at(load.tail_j, board.clocks_mhz, tail_clock)
+    energy += _power_w(board, clock) * short + _power_w(board, _clock_of_long_wait(board, clock, long)) * long
+    return Settled(clock, tail_clock, short + long, energy)
+
+
+def _clock(power_w: Array, target_w: Array, board: Board) -> Array:
+    settled = settle_clock_mhz(board.clocks_mhz, power_w, target_w, board.top_mhz)
+    return np.where(board.governed, settled, board.top_mhz)
+
+
+def _power_w(board: Board, clock_mhz: Array) -> Array:
+    """Power of waiting at a clock [W]."""
+    return np.interp(clock_mhz, board.clocks_mhz, board.wait_power_w)
+
+
+def at(values: Array, clocks_mhz: Array, clock_mhz: Array) -> Array:
+    """Each row's value at its own clock, between the grid's; ``(r, c)`` at ``(r,)`` gives ``(r,)``."""
+    upper = np.clip(np.searchsorted(clocks_mhz, clock_mhz), 1, len(clocks_mhz) - 1)
+    share = (clock_mhz - clocks_mhz[upper - 1]) / (clocks_mhz[upper] - clocks_mhz[upper - 1])
+    rows = np.arange(len(clock_mhz))
+    return np.asarray((1.0 - share) * values[rows, upper - 1] + share * values[rows, upper])
+
+
+def _spare_w(load: Load, board: Board, clock_mhz: Array, tail_clock_mhz: Array, short_s: Array, long_s: Array) -> Array:
+    """Power above the settled limit that waits and a modest tail leave to the work of a rank [W]."""
+    busy, tail = at(load.work_s, board.clocks_mhz, clock_mhz), at(load.tail_s, board.clocks_mhz, tail_clock_mhz)
+    left = board.settled_w - _power_w(board, clock_mhz)
+    left_by_tail = board.settled_w * tail - at(load.tail_j, board.clocks_mhz, tail_clock_mhz)
+    everything = left * (short_s + long_s) + left_by_tail
+    burst = (board.burst_w - board.settled_w) * np.minimum(busy, board.slow_s)
+    pause = left * long_s + left_by_tail
+    behind = pause * np.minimum(OVERSHOOT * board.fast_s / np.maximum(long_s + tail, 1e-9), 1.0)
+    return np.asarray(np.minimum(everything, left * short_s + burst + behind) / busy)
+
+
+def _clock_of_long_wait(board: Board, clock_mhz: Array, long_s: Array) -> Array:
+    """Mean clock of a long wait: it rises to the top within some time constants of the fast loop."""
+    rising = np.minimum(board.fast_s * 2.0 / np.maximum(long_s, 1e-9), 1.0)
+    return np.asarray(np.where(board.governed, rising * clock_mhz + (1.0 - rising) * board.top_mhz, clock_mhz))

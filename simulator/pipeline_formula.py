@@ -1,0 +1,143 @@
+"""Length of a pipelined iteration in closed form, for many plans at once.
+
+With f and b the times of a stage's forward and backward, d the delay between stages, p ranks and m micro-batches:
+
+- GPipe is two flow shops of equal jobs: ``Σf + (m − 1)·max f + Σb + (m − 1)·max b + 2(p − 1)d``.
+- 1F1B: the first micro-batch travels down and up, ``Σ(f + b) + 2(p − 1)d``; the other m − 1 pass at the pace of the
+  slowest window of k neighbouring ranks, which lets k micro-batches pass in ``Σ_window (f + b) + 2(k − 1)d``.
+- Interleaved 1F1B: each rank works through all its chunks, ``m·W``, between the arrival of its first input and the
+  return of its last output; where the p micro-batches of a chunk take less time than its output needs to come round,
+  the rank waits for the difference.
+- ZB-H1: as 1F1B, but weight gradients fill the way back, but for those of the last rank's last micro-batches.
+
+Equal stages: exact. Unequal ones: the paths named here are nearly always the longest; see tests for how near.
+
+References: Narayanan et al., arXiv:2104.04473; Qi et al., arXiv:2401.10241.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class StageTimes:
+    """Times of ``n`` plans with ``p`` pipeline ranks and one schedule.
+
+    Attributes
+    ----------
+    forward_s, backward_s, weight_s
+        Of one micro-batch on each rank, all its chunks together; the weight gradient only where the schedule splits
+        it off, else 0. Shape ``(n, p)`` [s].
+    first_s, last_s
+        Forward and backward of each rank's first and last chunk, shape ``(2, n, p)`` [s].
+    tail_s
+        What follows the last backward, shape ``(n, p)`` [s].
+    transfer_s
+        From one stage to the next, shape ``(n,)`` [s].
+    microbatches, chunks
+        Shape ``(n,)``.
+    """
+
+    forward_s: Array
+    backward_s: Array
+    weight_s: Array
+    first_s: Array
+    last_s: Array
+    tail_s: Array
+    transfer_s: Array
+    microbatches: Array
+    chunks: Array
+
+    @property
+    def ranks(self) -> int:
+        """Pipeline ranks."""
+        return int(self.forward_s.shape[1])
+
+    @property
+    def work_s(self) -> Array:
+        """One micro-batch's whole work on each rank, shape ``(n, p)`` [s]."""
+        return self.forward_s + self.backward_s + self.weight_s
+
+
+def iteration_time_s(schedule: str, times: StageTimes) -> Array:
+    """From one iteration's start to the next one's, shape ``(n,)`` [s].
+
+    Parameters
+    ----------
+    schedule
+        ``none gpipe 1f1b interleaved-1f1b zb-h1``.
+    """
+    if times.ranks == 1:
+        return np.asarray((times.microbatches[:, None] * times.work_s + times.tail_s)[:, 0])
+    return np.asarray(_LENGTHS[schedule](times) + _tail_s(times))
+
+
+def _tail_s(t: StageTimes) -> Array:
+    """What the tails add: a rank's own is hidden while its neighbours below still end, and begin again."""
+    before = t.first_s.sum(0) - t.weight_s
+    slack = _below(before) + 2.0 * np.arange(t.ranks) * t.transfer_s[:, None]
+    return np.asarray((t.tail_s - slack).max(axis=1).clip(0.0))
+
+
+def _below(values: Array) -> Array:
+    """Sum over the ranks before each, shape ``(n, p)``."""
+    return np.asarray(np.cumsum(values, axis=1) - values)
+
+
+def _gpipe_s(t: StageTimes) -> Array:
+    again = t.microbatches - 1.0
+    way = 2.0 * (t.ranks - 1.0) * t.transfer_s
+    return sum((part.sum(1) + again * part.max(1) for part in (t.forward_s, t.backward_s)), way)
+
+
+def _one_f_one_b_s(t: StageTimes) -> Array:
+    return np.asarray(_round_trip_s(t) + _passing_s(t.work_s, t.transfer_s, t.microbatches - 1.0))
+
+
+def _round_trip_s(t: StageTimes) -> Array:
+    """One micro-batch down and up the pipeline."""
+    return np.asarray((t.forward_s + t.backward_s).sum(1) + 2.0 * (t.ranks - 1.0) * t.transfer_s)
+
+
+def _passing_s(work_s: Array, transfer_s: Array, count: Array) -> Array:
+    """Time in which ``count`` more micro-batches pass the slowest window of ranks."""
+    ranks = work_s.shape[1]
+    total = np.cumsum(np.pad(work_s, ((0, 0), (1, 0))), axis=1)
+    pace = np.zeros((len(work_s), ranks + 1))
+    for k in range(1, ranks + 1):
+        pace[:, k] = (total[:, k:] - total[:, :-k]).max(1) + 2.0 * (k - 1) * transfer_s
+    whole, rest = np.divmod(count.astype(np.int64)[:, None], np.arange(1, ranks + 1))
+    return np.asarray((whole * pace[:, 1:] + np.take_along_axis(pace, rest, axis=1)).max(1))
+
+
+def _interleaved_s(t: StageTimes) -> Array:
+    first, last = t.first_s.sum(0), t.last_s.sum(0)
+    after = last.sum(1)[:, None] - np.cumsum(last, axis=1)
+    own = _below(first) + after + t.microbatches[:, None] * t.work_s
+    way = 2.0 * (t.ranks - 1.0) * t.transfer_s
+    chunk = np.minimum(t.first_s, t.last_s)
+    round_s = chunk.sum(2)[:, :, None] - t.ranks * chunk + t.ranks * t.transfer_s[:, None]
+    waits = (t.chunks[:, None] - 1.0) * round_s.clip(0.0).sum(0)
+    return np.asarray((own + waits).max(1) + way)
+
+
+def _zero_bubble_s(t: StageTimes) -> Array:
+    early = np.minimum(t.microbatches, t.ranks) - 1.0
+    later = (t.microbatches - t.ranks).clip(0.0)
+    filling = _passing_s(t.forward_s + t.backward_s, t.transfer_s, early) + 2.0 * t.transfer_s * (later > 0)
+    return np.asarray(_round_trip_s(t) + filling + later * t.work_s.max(1) + t.weight_s[:, 0])
+
+
+_LENGTHS = {
+    "gpipe": _gpipe_s,
+    "1f1b": _one_f_one_b_s,
+    "none": _one_f_one_b_s,
+    "interleaved-1f1b": _interleaved_s,
+    "zb-h1": _zero_bubble_s,
+}

@@ -1,0 +1,99 @@
+"""``joulecast sweep``: every plan of a space, those that meet constraints, and the best."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from joulecast import output
+
+if TYPE_CHECKING:
+    from joulecast.plan.sweep.result import SweepResult
+
+#: Short names of keys in the table for people.
+SHORT = {
+    "tensor_model_parallel_size": "TP",
+    "pipeline_model_parallel_size": "PP",
+    "virtual_pipeline_model_parallel_size": "VP",
+    "context_parallel_size": "CP",
+    "expert_model_parallel_size": "EP",
+    "data_parallel_size": "DP",
+    "micro_batch_size": "micro-batch",
+    "global_batch_size": "batch",
+    "name": "schedule",
+    "power_limit_w": "limit [W]",
+    "clock_mhz": "clock",
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("sweep")(sweep)
+
+
+def sweep(
+    space: Annotated[Path, typer.Argument(metavar="SPACE.toml", help="A plan whose values may be lists or ranges.")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override one value of the space.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write every row: .parquet, .csv, .json or .jsonl.")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, metavar="N", help="Processes on this machine.")] = 1,
+    dask: Annotated[str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler instead.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue an interrupted sweep with the same --out.")
+    ] = False,
+    json: output.JsonOption = False,
+    csv: output.CsvOption = False,
+) -> None:
+    """Forecast every legal plan of a space and print the best; constraints and objective stand in the space."""
+    from joulecast.plan.sweep.search import run_sweep
+    from joulecast.plan.sweep.space import load_space
+    from joulecast.progress import ProgressBar
+
+    loaded = load_space(space, settings or ())
+    with ProgressBar() as bar:
+        result = run_sweep(loaded, out, workers=workers, dask=dask, resume=resume, progress=bar.show)
+    if out is not None:
+        output.progress(f"wrote {out}")
+    if json:
+        output.print_json(result.to_dict())
+    elif csv:
+        output.print_csv(result.rows)
+    else:
+        print_result(result)
+
+
+def print_result(result: SweepResult) -> None:
+    """Print the best plans for people."""
+    counts = ", ".join(f"{count} {what}" for what, count in result.counts.items())
+    print(f"Combinations: {counts}\n")
+    print(f"Best by {' and '.join(result.minimise)}" + (", the front" if len(result.minimise) > 1 else ""))
+    output.print_table([_line(row, result.keys) for row in result.best[:LINES]])
+    if len(result.best) > LINES:
+        print(f"… and {len(result.best) - LINES} more; --out FILE or --csv has all")
+    print("\nAssumed: " + "; ".join(result.to_dict()["notes"]) + ".")
+
+
+#: Lines of the table for people.
+LINES = 20
+
+
+def _line(row: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+    line = {"plan": row["plan"]}
+    for key in (*keys, "gpus", "data_parallel_size"):
+        name = key.rpartition(".")[2]
+        line[SHORT.get(name, name)] = row[key]
+    line |= {
+        "time [s]": row["time_s"],
+        "energy [J]": row["energy_j"],
+        "power [W]": row["power_w"],
+        "free memory [%]": round(100.0 * row["memory_margin"], 1),
+    }
+    for name, label in (("money", "money"), ("carbon_kg", "carbon [kg]"), ("run_time_s", "run [days]")):
+        if name in row:
+            line[label] = row[name] / (86400.0 if label == "run [days]" else 1.0)
+    return line

@@ -1,0 +1,147 @@
+"""Forecasts in closed form against the simulation that ``joulecast predict`` runs."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from joulecast.simulator.closed_form import closed_form
+from joulecast.simulator.forecast import forecast
+from joulecast.simulator.plan import Power, plan_from_dict
+
+
+def plan(
+    model="llama-3.1-8b",
+    gpu="h200-sxm",
+    *,
+    gpus=4,
+    tp=1,
+    pp=1,
+    vp=1,
+    micro=1,
+    batch=8,
+    sequence=4096,
+    schedule=None,
+    recompute="none",
+    framework="megatron",
+    overlap=(),
+    power=(),
+    **split,
+):
+    name = schedule or ("interleaved-1f1b" if vp > 1 else "1f1b")
+    sizes = {"tensor_model_parallel_size": tp, "pipeline_model_parallel_size": pp}
+    sizes["virtual_pipeline_model_parallel_size"] = vp
+    return plan_from_dict(
+        {
+            "workload": {
+                "model": model,
+                "sequence_length": sequence,
+                "micro_batch_size": micro,
+                "global_batch_size": batch,
+            },
+            "cluster": {"gpu": gpu, "gpus": gpus},
+            "parallelism": {**sizes, "sequence_parallel": framework == "megatron", **split},
+            "schedule": {"name": name, "recompute": recompute},
+            "overlap": dict(overlap),
+            "implementation": {"framework": framework},
+            "power": dict(power),
+        }
+    )
+
+
+GPT3 = {"model": "gpt3-175b", "sequence": 2048, "gpus": 64}
+BESIDE = {"grad_reduce": "overlapped", "param_gather": "overlapped"}
+SAMPLE = {
+    "gpt3 tp8 pp8": plan(**GPT3, tp=8, pp=8, batch=64, recompute="full"),
+    "gpt3 interleaved": plan(**GPT3, tp=8, pp=8, vp=3, batch=64, recompute="selective"),
+    "gpt3 tp4 pp16": plan(**GPT3, tp=4, pp=16, batch=64),
+    "gpt3 gpipe": plan(**GPT3, tp=8, pp=8, batch=32, schedule="gpipe", recompute="full"),
+    "gpt3 zero bubble": plan(**GPT3, tp=8, pp=8, batch=32, schedule="zb-h1", recompute="selective"),
+    "gpt3 large micro-batch": plan(**GPT3, tp=8, pp=2, micro=4, batch=64, recompute="full"),
+    "gpt3 on a100": plan(**{**GPT3, "gpu": "a100-sxm-80gb"}, tp=8, pp=8, batch=32, recompute="full"),
+    "70b zero-1 beside": plan(
+        "llama-3.1-70b", "h100-sxm", gpus=64, tp=4, pp=4, batch=64, distributed_optimizer=True, overlap=BESIDE
+    ),
+    "70b interleaved zero-1 beside": plan(
+        "llama-3.1-70b", "h100-sxm", gpus=64, tp=4, pp=4, vp=5, batch=64, distributed_optimizer=True, overlap=BESIDE
+    ),
+    "70b zero-1 after": plan("llama-3.1-70b", "h100-sxm", gpus=64, tp=8, batch=64, distributed_optimizer=True),
+    "70b fsdp": plan("llama-3.1-70b", "h100-sxm", gpus=64, batch=64, recompute="full", fsdp=True),
+    "70b context": plan(
+        "llama-3.1-70b", gpus=64, tp=4, pp=2, batch=32, sequence=8192, context_parallel_size=2, recompute="full"
+    ),
+    "8b eager tp2 pp2": plan(framework="pytorch-eager", tp=2, pp=2),
+    "8b eager tp4": plan(framework="pytorch-eager", tp=4),
+    "8b eager pp4": plan(framework="pytorch-eager", pp=4),
+    "8b eager gpipe": plan(framework="pytorch-eager", pp=4, batch=16, schedule="gpipe"),
+    "8b eager interleaved": plan(framework="pytorch-eager", gpus=8, tp=2, pp=4, vp=2, batch=16),
+    "8b eager buckets": plan(framework="pytorch-eager", overlap={"grad_reduce": "overlapped"}),
+    "8b limit": plan(framework="pytorch-eager", tp=2, pp=2, power={"power_limit_w": 450.0}),
+    "8b low limit": plan(gpus=16, tp=4, pp=2, batch=32, power={"power_limit_w": 350.0}),
+    "8b locked": plan(framework="pytorch-eager", tp=2, pp=2, power={"clock_mhz": 1200}),
+    "8b locked above the limit": plan(framework="pytorch-eager", pp=2, power={"clock_mhz": 1605}),
+    "8b clocks by stage": plan(
+        framework="pytorch-eager", tp=2, pp=2, power={"clock_mhz": {"forward": [1410, 1200], "backward": [1305, 1110]}}
+    ),
+    "8b nano-batches": plan(
+        framework="pytorch-eager", tp=4, micro=4, batch=16, recompute="full", overlap={"nanobatches": 2}
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def errors():
+    """Relative errors of time and energy by plan."""
+    exact = {name: forecast(one, must_fit=False) for name, one in SAMPLE.items()}
+    quick = closed_form(list(SAMPLE.values()))
+    return {
+        name: (quick.time_s[i] / it.time_s - 1.0, quick.energy_j[i] / it.energy_j - 1.0)
+        for i, (name, it) in enumerate(exact.items())
+    }
+
+
+def test_mean_error(errors):
+    time, energy = np.abs(list(errors.values())).mean(axis=0)
+    assert time <= 0.006
+    assert energy <= 0.006
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_worst_error(errors, name):
+    assert np.abs(errors[name]).max() <= 0.03, errors[name]
+
+
+def test_clocks_that_stand_still_are_nearly_exact(errors):
+    assert np.abs(errors["8b locked"]).max() <= 0.0005
+
+
+def test_it_ranks_as_the_simulation_does():
+    plans = [plan(**GPT3, tp=tp, pp=pp, batch=64, recompute="full") for tp, pp in ((8, 8), (4, 16), (8, 4), (2, 32))]
+    plans += [plan(**GPT3, tp=8, pp=8, vp=2, batch=64, recompute="full")]
+    exact = [forecast(one, must_fit=False).time_s for one in plans]
+    assert list(np.argsort(closed_form(plans).time_s)) == list(np.argsort(exact))
+
+
+def test_a_plan_does_not_depend_on_its_company():
+    alone = [closed_form([one]) for one in SAMPLE.values()]
+    together = closed_form(list(SAMPLE.values()))
+    assert [a.time_s[0] for a in alone] == pytest.approx(together.time_s.tolist(), rel=1e-12)
+    assert [a.energy_j[0] for a in alone] == pytest.approx(together.energy_j.tolist(), rel=1e-12)
+
+
+def test_a_lower_limit_is_slower_and_saves_energy():
+    base = plan(framework="pytorch-eager", tp=2, pp=2)
+    limits = [replace(base, power=Power((), limit)) for limit in (700.0, 600.0, 500.0, 400.0)]
+    found = closed_form(limits)
+    assert (np.diff(found.time_s) > 0).all()
+    assert (np.diff(found.energy_j) < 0).all()
+    assert found.power_w == pytest.approx(found.energy_j / found.time_s)
+
+
+def test_another_description(h200):
+    base = plan()
+    assert closed_form([base], h200.description).time_s == closed_form([base]).time_s
+
+
+def test_no_plans():
+    assert len(closed_form([]).time_s) == 0

@@ -1,0 +1,114 @@
+"""Lengths of pipelines in closed form against the same schedules run instruction by instruction."""
+
+import numpy as np
+import pytest
+
+from joulecast.simulator.pipeline_formula import StageTimes, iteration_time_s
+from joulecast.simulator.schedules import BACKWARD_WEIGHT, FORWARD, build_schedule
+
+SHAPES = [
+    ("gpipe", 4, 9, 1),
+    ("1f1b", 2, 2, 1),
+    ("1f1b", 4, 4, 1),
+    ("1f1b", 4, 17, 1),
+    ("1f1b", 8, 64, 1),
+    ("1f1b", 8, 3, 1),
+    ("interleaved-1f1b", 4, 8, 3),
+    ("interleaved-1f1b", 8, 32, 2),
+    ("interleaved-1f1b", 2, 6, 6),
+    ("zb-h1", 4, 4, 1),
+    ("zb-h1", 4, 16, 1),
+    ("zb-h1", 8, 24, 1),
+]
+
+
+def walked(name, times, ranks, count, chunks, delay, iterations=3):
+    """From one iteration's end to the next, instruction by instruction; ``times[kind, v]`` are of stage ``v`` [s]."""
+    schedule = build_schedule(name, ranks, count, virtual_stages_per_rank=chunks, tail=())
+    free, ends, length = [0.0] * ranks, [], ranks * chunks
+    for _ in range(iterations):
+        done: dict[tuple[int, int, int], float] = {}
+        place = [0] * ranks
+        while any(place[r] < len(order) for r, order in enumerate(schedule.ranks)):
+            for r, order in enumerate(schedule.ranks):
+                while place[r] < len(order):
+                    one = order[place[r]]
+                    kind = 0 if one.kind == FORWARD else 2 if one.kind == BACKWARD_WEIGHT else 1
+                    stage = schedule.virtual_stage(r, one.chunk)
+                    before = stage + (-1 if kind == 0 else 1)
+                    if kind < 2 and 0 <= before < length:
+                        if (kind, before, one.microbatch) not in done:
+                            break
+                        free[r] = max(free[r], done[kind, before, one.microbatch] + delay)
+                    free[r] += times[kind, stage]
+                    done[kind, stage, one.microbatch] = free[r]
+                    place[r] += 1
+        ends.append(free[0])
+    return ends[-1] - ends[-2]
+
+
+def stage_times(name, times, ranks, count, chunks, delay):
+    forward, backward, weight = times.reshape(3, chunks, ranks)
+    return StageTimes(
+        forward_s=forward.sum(0)[None],
+        backward_s=backward.sum(0)[None],
+        weight_s=weight.sum(0)[None],
+        first_s=np.stack([forward[0], backward[0]])[:, None],
+        last_s=np.stack([forward[-1], backward[-1]])[:, None],
+        tail_s=np.zeros((1, ranks)),
+        transfer_s=np.array([delay]),
+        microbatches=np.array([float(count)]),
+        chunks=np.array([float(chunks)]),
+    )
+
+
+def stages(name, count, head=0.0):
+    """Equal stages, but for a head on the last."""
+    forward = np.full(count, 1.0)
+    forward[-1] += head
+    split = 0.5 if name == "zb-h1" else 0.0
+    return np.stack([forward, 2.0 * forward * (1.0 - split), 2.0 * forward * split])
+
+
+@pytest.mark.parametrize(("name", "ranks", "count", "chunks"), SHAPES)
+@pytest.mark.parametrize("delay", [0.0, 0.05])
+def test_equal_stages_are_exact(name, ranks, count, chunks, delay):
+    times = stages(name, ranks * chunks)
+    found = iteration_time_s(name, stage_times(name, times, ranks, count, chunks, delay))[0]
+    assert found == pytest.approx(walked(name, times, ranks, count, chunks, delay), rel=1e-9)
+
+
+@pytest.mark.parametrize(("name", "ranks", "count", "chunks"), SHAPES)
+@pytest.mark.parametrize("head", [0.05, 0.4])
+def test_a_head_on_the_last_stage(name, ranks, count, chunks, head):
+    times = stages(name, ranks * chunks, head)
+    found = iteration_time_s(name, stage_times(name, times, ranks, count, chunks, 0.02))[0]
+    assert found == pytest.approx(walked(name, times, ranks, count, chunks, 0.02), rel=0.02)
+
+
+def test_uneven_stages_are_near():
+    rng = np.random.default_rng(1)
+    errors = []
+    for name, ranks, count, chunks in SHAPES * 3:
+        times = stages(name, ranks * chunks, 0.2) * rng.normal(1.0, 0.02, ranks * chunks)
+        found = iteration_time_s(name, stage_times(name, times, ranks, count, chunks, 0.03))[0]
+        errors.append(abs(found / walked(name, times, ranks, count, chunks, 0.03) - 1.0))
+    assert np.mean(errors) < 0.005
+    assert max(errors) < 0.02
+
+
+def test_the_first_rank_waits_for_its_own_tail_and_the_others_hide_theirs():
+    times = stage_times("1f1b", stages("1f1b", 4), 4, 8, 1, 0.0)
+    plain = iteration_time_s("1f1b", times)[0]
+    times.tail_s[0] = [0.5, 0.5, 0.5, 0.5]
+    assert iteration_time_s("1f1b", times)[0] == pytest.approx(plain + 0.5)
+    times.tail_s[0] = [0.0, 0.0, 0.0, 9.0]  # the last rank's neighbours are still at work for 9 s around the turn
+    assert iteration_time_s("1f1b", times)[0] == pytest.approx(plain)
+    times.tail_s[0] = [0.0, 0.0, 0.0, 10.0]
+    assert iteration_time_s("1f1b", times)[0] == pytest.approx(plain + 1.0)
+
+
+def test_one_stage_is_a_loop():
+    times = stage_times("1f1b", stages("1f1b", 1), 1, 5, 1, 0.1)
+    times.tail_s[0] = [0.25]
+    assert iteration_time_s("1f1b", times)[0] == pytest.approx(15.25)

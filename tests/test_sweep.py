@@ -1,0 +1,307 @@
+"""Sweeps: the best plans, constraints, and what survives interruptions."""
+
+import csv
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import joulecast as jc
+from joulecast.errors import InputError
+from joulecast.plan.sweep import search, workers
+from joulecast.plan.sweep.choose import best, is_undominated
+from joulecast.plan.sweep.journal import read_lines
+from joulecast.plan.sweep.workers import Workers
+from tests.sweep_jobs import die_always, die_once
+from tests.test_sweep_space import MICRO, PP, TP, VP, tables
+
+SPLITS = {TP: [1, 2, 4, 8], PP: [1, 2, 4], MICRO: [1, 2, 4]}
+
+
+@pytest.fixture(scope="module")
+def small():
+    """Every plan of a small space, in closed form alone."""
+    return jc.sweep(tables(**SPLITS, schedule__recompute=["none", "full"]))
+
+
+def test_every_plan_is_there_and_the_best_is_the_fastest(small):
+    assert small.counts["legal"] == len(small.rows) + small.legal - small.fitting
+    assert small.best[0]["time_s"] == min(row["time_s"] for row in small.rows)
+    assert [row["plan"] for row in small.rows] == sorted(row["plan"] for row in small.rows)
+    assert all(row["source"] == "closed-form" for row in small.rows)
+    assert all(0.0 <= row["memory_margin"] < 1.0 for row in small.rows)
+
+
+def test_the_best_plans_are_simulated_exactly_as_predict_does():
+    space = tables(**SPLITS, objective__top=3)
+    found = jc.sweep(space)
+    assert [row["source"] for row in found.best] == ["simulated"] * 3
+    first = found.best[0]
+    overrides = [f"{key}={json.dumps(first[key])}" for key in found.keys]
+    plain = {name: table for name, table in tables().items() if name not in ("constraints", "objective")}
+    from joulecast.simulator.plan import plan_from_dict
+
+    iteration = jc.predict(plan_from_dict(plain, overrides=overrides))
+    assert (first["time_s"], first["energy_j"]) == (iteration.time_s, iteration.energy_j)
+    assert first["money"] == pytest.approx(float(iteration.site.cost.money))
+    assert first["time_s_p05"] < first["time_s"] < first["time_s_p95"]
+    quick = {row["plan"]: row for row in jc.sweep(tables(**SPLITS)).rows}
+    for row in found.best:
+        assert quick[row["plan"]]["money"] == pytest.approx(row["money"], rel=0.03)
+
+
+def test_objectives_are_counted_for_one_token():
+    found = jc.sweep(tables(**SPLITS, workload__global_batch_size=[16, 32]))
+    per_token = [row["time_s"] / row["tokens"] for row in found.rows]
+    assert found.best[0]["time_s"] / found.best[0]["tokens"] == min(per_token)
+
+
+def test_a_front_of_two_and_three_objectives(small):
+    for names, columns in ((["time", "energy"], 2), (["time", "energy", "money"], 3)):
+        found = jc.sweep(tables(**SPLITS, power__power_limit_w=[400, 550, 700], objective__minimise=names))
+        values = np.array([[row["time_s"], row["energy_j"], row["money"]][:columns] for row in found.rows])
+        front = {row["plan"] for row in found.best}
+        for row, own in zip(found.rows, values, strict=True):
+            beaten = ((values <= own).all(axis=1) & (values < own).any(axis=1)).any()
+            assert (row["plan"] in front) == (not beaten)
+        assert len(found.best) > 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(*[st.integers(0, 6)] * 3), min_size=1, max_size=30))
+def test_undominated_rows_are_those_that_no_other_beats(rows):
+    values = np.array(rows, dtype=float)
+    expected = [not any((o <= v).all() and (o < v).any() for o in values) for v in values]
+    assert is_undominated(values).tolist() == expected
+    assert set(best(values, 100)) == set(np.flatnonzero(expected))
+
+
+def test_constraints_are_kept(small):
+    limit = float(np.median([row["time_s"] for row in small.rows]))
+    energy = max(row["energy_j"] for row in small.rows if row["time_s"] <= limit) * 0.999
+    found = jc.sweep(
+        tables(
+            **SPLITS,
+            schedule__recompute=["none", "full"],
+            constraints__max_time_s=limit,
+            constraints__max_energy_j=energy,
+            constraints__min_memory_margin=0.2,
+            objective__minimise="energy",
+        )
+    )
+    kept = [
+        row
+        for row in small.rows
+        if row["time_s"] <= limit and row["energy_j"] <= energy and row["memory_margin"] >= 0.2
+    ]
+    assert 0 < found.within == len(kept) < len(small.rows)
+    assert found.best[0]["energy_j"] == min(row["energy_j"] for row in kept)
+
+
+def test_the_tightest_of_impossible_constraints_is_named(small):
+    fastest = min(row["time_s"] for row in small.rows)
+    with pytest.raises(InputError, match=rf"tightest is max_time_s.*{fastest:.6g}".replace("+", r"\+")):
+        jc.sweep(tables(**SPLITS, constraints__max_time_s=0.9 * fastest, constraints__max_gpus=8))
+    with pytest.raises(InputError, match=r"tightest is max_gpus = 4: the nearest feasible value.* is 8"):
+        jc.sweep(tables(**SPLITS, constraints__max_gpus=4, constraints__max_time_s=100.0))
+    with pytest.raises(InputError, match="no single constraint suffices to be loosened"):
+        jc.sweep(tables(**SPLITS, constraints__max_gpus=4, constraints__max_time_s=0.9 * fastest))
+
+
+def test_constraints_on_the_run_need_its_tokens():
+    with pytest.raises(InputError, match=r"max_run_time_s.*needs workload.training_tokens"):
+        jc.sweep(tables(**SPLITS, constraints__max_run_time_s=1e6))
+    found = jc.sweep(tables(**SPLITS, workload__training_tokens=1e9, constraints__max_run_money=1e6))
+    row = found.best[0]
+    assert row["run_time_s"] == pytest.approx(row["time_s"] * 1e9 / row["tokens"])
+
+
+def test_rack_and_site_power():
+    open_ = jc.sweep(tables(**SPLITS, site__nodes_per_rack=4)).best[0]
+    assert open_["rack_power_w"] == pytest.approx(4 * open_["node_power_w"])
+    assert open_["node_power_w"] < open_["facility_power_w"]
+    limit = 0.97 * open_["rack_power_w"]
+    found = jc.sweep(tables(**SPLITS, site__nodes_per_rack=4, constraints__max_rack_power_w=limit))
+    assert all(row["rack_power_w"] <= limit for row in found.best)
+    with pytest.raises(InputError, match=r"needs site.nodes_per_rack"):
+        jc.sweep(tables(**SPLITS, constraints__max_rack_power_w=limit))
+
+
+def test_nothing_fits_memory():
+    space = tables(**SPLITS, workload__model="llama-3.1-405b", workload__global_batch_size=16)
+    with pytest.raises(InputError, match=r"none of .* fits a GPU's memory; the nearest needs .* GB"):
+        jc.sweep(space)
+
+
+def test_what_does_not_fit_is_left_out_and_counted():
+    splits = {TP: [4, 8], MICRO: [1, 4], "schedule__recompute": ["none", "full"]}
+    found = jc.sweep(tables(**splits, workload__model="qwen3-32b", parallelism__distributed_optimizer=True))
+    assert 0 < found.fitting < found.legal
+    for row in found.rows:
+        assert row["memory_bytes"] <= 150754820096
+
+
+@pytest.mark.parametrize("suffix", ["csv", "json", "jsonl", "parquet"])
+def test_files(tmp_path, suffix):
+    out = tmp_path / f"rows.{suffix}"
+    if suffix == "parquet":
+        pytest.importorskip("pyarrow")
+    found = jc.sweep(tables(**SPLITS), out)
+    assert [p.name for p in tmp_path.iterdir()] == [out.name]
+    if suffix == "csv":
+        with out.open() as file:
+            times = [float(line["time_s"]) for line in csv.DictReader(file)]
+    elif suffix == "parquet":
+        import pyarrow.parquet as pq
+
+        times = pq.read_table(out).column("time_s").to_pylist()
+    else:
+        text = out.read_text()
+        lines = json.loads(text) if suffix == "json" else [json.loads(line) for line in text.splitlines()]
+        times = [line["time_s"] for line in lines]
+    assert times == [row["time_s"] for row in found.rows]
+
+
+@pytest.mark.parametrize(
+    ("out", "message"), [("rows.xls", "names no known form"), ("none/rows.csv", "no such folder"), (None, "no file")]
+)
+def test_bad_outputs(tmp_path, out, message):
+    with pytest.raises(InputError, match=message):
+        jc.sweep(tables(**SPLITS), None if out is None else tmp_path / out, resume=out is None)
+
+
+class Stop(Exception):
+    """Ends a sweep in the middle."""
+
+
+def interrupted(out, after, monkeypatch, **options):
+    """A sweep that is stopped after some calls of its progress."""
+    monkeypatch.setattr(search, "BATCH", 4)
+    calls = iter(range(after))
+
+    def progress(done, of, what):
+        if next(calls, None) is None:
+            raise Stop
+
+    from joulecast.plan.sweep.space import space_from_dict
+
+    space = space_from_dict(tables(**SPLITS, objective__top=2))
+    return search.run_sweep(space, out, progress=progress, **options)
+
+
+@pytest.mark.parametrize("after", [1, 3, 5])
+def test_a_stopped_sweep_goes_on_where_it_was(tmp_path, monkeypatch, after):
+    out = tmp_path / "rows.csv"
+    with pytest.raises(Stop):
+        interrupted(out, after, monkeypatch)
+    partial = tmp_path / "rows.csv.partial"
+    lines, _ = read_lines(partial)
+    with partial.open("ab") as file:
+        file.write(b'{"plan": 3, "time_s": 0.1')  # what a killed process leaves
+    with pytest.raises(InputError, match="interrupted sweep left this file"):
+        jc.sweep(tables(**SPLITS, objective__top=2), out)
+    with pytest.raises(InputError, match="belongs to another space"):
+        jc.sweep(tables(**{**SPLITS, TP: [1]}), out, resume=True)
+    batches = sum("batch" in line for line in lines)
+    asked = []
+    monkeypatch.setattr(search, "evaluate", lambda *a, real=search.evaluate: asked.append(a) or real(*a))
+    resumed = interrupted(out, 1000, monkeypatch, resume=True)
+    fresh = interrupted(None, 1000, monkeypatch)
+    assert resumed.rows == fresh.rows and resumed.best == fresh.best and resumed.counts == fresh.counts
+    assert batches and len(asked) == 2 * -(-len(fresh.rows) // 4) - batches
+    assert not partial.exists()
+
+
+def test_a_killed_process_resumes(tmp_path):
+    """kill -9 in the middle: every whole line stays, and the resumed table is the one of an undisturbed run."""
+    space, out = tmp_path / "space.toml", tmp_path / "rows.jsonl"
+    space.write_text(
+        '[workload]\nmodel = "llama-3.2-1b"\nsequence_length = 2048\nglobal_batch_size = 64\nmicro_batch_size = "all"\n'
+        '[cluster]\ngpu = "h200-sxm"\ngpus = 16\n[parallelism]\ntensor_model_parallel_size = "all"\n'
+        'pipeline_model_parallel_size = [1, 2, 4, 8]\n[schedule]\nname = ["1f1b", "gpipe"]\n'
+        "recompute = ['none', 'full']\n[power]\npower_limit_w = {min = 400, max = 700, step = 100}\n"
+        "[objective]\ntop = 0\n"
+    )
+    command = [sys.executable, "-m", "joulecast", "sweep", str(space), "--out", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    partial = tmp_path / "rows.jsonl.partial"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        if partial.exists() and partial.read_bytes().count(b'"batch"') >= 2:
+            break
+        time.sleep(0.002)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    lines, _ = read_lines(partial)
+    assert sum("batch" in line for line in lines) >= 2
+    subprocess.run([*command, "--resume"], check=True, capture_output=True)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    kept = {line["plan"]: line for line in lines if "plan" in line}
+    assert all(kept[row["plan"]] == row for row in rows if row["plan"] in kept)
+    from joulecast.plan.sweep.space import load_space
+
+    assert rows == list(search.run_sweep(load_space(space)).rows)
+
+
+def test_a_full_disk(tmp_path, monkeypatch):
+    out = tmp_path / "rows.csv"
+    with pytest.raises(Stop):
+        interrupted(out, 2, monkeypatch)
+    from joulecast.plan.sweep.journal import Journal
+
+    def full(self, data):
+        self._file.write(data[: len(data) // 2])
+        self._file.flush()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Journal, "_write", full)
+    with pytest.raises(InputError, match=r"No space left on device.*--resume"):
+        interrupted(out, 1000, monkeypatch, resume=True)
+    monkeypatch.undo()
+    assert interrupted(out, 1000, monkeypatch, resume=True).rows
+
+
+def test_processes_give_the_same_table(small):
+    again = jc.sweep(tables(**SPLITS, schedule__recompute=["none", "full"]), workers=2)
+    assert again.rows == small.rows
+    assert again.counts == small.counts
+
+
+def test_jobs_of_a_lost_worker_are_done_again(tmp_path, monkeypatch):
+    jobs = {n: (str(tmp_path / "died"), n) for n in range(6)}
+    assert dict(Workers(2).results(die_once, jobs)) == {n: 10 * n for n in range(6)}
+    monkeypatch.setattr(workers, "MOST_LOSSES", 2)
+    with pytest.raises(InputError, match="workers were lost 2 times; 2 jobs are left"):
+        list(Workers(2).results(die_always, {0: (0,), 1: (1,)}))
+
+
+def test_dask_gives_the_same_table(small):
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        found = jc.sweep(
+            tables(**SPLITS, schedule__recompute=["none", "full"], objective__top=2), dask=cluster.scheduler_address
+        )
+    plain = jc.sweep(tables(**SPLITS, schedule__recompute=["none", "full"], objective__top=2))
+    assert found.rows == plain.rows
+    assert found.best == plain.best
+
+
+def test_a_scheduler_that_does_not_answer(monkeypatch):
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(workers, "CONNECT_S", 0.5)
+    with pytest.raises(InputError, match="no Dask scheduler answers"):
+        jc.sweep(tables(**SPLITS), dask="tcp://127.0.0.1:9")
+
+
+def test_interleaved_plans_are_swept():
+    found = jc.sweep(tables(**{PP: [2, 4], VP: [1, 2, 4]}, schedule__name=["1f1b", "interleaved-1f1b"]))
+    names = {row["schedule.name"] for row in found.rows}
+    assert names == {"1f1b", "interleaved-1f1b"}

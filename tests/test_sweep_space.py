@@ -1,0 +1,146 @@
+"""SPACE.toml: what may stand in it, which combinations are legal, and what bad input gets."""
+
+import itertools
+
+import pytest
+
+import joulecast as jc
+from joulecast.errors import InputError
+from joulecast.plan.sweep.legal import combinations
+from joulecast.plan.sweep.plans import Plans
+from joulecast.plan.sweep.space import load_space, space_from_dict
+from joulecast.simulator.plan import plan_from_dict
+
+
+def tables(**changes):
+    """A small space; ``table__key`` changes a key, ``None`` removes it."""
+    whole = {
+        "workload": {"model": "llama-3.2-1b", "sequence_length": 2048, "global_batch_size": 16},
+        "cluster": {"gpu": "h200-sxm", "gpus": 8},
+        "parallelism": {},
+        "schedule": {},
+        "implementation": {"framework": "megatron"},
+        "power": {},
+        "constraints": {},
+        "objective": {"top": 0},
+    }
+    for name, value in changes.items():
+        table, _, key = name.partition("__")
+        if value is None:
+            whole[table].pop(key, None)
+        else:
+            whole.setdefault(table, {})[key] = value
+    return whole
+
+
+TP, PP = "parallelism__tensor_model_parallel_size", "parallelism__pipeline_model_parallel_size"
+VP, MICRO = "parallelism__virtual_pipeline_model_parallel_size", "workload__micro_batch_size"
+
+
+def legal(space):
+    """Combinations that pass, as sets of items."""
+    plans = Plans(space)
+    found = combinations(space, plans)
+    passed = []
+    for number in range(len(found)):
+        try:
+            plan = plans.plan(found.of(number))
+        except InputError:
+            continue
+        passed.append((found.of(number), plan))
+    return passed, found
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {TP: [1, 4], PP: "all", VP: "all", MICRO: [1, 4], "schedule__name": ["1f1b", "interleaved-1f1b"]},
+        {TP: "all", MICRO: "all", "workload__global_batch_size": [12]},
+        {TP: [1, 2, 3, 8], PP: [1, 2, 4, 5], "schedule__name": ["none", "gpipe", "Interleaved", "zb_h1"], VP: [1, 2]},
+        {TP: [1, 2, 4], PP: {"min": 1, "max": 4}, "cluster__gpus": [4, 6, 8, 16], MICRO: [1, 2, 5]},
+        {TP: [1, 4], "parallelism__context_parallel_size": [1, 2, 4], PP: [1, 2], "workload__sequence_length": [2048]},
+        {TP: [1, 2], PP: [2], "parallelism__stage_layers": [[9, 7], [8, 8], [8, 9]], VP: [1, 2]},
+        {PP: [1, 2], "parallelism__fsdp": [True, False], "parallelism__distributed_optimizer": [True, False]},
+        {TP: [1, 2], "workload__model": ["llama-3.2-1b", "llama-3.2-3b"], "workload__global_batch_size": [12, 16]},
+        {TP: [1, 16], "cluster__gpus": [16], "cluster__gpus_per_node": [8, 16], "power__power_limit_w": [1, 500, 700]},
+    ],
+)
+def test_all_that_is_legal_and_nothing_else(changes):
+    space = space_from_dict(tables(**changes))
+    passed, found = legal(space)
+    expected = []
+    for values in itertools.product(*found.values):
+        combination = dict(zip(found.keys, values, strict=True))
+        try:
+            expected.append((combination, plan_from_dict(space.with_values(combination))))
+        except InputError:
+            continue
+    assert expected
+    assert sorted(passed, key=repr) == sorted(expected, key=repr)
+    assert found.offered == len(list(itertools.product(*found.values)))
+
+
+def test_ranges_lists_and_single_values():
+    space = space_from_dict(tables(**{TP: [2], "power__power_limit_w": {"min": 400, "max": 700, "step": 150}}))
+    assert dict(space.axes) == {"power.power_limit_w": (400, 550, 700)}
+    assert space.value("parallelism.tensor_model_parallel_size") == 2
+    clocks = {"forward": 1410, "backward": [1200, 1305]}
+    space = space_from_dict(tables(power__clock_mhz=[1980, clocks]))
+    assert dict(space.axes)["power.clock_mhz"] == (1980, clocks)
+    window = space_from_dict(tables(overlap__window=["up", "down"], parallelism__stage_layers=[8, 8]))
+    assert not window.axes
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"parallelism__tensor_model_paralel_size": [1]}, r"tensor_model_paralel_size\]: unknown key.*Did you mean"),
+        ({"clustr__gpus": 8}, r"\[clustr\]: unknown key.*Did you mean 'cluster'"),
+        ({"constraints__max_time": 3.0}, r"\[constraints.max_time\]: unknown key.*max_time_s"),
+        ({"objective__minimise": "speed"}, "'speed' cannot be minimised.*time, energy, money, carbon"),
+        ({"objective__minimise": ["time", "time"]}, "Name one, two or three"),
+        ({"objective__minimise": ["time", "energy", "money", "carbon"]}, "4 objectives"),
+        ({TP: []}, "an empty list offers nothing"),
+        ({TP: [1, "two"]}, r"tensor_model_parallel_size\]: 'two' is not a whole number"),
+        ({TP: [0, 1]}, "Use a value above 0"),
+        ({PP: {"min": 4, "max": 1}}, "is no range"),
+        ({PP: {"min": 1, "max": 4, "step": 0}}, "is no range"),
+        ({"power__power_limit_w": {"min": 1, "max": 1e9, "step": 1}}, "at most 100000"),
+        ({"schedule__name": "all"}, "unknown schedule 'all'"),
+        ({"schedule__name": ["1f1b", "ifib"]}, "unknown schedule 'ifib'.*1f1b"),
+        ({"workload__global_batch_size": None}, "this key is missing"),
+        ({"workload__model": ["llama-3.2-1b", "lama"]}, "unknown model 'lama'"),
+        ({"cluster__gpu": "h200-smx"}, "unknown GPU 'h200-smx'.*h200-sxm"),
+        ({TP: [3, 5]}, "none of 2 combinations is a legal plan"),
+        ({"objective__top": -1}, "Use a value of at least 0"),
+    ],
+)
+def test_bad_input(changes, message):
+    with pytest.raises(InputError, match=message) as caught:
+        jc.sweep(tables(**changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_every_example_has_legal_plans(examples):
+    files = sorted(examples.glob("sweep-*.toml"))
+    assert files
+    for file in files:
+        space = load_space(file)
+        assert len(combinations(space, Plans(space))) > 100
+
+
+def test_errors_name_file_and_line(tmp_path):
+    file = tmp_path / "space.toml"
+    file.write_text('[workload]\nmodel = "llama-3.2-1b"\nsequence_lenth = 2048\n')
+    with pytest.raises(InputError, match=r"space.toml:3 \[workload.sequence_lenth\]"):
+        load_space(file)
+    with pytest.raises(InputError, match="no such file"):
+        load_space(tmp_path / "none.toml")
+
+
+def test_the_fingerprint_tells_spaces_apart_but_not_their_goals():
+    one, other = tables(**{TP: [1, 2]}), tables(**{TP: [1, 4]})
+    assert space_from_dict(one).fingerprint() != space_from_dict(other).fingerprint()
+    assert (
+        space_from_dict(one | {"objective": {"minimise": "energy"}}).fingerprint() == space_from_dict(one).fingerprint()
+    )
