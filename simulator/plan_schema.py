@@ -257,6 +257,9 @@ class SiteTable(Table):
     hardware_utilisation: float | None = Field(
         None, gt=0, le=1, description="Share of that time in which it does paid work."
     )
+    goodput: float = Field(
+        1.0, gt=0, le=1, description="Share of a run's time in which training advances: not checkpoints or restarts."
+    )
     node_power_limit_w: float | None = Field(None, gt=0, description="Most that a node may draw from its outlet [W].")
     nodes_per_rack: int | None = Field(None, gt=0, description="Nodes of the node type in one rack.")
     rack_power_limit_w: float | None = Field(None, gt=0, description="Most that a rack's nodes may draw [W].")

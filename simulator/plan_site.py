@@ -27,6 +27,8 @@ class Site:
         Catalogue name or path of a site, see :func:`joulecast.model.catalogue.load_site`.
     hardware_price_per_gpu, embodied_kg_per_gpu
         A GPU with its share of node and network [currency], [kgCO2e].
+    goodput
+        Share of a run's time in which training advances.
     node_power_limit_w, rack_power_limit_w
         At the node's and the rack's outlet [W].
     power_limit_w
@@ -42,6 +44,7 @@ class Site:
     embodied_kg_per_gpu: float | None = None
     hardware_lifetime_years: float | None = None
     hardware_utilisation: float | None = None
+    goodput: float = 1.0
     node_power_limit_w: float | None = None
     nodes_per_rack: int | None = None
     rack_power_limit_w: float | None = None

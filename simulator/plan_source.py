@@ -195,6 +195,8 @@ def _remedy(detail: ErrorDetails) -> str:
         return f"Use a value above {context['gt']}."
     if "ge" in context:
         return f"Use a value of at least {context['ge']}."
+    if "le" in context:
+        return f"Use a value of at most {context['le']}."
     if word := _TYPE_WORDS.get(detail["type"]):
         return f"Write {word}."
     return "Correct the value."

@@ -34,6 +34,7 @@ SITE_ASSUMPTIONS = (
     "a job pays for its share of the nodes in which it runs",
     "fans follow a node's mean power, supplies its power at every instant",
     "nodes stand in racks in the order of their ranks",
+    "a run loses no time to checkpoints and failures but what site.goodput says",
 )
 
 
@@ -57,13 +58,19 @@ class LimitCheck:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The whole training run: iterations until ``tokens`` tokens are trained."""
+    """The whole training run: iterations until ``tokens`` tokens are trained, and time lost at the same power."""
 
     tokens: float
     iterations: float
     time_s: float
     energy_j: float
     cost: Cost
+    goodput: float
+
+    @property
+    def paid_iterations(self) -> float:
+        """Iterations that the time and energy of the run would be enough for."""
+        return self.iterations / self.goodput
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +141,7 @@ class SiteForecast:
             "token": {"energy_j": self.energy_per_token_j} | self.cost_of(1.0 / self.tokens),
             "run": run
             and {"tokens": run.tokens, "iterations": run.iterations, "time_s": run.time_s, "energy_j": run.energy_j}
-            | self.cost_of(run.iterations),
+            | self.cost_of(run.paid_iterations),
             "spread_w": {name: asdict(spread) for name, spread in self.spread_w.items()},
             "step_s": self.step_s,
             "limits": [asdict(check) | {"met": check.met} for check in self.limits],
@@ -215,9 +222,9 @@ def _run(iteration: Iteration, energy_j: float, prices: Prices) -> Run | None:
     tokens = iteration.plan.workload.training_tokens
     if tokens is None:
         return None
-    count = tokens / iteration.tokens
-    time, energy = iteration.time_s * count, energy_j * count
-    return Run(tokens, count, time, energy, cost_of(energy, time, iteration.gpus, prices))
+    count, goodput = tokens / iteration.tokens, iteration.plan.site.goodput
+    time, energy = iteration.time_s * count / goodput, energy_j * count / goodput
+    return Run(tokens, count, time, energy, cost_of(energy, time, iteration.gpus, prices), goodput)
 
 
 def _spread(

@@ -95,6 +95,18 @@ def test_the_run_is_so_many_iterations(large: Any) -> None:
     assert site_of().run is None
 
 
+def test_lost_time_costs_as_much_as_used_time() -> None:
+    whole = site_of("workload.training_tokens=1e12").run
+    lossy = site_of("workload.training_tokens=1e12", "site.goodput=0.8")
+    assert whole is not None
+    assert lossy.run is not None
+    assert lossy.run.iterations == whole.iterations
+    for name in ("time_s", "energy_j"):
+        assert getattr(lossy.run, name) == pytest.approx(getattr(whole, name) / 0.8)
+    assert lossy.run.cost.money == pytest.approx(whole.cost.money / 0.8)
+    assert lossy.to_dict()["run"]["money"] == pytest.approx(float(lossy.run.cost.money))
+
+
 def test_costs_follow_the_plan_and_nothing_else_does() -> None:
     once, twice = site_of(), site_of("site.electricity_price_per_kwh=0.164", "site.carbon_intensity_kg_per_kwh=0.74")
     assert twice.cost.electricity == pytest.approx(2 * once.cost.electricity)
@@ -232,6 +244,7 @@ BAD: list[tuple[list[str], list[str]]] = [
     (["site.currency=EUR"], ["site.currency", "electricity_price_per_kwh is in USD"]),
     (["site.currency=EUR", "site.electricity_price_per_kwh=0.2"], ["site.currency", "Add site.hardware_price_per_gpu"]),
     (["site.rack_power_limit_w=40000"], ["site.rack_power_limit_w", "Add site.nodes_per_rack"]),
+    (["site.goodput=1.2"], ["site.goodput", "at most 1"]),
     (["site.power_limit_w=0"], ["site.power_limit_w", "above 0"]),
     (["workload.training_tokens=-1"], ["workload.training_tokens", "above 0"]),
     (["workload.training_tokens=inf"], ["workload.training_tokens"]),

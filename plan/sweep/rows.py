@@ -176,5 +176,6 @@ def _beyond_gpus(plan: Plan, time_s: float, facility_j: float, money: float, car
     tokens = plan.workload.training_tokens
     if tokens is not None:
         run = {"time_s": time_s, "energy_j": facility_j, "money": money, "carbon_kg": carbon_kg}
-        found |= {f"run_{name}": value * tokens / plan.tokens for name, value in run.items()}
+        iterations = tokens / plan.tokens / plan.site.goodput
+        found |= {f"run_{name}": value * iterations for name, value in run.items()}
     return found

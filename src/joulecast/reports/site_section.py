@@ -69,7 +69,7 @@ def cost_lines(site: SiteForecast) -> list[dict[str, Any]]:
     """Energy, money and carbon of an iteration, a million tokens and the whole run, with 90 % intervals."""
     shares = {"an iteration": 1.0, "a million tokens": 1e6 / site.tokens}
     if site.run is not None:
-        shares["the whole run"] = site.run.iterations
+        shares["the whole run"] = site.run.paid_iterations
     money, carbon = f"money [{site.currency}]", "carbon [kgCO2e]"
     lines = []
     for words, share in shares.items():
