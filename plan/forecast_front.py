@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +20,15 @@ from joulecast.plan.options import Option
 from joulecast.plan.overlap_space import Knobs, overlap_variants
 from joulecast.plan.problem import FrontProblem, make_problem
 from joulecast.plan.switching import front_of_problem
+from joulecast.plan.tile_space import check_tile_lists, tile_variants
 from joulecast.simulator.clock_columns import locked_index
 from joulecast.simulator.forecast import Prepared, fluid_program, memory_per_rank, prepare
 from joulecast.simulator.plan import Plan
 
 Float = NDArray[np.float64]
 
+#: Every so many clocks tiles are compared.
+CLOCK_STEP = 8
 #: What a forecast front takes for granted.
 NOTES = (
     "every instruction runs at its locked clock; plans whose mean power a board would not hold are left out",
@@ -76,8 +80,8 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
 
     Energies and waiting power are those of all GPUs of a stage.
     """
-    choices = {**dict(space.overlap), "comm_ctas": _comm_ctas(plan, space)}
-    ways = overlap_variants(plan, choices, gpu.description, space.source)
+    choices = {**dict(space.overlap), "comm_ctas": comm_ctas_of(plan, space)}
+    ways = _ways(plan, choices, gpu, space)
     variants = [(knobs, prepare(way, gpu, governed=False)) for knobs, way in ways]
     base = variants[0][1]
     gpus = plan.tp * plan.replicas
@@ -96,6 +100,8 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
     notes = [*NOTES, *(["clocks that the plan sets are kept"] if plan.power.clocks_mhz else [])]
     if space.overlap:
         notes.append("forwards and backwards choose their overlap each on its own")
+    if space.tiles:
+        notes.append("tiles that no weight between time and energy of a layer prefers at any clock are left out")
     return make_problem(
         dag,
         options,
@@ -108,7 +114,25 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
     )
 
 
-def _comm_ctas(plan: Plan, space: FrontSpace) -> Sequence[int | None]:
+def _ways(
+    plan: Plan, choices: Mapping[str, Sequence[Any]], gpu: GpuModel, space: FrontSpace
+) -> list[tuple[Knobs, Plan]]:
+    """Plans that differ in overlap and tiles, with their knobs."""
+    ways = overlap_variants(plan, choices, gpu.description, space.source)
+    if not space.tiles:
+        return ways
+    if gpu.description is not None:
+        check_tile_lists(plan, space.tiles, gpu.description, space.source)
+    clocks = gpu.clocks_mhz[space.clock_indices(gpu.clocks_mhz)][::CLOCK_STEP]
+    return [
+        ((*knobs, *tiles), tiled)
+        for knobs, way in ways
+        for tiles, tiled in tile_variants(way, space.tiles, gpu, clocks)
+    ]
+
+
+def comm_ctas_of(plan: Plan, space: FrontSpace) -> Sequence[int | None]:
+    """Thread blocks of collectives to choose from."""
     if space.comm_ctas is not None:
         return space.comm_ctas
     open_to_choice = plan.overlap.comm_ctas is None and plan.tp * plan.replicas > 1

@@ -1,4 +1,4 @@
-"""What a forecast front chooses from: clocks and knobs of overlap, by default or from a SPACE.toml."""
+"""What a forecast front chooses from: clocks, knobs of overlap and tiles, by default or from a SPACE.toml."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from joulecast.errors import InputError, NotYetError
 from joulecast.model.nanobatches import LAUNCHES
 from joulecast.plan.overlap_space import KNOBS
+from joulecast.plan.tile_space import TileLists, read_tile_lists
 from joulecast.simulator.plan_source import Source, read_toml
 
 #: Thread blocks of collectives that are tried besides the library's own choice.
 COMM_CTAS = (4, 8, 12, 16, 20, 32)
 #: Keys of a SPACE.toml that a front takes, as ``table.key``.
-KEYS = ("power.clock_mhz", *(f"overlap.{name}" for name in KNOBS))
+KEYS = ("power.clock_mhz", *(f"overlap.{name}" for name in KNOBS), "implementation.tiles")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class FrontSpace:
         :data:`COMM_CTAS` says where the plan leaves it open.
     overlap
         Pairs (other knob of overlap, values as in a PLAN.toml to choose from); the plan's own without.
+    tiles
+        Tiles to choose from by operator; the plan's own without.
     source
         Named in errors.
     """
@@ -42,6 +45,7 @@ class FrontSpace:
     clocks_mhz: tuple[float, ...] | None = None
     comm_ctas: tuple[int | None, ...] | None = None
     overlap: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    tiles: TileLists = ()
     source: Source = field(default_factory=Source, compare=False, repr=False)
 
     def clock_indices(self, clocks_mhz: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -55,8 +59,8 @@ class FrontSpace:
 def load_space(path: str | Path) -> FrontSpace:
     """Read the choices of a SPACE.toml.
 
-    Lists or ``{min, max, step}`` under ``power.clock_mhz`` and the numbers of ``[overlap]``, lists of windows and of
-    launch points; a front takes no other key.
+    Lists or ``{min, max, step}`` under ``power.clock_mhz`` and the numbers of ``[overlap]``; lists of windows and of
+    launch points; lists of tiles of operators under ``[implementation.tiles]``. A front takes no other key.
 
     Raises
     ------
@@ -78,7 +82,8 @@ def load_space(path: str | Path) -> FrontSpace:
     overlap = tables.get("overlap", {})
     chosen = {name: _choices(name, overlap[name], source) for name in KNOBS if name in overlap}
     ctas = chosen.pop("comm_ctas", None)
-    return FrontSpace(clocks, ctas, tuple(chosen.items()), source)
+    tiles = read_tile_lists(tables.get("implementation", {}).get("tiles"), source)
+    return FrontSpace(clocks, ctas, tuple(chosen.items()), tiles, source)
 
 
 def _choices(name: str, value: Any, source: Source) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from joulecast.api import compare, front, gpu, predict, sweep
+    from joulecast.api import choose, compare, front, gpu, predict, sweep
     from joulecast.errors import (
         DataError,
         DoesNotFitError,
@@ -41,6 +41,7 @@ _HOMES = {
     "Streaming": "joulecast.model.operators",
     "Tile": "joulecast.model.operators",
     "UnknownNameError": "joulecast.errors",
+    "choose": "joulecast.api",
     "compare": "joulecast.api",
     "front": "joulecast.api",
     "gpu": "joulecast.api",
@@ -63,6 +64,7 @@ __all__ = [
     "Tile",
     "UnknownNameError",
     "__version__",
+    "choose",
     "compare",
     "front",
     "gpu",

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from joulecast.kernels import Gpu
     from joulecast.plan.compare import Comparison
     from joulecast.plan.exact_front import Front
+    from joulecast.plan.joint_choice import JointChoice
     from joulecast.plan.sweep.result import SweepResult
     from joulecast.simulator.iteration import Iteration
     from joulecast.simulator.plan import Plan
@@ -66,7 +67,8 @@ def front(
     overrides
         Settings of the form ``table.key=value`` that win over the file.
     space
-        Path of a SPACE.toml with the clocks and communication blocks to choose from; by default all.
+        Path of a SPACE.toml with the clocks, knobs of overlap and tiles to choose from; by default all clocks and some
+        numbers of communication blocks.
     **how
         ``simple``, ``time_limit_s`` and ``switch_s``, as in :func:`joulecast.plan.forecast_front.forecast_front`.
 
@@ -148,6 +150,33 @@ def sweep(
 
     read = load_space(space) if isinstance(space, str | Path) else space_from_dict(space)
     return run_sweep(read, None if out is None else Path(out), workers=workers, dask=dask, resume=resume)
+
+
+def choose(
+    plan: str | Path | Plan, overrides: Sequence[str] = (), *, space: str | Path | None = None, **how: Any
+) -> JointChoice:
+    """Overlap and tiles of a stage's layers, chosen together at every clock.
+
+    Parameters
+    ----------
+    plan
+        Path of a PLAN.toml, or a plan already read.
+    overrides
+        Settings of the form ``table.key=value`` that win over the file.
+    space
+        Path of a SPACE.toml with the clocks, knobs of overlap and tiles to choose from.
+    **how
+        ``direction`` and ``stage``, as in :func:`joulecast.plan.joint_choice.joint_choice`.
+
+    Raises
+    ------
+    InputError
+        The plan or the space cannot be used.
+    """
+    from joulecast.plan.front_space import load_space
+    from joulecast.plan.joint_choice import joint_choice
+
+    return joint_choice(_loaded(plan, overrides), space=None if space is None else load_space(space), **how)
 
 
 def _loaded(plan: str | Path | Plan, overrides: Sequence[str]) -> Plan:

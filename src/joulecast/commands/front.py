@@ -32,7 +32,7 @@ def front(
         list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override one value of the plan.")
     ] = None,
     space: Annotated[
-        Path | None, typer.Option(metavar="SPACE.toml", help="Clocks and communication blocks to choose from.")
+        Path | None, typer.Option(metavar="SPACE.toml", help="Clocks, knobs of overlap and tiles to choose from.")
     ] = None,
     switch_time: Annotated[
         float | None,

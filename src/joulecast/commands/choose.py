@@ -1,0 +1,62 @@
+"""``joulecast choose``: overlap and tiles of a stage's layers, chosen together at every clock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from joulecast import output
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("choose")(choose)
+
+
+def choose(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The plan.")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override one value of the plan.")
+    ] = None,
+    space: Annotated[
+        Path | None, typer.Option(metavar="SPACE.toml", help="Clocks, knobs of overlap and tiles to choose from.")
+    ] = None,
+    direction: Annotated[str, typer.Option(help="forward or backward.")] = "forward",
+    stage: Annotated[int, typer.Option(min=0, help="Pipeline stage whose layers are composed.")] = 0,
+    json: output.JsonOption = False,
+    csv: output.CsvOption = False,
+) -> None:
+    """At every clock the fastest, the most economical and every way between: halves of a layer, and a whole stage."""
+    from joulecast.threads import use_one_thread
+
+    use_one_thread()
+    from joulecast.plan.front_space import load_space
+    from joulecast.plan.joint_choice import joint_choice
+    from joulecast.simulator.plan import load_plan
+
+    chosen = None if space is None else load_space(space)
+    found = joint_choice(load_plan(plan, settings or ()), space=chosen, direction=direction, stage=stage)
+    if json:
+        output.print_json(found.to_dict())
+    elif csv:
+        output.print_csv(found.lines())
+    else:
+        for part in found.parts:
+            title = f"{part}, {found.direction}" + f", {found.layers} layers" * (part == "stage")
+            output.print_table([_line(line) for line in found.lines() if line["part"] == part], title=title)
+            print()
+        print(f"{found.scored} configurations scored. Assumed: {'; '.join(found.notes)}.")
+
+
+def _line(line: dict[str, Any]) -> dict[str, Any]:
+    """A line of the table for people."""
+    shown = {
+        "clock [MHz]": line["clock_mhz"],
+        "time [s]": line["time_s"],
+        "energy [J]": line["energy_j"],
+        "held": "yes" if line["held"] else "no",
+    }
+    named = ("part", "clock_mhz", "time_s", "energy_j", "held")
+    return shown | {key: value for key, value in line.items() if key not in named}

@@ -1,0 +1,100 @@
+"""Scores of many combinations at once, held against instructions tabulated one by one."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from joulecast.model.nanobatches import layers_backward, layers_forward
+from joulecast.model.operators import RowTile, Tile
+from joulecast.plan.overlap_space import overlap_variants
+from joulecast.plan.tile_space import tiles_of, with_plan_tiles, worthwhile
+from joulecast.simulator.layer_options import TiledKernels, every_combination, governing_name
+from joulecast.simulator.plan import plan_from_dict
+from joulecast.simulator.program import implementation_of, nanobatches_of
+from joulecast.simulator.tables import instruction_table, kernels_of
+
+LISTS = (
+    ("attention.forward", (None, Tile(128, 64, warps=8, stages=3))),
+    ("linear", (None, Tile(128, 128, 64, 8, 4))),
+    ("norm1", (None, RowTile(4, warps=8), RowTile(1, warps=4))),
+    ("qkv", (Tile(128, 256), Tile(64, 64, warps=4))),
+)
+
+
+def plan_of(**overlap):
+    return plan_from_dict(
+        {
+            "workload": {
+                "model": "llama-3.1-8b", "sequence_length": 4096, "micro_batch_size": 4, "global_batch_size": 4,
+            },
+            "cluster": {"gpu": "h200-sxm", "gpus": 2},
+            "parallelism": {"tensor_model_parallel_size": 2},
+            "schedule": {"name": "none"},
+            "overlap": overlap,
+        }
+    )  # fmt: skip
+
+
+def program(plan, layers=1, build=layers_forward):
+    w = plan.workload
+    cut = nanobatches_of(plan)
+    return build(w.model, implementation_of(plan), w.micro_batch_size, w.sequence_length, layers, cut)
+
+
+@pytest.mark.parametrize("build", [layers_forward, layers_backward])
+@pytest.mark.parametrize("layers", [1, 8])
+@pytest.mark.parametrize("overlap", [{}, {"nanobatches": 2, "comm_ctas": 8}, {"nanobatches": 2, "window": [2, 2]}])
+def test_every_combination_scores_as_its_own_plan(h200, overlap, layers, build):
+    plan = plan_of(**overlap)
+    choices, clocks = dict(LISTS), h200.clocks_mhz[::30]
+    combinations = every_combination(choices, tuple(choices))[::7]
+    launches = program(plan, layers, build)
+    scores = TiledKernels([launches], choices, h200, clocks, 800.0).score(launches, combinations)
+    for row in (0, len(combinations) // 2, len(combinations) - 1):
+        tiled = program(with_plan_tiles(plan, tiles_of(LISTS, combinations[row])), layers, build)
+        table = instruction_table([tiled], kernels_of([[tiled]], clocks, h200, 800.0), h200)
+        assert scores.time_s[row] == pytest.approx(table.duration_s[0], rel=1e-9)
+        assert scores.energy_j[row] == pytest.approx(table.energy_j[0], rel=1e-9)
+
+
+def test_the_longest_name_governs(h200):
+    operators = {launch.operator.name: launch.operator for launch in program(plan_of())}
+    names = [name for name, _ in LISTS]
+    assert governing_name(operators["qkv"], names) == "qkv"
+    assert governing_name(operators["down"], names) == "linear"
+    assert governing_name(operators["norm2"], names) == ""
+
+
+def test_many_combinations_are_scored_in_pieces(h200, monkeypatch):
+    plan = plan_of(nanobatches=2)
+    choices, clocks = dict(LISTS), h200.clocks_mhz[::30]
+    combinations = every_combination(choices, tuple(choices))
+    launches = program(plan)
+    kernels = TiledKernels([launches], choices, h200, clocks)
+    whole = kernels.score(launches, combinations)
+    monkeypatch.setattr("joulecast.simulator.layer_options.COLUMNS", 10)
+    assert np.array_equal(kernels.score(launches, combinations).time_s, whole.time_s)
+
+
+def test_tens_of_thousands_of_configurations_are_scored_in_one_call_for_each_way_of_overlap(h200):
+    """Overlap, tiles and clocks of one layer; benchmarks/bench_layer_options.py has the time."""
+    plan = plan_of()
+    knobs = {"nanobatches": [1, 2], "window": ["all", ["qkv", "output"]], "comm_ctas": [None, 8]}
+    ways = overlap_variants(plan, knobs, h200.description)
+    choices = dict(LISTS)
+    combinations = every_combination(choices, tuple(choices))
+    programs = [program(way) for _, way in ways]
+    kernels = TiledKernels(programs, choices, h200, h200.clocks_mhz)
+    scored = sum(kernels.score(launches, combinations).time_s.size for launches in programs)
+    assert scored == len(ways) * len(combinations) * len(h200.clocks_mhz) > 10_000
+
+
+def test_only_combinations_that_some_weight_prefers_are_kept(h200):
+    clocks = h200.clocks_mhz[::30]
+    found = worthwhile(plan_of(), LISTS, h200, clocks)
+    chosen = {name: {lists[f[i]] for f in found} for i, (name, lists) in enumerate(LISTS)}
+    assert Tile(64, 64, warps=4) not in chosen["qkv"], "it is slower and needs more energy than the other"
+    assert len(found) < len(every_combination(dict(LISTS), tuple(dict(LISTS))))
+    worse = (("qkv", (Tile(128, 256), replace(Tile(128, 256), stages=1))),)
+    assert worthwhile(plan_of(), worse, h200, clocks) == [(0,)]
