@@ -219,3 +219,50 @@ def test_a_hostile_name_stays_text(iteration):
     hostile = replace(iteration, plan=replace(iteration.plan, workload=workload))
     text = predict_page(hostile).html()
     assert "<script>alert" not in text
+
+
+SPACE = """
+[workload]
+model = "llama-3.2-1b"
+sequence_length = 2048
+global_batch_size = 16
+[cluster]
+gpu = "h200-sxm"
+gpus = 4
+[parallelism]
+tensor_model_parallel_size = [1, 2, 4]
+[power]
+power_limit_w = [500, 700]
+[objective]
+minimise = ["time", "energy"]
+top = 2
+"""
+
+
+def test_a_sweep_shows_every_plan_and_the_best(tmp_path, capsys):
+    (tmp_path / "space.toml").write_text(SPACE, encoding="utf-8")
+    assert run("sweep", tmp_path / "space.toml", "--csv", "--report", tmp_path / "s.html") == 0
+    rows = capsys.readouterr().out.splitlines()
+    charts = charts_of((tmp_path / "s.html").read_text(encoding="utf-8"))
+    view = charts["sweep"]["views"][0]
+    assert len(view["data"][0]["x"]) == len(rows) - 1 == 6
+    best = view["data"][1]
+    assert all(above > 0 for above in best["error_x"]["array"] + best["error_y"]["array"])
+    assert [v["label"] for v in charts["sweep"]["views"]] == ["energy of all GPUs", "money", "carbon, CO₂e"]
+    assert "power_limit_w: 700" in "".join(best["text"])
+
+
+def test_a_comparison_shows_intervals(tmp_path, examples, capsys):
+    other = examples / "llama-3.2-3b-4xh200-ddp.toml"
+    assert run("compare", examples / PLAN, other, "--json", "--report", tmp_path / "c.html") == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    data = charts_of((tmp_path / "c.html").read_text(encoding="utf-8"))["results"]["views"][0]["data"]
+    for trace, name in zip(data, results["time_s"], strict=True):
+        reach = results["time_s_p95"][name] - results["time_s"][name]
+        assert trace["error_x"]["array"][0] == pytest.approx(reach, rel=1e-4)
+
+
+def charts_of(text):
+    """Charts of a page by name."""
+    data = re.search(r'id="joulecast-data">(.*?)</script>', text, re.DOTALL).group(1)
+    return {chart["name"]: chart for chart in json.loads(data)["charts"]}

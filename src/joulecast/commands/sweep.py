@@ -46,6 +46,7 @@ def sweep(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an interrupted sweep with the same --out.")
     ] = False,
+    report: output.ReportOption = None,
     json: output.JsonOption = False,
     csv: output.CsvOption = False,
 ) -> None:
@@ -54,11 +55,19 @@ def sweep(
     from joulecast.plan.sweep.space import load_space
     from joulecast.progress import ProgressBar
 
+    if report is not None:
+        from joulecast.reports.page import check_report
+
+        check_report(report)
     loaded = load_space(space, settings or ())
     with ProgressBar() as bar:
         result = run_sweep(loaded, out, workers=workers, dask=dask, resume=resume, progress=bar.show)
     if out is not None:
         output.progress(f"wrote {out}")
+    if report is not None:
+        from joulecast.reports.write import report_of_sweep
+
+        report_of_sweep(result, [_line(row, result.keys) for row in result.best[:LINES]], report)
     if json:
         output.print_json(result.to_dict())
     elif csv:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from joulecast.model.description import GpuDescription
     from joulecast.plan.compare import Comparison
     from joulecast.plan.exact_front import Front
+    from joulecast.plan.sweep.result import SweepResult
     from joulecast.reports.html import Rows
     from joulecast.reports.page import Page
     from joulecast.simulator.iteration import Iteration
@@ -66,6 +67,13 @@ def report_of_fit(fit: RowsFit, path: Path) -> None:
     from joulecast.reports.calibrate_page import calibrate_page
 
     _write(calibrate_page(fit), path)
+
+
+def report_of_sweep(result: SweepResult, lines: Rows, path: Path) -> None:
+    """Write the report of a sweep; ``lines`` are the best plans as the command's table shows them."""
+    from joulecast.reports.sweep_page import sweep_page
+
+    _write(sweep_page(result, lines), path)
 
 
 def _write(page: Page, path: Path) -> None:
