@@ -279,3 +279,14 @@ def test_a_site_of_ones_own(tmp_path: Path) -> None:
     path.write_text(shipped.read_text(encoding="utf-8").replace("value = 1.25", "value = 0.5"), encoding="utf-8")
     with pytest.raises(InputError, match="PUE"):
         site_of(f"site.name={path}")
+
+
+def test_the_mlperf_example_is_forecast_within_five_per_cent() -> None:
+    iteration = jc.predict(EXAMPLES / "gpt3-175b-512xh100.toml")
+    site = iteration.site
+    assert site is not None
+    assert iteration.time_s == pytest.approx(10.63, rel=0.05)
+    assert site.power_w.node_dc / 64 == pytest.approx(6798.0, rel=0.05)
+    assert site.power_w.node_ac / 64 == pytest.approx(6904.0, rel=0.05)
+    assert site.energy_j.node_dc == pytest.approx(4.62e6, rel=0.05)
+    assert all(check.met for check in site.limits)
