@@ -38,6 +38,8 @@ regenerate: $(DEV_STAMP)
 	$(BIN)/joulecast calibrate --out model/catalogue_data/gpus/h200-sxm-rows.toml
 	$(BIN)/joulecast calibrate --replay calibrate/recorded/h200_sxm_live --name h200-sxm-live \
 	  --out model/catalogue_data/gpus/h200-sxm-live.toml
+	$(BIN)/joulecast calibrate --replay calibrate/recorded/h200_sxm_live --rows calibrate/recorded/h200_sxm \
+	  --name h200-sxm --out model/catalogue_data/gpus/h200-sxm.toml
 
 pictures: $(DEV_STAMP)
 	mkdir -p docs/pictures

@@ -221,8 +221,10 @@ def test_nearer_relatives_widen_less() -> None:
 def test_a_copy_keeps_values_and_status() -> None:
     from joulecast.model.derivation import complete
 
-    copy = complete(read_gpu("h200-sxm"), relative())
-    assert copy.name == "h200-sxm"
+    device = dump_description({"device": nest(read_gpu("h200-sxm").device)})
+    text = f'schema_version = 1\nname = "mine"\n[derivation]\nrelative = "r"\nmethod = "copy"\n{device}'
+    copy = complete(parse_description(text, file="mine.toml"), relative())
+    assert copy.name == "mine"
     assert copy.kernel.parameters == relative().kernel.parameters
 
 

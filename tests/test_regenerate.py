@@ -7,7 +7,14 @@ import pytest
 
 from joulecast.calibrate.choose.replay import fit_folder
 from joulecast.calibrate.from_rows import SHIPPED_NAME, fit_rows
+from joulecast.calibrate.rows import recorded_rows
 from joulecast.model.description_writer import dump_description
+
+RECORDINGS = Path(str(files("joulecast.calibrate").joinpath("recorded", "h200_sxm_live")))
+
+
+def shipped_text(name):
+    return files("joulecast.model").joinpath("catalogue_data", "gpus", f"{name}.toml").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -31,7 +38,11 @@ def test_rows_that_only_validate_are_not_shipped():
 
 @pytest.mark.slow
 def test_the_live_calibration_replays_byte_for_byte():
-    recordings = Path(str(files("joulecast.calibrate").joinpath("recorded", "h200_sxm_live")))
-    fit = fit_folder(recordings, name="h200-sxm-live")
-    shipped = files("joulecast.model").joinpath("catalogue_data", "gpus", "h200-sxm-live.toml")
-    assert dump_description(fit.description.to_dict()) == shipped.read_text(encoding="utf-8")
+    fit = fit_folder(RECORDINGS, name="h200-sxm-live")
+    assert dump_description(fit.description.to_dict()) == shipped_text("h200-sxm-live")
+
+
+@pytest.mark.slow
+def test_the_default_description_follows_from_all_rows_and_recordings():
+    fit = fit_folder(RECORDINGS, name="h200-sxm", rows=recorded_rows())
+    assert dump_description(fit.description.to_dict()) == shipped_text("h200-sxm")
