@@ -14,8 +14,8 @@ from joulecast.model.fabric import ClusterLinks
 #: Node where the GPU has no usual one: eight GPUs on their own links, each with a network card of this network.
 PLAIN_NODE_GPUS, PLAIN_NETWORK = 8, "infiniband-ndr"
 #: Relative standard deviation of the time of a transfer between two domains: an estimate. Flows that share a fat tree's
-#: links collide by chance; see Hoefler et al. 2008 (doi:10.1109/CLUSTR.2008.4663765), where adverse routing costs
-#: a full-bisection InfiniBand network up to 40 % of its bandwidth, a few per cent with rails and adaptive routing.
+#: links collide by chance: static routing left networks of full bisection 55-60 % of it (Hoefler et al., CLUSTER 2008,
+#: doi:10.1109/CLUSTR.2008.4663762); rails and adaptive routing leave a few per cent to chance.
 TRANSFER_JITTER = 0.03
 #: Rails that the cards of a node spread over at most: leaf switches that one node is connected to.
 MOST_RAILS = 8
@@ -33,6 +33,12 @@ class LinkChoices:
         GPUs joined by the fast links.
     network
         Catalogue name or path of the network between nodes.
+    nics_per_node, nic_bytes_per_s, efficiency, step_latency_s
+        Cards of a node, line rate of each, share of it for large messages, one step under a leaf switch.
+    rails
+        Leaf switches that a node's cards spread over.
+    oversubscription, jitter, nvls, sharp
+        As :class:`joulecast.model.fabric.ClusterLinks` has them.
     """
 
     gpus_per_node: int | None = None

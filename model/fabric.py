@@ -4,7 +4,9 @@ GPUs of one *domain* (a node, or an NVLink rack) reach each other over the fast 
 network cards, leaf switches and, beyond the leaves, switches above that may be oversubscribed. A group of ``n`` ranks
 whose neighbours lie ``stride`` GPUs apart has in one domain of ``d`` GPUs
 
-    r = max(1, d / stride)   members,   D = ⌈n·stride/d⌉ ≤ n   domains.
+    r = max(1, d / stride)   members,   D = ⌈n·stride/d⌉ ≤ n   domains,
+
+and one domain more where domains do not hold whole groups: some group then lies across two, and the others wait for it.
 
 All GPUs of a node are taken to communicate at once, as in a training step, so each member has its share of the node's
 network cards.
@@ -121,14 +123,15 @@ def fabric_of(members: int, stride: int, links: ClusterLinks, active: int | None
     """
     if members < 1 or stride < 1:
         raise InputError(f"a group of {members} ranks {stride} apart", key="members", remedy="Use whole numbers.")
-    domains = min(members, math.ceil(members * stride / links.domain_gpus))
-    local = members / domains
-    link = links.link_bytes_per_s
-    if link is not None and links.peer_bytes_per_s is not None and local > 1:
-        link = min(link, max(1.0, local - 1.0) * links.peer_bytes_per_s)
-    if domains == 1:
-        return Fabric(link_bytes_per_s=link, nvls=links.nvls)
     reach = members * stride
+    domains = math.ceil(reach / links.domain_gpus)
+    if max(reach, links.domain_gpus) % min(reach, links.domain_gpus):
+        domains += 1
+    domains = min(members, domains)
+    if domains == 1:
+        return within_domain(members, links)
+    local = members / domains
+    link = _link_bytes_per_s(local, links)
     thinned = links.oversubscription if reach > links.leaf_gpus else 1.0
     return Fabric(
         domains=domains,
@@ -140,6 +143,19 @@ def fabric_of(members: int, stride: int, links: ClusterLinks, active: int | None
         nvls=links.nvls,
         sharp=links.sharp,
     )
+
+
+def within_domain(members: int, links: ClusterLinks) -> Fabric:
+    """What a group within one domain has of its links."""
+    return Fabric(link_bytes_per_s=_link_bytes_per_s(members, links), nvls=links.nvls)
+
+
+def _link_bytes_per_s(local: float, links: ClusterLinks) -> float | None:
+    """Rate from one member to the ``local`` others in its domain: in a mesh only the links to these count [B/s]."""
+    link, peer = links.link_bytes_per_s, links.peer_bytes_per_s
+    if link is None or peer is None or local <= 1:
+        return link
+    return min(link, max(1.0, local - 1.0) * peer)
 
 
 def _cards(local: float, links: ClusterLinks, active: int | None) -> float:

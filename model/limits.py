@@ -21,8 +21,8 @@ from joulecast.model.power import KernelTimes, clock_tree_power_w, idle_power_w
 Array = NDArray[np.float64]
 
 #: Relative standard deviation of SM clocks at the power limit between cards of different nodes, beyond that of cards in
-#: one: an estimate from the variability of large installations, where equal cards run one product at speeds that span
-#: 8 % on average, about six standard deviations (Sinha et al., SC 2022, doi:10.1109/SC41404.2022.00070).
+#: one: an estimate from the variability of large installations, where equal cards run one program at speeds that span
+#: 8 % on average, about six standard deviations (Sinha et al., SC 2022, arXiv:2208.11035).
 NODE_CLOCK_SPREAD = 0.013
 #: Share of a lag that boards faster than the slowest take back: while they wait they draw less, so that their average
 #: lets them run faster. The slowest, which sets the pace, cannot. From (1 − P_wait/P_limit)/κ with P ~ f^κ at the

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from joulecast.model.fabric import Fabric, fabric_of
+from joulecast.model.fabric import Fabric, fabric_of, within_domain
 
 if TYPE_CHECKING:
     from joulecast.simulator.plan import Plan
@@ -57,5 +57,6 @@ def stage_fabric(plan: Plan, rank: int) -> Fabric:
     stage, per_domain = plan.tp * plan.replicas, plan.cluster.links.domain_gpus
     other = (rank + 1) % plan.pp
     first, second = rank * stage // per_domain, other * stage // per_domain
-    # Neighbours in one domain are as near as the ranks of a tensor-parallel pair.
-    return group_fabric(plan, 2, 1 if first == second else per_domain * max(1, abs(second - first)))
+    if first == second:
+        return within_domain(2, plan.cluster.links)
+    return group_fabric(plan, 2, per_domain * abs(second - first))

@@ -34,8 +34,14 @@ def test_groups_in_the_order_of_megatron(members, stride, domains, exit_gb_per_s
         assert fabric.exit_bytes_per_s == pytest.approx(exit_gb_per_s * 1e9)
 
 
+@pytest.mark.parametrize(("members", "stride", "domains"), [(3, 1, 2), (6, 1, 2), (2, 3, 2), (12, 1, 3), (2, 4, 1)])
+def test_groups_that_do_not_fill_nodes_lie_across_them(members, stride, domains):
+    """Of groups of three on nodes of eight the third begins in one node and ends in the next."""
+    assert fabric_of(members, stride, links()).domains == domains
+
+
 def test_a_rack_is_one_domain():
-    rack = links("gb200", gpus=72)
+    rack = links("gb200", gpus=64)
     assert fabric_of(64, 1, rack).domains == 1
     assert links("gb200", gpus=256).domain_gpus == 64  # 256 GPUs fill four racks evenly with 64 of 72
     assert fabric_of(32, 8, links("gb200", gpus=256)).domains == 4

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         NotYetError,
         UnknownNameError,
     )
+    from joulecast.model.fabric import Fabric
     from joulecast.model.operators import Attention, Collective, Gemm, RowTile, Streaming, Tile
 
 __version__ = "0.1.0"
@@ -32,6 +33,7 @@ _HOMES = {
     "Collective": "joulecast.model.operators",
     "DataError": "joulecast.errors",
     "DoesNotFitError": "joulecast.errors",
+    "Fabric": "joulecast.model.fabric",
     "Gemm": "joulecast.model.operators",
     "GuardError": "joulecast.errors",
     "InputError": "joulecast.errors",
@@ -54,6 +56,7 @@ __all__ = [
     "Collective",
     "DataError",
     "DoesNotFitError",
+    "Fabric",
     "Gemm",
     "GuardError",
     "InputError",
