@@ -31,6 +31,14 @@ MOST_VALUES = 100_000
 OBJECTIVES = {"time": "time_s", "energy": "energy_j", "money": "money", "carbon": "carbon_kg"}
 
 
+#: Constraints that the power limits of a plan's ``[site]`` set as well.
+SITE_LIMITS = {
+    "max_node_power_w": "node_power_limit_w",
+    "max_rack_power_w": "rack_power_limit_w",
+    "max_site_power_w": "power_limit_w",
+}
+
+
 class ConstraintsTable(BaseModel):
     """``[constraints]``: what a plan must keep to."""
 
@@ -159,7 +167,14 @@ def _space(tables: dict[str, Any], source: Source) -> Space:
     minimise = goals.objective.minimise
     names = (minimise,) if isinstance(minimise, str) else tuple(minimise)
     _check_objectives(names, source)
-    return Space(single, tuple(axes), goals.constraints, goals.objective, names, source)
+    constraints = _with_site_limits(goals.constraints, single.get("site", {}))
+    return Space(single, tuple(axes), constraints, goals.objective, names, source)
+
+
+def _with_site_limits(constraints: ConstraintsTable, site: Mapping[str, Any]) -> ConstraintsTable:
+    """Constraints with the site's power limits, where they do not state others."""
+    stated = {key: site[limit] for key, limit in SITE_LIMITS.items() if site.get(limit) is not None}
+    return constraints.model_copy(update={k: float(v) for k, v in stated.items() if getattr(constraints, k) is None})
 
 
 def _check_types(
