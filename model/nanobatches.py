@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from joulecast.model.hf import ModelConfig
+from joulecast.model.launch_shares import shares
 from joulecast.model.launches import Implementation, Launch, shard, streaming
 from joulecast.model.operators import Collective
 from joulecast.model.transformer import layer_backward, layer_forward
@@ -64,11 +65,15 @@ class Nanobatches:
     launch
         When a communication is issued: ``asap``, as soon as its input is ready, or ``window``, before the first
         operator of the window of the block behind it. Either way what follows the window's last operator waits for it.
+    shared
+        The parts stand for different micro-batches that take turns: layers with experts are shares of whole ones
+        (:mod:`joulecast.model.launch_shares`), others stay as they are.
     """
 
     parts: int = 1
     windows: tuple[Window, ...] = ()
     launch: str = "asap"
+    shared: bool = False
 
 
 @lru_cache(maxsize=64)
@@ -102,6 +107,8 @@ def layers_forward(
 
     ``cut.parts`` must divide ``batch``.
     """
+    if cut.shared:
+        return _shared(layer_forward(config, implementation, batch, sequence), config, layers, cut)
     part = layer_forward(config, implementation, batch // cut.parts, sequence) * layers
     return _in_parts(part, config, implementation, batch, sequence, cut, "parts.cat")
 
@@ -111,8 +118,16 @@ def layers_backward(
     config: ModelConfig, implementation: Implementation, batch: int, sequence: int, layers: int, cut: Nanobatches
 ) -> tuple[Launch, ...]:
     """Backward of a stack of layers for one micro-batch; every part accumulates its own weight gradients."""
+    if cut.shared:
+        return _shared(layer_backward(config, implementation, batch, sequence), config, layers, cut)
     part = layer_backward(config, implementation, batch // cut.parts, sequence) * layers
     return _in_parts(part, config, implementation, batch, sequence, cut, "parts.grad.cat")
+
+
+def _shared(layer: tuple[Launch, ...], config: ModelConfig, layers: int, cut: Nanobatches) -> tuple[Launch, ...]:
+    if config.experts is None or not layers:
+        return layer * layers
+    return take_turns(shares(layer, cut.parts) * layers, cut)
 
 
 def _in_parts(

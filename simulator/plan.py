@@ -153,6 +153,8 @@ class Overlap:
         Thread blocks of a collective and their threads; ``None`` is the library's choice.
     tp_comm
         Sequence-parallel gathering and scattering in steps beside the products.
+    ep_comm
+        Communication of experts beside another micro-batch's computation.
     grad_reduce, param_gather
         ``after`` or ``overlapped``.
     grad_bucket_bytes
@@ -169,6 +171,7 @@ class Overlap:
     grad_reduce: str
     grad_bucket_bytes: float
     tp_comm: bool = False
+    ep_comm: bool = False
     param_gather: str = "after"
     fsdp_prefetch: bool = True
 
@@ -473,6 +476,7 @@ def _overlap(parsed: PlanFile, model: ModelConfig, split: Parallelism, source: S
         grad_reduce=table.grad_reduce,
         grad_bucket_bytes=bucket * 2.0**20,
         tp_comm=table.tp_comm,
+        ep_comm=table.ep_comm,
         param_gather=table.param_gather,
         fsdp_prefetch=table.fsdp_prefetch,
     )

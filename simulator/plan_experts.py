@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 EP, ETP = "parallelism.expert_model_parallel_size", "parallelism.expert_tensor_parallel_size"
 CAPACITY, IMBALANCE = "workload.moe_expert_capacity_factor", "workload.moe_load_imbalance"
+EP_COMM = "overlap.ep_comm"
 #: Rows of the busiest rank's experts over the mean, with routers that a loss balances [estimate, +-0.1].
 USUAL_IMBALANCE = 1.1
 
@@ -44,6 +45,7 @@ def check_experts(plan: Plan, source: Source) -> None:
             "implementation.framework",
             remedy='Set it to "megatron".',
         )
+    _check_overlap(plan, source)
     if model.experts is None:
         for key, size in ((EP, split.expert_model_parallel_size), (ETP, split.expert_tensor_parallel_size)):
             if size > 1:
@@ -62,6 +64,33 @@ def check_experts(plan: Plan, source: Source) -> None:
             "parallelism.fsdp",
             remedy="Use parallelism.distributed_optimizer, and expert_model_parallel_size to split the experts.",
         )
+
+
+def _check_overlap(plan: Plan, source: Source) -> None:
+    """Communication of experts beside another micro-batch takes experts on several ranks, and another micro-batch."""
+    if not plan.overlap.ep_comm:
+        return
+    problems = {
+        "there is no communication of experts": (
+            plan.workload.model.experts is None or plan.parallelism.expert_model_parallel_size == 1,
+            f"Set it to false, or {EP} to 2 or more.",
+        ),
+        "one micro-batch has no other beside it": (
+            plan.microbatches == 1,
+            "Set it to false, or raise workload.global_batch_size.",
+        ),
+        "communication runs beside the micro-batch's own nano-batches already": (
+            plan.overlap.nanobatches > 1,
+            "Set overlap.nanobatches to 1, or this to false.",
+        ),
+        "stepwise communication of tensor parallelism is not offered beside it": (
+            plan.overlap.tp_comm,
+            "Set overlap.tp_comm to false, or this.",
+        ),
+    }
+    for message, (wrong, remedy) in problems.items():
+        if wrong:
+            raise source.error(message, EP_COMM, remedy=remedy)
 
 
 def _check_sizes(plan: Plan, experts: Experts, source: Source) -> None:
@@ -90,6 +119,8 @@ def expert_assumptions(plan: Plan) -> tuple[str, ...]:
         return ()
     load = plan.workload.expert_load
     words = f"the busiest rank's experts get {load:g} times the mean of the rows, and all others wait for it"
-    if plan.overlap.nanobatches == 1 and plan.parallelism.expert_model_parallel_size > 1:
+    if plan.overlap.ep_comm:
+        words += "; communication of experts runs beside another micro-batch from the first micro-batch to the last"
+    elif plan.overlap.nanobatches == 1 and plan.parallelism.expert_model_parallel_size > 1:
         words += "; communication of experts is not overlapped"
     return (words,)

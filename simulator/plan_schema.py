@@ -182,6 +182,9 @@ class OverlapTable(Table):
     tp_comm: bool = Field(
         False, description="Gathering and scattering of the sequence in steps beside the products (user buffers)."
     )
+    ep_comm: bool = Field(
+        False, description="Communication of experts beside another micro-batch's computation (combined 1F1B)."
+    )
     grad_reduce: Literal["after", "overlapped"] = Field(
         "after", description="Data-parallel gradient reduction after the last backward or beside it."
     )

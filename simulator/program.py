@@ -112,6 +112,8 @@ def implementation_of(plan: Plan) -> Implementation:
 def nanobatches_of(plan: Plan) -> Nanobatches:
     """How the plan cuts its micro-batches."""
     overlap = plan.overlap
+    if overlap.ep_comm:
+        return Nanobatches(2, shared=True)
     return Nanobatches(overlap.nanobatches, overlap.windows, overlap.launch)
 
 

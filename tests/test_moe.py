@@ -280,6 +280,9 @@ def test_split_experts_save_memory_and_balanced_ones_time():
             ("moe_load_imbalance", "one of"),
         ),
         ({"workload__moe_load_imbalance": 0.9}, ("moe_load_imbalance",)),
+        ({"overlap__ep_comm": True, "parallelism__expert_model_parallel_size": 1}, ("overlap.ep_comm", "expert_model")),
+        ({"overlap__ep_comm": True, "workload__global_batch_size": 8}, ("overlap.ep_comm", "global_batch_size")),
+        ({"overlap__ep_comm": True, "overlap__tp_comm": True}, ("overlap.ep_comm", "tp_comm")),
         ({"parallelism__fsdp": True, "parallelism__distributed_optimizer": False}, ("parallelism.fsdp", "experts")),
     ],
 )
@@ -361,6 +364,23 @@ def test_nano_batches_hide_the_communication_of_experts():
 
     whole, cut = forward(), forward(overlap__nanobatches=2)
     assert whole[0] == 0 and cut[0] > 0.7 * whole[1] and cut[1] < 0.3 * whole[1]
+
+
+def test_another_micro_batch_hides_the_communication_of_experts():
+    """The same work and bytes, in shares that cost what the whole does; most communication beside computation."""
+    options: dict[str, Any] = {"parallelism__tensor_model_parallel_size": 1, "parallelism__sequence_parallel": False}
+    apart, beside = (plan_program(plan(**options, overlap__ep_comm=on)).ranks[0].types[0] for on in (False, True))
+    assert flops(beside) == flops(apart) and flops(beside, kind=Attention) == flops(apart, kind=Attention)
+    moved = [sum(x.operator.bytes for x in way if isinstance(x.operator, Collective)) for way in (apart, beside)]
+    assert moved[1] == pytest.approx(moved[0])
+    gpu, clocks = gpu_model(load_gpu("h100-sxm")), np.array([1755.0])
+    table = instruction_table([apart, beside], kernels_of([[apart, beside]], clocks, gpu), gpu)
+    assert table.duration_s[1, 0] < 0.97 * table.duration_s[0, 0]
+    assert table.communication_s[1, 0, 1] < 0.3 * table.communication_s[0, 0, 1]
+    hidden = table.duration_s[0, 0] - table.communication_s[0, 0, 1]
+    assert table.duration_s[1, 0] - table.communication_s[1, 0, 1] == pytest.approx(hidden, rel=0.08)
+    faster, slower = (forecast(plan(**options, overlap__ep_comm=on), must_fit=False) for on in (True, False))
+    assert faster.time_s < slower.time_s
 
 
 @pytest.mark.parametrize(
