@@ -45,7 +45,7 @@ DISTANCES = {
 
 #: Energy of one matrix-unit operation at the highest clock, relative to Hopper: what large products sustain at the
 #: power limit. GA100: 1.0-1.3 on A100 SXM and PCIe (Vidur, LLMCompass, SimuMax); GA102: 1.6-2 on A40 (Vidur);
-#: Blackwell: 0.85 on B200 (SimuMax). GeForce cards accumulate in FP32 at half the rate of the same units: all else
+#: Blackwell: 0.75 on B200 (SimuMax). GeForce cards accumulate in FP32 at half the rate of the same units: all else
 #: weighs double.
 TENSOR_ENERGY: dict[float | str | bool, float] = {
     "Volta": 3.2,
@@ -54,8 +54,8 @@ TENSOR_ENERGY: dict[float | str | bool, float] = {
     "Ada": 1.4,
     "Ada GeForce": 2.0,
     "Hopper": 1.0,
-    "Blackwell": 0.85,
-    "Blackwell Ultra": 0.85,
+    "Blackwell": 0.75,
+    "Blackwell Ultra": 0.75,
     "CDNA2": 1.6,
     "CDNA3": 1.05,
     "CDNA4": 0.85,
@@ -89,7 +89,8 @@ LINK_ENERGY: dict[float | str | bool, float] = {
 }
 
 #: Share of the peak rate that the vendor's own library reaches at its real clock, relative to cuBLAS on Hopper.
-#: Blackwell: products measured by SimuMax, 0.46-0.65 of the peak. A100: 0.92 of the peak (LLMCompass), 0.81 (Vidur).
+#: Blackwell: products measured by SimuMax, held by their power at 0.65 of the peak for tens of ms, then at 0.46-0.51.
+#: A100: 0.92 of the peak (LLMCompass), 0.81 (Vidur).
 LIBRARY: dict[float | str | bool, float] = {
     "Volta": 0.92,
     "Ampere GA100": 1.04,
@@ -97,8 +98,8 @@ LIBRARY: dict[float | str | bool, float] = {
     "Ada": 1.0,
     "Ada GeForce": 1.0,
     "Hopper": 1.0,
-    "Blackwell": 0.69,
-    "Blackwell Ultra": 0.69,
+    "Blackwell": 0.82,
+    "Blackwell Ultra": 0.82,
     "CDNA2": 0.8,
     "CDNA3": 0.8,
     "CDNA4": 0.8,
@@ -122,6 +123,9 @@ PRODUCT_STREAMS: dict[float | str | bool, float] = {
     "CDNA3": 0.6,
     "CDNA4": 0.7,
 }
+
+#: Exponent by which memory and computation overlap in a kernel, relative to cuBLAS on Hopper. Blackwell: SimuMax, B200.
+OVERLAP: dict[float | str | bool, float] = {**dict.fromkeys(LIBRARY, 1.0), "Blackwell": 0.5, "Blackwell Ultra": 0.5}
 
 #: Cycles of a tile's prologue and epilogue, relative to cuBLAS on Hopper, which overlaps them with other tiles.
 #: Ampere: 1.1-1.9 on A100 and A40; CDNA2: 2.3 on MI210; Blackwell: 1.4 on B200 (Vidur, LLMCompass, SimuMax).
@@ -175,6 +179,7 @@ TECHNOLOGY: dict[str, tuple[str, dict[float | str | bool, float]]] = {
     "library": ("architecture", LIBRARY),
     "attention_library": ("architecture", ATTENTION_LIBRARY),
     "product_streams": ("architecture", PRODUCT_STREAMS),
+    "overlap": ("architecture", OVERLAP),
     "tile_overhead": ("architecture", TILE_OVERHEAD),
     "tensor_limit": ("architecture", TENSOR_LIMIT),
     "logic_energy": ("process_node_nm", LOGIC_ENERGY),
@@ -195,6 +200,7 @@ _BUSY = {"sm_count": 1.0, "tensor_width": 1.0, "tensor_energy": 1.0, "max_clock_
 _DEMAND = {"sm_count": 1.0, "tensor_width": 1.0, "tensor_energy": 1.0, "max_clock_mhz": 1.0, "power_limit_w": -1.0}
 
 RULES: tuple[Rule, ...] = (
+    Rule("kernel", "overlap_exponent", 0.25, "overlap of memory and computation by architecture", {"overlap": 1.0}),
     # Kernels: shares of peaks and counts of cycles carry over, the facts of the device do the rest.
     Rule("kernel", "gemm.eta", 0.10, "share of the dense rate", {"library": 1.0}, maximum=0.97),
     Rule(

@@ -126,7 +126,7 @@ FIGURES = [
     ("a100-sxm-80gb", "llmcompass_matmul", 13.0, 6.0),
     ("mi210", "llmcompass_matmul", 8.0, 5.0),
     ("a100-pcie-80gb", "simumax_a100_pcie", 8.0, 6.5),
-    ("b200", "simumax_b200_bf16_ceperm", 12.0, 10.0),
+    ("b200", "simumax_b200_bf16_ceperm", 10.5, 9.5),
 ]
 IDS = [f"{gpu} {table}" for gpu, table, *_ in FIGURES]
 QUICK = [figure for figure in FIGURES if figure[1] == "llmcompass_matmul"]
