@@ -136,9 +136,14 @@ def surroundings(node: Facts, network: Facts, gpu_limit_w: float, stated: Site) 
     Raises
     ------
     InputError
-        The node type has no price and the site none either, or the site's file has a PUE below 1.
+        The node type has no price and the site none either, its supplies give more than they take, or the site's file
+        has a PUE below 1.
     """
     site = load_site(stated.name)
+    if node["supply_efficiency"] > 1.0:
+        raise InputError(
+            f"{node['supply_efficiency']:g} is not an efficiency", file=node.name, key="node.supply_efficiency"
+        )
 
     def value(key: str) -> float:
         own = getattr(stated, key)

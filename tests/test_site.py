@@ -281,6 +281,23 @@ def test_a_site_of_ones_own(tmp_path: Path) -> None:
         site_of(f"site.name={path}")
 
 
+def test_a_node_of_ones_own(tmp_path: Path) -> None:
+    from joulecast.model import catalogue
+
+    shipped = Path(catalogue.__file__).parent / "catalogue_data" / "nodes" / "hgx-h200.toml"
+    text, path = shipped.read_text(encoding="utf-8"), tmp_path / "own.toml"
+    path.write_text(text.replace("fan_power_w = {value = 900", "fan_power_w = {value = 1800"), encoding="utf-8")
+    own, usual = site_of(f"cluster.node={path}"), site_of()
+    assert own.node_power.fan_w > 1.5 * usual.node_power.fan_w
+    path.write_text(text.replace("supply_efficiency = {value = 0.95", "supply_efficiency = {value = 1.05"), "utf-8")
+    with pytest.raises(InputError, match=r"1\.05 is not an efficiency"):
+        site_of(f"cluster.node={path}")
+    path.write_text("\n".join(line for line in text.splitlines() if not line.startswith("price")), encoding="utf-8")
+    with pytest.raises(InputError, match=r"site\.hardware_price_per_gpu"):
+        site_of(f"cluster.node={path}")
+    assert site_of(f"cluster.node={path}", "site.hardware_price_per_gpu=1").cost.hardware > 0
+
+
 def test_the_mlperf_example_is_forecast_within_five_per_cent() -> None:
     iteration = jc.predict(EXAMPLES / "gpt3-175b-512xh100.toml")
     site = iteration.site
