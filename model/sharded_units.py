@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from joulecast.model.fabric import Fabric
 from joulecast.model.launches import Implementation, Launch, streaming
@@ -45,40 +44,48 @@ class Sharding:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Launches of one pass through a unit, and the elements of its parameters; ``layer`` is false for the root."""
+    """One pass through parameters that are gathered together.
+
+    Attributes
+    ----------
+    launches
+        What runs with them.
+    elements, gathered_bytes
+        Elements of the parameters, 0 for what has none of its own, and their bytes when gathered.
+    """
 
     launches: tuple[Launch, ...]
-    elements: int
-    layer: bool = True
+    elements: int = 0
+    gathered_bytes: float = 0.0
 
 
 def sharded_forward(
-    units: Sequence[Unit], root_elements: int, sharding: Sharding, implementation: Implementation
+    units: Sequence[Unit], root: Unit, sharding: Sharding, implementation: Implementation
 ) -> tuple[Launch, ...]:
     """Forward of a stage for one micro-batch: the root's parameters first, then each layer's beside the one before.
 
     Parameters
     ----------
     units
-        In order of execution; launches outside the layers belong to units that are none.
-    root_elements
-        Elements of the parameters outside the layers.
+        Layers in order of execution, and between them what has no parameters but the root's.
+    root
+        The parameters outside the layers.
     """
     weaver = _Weaver(sharding, implementation)
-    if root_elements:
-        weaver.run(Unit((), root_elements, layer=False), weaver.gather(root_elements, "root"))
+    if root.elements:
+        weaver.run(root, weaver.gather(root, "root"))
     weaver.layers(units, reduce=False)
     return tuple(weaver.out)
 
 
 def sharded_backward(
-    units: Sequence[Unit], root_elements: int, sharding: Sharding, implementation: Implementation
+    units: Sequence[Unit], root: Unit, sharding: Sharding, implementation: Implementation
 ) -> tuple[Launch, ...]:
     """Backward of a stage for one micro-batch; the root's gradients come last."""
     weaver = _Weaver(sharding, implementation)
     weaver.layers(units, reduce=True)
-    if root_elements:
-        weaver.reduce(root_elements, "root")
+    if root.elements:
+        weaver.reduce(root, "root")
     return tuple(weaver.out)
 
 
@@ -94,29 +101,28 @@ class _Weaver:
         self._operators: dict[tuple[str, int, str], tuple[Launch, ...]] = {}
 
     def layers(self, units: Sequence[Unit], *, reduce: bool) -> None:
-        """All units, each gathered while the one before it runs."""
+        """All units, each layer gathered while what is before it runs."""
         gathered: dict[int, int] = {}
-        order = [i for i, unit in enumerate(units) if unit.layer]
-        following = dict(pairwise(order))
+        layers = [i for i, unit in enumerate(units) if unit.elements]
         for i, unit in enumerate(units):
-            if unit.layer and i not in gathered:
-                gathered[i] = self.gather(unit.elements, "layer")
-            ahead = following.get(i)
-            if ahead is not None and self.sharding.prefetch:
-                gathered[ahead] = self.gather(units[ahead].elements, "layer")
+            if unit.elements and i not in gathered:
+                gathered[i] = self.gather(unit, "layer")
+            ahead = next((j for j in layers if j > i), None)
+            if self.sharding.prefetch and ahead is not None and ahead not in gathered:
+                gathered[ahead] = self.gather(units[ahead], "layer")
             self.run(unit, gathered.get(i))
-            if unit.layer and reduce:
-                self.reduce(unit.elements, "layer")
+            if unit.elements and reduce:
+                self.reduce(unit, "layer")
 
-    def gather(self, elements: int, name: str) -> int:
+    def gather(self, unit: Unit, name: str) -> int:
         """All-gather of a unit's parameters; its number among the communications."""
-        self._speak(self._communication("all_gather", elements, name))
+        self._speak(self._communication("all_gather", unit, name))
         return self.spoken - 1
 
-    def reduce(self, elements: int, name: str) -> None:
+    def reduce(self, unit: Unit, name: str) -> None:
         """Reduce-scatter of a unit's gradients, and the sum over the copies of its shard."""
-        self.out.extend(self._copy("reduce_scatter", elements))
-        self._speak(self._communication("reduce_scatter", elements, name))
+        self.out.extend(self._copy("reduce_scatter", unit.elements))
+        self._speak(self._communication("reduce_scatter", unit, name))
 
     def _speak(self, launches: tuple[Launch, ...]) -> None:
         self.out.extend(launches)
@@ -156,16 +162,17 @@ class _Weaver:
             self._known[key] = replace(launch, waits=True, outstanding=outstanding)
         return self._known[key]
 
-    def _communication(self, kind: str, elements: int, name: str) -> tuple[Launch, ...]:
-        key = (kind, elements, name)
+    def _communication(self, kind: str, unit: Unit, name: str) -> tuple[Launch, ...]:
+        key = (kind, unit.elements, name)
         if key not in self._operators:
-            self._operators[key] = self._make(kind, elements, name)
+            self._operators[key] = self._make(kind, unit, name)
         return self._operators[key]
 
-    def _make(self, kind: str, elements: int, name: str) -> tuple[Launch, ...]:
+    def _make(self, kind: str, unit: Unit, name: str) -> tuple[Launch, ...]:
         of, s = self.implementation, self.sharding
-        dtype = of.dtype if kind == "all_gather" else of.gradient_dtype
-        size = float(elements * DTYPE_BYTES[dtype])
+        gathers = kind == "all_gather"
+        dtype = of.dtype if gathers else of.gradient_dtype
+        size = unit.gathered_bytes if gathers else float(unit.elements * DTYPE_BYTES[dtype])
         whole = _collective(kind, size, s.members, dtype, f"{name}.{kind}", of)
         steps = [Launch(placed(whole, s.fabric), stream="communication", waits=not s.prefetch)]
         if kind == "reduce_scatter" and s.replicas > 1:

@@ -93,13 +93,17 @@ def sharded_stage(
     before: tuple[Launch, ...],
     layer: tuple[Launch, ...],
     after: tuple[Launch, ...],
-) -> tuple[list[Unit], int]:
-    """One pass through a virtual stage as units, and the elements of the parameters outside its layers."""
+) -> tuple[list[Unit], Unit]:
+    """One pass through a virtual stage as units, and the parameters outside its layers."""
     layers = plan.parallelism.stage_layers[stage]
-    elements = sum(p.elements for p in layer_parameters(plan.workload.model, impl))
-    root = sum(p.elements for p in stage_tensors(plan, impl, stage)) - layers * elements
-    units = [Unit(before, 0, layer=False), *[Unit(layer, elements)] * layers, Unit(after, 0, layer=False)]
-    return units, root
+    inside, whole = layer_parameters(plan.workload.model, impl), stage_tensors(plan, impl, stage)
+    elements, size = sum(p.elements for p in inside), data_parallel.gathered_bytes(inside, impl)
+    root = Unit(
+        (),
+        sum(p.elements for p in whole) - layers * elements,
+        data_parallel.gathered_bytes(whole, impl) - layers * size,
+    )
+    return [Unit(before), *[Unit(layer, elements, size)] * layers, Unit(after)], root
 
 
 def reduced_beside(plan: Plan, impl: Implementation, launches: tuple[Launch, ...]) -> tuple[Launch, ...]:

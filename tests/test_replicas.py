@@ -197,7 +197,16 @@ def test_a_layer_waits_for_its_own_parameters_only(framework: str) -> None:
         if launch.stream == "compute" and launch.waits:
             waits.append(spoken - 1 - launch.outstanding)
     assert waits == list(range(17))  # the root, then every layer in order
-    assert sum(x.outstanding == 1 for x in forward) == 15  # all but the root and the last layer look ahead
+    # The first layer is gathered beside the embedding; only the last layer has nothing ahead.
+    assert sum(x.outstanding == 1 for x in forward) == (16 if framework == "megatron" else 15)
+
+
+def test_fsdp_gathers_fp8_weights_in_fp8() -> None:
+    chosen = plan(parallelism=FSDP, workload={"precision": "fp8", "fp8_param_gather": True})
+    tensors = stage_parameters(chosen, 0)
+    twice = [p for p in tensors if p.name.startswith("layers.")]
+    expected = sum(p.elements * (1 if p.linear else 2) for p in (*tensors, *twice))
+    assert communicated(chosen)["all_gather"] == pytest.approx(4 * expected)
 
 
 def test_prefetching_hides_communication() -> None:
