@@ -102,6 +102,12 @@ def _norm(name: str, config: ModelConfig) -> tuple[ParameterTensor, ...]:
     return tuple(ParameterTensor(f"{name}.{kind}", config.hidden, replicated=True) for kind in kinds)
 
 
+@lru_cache(maxsize=2048)
+def _numbered(config: ModelConfig, implementation: Implementation, index: int) -> tuple[ParameterTensor, ...]:
+    """Parameters of a layer with its number in their names."""
+    return tuple(replace(t, name=f"layers.{index}.{t.name}") for t in layer_parameters(config, implementation))
+
+
 @lru_cache(maxsize=256)
 def parameters_of_stage(
     config: ModelConfig, implementation: Implementation, layers: int, *, first: bool, last: bool, dense: int = 0
@@ -130,8 +136,7 @@ def parameters_of_stage(
                 ParameterTensor("positions.weight", config.learned_positions * config.hidden, replicated=True)
             )
     for index in range(layers):
-        block = layer_parameters(config.dense if index < dense else config, implementation)
-        tensors += [replace(t, name=f"layers.{index}.{t.name}") for t in block]
+        tensors += _numbered(config.dense if index < dense else config, implementation, index)
     if last:
         tensors += _norm("norm", config)
         if not (tied and first):

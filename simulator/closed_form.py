@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +24,10 @@ from joulecast.model.lowering import lower
 from joulecast.model.operators import Collective
 from joulecast.model.power import at_clock, wait_power_w
 from joulecast.simulator.clock_columns import PLAN_NAMES, is_locked
-from joulecast.simulator.closed_form_behind import communication_behind, travels_beside
+from joulecast.simulator.closed_form_behind import communication_behind
 from joulecast.simulator.closed_form_clocks import Board, Settled, at, settle
 from joulecast.simulator.closed_form_layout import Layout, Pipelines, lay_out
-from joulecast.simulator.closed_form_parts import Parts, Sums
+from joulecast.simulator.closed_form_parts import Parts, Sums, transfer_key
 from joulecast.simulator.forecast import board_limit_w, lag_of
 from joulecast.simulator.plan import Cluster, Plan
 from joulecast.simulator.program import stage_transfers
@@ -228,14 +229,10 @@ def _pace(
 
 def _add_communication_behind(work: _Work, plans: Sequence[Plan], layout: Layout, parts: Parts) -> None:
     """What travels beside instructions, on account of the tails."""
-    beside = [travels_beside(plan) for plan in plans]
-    for row, number in enumerate(layout.plan_of_rank):
-        if beside[number]:
-            added = communication_behind(plans[number], row, layout, parts, work.stage_s)
-            if added is not None:
-                work.tail_s[row] += added.time_s
-                work.tail_exposed_s[row] += added.exposed_s
-                work.tail_j[row] += added.energy_j
+    for added in communication_behind(plans, layout, parts, work.stage_s):
+        work.tail_s[added.rows] += added.time_s
+        work.tail_exposed_s[added.rows] += added.exposed_s
+        work.tail_j[added.rows] += added.energy_j
 
 
 def _hold_below(work: _Work, clocks_mhz: Array, highest: _Highest) -> None:
@@ -256,7 +253,8 @@ def _transfers_s(plans: Sequence[Plan], parts: Parts) -> Array:
     distinct: dict[Collective, int] = {}
     places, owner = [], []
     for number, plan in enumerate(plans):
-        for transfer in stage_transfers(plan)[: plan.pp if plan.vp > 1 else plan.pp - 1]:
+        hops = plan.pp if plan.vp > 1 else plan.pp - 1
+        for transfer in parts.once(transfer_key(plan), partial(stage_transfers, plan))[:hops]:
             places.append(distinct.setdefault(transfer, len(distinct)))
             owner.append(number)
     if not distinct:

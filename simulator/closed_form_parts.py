@@ -238,6 +238,7 @@ _cluster_key = _all_but(Cluster, "gpus")
 _overlap_key = _all_but(Overlap, "grad_bucket_bytes")
 _split_key = _all_but(Parallelism, *_CUT, *_REPLICATED)
 _split_key_at_end = _all_but(Parallelism, *_CUT)
+_split_key_between = _all_but(Parallelism, "virtual_pipeline_model_parallel_size", "stage_layers")
 
 
 def _stage_key(plan: Plan) -> tuple[object, ...]:
@@ -245,6 +246,12 @@ def _stage_key(plan: Plan) -> tuple[object, ...]:
     split = (_split_key_at_end if plan.parallelism.fsdp else _split_key)(plan.parallelism)
     shared = (plan.schedule.recompute, _overlap_key(plan.overlap), plan.implementation)
     return (_workload_key(plan.workload), _cluster_key(plan.cluster), split, *shared)
+
+
+def transfer_key(plan: Plan) -> tuple[object, ...]:
+    """All that transfers between a plan's stages depend on."""
+    split = (_split_key_between(plan.parallelism), plan.vp > 1)
+    return (_workload_key(plan.workload), _cluster_key(plan.cluster), split, plan.implementation)
 
 
 def tail_key(plan: Plan) -> tuple[object, ...]:
