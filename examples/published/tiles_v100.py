@@ -1,0 +1,181 @@
+"""Tiles of five operators at every clock on a V100: published findings, forecast.
+
+Published (Wu et al., Compilation-Guided Energy Optimization in Large Model Training; V100-SXM2-16GB): the energy-best
+tile of the matrix product [1024, 4096, 4096] is larger than the time-best one, and the best tile does not change with
+the clock; schedules of ReduceMin [524288, 1024] of equal time differ in energy by their use of shared memory;
+FlashAttention wants smaller tiles at lower clocks; RMSNorm's default tile becomes compute-bound at low clocks, while
+another stays memory-bound.
+
+Nothing is fitted to them: the V100's description is derived from the H200's and data sheets, the tiles' constants are
+those of Triton on an H200. Run: python examples/published/tiles_v100.py
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from joulecast.errors import InputError
+from joulecast.model.catalogue import load_gpu
+from joulecast.model.gpu_model import GpuModel, gpu_model
+from joulecast.model.lowering import lower
+from joulecast.model.operators import Attention, Gemm, Operator, RowTile, Streaming, Tile
+from joulecast.model.power import at_clock
+from joulecast.model.tile_estimates import ESTIMATES
+from joulecast.model.tile_limits import check_tile
+from joulecast.model.tiling import tile_word
+from joulecast.output import print_table
+
+CLOCK_STEP = 8
+#: Parameters that are varied by 20 %.
+VARIED = (
+    "kernel.tile_gemm.load_slope",
+    "kernel.tile_rows.cycles_per_value",
+    "kernel.tile_attention.cycles_per_score",
+    "kernel.tile_attention.cycles_per_scaled_value",
+    "power.tile_pj_per_flop",
+    "power.tile_pj_per_l2_byte",
+    "power.tile_shared_pj_per_byte",
+    "power.static_w",
+    "power.sm_w",
+    "voltage.slope",
+)
+
+
+@dataclass(frozen=True)
+class Tiled:
+    """One operator with its tiles: time and energy at every clock, shape ``(tiles, clocks)``."""
+
+    words: list[str]
+    clocks_mhz: np.ndarray
+    time_s: np.ndarray
+    energy_j: np.ndarray
+
+    def best(self, of: str) -> list[str]:
+        """The best tile at every clock, lowest first."""
+        return [self.words[i] for i in np.argmin(getattr(self, of), axis=0)]
+
+
+def scored(operators: Sequence[tuple[str, Operator]], gpu: GpuModel) -> Tiled:
+    """Those tiles that fit the GPU, at every clock."""
+    fit = [(word, operator) for word, operator in operators if _fits(operator, gpu)]
+    clocks = gpu.clocks_mhz[gpu.clocks_mhz >= 600.0][::CLOCK_STEP]
+    found = at_clock(lower([operator for _, operator in fit], gpu), clocks[:, None], gpu)
+    return Tiled([word for word, _ in fit], clocks, found.time_s.T, found.energy_j.T)
+
+
+def _fits(operator: Operator, gpu: GpuModel) -> bool:
+    try:
+        check_tile(operator, gpu)
+    except InputError:
+        return False
+    return True
+
+
+def products() -> list[tuple[str, Operator]]:
+    """Matrix product [1024, 4096, 4096]."""
+    sides = [(m, n) for m in (32, 64, 128, 256) for n in (32, 64, 128, 256)]
+    tiles = [Tile(m, n, 32, warps, 3) for m, n in sides for warps in (4, 8)]
+    return [(tile_word(t), Gemm(1024, 4096, 4096, dtype="fp16", tile=t)) for t in tiles]
+
+
+def attention() -> list[tuple[str, Operator]]:
+    """FlashAttention forward, 32 heads of 64, 4,096 positions."""
+    tiles = [Tile(m, n, warps=warps, stages=2) for m in (64, 128) for n in (32, 64, 128) for warps in (4, 8)]
+    return [(tile_word(t), Attention(2, 32, 32, 4096, 64, dtype="fp16", tile=t)) for t in tiles]
+
+
+def row_tiles(pattern: str, rows: int, columns: int, tiles: Sequence[RowTile]) -> list[tuple[str, Operator]]:
+    """A row-wise kernel of fp32 values with each of the tiles."""
+    read = 4.0 * rows * columns
+    written = 4.0 * rows if pattern == "reduce_min" else read
+    kernel = Streaming(pattern, read, written, read / 4.0, dtype="fp32", rows=rows, columns=columns)
+    return [(tile_word(t), kernel.with_tile(t)) for t in tiles]
+
+
+def larger_finding(gpu: GpuModel) -> tuple[str, bool]:
+    """The energy-best product tile is larger than the time-best."""
+    found = scored(products(), gpu)
+    fast, cheap = found.best("time_s")[-1], found.best("energy_j")[-1]
+    return f"fastest {fast}, most economical {cheap}", _area(cheap) > _area(fast)
+
+
+def constant_finding(gpu: GpuModel) -> tuple[str, bool]:
+    """The best product tile does not change with the clock."""
+    found = scored(products(), gpu)
+    fast, cheap = set(found.best("time_s")), set(found.best("energy_j"))
+    return f"{len(fast)} fastest and {len(cheap)} most economical over all clocks", len(fast) == len(cheap) == 1
+
+
+def reduction_finding(gpu: GpuModel) -> tuple[str, bool]:
+    """Equal time, more energy through shared memory."""
+    pair = [RowTile(4, 0, 4), RowTile(4, 0, 4, staged=True)]
+    found = scored(row_tiles("reduce_min", 524288, 1024, pair), gpu)
+    time, energy = (values[1, -1] / values[0, -1] - 1.0 for values in (found.time_s, found.energy_j))
+    return f"through shared memory {100 * time:+.1f} % time, {100 * energy:+.1f} % energy", abs(time) < 0.01 < energy
+
+
+def attention_finding(gpu: GpuModel) -> tuple[str, bool]:
+    """Smaller tiles at lower clocks."""
+    fast = scored(attention(), gpu).best("time_s")
+    return f"fastest {fast[-1]} at the highest clock, {fast[0]} at the lowest", _area(fast[0]) < _area(fast[-1])
+
+
+def norm_finding(gpu: GpuModel) -> tuple[str, bool]:
+    """One tile slows with the clock, another does not."""
+    tiles = [RowTile(1, 0, 32), RowTile(1, 0, 8)]
+    found = scored(row_tiles("rmsnorm", 65536, 4096, tiles), gpu)
+    slower = found.time_s[:, 0] / found.time_s[:, -1] - 1.0
+    words = [f"{word} {100 * s:+.0f} %" for word, s in zip(found.words, slower, strict=True)]
+    return f"time at {found.clocks_mhz[0]:.0f} MHz: {', '.join(words)}", slower[0] > 0.1 > 10 * slower[1]
+
+
+FINDINGS: dict[str, tuple[str, Callable[[GpuModel], tuple[str, bool]]]] = {
+    "larger product tile": ("the energy-best is larger than the time-best", larger_finding),
+    "same product tile": ("the best does not change with the clock", constant_finding),
+    "ReduceMin": ("schedules of equal time differ in energy by shared memory", reduction_finding),
+    "FlashAttention": ("smaller tiles at lower clocks", attention_finding),
+    "RMSNorm": ("a tile becomes compute-bound at low clocks, another does not", norm_finding),
+}
+
+
+def _area(word: str) -> int:
+    m, n = word.split("w")[0].split("x")[:2]
+    return int(m) * int(n)
+
+
+def main() -> None:
+    """Each finding beside the forecast, then with every parameter varied."""
+    gpu = gpu_model(load_gpu("v100-sxm2-16gb"))
+    lines = []
+    for name, (published, finding) in FINDINGS.items():
+        said, holds = finding(gpu)
+        lines.append({"": name, "published": published, "forecast": said, "agrees": "yes" if holds else "no"})
+    print_table(lines, title="V100-SXM2-16GB")
+    varied = []
+    for key in VARIED:
+        known = key in gpu.parameters
+        value = gpu[key] if known else ESTIMATES[key].number
+        line = {"parameter": key, "value": value, "rests on": _source(gpu, key) if known else ESTIMATES[key].source}
+        for factor in (0.8, 1.2):
+            changed = gpu.with_values({key: value * factor})
+            agree = [name for name, (_, finding) in FINDINGS.items() if finding(changed)[1]]
+            line[f"agree at x{factor}"] = ", ".join(agree) or "none"
+        varied.append(line)
+    print()
+    print_table(varied, title="findings that the forecast agrees with, each parameter varied by 20 %")
+    print(
+        "\nWhere we differ: one tile is both the fastest and the most economical product tile, as the energy of an\n"
+        "operation does not depend on how busy its SM is; and attention's tiles slow alike, as all their times are\n"
+        "cycles of the SMs."
+    )
+
+
+def _source(gpu: GpuModel, key: str) -> str:
+    table, _, name = key.partition(".")
+    description = gpu.description
+    return "" if description is None else getattr(description, table).parameters[name].status
+
+
+if __name__ == "__main__":
+    main()
