@@ -7,13 +7,14 @@ the differences of the items sum to the difference of the quantity.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import InputError
+from joulecast.plan.compare_ledgers import Item, LedgerDifference, difference_of, ledgers_of
+from joulecast.plan.compare_reasons import reasons
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,75 +32,15 @@ DERIVED = {
         "parallelism.virtual_pipeline_model_parallel_size",
     ),
 }
-#: Relative size of what is left by rounding alone.
-ROUNDING = 1e-12
-#: What tells one instruction from another of its kind.
-_OF_ITS_KIND = re.compile(r" (chunk \d+|with gradient reduction)")
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One item of a ledger: what the reference and the other plan spend on it, and its share of the difference.
-
-    ``share`` is ``None`` where the two plans do not differ in the ledger's sum.
-    """
-
-    name: str
-    reference: float
-    other: float
-    share: float | None
-
-    @property
-    def difference(self) -> float:
-        """What the other plan spends more."""
-        return self.other - self.reference
-
-    def to_dict(self) -> dict[str, Any]:
-        """The item's part of a line."""
-        return {
-            "item": self.name,
-            "reference": self.reference,
-            "other": self.other,
-            "difference": self.difference,
-            "share": self.share,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerDifference:
-    """One quantity of two plans, split into items.
-
-    Attributes
-    ----------
-    quantity
-        ``time_s``, ``energy_j``, ``facility_energy_j``, ``money`` or ``carbon_kg``.
-    split
-        By what it is split.
-    """
-
-    quantity: str
-    split: str
-    reference: float
-    other: float
-    items: tuple[Item, ...]
-
-    @property
-    def difference(self) -> float:
-        """What the other plan takes more."""
-        return self.other - self.reference
-
-    @property
-    def differs(self) -> bool:
-        """Whether there is a difference beyond rounding, of which items can have shares."""
-        return abs(self.difference) > ROUNDING * max(abs(self.reference), abs(self.other))
 
 
 @dataclass(frozen=True, slots=True)
 class Against:
-    """One plan against the reference."""
+    """One plan against the reference; ``reasons`` say in words what its ledgers say in numbers."""
 
     plan: str
     ledgers: tuple[LedgerDifference, ...]
+    reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +74,7 @@ class Comparison:
             "plans": list(self.names),
             "keys": {key: dict(zip(self.names, values, strict=True)) for key, values in self.keys.items()},
             "results": {key: dict(zip(self.names, values, strict=True)) for key, values in self.results.items()},
+            "reasons": {one.plan: list(one.reasons) for one in self.against},
             "differences": self.rows(),
             "notes": list(self.notes),
         }
@@ -191,17 +133,17 @@ def compare(iterations: Sequence[Iteration], names: Sequence[str]) -> Comparison
     if len(set(names)) != len(iterations) or len(names) != len(iterations):
         raise InputError("every plan needs a name of its own", key="names")
     reference = iterations[0]
-    ledgers = [_ledgers(i, reference.tokens / i.tokens) for i in iterations]
-    against = tuple(
-        Against(name, tuple(_difference(key, ledgers[0][key], own[key]) for key in ledgers[0] if key in own))
-        for name, own in zip(names[1:], ledgers[1:], strict=True)
-    )
+    ledgers = [ledgers_of(i, reference.tokens / i.tokens) for i in iterations]
+    against = []
+    for name, own, other in zip(names[1:], ledgers[1:], iterations[1:], strict=True):
+        differences = {key: difference_of(key, ledgers[0][key], own[key]) for key in ledgers[0] if key in own}
+        against.append(Against(name, tuple(differences.values()), reasons(differences, reference, other)))
     results = [_results(i, reference.tokens / i.tokens) for i in iterations]
     return Comparison(
         names=tuple(names),
         keys=differing_keys([i.plan for i in iterations]),
         results={key: tuple(one.get(key) for one in results) for key in dict.fromkeys(k for r in results for k in r)},
-        against=against,
+        against=tuple(against),
         notes=tuple(_notes(iterations)),
     )
 
@@ -256,57 +198,6 @@ def _results(iteration: Iteration, scale: float) -> dict[str, float | None]:
             "carbon_kg": float(site.cost.carbon_kg) * scale,
         }
     return found
-
-
-def _ledgers(iteration: Iteration, scale: float) -> dict[tuple[str, str], dict[str, float]]:
-    """Items of every quantity and split, for the tokens of the reference's iteration."""
-    found = {
-        ("time_s", "what a GPU does"): _time_s(iteration),
-        ("energy_j", "component"): dict(iteration.energy_by_component_j),
-        ("energy_j", "instruction"): _by_kind(iteration.energy_by_instruction_j),
-    }
-    site = iteration.site
-    if site is not None:
-        node, power = site.node_power, site.power_w
-        nodes = power.node_dc / node.dc_w
-        parts = {name.removesuffix("_w"): value * nodes for name, value in node.to_dict().items()}
-        parts |= {"supplies": power.node_ac - power.node_dc, "network switches": power.network}
-        parts["cooling and distribution"] = power.facility - power.node_ac - power.network
-        found["facility_energy_j", "part"] = {name: value * iteration.time_s for name, value in parts.items()}
-        cost = site.cost
-        found["money", "kind"] = {"electricity": float(cost.electricity), "hardware": float(cost.hardware)}
-        found["carbon_kg", "kind"] = {"electricity": float(cost.operational_kg), "hardware": float(cost.embodied_kg)}
-    return {key: {name: value * scale for name, value in items.items()} for key, items in found.items()}
-
-
-def _time_s(iteration: Iteration) -> dict[str, float]:
-    """Mean over GPUs of how an iteration's time passes; the sum is the iteration."""
-
-    def mean(field: str) -> float:
-        return float(sum(rank.gpus * getattr(rank, field) for rank in iteration.ranks)) / iteration.gpus
-
-    compute, communication = mean("compute_s"), mean("exposed_communication_s")
-    rest = iteration.time_s - compute - communication
-    waiting = rest if abs(rest) > ROUNDING * iteration.time_s else 0.0
-    return {"compute": compute, "exposed communication": communication, "waiting": waiting}
-
-
-def _by_kind(energy_j: Mapping[str, float]) -> dict[str, float]:
-    """Energy by kind of instruction, whatever its chunk and what runs beside it."""
-    found: dict[str, float] = {}
-    for name, value in energy_j.items():
-        kind = _OF_ITS_KIND.sub("", name)
-        found[kind] = found.get(kind, 0.0) + value
-    return found
-
-
-def _difference(key: tuple[str, str], reference: Mapping[str, float], other: Mapping[str, float]) -> LedgerDifference:
-    whole = LedgerDifference(*key, sum(reference.values()), sum(other.values()), ())
-    items = []
-    for name in dict.fromkeys((*reference, *other)):
-        a, b = reference.get(name, 0.0), other.get(name, 0.0)
-        items.append(Item(name, a, b, (b - a) / whole.difference if whole.differs else None))
-    return replace(whole, items=tuple(items))
 
 
 def _notes(iterations: Sequence[Iteration]) -> list[str]:

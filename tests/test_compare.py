@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 import joulecast as jc
 from joulecast.cli import main
 from joulecast.errors import DoesNotFitError, InputError
-from joulecast.plan.compare import Comparison, _difference, compare, differing_keys, names_of
+from joulecast.plan.compare import Comparison, compare, differing_keys, names_of
+from joulecast.plan.compare_ledgers import difference_of
 from joulecast.simulator.plan import load_plan
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -76,7 +77,7 @@ def test_a_plan_does_not_differ_from_itself() -> None:
     st.dictionaries(st.sampled_from("abcdef"), st.floats(0, 1e6), min_size=1),
 )
 def test_any_two_ledgers_add_up(reference: dict[str, float], other: dict[str, float]) -> None:
-    found = _difference(("energy_j", "component"), reference, other)
+    found = difference_of(("energy_j", "component"), reference, other)
     assert {item.name for item in found.items} == {*reference, *other}
     size = max(found.reference, found.other)
     assert sum(item.difference for item in found.items) == pytest.approx(found.difference, abs=1e-9 * size)
@@ -96,6 +97,19 @@ def test_a_lower_clock_costs_time_in_compute_and_saves_dynamic_energy() -> None:
     change = {(r["quantity"], r["item"]): r["difference"] for r in found.rows() if r["split"] != "instruction"}
     assert share["time_s", "compute"] > 0.6
     assert change["energy_j", "tensor"] < 0 < change["energy_j", "static"]
+
+
+def test_reasons_say_what_the_ledgers_say(three: Comparison) -> None:
+    ddp = three.against[0]
+    time, energy = ddp.ledgers[0], ddp.ledgers[1]
+    largest = max(energy.items, key=lambda item: abs(item.difference))
+    assert largest.name == "tensor"
+    assert f"tensor cores {largest.difference:+.3g} J" in ddp.reasons[1]
+    assert "compute -" in ddp.reasons[0]
+    assert f"{-100 * time.difference / time.reference:.3g} % less time" in ddp.reasons[0]
+    assert "64 instead of 4 GPUs" in three.against[1].reasons
+    iteration = jc.predict(SMALL)
+    assert compare([iteration, iteration], ["one", "two"]).against[0].reasons == ()
 
 
 def test_hardware_and_cost_alone() -> None:

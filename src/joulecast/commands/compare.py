@@ -61,6 +61,8 @@ def print_comparison(found: Comparison) -> None:
     output.print_table(result_lines(found), title="Results")
     for one in found.against:
         print(f"\n{one.plan} against {found.names[0]}")
+        for reason in one.reasons:
+            print(f"- {reason}")
         output.print_table(ledger_lines(found, one.plan))
     for note in found.notes:
         print(f"Note: {note}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from joulecast.compare_lines import key_lines, ledger_lines, result_lines
-from joulecast.plan.compare import Item
+from joulecast.plan.compare_ledgers import Item
 from joulecast.reports.chart import Chart, Series, View, axis
 from joulecast.reports.compare_chart import results_chart
 from joulecast.reports.html import bullets, folded, table
@@ -16,7 +16,8 @@ from joulecast.reports.palette import word
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulecast.plan.compare import Against, Comparison, LedgerDifference
+    from joulecast.plan.compare import Against, Comparison
+    from joulecast.plan.compare_ledgers import LedgerDifference
 
 #: Quantities of ledgers: how a view of the chart and its axis are called, and their unit.
 QUANTITIES = {
@@ -35,7 +36,8 @@ def compare_page(found: Comparison) -> Page:
     for number, one in enumerate(found.against):
         lines = table(ledger_lines(found, one.plan), name="these ledgers")
         title = f"Where {one.plan} and {found.names[0]} part"
-        about = "<p>What each item adds to the difference; the items of a view sum to it exactly.</p>"
+        about = bullets(f"{reason}." for reason in one.reasons)
+        about += "<p>What each item adds to the difference; the items of a view sum to it exactly.</p>"
         sections.append(Section(title, about, (ledgers_chart(one, number),), folded("Every item as numbers", lines)))
     if found.notes:
         sections.append(Section("Notes", bullets(note[:1].upper() + note[1:] + "." for note in found.notes)))
