@@ -44,13 +44,14 @@ DISTANCES = {
 }
 
 #: Energy of one matrix-unit operation at the highest clock, relative to Hopper: what large products sustain at the
-#: power limit. GA100: 1.0-1.3 on A100 SXM and PCIe (Vidur, LLMCompass, SimuMax); GA102: 1.6-2 on A40 (Vidur);
+#: power limit, and power by clock of pipeline stages. GA100: 1.0-1.3 on A100 SXM and PCIe (Vidur, LLMCompass, SimuMax),
+#: 1.25 by a GPT-3 stage (Perseus artifact). GA102: 1.7 on A40 (Vidur), 2.1 by a BLOOM stage (Perseus artifact).
 #: Blackwell: 0.75 on B200 (SimuMax). GeForce cards accumulate in FP32 at half the rate of the same units: all else
 #: weighs double.
 TENSOR_ENERGY: dict[float | str | bool, float] = {
     "Volta": 3.2,
     "Ampere GA100": 1.25,
-    "Ampere GA102": 1.8,
+    "Ampere GA102": 2.05,
     "Ada": 1.4,
     "Ada GeForce": 2.0,
     "Hopper": 1.0,

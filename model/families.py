@@ -36,7 +36,15 @@ _INDEX = {family: index for index, family in enumerate(FAMILIES)}
 REDUCTIONS = frozenset(
     {
         *("sum", "reduce", "reduce_min", "bias_reduce", "gamma_backward", "softmax", "log_softmax", "rmsnorm"),
-        *("layernorm", "norm_backward", "nll_loss", "embedding_backward", "embedding_segments", "embedding_sort"),
+        *(
+            "layernorm",
+            "vllm_rms_norm",
+            "norm_backward",
+            "nll_loss",
+            "embedding_backward",
+            "embedding_segments",
+            "embedding_sort",
+        ),
     }
 )
 #: Smaller messages are bound by latencies and launches, not by the link [bytes].

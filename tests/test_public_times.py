@@ -34,6 +34,7 @@ h100,some,2,128,add,,,,4096,5504,fp16,2e-6,0
 SIMUMAX = """system,operator,shape,efficiency_of_peak
 a100_pcie,accelerator/op/matmul,"b=1, m=4096, k=512, n=1024, layout=NT, accumulate=True, out_dtype=fp32",0.5
 a100_pcie,accelerator/op/sdp_bwd,"batch=1, seq_len=4096, head_num=8, kv_head_num=2, qk_head_dim=192, v_head_dim=128",0.8
+b200_fp8,accelerator/op/fp8_matmul,"b=2, m=4096, k=512, n=1024, layout=TN, accumulate=False, out_dtype=bf16",0.5
 b200_bf16_ceperm,accelerator/op/group_matmul,"ng=8, M=64, N=512, K=256, stage=bwd_grad_w, main_grad_dtype=fp32",0.1
 """
 
@@ -65,7 +66,7 @@ def test_operators_of_a_profiled_block(tmp_path: Path) -> None:
 
 
 def test_efficiencies_are_times(tmp_path: Path) -> None:
-    product, attention, grouped = table(tmp_path, SIMUMAX)
+    product, attention, narrow, grouped = table(tmp_path, SIMUMAX)
     assert product.measured.time_s == pytest.approx(2 * 4096 * 512 * 1024 / (0.5 * 312e12))
     gemm = operator(product)
     assert (gemm.layout, gemm.output_bytes_per_element) == ("nt", 8)
@@ -76,6 +77,9 @@ def test_efficiencies_are_times(tmp_path: Path) -> None:
     assert attention.measured.time_s == pytest.approx(2 * fused.flops / (0.8 * 312e12))
     assert (operator(grouped).m, operator(grouped).n, operator(grouped).k) == (512, 256, 64)
     assert operator(grouped).batch == 8
+    assert (operator(narrow).dtype, operator(narrow).m, operator(narrow).output_bytes_per_element) == ("fp8", 8192, 2)
+    assert narrow.measured.time_s == pytest.approx(2 * 8192 * 512 * 1024 / (0.5 * 4500e12))
+    assert narrow.configuration["products"] == ["NVIDIA B200"]
 
 
 def test_what_a_measurement_adds_to_a_kernel(tmp_path: Path) -> None:
@@ -161,6 +165,27 @@ def test_derived_cards_rest_and_wait_as_measured(data: Path) -> None:
         found = idle_power_w(clock, gpu_model(load_gpu(name)))
         assert np.mean(np.abs(found / power - 1.0)) < 0.08, name
     assert float(wait_power_w(1410.0, gpu_model(load_gpu("a100-pcie-80gb")))) == pytest.approx(83.6, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "stage", "clocks"),
+    [
+        ("a40", "stage_profile_bloom_a40.csv", (1005, 1200, 1410)),
+        ("a100-sxm-80gb", "stage_profile_gpt3-175b_a100-sxm.csv", (1005, 1095, 1200)),
+    ],
+)
+def test_derived_cards_draw_what_stages_of_products_draw(
+    data: Path, gpu: str, stage: str, clocks: tuple[int, ...]
+) -> None:
+    lines = (data / "perseus_sosp24" / stage).read_text("utf-8").splitlines()[1:]
+    power: dict[int, list[float]] = {}
+    for _, _, clock, time, energy in (line.split(",") for line in lines):
+        power.setdefault(int(clock), []).append(float(energy) / float(time))
+    card = gpu_model(load_gpu(gpu))
+    work = [Work((Gemm(8192, 8192, 8192, dtype="fp16"),))]
+    for clock in clocks:
+        found = float(predict_work(work, card, clock_mhz=clock).power_w[0])
+        assert found == pytest.approx(np.mean(power[clock]), rel=0.1), clock
 
 
 def test_a_fit_from_times_alone(tmp_path: Path, data: Path) -> None:
