@@ -1,7 +1,9 @@
 """Shared fixtures."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,3 +42,29 @@ def data() -> Path:
 def h200() -> GpuModel:
     """The numbers of the shipped H200, without uncertainty."""
     return replace(gpu_model(load_gpu("h200-sxm-rows")), description=None)
+
+
+@pytest.fixture(scope="session")
+def tables() -> Callable[..., dict[str, dict[str, Any]]]:
+    """Tables of a small SPACE.toml; ``table__key=value`` changes a key, ``None`` removes it."""
+
+    def make(**changes: Any) -> dict[str, dict[str, Any]]:
+        whole: dict[str, dict[str, Any]] = {
+            "workload": {"model": "llama-3.2-1b", "sequence_length": 2048, "global_batch_size": 16},
+            "cluster": {"gpu": "h200-sxm", "gpus": 8},
+            "parallelism": {},
+            "schedule": {},
+            "implementation": {"framework": "megatron"},
+            "power": {},
+            "constraints": {},
+            "objective": {"top": 0},
+        }
+        for name, value in changes.items():
+            table, _, key = name.partition("__")
+            if value is None:
+                whole[table].pop(key, None)
+            else:
+                whole.setdefault(table, {})[key] = value
+        return whole
+
+    return make

@@ -2,6 +2,7 @@
 
 import csv
 import errno
+import io
 import json
 import os
 import signal
@@ -15,19 +16,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import joulecast as jc
+from joulecast.cli import main
 from joulecast.errors import InputError
 from joulecast.plan.sweep import search, workers
 from joulecast.plan.sweep.choose import best, is_undominated
 from joulecast.plan.sweep.journal import read_lines
 from joulecast.plan.sweep.workers import Workers
-from tests.sweep_jobs import die_always, die_once
-from tests.test_sweep_space import MICRO, PP, TP, VP, tables
+
+TP, PP = "parallelism__tensor_model_parallel_size", "parallelism__pipeline_model_parallel_size"
+VP, MICRO = "parallelism__virtual_pipeline_model_parallel_size", "workload__micro_batch_size"
 
 SPLITS = {TP: [1, 2, 4, 8], PP: [1, 2, 4], MICRO: [1, 2, 4]}
 
 
 @pytest.fixture(scope="module")
-def small():
+def small(tables):
     """Every plan of a small space, in closed form alone."""
     return jc.sweep(tables(**SPLITS, schedule__recompute=["none", "full"]))
 
@@ -40,7 +43,7 @@ def test_every_plan_is_there_and_the_best_is_the_fastest(small):
     assert all(0.0 <= row["memory_margin"] < 1.0 for row in small.rows)
 
 
-def test_the_best_plans_are_simulated_exactly_as_predict_does():
+def test_the_best_plans_are_simulated_exactly_as_predict_does(tables):
     space = tables(**SPLITS, objective__top=3)
     found = jc.sweep(space)
     assert [row["source"] for row in found.best] == ["simulated"] * 3
@@ -58,13 +61,13 @@ def test_the_best_plans_are_simulated_exactly_as_predict_does():
         assert quick[row["plan"]]["money"] == pytest.approx(row["money"], rel=0.03)
 
 
-def test_objectives_are_counted_for_one_token():
+def test_objectives_are_counted_for_one_token(tables):
     found = jc.sweep(tables(**SPLITS, workload__global_batch_size=[16, 32]))
     per_token = [row["time_s"] / row["tokens"] for row in found.rows]
     assert found.best[0]["time_s"] / found.best[0]["tokens"] == min(per_token)
 
 
-def test_a_front_of_two_and_three_objectives(small):
+def test_a_front_of_two_and_three_objectives(tables, small):
     for names, columns in ((["time", "energy"], 2), (["time", "energy", "money"], 3)):
         found = jc.sweep(tables(**SPLITS, power__power_limit_w=[400, 550, 700], objective__minimise=names))
         values = np.array([[row["time_s"], row["energy_j"], row["money"]][:columns] for row in found.rows])
@@ -84,7 +87,7 @@ def test_undominated_rows_are_those_that_no_other_beats(rows):
     assert set(best(values, 100)) == set(np.flatnonzero(expected))
 
 
-def test_constraints_are_kept(small):
+def test_constraints_are_kept(tables, small):
     limit = float(np.median([row["time_s"] for row in small.rows]))
     energy = max(row["energy_j"] for row in small.rows if row["time_s"] <= limit) * 0.999
     found = jc.sweep(
@@ -106,7 +109,7 @@ def test_constraints_are_kept(small):
     assert found.best[0]["energy_j"] == min(row["energy_j"] for row in kept)
 
 
-def test_the_tightest_of_impossible_constraints_is_named(small):
+def test_the_tightest_of_impossible_constraints_is_named(tables, small):
     fastest = min(row["time_s"] for row in small.rows)
     with pytest.raises(InputError, match=rf"tightest is max_time_s.*{fastest:.6g}".replace("+", r"\+")):
         jc.sweep(tables(**SPLITS, constraints__max_time_s=0.9 * fastest, constraints__max_gpus=8))
@@ -116,7 +119,7 @@ def test_the_tightest_of_impossible_constraints_is_named(small):
         jc.sweep(tables(**SPLITS, constraints__max_gpus=4, constraints__max_time_s=0.9 * fastest))
 
 
-def test_constraints_on_the_run_need_its_tokens():
+def test_constraints_on_the_run_need_its_tokens(tables):
     with pytest.raises(InputError, match=r"max_run_time_s.*needs workload.training_tokens"):
         jc.sweep(tables(**SPLITS, constraints__max_run_time_s=1e6))
     found = jc.sweep(tables(**SPLITS, workload__training_tokens=1e9, constraints__max_run_money=1e6))
@@ -124,7 +127,7 @@ def test_constraints_on_the_run_need_its_tokens():
     assert row["run_time_s"] == pytest.approx(row["time_s"] * 1e9 / row["tokens"])
 
 
-def test_rack_and_site_power():
+def test_rack_and_site_power(tables):
     open_ = jc.sweep(tables(**SPLITS, site__nodes_per_rack=4)).best[0]
     assert open_["rack_power_w"] == pytest.approx(4 * open_["node_power_w"])
     assert open_["node_power_w"] < open_["facility_power_w"]
@@ -135,13 +138,13 @@ def test_rack_and_site_power():
         jc.sweep(tables(**SPLITS, constraints__max_rack_power_w=limit))
 
 
-def test_nothing_fits_memory():
+def test_nothing_fits_memory(tables):
     space = tables(**SPLITS, workload__model="llama-3.1-405b", workload__global_batch_size=16)
     with pytest.raises(InputError, match=r"none of .* fits a GPU's memory; the nearest needs .* GB"):
         jc.sweep(space)
 
 
-def test_what_does_not_fit_is_left_out_and_counted():
+def test_what_does_not_fit_is_left_out_and_counted(tables):
     splits = {TP: [4, 8], MICRO: [1, 4], "schedule__recompute": ["none", "full"]}
     found = jc.sweep(tables(**splits, workload__model="qwen3-32b", parallelism__distributed_optimizer=True))
     assert 0 < found.fitting < found.legal
@@ -150,7 +153,7 @@ def test_what_does_not_fit_is_left_out_and_counted():
 
 
 @pytest.mark.parametrize("suffix", ["csv", "json", "jsonl", "parquet"])
-def test_files(tmp_path, suffix):
+def test_files(tables, tmp_path, suffix):
     out = tmp_path / f"rows.{suffix}"
     if suffix == "parquet":
         pytest.importorskip("pyarrow")
@@ -173,7 +176,7 @@ def test_files(tmp_path, suffix):
 @pytest.mark.parametrize(
     ("out", "message"), [("rows.xls", "names no known form"), ("none/rows.csv", "no such folder"), (None, "no file")]
 )
-def test_bad_outputs(tmp_path, out, message):
+def test_bad_outputs(tables, tmp_path, out, message):
     with pytest.raises(InputError, match=message):
         jc.sweep(tables(**SPLITS), None if out is None else tmp_path / out, resume=out is None)
 
@@ -182,7 +185,7 @@ class Stop(Exception):
     """Ends a sweep in the middle."""
 
 
-def interrupted(out, after, monkeypatch, **options):
+def interrupted(tables, out, after, monkeypatch, **options):
     """A sweep that is stopped after some calls of its progress."""
     monkeypatch.setattr(search, "BATCH", 4)
     calls = iter(range(after))
@@ -198,10 +201,10 @@ def interrupted(out, after, monkeypatch, **options):
 
 
 @pytest.mark.parametrize("after", [1, 3, 5])
-def test_a_stopped_sweep_goes_on_where_it_was(tmp_path, monkeypatch, after):
+def test_a_stopped_sweep_goes_on_where_it_was(tables, tmp_path, monkeypatch, after):
     out = tmp_path / "rows.csv"
     with pytest.raises(Stop):
-        interrupted(out, after, monkeypatch)
+        interrupted(tables, out, after, monkeypatch)
     partial = tmp_path / "rows.csv.partial"
     lines, _ = read_lines(partial)
     with partial.open("ab") as file:
@@ -213,24 +216,33 @@ def test_a_stopped_sweep_goes_on_where_it_was(tmp_path, monkeypatch, after):
     batches = sum("batch" in line for line in lines)
     asked = []
     monkeypatch.setattr(search, "evaluate", lambda *a, real=search.evaluate: asked.append(a) or real(*a))
-    resumed = interrupted(out, 1000, monkeypatch, resume=True)
-    fresh = interrupted(None, 1000, monkeypatch)
+    resumed = interrupted(tables, out, 1000, monkeypatch, resume=True)
+    fresh = interrupted(tables, None, 1000, monkeypatch)
     assert resumed.rows == fresh.rows and resumed.best == fresh.best and resumed.counts == fresh.counts
     assert batches and len(asked) == 2 * -(-len(fresh.rows) // 4) - batches
     assert not partial.exists()
 
 
+SWEEP = """
+import sys
+from pathlib import Path
+from joulecast.plan.sweep import search
+from joulecast.plan.sweep.space import load_space
+search.BATCH = 8
+search.run_sweep(load_space(sys.argv[1]), Path(sys.argv[2]), resume=len(sys.argv) > 3)
+"""
+
+
 def test_a_killed_process_resumes(tmp_path):
     """kill -9 in the middle: every whole line stays, and the resumed table is the one of an undisturbed run."""
-    space, out = tmp_path / "space.toml", tmp_path / "rows.jsonl"
+    space, out, whole = tmp_path / "space.toml", tmp_path / "rows.jsonl", tmp_path / "whole.jsonl"
     space.write_text(
-        '[workload]\nmodel = "llama-3.2-1b"\nsequence_length = 2048\nglobal_batch_size = 64\nmicro_batch_size = "all"\n'
-        '[cluster]\ngpu = "h200-sxm"\ngpus = 16\n[parallelism]\ntensor_model_parallel_size = "all"\n'
-        'pipeline_model_parallel_size = [1, 2, 4, 8]\n[schedule]\nname = ["1f1b", "gpipe"]\n'
-        "recompute = ['none', 'full']\n[power]\npower_limit_w = {min = 400, max = 700, step = 100}\n"
-        "[objective]\ntop = 0\n"
+        '[workload]\nmodel = "llama-3.2-1b"\nsequence_length = 2048\nglobal_batch_size = 64\n'
+        'micro_batch_size = "all"\n[cluster]\ngpu = "h200-sxm"\ngpus = 16\n[parallelism]\n'
+        'tensor_model_parallel_size = "all"\npipeline_model_parallel_size = [1, 2, 4, 8]\n[objective]\ntop = 0\n'
+        "[power]\npower_limit_w = {min = 400, max = 700, step = 100}\n"
     )
-    command = [sys.executable, "-m", "joulecast", "sweep", str(space), "--out", str(out)]
+    command = [sys.executable, "-c", SWEEP, str(space), str(out)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     partial = tmp_path / "rows.jsonl.partial"
     deadline = time.monotonic() + 60
@@ -246,15 +258,15 @@ def test_a_killed_process_resumes(tmp_path):
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     kept = {line["plan"]: line for line in lines if "plan" in line}
     assert all(kept[row["plan"]] == row for row in rows if row["plan"] in kept)
-    from joulecast.plan.sweep.space import load_space
+    subprocess.run([*command[:-1], str(whole)], check=True, capture_output=True)
+    assert out.read_bytes() == whole.read_bytes()
+    assert not partial.exists()
 
-    assert rows == list(search.run_sweep(load_space(space)).rows)
 
-
-def test_a_full_disk(tmp_path, monkeypatch):
+def test_a_full_disk(tables, tmp_path, monkeypatch):
     out = tmp_path / "rows.csv"
     with pytest.raises(Stop):
-        interrupted(out, 2, monkeypatch)
+        interrupted(tables, out, 2, monkeypatch)
     from joulecast.plan.sweep.journal import Journal
 
     def full(self, data):
@@ -264,26 +276,30 @@ def test_a_full_disk(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Journal, "_write", full)
     with pytest.raises(InputError, match=r"No space left on device.*--resume"):
-        interrupted(out, 1000, monkeypatch, resume=True)
+        interrupted(tables, out, 1000, monkeypatch, resume=True)
     monkeypatch.undo()
-    assert interrupted(out, 1000, monkeypatch, resume=True).rows
+    assert interrupted(tables, out, 1000, monkeypatch, resume=True).rows
 
 
-def test_processes_give_the_same_table(small):
+def test_processes_give_the_same_table(tables, small):
     again = jc.sweep(tables(**SPLITS, schedule__recompute=["none", "full"]), workers=2)
     assert again.rows == small.rows
     assert again.counts == small.counts
 
 
 def test_jobs_of_a_lost_worker_are_done_again(tmp_path, monkeypatch):
-    jobs = {n: (str(tmp_path / "died"), n) for n in range(6)}
-    assert dict(Workers(2).results(die_once, jobs)) == {n: 10 * n for n in range(6)}
+    """Workers evaluate expressions; one of them ends its process the first time."""
+    died = str(tmp_path / "died")
+    end = "__import__('os')._exit(9)"
+    jobs = {n: (f"{10 * n}",) for n in range(6)}
+    jobs[1] = (f"10 if __import__('os').path.exists({died!r}) else (open({died!r}, 'w').close(), {end})",)
+    assert dict(Workers(2).results(eval, jobs)) == {n: 10 * n for n in range(6)}
     monkeypatch.setattr(workers, "MOST_LOSSES", 2)
-    with pytest.raises(InputError, match="workers were lost 2 times; 2 jobs are left"):
-        list(Workers(2).results(die_always, {0: (0,), 1: (1,)}))
+    with pytest.raises(InputError, match=r"workers were lost 2 times; 2 jobs are left"):
+        list(Workers(2).results(eval, {0: (end,), 1: (end,)}))
 
 
-def test_dask_gives_the_same_table(small):
+def test_dask_gives_the_same_table(tables, small):
     distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
         found = jc.sweep(
@@ -294,14 +310,66 @@ def test_dask_gives_the_same_table(small):
     assert found.best == plain.best
 
 
-def test_a_scheduler_that_does_not_answer(monkeypatch):
+def test_a_scheduler_that_does_not_answer(tables, monkeypatch):
     pytest.importorskip("distributed")
     monkeypatch.setattr(workers, "CONNECT_S", 0.5)
     with pytest.raises(InputError, match="no Dask scheduler answers"):
         jc.sweep(tables(**SPLITS), dask="tcp://127.0.0.1:9")
 
 
-def test_interleaved_plans_are_swept():
+def test_interleaved_plans_are_swept(tables):
     found = jc.sweep(tables(**{PP: [2, 4], VP: [1, 2, 4]}, schedule__name=["1f1b", "interleaved-1f1b"]))
     names = {row["schedule.name"] for row in found.rows}
     assert names == {"1f1b", "interleaved-1f1b"}
+
+
+def run(capsys, *arguments):
+    """Exit status, standard output and standard error of ``joulecast sweep``."""
+    with pytest.raises(SystemExit) as stop:
+        main(["sweep", *map(str, arguments)])
+    out, err = capsys.readouterr()
+    return stop.value.code or 0, out, err
+
+
+@pytest.fixture
+def file(tmp_path):
+    """A small SPACE.toml."""
+    path = tmp_path / "space.toml"
+    path.write_text(
+        '[workload]\nmodel = "llama-3.2-1b"\nsequence_length = 2048\nglobal_batch_size = 16\n'
+        'micro_batch_size = [1, 2]\n[cluster]\ngpu = "h200-sxm"\ngpus = 8\n[parallelism]\n'
+        "tensor_model_parallel_size = [1, 2, 3]\n[objective]\ntop = 1\n"
+    )
+    return path
+
+
+def test_the_command(file, tmp_path, capsys):
+    code, out, err = run(capsys, file, "--out", tmp_path / "rows.csv")
+    assert code == 0
+    assert "6 offered, 4 legal, 4 fit memory, 4 keep to constraints, 1 simulated" in out
+    assert "a heuristic chose which plans were simulated" in out
+    assert "wrote" in err
+    code, out, _ = run(capsys, file, "--json", "--set", "objective.minimise=energy")
+    found = json.loads(out)
+    assert found["minimise"] == ["energy"]
+    assert found["counts"]["legal"] == 4
+    assert found["best"][0]["source"] == "simulated"
+    code, out, _ = run(capsys, file, "--csv", "--set", "objective.top=0")
+    assert len(list(csv.DictReader(io.StringIO(out)))) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--resume"], "there is no file to resume"),
+        (["--out", "rows.txt"], "names no known form"),
+        (["--set", "constraints.max_time_s=1e-6"], "the tightest is max_time_s"),
+        (["--set", "parallelism.tensor_model_parallel_size=[3]"], "is a legal plan"),
+        (["--set", "constraints.max_time_s=-1"], "Use a value above 0"),
+    ],
+)
+def test_what_the_command_refuses(file, capsys, arguments, message):
+    code, out, err = run(capsys, file, *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1

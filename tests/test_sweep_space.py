@@ -11,28 +11,6 @@ from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.space import load_space, space_from_dict
 from joulecast.simulator.plan import plan_from_dict
 
-
-def tables(**changes):
-    """A small space; ``table__key`` changes a key, ``None`` removes it."""
-    whole = {
-        "workload": {"model": "llama-3.2-1b", "sequence_length": 2048, "global_batch_size": 16},
-        "cluster": {"gpu": "h200-sxm", "gpus": 8},
-        "parallelism": {},
-        "schedule": {},
-        "implementation": {"framework": "megatron"},
-        "power": {},
-        "constraints": {},
-        "objective": {"top": 0},
-    }
-    for name, value in changes.items():
-        table, _, key = name.partition("__")
-        if value is None:
-            whole[table].pop(key, None)
-        else:
-            whole.setdefault(table, {})[key] = value
-    return whole
-
-
 TP, PP = "parallelism__tensor_model_parallel_size", "parallelism__pipeline_model_parallel_size"
 VP, MICRO = "parallelism__virtual_pipeline_model_parallel_size", "workload__micro_batch_size"
 
@@ -65,7 +43,7 @@ def legal(space):
         {TP: [1, 16], "cluster__gpus": [16], "cluster__gpus_per_node": [8, 16], "power__power_limit_w": [1, 500, 700]},
     ],
 )
-def test_all_that_is_legal_and_nothing_else(changes):
+def test_all_that_is_legal_and_nothing_else(tables, changes):
     space = space_from_dict(tables(**changes))
     passed, found = legal(space)
     expected = []
@@ -80,7 +58,7 @@ def test_all_that_is_legal_and_nothing_else(changes):
     assert found.offered == len(list(itertools.product(*found.values)))
 
 
-def test_ranges_lists_and_single_values():
+def test_ranges_lists_and_single_values(tables):
     space = space_from_dict(tables(**{TP: [2], "power__power_limit_w": {"min": 400, "max": 700, "step": 150}}))
     assert dict(space.axes) == {"power.power_limit_w": (400, 550, 700)}
     assert space.value("parallelism.tensor_model_parallel_size") == 2
@@ -115,7 +93,7 @@ def test_ranges_lists_and_single_values():
         ({"objective__top": -1}, "Use a value of at least 0"),
     ],
 )
-def test_bad_input(changes, message):
+def test_bad_input(tables, changes, message):
     with pytest.raises(InputError, match=message) as caught:
         jc.sweep(tables(**changes))
     assert "\n" not in str(caught.value)
@@ -138,7 +116,7 @@ def test_errors_name_file_and_line(tmp_path):
         load_space(tmp_path / "none.toml")
 
 
-def test_the_fingerprint_tells_spaces_apart_but_not_their_goals():
+def test_the_fingerprint_tells_spaces_apart_but_not_their_goals(tables):
     one, other = tables(**{TP: [1, 2]}), tables(**{TP: [1, 4]})
     assert space_from_dict(one).fingerprint() != space_from_dict(other).fingerprint()
     assert (
@@ -146,7 +124,7 @@ def test_the_fingerprint_tells_spaces_apart_but_not_their_goals():
     )
 
 
-def test_a_sites_power_limits_are_constraints_unless_others_are_stated():
+def test_a_sites_power_limits_are_constraints_unless_others_are_stated(tables):
     site = {"site__power_limit_w": 5000, "site__nodes_per_rack": 4, "site__rack_power_limit_w": 30000.0}
     found = space_from_dict(tables(**site, constraints__max_rack_power_w=20000.0)).constraints
     assert found.max_site_power_w == 5000.0
@@ -154,6 +132,6 @@ def test_a_sites_power_limits_are_constraints_unless_others_are_stated():
     assert found.max_node_power_w is None
 
 
-def test_a_site_limit_that_no_plan_meets_is_named():
+def test_a_site_limit_that_no_plan_meets_is_named(tables):
     with pytest.raises(InputError, match=r"max_site_power_w = 500: the nearest feasible value"):
         jc.sweep(tables(site__power_limit_w=500.0))
