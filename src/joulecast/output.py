@@ -17,9 +17,25 @@ import typer
 from joulecast.files import write_text
 
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON (wins over other formats).")]
+
+
+def _check_report(path: Path | None) -> Path | None:
+    """Refuse a report that could not be written, before the work is done."""
+    if path is not None:
+        from joulecast.reports.page import check_report
+
+        check_report(path)
+    return path
+
+
 ReportOption: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--report", metavar="FILE.html", help="Also write a report: one file for any browser, offline too."),
+    typer.Option(
+        "--report",
+        metavar="FILE.html",
+        callback=_check_report,
+        help="Also write a report: one file for any browser, offline too.",
+    ),
 ]
 CsvOption: TypeAlias = Annotated[bool, typer.Option("--csv", help="Print the table as CSV.")]
 

@@ -57,10 +57,6 @@ def calibrate(
 ) -> None:
     """Calibrate a GPU description: measure a card, or fit recorded rows; without either, the rows that are shipped."""
     files = [*(rows or ()), *(more_rows or ())]
-    if report is not None:
-        from joulecast.reports.page import check_report
-
-        check_report(report)
     _check(files, rows=rows, device=device, replay=replay, out=out, report_json=report_json)
     _check_live(device, active=active, gpus=gpus, record=record, yes=yes)
     from joulecast.threads import use_one_thread

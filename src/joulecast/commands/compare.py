@@ -32,10 +32,6 @@ def compare(
     """Say how and why the forecasts of plans differ from that of the first."""
     from joulecast.api import compare as compare_plans
 
-    if report is not None:
-        from joulecast.reports.page import check_report
-
-        check_report(report)
     found = compare_plans(plans, settings or ())
     if report is not None:
         from joulecast.reports.write import report_of_comparison

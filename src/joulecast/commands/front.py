@@ -87,13 +87,11 @@ def front(
 ) -> None:
     """Plans from the fastest to the one of least energy, each with the least energy that its time allows."""
     form = _form(form, out)
-    if report is not None:
-        from joulecast.reports.page import check_report
-
-        check_report(report)
     if power_limits is not None or form == "zeus-power-limit":
         from joulecast.front_reports import LimitsAsked
 
+        if report is not None:
+            raise InputError("power limits have no report", key="--report", remedy="Leave one of them out.")
         if power_limits is not None and profile is not None:
             raise InputError("a profile has no power limits", key="--power-limits", remedy="Leave one of them out.")
         asked = LimitsAsked(power_limits, eta, epochs, job, gpus, samples)
@@ -135,7 +133,8 @@ def front(
         from joulecast.reports.write import report_of_front
 
         loaded = None if plan is None or slow_rank is not None else _loaded(plan, settings)
-        report_of_front(made, report, plan=loaded, about=str(plan or profile), time_limit_s=time_limit)
+        about = "" if profile is None else profile.name
+        report_of_front(made, report, plan=loaded, about=about, time_limit_s=time_limit)
     if json or (form == "json" and out is None):
         print_front(made, extra)
     elif csv or (form == "csv" and out is None):

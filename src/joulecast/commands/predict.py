@@ -36,10 +36,6 @@ def predict(
     """Forecast the time, power and energy of one training iteration."""
     from joulecast.simulator.plan import load_plan
 
-    if report is not None:
-        from joulecast.reports.page import check_report
-
-        check_report(report)
     loaded = load_plan(plan, settings or ())
     from joulecast.simulator.forecast import forecast
 

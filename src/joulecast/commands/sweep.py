@@ -55,10 +55,6 @@ def sweep(
     from joulecast.plan.sweep.space import load_space
     from joulecast.progress import ProgressBar
 
-    if report is not None:
-        from joulecast.reports.page import check_report
-
-        check_report(report)
     loaded = load_space(space, settings or ())
     with ProgressBar() as bar:
         result = run_sweep(loaded, out, workers=workers, dask=dask, resume=resume, progress=bar.show)

@@ -51,10 +51,6 @@ def validate(
     csv: output.CsvOption = False,
 ) -> None:
     """Hold predictions against measured rows and report the errors beside trivial baselines."""
-    if report is not None:
-        from joulecast.reports.page import check_report
-
-        check_report(report)
     from joulecast.threads import use_one_thread
 
     use_one_thread()

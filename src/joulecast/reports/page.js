@@ -32,7 +32,7 @@
     return {
       paper_bgcolor: palette.paper, plot_bgcolor: palette.paper, height, showlegend: false, dragmode: "zoom",
       font: { family: getComputedStyle(document.body).fontFamily, size: 12.5, color: palette.ink },
-      margin: { l: 56, r: 24, t: 12, b: 46 },
+      margin: { l: 56, r: 24, t: 28, b: 46 },
       hoverlabel: { bgcolor: palette.paper, bordercolor: palette.muted, align: "left",
         font: { family: getComputedStyle(document.body).fontFamily, size: 12.5, color: palette.ink } },
       ...whole,
@@ -101,7 +101,7 @@
         toImageButtonOptions: { filename: this.chart.name, scale: 2 } };
       const layout = themed(view.layout, view.height, palette);
       // A fixed width while printing: the page's width is only known to the printer.
-      if (printing) { layout.width = 690; layout.autosize = false; }
+      if (printing) Object.assign(layout, { width: 690, height: 0.8 * view.height, autosize: false });
       return Plotly.react(this.plot, data, layout, config);
     }
 
@@ -190,12 +190,11 @@
   const redraw = () => drawings.forEach((drawing) => drawing.draw());
   darkScheme.addEventListener("change", redraw);
 
-  const unfolded = [];
+  // Print is light, as narrow as a page, and without what the pointer left behind; what is folded stays so.
   const setPrinting = (now) => {
     if (printing === now) return;
     printing = now;
-    if (now) document.querySelectorAll("details:not([open])").forEach((d) => { d.open = true; unfolded.push(d); });
-    else unfolded.splice(0).forEach((d) => { d.open = false; });
+    drawings.forEach((drawing) => Plotly.Fx.unhover(drawing.plot));
     redraw();
   };
   addEventListener("beforeprint", () => setPrinting(true));

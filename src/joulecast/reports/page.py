@@ -151,7 +151,7 @@ _WHOLE = """<!DOCTYPE html>
 """
 
 
-def check_report(path: Path | None) -> None:
+def check_report(path: Path) -> None:
     """Refuse a report that could not be written, before the work is done.
 
     Raises
@@ -159,8 +159,6 @@ def check_report(path: Path | None) -> None:
     InputError
         No such folder, the path is a folder, or Plotly is not installed.
     """
-    if path is None:
-        return
     if not path.parent.is_dir():
         raise InputError("no such folder", file=str(path.parent), key="--report", remedy="Create it first.")
     if path.is_dir():

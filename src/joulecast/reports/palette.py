@@ -56,6 +56,8 @@ WORDS = {
     "hbm": "HBM",
     "clock": "clock tree",
     "link": "links",
+    "comm_ctas": "communication blocks",
+    "comm_threads": "threads of a communication block",
 }
 
 

@@ -113,7 +113,7 @@ def _bars(timeline: TimelineSeries, unit: Unit, role: str) -> dict[str, Any]:
     for _, lane, bar in found:
         batch = f", micro-batch {bar.microbatch}" if bar.microbatch >= 0 else ""
         clock = "" if bar.clock_mhz is None else f" at {bar.clock_mhz:g} MHz"
-        span = unit.text(bar.end_s - bar.start_s)
+        span = _span(bar.end_s - bar.start_s)
         texts.append(
             f"<b>{word(bar.kind)}{batch}</b>, stage {lane.stage}<br>{span} from {unit.text(bar.start_s)}"
             f"<br>{bar.power_w:.0f} W a GPU{clock}" + (f"<br>{bar.knobs}" if bar.knobs else "")
@@ -134,6 +134,10 @@ def _bars(timeline: TimelineSeries, unit: Unit, role: str) -> dict[str, Any]:
             "textangle": 0,
         }
     return trace
+
+
+def _span(time_s: float) -> str:
+    return unit_for("s", time_s).text(time_s)
 
 
 def _horizontal(
@@ -162,7 +166,7 @@ def _communication(timeline: TimelineSeries, unit: Unit) -> dict[str, Any]:
     )
     return trace | {
         "hovertext": [
-            f"<b>communication</b><br>{unit.text(part.end_s - part.start_s)} from {unit.text(part.start_s)}"
+            f"<b>communication</b><br>{_span(part.end_s - part.start_s)} from {unit.text(part.start_s)}"
             + ("" if part.share > 0.995 else f"<br>{100 * part.share:.0f} % of it")
             for _, part in found
         ],
@@ -185,7 +189,7 @@ def _waiting(timeline: TimelineSeries, unit: Unit) -> dict[str, Any]:
         },
     )
     return trace | {
-        "hovertext": [f"<b>waiting</b><br>{unit.text(b - a)} from {unit.text(a)}" for _, (a, b) in found],
+        "hovertext": [f"<b>waiting</b><br>{_span(b - a)} from {unit.text(a)}" for _, (a, b) in found],
         "hovertemplate": "%{hovertext}<extra></extra>",
     }
 

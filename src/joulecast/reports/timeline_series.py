@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.reports.palette import word
 from joulecast.simulator.kernel_segments import MARKER
 from joulecast.simulator.segments import COMMUNICATION
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 Float = NDArray[np.float64]
 
 #: Steps of power and intervals of communication over all stages: more cannot be told apart, and slow the page.
-MOST_POWER_STEPS, MOST_INTERVALS = 6000, 4000
+MOST_POWER_STEPS, MOST_INTERVALS = 6000, 1600
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ def of_point(front: Front, point: FrontPoint, limit_w: float | None = None) -> T
         bars = []
         for place, instruction in enumerate(order, first):
             o = options[place]
-            knobs = ", ".join(f"{name} {value}" for name, value in o.knobs if value is not None)
+            knobs = ", ".join(f"{word(name)} {value}" for name, value in o.knobs if value is not None)
             power = o.energy_j / o.time_s / gpus
             begin = float(start[place])
             bars.append(
