@@ -19,5 +19,5 @@ def core_attention(s: Shard, direction: str) -> tuple[Launch, ...]:
 
 def backward(s: Shard) -> tuple[Launch, ...]:
     """The gradient, behind the forward again where that is recomputed selectively."""
-    again = core_attention(s, "forward") if s.implementation.recompute == "selective" else ()
+    again = core_attention(s, "forward") if s.implementation.recomputes("core_attn") else ()
     return (*again, *core_attention(s, "backward"))

@@ -17,7 +17,7 @@ from joulecast.model import megatron_linear as linear
 from joulecast.model import transformer_layer as eager
 from joulecast.model.experts import LatentAttention
 from joulecast.model.launches import Launch, Shard, collective, input_gradient, linear_forward, streaming
-from joulecast.model.megatron_norm import norm_backward
+from joulecast.model.megatron_norm import norm_backward, recomputed_norm
 from joulecast.model.operators import DTYPE_BYTES
 
 
@@ -43,7 +43,9 @@ def backward(s: Shard) -> tuple[Launch, ...]:
     latent, dtype = _shape(s), s.implementation.dtype
     shared = s.tokens * s.heads * latent.rotary_dim
     return (
+        *recomputed_norm("norm1", s),
         *linear.row_backward("output", s, s.attention_width),
+        *(_unfold(s, latent) if s.implementation.recomputes("mla_up_proj") else ()),
         *core_attention.backward(s),
         streaming("cat", "key.cat.grad", s.tokens * s.heads * latent.key_dim, dtype=dtype),
         streaming("reduce", "key.shared.grad", shared, writes=1 / s.heads, dtype=dtype),
@@ -56,6 +58,16 @@ def backward(s: Shard) -> tuple[Launch, ...]:
         *norm_backward("norm1", s),
         eager.residual_addition("norm1.grad.join", s),
     )
+
+
+def _unfold(s: Shard, latent: LatentAttention) -> tuple[Launch, ...]:
+    """Queries, keys and values made again from the latent vectors, which are kept with their norms' inputs."""
+    ups = linear.column_forward("key_norm", "key_up", _narrow(s, latent.kv_rank), _key_width(s, latent))
+    if latent.query_rank:
+        narrow, width = _narrow(s, latent.query_rank), s.heads * latent.key_dim
+        ups = (*linear.column_forward("query_norm", "query_up", narrow, width), *ups)
+    copy = streaming("cat", "key.cat", s.tokens * s.heads * latent.key_dim, dtype=s.implementation.dtype)
+    return (*ups, *_rotary(s, latent, ""), copy)
 
 
 def _shape(s: Shard) -> LatentAttention:

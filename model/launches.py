@@ -13,6 +13,8 @@ from joulecast.model.operators import DTYPE_BYTES, Collective, Gemm, Operator, R
 
 FRAMEWORKS = ("pytorch-eager", "megatron")
 RECOMPUTE = ("none", "selective", "full")
+#: Parts of a layer that may be computed again, see :mod:`joulecast.model.recomputation`.
+RECOMPUTE_MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe_act", "shared_experts", "moe")
 ATTENTION_BACKENDS = ("cudnn", "flash-attention-2", "flash-attention-3", "unfused")
 
 
@@ -69,8 +71,8 @@ class Implementation:
         Shard norms and residuals over the tensor-parallel ranks too.
     shard_head
         Whether the head's vocabulary (and the loss) is split over the tensor-parallel ranks.
-    recompute
-        ``none``, ``selective`` (attention only) or ``full`` (every layer's forward again before its backward).
+    recompute, recompute_modules
+        ``none``, ``selective`` (``recompute_modules`` alone) or ``full`` (a layer's forward again before its backward).
     dtype
         Of parameters and activations.
     ctas
@@ -106,6 +108,7 @@ class Implementation:
     sequence_parallel: bool = False
     shard_head: bool = True
     recompute: str = "none"
+    recompute_modules: tuple[str, ...] = ("core_attn",)
     dtype: str = "bf16"
     ctas: int | None = None
     threads: int | None = None
@@ -143,6 +146,10 @@ class Implementation:
         """Type in which gradients are kept and reduced."""
         own = "fp32" if self.framework == "megatron" else self.dtype
         return self.gradients or own
+
+    def recomputes(self, module: str) -> bool:
+        """Whether selective recomputation runs a part of :data:`RECOMPUTE_MODULES` again."""
+        return self.recompute == "selective" and module in self.recompute_modules
 
     def tied(self, config: ModelConfig) -> bool:
         """Whether head and embedding are one matrix."""

@@ -6,23 +6,28 @@ from joulecast.model import megatron_linear as linear
 from joulecast.model import transformer_layer as eager
 from joulecast.model.hf import ModelConfig
 from joulecast.model.launches import Launch, Shard, streaming
-from joulecast.model.megatron_norm import accumulation, norm_backward
+from joulecast.model.megatron_norm import accumulation, norm_backward, recomputed_norm
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:
     """Norm, MLP and residual addition."""
+    return (*_mlp_forward(s), eager.residual_addition("residual2", s))
+
+
+def _mlp_forward(s: Shard) -> tuple[Launch, ...]:
     return (
         *linear.column_forward("norm2", "up", s, s.up_width),
         activation(s.config, s.tokens * s.ffn, s.implementation.dtype),
         *linear.row_forward("down", s, s.ffn),
-        eager.residual_addition("residual2", s),
     )
 
 
 def backward(s: Shard) -> tuple[Launch, ...]:
     """From the gradient behind the residual addition to the one before the norm."""
     config = s.config
+    whole = s.implementation.recomputes("mlp")
     return (
+        *(_mlp_forward(s) if whole else recomputed_norm("norm2", s)),
         *bias_backward(s, "down", s.norm_tokens, config.hidden, config.mlp_bias),
         *linear.row_backward("down", s, s.ffn),
         activation_backward(s.config, s.tokens * s.ffn, s.implementation.dtype),

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from joulecast.model import transformer_layer as eager
 from joulecast.model.launches import Implementation, Launch, Shard, streaming
 from joulecast.model.operators import DTYPE_BYTES
+
+
+def recomputed_norm(name: str, s: Shard) -> tuple[Launch, ...]:
+    """A norm's output made again, where selective recomputation does so."""
+    return (eager.norm_forward(name, s),) if s.implementation.recomputes("layernorm") else ()
 
 
 def norm_backward(name: str, s: Shard) -> tuple[Launch, ...]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from joulecast.model import unfused_attention
 from joulecast.model.launches import Shard
 from joulecast.model.operators import DTYPE_BYTES
+from joulecast.model.recomputation import saved_bytes
 from joulecast.model.transformer_head import head_is_split, local_vocabulary
-from joulecast.model.transformer_moe import expert_shard
+from joulecast.model.transformer_moe import expert_bytes, expert_shard
 
 #: Bytes of an fp32 statistic a row (softmax's log-sum-exp, a norm's scale or mean).
 _STATISTIC_BYTES = 4.0
@@ -20,11 +21,11 @@ def boundary_bytes(s: Shard) -> float:
 def layer_bytes(s: Shard) -> float:
     """Bytes that one layer keeps for one micro-batch.
 
-    Full recomputation keeps the layer's input. Selective recomputation leaves fused attention's small statistics out.
+    Full recomputation keeps the layer's input. Selective recomputation leaves out what its parts make.
     """
     if s.implementation.recompute == "full":
         return boundary_bytes(s)
-    return whole_layer_bytes(s)
+    return whole_layer_bytes(s) - saved_bytes(s)
 
 
 def whole_layer_bytes(s: Shard) -> float:
@@ -46,28 +47,17 @@ def whole_layer_bytes(s: Shard) -> float:
     statistics = 2 * moments * s.norm_tokens + s.heads * s.tokens
     if config.qk_norm:
         statistics += (s.heads + s.kv_heads) * s.tokens
-    if implementation.recompute == "selective":
+    if implementation.recomputes("core_attn") or implementation.attention_backend == "unfused":
         statistics -= s.heads * s.tokens
-    if implementation.attention_backend == "unfused":
-        statistics -= 0 if implementation.recompute == "selective" else s.heads * s.tokens
+    experts = 0.0 if config.experts is None else expert_bytes(s)
     kept = size * (streams * config.hidden + s.tokens * per_token) + _STATISTIC_BYTES * statistics
-    return kept + _expert_bytes(s) + _fp8_difference_bytes(s) + _unfused_bytes(s)
-
-
-def _expert_bytes(s: Shard) -> float:
-    """What experts keep: rows as they arrive and after each product, results for the router, and its scores in fp32."""
-    if s.config.experts is None:
-        return 0.0
-    e, hidden = expert_shard(s), s.config.hidden
-    values = e.all_rows * (hidden + e.up_width + e.ffn) + e.sent * hidden
-    scores = 2 * s.norm_tokens * s.config.experts.count
-    return float(values * DTYPE_BYTES[s.implementation.dtype]) + _STATISTIC_BYTES * scores
+    return kept + experts + _fp8_difference_bytes(s) + _unfused_bytes(s)
 
 
 def _unfused_bytes(s: Shard) -> float:
     """Scores of attention whose kernels are not fused; selective recomputation leaves them out."""
     implementation = s.implementation
-    if implementation.attention_backend != "unfused" or implementation.recompute == "selective":
+    if implementation.attention_backend != "unfused" or implementation.recomputes("core_attn"):
         return 0.0
     return unfused_attention.kept_bytes(s)
 
@@ -78,9 +68,8 @@ def _fp8_difference_bytes(s: Shard) -> float:
     if fp8 is None:
         return 0.0
     replaced = 2 * s.norm_tokens * s.config.hidden + s.tokens * s.ffn
-    if s.config.experts is not None:
-        e = expert_shard(s)
-        replaced += e.all_rows * (s.config.hidden + e.ffn) - s.norm_tokens * s.config.hidden
+    if s.config.experts is not None:  # their rows are counted in FP8 already; the router's input stays wide
+        replaced -= s.norm_tokens * s.config.hidden
     return (fp8.value_bytes - wide) * replaced + fp8.value_bytes * s.tokens * s.attention_width
 
 
@@ -141,7 +130,8 @@ def layer_transient_bytes(s: Shard) -> float:
         gradients += float(size * e.all_rows * (s.config.hidden + e.ffn))
     if implementation.sequence_parallel and implementation.tensor_parallel > 1:
         gradients += s.activation_bytes
-    if implementation.recompute == "selective" and implementation.attention_backend == "unfused":
+    gradients += saved_bytes(s)
+    if implementation.recomputes("core_attn") and implementation.attention_backend == "unfused":
         gradients = max(gradients, unfused_attention.kept_bytes(s))  # neither is alive while the other is
     if implementation.recompute == "full":
         gradients += whole_layer_bytes(s) - boundary_bytes(s)

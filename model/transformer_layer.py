@@ -88,7 +88,7 @@ def mlp_half_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
 def attention_half_backward(s: Shard, accumulate: bool, leaf_input: bool = False) -> tuple[Launch, ...]:
     """From the gradient after the first residual addition to the layer's input gradient."""
     config = s.config
-    again = (Launch(attention(s, "forward")),) if s.implementation.recompute == "selective" else ()
+    again = (Launch(attention(s, "forward")),) if s.implementation.recomputes("core_attn") else ()
     return (
         *leave_backward("output", s),
         *linear_backward("output", s, config.hidden, s.attention_width, config.output_bias, accumulate),

@@ -26,7 +26,7 @@ from joulecast.model import megatron_linear as linear
 from joulecast.model import transformer_layer as eager
 from joulecast.model.launches import Launch, Shard, streaming
 from joulecast.model.megatron_mlp import bias_backward
-from joulecast.model.megatron_norm import accumulation, norm_backward
+from joulecast.model.megatron_norm import accumulation, norm_backward, recomputed_norm
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:
@@ -57,6 +57,7 @@ def attention_backward(s: Shard) -> tuple[Launch, ...]:
     """From the gradient behind the first residual addition to the layer's input gradient."""
     config = s.config
     return (
+        *recomputed_norm("norm1", s),
         *bias_backward(s, "output", s.norm_tokens, config.hidden, config.output_bias),
         *linear.row_backward("output", s, s.attention_width),
         *core_attention.backward(s),

@@ -28,7 +28,7 @@ from joulecast.model import transformer_layer as eager
 from joulecast.model.experts import Experts
 from joulecast.model.fabric import Fabric
 from joulecast.model.launches import Launch, Shard, streaming
-from joulecast.model.megatron_norm import norm_backward
+from joulecast.model.megatron_norm import norm_backward, recomputed_norm
 from joulecast.model.operators import DTYPE_BYTES, Collective, Gemm
 
 #: Rows of an expert are padded to a multiple of this, as FP8 needs it; other types take any number at the same pace.
@@ -71,11 +71,24 @@ def expert_shard(s: Shard) -> ExpertShard:
     return ExpertShard(sent, local, rows, ffn, ffn * (2 if s.config.gated_mlp else 1))
 
 
+def expert_bytes(s: Shard) -> float:
+    """What routing and experts keep: rows as they arrive and after each product, results, and scores in fp32 twice."""
+    e, run, hidden = expert_shard(s), s.implementation, s.config.hidden
+    wide = float(DTYPE_BYTES[run.dtype])
+    read = wide if run.fp8 is None else run.fp8.value_bytes  # by products
+    rows = e.all_rows * (hidden * read + e.up_width * wide + e.ffn * read)
+    return rows + e.sent * hidden * wide + 2 * 4.0 * s.norm_tokens * _shape(s).count
+
+
 def forward(s: Shard) -> tuple[Launch, ...]:
     """Norm, experts and residual addition."""
+    return (eager.norm_forward("norm2", s), *_experts_forward(s), eager.residual_addition("residual2", s))
+
+
+def _experts_forward(s: Shard) -> tuple[Launch, ...]:
+    """Everything between the norm and the residual addition."""
     e, dtype = expert_shard(s), s.implementation.dtype
     return (
-        eager.norm_forward("norm2", s),
         *_router_forward(s),
         *_shared_forward(s),
         _copies("permute", s, e, reads=1 / _shape(s).active),
@@ -86,22 +99,26 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         *_from_experts("combine", s, e),
         _copies("unpermute", s, e, writes=1 / _shape(s).active),
         *((eager.residual_addition("shared.add", s),) if s.ffn else ()),
-        eager.residual_addition("residual2", s),
     )
 
 
 def backward(s: Shard) -> tuple[Launch, ...]:
     """From the gradient behind the residual addition to the one before the norm."""
-    e, dtype = expert_shard(s), s.implementation.dtype
+    e, dtype, run = expert_shard(s), s.implementation.dtype, s.implementation
+    act = megatron_mlp.activation(s.config, e.all_rows * e.ffn, dtype)
     return (
+        *recomputed_norm("norm2", s),
+        *(_experts_forward(s) if run.recomputes("moe") else ()),
         # The router's weights scale the experts' results: their gradient reads the results again.
         _copies("unpermute.grad", s, e, reads=1 + 1 / _shape(s).active),
         *_to_experts("combine.grad", s, e),
+        *((act, *_cast("experts.down", s, e.all_rows * e.ffn)) if run.recomputes("moe_act") else ()),
         *_grouped_backward("experts.down", s, e, s.config.hidden, e.ffn),
         megatron_mlp.activation_backward(s.config, e.all_rows * e.ffn, dtype),
         *_grouped_backward("experts.up", s, e, e.up_width, s.config.hidden),
         *_from_experts("dispatch.grad", s, e),
         _copies("permute.grad", s, e, writes=1 / _shape(s).active),
+        *(_shared_forward(s) if run.recomputes("shared_experts") else ()),
         *_shared_backward(s),
         *_router_backward(s),
         eager.residual_addition("router.grad.join", s),
@@ -252,8 +269,16 @@ def _spoken(s: Shard, kind: str, name: str, size_bytes: float, ranks: int, fabri
 def _grouped_forward(name: str, s: Shard, e: ExpertShard, outputs: int, inputs: int) -> tuple[Launch, ...]:
     """One product for each expert, in one kernel."""
     dtype, fp8 = s.implementation.dtype, s.implementation.fp8
-    cast = () if fp8 is None else fp8_kernels.quantise(f"{name}.input", e.all_rows * inputs, fp8, dtype)
-    return (*cast, fp8_kernels.product(Launch(_grouped(name, e, e.rows, outputs, inputs, dtype, "tn")), fp8))
+    return (
+        *_cast(name, s, e.all_rows * inputs),
+        fp8_kernels.product(Launch(_grouped(name, e, e.rows, outputs, inputs, dtype, "tn")), fp8),
+    )
+
+
+def _cast(name: str, s: Shard, values: int) -> tuple[Launch, ...]:
+    """FP8 copies of a product's input, where products are in FP8."""
+    run = s.implementation
+    return () if run.fp8 is None else fp8_kernels.quantise(f"{name}.input", values, run.fp8, run.dtype)
 
 
 def _grouped_backward(name: str, s: Shard, e: ExpertShard, outputs: int, inputs: int) -> tuple[Launch, ...]:

@@ -190,6 +190,7 @@ class Implementation:
     optimizer_precision: str
     main_parameters: bool
     moe_token_dispatcher_type: str = "alltoall"
+    recompute_modules: tuple[str, ...] = ("core_attn",)
     fused_loss: bool = False
     tiles: Tiles = ()
 
@@ -504,6 +505,7 @@ def _implementation(parsed: PlanFile, model: ModelConfig, source: Source) -> Imp
         optimizer_precision=table.optimizer_precision or default,
         main_parameters=mixed if table.main_parameters is None else table.main_parameters,
         moe_token_dispatcher_type=table.moe_token_dispatcher_type,
+        recompute_modules=tuple(parsed.schedule.recompute_modules or ("core_attn",)),
         tiles=read_tiles(table.tiles, source),
     )
 

@@ -261,8 +261,20 @@ def whole(plan: Plan, gpu: GpuDescription, source: Source) -> None:
 def _megatron_only(plan: Plan, source: Source) -> None:
     """Kernels that only Megatron has."""
     run = plan.implementation
+    if run.recompute_modules != ("core_attn",) and plan.schedule.recompute != "selective":
+        raise source.error(
+            f"these modules are recomputed selectively, and recompute is {plan.schedule.recompute!r}",
+            "schedule.recompute_modules",
+            remedy='Set schedule.recompute = "selective", or leave the key out.',
+        )
     if run.framework == "megatron":
         return
+    if run.recompute_modules != ("core_attn",):
+        raise source.error(
+            "PyTorch's eager mode recomputes the core of attention alone",
+            "schedule.recompute_modules",
+            remedy='Set implementation.framework = "megatron", or leave the key out.',
+        )
     remedy = 'Set implementation.framework = "megatron", or leave the key out.'
     if run.attention_backend == "unfused":
         what = "attention in separate kernels is known as Megatron-LM ran it"

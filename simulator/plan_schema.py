@@ -161,6 +161,9 @@ class ScheduleTable(Table):
 
     name: str = Field("1f1b", description="gpipe, 1f1b, interleaved-1f1b, zb-h1 or none (one stage).")
     recompute: Literal["none", "selective", "full"] = Field("none", description="Activations computed again.")
+    recompute_modules: (
+        list[Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe_act", "shared_experts", "moe"]] | None
+    ) = Field(None, description="What selective recomputation computes again; default: core_attn.")
 
 
 class OverlapTable(Table):

@@ -90,6 +90,7 @@ def implementation_of(plan: Plan) -> Implementation:
         sequence_parallel=plan.sequence_parallel,
         shard_head=i.shard_head,
         recompute=plan.schedule.recompute,
+        recompute_modules=i.recompute_modules,
         dtype="bf16" if plan.workload.fp8 else plan.workload.precision,
         ctas=plan.overlap.comm_ctas,
         threads=plan.overlap.comm_threads,
