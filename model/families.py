@@ -26,6 +26,7 @@ FAMILIES = (
     "streaming_reduction",
     "tile_gemm",
     "tile_rows",
+    "tile_attention",
     "collective",
     "collective_all_reduce",
     "collective_small",
@@ -77,7 +78,7 @@ def _family(operator: Operator, small_outputs: float, cache_bytes: float) -> str
             return "streaming_l2"
         return "streaming_reduction" if operator.pattern in REDUCTIONS else "streaming"
     if isinstance(operator, Attention):
-        return f"attention_{operator.direction}"
+        return f"attention_{operator.direction}" if operator.tile is None else "tile_attention"
     if operator.fabric is not None and operator.fabric.domains > 1:
         return "network"
     if operator.bytes < SMALL_MESSAGE:

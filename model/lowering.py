@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from joulecast.errors import InputError
 from joulecast.model.attention import AttentionShapes, attention_work
-from joulecast.model.attention_tiles import lower_tiled_attention
 from joulecast.model.collectives import CollectiveShapes, collective_work, copy_share
 from joulecast.model.costs import Costs, zeros
 from joulecast.model.fabric import Fabric
@@ -21,9 +20,7 @@ from joulecast.model.gpu_model import GpuModel
 from joulecast.model.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Streaming
 from joulecast.model.row_blocks import THREADS as ROW_BLOCKS
 from joulecast.model.row_blocks import lower_row_blocks
-from joulecast.model.row_tiles import base_pattern, lower_tiled_rows
 from joulecast.model.streaming import extra_read_passes, streaming_work
-from joulecast.model.tiles import lower_tiled_gemms
 from joulecast.model.toggling import memory_toggle, toggle_factor
 
 Columns = dict[str, NDArray[np.float64]]
@@ -98,7 +95,7 @@ def _group(operator: Operator) -> tuple[Hashable, ...]:
         return (kind, backend, operator.direction, operator.dtype)
     if isinstance(operator, Streaming):
         if operator.warps:
-            return ("tile_rows", base_pattern(operator.pattern))
+            return ("tile_rows", operator.pattern.removeprefix("tile_"))
         if operator.pattern in ROW_BLOCKS:
             return ("row_blocks", operator.pattern)
         return ("streaming", operator.pattern, operator.dtype, operator.data)
@@ -215,13 +212,32 @@ def _collective_shapes(operators: Sequence[Collective]) -> CollectiveShapes:
     )
 
 
+# Few forecasts have explicit tiles: the others start without their modules.
+def _tiled_attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
+    from joulecast.model.attention_tiles import lower_tiled_attention
+
+    return lower_tiled_attention(operators, gpu)
+
+
+def _tiled_gemms(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
+    from joulecast.model.tiles import lower_tiled_gemms
+
+    return lower_tiled_gemms(operators, gpu)
+
+
+def _tiled_rows(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
+    from joulecast.model.row_tiles import lower_tiled_rows
+
+    return lower_tiled_rows(operators, gpu)
+
+
 _LOWERINGS: dict[str, Callable[..., Columns]] = {
     "gemm": _gemm,
     "attention": _attention,
     "streaming": _streaming,
     "collective": _collective,
-    "tile_attention": lower_tiled_attention,
-    "tile_gemm": lower_tiled_gemms,
-    "tile_rows": lower_tiled_rows,
+    "tile_attention": _tiled_attention,
+    "tile_gemm": _tiled_gemms,
+    "tile_rows": _tiled_rows,
     "row_blocks": lower_row_blocks,
 }

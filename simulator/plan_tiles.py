@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from joulecast.errors import InputError, UnknownNameError, nearest
 from joulecast.model.gpu_model import gpu_model
 from joulecast.model.operators import Attention, Gemm, Operator, RowTile, Streaming, Tile
-from joulecast.model.tile_limits import check_tile
 from joulecast.model.tiling import LINEAR, Tiles, is_meant, tile_of, tiled_operator
 from joulecast.model.transformer import layer_backward, layer_forward
 from joulecast.simulator.plan_source import Source
@@ -85,6 +84,8 @@ def check_tiles(plan: Plan, gpu: GpuDescription, source: Source) -> None:
 
 
 def _check_one(operator: Operator, tile: Tile | RowTile, name: str, gpu: GpuDescription, source: Source) -> None:
+    from joulecast.model.tile_limits import check_tile  # few plans have tiles
+
     key = f"{KEY}.{name}"
     try:
         check_tile(tiled_operator(operator, tile), gpu_model(gpu), key=key)
