@@ -29,10 +29,14 @@ Array = NDArray[np.float64]
 RESIDUAL_SD = 0.03
 #: Prior spread of a generation's factor: fusions, gaps and side streams that the kernels do not show.
 GENERATION_SD = 0.05
+#: Prior spread of the host's time for a launch: processors differ.
+HOST_SD = 0.3
 #: Logarithmic change at which slopes are taken: the board's clocks make smaller ones uneven.
 STEP = 0.05
-#: Micro-batches of each pipeline stage at which slopes are taken.
-SLOPE_ROUNDS = 2
+#: Most micro-batches with which slopes are taken: the pipeline's filling and the step's end keep their weight.
+MICROBATCHES = 64
+#: Clocks between those at which slopes are taken.
+COARSE = 4
 #: Rounds of a robust fit.
 REWEIGHTINGS = 30
 #: Parameter of the description whose relative uncertainty is a factor's prior.
@@ -42,8 +46,11 @@ PRIOR_OF = {
     "streaming": ("kernel", "streaming.add.bandwidth_share"),
     "links": ("collective", "link_share"),
     "network": ("collective", "network_share"),
+    "energy": ("power", "tensor_pj_per_flop.fp8"),
     "power": ("power", "tensor_pj_per_flop.bf16"),
 }
+#: How much less is known of FP8, as descriptions of other architectures rest on products in bf16 alone.
+FP8_WIDER = 2.0
 #: Least prior spread of a factor: a kernel alone is not a kernel among others.
 LEAST_SD = 0.04
 
@@ -54,8 +61,6 @@ class TrainingRun:
 
     name: str
     plan: Plan
-    generation: str
-    source: str
     time_s: float | None
 
 
@@ -106,7 +111,7 @@ def factors_of(run: TrainingRun) -> dict[str, str]:
     architecture = load_gpu(plan.cluster.gpu).text("architecture")
     names = [f"products.{'bf16' if plan.workload.fp8 else plan.workload.precision}", "streaming", "power"]
     if plan.workload.fp8:
-        names.append("products.fp8")
+        names += ["products.fp8", "energy.fp8", *(["products.blocked"] if plan.workload.fp8.blocked else [])]
     if plan.implementation.attention_backend != "unfused":
         names.append("attention")
     if plan.cluster.gpus > 1:
@@ -114,7 +119,11 @@ def factors_of(run: TrainingRun) -> dict[str, str]:
     found = {f"{architecture}.{name}": name for name in names}
     if plan.cluster.nodes > 1:
         found["network"] = "network"
-    return found | {f"generation.{run.generation}": "time"}
+    if not plan.implementation.cuda_graphs:
+        found["host"] = "host"
+    if plan.implementation.generation:
+        found[f"generation.{plan.implementation.generation}"] = "time"
+    return found
 
 
 def description_of(run: TrainingRun, factors: Mapping[str, float]) -> GpuDescription:
@@ -139,34 +148,54 @@ def linearise(
     acting = [factors_of(run) for run in runs]
     names = tuple(sorted({name for one in acting for name in one}))
     place = {name: i for i, name in enumerate(names)}
-    base = np.array([np.log(_time_s(run.plan, description_of(run, factors))) for run in runs])
+    times: dict[Plan, float] = {}
+    for run in runs:
+        if run.plan not in times:
+            times[run.plan] = _time_s(run.plan, description_of(run, factors))
+    base = np.log([times[run.plan] for run in runs])
     found = np.zeros((len(runs), len(names)))
     if slopes is not None:
         found = slopes.slopes
     else:
+        alike: dict[Plan, dict[str, float]] = {}
         for row, run in enumerate(runs):
-            for name, slope in _slopes(run, factors).items():
+            kind = _but_for_replicas(run.plan)
+            if kind not in alike:
+                alike[kind] = _slopes(run, factors)
+            for name, slope in alike[kind].items():
                 found[row, place[name]] = slope
     start = np.log([factors.get(name, 1.0) for name in names])
     return Linearised(names, start, base, found, _prior_sd(runs, names))
 
 
+def _but_for_replicas(plan: Plan) -> Plan:
+    """What runs have in common whose plans differ in the number of replicas alone: their slopes hardly differ."""
+    workload = replace(plan.workload, global_batch_size=plan.microbatches)
+    shards = min(plan.parallelism.fsdp_shard_size, 2)
+    parallelism = replace(plan.parallelism, data_parallel_size=1, fsdp_shard_size=shards)
+    nodes = 2 if plan.cluster.nodes > 1 else 1
+    cluster = replace(plan.cluster, gpus=nodes * plan.cluster.gpus_per_node)
+    return replace(plan, workload=workload, parallelism=parallelism, cluster=cluster)
+
+
 def _slopes(run: TrainingRun, factors: Mapping[str, float]) -> dict[str, float]:
-    """Slopes of a run's logarithmic step time, taken with few micro-batches: the kernels are the same."""
+    """Slopes of a run's logarithmic step time, where it has very many micro-batches with fewer of them."""
     plan = run.plan
-    few = min(plan.microbatches, SLOPE_ROUNDS * plan.pp)
+    few = min(plan.microbatches, max(MICROBATCHES, 2 * plan.pp))
     workload = replace(plan.workload, global_batch_size=few * plan.workload.micro_batch_size * plan.dp)
     short = replace(plan, workload=workload)
-    base = _time_s(short, description_of(run, factors))
+    base = _time_s(short, description_of(run, factors), COARSE)
     found = {}
     for name in factors_of(run):
         changed = {**factors, name: factors.get(name, 1.0) * np.exp(STEP)}
-        found[name] = float(np.log(_time_s(short, description_of(run, changed)) / base) / STEP)
+        found[name] = float(np.log(_time_s(short, description_of(run, changed), COARSE) / base) / STEP)
     return found
 
 
-def _time_s(plan: Plan, gpu: GpuDescription) -> float:
-    return step_time_s(*simulate(prepare(plan, gpu_model(gpu))))
+def _time_s(plan: Plan, description: GpuDescription, coarse: int = 1) -> float:
+    gpu = gpu_model(description)
+    device = {**gpu.device, "clock_step_mhz": coarse * gpu.device["clock_step_mhz"]}
+    return step_time_s(*simulate(prepare(plan, replace(gpu, device=device))))
 
 
 def _prior_sd(runs: Sequence[TrainingRun], names: Sequence[str]) -> Array:
@@ -175,12 +204,13 @@ def _prior_sd(runs: Sequence[TrainingRun], names: Sequence[str]) -> Array:
     for run in runs:
         description = load_gpu(run.plan.cluster.gpu)
         for name, short in factors_of(run).items():
-            if short == "time":
-                found[name] = GENERATION_SD
+            if short in ("time", "host"):
+                found[name] = GENERATION_SD if short == "time" else HOST_SD
                 continue
             table, key = PRIOR_OF[short.partition(".")[0]]
             parameter = description.tables[table].parameters[key]
-            found[name] = max(parameter.sd / abs(parameter.number), LEAST_SD)
+            wide = FP8_WIDER if short.endswith(".fp8") else 1.0
+            found[name] = max(wide * parameter.sd / abs(parameter.number), LEAST_SD)
     return np.array([found[name] for name in names])
 
 

@@ -6,21 +6,23 @@ One TOML per GPU, node type and network, read only when asked for. Third-party p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.catalogue_packages import PackagedGpu, packaged_gpus
 from joulecast.model.derivation import complete
-from joulecast.model.description import Facts, GpuDescription
+from joulecast.model.description import Facts, GpuDescription, Parameter
 from joulecast.model.description_file import (
     ParsedDescription,
     parse_description,
     parse_network,
     parse_node,
     parse_site,
+    parse_training,
 )
 
 _PARSERS: dict[str, Callable[..., Facts]] = {"node": parse_node, "network": parse_network, "site": parse_site}
@@ -89,6 +91,13 @@ def load_site(name_or_path: str | Path) -> Facts:
 def site_names() -> list[str]:
     """Names of the shipped sites, sorted."""
     return _built_in("sites")
+
+
+@lru_cache(maxsize=1)
+def load_training() -> Mapping[str, Parameter]:
+    """The shipped factors of long training runs; see :mod:`joulecast.model.training_factors`."""
+    text = _built_in_text("training", "published") or ""
+    return MappingProxyType(parse_training(text, file="published.toml"))
 
 
 def read_gpu(name_or_path: str | Path) -> ParsedDescription:

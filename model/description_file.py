@@ -104,6 +104,15 @@ class SiteFile(_Strict):
     site: dict[str, Any]
 
 
+class TrainingFile(_Strict):
+    """Factors of long training runs, by architecture or generation of frameworks."""
+
+    schema_version: int
+    name: str = Field(min_length=1)
+    provenance: str
+    factors: dict[str, Any]
+
+
 FACT_FILES: dict[str, type[_Strict]] = {"node": NodeFile, "network": NetworkFile, "site": SiteFile}
 
 
@@ -152,6 +161,17 @@ def parse_network(text: str, *, file: str) -> Facts:
 def parse_site(text: str, *, file: str) -> Facts:
     """Read the text of a site."""
     return _facts("site", text, file)
+
+
+def parse_training(text: str, *, file: str) -> dict[str, Parameter]:
+    """Read the text of a file of training factors."""
+    source = _Source(text, file)
+    model: TrainingFile = source.validate(TrainingFile)
+    factors = flatten(model.factors, "factors", source)
+    for name, factor in factors.items():
+        if isinstance(factor.value, str | bool) or factor.value <= 0:
+            raise source.error(f"a factor is above 0, found {factor.value!r}", key=f"factors.{name}")
+    return factors
 
 
 def _facts(kind: str, text: str, file: str) -> Facts:

@@ -47,7 +47,8 @@ def product(launch: Launch, fp8: Fp8 | None) -> Launch:
     if fp8 is None or not isinstance(wide, Gemm):
         return launch
     layout = "tn" if fp8.one_layout else wide.layout
-    return replace(launch, operator=replace(wide, dtype="fp8", layout=layout, out_dtype=wide.out_dtype or wide.dtype))
+    narrow = replace(wide, dtype="fp8", layout=layout, out_dtype=wide.out_dtype or wide.dtype, block_scaled=fp8.blocked)
+    return replace(launch, operator=narrow)
 
 
 def quantised_weights(parameters: Iterable[ParameterTensor], fp8: Fp8 | None, dtype: str) -> tuple[Launch, ...]:

@@ -89,7 +89,7 @@ def _group(operator: Operator) -> tuple[Hashable, ...]:
     if isinstance(operator, Gemm):
         kind = "gemm" if operator.tile is None else "tile_gemm"
         kinds = (operator.dtype, operator.data, operator.layout, operator.out_dtype)
-        return (kind, *kinds, operator.accumulate, operator.separate)
+        return (kind, *kinds, operator.accumulate, operator.separate, operator.block_scaled)
     if isinstance(operator, Attention):
         kind, backend = ("attention", operator.backend) if operator.tile is None else ("tile_attention", "")
         return (kind, backend, operator.direction, operator.dtype)
@@ -118,7 +118,8 @@ def _gemm(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
     m, n, k, batch, parts = (_column(operators, name) for name in ("m", "n", "k", "batch", "parts"))
     shapes = GemmShapes(m * parts, n, k, batch, footprint)
     output_bytes = first.output_bytes_per_element
-    work = gemm_work(shapes, first.dtype, first.layout, gpu, output_bytes, separate=first.separate)
+    options = {"separate": first.separate, "block_scaled": first.block_scaled}
+    work = gemm_work(shapes, first.dtype, first.layout, gpu, output_bytes, **options)
     toggle = toggle_factor(first.data, gpu)
     peak = gpu.device["memory_bandwidth_bytes_per_s"]
     flops = 2.0 * shapes.m * shapes.n * shapes.k * shapes.batch

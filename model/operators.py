@@ -73,6 +73,8 @@ class Gemm:
         Type of the result, empty for the inputs'.
     accumulate
         Whether the result is added to what stands there.
+    block_scaled
+        Whether blocks of operands have scales of their own, which the matrix units read as they go.
     separate
         Whether the products of a batch are launched one by one on several streams, as those of experts are.
     parts
@@ -92,6 +94,7 @@ class Gemm:
     name: str = "gemm"
     out_dtype: str = ""
     accumulate: bool = False
+    block_scaled: bool = False
     parts: int = 1
     separate: bool = False
 

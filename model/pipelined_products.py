@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from joulecast.model.launches import Implementation, Launch, streaming
-from joulecast.model.operators import Collective, Gemm
+from joulecast.model.operators import DTYPE_BYTES, Collective, Gemm
 
 
 def gathered_product(name: str, product: Launch, gathered_bytes: float, run: Implementation) -> tuple[Launch, ...]:
@@ -25,14 +25,18 @@ def gathered_product(name: str, product: Launch, gathered_bytes: float, run: Imp
 
 
 def scattered_product(name: str, product: Launch, values: float, run: Implementation) -> tuple[Launch, ...]:
-    """A product beside the scattering of its sum over the ranks; ``values`` are those of the whole result."""
-    ranks = run.tensor_parallel
-    size = 2.0 if run.dtype != "fp32" else 4.0
+    """A product beside the scattering of its sum over the ranks; ``values`` are those of the whole result.
+
+    Where its scale is known before, the result travels in FP8 (``fp8_buf`` of the user buffers).
+    """
+    ranks, width = run.tensor_parallel, DTYPE_BYTES[run.dtype]
+    size = run.fp8.value_bytes if run.fp8 is not None and run.fp8.norms_cast else float(width)
     out: list[Launch] = []
     for part in _parts(product, ranks):
         out += [part, _step(f"{name}.reduce_scatter", values * size / ranks, run)]
     out.pop()  # the own rows stay
-    total = streaming("add", f"{name}.reduce_scatter.sum", values / ranks, reads=ranks, dtype=run.dtype)
+    reads = ranks * size / width
+    total = streaming("add", f"{name}.reduce_scatter.sum", values / ranks, reads=reads, dtype=run.dtype)
     return (*out, replace(total, waits=True))
 
 

@@ -11,21 +11,30 @@ Factors multiply what the description has; 1 is the description as it is. They a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from joulecast.model.description import GpuDescription, Parameter, Table
+from joulecast.model.gemm import EFFICIENCY
 
-#: Parameters that each factor multiplies: table and patterns of their names. Products have one factor for each type.
+#: Parameters that each factor multiplies: table and patterns of their names. Products have one factor for each type,
+#: and so has the energy of their operations.
 FACTORS: dict[str, tuple[str, tuple[str, ...]]] = {
     "products": ("kernel", ("gemm.efficiency.{dtype}",)),
     "attention": ("kernel", ("attention.*.eta",)),
     "streaming": ("kernel", ("streaming.*.bandwidth_share", "streaming.*.bytes_per_sm_cycle")),
     "links": ("collective", ("link_share", "bytes_per_cta_cycle")),
     "network": ("collective", ("network_share",)),
+    "energy": ("power", ("tensor_pj_per_flop.{dtype}",)),
     "power": ("power", ("*pj_per_flop*", "sm_w", "clock_w", "*pj_per_l2_byte", "streaming_pj_per_byte.*")),
 }
+#: Generations of training frameworks that have a factor of their own.
+GENERATIONS = ("megatron-lm-2021", "nemo-2024", "megatron-bridge-2025", "megatron-core")
+#: The host's time for a launch, where nothing captures it in a graph [s; estimate], and the parameter that has it.
+LAUNCH_S, LAUNCH = 120e-6, "host_launch_s"
+#: Parameters with the relative standard deviation of a forecast step, by data type.
+SPREAD = "training_spread"
 #: Parameter by which the time of every kernel is multiplied.
 TIME = "time_factor"
 
@@ -36,17 +45,21 @@ def scaled(description: GpuDescription, factors: Mapping[str, float]) -> GpuDesc
     Parameters
     ----------
     factors
-        By name: those of :data:`FACTORS`, products as ``products.<dtype>``; ``time`` for all kernels.
+        By name: those of :data:`FACTORS`, products as ``products.<dtype>`` or ``products.blocked``,
+        energy as ``energy.<dtype>``; ``time`` for all kernels; ``host`` for its time to launch one.
     """
     tables = description.tables
     for name, factor in factors.items():
         if name == "time":
             tables["kernel"] = _with(tables["kernel"], TIME, factor)
             continue
+        if name == "host":
+            tables["kernel"] = _with(tables["kernel"], LAUNCH, LAUNCH_S * factor)
+            continue
         kind, _, dtype = name.partition(".")
         table, patterns = FACTORS[kind]
-        if dtype and f"gemm.efficiency.{dtype}" not in tables[table]:
-            tables[table] = _with(tables[table], f"gemm.efficiency.{dtype}", 1.0)
+        if kind == "products" and f"gemm.efficiency.{dtype}" not in tables[table]:
+            tables[table] = _with(tables[table], f"gemm.efficiency.{dtype}", EFFICIENCY.get(dtype, 1.0))
         tables[table] = _multiplied(tables[table], [p.format(dtype=dtype) for p in patterns], factor)
     return GpuDescription(description.name, description.device, **tables, derivation=description.derivation)
 
@@ -71,3 +84,39 @@ def _multiplied(table: Table, patterns: list[str], factor: float) -> Table:
 
 def _fits(name: str, patterns: list[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def factors_on(description: GpuDescription, generation: str, known: Iterable[str]) -> dict[str, str]:
+    """Which of the known factors act on a GPU: name there to name in :func:`scaled`.
+
+    Parameters
+    ----------
+    generation
+        Of the framework, one of :data:`GENERATIONS`; empty for none.
+    known
+        Names such as ``Hopper.attention``, ``network`` and ``generation.nemo-2024``.
+    """
+    architecture = description.text("architecture")
+    found = {}
+    for name in known:
+        owner, _, short = name.partition(".")
+        if owner == architecture and not short.startswith("spread."):
+            found[name] = short
+        elif name in ("network", "host"):
+            found[name] = name
+        elif owner == "generation" and short == generation:
+            found[name] = "time"
+    return found
+
+
+def trained(description: GpuDescription, generation: str, factors: Mapping[str, Parameter]) -> GpuDescription:
+    """The description as long training runs find it; of an architecture without any its kernels stay as they are."""
+    acting = factors_on(description, generation, factors)
+    found = scaled(description, {short: factors[name].number for name, short in acting.items()})
+    spreads = {
+        SPREAD + name.removeprefix(owner): parameter
+        for name, parameter in factors.items()
+        if name.startswith(owner := f"{description.text('architecture')}.spread")
+    }
+    kernel = replace(found.kernel, parameters={**found.kernel.parameters, **spreads})
+    return replace(found, kernel=kernel)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.model.catalogue import load_gpu
 from joulecast.model.description import GpuDescription
 from joulecast.model.governor import settled_power_w
 from joulecast.model.gpu_model import GpuModel, gpu_model
@@ -24,6 +23,7 @@ from joulecast.plan.tile_space import check_tile_lists, tile_variants
 from joulecast.simulator.clock_columns import locked_index
 from joulecast.simulator.forecast import Prepared, fluid_program, memory_per_rank, prepare
 from joulecast.simulator.plan import Plan
+from joulecast.simulator.plan_gpu import gpu_of
 
 Float = NDArray[np.float64]
 
@@ -67,7 +67,7 @@ def forecast_front(
     DoesNotFitError
         The plan needs more memory than a GPU has.
     """
-    description = gpu if gpu is not None else load_gpu(plan.cluster.gpu)
+    description = gpu if gpu is not None else gpu_of(plan)
     memory_per_rank(plan, description)
     model = gpu_model(description)
     problem = problem_from_plan(plan, model, space or FrontSpace())

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from joulecast.errors import InputError
-from joulecast.model.catalogue import load_gpu
 from joulecast.model.description import GpuDescription
 from joulecast.simulator.plan import Overlap, Plan
+from joulecast.simulator.plan_gpu import gpu_of
 from joulecast.simulator.plan_overlap import check_overlap, read_windows
 from joulecast.simulator.plan_source import Source
 
@@ -48,7 +48,7 @@ def overlap_variants(
         A value that no combination can have.
     """
     source = source or Source()
-    gpu = gpu if gpu is not None else load_gpu(plan.cluster.gpu)
+    gpu = gpu if gpu is not None else gpu_of(plan)
     names = [name for name in KNOBS if name in choices]
     found: list[tuple[Knobs, Plan]] = []
     used: set[tuple[str, int]] = set()

@@ -168,10 +168,10 @@ def forecast_limits(plan: Plan, limits_w: Sequence[float] | None = None) -> tupl
     InputError
         A limit that the board cannot be set to.
     """
-    from joulecast.model.catalogue import load_gpu
     from joulecast.simulator.forecast import forecast
+    from joulecast.simulator.plan_gpu import gpu_of
 
-    gpu = load_gpu(plan.cluster.gpu)
+    gpu = gpu_of(plan)
     low, high = gpu.number("min_power_limit_w"), gpu.number("max_power_limit_w")
     limits = [low + (high - low) * k / 20 for k in range(21)] if limits_w is None else list(limits_w)
     points = []

@@ -15,14 +15,13 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.model.catalogue import load_gpu
 from joulecast.model.description import GpuDescription
 from joulecast.model.governor import settled_power_w
 from joulecast.model.gpu_model import gpu_model
 from joulecast.model.limits import group_limit_share
 from joulecast.model.lowering import lower
 from joulecast.model.operators import Collective
-from joulecast.model.power import at_clock, wait_power_w
+from joulecast.model.power import at_clock, idle_power_w, wait_power_w
 from joulecast.simulator.clock_columns import PLAN_NAMES, is_locked
 from joulecast.simulator.closed_form_behind import communication_behind
 from joulecast.simulator.closed_form_clocks import Board, Settled, at, settle
@@ -30,9 +29,10 @@ from joulecast.simulator.closed_form_layout import Layout, Pipelines, lay_out
 from joulecast.simulator.closed_form_parts import Parts, Sums, transfer_key
 from joulecast.simulator.forecast import board_limit_w, lag_of
 from joulecast.simulator.plan import Cluster, Plan
+from joulecast.simulator.plan_gpu import gpu_of
 from joulecast.simulator.program import stage_transfers
 from joulecast.simulator.schedules import BACKWARD, BACKWARD_WEIGHT, FORWARD, OPTIMIZER
-from joulecast.simulator.tables import at_pace
+from joulecast.simulator.tables import at_pace, host_gaps
 
 Array = NDArray[np.float64]
 
@@ -70,11 +70,12 @@ def closed_form(plans: Sequence[Plan], gpu: GpuDescription | None = None) -> Clo
         Description to use in place of the plans' own.
     """
     out = ClosedForm(*(np.empty(len(plans)) for _ in fields(ClosedForm)))
-    rows: dict[str, list[int]] = {}
+    rows: dict[tuple[str, ...], list[int]] = {}
     for i, plan in enumerate(plans):
-        rows.setdefault(plan.cluster.gpu if gpu is None else "", []).append(i)
-    for name, own in rows.items():
-        description = load_gpu(name) if gpu is None else gpu
+        run = plan.implementation
+        rows.setdefault((plan.cluster.gpu, run.framework, run.generation) if gpu is None else (), []).append(i)
+    for own in rows.values():
+        description = gpu_of(plans[own[0]]) if gpu is None else gpu
         made = _of_gpu([plans[i] for i in own], Parts(gpu_model(description)))
         for field in fields(ClosedForm):
             getattr(out, field.name)[own] = getattr(made, field.name)
@@ -139,7 +140,7 @@ class _Work:
 
 
 def _work(plans: Sequence[Plan], layout: Layout, parts: Parts, limit_w: Array) -> _Work:
-    clocks = len(parts.clocks_mhz)
+    clocks, idle_w = len(parts.clocks_mhz), idle_power_w(parts.clocks_mhz, parts.gpu)
     stages, ranks = (3, len(layout.chunks), clocks), (len(layout.ranks), clocks)
     work = _Work(*(np.empty(shape) for shape in (stages, stages, stages, ranks, ranks, ranks)))
     for limit in np.unique(limit_w):
@@ -151,10 +152,16 @@ def _work(plans: Sequence[Plan], layout: Layout, parts: Parts, limit_w: Array) -
             work.stage_s[kind, own_stages] = sums.of(table.duration_s)
             work.stage_exposed_s[kind, own_stages] = sums.of(table.exposed_s)
             work.stage_j[kind, own_stages] = sums.of(table.energy_j)
+            gaps = host_gaps(work.stage_s[kind, own_stages], sums.of(table.host_s))
+            work.stage_s[kind, own_stages] += gaps
+            work.stage_j[kind, own_stages] += gaps * idle_w
         sums = Sums([layout.tail_recipes[row] for row in own_ranks])
         work.tail_s[own_ranks] = sums.of(table.duration_s)
         work.tail_exposed_s[own_ranks] = sums.of(table.exposed_s)
         work.tail_j[own_ranks] = sums.of(table.energy_j)
+        gaps = host_gaps(work.tail_s[own_ranks], sums.of(table.host_s))
+        work.tail_s[own_ranks] += gaps
+        work.tail_j[own_ranks] += gaps * idle_w
     return work
 
 

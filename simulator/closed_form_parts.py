@@ -20,11 +20,12 @@ from joulecast.model.launches import Launch
 from joulecast.model.limits import skip_cycles
 from joulecast.simulator.overlap_steady import WALKED
 from joulecast.simulator.plan import Cluster, Overlap, Parallelism, Plan, Power, Schedule, Workload
+from joulecast.simulator.plan_gpu import launch_s
 from joulecast.simulator.program import implementation_of, instruction_launches
 from joulecast.simulator.rendezvous import transfers_wait_on_sms
 from joulecast.simulator.replicas import OWN_STREAM
 from joulecast.simulator.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, OPTIMIZER, Instruction
-from joulecast.simulator.tables import instruction_table, kernels_of
+from joulecast.simulator.tables import host_launches, instruction_table, kernels_of
 
 Array = NDArray[np.float64]
 T = TypeVar("T")
@@ -53,12 +54,13 @@ class Place:
 class Tabulated:
     """Every part at every clock of the grid, shape ``(parts, clocks)`` [s], [J].
 
-    ``exposed_s`` is communication without compute beside it.
+    ``exposed_s`` is communication without compute beside it, ``host_s`` what the host needs to launch a part.
     """
 
     duration_s: Array
     exposed_s: Array
     energy_j: Array
+    host_s: Array
 
 
 class Parts:
@@ -69,6 +71,7 @@ class Parts:
         self.clocks_mhz = coarse_clocks(gpu)
         self._launches: list[tuple[Launch, ...]] = [()]
         self._beside: list[bool] = [False]
+        self._launch_s: list[float] = [0.0]
         self._stages: dict[object, Stages] = {}
         self._tails: dict[object, Tails] = {}
         self._tables: dict[float, list[Tabulated]] = {}
@@ -105,6 +108,7 @@ class Parts:
         at, rank = _at_place(plan, place), _rank_of(place)
         self._launches.append(instruction_launches(at, implementation_of(at), Instruction(kind), rank, reduces))
         self._beside.append(beside)
+        self._launch_s.append(launch_s(at, self.gpu))
         return len(self._launches) - 1
 
     def tabulate(self, limit_w: float) -> Tabulated:
@@ -124,7 +128,8 @@ class Parts:
         kernels = kernels_of([launches], self.clocks_mhz, self.gpu)
         kernels = replace(kernels, times=skip_cycles(kernels.times, self.clocks_mhz, peak_w, self.gpu))
         shape = (len(rows), len(self.clocks_mhz))
-        out = Tabulated(np.empty(shape), np.empty(shape), np.empty(shape))
+        host = np.array([[self._launch_s[row] * host_launches(self._launches[row])] for row in rows])
+        out = Tabulated(np.empty(shape), np.empty(shape), np.empty(shape), np.broadcast_to(host, shape))
         for beside in {self._beside[row] for row in rows}:
             own = [i for i, row in enumerate(rows) if self._beside[row] == beside]
             table = instruction_table([launches[i] for i in own], kernels, self.gpu, None, beside)

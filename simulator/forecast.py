@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.model.catalogue import load_gpu
 from joulecast.model.description import GpuDescription
 from joulecast.model.governor import settle_clock_mhz, settled_power_w
 from joulecast.model.gpu_model import GpuModel, gpu_model
@@ -38,6 +37,7 @@ from joulecast.simulator.iteration import Iteration, RankForecast
 from joulecast.simulator.ledger_guards import check_iteration
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.plan_experts import expert_assumptions
+from joulecast.simulator.plan_gpu import gpu_of, launch_s
 from joulecast.simulator.plan_network import network_assumptions
 from joulecast.simulator.plan_overlap import overlap_assumptions
 from joulecast.simulator.power_over_time import power_of_iterations
@@ -97,7 +97,7 @@ def forecast(plan: Plan, gpu: GpuDescription | None = None, *, must_fit: bool = 
     DoesNotFitError
         The plan needs more memory than a GPU has.
     """
-    description = gpu if gpu is not None else load_gpu(plan.cluster.gpu)
+    description = gpu if gpu is not None else gpu_of(plan)
     memory = footprints(plan, description, must_fit=must_fit)
     prepared = prepare(plan, gpu_model(description))
     result, first = simulate(prepared)
@@ -221,7 +221,9 @@ def _tables(
     top = np.array(len(gpu.clocks_mhz) - 1)
     taken_s: dict[tuple[Launch, ...], Array] = {}
     for rank, run in enumerate(program.ranks):
-        table = instruction_table(run.types, kernels, gpu, lag, transfers_wait_on_sms(program.plan), taken_s)
+        table = instruction_table(
+            run.types, kernels, gpu, lag, transfers_wait_on_sms(program.plan), taken_s, launch_s(program.plan, gpu)
+        )
         table = with_communication_behind(table, run.order, run.behind, kernels, gpu)
         highest = locked_index(program, rank, gpu.clocks_mhz) if locked else top
         columns.append(clock_columns(table, highest, peak_w))

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 
 from joulecast.errors import UnknownNameError
-from joulecast.model.catalogue import load_gpu
 from joulecast.model.description import GpuDescription
 from joulecast.model.gpu_model import gpu_model
 from joulecast.simulator.breakdown import breakdown
@@ -22,6 +21,7 @@ from joulecast.simulator.forecast import Prepared, footprint_of, prepare, simula
 from joulecast.simulator.kernel_timeline import KernelTimeline, governed_timeline
 from joulecast.simulator.memory_over_time import memory_over_time
 from joulecast.simulator.plan import Plan
+from joulecast.simulator.plan_gpu import gpu_of
 from joulecast.simulator.timeline import Timeline, timeline_of_instructions
 from joulecast.simulator.trace import Counter, write_trace
 from joulecast.simulator.trace_hta import write_hta_folder
@@ -55,7 +55,7 @@ def write_iteration_trace(
     """
     if form not in FORMS:
         raise UnknownNameError("form of a trace", form, FORMS, key="--trace-format")
-    prepared = prepare(plan, gpu_model(gpu if gpu is not None else load_gpu(plan.cluster.gpu)))
+    prepared = prepare(plan, gpu_model(gpu if gpu is not None else gpu_of(plan)))
     result, _ = simulate(prepared)
     iteration = governed_timeline(prepared, result)
     if form == "hta":

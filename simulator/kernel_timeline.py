@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from joulecast.errors import InputError
-from joulecast.model.catalogue import load_gpu
 from joulecast.model.description import GpuDescription
 from joulecast.model.gpu_model import GpuModel, gpu_model
 from joulecast.model.operators import Operator
@@ -26,6 +25,7 @@ from joulecast.simulator.forecast import Prepared, fluid_program, prepare, simul
 from joulecast.simulator.guards import check_causality, check_energy, check_shares, check_streams
 from joulecast.simulator.kernel_segments import RESOURCES, SegmentMaker, waiting_of
 from joulecast.simulator.plan import Plan
+from joulecast.simulator.plan_gpu import gpu_of
 from joulecast.simulator.schedules import Schedule
 from joulecast.simulator.segments import Program, make_program
 from joulecast.simulator.tables import instruction_table
@@ -112,7 +112,7 @@ def kernel_timeline(
     GuardError
         A conservation law is broken: a defect of Joulecast.
     """
-    model = gpu if isinstance(gpu, GpuModel) else gpu_model(gpu or load_gpu(plan.cluster.gpu))
+    model = gpu if isinstance(gpu, GpuModel) else gpu_model(gpu or gpu_of(plan))
     if clock_mhz is None:
         prepared = prepare(plan, model)
         return governed_timeline(prepared, simulate(prepared)[0])

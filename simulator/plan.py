@@ -193,6 +193,8 @@ class Implementation:
     recompute_modules: tuple[str, ...] = ("core_attn",)
     fused_loss: bool = False
     tiles: Tiles = ()
+    generation: str = ""
+    cuda_graphs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -500,6 +502,8 @@ def _implementation(parsed: PlanFile, model: ModelConfig, source: Source) -> Imp
         tie_embeddings=model.tied_embeddings,
         shard_head=table.shard_head,
         fused_loss=table.fused_loss,
+        generation=table.generation or "",
+        cuda_graphs=table.cuda_graphs,
         optimizer=table.optimizer,
         gradient_precision=table.gradient_precision or default,
         optimizer_precision=table.optimizer_precision or default,

@@ -281,6 +281,8 @@ def _megatron_only(plan: Plan, source: Source) -> None:
         raise source.error(what, "implementation.attention_backend", remedy=remedy)
     if run.fused_loss:
         raise source.error("this loss is Transformer Engine's", "implementation.fused_loss", remedy=remedy)
+    if run.generation:
+        raise source.error("these are generations of Megatron", "implementation.generation", remedy=remedy)
 
 
 def _shapes(plan: Plan, source: Source) -> None:

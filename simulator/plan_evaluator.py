@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import InputError
-from joulecast.model.catalogue import load_gpu
 from joulecast.model.description import GpuDescription
 from joulecast.model.gpu_model import GpuModel, gpu_model
 from joulecast.model.power import idle_power_w, wait_power_w
@@ -15,6 +14,7 @@ from joulecast.simulator.evaluator import Evaluator, make_evaluator
 from joulecast.simulator.forecast import fluid_program, prepare
 from joulecast.simulator.kernel_segments import SegmentMaker
 from joulecast.simulator.plan import Plan
+from joulecast.simulator.plan_gpu import gpu_of
 from joulecast.simulator.tables import instruction_table
 
 
@@ -39,7 +39,7 @@ def iteration_evaluator(
     InputError
         The GPU has more clocks than the evaluator's 256, or not the one to wait at.
     """
-    model = gpu if isinstance(gpu, GpuModel) else gpu_model(gpu if gpu is not None else load_gpu(plan.cluster.gpu))
+    model = gpu if isinstance(gpu, GpuModel) else gpu_model(gpu if gpu is not None else gpu_of(plan))
     clocks = model.clocks_mhz
     waiting_mhz = model.max_clock_mhz if wait_clock_mhz is None else wait_clock_mhz
     if not np.isclose(clocks, waiting_mhz).any():

@@ -208,6 +208,9 @@ class ImplementationTable(Table):
     framework: Literal["pytorch-eager", "megatron"] = Field(
         "pytorch-eager", description="Decides fusions and defaults."
     )
+    generation: Literal["megatron-lm-2021", "nemo-2024", "megatron-bridge-2025", "megatron-core"] | None = Field(
+        None, description="Generation of Megatron and what trains with it; default: none in particular."
+    )
     attention_backend: Literal["cudnn", "flash-attention-2", "flash-attention-3", "unfused"] = Field(
         "cudnn", description="Kernels of scaled-dot-product attention; unfused: Megatron-LM's own products and softmax."
     )
@@ -217,6 +220,7 @@ class ImplementationTable(Table):
     rotary: bool | None = Field(None, description="Rotary embedding is really computed; default: the model's.")
     tie_embeddings: bool | None = Field(None, description="Head shares the embedding's matrix; default: the model's.")
     shard_head: bool = Field(True, description="Embedding and head split over tensor-parallel ranks.")
+    cuda_graphs: bool = Field(False, description="Launches are replayed as graphs: no kernel waits for the host.")
     fused_loss: bool = Field(False, description="Cross-entropy of Transformer Engine, in megatron: fewer passes.")
     optimizer: Literal["adamw"] = Field("adamw", description="Fused AdamW.")
     gradient_precision: Literal["bf16", "fp16", "fp32"] | None = Field(

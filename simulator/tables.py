@@ -21,6 +21,11 @@ from joulecast.simulator.overlap_steady import contended_stack
 
 Array = NDArray[np.float64]
 
+#: How sharply the longer of host and GPU decides; an estimate: short and long kernels alternate within a layer.
+HOST_EXPONENT = 8.0
+#: Ends of the names of kernels that another kernel's module launches with it.
+WITHIN = (".step", ".quantise", ".amax", ".transpose", ".accumulate")
+
 
 @dataclass(frozen=True, eq=False)
 class Kernels:
@@ -94,6 +99,7 @@ def instruction_table(
     lag: Array | None = None,
     beside_transfers: bool = False,
     taken_s: dict[tuple[Launch, ...], Array] | None = None,
+    launch_s: float = 0.0,
 ) -> InstructionTable:
     """Durations and energies of one rank's types of instructions.
 
@@ -101,6 +107,8 @@ def instruction_table(
     :func:`joulecast.model.limits.group_lag`; the others wait meanwhile.
     ``beside_transfers``: kernels of pipeline transfers wait on the SMs while the rank computes.
     ``taken_s`` keeps how long overlapping launches take, for other ranks that run the same ones.
+    ``launch_s`` is the host's time for a launch: no instruction is shorter than its host needs, and one that is not
+    much longer waits for it where its kernels are short.
     Compute and synchronous communication follow each other; for communication beside compute see
     :mod:`joulecast.simulator.overlap`. What both streams' kernels draw without doing anything is counted once.
     """
@@ -138,7 +146,24 @@ def instruction_table(
         parts[..., 0] += waiting * (idle_power_w(kernels.clocks_mhz, gpu) - clock)
         parts[..., 1] += waiting * clock
         parts[..., 2] += waiting * (wait_power_w(kernels.clocks_mhz, gpu) - idle_power_w(kernels.clocks_mhz, gpu))
+    if launch_s > 0:
+        gaps = host_gaps(duration, launch_s * np.array([host_launches(t) for t in types])[:, None])
+        duration = duration + gaps
+        parts[..., 0] += gaps * (idle_power_w(kernels.clocks_mhz, gpu) - clock)
+        parts[..., 1] += gaps * clock
     return InstructionTable(duration, parts.sum(-1), parts, np.stack([beside, exposed], -1), counts)
+
+
+def host_gaps(duration_s: Array, host_s: Array) -> Array:
+    """Time for which the GPU waits for its host, which needs ``host_s`` to launch what takes ``duration_s`` [s]."""
+    longer = (duration_s**HOST_EXPONENT + host_s**HOST_EXPONENT) ** (1.0 / HOST_EXPONENT)
+    return np.asarray(longer - duration_s)
+
+
+def host_launches(launches: Sequence[Launch]) -> int:
+    """Launches that cost the host time of their own: steps of one product count once, and casts come with theirs."""
+    names = [launch.operator.name for launch in launches if not launch.operator.name.endswith(WITHIN)]
+    return sum(1 for name, before in zip(names, ["", *names], strict=False) if name != before)
 
 
 def at_pace(compute_s: Array, clocks_mhz: Array, lag: Array) -> Array:

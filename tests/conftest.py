@@ -54,7 +54,7 @@ def tables() -> Callable[..., dict[str, dict[str, Any]]]:
             "cluster": {"gpu": "h200-sxm", "gpus": 8},
             "parallelism": {},
             "schedule": {},
-            "implementation": {"framework": "megatron"},
+            "implementation": {"framework": "megatron", "cuda_graphs": True},
             "power": {},
             "constraints": {},
             "objective": {"top": 0},

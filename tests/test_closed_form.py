@@ -43,7 +43,7 @@ def plan(
             "parallelism": {**sizes, "sequence_parallel": framework == "megatron", **split},
             "schedule": {"name": name, "recompute": recompute},
             "overlap": dict(overlap),
-            "implementation": {"framework": framework},
+            "implementation": {"framework": framework, "cuda_graphs": True},
             "power": dict(power),
         }
     )
@@ -136,6 +136,16 @@ def test_a_lower_limit_is_slower_and_saves_energy():
     assert (np.diff(found.time_s) > 0).all()
     assert (np.diff(found.energy_j) < 0).all()
     assert found.power_w == pytest.approx(found.energy_j / found.time_s)
+
+
+def test_a_slow_host_holds_it_up_as_it_does_the_simulation():
+    locked = plan(**GPT3, tp=8, pp=8, batch=64, power={"clock_mhz": 1605})
+    waiting = replace(locked, implementation=replace(locked.implementation, cuda_graphs=False))
+    exact, free = forecast(waiting, must_fit=False), forecast(locked, must_fit=False)
+    assert exact.time_s > 1.02 * free.time_s
+    found = closed_form([waiting])
+    assert found.time_s[0] == pytest.approx(exact.time_s, rel=0.005)
+    assert found.energy_j[0] == pytest.approx(exact.energy_j, rel=0.005)
 
 
 def test_another_description(h200):

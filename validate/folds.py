@@ -63,10 +63,21 @@ def _identity(row: Row) -> tuple[str, float | None, float]:
 def evenly_chosen(rows: Sequence[Row], count: int) -> list[int]:
     """Positions of ``count`` rows spread evenly over the sorted groups."""
     order = sorted(range(len(rows)), key=lambda i: (_sortable(group_key(rows[i].configuration)), rows[i].name))
-    if count >= len(rows):
+    return sorted(order[i] for i in evenly_spread(len(rows), count))
+
+
+def evenly_spread(rows: int, count: int) -> list[int]:
+    """``count`` of so many places, evenly spread.
+
+    Raises
+    ------
+    InputError
+        If nothing is left.
+    """
+    if count >= rows:
         raise InputError(
-            f"{count} rows to fit on, but only {len(rows)} rows",
+            f"{count} rows to fit on, but only {rows} rows",
             key="--calibrate-rows",
-            remedy=f"Use at most {len(rows) - 1}.",
+            remedy=f"Use at most {rows - 1}." if rows > 1 else "Leave the option out.",
         )
-    return sorted(order[int((i + 0.5) * len(order) / count)] for i in range(count))
+    return [int((i + 0.5) * rows / count) for i in range(count)]

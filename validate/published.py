@@ -15,14 +15,20 @@ from joulecast.validate.node_power import node_power_rows, node_summary, node_ta
 from joulecast.validate.node_power_files import FILE as NODE_POWER_FILE
 from joulecast.validate.node_power_files import read_node_power
 from joulecast.validate.published_files import PublishedRow, read_published
+from joulecast.validate.published_fit import by_source, every_other, left_out, linearised
 from joulecast.validate.published_order import order_of_pairs
 from joulecast.validate.published_plans import PlannedRow, plan_row
 from joulecast.validate.published_rates import constant_rate_s, rates
 from joulecast.validate.result import Prediction, ScoredRow, SuiteResult
 from joulecast.validate.summary import summarise
 
+#: Words of a protocol: what the trivial rule may read.
+RULE = "trivial rule: one rate per GPU, data type and source, of the same rows, or of what is nearest"
 
-def run_published(data: str | Path, gpu: str | None = None) -> SuiteResult:
+
+def run_published(
+    data: str | Path, gpu: str | None = None, folds: int | None = None, calibrate_rows: int | None = None
+) -> SuiteResult:
     """Forecast all rows of a file.
 
     Parameters
@@ -32,38 +38,98 @@ def run_published(data: str | Path, gpu: str | None = None) -> SuiteResult:
         measured power may lie beside it.
     gpu
         Catalogue name or path of a description in place of those that the data name.
+    folds
+        Sources are dealt into so many folds; each is forecast by a fit to the others.
+    calibrate_rows
+        Fit to so many rows, spread evenly over the file, and forecast the others.
 
     Raises
     ------
     DataError
         A missing file or a broken line.
+    InputError
+        Options that contradict each other.
     """
     rows = read_published(data)
     planned, skipped = plan_rows(rows)
+    if folds is not None or calibrate_rows is not None:
+        return _refitted(planned, skipped, gpu, folds, calibrate_rows)
     description = None if gpu is None else load_gpu(gpu)
-    iterations: list[tuple[PlannedRow, Iteration]] = []
+    iterations: list[tuple[PlannedRow, Prediction]] = []
     for one in planned:
         try:
-            iterations.append((one, forecast(one.plan, description, must_fit=False)))
+            iterations.append((one, _prediction(forecast(one.plan, description, must_fit=False))))
         except InputError as error:
             skipped.append((one.row.id, str(error)))
-    scored = _scored(rows, iterations)
+    known = _known(planned)
+    scored = [_scored(one, prediction, known) for one, prediction in iterations]
     measured = read_node_power(data) if (Path(data) / NODE_POWER_FILE).is_file() else []
     nodes, left_out = node_power_rows(measured, rows, description)
-    order = order_of_pairs([p for p, _ in iterations], [i.time_s for _, i in iterations])
     return SuiteResult(
         suite="published",
         gpu=gpu or ", ".join(sorted({p.plan.cluster.gpu for p in planned})),
         rows=(*scored, *nodes),
         summary=summarise(scored) | node_summary(nodes),
         skipped=(*skipped, *left_out),
-        protocol="descriptions as they are; trivial rule: one rate per GPU, data type and source, of these same rows",
+        protocol=f"shipped factors of long runs, fitted to all published sources but MLPerf; {RULE}",
         details={
-            "order": {"pairs": order.pairs, "correct_percent": order.correct_percent, "wrong": list(order.wrong)},
+            "order": _order(iterations),
             "node_power": node_table(nodes),
             "assumptions": {p.row.id: list(p.assumptions) for p in planned if p.assumptions},
         },
     )
+
+
+def _refitted(
+    planned: Sequence[PlannedRow],
+    skipped: Sequence[tuple[str, str]],
+    gpu: str | None,
+    folds: int | None,
+    calibrate_rows: int | None,
+) -> SuiteResult:
+    """Rows that were left out, forecast by fits to the others."""
+    if folds is not None and calibrate_rows is not None:
+        raise InputError("--folds and --calibrate-rows exclude each other", key="--folds", remedy="Give one of them.")
+    if gpu is not None:
+        raise InputError(
+            "a fit of published rows takes the GPUs that the data name", key="--gpu", remedy="Leave it out."
+        )
+    if folds is not None:
+        if folds < 2:
+            raise InputError(f"{folds} folds", key="--folds", remedy="Use at least 2.")
+        parts = by_source(planned, folds)
+        protocol = f"sources dealt into {len(parts)} folds, each forecast by a fit to the others but MLPerf"
+    else:
+        parts = [~every_other(planned, calibrate_rows or 0)]
+        protocol = f"fitted on {calibrate_rows} rows, spread evenly over the file, MLPerf's left out; the others scored"
+    found = left_out(planned, parts, linearised(planned))
+    known = _known(planned)
+    pairs = [
+        (one, prediction, [pair for pair, seen in zip(known, found.seen[i], strict=True) if seen])
+        for i, (one, prediction) in enumerate(zip(planned, found.predictions, strict=True))
+        if prediction is not None
+    ]
+    scored = [_scored(one, prediction, seen) for one, prediction, seen in pairs]
+    return SuiteResult(
+        suite="published",
+        gpu=", ".join(sorted({p.plan.cluster.gpu for p in planned})),
+        rows=tuple(scored),
+        summary=summarise(scored),
+        skipped=tuple(skipped),
+        protocol=f"{protocol}; {RULE}",
+        details={"order": _order([(one, prediction) for one, prediction, _ in pairs])},
+    )
+
+
+def _order(forecasts: Sequence[tuple[PlannedRow, Prediction]]) -> dict[str, Any]:
+    order = order_of_pairs([one for one, _ in forecasts], [prediction.time_s or 0.0 for _, prediction in forecasts])
+    return {"pairs": order.pairs, "correct_percent": order.correct_percent, "wrong": list(order.wrong)}
+
+
+def _known(planned: Sequence[PlannedRow]) -> list[tuple[PublishedRow, float]]:
+    """Rows with their rates; NaN where none was measured."""
+    rows = [one.row for one in planned]
+    return list(zip(rows, rates(rows).tolist(), strict=True))
 
 
 def plan_rows(rows: Sequence[PublishedRow]) -> tuple[list[PlannedRow], list[tuple[str, str]]]:
@@ -78,18 +144,15 @@ def plan_rows(rows: Sequence[PublishedRow]) -> tuple[list[PlannedRow], list[tupl
     return planned, skipped
 
 
-def _scored(rows: Sequence[PublishedRow], iterations: Sequence[tuple[PlannedRow, Iteration]]) -> list[ScoredRow]:
-    known = [pair for pair in zip(rows, rates(rows), strict=True) if pair[1] > 0]
-    return [
-        ScoredRow(
-            _as_row(planned),
-            _prediction(iteration),
-            family=planned.generation.name,
-            groups=groups_of(planned.row),
-            baseline=Prediction(time_s=constant_rate_s(planned.row, known)),
-        )
-        for planned, iteration in iterations
-    ]
+def _scored(planned: PlannedRow, prediction: Prediction, known: Sequence[tuple[PublishedRow, float]]) -> ScoredRow:
+    """A row beside the trivial rule, which reads the rows that are known."""
+    return ScoredRow(
+        _as_row(planned),
+        prediction,
+        family=planned.generation.name or "other frameworks",
+        groups=groups_of(planned.row),
+        baseline=Prediction(time_s=constant_rate_s(planned.row, [pair for pair in known if pair[1] > 0])),
+    )
 
 
 def groups_of(row: PublishedRow) -> tuple[str, ...]:

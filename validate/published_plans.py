@@ -20,7 +20,7 @@ class Generation:
     Attributes
     ----------
     name
-        As reports call it.
+        As plans call it; empty for one without a factor of its own.
     sources
         Pattern that the row's ``source`` matches.
     attention_backend
@@ -40,11 +40,11 @@ class Generation:
 
 #: Frameworks by generation, the first match counts; the last stands for all others.
 GENERATIONS = (
-    Generation("Megatron-LM 2021-22", r"SC'21|Narayanan|Korthikanti|2205\.05198|2104\.04473", "unfused", False),
-    Generation("NeMo with Transformer Engine 2024-25", r"NeMo|dgxc|MLPerf", "cudnn", True),
-    Generation("Megatron-Bridge 2025-26", r"Megatron-Bridge", "cudnn", True, "tensorwise"),
-    Generation("Megatron-Core, plain launcher", r"SimuMax", "cudnn", False),
-    Generation("other", r"", "cudnn", True),
+    Generation("megatron-lm-2021", r"SC'21|Narayanan|Korthikanti|2205\.05198|2104\.04473", "unfused", False),
+    Generation("nemo-2024", r"NeMo|dgxc|MLPerf", "cudnn", True),
+    Generation("megatron-bridge-2025", r"Megatron-Bridge", "cudnn", True, "tensorwise"),
+    Generation("megatron-core", r"SimuMax", "cudnn", False),
+    Generation("", r"", "cudnn", True),
 )
 
 
@@ -149,8 +149,10 @@ def _tables(row: PublishedRow, generation: Generation, assumed: _Assumed) -> dic
         "overlap": overlap,
         "implementation": {
             "framework": "megatron",
+            "generation": generation.name or None,
             "attention_backend": generation.attention_backend,
             "fused_loss": generation.attention_backend != "unfused",
+            "cuda_graphs": "CUDA graphs" in row.notes,
         },
     }
 

@@ -164,6 +164,8 @@ OTHER_FORMS: dict[str, Callable[[str | Path, str | None], SuiteResult]] = {
 }
 #: Suite of overlapped layers at several clocks; it takes folds and rows to calibrate.
 A100_OVERLAP = "a100-overlap"
+#: Suite of published training steps; it takes folds and rows to calibrate.
+PUBLISHED = "published"
 #: Rows of data folders that belong to no suite, or to one that does not exist yet.
 OTHER_OPS = frozenset({"kernel_profile"})
 
@@ -213,6 +215,9 @@ def run_suite(
     if suite == A100_OVERLAP:
         _refuse_fitting(suite, None, fit_rows)
         return run_a100_overlap(data, gpu, folds, calibrate_rows)
+    if suite == PUBLISHED:
+        _refuse_fitting(suite, None, fit_rows)
+        return run_published(data, gpu, folds, calibrate_rows)
     if suite in OTHER_FORMS:
         _refuse_fitting(suite, folds, fit_rows, calibrate_rows)
         return OTHER_FORMS[suite](data, gpu)
@@ -247,7 +252,9 @@ def run_suite(
 
 def _suite(name: str) -> Suite:
     if name not in SUITES:
-        raise UnknownNameError("suite", name, [*SUITES, *OTHER_FORMS, *CLOCK_SUITES, A100_OVERLAP], key="SUITE")
+        raise UnknownNameError(
+            "suite", name, [*SUITES, *OTHER_FORMS, *CLOCK_SUITES, A100_OVERLAP, PUBLISHED], key="SUITE"
+        )
     return SUITES[name]
 
 

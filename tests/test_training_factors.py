@@ -1,0 +1,142 @@
+"""Factors of long training runs: what they do to a description and a forecast, and how they are fitted."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from joulecast.calibrate.training_fit import Linearised, TrainingRun, fit, linearise
+from joulecast.calibrate.training_write import training_toml
+from joulecast.model.catalogue import load_gpu, load_training
+from joulecast.model.description import Parameter
+from joulecast.model.description_file import parse_training
+from joulecast.model.gpu_model import gpu_model
+from joulecast.model.lowering import lower
+from joulecast.model.operators import Attention, Gemm
+from joulecast.model.power import at_clock
+from joulecast.model.training_factors import factors_on, scaled, trained
+from joulecast.simulator.forecast import forecast
+from joulecast.simulator.plan import Plan, plan_from_dict
+from joulecast.simulator.plan_gpu import gpu_of
+
+H100 = load_gpu("h100-sxm")
+KERNELS = [Gemm(8192, 8192, 8192), Gemm(8192, 8192, 8192, dtype="fp8"), Attention(1, 32, 8, 4096, 128)]
+
+
+def times(factors: dict[str, float]) -> np.ndarray:
+    gpu = gpu_model(scaled(H100, factors))
+    return at_clock(lower(KERNELS, gpu), 1500.0, gpu).time_s
+
+
+def plan(framework: str = "megatron", **implementation: object) -> Plan:
+    tables = {
+        "workload": {"model": "llama-3.1-8b", "layers": 2, "sequence_length": 4096, "global_batch_size": 8},
+        "cluster": {"gpu": "h100-sxm", "gpus": 2},
+        "parallelism": {"tensor_model_parallel_size": 2},
+        "schedule": {"name": "none"},
+        "implementation": {"framework": framework, **implementation},
+    }
+    return plan_from_dict(tables)
+
+
+def test_each_factor_acts_on_its_kernels_alone() -> None:
+    plain = times({})
+    assert times({"products.fp8": 1.1})[[0, 2]].tolist() == plain[[0, 2]].tolist()
+    assert times({"products.fp8": 1.1})[1] < 0.95 * plain[1]
+    assert times({"products.bf16": 1.1})[0] < 0.95 * plain[0]
+    assert times({"attention": 1.1})[2] == pytest.approx(plain[2] / 1.1, rel=0.02)
+    assert times({"time": 1.1}) == pytest.approx(1.1 * plain)
+
+
+def test_products_with_scales_of_blocks_are_slower() -> None:
+    products = [Gemm(8192, 8192, 8192, dtype="fp8", block_scaled=blocked) for blocked in (False, True)]
+
+    def rates(factors: dict[str, float]) -> np.ndarray:
+        gpu = gpu_model(scaled(load_gpu("b200"), factors))
+        return 1.0 / at_clock(lower(products, gpu), 1500.0, gpu).time_s
+
+    whole, blocked = rates({})
+    assert 0.8 < blocked / whole < 0.9
+    faster = rates({"products.blocked": 1.1})
+    assert faster[0] == whole
+    assert faster[1] == pytest.approx(1.1 * blocked, rel=0.02)
+
+
+def test_uncertainty_scales_with_the_value() -> None:
+    before, after = H100.collective, scaled(H100, {"links": 0.9}).collective
+    assert after["link_share"] == pytest.approx(0.9 * before["link_share"])
+    assert after.parameters["link_share"].sd == pytest.approx(0.9 * before.parameters["link_share"].sd)
+    places = [i for i, name in enumerate(before.covariance_names) if name == "link_share"]
+    for i in places:
+        assert after.covariance[i, i] == pytest.approx(0.81 * before.covariance[i, i])
+
+
+def test_factors_belong_to_an_architecture_or_a_generation() -> None:
+    known = {"Hopper.attention": 1.0, "Blackwell.attention": 1.0, "Hopper.spread.bf16": 0.04, "network": 1.0}
+    known |= {"generation.nemo-2024": 1.0}
+    assert factors_on(H100, "nemo-2024", known) == {
+        "Hopper.attention": "attention",
+        "network": "network",
+        "generation.nemo-2024": "time",
+    }
+    assert factors_on(load_gpu("mi300x"), "", known) == {"network": "network"}
+    faster = trained(H100, "", {"Hopper.products.bf16": Parameter(1.2), "Hopper.spread.bf16": Parameter(0.05)})
+    assert faster.kernel["gemm.efficiency.bf16"] == 1.2
+    known = forecast(plan(), faster)
+    assert known.time_s_p95 == pytest.approx(known.time_s * np.exp(1.645 * 0.05))
+    assert known.time_s_p05 == pytest.approx(known.time_s / np.exp(1.645 * 0.05))
+
+
+def test_only_megatron_reads_them() -> None:
+    assert gpu_of(plan("pytorch-eager")) is H100
+    assert gpu_of(plan(generation="nemo-2024")) is gpu_of(plan(generation="nemo-2024"))
+
+
+def test_no_instruction_is_shorter_than_its_host_needs() -> None:
+    chosen, slow = plan(), scaled(H100, {"host": 20.0})
+    waiting = forecast(chosen, slow)
+    assert waiting.time_s > 1.5 * forecast(chosen, scaled(H100, {"host": 0.01})).time_s
+    graphs = replace(chosen, implementation=replace(chosen.implementation, cuda_graphs=True))
+    assert forecast(graphs, slow).time_s == pytest.approx(forecast(graphs, H100).time_s, rel=1e-3)
+
+
+def test_a_fit_finds_factors_and_bears_an_outlier() -> None:
+    rng = np.random.default_rng(7)
+    slopes = rng.uniform(-1.0, 1.0, (40, 3))
+    model = Linearised(("a", "b", "c"), np.zeros(3), np.ones(40), slopes, np.full(3, 0.2))
+    truth = np.array([0.1, -0.05, 0.08])
+    measured = model.log_time(truth) + rng.normal(0.0, 0.005, 40)
+    measured[3] += 0.5
+    measured[4] = np.nan
+    found = fit(model, measured, np.ones(40))
+    assert found.values == pytest.approx(truth, abs=0.01)
+    use = np.ones(40)
+    use[10:] = 0.0
+    changed = measured.copy()
+    changed[10:] += 1.0
+    assert fit(model, changed, use).values == pytest.approx(fit(model, measured, use).values, abs=1e-12)
+
+
+def test_the_linearised_model_follows_the_forecast() -> None:
+    run = TrainingRun("small", plan(generation="nemo-2024"), None)
+    model = linearise([run])
+    assert set(model.names) >= {"Hopper.attention", "Hopper.products.bf16", "generation.nemo-2024"}
+    factors = {"Hopper.products.bf16": 0.92, "Hopper.links": 1.08, "generation.nemo-2024": 1.05}
+    values = np.log([factors.get(name, 1.0) for name in model.names])
+    exact = linearise([run], factors, slopes=model).base[0]
+    assert model.log_time(values)[0] == pytest.approx(exact, abs=0.01)
+    assert abs(exact - model.base[0]) > 0.03
+
+
+def test_what_is_written_is_read_again() -> None:
+    model = Linearised(("Ampere GA100.attention", "network"), np.zeros(2), np.zeros(1), np.zeros((1, 2)), np.ones(2))
+    fitted = fit(model, np.array([0.0]), np.ones(1))
+    read = parse_training(training_toml(fitted, {"Hopper.fp8": 0.04}, "a test"), file="t.toml")
+    assert set(read) == {"Ampere GA100.attention", "network", "Hopper.spread.fp8"}
+    assert read["network"].number == 1.0
+
+
+def test_the_shipped_factors_are_near_one_and_sourced() -> None:
+    factors = {name: p for name, p in load_training().items() if ".spread." not in name}
+    assert factors
+    assert all(0.4 < p.number < 1.6 and 0 < p.sd < 0.5 for p in factors.values())
