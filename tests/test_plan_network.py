@@ -1,11 +1,17 @@
 """The table ``[network]`` and the node type of a plan."""
 
+import numpy as np
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.simulator.forecast import forecast
+from joulecast.model.catalogue import load_gpu
+from joulecast.model.extremes import slowest_of
+from joulecast.model.gpu_model import gpu_model
+from joulecast.model.limits import group_lag
+from joulecast.simulator.forecast import fluid_program, forecast, prepare
 from joulecast.simulator.placement import data_fabric, stage_fabric, tensor_fabric
 from joulecast.simulator.plan import plan_from_dict
+from joulecast.simulator.schedules import build_schedule
 
 
 def plan(network=None, gpus=64, **tables):
@@ -71,6 +77,15 @@ def test_wrong_values_name_file_key_and_remedy(key, value, says):
     assert says in str(error.value)
 
 
+def test_the_slowest_card_cannot_take_back_what_others_do():
+    """Waiting lets faster boards run faster, not the slowest: its lag counts for more."""
+    gpu = gpu_model(load_gpu("h200-sxm"))
+    clocks, spread = np.array([1200.0]), gpu["governor.card_clock_spread"]
+    one, several = (group_lag(clocks, 1, 64, gpu, between)[0] / slowest_of(64) for between in (0.0, 0.013))
+    assert one == pytest.approx(spread)
+    assert several == pytest.approx(np.hypot(spread, 0.013 / 0.7))
+
+
 def test_the_slowest_card_of_many_nodes_sets_the_pace():
     """Cards of several nodes differ more than those of one, and the slowest of more of them is slower."""
     one = {"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1, "fsdp": True, "fsdp_shard_size": 8}
@@ -117,6 +132,18 @@ def test_every_group_has_its_own_links():
     assert stage_fabric(whole, 0).domains == 2
     small = plan(gpus=16, parallelism={"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 8})
     assert [stage_fabric(small, r).domains for r in range(8)] == [1, 1, 1, 2, 1, 1, 1, 2]
+
+
+def test_transfers_wait_for_the_links_that_they_cross():
+    """Eight stages on two nodes: only between the fourth and the fifth, in both directions, and back to the first."""
+    split = {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 8}
+    chosen = plan(gpus=16, parallelism=split, implementation={"framework": "megatron"})
+    fluid = fluid_program(prepare(chosen, gpu_model(load_gpu("h100-sxm"))))
+    edges = build_schedule("1f1b", 8, chosen.microbatches).edges
+    far = {(3, 4), (4, 3)}
+    crosses = [pair in far for pair in zip(edges.source_rank.tolist(), edges.target_rank.tolist(), strict=True)]
+    slow = fluid.delay_s > 2 * fluid.delay_s.min()
+    assert slow.tolist() == crosses
 
 
 @pytest.mark.parametrize("network", [{"nics_per_node": 1}, {"nic_gbit_per_s": 50.0}, {"jitter": 0.9}])

@@ -95,6 +95,9 @@ def test_the_ends_of_a_pipeline_sum_a_tied_matrix() -> None:
     table = next(p for p in stage_parameters(plan(), 0) if p.name == "embedding.weight").elements
     ends = [communicated(plan(parallelism=split, cluster=cluster), rank).get("all_reduce", 0.0) for rank in range(4)]
     assert ends == [4.0 * table, 0.0, 0.0, 4.0 * table]
+    across = plan(parallelism=split, cluster={"gpus": 16, "gpus_per_node": 8})
+    sums = [x.operator for x in plan_program(across).ranks[3].types[-1] if x.operator.name == "gradients.all_reduce"]
+    assert [(one.gpus, one.fabric.domains if one.fabric else 1) for one in sums] == [(4, 1), (2, 2)]  # 12 ranks apart
     untied = {"framework": "megatron", "tie_embeddings": False}
     assert communicated(plan(parallelism=split, cluster=cluster, implementation=untied)) == {}
 
