@@ -12,8 +12,9 @@ import numpy as np
 from joulecast.calibrate.describe import FIT_FILES, RowsFit, fit_all
 from joulecast.calibrate.describe_unclocked import fit_unclocked_rows
 from joulecast.calibrate.device_priors import priors_for
-from joulecast.calibrate.rows import of_card, read_rows, recorded_rows
+from joulecast.calibrate.rows import Row, of_card, read_rows, recorded_rows
 from joulecast.calibrate.unclocked import is_unclocked
+from joulecast.errors import InputError
 from joulecast.model.catalogue import load_gpu, read_gpu
 from joulecast.model.description import GpuDescription, Table
 
@@ -86,7 +87,7 @@ def fit_rows(
         No usable row, or an unusable base.
     """
     if rows:
-        measured = of_card(read_rows([Path(row) for row in rows]), read_gpu(base).device)
+        measured = _of_base(read_rows([Path(row) for row in rows]), base)
         provenance = f"fitted from {', '.join(Path(row).name for row in rows)}"
         if is_unclocked(measured):
             return fit_unclocked_rows(measured, load_gpu(base), name, provenance)
@@ -94,6 +95,17 @@ def fit_rows(
         measured, provenance = recorded_rows(files_=FIT_FILES), SHIPPED_PROVENANCE
         name = name or SHIPPED_NAME
     return fit_all(measured, facts_of(base), name=name or None, provenance=provenance, cross_validate=cross_validate)
+
+
+def _of_base(rows: Sequence[Row], base: str | Path) -> list[Row]:
+    """The rows that the base's product measured."""
+    device = read_gpu(base).device
+    mine = of_card(rows, device)
+    if rows and not mine:
+        labels = sorted({str(row.configuration["card_label"]) for row in rows})
+        wrong = f"none of {len(rows)} rows was measured on {device['product'].value}, but on {', '.join(labels)}"
+        raise InputError(wrong, key="--gpu", remedy="Name the card that measured them.")
+    return mine
 
 
 def facts_of(base: str | Path) -> GpuDescription:

@@ -63,8 +63,9 @@ def _windows(pieces: Sequence[Work], rows: Sequence[Row], gpu: GpuModel) -> tupl
 
 
 def is_unclocked(rows: Sequence[Row]) -> bool:
-    """Whether no row with a time has a clock."""
-    return any(row.measured.time_s for row in rows) and not any(row.measured.sm_clock_mhz for row in rows)
+    """Whether there are times of single cards, and no clock beside any."""
+    timed = [row.measured for row in rows if row.measured.time_s and row.gpus == 1]
+    return bool(timed) and not any(measured.sm_clock_mhz for measured in timed)
 
 
 @dataclass(frozen=True)
@@ -175,9 +176,11 @@ def _priors(base: GpuDescription, prefixes: tuple[str, ...]) -> dict[str, Prior]
     for table, content in base.tables.items():
         for key, parameter in content.parameters.items():
             name = f"{table}.{key}"
-            if not name.startswith(prefixes) or isinstance(parameter.value, str | bool) or parameter.sd <= 0:
+            if not name.startswith(prefixes) or isinstance(parameter.value, str | bool):
                 continue
             value, reach = parameter.number, REACH * parameter.sd
+            if value <= 0 or reach <= 0:
+                continue
             lower, upper = max(value - reach, value / REACH_FACTOR), min(value + reach, value * REACH_FACTOR)
             found[name] = Prior(value, lower, upper, parameter.sd / value, parameter.unit, parameter.source)
     return found
