@@ -36,6 +36,11 @@ def test_work_without_communication_is_no_choice():
     assert found["forecast"]["worst_regret_percent"] == 0.0
 
 
+def test_of_equal_forecasts_overlap_is_taken():
+    found = lines(option(1.0, 1.2, "sequential", None, None), option(1.0, 1.0, ctas=8))
+    assert found["forecast"]["worst_regret_percent"] == 0.0
+
+
 def test_problems_do_not_mix():
     rows = [option(1.0, 1.0, ctas=8), option(1.2, 1.2, ctas=16)]
     rows += [option(0.5, 0.5, ctas=8, part="mlp"), option(0.4, 0.4, ctas=16, part="mlp")]

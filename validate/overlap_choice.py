@@ -19,13 +19,16 @@ SHARED = ("op", "model", "hidden", "ffn", "part", "tp", "B", "S", "gpus", "M", "
 EARLY = (("overlap", "all"), ("nanobatch", None), ("concurrent", None))
 #: The blocks of a widely used constant choice.
 ALWAYS = 16
+#: Forecasts that differ by less are equal.
+EQUAL = 1e-6
 
 
 def overlap_choices(gpu: GpuDescription, rows: Sequence[ScoredRow]) -> list[dict[str, Any]]:
     """Regret of choosing by forecast, of the best constant choice, and of always taking :data:`ALWAYS` blocks.
 
     A constant choice is either never to overlap or always to overlap as early as possible with a number of blocks;
-    where that number was not measured the nearest one stands in. The best one is known only in hindsight.
+    where that number was not measured the nearest one stands in. The best one is known only in hindsight. Of equal
+    forecasts that of overlap is taken: where it gains nothing by the forecast, it loses nothing either.
     """
     default = gpu_model(gpu)["collective.default_ctas"]
     found = problems(rows, _problem)
@@ -34,7 +37,7 @@ def overlap_choices(gpu: GpuDescription, rows: Sequence[ScoredRow]) -> list[dict
         known = [options for options in found if np.isfinite(measured(options, quantity)).sum() > 1]
         if not known:
             continue
-        lines.append(line(quantity, "forecast", [_regret(forecast(o, quantity), o, quantity) for o in known]))
+        lines.append(line(quantity, "forecast", [_regret(_said(o, quantity, default), o, quantity) for o in known]))
         constants = {
             c: [_regret(_distance(o, c, default), o, quantity) for o in known] for c in _constants(known, default)
         }
@@ -43,6 +46,12 @@ def overlap_choices(gpu: GpuDescription, rows: Sequence[ScoredRow]) -> list[dict
         if ALWAYS in constants:
             lines.append(line(quantity, f"always {ALWAYS} blocks", constants[ALWAYS]))
     return lines
+
+
+def _said(options: Sequence[ScoredRow], quantity: str, default: float) -> Array:
+    """Forecasts to choose by."""
+    overlaps = np.array([_blocks(row, default) > 0.0 for row in options])
+    return np.asarray(forecast(options, quantity) * np.where(overlaps, 1.0, 1.0 + EQUAL))
 
 
 def _regret(said: Array, options: Sequence[ScoredRow], quantity: str) -> float:
