@@ -21,7 +21,7 @@ from joulecast.model.limits import skip_cycles
 from joulecast.simulator.overlap_steady import WALKED
 from joulecast.simulator.plan import Cluster, Overlap, Parallelism, Plan, Power, Schedule, Workload
 from joulecast.simulator.plan_gpu import launch_s
-from joulecast.simulator.program import implementation_of, instruction_launches
+from joulecast.simulator.program import implementation_of, instruction_launches, nanobatches_of
 from joulecast.simulator.rendezvous import transfers_wait_on_sms
 from joulecast.simulator.replicas import OWN_STREAM
 from joulecast.simulator.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, OPTIMIZER, Instruction
@@ -154,7 +154,7 @@ class Stages:
         return self._recipes[place]
 
     def _recipe(self, kind: str, place: Place) -> Recipe:
-        if self._plan.overlap.nanobatches == 1 and not self._plan.parallelism.fsdp:
+        if nanobatches_of(self._plan).parts == 1 and not self._plan.parallelism.fsdp:
             found: Recipe = ()
             if place.first or place.last:
                 found = ((self._row(kind, Place(0, place.first, place.last)), 1.0),)

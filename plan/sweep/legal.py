@@ -25,6 +25,11 @@ Int = NDArray[np.int64]
 
 #: Keys that split the model and the batch, in the order in which they are joined.
 SPLITS = (TP, PP, VP, MICRO_BATCH, SCHEDULE)
+#: What counts as a block where blocks are split evenly.
+_COUNTED = (
+    "parallelism.account_for_embedding_in_pipeline_split",
+    "parallelism.account_for_loss_in_pipeline_split",
+)
 #: Most GPUs of one domain of fast links in the catalogue.
 MOST_PER_NODE = 72
 
@@ -121,7 +126,8 @@ def _all(key: str, space: Space, plans: Plans) -> tuple[int, ...]:
     names = ("workload.model", "workload.layers")
     offered = [[(name, value) for value in space.values(name)] for name in names if name in space.keys]
     models = [_frame(plans, space, dict(chosen)).model for chosen in itertools.product(*offered)]
-    return tuple(range(1, 1 + max(model.layers for model in models)))
+    most = max(model.layers for model in models) + len(_COUNTED)  # embedding and head may count as blocks
+    return tuple(range(1, 1 + most))
 
 
 def _frame(plans: Plans, space: Space, fixed: Mapping[str, Any]) -> PlanFrame:
@@ -137,7 +143,7 @@ class _Sizes:
     gpus: int
     per_node: int
     batch: int
-    layers: int
+    blocks: int
     heads: int
     context: int
     uneven: bool
@@ -151,7 +157,7 @@ def _sizes(frame: PlanFrame, space: Space, fixed: Mapping[str, Any]) -> _Sizes:
         gpus=frame.cluster.gpus,
         per_node=frame.cluster.gpus_per_node,
         batch=of("workload.global_batch_size"),
-        layers=frame.model.layers,
+        blocks=frame.model.layers + sum(bool(of(key)) for key in _COUNTED),
         heads=frame.model.heads,
         context=of("parallelism.context_parallel_size"),
         uneven=of("parallelism.stage_layers") is not None,
@@ -183,12 +189,12 @@ def _tensor(s: _Sizes, of: Chosen) -> Bool:
 
 
 def _pipeline(s: _Sizes, of: Chosen) -> Bool:
-    even = (s.layers % of[PP] == 0) | s.uneven
+    even = (s.blocks % of[PP] == 0) | s.uneven
     return np.asarray((s.gpus % (of[TP] * of[PP] * s.context) == 0) & even)
 
 
 def _virtual(s: _Sizes, of: Chosen) -> Bool:
-    even = (s.layers % (of[PP] * of[VP]) == 0) | s.uneven
+    even = (s.blocks % (of[PP] * of[VP]) == 0) | s.uneven
     return np.asarray(((of[VP] == 1) | (of[PP] > 1)) & even)
 
 
