@@ -3,7 +3,7 @@
 # make check   lint, format, types, doctests
 # make bench   the benchmarks
 # make regenerate   fit the shipped descriptions of the H200 to the shipped rows and recordings again
-# make pictures   draw the README's pictures again
+# make pictures   draw the README's picture again
 # make zeus-environment   an environment with Zeus, which the tests of exports let read what we write
 # make hta-environment    an environment with Holistic Trace Analysis, which a test lets read our traces
 # make wheel-test   build the wheel, install it into an empty environment, import everything from it
@@ -44,7 +44,6 @@ regenerate: $(DEV_STAMP)
 pictures: $(DEV_STAMP)
 	mkdir -p docs/pictures
 	$(BIN)/joulecast plot timeline examples/llama-3.1-8b-4xh200.toml --out docs/pictures/timeline.png
-	$(BIN)/joulecast plot front examples/llama-3.1-8b-4xh200.toml --out docs/pictures/front.png
 
 zeus-environment:
 	$(PYTHON) -m venv .venv-zeus

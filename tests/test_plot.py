@@ -5,7 +5,6 @@ import json
 import pytest
 
 from joulecast.cli import main
-from joulecast.reports.figure import ENDINGS
 
 pytest.importorskip("matplotlib")
 PLAN = "llama-3.1-8b-4xh200.toml"
@@ -50,20 +49,21 @@ def capsys_module():
     return printed
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_the_same_bytes_every_time(tmp_path, saved, ending):
+@pytest.mark.parametrize(
+    ("name", "ending"), [("front", ".pdf"), ("ledger", ".png"), ("measured", ".pdf"), ("ledger", ".svg")]
+)
+def test_the_same_bytes_every_time(tmp_path, saved, name, ending):
     commands = {
         "front": ("front", saved / "front.json"),
         "ledger": ("ledger", saved / "iteration.json", "--by", "instruction"),
         "measured": ("measured", saved / "validation.json", "--quantity", "energy"),
     }
-    for name, command in commands.items():
-        files = [tmp_path / f"{name}{i}{ending}" for i in range(2)]
-        for file in files:
-            assert run("plot", *command, "--out", file) == 0
-        first, second = (file.read_bytes() for file in files)
-        assert first == second
-        assert first.startswith(MAGIC[ending]) and len(first) > 4000
+    files = [tmp_path / f"{name}{i}{ending}" for i in range(2)]
+    for file in files:
+        assert run("plot", *commands[name], "--out", file) == 0
+    first, second = (file.read_bytes() for file in files)
+    assert first == second
+    assert first.startswith(MAGIC[ending]) and len(first) > 4000
 
 
 def test_figures_of_a_plan(tmp_path, examples, capsys):

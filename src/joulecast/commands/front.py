@@ -133,8 +133,7 @@ def front(
         from joulecast.reports.write import report_of_front
 
         loaded = None if plan is None or slow_rank is not None else _loaded(plan, settings)
-        about = "" if profile is None else profile.name
-        report_of_front(made, report, plan=loaded, about=about, time_limit_s=time_limit)
+        report_of_front(made, report, plan=loaded, about=Path(profile or plan or "").name, time_limit_s=time_limit)
     if json or (form == "json" and out is None):
         print_front(made, extra)
     elif csv or (form == "csv" and out is None):

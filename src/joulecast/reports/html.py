@@ -21,7 +21,7 @@ def table(rows: Rows, *, columns: Sequence[str] | None = None, name: str = "") -
     lines = ["".join(f"<td{kind[h]}>{_cell(row.get(h))}</td>" for h in heads) for row in rows]
     body = "".join(f"<tr>{line}</tr>\n" for line in lines)
     inner = f"<thead><tr>{head}</tr></thead><tbody>\n{body}</tbody>"
-    whole = f"<div class=wide tabindex=0 role=group><table>{inner}</table></div>"
+    whole = f"<div class=wide tabindex=0 role=group aria-label=table><table>{inner}</table></div>"
     if not name:
         return whole
     search = (
