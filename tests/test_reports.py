@@ -133,8 +133,9 @@ def test_the_chosen_plan_is_not_slower_than_the_plan_as_it_stands(front, iterati
 def test_ledgers_add_up(iteration):
     result = iteration.to_dict()
     for ledger in (ledger_series.by_component(result), ledger_series.by_instruction(result)):
-        assert ledger.total_j[0] == pytest.approx(iteration.energy_j)
-        assert sum(ledger.total_j[1:]) == pytest.approx(iteration.energy_j)
+        assert ledger.total_j[0] * ledger.gpus[0] == pytest.approx(iteration.energy_j)
+        whole = sum(e * n for e, n in zip(ledger.total_j[1:], ledger.gpus[1:], strict=True))
+        assert whole == pytest.approx(iteration.energy_j)
         assert ledger.low_j < ledger.total_j[0] < ledger.high_j
 
 

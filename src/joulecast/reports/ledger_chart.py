@@ -13,14 +13,16 @@ from joulecast.reports.palette import role_of, word
 
 #: Share of the longest row from which a part has its share written on it.
 LABELLED = 0.06
-#: Where the interval of all GPUs stands: above their row.
+#: Where the interval of the first row stands: above their row.
 INTERVAL_ROW = -0.48
 
 
 def ledger_chart(ledgers: Mapping[str, Ledger]) -> Chart:
-    """Energy of all GPUs and of every stage, split in one way for each view."""
+    """Energy of a GPU on average and of every stage, split in one way for each view."""
     views = tuple(_view(label, ledger) for label, ledger in ledgers.items())
-    return Chart("ledger", "Where the energy of an iteration goes, for all GPUs and for each pipeline stage", views)
+    return Chart(
+        "ledger", "Where the energy of an iteration goes, on a GPU on average and of each pipeline stage", views
+    )
 
 
 def _view(label: str, ledger: Ledger) -> View:
@@ -49,8 +51,9 @@ def _view(label: str, ledger: Ledger) -> View:
                 "insidetextanchor": "middle",
                 "textangle": 0,
                 "hovertext": [
-                    f"<b>{word(name)}</b>, {row}<br>{unit.text(v)}, {spaced(100 * s, 3)} %"
-                    for row, v, s in zip(rows, values, shares, strict=True)
+                    f"<b>{word(name)}</b>, {row}<br>{unit.text(v)} a GPU, {spaced(100 * s, 3)} %"
+                    f"<br>{_joules(v * n)} on {n} GPU{'s' if n > 1 else ''}"
+                    for row, v, s, n in zip(rows, values, shares, ledger.gpus, strict=True)
                 ],
                 "hovertemplate": "%{hovertext}<extra></extra>",
             }
@@ -60,7 +63,7 @@ def _view(label: str, ledger: Ledger) -> View:
         data.append(_interval(ledger, totals[0], ledger.low_j, ledger.high_j))
     layout = {
         "barmode": "stack",
-        "xaxis": axis(f"energy of an iteration [{unit.name}]", rangemode="tozero"),
+        "xaxis": axis(f"energy of one GPU in an iteration [{unit.name}]", rangemode="tozero"),
         "yaxis": {
             "range": [len(rows) - 0.4, -0.7],
             "tickvals": list(range(len(rows))),
@@ -74,6 +77,10 @@ def _view(label: str, ledger: Ledger) -> View:
         "uniformtext": {"mode": "hide", "minsize": 10},
     }
     return View(label, data, layout, tuple(series), 130 + 44 * len(rows))
+
+
+def _joules(energy_j: float) -> str:
+    return unit_for("J", energy_j).text(energy_j)
 
 
 def _interval(ledger: Ledger, total: float, low: float, high: float) -> dict[str, Any]:

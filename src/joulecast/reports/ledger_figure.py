@@ -21,7 +21,7 @@ BRIGHT = ("onchip", "clock", "vector", "backward", "waiting", "communication", "
 
 @styled
 def ledger_figure(ledger: Ledger, width_in: float = 6.3) -> Figure:
-    """Energy of all GPUs and of every stage, by part, with the 90 % interval of the sum."""
+    """Energy of a GPU on average and of every stage, by part, with the 90 % interval of the mean."""
     colour, totals = scheme(False), ledger.total_j
     figure, (axis,) = new_figure(width_in, 1.2 + 0.36 * len(ledger.rows))
     unit = unit_for("J", max(totals))
@@ -46,6 +46,6 @@ def ledger_figure(ledger: Ledger, width_in: float = 6.3) -> Figure:
     axis.tick_params(axis="y", length=0)
     axis.grid(visible=False, axis="y")
     axis.spines["left"].set_visible(False)
-    axis.set_xlabel(f"energy of an iteration [{unit.name}]; bar: 90 % interval")
+    axis.set_xlabel(f"energy of one GPU in an iteration [{unit.name}]; bar: 90 % interval")
     figure.legend(loc="outside upper center", ncols=min(len(ledger.parts), 4), handlelength=1.0, columnspacing=1.0)
     return figure

@@ -9,12 +9,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Energy of the GPUs of every stage.
+    """Energy of one GPU: on average, and of every stage.
 
     Attributes
     ----------
     rows
-        What each row is called; the first one is all GPUs together.
+        What each row is called; the first one is the mean of all GPUs.
+    gpus
+        How many GPUs each row stands for.
     parts
         Name of each part to its energy in every row, in the order in which they are drawn [J].
     low_j, high_j
@@ -22,6 +24,7 @@ class Ledger:
     """
 
     rows: tuple[str, ...]
+    gpus: tuple[int, ...]
     parts: dict[str, tuple[float, ...]]
     low_j: float | None
     high_j: float | None
@@ -43,10 +46,11 @@ def by_instruction(result: Mapping[str, Any]) -> Ledger:
 
 
 def _ledger(result: Mapping[str, Any], split: str) -> Ledger:
-    stages = result["stages"] if len(result["stages"]) > 1 else []
-    rows = ("all GPUs", *(f"stage {s['stage']}, {s['gpus']} GPU{'s' if s['gpus'] > 1 else ''}" for s in stages))
+    stages, whole = result["stages"] if len(result["stages"]) > 1 else [], result["gpus"]
+    rows = ("mean of all GPUs" if whole > 1 else "the GPU", *(f"stage {s['stage']}" for s in stages))
     parts = {
-        name: (energy, *(s[split].get(name, 0.0) * s["gpus"] for s in stages)) for name, energy in result[split].items()
+        name: (energy / whole, *(s[split].get(name, 0.0) for s in stages)) for name, energy in result[split].items()
     }
     used = {name: values for name, values in parts.items() if any(values)}
-    return Ledger(rows, used, result.get("energy_j_p05"), result.get("energy_j_p95"))
+    low, high = (None if (end := result.get(f"energy_j_{p}")) is None else end / whole for p in ("p05", "p95"))
+    return Ledger(rows, (whole, *(s["gpus"] for s in stages)), used, low, high)

@@ -49,6 +49,7 @@ WORDS = {
     "backward_input": "input gradient",
     "backward_weight": "weight gradient",
     "grad_reduce": "gradient reduction",
+    "static": "static power",
     "sm": "SM activity",
     "tensor": "tensor cores",
     "vector": "vector units",

@@ -162,15 +162,14 @@ def ledger_section(iteration: Iteration) -> Section:
         "by component": ledger_series.by_component(result),
         "by instruction": ledger_series.by_instruction(result),
     }
-    rows = []
+    rows: list[dict[str, str | float]] = []
     for label, ledger in splits.items():
-        totals = ledger.total_j
-        rows += [
-            {"split": label, "part": word(name), **dict(zip((f"{r} [J]" for r in ledger.rows), values, strict=True)),
-             "share [%]": round(100 * values[0] / totals[0], 1)}
-            for name, values in ledger.parts.items()
-        ]  # fmt: skip
-    return Section("Where the energy goes", "", (ledger_chart(splits),), folded("As numbers", table(rows)))
+        columns = [f"{row} [J]" for row in ledger.rows]
+        for name, values in ledger.parts.items():
+            share = {"share [%]": round(100 * values[0] / ledger.total_j[0], 1)}
+            rows.append({"split": label, "part": word(name)} | share | dict(zip(columns, values, strict=True)))
+    about = "<p>Of one GPU: on average, and in each pipeline stage.</p>"
+    return Section("Where the energy goes", about, (ledger_chart(splits),), folded("As numbers", table(rows)))
 
 
 def stages_section(iteration: Iteration) -> Section:

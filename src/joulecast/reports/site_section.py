@@ -42,7 +42,8 @@ def site_section(site: SiteForecast) -> Section:
 def site_figures(site: SiteForecast) -> list[Figure]:
     """Energy at the meter, money and carbon of an iteration, for the head of a page."""
     cost, (low, high) = site.cost_of(1.0), (site.energy_j_p05.facility, site.energy_j_p95.facility)
-    energy, carbon = unit_for("J", site.energy_j.facility), Unit(1e-3, "g")
+    energy = unit_for("J", site.energy_j.facility)
+    carbon = Unit(1e-3, "g") if cost["carbon_kg"] < 1.0 else Unit(1.0, "kg")
     money = Unit(1e-3, f"m{site.currency}") if cost["money"] < 0.1 else Unit(1.0, site.currency)
     return [
         with_interval("energy at the meter", site.energy_j.facility, low, high, energy),
