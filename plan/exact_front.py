@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import GuardError, InputError
-from joulecast.plan.options import Option
+from joulecast.plan.options import TIME_QUANTUM_S, Option, quanta
 from joulecast.plan.parametric_flow import TimeCostCurve, time_cost_curve
 from joulecast.plan.problem import FrontProblem
 from joulecast.plan.rounding import Plans, energy_best, rounded_plans
@@ -217,14 +217,17 @@ def exact_front(problem: FrontProblem, *, simple: str | None = None, time_limit_
 def _points(problem: FrontProblem, curve: TimeCostCurve, plans: Plans) -> list[FrontPoint]:
     """Plans with energies and lower bounds.
 
-    The bound is that of the time that the plan takes with its options' times rounded up, as the curve's are; only the
-    waiting in between is taken off. At the plan's own time it would be too high by as much as rounding adds.
+    The bound is that of the time that the plan takes with its options' times and the latencies rounded up, as the
+    curve's are; only the waiting in between is taken off. At the plan's own time it would be too high by as much as
+    rounding adds.
     """
     from joulecast.plan.rounding_kernels import lengths
 
     wait = problem.total_wait_power_w
     energy = plans.cost_j + wait * plans.time_s
-    rounded = np.maximum(lengths(problem.graph, problem.graph.rounded_s, plans.position), plans.time_s)
+    latency: Float = quanta(problem.graph.before_s) * np.float64(TIME_QUANTUM_S)
+    whole = problem.graph._replace(before_s=latency)
+    rounded = np.maximum(lengths(whole, whole.rounded_s, plans.position), plans.time_s)
     last = energy_best(problem, curve)
     best = curve.time_s[last]
     at = np.minimum(rounded, best)

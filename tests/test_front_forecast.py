@@ -144,3 +144,12 @@ def test_options_stop_at_the_instant_limit(plan):
     for options in problem.sets:
         power = [o.energy_j / o.time_s for o in options.options if o.clock_mhz > 345]
         assert max(power) <= peak * (1 + 1e-9)
+
+
+def test_latencies_of_transfers_are_rounded_up_in_the_bound_too(tmp_path, examples):
+    """With few clocks plans lie so near the bound that a fraction of a microsecond would put it above them."""
+    space = tmp_path / "space.toml"
+    space.write_text("[power]\nclock_mhz = [1110, 1500]\n[overlap]\ncomm_ctas = [16]\n")
+    front = jc.front(examples / "llama-3.1-8b-4xh200.toml", space=space)
+    assert len(front.points) > 10
+    assert all(point.lower_bound_j <= point.energy_j for point in front.points)
