@@ -37,15 +37,8 @@ _INDEX = {family: index for index, family in enumerate(FAMILIES)}
 REDUCTIONS = frozenset(
     {
         *("sum", "reduce", "reduce_min", "bias_reduce", "gamma_backward", "softmax", "log_softmax", "rmsnorm"),
-        *(
-            "layernorm",
-            "vllm_rms_norm",
-            "norm_backward",
-            "nll_loss",
-            "embedding_backward",
-            "embedding_segments",
-            "embedding_sort",
-        ),
+        *("layernorm", "norm_backward", "nll_loss", "embedding_backward", "embedding_segments", "embedding_sort"),
+        "vllm_rms_norm",
     }
 )
 #: Smaller messages are bound by latencies and launches, not by the link [bytes].
