@@ -11,7 +11,7 @@ to each such rank, and copies it there: of k choices among p equal parts pÂ·(1 â
 
 Shared experts are a tensor-parallel MLP beside that. The rows of a rank's experts are the mean times a load: either the
 capacity factor, to which every expert is padded or cut, or without one (dropless) how far the busiest rank lies above
-the mean, for all wait for it. A grouped product runs its experts' tiles as one kernel; the communication is exposed.
+the mean, for all wait for it. A grouped product runs expert by expert on several streams.
 
 Sources: Lepikhin et al., GShard, arXiv 2006.16668; Fedus et al., Switch Transformers, arXiv 2101.03961 (capacity
 factor); Megatron-Core ``moe_layer`` and ``token_dispatcher`` (all-to-all), ``TEGroupedMLP``.
@@ -267,7 +267,7 @@ def _spoken(s: Shard, kind: str, name: str, size_bytes: float, ranks: int, fabri
 
 
 def _grouped_forward(name: str, s: Shard, e: ExpertShard, outputs: int, inputs: int) -> tuple[Launch, ...]:
-    """One product for each expert, in one kernel."""
+    """One product for each expert."""
     dtype, fp8 = s.implementation.dtype, s.implementation.fp8
     return (
         *_cast(name, s, e.all_rows * inputs),
@@ -295,4 +295,6 @@ def _grouped_backward(name: str, s: Shard, e: ExpertShard, outputs: int, inputs:
 
 
 def _grouped(name: str, e: ExpertShard, m: int, n: int, k: int, dtype: str, layout: str) -> Gemm:
-    return Gemm(m, n, k, dtype=dtype, layout=layout, batch=e.experts, footprint_bytes=math.inf, name=name)
+    return Gemm(
+        m, n, k, dtype=dtype, layout=layout, batch=e.experts, footprint_bytes=math.inf, name=name, separate=True
+    )

@@ -29,7 +29,7 @@ from joulecast.simulator.forecast import footprint_of, forecast
 from joulecast.simulator.plan import Plan, plan_from_dict
 from joulecast.simulator.program import implementation_of, plan_program, stage_parameters
 from joulecast.simulator.replicas import summed_together
-from joulecast.simulator.tables import instruction_table, kernels_of
+from joulecast.simulator.tables import LOOPED_LAUNCH, host_launches, instruction_table, kernels_of
 
 #: hidden 512, 8 heads of 64 (4 for keys and values), 2 of 16 experts of 256, one shared expert, one layer dense.
 MODEL = ModelConfig("tiny", 512, 4, 8, 4, 64, 1024, 4096, experts=Experts(16, 2, 256, shared_ffn=256, dense_layers=1))
@@ -381,6 +381,15 @@ def test_another_micro_batch_hides_the_communication_of_experts():
     assert table.duration_s[1, 0] - table.communication_s[1, 0, 1] == pytest.approx(hidden, rel=0.08)
     faster, slower = (forecast(plan(**options, overlap__ep_comm=on), must_fit=False) for on in (True, False))
     assert faster.time_s < slower.time_s
+
+
+def test_the_host_launches_experts_one_by_one():
+    """Each expert beyond the first costs a share of a module's launch; whole products a launch each."""
+    few, many = (layer_forward(MODEL, run(ep=ep), BATCH, SEQUENCE) for ep in (8, 1))
+    names = {x.operator.name for x in few} - {x.operator.name for x in many}  # exchange and sorting of several ranks
+    assert host_launches(many) == pytest.approx(
+        host_launches(few) - len(names) + 2 * (16 - 2) * LOOPED_LAUNCH, abs=1e-9
+    )
 
 
 @pytest.mark.parametrize(
