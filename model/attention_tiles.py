@@ -14,6 +14,7 @@ at a time; it is known only as the forward is [estimate].
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,14 +57,9 @@ def lower_tiled_attention(operators: Sequence[Attention], gpu: GpuModel) -> Colu
     m, n, _, _, dim = _sides(operators)
     batch, heads, kv_heads = (_column(operators, c) for c in ("batch", "heads", "kv_heads"))
     sequence, keys = _column(operators, "sequence"), _column(operators, "keys")
-    causal = np.array([o.causal for o in operators])
     products, size = PRODUCTS[first.direction], DTYPE_BYTES[first.dtype]
-    kept, walked = (m, n) if first.direction == "forward" else (n, m)
-    held, swept = (sequence, keys) if first.direction == "forward" else (keys, sequence)
-    rows, full = np.ceil(held / kept), np.ceil(swept / walked)
-    # Of the last keys, as many as there are queries, a causal mask leaves the blocks below the diagonal.
-    hidden = np.minimum(sequence, swept) / (2.0 * walked) * sequence / held - np.ceil(kept / walked) / 2.0
-    steps = rows * (full - np.where(causal, np.maximum(hidden, 0.0), 0.0))
+    walk = attention_steps(operators)
+    steps, kept, walked, full = walk.steps, walk.kept, walk.walked, walk.full
     blocks = attention_blocks(operators, gpu)
     step = _step_cycles(operators, blocks, gpu)
     spilled = 8.0 * spilled_registers(blocks, gpu) * blocks.threads
@@ -89,6 +85,34 @@ def lower_tiled_attention(operators: Sequence[Attention], gpu: GpuModel) -> Colu
         + batch * heads * steps * spilled * estimate(gpu, "power.tile_spill_pj_per_byte") * PICO,
         "hbm_j": hbm * per_byte * PICO,
     }
+
+
+@dataclass(frozen=True)
+class AttentionSteps:
+    """How the blocks of one head walk; every field has shape ``(n,)``.
+
+    ``rows`` blocks keep ``kept`` positions each, and take ``walked`` others in a step; without a mask in ``full``
+    steps each, with it in ``steps`` altogether.
+    """
+
+    rows: Array
+    kept: Array
+    walked: Array
+    full: Array
+    steps: Array
+
+
+def attention_steps(operators: Sequence[Attention]) -> AttentionSteps:
+    """Blocks and steps of one head of kernels that share a direction."""
+    m, n, _, _, _ = _sides(operators)
+    sequence, keys = _column(operators, "sequence"), _column(operators, "keys")
+    forward = operators[0].direction == "forward"
+    kept, walked, held, swept = (m, n, sequence, keys) if forward else (n, m, keys, sequence)
+    rows, full = np.ceil(held / kept), np.ceil(swept / walked)
+    # Of the last keys, as many as there are queries, a causal mask leaves the blocks below the diagonal.
+    hidden = np.minimum(sequence, swept) / (2.0 * walked) * sequence / held - np.ceil(kept / walked) / 2.0
+    causal = np.array([o.causal for o in operators])
+    return AttentionSteps(rows, kept, walked, full, rows * (full - np.where(causal, np.maximum(hidden, 0.0), 0.0)))
 
 
 def _step_cycles(operators: Sequence[Attention], blocks: Blocks, gpu: GpuModel) -> Array:

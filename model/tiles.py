@@ -67,7 +67,7 @@ def lower_tiled_gemms(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
     output = np.array([o.output_bytes_per_element for o in operators], dtype=np.float64)
     hbm = ((m * k + n * k) * size + m * n * output) * batch
     per_byte = gpu["power.hbm_base_pj_per_byte"] + gpu["power.hbm_toggle_pj_per_byte"]
-    near = outputs * k * (_spilled_bytes(tiles, first.dtype, gpu) + _own_loads(tiles) * size)
+    near = outputs * k * (_spilled_bytes(tiles, first.dtype, gpu) + own_loads(tiles) * size)
     return {
         "fixed_s": gpu["kernel.tile_gemm.fixed_s"]
         + np.where(splits > 1.0, estimate(gpu, "kernel.tile_gemm.sum_fixed_s"), 0.0),
@@ -95,7 +95,7 @@ def _cycles_per_k(tiles: Sequence[Tile], count: Array, dtype: str, gpu: GpuModel
     alone = compute / estimate(gpu, "kernel.tile_gemm.unstaged_eta")
     near = estimate(gpu, "kernel.tile_gemm.register_bytes_per_sm_cycle")
     staged = _column(tiles, "staged") > 0.0
-    compute = np.where(staged, compute, np.maximum(alone, _own_loads(tiles) * size / near))
+    compute = np.where(staged, compute, np.maximum(alone, own_loads(tiles) * size / near))
     compute = compute + _spilled_bytes(tiles, dtype, gpu) / estimate(gpu, "kernel.tile_spill.bytes_per_sm_cycle")
     loads = (bm + bn) * size / estimate(gpu, "kernel.tile_gemm.exposed_bytes_per_sm_cycle")
     step = compute * bk
@@ -110,7 +110,7 @@ def _spilled_bytes(tiles: Sequence[Tile], dtype: str, gpu: GpuModel) -> Array:
     return 8.0 * spilled_registers(blocks, gpu) * blocks.threads / _column(tiles, "k")
 
 
-def _own_loads(tiles: Sequence[Tile]) -> Array:
+def own_loads(tiles: Sequence[Tile]) -> Array:
     """Operand elements that the warps of a block load for one element of K where they share none, 0 where staged."""
     bm, bn, warps = (_column(tiles, name) for name in ("m", "n", "warps"))
     down = 2.0 ** np.ceil(np.log2(warps) / 2.0)

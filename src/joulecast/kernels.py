@@ -20,6 +20,7 @@ from joulecast.model.tile_limits import check_tile
 if TYPE_CHECKING:
     import pandas as pd
 
+    from joulecast.model.tile_use import TileUse
 
 #: Fields of a forecast that tell its 90 % interval.
 INTERVAL = ("time_s_p05", "time_s_p95", "energy_j_p05", "energy_j_p95")
@@ -141,6 +142,19 @@ class Gpu:
             limited_by=self._limited_by(operator, clock),
             **{name: _first(getattr(result, name)) for name in INTERVAL},
         )
+
+    def tile_use(self, operator: Operator) -> TileUse:
+        """Blocks on an SM, waves and traffic by level of a kernel with an explicit tile.
+
+        Raises
+        ------
+        InputError
+            It has no tile, or one that does not fit into shared memory.
+        """
+        from joulecast.model.tile_use import tile_use
+
+        check_tile(operator, self._model, may_spill=True)
+        return tile_use(operator, self._model)
 
     def _check(self, key: str, value: float | None, lowest: str, highest: str) -> None:
         low, high = self.description.number(lowest), self.description.number(highest)
