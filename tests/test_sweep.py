@@ -84,7 +84,9 @@ def test_undominated_rows_are_those_that_no_other_beats(rows):
     values = np.array(rows, dtype=float)
     expected = [not any((o <= v).all() and (o < v).any() for o in values) for v in values]
     assert is_undominated(values).tolist() == expected
-    assert set(best(values, 100)) == set(np.flatnonzero(expected))
+    front = set(np.flatnonzero(expected))
+    assert set(best(values, len(front))) == front
+    assert len(set(best(values, 5))) == min(5, len(rows))
 
 
 def test_constraints_are_kept(tables, small):
@@ -349,11 +351,13 @@ def test_the_command(file, tmp_path, capsys):
     assert "6 offered, 4 legal, 4 fit memory, 4 keep to constraints, 1 simulated" in out
     assert "a heuristic chose which plans were simulated" in out
     assert "wrote" in err
-    code, out, _ = run(capsys, file, "--json", "--set", "objective.minimise=energy")
+    plan = tmp_path / "best.toml"
+    code, out, _ = run(capsys, file, "--json", "--set", "objective.minimise=energy", "--plan", plan)
     found = json.loads(out)
     assert found["minimise"] == ["energy"]
     assert found["counts"]["legal"] == 4
     assert found["best"][0]["source"] == "simulated"
+    assert jc.predict(plan).energy_j == found["best"][0]["energy_j"]
     code, out, _ = run(capsys, file, "--csv", "--set", "objective.top=0")
     assert len(list(csv.DictReader(io.StringIO(out)))) == 4
 

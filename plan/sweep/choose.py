@@ -114,18 +114,21 @@ def objectives(rows: Sequence[Row], space: Space) -> Array:
 
 
 def best(values: Array, count: int) -> NDArray[np.int64]:
-    """Rows to look at more closely: of one objective the lowest, of several some of the front, evenly spread.
+    """Rows to look at more closely: of one objective the lowest, of several the front and what lies behind it.
 
-    ``values`` has shape ``(n, objectives)``.
+    Of a front with more rows than are wanted some are taken, evenly spread. ``values`` has shape ``(n, objectives)``.
     """
     if values.shape[1] == 1:
         return np.argsort(values[:, 0], kind="stable")[:count]
-    front = np.flatnonzero(is_undominated(values))
-    front = front[np.argsort(values[front, 0], kind="stable")]
-    if len(front) <= count:
-        return front
-    places = np.unique(np.linspace(0, len(front) - 1, max(count, 0)).round().astype(np.int64))
-    return front[places]
+    left, chosen = np.arange(len(values)), np.empty(0, dtype=np.int64)
+    while len(left) and len(chosen) < count:
+        undominated = is_undominated(values[left])
+        front = left[undominated]
+        front = front[np.argsort(values[front, 0], kind="stable")]
+        wanted = min(len(front), count - len(chosen))
+        places = np.unique(np.linspace(0, len(front) - 1, wanted).round().astype(np.int64))
+        chosen, left = np.append(chosen, front[places]), left[~undominated]
+    return chosen
 
 
 def is_undominated(values: Array) -> Bool:

@@ -30,6 +30,8 @@ _COUNTED = (
     "parallelism.account_for_embedding_in_pipeline_split",
     "parallelism.account_for_loss_in_pipeline_split",
 )
+#: Most settings of the keys that do not split the model.
+MOST_SETTINGS = 100_000
 #: Most GPUs of one domain of fast links in the catalogue.
 MOST_PER_NODE = 72
 
@@ -71,7 +73,13 @@ def combinations(space: Space, plans: Plans) -> Combinations:
     """
     values = tuple(_all(key, space, plans) if given is None else given for key, given in space.axes)
     others = [i for i, key in enumerate(space.keys) if key not in SPLITS]
-    offered = {key: v for key, v in zip(space.keys, values, strict=True) if key in SPLITS}
+    given = {key: v for key, v in zip(space.keys, values, strict=True) if key in SPLITS}
+    offered = math.prod(len(values[i]) for i in others)
+    if offered > MOST_SETTINGS:
+        raise space.source.error(
+            f"{offered} settings of {', '.join(space.keys[i] for i in others)}",
+            remedy=f"Offer fewer values: at most {MOST_SETTINGS} settings beside how the model is split.",
+        )
     known: dict[_Sizes, Int] = {}
     used: set[str] = set()
     refused: dict[str, InputError] = {}
@@ -88,12 +96,12 @@ def combinations(space: Space, plans: Plans) -> Combinations:
             continue
         used.update(repr(place) for place in fixed.items())
         if sizes not in known:
-            choices = {key: offered.get(key, (space.value(key),)) for key in SPLITS}
+            choices = {key: given.get(key, (space.value(key),)) for key in SPLITS}
             known[sizes] = _splits(sizes, choices)
         rows = np.empty((len(known[sizes]), len(values)), dtype=np.int64)
         rows[:, others] = chosen
         for column, key in enumerate(SPLITS):
-            if key in offered:
+            if key in given:
                 rows[:, space.keys.index(key)] = known[sizes][:, column]
         found.append(rows)
     never = [error for place, error in refused.items() if place not in used]

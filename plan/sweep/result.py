@@ -89,6 +89,8 @@ def check_output(out: Path | None, *, resume: bool = False) -> None:
         return
     if out.suffix not in SUFFIXES:
         raise InputError(f"{out.name!r} names no known form", key="--out", remedy=f"End it in {', '.join(SUFFIXES)}.")
+    if out.is_dir():
+        raise InputError("is a folder", file=str(out), remedy="Name a file.")
     if not out.parent.is_dir():
         raise InputError("no such folder", file=str(out.parent), remedy="Make it first.")
     if out.suffix == ".parquet":

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from joulecast.errors import InputError
 from joulecast.model.catalogue import load_gpu
 from joulecast.model.site_cost import cost_of
+from joulecast.plan.sweep.legal import Combinations, combinations
 from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.space import Space
 from joulecast.simulator.closed_form import closed_form
@@ -17,6 +20,7 @@ from joulecast.simulator.closed_form_layout import kinds_of
 from joulecast.simulator.forecast import footprint_of, forecast
 from joulecast.simulator.iteration import Iteration
 from joulecast.simulator.plan import Plan
+from joulecast.simulator.plan_checks import resolve_path
 from joulecast.simulator.site_model import SiteModel, site_model
 
 #: How a row was made.
@@ -54,13 +58,21 @@ class Forecaster:
 
     def __init__(self, space: Space) -> None:
         self.plans = Plans(space)
+        self._space = space
         self._sites: dict[object, SiteModel | None] = {}
 
-    def batch(self, numbered: Sequence[tuple[int, Values]]) -> Batch:
-        """Forecast numbered combinations in closed form."""
+    @cached_property
+    def found(self) -> Combinations:
+        """Combinations that may be legal; every process finds the same."""
+        return combinations(self._space, self.plans)
+
+    def batch(self, start: int, count: int) -> Batch:
+        """Forecast some combinations in closed form."""
         fitting: list[tuple[int, Values, Plan, float]] = []
+        values: Values
         illegal, unfit, least = 0, 0, math.inf
-        for number, values in numbered:
+        for number in range(start, min(start + count, len(self.found))):
+            values = self.found.of(number)
             try:
                 plan = self.plans.plan(values)
             except InputError:
@@ -86,8 +98,9 @@ class Forecaster:
             rows.append(row | self._site_figures(plan, time, energy, float(made.communication_share[i])))
         return Batch(tuple(rows), illegal, unfit, least)
 
-    def simulate(self, number: int, values: Values) -> Row:
+    def simulate(self, number: int) -> Row:
         """Forecast one combination as ``joulecast predict`` does."""
+        values = self.found.of(number)
         plan = self.plans.plan(values)
         iteration = forecast(plan)
         waiting = sum(r.gpus * r.waiting_s for r in iteration.ranks) / (iteration.gpus * iteration.time_s)
@@ -118,17 +131,27 @@ _FORECASTERS: dict[str, Forecaster] = {}
 
 def forecaster_of(space: Space) -> Forecaster:
     """The forecaster of a space in this process."""
-    return _FORECASTERS.setdefault(space.fingerprint(), Forecaster(space))
+    name = space.fingerprint()
+    if name not in _FORECASTERS:
+        _FORECASTERS.clear()
+        _FORECASTERS[name] = Forecaster(space)
+    return _FORECASTERS[name]
 
 
-def evaluate(space: Space, numbered: Sequence[tuple[int, Values]]) -> Batch:
+def described(space: Space) -> dict[str, str]:
+    """What tells the descriptions of the space's GPUs from earlier ones."""
+    paths = [resolve_path(name, ".toml", space.source) for name in space.values("cluster.gpu")]
+    return {path: hashlib.sha256(repr(load_gpu(path)).encode()).hexdigest()[:16] for path in paths}
+
+
+def evaluate(space: Space, start: int, count: int) -> Batch:
     """:meth:`Forecaster.batch`, for other processes."""
-    return forecaster_of(space).batch(numbered)
+    return forecaster_of(space).batch(start, count)
 
 
-def simulate(space: Space, number: int, values: Values) -> Row:
+def simulate(space: Space, number: int) -> Row:
     """:meth:`Forecaster.simulate`, for other processes."""
-    return forecaster_of(space).simulate(number, values)
+    return forecaster_of(space).simulate(number)
 
 
 def needed_bytes(plan: Plan) -> float:

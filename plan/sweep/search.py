@@ -11,16 +11,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from joulecast.errors import InputError
 from joulecast.plan.sweep.choose import SLACK, best, is_undominated, none_is_within, objectives, within
 from joulecast.plan.sweep.journal import Journal
-from joulecast.plan.sweep.legal import Combinations, combinations
+from joulecast.plan.sweep.legal import Combinations
 from joulecast.plan.sweep.result import SweepResult, check_output, write_rows
-from joulecast.plan.sweep.rows import Row, evaluate, forecaster_of, simulate
+from joulecast.plan.sweep.rows import Row, described, evaluate, forecaster_of, simulate
 from joulecast.plan.sweep.space import Space
 from joulecast.plan.sweep.workers import Workers
 
@@ -47,7 +46,7 @@ class _Sweep:
         """Every plan that fits, in closed form."""
         starts = range(0, len(self.found), BATCH)
         done = self.journal.done
-        jobs = {n: (self.space, self._numbered(start)) for n, start in enumerate(starts) if n not in done.batches}
+        jobs = {n: (self.space, start, BATCH) for n, start in enumerate(starts) if n not in done.batches}
         self._tell(len(done.batches), len(starts))
         for number, batch in self.workers.results(evaluate, jobs):
             self.journal.add_batch(number, batch)
@@ -56,9 +55,6 @@ class _Sweep:
 
     def _tell(self, batches: int, of: int) -> None:
         self.progress(min(batches * BATCH, len(self.found)), len(self.found), f"plans, {of} batches")
-
-    def _numbered(self, start: int) -> list[tuple[int, dict[str, Any]]]:
-        return [(number, self.found.of(number)) for number in range(start, min(start + BATCH, len(self.found)))]
 
     def simulate(self, rows: list[Row]) -> list[Row]:
         """The best plans simulated, and further ones where these do not keep to the constraints after all."""
@@ -81,7 +77,7 @@ class _Sweep:
         return simulated
 
     def _run(self, plans: set[int]) -> None:
-        jobs = {number: (self.space, number, self.found.of(number)) for number in sorted(plans)}
+        jobs = {number: (self.space, number) for number in sorted(plans)}
         self.progress(0, len(jobs), "best plans simulated")
         for count, (_, row) in enumerate(self.workers.results(simulate, jobs), start=1):
             self.journal.add_simulated(row)
@@ -118,8 +114,8 @@ def run_sweep(
         written; workers are lost again and again.
     """
     check_output(out, resume=resume)
-    found = combinations(space, forecaster_of(space).plans)
-    header = {"space": space.fingerprint(), "plans": len(found)}
+    found = forecaster_of(space).found
+    header = {"space": space.fingerprint(), "gpus": described(space), "plans": len(found)}
     partial = None if out is None else out.with_name(out.name + ".partial")
     journal = Journal(partial, header, resume=resume)
     sweep = _Sweep(space, found, Workers(workers, dask), journal, progress or _silent)

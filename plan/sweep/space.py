@@ -127,7 +127,8 @@ class Space:
 
     def fingerprint(self) -> str:
         """What tells this space from others, apart from constraints and objective."""
-        whole = json.dumps([self.tables, self.axes], sort_keys=True, default=str)
+        folder = str(self.source.folder.resolve())  # paths in the file are meant against it
+        whole = json.dumps([folder, self.tables, self.axes], sort_keys=True, default=str)
         return hashlib.sha256(whole.encode()).hexdigest()[:16]
 
 

@@ -41,6 +41,9 @@ def sweep(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write every row: .parquet, .csv, .json or .jsonl.")
     ] = None,
+    plan: Annotated[
+        Path | None, typer.Option(metavar="PLAN.toml", help="Write the best plan, for joulecast predict.")
+    ] = None,
     workers: Annotated[int, typer.Option(min=1, metavar="N", help="Processes on this machine.")] = 1,
     dask: Annotated[str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler instead.")] = None,
     resume: Annotated[
@@ -60,6 +63,11 @@ def sweep(
         result = run_sweep(loaded, out, workers=workers, dask=dask, resume=resume, progress=bar.show)
     if out is not None:
         output.progress(f"wrote {out}")
+    if plan is not None:
+        from joulecast.plan.sweep.plan_text import plan_text
+
+        output.write_file(plan, plan_text(loaded, result.best[0]))
+        output.progress(f"wrote {plan}")
     if report is not None:
         from joulecast.reports.write import report_of_sweep
 

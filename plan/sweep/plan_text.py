@@ -1,0 +1,39 @@
+"""A plan of a sweep as the text of a PLAN.toml."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from joulecast.plan.sweep.rows import Row
+from joulecast.plan.sweep.space import Space
+
+
+def plan_text(space: Space, row: Row) -> str:
+    """PLAN.toml of a row of a sweep, to be forecast with ``joulecast predict``."""
+    tables = space.with_values({key: row[key] for key in space.keys})
+    lines = [f"# Plan {row['plan']} of a sweep"]
+    for name, table in tables.items():
+        lines += ["", f"[{name}]", *(f"{_key(key)} = {_value(value)}" for key, value in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: Any) -> str:
+    """A value as TOML writes it.
+
+    >>> _value({"forward": [1410, 1200.5], "on": True})
+    '{forward = [1410, 1200.5], on = true}'
+    """
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    if isinstance(value, float):
+        return repr(value)  # inf and nan are TOML as well
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _key(key: str) -> str:
+    plain = key.isascii() and key.replace("_", "").replace("-", "").isalnum()
+    return key if plain else json.dumps(key)
