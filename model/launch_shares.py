@@ -22,7 +22,7 @@ def shares(part: tuple[Launch, ...], count: int) -> tuple[Launch, ...]:
     made: dict[int, Launch] = {}
     for launch in part:
         if id(launch) not in made:
-            made[id(launch)] = replace(launch, operator=_share(launch.operator, count))
+            made[id(launch)] = replace(launch, operator=_share(launch.operator, count), share=launch.share * count)
     return tuple(made[id(launch)] for launch in part)
 
 

@@ -37,6 +37,8 @@ class Launch:
         Number of times the operator runs back to back (an optimizer's many equal launches).
     completes
         Name of the parameter whose gradient of this micro-batch is complete with this launch, else empty.
+    share
+        The launch is one of as many shares of a real one.
     prompt
         A communication whose blocks get their SMs before the compute launched behind it does.
     """
@@ -48,6 +50,7 @@ class Launch:
     repeat: int = 1
     completes: str = ""
     prompt: bool = False
+    share: int = 1
 
 
 @dataclass(frozen=True, slots=True)

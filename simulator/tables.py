@@ -168,10 +168,14 @@ def host_launches(launches: Sequence[Launch]) -> float:
     Products of one layer's experts are launched in a loop of the library, each further one at a share of the cost.
     """
     own = [launch for launch in launches if not launch.operator.name.endswith(WITHIN)]
-    names = [launch.operator.name for launch in own]
-    count = float(sum(1 for name, before in zip(names, ["", *names], strict=False) if name != before))
-    products = (launch.operator for launch in own if isinstance(launch.operator, Gemm))
-    return count + LOOPED_LAUNCH * sum(product.batch - 1 for product in products if product.separate)
+    count, before = 0.0, ""
+    for launch in own:
+        operator, part = launch.operator, 1.0 / launch.share
+        count += part if operator.name != before or launch.share > 1 else 0.0
+        before = operator.name
+        if isinstance(operator, Gemm) and operator.separate:
+            count += LOOPED_LAUNCH * (operator.batch - 1) * part
+    return count
 
 
 def at_pace(compute_s: Array, clocks_mhz: Array, lag: Array) -> Array:

@@ -373,6 +373,7 @@ def test_another_micro_batch_hides_the_communication_of_experts():
     assert flops(beside) == flops(apart) and flops(beside, kind=Attention) == flops(apart, kind=Attention)
     moved = [sum(x.operator.bytes for x in way if isinstance(x.operator, Collective)) for way in (apart, beside)]
     assert moved[1] == pytest.approx(moved[0])
+    assert host_launches(beside) == pytest.approx(host_launches(apart))
     gpu, clocks = gpu_model(load_gpu("h100-sxm")), np.array([1755.0])
     table = instruction_table([apart, beside], kernels_of([[apart, beside]], clocks, gpu), gpu)
     assert table.duration_s[1, 0] < 0.97 * table.duration_s[0, 0]
