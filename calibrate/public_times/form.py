@@ -15,9 +15,11 @@ Line = Mapping[str, str]
 #: Names of cards in the published files, and the products that they mean.
 PRODUCTS = {
     "a100": ("NVIDIA A100-SXM4-80GB",),
+    "a100_sxm": ("NVIDIA A100-SXM4-80GB",),
     "a100_pcie": ("NVIDIA A100 80GB PCIe",),
     "a40": ("NVIDIA A40",),
     "h100": ("NVIDIA H100 80GB HBM3",),
+    "h100_sxm": ("NVIDIA H100 80GB HBM3",),
     "h200": ("NVIDIA H200",),
     "b200": ("NVIDIA B200",),
     "mi210": ("AMD Instinct MI210",),

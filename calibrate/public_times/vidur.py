@@ -16,8 +16,6 @@ from joulecast.calibrate.public_times.form import Line, Place, measured_on
 COLUMNS = frozenset({"gpu", "model", "tp", "tokens", "operator", "hidden", "ffn_per_rank", "median_time_s"})
 #: Linear layers, and the values that they multiply.
 LINEAR = {"attn_pre_proj": "randn", "attn_post_proj": "randn", "mlp_up_proj": "randn", "mlp_down_proj": "zeros"}
-#: Models with LayerNorm, an ungated GELU and attention beside the MLP, so that the addition takes two kernels.
-PARALLEL_BLOCKS = frozenset({"phi-2"})
 BYTES = 2
 #: Twenty blocks take a tenth of a second or so, and nothing runs before.
 WINDOW_S = 0.1
@@ -63,7 +61,8 @@ def _content(line: Line, place: Place, layers: dict[str, tuple[int, int]]) -> di
 def _small(line: Line, place: Place, tokens: int, layers: dict[str, tuple[int, int]]) -> dict[str, Any]:
     """Fields of a small operator; an unknown one keeps its name as ``op``, which no suite knows."""
     hidden, ffn = place.whole(line, "hidden"), place.whole(line, "ffn_per_rank")
-    parallel = line["model"] in PARALLEL_BLOCKS
+    # Of the profiled models those without a gate have LayerNorm, GELU and attention beside the MLP: two additions.
+    parallel = layers.get("mlp_up_proj", (2 * ffn, 0))[0] == ffn
     operator = line["operator"]
     if operator in ("input_layernorm", "post_attention_layernorm"):
         op, read, written, columns = "layer_norm" if parallel else "vllm_rms_norm", hidden, hidden, hidden
