@@ -160,8 +160,8 @@ def _names(timeline: Timeline, named: set[tuple[int, int]], labels: Mapping[int,
 def _intervals(timeline: Timeline) -> Iterator[Event]:
     power = timeline.power_w.sum(axis=1)
     rows = zip(
-        timeline.start_ns.tolist(),
-        (timeline.end_ns - timeline.start_ns).tolist(),
+        _us(timeline.start_ns),
+        _us(timeline.end_ns - timeline.start_ns),
         timeline.stream.tolist(),
         timeline.name.tolist(),
         timeline.instruction.tolist(),
@@ -175,10 +175,22 @@ def _intervals(timeline: Timeline) -> Iterator[Event]:
             "cat": STREAM_NAMES[stream],
             "pid": timeline.rank,
             "tid": stream,
-            "ts": start / 1e3,
-            "dur": duration / 1e3,
+            "ts": start,
+            "dur": duration,
             "args": {"instruction": timeline.instruction_names[instruction], "power_above_idle_w": round(watts, 3)},
         }
+
+
+def _us(time_ns: NDArray[np.int64]) -> list[float]:
+    """Microseconds that are the same whole nanoseconds to a reader that rounds and to one that truncates.
+
+    A nanosecond less, and a kernel would reach beyond its instruction: Perfetto drops what does not nest.
+    """
+    time_us = time_ns / 1e3
+    short = (time_us * 1e3).astype(np.int64) < time_ns
+    time_us[short] = np.nextafter(time_us[short], np.inf)
+    found: list[float] = time_us.tolist()
+    return found
 
 
 def _counter(counter: Counter) -> Iterator[Event]:

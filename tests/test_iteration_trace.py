@@ -42,6 +42,23 @@ def test_kernels_lie_within_instructions_and_do_not_overlap(trace):
     assert sum(1 for e in trace if e["ph"] == "X" and e["args"]["instruction"].startswith("forward ")) > 16
 
 
+@pytest.mark.parametrize("whole", [int, round])
+def test_slices_nest_for_readers_that_round_or_truncate(trace, whole):
+    """Perfetto drops a slice that begins within another one and ends after it."""
+    tracks = {}
+    for e in trace:
+        if e["ph"] == "X":
+            start, length = (whole(e[key] * 1000.0) for key in ("ts", "dur"))
+            tracks.setdefault((e["pid"], e["tid"]), []).append((start, -length))
+    for slices in tracks.values():
+        open_until = []
+        for start, negative in sorted(slices):
+            while open_until and open_until[-1] <= start:
+                open_until.pop()
+            assert not open_until or start - negative <= open_until[-1]
+            open_until.append(start - negative)
+
+
 def test_nothing_is_written_where_there_is_no_folder(capsys, examples, tmp_path):
     with pytest.raises(SystemExit) as stop:
         main(["predict", str(examples / "llama-3.1-8b-4xh200.toml"), "--trace", str(tmp_path / "no" / "trace.json")])

@@ -20,6 +20,7 @@ COMMANDS = {
     "front": ("front", PLAN),
     "compare": ("compare", PLAN, "examples/llama-3.2-3b-4xh200-ddp.toml"),
     "validate": ("validate", "train", "--data", ROWS),
+    "sweep": ("sweep", "examples/sweep-llama-8b-power.toml", "--set", "objective.top=0"),
     "gpus": ("gpus",),
     "gpu": ("gpus", "show", "h200-sxm"),
     "models": ("models",),
@@ -93,6 +94,24 @@ def test_progress_is_drawn_on_a_terminal_and_goes():
 
 def test_progress_is_nothing_in_a_pipe():
     done = subprocess.run([sys.executable, "-c", WORK], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("done\n", "")
+
+
+BAR = """
+from joulecast.progress import ProgressBar
+with ProgressBar() as bar:
+    for i in range(4):
+        bar.show(i + 1, 4, 'plans')
+print('done')
+"""
+
+
+def test_a_bar_is_wiped_on_a_terminal_and_nothing_elsewhere():
+    text = in_terminal(BAR)
+    assert "4/4 plans" in text
+    assert text.split("\r")[-2].startswith("\x1b[K") and "done" in text.split("\r")[-2]
+    assert in_terminal(BAR, TERM="dumb").split() == ["done"]
+    done = subprocess.run([sys.executable, "-c", BAR], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("done\n", "")
 
 
