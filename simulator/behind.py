@@ -78,36 +78,73 @@ def exposed_s(items: Sequence[Behind], bucket_s: Sequence[Array], lengths_s: Arr
     return np.asarray(np.maximum(reduced - finish, 0.0) + late)
 
 
-def with_communication_behind(
-    table: InstructionTable, order: Sequence[int], items: Sequence[Behind], kernels: Kernels, gpu: GpuModel
-) -> InstructionTable:
-    """A rank's table with the communication beside its instructions on account of its last one, the optimizer."""
-    if not items:
-        return table
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """Communication of a rank's iteration: kernels and how often each runs, times of shape ``(c,)``, energy.
+
+    Energy is what it draws on top of what the board draws anyway, shape ``(c, components)`` [J].
+    """
+
+    rows: list[int]
+    counts: Array
+    exposed_s: Array
+    hidden_s: Array
+    energy_j: Array
+
+    @property
+    def hidden_share(self) -> Array:
+        """Share of the communication that nothing waits for, shape ``(c,)``."""
+        return np.asarray(self.hidden_s / (self.hidden_s + self.exposed_s))
+
+
+def _sums(table: InstructionTable, order: Sequence[int], items: Sequence[Behind], kernels: Kernels) -> _Sums:
     index = {operator: i for i, operator in enumerate(kernels.operators)}
     rows = [index[item.operator] for item in items]
     counts = np.array([item.buckets for item in items], dtype=np.float64)
     times = kernels.times
     exposed = exposed_s(items, [times.time_s[:, row] for row in rows], table.duration_s[list(order[:-1])])
-    total = counts @ times.time_s[:, rows].T
-    hidden = np.maximum(total - exposed, 0.0)
-    blocks = items[0].operator.ctas or gpu["collective.default_ctas"]
-    slowed = hidden * drag_beside(float(blocks), gpu)
-    last = order[-1]
-    duration, spoken, parts = table.duration_s.copy(), table.communication_s.copy(), table.components_j.copy()
-    duration[last] += exposed + slowed
-    spoken[last] += np.stack([hidden, exposed], -1)
+    hidden = np.maximum(counts @ times.time_s[:, rows].T - exposed, 0.0)
+    energy = np.zeros(table.components_j.shape[1:])
     for place, component in enumerate(COMPONENTS):
-        if place not in (STATIC, CLOCK):  # what the board draws at rest is counted with the time that passes
-            energy = np.broadcast_to(times.components_j[component], times.time_s.shape)
-            parts[last, :, place] += counts @ energy[:, rows].T
+        if place not in (STATIC, CLOCK):
+            of_kernels = np.broadcast_to(times.components_j[component], times.time_s.shape)
+            energy[:, place] = counts @ of_kernels[:, rows].T
+    return _Sums(rows, counts, exposed, hidden, energy)
+
+
+def with_communication_behind(
+    table: InstructionTable, order: Sequence[int], items: Sequence[Behind], kernels: Kernels, gpu: GpuModel
+) -> InstructionTable:
+    """A rank's table with the communication beside its instructions.
+
+    The time that it takes beyond them is on account of the last one, the optimizer, with its energy. What the hidden
+    part draws on top of the other instructions is spread over these.
+    """
+    if not items:
+        return table
+    sums, last = _sums(table, order, items, kernels), order[-1]
+    blocks = items[0].operator.ctas or gpu["collective.default_ctas"]
+    longer = sums.exposed_s + sums.hidden_s * drag_beside(float(blocks), gpu)
+    duration, spoken = table.duration_s.copy(), table.communication_s.copy()
+    duration[last] += longer
+    spoken[last] += np.stack([sums.hidden_s, sums.exposed_s], -1)
+    beside = np.zeros_like(table.components_j)
+    beside[sorted(set(order[:-1]))] = (sums.hidden_share / (len(order) - 1))[:, None] * sums.energy_j
+    parts = table.components_j + beside
+    parts[last] += (1.0 - sums.hidden_share)[:, None] * sums.energy_j
     clock = clock_tree_power_w(kernels.clocks_mhz, gpu)
     idle = idle_power_w(kernels.clocks_mhz, gpu)
-    parts[last, :, STATIC] += (exposed + slowed) * (idle - clock)
-    parts[last, :, CLOCK] += (exposed + slowed) * clock
-    parts[last, :, SM] += exposed * (wait_power_w(kernels.clocks_mhz, gpu) - idle)
+    parts[last, :, STATIC] += longer * (idle - clock)
+    parts[last, :, CLOCK] += longer * clock
+    parts[last, :, SM] += sums.exposed_s * (wait_power_w(kernels.clocks_mhz, gpu) - idle)
     run = table.counts.copy()
-    run[last, rows] += counts
+    run[last, sums.rows] += sums.counts
     return replace(
-        table, duration_s=duration, energy_j=parts.sum(-1), components_j=parts, communication_s=spoken, counts=run
+        table,
+        duration_s=duration,
+        energy_j=parts.sum(-1),
+        components_j=parts,
+        communication_s=spoken,
+        counts=run,
+        beside_j=beside,
     )

@@ -73,6 +73,7 @@ def at_columns(table: InstructionTable, columns: Int) -> InstructionTable:
         energy_j=table.energy_j[rows, columns],
         components_j=table.components_j[rows, columns],
         communication_s=table.communication_s[rows, columns],
+        beside_j=None if table.beside_j is None else table.beside_j[rows, columns],
     )
 
 

@@ -142,10 +142,11 @@ def _added(
         counts=np.zeros((count, len(distinct))),
     )
     sequence = [place[one] for one in zip(order.kinds, order.chunks, strict=True)]
-    full = with_communication_behind(empty, [*sequence, len(types)], items, side, parts.gpu)
+    whole = [*sequence, len(types)]
+    full = with_communication_behind(empty, whole, items, side, parts.gpu)
     shape = (len(rows), len(parts.clocks_mhz))
     time, exposed = full.duration_s[-1], full.communication_s[-1, :, 1]
-    return Added(rows, time.reshape(shape), exposed.reshape(shape), full.energy_j[-1].reshape(shape))
+    return Added(rows, time.reshape(shape), exposed.reshape(shape), full.energy_j[whole].sum(0).reshape(shape))
 
 
 def _side_by_side(kernels: Kernels, columns: NDArray[np.int64], operators: tuple[Collective, ...]) -> Kernels:

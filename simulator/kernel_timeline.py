@@ -145,7 +145,8 @@ def timeline_at(prepared: Prepared, clock_index: Sequence[Int], base_index: Sequ
     maker_base = np.asarray(prepared.kernels.clocks_mhz)[np.array(base_index)]
     timelines = []
     for rank in range(program.ranks):
-        timeline = _timeline(prepared, program, result, rank, float(maker_base[rank]))
+        beside = _power_beside_w(prepared, rank, clock_index[rank], result.time_ns * 1e-9)
+        timeline = _timeline(prepared, program, result, rank, float(maker_base[rank]), beside)
         check_streams(timeline)
         check_energy(timeline, timeline.energy_j)
         check_shares(timeline, shares[timeline.name], RESOURCES)
@@ -186,9 +187,19 @@ def kernel_program(prepared: Prepared, clock_index: Sequence[Int], base_index: S
     return program, np.concatenate(maker.shares)
 
 
-def _timeline(prepared: Prepared, program: Program, result: EngineResult, rank: int, base_mhz: float) -> Timeline:
+def _power_beside_w(prepared: Prepared, rank: int, clock_index: Int, time_s: float) -> float:
+    """What communication that hides behind whole instructions draws on average; no interval shows it [W]."""
+    beside = prepared.tables[rank].beside_j
+    if beside is None:
+        return 0.0
+    return float(beside[list(prepared.program.ranks[rank].order), clock_index].sum()) / time_s
+
+
+def _timeline(
+    prepared: Prepared, program: Program, result: EngineResult, rank: int, base_mhz: float, beside_w: float
+) -> Timeline:
     gpu = prepared.gpu
-    base = float(idle_power_w(base_mhz, gpu))
+    idle = float(idle_power_w(base_mhz, gpu))
     kernels = result.kernels[rank]
     runs = kernels.end_ns > kernels.start_ns
     shown = replace(
@@ -200,8 +211,8 @@ def _timeline(prepared: Prepared, program: Program, result: EngineResult, rank: 
         rank,
         shown,
         components=COMPONENTS,
-        base_power_w=base,
-        wait_power_w=float(wait_power_w(base_mhz, gpu)) - base,
+        base_power_w=idle + beside_w,
+        wait_power_w=float(wait_power_w(base_mhz, gpu)) - idle,
         finish_ns=result.time_ns,
     )
 

@@ -59,6 +59,9 @@ class InstructionTable:
         ``(types, clocks, 2)`` [s].
     counts
         How often each distinct kernel runs in each type, shape ``(types, kernels)``.
+    beside_j
+        What of the energy communication draws that hides behind whole instructions, by component as above; ``None``
+        where there is none.
     """
 
     duration_s: Array
@@ -66,6 +69,7 @@ class InstructionTable:
     components_j: Array
     communication_s: Array
     counts: Array
+    beside_j: Array | None = None
 
 
 def kernels_of(
