@@ -121,6 +121,7 @@ def forecast(plan: Plan, gpu: GpuDescription | None = None, *, must_fit: bool = 
         power_over_time=power_of_iterations(prepared, result, first, _wait_power_w(prepared)),
         assumptions=(
             *ASSUMPTIONS,
+            _host_assumption(plan, prepared.gpu),
             *network_assumptions(plan, description),
             *overlap_assumptions(plan),
             *expert_assumptions(plan),
@@ -138,9 +139,15 @@ def _wait_power_w(prepared: Prepared) -> Array:
 #: What every forecast takes for granted.
 ASSUMPTIONS = (
     "training data toggles bits like random-normal values",
-    "the host launches kernels faster than the GPU runs them",
     "replicas and tensor-parallel ranks behave alike; one GPU of each pipeline stage is simulated",
 )
+
+
+def _host_assumption(plan: Plan, gpu: GpuModel) -> str:
+    """What is taken for granted of the host that launches kernels."""
+    if (one := launch_s(plan, gpu)) > 0:
+        return f"a launch takes the host {1e6 * one:.0f} us, for which the GPU waits where its kernels are shorter"
+    return "the host launches kernels faster than the GPU runs them"
 
 
 def memory_per_rank(plan: Plan, gpu: GpuDescription, *, must_fit: bool = True) -> list[float]:
