@@ -99,7 +99,9 @@ def lower_tiled_rows(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
     rounds = np.maximum(found.count / (gpu.sm_count * spill.resident), 1.0)
     own = [o.footprint_bytes for o in operators]
     footprint = np.array([b if f is None else f for f, b in zip(own, bytes_, strict=True)], dtype=np.float64)
-    hbm = bytes_ * (1.0 - residency(footprint, gpu))
+    hit = residency(footprint, gpu)
+    hbm = bytes_ * (1.0 - hit)
+    from_l2 = hit * bytes_ / (gpu["kernel.l2.bytes_per_sm_cycle"] * gpu.sm_count)
     peak = gpu.device["memory_bandwidth_bytes_per_s"]
     per_byte = gpu["power.hbm_base_pj_per_byte"] + gpu["power.hbm_toggle_pj_per_byte"]
     memory_s = hbm / (_bandwidth_share(pattern, gpu) * peak)
@@ -108,7 +110,7 @@ def lower_tiled_rows(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
     near = spill.near_bytes * estimate(gpu, "power.tile_spill_pj_per_byte")
     return {
         "fixed_s": gpu["kernel.tile_gemm.fixed_s"] + one / (gpu.max_clock_mhz * 1e6),
-        "core_cycles": np.maximum(rounds * one, _launch_cycles(found.count, memory_s, gpu)),
+        "core_cycles": np.maximum.reduce([rounds * one, from_l2, _launch_cycles(found.count, memory_s, gpu)]),
         "memory_s": memory_s,
         "activity": np.ones(len(operators)),
         "vector_j": _vector_j(pattern, bytes_, found.count * found.blocks.threads, gpu),
@@ -149,7 +151,8 @@ def _spills(found: RowBlocks, gpu: GpuModel) -> _Spills:
 def _launch_cycles(count: Array, memory_s: Array, gpu: GpuModel) -> Array:
     """Cycles in which so many blocks can be started; it goes on beside the memory and shows where it takes longer."""
     cycles = count / estimate(gpu, "kernel.tile_rows.blocks_per_cycle")
-    shows = np.clip(cycles / (gpu.max_clock_mhz * 1e6) / memory_s, 0.0, 1.0) ** 2
+    launch_s = cycles / (gpu.max_clock_mhz * 1e6)
+    shows = np.minimum(launch_s / np.maximum(memory_s, launch_s), 1.0) ** 2
     return np.asarray(cycles * shows)
 
 

@@ -175,3 +175,11 @@ def test_an_sm_holds_what_its_scarcest_part_allows(h200, threads, registers, sha
 def test_threads_of_large_blocks_have_fewer_registers(h200):
     needs = Blocks(np.array([128.0, 1024.0]), np.array([300.0, 100.0]), np.zeros(2))
     assert spilled_registers(needs, h200).tolist() == [45.0, 36.0]
+
+
+def test_rows_that_stay_in_l2_are_read_from_there(h200):
+    """The same kernel, once among others and once again and again with its data in L2."""
+    small = Streaming("rmsnorm", 8e6, 8e6, rows=1000, columns=4096).with_tile(RowTile(1, warps=8))
+    warm, cold = kernel_time_s(lower([small, replace(small, footprint_bytes=np.inf)], h200), 1980.0, h200)
+    assert warm < cold
+    assert lower([small], h200).hbm_j[0] == 0.0
