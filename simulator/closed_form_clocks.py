@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 
 #: Rounds of clocks and waits; they agree to 0.01 % after three.
 ROUNDS = 5
-#: Overshoot behind a long wait, in time constants of the fast loop.
+#: How long the fast loop takes to follow a change of power, in its time constants.
 OVERSHOOT = 2.0
 
 
@@ -134,5 +134,5 @@ def _spare_w(load: Load, board: Board, clock_mhz: Array, tail_clock_mhz: Array, 
 
 def _clock_of_long_wait(board: Board, clock_mhz: Array, long_s: Array) -> Array:
     """Mean clock of a long wait: it rises to the top within some time constants of the fast loop."""
-    rising = np.minimum(board.fast_s * 2.0 / np.maximum(long_s, 1e-9), 1.0)
+    rising = np.minimum(OVERSHOOT * board.fast_s / np.maximum(long_s, 1e-9), 1.0)
     return np.asarray(np.where(board.governed, rising * clock_mhz + (1.0 - rising) * board.top_mhz, clock_mhz))

@@ -221,7 +221,6 @@ class Sums:
 #: No part: a share of 0 of the first.
 _NOTHING: Recipe = ((0, 0.0),)
 
-
 _NO_POWER = Power()
 #: How the pipeline cuts the model: a stage's own work does not depend on it.
 _CUT: dict[str, Any] = {
@@ -282,7 +281,7 @@ def _stage_plan(plan: Plan) -> Plan:
 
 
 def _tail_plan(plan: Plan) -> Plan:
-    """The plan with what :func:`_tail_key` leaves out set to one value."""
+    """The plan with what :func:`tail_key` leaves out set to one value."""
     w, schedule = plan.workload, Schedule("1f1b", plan.schedule.recompute)
     if plan.implementation.framework == "megatron":
         w, schedule = replace(w, micro_batch_size=1, global_batch_size=plan.dp), Schedule("1f1b", "none")

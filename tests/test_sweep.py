@@ -319,6 +319,22 @@ def test_a_scheduler_that_does_not_answer(tables, monkeypatch):
         jc.sweep(tables(**SPLITS), dask="tcp://127.0.0.1:9")
 
 
+def test_memory_is_that_of_the_fullest_rank(tables):
+    from joulecast.plan.sweep.legal import combinations
+    from joulecast.plan.sweep.plans import Plans
+    from joulecast.plan.sweep.rows import needed_bytes
+    from joulecast.plan.sweep.space import space_from_dict
+    from joulecast.simulator.forecast import footprint_of
+
+    names = ["gpipe", "1f1b", "interleaved-1f1b", "zb-h1"]
+    space = space_from_dict(tables(**{PP: [2, 4, 8], VP: [1, 2]}, schedule__name=names, schedule__recompute=["full"]))
+    plans = Plans(space)
+    found = combinations(space, plans)
+    for number in range(len(found)):
+        plan = plans.plan(found.of(number))
+        assert needed_bytes(plan) == max(footprint_of(plan, rank).total_bytes for rank in range(plan.pp))
+
+
 def test_interleaved_plans_are_swept(tables):
     found = jc.sweep(tables(**{PP: [2, 4], VP: [1, 2, 4]}, schedule__name=["1f1b", "interleaved-1f1b"]))
     names = {row["schedule.name"] for row in found.rows}

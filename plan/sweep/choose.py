@@ -147,11 +147,11 @@ def is_undominated(values: Array) -> Bool:
     return keeps
 
 
-def none_is_within(rows: Sequence[Row], space: Space) -> InputError:
+def none_is_within(rows: Sequence[Row], space: Space, what: str) -> InputError:
     """The error where no row keeps to the constraints: the tightest of them, and the nearest value that one does.
 
     The tightest is the one that asks for the least change where it alone is loosened; where none suffices alone, the
-    most violated one of the plan whose worst violation is the smallest.
+    most violated one of the plan whose worst violation is the smallest. ``what`` says what the rows are.
     """
     bounds = stated(space.constraints)
     table = np.stack([column(rows, limit, space) for limit, _ in bounds], axis=1)
@@ -167,15 +167,15 @@ def none_is_within(rows: Sequence[Row], space: Space) -> InputError:
     if np.isfinite(alone).any():
         tightest = int(alone.argmin())
         row = int(np.where((np.delete(over, tightest, axis=1) <= 0).all(axis=1), over[:, tightest], np.inf).argmin())
-        what = "the nearest feasible value, all others kept, is"
+        found = "the nearest feasible value, all others kept, is"
     else:
         row = int(over.max(axis=1).argmin())
         tightest = int(over[row].argmax())
-        what = "no single constraint suffices to be loosened; the plan nearest to all of them has"
+        found = "no single constraint suffices to be loosened; the plan nearest to all of them has"
     limit, value = bounds[tightest]
     return space.source.error(
-        f"no plan of {len(rows)} that fit memory keeps to the constraints; the tightest is {limit.key} = {value:g}: "
-        f"{what} {table[row, tightest]:.6g}",
+        f"no {what}, of {len(rows)}, keeps to the constraints; the tightest is {limit.key} = {value:g}: "
+        f"{found} {table[row, tightest]:.6g}",
         f"constraints.{limit.key}",
         remedy="Loosen it, or widen the space.",
     )

@@ -7,7 +7,6 @@ error. The best plans are simulated ones, unless none are asked for.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +60,7 @@ class _Sweep:
         top, done = self.space.objective.top, self.journal.done.simulated
         loose = [row for row, keeps in zip(rows, within(rows, self.space, SLACK), strict=True) if keeps]
         if not loose:
-            raise none_is_within(rows, self.space)
+            raise none_is_within(rows, self.space, "plan that fits memory")
         simulated: list[Row] = []
         for _ in range(MOST_ROUNDS):
             if not loose:
@@ -115,10 +114,11 @@ def run_sweep(
     """
     check_output(out, resume=resume)
     found = forecaster_of(space).found
-    header = {"space": space.fingerprint(), "gpus": described(space), "plans": len(found)}
+    header = {"space": space.fingerprint(), "gpus": described(space), "plans": len(found), "batch_size": BATCH}
     partial = None if out is None else out.with_name(out.name + ".partial")
+    pool = Workers(workers, dask)
     journal = Journal(partial, header, resume=resume)
-    sweep = _Sweep(space, found, Workers(workers, dask), journal, progress or _silent)
+    sweep = _Sweep(space, found, pool, journal, progress or _silent)
     try:
         rows = sweep.evaluate()
         if not rows:
@@ -142,7 +142,7 @@ def _result(space: Space, found: Combinations, journal: Journal, rows: list[Row]
     candidates = simulated or rows
     kept = [row for row, keeps in zip(candidates, within(candidates, space), strict=True) if keeps]
     if not kept:
-        raise none_is_within(candidates, space)
+        raise none_is_within(candidates, space, "simulated plan" if simulated else "plan that fits memory")
     values = objectives(kept, space)
     chosen = np.flatnonzero(is_undominated(values)) if values.shape[1] > 1 else np.arange(len(kept))
     order = chosen[np.argsort(values[chosen, 0], kind="stable")]
@@ -173,12 +173,8 @@ def _nothing_fits(space: Space, found: Combinations, journal: Journal) -> InputE
             why = "sizes do not divide each other"
         return space.source.error(f"none of {found.offered} combinations is a legal plan; {why}", remedy="Widen it.")
     least = min(batch.least_bytes for batch in batches)
-    return (
-        space.source.error(
-            f"none of {len(found)} plans fits a GPU's memory; the nearest needs {least / 1e9:.4g} GB a GPU",
-            "parallelism",
-            remedy="Offer more tensor- or pipeline-parallel ranks, smaller micro-batches or recompute = 'full'.",
-        )
-        if math.isfinite(least)
-        else space.source.error("nothing to forecast", remedy="Widen the space.")
+    return space.source.error(
+        f"none of {len(found)} plans fits a GPU's memory; the nearest needs {least / 1e9:.4g} GB a GPU",
+        "parallelism",
+        remedy="Offer more tensor- or pipeline-parallel ranks, smaller micro-batches or recompute = 'full'.",
     )

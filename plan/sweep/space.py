@@ -18,9 +18,8 @@ from joulecast.simulator.plan_schema import SCHEDULES, TABLES, PlanFile
 from joulecast.simulator.plan_source import Source, apply_overrides, explain, read_toml, right_name
 
 TP, PP = "parallelism.tensor_model_parallel_size", "parallelism.pipeline_model_parallel_size"
-VP, DP = "parallelism.virtual_pipeline_model_parallel_size", "parallelism.data_parallel_size"
+VP = "parallelism.virtual_pipeline_model_parallel_size"
 MICRO_BATCH, SCHEDULE = "workload.micro_batch_size", "schedule.name"
-GPU, GPUS = "cluster.gpu", "cluster.gpus"
 #: Keys that take ``"all"``: every value that some plan of the space can have.
 ALL = (TP, PP, VP, MICRO_BATCH)
 #: Keys whose value in a PLAN.toml may itself be a list; in a SPACE.toml a list of lists offers several.
