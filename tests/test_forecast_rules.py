@@ -24,6 +24,7 @@ from joulecast.simulator.iteration import Iteration
 from joulecast.simulator.ledger_guards import check_iteration
 from joulecast.simulator.overlap import contended, follow
 from joulecast.simulator.plan import Plan, load_plan, plan_from_dict
+from joulecast.simulator.plan_gpu import gpu_of
 from joulecast.simulator.program import plan_program, stage_parameters
 
 
@@ -149,7 +150,7 @@ def test_guards_compare_with_the_power_over_the_ticks() -> None:
 
 def test_guards_cost_less_than_a_millisecond(examples: Any) -> None:
     chosen = load_plan(examples / "gpt3-175b-64xa100.toml")
-    prepared = prepare(chosen, gpu_model(load_gpu(chosen.cluster.gpu)))
+    prepared = prepare(chosen, gpu_model(gpu_of(chosen)))
     result, first = simulate(prepared)
     whole, waits = forecast(chosen), module._wait_power_w(prepared)
     times = []
