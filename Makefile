@@ -1,7 +1,10 @@
 # make demo    forecast an example iteration and print it beside its measurement
 # make test    the test-suite
 # make check   lint, format, types, doctests
+# make coverage   lines that no test runs
 # make bench   the benchmarks
+# make bench-counts   instructions of five tasks against the last release; 20 % more fails
+# make slow    long fuzzing, mutations of model/, fronts against lowtime, notebooks; needs an hour or more
 # make regenerate   fit the shipped descriptions of the H200 to the shipped rows and recordings again
 # make pictures   draw the README's picture again
 # make zeus-environment   an environment with Zeus, which the tests of exports let read what we write
@@ -15,8 +18,10 @@ RUN_STAMP := $(VENV)/.stamp-run
 DEV_STAMP := $(VENV)/.stamp-dev
 WHEEL_VENV := .venv-wheel
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
+DATA ?= ../shared/data
 
-.PHONY: demo test check bench regenerate pictures zeus-environment hta-environment wheel-test clean
+.PHONY: demo test check coverage slow bench bench-counts regenerate pictures zeus-environment hta-environment wheel-test clean
 
 demo: $(RUN_STAMP)
 	$(BIN)/python examples/demo.py
@@ -33,6 +38,24 @@ check: $(DEV_STAMP)
 
 bench: $(DEV_STAMP)
 	$(BIN)/python -m pytest benchmarks -p no:xdist -q -s $(PYTEST_ARGS)
+
+bench-counts: $(DEV_STAMP)
+	$(BIN)/python benchmarks/counts.py $(BENCH_ARGS)
+
+coverage: $(DEV_STAMP)
+	$(BIN)/python -m coverage erase
+	$(BIN)/python -m coverage run -m pytest -n 2 -p no:benchmark -q $(PYTEST_ARGS)
+	$(BIN)/python -m coverage combine -q
+	$(BIN)/python -m coverage report --fail-under=95
+
+slow: $(DEV_STAMP)
+	$(BIN)/python -m pytest -n 2 -p no:benchmark -q -s --hypothesis-profile=long tests/test_fuzz.py
+	$(BIN)/python benchmarks/mutations.py
+	@if [ -d $(DATA)/perseus_sosp24 ]; then $(BIN)/python benchmarks/compare_lowtime.py $(DATA)/perseus_sosp24; \
+	  else echo "no measured profiles in $(DATA)/perseus_sosp24: fronts are not compared with lowtime's"; fi
+	@for notebook in $(wildcard examples/*.ipynb); do \
+	  $(BIN)/python -m jupyter nbconvert --to notebook --execute --stdout $$notebook > /dev/null || exit 1; \
+	  echo "$$notebook runs"; done
 
 regenerate: $(DEV_STAMP)
 	$(BIN)/joulecast calibrate --out model/catalogue_data/gpus/h200-sxm-rows.toml
@@ -64,7 +87,7 @@ wheel-test: $(DEV_STAMP)
 	rm -rf build $(WHEEL_VENV)
 
 clean:
-	rm -rf build dist *.egg-info $(VENV) $(WHEEL_VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf build dist *.egg-info $(VENV) $(WHEEL_VENV) .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache
 
 $(RUN_STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from joulecast.threads import use_one_thread
 
@@ -15,6 +16,8 @@ from joulecast.model.catalogue import load_gpu  # noqa: E402
 from joulecast.model.gpu_model import GpuModel, gpu_model  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
+#: For `make slow`: 10,080 damaged files over all formats.
+settings.register_profile("long", max_examples=360, print_blob=True)
 
 
 @pytest.fixture(scope="session")
