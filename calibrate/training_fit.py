@@ -51,6 +51,8 @@ PRIOR_OF = {
 }
 #: How much less is known of FP8, as descriptions of other architectures rest on products in bf16 alone.
 FP8_WIDER = 2.0
+#: Architectures that are another one's revision, and how far their factors differ.
+RELATED, RELATED_SD = {"Blackwell Ultra": "Blackwell"}, 0.07
 #: Least prior spread of a factor: a kernel alone is not a kernel among others.
 LEAST_SD = 0.04
 
@@ -214,6 +216,24 @@ def _prior_sd(runs: Sequence[TrainingRun], names: Sequence[str]) -> Array:
     return np.array([found[name] for name in names])
 
 
+def _prior_precision(model: Linearised) -> Array:
+    """What is known of the factors before any run: each is near 1, or near that of a related architecture."""
+    place = {name: i for i, name in enumerate(model.names)}
+    precision = np.zeros((len(place), len(place)))
+    for name, i in place.items():
+        architecture, _, short = name.partition(".")
+        j = place.get(f"{RELATED.get(architecture)}.{short}")
+        if j is None:
+            precision[i, i] += 1.0 / model.prior_sd[i] ** 2
+            continue
+        own = 1.0 / RELATED_SD**2
+        precision[i, i] += own
+        precision[j, j] += own
+        precision[i, j] -= own
+        precision[j, i] -= own
+    return precision
+
+
 def fit(model: Linearised, log_measured: Array, use: Array) -> Fitted:
     """Factors that explain measured step times.
 
@@ -227,7 +247,7 @@ def fit(model: Linearised, log_measured: Array, use: Array) -> Fitted:
     known = np.isfinite(log_measured) & (use > 0)
     slopes, gap = model.slopes[known], (log_measured - model.base)[known] + model.slopes[known] @ model.at
     own = use[known] / RESIDUAL_SD**2
-    prior = np.diag(1.0 / model.prior_sd**2)
+    prior = _prior_precision(model)
     values: Array = np.zeros(len(model.names))
     weight: Array = own
     for _ in range(REWEIGHTINGS):

@@ -138,8 +138,9 @@ def test_the_trivial_rule_reads_only_what_it_is_given() -> None:
     rate = executed_flops(one) / 8 / 1.5
     assert constant_rate_s(twice, [(one, rate)]) == pytest.approx(3.0)
     assert constant_rate_s(twice, []) is None
-    elsewhere = row(id="c", source="another", dtype="bf16")
+    elsewhere = row(id="c", source="another")
     assert constant_rate_s(elsewhere, [(one, rate)]) == pytest.approx(1.5)
+    assert constant_rate_s(row(id="d", dtype="bf16"), [(one, rate)]) is None
 
 
 def test_pairs_are_ranked_by_speed() -> None:

@@ -9,12 +9,10 @@ import numpy as np
 from joulecast.validate.metrics import geometric_mean
 from joulecast.validate.published_files import PublishedRow
 
-#: What rows share a rate, the nearest first: without any row of one kind the next is taken.
+#: What rows share a rate: those of one source, else all of a GPU and data type; without either there is no answer.
 KINDS: tuple[Callable[[PublishedRow], tuple[str, ...]], ...] = (
     lambda row: (row.gpu, row.dtype, row.source),
     lambda row: (row.gpu, row.dtype),
-    lambda row: (row.gpu,),
-    lambda row: (row.dtype,),
 )
 
 
