@@ -49,8 +49,8 @@ PRIOR_OF = {
     "energy": ("power", "tensor_pj_per_flop.fp8"),
     "power": ("power", "tensor_pj_per_flop.bf16"),
 }
-#: How much less is known of FP8, as descriptions of other architectures rest on products in bf16 alone.
-FP8_WIDER = 2.0
+#: How much less is known of FP8 products and their energy, as descriptions of other architectures rest on bf16 alone.
+FP8_WIDER = {"products.fp8": 2.0, "energy.fp8": 4.0}
 #: Architectures that are another one's revision, and how far their factors differ.
 RELATED, RELATED_SD = {"Blackwell Ultra": "Blackwell"}, 0.07
 #: Least prior spread of a factor: a kernel alone is not a kernel among others.
@@ -211,7 +211,7 @@ def _prior_sd(runs: Sequence[TrainingRun], names: Sequence[str]) -> Array:
                 continue
             table, key = PRIOR_OF[short.partition(".")[0]]
             parameter = description.tables[table].parameters[key]
-            wide = FP8_WIDER if short.endswith(".fp8") else 1.0
+            wide = FP8_WIDER.get(short, 1.0)
             found[name] = max(wide * parameter.sd / abs(parameter.number), LEAST_SD)
     return np.array([found[name] for name in names])
 

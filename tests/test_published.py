@@ -2,14 +2,20 @@
 
 import csv
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from joulecast.errors import DataError
+from joulecast.calibrate.training_fit import Linearised
+from joulecast.errors import DataError, InputError
+from joulecast.validate import run_suite
 from joulecast.validate.published_files import PublishedRow, read_published
+from joulecast.validate.published_fit import by_source, every_other, left_out, may_be_fitted
 from joulecast.validate.published_order import order_of_pairs
 from joulecast.validate.published_plans import generation_of, plan_row, stage_layers
 from joulecast.validate.published_rates import constant_rate_s, executed_flops
+from joulecast.validate.result import SuiteResult
 
 #: A GPT of 22 billion parameters on eight A100, as a source might publish it.
 LINE = {
@@ -159,3 +165,83 @@ def test_every_published_row_is_read(data: Path) -> None:
     assert len(rows) == 158
     assert sum(r.measured_step_time_s is None for r in rows) == 3
     assert {r.fsdp for r in rows} == {None, 8, 64}
+
+
+#: Sources whose rows are forecast quickly, all of GPUs and data types that the factors know.
+QUICK = ("SimuMax", "MLPerf Training v4.0", "NeMo performance summary (docs v2.1.0)", "SC'21", "Korthikanti")
+
+
+@pytest.fixture(scope="module")
+def quick(data: Path, tmp_path_factory: pytest.TempPathFactory) -> SuiteResult:
+    """Scored rows of few sources on at most eight pipeline stages."""
+    file = tmp_path_factory.mktemp("published") / "rows.csv"
+    with (data / "published" / "published_iterations.csv").open(newline="") as source:
+        lines = list(csv.DictReader(source))
+    few = [line for line in lines if int(line["pp"]) <= 8 and any(word in line["source"] for word in QUICK)]
+    write(file, *few)
+    return run_suite("published", file)
+
+
+def test_published_steps_are_forecast_better_than_by_a_constant_rate(quick: SuiteResult) -> None:
+    every = quick.summary["all"]
+    assert not quick.skipped
+    assert every["time_error_percent"] < 5.0
+    assert every["time_error_percent"] < every["time_baseline_percent"]
+    assert every["time_inside_percent"] > 80.0
+
+
+def test_megatron_lm_on_a100(quick: SuiteResult) -> None:
+    errors = {row.row.name: abs(row.prediction.time_s / row.measured.time_s - 1.0) for row in quick.rows}
+    sc21 = [error for name, error in errors.items() if name.startswith("sc21")]
+    korthikanti = [error for name, error in errors.items() if name.startswith("korth")]
+    assert np.mean(sc21) < 0.08
+    assert np.mean(korthikanti) < 0.037
+
+
+def test_gpt3_on_512_h100_which_calibrates_nothing(quick: SuiteResult) -> None:
+    row = next(row for row in quick.rows if row.row.name == "mlperf40_smc_gpt3_512h100")
+    assert row.prediction.time_s == pytest.approx(10.63, rel=0.05)
+    planned = plan_row(read_published(row.row.file)[row.row.line - 2])
+    assert not may_be_fitted(planned)
+
+
+def test_sources_are_left_out_whole(data: Path) -> None:
+    planned = [plan_row(one) for one in read_published(data / "published") if one.measured_step_time_s]
+    parts = by_source(planned, len(planned))
+    assert sum(part.sum() for part in parts) == len(planned)
+    for part in parts:
+        sources = {one.row.source for one, inside in zip(planned, part, strict=True) if inside}
+        assert len(sources) == 1
+    half = every_other(planned, 70)
+    assert half.sum() == 70
+    assert all(may_be_fitted(one) for one, chosen in zip(planned, half, strict=True) if chosen)
+
+
+def test_what_is_left_out_does_not_reach_its_forecast() -> None:
+    changes = [
+        {"id": f"r{i}", "source": s, "measured_step_time_s": t}
+        for i, (s, t) in enumerate([("NeMo a", "1.0"), ("NeMo a", "1.1"), ("NeMo b", "2.0"), ("MLPerf c", "3.0")])
+    ]
+    rows = [plan_row(row(**change)) for change in changes]
+    slopes = np.ones((4, 1))
+    model = Linearised(("generation.nemo-2024",), np.zeros(1), np.zeros(4), slopes, np.array([10.0]))
+    found = left_out(rows, by_source(rows, 4), model)
+    times = [prediction.time_s for prediction in found.predictions if prediction]
+    assert times[0] == times[1] == pytest.approx(2.0, rel=0.01)
+    assert times[2] == pytest.approx(np.sqrt(1.1), rel=0.01)
+    assert found.seen[3].tolist() == [True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"folds": 1}, "1 folds"),
+        ({"folds": 2, "calibrate_rows": 9}, "exclude"),
+        ({"folds": 2, "gpu": "a40"}, "--gpu"),
+        ({"calibrate_rows": 5}, "only 1 rows"),
+        ({"fit_rows": "rows.csv"}, "--fit-rows"),
+    ],
+)
+def test_wrong_options(tmp_path: Path, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        run_suite("published", write(tmp_path / "rows.csv", LINE), **options)

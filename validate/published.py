@@ -11,6 +11,7 @@ from joulecast.errors import InputError
 from joulecast.model.catalogue import load_gpu
 from joulecast.simulator.forecast import forecast
 from joulecast.simulator.iteration import Iteration
+from joulecast.simulator.plan import Plan
 from joulecast.validate.node_power import node_power_rows, node_summary, node_table
 from joulecast.validate.node_power_files import FILE as NODE_POWER_FILE
 from joulecast.validate.node_power_files import read_node_power
@@ -56,9 +57,12 @@ def run_published(
         return _refitted(planned, skipped, gpu, folds, calibrate_rows)
     description = None if gpu is None else load_gpu(gpu)
     iterations: list[tuple[PlannedRow, Prediction]] = []
+    made: dict[Plan, Prediction] = {}  # sources repeat each other's plans
     for one in planned:
         try:
-            iterations.append((one, _prediction(forecast(one.plan, description, must_fit=False))))
+            if one.plan not in made:
+                made[one.plan] = _prediction(forecast(one.plan, description, must_fit=False))
+            iterations.append((one, made[one.plan]))
         except InputError as error:
             skipped.append((one.row.id, str(error)))
     known = _known(planned)
