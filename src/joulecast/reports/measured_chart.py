@@ -16,10 +16,10 @@ from joulecast.reports.palette import SYMBOLS, series_role
 BAND = 0.05
 #: Ratio of largest to smallest value above which axes are logarithmic.
 LOGARITHMIC = 20.0
-#: Height of a row of the chart of errors, and empty rows between families [px].
-ROW_HEIGHT, LOW_ROW_HEIGHT, BETWEEN = 9.0, 4.0, 2
-#: Rows above which they become low.
-MANY_ROWS = 120
+#: Height of a row of the chart of errors, as long as all rows stay below the other [px].
+ROW_HEIGHT, MOST_HEIGHT = 9.0, 1100.0
+#: Space between families, as a share of all rows, and in rows.
+BETWEEN_SHARE, BETWEEN = 0.02, 2
 
 Families = Mapping[str, Sequence[Pair]]
 
@@ -131,13 +131,14 @@ def _errors(quantity: str, families: Families) -> View:
     data: list[dict[str, Any]] = []
     series = []
     middles: list[float] = []
-    foot = 0
+    count = sum(len(pairs) for pairs in families.values())
+    between, foot = max(BETWEEN, round(BETWEEN_SHARE * count)), 0
     for i, (family, pairs) in enumerate(families.items()):
         ordered = sorted(pairs, key=lambda p: p.error)
         unit = unit_for(base, max(p.measured for p in pairs))
         y = [float(foot + n) for n in range(len(ordered))]
         middles.append(foot + (len(ordered) - 1) / 2)
-        foot += len(ordered) + BETWEEN
+        foot += len(ordered) + between
         trace = _points(ordered, i, unit, [short(100 * p.error) for p in ordered], y)
         if trace.pop("error_y", None):
             trace["error_x"] = error_bar(
@@ -145,7 +146,8 @@ def _errors(quantity: str, families: Families) -> View:
                 [short(100 * (p.predicted - (p.low or p.predicted)) / p.measured) for p in ordered],
                 f"@{series_role(i)}/45",
             ) | {"width": 0}
-        trace["marker"] = trace["marker"] | {"size": 6}
+        dense = count * ROW_HEIGHT > MOST_HEIGHT
+        trace["marker"] |= {"size": 4, "line": {"width": 0}} if dense else {"size": 6}
         series.append(Series(f"{family}, mean {_mean_error(pairs)} %", series_role(i), (i,), SYMBOLS[i % len(SYMBOLS)]))
         data.append(trace)
     reach = max(7.0, *(110.0 * abs(p.error) for pairs in families.values() for p in pairs))
@@ -155,7 +157,7 @@ def _errors(quantity: str, families: Families) -> View:
         "yaxis": {
             "tickvals": middles,
             "ticktext": list(families),
-            "range": [foot - BETWEEN + 0.5, -1.5],
+            "range": [foot - between + 0.5, -1.5],
             "automargin": True,
             "showgrid": False,
             "zeroline": False,
@@ -164,13 +166,8 @@ def _errors(quantity: str, families: Families) -> View:
         "hovermode": "closest",
         "shapes": [{**band, "fillcolor": "@band/18", "line": {"width": 0}}],
     }
-    return View(
-        word,
-        data,
-        layout,
-        tuple(series),
-        110 + round(max(120.0, foot * (ROW_HEIGHT if foot < MANY_ROWS else LOW_ROW_HEIGHT))),
-    )
+    height = max(120.0, min(MOST_HEIGHT, foot * ROW_HEIGHT))
+    return View(word, data, layout, tuple(series), 110 + round(height))
 
 
 def _mean_error(pairs: Sequence[Pair]) -> str:

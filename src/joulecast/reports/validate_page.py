@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from joulecast.model.description import GpuDescription
     from joulecast.reports.html import Rows
 
+#: Lines of a summary that are shown without being asked for.
+MOST_LINES = 32
+
 
 def validate_page(report: Mapping[str, Any], rows: Rows, summary: Rows, gpu: GpuDescription | None = None) -> Page:
     """Page of a suite's result.
@@ -43,7 +46,7 @@ def validate_page(report: Mapping[str, Any], rows: Rows, summary: Rows, gpu: Gpu
     sections = [
         Section("Forecast against measured", against, (measured_chart(pairs),)),
         Section("Errors", errors, (error_chart(pairs),)),
-        Section("Errors by group", table(summary)),
+        Section("Errors by group", _groups(summary)),
         Section("Rows", folded(f"All {len(rows)} rows", table(rows, name="these rows"))),
     ]  # fmt: skip
     for title, key in (("Not forecast", "skipped"), ("Nobody can forecast these", "named_exceptions")):
@@ -53,6 +56,14 @@ def validate_page(report: Mapping[str, Any], rows: Rows, summary: Rows, gpu: Gpu
         sections.append(provenance(gpu))
     kicker = f"Suite {report['suite']}, {report.get('gpu', '')}: {report.get('protocol', '')}".rstrip(": ")
     return Page(f"Validation: {report['suite']}", kicker, answer(report), more(report), head(report), sections)
+
+
+def _groups(summary: Rows) -> str:
+    """The summary; where it is long, all but what it says of all rows is folded."""
+    if len(summary) <= MOST_LINES:
+        return table(summary)
+    first = [line for line in summary if line["rows of"] == summary[0]["rows of"]]
+    return table(first) + folded(f"All {len(summary)} groups and quantities", table(summary, name="these groups"))
 
 
 def answer(report: Mapping[str, Any]) -> str:
