@@ -19,6 +19,7 @@ from joulecast.model.catalogue import load_gpu
 from joulecast.model.description import GpuDescription
 from joulecast.model.governor import settled_power_w
 from joulecast.model.gpu_model import GpuModel, gpu_model
+from joulecast.model.launch_shares import shares
 from joulecast.model.launches import Launch
 from joulecast.model.nanobatches import (
     HALVES,
@@ -36,7 +37,7 @@ from joulecast.plan.overlap_space import Knobs, overlap_variants
 from joulecast.plan.tile_space import TileLists, check_tile_lists, tile_knobs, with_plan_tiles
 from joulecast.simulator.layer_options import Scores, TiledKernels, every_combination
 from joulecast.simulator.plan import Plan
-from joulecast.simulator.program import implementation_of, nanobatches_of
+from joulecast.simulator.program import batch_of_part, implementation_of, nanobatches_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -277,7 +278,7 @@ def _half(way: Plan, direction: str, half: str) -> tuple[Launch, ...]:
     """One half of a layer by itself, in the plan's nano-batches."""
     cut = nanobatches_of(way)
     w = way.workload
-    arguments = (w.model, implementation_of(way), w.micro_batch_size // cut.parts, w.sequence_length)
+    arguments = (w.model, implementation_of(way), batch_of_part(way), w.sequence_length)
     layer = layer_forward(*arguments) if direction == "forward" else layer_backward(*arguments)
     last = ""
     launches = []
@@ -287,7 +288,9 @@ def _half(way: Plan, direction: str, half: str) -> tuple[Launch, ...]:
             launches.append(launch)
     if direction == "forward":  # the addition behind one layer's MLP begins the next one's attention
         launches.sort(key=lambda launch: operator_of(launch) != "residual2")
-    return take_turns(launches, cut) if cut.parts > 1 else tuple(launches)
+    if cut.parts == 1 or (cut.shared and w.model.experts is None):
+        return tuple(launches)
+    return take_turns(shares(tuple(launches), cut.parts) if cut.shared else launches, cut)
 
 
 def _stage(way: Plan, direction: str, layers: int) -> tuple[Launch, ...]:

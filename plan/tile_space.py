@@ -19,7 +19,7 @@ from joulecast.simulator.layer_options import TiledKernels
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.plan_source import Source
 from joulecast.simulator.plan_tiles import KEY, check_tiles, read_tile
-from joulecast.simulator.program import implementation_of
+from joulecast.simulator.program import batch_of_part, implementation_of
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -115,8 +115,7 @@ def _alone(plan: Plan, lists: TileLists, gpu: GpuModel, clocks_mhz: Float) -> tu
     Zero where a name means no kernel.
     """
     implementation = replace(implementation_of(plan), tiles=())
-    batch = plan.workload.micro_batch_size // plan.overlap.nanobatches
-    arguments = (plan.workload.model, implementation, batch, plan.workload.sequence_length)
+    arguments = (plan.workload.model, implementation, batch_of_part(plan), plan.workload.sequence_length)
     launches = [
         launch for launch in (*layer_forward(*arguments), *layer_backward(*arguments)) if launch.stream == "compute"
     ]

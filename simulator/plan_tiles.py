@@ -96,12 +96,11 @@ def _check_one(operator: Operator, tile: Tile | RowTile, name: str, gpu: GpuDesc
 
 def tileable_operators(plan: Plan) -> list[Operator]:
     """Distinct kernels of a layer's forward and backward, as the library runs them."""
-    from joulecast.simulator.program import implementation_of  # reads plans itself
+    from joulecast.simulator.program import batch_of_part, implementation_of  # reads plans itself
 
     implementation = replace(implementation_of(plan), tiles=())
     w = plan.workload
-    batch = w.micro_batch_size // plan.overlap.nanobatches
-    arguments = (w.model, implementation, batch, w.sequence_length)
+    arguments = (w.model, implementation, batch_of_part(plan), w.sequence_length)
     launches = (*layer_forward(*arguments), *layer_backward(*arguments))
     kernels = dict.fromkeys(launch.operator for launch in launches)
     return [o for o in kernels if isinstance(o, Gemm | Attention | Streaming)]

@@ -118,6 +118,12 @@ def nanobatches_of(plan: Plan) -> Nanobatches:
     return Nanobatches(overlap.nanobatches, overlap.windows, overlap.launch)
 
 
+def batch_of_part(plan: Plan) -> int:
+    """Sequences of one part of a micro-batch: all of them where the parts only share the experts' communication."""
+    cut = nanobatches_of(plan)
+    return plan.workload.micro_batch_size // (1 if cut.shared else cut.parts)
+
+
 @lru_cache(maxsize=128)
 def plan_program(plan: Plan) -> PlanProgram:
     """Schedule and launches of a plan."""

@@ -12,7 +12,7 @@ from joulecast.model.catalogue import load_gpu
 from joulecast.model.gpu_model import gpu_model
 from joulecast.model.nanobatches import layers_forward
 from joulecast.plan.forecast_front import problem_from_plan
-from joulecast.plan.front_space import load_space
+from joulecast.plan.front_space import FrontSpace, load_space
 from joulecast.plan.joint_choice import joint_choice, pareto
 from joulecast.plan.overlap_space import overlap_variants
 from joulecast.plan.tile_space import with_plan_tiles
@@ -187,3 +187,11 @@ def test_pareto():
     time, energy = np.array([2.0, 1.0, 1.0, 3.0, 4.0]), np.array([5.0, 7.0, 6.0, 5.0, 1.0])
     assert pareto(time, energy).tolist() == [2, 0, 4]
     assert pareto(np.zeros(0), np.zeros(0)).tolist() == []
+
+
+def test_experts_whose_communication_is_hidden():
+    """Halves in shares of a micro-batch: the same work, energy and all."""
+    plan = load_plan(PLAN.parent / "deepseek-v3-1024xh100.toml")
+    found = joint_choice(plan, space=FrontSpace(clocks_mhz=(1980.0,), comm_ctas=(None,)))
+    points = [at.time_best for clocks in found.parts.values() for at in clocks]
+    assert all(0.0 < point.time_s < 1.0 and np.isfinite(point.energy_j) for point in points)
