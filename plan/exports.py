@@ -13,7 +13,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,10 @@ from joulecast.plan.options import Option, OptionSet
 
 #: Name of the JSON form, with its version.
 FORM = "joulecast-front-1"
+#: Writes a front into a file.
+Writer = Callable[[Front, Path], None]
 #: File of the JSON Schema beside this module.
 SCHEMA = "front.schema.json"
-#: Formats that :func:`export_front` writes.
-FORMATS = ("json", "csv", "parquet", "zeus-pfo")
 #: Files of a folder in the form ``zeus-pfo``.
 PROFILE_FILE, SOLUTION_FILE, TABLE_FILE = "profile.csv", "freqs_pipeline_{:05d}.py", "front.csv"
 
@@ -43,7 +43,7 @@ def export_front(front: Front, path: str | Path, form: str, *, copies: int = 1, 
     path
         A file, or for ``zeus-pfo`` a folder that does not exist yet.
     form
-        One of :data:`FORMATS`.
+        ``zeus-pfo``, or one of :data:`WRITERS`.
     copies, gpus_per_rank
         For ``zeus-pfo``: how often each pipeline rank's list stands in a solution (the tensor- and data-parallel ranks
         of a stage, which follow each other), and among how many GPUs a rank's energy is divided in the profile.
@@ -53,17 +53,33 @@ def export_front(front: Front, path: str | Path, form: str, *, copies: int = 1, 
     InputError
         An unknown format, a clock that is no whole number of MHz, or a file that cannot be written.
     """
-    target = Path(path)
-    if form == "json":
-        write_text(target, json.dumps(front_dict(front), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-    elif form == "csv":
-        write_text(target, _csv(instruction_rows(front)))
-    elif form == "parquet":
-        _write_parquet(target, instruction_rows(front))
-    elif form == "zeus-pfo":
-        write_folder(target, zeus_files(front, copies=copies, gpus_per_rank=gpus_per_rank))
+    if form == "zeus-pfo":
+        write_folder(Path(path), zeus_files(front, copies=copies, gpus_per_rank=gpus_per_rank))
+    elif form in WRITERS:
+        WRITERS[form](front, Path(path))
     else:
-        raise InputError(f"no format {form!r}", key="format", remedy=f"There are {', '.join(FORMATS)}.")
+        known = ", ".join((*WRITERS, "zeus-pfo"))
+        raise InputError(f"no format {form!r}", key="format", remedy=f"There are {known}.")
+
+
+def add_format(name: str, write: Writer) -> None:
+    """Make another format known to :func:`export_front`.
+
+    Parameters
+    ----------
+    name
+        Of the format.
+    write
+        Writes a front into a file, whole or not at all; :mod:`joulecast.files` helps.
+
+    Raises
+    ------
+    InputError
+        The name is taken.
+    """
+    if name in (*WRITERS, "zeus-pfo"):
+        raise InputError(f"there is a format {name!r} already", key="format", remedy="Choose another name.")
+    WRITERS[name] = write
 
 
 def schema() -> dict[str, Any]:
@@ -184,7 +200,16 @@ def _csv(rows: Sequence[dict[str, Any]]) -> str:
     return text.getvalue()
 
 
-def _write_parquet(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+def _write_json(front: Front, path: Path) -> None:
+    write_text(path, json.dumps(front_dict(front), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _write_csv(front: Front, path: Path) -> None:
+    write_text(path, _csv(instruction_rows(front)))
+
+
+def _write_parquet(front: Front, path: Path) -> None:
+    rows = instruction_rows(front)
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -194,3 +219,7 @@ def _write_parquet(path: Path, rows: Sequence[dict[str, Any]]) -> None:
         ) from None
     table = pa.table({name: [row[name] for row in rows] for name in (rows[0] if rows else ())})
     write_whole(path, lambda draft: pq.write_table(table, draft))
+
+
+#: What writes a front into a file, by format.
+WRITERS: dict[str, Writer] = {"json": _write_json, "csv": _write_csv, "parquet": _write_parquet}

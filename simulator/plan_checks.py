@@ -16,13 +16,13 @@ from joulecast.simulator.plan_context import check_context
 from joulecast.simulator.plan_experts import check_experts
 from joulecast.simulator.plan_schema import (
     SCHEDULE_ALIASES,
-    SCHEDULES,
     InlineModel,
     ParallelismTable,
     PlanFile,
     WorkloadTable,
 )
 from joulecast.simulator.plan_source import Source
+from joulecast.simulator.schedules import schedule_names
 
 if TYPE_CHECKING:
     from joulecast.simulator.plan import Plan
@@ -159,8 +159,8 @@ def schedule_alias(name: str) -> str:
 def schedule_name(parsed: PlanFile, source: Source) -> str:
     """Our name of the schedule; it must exist, and go with the plan's stages."""
     name = schedule_alias(parsed.schedule.name)
-    if name not in SCHEDULES:
-        error = UnknownNameError("schedule", parsed.schedule.name, SCHEDULES)
+    if name not in schedule_names():
+        error = UnknownNameError("schedule", parsed.schedule.name, schedule_names())
         raise place(error, source, "schedule.name")
     stages, virtual = (
         parsed.parallelism.pipeline_model_parallel_size,

@@ -12,8 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from joulecast.model.cluster_links import TRANSFER_JITTER
 from joulecast.model.limits import NODE_CLOCK_SPREAD
 
-#: Schedules by their name in files; the spellings of other tools map to ours.
-SCHEDULES = ("1f1b", "gpipe", "interleaved-1f1b", "zb-h1", "none")
+#: Spellings of other tools for our schedules.
 SCHEDULE_ALIASES = {
     "interleaved": "interleaved-1f1b",
     "interleaved1f1b": "interleaved-1f1b",

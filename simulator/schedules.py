@@ -28,8 +28,6 @@ from numpy.typing import NDArray
 
 from joulecast.errors import InputError, UnknownNameError
 
-SCHEDULE_NAMES = ("none", "gpipe", "1f1b", "interleaved-1f1b", "zb-h1")
-
 FORWARD = "forward"
 BACKWARD = "backward"
 BACKWARD_INPUT = "backward_input"
@@ -131,7 +129,7 @@ def build_schedule(
     Parameters
     ----------
     name
-        One of :data:`SCHEDULE_NAMES`.
+        One of :func:`schedule_names`.
     pipeline_size
         Number of pipeline ranks; 1 for ``none``.
     microbatches
@@ -171,9 +169,35 @@ def peak_in_flight(schedule: Schedule, rank: int) -> int:
     return peak
 
 
+def schedule_names() -> tuple[str, ...]:
+    """Names of the schedules that a plan may ask for."""
+    return tuple(_ORDERS)
+
+
+def add_schedule(name: str, order: Order) -> None:
+    """Make another schedule known, so that plans may name it.
+
+    Parameters
+    ----------
+    name
+        Its name in plans, in lower case.
+    order
+        Yields the instructions of a rank in order of execution, from rank, number of ranks, micro-batches and model
+        chunks on a rank.
+
+    Raises
+    ------
+    InputError
+        The name is taken.
+    """
+    if name in _ORDERS:
+        raise InputError(f"there is a schedule {name!r} already", key="schedule.name", remedy="Choose another name.")
+    _ORDERS[name] = order
+
+
 def _validate(name: str, pipeline_size: int, microbatches: int, chunks: int) -> None:
     if name not in _ORDERS:
-        raise UnknownNameError("schedule", name, SCHEDULE_NAMES, key="schedule.name")
+        raise UnknownNameError("schedule", name, schedule_names(), key="schedule.name")
     if pipeline_size < 1:
         raise InputError(f"{pipeline_size} pipeline stages", key="parallelism.pipeline_model_parallel_size")
     if microbatches < 1:
@@ -186,7 +210,7 @@ def _validate(name: str, pipeline_size: int, microbatches: int, chunks: int) -> 
         raise InputError(
             f"schedule 'none' has one stage, but there are {pipeline_size}",
             key="schedule.name",
-            remedy=f"Choose one of {', '.join(SCHEDULE_NAMES[1:])}.",
+            remedy=f"Choose one of {', '.join(schedule_names()[1:])}.",
         )
     if chunks < 1 or (chunks > 1 and name != "interleaved-1f1b"):
         raise InputError(
@@ -252,7 +276,9 @@ def _zero_bubble_h1(rank: int, size: int, microbatches: int, chunks: int) -> Ite
         yield Instruction(BACKWARD_WEIGHT, k)
 
 
-_ORDERS: dict[str, Callable[[int, int, int, int], Iterator[Instruction]]] = {
+#: Instructions of a rank in order, from rank, ranks, micro-batches and chunks.
+Order = Callable[[int, int, int, int], Iterator[Instruction]]
+_ORDERS: dict[str, Order] = {
     "none": _none,
     "gpipe": _gpipe,
     "1f1b": _one_f_one_b,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from joulecast.errors import InputError
 from joulecast.simulator.engine import simulate
 from joulecast.simulator.evaluator import BLOCK, Backend, Evaluator, blocked, make_evaluator
-from joulecast.simulator.schedules import SCHEDULE_NAMES, Schedule, build_schedule
+from joulecast.simulator.schedules import Schedule, build_schedule, schedule_names
 from joulecast.simulator.segments import make_program, make_segment
 
 KINDS = {"forward": 0, "backward": 1, "backward_input": 2, "backward_weight": 3, "optimizer": 4}
@@ -40,7 +40,7 @@ def engine_ns(schedule: Schedule, duration: np.ndarray, clock_index: np.ndarray)
 
 
 @pytest.mark.parametrize("backend", ["numpy", "numba"])
-@pytest.mark.parametrize("name", SCHEDULE_NAMES)
+@pytest.mark.parametrize("name", schedule_names())
 def test_equals_the_engine(name: str, backend: Backend) -> None:
     size = 1 if name == "none" else 4
     schedule = build_schedule(name, size, 8, virtual_stages_per_rank=2 if name.startswith("i") else 1)

@@ -16,17 +16,17 @@ from joulecast.simulator.schedules import (
     BACKWARD_INPUT,
     BACKWARD_WEIGHT,
     FORWARD,
-    SCHEDULE_NAMES,
     Schedule,
     build_schedule,
     peak_in_flight,
+    schedule_names,
 )
 from joulecast.simulator.segments import make_program, make_segment
 
 
 @st.composite
 def schedules(draw: st.DrawFn) -> Schedule:
-    name = draw(st.sampled_from(SCHEDULE_NAMES))
+    name = draw(st.sampled_from(schedule_names()))
     size = 1 if name == "none" else draw(st.integers(1, 6))
     chunks = draw(st.integers(1, 3)) if name == "interleaved-1f1b" else 1
     microbatches = draw(st.integers(1, 5)) * (size if chunks > 1 or name == "interleaved-1f1b" else 1)

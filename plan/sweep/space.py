@@ -14,8 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from joulecast.errors import UnknownNameError
 from joulecast.simulator.plan_checks import place, schedule_alias
-from joulecast.simulator.plan_schema import SCHEDULES, TABLES, PlanFile
+from joulecast.simulator.plan_schema import TABLES, PlanFile
 from joulecast.simulator.plan_source import Source, apply_overrides, explain, read_toml, right_name
+from joulecast.simulator.schedules import schedule_names
 
 TP, PP = "parallelism.tensor_model_parallel_size", "parallelism.pipeline_model_parallel_size"
 VP = "parallelism.virtual_pipeline_model_parallel_size"
@@ -186,8 +187,8 @@ def _check_types(
         table, _, name = key.partition(".")
         first.setdefault(table, {})[name] = 1 if values is None else values[0]
     for name in dict(axes).get(SCHEDULE) or (first.get("schedule", {}).get("name", "1f1b"),):
-        if isinstance(name, str) and schedule_alias(name) not in SCHEDULES:
-            raise place(UnknownNameError("schedule", name, SCHEDULES), source, SCHEDULE)
+        if isinstance(name, str) and schedule_alias(name) not in schedule_names():
+            raise place(UnknownNameError("schedule", name, schedule_names()), source, SCHEDULE)
     try:
         PlanFile.model_validate(first)
         for key, values in axes:
