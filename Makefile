@@ -7,6 +7,8 @@
 # make slow    long fuzzing, mutations of model/, fronts against lowtime, notebooks; needs an hour or more
 # make regenerate   fit the shipped descriptions of the H200 to the shipped rows and recordings again
 # make pictures   draw the README's picture again
+# make figures   run what the tables of errors quote, and write them into the README and the pages
+# make docs      build the pages into build/site
 # make zeus-environment   an environment with Zeus, which the tests of exports let read what we write
 # make hta-environment    an environment with Holistic Trace Analysis, which a test lets read our traces
 # make wheel-test   build the wheel, install it into an empty environment, import everything from it
@@ -21,7 +23,8 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 DATA ?= ../shared/data
 
-.PHONY: demo test check coverage slow bench bench-counts regenerate pictures zeus-environment hta-environment wheel-test clean
+.PHONY: demo test check coverage slow bench bench-counts regenerate figures docs pictures zeus-environment hta-environment
+.PHONY: wheel-test clean
 
 demo: $(RUN_STAMP)
 	$(BIN)/python examples/demo.py
@@ -67,6 +70,14 @@ regenerate: $(DEV_STAMP)
 pictures: $(DEV_STAMP)
 	mkdir -p docs/pictures
 	$(BIN)/joulecast plot timeline examples/llama-3.1-8b-4xh200.toml --out docs/pictures/timeline.png
+
+# What needs measurements of others keeps its figures where DATA does not name their folder.
+figures: $(DEV_STAMP)
+	$(BIN)/python docs/make_figures.py $(DATA)
+
+docs: $(DEV_STAMP)
+	$(PIP) install -q -e '.[docs]'
+	$(BIN)/mkdocs build -q
 
 zeus-environment:
 	$(PYTHON) -m venv .venv-zeus

@@ -144,6 +144,7 @@ def memory_footprint(
     shards: StateShards | None = None,
     communicators: int = 2,
     dense_layers: Sequence[int] | None = None,
+    forwards: int | None = None,
 ) -> MemoryFootprint:
     """Peak memory of a GPU on one pipeline stage.
 
@@ -161,11 +162,14 @@ def memory_footprint(
         Groups that the GPU communicates in.
     dense_layers
         How many layers of each chunk come without the model's experts; ``None``: none.
+    forwards
+        Most forwards whose backward is still to come; by default what ``schedule`` gives.
     """
     split = shards or StateShards()
     s = shard(config, implementation, batch, sequence)
     chunks = len(layers)
-    forwards = in_flight(schedule, stage, stages, micro_batches, chunks)
+    if forwards is None:
+        forwards = in_flight(schedule, stage, stages, micro_batches, chunks)
     first, last = stage == 0, stage == stages - 1
     dense = sum(dense_layers) if dense_layers is not None and config.experts is not None else 0
     elements, weights, experts = _parameter_bytes(config, implementation, sum(layers), first, last, dense)

@@ -44,6 +44,7 @@ from joulecast.simulator.power_over_time import power_of_iterations
 from joulecast.simulator.program import PlanProgram, implementation_of, plan_program
 from joulecast.simulator.rendezvous import transfers_wait_on_sms, with_transfers_in_order
 from joulecast.simulator.replicas import state_shards
+from joulecast.simulator.schedules import SHIPPED, build_schedule, peak_in_flight
 from joulecast.simulator.tables import InstructionTable, Kernels, instruction_table, kernels_of
 from joulecast.simulator.uncertainty import interval
 
@@ -180,7 +181,16 @@ def footprint_of(plan: Plan, rank: int) -> MemoryFootprint:
         shards=state_shards(plan),
         communicators=_communicators(plan),
         dense_layers=[plan.stage_models(s)[0][1] for s in plan.stages_of_rank(rank)],
+        forwards=_forwards_of_added_schedule(plan, rank),
     )
+
+
+def _forwards_of_added_schedule(plan: Plan, rank: int) -> int | None:
+    """Most forwards that a rank holds in a schedule that was added from outside; of the others a formula is known."""
+    if plan.schedule.name in SHIPPED:
+        return None
+    order = build_schedule(plan.schedule.name, plan.pp, plan.microbatches, virtual_stages_per_rank=plan.vp)
+    return peak_in_flight(order, rank)
 
 
 def _communicators(plan: Plan) -> int:

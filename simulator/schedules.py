@@ -285,3 +285,5 @@ _ORDERS: dict[str, Order] = {
     "interleaved-1f1b": _interleaved,
     "zb-h1": _zero_bubble_h1,
 }
+#: Schedules that are known from the start.
+SHIPPED = tuple(_ORDERS)

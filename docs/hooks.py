@@ -1,0 +1,80 @@
+"""Fills the pages that are generated from the code: keys of files, options of commands, error figures."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+HERE = Path(__file__).parent
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Replace each marker by what it stands for."""
+    for marker, make in MARKERS.items():
+        if marker in markdown:
+            markdown = markdown.replace(marker, make())
+    return figures().filled(markdown, json.loads(figures().KEPT.read_text(encoding="utf-8")))
+
+
+def plan_keys() -> str:
+    """The tables of PLAN.toml with type, default and meaning of every key."""
+    from joulecast.simulator.plan_schema import TABLES
+
+    parts = []
+    for table, schema in TABLES.items():
+        about = (schema.__doc__ or "").strip().replace("\n", " ").removeprefix(f"``[{table}]``: ")
+        lines = [f"## `[{table}]`", "", about[:1].upper() + about[1:], ""]
+        lines += ["| key | type | default | meaning |", "|---|---|---|---|"]
+        for name, field in schema.model_fields.items():
+            default = "required" if field.is_required() else _toml(field.get_default(call_default_factory=True))
+            lines.append(f"| `{name}` | {_type(field.annotation)} | {default} | {_cell(field.description or '')} |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def _type(annotation: Any) -> str:
+    plain = isinstance(annotation, type) and not hasattr(annotation, "__args__")
+    text = annotation.__name__ if plain else str(annotation)
+    for old, new in (("typing.", ""), (" | None", ""), ("joulecast.simulator.plan_schema.", ""), (" | ", " or ")):
+        text = text.replace(old, new)
+    return re.sub(r"Literal\[([^\]]*)\]", lambda found: found[1].replace("'", "`"), text)
+
+
+def _toml(value: Any) -> str:
+    if value is None or not isinstance(value, bool | int | float | str):
+        return "–"
+    return f"`{json.dumps(value)}`"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def commands() -> str:
+    """Every command with its arguments and options."""
+    from typer.cli import get_docs_for_click
+    from typer.main import get_command
+
+    from joulecast.cli import build_app
+
+    group = get_command(build_app())
+    context = group.make_context("joulecast", ["doctor"], resilient_parsing=True)
+    text = get_docs_for_click(obj=group, ctx=context, name="joulecast")
+    return text.partition("\n")[2]  # the page has its own title
+
+
+def figures() -> ModuleType:
+    """The module that keeps the error figures."""
+    spec = importlib.util.spec_from_file_location("make_figures", HERE / "make_figures.py")
+    if spec is None or spec.loader is None:
+        raise ImportError("make_figures.py is missing")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+MARKERS = {"<!-- plan keys -->": plan_keys, "<!-- commands -->": commands}

@@ -1,0 +1,91 @@
+"""Runs the commands of ``figures.toml``, keeps their errors in ``figures.json``, and writes them into the README.
+
+    python docs/make_figures.py [FOLDER OF OTHERS' MEASUREMENTS]
+
+Without the folder, what needs it keeps its earlier figures.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+KEPT, README = HERE / "figures.json", ROOT / "README.md"
+QUANTITIES = ("time_error", "energy_error", "time_worst", "time_baseline", "energy_baseline")
+
+
+def main(data: str | None) -> None:
+    """Measure every error that can be measured here."""
+    kept = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
+    for table in tables():
+        for row in table["row"]:
+            if "{data}" not in row["data"] or data:
+                kept[command(row)] = errors(row, data)
+                sys.stderr.write(f"{command(row)}: {kept[command(row)]}\n")
+                KEPT.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    README.write_text(filled(README.read_text(encoding="utf-8"), kept), encoding="utf-8")
+
+
+def tables() -> list[dict[str, Any]]:
+    """The tables of ``figures.toml``."""
+    return list(tomllib.loads((HERE / "figures.toml").read_text(encoding="utf-8"))["table"])
+
+
+def command(row: dict[str, Any]) -> str:
+    """What a reader types to get a row's figures."""
+    data = row["data"].replace("{data}", "DATA")
+    part = f"  # {row['part']}" if "part" in row else ""
+    return " ".join(["joulecast validate", row["suite"], "--data", data, *row.get("options", [])]) + part
+
+
+def errors(row: dict[str, Any], data: str | None) -> dict[str, Any]:
+    """A row's errors, as the command prints them."""
+    path = row["data"].replace("{data}", str(data))
+    call = [sys.executable, "-m", "joulecast", "validate", row["suite"], "--data", path, *row.get("options", [])]
+    done = subprocess.run([*call, "--json"], cwd=ROOT, capture_output=True, text=True, check=True)
+    summary = json.loads(done.stdout)["summary"][row.get("part", "all")]
+    found: dict[str, Any] = {"rows": summary["rows"]}
+    for name in QUANTITIES:
+        value = summary.get(f"{name}_percent")
+        found[f"{name}_percent"] = None if value is None else float(f"{value:.2g}")
+    return found
+
+
+def markdown(table: dict[str, Any], kept: dict[str, Any]) -> str:
+    """A table for people."""
+    lines = ["| " + " | ".join(table["head"]) + " |", "|" + "---|" * len(table["head"])]
+    for row in table["row"]:
+        found = kept.get(command(row))
+        if found is not None:
+            lines.append("| " + " | ".join([row["label"], f"{found['rows']:,}", *_cells(found)]) + " |")
+    return "\n".join(lines)
+
+
+def _cells(found: dict[str, Any]) -> list[str]:
+    time, energy, worst, rule_time, rule_energy = (found[f"{name}_percent"] for name in QUANTITIES)
+    rule = " / ".join(_percent(value) for value in (rule_time, rule_energy) if value is not None)
+    return [_percent(time), _percent(energy), _percent(worst), rule]
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:g} %"
+
+
+def filled(text: str, kept: dict[str, Any]) -> str:
+    """A page with its tables between their markers written anew."""
+    for table in tables():
+        begin, end = f"<!-- figures {table['name']} -->", "<!-- figures end -->"
+        if begin in text:
+            before, rest = text.split(begin, 1)
+            text = before + begin + "\n" + markdown(table, kept) + "\n" + end + rest.split(end, 1)[1]
+    return text
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else None)
