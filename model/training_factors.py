@@ -113,10 +113,7 @@ def trained(description: GpuDescription, generation: str, factors: Mapping[str, 
     """The description as long training runs find it; of an architecture without any its kernels stay as they are."""
     acting = factors_on(description, generation, factors)
     found = scaled(description, {short: factors[name].number for name, short in acting.items()})
-    spreads = {
-        SPREAD + name.removeprefix(owner): parameter
-        for name, parameter in factors.items()
-        if name.startswith(owner := f"{description.text('architecture')}.spread")
-    }
+    prefix = f"{description.text('architecture')}.spread."
+    spreads = {f"{SPREAD}.{name.removeprefix(prefix)}": p for name, p in factors.items() if name.startswith(prefix)}
     kernel = replace(found.kernel, parameters={**found.kernel.parameters, **spreads})
     return replace(found, kernel=kernel)

@@ -165,13 +165,13 @@ def test_a_lower_limit_is_slower_and_saves_energy():
 
 
 def test_a_slow_host_holds_it_up_as_it_does_the_simulation():
-    locked = plan(**GPT3, tp=8, pp=8, batch=64, power={"clock_mhz": 1605})
+    locked = plan("llama-3.1-8b", gpus=16, tp=8, pp=2, batch=32, power={"clock_mhz": 1410})
     waiting = replace(locked, implementation=replace(locked.implementation, cuda_graphs=False))
     exact, free = forecast(waiting, must_fit=False), forecast(locked, must_fit=False)
     assert exact.time_s > 1.02 * free.time_s
     found = closed_form([waiting])
     assert found.time_s[0] == pytest.approx(exact.time_s, rel=0.005)
-    assert found.energy_j[0] == pytest.approx(exact.energy_j, rel=0.005)
+    assert found.energy_j[0] == pytest.approx(exact.energy_j, rel=0.01)
 
 
 def test_another_description(h200):

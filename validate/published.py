@@ -24,7 +24,7 @@ from joulecast.validate.result import Prediction, ScoredRow, SuiteResult
 from joulecast.validate.summary import summarise
 
 #: Words of a protocol: what the trivial rule may read.
-RULE = "trivial rule: one rate per GPU, data type and source, of the same rows, or of what is nearest"
+RULE = "trivial rule: one rate per GPU, data type and source, or per GPU and data type where the source is left out"
 
 
 def run_published(
