@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.model.component_power import check_limits, under_limits
 from joulecast.model.costs import Costs
 from joulecast.model.governor import tensor_clock_mhz
 from joulecast.model.gpu_model import GpuModel
@@ -64,6 +65,7 @@ class _Load:
     limit_w: float
     settle_s: Array | float
     window_s: Array | float
+    part_limits_w: Mapping[str, float] | None = None
 
 
 def predict_work(
@@ -74,6 +76,7 @@ def predict_work(
     power_limit_w: float | None = None,
     settle_s: Array | float = 10.0,
     window_s: Array | float = 10.0,
+    component_limits_w: Mapping[str, float] | None = None,
 ) -> Forecast:
     """Time, energy, power and clock of work that repeats back to back.
 
@@ -88,14 +91,24 @@ def predict_work(
     settle_s, window_s
         When the measurement begins after the start, and how long it takes: a short one still sees the faster first
         phase, before the board's slow average meets the limit.
+    component_limits_w
+        Limits of parts of the package, by their names in :mod:`joulecast.model.component_power`.
+
+    Raises
+    ------
+    InputError
+        A part that the GPU does not have, or a limit below what it draws at rest.
     """
     limit = gpu.device["power_limit_w"] if power_limit_w is None else power_limit_w
-    load = _load(work, clock_mhz, limit, settle_s, window_s)
+    check_limits(component_limits_w or {}, gpu)
+    load = _load(work, clock_mhz, limit, settle_s, window_s, component_limits_w)
     costs = lower(load.operators, gpu)
     forecast = _evaluate(load, costs, gpu, gpu.clocks_mhz)
     if gpu.description is None:
         return forecast
-    time, energy = parameter_spread(work, gpu, clock_mhz, limit, settle_s, window_s)
+    time, energy = parameter_spread(
+        work, gpu, clock_mhz, limit, settle_s, window_s, component_limits_w=component_limits_w
+    )
     alone = at_clock(costs, forecast.clock_mhz[load.owner], gpu)
     form_time = composed_spread(alone.time_s * load.counts, load.owner, costs, gpu.description, "time", len(work))
     form_energy = composed_spread(alone.energy_j * load.counts, load.owner, costs, gpu.description, "energy", len(work))
@@ -118,6 +131,7 @@ def parameter_spread(
     settle_s: Array | float = 10.0,
     window_s: Array | float = 10.0,
     directions: int = DIRECTIONS,
+    component_limits_w: Mapping[str, float] | None = None,
 ) -> tuple[Array, Array]:
     """Relative standard deviation of time and energy from the parameters' covariance, each of shape ``(n,)``.
 
@@ -127,7 +141,7 @@ def parameter_spread(
     if gpu.description is None:
         return np.zeros(len(work)), np.zeros(len(work))
     limit = gpu.device["power_limit_w"] if power_limit_w is None else power_limit_w
-    load = _load(work, clock_mhz, limit, settle_s, window_s)
+    load = _load(work, clock_mhz, limit, settle_s, window_s, component_limits_w)
     coarse = coarse_clocks(gpu.clocks_mhz)
     found = [
         _evaluate(load, lower(load.operators, one), one, coarse, with_parts=False)
@@ -174,7 +188,12 @@ def coarse_clocks(clocks: Array) -> Array:
 
 
 def _load(
-    work: Sequence[Work], clock_mhz: float | None, limit_w: float, settle_s: Array | float, window_s: Array | float
+    work: Sequence[Work],
+    clock_mhz: float | None,
+    limit_w: float,
+    settle_s: Array | float,
+    window_s: Array | float,
+    part_limits_w: Mapping[str, float] | None = None,
 ) -> _Load:
     return _Load(
         [o for piece in work for o in piece.operators],
@@ -185,6 +204,7 @@ def _load(
         limit_w,
         settle_s,
         window_s,
+        part_limits_w,
     )
 
 
@@ -193,7 +213,10 @@ def _evaluate(load: _Load, costs: Costs, gpu: GpuModel, clocks: Array, *, with_p
     ceiling = tensor_clock_mhz(_tensor_use(load, costs), gpu)
     if load.clock_mhz is not None:
         ceiling = np.minimum(ceiling, load.clock_mhz)
-    curves = _sum(load, costs, clocks, gpu, with_parts)
+    curves = _sum(load, costs, clocks, gpu, with_parts or bool(load.part_limits_w))
+    if load.part_limits_w:
+        curves, highest = under_limits(curves, clocks, load.part_limits_w, gpu)
+        ceiling = np.minimum(ceiling, highest)
     found = settle(curves, clocks, load.limit_w, ceiling, gpu, load.settle_s, load.window_s)
     power = found.energy_j / found.time_s
     return Forecast(found.time_s, found.energy_j, power, found.clock_mhz, found.components_j)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.model.component_power import check_limits, under_limits
 from joulecast.model.governor import tensor_clock_mhz
 from joulecast.model.gpu_model import GpuModel
 from joulecast.model.launches import Launch
@@ -35,6 +36,8 @@ class Conditions:
         Of each board; by default the card's own.
     settle_s, window_s
         When the measurement begins after the start, and how long it takes.
+    component_limits_w
+        Limits of parts of the package, by their names in :mod:`joulecast.model.component_power`.
     """
 
     in_step: int = 1
@@ -42,6 +45,7 @@ class Conditions:
     power_limit_w: float | None = None
     settle_s: float = 10.0
     window_s: float = 10.0
+    component_limits_w: Mapping[str, float] | None = None
 
 
 def predict_repeated(programs: Sequence[Sequence[Launch]], gpu: GpuModel, conditions: Conditions) -> Forecast:
@@ -50,8 +54,9 @@ def predict_repeated(programs: Sequence[Sequence[Launch]], gpu: GpuModel, condit
     Raises
     ------
     InputError
-        The description lacks what a kernel needs.
+        The description lacks what a kernel needs, a part that the GPU does not have, or a limit that it cannot meet.
     """
+    check_limits(conditions.component_limits_w or {}, gpu)
     clocks = gpu.clocks_mhz
     kernels, table = _tabulate(programs, gpu, clocks, conditions)
     forecast = _settled(kernels, table, gpu, conditions)
@@ -93,6 +98,9 @@ def _settled(kernels: Kernels, table: InstructionTable, gpu: GpuModel, condition
     ceiling = tensor_clock_mhz(dense / (table.duration_s[:, -1] * kernels.clocks_mhz[-1] * 1e6), gpu)
     if conditions.clock_mhz is not None:
         ceiling = np.minimum(ceiling, conditions.clock_mhz)
+    if conditions.component_limits_w:
+        curves, highest = under_limits(curves, kernels.clocks_mhz, conditions.component_limits_w, gpu)
+        ceiling = np.minimum(ceiling, highest)
     limit = _limit_w(gpu, conditions) * group_limit_share(conditions.in_step, gpu)
     found = settle(curves, kernels.clocks_mhz, limit, ceiling, gpu, conditions.settle_s, conditions.window_s)
     power = found.energy_j / found.time_s

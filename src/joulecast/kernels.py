@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import InputError
+from joulecast.model.component_power import by_part
 from joulecast.model.description import GpuDescription
 from joulecast.model.gpu_model import GpuModel, gpu_model
 from joulecast.model.lowering import lower
@@ -46,6 +48,8 @@ class KernelForecast:
         SM clock: the one asked for, or what the board settles at under its power limit.
     energy_by_component_j
         Parts of ``energy_j``.
+    power_by_part_w
+        ``power_w`` by part of the package: compute dies, memory, and I/O dies or link.
     limited_by
         What takes longest at this clock: ``compute``, ``memory``, ``link`` or ``latency``.
     """
@@ -61,6 +65,7 @@ class KernelForecast:
     time_s_p95: float
     energy_j_p05: float
     energy_j_p95: float
+    power_by_part_w: dict[str, float]
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as plain data."""
@@ -71,8 +76,9 @@ class KernelForecast:
         import pandas as pd
 
         line = self.to_dict()
-        parts = line.pop("energy_by_component_j")
-        return pd.DataFrame([line | {f"{part}_j": value for part, value in parts.items()}])
+        energies, powers = line.pop("energy_by_component_j"), line.pop("power_by_part_w")
+        line |= {f"{component}_j": value for component, value in energies.items()}
+        return pd.DataFrame([line | {f"{part}_w": value for part, value in powers.items()}])
 
 
 class Gpu:
@@ -103,6 +109,7 @@ class Gpu:
         clock_mhz: float | None = None,
         power_limit_w: float | None = None,
         memory_clock_mhz: float | None = None,
+        component_limits_w: Mapping[str, float] | None = None,
         may_spill: bool = False,
     ) -> KernelForecast:
         """Forecast one kernel.
@@ -117,21 +124,30 @@ class Gpu:
             Power limit [W]; by default the board's own.
         memory_clock_mhz
             Memory clock [MHz], on cards that have states to set; by default the highest.
+        component_limits_w
+            Limits of parts of the package, for instance ``{"compute": 300}``; by default none [W].
         may_spill
             Forecast an explicit tile also where it does not fit into the registers, as it runs from memory.
 
         Raises
         ------
         InputError
-            Clock or limit out of the GPU's range, a tile that does not fit, or a kernel that the description has no
-            parameters for.
+            Clock or limit out of the GPU's range, a part that it does not have, a tile that does not fit, or a kernel
+            that the description has no parameters for.
         """
         self._check("clock_mhz", clock_mhz, "min_clock_mhz", "max_clock_mhz")
         self._check("power_limit_w", power_limit_w, "min_power_limit_w", "max_power_limit_w")
         check_tile(operator, self._model, may_spill=may_spill)
         model = self._model if memory_clock_mhz is None else at_memory_clock(memory_clock_mhz, self._model)
-        result = predict_work([Work((operator,))], model, clock_mhz=clock_mhz, power_limit_w=power_limit_w)
+        result = predict_work(
+            [Work((operator,))],
+            model,
+            clock_mhz=clock_mhz,
+            power_limit_w=power_limit_w,
+            component_limits_w=component_limits_w,
+        )
         clock = float(result.clock_mhz[0])
+        energies = by_part({part: np.ravel(value) for part, value in result.components_j.items()}, model)
         return KernelForecast(
             name=operator.name,
             time_s=float(result.time_s[0]),
@@ -139,6 +155,7 @@ class Gpu:
             power_w=float(result.power_w[0]),
             clock_mhz=clock,
             energy_by_component_j={part: float(np.ravel(value)[0]) for part, value in result.components_j.items()},
+            power_by_part_w={part: float(value[0] / result.time_s[0]) for part, value in energies.items()},
             limited_by=self._limited_by(operator, clock),
             **{name: _first(getattr(result, name)) for name in INTERVAL},
         )
