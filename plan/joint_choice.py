@@ -216,7 +216,8 @@ class _Search:
         names = tuple(dict.fromkeys(name for part in parts.values() for name in part.names))
         parts[STAGE] = _Part(names, together, [kernels.score(launches, together) for launches in programs[STAGE]])
         notes = (
-            "every kernel runs at the clock shown, also where the board would not hold it; the host launches well ahead",
+            "every kernel runs at the clock shown, also where the board would not hold it",
+            "the host launches well ahead of the GPU",
             "halves are run alone; in the stage the communication of one runs beside the other",
         )
         size = sum(part.size for part in parts.values())

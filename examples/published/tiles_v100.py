@@ -164,11 +164,7 @@ def main() -> None:
         varied.append(line)
     print()
     print_table(varied, title="findings that the forecast agrees with, each parameter varied by 20 %")
-    print(
-        "\nWhere we differ: one tile is both the fastest and the most economical product tile, as the energy of an\n"
-        "operation does not depend on how busy its SM is; and attention's tiles slow alike, as all their times are\n"
-        "cycles of the SMs."
-    )
+    print("\nWhere we differ: attention's tiles slow alike, as all their times are cycles of the SMs.")
 
 
 def _source(gpu: GpuModel, key: str) -> str:
