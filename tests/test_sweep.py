@@ -289,24 +289,33 @@ def test_processes_give_the_same_table(tables, small):
     assert again.counts == small.counts
 
 
+#: An expression that ends its process.
+END = "__import__('os')._exit(9)"
+
+
+def dying(folder):
+    """Jobs whose number 1 ends its process the first time."""
+    died = str(folder / "died")
+    first = f"10 if __import__('os').path.exists({died!r}) else (open({died!r}, 'w').close(), {END})"
+    return {n: (first if n == 1 else f"{10 * n}",) for n in range(6)}
+
+
 def test_jobs_of_a_lost_worker_are_done_again(tmp_path, monkeypatch):
     """Workers evaluate expressions; one of them ends its process the first time."""
-    died = str(tmp_path / "died")
-    end = "__import__('os')._exit(9)"
-    jobs = {n: (f"{10 * n}",) for n in range(6)}
-    jobs[1] = (f"10 if __import__('os').path.exists({died!r}) else (open({died!r}, 'w').close(), {end})",)
-    assert dict(Workers(2).results(eval, jobs)) == {n: 10 * n for n in range(6)}
+    assert dict(Workers(2).results(eval, dying(tmp_path))) == {n: 10 * n for n in range(6)}
     monkeypatch.setattr(workers, "MOST_LOSSES", 2)
     with pytest.raises(InputError, match=r"workers were lost 2 times; 2 jobs are left"):
-        list(Workers(2).results(eval, {0: (end,), 1: (end,)}))
+        list(Workers(2).results(eval, {0: (END,), 1: (END,)}))
 
 
-def test_dask_gives_the_same_table(tables, small):
+def test_dask_gives_the_same_table(tables, small, tmp_path):
     distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
         found = jc.sweep(
             tables(**SPLITS, schedule__recompute=["none", "full"], objective__top=2), dask=cluster.scheduler_address
         )
+        redone = Workers(dask=cluster.scheduler_address).results(eval, dying(tmp_path))
+        assert dict(redone) == {n: 10 * n for n in range(6)}
     plain = jc.sweep(tables(**SPLITS, schedule__recompute=["none", "full"], objective__top=2))
     assert found.rows == plain.rows
     assert found.best == plain.best

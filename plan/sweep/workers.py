@@ -88,5 +88,5 @@ class Workers:
             raise InputError(
                 f"no Dask scheduler answers at {address!r} ({error})", key="--dask", remedy="Give its address, tcp://…"
             ) from None
-        with client, client.get_executor(retries=MOST_LOSSES, pure=False) as executor:
+        with client, client.get_executor(pure=False) as executor:
             yield executor
