@@ -7,7 +7,6 @@ dotted. Whatever is wrong becomes one :class:`~joulecast.errors.InputError` nami
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from joulecast.errors import InputError, nearest
+from joulecast.files import parse_toml
 from joulecast.model.description import DISCREPANCY_QUANTITIES, SCHEMA_VERSION, TABLES, Facts, Parameter, Table
 from joulecast.model.device_facts import FACTS, ORDERED_FACTS, fact_problem
 
@@ -187,12 +187,7 @@ class _Source:
 
     def __init__(self, text: str, file: str) -> None:
         self.text, self.file = text, file
-        try:
-            self.tree = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            found = re.search(r"at line (\d+)", str(error))
-            line = int(found[1]) if found else None
-            raise InputError(f"not valid TOML: {error}", file=file, line=line, remedy="Correct the syntax.") from error
+        self.tree = parse_toml(text, file)
 
     def error(self, message: str, *, key: str, remedy: str | None = None) -> InputError:
         return InputError(message, file=self.file, line=line_of(self.text, key), key=key, remedy=remedy)

@@ -7,7 +7,6 @@ order of the file; a dependency's latency is what a transfer takes between two s
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from joulecast.errors import InputError, UnknownNameError
-from joulecast.files import read_text
+from joulecast.files import parse_json, read_text
 from joulecast.plan.dag import InstructionDag, make_dag
 from joulecast.simulator.schedules import Instruction
 
@@ -58,12 +57,7 @@ def load_dag(path: str | Path) -> InstructionDag:
     """
     file = str(path)
     text = read_text(path, "JSON")
-    try:
-        tables = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"not valid JSON: {error.msg}", file=file, line=error.lineno, remedy="Correct this line."
-        ) from None
+    tables = parse_json(text, file)
     lines = _lines(text, tables)
     try:
         parsed = DagFile.model_validate(tables)

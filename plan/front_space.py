@@ -19,6 +19,8 @@ from joulecast.simulator.plan_source import Source, read_toml
 
 #: Thread blocks of collectives that are tried besides the library's own choice.
 COMM_CTAS = (4, 8, 12, 16, 20, 32)
+#: Most values of one range.
+MOST_VALUES = 100_000
 #: Keys of a SPACE.toml that a front takes, as ``table.key``.
 KEYS = ("power.clock_mhz", *(f"overlap.{name}" for name in KNOBS), "implementation.tiles")
 
@@ -123,7 +125,10 @@ def _values(value: Any, key: str, source: Source) -> tuple[float, ...] | None:
     if isinstance(value, Mapping):
         if sorted(value) != ["max", "min", "step"] or not all(_is_positive(v) for v in value.values()):
             raise source.error(f"{value} is no range", key, remedy="Write {min = …, max = …, step = …}, all above 0.")
-        count = math.floor((value["max"] - value["min"]) / value["step"] + 1e-9) + 1
+        steps = (value["max"] - value["min"]) / value["step"]
+        if steps > MOST_VALUES:
+            raise source.error(f"more than {MOST_VALUES} values", key, remedy="Use a larger step.")
+        count = math.floor(steps + 1e-9) + 1
         numbers = [value["min"] + i * value["step"] for i in range(count)]
     if not numbers or not all(_is_positive(v) for v in numbers):
         raise source.error(f"{value!r} is no list of numbers above 0", key, remedy="Write [a, b, …].", kind=InputError)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from joulecast.errors import InputError
-from joulecast.files import read_text
+from joulecast.files import read_text, reading_csv
 from joulecast.plan.power_limits import JobPoint
 
 _LIMIT, _TIME, _ENERGY = ("power_limit_w", "power_limit"), ("time_s", "time", "time_per_epoch"), ("energy_j", "energy")
@@ -87,10 +87,11 @@ def mean_epochs(runs: Mapping[int, tuple[float, ...]]) -> dict[int, float]:
 def _records(path: Path) -> list[tuple[int, dict[str, str]]]:
     reader = csv.DictReader(read_text(path, "CSV").splitlines())
     found = []
-    for record in reader:
-        if None in record or None in record.values():
-            raise InputError("not as many values as columns", file=str(path), line=reader.line_num)
-        found.append((reader.line_num, record))
+    with reading_csv(str(path)):
+        for record in reader:
+            if None in record or None in record.values():
+                raise InputError("not as many values as columns", file=str(path), line=reader.line_num)
+            found.append((reader.line_num, record))
     return found
 
 

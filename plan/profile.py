@@ -13,9 +13,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from joulecast.errors import InputError
-from joulecast.files import read_text
+from joulecast.files import read_text, reading_csv
 from joulecast.plan.options import Option
 
 COLUMNS = ("stage", "instruction", "frequency", "time", "energy")
@@ -114,8 +115,11 @@ def load_profile(path: str | Path, stages: Sequence[int] | None = None) -> Profi
 
 
 def _read(path: str | Path) -> list[ProfileLine]:
-    file = str(path)
-    reader = csv.reader(read_text(path, "CSV", encoding="utf-8-sig").splitlines())
+    with reading_csv(str(path)):
+        return _lines(csv.reader(read_text(path, "CSV", encoding="utf-8-sig").splitlines()), str(path))
+
+
+def _lines(reader: Any, file: str) -> list[ProfileLine]:
     header = [name.strip() for name in next(reader, [])]
     for name in COLUMNS:
         if name not in header:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from joulecast.errors import InputError, nearest
-from joulecast.files import read_text
+from joulecast.files import parse_toml, read_text
 
 _SECTION = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]")
 _KEY = re.compile(r"^\s*([A-Za-z0-9_.\"'-]+)\s*=")
@@ -92,14 +92,7 @@ def read_toml(path: str | Path, overrides: Sequence[str] = ()) -> tuple[dict[str
     """
     file = str(path)
     text = read_text(path, "TOML")
-    try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        where = re.search(r"\(at line (\d+), column \d+\)", str(error))
-        message = str(error).split(" (at ")[0][:1].lower() + str(error).split(" (at ")[0][1:]
-        line = int(where[1]) if where else len(text.splitlines())
-        raise InputError(f"not valid TOML: {message}", file=file, line=line, remedy="Correct this line.") from None
-    tables, keys = apply_overrides(tables, overrides)
+    tables, keys = apply_overrides(parse_toml(text, file), overrides)
     return tables, Source(file, text, keys)
 
 

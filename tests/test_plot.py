@@ -122,7 +122,7 @@ def test_results_that_cannot_be_drawn(tmp_path, saved, capsys, kind, change, wor
         (("ledger", "PLAN", "--by", "colour", "--out", "x.pdf"), "component"),
         (("measured", "train", "--out", "x.pdf"), "--data"),
         (("measured", "x.json", "--quantity", "mass", "--out", "x.pdf"), "unknown quantity"),
-        (("ledger", "text.json", "--out", "x.pdf"), "is not JSON"),
+        (("ledger", "text.json", "--out", "x.pdf"), "not valid JSON"),
         (("ledger", "text.json", "--set", "a.b=1", "--out", "x.pdf"), "cannot be changed"),
     ],
 )

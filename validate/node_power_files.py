@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from joulecast.errors import DataError
+from joulecast.files import reading_csv
 
 #: Name of the file in a folder.
 FILE = "node_power.csv"
@@ -68,16 +69,17 @@ def read_node_power(path: str | Path) -> list[NodePowerRow]:
         ) from None
     reader = csv.DictReader(text.splitlines())
     rows = []
-    for record in reader:
-        try:
-            rows.append(NodePowerRow.model_validate(record | {"file": str(file), "line": reader.line_num}))
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            raise DataError(
-                f"{first.get('input')!r}: {first['msg'].lower()}",
-                file=str(file),
-                line=reader.line_num,
-                key=str(first["loc"][0]),
-                remedy="Correct this line.",
-            ) from None
+    with reading_csv(str(file), DataError):
+        for record in reader:
+            try:
+                rows.append(NodePowerRow.model_validate(record | {"file": str(file), "line": reader.line_num}))
+            except ValidationError as error:
+                first = error.errors(include_url=False)[0]
+                raise DataError(
+                    f"{first.get('input')!r}: {first['msg'].lower()}",
+                    file=str(file),
+                    line=reader.line_num,
+                    key=str(first["loc"][0]),
+                    remedy="Correct this line.",
+                ) from None
     return rows

@@ -21,6 +21,7 @@ from typing import Any
 
 from joulecast.calibrate.pipeline_plans import DIRECTIONS
 from joulecast.errors import DataError
+from joulecast.files import reading_csv
 
 ITERATIONS, INSTRUCTIONS, PLANS = "measured_iterations.csv", "measured_instructions.csv", "frequency_plans.jsonl"
 #: Columns of a workload.
@@ -148,10 +149,11 @@ def _csv(path: Path, needed: tuple[str, ...]) -> Iterator[tuple[int, dict[str, s
     missing = [name for name in needed if name not in (reader.fieldnames or ())]
     if missing:
         raise DataError(f"no column {', '.join(missing)}", file=str(path), line=1, remedy="See the data's description.")
-    for record in reader:
-        if None in record or None in record.values():
-            raise DataError("not as many values as columns", file=str(path), line=reader.line_num)
-        yield reader.line_num, record
+    with reading_csv(str(path), DataError):
+        for record in reader:
+            if None in record or None in record.values():
+                raise DataError("not as many values as columns", file=str(path), line=reader.line_num)
+            yield reader.line_num, record
 
 
 def _number(record: Mapping[str, str], key: str, path: Path, line: int) -> float | None:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from joulecast.errors import DataError, nearest
+from joulecast.files import reading_csv
 
 #: Name of the file in a folder.
 FILE = "published_iterations.csv"
@@ -109,24 +110,25 @@ def read_published(path: str | Path) -> list[PublishedRow]:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot be read ({error})", file=str(file), remedy="It must be a CSV text file.") from None
     reader = csv.DictReader(text.splitlines())
-    _check_columns(reader.fieldnames or (), file)
     rows: list[PublishedRow] = []
     seen: dict[str, int] = {}
-    for record in reader:
-        line = reader.line_num
-        if None in record or None in record.values():
-            raise DataError("not as many values as columns", file=str(file), line=line, remedy="Correct this line.")
-        row = _row(record, file, line)
-        if row.id in seen:
-            raise DataError(
-                f"id {row.id!r} stands already on line {seen[row.id]}",
-                file=str(file),
-                line=line,
-                key="id",
-                remedy="Keep one of the two.",
-            )
-        seen[row.id] = line
-        rows.append(row)
+    with reading_csv(str(file), DataError):
+        _check_columns(reader.fieldnames or (), file)
+        for record in reader:
+            line = reader.line_num
+            if None in record or None in record.values():
+                raise DataError("not as many values as columns", file=str(file), line=line, remedy="Correct this line.")
+            row = _row(record, file, line)
+            if row.id in seen:
+                raise DataError(
+                    f"id {row.id!r} stands already on line {seen[row.id]}",
+                    file=str(file),
+                    line=line,
+                    key="id",
+                    remedy="Keep one of the two.",
+                )
+            seen[row.id] = line
+            rows.append(row)
     if not rows:
         raise DataError("no rows", file=str(file), remedy="One line for each configuration is expected.")
     return rows

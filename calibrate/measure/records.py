@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from joulecast.errors import DataError
+from joulecast.files import whole_number
 
 #: Version of the format; another one is not read.
 SCHEMA = "joulecast-recording/1"
@@ -147,7 +148,7 @@ def json_object(line: str, file: str, number: int) -> dict[str, Any]:
         Anything else; names file and line.
     """
     try:
-        content = json.loads(line, parse_constant=_reject_constant, parse_float=_finite)
+        content = json.loads(line, parse_constant=_reject_constant, parse_float=_finite, parse_int=whole_number)
     except (ValueError, RecursionError) as error:
         detail = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
         raise DataError(

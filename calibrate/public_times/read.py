@@ -9,6 +9,7 @@ from typing import Any
 from joulecast.calibrate.public_times import llmcompass, simumax, vidur
 from joulecast.calibrate.public_times.form import Line, Place
 from joulecast.errors import DataError
+from joulecast.files import reading_csv
 
 
 def parse_table(text: str, file: str) -> list[tuple[dict[str, Any], int]]:
@@ -20,13 +21,14 @@ def parse_table(text: str, file: str) -> list[tuple[dict[str, Any], int]]:
         Columns of no known form, or a broken line.
     """
     reader = csv.DictReader(io.StringIO(text))
-    columns = frozenset(reader.fieldnames or ())
     lines: list[tuple[Line, Place]] = []
-    for line in reader:
-        place = Place(file, reader.line_num)
-        if None in line or None in line.values():
-            raise DataError("more or fewer fields than columns", file=file, line=reader.line_num)
-        lines.append((line, place))
+    with reading_csv(file, DataError):
+        columns = frozenset(reader.fieldnames or ())
+        for line in reader:
+            place = Place(file, reader.line_num)
+            if None in line or None in line.values():
+                raise DataError("more or fewer fields than columns", file=file, line=reader.line_num)
+            lines.append((line, place))
     if columns >= vidur.COLUMNS:
         found = vidur.contents(lines)
     elif columns >= simumax.COLUMNS:

@@ -110,14 +110,20 @@ class Journal:
                 file=str(path),
                 remedy="Give the same SPACE.toml, or another --out.",
             )
+        for number, line in enumerate(lines[1:], start=2):
+            try:
+                self._take(line)
+            except (KeyError, TypeError):
+                raise _no_row(path, number) from None
         os.truncate(path, whole)
-        for line in lines[1:]:
-            if "batch" in line:
-                self.done.batches[line["batch"]] = Counts(line["illegal"], line["unfit"], line["least_bytes"])
-            elif line["source"] == SIMULATED:
-                self.done.simulated[line["plan"]] = line
-            else:
-                self.done.rows[line["plan"]] = line
+
+    def _take(self, line: Row) -> None:
+        if "batch" in line:
+            self.done.batches[line["batch"]] = Counts(line["illegal"], line["unfit"], line["least_bytes"])
+        elif line["source"] == SIMULATED:
+            self.done.simulated[line["plan"]] = line
+        else:
+            self.done.rows[line["plan"]] = line
 
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
@@ -135,13 +141,17 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
             break
         try:
             line = json.loads(raw)
-        except ValueError:
+        except (ValueError, RecursionError):
             line = None
         if not isinstance(line, dict):
-            raise InputError("not a row of a sweep", file=str(path), line=number, remedy="Remove the file.")
+            raise _no_row(path, number)
         found.append(line)
         whole += len(raw)
     return found, whole
+
+
+def _no_row(path: Path, line: int) -> InputError:
+    return InputError("not a row of a sweep", file=str(path), line=line, remedy="Remove the file.")
 
 
 def _unwritable(path: Path, error: OSError) -> InputError:

@@ -250,7 +250,7 @@ def _range(key: str, value: Mapping[str, Any], source: Source) -> tuple[Any, ...
         raise source.error(
             f"{dict(value)} is no range", key, remedy="Write {min = …, max = …, step = …}, with a step above 0."
         )
-    count = math.floor((high - low) / step + 1e-9) + 1
-    if count > MOST_VALUES:
-        raise source.error(f"{count} values", key, remedy=f"Use a larger step; a range has at most {MOST_VALUES}.")
-    return tuple(low + i * step for i in range(count))
+    steps = (high - low) / step
+    if steps >= MOST_VALUES:
+        raise source.error(f"{steps:.6g} values", key, remedy=f"Use a larger step; a range has at most {MOST_VALUES}.")
+    return tuple(low + i * step for i in range(math.floor(steps + 1e-9) + 1))

@@ -34,6 +34,8 @@ class InputError(JoulecastError):
         key: str | None = None,
         remedy: str | None = None,
     ) -> None:
+        message, key = short(message), None if key is None else short(key)
+        remedy = None if remedy is None else short(remedy)
         self.message, self.file, self.line, self.key, self.remedy = message, file, line, key, remedy
         place = file or ""
         if line is not None:
@@ -88,7 +90,17 @@ class GuardError(JoulecastError):
     exit_status = 3
 
 
+def short(text: str, most: int = 500) -> str:
+    """A text without its middle where it is longer than a reader wants: a damaged file may repeat itself in it.
+
+    >>> short("0123456789", most=5)
+    '01…89'
+    """
+    half = most // 2
+    return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
+
+
 def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     """Known names closest in spelling to ``name``, best first."""
     by_fold = {k.lower(): k for k in known}
-    return [by_fold[m] for m in difflib.get_close_matches(name.lower(), by_fold, n=count, cutoff=0.5)]
+    return [by_fold[m] for m in difflib.get_close_matches(short(name.lower()), by_fold, n=count, cutoff=0.5)]

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import os
+import re
 import shutil
-from collections.abc import Callable, Mapping
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from joulecast.errors import InputError
 
@@ -44,6 +50,80 @@ def read_text(
         raise error("no such file", file=str(path), remedy=missing) from None
     except (OSError, UnicodeDecodeError) as cause:
         raise error(f"cannot be read ({cause})", file=str(path), remedy=f"It must be a {kind} text file.") from None
+
+
+def parse_toml(text: str, file: str) -> dict[str, Any]:
+    """Tables of a TOML text.
+
+    Raises
+    ------
+    InputError
+        It is not TOML, is nested too deeply, or has a whole number beyond the 64 bits of TOML; names file and line.
+    """
+    try:
+        tables = tomllib.loads(text)
+        _refuse_large(tables)
+    except tomllib.TOMLDecodeError as error:
+        what, _, where = str(error).partition(" (at ")
+        found = re.match(r"line (\d+)", where)
+        line = int(found[1]) if found else len(text.splitlines())
+        message = f"not valid TOML: {what[:1].lower()}{what[1:]}"
+        raise InputError(message, file=file, line=line, remedy="Correct this line.") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not valid TOML: {error}", file=file, remedy="Correct this file.") from None
+    return tables
+
+
+def parse_json(text: str, file: str, *, remedy: str = "Correct this line.") -> Any:
+    """Content of a JSON text.
+
+    Raises
+    ------
+    InputError
+        It is not JSON, is nested too deeply, or has a whole number beyond 64 bits; names file and line.
+    """
+    try:
+        return json.loads(text, parse_int=whole_number)
+    except json.JSONDecodeError as error:
+        raise InputError(f"not valid JSON: {error.msg}", file=file, line=error.lineno, remedy=remedy) from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not valid JSON: {error}", file=file, remedy=remedy) from None
+
+
+def whole_number(text: str) -> int:
+    """A whole number of 64 bits; larger ones have no meaning here, and do not fit what computes with them.
+
+    Raises
+    ------
+    ValueError
+        It is larger.
+    """
+    if len(text) > _DIGITS or not -_LARGEST <= int(text) < _LARGEST:
+        raise ValueError(f"{text[:_DIGITS]}… is too large for a whole number")
+    return int(text)
+
+
+_LARGEST, _DIGITS = 2**63, 20
+
+
+def _refuse_large(value: object) -> None:
+    if isinstance(value, Mapping):
+        for inner in value.values():
+            _refuse_large(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            _refuse_large(inner)
+    elif isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
+        raise ValueError(f"{value:e} is too large for a whole number" if abs(value) < 10**300 else "a number too large")
+
+
+@contextmanager
+def reading_csv(file: str, error: type[InputError] = InputError) -> Iterator[None]:
+    """Turn what the CSV reader refuses into one error with the file's name."""
+    try:
+        yield
+    except csv.Error as cause:
+        raise error(f"not valid CSV: {cause}", file=file, remedy="Give comma-separated text.") from None
 
 
 def write_whole(path: Path, write: Callable[[Path], None]) -> None:

@@ -161,7 +161,7 @@ def of_saved(data: Mapping[str, Any], path: Path) -> FrontSeries:
     for number, entry in enumerate(data.get("points", ())):
         time, energy = (number_of(entry, key, path, f"points.{number}.") for key in ("time_s", "energy_j"))
         clocks: dict[str, list[float]] = {}
-        for stage, (kinds, chosen) in enumerate(zip(data.get("instructions", ()), entry.get("plan", ()), strict=True)):
+        for stage, (kinds, chosen) in enumerate(zip(data.get("instructions", ()), entry.get("plan", ()), strict=False)):
             for kind, clock in zip(kinds, chosen, strict=True):
                 clocks.setdefault(f"{kind} of stage {stage}", []).append(float(clock))
         knobs = tuple((name, _range(dict(Counter(values)))) for name, values in clocks.items())

@@ -2,16 +2,74 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
 from joulecast.errors import InputError
-from joulecast.files import read_text
+from joulecast.files import parse_json, read_text
 
 #: Kind of a result to the version of its form that this release reads.
 VERSIONS = {"iteration": 1, "front": 1, "validation": 1}
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+
+
+class _Stage(_Entry):
+    stage: int
+    gpus: int
+    energy_by_component_j: dict[str, float]
+    energy_by_instruction_j: dict[str, float]
+
+
+class _Iteration(_Entry):
+    stages: list[_Stage]
+    energy_by_component_j: dict[str, float]
+    energy_by_instruction_j: dict[str, float]
+    energy_j_p05: float | None = None
+    energy_j_p95: float | None = None
+
+
+class _Bound(_Entry):
+    time_s: float
+    energy_j: float
+
+
+class _Point(_Entry):
+    lower_bound_j: float | None = None
+    plan: list[list[float]] = []
+
+
+class _Front(_Entry):
+    instructions: list[list[str]] = []
+    points: list[_Point] = []
+    lower_bound: list[_Bound] = []
+
+    @model_validator(mode="after")
+    def _one_clock_each(self) -> _Front:
+        sizes = [len(kinds) for kinds in self.instructions]
+        if any([len(stage) for stage in point.plan] != sizes for point in self.points if point.plan):
+            raise ValueError("a plan does not have one clock for each instruction")
+        return self
+
+
+class _Row(_Entry):
+    name: str
+    family: str | None = None
+    measured: dict[str, float | None]
+    predicted: dict[str, float | None]
+
+
+class _Validation(_Entry):
+    rows: list[_Row]
+
+
+#: What readers of a saved result rely on; numbers that must be positive are checked where they are read.
+_FORMS: dict[str, type[_Entry]] = {"iteration": _Iteration, "front": _Front, "validation": _Validation}
 _REMEDY = "Give what joulecast predict, front or validate printed with --json."
 
 
@@ -28,11 +86,7 @@ def read_saved(path: Path, kind: str) -> dict[str, Any]:
     InputError
         The file is missing, is no result, is one of another kind, or was written by a newer version.
     """
-    try:
-        data = json.loads(read_text(path, "JSON"))
-    except ValueError as error:
-        line = error.lineno if isinstance(error, json.JSONDecodeError) else None
-        raise InputError("is not JSON", file=str(path), line=line, remedy=_REMEDY) from error
+    data = parse_json(read_text(path, "JSON"), str(path), remedy=_REMEDY)
     form = data.get("form") if isinstance(data, dict) else None
     program, _, rest = str(form).partition("-")
     name, _, version = rest.rpartition("-")
@@ -47,6 +101,12 @@ def read_saved(path: Path, kind: str) -> dict[str, Any]:
         )
     if name != kind:
         raise InputError(f"is of kind {name}, not {kind}", file=str(path), key="form", remedy=_REMEDY)
+    try:
+        _FORMS[kind].model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"])) or None
+        raise InputError(f"is damaged: {first['msg']}", file=str(path), key=key, remedy=_REMEDY) from None
     return dict(data)
 
 
