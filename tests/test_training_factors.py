@@ -14,10 +14,11 @@ from joulecast.model.gpu_model import gpu_model
 from joulecast.model.lowering import lower
 from joulecast.model.operators import Attention, Gemm
 from joulecast.model.power import at_clock
-from joulecast.model.training_factors import factors_on, scaled, trained
+from joulecast.model.training_factors import GENERATIONS, factors_on, scaled, trained
 from joulecast.simulator.forecast import forecast
 from joulecast.simulator.plan import Plan, plan_from_dict
 from joulecast.simulator.plan_gpu import gpu_of
+from joulecast.validate import published_plans
 
 H100 = load_gpu("h100-sxm")
 KERNELS = [Gemm(8192, 8192, 8192), Gemm(8192, 8192, 8192, dtype="fp8"), Attention(1, 32, 8, 4096, 128)]
@@ -142,3 +143,10 @@ def test_the_shipped_factors_are_near_one_and_sourced() -> None:
     assert factors
     assert all(0.8 < p.number < 1.3 or ".energy." in name for name, p in factors.items())
     assert all(0.0 < p.sd < 0.3 and p.status == "fitted" and p.source for p in factors.values())
+
+
+def test_generations_have_one_name_everywhere() -> None:
+    fitted = {name.removeprefix("generation.") for name in load_training() if name.startswith("generation.")}
+    planned = {generation.name for generation in published_plans.GENERATIONS if generation.name}
+    assert fitted == planned == set(GENERATIONS)
+    assert all(plan(generation=name).implementation.generation == name for name in GENERATIONS)
