@@ -34,3 +34,54 @@ def test_findings_on_tiles_that_the_forecast_agrees_with(name):
     gpu = v100.gpu_model(v100.load_gpu("v100-sxm2-16gb"))
     said, holds = v100.FINDINGS[name][1](gpu)
     assert holds, said
+
+
+@pytest.fixture(scope="module")
+def components():
+    return load("components_mi300x")
+
+
+@pytest.fixture(scope="module")
+def mi300x(components):
+    return components.gpu_model(components.load_gpu("mi300x"))
+
+
+@pytest.mark.parametrize("name", ["stress", "power limit", "beside", "moved back"])
+def test_findings_on_components_that_the_forecast_agrees_with(components, mi300x, name):
+    said, holds = components.FINDINGS[name][1](mi300x)
+    assert holds, said
+
+
+def test_a_clock_limit_beats_a_power_limit_for_an_all_gather(components, mi300x):
+    """Published: 10.1 % of energy for 1.4 % of time."""
+    clock = components.clock_limit(mi300x)
+    assert clock["saved [%]"] > 2.0 * clock["slower [%]"]
+    limits = components.power_limits(mi300x, clock["power [W]"])
+    for name in ("all-gather, compute clock", "all-gather, all parts"):
+        assert limits[name]["slower [%]"] > clock["slower [%]"] - 1e-3
+        assert limits[name]["saved [%]"] < clock["saved [%]"] + 1e-3
+    assert limits["all-gather, all parts"]["saved [%]"] < 0.0
+
+
+def test_more_power_moved_is_faster(components, mi300x):
+    faster = [line["faster [%]"] for line in components.moved_back(mi300x)[:3]]
+    assert 0.0 < faster[0] < faster[1] < faster[2]
+
+
+@pytest.mark.parametrize("name", ["8K", "2K", "collectives", "compute dies", "2K after others"])
+def test_findings_on_executions_that_the_forecast_agrees_with(mi300x, name):
+    said, holds = load("history_mi300x").FINDINGS[name][1](mi300x)
+    assert holds, said
+
+
+def test_light_kernels_first_cost_no_time_and_save_little(mi300x):
+    history = load("history_mi300x")
+    saved = [line["saved time [%]"] for line in history.orders(mi300x)]
+    assert -0.1 < min(saved) <= max(saved) < 3.0
+
+
+def test_a_logger_of_a_millisecond_conserves_energy(mi300x):
+    """Beyond its memory a steady kernel is logged at its own power."""
+    history = load("history_mi300x")
+    found = history.Card(mi300x).run(["all-gather 1 GB"] * 20)
+    assert found.logged_w[-1] == pytest.approx(found.energy_j[-1] / found.end_s[-1], rel=1e-3)
