@@ -34,7 +34,7 @@ from joulecast.simulator.fluid import (
 )
 from joulecast.simulator.governor import PowerGovernor
 from joulecast.simulator.iteration import Iteration, RankForecast
-from joulecast.simulator.ledger_guards import check_iteration
+from joulecast.simulator.ledger_guards import check_iteration, reported_with
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.plan_experts import expert_assumptions
 from joulecast.simulator.plan_gpu import gpu_of, launch_s
@@ -97,8 +97,14 @@ def forecast(plan: Plan, gpu: GpuDescription | None = None, *, must_fit: bool = 
     ------
     DoesNotFitError
         The plan needs more memory than a GPU has.
+    GuardError
+        A law of conservation does not hold: a defect, reported with the plan.
     """
-    description = gpu if gpu is not None else gpu_of(plan)
+    with reported_with(plan):
+        return _forecast(plan, gpu if gpu is not None else gpu_of(plan), must_fit)
+
+
+def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iteration:
     memory = footprints(plan, description, must_fit=must_fit)
     prepared = prepare(plan, gpu_model(description))
     result, first = simulate(prepared)

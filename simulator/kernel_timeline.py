@@ -24,6 +24,7 @@ from joulecast.simulator.fluid import FluidResult
 from joulecast.simulator.forecast import Prepared, fluid_program, prepare, simulate
 from joulecast.simulator.guards import check_causality, check_energy, check_shares, check_streams
 from joulecast.simulator.kernel_segments import RESOURCES, SegmentMaker, waiting_of
+from joulecast.simulator.ledger_guards import reported_with
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.plan_gpu import gpu_of
 from joulecast.simulator.schedules import Schedule
@@ -139,6 +140,11 @@ def timeline_at(prepared: Prepared, clock_index: Sequence[Int], base_index: Sequ
     base_index
         Per stage, clock index at which it waits.
     """
+    with reported_with(prepared.program.plan):
+        return _timeline_at(prepared, clock_index, base_index)
+
+
+def _timeline_at(prepared: Prepared, clock_index: Sequence[Int], base_index: Sequence[int]) -> KernelTimeline:
     program, shares = kernel_program(prepared, clock_index, base_index)
     result = run(program, kernels=True)
     check_causality(program, result)

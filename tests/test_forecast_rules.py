@@ -139,6 +139,18 @@ def test_guards_accept_a_sound_forecast_and_name_the_stage_of_a_broken_one() -> 
         broken(first_rank(waiting_s=1.0))
 
 
+def test_a_breach_is_reported_with_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breach(*args: Any) -> None:
+        raise GuardError("stage 0: a law does not hold")
+
+    monkeypatch.setattr(module, "check_iteration", breach)
+    with pytest.raises(GuardError, match="please report it with this plan: Plan") as found:
+        forecast(plan())
+    assert found.value.plan == plan()
+    assert found.value.message == "stage 0: a law does not hold"
+    assert repr(plan().workload) in str(found.value)
+
+
 def test_guards_compare_with_the_power_over_the_ticks() -> None:
     prepared = prepare(plan(), gpu_model(load_gpu("h200-sxm-rows")))
     result, first = simulate(prepared)

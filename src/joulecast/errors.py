@@ -85,9 +85,22 @@ class MeasurementError(InputError):
 
 
 class GuardError(JoulecastError):
-    """A conservation law was violated inside a simulation: a defect of Joulecast, not of the input."""
+    """A conservation law was violated inside a simulation: a defect of Joulecast, not of the input.
+
+    Parameters
+    ----------
+    message
+        Which law, and where.
+    plan
+        The plan with which it was found, as far as known: it makes the message a report of the defect.
+    """
 
     exit_status = 3
+
+    def __init__(self, message: str, plan: object | None = None) -> None:
+        self.message, self.plan = message, plan
+        report = f". This is a defect of Joulecast: please report it with this plan: {plan!r}"
+        super().__init__(message if plan is None else f"{message}{report}")
 
 
 def short(text: str, most: int = 500) -> str:
