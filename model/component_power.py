@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.governor import settle_clock_mhz
 from joulecast.model.gpu_model import GpuModel
-from joulecast.model.power import clock_tree_power_w, static_power_w
+from joulecast.model.power import COMPONENTS, clock_tree_power_w, static_power_w
 from joulecast.model.settled import Curves
 
 Array = NDArray[np.float64]
@@ -98,9 +98,17 @@ def by_part(components: Mapping[str, ArrayLike], gpu: GpuModel) -> dict[str, Arr
 
 
 def rest_power_w(clock_mhz: ArrayLike, gpu: GpuModel) -> dict[str, Array]:
-    """Power of each part of a GPU that runs nothing, at a clock of any shape [W]."""
+    """Power of each part of a GPU that runs nothing, at a clock of shape ``()`` or ``(c,)`` [W]."""
+    return by_part(dict(zip(COMPONENTS, rest_components_w(clock_mhz, gpu).T, strict=True)), gpu)
+
+
+def rest_components_w(clock_mhz: ArrayLike, gpu: GpuModel) -> Array:
+    """Power of a GPU that runs nothing by ledger component, shape ``(…, components)`` in their order [W]."""
     clock = clock_tree_power_w(clock_mhz, gpu)
-    return by_part({"static": static_power_w(clock, gpu), "clock": clock}, gpu)
+    power = np.zeros((*np.shape(clock), len(COMPONENTS)))
+    power[..., COMPONENTS.index("static")] = static_power_w(clock, gpu)
+    power[..., COMPONENTS.index("clock")] = clock
+    return power
 
 
 def check_limits(limits_w: Mapping[str, float], gpu: GpuModel) -> None:
@@ -160,13 +168,12 @@ def _held_back(curves: Curves, part: str, limit_w: float, lowest_mhz: float, gpu
     energy = by_part({c: v[0] for c, v in curves.components_j.items()}, gpu)[part]
     rest = float(rest_power_w(lowest_mhz, gpu)[part])
     extra = np.maximum(energy - limit_w * curves.time_s[0], 0.0) / max(limit_w - rest, ABOVE_REST_W)
-    clock = float(clock_tree_power_w(lowest_mhz, gpu))
-    drawn = {"static": float(static_power_w(clock, gpu)), "clock": clock}
+    drawn = dict(zip(COMPONENTS, rest_components_w(lowest_mhz, gpu).tolist(), strict=True))
 
     def longer(values: Array, power_w: float) -> Array:
         return np.concatenate([values[:1] + power_w * extra, values[1:]])
 
-    parts = {c: longer(v, drawn.get(c, 0.0)) for c, v in curves.components_j.items()}
+    parts = {c: longer(v, drawn[c]) for c, v in curves.components_j.items()}
     return replace(
         curves,
         time_s=longer(curves.time_s, 1.0),

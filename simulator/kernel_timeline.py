@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from joulecast.errors import InputError
+from joulecast.model.component_power import by_part, rest_components_w
 from joulecast.model.description import GpuDescription
 from joulecast.model.gpu_model import GpuModel, gpu_model
 from joulecast.model.operators import Operator
@@ -30,7 +31,7 @@ from joulecast.simulator.plan_gpu import gpu_of
 from joulecast.simulator.schedules import Schedule
 from joulecast.simulator.segments import Program, make_program
 from joulecast.simulator.tables import instruction_table
-from joulecast.simulator.timeline import Timeline, timeline_of_kernels
+from joulecast.simulator.timeline import PowerProfile, Timeline, timeline_of_kernels
 from joulecast.simulator.trace import Arrow
 
 Float = NDArray[np.float64]
@@ -54,6 +55,10 @@ class KernelTimeline:
     shares
         Of each of :data:`~joulecast.simulator.kernel_segments.RESOURCES` that a kernel uses while it runs, one row per
         name of a timeline.
+    base_w
+        Base power of each stage by component, shape ``(stages, components)`` [W].
+    gpu
+        The GPU.
     """
 
     plan: Plan
@@ -62,6 +67,8 @@ class KernelTimeline:
     result: EngineResult
     timelines: tuple[Timeline, ...]
     shares: Float
+    base_w: Float
+    gpu: GpuModel
 
     @property
     def time_s(self) -> float:
@@ -77,6 +84,23 @@ class KernelTimeline:
     def operators(self) -> tuple[Operator | None, ...]:
         """What the kernel of each of a timeline's ``names`` does; ``None`` where it only waits."""
         return tuple(operator for segment in self.program.segments for operator in segment.operators)
+
+    def part_power(self, stage: int) -> dict[str, PowerProfile]:
+        """Power over time of each part of a stage's GPU: compute dies, memory, and I/O dies or link.
+
+        Their sum is the power of the stage's timeline at any time. A GPU that waits polls on its compute dies.
+        """
+        timeline = self.timelines[stage]
+        each = by_part(dict(zip(COMPONENTS, np.eye(len(COMPONENTS)), strict=True)), self.gpu)
+        return {
+            part: replace(
+                timeline,
+                power_w=(timeline.power_w @ share)[:, None],
+                base_power_w=float(self.base_w[stage] @ share),
+                wait_power_w=timeline.wait_power_w * float(share[COMPONENTS.index("sm")]),
+            ).profile()
+            for part, share in each.items()
+        }
 
     def arrows(self) -> list[Arrow]:
         """Transfers between stages, from the kernel that makes the output to the instruction that needs it."""
@@ -149,16 +173,20 @@ def _timeline_at(prepared: Prepared, clock_index: Sequence[Int], base_index: Seq
     result = run(program, kernels=True)
     check_causality(program, result)
     maker_base = np.asarray(prepared.kernels.clocks_mhz)[np.array(base_index)]
-    timelines = []
+    timelines, bases = [], []
     for rank in range(program.ranks):
-        beside = _power_beside_w(prepared, rank, clock_index[rank], result.time_ns * 1e-9)
-        timeline = _timeline(prepared, program, result, rank, float(maker_base[rank]), beside)
+        base = rest_components_w(float(maker_base[rank]), prepared.gpu)
+        base = base + _power_beside_w(prepared, rank, clock_index[rank], result.time_ns * 1e-9)
+        timeline = _timeline(prepared, program, result, rank, float(maker_base[rank]), float(base.sum()))
+        bases.append(base)
         check_streams(timeline)
         check_energy(timeline, timeline.energy_j)
         check_shares(timeline, shares[timeline.name], RESOURCES)
         timelines.append(timeline)
     of = prepared.program
-    return KernelTimeline(of.plan, of.schedule, program, result, tuple(timelines), shares)
+    return KernelTimeline(
+        of.plan, of.schedule, program, result, tuple(timelines), shares, np.array(bases), prepared.gpu
+    )
 
 
 def kernel_program(prepared: Prepared, clock_index: Sequence[Int], base_index: Sequence[int]) -> tuple[Program, Float]:
@@ -193,16 +221,19 @@ def kernel_program(prepared: Prepared, clock_index: Sequence[Int], base_index: S
     return program, np.concatenate(maker.shares)
 
 
-def _power_beside_w(prepared: Prepared, rank: int, clock_index: Int, time_s: float) -> float:
-    """What communication that hides behind whole instructions draws on average; no interval shows it [W]."""
+def _power_beside_w(prepared: Prepared, rank: int, clock_index: Int, time_s: float) -> Float:
+    """What communication that hides behind whole instructions draws on average, by component [W].
+
+    No interval shows it.
+    """
     beside = prepared.tables[rank].beside_j
     if beside is None:
-        return 0.0
-    return float(beside[list(prepared.program.ranks[rank].order), clock_index].sum()) / time_s
+        return np.zeros(len(COMPONENTS))
+    return np.asarray(beside[list(prepared.program.ranks[rank].order), clock_index].sum(axis=0) / time_s)
 
 
 def _timeline(
-    prepared: Prepared, program: Program, result: EngineResult, rank: int, base_mhz: float, beside_w: float
+    prepared: Prepared, program: Program, result: EngineResult, rank: int, base_mhz: float, base_w: float
 ) -> Timeline:
     gpu = prepared.gpu
     idle = float(idle_power_w(base_mhz, gpu))
@@ -217,7 +248,7 @@ def _timeline(
         rank,
         shown,
         components=COMPONENTS,
-        base_power_w=idle + beside_w,
+        base_power_w=base_w,
         wait_power_w=float(wait_power_w(base_mhz, gpu)) - idle,
         finish_ns=result.time_ns,
     )

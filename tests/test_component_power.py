@@ -143,3 +143,25 @@ def test_power_that_cannot_be_moved():
 def test_every_gpu_has_parts(name):
     model = gpu_model(load_gpu(name))
     assert all(np.all(value >= 0) for value in rest_power_w(model.clocks_mhz, model).values())
+
+
+@pytest.mark.parametrize("plan", ["llama-3.1-8b-4xh200-nanobatches", "llama-3.1-8b-4xh200", "llama-3.2-3b-4xh200-ddp"])
+def test_parts_over_the_time_of_an_iteration_sum_to_the_board(examples, plan):
+    """At every time, also where communication runs beside computation, or behind whole instructions."""
+    timeline = jc.predict(examples / f"{plan}.toml").timeline()
+    for stage, whole in enumerate(timeline.timelines):
+        parts, board = timeline.part_power(stage), whole.profile()
+        assert set(parts) == {"compute", "hbm", "link"}
+        for profile in parts.values():
+            np.testing.assert_array_equal(profile.time_ns, board.time_ns)
+            assert profile.power_w.min() > -1e-6
+        np.testing.assert_allclose(sum(p.power_w for p in parts.values()), board.power_w, rtol=1e-9)
+        sent = whole.energy_by_component_j()["link"] + timeline.base_w[stage, -1] * whole.time_s
+        assert parts["link"].energy_j == pytest.approx(sent)
+        assert sent > 0
+
+
+def test_communication_beside_computation_loads_link_and_compute_dies_at_once(examples):
+    parts = jc.predict(examples / "llama-3.1-8b-4xh200-nanobatches.toml").timeline().part_power(0)
+    sends = parts["link"].power_w > 0.5 * parts["link"].power_w.max()
+    assert np.median(parts["compute"].power_w[sends]) > 300
