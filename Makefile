@@ -4,7 +4,7 @@
 # make coverage   lines that no test runs
 # make bench   the benchmarks
 # make bench-counts   instructions of five tasks against the last release; 20 % more fails
-# make slow    long fuzzing, mutations of model/, fronts against lowtime, notebooks; needs an hour or more
+# make slow    long fuzzing, long fits, mutations of model/, fronts against lowtime, notebooks; needs an hour or more
 # make regenerate   fit the shipped descriptions of the H200 to the shipped rows and recordings again
 # make pictures   draw the README's picture again
 # make figures   run what the tables of errors quote, and write them into the README and the pages
@@ -30,7 +30,7 @@ demo: $(RUN_STAMP)
 	$(BIN)/python examples/demo.py
 
 test: $(DEV_STAMP)
-	$(BIN)/python -m pytest -n 2 -p no:benchmark -q $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 -p no:benchmark -q -m "not long" $(PYTEST_ARGS)
 
 check: $(DEV_STAMP)
 	$(BIN)/ruff check .
@@ -47,12 +47,13 @@ bench-counts: $(DEV_STAMP)
 
 coverage: $(DEV_STAMP)
 	$(BIN)/python -m coverage erase
-	$(BIN)/python -m coverage run -m pytest -n 2 -p no:benchmark -q $(PYTEST_ARGS)
+	$(BIN)/python -m coverage run -m pytest -n 2 -p no:benchmark -q -m "not long" $(PYTEST_ARGS)
 	$(BIN)/python -m coverage combine -q
 	$(BIN)/python -m coverage report --fail-under=95
 
 slow: $(DEV_STAMP)
 	$(BIN)/python -m pytest -n 2 -p no:benchmark -q -s --hypothesis-profile=long tests/test_fuzz.py
+	$(BIN)/python -m pytest -n 2 -p no:benchmark -q -m long
 	$(BIN)/python benchmarks/mutations.py
 	@if [ -d $(DATA)/perseus_sosp24 ]; then $(BIN)/python benchmarks/compare_lowtime.py $(DATA)/perseus_sosp24; \
 	  else echo "no measured profiles in $(DATA)/perseus_sosp24: fronts are not compared with lowtime's"; fi

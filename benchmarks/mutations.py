@@ -2,8 +2,8 @@
 
 ``python benchmarks/mutations.py [--count 200] [--seed 0] [--only gemm.py]`` changes one operator, comparison, number or
 condition at a time, drawn with a fixed seed from all of them, and runs tests on each: first those that import the
-changed module or are named after it, then those that hold figures and properties of whole forecasts. Prints the share
-that some test noticed, and each that none did. Every mutant lives in a process of its own; no file is changed.
+changed module or are named after it, then those of modules that import it, then those that hold whole forecasts. Prints
+the share that some test noticed, and each that none did. Every mutant lives in its own process; no file is changed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import importlib.abc
 import importlib.machinery
 import os
 import random
-import re
 import signal
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -56,7 +56,7 @@ class Mutant:
     @property
     def module(self) -> str:
         """Import name of the changed module."""
-        return "joulecast." + ".".join(self.file.relative_to(ROOT).with_suffix("").parts)
+        return module_of(self.file)
 
 
 def places(tree: ast.AST) -> Iterator[ast.AST]:
@@ -141,16 +141,36 @@ def mutant(file: Path, number: int) -> Mutant:
 
 
 def tests_of(mutant: Mutant) -> list[list[str]]:
-    """Files of tests in the order in which they run: those of the module, then the broad ones."""
-    stem, (package, _, _) = mutant.file.stem, mutant.module.rpartition(".")
-    imports = re.compile(rf"\b{re.escape(mutant.module)}\b|\b{re.escape(package)} import .*\b{stem}\b")
-    near = [
-        str(test)
-        for test in sorted((ROOT / "tests").glob("test_*.py"))
-        if test.stem.startswith(f"test_{stem}") or imports.search(test.read_text(encoding="utf-8"))
-    ]
-    broad = [str(ROOT / "tests" / name) for name in BROAD if (ROOT / "tests" / name).exists()]
-    return [near] * bool(near) + [[b for b in broad if b not in near]]
+    """Files of tests in the order in which they run: those of the module, of its importers, and the broad ones."""
+    near = importing([mutant.module], "tests")
+    near |= set((ROOT / "tests").glob(f"test_{mutant.file.stem}*.py"))
+    importers = [file for folder in ("model", "simulator", "plan") for file in importing([mutant.module], folder)]
+    next_to = importing([module_of(file) for file in importers], "tests") - near
+    broad = {ROOT / "tests" / name for name in BROAD} - near - next_to
+    return [[str(test) for test in sorted(ring)] for ring in (near, next_to, broad) if ring]
+
+
+def importing(modules: list[str], folder: str) -> set[Path]:
+    """Files of a folder that import one of the modules."""
+    words = set(modules)
+    return {file for file in (ROOT / folder).glob("*.py") if words & imports_of(file)}
+
+
+@cache
+def imports_of(file: Path) -> frozenset[str]:
+    """Modules and names that a file imports, also within functions."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{name.name}" for name in node.names)}
+    return frozenset(found)
+
+
+def module_of(file: Path) -> str:
+    """Import name of a file."""
+    return "joulecast." + ".".join(file.relative_to(ROOT).with_suffix("").parts)
 
 
 def controls(drawn: list[Mutant]) -> list[Mutant]:

@@ -18,6 +18,7 @@ def shipped_text(name):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_shipped_description_follows_from_the_shipped_rows():
     shipped = files("joulecast.model").joinpath("catalogue_data", "gpus", f"{SHIPPED_NAME}.toml")
     regenerated = dump_description(fit_rows().description.to_dict())
@@ -43,6 +44,7 @@ def test_the_live_calibration_replays_byte_for_byte():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_default_description_follows_from_all_rows_and_recordings():
     fit = fit_folder(RECORDINGS, name="h200-sxm", rows=recorded_rows())
     assert dump_description(fit.description.to_dict()) == shipped_text("h200-sxm")
