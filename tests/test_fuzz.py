@@ -462,9 +462,9 @@ def outcome(form: Format, data: bytes, tmp: Path) -> str:
     return "good"
 
 
-def test_the_damages_damage() -> None:
+def test_the_damages_damage(tmp_path: Path) -> None:
     sample = table(*PROFILE)().encode()
     kinds = {operation: damaged(sample, operation, 40, 7) for operation in OPERATIONS}
     assert all(data != sample for data in kinds.values())
     with pytest.raises(AssertionError, match="does not name the file"):
-        outcome(Format(lambda path: (_ for _ in ()).throw(InputError("bad")), (), "a.csv"), b"", Path("/tmp"))
+        outcome(Format(lambda path: (_ for _ in ()).throw(InputError("bad")), (), "a.csv"), b"", tmp_path)
