@@ -67,17 +67,17 @@ def plan_bins(
     window_s: float,
     wanted_s: float,
     sse: int,
-    steady: SteadyPower,
+    steady: SteadyPower | None,
     passes: int,
     rest_s: float,
 ) -> Plan:
     """Choose the bins for a sensor that averages over ``window_s``.
 
-    Where power never got steady, the second half of the run is taken for it.
+    Without a steady power in the run, ``None``, the second half of the run stands for it.
     """
     spacing = max(guidance.spacing_s, window_s / PART_OF_WINDOW / BINS_PER_PART, pass_s / MOST_PASS_BINS)
     folded = looks_inside(pass_s, wanted_s)
-    ssp = max(steady.passes if steady.settled else passes // 2, sse + 1)
+    ssp = max(passes // 2 if steady is None else steady.passes, sse + 1)
     return Plan(pass_s, spacing, wanted_s, folded, sse, ssp, passes, rest_s)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from joulecast.calibrate.power_profile.analysis import Analysis, analyse, curves_of
 from joulecast.calibrate.power_profile.bins import Plan, layout_of, plan_bins, wanted_resolution
+from joulecast.calibrate.power_profile.budget import TimedBench
 from joulecast.calibrate.power_profile.dataset import Dataset
 from joulecast.calibrate.power_profile.evaluate import duration, evaluate
 from joulecast.calibrate.power_profile.guidance import Guidance, guidance_for
@@ -28,9 +29,17 @@ TIMING_RUNS, TIMING_PASSES = 5, 12
 TRUSTED_S = 0.05
 #: Steady power goes on for at least so long or so many executions.
 STEADY_S, STEADY_PASSES = 2e-3, 4
+#: A run that ends so near the power limit is held at it: a governor with a window of about a second settles its power,
+#: and runs must go on for longer than that window before their end is trusted.
+NEAR_LIMIT, SETTLING_S = 0.93, 1.5
+#: The search there begins with runs of this part of the longest: three doublings and a smaller step lead up to those.
+FROM_SHORTER = 11.3
+#: Part of the time left after learning that the search for steady power may take.
+SEARCH_SHARE = 0.5
 #: Rest besides the sensor's window.
 REST_S = 0.01
-BATCH = 100
+#: Runs of a batch, and about its time: after each, what was done is told. Fewer runs at the end are not worth a series.
+BATCH, BATCH_S, FEWEST_RUNS = 100, 20.0, 10
 #: Channels of the whole card.
 WHOLE = ("power", "energy")
 
@@ -49,8 +58,10 @@ class Options:
         Wanted standard error of a point, relative.
     resolution_s
         Wanted resolution of the run behind an averaging sensor; ``None`` takes a fifth of its window.
-    longest_run_s
-        No run is longer.
+    longest_run_s, limited_run_s
+        No run is longer; and none of those that look for the steady power of a card that is held at its power limit.
+    budget_s
+        Time to measure and evaluate; ``None`` takes as long as the wanted precision needs.
     outliers
         Whether to study the runs outside the golden bin.
     seed
@@ -62,6 +73,8 @@ class Options:
     precision: float = PRECISION
     resolution_s: float | None = None
     longest_run_s: float = 0.5
+    limited_run_s: float = 2.5
+    budget_s: float | None = None
     outliers: bool = False
     seed: int = 0
 
@@ -80,9 +93,15 @@ class Campaign:
     """
 
     def __init__(self, bench: Bench, options: Options, say: Callable[[str], None]) -> None:
-        self.bench, self.options, self.say = bench, options, say
+        self.bench, self.options = TimedBench(bench, options.budget_s), options
+        self._tell = say
         self.random = np.random.default_rng(options.seed)
         self.kernels = len(bench.kernels)
+        self.cut_short: tuple[str, ...] = ()
+
+    def say(self, line: str) -> None:
+        """Tell what goes on, and how much time is left."""
+        self._tell(f"{line}{self.bench.left}")
 
     def take(self, device: str) -> PowerProfile:
         """Measure and evaluate.
@@ -117,12 +136,11 @@ class Campaign:
             period_s=period_s,
             delays=lambda runs: self._delays(runs, rest_s, period_s),
             say=self.say,
+            until_s=self.bench.spent_s + SEARCH_SHARE * self.bench.left_s,
         )
-        start = meter.first_length(finest)
-        most = max(2 * start, math.ceil(self.options.longest_run_s / pass_s))
-        steady = find_steady_power(meter.measure, start, max(sse + 1, 2), most, math.ceil(TRUSTED_S / pass_s))
-        passes = self._passes(steady, pass_s, finest)
-        plan = plan_bins(pass_s, guidance, finest, wanted_s, sse, steady, passes, rest_s)
+        steady = self._steady_power(meter, meter.first_length(finest), sse)
+        passes, told = self._passes(steady, pass_s, finest)
+        plan = plan_bins(pass_s, guidance, finest, wanted_s, sse, steady if told else None, passes, rest_s)
         dataset = Dataset(self.kernels, sse, guidance.margin, (), (), sensors)
         analysis = self._main_runs(dataset, plan, guidance)
         profile = evaluate(
@@ -132,33 +150,67 @@ class Campaign:
             self.bench.kernels,
             device,
             meter.whole,
+            end=None if told else steady.longest,
             precision=self.options.precision,
             outliers=self.options.outliers,
         )
-        return replace(profile, warnings=(*profile.warnings, *school.left_out))
+        return replace(profile, warnings=(*profile.warnings, *school.left_out, *self.cut_short))
 
-    def _passes(self, steady: SteadyPower, pass_s: float, finest: float) -> int:
-        """Executions of a run: until steady power, and then as many as tell it."""
+    def _steady_power(self, meter: EndPowerMeter, start: int, sse: int) -> SteadyPower:
+        """Search for steady power, with long runs only where the card is held at its power limit."""
+        first, limit_w = meter.measure(start), self.bench.power_limit_w
+        most = max(2 * start, math.ceil(self.options.longest_run_s / meter.pass_s))
+        enough = math.ceil(TRUSTED_S / meter.pass_s)
+        if first is not None and limit_w is not None and first.power_w >= NEAR_LIMIT * limit_w:
+            self.say("the card is held at its power limit, whose governor takes about a second")
+            most = max(most, math.ceil(self.options.limited_run_s / meter.pass_s))
+            enough = math.ceil(SETTLING_S / meter.pass_s)
+            longer = max(start, round(most / FROM_SHORTER))
+            if longer > start:
+                start, first = longer, None
+        return find_steady_power(
+            lambda passes: first if first and passes == start else meter.measure(passes),
+            start,
+            max(sse + 1, 2),
+            most,
+            enough,
+        )
+
+    def _passes(self, steady: SteadyPower, pass_s: float, finest: float) -> tuple[int, bool]:
+        """Executions of a run: until steady power, and then as many as tell it; and whether so long a run is allowed.
+
+        Where power settles later than that, the runs show the way there, and steady power is that of the search.
+        """
         tail = max(STEADY_PASSES, math.ceil(max(2.0 * finest, STEADY_S) / pass_s), steady.passes // 2)
-        return steady.passes + (tail if steady.settled else 0)
+        most = math.ceil(self.options.longest_run_s / pass_s)
+        if not steady.settled:
+            return min(steady.passes, max(most, steady.trials[0].passes)), False
+        told = steady.passes <= most
+        return (steady.passes + tail if told else most), told
 
     def _delays(self, runs: int, rest_s: float, period: float) -> list[float]:
         """Random rests, so that the readings fall everywhere in the runs."""
         return [float(rest) for rest in rest_s + period * self.random.random(runs)]
 
     def _main_runs(self, dataset: Dataset, plan: Plan, guidance: Guidance) -> Analysis:
-        """Runs in batches, until the points are dense enough and the resolution is reached."""
+        """Runs in batches, until the points are dense enough and the resolution is reached, or time is up."""
         wanted = self.options.runs or guidance.runs
         whole = [name for name in dataset.sensors if name in WHOLE]
         parts = [name for name in dataset.sensors if name not in whole]
         period = max(fit.period_s for fit in dataset.sensors.values())
-        taken, refined = 0, False
+        run_s = plan.passes * plan.pass_s + plan.rest_s + period / 2
+        usual = min(BATCH, max(math.ceil(BATCH_S / run_s), FEWEST_RUNS))
+        taken, refined, ended = 0, False, False
         while True:
-            batch = min(BATCH, wanted - taken) if taken < wanted else BATCH
-            series = self.bench.series(plan.passes, self._delays(batch, plan.rest_s, period))
-            dataset = dataset.with_series(series)
-            taken += batch
-            if taken < wanted:
+            batch = min(usual, wanted - taken) if taken < wanted else usual
+            fitting = self.bench.fitting(run_s, self.bench.left_s)
+            ended = fitting < batch + FEWEST_RUNS
+            batch = min(batch, max(fitting, 0 if taken else FEWEST_RUNS))
+            if batch:
+                series = self.bench.series(plan.passes, self._delays(batch, plan.rest_s, period))
+                dataset = dataset.with_series(series)
+                taken += batch
+            if taken < wanted and not ended:
                 self.say(f"{taken} of {wanted} runs")
                 continue
             if not refined:
@@ -167,7 +219,9 @@ class Campaign:
             analysis = analyse(dataset, plan, whole, ())
             short = self._short_of(analysis, guidance)
             self.say(f"{taken} runs, {int(analysis.keep.sum())} golden{': ' + short if short else ''}")
-            if not short or self.options.runs or taken >= self.options.most_runs * wanted:
+            if ended and (taken < wanted or short):
+                self.cut_short = (f"the time ended after {taken} of {wanted} runs{': ' + short if short else ''}",)
+            if ended or not short or self.options.runs or taken >= self.options.most_runs * wanted:
                 return analyse(dataset, plan, whole, parts) if parts else analysis
 
     def _short_of(self, analysis: Analysis, guidance: Guidance) -> str:

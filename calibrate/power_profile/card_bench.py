@@ -54,6 +54,15 @@ class CardBench:
         """Names of the kernels of one pass."""
         return self._names
 
+    @property
+    def power_limit_w(self) -> float | None:
+        """The card's power limit [W]."""
+        return self._card.facts.power_limit_w
+
+    def now_s(self) -> float:
+        """The card's virtual time [s]."""
+        return self._card.now()
+
     def series(self, passes: int, delays_s: Sequence[float]) -> Series:
         """One run after each delay."""
         card, columns = self._card, Columns()

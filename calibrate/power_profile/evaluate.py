@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from joulecast.calibrate.power_profile.analysis import (
+    SURE,
     Analysis,
     curves_of,
     shares_of,
@@ -18,7 +19,7 @@ from joulecast.calibrate.power_profile.analysis import (
 from joulecast.calibrate.power_profile.guidance import COVERED_S, Guidance
 from joulecast.calibrate.power_profile.outliers import study_outliers
 from joulecast.calibrate.power_profile.result import MeanPower, PowerProfile
-from joulecast.calibrate.power_profile.steady import SteadyPower
+from joulecast.calibrate.power_profile.steady import EndPower, SteadyPower
 
 #: Sensors of the whole card that differ by more are doubted.
 AGREEMENT = 0.05
@@ -34,6 +35,7 @@ def evaluate(
     device: str,
     whole: Sequence[str],
     *,
+    end: EndPower | None,
     precision: float,
     outliers: bool,
 ) -> PowerProfile:
@@ -47,6 +49,8 @@ def evaluate(
         Names.
     whole
         Channels of the whole card.
+    end
+        Power at the end of longer runs, where those of the analysis do not reach steady power.
     precision
         Wanted standard error of a point, relative.
     outliers
@@ -55,6 +59,13 @@ def evaluate(
     plan, dataset = analysis.plan, analysis.dataset
     curves = curves_of(analysis, precision)
     sse, ssp = sse_power(analysis, curves), ssp_power(analysis, curves)
+    execution_s, ssp_index, moment = analysis.pass_s, plan.ssp, None
+    if end is not None:
+        execution_s, ssp_index = end.pass_s, steady.passes
+        known = steady.settled and end.standard_error_w <= SURE * end.power_w
+        ssp = MeanPower(end.power_w, end.standard_error_w, end.pass_s * (end.passes - end.passes // 2), known)
+    elif steady.settled:
+        moment = time_to_steady(analysis, curves, ssp)
     parts = {name: replace(analysis, estimate=estimate) for name, estimate in analysis.components.items()}
     profile = PowerProfile(
         kernels=kernels,
@@ -63,14 +74,14 @@ def evaluate(
         runs=len(dataset.runs),
         golden_runs=int(analysis.keep.sum()),
         passes=plan.passes,
-        execution_s=analysis.pass_s,
+        execution_s=execution_s,
         sse_index=plan.sse,
-        ssp_index=plan.ssp,
+        ssp_index=ssp_index,
         sse=sse,
         ssp=ssp,
-        energy_j=ssp.power_w * analysis.pass_s,
-        energy_error_j=ssp.standard_error_w * analysis.pass_s,
-        time_to_ssp_s=time_to_steady(analysis, curves, ssp) if steady.settled else None,
+        energy_j=ssp.power_w * execution_s,
+        energy_error_j=ssp.standard_error_w * execution_s,
+        time_to_ssp_s=moment,
         settled=steady.settled,
         trials=steady.trials,
         clock=max(dataset.clocks, key=lambda clock: clock.standard_error_s),
@@ -118,7 +129,7 @@ def unresolved(profile: PowerProfile) -> tuple[str, ...]:
         told.append(_not_alone("an execution of steady power", profile.ssp, profile.execution_s))
     told.extend(f"power of {share.name} apart from its neighbours" for share in profile.shares if share.power is None)
     if not profile.settled:
-        told.append(f"steady power: it still moves after {profile.ssp_index} executions")
+        told.append(f"steady power: it is not established within {profile.ssp_index} executions")
     elif profile.time_to_ssp_s is None:
         told.append("the time to steady power")
     return tuple(told)

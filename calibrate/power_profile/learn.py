@@ -6,14 +6,17 @@ from collections.abc import Callable
 
 import numpy as np
 
+from joulecast.calibrate.power_profile.budget import TimedBench
 from joulecast.calibrate.power_profile.clocks import fit_clock
 from joulecast.calibrate.power_profile.layout import Layout
-from joulecast.calibrate.power_profile.protocol import Bench, Channel, Series
+from joulecast.calibrate.power_profile.protocol import Channel, Series
 from joulecast.calibrate.power_profile.sensor import SensorFit, find_sensor, known_sensor
 from joulecast.errors import MeasurementError
 
 #: Runs for learning how a sensor works, and their length in periods of the sensor.
 SENSOR_RUNS, SENSOR_SHARE = 60, 0.6
+#: Fewer runs than these tell no window, and what part of the time that is left one try may take.
+FEWEST_RUNS, SHARE = 20, 0.4
 #: Time in which power may fall after a run while the sensor is being learnt, in periods.
 FALL_SHARE = 0.03
 #: Longest period that the first guess at a sensor covers, and the longest that is followed at all.
@@ -42,7 +45,9 @@ class SensorSchool:
         Sensors that cannot be used, and why.
     """
 
-    def __init__(self, bench: Bench, pass_s: float, random: np.random.Generator, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, bench: TimedBench, pass_s: float, random: np.random.Generator, say: Callable[[str], None]
+    ) -> None:
         self.bench, self.pass_s, self.random, self.say = bench, pass_s, random, say
         self.kernels = len(bench.kernels)
         self.left_out: tuple[str, ...] = ()
@@ -68,10 +73,13 @@ class SensorSchool:
         period = USUAL_PERIOD_S
         while True:
             passes = max(round(SENSOR_SHARE * period / self.pass_s), 2)
-            delays = [float(rest) for rest in period * (0.3 + self.random.random(SENSOR_RUNS))]
+            run_s = passes * self.pass_s + 0.8 * period
+            runs = min(SENSOR_RUNS, max(self.bench.fitting(run_s, SHARE * self.bench.left_s), FEWEST_RUNS))
+            delays = [float(rest) for rest in period * (0.3 + self.random.random(runs))]
             found = self._learn(self.bench.series(passes, delays), period)
             longest = max(fit.period_s for fit in found.values())
-            if longest <= 1.5 * period or period >= LONGEST_PERIOD_S:
+            again_s = FEWEST_RUNS * (SENSOR_SHARE + 0.8) * longest
+            if longest <= 1.5 * period or period >= LONGEST_PERIOD_S or again_s > SHARE * self.bench.left_s:
                 return found
             period = min(longest, LONGEST_PERIOD_S)
 

@@ -49,7 +49,7 @@ def open_bench(kernels: Sequence[str], device: str) -> tuple[Bench, str]:
 
     log = Poller(locator)
     try:
-        return TorchBench(benchmarks, f"cuda:{place or 0}", log), facts.name
+        return TorchBench(benchmarks, f"cuda:{place or 0}", log, facts.power_limit_w), facts.name
     except BaseException:
         log.close()
         raise

@@ -136,6 +136,13 @@ class Bench(Protocol):
     def kernels(self) -> tuple[str, ...]:
         """Names of the kernels of one pass, in order."""
 
+    @property
+    def power_limit_w(self) -> float | None:
+        """The card's power limit, ``None`` where it tells none [W]."""
+
+    def now_s(self) -> float:
+        """Time on the clock that its series take; simulated benches have one of their own [s]."""
+
     def series(self, passes: int, delays_s: Sequence[float]) -> Series:
         """Launch one run after each delay.
 

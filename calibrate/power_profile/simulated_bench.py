@@ -73,6 +73,8 @@ class SimulatedBench:
         Shortest delay of a read of the GPU's clock; half before, half after, and random waits on both sides.
     mark_every
         Marks stand after every so many kernels, and after each of the first ten passes.
+    power_limit_w
+        That the card tells; its truth must follow it.
     """
 
     def __init__(
@@ -85,8 +87,10 @@ class SimulatedBench:
         drift: float = 37e-6,
         read_delay_s: float = 9e-6,
         mark_every: int = 8,
+        power_limit_w: float | None = None,
     ) -> None:
         self.truth = truth
+        self.power_limit_w = power_limit_w
         self.sensors = tuple(sensors)
         self.random = np.random.default_rng(seed)
         self.offset_s, self.drift, self.read_delay_s, self.mark_every = gpu_offset_s, drift, read_delay_s, mark_every
@@ -96,6 +100,10 @@ class SimulatedBench:
     def kernels(self) -> tuple[str, ...]:
         """Names of the kernels of one pass."""
         return tuple(kernel.name for kernel in self.truth.kernels)
+
+    def now_s(self) -> float:
+        """The host's simulated time [s]."""
+        return self.host_s
 
     def series(self, passes: int, delays_s: Sequence[float]) -> Series:
         """One simulated run after each delay."""

@@ -120,6 +120,8 @@ class TorchBench:
         PyTorch device, such as ``cuda:0`` or ``cpu``.
     log
         Logs the card's power.
+    power_limit_w
+        The card's power limit, where it tells one [W].
 
     Raises
     ------
@@ -127,7 +129,10 @@ class TorchBench:
         PyTorch, the device or what a benchmark needs is missing.
     """
 
-    def __init__(self, benchmarks: Sequence[Microbenchmark], device: str, log: PowerLog) -> None:
+    def __init__(
+        self, benchmarks: Sequence[Microbenchmark], device: str, log: PowerLog, power_limit_w: float | None = None
+    ) -> None:
+        self.power_limit_w = power_limit_w
         self._torch = torch = load_torch()
         self._device, self._log = torch.device(device), log
         self._names = tuple(benchmark.name for benchmark in benchmarks)
@@ -152,6 +157,10 @@ class TorchBench:
     def kernels(self) -> tuple[str, ...]:
         """Names of the kernels of one pass."""
         return self._names
+
+    def now_s(self) -> float:
+        """The machine's time [s]."""
+        return time.monotonic()
 
     def series(self, passes: int, delays_s: Sequence[float]) -> Series:
         """One run after each delay."""

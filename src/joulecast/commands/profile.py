@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,9 @@ from joulecast.errors import InputError
 
 if TYPE_CHECKING:
     from joulecast.calibrate.power_profile.result import MeanPower, PowerProfile
+
+#: Learning a sensor's ways, a search and a few runs take so long at least.
+LEAST_BUDGET_S = 30.0
 
 
 def register(app: typer.Typer) -> None:
@@ -31,6 +35,7 @@ def profile(
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write plot and data into this folder.")] = None,
     device: Annotated[str, typer.Option(metavar="0|sim:FILE", help="The card.")] = "0",
     runs: Annotated[int | None, typer.Option(min=20, help="Take so many runs, whatever the guidance.")] = None,
+    budget: Annotated[str, typer.Option(metavar="TIME", help="Never take longer, such as 90s, 4m.")] = "4m",
     outliers: Annotated[bool, typer.Option("--outliers", help="Study the runs that are left out, too.")] = False,
     seed: Annotated[int, typer.Option(help="Of the random rests between runs.")] = 0,
     json: output.JsonOption = False,
@@ -39,13 +44,15 @@ def profile(
     from joulecast.threads import use_one_thread
 
     use_one_thread()
+    began_s, budget_s = time.monotonic(), _budget(budget)
     if out is not None:  # known before measuring, which takes minutes
         _prepare(out)
     from joulecast.calibrate.power_profile.campaign import Campaign, Options
     from joulecast.calibrate.power_profile.open_bench import open_bench
 
-    options = Options(runs=runs, outliers=outliers, seed=seed)
     bench, name = open_bench(kernels, device)
+    left_s = budget_s - (time.monotonic() - began_s)
+    options = Options(runs=runs, outliers=outliers, seed=seed, budget_s=left_s)
     try:
         found = Campaign(bench, options, output.progress).take(name)
     finally:
@@ -60,6 +67,20 @@ def profile(
             print(f"{title}: {line}")
     for file in files.values():
         output.progress(f"wrote {file}")
+
+
+def _budget(words: str) -> float:
+    """Seconds of a budget."""
+    from joulecast.calibrate.choose.duration import seconds
+
+    found = seconds(words)
+    if found < LEAST_BUDGET_S:
+        raise InputError(
+            f"{words} is too short: learning how the sensor works takes some 15 s",
+            key="--budget",
+            remedy=f"Give {LEAST_BUDGET_S:.0f}s or more.",
+        )
+    return found
 
 
 def _prepare(out: Path) -> None:
