@@ -57,6 +57,7 @@ slow: $(DEV_STAMP)
 	$(BIN)/python benchmarks/mutations.py
 	@if [ -d $(DATA)/perseus_sosp24 ]; then $(BIN)/python benchmarks/compare_lowtime.py $(DATA)/perseus_sosp24; \
 	  else echo "no measured profiles in $(DATA)/perseus_sosp24: fronts are not compared with lowtime's"; fi
+	$(PIP) install -q -e '.[notebooks]'
 	@for notebook in $(wildcard examples/*.ipynb); do \
 	  $(BIN)/python -m jupyter nbconvert --to notebook --execute --stdout $$notebook > /dev/null || exit 1; \
 	  echo "$$notebook runs"; done
