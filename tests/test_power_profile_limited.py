@@ -1,5 +1,6 @@
 """Profiles of a card at its power limit, whose governor answers late and twice, and profiles within a budget."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -7,9 +8,10 @@ import numpy as np
 import pytest
 
 from joulecast.calibrate.power_profile.campaign import Campaign, Options
-from joulecast.calibrate.power_profile.simulated_bench import AVERAGED, SimulatedBench
+from joulecast.calibrate.power_profile.simulated_bench import AVERAGED, SimulatedBench, SimulatedSensor
 from joulecast.calibrate.power_profile.simulated_truth import SimulatedKernel, Transient, Truth
 from joulecast.calibrate.power_profile.steady import EndPower, find_steady_power
+from joulecast.cli import main
 
 pytest.importorskip("scipy")
 
@@ -72,6 +74,77 @@ def test_a_short_budget_ends_with_what_is_known(budget_s):
     assert profile.curves["run"].power_w.size
     # What it calls settled is.
     assert not profile.settled or profile.ssp.power_w == pytest.approx(SETTLED_W, rel=0.03)
+
+
+class TestHistory:
+    """The driver's own history beside a slow sensor, neither of which says its window; 0.25 % noise."""
+
+    POLLED = replace(AVERAGED, noise=0.0025, tells_window=False, lag_s=4e-3, poll_s=4e-3)
+    WRITTEN = SimulatedSensor(name="history", period_s=0.02, window_s=0.02, noise=0.0025, tells_window=False)
+    DIP = replace(TRUTH, transients=(*TRUTH.transients, Transient(0.2, 0.205, above(600.0))))
+
+    def take(self, sensors):
+        bench = SimulatedBench(self.DIP, sensors, seed=3, power_limit_w=LIMIT_W)
+        return Campaign(bench, Options(seed=3, budget_s=240.0), lambda _: None).take("sim")
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def profile(cls):
+        return cls().take([cls.POLLED, cls.WRITTEN])
+
+    def test_its_window_is_found(self, profile):
+        history = next(sensor for sensor in profile.sensors if sensor.name == "history")
+        assert history.window_s == pytest.approx(0.02, rel=0.03)
+        assert history.window_error_s < 0.03 * 0.02
+
+    def test_a_transient_of_5_milliseconds_is_recovered(self, profile):
+        curve = profile.curves["run"]
+        for middle, true in ((0.0225, 930.0), (0.2025, 600.0), (0.3025, 721.0)):
+            assert np.interp(middle, curve.time_s, curve.power_w) == pytest.approx(true, rel=0.03)
+        assert profile.ssp.power_w == pytest.approx(SETTLED_W, rel=0.01)
+
+    def test_it_resolves_more_than_the_slow_sensor_alone(self, profile):
+        alone = self.take([self.POLLED]).curves["run"].resolution_s
+        assert profile.curves["run"].resolution_s < 5.5e-3
+        assert profile.curves["run"].resolution_s < 0.7 * alone
+
+
+def test_a_sensor_whose_window_is_unsure_is_left_out():
+    wild = replace(AVERAGED, noise=0.5, tells_window=False, poll_s=4e-3)
+    good = SimulatedSensor(name="history", period_s=0.02, window_s=0.02, tells_window=False)
+    bench = SimulatedBench(TRUTH, [wild, good], seed=0, power_limit_w=LIMIT_W)
+    profile = Campaign(bench, Options(budget_s=200.0), lambda _: None).take("sim")
+    assert [sensor.name for sensor in profile.sensors] == ["history"]
+    assert any("'power'" in line and "is not sure" in line for line in profile.warnings)
+
+
+class TestCommand:
+    """On the simulated card, whose board has the governor's loops."""
+
+    KERNEL = ("gemm:8192x8192x8192:bf16", "--device", "sim:h200-sxm")
+
+    def test_a_power_limited_product_settles_at_the_limit(self, capsys, tmp_path):
+        with pytest.raises(SystemExit) as end:
+            main(["profile", *self.KERNEL, "--json", "--out", str(tmp_path / "out")])
+        assert not end.value.code
+        captured = capsys.readouterr()
+        found = json.loads(captured.out)
+        assert found["ssp"]["settled"]
+        assert found["ssp"]["power_w"] == pytest.approx(0.99 * LIMIT_W, rel=0.02)
+        assert {sensor["name"] for sensor in found["sensors"]} == {"power", "energy", "history"}
+        assert (tmp_path / "out" / "profile.csv").stat().st_size > 1000
+        left = [int(line.split("(")[1].split()[0]) for line in captured.err.splitlines() if line.endswith("s left)")]
+        assert left == sorted(left, reverse=True)
+        assert left[-1] > 0
+
+    @pytest.mark.parametrize(("budget", "message"), [("10s", "too short"), ("soon", "soon")])
+    def test_bad_budgets(self, capsys, budget, message):
+        with pytest.raises(SystemExit) as end:
+            main(["profile", *self.KERNEL, "--budget", budget])
+        assert end.value.code == 2
+        lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
+        assert len(lines) == 1
+        assert message in lines[0]
 
 
 class TestSearch:

@@ -15,7 +15,7 @@ from joulecast.calibrate.power_profile.dataset import Dataset
 from joulecast.calibrate.power_profile.evaluate import duration, evaluate
 from joulecast.calibrate.power_profile.guidance import Guidance, guidance_for
 from joulecast.calibrate.power_profile.learn import SensorSchool
-from joulecast.calibrate.power_profile.protocol import Bench
+from joulecast.calibrate.power_profile.protocol import WHOLE, Bench
 from joulecast.calibrate.power_profile.resolve import PRECISION
 from joulecast.calibrate.power_profile.result import PowerProfile
 from joulecast.calibrate.power_profile.search import EndPowerMeter
@@ -40,8 +40,6 @@ SEARCH_SHARE = 0.5
 REST_S = 0.01
 #: Runs of a batch, and about its time: after each, what was done is told. Fewer runs at the end are not worth a series.
 BATCH, BATCH_S, FEWEST_RUNS = 100, 20.0, 10
-#: Channels of the whole card.
-WHOLE = ("power", "energy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +125,8 @@ class Campaign:
         meter = EndPowerMeter(
             bench=self.bench,
             sensors=sensors,
-            whole=[name for name in sensors if name in WHOLE],
+            whole=[name for name in WHOLE if name in sensors],
+            reading_s=min(fit.period_s for name, fit in sensors.items() if name in WHOLE),
             kernel_s=kernel_s,
             sse=sse,
             margin=guidance.margin,
@@ -195,8 +194,8 @@ class Campaign:
     def _main_runs(self, dataset: Dataset, plan: Plan, guidance: Guidance) -> Analysis:
         """Runs in batches, until the points are dense enough and the resolution is reached, or time is up."""
         wanted = self.options.runs or guidance.runs
-        whole = [name for name in dataset.sensors if name in WHOLE]
-        parts = [name for name in dataset.sensors if name not in whole]
+        whole = [name for name in WHOLE if name in dataset.sensors]
+        parts = [name for name in dataset.sensors if name not in WHOLE]
         period = max(fit.period_s for fit in dataset.sensors.values())
         run_s = plan.passes * plan.pass_s + plan.rest_s + period / 2
         usual = min(BATCH, max(math.ceil(BATCH_S / run_s), FEWEST_RUNS))

@@ -9,7 +9,7 @@ import numpy as np
 from joulecast.calibrate.devices.simulated import SimulatedCard
 from joulecast.calibrate.devices.simulated_loads import phases_of
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark
-from joulecast.calibrate.power_profile.poller import Columns, channels_of
+from joulecast.calibrate.power_profile.poller import CardLog, channels_of
 from joulecast.calibrate.power_profile.protocol import ClockRead, Run, Series
 from joulecast.errors import InputError
 
@@ -65,8 +65,8 @@ class CardBench:
 
     def series(self, passes: int, delays_s: Sequence[float]) -> Series:
         """One run after each delay."""
-        card, columns = self._card, Columns()
-        end = card.watch(POLL_S, lambda: columns.add(card.sample()))
+        card, log = self._card, CardLog(self._card)
+        end = card.watch(POLL_S, log.read)
         runs: list[Run] = []
         reads: list[ClockRead] = []
         for delay in delays_s:
@@ -76,7 +76,8 @@ class CardBench:
         card.sleep(AFTER_S)
         reads.append(self._read())
         end()
-        return Series(passes, tuple(runs), tuple(reads), channels_of(columns.columns))
+        log.fetch()
+        return Series(passes, tuple(runs), tuple(reads), channels_of(log.columns))
 
     def close(self) -> None:
         """Let go of the card."""

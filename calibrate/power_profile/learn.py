@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from joulecast.calibrate.power_profile.budget import TimedBench
 from joulecast.calibrate.power_profile.clocks import fit_clock
 from joulecast.calibrate.power_profile.layout import Layout
-from joulecast.calibrate.power_profile.protocol import Channel, Series
+from joulecast.calibrate.power_profile.protocol import WHOLE, Series
 from joulecast.calibrate.power_profile.sensor import SensorFit, find_sensor, known_sensor
 from joulecast.errors import MeasurementError
 
@@ -17,6 +17,8 @@ from joulecast.errors import MeasurementError
 SENSOR_RUNS, SENSOR_SHARE = 60, 0.6
 #: Fewer runs than these tell no window, and what part of the time that is left one try may take.
 FEWEST_RUNS, SHARE = 20, 0.4
+#: A window that is known to no better than this part of it is unsure; so many series are taken to learn it.
+UNSURE, MOST_SERIES = 0.05, 3
 #: Time in which power may fall after a run while the sensor is being learnt, in periods.
 FALL_SHARE = 0.03
 #: Longest period that the first guess at a sensor covers, and the longest that is followed at all.
@@ -76,32 +78,59 @@ class SensorSchool:
             run_s = passes * self.pass_s + 0.8 * period
             runs = min(SENSOR_RUNS, max(self.bench.fitting(run_s, SHARE * self.bench.left_s), FEWEST_RUNS))
             delays = [float(rest) for rest in period * (0.3 + self.random.random(runs))]
-            found = self._learn(self.bench.series(passes, delays), period)
+            series = [self.bench.series(passes, delays)]
+            found = self._learn(series, period)
+            while self._unsure(found) and len(series) < MOST_SERIES and runs * run_s < SHARE * self.bench.left_s:
+                self.say(f"the window of {' and '.join(self._unsure(found))} is not sure yet")
+                delays = [float(rest) for rest in period * (0.3 + self.random.random(runs))]
+                series.append(self.bench.series(passes, delays))
+                found = self._learn(series, period)
             longest = max(fit.period_s for fit in found.values())
             again_s = FEWEST_RUNS * (SENSOR_SHARE + 0.8) * longest
             if longest <= 1.5 * period or period >= LONGEST_PERIOD_S or again_s > SHARE * self.bench.left_s:
-                return found
+                return self._sure(found)
             period = min(longest, LONGEST_PERIOD_S)
 
-    def _learn(self, series: Series, period: float) -> dict[str, SensorFit]:
+    @staticmethod
+    def _unsure(found: dict[str, SensorFit]) -> list[str]:
+        """Sensors of the whole card whose window is badly known."""
+        return [
+            name
+            for name, fit in found.items()
+            if name in WHOLE and fit.window_error_s > UNSURE * max(fit.window_s, fit.period_s / 10)
+        ]
+
+    def _sure(self, found: dict[str, SensorFit]) -> dict[str, SensorFit]:
+        """All but the unsure sensors, where others read the whole card as well."""
+        unsure = self._unsure(found)
+        if len(unsure) == sum(name in WHOLE for name in found):
+            return found
+        self.left_out += tuple(
+            f"left out: the window of the sensor {name!r}, {found[name].window_s * 1e3:.0f}"
+            f" ± {found[name].window_error_s * 1e3:.0f} ms, is not sure"
+            for name in unsure
+        )
+        return {name: fit for name, fit in found.items() if name not in unsure}
+
+    def _learn(self, series: Sequence[Series], period: float) -> dict[str, SensorFit]:
         found: dict[str, SensorFit] = {}
         failed: dict[str, MeasurementError] = {}
-        for channel in series.channels:
+        for channel in series[0].channels:
             try:
-                found[channel.name] = self._one(channel, series, period)
+                found[channel.name] = self._one(channel.name, series, period)
             except MeasurementError as error:
                 failed[channel.name] = error
-        if not any(channel.whole_card for channel in series.channels if channel.name in found):
+        if not any(name in WHOLE for name in found):
             raise next(iter(failed.values()), MeasurementError("no sensor reads the whole card"))
         self.left_out = tuple(f"left out: {error.message}" for error in failed.values())
         for fit in found.values():
             self.say(
-                f"sensor {fit.name}: a new value every {fit.period_s * 1e3:.2f} ms over {fit.window_s * 1e3:.2f} ms,"
-                f" {fit.lag_s * 1e3:.2f} ms late"
+                f"sensor {fit.name}: a new value every {fit.period_s * 1e3:.2f} ms over {fit.window_s * 1e3:.2f}"
+                f" ± {fit.window_error_s * 1e3:.2f} ms, {fit.lag_s * 1e3:.2f} ms late"
             )
         return found
 
-    def _one(self, channel: Channel, series: Series, period: float) -> SensorFit:
+    def _one(self, name: str, series: Sequence[Series], period: float) -> SensorFit:
         """One sensor.
 
         Raises
@@ -109,11 +138,13 @@ class SensorSchool:
         MeasurementError
             It stands still, runs backward, or does not follow the runs.
         """
-        clock = fit_clock(series.clock_reads)
+        heard = [batch for batch in series if any(channel.name == name for channel in batch.channels)]
+        channels = [channel for batch in heard for channel in batch.channels if channel.name == name]
+        clocks = [fit_clock(batch.clock_reads) for batch in heard]
         # Few and stiff bins: what a flexible power could explain as well, the window cannot be found from.
-        edges = np.array([0.0, 0.2, 0.5, 1.0]) * series.passes * self.kernels
+        edges = np.array([0.0, 0.2, 0.5, 1.0]) * series[0].passes * self.kernels
         coarse = Layout(edges, np.array([]), np.array([0.0, FALL_SHARE * period]), self.kernels)
-        fit = known_sensor(channel) or find_sensor(channel, clock, coarse, series)
-        if not channel.whole_card and fit.misfit > WORST_MISFIT:
-            raise MeasurementError(f"the sensor {channel.name!r} is no plain mean over a window")
+        fit = known_sensor(channels[0]) or find_sensor(channels, clocks, coarse, heard)
+        if name not in WHOLE and fit.misfit > WORST_MISFIT:
+            raise MeasurementError(f"the sensor {name!r} is no plain mean over a window")
         return fit

@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 
 from joulecast.calibrate.devices.card_process import CardProcess, serve_card
-from joulecast.calibrate.devices.protocol import Device, Sample
+from joulecast.calibrate.devices.protocol import Device, history_of
 from joulecast.calibrate.power_profile.protocol import Channel
 
 #: Mean time between two polls.
 PERIOD_S = 0.004
 #: How long the process may take to answer [s].
 ANSWER_TIMEOUT_S = 30.0
+#: The driver's history is fetched so often; it keeps a few seconds.
+FETCH_S = 0.5
 _GOLDEN = 0.6180339887498949
 
 
@@ -59,26 +61,51 @@ class Poller:
         self._process.close()
 
 
-class Columns:
-    """Samples as columns, for JSON and for channels."""
+class CardLog:
+    """What a card's sensors said since now, as columns: for JSON, and for channels.
 
-    def __init__(self) -> None:
+    The power that the driver writes down by itself carries its own times and is fetched now and then, before the driver
+    forgets it.
+    """
+
+    def __init__(self, device: Device) -> None:
         self.columns: dict[str, list[list[float]]] = {}
+        self._device, self._history = device, history_of(device)
+        self._known_s = self._fetched_s = device.now()
 
-    def add(self, sample: Sample) -> None:
-        """Keep a sample's power and energies."""
+    def read(self) -> None:
+        """Poll power and energies once."""
+        sample = self._device.sample()
         found = {"power": sample.power_w, "energy": sample.energy_j, **sample.components_j}
         for name, value in found.items():
             if value is not None:
-                times, values = self.columns.setdefault(name, [[], []])
-                times.append(sample.time_s)
-                values.append(value)
+                self._add(name, sample.time_s, value)
+        if sample.time_s - self._fetched_s > FETCH_S:
+            self.fetch()
+
+    def fetch(self) -> None:
+        """Take what the driver wrote down since the last time."""
+        self._fetched_s = self._device.now()
+        for reading in self._history.power_history(self._known_s) if self._history is not None else ():
+            self._add("history", reading.time_s, reading.power_w)
+            self._known_s = reading.time_s
+
+    def _add(self, name: str, time_s: float, value: float) -> None:
+        times, values = self.columns.setdefault(name, [[], []])
+        times.append(time_s)
+        values.append(value)
 
 
 def channels_of(columns: dict[str, list[list[float]]]) -> tuple[Channel, ...]:
-    """Columns as channels; everything but ``power`` is an accumulated energy."""
+    """Columns as channels; everything but powers is an accumulated energy, and only the history tells its times."""
     return tuple(
-        Channel(name, "power" if name == "power" else "energy", np.array(times), np.array(values))
+        Channel(
+            name,
+            "power" if name in ("power", "history") else "energy",
+            np.array(times),
+            np.array(values),
+            fresh=name == "history",
+        )
         for name, (times, values) in columns.items()
     )
 
@@ -88,7 +115,7 @@ class PolledCard:
 
     def __init__(self, device: Device, period_s: float) -> None:
         self._device, self._period_s = device, period_s
-        self._polling, self._count, self._due_s, self._columns = False, 0, 0.0, Columns()
+        self._polling, self._count, self._due_s, self._log = False, 0, 0.0, CardLog(device)
 
     def first_answer(self) -> dict[str, Any]:
         """That the card is open."""
@@ -98,8 +125,9 @@ class PolledCard:
         """Begin, or end and tell what was read."""
         self._polling = command == "start"
         if not self._polling:
-            return {"columns": self._columns.columns}
-        self._columns, self._due_s = Columns(), time.monotonic()
+            self._log.fetch()
+            return {"columns": self._log.columns}
+        self._log, self._due_s = CardLog(self._device), time.monotonic()
         return {"started": True}
 
     def wait_s(self) -> float | None:
@@ -108,7 +136,7 @@ class PolledCard:
 
     def read(self) -> None:
         """Poll, and choose the time of the next: irregular polls bracket a sensor's regular moves from all sides."""
-        self._columns.add(self._device.sample())
+        self._log.read()
         self._count += 1
         self._due_s = time.monotonic() + self._period_s * (0.5 + (self._count * _GOLDEN) % 1.0)
 

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
+#: Channels of the whole card, the finest first: what the driver writes down by itself, what is polled, and the counter.
+WHOLE = ("history", "power", "energy")
+
 
 @dataclass(frozen=True, slots=True)
 class ClockRead:
@@ -80,7 +83,7 @@ class Channel:
     Attributes
     ----------
     name
-        ``power`` or ``energy`` for the whole card, otherwise the component's name.
+        One of :data:`WHOLE` for the whole card, otherwise the component's name.
     kind
         ``power``: watts, averaged over the sensor's window; ``energy``: joules accumulated so far.
     times_s, values
@@ -104,7 +107,7 @@ class Channel:
     @property
     def whole_card(self) -> bool:
         """Whether it reads the whole card and not one component."""
-        return self.name in ("power", "energy")
+        return self.name in WHOLE
 
 
 @dataclass(frozen=True, slots=True, eq=False)

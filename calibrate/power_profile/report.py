@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from joulecast.calibrate.power_profile.protocol import WHOLE
 from joulecast.calibrate.power_profile.result import Curve, PowerProfile
 from joulecast.files import write_whole
 
@@ -126,7 +127,7 @@ def _readings(profile: PowerProfile, curve: Curve) -> tuple[Any, Any] | None:
 
 def _averaged(profile: PowerProfile, curve: Curve) -> bool:
     """Whether readings are means over a good part of the curve."""
-    window = min((s.window_s for s in profile.sensors if s.name in ("power", "energy")), default=0.0)
+    window = min((s.window_s for s in profile.sensors if s.name in WHOLE), default=0.0)
     return window > float(curve.width_s.sum()) / 50
 
 

@@ -21,6 +21,8 @@ SHORTEST_S = 1e-3
 READINGS, FEWEST_RUNS, MOST_RUNS = 40, 16, 400
 #: The longest time spent on one length, and where its power is still too badly known to be compared.
 LONGEST_S, AT_MOST_S = 12.0, 30.0
+#: The first batch of a length takes about so long, so that long runs are not taken in vain.
+FIRST_S = 5.0
 #: Fewer runs than these show no fullest bin of execution times: runs that go otherwise may be most of them by chance.
 LEAST_RUNS = 6
 #: One length takes at most this part of the time that is left for the search.
@@ -41,8 +43,8 @@ class EndPowerMeter:
         Relative width of a bin of execution times.
     wanted_s
         Resolution that the sensor may reach.
-    rest_s, period_s
-        Shortest rest, and the sensor's period.
+    rest_s, period_s, reading_s
+        Shortest rest, the slowest sensor's period, and the fastest one's of the whole card.
     delays
         Gives random rests for so many runs.
     say
@@ -60,6 +62,7 @@ class EndPowerMeter:
     wanted_s: float
     rest_s: float
     period_s: float
+    reading_s: float
     delays: Callable[[int], list[float]]
     say: Callable[[str], None]
     until_s: float = math.inf
@@ -86,8 +89,8 @@ class EndPowerMeter:
         most = self._most_runs(run_s)
         if most < LEAST_RUNS:
             return None
-        least = min(FEWEST_RUNS, max(LEAST_RUNS, math.ceil(LONGEST_S / run_s)))
-        runs = math.ceil(np.clip(READINGS * self.period_s / (passes * self.pass_s), least, MOST_RUNS))
+        least = min(FEWEST_RUNS, max(LEAST_RUNS, math.ceil(FIRST_S / run_s)))
+        runs = math.ceil(np.clip(READINGS * self.reading_s / (passes * self.pass_s), least, MOST_RUNS))
         dataset = Dataset(len(self.kernel_s), min(self.sse, passes - 1), self.margin, (), (), self.sensors)
         while True:
             # As many again as there are: the error falls evenly, and the work of evaluating stays small.

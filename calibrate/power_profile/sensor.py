@@ -19,6 +19,8 @@ from joulecast.errors import MeasurementError
 #: A step between neighbouring powers by this share of the highest reading costs as much as a reading that is off by a
 #: watt: enough to keep a late sensor from being explained by a card that starts late, too little to bend real steps.
 STIFF = 0.03
+#: Windows are sought up to the sensor's period, and of faster sensors up to this, as they may overlap [s].
+LONGEST_WINDOW_S = 0.05
 #: The search begins on a grid of so many parts of the period ...
 GRID = 24
 #: ... takes so many of its best points (the valley is narrower than the grid) ...
@@ -107,7 +109,9 @@ def known_sensor(channel: Channel) -> SensorFit | None:
     )
 
 
-def find_sensor(channel: Channel, clock: ClockFit, layout: Layout, series: Series) -> SensorFit:
+def find_sensor(
+    channels: Sequence[Channel], clocks: Sequence[ClockFit], layout: Layout, series: Sequence[Series]
+) -> SensorFit:
     """Window and lag under which bursts of one length explain the readings best.
 
     For each pair of a grid the unknown powers are fitted by least squares; the pair with the least sum of squares S
@@ -116,10 +120,8 @@ def find_sensor(channel: Channel, clock: ClockFit, layout: Layout, series: Serie
 
     Parameters
     ----------
-    channel, series
-        Readings of runs of about the sensor's period, after random rests.
-    clock
-        Ties the clocks.
+    channels, clocks, series
+        Shape (batches,): readings of runs of about the sensor's period after random rests, and what ties the clocks.
     layout
         A few bins of the run and of the rest after it.
 
@@ -128,20 +130,25 @@ def find_sensor(channel: Channel, clock: ClockFit, layout: Layout, series: Serie
     MeasurementError
         The readings do not depend on the runs.
     """
-    readings = readings_of(channel)
-    pieces = layout.segments(series.runs, np.ones(len(series.runs), dtype=bool))
+    channel, found = channels[0], [readings_of(channel) for channel in channels]
+    pieces = [layout.segments(batch.runs, np.ones(len(batch.runs), dtype=bool)) for batch in series]
     fixed = channel.kind == "energy"
 
     def misfit(window: float, lag: float) -> float:
-        return _unexplained([_rows(readings, window, lag, clock, pieces, layout.size)], layout)
+        parts = [
+            _rows(readings, window, lag, clock, cut, layout.size)
+            for readings, clock, cut in zip(found, clocks, pieces, strict=True)
+        ]
+        return _unexplained(parts, layout)
 
-    period = readings.period_s
-    window, lag = _search(misfit, period, fixed)
-    count = len(readings.times_s)
+    period = float(np.mean([readings.period_s for readings in found]))
+    window, lag = _search(misfit, period if fixed else max(period, LONGEST_WINDOW_S), period if fixed else None)
+    power = np.concatenate([readings.power_w for readings in found])
+    count = len(power)
     best = misfit(window, lag)
     variance = best / max(count - layout.size, 1)
-    top = float(np.max(readings.power_w))
-    if best > 0.5 * float(np.sum((readings.power_w - readings.power_w.mean()) ** 2)):
+    top = float(np.max(power))
+    if best > 0.5 * float(np.sum((power - power.mean()) ** 2)):
         raise MeasurementError(
             f"the sensor {channel.name!r} does not follow the runs", remedy="Another process may be using the card."
         )
@@ -154,8 +161,8 @@ def find_sensor(channel: Channel, clock: ClockFit, layout: Layout, series: Serie
         lag,
         window_error,
         lag_error,
-        readings.timing_error_s,
-        readings.regular,
+        max(readings.timing_error_s for readings in found),
+        all(readings.regular for readings in found),
         float(np.sqrt(variance)) / top,
     )
 
@@ -209,10 +216,10 @@ def refine_sensor(
     return replace(fit, window_s=window, lag_s=lag)
 
 
-def _search(misfit: Callable[[float, float], float], period: float, fixed: bool) -> tuple[float, float]:
+def _search(misfit: Callable[[float, float], float], longest: float, fixed: float | None) -> tuple[float, float]:
     """Window and lag of the least misfit: the best of a grid, then of ever closer ones around its best [s]."""
-    coarse = period / GRID
-    windows = [period] if fixed else [coarse * i for i in range(1, GRID + 1)]
+    coarse = longest / GRID
+    windows = [fixed] if fixed else [coarse * i for i in range(1, GRID + 1)]
     lags = [coarse * i for i in range(GRID + 1)]
     starts = sorted((misfit(w, g), w, g) for w in windows for g in lags)[:STARTS]
     found = []
@@ -221,7 +228,7 @@ def _search(misfit: Callable[[float, float], float], period: float, fixed: bool)
         for _ in range(ROUNDS):
             step /= 3
             near = [step * i for i in range(-REACH, REACH + 1)]
-            windows = [period] if fixed else sorted({min(max(window + d, period / 200), period) for d in near})
+            windows = [fixed] if fixed else sorted({min(max(window + d, longest / 200), longest) for d in near})
             lags = sorted({max(lag + d, 0.0) for d in near})
             least, window, lag = min((misfit(w, g), w, g) for w in windows for g in lags)
         found.append((least, window, lag))
