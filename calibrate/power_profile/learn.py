@@ -23,7 +23,7 @@ UNSURE, MOST_SERIES = 0.05, 3
 FALL_SHARE = 0.03
 #: Longest period that the first guess at a sensor covers, and the longest that is followed at all.
 USUAL_PERIOD_S, LONGEST_PERIOD_S = 0.1, 2.0
-#: A component's sensor that a plain window explains no better than this is left out.
+#: A sensor that a plain window explains no better is left out: a component's, or where another reads the card.
 WORST_MISFIT = 0.1
 
 
@@ -101,16 +101,19 @@ class SensorSchool:
         ]
 
     def _sure(self, found: dict[str, SensorFit]) -> dict[str, SensorFit]:
-        """All but the unsure sensors, where others read the whole card as well."""
-        unsure = self._unsure(found)
-        if len(unsure) == sum(name in WHOLE for name in found):
-            return found
-        self.left_out += tuple(
-            f"left out: the window of the sensor {name!r}, {found[name].window_s * 1e3:.0f}"
+        """All but the doubtful sensors, where others read the whole card as well."""
+        doubtful = {
+            name: f"the window of the sensor {name!r}, {found[name].window_s * 1e3:.0f}"
             f" ± {found[name].window_error_s * 1e3:.0f} ms, is not sure"
-            for name in unsure
-        )
-        return {name: fit for name, fit in found.items() if name not in unsure}
+            for name in self._unsure(found)
+        }
+        for name, fit in found.items():
+            if name in WHOLE and name not in doubtful and fit.misfit > WORST_MISFIT:
+                doubtful[name] = f"the sensor {name!r} is no plain mean over a window"
+        if all(name in doubtful for name in found if name in WHOLE):
+            return found
+        self.left_out += tuple(f"left out: {words}" for words in doubtful.values())
+        return {name: fit for name, fit in found.items() if name not in doubtful}
 
     def _learn(self, series: Sequence[Series], period: float) -> dict[str, SensorFit]:
         found: dict[str, SensorFit] = {}
