@@ -187,7 +187,7 @@ def test_the_same_reading_is_not_given_twice(nvml, monkeypatch):
     nvml.samples = lambda: fixed
     card = NvmlCard()
     first = card.power_history(card.now() - 1.0)
-    assert len(first) > 40
+    assert len(first) > 20  # fifty a second, less what a busy machine takes to ask
     calendar = time.time
     for nudge_s in (0.0, 1e-4, -1e-4):  # the distance between the clocks is measured anew each time
         monkeypatch.setattr(time, "time", lambda nudge_s=nudge_s: calendar() + nudge_s)
