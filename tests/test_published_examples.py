@@ -9,6 +9,14 @@ import pytest
 FOLDER = Path(__file__).parent.parent / "examples" / "published"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def folder_in_path():
+    """Examples import what they share from beside them, as a script does."""
+    sys.path.insert(0, str(FOLDER))
+    yield
+    sys.path.remove(str(FOLDER))
+
+
 def load(name):
     spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
     module = importlib.util.module_from_spec(spec)

@@ -9,10 +9,10 @@ Nothing is fitted to these figures: the MI300X's description is derived from the
 its parts are estimates (joulecast.model.component_power). Run: python examples/published/components_mi300x.py
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
+from findings import Finding, Findings, agreeing, print_findings, rests_on, varied
 
 from joulecast.model.catalogue import load_gpu
 from joulecast.model.component_power import by_part, package_of
@@ -61,8 +61,6 @@ VARIED = (
     "power.tensor_pj_per_flop.bf16",
     "voltage.slope",
 )
-
-Finding = tuple[str, bool]
 
 
 def alone(operator: Operator, gpu: GpuModel, **how: float) -> Forecast:
@@ -191,7 +189,7 @@ def moved_finding(gpu: GpuModel) -> Finding:
     return f"{last['moved [W]']:.0f} W back: {last['faster [%]']:.1f} % faster", 2.5 < last["faster [%]"] < 7.5
 
 
-FINDINGS: Mapping[str, tuple[str, Callable[[GpuModel], Finding]]] = {
+FINDINGS: Findings = {
     "stress": ("products that stress I/O and memory: less compute power, lower clock", stress_finding),
     "clock limit": ("all-gather: 10.1 % energy saved for 1.4 % time", limit_finding),
     "power limit": ("a limit on the compute clock is better than on power", better_finding),
@@ -203,11 +201,7 @@ FINDINGS: Mapping[str, tuple[str, Callable[[GpuModel], Finding]]] = {
 def main() -> None:
     """The findings, the powers behind them, and what 20 % of each parameter changes."""
     gpu = gpu_model(load_gpu("mi300x"))
-    lines = []
-    for name, (published, finding) in FINDINGS.items():
-        said, holds = finding(gpu)
-        lines.append({"": name, "published": published, "forecast": said, "agrees": "yes" if holds else "no"})
-    print_table(lines, title="MI300X")
+    print_findings(FINDINGS, gpu, "MI300X")
     print()
     print_table([line(n, alone(o, gpu), gpu) for n, o in (PRODUCTS | OTHERS).items()], title="by operator, one GPU")
     names = ("product", "all-gather", "beside each other")
@@ -240,20 +234,12 @@ def _varied(gpu: GpuModel) -> list[dict[str, object]]:
     lines = []
     for key in VARIED:
         found: dict[str, object] = {"parameter": key, "value": gpu[key]}
-        for factor in (0.8, 1.2):
-            changed = gpu.with_values({key: gpu[key] * factor})
-            agree = [name for name, (_, finding) in FINDINGS.items() if finding(changed)[1]]
+        for factor, changed in varied(gpu, key, gpu[key]):
             found[f"saved at x{factor} [%]"] = clock_limit(changed)["saved [%]"]
             found[f"faster at x{factor} [%]"] = moved_back(changed)[-1]["faster [%]"]
-            found[f"agree at x{factor}"] = f"{len(agree)} of {len(FINDINGS)}"
-        lines.append({**found, "rests on": _source(gpu, key)})
+            found[f"agree at x{factor}"] = f"{len(agreeing(FINDINGS, changed))} of {len(FINDINGS)}"
+        lines.append({**found, "rests on": rests_on(gpu, key)})
     return lines
-
-
-def _source(gpu: GpuModel, key: str) -> str:
-    table, _, name = key.partition(".")
-    description = gpu.description
-    return "" if description is None else getattr(description, table).parameters[name].status
 
 
 if __name__ == "__main__":

@@ -9,10 +9,11 @@ Nothing is fitted to them: the MI300X's description is derived from the H200's a
 constants of its governor. Run: python examples/published/history_mi300x.py
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from findings import Finding, Findings, agreeing, print_findings, rests_on, varied
 
 from joulecast.model.catalogue import load_gpu
 from joulecast.model.component_power import by_part
@@ -58,8 +59,6 @@ VARIED = (
     "power.tensor_pj_per_flop.bf16",
     "voltage.slope",
 )
-
-Finding = tuple[str, bool]
 
 
 @dataclass(frozen=True)
@@ -197,7 +196,7 @@ def order_finding(gpu: GpuModel) -> Finding:
     return said, min(times) > -0.1 and min(energies) > -0.1
 
 
-FINDINGS: Mapping[str, tuple[str, Callable[[GpuModel], Finding]]] = {
+FINDINGS: Findings = {
     "8K": ("overshoots, is throttled, then settles slightly higher", overshoot_finding),
     "2K": ("rises over about 40 executions", rise_finding),
     "collectives": ("no difference between SSE and SSP", collective_finding),
@@ -210,11 +209,7 @@ FINDINGS: Mapping[str, tuple[str, Callable[[GpuModel], Finding]]] = {
 def main() -> None:
     """The findings, logged power by execution, orders, and what 20 % of each parameter changes."""
     gpu = gpu_model(load_gpu("mi300x"))
-    lines = []
-    for name, (published, finding) in FINDINGS.items():
-        said, holds = finding(gpu)
-        lines.append({"": name, "published": published, "forecast": said, "agrees": "yes" if holds else "no"})
-    print_table(lines, title="MI300X")
+    print_findings(FINDINGS, gpu, "MI300X")
     card, lines = Card(gpu), []
     for name, count in COUNTS.items():
         logged = card.run([name] * count).logged_w
@@ -227,11 +222,9 @@ def main() -> None:
     lines = []
     for key in VARIED:
         found: dict[str, object] = {"parameter": key, "value": gpu[key]}
-        for factor in (0.8, 1.2):
-            changed = gpu.with_values({key: gpu[key] * factor})
-            agree = [name for name, (_, finding) in FINDINGS.items() if finding(changed)[1]]
-            found[f"agree at x{factor}"] = ", ".join(agree) or "none"
-        lines.append({**found, "rests on": _source(gpu, key)})
+        for factor, changed in varied(gpu, key, gpu[key]):
+            found[f"agree at x{factor}"] = ", ".join(agreeing(FINDINGS, changed)) or "none"
+        lines.append({**found, "rests on": rests_on(gpu, key)})
     print()
     print_table(lines, title="findings that the forecast agrees with, each parameter varied by 20 %")
     print(
@@ -241,12 +234,6 @@ def main() -> None:
         "reach the limit. Light kernels first save up to a hundredth of time, as they run before the clock falls, and\n"
         "cost more energy for it: the benefit that was published as advice is not one of energy here."
     )
-
-
-def _source(gpu: GpuModel, key: str) -> str:
-    table, _, name = key.partition(".")
-    description = gpu.description
-    return "" if description is None else getattr(description, table).parameters[name].status
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+from findings import rests_on, varied
 
 from joulecast.model.catalogue import load_gpu
 from joulecast.model.gpu_model import GpuModel, gpu_model
@@ -161,11 +162,10 @@ def main() -> None:
         print_table(lines, title=f"{name}: best ways by clock")
     lines = []
     for name in VARIED:
-        found = [at_limit(score("attention", gpu.with_values({name: gpu[name] * f}))) for f in (0.8, 1.2)]
-        source = _source(gpu, name)
+        found = [at_limit(score("attention", changed)) for _, changed in varied(gpu, name, gpu[name])]
         lines.append(
             {"parameter": name, "value": gpu[name], "saved at -20 % [%]": found[0]["saved [%]"]}
-            | {"at +20 % [%]": found[1]["saved [%]"], "rests on": source}
+            | {"at +20 % [%]": found[1]["saved [%]"], "rests on": rests_on(gpu, name)}
         )
     print()
     print_table(lines, title="attention: energy saved by the best overlap, each parameter varied")
@@ -174,12 +174,6 @@ def main() -> None:
         "said; the A40's energies are derived from the H200's. As published, overlap saves more energy than any clock\n"
         "alone, most at the lowest clocks, and its fastest and its most economical ways differ in window and blocks."
     )
-
-
-def _source(gpu: GpuModel, name: str) -> str:
-    table, _, key = name.partition(".")
-    description = gpu.description
-    return "" if description is None else getattr(description, table).parameters[key].status
 
 
 if __name__ == "__main__":

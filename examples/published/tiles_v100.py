@@ -10,10 +10,11 @@ Nothing is fitted to them: the V100's description is derived from the H200's and
 those of Triton on an H200. Run: python examples/published/tiles_v100.py
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from findings import Findings, agreeing, print_findings, rests_on, varied
 
 from joulecast.errors import InputError
 from joulecast.model.catalogue import load_gpu
@@ -130,7 +131,7 @@ def norm_finding(gpu: GpuModel) -> tuple[str, bool]:
     return f"time at {found.clocks_mhz[0]:.0f} MHz: {', '.join(words)}", slower[0] > 0.1 > 10 * slower[1]
 
 
-FINDINGS: dict[str, tuple[str, Callable[[GpuModel], tuple[str, bool]]]] = {
+FINDINGS: Findings = {
     "larger product tile": ("the energy-best is larger than the time-best", larger_finding),
     "same product tile": ("the best does not change with the clock", constant_finding),
     "ReduceMin": ("schedules of equal time differ in energy by shared memory", reduction_finding),
@@ -147,30 +148,18 @@ def _area(word: str) -> int:
 def main() -> None:
     """Each finding beside the forecast, then with every parameter varied."""
     gpu = gpu_model(load_gpu("v100-sxm2-16gb"))
+    print_findings(FINDINGS, gpu, "V100-SXM2-16GB")
     lines = []
-    for name, (published, finding) in FINDINGS.items():
-        said, holds = finding(gpu)
-        lines.append({"": name, "published": published, "forecast": said, "agrees": "yes" if holds else "no"})
-    print_table(lines, title="V100-SXM2-16GB")
-    varied = []
     for key in VARIED:
         known = key in gpu.parameters
         value = gpu[key] if known else ESTIMATES[key].number
-        line = {"parameter": key, "value": value, "rests on": _source(gpu, key) if known else ESTIMATES[key].source}
-        for factor in (0.8, 1.2):
-            changed = gpu.with_values({key: value * factor})
-            agree = [name for name, (_, finding) in FINDINGS.items() if finding(changed)[1]]
-            line[f"agree at x{factor}"] = ", ".join(agree) or "none"
-        varied.append(line)
+        line = {"parameter": key, "value": value, "rests on": rests_on(gpu, key) if known else ESTIMATES[key].source}
+        for factor, changed in varied(gpu, key, value):
+            line[f"agree at x{factor}"] = ", ".join(agreeing(FINDINGS, changed)) or "none"
+        lines.append(line)
     print()
-    print_table(varied, title="findings that the forecast agrees with, each parameter varied by 20 %")
+    print_table(lines, title="findings that the forecast agrees with, each parameter varied by 20 %")
     print("\nWhere we differ: attention's tiles slow alike, as all their times are cycles of the SMs.")
-
-
-def _source(gpu: GpuModel, key: str) -> str:
-    table, _, name = key.partition(".")
-    description = gpu.description
-    return "" if description is None else getattr(description, table).parameters[name].status
 
 
 if __name__ == "__main__":
