@@ -16,7 +16,7 @@ ALLOWED = {
     "validate": {"model", "simulator", "calibrate"},
 }
 #: Too heavy for the path of `joulecast predict`; they may only be imported inside functions there.
-HEAVY = {"torch", "plotly", "pandas", "numba", "scipy", "tomlkit", "rich", "typer"}
+HEAVY = {"torch", "pandas", "numba", "scipy", "tomlkit", "rich", "typer"}
 #: Modules that are heavy by nature, and are themselves only imported inside functions.
 LATE = {"joulecast.simulator.evaluator_kernels"}
 FILES = [path for name in ALLOWED for path in sorted((ROOT / name).rglob("*.py"))]

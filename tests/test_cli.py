@@ -12,7 +12,7 @@ import joulecast
 from joulecast import output
 from joulecast.cli import main, one_line
 
-HEAVY = ("torch", "plotly", "pandas", "numba", "scipy.optimize", "tomlkit", "rich")
+HEAVY = ("torch", "pandas", "numba", "scipy.optimize", "tomlkit", "rich")
 
 
 def run(capsys, *arguments):

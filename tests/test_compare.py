@@ -163,7 +163,6 @@ def test_the_command_prints_a_table_json_and_csv(capsys: pytest.CaptureFixture[s
 
 
 def test_the_report_shows_every_ledger(three: Comparison, tmp_path: Path) -> None:
-    pytest.importorskip("plotly")
     from joulecast.reports.compare_page import compare_page
 
     page = compare_page(three)

@@ -1,5 +1,5 @@
 """Results drawn: one-file pages for the browser, and figures for papers.
 
 Modules named ``…_series`` take from a result what a figure shows, ``…_chart`` draws it with Plotly, ``…_figure`` with
-Matplotlib, and ``…_page`` puts a page together. Plotly and Matplotlib are imported only when something is drawn.
+Matplotlib, and ``…_page`` puts a page together. Matplotlib is imported only when something is drawn.
 """

@@ -205,6 +205,7 @@
     performance.mark("drawing");
     for (const drawing of drawings) {
       await drawing.begin();
+      performance.mark(`drawn ${drawing.chart.name}`);
       await new Promise((next) => setTimeout(next));
     }
     performance.mark("drawn");
