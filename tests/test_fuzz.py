@@ -24,6 +24,7 @@ from joulecast.calibrate.clock_sweeps.forms import read_sweeps
 from joulecast.calibrate.devices.simulated_file import read_card_file
 from joulecast.calibrate.measure.recording import read_recording
 from joulecast.calibrate.network_rows import read_network_rows
+from joulecast.calibrate.published_rows import read_published
 from joulecast.calibrate.row_operators import operator_of
 from joulecast.calibrate.rows import RecordingWarning, read_rows
 from joulecast.cli import one_line
@@ -45,7 +46,6 @@ from joulecast.simulator.plan import load_plan
 from joulecast.validate import run_suite
 from joulecast.validate.node_power_files import read_node_power
 from joulecast.validate.perseus_files import read_plans
-from joulecast.validate.published_files import read_published
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Inputs of each format among the other tests.

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from joulecast.calibrate.published_plans import plan_row
+from joulecast.calibrate.published_rows import read_published
 from joulecast.errors import DoesNotFitError, UnknownNameError
 from joulecast.model.hf import ModelConfig, load_model
 from joulecast.model.launches import Implementation
 from joulecast.model.memory_footprint import MemoryFootprint, StateShards, check_fits, in_flight, memory_footprint
 from joulecast.simulator.forecast import footprint_of
-from joulecast.validate.published_files import read_published
-from joulecast.validate.published_plans import plan_row
 
 ROWS = Path(__file__).parents[1] / ".." / "shared" / "data" / "h200_sxm" / "train_iterations.jsonl"
 

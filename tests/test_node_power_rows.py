@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from joulecast.calibrate.fit_node import design_efficiency, other_power_w
+from joulecast.calibrate.published_rows import PublishedRow, read_published
 from joulecast.cli import main
 from joulecast.errors import DataError, InputError
 from joulecast.model.catalogue import load_gpu, load_network, load_node
@@ -25,7 +26,6 @@ from joulecast.validate.node_power import (
     system_of,
 )
 from joulecast.validate.node_power_files import NodePowerRow, read_node_power
-from joulecast.validate.published_files import PublishedRow, read_published
 
 NODE, NETWORK = load_node("hgx-h100-immersion"), load_network("infiniband-ndr")
 

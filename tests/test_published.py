@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from joulecast.calibrate.published_fit import by_source, left_out, may_be_fitted
+from joulecast.calibrate.published_plans import generation_of, plan_row, stage_layers
+from joulecast.calibrate.published_rows import PublishedRow, read_published
 from joulecast.calibrate.training_fit import Linearised
 from joulecast.errors import DataError, InputError
 from joulecast.validate import run_suite
-from joulecast.validate.published_files import PublishedRow, read_published
-from joulecast.validate.published_fit import by_source, every_other, left_out, may_be_fitted
+from joulecast.validate.published import every_other
 from joulecast.validate.published_order import order_of_pairs
-from joulecast.validate.published_plans import generation_of, plan_row, stage_layers
 from joulecast.validate.published_rates import constant_rate_s, executed_flops
 from joulecast.validate.result import SuiteResult
 
@@ -226,7 +227,7 @@ def test_what_is_left_out_does_not_reach_its_forecast() -> None:
     slopes = np.ones((4, 1))
     model = Linearised(("generation.nemo-2024",), np.zeros(1), np.zeros(4), slopes, np.array([10.0]))
     found = left_out(rows, by_source(rows, 4), model)
-    times = [prediction.time_s for prediction in found.predictions if prediction]
+    times = [step.time_s for step in found.times if step]
     assert times[0] == times[1] == pytest.approx(2.0, rel=0.01)
     assert times[2] == pytest.approx(np.sqrt(1.1), rel=0.01)
     assert found.seen[3].tolist() == [True, True, True, False]

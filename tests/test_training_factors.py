@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from joulecast.calibrate import published_plans
 from joulecast.calibrate.training_fit import Linearised, TrainingRun, fit, linearise
 from joulecast.calibrate.training_write import training_toml
 from joulecast.model.catalogue import load_gpu, load_training
@@ -18,7 +19,6 @@ from joulecast.model.training_factors import GENERATIONS, factors_on, scaled, tr
 from joulecast.simulator.forecast import forecast
 from joulecast.simulator.plan import Plan, plan_from_dict
 from joulecast.simulator.plan_gpu import gpu_of
-from joulecast.validate import published_plans
 
 H100 = load_gpu("h100-sxm")
 KERNELS = [Gemm(8192, 8192, 8192), Gemm(8192, 8192, 8192, dtype="fp8"), Attention(1, 32, 8, 4096, 128)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from joulecast.calibrate.row_operators import KernelWork, operator_of
 from joulecast.calibrate.rows import Row
@@ -12,6 +12,9 @@ from joulecast.model.description import GpuDescription
 from joulecast.model.operators import Operator
 from joulecast.validate.result import Answer, Prediction, Unpredicted
 from joulecast.validate.row_plans import inline_model, plan_of_row, whole_number
+
+if TYPE_CHECKING:
+    from joulecast.simulator.iteration import Iteration
 
 
 def predict_kernels(gpu: GpuDescription, rows: Sequence[Row]) -> list[Answer]:
@@ -128,7 +131,11 @@ def _predict_iteration(gpu: GpuDescription, row: Row) -> Answer:
     from joulecast.simulator.plan import plan_from_dict
 
     plan = plan_from_dict(plan_of_row(row.configuration, gpu.name), file=row.name, gpu=gpu)
-    iteration = forecast(plan, gpu=gpu, must_fit=False)
+    return of_iteration(forecast(plan, gpu=gpu, must_fit=False))
+
+
+def of_iteration(iteration: Iteration) -> Prediction:
+    """What a forecast iteration says of a measured one."""
     return Prediction(
         time_s=iteration.time_s,
         energy_j=iteration.energy_j,

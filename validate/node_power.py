@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from joulecast.calibrate.published_plans import plan_row
+from joulecast.calibrate.published_rows import PublishedRow
 from joulecast.calibrate.rows import Measured, Row
 from joulecast.errors import InputError
 from joulecast.model.catalogue import load_gpu, load_network, load_node
@@ -29,8 +31,6 @@ from joulecast.simulator.plan import Plan
 from joulecast.simulator.plan_site import Site
 from joulecast.simulator.site_model import half_widths, surroundings
 from joulecast.validate.node_power_files import NodePowerRow
-from joulecast.validate.published_files import PublishedRow
-from joulecast.validate.published_plans import plan_row
 from joulecast.validate.result import Prediction, ScoredRow
 from joulecast.validate.summary import summarise
 

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.calibrate.published_fit import by_source, left_out, linearised, may_be_fitted
+from joulecast.calibrate.published_plans import PlannedRow, plan_row
+from joulecast.calibrate.published_rows import PublishedRow, read_published
 from joulecast.calibrate.rows import Measured, Row
 from joulecast.errors import InputError
 from joulecast.model.catalogue import load_gpu
 from joulecast.simulator.forecast import forecast
-from joulecast.simulator.iteration import Iteration
 from joulecast.simulator.plan import Plan
+from joulecast.validate.adapters import of_iteration
+from joulecast.validate.folds import evenly_spread
 from joulecast.validate.node_power import node_power_rows, node_summary, node_table
 from joulecast.validate.node_power_files import FILE as NODE_POWER_FILE
 from joulecast.validate.node_power_files import read_node_power
-from joulecast.validate.published_files import PublishedRow, read_published
-from joulecast.validate.published_fit import by_source, every_other, left_out, linearised
 from joulecast.validate.published_order import order_of_pairs
-from joulecast.validate.published_plans import PlannedRow, plan_row
 from joulecast.validate.published_rates import constant_rate_s, rates
 from joulecast.validate.result import Prediction, ScoredRow, SuiteResult
 from joulecast.validate.summary import summarise
@@ -35,7 +40,7 @@ def run_published(
     Parameters
     ----------
     data
-        A CSV file as :func:`~joulecast.validate.published_files.read_published` reads it, or its folder, where nodes'
+        A CSV file as :func:`~joulecast.calibrate.published_rows.read_published` reads it, or its folder, where nodes'
         measured power may lie beside it.
     gpu
         Catalogue name or path of a description in place of those that the data name.
@@ -61,7 +66,7 @@ def run_published(
     for one in planned:
         try:
             if one.plan not in made:
-                made[one.plan] = _prediction(forecast(one.plan, description, must_fit=False))
+                made[one.plan] = of_iteration(forecast(one.plan, description, must_fit=False))
             iterations.append((one, made[one.plan]))
         except InputError as error:
             skipped.append((one.row.id, str(error)))
@@ -109,9 +114,9 @@ def _refitted(
     found = left_out(planned, parts, linearised(planned))
     known = _known(planned)
     pairs = [
-        (one, prediction, [pair for pair, seen in zip(known, found.seen[i], strict=True) if seen])
-        for i, (one, prediction) in enumerate(zip(planned, found.predictions, strict=True))
-        if prediction is not None
+        (one, Prediction(**asdict(time)), [pair for pair, seen in zip(known, found.seen[i], strict=True) if seen])
+        for i, (one, time) in enumerate(zip(planned, found.times, strict=True))
+        if time is not None
     ]
     scored = [_scored(one, prediction, seen) for one, prediction, seen in pairs]
     return SuiteResult(
@@ -123,6 +128,14 @@ def _refitted(
         protocol=f"{protocol}; {RULE}",
         details={"order": _order([(one, prediction) for one, prediction, _ in pairs])},
     )
+
+
+def every_other(planned: Sequence[PlannedRow], count: int) -> NDArray[np.bool_]:
+    """``count`` rows, spread evenly over the file, of those that may be fitted."""
+    usable = [i for i, one in enumerate(planned) if may_be_fitted(one)]
+    chosen = np.zeros(len(planned), dtype=bool)
+    chosen[[usable[i] for i in evenly_spread(len(usable), count)]] = True
+    return chosen
 
 
 def _order(forecasts: Sequence[tuple[PlannedRow, Prediction]]) -> dict[str, Any]:
@@ -168,16 +181,3 @@ def _as_row(planned: PlannedRow) -> Row:
     row = planned.row
     configuration: Mapping[str, Any] = {"model": row.model, "gpu": row.gpu, "gpus": row.num_gpus, "source": row.source}
     return Row(row.id, "published", configuration, Measured(time_s=row.measured_step_time_s), row.file, row.line)
-
-
-def _prediction(iteration: Iteration) -> Prediction:
-    return Prediction(
-        time_s=iteration.time_s,
-        energy_j=iteration.energy_j,
-        power_w=iteration.power_w,
-        sm_clock_mhz=iteration.clock_mhz,
-        time_s_p05=iteration.time_s_p05,
-        time_s_p95=iteration.time_s_p95,
-        energy_j_p05=iteration.energy_j_p05,
-        energy_j_p95=iteration.energy_j_p95,
-    )

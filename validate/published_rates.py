@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from joulecast.calibrate.published_rows import PublishedRow
 from joulecast.validate.metrics import geometric_mean
-from joulecast.validate.published_files import PublishedRow
 
 #: What rows share a rate: those of one source, else all of a GPU and data type; without either there is no answer.
 KINDS: tuple[Callable[[PublishedRow], tuple[str, ...]], ...] = (

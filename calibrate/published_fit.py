@@ -1,6 +1,6 @@
 """Published rows left out of a fit: half of them, or one source after the other.
 
-``python -m joulecast.validate.published_fit DATA model/catalogue_data/training/published.toml`` fits all of them and
+``python -m joulecast.calibrate.published_fit DATA model/catalogue_data/training/published.toml`` fits all of them and
 writes the factors that the catalogue ships; as the model is linearised near those that are there, twice is better.
 """
 
@@ -14,16 +14,24 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.calibrate.published_plans import PlannedRow, plan_row
+from joulecast.calibrate.published_rows import read_published
 from joulecast.calibrate.training_fit import Fitted, Linearised, TrainingRun, fit, linearise
 from joulecast.calibrate.training_write import training_toml
+from joulecast.files import write_text
 from joulecast.model.catalogue import load_gpu, load_training
 from joulecast.model.uncertainty import NINETY_PERCENT
-from joulecast.validate.folds import evenly_spread
-from joulecast.validate.published_files import read_published
-from joulecast.validate.published_plans import PlannedRow, plan_row
-from joulecast.validate.result import Prediction
 
 Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Forecast time of one step with its 90 % interval."""
+
+    time_s: float
+    time_s_p05: float
+    time_s_p95: float
 
 
 @dataclass(frozen=True)
@@ -32,13 +40,13 @@ class Refitted:
 
     Attributes
     ----------
-    predictions
+    times
         Of each row, ``None`` for one that every fit has seen.
     seen
         Which rows the fit behind each row's forecast has seen, shape ``(rows, rows)``.
     """
 
-    predictions: tuple[Prediction | None, ...]
+    times: tuple[StepTime | None, ...]
     seen: NDArray[np.bool_]
 
 
@@ -52,14 +60,6 @@ def runs_of(planned: Sequence[PlannedRow]) -> list[TrainingRun]:
     return [TrainingRun(p.row.id, p.plan, p.row.measured_step_time_s) for p in planned]
 
 
-def every_other(planned: Sequence[PlannedRow], count: int) -> NDArray[np.bool_]:
-    """``count`` rows, spread evenly over the file, of those that may be fitted."""
-    usable = [i for i, one in enumerate(planned) if may_be_fitted(one)]
-    chosen = np.zeros(len(planned), dtype=bool)
-    chosen[[usable[i] for i in evenly_spread(len(usable), count)]] = True
-    return chosen
-
-
 def by_source(planned: Sequence[PlannedRow], folds: int) -> list[NDArray[np.bool_]]:
     """Rows of each fold: sources, in the order of their names, dealt into so many folds."""
     place = {source: i % folds for i, source in enumerate(sorted({p.row.source for p in planned}))}
@@ -71,15 +71,15 @@ def left_out(planned: Sequence[PlannedRow], parts: Sequence[NDArray[np.bool_]], 
     """Forecast each part by a fit to all rows that may be fitted and are not in it."""
     usable = np.array([may_be_fitted(one) for one in planned])
     measured = log_measured(planned)
-    predictions: list[Prediction | None] = [None] * len(planned)
+    times: list[StepTime | None] = [None] * len(planned)
     seen = np.zeros((len(planned), len(planned)), dtype=bool)
     for part in parts:
         use = usable & ~part
         fitted = fit(model, measured, use.astype(float))
         for row in np.flatnonzero(part):
-            predictions[row] = prediction(model, fitted, int(row))
+            times[row] = step_time(model, fitted, int(row))
             seen[row] = use
-    return Refitted(tuple(predictions), seen)
+    return Refitted(tuple(times), seen)
 
 
 def log_measured(planned: Sequence[PlannedRow]) -> Array:
@@ -87,13 +87,13 @@ def log_measured(planned: Sequence[PlannedRow]) -> Array:
     return np.log([p.row.measured_step_time_s or np.nan for p in planned])
 
 
-def prediction(model: Linearised, fitted: Fitted, row: int) -> Prediction:
-    """Step time of one row with its 90 % interval."""
+def step_time(model: Linearised, fitted: Fitted, row: int) -> StepTime:
+    """Step time of one row."""
     time = float(np.exp(model.log_time(fitted.values)[row]))
     slopes = model.slopes[row]
     spread = float(np.sqrt(slopes @ fitted.covariance @ slopes + fitted.residual_sd**2))
     factor = float(np.exp(NINETY_PERCENT * spread))
-    return Prediction(time_s=time, time_s_p05=time / factor, time_s_p95=time * factor)
+    return StepTime(time, time / factor, time * factor)
 
 
 def linearised(planned: Sequence[PlannedRow]) -> Linearised:
@@ -111,10 +111,10 @@ def shipped_factors(planned: Sequence[PlannedRow], model: Linearised) -> str:
     fitted = fit(model, log_measured(planned), use)
     found = left_out(planned, by_source(planned, len(planned)), model)
     errors: dict[str, list[float]] = {}
-    for one, prediction_ in zip(planned, found.predictions, strict=True):
-        if prediction_ is not None and prediction_.time_s and one.row.measured_step_time_s:
+    for one, forecast in zip(planned, found.times, strict=True):
+        if forecast is not None and one.row.measured_step_time_s:
             architecture = load_gpu(one.plan.cluster.gpu).text("architecture")
-            error = float(np.log(prediction_.time_s / one.row.measured_step_time_s))
+            error = float(np.log(forecast.time_s / one.row.measured_step_time_s))
             errors.setdefault(f"{architecture}.{one.row.dtype}", []).append(error)
     spread = {name: float(np.sqrt(np.mean(np.square(values)))) for name, values in errors.items()}
     sources = sorted({one.row.source for one in planned if may_be_fitted(one)})
@@ -124,7 +124,7 @@ def shipped_factors(planned: Sequence[PlannedRow], model: Linearised) -> str:
 def main(data: str, out: str) -> None:
     """Fit the published rows of ``data`` and write the catalogue's file of factors."""
     planned = [plan_row(row) for row in read_published(data)]
-    Path(out).write_text(shipped_factors(planned, linearised(planned)), encoding="utf-8")
+    write_text(Path(out), shipped_factors(planned, linearised(planned)))
 
 
 if __name__ == "__main__":
