@@ -36,6 +36,30 @@ INTERPRETED = textwrap.dedent("""
     PRODUCT
     print("fine")
 """)
+ATTENTION = textwrap.dedent("""
+    import itertools, torch
+    from joulecast.calibrate.microbenchmarks import row_forms as forms, tiles
+    from joulecast.calibrate.microbenchmarks.kernel import Bench
+
+    def close(a, b):
+        assert a.shape == b.shape and (a - b).abs().max() <= 1e-5 * b.abs().max(), (a - b).abs().max()
+
+    for causal, tile in itertools.product((True, False), ((16, 32), (32, 16), (64, 64))):
+        made = {}
+        for backward in (False, True):
+            # The interpreter multiplies the bit patterns of bf16 as whole numbers.
+            row = forms.tile_attention_row(1, 2, 64, 16, tile, 4, 2, causal=causal, backward=backward)
+            made[backward] = tiles.build(Bench(torch, torch.device("cpu"), {**row, "dtype": "fp32"}, "x"))
+            made[backward].once()
+        bench = Bench(torch, torch.device("cpu"), {**row, "dtype": "fp32"}, "x")
+        inputs = [bench.values(2, 64, 16).requires_grad_(True) for _ in range(3)]
+        out = torch.nn.functional.scaled_dot_product_attention(*inputs, is_causal=causal)
+        close(made[False].result(), out)
+        *found, incoming = made[True].result()
+        for gradient, expected in zip(found, torch.autograd.grad(out, inputs, incoming), strict=True):
+            close(gradient, expected)
+    print("fine")
+""")
 PRODUCT = textwrap.dedent("""
     for shape, tile in (((40, 72, 64), (32, 32, 32)), ((330, 50, 32), (16, 16, 16)), ((16, 16, 16), (16, 16, 16))):
         m, n, k = shape
@@ -57,6 +81,13 @@ COMPILED = textwrap.dedent("""
         source = ASTSource(fn=kernel, signature=types, constexprs=constants, attrs=aligned)
         return compile(source, target=GPUTarget("cuda", 90, 32), options=options)
 
+    from joulecast.calibrate.microbenchmarks import tile_attention_kernels
+    names = tile_attention_kernels._backward.__code__.co_varnames[:13]
+    kinds = dict.fromkeys(names, "*bf16") | dict.fromkeys(("log_sum", "products", "to_query"), "*fp32")
+    kinds |= {"scale": "fp32", "softmax_scale": "fp32", "length": "i32"}
+    constants = {"causal": True, "width": 128, "tile_m": 32, "tile_n": 128}
+    backward = target(tile_attention_kernels.compiled().backward, kinds, constants, num_warps=8, num_stages=2)
+    assert "wgmma" in backward.asm["ptx"] and "add.v4.f32" in backward.asm["ptx"]
     kernels = compiled()
     product = target(
         kernels.matmul,
@@ -108,6 +139,12 @@ def test_numbers_of_products(tmp_path):
     run(INTERPRETED.replace("PRODUCT", PRODUCT), tmp_path, TRITON_INTERPRET="1")
 
 
+def test_numbers_of_attention_and_its_gradients(tmp_path):
+    if not interpreter_loops():
+        pytest.skip("Triton's interpreter does not work with this version of NumPy")
+    run(ATTENTION, tmp_path, TRITON_INTERPRET="1")
+
+
 @pytest.mark.slow
 def test_kernels_compile_without_a_gpu(tmp_path):
     run(COMPILED, tmp_path)
@@ -128,3 +165,20 @@ def test_tiles_must_divide(monkeypatch):
     for key, row in cases.items():
         with pytest.raises(MeasurementError, match=f"{key} = .* is not a multiple"):
             tiles.build(Bench(torch, torch.device("cpu"), row, "x"))
+
+
+def test_attention_that_the_tiles_cannot_do():
+    import torch
+
+    from joulecast.calibrate.microbenchmarks import row_forms as forms
+    from joulecast.calibrate.microbenchmarks.kernel import Bench
+
+    row = forms.tile_attention_row(1, 2, 96, 16, (32, 64), 4, 2)
+    cases = {
+        "S = 96 is not a multiple of tile_n = 64": row,
+        "as many key-value heads as heads, 2": {**row, "Hkv": 1},
+        "unknown direction 'up'": {**row, "S": 128, "direction": "up"},
+    }
+    for message, wrong in cases.items():
+        with pytest.raises(MeasurementError, match=message):
+            tiles.build(Bench(torch, torch.device("cpu"), wrong, "x"))

@@ -177,6 +177,25 @@ def tile_gemm_row(m: int, n: int, k: int, tile: tuple[int, int, int], warps: int
     }
 
 
+def tile_attention_row(
+    batch: int,
+    heads: int,
+    sequence: int,
+    head_dim: int,
+    tile: tuple[int, int],
+    warps: int,
+    stages: int,
+    *,
+    causal: bool = True,
+    backward: bool = False,
+) -> Row:
+    """Fused attention with explicit tiles, of as many key-value heads as heads."""
+    row = attention_row(batch, heads, heads, sequence, head_dim, causal=causal, backward=backward)
+    del row["backend"]
+    sides = {"tile_m": tile[0], "tile_n": tile[1], "warps": warps, "stages": stages}
+    return {**row, "op": "tile_attention", **sides}
+
+
 def tile_rmsnorm_row(rows: int, hidden: int, tile_rows: int, warps: int) -> Row:
     """An RMS norm that takes ``tile_rows`` whole rows at a time."""
     size = float(2 * ELEMENT * rows * hidden)

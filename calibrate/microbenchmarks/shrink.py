@@ -82,6 +82,15 @@ def _tile_gemm(row: Mapping[str, Any]) -> Row:
     return forms.tile_gemm_row(2 * tile[0], tile[1] + 8, 2 * tile[2], tile, int(row["warps"]), int(row["stages"]))
 
 
+def _tile_attention(row: Mapping[str, Any]) -> Row:
+    tile = int(row["tile_m"]), int(row["tile_n"])
+    shape = 1, 2, 2 * max(tile), int(row["D"])
+    backward, causal = row["direction"] == "bwd", bool(row["causal"])
+    return forms.tile_attention_row(
+        *shape, tile, int(row["warps"]), int(row["stages"]), causal=causal, backward=backward
+    )
+
+
 def _tile_rmsnorm(row: Mapping[str, Any]) -> Row:
     return forms.tile_rmsnorm_row(2 * int(row["tile_rows"]), COLUMNS, int(row["tile_rows"]), int(row["warps"]))
 
@@ -108,6 +117,7 @@ _MAKERS: dict[str, Callable[[Mapping[str, Any]], Row]] = {
     "gemv": lambda row: forms.gemv_row(_least(row["M"], SIDE), _least(row["K"], SIDE)),
     "adamw": lambda row: forms.adamw_row(PARAMETERS),
     "tile_gemm": _tile_gemm,
+    "tile_attention": _tile_attention,
     "tile_rmsnorm": _tile_rmsnorm,
     "tile_reduce_min": _tile_reduce_min,
     "duty": lambda row: forms.duty_row(float(row["duty"])),

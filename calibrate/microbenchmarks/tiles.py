@@ -1,7 +1,8 @@
-"""Kernels with explicit tiles, in Triton: matrix product, row-wise RMS norm, least value of every row."""
+"""Kernels with explicit tiles, in Triton: matrix product, attention, row-wise RMS norm, least value of every row."""
 
 from __future__ import annotations
 
+from joulecast.calibrate.microbenchmarks import tile_attention
 from joulecast.calibrate.microbenchmarks.kernel import Bench, Kernel
 from joulecast.calibrate.microbenchmarks.tile_kernels import GROUP, compiled
 from joulecast.errors import MeasurementError
@@ -11,7 +12,13 @@ EPSILON = 1e-6
 
 def build(bench: Bench) -> Kernel:
     """The kernel of a row whose ``op`` begins with ``tile_``."""
-    return {"tile_gemm": _gemm, "tile_rmsnorm": _rmsnorm, "tile_reduce_min": _reduce_min}[str(bench.row["op"])](bench)
+    makers = {
+        "tile_gemm": _gemm,
+        "tile_attention": tile_attention.build,
+        "tile_rmsnorm": _rmsnorm,
+        "tile_reduce_min": _reduce_min,
+    }
+    return makers[str(bench.row["op"])](bench)
 
 
 def _divides(bench: Bench, whole: str, part: str) -> int:
