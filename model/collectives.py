@@ -14,7 +14,8 @@ slower kind sets the pace. What leaves a domain, over the network cards of its m
     ring  S·steps/n      tree, hierarchical  2·S·(D−1)/D      SHARP  S      all-to-all  r·S·(n−r)/n
 
 and every step takes its latency: a ring has ``steps·D/n`` steps to another domain, a tree 2·log2 D, SHARP 2. Slices
-of a buffer are passed on as they arrive, so that the steps' latencies are hidden behind the transfers of a large one.
+of a buffer are passed on as they arrive, so that the steps' latencies are hidden behind the transfers of a large one,
+but for those from member to member of one domain, α1·(r − 1), which are measured to add to its time.
 A library takes the fastest algorithm for an all-reduce. References: Thakur et al. 2005 (doi:10.1177/1094342005051521);
 the cost model that NCCL chooses by (its source file ``tuning``); Klenk et al., ISCA 2020, for reduction in the switch.
 """
@@ -40,10 +41,14 @@ STEPS = {
     "broadcast": 1.0,
     "send_recv": 1.0,
     "ring_step": 1.0,
+    "rings_step": 1.0,
 }
 
 #: Kinds whose bytes go from one GPU to another as they are.
-POINT_TO_POINT = ("broadcast", "send_recv", "ring_step")
+POINT_TO_POINT = ("broadcast", "send_recv", "ring_step", "rings_step")
+#: Those in which every member sends to the next: in one ring, or in one for each member of a domain, each of which
+#: leaves the domain by another's card.
+RING_STEPS = ("ring_step", "rings_step")
 
 #: Algorithms of an all-reduce. A ring within a domain is measured. A tree moves every byte up and down once; in the
 #: switch (NVLS) a GPU sends its buffer once and receives the result once, and across domains a tree or the network's
@@ -165,9 +170,10 @@ def _work(shapes: CollectiveShapes, kind: str, gpu: GpuModel, algorithm: str) ->
     share = gpu["collective.network_share"] * shapes.efficiency / REFERENCE_EFFICIENCY
     across = leaving / (share * shapes.exit_bytes_per_s) * shapes.delay
     steps = _latency_s(shapes, kind, algorithm, gpu)
+    inside = gpu["collective.latency_per_gpu_s"] * (local - 1.0) * (kind not in POINT_TO_POINT)
     energetic = 0.5 * shapes.bytes if kind in ("broadcast", "send_recv") else by_link
     return CollectiveWork(
-        fixed_s=latency + np.where(domains > 1, 0.0, steps),
+        fixed_s=latency + np.where(domains > 1, inside, steps),
         cycles=by_cta / (ctas * gpu["collective.bytes_per_cta_cycle"]),
         link_s=np.maximum(by_link / rate, np.where(domains > 1, np.maximum(across, steps), 0.0)),
         link_bytes=energetic + leaving / local,
@@ -191,7 +197,7 @@ def _latency_s(shapes: CollectiveShapes, kind: str, algorithm: str, gpu: GpuMode
     local = np.maximum(n / domains, 1.0)
     levels = np.log2(np.maximum(domains, 1.0))
     if algorithm == "ring":
-        near = np.ones_like(n) if kind == "ring_step" else n - domains
+        near = np.ones_like(n) if kind in RING_STEPS else n - domains
         far = STEPS[kind] * domains * (n - 1.0) / n if kind not in (*POINT_TO_POINT, "all_to_all") else 1.0
     elif algorithm == "tree":
         near = np.where(domains > 1, 2.0 * (local - 1.0), 2.0 * np.log2(n))
@@ -207,7 +213,7 @@ def _leaving(shapes: CollectiveShapes, kind: str, algorithm: str) -> Array:
     """Bytes that leave one domain, of all the group's members in it."""
     size, n, domains = shapes.bytes, shapes.gpus, shapes.domains
     local = np.maximum(n / domains, 1.0)
-    if kind in ("broadcast", "send_recv"):
+    if kind in ("broadcast", "send_recv", "rings_step"):
         return size
     if kind == "ring_step":  # one member's card carries what leaves, whatever the others have
         return np.asarray(size * local)

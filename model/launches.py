@@ -68,8 +68,8 @@ class Implementation:
         Whether the model's rotary embedding runs; ``False`` leaves it out even where the model has one.
     tie_embeddings
         Whether head and embedding share one matrix; ``None`` follows the model.
-    tensor_parallel
-        Degree of tensor parallelism.
+    tensor_parallel, tensor_domains
+        Degree of tensor parallelism, and how many domains of fast links its ranks lie in.
     sequence_parallel
         Shard norms and residuals over the tensor-parallel ranks too.
     shard_head
@@ -108,6 +108,7 @@ class Implementation:
     rotary: bool = True
     tie_embeddings: bool | None = None
     tensor_parallel: int = 1
+    tensor_domains: int = 1
     sequence_parallel: bool = False
     shard_head: bool = True
     recompute: str = "none"

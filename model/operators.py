@@ -197,7 +197,7 @@ class Collective:
     ----------
     kind
         ``all_reduce all_gather reduce_scatter all_to_all broadcast send_recv``, or ``ring_step``: every rank sends to
-        the next and receives from the one before.
+        the next and receives from the one before; ``rings_step``: in as many rings as a domain has members.
     bytes
         The full buffer: for all-gather the gathered one, for reduce-scatter the input, for all-to-all what one GPU has.
     ctas, threads

@@ -50,12 +50,15 @@ def stage_transfer(config: ModelConfig, implementation: Implementation, batch: i
     """Activation (or gradient) of one micro-batch sent from one stage's rank to the next stage's.
 
     Tensor-parallel ranks that hold the whole of it send a share each in Megatron, and gather it behind the transfer
-    (Narayanan et al., arXiv 2104.04473, section 4.1); the gathering, over the links of a node, is left out.
+    (Narayanan et al., arXiv 2104.04473, section 4.1); the gathering, over the links of a node, is left out. Where they
+    lie on several nodes, those of each are sent the whole, as much as the gathering would move between nodes.
     """
     s = shard(config, implementation, batch, sequence)
     share = s.norm_tokens / s.tokens
     if implementation.framework == "megatron":
         share = 1.0 / implementation.tensor_parallel
+        if not implementation.sequence_parallel:
+            share *= implementation.tensor_domains
     return Collective("send_recv", s.activation_bytes * share, 2, dtype=implementation.dtype, name="stage.send_recv")
 
 

@@ -5,6 +5,9 @@ rank's arrive, and so on around the ring; a product whose sum is scattered makes
 sends each part off while it makes the next. Copy engines move the data, so that no SM is lost. What stays exposed is
 what a step's communication exceeds the part of the product beside it by, and for the scattered sum the addition of the
 n parts at the end. Parts of a product run on several streams: each begins in the tail of the one before.
+
+User buffers reach as far as NVLink does. Across several domains of fast links the steps are taken to go in as many
+rings as a domain has members, each of which leaves it by the card of another member, as a library's channels do.
 """
 
 from __future__ import annotations
@@ -42,7 +45,10 @@ def scattered_product(name: str, product: Launch, values: float, run: Implementa
 
 def _step(name: str, size_bytes: float, run: Implementation) -> Launch:
     """Every rank sends ``size_bytes`` to its neighbour and gets as many from the other: a gathering between two."""
-    operator = Collective("all_gather", 2 * size_bytes, 2, dtype=run.dtype, name=f"{name}.step", copy_engine=True)
+    kind, size, ranks = "all_gather", 2 * size_bytes, 2
+    if run.tensor_domains > 1:
+        kind, size, ranks = "rings_step", size_bytes, run.tensor_parallel
+    operator = Collective(kind, size, ranks, dtype=run.dtype, name=f"{name}.step", copy_engine=True)
     return Launch(operator, stream="communication")
 
 

@@ -331,12 +331,6 @@ def _batch(plan: Plan, source: Source) -> None:
 
 def _nodes(plan: Plan, source: Source) -> None:
     gpus, per_node = plan.cluster.gpus, plan.cluster.gpus_per_node
-    if plan.tp > per_node:
-        raise source.error(
-            f"{plan.tp} tensor-parallel ranks do not fit on a node of {per_node} GPUs",
-            TP,
-            remedy=f"Use at most {per_node}.",
-        )
     if gpus % per_node:
         raise source.error(
             f"{gpus} GPUs do not fill nodes of {per_node}",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from joulecast.errors import UnknownNameError
 from joulecast.model.catalogue import load_network, load_node
 from joulecast.model.cluster_links import PLAIN_NETWORK, LinkChoices, cluster_links, usual_node
+from joulecast.simulator.placement import tensor_fabric
 from joulecast.simulator.plan_checks import place, resolve_path
 
 if TYPE_CHECKING:
@@ -73,8 +74,11 @@ def network_assumptions(plan: Plan, gpu: GpuDescription) -> tuple[str, ...]:
     network = cluster.network or (load_node(name).text("network") if name else PLAIN_NETWORK)
     cards = f"{links.nics_per_domain:g} cards of {links.nic_bytes_per_s / GIGABIT_BYTES:g} Gbit/s"
     spread = f"{100 * cluster.node_clock_spread:g} %"
+    domains = tensor_fabric(plan).domains
+    split = f"tensor-parallel ranks lie on {domains} nodes each: what they exchange crosses the network in every layer"
     return (
         f"{kind} ({links.domain_gpus} GPUs, {cards}) on {network}; every GPU has its share of them, as all communicate "
         "at once",
         f"clocks of cards on different nodes differ by {spread} at the power limit, and the slowest sets the pace",
+        *((split,) if domains > 1 else ()),
     )

@@ -87,6 +87,7 @@ def implementation_of(plan: Plan) -> Implementation:
         rotary=i.rotary,
         tie_embeddings=i.tie_embeddings,
         tensor_parallel=plan.tp,
+        tensor_domains=tensor_fabric(plan).domains,
         sequence_parallel=plan.sequence_parallel,
         shard_head=i.shard_head,
         recompute=plan.schedule.recompute,

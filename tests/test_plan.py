@@ -181,8 +181,8 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
         ["tensor_model_parallel_size", "32 attention heads"],
     ),
     (
-        {"parallelism__tensor_model_parallel_size": 16, "cluster__gpus": 32},
-        ["tensor_model_parallel_size", "at most 8"],
+        {"parallelism__tensor_model_parallel_size": 64, "cluster__gpus": 128},
+        ["tensor_model_parallel_size", "32 attention heads"],
     ),
     ({"workload__micro_batch_size": 3}, ["workload.global_batch_size", "multiple of 3"]),
     ({"schedule__name": "1b1f"}, ["schedule.name", "1f1b"]),

@@ -153,6 +153,7 @@ class _Sizes:
     batch: int
     blocks: int
     heads: int
+    within_node: bool
     context: int
     uneven: bool
 
@@ -167,6 +168,7 @@ def _sizes(frame: PlanFrame, space: Space, fixed: Mapping[str, Any]) -> _Sizes:
         batch=of("workload.global_batch_size"),
         blocks=frame.model.layers + sum(bool(of(key)) for key in _COUNTED),
         heads=frame.model.heads,
+        within_node=dict(space.axes).get(TP, ()) is None,
         context=of("parallelism.context_parallel_size"),
         uneven=of("parallelism.stage_layers") is not None,
     )
@@ -192,8 +194,8 @@ Rule = Callable[[_Sizes, Chosen], Bool]
 
 def _tensor(s: _Sizes, of: Chosen) -> Bool:
     tp = of[TP]
-    fits = (tp <= s.per_node) & (s.gpus % (tp * s.context) == 0) & (s.heads % tp == 0)
-    return np.asarray(fits & (s.gpus % s.per_node == 0))
+    fits = (s.gpus % (tp * s.context) == 0) & (s.heads % tp == 0) & (s.gpus % s.per_node == 0)
+    return np.asarray(fits & ((tp <= s.per_node) | (not s.within_node)))
 
 
 def _pipeline(s: _Sizes, of: Chosen) -> Bool:
