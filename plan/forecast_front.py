@@ -96,7 +96,6 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
             names.append(f"{name} of stage {rank}")
     fluid = fluid_program(base)
     dag = make_dag(base.program.schedule.ranks, fluid.source, fluid.target, fluid.delay_s)
-    limit = gpu.device["power_limit_w"] if plan.power.power_limit_w is None else plan.power.power_limit_w
     notes = [*NOTES, *(["clocks that the plan sets are kept"] if plan.power.clocks_mhz else [])]
     if space.overlap:
         notes.append("forwards and backwards choose their overlap each on its own")
@@ -108,7 +107,7 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
         kind,
         float(wait_power_w(gpu.max_clock_mhz, gpu)) * gpus,
         names=names,
-        power_limit_w=np.full(plan.pp, float(settled_power_w(limit, gpu)) * gpus),
+        power_limit_w=settled_power_w(base.limits_w, gpu) * gpus,
         notes=notes,
         gpus_per_rank=gpus,
     )
@@ -141,7 +140,7 @@ def comm_ctas_of(plan: Plan, space: FrontSpace) -> Sequence[int | None]:
 
 def _clocks_of_types(prepared: Prepared, rank: int, space: FrontSpace) -> list[list[int]]:
     """Clock indices that each type of instruction may run at: the plan's own where it sets one, else the space's."""
-    clocks = prepared.kernels.clocks_mhz
+    clocks = prepared.clocks_mhz
     top = len(clocks) - 1
     locked = locked_index(prepared.program, rank, clocks).tolist()
     wanted = space.clock_indices(clocks).tolist()
@@ -156,7 +155,7 @@ def _options(prepared: Prepared, rank: int, kind: int, clocks: Sequence[int], kn
         Option(
             float(table.duration_s[kind, c]),
             float(table.energy_j[kind, c]) * gpus,
-            float(prepared.kernels.clocks_mhz[c]),
+            float(prepared.clocks_mhz[c]),
             knobs,
         )
         for c in reached

@@ -162,7 +162,7 @@ def joint_choice(
         last = len(plan.parallelism.stage_layers) - 1
         raise InputError(f"the plan has no stage {stage}", key="stage", remedy=f"It has 0 to {last}.")
     description, space = gpu if gpu is not None else load_gpu(plan.cluster.gpu), space or FrontSpace()
-    search = _Search(plan, description, space, direction, plan.parallelism.stage_layers[stage])
+    search = _Search(plan, description, space, direction, stage)
     return search.run()
 
 
@@ -185,8 +185,8 @@ class _Part:
 class _Search:
     """The ways of one plan and direction."""
 
-    def __init__(self, plan: Plan, description: GpuDescription, space: FrontSpace, direction: str, layers: int) -> None:
-        self.plan, self.direction, self.layers = plan, direction, layers
+    def __init__(self, plan: Plan, description: GpuDescription, space: FrontSpace, direction: str, stage: int) -> None:
+        self.plan, self.direction, self.layers = plan, direction, plan.parallelism.stage_layers[stage]
         self.gpu: GpuModel = gpu_model(description)
         check_tile_lists(plan, space.tiles, description, space.source)
         self.lists: TileLists = space.tiles
@@ -194,7 +194,7 @@ class _Search:
         choices = {**dict(space.overlap), "comm_ctas": comm_ctas_of(plan, space)}
         self.ways = overlap_variants(with_plan_tiles(plan, own), choices, description, space.source)
         self.clocks: Float = self.gpu.clocks_mhz[space.clock_indices(self.gpu.clocks_mhz)]
-        limit = plan.power.power_limit_w
+        limit = plan.power.limit_w(stage % plan.pp)
         self.limit_w = float(self.gpu.device["power_limit_w"] if limit is None else limit)
         self.held_w = float(settled_power_w(self.limit_w, self.gpu))
 

@@ -27,7 +27,7 @@ from joulecast.simulator.closed_form_behind import communication_behind
 from joulecast.simulator.closed_form_clocks import Board, Settled, at, settle
 from joulecast.simulator.closed_form_layout import Layout, Pipelines, lay_out
 from joulecast.simulator.closed_form_parts import Parts, Sums, transfer_key
-from joulecast.simulator.forecast import board_limit_w, lag_of
+from joulecast.simulator.forecast import board_limits_w, lag_of
 from joulecast.simulator.plan import Cluster, Plan
 from joulecast.simulator.plan_gpu import gpu_of
 from joulecast.simulator.program import stage_transfers
@@ -85,23 +85,25 @@ def closed_form(plans: Sequence[Plan], gpu: GpuDescription | None = None) -> Clo
 def _of_gpu(plans: Sequence[Plan], parts: Parts) -> ClosedForm:
     layout = lay_out(plans, parts)
     gpu, clocks = parts.gpu, parts.clocks_mhz
-    limit = np.array([board_limit_w(plan, gpu) for plan in plans])
-    work = _work(plans, layout, parts, limit)
+    limits = [board_limits_w(plan, gpu) for plan in plans]
+    limit = np.array([limits[number][r] for number, r in zip(layout.plan_of_rank, layout.first_rank, strict=True)])
+    work = _work(layout, parts, limit)
     highest = _highest_clocks(plans, layout, gpu.max_clock_mhz)
     still = np.array([is_locked(plan) for plan in plans])
     if still.any():
-        still &= _highest_power_w(work, layout, clocks, highest) <= settled_power_w(limit, gpu)
+        below = _highest_power_w(work, layout, clocks, highest) <= settled_power_w(limit, gpu)
+        still &= np.bincount(layout.plan_of_rank, ~below, len(plans)) == 0
     _keep_pace(work, plans, layout, parts, still)
     _add_communication_behind(work, plans, layout, parts)
     if min(highest.stage_mhz.min(), highest.tail_mhz.min()) < gpu.max_clock_mhz:
         _hold_below(work, clocks, highest)
     pipelines = Pipelines(plans, layout, work.stage_s, work.tail_s, clocks, _transfers_s(plans, parts))
-    reached = limit * np.array([group_limit_share(plan.tp, gpu) for plan in plans])
+    reached = limit * np.array([group_limit_share(plan.tp, gpu) for plan in plans])[layout.plan_of_rank]
     board = Board(
         clocks_mhz=clocks,
         wait_power_w=np.asarray(wait_power_w(clocks, gpu)),
-        settled_w=(reached * gpu["governor.settled_share"])[layout.plan_of_rank],
-        burst_w=(reached * gpu["governor.burst_share"])[layout.plan_of_rank],
+        settled_w=reached * gpu["governor.settled_share"],
+        burst_w=reached * gpu["governor.burst_share"],
         top_mhz=highest.of_rank_mhz,
         governed=~still[layout.plan_of_rank],
         slow_s=gpu["governor.slow_s"],
@@ -139,14 +141,14 @@ class _Work:
     tail_j: Array
 
 
-def _work(plans: Sequence[Plan], layout: Layout, parts: Parts, limit_w: Array) -> _Work:
+def _work(layout: Layout, parts: Parts, limit_w: Array) -> _Work:
     clocks, idle_w = len(parts.clocks_mhz), idle_power_w(parts.clocks_mhz, parts.gpu)
     stages, ranks = (3, len(layout.chunks), clocks), (len(layout.ranks), clocks)
     work = _Work(*(np.empty(shape) for shape in (stages, stages, stages, ranks, ranks, ranks)))
     for limit in np.unique(limit_w):
         table = parts.tabulate(float(limit))
-        own_stages = np.flatnonzero(limit_w[layout.plan_of_stage] == limit)
-        own_ranks = np.flatnonzero(limit_w[layout.plan_of_rank] == limit)
+        own_stages = np.flatnonzero(limit_w[layout.rank_of_stage] == limit)
+        own_ranks = np.flatnonzero(limit_w == limit)
         for kind in range(3):
             sums = Sums([layout.stage_recipes[kind][row] for row in own_stages])
             work.stage_s[kind, own_stages] = sums.of(table.duration_s)
@@ -186,7 +188,7 @@ def _highest_clocks(plans: Sequence[Plan], layout: Layout, top_mhz: float) -> _H
 
 
 def _highest_power_w(work: _Work, layout: Layout, clocks_mhz: Array, highest: _Highest) -> Array:
-    """Power of each plan's most demanding instruction at the clock that the plan sets [W]."""
+    """Power of each rank row's most demanding instruction at the clock that the plan sets, shape ``(r,)`` [W]."""
     stage = [
         at(work.stage_j[k], clocks_mhz, highest.stage_mhz[k])
         / np.maximum(at(work.stage_s[k], clocks_mhz, highest.stage_mhz[k]), 1e-12)
@@ -195,9 +197,8 @@ def _highest_power_w(work: _Work, layout: Layout, clocks_mhz: Array, highest: _H
     tail = at(work.tail_j, clocks_mhz, highest.tail_mhz) / np.maximum(
         at(work.tail_s, clocks_mhz, highest.tail_mhz), 1e-12
     )
-    out = np.zeros(len(layout.kind_of_rank))
-    for powers, plan in ((np.max(stage, axis=0), layout.plan_of_stage), (tail, layout.plan_of_rank)):
-        np.maximum.at(out, plan, powers)
+    out = np.asarray(tail)
+    np.maximum.at(out, layout.rank_of_stage, np.max(stage, axis=0))
     return out
 
 

@@ -82,7 +82,7 @@ def kinds_of(plan: Plan) -> tuple[tuple[RankKind, ...], tuple[int, ...]]:
     """Kinds of ranks of a plan, and the kind of every rank."""
     model = plan.workload.model
     dense = 0 if model.experts is None else model.dense_layers
-    return rank_kinds(plan.pp, plan.vp, plan.parallelism.stage_layers, clock_keys(plan), dense)
+    return rank_kinds(plan.pp, plan.vp, plan.parallelism.stage_layers, power_keys(plan), dense)
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,12 +167,12 @@ def lay_out(plans: Sequence[Plan], parts: Parts) -> Layout:
     )
 
 
-def clock_keys(plan: Plan) -> tuple[object, ...]:
-    """What the plan's clocks tell apart of its ranks: nothing where every stage has the same."""
-    clocks = plan.power.clocks_mhz
-    if all(len(set(stages)) == 1 for _, stages in clocks):
+def power_keys(plan: Plan) -> tuple[object, ...]:
+    """What the plan's clocks and limits tell apart of its ranks: nothing where every stage has the same."""
+    clocks, limit = plan.power.clocks_mhz, plan.power.power_limit_w
+    if all(len(set(stages)) == 1 for _, stages in clocks) and not isinstance(limit, tuple):
         return ()
-    return tuple(tuple(stages[rank] for _, stages in clocks) for rank in range(plan.pp))
+    return tuple((*(stages[rank] for _, stages in clocks), plan.power.limit_w(rank)) for rank in range(plan.pp))
 
 
 class Pipelines:

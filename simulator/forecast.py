@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -45,7 +46,7 @@ from joulecast.simulator.program import PlanProgram, implementation_of, plan_pro
 from joulecast.simulator.rendezvous import transfers_wait_on_sms, with_transfers_in_order
 from joulecast.simulator.replicas import state_shards
 from joulecast.simulator.schedules import SHIPPED, build_schedule, peak_in_flight
-from joulecast.simulator.tables import InstructionTable, Kernels, instruction_table, kernels_of
+from joulecast.simulator.tables import InstructionTable, Kernels, instruction_table, kernels_of, under_peak
 from joulecast.simulator.uncertainty import interval
 
 Array = NDArray[np.float64]
@@ -67,18 +68,24 @@ class Prepared:
     """A plan with its tables, ready to be simulated.
 
     ``tables`` say what an instruction takes and draws where the governor sets a clock, ``columns`` at which clock it
-    then runs: the plan and the board's instant limit may hold it below. ``transfer_s`` is the time of a transfer from
-    each pipeline rank to the next. Clocks stand ``still`` where the plan sets all of them and no instruction reaches
-    the power limit.
+    then runs: the plan and the board's instant limit may hold it below. ``kernels`` are those of each pipeline rank,
+    the same where the ranks' limits ``limits_w`` are. ``transfer_s`` is the time of a transfer from each pipeline rank
+    to the next. Clocks stand ``still`` where the plan sets all of them and no instruction reaches the power limit.
     """
 
     program: PlanProgram
-    kernels: Kernels
+    kernels: tuple[Kernels, ...]
     tables: tuple[InstructionTable, ...]
     columns: tuple[NDArray[np.int64], ...]
+    limits_w: tuple[float, ...]
     gpu: GpuModel
     transfer_s: Array
     still: bool
+
+    @property
+    def clocks_mhz(self) -> Array:
+        """The grid of clocks, shape ``(clocks,)`` [MHz]."""
+        return self.kernels[0].clocks_mhz
 
 
 def forecast(plan: Plan, gpu: GpuDescription | None = None, *, must_fit: bool = True) -> Iteration:
@@ -140,7 +147,7 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
 
 
 def _wait_power_w(prepared: Prepared) -> Array:
-    return np.asarray(wait_power_w(prepared.kernels.clocks_mhz, prepared.gpu))
+    return np.asarray(wait_power_w(prepared.clocks_mhz, prepared.gpu))
 
 
 #: What every forecast takes for granted.
@@ -214,18 +221,25 @@ def prepare(plan: Plan, gpu: GpuModel, *, governed: bool = True) -> Prepared:
     Where not ``governed``, the tables are those of clocks that stand still, whatever clocks the plan sets.
     """
     program = plan_program(plan)
-    peak = board_limit_w(plan, gpu) * gpu["governor.peak_share"]
+    limits = board_limits_w(plan, gpu)
+    peaks = [limit * gpu["governor.peak_share"] for limit in limits]
     beside = [item.operator for rank in program.ranks for item in rank.behind]
-    kernels = kernels_of([rank.types for rank in program.ranks], gpu.clocks_mhz, gpu, peak, beside)
+    unlimited = kernels_of([rank.types for rank in program.ranks], gpu.clocks_mhz, gpu, others=beside)
+    by_peak = {peak: under_peak(unlimited, peak, gpu) for peak in dict.fromkeys(peaks)}
+    kernels = tuple(by_peak[peak] for peak in peaks)
     transfer = np.zeros(len(program.ranks))
     if program.transfers:
         transfer = np.asarray(at_clock(lower(program.transfers, gpu), gpu.max_clock_mhz, gpu).time_s)
     if not governed or is_locked(plan):
-        still = Prepared(program, kernels, *_tables(program, kernels, gpu, peak, None, governed), gpu, transfer, True)
-        if not governed or _highest_power_w(still) <= settled_power_w(board_limit_w(plan, gpu), gpu):
+        still = Prepared(
+            program, kernels, *_tables(program, kernels, gpu, peaks, None, governed), limits, gpu, transfer, True
+        )
+        if not governed or (_highest_power_w(still) <= settled_power_w(limits, gpu)).all():
             return still
     lag = lag_of(plan, gpu.clocks_mhz, gpu)
-    return Prepared(program, kernels, *_tables(program, kernels, gpu, peak, lag, governed), gpu, transfer, False)
+    return Prepared(
+        program, kernels, *_tables(program, kernels, gpu, peaks, lag, governed), limits, gpu, transfer, False
+    )
 
 
 def lag_of(plan: Plan, clocks_mhz: Array, gpu: GpuModel) -> Array:
@@ -237,26 +251,30 @@ def lag_of(plan: Plan, clocks_mhz: Array, gpu: GpuModel) -> Array:
 
 
 def _tables(
-    program: PlanProgram, kernels: Kernels, gpu: GpuModel, peak_w: float, lag: Array | None, locked: bool
+    program: PlanProgram,
+    kernels: Sequence[Kernels],
+    gpu: GpuModel,
+    peaks_w: Sequence[float],
+    lag: Array | None,
+    locked: bool,
 ) -> tuple[tuple[InstructionTable, ...], tuple[NDArray[np.int64], ...]]:
     """Tables and columns of every rank, with the plan's clocks where ``locked``."""
     tables, columns = [], []
     top = np.array(len(gpu.clocks_mhz) - 1)
-    taken_s: dict[tuple[Launch, ...], Array] = {}
-    for rank, run in enumerate(program.ranks):
-        table = instruction_table(
-            run.types, kernels, gpu, lag, transfers_wait_on_sms(program.plan), taken_s, launch_s(program.plan, gpu)
-        )
-        table = with_communication_behind(table, run.order, run.behind, kernels, gpu)
+    taken_s: dict[float, dict[tuple[Launch, ...], Array]] = {peak: {} for peak in peaks_w}
+    for rank, (run, own, peak) in enumerate(zip(program.ranks, kernels, peaks_w, strict=True)):
+        beside, launch = transfers_wait_on_sms(program.plan), launch_s(program.plan, gpu)
+        table = instruction_table(run.types, own, gpu, lag, beside, taken_s[peak], launch)
+        table = with_communication_behind(table, run.order, run.behind, own, gpu)
         highest = locked_index(program, rank, gpu.clocks_mhz) if locked else top
-        columns.append(clock_columns(table, highest, peak_w))
+        columns.append(clock_columns(table, highest, peak))
         tables.append(at_columns(table, columns[-1]))
     return tuple(tables), tuple(columns)
 
 
-def _highest_power_w(prepared: Prepared) -> float:
-    """Power of the most demanding instruction of any rank at its highest clock [W]."""
-    return max(float(mean_power_w(table)[:, -1].max()) for table in prepared.tables)
+def _highest_power_w(prepared: Prepared) -> Array:
+    """Power of the most demanding instruction of each rank at its highest clock, shape ``(ranks,)`` [W]."""
+    return np.array([mean_power_w(table)[:, -1].max() for table in prepared.tables])
 
 
 def simulate(prepared: Prepared) -> tuple[FluidResult, int]:
@@ -282,18 +300,17 @@ def fluid_program(prepared: Prepared) -> FluidProgram:
     return fluid
 
 
-def board_limit_w(plan: Plan, gpu: GpuModel) -> float:
-    """Power limit of each GPU, the plan's or the board's own [W]."""
-    stated = plan.power.power_limit_w
-    return gpu.device["power_limit_w"] if stated is None else stated
+def board_limits_w(plan: Plan, gpu: GpuModel) -> tuple[float, ...]:
+    """Power limit of each GPU of every pipeline rank, the plan's or the board's own [W]."""
+    stated = [plan.power.limit_w(rank) for rank in range(plan.pp)]
+    return tuple(gpu.device["power_limit_w"] if limit is None else limit for limit in stated)
 
 
 def _start(prepared: Prepared) -> tuple[list[int], Governor, float, float]:
     """Clocks to start from, what moves them, and the rough length of an iteration and a tick."""
-    plan, gpu, clocks = prepared.program.plan, prepared.gpu, prepared.kernels.clocks_mhz
-    limit = board_limit_w(plan, gpu)
+    plan, gpu, clocks = prepared.program.plan, prepared.gpu, prepared.clocks_mhz
     index, length = [], 0.0
-    for rank, table in zip(prepared.program.ranks, prepared.tables, strict=True):
+    for rank, table, limit in zip(prepared.program.ranks, prepared.tables, prepared.limits_w, strict=True):
         order = np.array(rank.order)
         time, energy = table.duration_s[order].sum(0), table.energy_j[order].sum(0)
         clock = settle_clock_mhz(clocks, (energy / time)[:, None], settled_power_w(limit, gpu), gpu.max_clock_mhz)
@@ -304,7 +321,7 @@ def _start(prepared: Prepared) -> tuple[list[int], Governor, float, float]:
     if prepared.still:
         return tops, FixedClocks(tuple(tops)), length, length / TICKS_PER_ITERATION
     start = [min(i, top) for i, top in zip(index, tops, strict=True)]
-    reached = limit * group_limit_share(plan.tp, gpu)
+    reached = [limit * group_limit_share(plan.tp, gpu) for limit in prepared.limits_w]
     return start, PowerGovernor(gpu, reached, tops, start, tick), length, tick
 
 
@@ -316,7 +333,7 @@ def step_time_s(result: FluidResult, first: int) -> float:
 
 def _rank(prepared: Prepared, result: FluidResult, first: int, rank: int, memory: MemoryFootprint) -> RankForecast:
     plan, gpu, table = prepared.program.plan, prepared.gpu, prepared.tables[rank]
-    clocks, names = prepared.kernels.clocks_mhz, prepared.program.ranks[rank].names
+    clocks, names = prepared.clocks_mhz, prepared.program.ranks[rank].names
     time, count = step_time_s(result, first), len(result.iteration_end_s) - first
     executed = result.executed[rank][first:].sum(0) / count
     waited = result.wait_s[rank][first:].sum(0) / count

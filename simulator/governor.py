@@ -24,19 +24,26 @@ class PowerGovernor:
     """Clocks of several boards under one power limit each; indices into a grid of clocks, up to each board's top."""
 
     def __init__(
-        self, gpu: GpuModel, limit_w: float, top_index: Sequence[int], start_index: Sequence[int], tick_s: float
+        self,
+        gpu: GpuModel,
+        limit_w: float | Sequence[float],
+        top_index: Sequence[int],
+        start_index: Sequence[int],
+        tick_s: float,
     ) -> None:
         ranks = range(len(start_index))
+        limits = [limit_w] * len(ranks) if isinstance(limit_w, int | float) else limit_w
         self._top = [float(top) for top in top_index]
-        self._burst_w = limit_w * gpu["governor.burst_share"]
-        self._settled_w = limit_w * gpu["governor.settled_share"]
+        self._burst_w = [limit * gpu["governor.burst_share"] for limit in limits]
+        self._settled_w = [limit * gpu["governor.settled_share"] for limit in limits]
         self._fast_s = gpu["governor.fast_s"]
         self._length = max(1, round(gpu["governor.slow_s"] / tick_s))
-        self._gain = gpu.max_clock_mhz / gpu.device["clock_step_mhz"] / (POWER_PER_CLOCK * limit_w)
+        steps = gpu.max_clock_mhz / gpu.device["clock_step_mhz"]
+        self._steps_per_w = [steps / (POWER_PER_CLOCK * limit) for limit in limits]
         self._clock = [float(i) for i in start_index]
-        self._fast = [self._settled_w for _ in ranks]
-        self._window = [deque([self._settled_w] * self._length, maxlen=self._length) for _ in ranks]
-        self._sum = [self._settled_w * self._length for _ in ranks]
+        self._fast = list(self._settled_w)
+        self._window = [deque([settled] * self._length, maxlen=self._length) for settled in self._settled_w]
+        self._sum = [settled * self._length for settled in self._settled_w]
 
     def step(self, power_w: Sequence[float], dt_s: float) -> list[int]:
         """Clock index of every rank for the next tick, from the last tick's mean power [W]."""
@@ -48,9 +55,9 @@ class PowerGovernor:
             window = self._window[rank]
             self._sum[rank] += power - window[0]
             window.append(power)
-            excess = self._sum[rank] / self._length - self._settled_w
-            allowed = self._burst_w if excess < 0.0 else self._settled_w - SLOW_GAIN * excess
-            clock = self._clock[rank] + min(move, 1.0) * self._gain * (allowed - fast)
+            excess = self._sum[rank] / self._length - self._settled_w[rank]
+            allowed = self._burst_w[rank] if excess < 0.0 else self._settled_w[rank] - SLOW_GAIN * excess
+            clock = self._clock[rank] + min(move, 1.0) * self._steps_per_w[rank] * (allowed - fast)
             clock = self._clock[rank] = min(max(clock, 0.0), self._top[rank])
             chosen.append(int(clock))
         return chosen

@@ -86,7 +86,7 @@ def _counters(prepared: Prepared, iteration: KernelTimeline, result: FluidResult
     begin_s = float(result.start_s[0][-1][0])
     first = int(begin_s / result.tick_s)
     time = np.maximum(np.arange(first, len(result.clock_index)) * result.tick_s - begin_s, 0.0)
-    clocks = prepared.kernels.clocks_mhz[result.clock_index[first:]]
+    clocks = prepared.clocks_mhz[result.clock_index[first:]]
     shown = time < iteration.time_s
     found = []
     for rank, timeline in enumerate(iteration.timelines):

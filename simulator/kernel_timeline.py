@@ -29,8 +29,8 @@ from joulecast.simulator.ledger_guards import reported_with
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.plan_gpu import gpu_of
 from joulecast.simulator.schedules import Schedule
-from joulecast.simulator.segments import Program, make_program
-from joulecast.simulator.tables import instruction_table
+from joulecast.simulator.segments import Program, Segment, make_program
+from joulecast.simulator.tables import Kernels, instruction_table
 from joulecast.simulator.timeline import PowerProfile, Timeline, timeline_of_kernels
 from joulecast.simulator.trace import Arrow
 
@@ -172,7 +172,7 @@ def _timeline_at(prepared: Prepared, clock_index: Sequence[Int], base_index: Seq
     program, shares = kernel_program(prepared, clock_index, base_index)
     result = run(program, kernels=True)
     check_causality(program, result)
-    maker_base = np.asarray(prepared.kernels.clocks_mhz)[np.array(base_index)]
+    maker_base = np.asarray(prepared.clocks_mhz)[np.array(base_index)]
     timelines, bases = [], []
     for rank in range(program.ranks):
         base = rest_components_w(float(maker_base[rank]), prepared.gpu)
@@ -197,11 +197,11 @@ def kernel_program(prepared: Prepared, clock_index: Sequence[Int], base_index: S
     program, shares
         Shares have one row per kernel of ``program.segments``, in order, and one column per resource.
     """
-    maker = SegmentMaker(prepared.kernels, prepared.gpu)
+    makers = {kernels: SegmentMaker(kernels, prepared.gpu) for kernels in prepared.kernels}
     order = []
     for rank, (ranked, clocks) in enumerate(zip(prepared.program.ranks, clock_index, strict=True)):
-        table, columns = prepared.tables[rank], prepared.columns[rank]
-        plain = at_columns(instruction_table(ranked.types, prepared.kernels, prepared.gpu), columns)
+        table, columns, maker = prepared.tables[rank], prepared.columns[rank], makers[prepared.kernels[rank]]
+        plain = at_columns(instruction_table(ranked.types, prepared.kernels[rank], prepared.gpu), columns)
         known: dict[tuple[int, int], int] = {}
         row = []
         for kind, clock in zip(ranked.order, clocks.tolist(), strict=True):
@@ -211,14 +211,20 @@ def kernel_program(prepared: Prepared, clock_index: Sequence[Int], base_index: S
                 known[kind, clock] = maker.segment(ranked.types[kind], real, base_index[rank], waiting)
             row.append(known[kind, clock])
         order.append(row)
+    first: dict[Kernels, int] = {}
+    segments: list[Segment] = []
+    for kernels, maker in makers.items():
+        first[kernels] = len(segments)
+        segments += maker.segments
+    order = [[first[k] + number for number in row] for k, row in zip(prepared.kernels, order, strict=True)]
     fluid = fluid_program(prepared)
     program = replace(
-        make_program(prepared.program.schedule, maker.segments, order),
+        make_program(prepared.program.schedule, segments, order),
         source=fluid.source,
         target=fluid.target,
         latency_ns=np.rint(fluid.delay_s * 1e9).astype(np.int64),
     )
-    return program, np.concatenate(maker.shares)
+    return program, np.concatenate([share for maker in makers.values() for share in maker.shares])
 
 
 def _power_beside_w(prepared: Prepared, rank: int, clock_index: Int, time_s: float) -> Float:
@@ -269,7 +275,7 @@ def _mean_index(result: FluidResult, rank: int) -> Int:
 
 
 def _clock_index(prepared: Prepared, clock_mhz: float) -> int:
-    clocks = prepared.kernels.clocks_mhz
+    clocks = prepared.clocks_mhz
     index = int(np.abs(clocks - clock_mhz).argmin())
     if abs(clocks[index] - clock_mhz) > 1e-6:
         raise InputError(

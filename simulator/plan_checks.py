@@ -354,11 +354,11 @@ def _power(plan: Plan, gpu: GpuDescription, source: Source) -> None:
                 key,
                 remedy=f"It has {low:g} to {high:g} MHz in steps of {step:g}; the nearest is {nearby:g}.",
             )
-    limit = plan.power.power_limit_w
-    if limit is None:
-        return
     low, high = gpu.number("min_power_limit_w"), gpu.number("max_power_limit_w")
-    if not low <= limit <= high:
+    for stage in range(plan.pp):
+        limit = plan.power.limit_w(stage)
+        if limit is None or low <= limit <= high:
+            continue
         raise source.error(
             f"{limit:g} W is not a power limit of {gpu.name}",
             "power.power_limit_w",

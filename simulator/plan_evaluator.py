@@ -45,16 +45,18 @@ def iteration_evaluator(
     if not np.isclose(clocks, waiting_mhz).any():
         raise InputError(f"{waiting_mhz:g} MHz is not a clock of {model.name}", key="wait_clock_mhz")
     prepared = prepare(plan, model, governed=False)
-    maker, idle = SegmentMaker(prepared.kernels, model), idle_power_w(clocks, model)
+    makers = {kernels: SegmentMaker(kernels, model) for kernels in prepared.kernels}
+    idle = idle_power_w(clocks, model)
     durations: list[NDArray[np.int64]] = []
     energies: list[NDArray[np.float64]] = []
     types: list[list[int]] = []
-    for rank, table, columns in zip(prepared.program.ranks, prepared.tables, prepared.columns, strict=True):
+    of_ranks = zip(prepared.program.ranks, prepared.kernels, prepared.tables, prepared.columns, strict=True)
+    for rank, kernels, table, columns in of_ranks:
         types.append([len(durations) + kind for kind in rank.order])
-        plain = at_columns(instruction_table(rank.types, prepared.kernels, model), columns)
+        plain = at_columns(instruction_table(rank.types, kernels, model), columns)
         for kind, launches in enumerate(rank.types):
             waiting = np.rint((table.duration_s[kind] - plain.duration_s[kind]).clip(0.0) * 1e9)
-            length = maker.length_ns(launches)[columns[kind]]
+            length = makers[kernels].length_ns(launches)[columns[kind]]
             rounding = length * 1e-9 - plain.duration_s[kind]
             durations.append(length + waiting.astype(np.int64))
             energies.append(table.energy_j[kind] + idle[columns[kind]] * rounding)

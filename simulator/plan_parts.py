@@ -183,11 +183,16 @@ class Power:
         Pairs (instruction, clock of each pipeline stage [MHz]); empty: the governor decides alone. The instruction
         ``""`` stands for all that have no pair of their own.
     power_limit_w
-        Limit of each GPU [W]; ``None``: the board's default.
+        Limit of each GPU, or one for the GPUs of each pipeline stage [W]; ``None``: the board's default.
     """
 
     clocks_mhz: tuple[tuple[str, tuple[float, ...]], ...] = ()
-    power_limit_w: float | None = None
+    power_limit_w: float | tuple[float, ...] | None = None
+
+    def limit_w(self, stage: int = 0) -> float | None:
+        """Limit of each GPU of a pipeline stage, or ``None`` where none is set [W]."""
+        limit = self.power_limit_w
+        return limit[stage] if isinstance(limit, tuple) else limit
 
     def clock_mhz(self, stage: int = 0, instruction: str = "") -> float | None:
         """Clock set for an instruction of a pipeline stage, or ``None`` where none is set."""

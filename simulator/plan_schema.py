@@ -5,7 +5,7 @@ Only the file boundary uses these; everything behind it takes the frozen :class:
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -25,6 +25,7 @@ SCHEDULE_ALIASES = {
 FRAMEWORKS = ("pytorch-eager", "megatron")
 ATTENTION_BACKENDS = ("cudnn", "flash-attention-2", "flash-attention-3", "unfused")
 PRECISIONS = ("bf16", "fp16", "fp32", "fp8")
+_Watts = Annotated[float, Field(gt=0)]
 
 
 class Table(BaseModel):
@@ -245,7 +246,9 @@ class PowerTable(Table):
     clock_mhz: Any = Field(
         None, description="SM clock [MHz]: a number, a list by stage, or a table forward/backward/… of either."
     )
-    power_limit_w: float | None = Field(None, gt=0, description="Power limit of each GPU [W].")
+    power_limit_w: _Watts | list[_Watts] | None = Field(
+        None, description="Power limit of each GPU [W]: a number, or a list by stage."
+    )
 
 
 class SiteTable(Table):

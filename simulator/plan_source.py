@@ -145,11 +145,11 @@ def explain(
     return source.error(_what_is_wrong(first), key, remedy=_remedy(first))
 
 
-_UNION_BRANCHES = {"str", "InlineModel"}
+_UNION_BRANCHES = {"str", "InlineModel", "constrained-float", "list[constrained-float]"}
 
 
 def _rank(detail: ErrorDetails) -> int:
-    if detail["type"] == "string_type" and isinstance(detail.get("input"), dict):
+    if (detail["type"], type(detail.get("input"))) in (("string_type", dict), ("float_type", list)):
         return 3  # the other branch of a union says it better
     return {"extra_forbidden": 0, "missing": 2}.get(detail["type"], 1)
 

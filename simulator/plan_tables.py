@@ -149,17 +149,31 @@ def read_power(parsed: PlanFile, source: Source) -> Power:
     """Clocks and limits."""
     value, stages = parsed.power.clock_mhz, parsed.parallelism.pipeline_model_parallel_size
     key = "power.clock_mhz"
+    limit = _limit(parsed.power.power_limit_w, stages, source)
     if value is None:
-        return Power((), parsed.power.power_limit_w)
+        return Power((), limit)
     if not isinstance(value, Mapping):
-        return Power((("", _stage_clocks(value, stages, key, source)),), parsed.power.power_limit_w)
+        return Power((("", _stage_clocks(value, stages, key, source)),), limit)
     pairs = []
     for name in sorted(value):
         if name not in CLOCKED_INSTRUCTIONS:
             known = ", ".join(CLOCKED_INSTRUCTIONS)
             raise source.error("unknown instruction", f"{key}.{name}", remedy=f"Known: {known}.")
         pairs.append((name, _stage_clocks(value[name], stages, f"{key}.{name}", source)))
-    return Power(tuple(pairs), parsed.power.power_limit_w)
+    return Power(tuple(pairs), limit)
+
+
+def _limit(value: float | list[float] | None, stages: int, source: Source) -> float | tuple[float, ...] | None:
+    """One limit, or one for each pipeline stage where they differ."""
+    if not isinstance(value, list):
+        return value
+    if len(value) != stages:
+        raise source.error(
+            f"{len(value)} limits for {stages} pipeline stages",
+            "power.power_limit_w",
+            remedy="Give one number, or one for each stage.",
+        )
+    return tuple(value) if len(set(value)) > 1 else value[0]
 
 
 def _stage_clocks(value: Any, stages: int, key: str, source: Source) -> tuple[float, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,10 +92,13 @@ def kernels_of(
         distinct.setdefault(operator, len(distinct))
     operators = tuple(distinct)
     costs = lower(operators, gpu)
-    times = at_clock(costs, clocks_mhz[:, None], gpu)
-    if peak_w is not None:
-        times = skip_cycles(times, clocks_mhz, peak_w, gpu)
-    return Kernels(operators, costs, clocks_mhz, times)
+    found = Kernels(operators, costs, clocks_mhz, at_clock(costs, clocks_mhz[:, None], gpu))
+    return found if peak_w is None else under_peak(found, peak_w, gpu)
+
+
+def under_peak(kernels: Kernels, peak_w: float, gpu: GpuModel) -> Kernels:
+    """The same kernels under a board's instant limit [W]."""
+    return replace(kernels, times=skip_cycles(kernels.times, kernels.clocks_mhz, peak_w, gpu))
 
 
 def instruction_table(

@@ -39,7 +39,7 @@ class Interval:
 def interval(prepared: Prepared, description: GpuDescription, result: FluidResult, first: int) -> Interval:
     """Interval of a simulated plan."""
     runs, time, energy, clock = _kernel_totals(prepared, result, first)
-    costs = prepared.kernels.costs
+    costs = prepared.kernels[0].costs
     owner = np.zeros(len(costs), dtype=np.int64)
     parameters = _parameter_spread(prepared, runs, time, energy, clock)
     found = []
@@ -56,26 +56,29 @@ def _parameter_spread(
     prepared: Prepared, runs: Array, time: Array, energy: Array, clock_mhz: float
 ) -> tuple[float, float]:
     """Relative standard deviation of time and energy from the parameters, by the main kernels."""
-    same = same_kernels(prepared.kernels.costs)
+    kernels = prepared.kernels[0]
+    same = same_kernels(kernels.costs)
     share = np.maximum(np.bincount(same, time) / time.sum(), np.bincount(same, energy) / energy.sum())
     order = np.argsort(-share, kind="stable")
     main = order[: int(np.searchsorted(np.cumsum(share[order]), MAIN_SHARE * share.sum())) + 1]
     first = np.unique(same, return_index=True)[1]
     count = np.bincount(same, runs)
-    work = Work(
-        tuple(prepared.kernels.operators[first[kind]] for kind in main), tuple(float(count[kind]) for kind in main)
-    )
+    work = Work(tuple(kernels.operators[first[kind]] for kind in main), tuple(float(count[kind]) for kind in main))
     locked = clock_mhz if prepared.still else None
-    limit = prepared.program.plan.power.power_limit_w
+    limit = float(np.mean(prepared.limits_w))
     by_time, by_energy = parameter_spread([work], prepared.gpu, locked, limit, directions=FEW_DIRECTIONS)
     return float(by_time[0]), float(by_energy[0])
 
 
 def _kernel_totals(prepared: Prepared, result: FluidResult, first: int) -> tuple[Array, Array, Array, float]:
     """Runs, time and energy of each kernel over all ranks, shape ``(kernels,)``, and the mean clock [MHz]."""
-    times, clocks = prepared.kernels.times, prepared.kernels.clocks_mhz
-    runs = np.zeros((len(prepared.kernels.operators), len(clocks)))
-    for table, executed, columns in zip(prepared.tables, result.executed, prepared.columns, strict=True):
+    clocks, shape = prepared.clocks_mhz, (len(prepared.kernels[0].operators), len(prepared.clocks_mhz))
+    by_limit = {id(kernels): (kernels.times, np.zeros(shape)) for kernels in prepared.kernels}
+    ranks = zip(prepared.kernels, prepared.tables, result.executed, prepared.columns, strict=True)
+    for kernels, table, executed, columns in ranks:
+        runs = by_limit[id(kernels)][1]
         runs += np.einsum("tc,tk->kc", in_columns(executed[first:].sum(0), columns), table.counts)
-    time, energy = runs * times.time_s.T, runs * times.energy_j.T
+    runs, time, energy = (
+        sum(of) for of in zip(*((n, n * t.time_s.T, n * t.energy_j.T) for t, n in by_limit.values()), strict=True)
+    )
     return runs.sum(1), time.sum(1), energy.sum(1), float((time * clocks).sum() / time.sum())

@@ -104,6 +104,7 @@ SAMPLE = {
     "8b eager buckets": plan(framework="pytorch-eager", overlap={"grad_reduce": "overlapped"}),
     "8b limit": plan(framework="pytorch-eager", tp=2, pp=2, power={"power_limit_w": 450.0}),
     "8b low limit": plan(gpus=16, tp=4, pp=2, batch=32, power={"power_limit_w": 350.0}),
+    "8b limits by stage": plan(framework="pytorch-eager", pp=4, power={"power_limit_w": [600.0, 500.0, 450.0, 600.0]}),
     "8b locked": plan(framework="pytorch-eager", tp=2, pp=2, power={"clock_mhz": 1200}),
     "8b locked above the limit": plan(framework="pytorch-eager", pp=2, power={"clock_mhz": 1605}),
     "8b clocks by stage": plan(

@@ -21,6 +21,7 @@ from joulecast.simulator.fluid import FixedClocks
 from joulecast.simulator.forecast import forecast, prepare, simulate
 from joulecast.simulator.governor import PowerGovernor
 from joulecast.simulator.iteration import Iteration
+from joulecast.simulator.kernel_timeline import kernel_timeline
 from joulecast.simulator.ledger_guards import check_iteration
 from joulecast.simulator.overlap import contended, follow
 from joulecast.simulator.plan import Plan, load_plan, plan_from_dict
@@ -86,6 +87,32 @@ def test_a_power_limit_holds_below_a_locked_clock(gpu: GpuModel) -> None:
     assert max(rank.power_w for rank in limited.ranks) < 302
     assert limited.time_s == pytest.approx(forecast(plan(power={"power_limit_w": 300.0})).time_s, rel=1e-3)
     assert limited.time_s > 1.1 * forecast(locked(1980)).time_s
+
+
+def test_every_stage_keeps_its_own_limit(gpu: GpuModel) -> None:
+    by_stage = forecast(plan(power={"power_limit_w": [300.0, 450.0]}))
+    both = {limit: forecast(plan(power={"power_limit_w": limit})) for limit in (300.0, 450.0)}
+    assert [rank.power_w < limit for rank, limit in zip(by_stage.ranks, (302, 452), strict=True)] == [True, True]
+    assert by_stage.ranks[1].power_w > 1.02 * both[300.0].ranks[1].power_w
+    assert both[450.0].time_s < by_stage.time_s <= both[300.0].time_s * 1.005
+
+
+def test_a_stage_that_waits_takes_a_low_limit_without_slowing_the_others() -> None:
+    uneven = plan(parallelism={"stage_layers": [4, 12]})
+    free = forecast(uneven)
+    spared = forecast(replace(uneven, power=replace(uneven.power, power_limit_w=(350.0, 700.0))))
+    assert spared.ranks[0].power_w < free.ranks[0].power_w
+    assert spared.energy_j < free.energy_j
+    assert spared.time_s == pytest.approx(free.time_s, rel=0.01)
+
+
+def test_kernels_keep_the_instant_limit_of_their_own_stage(gpu: GpuModel) -> None:
+    low = gpu.with_values({"governor.peak_share": 1.0})
+    prepared = prepare(plan(power={"power_limit_w": [300.0, 500.0]}), low)
+    for table, limit in zip(prepared.tables, (300.0, 500.0), strict=True):
+        assert limit * 0.95 < (table.energy_j / table.duration_s).max() <= limit * (1 + 1e-12)
+    timeline = kernel_timeline(plan(power={"power_limit_w": [300.0, 500.0]}), low)
+    assert timeline.timelines[0].profile().power_w.max() < 310 < timeline.timelines[1].profile().power_w.max()
 
 
 def test_a_locked_clock_holds_below_the_governors(gpu: GpuModel) -> None:

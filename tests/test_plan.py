@@ -75,6 +75,14 @@ def test_overrides_win_and_need_no_quotes() -> None:
     assert (plan.microbatches, plan.schedule.name, plan.power.power_limit_w) == (16, "gpipe", 500.0)
 
 
+def test_power_limits_by_stage() -> None:
+    by_stage = plan_from_dict(tables(power__power_limit_w=[600, 450])).power
+    assert [by_stage.limit_w(stage) for stage in (0, 1)] == [600.0, 450.0]
+    equal = plan_from_dict(tables(power__power_limit_w=[600, 600])).power
+    assert equal.power_limit_w == equal.limit_w(1) == 600.0
+    assert plan_from_dict(tables()).power.limit_w(1) is None
+
+
 def test_data_parallel_size_is_what_is_left() -> None:
     plan = plan_from_dict(tables(parallelism__pipeline_model_parallel_size=1))
     assert plan.dp == 2
@@ -197,6 +205,9 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"power__clock_mhz": {"forwards": 1410}}, ["power.clock_mhz.forwards", "forward"]),
     ({"power__power_limit_w": 5}, ["power.power_limit_w", "700"]),
     ({"power__power_limit_w": -5}, ["power.power_limit_w", "above 0"]),
+    ({"power__power_limit_w": [700]}, ["power.power_limit_w", "2 pipeline stages"]),
+    ({"power__power_limit_w": [600, 800]}, ["power.power_limit_w", "800 W", "200 to 700"]),
+    ({"power__power_limit_w": [600, "low"]}, ["power.power_limit_w.1", "'low' is not a number"]),
     ({"implementation__rotary": "yes"}, ["implementation.rotary", "true or false"]),
 ]
 

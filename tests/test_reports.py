@@ -98,7 +98,7 @@ def test_power_beneath_the_timeline_is_the_energy(iteration):
     series = timeline_series.of_iteration(iteration)
     energy = sum(lane.gpus * float(np.diff(lane.time_s) @ lane.power_w) for lane in series.lanes)
     assert energy == pytest.approx(iteration.energy_j, rel=2e-3)
-    assert series.limit_w == 700.0
+    assert series.limits_w == (700.0,) * len(series.lanes)
 
 
 def test_a_lane_is_instructions_and_waiting(iteration):

@@ -10,7 +10,7 @@ from joulecast.reports.page import Figure, Page, Section
 from joulecast.reports.parts import assumptions, plan_section, provenance, with_interval
 from joulecast.reports.predict_page import front_section
 from joulecast.reports.timeline_chart import timeline_chart
-from joulecast.reports.timeline_series import limit_w
+from joulecast.reports.timeline_series import limits_w
 
 if TYPE_CHECKING:
     from joulecast.plan.exact_front import Front
@@ -38,8 +38,8 @@ def front_page(
     from joulecast.reports.front_series import of_front
 
     series = of_front(front, iteration, time_limit_s)
-    limit = None if iteration is None else limit_w(iteration)
-    sections = [front_section(front, iteration, time_limit_s), _timelines(front, series.chosen, limit)]
+    limits = () if iteration is None else limits_w(iteration)
+    sections = [front_section(front, iteration, time_limit_s), _timelines(front, series.chosen, limits)]
     notes = [*front.problem.notes, *(() if iteration is None else iteration.assumptions)]
     if notes:
         sections.append(assumptions(notes))
@@ -96,9 +96,9 @@ def head(front: Front, series: FrontSeries) -> list[Figure]:
     return figures
 
 
-def _timelines(front: Front, chosen: int, limit_w: float | None) -> Section:
+def _timelines(front: Front, chosen: int, limits_w: tuple[float, ...]) -> Section:
     named = {"chosen": front.points[chosen], "fastest": front.points[0], "least energy": front.points[-1]}
-    charts = timeline_chart({name: timeline_series.of_point(front, point, limit_w) for name, point in named.items()})
+    charts = timeline_chart({name: timeline_series.of_point(front, point, limits_w) for name, point in named.items()})
     about = (
         "<p>One GPU of each pipeline stage, every instruction at its own clock and with its mean power; point at one "
         "to see its clock.</p>"

@@ -17,7 +17,7 @@ from joulecast.reports.palette import word
 from joulecast.reports.parts import assumptions, plan_section, provenance, with_interval
 from joulecast.reports.site_section import site_figures, site_section
 from joulecast.reports.timeline_chart import timeline_chart
-from joulecast.reports.timeline_series import limit_w
+from joulecast.reports.timeline_series import limit_words, limits_w
 from joulecast.simulator.site import SITE_ASSUMPTIONS
 
 if TYPE_CHECKING:
@@ -110,15 +110,13 @@ def head(iteration: Iteration) -> list[Figure]:
     """The numbers that stand first."""
     time, energy = unit_for("s", iteration.time_s), unit_for("J", iteration.energy_j)
     token = unit_for("J", iteration.energy_per_token_j)
-    limit = limit_w(iteration)
+    limits = limits_w(iteration)
     memory = max(r.memory_bytes for r in iteration.ranks)
     return [
         with_interval("time", iteration.time_s, iteration.time_s_p05, iteration.time_s_p95, time),
         with_interval("energy, all GPUs", iteration.energy_j, iteration.energy_j_p05, iteration.energy_j_p95, energy),
         Figure("energy of a token", token.text(iteration.energy_per_token_j, 3)),
-        Figure(
-            "power of a GPU", f"{iteration.power_w / iteration.gpus:.0f} W", f"limit {limit:.0f} W" if limit else ""
-        ),
+        Figure("power of a GPU", f"{iteration.power_w / iteration.gpus:.0f} W", limit_words(limits) if limits else ""),
         Figure("SM clock", f"{iteration.clock_mhz:.0f} MHz", "mean of the stages' medians"),
         Figure("memory", f"{memory / 1e9:.1f} GB", "at the peak of the fullest GPU"),
     ]

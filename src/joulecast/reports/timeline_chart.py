@@ -12,7 +12,7 @@ from typing import Any
 from joulecast.reports.chart import Chart, Series, View, axis
 from joulecast.reports.numbers import Unit, short, unit_for
 from joulecast.reports.palette import role_of, word
-from joulecast.reports.timeline_series import Lane, TimelineSeries
+from joulecast.reports.timeline_series import Lane, TimelineSeries, limit_words
 
 #: Middle and height of the rows of a lane.
 BAR_ROW, SPEECH_ROW = (0.775, 0.27), (0.57, 0.09)
@@ -32,12 +32,12 @@ def timeline_chart(timelines: Mapping[str, TimelineSeries]) -> Chart:
 
 def _view(label: str, timeline: TimelineSeries, unit: Unit) -> View:
     lanes = timeline.lanes
-    top = HEADROOM * max([float(lane.power_w.max(initial=0.0)) for lane in lanes] + [timeline.limit_w or 0.0])
+    top = HEADROOM * timeline.highest_w
     data: list[dict[str, Any]] = []
     series: list[Series] = []
     for role, mark, trace in _traces(timeline, unit, top):
         if mark:
-            name = word(role) if role != "limit" else f"limit {timeline.limit_w:.0f} W"
+            name = word(role) if role != "limit" else limit_words(timeline.limits_w)
             series.append(Series(name, role, (len(data),), mark))
         data.append(trace)
     n = len(lanes)
@@ -99,7 +99,7 @@ def _traces(timeline: TimelineSeries, unit: Unit, top_w: float) -> Iterator[tupl
         yield "communication", "bar", _communication(timeline, unit)
     yield "waiting", "hatch", _waiting(timeline, unit)
     yield "power", "area", _power(timeline, unit, top_w)
-    if timeline.limit_w is not None:
+    if timeline.limits_w:
         yield "limit", "dash", _limit(timeline, unit, top_w)
     yield "axis", "", {"type": "scatter", "x": [0], "y": [0], "yaxis": "y2", "mode": "none", "hoverinfo": "skip"}
 
@@ -229,12 +229,13 @@ def _power(timeline: TimelineSeries, unit: Unit, top_w: float) -> dict[str, Any]
 
 def _limit(timeline: TimelineSeries, unit: Unit, top_w: float) -> dict[str, Any]:
     n, end = len(timeline.lanes), short(timeline.time_s / unit.factor)
-    height = POWER_HEIGHT * (timeline.limit_w or 0.0) / top_w
+    heights = [n - 1 - i + POWER_HEIGHT * limit / top_w for i, limit in enumerate(timeline.limits_w)]
     return {
         "type": "scatter",
         "mode": "lines",
         "x": [value for _ in range(n) for value in (0, end, None)],
-        "y": [value for i in range(n) for value in (n - 1 - i + height, n - 1 - i + height, None)],
+        "y": [value for height in heights for value in (height, height, None)],
+        "customdata": [value for limit in timeline.limits_w for value in (limit, limit, None)],
         "line": {"color": "@limit", "width": 1.5, "dash": "6px,3px"},
-        "hovertemplate": f"power limit {timeline.limit_w:.0f} W<extra></extra>",
+        "hovertemplate": "power limit %{customdata:.0f} W<extra></extra>",
     }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from joulecast.reports.figure import new_figure, styled
 from joulecast.reports.numbers import Unit, unit_for
 from joulecast.reports.palette import role_of, scheme, word
+from joulecast.reports.timeline_series import limit_words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,7 +29,7 @@ def timeline_figure(timeline: TimelineSeries, width_in: float = 6.3) -> Figure:
     colour, lanes = scheme(False), timeline.lanes
     figure, (axis,) = new_figure(width_in, 0.75 + 0.95 * len(lanes))
     unit = unit_for("s", timeline.time_s)
-    top = 1.08 * max([float(lane.power_w.max(initial=0.0)) for lane in lanes] + [timeline.limit_w or 0.0])
+    top = 1.08 * timeline.highest_w
     for i, lane in enumerate(lanes):
         _lane(axis, lane, len(lanes) - 1 - i, timeline, unit, top, LABELLED * 6.0 / width_in)
     kinds = dict.fromkeys(role_of(bar.kind) for lane in lanes for bar in lane.bars)
@@ -37,8 +38,8 @@ def timeline_figure(timeline: TimelineSeries, width_in: float = 6.3) -> Figure:
         marks.append(Patch(color=colour["communication"], label="communication"))
     marks.append(Patch(fc="white", ec=colour["waiting"], hatch="////", label="waiting"))
     marks.append(Patch(fc=colour["power"] + "38", ec=colour["power"], lw=0.7, label="power"))
-    if timeline.limit_w is not None:
-        marks.append(Line2D([], [], color=colour["limit"], ls="--", lw=1, label=f"limit {timeline.limit_w:.0f} W"))
+    if timeline.limits_w:
+        marks.append(Line2D([], [], color=colour["limit"], ls="--", lw=1, label=limit_words(timeline.limits_w)))
     figure.legend(handles=marks, loc="outside upper center", ncols=len(marks), handlelength=1.1, columnspacing=1.0)
     axis.set_xlim(0, timeline.time_s / unit.factor)
     axis.set_ylim(-0.04, len(lanes) - 0.02)
@@ -54,12 +55,13 @@ def timeline_figure(timeline: TimelineSeries, width_in: float = 6.3) -> Figure:
 
 def _watts(axis: Any, timeline: TimelineSeries, top_w: float) -> None:
     """A scale of power to the right of every lane: nothing, and the limit."""
-    level = timeline.limit_w or top_w / 1.08
-    feet = range(len(timeline.lanes))
+    n = len(timeline.lanes)
+    levels = timeline.limits_w or (top_w / 1.08,) * n
+    feet = [(n - 1 - i, level) for i, level in enumerate(levels)]
     scale = axis.twinx()
     scale.set_ylim(axis.get_ylim())
-    scale.set_yticks([foot + h for foot in feet for h in (0.0, POWER_HEIGHT * level / top_w)])
-    scale.set_yticklabels(["0", f"{level:.0f} W"] * len(timeline.lanes), fontsize=7)
+    scale.set_yticks([foot + h for foot, level in feet for h in (0.0, POWER_HEIGHT * level / top_w)])
+    scale.set_yticklabels([text for _, level in feet for text in ("0", f"{level:.0f} W")], fontsize=7)
     scale.tick_params(axis="y", length=0, pad=2)
     scale.grid(visible=False)
     scale.spines[:].set_visible(False)
@@ -91,8 +93,8 @@ def _lane(
     )
     axis.stairs(height, unit.of(lane.time_s.tolist()), baseline=None, color=colour["power"], lw=0.5)
     axis.plot([0, end], [foot, foot], color=colour["grid"], lw=0.6)
-    if timeline.limit_w is not None:
-        level = foot + POWER_HEIGHT * timeline.limit_w / top_w
+    if timeline.limits_w:
+        level = foot + POWER_HEIGHT * timeline.limits_w[lane.stage] / top_w
         axis.plot([0, end], [level, level], color=colour["limit"], lw=0.8, ls=(0, (5, 2)))
 
 

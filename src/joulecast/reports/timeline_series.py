@@ -88,35 +88,50 @@ class Lane:
 
 @dataclass(frozen=True, eq=False)
 class TimelineSeries:
-    """A whole iteration; ``limit_w`` is the power limit of one GPU, where there is one."""
+    """A whole iteration; ``limits_w`` are the power limits of one GPU of each stage, where there are any."""
 
     time_s: float
     lanes: tuple[Lane, ...]
-    limit_w: float | None
+    limits_w: tuple[float, ...] = ()
+
+    @property
+    def highest_w(self) -> float:
+        """The most that a GPU draws or may draw [W]."""
+        return max([float(lane.power_w.max(initial=0.0)) for lane in self.lanes] + [*self.limits_w])
 
 
 def of_iteration(iteration: Iteration) -> TimelineSeries:
     """The timeline of a forecast: kernels, at the clocks that the governor chose."""
     timeline = iteration.timeline()
     lanes = tuple(_lane(timeline, rank) for rank in range(len(timeline.timelines)))
-    return TimelineSeries(timeline.time_s, lanes, limit_w(iteration))
+    return TimelineSeries(timeline.time_s, lanes, limits_w(iteration))
 
 
-def limit_w(iteration: Iteration) -> float | None:
-    """Power limit of one GPU, as the plan sets it or else the board [W]."""
-    limit = iteration.plan.power.power_limit_w
-    if limit is None and iteration.description is not None:
-        return iteration.description.number("power_limit_w")
-    return limit
+def limits_w(iteration: Iteration) -> tuple[float, ...]:
+    """Power limit of one GPU of each stage, as the plan sets it or else the board; empty where neither is known [W]."""
+    plan, board = iteration.plan, iteration.description
+    own = None if board is None else board.number("power_limit_w")
+    stated = ((own if (limit := plan.power.limit_w(stage)) is None else limit) for stage in range(plan.pp))
+    return tuple(limit for limit in stated if limit is not None)
 
 
-def of_point(front: Front, point: FrontPoint, limit_w: float | None = None) -> TimelineSeries:
+def limit_words(limits_w: Sequence[float]) -> str:
+    """One limit, or from which to which they reach.
+
+    >>> limit_words((600.0, 600.0)), limit_words((450.0, 700.0))
+    ('limit 600 W', 'limits 450 to 700 W')
+    """
+    low, high = min(limits_w), max(limits_w)
+    return f"limit {high:.0f} W" if low == high else f"limits {low:.0f} to {high:.0f} W"
+
+
+def of_point(front: Front, point: FrontPoint, limits_w: tuple[float, ...] = ()) -> TimelineSeries:
     """The timeline of one plan of a front: each instruction as early as its inputs allow.
 
     Parameters
     ----------
-    limit_w
-        Power limit of one GPU, to be drawn [W].
+    limits_w
+        Power limit of one GPU of each stage, to be drawn [W].
     """
     problem = front.problem
     dag, gpus = problem.dag, problem.gpus_per_rank
@@ -136,7 +151,7 @@ def of_point(front: Front, point: FrontPoint, limit_w: float | None = None) -> T
         first += len(order)
         wait = float(problem.wait_power_w[rank]) / gpus
         lanes.append(Lane(rank, gpus, tuple(bars), (), *_steps(bars, wait, point.time_s)))
-    return TimelineSeries(point.time_s, tuple(lanes), limit_w)
+    return TimelineSeries(point.time_s, tuple(lanes), limits_w)
 
 
 def start_times_s(front: Front, time_s: Sequence[float]) -> Float:
