@@ -1,272 +1,316 @@
 """Mutation testing of ``model/``: how many small wrong changes do the tests notice?
 
-``python benchmarks/mutations.py [--count 200] [--seed 0] [--only gemm.py]`` changes one operator, comparison, number or
-condition at a time, drawn with a fixed seed from all of them, and runs tests on each: first those that import the
-changed module or are named after it, then those of modules that import it, then those that hold whole forecasts. Prints
-the share that some test noticed, and each that none did. Every mutant lives in its own process; no file is changed.
+``python benchmarks/mutations.py [--count 300] [--seed 0] [--only gemm.py] [--jobs 2]`` first runs the tests once and
+notes which of them run which line of ``model/``, and for how long. Then it changes one operator, comparison, number,
+call or condition at a time, drawn with a fixed seed from all of them, and runs the tests of the changed line, quick
+files first, until one fails. Prints the share that some test noticed, and each change that none did. A mutant lives in
+a process of its own; no file is changed.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
+import functools
+import gc
 import importlib.abc
 import importlib.machinery
+import math
 import os
-import random
-import signal
+import pickle
+import resource
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache
+from collections import defaultdict
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-#: Tests of whole forecasts, for mutants that the tests of their module let live.
-BROAD = (
-    "test_transformer.py",
-    "test_memory_footprint.py",
-    "test_moe.py",
-    "test_recorded_validation.py",
-    "test_figures.py",
-)
+from mutants import ROOT, Mutant, drawn, mutant
+
+#: Tests that run the model only in other processes, or not at all, or for long.
+NOT_THESE = (
+    "test_docs.py", "test_fuzz.py", "test_packaging.py", "test_regenerate.py", "test_reports_browser.py",
+    "test_sweep.py",
+)  # fmt: skip
 #: Tests of seconds fail on a busy machine, with or without a mutation.
-NOT_THESE = "not thousand and not millisecond"
-#: A mutant that takes longer than this hangs, which somebody notices [s].
-LIMIT_S = 240
-COMPARED = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
-COMPUTED = {
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Pow: ast.Mult, ast.FloorDiv: ast.Mult,
-    ast.Mod: ast.Mult,
-}  # fmt: skip
-CALLED = {"min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum", "ceil": "floor", "floor": "ceil"}
+BUSY = "not thousand and not millisecond and not dask and not worker"
+#: A test that takes longer than this notices nothing here; and how long the tests of one mutant may take together [s].
+LONGEST_S, TOGETHER_S = 8.0, 60.0
+#: What a process may compute beyond that: a mutant that needs more hangs, which somebody notices [s].
+HANGS_S = 150.0
+NOTICED, LIVED = 1, 0
 
 
-@dataclass(frozen=True)
-class Mutant:
-    """One wrong change: the whole module's text with it, and what it is."""
+@dataclass
+class Known:
+    """What a run without a mutation shows: seconds of each test, and the tests of each line of ``model/``."""
 
-    file: Path
-    line: int
-    change: str
-    text: str
-
-    @property
-    def module(self) -> str:
-        """Import name of the changed module."""
-        return module_of(self.file)
-
-
-def places(tree: ast.AST) -> Iterator[ast.AST]:
-    """Nodes that can be changed: no annotations, docstrings or texts of errors, and nothing that only types read."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.Raise | ast.Assert | ast.Import | ast.ImportFrom | ast.JoinedStr):
-            continue
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            continue
-        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
-            for inner in [*node.body, *(node.args.defaults if isinstance(node, ast.FunctionDef) else [])]:
-                if changed_kinds(inner):
-                    yield inner
-                yield from places(inner)
-            continue
-        if isinstance(node, ast.AnnAssign):
-            if node.value is not None:
-                if changed_kinds(node.value):
-                    yield node.value
-                yield from places(node.value)
-            continue
-        if changed_kinds(node):
-            yield node
-        yield from places(node)
-
-
-def changed_kinds(node: ast.AST) -> str:
-    """What could be changed in a node, empty for nothing."""
-    if isinstance(node, ast.Compare) and type(node.ops[0]) in COMPARED:
-        return "comparison"
-    if isinstance(node, ast.BinOp) and type(node.op) in COMPUTED:
-        return "" if isinstance(node.left, ast.JoinedStr) or isinstance(node.right, ast.JoinedStr) else "operator"
-    if isinstance(node, ast.BoolOp):
-        return "and/or"
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        return "not"
-    if isinstance(node, ast.If | ast.IfExp):
-        return "condition"
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        return "number"
-    if isinstance(node, ast.Call):
-        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-        return "call" if name in CALLED else ""
-    return ""
-
-
-def change(node: ast.AST) -> None:
-    """Make the node wrong."""
-    if isinstance(node, ast.Compare):
-        node.ops[0] = COMPARED[type(node.ops[0])]()
-    elif isinstance(node, ast.BinOp):
-        node.op = COMPUTED[type(node.op)]()
-    elif isinstance(node, ast.BoolOp):
-        node.op = ast.Or() if isinstance(node.op, ast.And) else ast.And()
-    elif isinstance(node, ast.UnaryOp):
-        node.op, node.operand = ast.Not(), ast.UnaryOp(ast.Not(), node.operand)
-    elif isinstance(node, ast.If | ast.IfExp):
-        node.test = ast.UnaryOp(ast.Not(), node.test)
-    elif isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-        node.value = node.value + 1 if isinstance(node.value, int) else node.value * 1.5 + 0.5 * (node.value == 0.0)
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        node.func.attr = CALLED[node.func.attr]
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        node.func.id = CALLED[node.func.id]
-
-
-def mutants(files: list[Path], count: int, seed: int) -> list[Mutant]:
-    """So many mutants of the files, every place equally likely."""
-    found = [(file, i) for file in files for i, _ in enumerate(places(ast.parse(file.read_text(encoding="utf-8"))))]
-    chosen = random.Random(seed).sample(found, min(count, len(found)))
-    return [mutant(file, number) for file, number in chosen]
-
-
-def mutant(file: Path, number: int) -> Mutant:
-    """The mutant of one place of a file."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    node = list(places(tree))[number]
-    before = ast.unparse(node).splitlines()[0]
-    change(node)
-    after = ast.unparse(ast.fix_missing_locations(node)).splitlines()[0]
-    return Mutant(file, getattr(node, "lineno", 0), f"{before}  ->  {after}", ast.unparse(tree))
-
-
-def tests_of(mutant: Mutant) -> list[list[str]]:
-    """Files of tests in the order in which they run: those of the module, of its importers, and the broad ones."""
-    near = importing([mutant.module], "tests")
-    near |= set((ROOT / "tests").glob(f"test_{mutant.file.stem}*.py"))
-    importers = [file for folder in ("model", "simulator", "plan") for file in importing([mutant.module], folder)]
-    next_to = importing([module_of(file) for file in importers], "tests") - near
-    broad = {ROOT / "tests" / name for name in BROAD} - near - next_to
-    return [[str(test) for test in sorted(ring)] for ring in (near, next_to, broad) if ring]
-
-
-def importing(modules: list[str], folder: str) -> set[Path]:
-    """Files of a folder that import one of the modules."""
-    words = set(modules)
-    return {file for file in (ROOT / folder).glob("*.py") if words & imports_of(file)}
-
-
-@cache
-def imports_of(file: Path) -> frozenset[str]:
-    """Modules and names that a file imports, also within functions."""
-    found = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found |= {name.name for name in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{name.name}" for name in node.names)}
-    return frozenset(found)
-
-
-def module_of(file: Path) -> str:
-    """Import name of a file."""
-    return "joulecast." + ".".join(file.relative_to(ROOT).with_suffix("").parts)
-
-
-def controls(drawn: list[Mutant]) -> list[Mutant]:
-    """Each changed file without the change: tests that fail on these notice nothing."""
-    files = dict.fromkeys(one.file for one in drawn)
-    return [Mutant(file, 0, "none", ast.unparse(ast.parse(file.read_text(encoding="utf-8")))) for file in files]
+    seconds: dict[str, float] = field(default_factory=dict)
+    tests: dict[tuple[str, int], set[str]] = field(default_factory=lambda: defaultdict(set))
+    failing: list[str] = field(default_factory=list)
 
 
 class Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports one module from a mutant's text."""
+    """Imports one module as a mutant."""
 
-    def __init__(self, mutant: Mutant) -> None:
-        self.mutant = mutant
+    def __init__(self, changed: Mutant) -> None:
+        self.changed = changed
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
         """Claims the module."""
-        if name != self.mutant.module:
+        if name != self.changed.module:
             return None
-        return importlib.machinery.ModuleSpec(name, self, origin=str(self.mutant.file))
+        return importlib.machinery.ModuleSpec(name, self, origin=str(self.changed.file))
 
     def exec_module(self, module: ModuleType) -> None:
-        """Runs the mutant's text in the module."""
-        module.__file__ = str(self.mutant.file)
-        exec(compile(self.mutant.text, str(self.mutant.file), "exec"), module.__dict__)
+        """Runs the mutant's code in the module."""
+        module.__file__ = str(self.changed.file)
+        exec(self.changed.code, module.__dict__)
 
 
-def noticed(mutant: Mutant, limit_s: float = LIMIT_S) -> bool:
-    """Whether a test fails, or hangs, with a mutant."""
-    child = os.fork()
-    if child == 0:
-        os.setsid()
-        quiet = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(quiet, 1)
-        os.dup2(quiet, 2)
-        os._exit(int(_fails(mutant)))
-    end = time.monotonic() + limit_s
-    while time.monotonic() < end:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return status != 0
-        time.sleep(0.05)
-    os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return True
+class Runner:
+    """Collects the tests once, and runs some of them in a new process for every mutant."""
+
+    def __init__(self, mutants: list[Mutant], asked: argparse.Namespace) -> None:
+        self.mutants, self.asked = mutants, asked
+        self.failed = False
+        self.lived: list[Mutant] = []
+        self.ran = 0
+        self.known = Known()
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Notes a failure."""
+        self.failed |= report.failed
+
+    def pytest_runtestloop(self, session: Any) -> bool:
+        """Takes the place of pytest's own loop."""
+        self.items = {item.nodeid: item for item in session.items}
+        self.known = self._base()
+        gc.freeze()
+        self.functions = functions()
+        running: dict[int, Mutant] = {}
+        end = time.monotonic() + 60.0 * self.asked.minutes
+        for one in self.mutants:
+            if time.monotonic() > end:
+                break
+            running[self._start(one)] = one
+            if len(running) >= self.asked.jobs:
+                self._wait(running)
+        while running:
+            self._wait(running)
+        return True
+
+    def _base(self) -> Known:
+        """What the tests do without a mutation, from the file of an earlier run or anew."""
+        store = Path(self.asked.map or tempfile.mkstemp()[1])
+        if not store.is_file() or not store.stat().st_size:
+            child = os.fork()
+            if child == 0:
+                quiet()
+                store.write_bytes(pickle.dumps(self._watch()))
+                os._exit(0)
+            os.waitpid(child, 0)
+        known: Known = pickle.loads(store.read_bytes())
+        if self.asked.map is None:
+            store.unlink()
+        return known
+
+    def _watch(self) -> Known:
+        import coverage
+
+        known, items = Known(), list(self.items.values())
+        watch = coverage.Coverage(data_file=None, config_file=False, source=[str(ROOT / "model")])
+        watch.start()
+        for number, (item, after) in enumerate(zip(items, [*items[1:], None], strict=True)):
+            watch.switch_context(str(number))
+            begin, self.failed = time.process_time(), False
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
+            known.seconds[item.nodeid] = time.process_time() - begin
+            if self.failed:
+                known.failing.append(item.nodeid)
+        watch.stop()
+        data = watch.get_data()
+        for file in data.measured_files():
+            for line, contexts in data.contexts_by_lineno(file).items():
+                known.tests[file, line] = {items[int(c)].nodeid for c in contexts if c}
+        return known
+
+    def _start(self, one: Mutant) -> int:
+        """A process with the mutant, which ends with whether a test failed."""
+        chosen = self._chosen(one)
+        if not (place := self.functions.get((str(one.file), one.owner))) and one.module in sys.modules:
+            return self._anew(one, chosen)
+        child = os.fork()
+        if child:
+            return child
+        quiet()
+        limit(TOGETHER_S + HANGS_S)
+        if place:
+            put_in(one, place)
+        else:
+            sys.meta_path.insert(0, Loader(one))
+        os._exit(NOTICED if self._any_fails(chosen) else LIVED)
+
+    def _any_fails(self, chosen: list[str]) -> bool:
+        items = [self.items[name] for name in chosen]
+        self.failed = False
+        for item, after in zip(items, [*items[1:], None], strict=True):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
+            if self.failed:
+                return True
+        return False
+
+    def _anew(self, one: Mutant, chosen: list[str]) -> int:
+        """The same for what an import runs: a process that imports everything again."""
+        files = list(dict.fromkeys(name.partition("::")[0] for name in chosen))
+        child = os.fork()
+        if child == 0:
+            options = ["--one", f"{one.file.name}:{one.number}", *files]
+            os.execv(sys.executable, [sys.executable, __file__, *options])
+        return child
+
+    def _chosen(self, one: Mutant) -> list[str]:
+        """Tests of the changed line, by files, quick ones first; of what an import runs those of the whole module."""
+        lines = self.known.tests
+        near = lines.get((str(one.file), one.line), set()) if one.owner else set()
+        if not near:
+            near = set().union(*(tests for (file, _), tests in lines.items() if file == str(one.file)))
+        if not near:
+            near = {name for name in self.items if f"test_{one.file.stem}" in name}
+        seconds = self.known.seconds
+        usable = [name for name in self.items if name in near and seconds.get(name, 0.0) <= LONGEST_S]
+        usable = [name for name in usable if name not in self.known.failing]
+        by_file: dict[str, list[str]] = defaultdict(list)
+        for name in usable:
+            by_file[name.partition("::")[0]].append(name)
+        mean = {file: sum(map(seconds.__getitem__, names)) / len(names) for file, names in by_file.items()}
+        chosen: list[str] = []
+        spent = 0.0
+        for file in sorted(by_file, key=mean.__getitem__):
+            for name in by_file[file]:
+                if spent + seconds[name] <= TOGETHER_S:
+                    chosen.append(name)
+                    spent += seconds[name]
+        return chosen
+
+    def _wait(self, running: dict[int, Mutant]) -> None:
+        child, status = os.wait()
+        one = running.pop(child)
+        self.ran += 1
+        if status == LIVED:
+            self.lived.append(one)
+            print(f"unnoticed: {one.file.relative_to(ROOT)}:{one.line}: {one.change}", flush=True)
+        if self.ran % 10 == 0:
+            said = f"{self.ran} of {len(self.mutants)}, {self.ran - len(self.lived)} noticed"
+            print(said, file=sys.stderr, flush=True)
 
 
-def _fails(mutant: Mutant) -> bool:
+def functions() -> dict[tuple[str, tuple[str, int]], list[FunctionType]]:
+    """Functions of ``model/`` that are alive, by file, name and first line."""
+    found: dict[tuple[str, tuple[str, int]], list[FunctionType]] = defaultdict(list)
+    for thing in gc.get_objects():
+        if type(thing) is FunctionType and thing.__module__ and thing.__module__.startswith("joulecast.model"):
+            code = thing.__code__
+            found[os.path.realpath(code.co_filename), (code.co_name, code.co_firstlineno)].append(thing)
+    return found
+
+
+def put_in(one: Mutant, place: list[FunctionType]) -> None:
+    """Give the function the mutant's code, and forget what was computed with the old."""
+    new = next(code for code in codes(one.code) if (code.co_name, code.co_firstlineno) == one.owner)
+    for function in place:
+        function.__code__ = new
+    for thing in gc.get_objects():
+        if isinstance(thing, functools._lru_cache_wrapper) and str(thing.__module__).startswith("joulecast"):
+            thing.cache_clear()
+
+
+def codes(code: CodeType) -> list[CodeType]:
+    """A code object and all within it."""
+    inner = [part for part in code.co_consts if isinstance(part, CodeType)]
+    return [code, *(found for part in inner for found in codes(part))]
+
+
+def quiet() -> None:
+    """Nothing of this process is printed, and its children end with it."""
+    os.setsid()
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+
+
+def limit(seconds: float) -> None:
+    """End this process once it has computed for so long."""
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds), math.ceil(seconds)))
+
+
+def one_anew(place: str, tests: list[str]) -> int:
+    """Import everything with the mutant of ``file:number`` and run files of tests."""
     import pytest
 
-    sys.meta_path.insert(0, Loader(mutant))
-    options = [
-        "-q",
-        "-x",
-        "-m",
-        "not slow",
-        "-k",
-        NOT_THESE,
-        *(f"-pno:{name}" for name in ("xdist", "benchmark", "cacheprovider")),
-    ]
-    return any(pytest.main([*options, *ring]) not in (0, 5) for ring in tests_of(mutant) if ring)
+    name, _, number = place.partition(":")
+    quiet()
+    limit(2.0 * TOGETHER_S + HANGS_S)
+    sys.meta_path.insert(0, Loader(mutant(ROOT / "model" / name, int(number))))
+    return NOTICED if pytest.main([*OPTIONS, "-x", *tests]) not in (0, 5) else LIVED
+
+
+OPTIONS = [
+    "-q", "-s", "-m", "not slow and not long", "-k", BUSY, "--hypothesis-profile=mutations",
+    *(f"-pno:{name}" for name in ("xdist", "benchmark", "cacheprovider")),
+]  # fmt: skip
+
+
+def tests_of_the_model() -> list[str]:
+    """Files of tests that import something which leads to ``model/``."""
+    words = ("joulecast.model", "joulecast.simulator", "joulecast.plan", "joulecast.validate", "import joulecast as jc")
+    files = sorted((ROOT / "tests").glob("test_*.py"))
+    kept = [file for file in files if file.name not in NOT_THESE]
+    return [str(file) for file in kept if any(word in file.read_text(encoding="utf-8") for word in words)]
+
+
+def interval(share: float, count: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share that was counted."""
+    z = 1.96
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    reach = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    return middle - reach, middle + reach
 
 
 def main() -> int:
     """Draw, run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="one file of model/")
     parser.add_argument("--least", type=float, default=80.0, help="share that must be noticed [%%]")
-    parser.add_argument("--without-control", action="store_true", help="tests have just passed without a mutation")
     parser.add_argument("--minutes", type=float, default=600.0, help="draw no further mutant after so long")
+    parser.add_argument("--jobs", type=int, default=2, help="mutants at once")
+    parser.add_argument("--map", help="file that keeps which test runs which line")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("tests", nargs="*", help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    end = time.monotonic() + 60.0 * asked.minutes
     os.chdir(ROOT)
-    # Imported once, before any process forks; nothing of the project, nor what pytest itself must import first.
-    import numpy  # noqa: F401
-    import pydantic  # noqa: F401
-    import pytest  # noqa: F401
+    import pytest
 
-    files = sorted(p for p in (ROOT / "model").glob("*.py") if asked.only in (None, p.name))
-    drawn, lived, run = mutants(files, asked.count, asked.seed), [], 0
-    if not asked.without_control and any(map(noticed, controls(drawn))):
-        print("tests fail without any mutation: run make test first", file=sys.stderr)
+    if asked.one:
+        return one_anew(asked.one, asked.tests)
+    files = sorted(file for file in (ROOT / "model").glob("*.py") if asked.only in (None, file.name))
+    runner = Runner(drawn(files, asked.count, asked.seed), asked)
+    pytest.main([*OPTIONS, *tests_of_the_model()], plugins=[runner])
+    failing = runner.known.failing
+    if not runner.ran or len(failing) > 0.01 * len(runner.known.seconds):
+        print(f"tests fail without any mutation: {', '.join(failing[:9])}", file=sys.stderr)
         return 2
-    for one in drawn:
-        if time.monotonic() > end:
-            break
-        run += 1
-        if not noticed(one):
-            lived.append(one)
-            print(f"unnoticed: {one.file.relative_to(ROOT)}:{one.line}: {one.change}", flush=True)
-        if run % 5 == 0:
-            print(f"{run} of {len(drawn)}, {run - len(lived)} noticed", file=sys.stderr, flush=True)
-    share = 100.0 * (run - len(lived)) / max(run, 1)
-    print(f"mutations of model/: {run - len(lived)} of {run} noticed, {share:.0f} %")
-    return int(share < asked.least)
+    share = 1.0 - len(runner.lived) / runner.ran
+    low, high = interval(share, runner.ran)
+    print(
+        f"mutations of model/: {runner.ran - len(runner.lived)} of {runner.ran} noticed, {100 * share:.0f} % "
+        f"(95 % interval {100 * low:.0f} to {100 * high:.0f} %)"
+    )
+    return int(100.0 * share < asked.least)
 
 
 if __name__ == "__main__":

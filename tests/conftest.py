@@ -18,6 +18,8 @@ from joulecast.model.gpu_model import GpuModel, gpu_model  # noqa: E402
 ROOT = Path(__file__).resolve().parents[1]
 #: For `make slow`: 10,000 damaged files over all formats.
 settings.register_profile("long", max_examples=300, print_blob=True)
+#: For `benchmarks/mutations.py`: the same inputs with and without a mutation.
+settings.register_profile("mutations", derandomize=True, database=None, deadline=None)
 
 
 @pytest.fixture(scope="session")
