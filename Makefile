@@ -52,7 +52,7 @@ coverage: $(DEV_STAMP)
 	$(BIN)/python -m coverage report --fail-under=95
 
 slow: $(DEV_STAMP)
-	$(BIN)/python -m pytest -n 2 -p no:benchmark -q -s --hypothesis-profile=long tests/test_fuzz.py
+	$(BIN)/python -m pytest -n 2 -p no:benchmark -q -s --hypothesis-profile=long tests/test_fuzz.py tests/test_fuzz_rows.py
 	$(BIN)/python -m pytest -n 2 -p no:benchmark -q -m long
 	$(BIN)/python benchmarks/mutations.py
 	@if [ -d $(DATA)/perseus_sosp24 ]; then $(BIN)/python benchmarks/compare_lowtime.py $(DATA)/perseus_sosp24; \
