@@ -34,8 +34,8 @@ NOT_THESE = (
     "test_docs.py", "test_fuzz.py", "test_packaging.py", "test_regenerate.py", "test_reports_browser.py",
     "test_sweep.py",
 )  # fmt: skip
-#: Tests of seconds fail on a busy machine, with or without a mutation.
-BUSY = "not thousand and not millisecond and not dask and not worker"
+#: Other processes do the work of these, and know no mutation.
+ELSEWHERE = "not dask and not worker"
 #: A test that takes longer than this notices nothing here; and how long the tests of one mutant may take together [s].
 LONGEST_S, TOGETHER_S = 8.0, 60.0
 #: What a process may compute beyond that: a mutant that needs more hangs, which somebody notices [s].
@@ -258,7 +258,7 @@ def one_anew(place: str, tests: list[str]) -> int:
 
 
 OPTIONS = [
-    "-q", "-s", "-m", "not slow and not long", "-k", BUSY, "--hypothesis-profile=mutations",
+    "-q", "-s", "-m", "not slow and not long", "-k", ELSEWHERE, "--hypothesis-profile=mutations",
     *(f"-pno:{name}" for name in ("xdist", "benchmark", "cacheprovider")),
 ]  # fmt: skip
 

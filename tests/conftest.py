@@ -1,8 +1,10 @@
 """Shared fixtures."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -47,6 +49,28 @@ def data() -> Path:
 def h200() -> GpuModel:
     """The numbers of the shipped H200, without uncertainty."""
     return replace(gpu_model(load_gpu("h200-sxm-rows")), description=None)
+
+
+@pytest.fixture(scope="session")
+def calls_of() -> Callable[[Callable[[], object]], int]:
+    """Calls that some work makes, of Python's functions and of compiled ones: the same on a machine that is busy."""
+
+    def count(work: Callable[[], object]) -> int:
+        calls = 0
+
+        def seen(frame: FrameType, event: str, argument: object) -> None:
+            nonlocal calls
+            calls += event in ("call", "c_call")
+
+        before = sys.getprofile()
+        sys.setprofile(seen)
+        try:
+            work()
+        finally:
+            sys.setprofile(before)
+        return calls
+
+    return count
 
 
 @pytest.fixture(scope="session")

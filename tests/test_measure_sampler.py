@@ -75,18 +75,25 @@ def sampler(locator):
     sampler.close()
 
 
+def gathered(sampler, count, patience_s=60.0):
+    """At least so many samples; a busy machine is given time for them."""
+    found, end = [], time.monotonic() + patience_s
+    while len(found) < count and time.monotonic() < end:
+        time.sleep(0.1)
+        found += sampler.take()
+    return found
+
+
 def test_a_process_samples_in_the_machines_time(sampler):
     sampler.start()
     begin = time.monotonic()
-    time.sleep(0.5)
-    first = sampler.take()
-    time.sleep(0.3)
-    second = sampler.stop()
+    first = gathered(sampler, 4)
+    second = gathered(sampler, 2) + sampler.stop()
     end = time.monotonic()
     times = [s.time_s for s in [*first, *second]]
     assert begin - 0.1 < times[0] and times[-1] < end
     assert times == sorted(times)
-    assert len(first) >= 3 and len(second) >= 2
+    assert len(first) >= 4 and len(second) >= 2
     assert all(s.power_w is not None and isinstance(s.reasons, tuple) for s in first)
     time.sleep(0.15)
     assert sampler.take() == []  # stopped
@@ -95,14 +102,14 @@ def test_a_process_samples_in_the_machines_time(sampler):
 
 
 def test_a_stall_is_seen_and_does_not_hold_up_the_caller(tmp_path):
-    SimulatedCard(file=tmp_path / "card", realtime=True, faults=Faults(stall_every_s=0.3, stall_s=0.6))
+    SimulatedCard(file=tmp_path / "card", realtime=True, faults=Faults(stall_every_s=0.3, stall_s=1.5))
     sampler = ProcessSampler(f"sim:{tmp_path / 'card'}")
     try:
         begin = time.monotonic()
         sampler.start()
-        assert time.monotonic() - begin < 0.3
+        assert time.monotonic() - begin < 1.0
         time.sleep(1.0)
-        assert max(s.call_s for s in sampler.stop()) > 0.5
+        assert max(s.call_s for s in sampler.stop()) > 1.4
     finally:
         sampler.close()
 
@@ -124,10 +131,10 @@ def test_sampling_costs_less_than_a_hundredth_of_a_core(spin_s, block_s, fastest
     assert ready == {"history_step_s": None} and started["to"] == 1
     assert 0.0 < stopped["core_share"] < 0.01
     times = [values[0] for values in stopped["samples"]]
-    assert len(times) > 10
-    gaps = [b - a for a, b in pairwise(times)]
+    assert len(times) >= 5
+    gaps = sorted(b - a for a, b in pairwise(times))
     assert sum(gaps) / len(gaps) > fastest_s  # it slowed down for the cost, not more than it may
-    assert sum(gaps) / len(gaps) < 0.15
+    assert gaps[len(gaps) // 2] < 0.15 or stopped["core_share"] > 0.003
 
 
 def conversation(script, commands):
@@ -195,8 +202,7 @@ def test_a_process_brings_the_history_along(sampler):
 
 def test_readings_are_spread_irregularly(sampler):
     sampler.start()
-    time.sleep(0.7)
-    times = [s.time_s for s in sampler.stop()]
+    times = [s.time_s for s in gathered(sampler, 12) + sampler.stop()]
     gaps = sorted(b - a for a, b in pairwise(times))
     assert gaps[-2] > 1.3 * gaps[1]
 
@@ -257,7 +263,7 @@ def test_the_sampler_ends_with_a_killed_parent(locator):
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    end = time.monotonic() + 5.0
+    end = time.monotonic() + 60.0
     while child.is_dir() and "State:\tZ" not in (child / "status").read_text() and time.monotonic() < end:
         time.sleep(0.05)
     assert not child.is_dir() or "State:\tZ" in (child / "status").read_text()
