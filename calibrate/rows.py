@@ -117,16 +117,21 @@ def of_card(rows: Sequence[Row], device: Mapping[str, Parameter]) -> list[Row]:
     return [row for row in rows if product in row.configuration.get("products", (product,))]
 
 
+def recorded_folder() -> Path:
+    """Folder of the row sets and recordings that the package ships."""
+    return Path(str(files("joulecast.calibrate"))) / "recorded"
+
+
 def recorded_rows(name: str = "h200_sxm", files_: Sequence[str] | None = None) -> list[Row]:
     """The row sets that the package ships for fitting; ``files_`` selects some of their files."""
     if name not in RECORDED:
         raise UnknownNameError("recorded row set", name, RECORDED)
-    folder = files("joulecast.calibrate").joinpath("recorded", name)
+    folder = recorded_folder() / name
     names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".jsonl"))
     rows: list[Row] = []
     for file in names:
         if files_ is None or file in files_:
-            rows += parse_rows(folder.joinpath(file).read_text(encoding="utf-8"), file)
+            rows += parse_rows((folder / file).read_text(encoding="utf-8"), file)
     return rows
 
 

@@ -8,9 +8,10 @@ minimises the mean variance of the forecasts of reference kernels, not the volum
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from joulecast.calibrate.choose.belief import Belief, Uncertainty
 from joulecast.calibrate.choose.information import Candidate, Reference, linearise
@@ -55,6 +56,8 @@ class Design:
         Of the card.
     done
         Names of candidates that have been measured.
+    known
+        L of what is known from elsewhere, with cov(z) = L·Lᵀ in the priors' units; by default the priors.
     reference
         Kernels whose forecasts matter, and how much; by default
         :func:`joulecast.calibrate.choose.reference.reference_kernels`.
@@ -67,11 +70,14 @@ class Design:
         priors: DevicePriors,
         *,
         done: Collection[str] = (),
+        known: NDArray[np.float64] | None = None,
         reference: Mapping[Reference, float] | None = None,
     ) -> None:
         self._candidates = tuple(candidates)
         kernels = reference_kernels(candidates, gpu) if reference is None else reference
         shown, forecasts = linearise(candidates, list(kernels), gpu, priors)
+        if known is not None:
+            shown, forecasts = replace(shown, slopes=shown.slopes @ known), forecasts @ known
         self._belief = Belief(shown, forecasts, np.array(list(kernels.values())))
         self._open = [c.name not in done for c in candidates]
         self._strata = {c.stratum for c in candidates}

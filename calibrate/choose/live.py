@@ -12,6 +12,7 @@ from joulecast.calibrate.choose.base import base_name, base_of_card
 from joulecast.calibrate.choose.display import Display, plus_minus
 from joulecast.calibrate.choose.duration import clock
 from joulecast.calibrate.choose.groups import group_command, group_sizes, measure_group
+from joulecast.calibrate.choose.others import recorded_others, shipped_recordings
 from joulecast.calibrate.choose.replay import BASE_FILE, recorded_base, slug
 from joulecast.calibrate.choose.runners import bench_for
 from joulecast.calibrate.choose.session import Outcome, Session, SessionSettings
@@ -46,6 +47,8 @@ class LiveOptions:
         Whether clocks and power limits may be set.
     gpus
         Sizes of groups of GPUs to measure as well, such as ``2,4``; empty for none.
+    alone
+        Not to learn from shipped recordings of other cards of the kind.
     """
 
     device: str
@@ -54,6 +57,7 @@ class LiveOptions:
     budget_s: float
     active: bool
     gpus: str = ""
+    alone: bool = False
 
 
 def measure_card(
@@ -94,7 +98,7 @@ def measure_card(
         share = 1.0 - GROUPS_SHARE if sizes else 1.0
         settings = SessionSettings(share * options.budget_s, active)
         folder = options.record or Path(f"{slug(facts.name)}.recording")
-        outcome = _measure(device, folder, options.base, settings, say)
+        outcome = _measure(device, folder, options, settings, say)
     finally:
         device.close()
     for size in sizes:
@@ -125,15 +129,17 @@ def _question(facts: CardFacts) -> str:
 
 
 def _measure(
-    device: Device, folder: Path, base: str | None, settings: SessionSettings, say: Callable[[str], None]
+    device: Device, folder: Path, options: LiveOptions, settings: SessionSettings, say: Callable[[str], None]
 ) -> Outcome:
     facts, bench = device.facts, bench_for(device)
-    base = base or base_name(facts)
+    base = options.base or base_name(facts)
     from_file = Path(base).is_file()
+    shipped = None if options.alone else shipped_recordings(facts.name)
     how = {
         "base": BASE_FILE if from_file else base,
         "mode": "active" if settings.active else "passive",
         "protocol": asdict(settings.measure),
+        **({"others": shipped} if shipped else {}),
     }
     description = base_of_card(base, facts)  # known to be usable before a folder is made
     with Recorder(folder, Card(facts, bench.versions, how=how)) as recorder, SamplerPool() as samplers:
@@ -144,6 +150,9 @@ def _measure(
             description = base_of_card(recorded_base(recorder.recording.card, folder), facts)
         elif from_file:
             shutil.copyfile(base, folder / BASE_FILE)
+        others = recorded_others(recorder.recording.card)
+        if others:
+            say(f"{len(others)} rows of other cards of this kind are known beforehand")
         benchmarks = [*single_gpu(facts)]
         if settings.active:
             benchmarks += swept(benchmarks, facts)
@@ -158,6 +167,7 @@ def _measure(
                 settings,
                 display,
                 bench.missing,
+                others,
             )
             outcome = session.run()
         recorder.end(reason=outcome.reason, rows=outcome.rows, spent_s=outcome.spent_s)

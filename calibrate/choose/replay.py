@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from joulecast.calibrate.choose.base import base_name, base_of_card
+from joulecast.calibrate.choose.others import labelled, recorded_others
 from joulecast.calibrate.describe import RowsFit, fit_all
 from joulecast.calibrate.measure.recording import FILE_NAME, Card, Recording, read_recording
 from joulecast.calibrate.rows import Row
@@ -55,7 +56,7 @@ def read_folder(folder: Path) -> Recorded:
         files.insert(0, folder)
     recordings: Sequence[Recording] = [read_recording(file) for file in files]
     rows = tuple(
-        _labelled(row, file.name) if file in cards else row
+        labelled(row, file.name) if file in cards else row
         for file, recording in zip(files, recordings, strict=True)
         for row in recording.rows
     )
@@ -69,12 +70,14 @@ def read_folder(folder: Path) -> Recorded:
     )
 
 
-def _labelled(row: Row, card: str) -> Row:
-    """A row that names its card: cards of one kind differ, and the description is of their mean."""
-    return replace(row, configuration={**row.configuration, "card": card})
-
-
-def fit_folder(folder: Path, *, base: str | None = None, name: str | None = None, rows: Sequence[Row] = ()) -> RowsFit:
+def fit_folder(
+    folder: Path,
+    *,
+    base: str | None = None,
+    name: str | None = None,
+    rows: Sequence[Row] = (),
+    alone: bool = False,
+) -> RowsFit:
     """Fit a description to a folder of recordings, and to other rows beside it.
 
     Parameters
@@ -88,6 +91,8 @@ def fit_folder(folder: Path, *, base: str | None = None, name: str | None = None
     rows
         Measured otherwise. The description is of the card that they name no label for; recordings of several cards
         tell, beside what their cards have in common, how far cards differ.
+    alone
+        Leave out the shipped recordings of other cards beside which this one was made.
 
     Raises
     ------
@@ -98,8 +103,10 @@ def fit_folder(folder: Path, *, base: str | None = None, name: str | None = None
     """
     recorded = read_folder(folder)
     facts = recorded.card.facts
-    everything = [*rows, *recorded.rows]
+    others = () if alone else recorded_others(recorded.card)
+    everything = [*rows, *recorded.rows, *others]
     aside = f", and {len(rows)} measured before" if rows else ""
+    aside += f", and {len(others)} of other cards of its kind" if others else ""
     return fit_all(
         everything,
         base_of_card(base or recorded_base(recorded.card, folder), facts),

@@ -36,6 +36,8 @@ class Sensitivity:
         Slopes of the same along the logarithm of the clock, shape ``(n,)``.
     flowing_share
         Share of the energy that flows whatever the time (static and clock tree), shape ``(n,)``.
+    memory_share, core_share
+        Shares of the energy that the memory draws, and that the chip does beyond the static part, shape ``(n,)``.
     time_s, power_w
         What is expected at the clock, shape ``(n,)``.
     """
@@ -46,6 +48,8 @@ class Sensitivity:
     time_by_clock: Array
     energy_by_clock: Array
     flowing_share: Array
+    memory_share: Array
+    core_share: Array
     time_s: Array
     power_w: Array
 
@@ -69,8 +73,8 @@ class _Pieces:
     busy_share: Array
     lowering: Relowering
 
-    def totals(self, gpu: GpuModel, clock_mhz: Array) -> tuple[Array, Array, Array]:
-        """Time, energy, and the part of the energy that flows whatever the time, of each piece at its clock."""
+    def totals(self, gpu: GpuModel, clock_mhz: Array) -> tuple[Array, Array, Array, Array, Array]:
+        """Time, energy, and its parts that flow whatever the time, that the memory and that the chip draw, of each."""
         count = len(self.busy_share)
         times = at_clock(self.lowering(gpu), clock_mhz[self.owner], gpu)
 
@@ -79,10 +83,12 @@ class _Pieces:
 
         busy, spent = total(times.time_s), total(times.energy_j)
         flowing = total(times.components_j["static"] + times.components_j["clock"])
+        outside = sum(times.components_j[name] for name in ("static", "hbm", "link"))
         runs = busy > 0
         whole = np.where(runs, busy / np.where(runs, self.busy_share, 1.0), 1.0)
         resting = (whole - busy) * idle_power_w(clock_mhz, gpu)
-        return whole, spent + resting, flowing + resting
+        core = spent - total(np.asarray(outside))
+        return whole, spent + resting, flowing + resting, total(times.components_j["hbm"]), core
 
 
 def sensitivity(
@@ -116,9 +122,10 @@ def sensitivity(
         moved = gpu.with_values({name: gpu[name] + STEP * prior.sd})
         slopes[..., place] = _slope(pieces.totals(moved, clock_mhz), here, STEP)
     by_clock = _slope(pieces.totals(gpu, clock_mhz * (1.0 + CLOCK_STEP)), here, CLOCK_STEP)
-    time_s, energy_j, flowing_j = here
+    time_s, energy_j, *parts_j = here
+    flowing, memory, core = (part / energy_j for part in parts_j)
     return Sensitivity(
-        tuple(priors), slopes[0], slopes[1], by_clock[0], by_clock[1], flowing_j / energy_j, time_s, energy_j / time_s
+        tuple(priors), slopes[0], slopes[1], by_clock[0], by_clock[1], flowing, memory, core, time_s, energy_j / time_s
     )
 
 

@@ -15,6 +15,7 @@ from joulecast.calibrate.choose.active import settings_of
 from joulecast.calibrate.choose.belief import Uncertainty
 from joulecast.calibrate.choose.design import Choice, Design
 from joulecast.calibrate.choose.information import Candidate, usable
+from joulecast.calibrate.choose.others import learnt
 from joulecast.calibrate.choose.update import estimate
 from joulecast.calibrate.device_priors import DevicePriors, priors_for
 from joulecast.calibrate.devices.findings import Code, Finding, of_company, of_heat
@@ -26,6 +27,7 @@ from joulecast.calibrate.measure.recorder import Recorder
 from joulecast.calibrate.measure.recording import Failed
 from joulecast.calibrate.measure.settings import MeasureSettings, expected_cost_s
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark, Runner
+from joulecast.calibrate.rows import Row
 from joulecast.errors import DeviceError
 from joulecast.model.description import GpuDescription
 from joulecast.model.gpu_model import GpuModel, gpu_model
@@ -132,6 +134,8 @@ class Session:
         Who is told.
     missing
         What a microbenchmark needs and this machine lacks; such ones are no candidates.
+    others
+        Labelled rows of other cards of the kind, from which the session starts.
     """
 
     def __init__(
@@ -145,11 +149,15 @@ class Session:
         settings: SessionSettings,
         listener: Listener,
         missing: Callable[[Microbenchmark], Sequence[str]] = lambda benchmark: (),
+        others: Sequence[Row] = (),
     ) -> None:
         self._device, self._runner, self._sampler_factory = device, runner, sampler_factory
         self._recorder, self._settings, self._listener = recorder, settings, listener
         self._priors: DevicePriors = priors_for(base.device)
         self._start = GpuModel(base.name, gpu_model(base).device, self._priors.starts())
+        self._others, self._known = tuple(others), None
+        if others:
+            self._start, self._known = learnt(others, self._start, self._priors)
         self._benchmarks = {b.name: b for b in benchmarks}
         self._expected = {b.name: expected_cost_s(b.row, settings.measure) + PREPARATION_S for b in benchmarks}
         lacking = {b.name: ", ".join(words) for b in benchmarks if (words := missing(b))}
@@ -181,9 +189,9 @@ class Session:
     def _run(self, borrowed: BorrowedSettings | None) -> Outcome:
         begin, before_s, gpu = self._device.now(), self._spent_s(), self._start
         resumed = bool(self._recorder.recording.rows)
-        first = Design(self._candidates, gpu, self._priors).uncertainty() if resumed else None
+        first = Design(self._candidates, gpu, self._priors, known=self._known).uncertainty() if resumed else None
         while True:
-            gpu = estimate(self._recorder.recording.rows, gpu, self._priors)
+            gpu = estimate([*self._others, *self._recorder.recording.rows], gpu, self._priors)
             left_s = self._settings.budget_s - before_s - (self._device.now() - begin)
             design = self._design(gpu)
             choice = design.choose(left_s)
@@ -213,7 +221,7 @@ class Session:
             for c in self._candidates
             if c.name in recording.done or c.name not in hopeless
         ]
-        return Design(candidates, gpu, self._priors, done=recording.done)
+        return Design(candidates, gpu, self._priors, done=recording.done, known=self._known)
 
     def _costs(self) -> Mapping[str, float]:
         """Seconds that each row took to measure."""

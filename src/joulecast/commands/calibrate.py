@@ -45,6 +45,9 @@ def calibrate(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before settings are changed.")] = False,
     gpus: Annotated[str, typer.Option(metavar="N,N", help="Also measure collectives among so many GPUs.")] = "",
+    alone: Annotated[
+        bool, typer.Option("--alone", help="Learn nothing from the shipped recordings of other cards of this kind.")
+    ] = False,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the description.")] = None,
     base: Annotated[
         str | None,
@@ -64,11 +67,11 @@ def calibrate(
     use_one_thread()
     live: dict[str, Any] = {}
     if device is not None:
-        folder, outcome = _measured(device, record, base, budget, active, gpus, yes)
+        folder, outcome = _measured(device, record, base, budget, active, gpus, yes, alone)
         live = {"recording": str(folder), "session": outcome}
-        fit = _replayed(folder, base, name)
+        fit = _replayed(folder, base, name, alone=alone)
     elif replay is not None:
-        fit = _replayed(replay, base, name, files)
+        fit = _replayed(replay, base, name, files, alone=alone)
     else:
         fit = _fitted(files, base, name or (out.stem if files and out else None))
     _answer(fit, live, out, report_json, json=json, everything=everything)
@@ -101,12 +104,12 @@ def _check_live(device: str | None, **options: Any) -> None:
 
 
 def _measured(
-    device: str, record: Path | None, base: str | None, budget: str, active: bool, gpus: str, yes: bool
+    device: str, record: Path | None, base: str | None, budget: str, active: bool, gpus: str, yes: bool, alone: bool
 ) -> tuple[Path, Outcome]:
     from joulecast.calibrate.choose.duration import seconds
     from joulecast.calibrate.choose.live import LiveOptions, measure_card
 
-    options = LiveOptions(device, record, base, seconds(budget), active, gpus)
+    options = LiveOptions(device, record, base, seconds(budget), active, gpus, alone)
     try:
         return measure_card(options, output.progress, lambda question: yes or _agrees(question))
     except KeyboardInterrupt:
@@ -122,14 +125,16 @@ def _agrees(question: str) -> bool:
     return typer.confirm(question, default=False, err=True)
 
 
-def _replayed(folder: Path, base: str | None, name: str | None, rows: Sequence[Path] = ()) -> RowsFit:
+def _replayed(
+    folder: Path, base: str | None, name: str | None, rows: Sequence[Path] = (), *, alone: bool = False
+) -> RowsFit:
     from joulecast.calibrate.choose.replay import fit_folder, read_folder
     from joulecast.calibrate.rows import read_rows
 
     for warning in read_folder(folder).warnings:
         output.progress(f"warning: {warning}")
     output.progress(f"fitting {', '.join(map(str, [folder, *rows]))}")
-    return fit_folder(folder, base=base, name=name, rows=read_rows(list(rows)))
+    return fit_folder(folder, base=base, name=name, rows=read_rows(list(rows)), alone=alone)
 
 
 def _fitted(files: list[Path], base: str | None, name: str | None) -> RowsFit:
