@@ -7,8 +7,6 @@ columns ``k:time (s)`` and ``k:total energy (J)``; others are not read. Empty ce
 
 from __future__ import annotations
 
-import csv
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from pathlib import Path
 
 from joulecast.calibrate.a100_overlap_physics import OPERATORS
 from joulecast.errors import DataError
+from joulecast.files import csv_table, positive, read_text
 
 PATTERN = "attention_overlap_*.csv"
 DEFAULT_CLOCK = "default_clock"
@@ -137,14 +136,10 @@ def _clock(path: Path, device: Mapping[str, float]) -> float | None:
 
 
 def _read(path: Path, clock: float | None, sm_count: int) -> Iterator[LayerRow]:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, strict=True)
-            repeats = _repeats(path, reader.fieldnames or ())
-            for record in reader:
-                yield _row(_Cells(path, reader.line_num, record), clock, repeats, sm_count)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"not readable: {error}", file=str(path), remedy="Give the file as it was recorded.") from error
+    columns, lines = csv_table(read_text(path, "CSV", error=DataError), str(path), DataError)
+    repeats = _repeats(path, columns)
+    for line, record in lines:
+        yield _row(_Cells(path, line, record), clock, repeats, sm_count)
 
 
 def _repeats(path: Path, columns: Sequence[str]) -> dict[str, list[str]]:
@@ -152,7 +147,7 @@ def _repeats(path: Path, columns: Sequence[str]) -> dict[str, list[str]]:
     missing = [name for name in SETTINGS if name not in columns]
     found: dict[str, list[str]] = {"time (s)": [], "total energy (J)": []}
     for name in columns:
-        if name is not None and _REPEATED.fullmatch(name):
+        if _REPEATED.fullmatch(name):
             found[name.split(":", 1)[1]].append(name)
     missing += [f"0:{quantity}" for quantity, names in found.items() if not names]
     if missing:
@@ -171,13 +166,13 @@ class _Cells:
 
     path: Path
     line: int
-    record: Mapping[str, str | None]
+    record: Mapping[str, str]
 
     def error(self, message: str, key: str, remedy: str) -> DataError:
         return DataError(message, file=str(self.path), line=self.line, key=key, remedy=remedy)
 
     def whole(self, key: str) -> int:
-        text = (self.record[key] or "").strip()
+        text = self.record[key].strip()
         try:
             return int(text)
         except ValueError:
@@ -188,16 +183,11 @@ class _Cells:
         return sum(values) / len(values) if values else None
 
     def _positive(self, key: str) -> float | None:
-        text = (self.record[key] or "").strip()
+        text = self.record[key].strip()
         if not text:
             return None
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not (math.isfinite(value) and value > 0.0):
-            raise self.error(f"{text!r} is no positive number", key, "Correct it, or leave the cell empty.")
-        return value
+        remedy = "Correct it, or leave the cell empty."
+        return positive(text, file=str(self.path), line=self.line, key=key, error=DataError, remedy=remedy)
 
 
 def _row(cells: _Cells, clock: float | None, repeats: Mapping[str, Sequence[str]], sm_count: int) -> LayerRow:

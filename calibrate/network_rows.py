@@ -7,12 +7,12 @@ one InfiniBand card a GPU.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from joulecast.errors import DataError
+from joulecast.files import csv_table, positive, positive_whole, read_text
 
 COLUMNS = ("system", "collective", "num_gpus", "bytes", "median_time_s", "gpus_per_node_used")
 KINDS = ("all_reduce", "send_recv")
@@ -81,15 +81,11 @@ def read_network_rows(path: str | Path) -> list[NetworkRow]:
         The file cannot be read, lacks a column, or has a row of an unknown system or without positive numbers.
     """
     file = Path(path) / "allreduce_medians.csv" if Path(path).is_dir() else Path(path)
-    try:
-        with file.open(encoding="utf-8", newline="") as stream:
-            reader = csv.DictReader(stream)
-            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-            if missing:
-                raise DataError("a column is missing", file=str(file), key=missing[0], remedy="Add it.")
-            return [_row(entry, number, str(file)) for number, entry in enumerate(reader, start=2)]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"cannot be read: {error}", file=str(file), remedy="Check the path.") from error
+    columns, lines = csv_table(read_text(file, "CSV", error=DataError), str(file), DataError)
+    missing = [name for name in COLUMNS if name not in columns]
+    if missing:
+        raise DataError("a column is missing", file=str(file), key=missing[0], remedy="Add it.")
+    return [_row(record, line, str(file)) for line, record in lines]
 
 
 def _row(entry: dict[str, str], line: int, file: str) -> NetworkRow:
@@ -98,22 +94,21 @@ def _row(entry: dict[str, str], line: int, file: str) -> NetworkRow:
             raise DataError(
                 f"unknown {entry[key]!r}", file=file, line=line, key=key, remedy=f"Known: {', '.join(known)}."
             )
-    numbers: dict[str, float] = {}
-    for key in ("num_gpus", "bytes", "median_time_s", "gpus_per_node_used"):
-        try:
-            numbers[key] = float(entry[key])
-        except (TypeError, ValueError):
-            numbers[key] = 0.0
-        if not 0.0 < numbers[key] < float("inf"):
-            raise DataError(f"{entry[key]!r} is not above 0", file=file, line=line, key=key, remedy="Correct the row.")
+
+    def number(key: str) -> float:
+        return positive(entry[key], file=file, line=line, key=key, error=DataError)
+
+    def whole(key: str) -> int:
+        return positive_whole(entry[key], file=file, line=line, key=key, error=DataError)
+
     return NetworkRow(
         line,
         entry["system"],
         entry["collective"],
-        int(numbers["num_gpus"]),
-        numbers["bytes"],
-        int(numbers["gpus_per_node_used"]),
-        numbers["median_time_s"],
+        whole("num_gpus"),
+        number("bytes"),
+        whole("gpus_per_node_used"),
+        number("median_time_s"),
     )
 
 

@@ -6,7 +6,6 @@ measured ones are never read by a forecast.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from joulecast.errors import DataError, nearest
-from joulecast.files import reading_csv
+from joulecast.files import csv_table, read_text
 
 #: Name of the file in a folder.
 FILE = "published_iterations.csv"
@@ -103,32 +102,23 @@ def read_published(path: str | Path) -> list[PublishedRow]:
         A missing file or column, a value that cannot be read, or an id that stands twice; names file, line and column.
     """
     file = Path(path) / FILE if Path(path).is_dir() else Path(path)
-    try:
-        text = file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise DataError("no such file", file=str(file), remedy=f"Give a CSV file, or a folder with {FILE}.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot be read ({error})", file=str(file), remedy="It must be a CSV text file.") from None
-    reader = csv.DictReader(text.splitlines())
+    text = read_text(file, "CSV", error=DataError, missing=f"Give a CSV file, or a folder with {FILE}.")
+    columns, lines = csv_table(text, str(file), DataError)
+    _check_columns(columns, file)
     rows: list[PublishedRow] = []
     seen: dict[str, int] = {}
-    with reading_csv(str(file), DataError):
-        _check_columns(reader.fieldnames or (), file)
-        for record in reader:
-            line = reader.line_num
-            if None in record or None in record.values():
-                raise DataError("not as many values as columns", file=str(file), line=line, remedy="Correct this line.")
-            row = _row(record, file, line)
-            if row.id in seen:
-                raise DataError(
-                    f"id {row.id!r} stands already on line {seen[row.id]}",
-                    file=str(file),
-                    line=line,
-                    key="id",
-                    remedy="Keep one of the two.",
-                )
-            seen[row.id] = line
-            rows.append(row)
+    for line, record in lines:
+        row = _row(record, file, line)
+        if row.id in seen:
+            raise DataError(
+                f"id {row.id!r} stands already on line {seen[row.id]}",
+                file=str(file),
+                line=line,
+                key="id",
+                remedy="Keep one of the two.",
+            )
+        seen[row.id] = line
+        rows.append(row)
     if not rows:
         raise DataError("no rows", file=str(file), remedy="One line for each configuration is expected.")
     return rows

@@ -13,6 +13,7 @@ from typing import Any
 from joulecast.calibrate.measure.records import is_recording, json_object, parse_records
 from joulecast.calibrate.public_times.read import parse_table
 from joulecast.errors import DataError, UnknownNameError
+from joulecast.files import read_text
 from joulecast.model.description import Parameter
 
 #: Measured quantities; a prediction never reads them. Their ``_per_gpu`` lists and every ``measured_…`` belong to them.
@@ -155,12 +156,7 @@ def _read_path(path: Path) -> list[Row]:
         raise DataError("no *.jsonl file in this folder", file=str(path), remedy="Give a folder or file of JSON lines.")
     rows: list[Row] = []
     for one in paths:
-        try:
-            text = one.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise DataError("no such file or folder", file=str(one), remedy="Check the path.") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"cannot be read ({error})", file=str(one), remedy="It must be JSON lines.") from None
+        text = read_text(one, "JSON-lines", error=DataError, absent="no such file or folder")
         if one.suffix == ".csv":
             rows += [row_of(content, str(one), line) for content, line in parse_table(text, str(one))]
         else:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from joulecast.errors import InputError, UnknownNameError
+from joulecast.files import read_text
 from joulecast.model.catalogue_packages import PackagedGpu, packaged_gpus
 from joulecast.model.derivation import complete
 from joulecast.model.description import Facts, GpuDescription, Parameter
@@ -104,7 +105,7 @@ def read_gpu(name_or_path: str | Path) -> ParsedDescription:
     """A GPU description as its file states it, without deriving what it leaves out."""
     name = str(name_or_path)
     if _is_path(name):
-        return parse_description(_read_path(name), file=name)
+        return parse_description(read_text(name, "TOML"), file=name)
     return parse_description(_gpu_text(name), file=f"{name}.toml")
 
 
@@ -139,7 +140,7 @@ def _complete(parsed: ParsedDescription, seen: tuple[str, ...]) -> GpuDescriptio
 
 def _load_facts(kind: str, name: str) -> Facts:
     if _is_path(name):
-        return _PARSERS[kind](_read_path(name), file=name)
+        return _PARSERS[kind](read_text(name, "TOML"), file=name)
     return _load_shipped_facts(kind, name)
 
 
@@ -153,7 +154,7 @@ def _load_shipped_facts(kind: str, name: str) -> Facts:
 
 def _gpu_text(name: str) -> str:
     text = _built_in_text("gpus", name)
-    return _read_path(str(_packaged_gpu(name).file)) if text is None else text
+    return read_text(str(_packaged_gpu(name).file), "TOML") if text is None else text
 
 
 def _packaged_gpu(name: str) -> PackagedGpu:
@@ -169,13 +170,6 @@ def _packaged() -> dict[str, PackagedGpu]:
 
 def _is_path(name: str) -> bool:
     return name.endswith(".toml") or "/" in name or "\\" in name
-
-
-def _read_path(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read: {error}", file=path, remedy="Check the path.") from error
 
 
 def _built_in(folder: str) -> list[str]:

@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 
 from joulecast.errors import InputError, UnknownNameError
-from joulecast.files import parse_json
+from joulecast.files import parse_json, read_text
 from joulecast.model.experts import Experts, LatentAttention
 from joulecast.model.hf_experts import read_experts, read_latent_attention
 from joulecast.model.hf_families import FAMILIES, Family
@@ -205,14 +205,8 @@ def _load_name(name: str) -> ModelConfig:
 
 def _load_path(path: Path) -> ModelConfig:
     file = path / "config.json" if path.is_dir() else path
-    try:
-        text = file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError(
-            "no such model file", file=str(file), remedy="Give a config.json or a name of `joulecast models`."
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read: {error}", file=str(file), remedy="Give a config.json file.") from None
+    remedy = "Give a config.json or a name of `joulecast models`."
+    text = read_text(file, "JSON", absent="no such model file", missing=remedy)
     data = parse_json(text, str(file), remedy="Repair the file.")
     name = file.parent.name if file.stem == "config" and file.parent.name else file.stem
     return parse_config(data, name=name, file=str(file))

@@ -8,13 +8,12 @@ traces of Zeus). ``batch_size`` is optional. All other columns name the job that
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from joulecast.errors import InputError
-from joulecast.files import read_text, reading_csv
+from joulecast.files import csv_table, positive, positive_whole, read_text
 from joulecast.plan.power_limits import JobPoint
 
 _LIMIT, _TIME, _ENERGY = ("power_limit_w", "power_limit"), ("time_s", "time", "time_per_epoch"), ("energy_j", "energy")
@@ -34,7 +33,7 @@ def read_job_points(path: str | Path) -> dict[str, tuple[JobPoint, ...]]:
     file = str(path)
     jobs: dict[str, list[JobPoint]] = {}
     seen: dict[tuple[str, float, int | None], int] = {}
-    for line, record in _records(Path(path)):
+    for line, record in _records(path):
         limit = _limit(record, file, line)
         time = _first(record, _TIME, "time", file, line)
         if any(name in record for name in _ENERGY):
@@ -42,7 +41,7 @@ def read_job_points(path: str | Path) -> dict[str, tuple[JobPoint, ...]]:
         else:
             energy = time * _first(record, _POWER, "energy or average power", file, line)
         batch = record.get(_BATCH)
-        size = None if batch is None else _whole(batch, _BATCH, file, line)
+        size = None if batch is None else positive_whole(batch, file=file, line=line, key=_BATCH)
         known = {*_TIME, *_ENERGY, *_POWER, _BATCH, *_IGNORED}
         named = [v for k, v in record.items() if k not in known and not k.startswith("power_limit")]
         job = " ".join(named) or Path(path).stem
@@ -63,13 +62,13 @@ def read_epochs(path: str | Path) -> dict[int, tuple[float, ...]]:
     """
     file = str(path)
     runs: dict[int, list[float]] = {}
-    for line, record in _records(Path(path)):
+    for line, record in _records(path):
         names = [name for name in ("epochs", "target_epoch") if name in record]
         if not names or _BATCH not in record:
             raise InputError(f"no column {_BATCH} and epochs", file=file, line=1)
         text = record[names[0]].strip().lower()
-        value = math.inf if text in ("", "nan", "inf") else _positive(text, names[0], file, line)
-        runs.setdefault(_whole(record[_BATCH], _BATCH, file, line), []).append(value)
+        value = math.inf if text in ("", "nan", "inf") else positive(text, file=file, line=line, key=names[0])
+        runs.setdefault(positive_whole(record[_BATCH], file=file, line=line, key=_BATCH), []).append(value)
     if not runs:
         raise InputError("no epochs", file=file, remedy="One line for each batch size is expected.")
     return {size: tuple(values) for size, values in runs.items()}
@@ -84,15 +83,8 @@ def mean_epochs(runs: Mapping[int, tuple[float, ...]]) -> dict[int, float]:
     return {size: sum(values) / len(values) for size, values in runs.items()}
 
 
-def _records(path: Path) -> list[tuple[int, dict[str, str]]]:
-    reader = csv.DictReader(read_text(path, "CSV").splitlines())
-    found = []
-    with reading_csv(str(path)):
-        for record in reader:
-            if None in record or None in record.values():
-                raise InputError("not as many values as columns", file=str(path), line=reader.line_num)
-            found.append((reader.line_num, record))
-    return found
+def _records(path: str | Path) -> Iterator[tuple[int, dict[str, str]]]:
+    return csv_table(read_text(path, "CSV"), str(path))[1]
 
 
 def _limit(record: Mapping[str, str], file: str, line: int) -> float:
@@ -100,7 +92,7 @@ def _limit(record: Mapping[str, str], file: str, line: int) -> float:
     if not staged:
         return _first(record, _LIMIT, "power limit", file, line)
     used = [k for k in staged if record[k].strip() not in ("", "0", "0.0")]  # the others are stages that do not exist
-    limits = {_positive(record[k], k, file, line) for k in used}
+    limits = {positive(record[k], file=file, line=line, key=k) for k in used}
     if len(limits) != 1:
         raise InputError(
             "stages have different power limits", file=file, line=line, remedy="Only one limit for all is understood."
@@ -111,22 +103,5 @@ def _limit(record: Mapping[str, str], file: str, line: int) -> float:
 def _first(record: Mapping[str, str], names: tuple[str, ...], what: str, file: str, line: int) -> float:
     for name in names:
         if name in record:
-            return _positive(record[name], name, file, line)
+            return positive(record[name], file=file, line=line, key=name)
     raise InputError(f"no column for {what}", file=file, line=1, remedy=f"Name it {' or '.join(names)}.")
-
-
-def _positive(text: str, key: str, file: str, line: int) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value > 0):
-        raise InputError(f"{text!r} is not a positive number", file=file, line=line, key=key)
-    return value
-
-
-def _whole(text: str, key: str, file: str, line: int) -> int:
-    value = _positive(text, key, file, line)
-    if not value.is_integer():
-        raise InputError(f"{text!r} is not a whole number", file=file, line=line, key=key)
-    return int(value)

@@ -116,7 +116,7 @@ def load_profile(path: str | Path, stages: Sequence[int] | None = None) -> Profi
 
 def _read(path: str | Path) -> list[ProfileLine]:
     with reading_csv(str(path)):
-        return _lines(csv.reader(read_text(path, "CSV", encoding="utf-8-sig").splitlines()), str(path))
+        return _lines(csv.reader(read_text(path, "CSV").splitlines()), str(path))
 
 
 def _lines(reader: Any, file: str) -> list[ProfileLine]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.errors import InputError
+from joulecast.files import write_whole
 from joulecast.simulator.timeline import Timeline
 
 STREAM_NAMES = ("compute", "communication")
@@ -113,12 +112,9 @@ def write_trace(
     """
     target = Path(path)
     encode = json.JSONEncoder(allow_nan=False).encode
-    try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent, text=True)
-    except OSError as error:
-        raise InputError(f"the trace cannot be written: {error.strerror}", file=str(target)) from error
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+
+    def write(draft: Path) -> None:
+        with draft.open("w", encoding="utf-8", newline="\n") as file:
             file.write('{"displayTimeUnit": "ms", "otherData": ')
             file.write(json.dumps(dict(metadata or {}), sort_keys=True))
             file.write(', "traceEvents": [\n')
@@ -127,21 +123,9 @@ def write_trace(
                 file.write(",\n" if i else "")
                 file.write(encode(event))
             file.write("\n]}\n")
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, target)
-    except OSError as error:
-        os.unlink(temporary)
-        raise InputError(f"the trace cannot be written: {error.strerror}", file=str(target)) from error
-    except BaseException:
-        os.unlink(temporary)
-        raise
+
+    write_whole(target, write)
     return target
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _names(timeline: Timeline, named: set[tuple[int, int]], labels: Mapping[int, str]) -> Iterator[Event]:

@@ -11,6 +11,7 @@ import pytest
 import joulecast
 from joulecast import output
 from joulecast.cli import main, one_line
+from joulecast.files import write_text
 
 HEAVY = ("torch", "pandas", "numba", "scipy.optimize", "tomlkit", "rich")
 
@@ -140,8 +141,8 @@ def test_plain_values():
 
 def test_files_are_written_whole_or_not_at_all(tmp_path):
     target = tmp_path / "file.txt"
-    output.write_file(target, "text")
+    write_text(target, "text")
     assert target.read_text() == "text"
     with pytest.raises(joulecast.InputError, match="cannot be written"):
-        output.write_file(tmp_path / "missing" / "file.txt", "text")
+        write_text(tmp_path / "missing" / "file.txt", "text")
     assert list(tmp_path.iterdir()) == [target]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from joulecast.errors import DataError
-from joulecast.files import reading_csv
+from joulecast.files import csv_table, read_text
 
 #: Name of the file in a folder.
 FILE = "node_power.csv"
@@ -61,25 +60,20 @@ def read_node_power(path: str | Path) -> list[NodePowerRow]:
         A missing file, or a value that cannot be read; names file, line and column.
     """
     file = Path(path) / FILE if Path(path).is_dir() else Path(path)
+    text = read_text(file, "CSV", error=DataError, missing="Give the CSV file or its folder.")
+    _, lines = csv_table(text, str(file), DataError)
+    return [_row(record, str(file), line) for line, record in lines]
+
+
+def _row(record: dict[str, str], file: str, line: int) -> NodePowerRow:
     try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return NodePowerRow.model_validate({**record, "file": file, "line": line})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
         raise DataError(
-            f"cannot be read ({error})", file=str(file), remedy="Give the CSV file or its folder."
+            f"{first.get('input')!r}: {first['msg'].lower()}",
+            file=file,
+            line=line,
+            key=str(first["loc"][0]),
+            remedy="Correct this line.",
         ) from None
-    reader = csv.DictReader(text.splitlines())
-    rows = []
-    with reading_csv(str(file), DataError):
-        for record in reader:
-            try:
-                rows.append(NodePowerRow.model_validate(record | {"file": str(file), "line": reader.line_num}))
-            except ValidationError as error:
-                first = error.errors(include_url=False)[0]
-                raise DataError(
-                    f"{first.get('input')!r}: {first['msg'].lower()}",
-                    file=str(file),
-                    line=reader.line_num,
-                    key=str(first["loc"][0]),
-                    remedy="Correct this line.",
-                ) from None
-    return rows

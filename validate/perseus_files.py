@@ -9,10 +9,8 @@ A folder with three files, plain or gzipped:
 
 from __future__ import annotations
 
-import csv
 import gzip
 import json
-import math
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +19,7 @@ from typing import Any
 
 from joulecast.calibrate.pipeline_plans import DIRECTIONS
 from joulecast.errors import DataError
-from joulecast.files import reading_csv
+from joulecast.files import csv_table, positive
 
 ITERATIONS, INSTRUCTIONS, PLANS = "measured_iterations.csv", "measured_instructions.csv", "frequency_plans.jsonl"
 #: Columns of a workload.
@@ -145,15 +143,11 @@ def _text(path: Path) -> str:
 
 
 def _csv(path: Path, needed: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
-    reader = csv.DictReader(_text(path).splitlines())
-    missing = [name for name in needed if name not in (reader.fieldnames or ())]
+    columns, lines = csv_table(_text(path), str(path), DataError)
+    missing = [name for name in needed if name not in columns]
     if missing:
         raise DataError(f"no column {', '.join(missing)}", file=str(path), line=1, remedy="See the data's description.")
-    with reading_csv(str(path), DataError):
-        for record in reader:
-            if None in record or None in record.values():
-                raise DataError("not as many values as columns", file=str(path), line=reader.line_num)
-            yield reader.line_num, record
+    return lines
 
 
 def _number(record: Mapping[str, str], key: str, path: Path, line: int) -> float | None:
@@ -161,13 +155,7 @@ def _number(record: Mapping[str, str], key: str, path: Path, line: int) -> float
     text = record[key].strip()
     if not text:
         return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value > 0):
-        raise DataError(f"{text!r} is not a positive number", file=str(path), line=line, key=key)
-    return value
+    return positive(text, file=str(path), line=line, key=key, error=DataError)
 
 
 def _instruction_times(path: Path) -> dict[PlanKey, dict[tuple[int, int], float]]:

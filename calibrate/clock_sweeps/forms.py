@@ -6,7 +6,6 @@ form's source; rows whose clock, limit or mean power no GPU can have are refused
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from joulecast.calibrate.clock_sweeps.rows import (
 )
 from joulecast.calibrate.rows import Measured
 from joulecast.errors import DataError, nearest
+from joulecast.files import csv_table, read_text
 
 #: Words in a note that say that a row reached the board's limit.
 AT_LIMIT = "at the board's limit"
@@ -117,7 +117,7 @@ def _pipeline(cells: Cells, card: str) -> SweepRow:
     workload: dict[str, str | float] = {c: cells.word(c) for c in ("model_name", "partition_method")}
     sizes = ("batch_size", "dp", "tp", "pp", "microbatch_size", "num_microbatches")
     workload |= {c: cells.size(c) for c in sizes}
-    columns = [c for c in cells.values if c is not None and c.startswith("power_limit_")]
+    columns = [c for c in cells.values if c.startswith("power_limit_")]
     limits = [limit for limit in map(cells.number, columns) if limit]
     if not limits:
         raise cells.error("no stage has a power limit", "power_limit_0", "Write each stage's limit in watts.")
@@ -200,27 +200,12 @@ def read_sweeps(path: str | Path, kind: Kind) -> list[SweepRow]:
 
 
 def _read_file(path: Path, kind: Kind, *, alone: bool) -> list[SweepRow]:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.DictReader(stream, strict=True)
-            form = _form(list(reader.fieldnames or ()), path, kind, alone=alone)
-            if form is None:
-                return []
-            rows = []
-            for cells in reader:
-                if None in cells or None in cells.values():
-                    raise DataError(
-                        f"{len(reader.fieldnames or ())} columns, but this line has another number of cells",
-                        file=str(path),
-                        line=reader.line_num,
-                        remedy="Repair or remove this line.",
-                    )
-                rows.append(form.read(Cells(cells, str(path), reader.line_num), path.stem))
-            return rows
-    except FileNotFoundError:
-        raise DataError("no such file or folder", file=str(path), remedy="Check the path.") from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"cannot be read ({error})", file=str(path), remedy="It must be a CSV file.") from None
+    text = read_text(path, "CSV", error=DataError, absent="no such file or folder")
+    columns, lines = csv_table(text, str(path), DataError)
+    form = _form(columns, path, kind, alone=alone)
+    if form is None:
+        return []
+    return [form.read(Cells(cells, str(path), line), path.stem) for line, cells in lines]
 
 
 def _form(header: Sequence[str], path: Path, kind: Kind, *, alone: bool) -> Form | None:

@@ -75,7 +75,7 @@ class SweepRow:
 class Cells:
     """Cells of one line of a CSV file, read by name; every complaint names file, line and column."""
 
-    values: Mapping[str, str | None]
+    values: Mapping[str, str]
     file: str
     line: int
     missing: list[str] = field(default_factory=list)

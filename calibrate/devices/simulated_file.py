@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from joulecast.calibrate.devices.simulated_physics import BoardState
 from joulecast.calibrate.devices.simulated_sensors import Faults, Sensors
 from joulecast.errors import InputError
-from joulecast.files import write_text
+from joulecast.files import read_text, write_text
 
 #: How much of the past another process needs: the governor's slow average and the sensors' windows [s].
 SHARED_PAST_S = 2.5
@@ -65,21 +65,17 @@ def read_card_file(path: Path) -> CardFile:
     InputError
         It is missing, or not such a file.
     """
+    remedy = "Make one with SimulatedCard(file=FILE)."
+    text = read_text(path, "JSON", absent="no such simulated card", missing=remedy)
     try:
-        found = CardFile.model_validate_json(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(
-            "no such simulated card", file=str(path), remedy="Make one with SimulatedCard(file=FILE)."
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read: {error}", file=str(path)) from None
+        found = CardFile.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         raise InputError(
             f"not a simulated card: {first['msg']}",
             file=str(path),
             key=".".join(str(part) for part in first["loc"]) or None,
-            remedy="Make one with SimulatedCard(file=FILE).",
+            remedy=remedy,
         ) from None
     if found.schema_name != SCHEMA or found.version != 1:
         raise InputError(f"not a simulated card of version 1: {found.schema_name} {found.version}", file=str(path))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from joulecast.calibrate.devices.protocol import CardFacts
-from joulecast.calibrate.measure.recording import FILE_NAME, Card, Failed, read_text, recording_of, rounded
+from joulecast.calibrate.measure.recording import FILE_NAME, Card, Failed, recording_of, recording_text, rounded
 from joulecast.calibrate.measure.records import SCHEMA, dump_record, is_first_line_torn, parse_records
 from joulecast.calibrate.rows import Row, is_measured, row_of
 from joulecast.errors import DataError, InputError
@@ -74,7 +74,7 @@ class Recorder:
 
     def _open(self, card: Card) -> None:
         """Read and repair what the file holds already; a new file gets its first line."""
-        text = read_text(self.path)
+        text = recording_text(self.path)
         self.resumed = not is_first_line_torn(text)
         if not self.resumed:
             os.ftruncate(self._file, 0)

@@ -19,6 +19,7 @@ from joulecast.calibrate.devices.protocol import CardFacts
 from joulecast.calibrate.measure.records import Records, parse_records
 from joulecast.calibrate.rows import Row, row_of
 from joulecast.errors import DataError
+from joulecast.files import read_text
 
 FILE_NAME = "recording.jsonl"
 #: Significant digits of what was measured; what was set is kept as it is. Measurements repeat to three or four.
@@ -113,7 +114,7 @@ def read_recording(folder: str | Path) -> Recording:
         No recording there, another version of the format, or a broken line; names file and line.
     """
     path = _file_of(folder)
-    return recording_of(parse_records(read_text(path), str(path)), str(path))
+    return recording_of(parse_records(recording_text(path), str(path)), str(path))
 
 
 def software_versions(*, with_torch: bool = True) -> dict[str, str]:
@@ -170,22 +171,22 @@ def _file_of(folder: str | Path) -> Path:
     return path / FILE_NAME if path.is_dir() else path
 
 
-def read_text(path: Path) -> str:
-    """Text of a recording.
+def recording_text(path: Path) -> str:
+    """Text of a recording, byte for byte as it stands there: a torn line is cut off at its place in bytes.
 
     Raises
     ------
     DataError
         There is none, or it cannot be read.
     """
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise DataError(
-            "no recording here", file=str(path), remedy="Give a folder that holds a recording.jsonl."
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot be read ({error})", file=str(path), remedy="It must be a recording.") from None
+    return read_text(
+        path,
+        "recording's",
+        error=DataError,
+        encoding="utf-8",
+        absent="no recording here",
+        missing="Give a folder that holds a recording.jsonl.",
+    )
 
 
 def recording_of(records: Records, file: str) -> Recording:

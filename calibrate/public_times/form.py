@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from joulecast.errors import DataError
+from joulecast.files import positive, positive_whole
 
 #: Rows of a table as they stand in the file: words by column.
 Line = Mapping[str, str]
@@ -39,20 +39,11 @@ class Place:
 
     def number(self, line: Mapping[str, Any], key: str) -> float:
         """A positive number of a column."""
-        try:
-            value = float(line[key])
-        except (KeyError, TypeError, ValueError):
-            raise self.wrong(f"{line.get(key)!r} is not a number", key) from None
-        if not math.isfinite(value) or value <= 0:
-            raise self.wrong(f"{value:g} is not above 0", key)
-        return value
+        return positive(str(line.get(key, "")), file=self.file, line=self.line, key=key, error=DataError)
 
     def whole(self, line: Mapping[str, Any], key: str) -> int:
         """A positive whole number of a column."""
-        value = self.number(line, key)
-        if value != int(value):
-            raise self.wrong(f"{value:g} is not a whole number", key)
-        return int(value)
+        return positive_whole(str(line.get(key, "")), file=self.file, line=self.line, key=key, error=DataError)
 
 
 def measured_on(label: str) -> dict[str, Any]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from typing import Any
 
 from joulecast.calibrate.public_times import llmcompass, simumax, vidur
 from joulecast.calibrate.public_times.form import Line, Place
 from joulecast.errors import DataError
-from joulecast.files import reading_csv
+from joulecast.files import csv_table
 
 
 def parse_table(text: str, file: str) -> list[tuple[dict[str, Any], int]]:
@@ -20,15 +18,9 @@ def parse_table(text: str, file: str) -> list[tuple[dict[str, Any], int]]:
     DataError
         Columns of no known form, or a broken line.
     """
-    reader = csv.DictReader(io.StringIO(text))
-    lines: list[tuple[Line, Place]] = []
-    with reading_csv(file, DataError):
-        columns = frozenset(reader.fieldnames or ())
-        for line in reader:
-            place = Place(file, reader.line_num)
-            if None in line or None in line.values():
-                raise DataError("more or fewer fields than columns", file=file, line=reader.line_num)
-            lines.append((line, place))
+    names, entries = csv_table(text, file, DataError)
+    columns = frozenset(names)
+    lines: list[tuple[Line, Place]] = [(cells, Place(file, number)) for number, cells in entries]
     if columns >= vidur.COLUMNS:
         found = vidur.contents(lines)
     elif columns >= simumax.COLUMNS:

@@ -14,8 +14,6 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from joulecast.files import write_text
-
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON (wins over other formats).")]
 
 
@@ -117,10 +115,6 @@ def number(value: Any, digits: int = 4) -> str:
 def progress(message: str) -> None:
     """Say on standard error what is going on."""
     print(message, file=sys.stderr, flush=True)
-
-
-#: Write a whole text file or nothing.
-write_file = write_text
 
 
 @contextmanager

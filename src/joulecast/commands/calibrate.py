@@ -11,6 +11,7 @@ import typer
 
 from joulecast import output
 from joulecast.errors import InputError
+from joulecast.files import write_text
 
 if TYPE_CHECKING:
     from joulecast.calibrate.choose.session import Outcome
@@ -155,14 +156,14 @@ def _answer(
     from joulecast.model.description_writer import dump_description
 
     if out is not None:
-        output.write_file(out, dump_description(fit.description.to_dict()))
+        write_text(out, dump_description(fit.description.to_dict()))
     aside = f", left out {fit.left_out} that only validate" if fit.left_out else ""
     output.progress(f"fitted {fit.rows} rows{aside}{f'; wrote {out}' if out else ''}")
     if live:
         live["session"] = asdict(live["session"])
     report = {"out": None if out is None else str(out), **live, **report_dict(fit)}
     if report_json is not None:
-        output.write_file(report_json, dumps(output.plain(report), indent=2, ensure_ascii=False) + "\n")
+        write_text(report_json, dumps(output.plain(report), indent=2, ensure_ascii=False) + "\n")
     if json:
         output.print_json(report)
     else:

@@ -10,6 +10,7 @@ import typer
 
 from joulecast import output
 from joulecast.errors import InputError
+from joulecast.files import write_text
 
 if TYPE_CHECKING:
     from joulecast.calibrate.power_profile.result import MeanPower, PowerProfile
@@ -98,8 +99,8 @@ def _write(found: PowerProfile, out: Path) -> dict[str, str]:
     from joulecast.calibrate.power_profile import report
 
     files = {"profile": out / "profile.csv", "points": out / "points.csv"}
-    output.write_file(files["profile"], report.curve_csv(found))
-    output.write_file(files["points"], report.points_csv(found))
+    write_text(files["profile"], report.curve_csv(found))
+    write_text(files["points"], report.points_csv(found))
     if report.can_plot():
         files["plot"] = out / "profile.png"
         report.write_plot(found, files["plot"])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from joulecast import output
+from joulecast.files import write_text
 
 if TYPE_CHECKING:
     from joulecast.plan.sweep.result import SweepResult
@@ -66,7 +67,7 @@ def sweep(
     if plan is not None:
         from joulecast.plan.sweep.plan_text import plan_text
 
-        output.write_file(plan, plan_text(loaded, result.best[0]))
+        write_text(plan, plan_text(loaded, result.best[0]))
         output.progress(f"wrote {plan}")
     if report is not None:
         from joulecast.reports.write import report_of_sweep

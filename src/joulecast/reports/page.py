@@ -14,7 +14,8 @@ from pathlib import Path
 
 import joulecast
 from joulecast.errors import InputError
-from joulecast.output import plain, write_file
+from joulecast.files import write_text
+from joulecast.output import plain
 from joulecast.reports.chart import Chart
 from joulecast.reports.palette import scheme
 
@@ -118,7 +119,7 @@ class Page:
         InputError
             The file cannot be written.
         """
-        write_file(path, self.html())
+        write_text(path, self.html())
 
 
 _WHOLE = """<!DOCTYPE html>
