@@ -15,7 +15,8 @@ from joulecast.calibrate.published_plans import plan_row
 from joulecast.calibrate.published_rows import read_published
 from joulecast.errors import DoesNotFitError, UnknownNameError
 from joulecast.model.hf import ModelConfig, load_model
-from joulecast.model.launches import Implementation
+from joulecast.model.launches import Implementation, shard
+from joulecast.model.memory_activations import whole_layer_bytes
 from joulecast.model.memory_footprint import MemoryFootprint, StateShards, check_fits, in_flight, memory_footprint
 from joulecast.simulator.forecast import footprint_of
 
@@ -95,6 +96,34 @@ def test_distributed_optimizer_shares_its_states() -> None:
     shared = memory_footprint(config, megatron, 1, 4096, layers=[32], shards=StateShards(optimizer=8))
     assert whole.states_bytes == 18 * config.parameters
     assert shared.optimizer == whole.optimizer / 8
+
+
+def test_an_eager_pipeline_holds_outputs_and_buffers_of_what_is_under_way() -> None:
+    """In boundaries of a micro-batch: what was sent, what still comes, and one input gradient being sent."""
+    boundary, logits = 4096 * 4096 * 2.0, 4096 * 128256 * 2.0
+
+    def held(stage: int, schedule: str = "1f1b", framework: str = "pytorch-eager") -> tuple[float, float]:
+        implementation = Implementation(framework=framework)
+        how = {"layers": [8], "stage": stage, "stages": 4, "micro_batches": 8, "schedule": schedule}
+        found = memory_footprint(load_model("llama-3.1-8b"), implementation, 1, 4096, **how)  # type: ignore[arg-type]
+        return found.outputs / boundary, found.buffers / boundary
+
+    assert held(0) == (4, 8)  # four forwards under way; gradients of eight come back
+    assert held(1) == (3, (8 - 3) + 1 + 8)
+    assert held(3) == (pytest.approx(8 * logits / boundary), (8 - 1) + 1)
+    assert held(1, "gpipe") == (8, 8)  # all inputs have come and count as activations
+    assert held(1, framework="megatron") == (0, 2)
+
+
+def test_statistics_are_kept_for_every_norm_head_and_recomputation() -> None:
+    s = shard(load_model("llama-3.1-8b"), Implementation(framework="megatron"), 1, 1024)
+    layernorm = replace(s, config=replace(s.config, norm="layernorm"))
+    assert whole_layer_bytes(layernorm) - whole_layer_bytes(s) == 4.0 * 2 * 1024  # a mean beside each scale
+    heads = (32 + 8) * 1024
+    normed = replace(s, config=replace(s.config, qk_norm=True))
+    assert whole_layer_bytes(normed) - whole_layer_bytes(s) == heads * (4.0 + 2.0 * 128)
+    still = replace(s, config=replace(s.config, rotary=False))
+    assert whole_layer_bytes(s) - whole_layer_bytes(still) == heads * 2.0 * 128
 
 
 def test_plan_that_does_not_fit_says_by_how_much() -> None:

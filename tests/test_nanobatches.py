@@ -99,6 +99,14 @@ def test_one_part_runs_as_before():
     assert layers_backward(*arguments, 3, Nanobatches()) == t.layer_backward(*arguments) * 3
 
 
+def test_the_parts_outputs_are_copied_together_once_all_are_there():
+    implementation = Implementation(tensor_parallel=2)
+    for build, name in ((layers_forward, "parts.cat"), (layers_backward, "parts.grad.cat")):
+        *_, last = build(LLAMA, implementation, 4, 1024, 2, Nanobatches(2))
+        assert last.operator.name == name and last.waits
+        assert last.operator.bytes_read == last.operator.bytes_written == 4 * 1024 * LLAMA.hidden * 2
+
+
 @pytest.mark.parametrize(("framework", "sequence_parallel", "recompute"), EVERY)
 def test_work_and_communication_are_those_of_the_whole_micro_batch(framework, sequence_parallel, recompute):
     implementation = Implementation(

@@ -1,0 +1,91 @@
+"""Where the communication of sharded parameters stands between the launches of a stage."""
+
+from joulecast.model.fabric import Fabric
+from joulecast.model.launches import Implementation, Launch
+from joulecast.model.operators import Gemm
+from joulecast.model.sharded_units import Sharding, Unit, sharded_backward, sharded_forward
+
+MEGATRON = Implementation(framework="megatron")
+EAGER = Implementation()
+
+
+def unit(name, elements=0):
+    return Unit((Launch(Gemm(8, 8, 8, name=name)),), elements=elements, gathered_bytes=2.0 * elements)
+
+
+ROOT = unit("root", 10)
+UNITS = (unit("embed"), unit("layer0", 100), unit("loss"), unit("layer1", 200))
+
+
+def sharding(**more):
+    return Sharding(4, Fabric(), **more)
+
+
+def words(launches):
+    """Names of the launches, and of what waits how many communications may go on."""
+    return [f"{x.operator.name} after all but {x.outstanding}" if x.waits else x.operator.name for x in launches]
+
+
+def test_each_layer_is_gathered_once_beside_what_is_before_it():
+    assert words(sharded_forward(UNITS, ROOT, sharding(), MEGATRON)) == [
+        "root.all_gather",
+        "root after all but 0",
+        "layer.all_gather",
+        "embed",
+        "layer.all_gather",
+        "layer0 after all but 1",
+        "loss",
+        "layer1 after all but 0",
+    ]
+
+
+def test_without_prefetch_every_layer_waits_for_its_own():
+    assert words(sharded_forward(UNITS, ROOT, sharding(prefetch=False), MEGATRON)) == [
+        "root.all_gather after all but 0",
+        "root after all but 0",
+        "embed",
+        "layer.all_gather after all but 0",
+        "layer0 after all but 0",
+        "loss",
+        "layer.all_gather after all but 0",
+        "layer1 after all but 0",
+    ]
+
+
+def test_gradients_are_scattered_after_their_layer_and_the_roots_last():
+    assert words(sharded_backward(tuple(reversed(UNITS)), ROOT, sharding(), MEGATRON)) == [
+        "layer.all_gather",
+        "layer.all_gather",
+        "layer1 after all but 1",
+        "layer.reduce_scatter",
+        "loss",
+        "layer0 after all but 1",
+        "layer.reduce_scatter",
+        "embed",
+        "root.reduce_scatter",
+    ]
+
+
+def test_eager_shards_are_copied_in_and_out_of_the_buffers():
+    forward = words(sharded_forward(UNITS[1:2], Unit(()), sharding(), EAGER))
+    assert forward == ["layer.all_gather", "all_gather.copy after all but 0", "layer0"]
+    backward = words(sharded_backward(UNITS[1:2], Unit(()), sharding(), EAGER))
+    assert backward[-2:] == ["reduce_scatter.copy", "layer.reduce_scatter"]
+
+
+def test_sizes_are_those_of_weights_and_gradients():
+    forward = sharded_forward(UNITS[1:2], Unit(()), sharding(), MEGATRON)
+    backward = sharded_backward(UNITS[1:2], Unit(()), sharding(replicas=2), MEGATRON)
+    spoken = {x.operator.name: x.operator for x in (*forward, *backward) if x.stream == "communication"}
+    assert {name: (one.bytes, one.gpus) for name, one in spoken.items()} == {
+        "layer.all_gather": (200.0, 4),
+        "layer.reduce_scatter": (400.0, 4),  # Megatron reduces in fp32
+        "layer.all_reduce": (100.0, 2),  # the copies of a shard
+    }
+
+
+def test_equal_layers_are_the_same_objects():
+    same = unit("layer", 100)
+    launches = sharded_forward((same,) * 5, Unit(()), sharding(), MEGATRON)
+    assert len({id(x) for x in launches if x.stream == "compute"}) == 2  # the last has nothing ahead
+    assert len({id(x) for x in launches if x.stream == "communication"}) == 1
