@@ -192,6 +192,17 @@ def test_damaged_files_are_refused_in_one_line(name: str, tmp_path: Path) -> Non
     refused_in_one_line(FORMATS[name], tmp_path)
 
 
+#: What long runs found.
+BROKE = (("saved iteration", '"gpus": 4', '"gpu": 4'),)
+
+
+@pytest.mark.parametrize(("name", "good", "bad"), BROKE)
+def test_what_once_broke_a_reader_is_refused(name: str, good: str, bad: str, tmp_path: Path) -> None:
+    text = FORMATS[name].sources[0]()
+    assert good in text
+    assert outcome(FORMATS[name], text.replace(good, bad, 1).encode(), tmp_path) == "refused"
+
+
 def test_the_damages_damage(tmp_path: Path) -> None:
     sample = table(*PROFILE)().encode()
     kinds = {operation: damaged(sample, operation, 40, 7) for operation in OPERATIONS}

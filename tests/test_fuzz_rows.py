@@ -8,6 +8,7 @@ import pytest
 from damaged_files import (
     Format,
     head,
+    outcome,
     refused_in_one_line,
     table,
 )
@@ -167,3 +168,18 @@ FORMATS = {
 @pytest.mark.parametrize("name", FORMATS)
 def test_damaged_files_are_refused_in_one_line(name: str, tmp_path: Path) -> None:
     refused_in_one_line(FORMATS[name], tmp_path)
+
+
+#: What long runs found.
+BROKE = (
+    ("Perseus, measured_iterations.csv", "energy_rank0_j", "energy_rank\x00_j"),
+    ("Perseus, frequency_plans.jsonl", '["F", 1410, 2]', f'["F", 1410, {10**20}]'),
+    ("Perseus, frequency_plans.jsonl", '["F", 1410, 2]', '["F", 1410, 1000000000]'),
+)
+
+
+@pytest.mark.parametrize(("name", "good", "bad"), BROKE)
+def test_what_once_broke_a_reader_is_refused(name: str, good: str, bad: str, tmp_path: Path) -> None:
+    text = FORMATS[name].sources[0]()
+    assert good in text
+    assert outcome(FORMATS[name], text.replace(good, bad, 1).encode(), tmp_path) == "refused"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,9 @@ from joulecast.files import csv_table, positive
 ITERATIONS, INSTRUCTIONS, PLANS = "measured_iterations.csv", "measured_instructions.csv", "frequency_plans.jsonl"
 #: Columns of a workload.
 WORKLOAD = ("gpu", "model", "partition", "parallelism", "micro_batch", "microbatches")
+_RANK = re.compile(r"energy_rank[0-9]{1,6}_j")
+#: More than any pipeline has; a damaged count of repeats would fill the memory.
+MOST_INSTRUCTIONS = 100_000
 #: GPU, model and plan: what the three files name a plan by.
 PlanKey = tuple[str, str, str]
 
@@ -105,15 +109,14 @@ def read_plans(folder: str | Path) -> list[PlanRow]:
                 remedy="Keep one of the two.",
             )
         seen[key] = line
-        energies = {k: _number(record, k, path, line) for k in record if k.startswith("energy_rank")}
-        by_rank = sorted((int(k.removeprefix("energy_rank").removesuffix("_j")), v) for k, v in energies.items())
+        energies = [_number(record, name, path, line) for name in _ranks(record, path)]
         rows.append(
             PlanRow(
                 tuple(record[name] for name in WORKLOAD),
                 key,
                 _number(record, "iteration_time_s", path, line),
                 _number(record, "iteration_energy_j", path, line),
-                tuple(v for _, v in by_rank if v is not None),
+                tuple(energy for energy in energies if energy is not None),
                 requested.get(key),
                 str(path),
                 line,
@@ -123,6 +126,20 @@ def read_plans(folder: str | Path) -> list[PlanRow]:
     if not rows:
         raise DataError("no measured plans", file=str(path), remedy="One line for each plan is expected.")
     return rows
+
+
+def _ranks(record: Mapping[str, str], path: Path) -> list[str]:
+    """Columns of the ranks' energies, in the ranks' order."""
+    columns = [name for name in record if name.startswith("energy_rank")]
+    for name in columns:
+        if not _RANK.fullmatch(name):
+            raise DataError(
+                f"no column of a rank's energy: {name!r}",
+                file=str(path),
+                line=1,
+                remedy="They are called energy_rank0_j, energy_rank1_j and so on.",
+            )
+    return sorted(columns, key=lambda name: int(name.removeprefix("energy_rank").removesuffix("_j")))
 
 
 def _find(root: Path, name: str) -> Path:
@@ -184,7 +201,7 @@ def _requested(path: Path) -> dict[PlanKey, Requested]:
             entry = json.loads(text)
             key = (str(entry["gpu"]), str(entry["model"]), str(entry["plan"]))
             plans[key] = _expanded(entry["forward_backward_clock_mhz_per_stage"])
-        except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        except (json.JSONDecodeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise DataError(
                 f"not a frequency plan ({error})",
                 file=str(path),
@@ -198,6 +215,8 @@ def _expanded(stages: Any) -> Requested:
     orders, clocks = [], []
     for stage in stages:
         runs = [(str(direction), float(clock), int(repeats)) for direction, clock, repeats in stage]
+        if sum(repeats for _, _, repeats in runs) > MOST_INSTRUCTIONS:
+            raise ValueError(f"more than {MOST_INSTRUCTIONS} instructions in a stage")
         orders.append("".join(direction * repeats for direction, _, repeats in runs))
         clocks.append(tuple(clock for _, clock, repeats in runs for _ in range(repeats)))
     return Requested(tuple(orders), tuple(clocks))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, model_validator
 
 from joulecast.errors import InputError
 from joulecast.files import parse_json, read_text
@@ -21,12 +21,13 @@ class _Entry(BaseModel):
 
 class _Stage(_Entry):
     stage: int
-    gpus: int
+    gpus: PositiveInt
     energy_by_component_j: dict[str, float]
     energy_by_instruction_j: dict[str, float]
 
 
 class _Iteration(_Entry):
+    gpus: PositiveInt
     stages: list[_Stage]
     energy_by_component_j: dict[str, float]
     energy_by_instruction_j: dict[str, float]
