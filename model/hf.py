@@ -16,6 +16,8 @@ from joulecast.model.hf_experts import read_experts, read_latent_attention
 from joulecast.model.hf_families import FAMILIES, Family
 from joulecast.model.hf_reader import Reader
 
+#: Key of the number of modules that predict further tokens.
+NEXTN = "num_nextn_predict_layers"
 #: Other spellings of catalogue names.
 ALIASES = {
     "llama-3-8b": "llama-3.1-8b",
@@ -58,6 +60,9 @@ class ModelConfig:
         Mixture of Experts in place of the MLP, in all layers but the first few; ``ffn`` is then the width of those few.
     latent
         Multi-head latent attention; ``head_dim`` is then the mean size of keys and values.
+    nextn_layers, mtp_layers
+        Modules that predict further tokens: those that the file knows (``num_nextn_predict_layers``), and those that
+        are trained.
     """
 
     name: str
@@ -85,6 +90,8 @@ class ModelConfig:
     max_positions: int = 0
     experts: Experts | None = None
     latent: LatentAttention | None = None
+    nextn_layers: int = 0
+    mtp_layers: int = 0
 
     @property
     def qkv_width(self) -> int:
@@ -157,6 +164,11 @@ class ModelConfig:
     def active_parameters(self) -> int:
         """Parameters that one token meets: all but the experts that it is not sent to."""
         return self._parameters(active=True)
+
+    @property
+    def mtp_parameters(self) -> int:
+        """Parameters of the trained modules that predict further tokens, which :attr:`parameters` leaves out."""
+        return self.mtp_layers * (self.layer_parameters + 2 * self.hidden**2 + 3 * self.norm_parameters)
 
     def _parameters(self, *, active: bool) -> int:
         dense = self.dense_layers * self.dense.layer_parameters
@@ -264,6 +276,7 @@ def parse_config(data: object, *, name: str, file: str) -> ModelConfig:
         max_positions=positions,
         experts=experts,
         latent=latent,
+        nextn_layers=0 if data.get(NEXTN) in (None, 0) else reader.count(NEXTN),
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from joulecast.errors import DoesNotFitError, UnknownNameError
+from joulecast.model import multi_token
 from joulecast.model.fp8_kernels import weight_bytes
 from joulecast.model.hf import ModelConfig
 from joulecast.model.launches import Implementation, Shard, shard
@@ -179,6 +180,8 @@ def memory_footprint(
     if dense:
         stack += dense * layer_bytes(shard(config.dense, implementation, batch, sequence))
     kept = forwards * stack / chunks + heads * head_bytes(s)
+    if last and config.mtp_layers:
+        kept += heads * config.mtp_layers * (multi_token.kept_bytes(s) + layer_bytes(s) + head_bytes(s))
     pipelined = stages > 1 or chunks > 1
     outputs, buffers = _pipeline_bytes(s, stage, stages, micro_batches, chunks, forwards) if pipelined else (0.0, 0.0)
     return MemoryFootprint(

@@ -97,6 +97,21 @@ def _experts(s: Shard, experts: Experts) -> Iterator[ParameterTensor]:
         yield ParameterTensor("shared_gate.weight", hidden, replicated=True)
 
 
+def _predictions(config: ModelConfig, run: Implementation, *, embedding: bool) -> Iterator[ParameterTensor]:
+    """Modules that predict further tokens; ``embedding``: with a copy of the table that another stage has too."""
+    if embedding:
+        split = embedding_is_split(config, run)
+        rows = local_vocabulary(config.vocab, split, run)
+        yield ParameterTensor("mtp.embedding.weight", rows * config.hidden, rows=rows, replicated=not split)
+    for index in range(config.mtp_layers):
+        projection = config.hidden // run.tensor_parallel * 2 * config.hidden
+        yield ParameterTensor(f"mtp.{index}.projection.weight", projection, linear=True)
+        for name in ("token_norm", "hidden_norm", "norm"):
+            yield from _norm(f"mtp.{index}.{name}", config)
+        for tensor in layer_parameters(config, run):
+            yield replace(tensor, name=f"mtp.{index}.{tensor.name}")
+
+
 def _norm(name: str, config: ModelConfig) -> tuple[ParameterTensor, ...]:
     kinds = ("weight", "bias") if config.norm_bias else ("weight",)
     return tuple(ParameterTensor(f"{name}.{kind}", config.hidden, replicated=True) for kind in kinds)
@@ -122,7 +137,7 @@ def parameters_of_stage(
         How many of them come without the model's experts.
     first, last
         If it holds the embedding, and the final norm with the head. A tied matrix counts once where the stage holds
-        both, and on each stage otherwise.
+        both, and on each stage otherwise. Modules that predict further tokens lie behind the final norm.
     """
     tied = implementation.tied(config)
     tensors: list[ParameterTensor] = []
@@ -143,4 +158,6 @@ def parameters_of_stage(
             split = head_is_split(implementation)
             rows = local_vocabulary(config.vocab, split, implementation)
             tensors.append(ParameterTensor("head.weight", rows * config.hidden, replicated=not split))
+        if config.mtp_layers:
+            tensors += _predictions(config, implementation, embedding=not (first or tied))
     return tuple(tensors)

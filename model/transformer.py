@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from joulecast.model import multi_token
 from joulecast.model import transformer_head as head
 from joulecast.model import transformer_layer as eager
 from joulecast.model import transformer_megatron as megatron
@@ -37,6 +38,8 @@ __all__ = [
     "model_names",
     "optimizer_step",
     "parameters_of_stage",
+    "prediction_backward",
+    "prediction_forward",
     "shard",
     "single_gpu_training_step",
     "split_backward",
@@ -124,6 +127,22 @@ def head_backward(
     """Gradient of loss, output head and final norm; ``embedding_here`` as ``head_here`` above."""
     s = shard(config, implementation, batch, sequence)
     return head.head_backward(s, accumulate=accumulate, embedding_here=embedding_here)
+
+
+@lru_cache(maxsize=64)
+def prediction_forward(
+    config: ModelConfig, implementation: Implementation, batch: int, sequence: int
+) -> tuple[Launch, ...]:
+    """What a module that predicts a further token runs in front of its layer."""
+    return multi_token.forward(shard(config, implementation, batch, sequence))
+
+
+@lru_cache(maxsize=64)
+def prediction_backward(
+    config: ModelConfig, implementation: Implementation, batch: int, sequence: int
+) -> tuple[Launch, ...]:
+    """Gradient of :func:`prediction_forward`."""
+    return multi_token.backward(shard(config, implementation, batch, sequence))
 
 
 def single_gpu_training_step(

@@ -41,6 +41,7 @@ from joulecast.simulator.plan_experts import expert_assumptions
 from joulecast.simulator.plan_gpu import gpu_of, launch_s
 from joulecast.simulator.plan_network import network_assumptions
 from joulecast.simulator.plan_overlap import overlap_assumptions
+from joulecast.simulator.plan_prediction import prediction_assumptions
 from joulecast.simulator.power_over_time import power_of_iterations
 from joulecast.simulator.program import PlanProgram, implementation_of, plan_program
 from joulecast.simulator.rendezvous import transfers_wait_on_sms, with_transfers_in_order
@@ -139,6 +140,7 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
             *network_assumptions(plan, description),
             *overlap_assumptions(plan),
             *expert_assumptions(plan),
+            *prediction_assumptions(plan),
         ),
         description=description,
     )

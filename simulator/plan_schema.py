@@ -59,6 +59,9 @@ class WorkloadTable(Table):
 
     model: str | InlineModel = Field(description="Catalogue name, path of a config.json, or a table of its sizes.")
     layers: int | None = Field(None, gt=0, description="Blocks of a shortened model; default: all.")
+    mtp_num_layers: int = Field(
+        0, ge=0, description="Modules that predict a further token each, trained on the last stage (megatron)."
+    )
     sequence_length: int = Field(gt=0, description="Tokens of one sample.")
     micro_batch_size: int = Field(1, gt=0, description="Samples of one micro-batch on one data-parallel rank.")
     global_batch_size: int = Field(gt=0, description="Samples of one iteration over all data-parallel ranks.")

@@ -13,6 +13,7 @@ from joulecast.simulator.plan_experts import read_load
 from joulecast.simulator.plan_network import read_links
 from joulecast.simulator.plan_overlap import read_windows
 from joulecast.simulator.plan_parts import Cluster, Implementation, Overlap, Parallelism, Power, Workload
+from joulecast.simulator.plan_prediction import prediction_modules
 from joulecast.simulator.plan_schema import PlanFile
 from joulecast.simulator.plan_source import Source
 from joulecast.simulator.plan_tiles import read_tiles
@@ -37,6 +38,7 @@ def read_workload(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Work
         model = replace(model, rotary=run.rotary)
     if run.tie_embeddings is not None:
         model = replace(model, tied_embeddings=run.tie_embeddings)
+    model = replace(model, mtp_layers=prediction_modules(parsed, source))
     return Workload(
         model=model,
         model_name=table.model if isinstance(table.model, str) else "inline",

@@ -193,7 +193,7 @@ def _forward(plan: Plan, impl: Implementation, stage: int) -> tuple[Launch, ...]
     w, layers = plan.workload, plan.parallelism.stage_layers
     size = (w.model, impl, w.micro_batch_size, w.sequence_length)
     before = t.embedding_forward(*size) if stage == 0 else ()
-    after = t.head_forward(*size) if stage == len(layers) - 1 else ()
+    after = _ends_forward(plan, impl) if stage == len(layers) - 1 else ()
     sharding = sharding_of(plan)
     if sharding is None:
         for model, count in plan.stage_models(stage):
@@ -207,7 +207,7 @@ def _backward(plan: Plan, impl: Implementation, stage: int) -> tuple[Launch, ...
     w, layers = plan.workload, plan.parallelism.stage_layers
     size = (w.model, impl, w.micro_batch_size, w.sequence_length)
     one_stage = len(layers) == 1
-    before = t.head_backward(*size, embedding_here=one_stage) if stage == len(layers) - 1 else ()
+    before = _ends_backward(plan, impl) if stage == len(layers) - 1 else ()
     after = t.embedding_backward(*size, head_here=one_stage) if stage == 0 else ()
     sharding = sharding_of(plan)
     if sharding is None:
@@ -216,6 +216,24 @@ def _backward(plan: Plan, impl: Implementation, stage: int) -> tuple[Launch, ...
         return (*before, *after)
     units = sharded_stage(plan, impl, stage, before, t.layer_backward(*size), after)
     return sharded_backward(*units, sharding, impl)
+
+
+def _ends_forward(plan: Plan, impl: Implementation) -> tuple[Launch, ...]:
+    """Behind the last layer: the output head, then modules that predict further tokens, each with its own layer."""
+    w = plan.workload
+    size = (w.model, impl, w.micro_batch_size, w.sequence_length)
+    layer = layers_forward(*size, 1, nanobatches_of(plan)) if w.model.mtp_layers else ()
+    further = (*t.prediction_forward(*size), *layer, *t.head_forward(*size)) if w.model.mtp_layers else ()
+    return (*t.head_forward(*size), *further * w.model.mtp_layers)
+
+
+def _ends_backward(plan: Plan, impl: Implementation) -> tuple[Launch, ...]:
+    w = plan.workload
+    size = (w.model, impl, w.micro_batch_size, w.sequence_length)
+    head = t.head_backward(*size, embedding_here=len(plan.parallelism.stage_layers) == 1)
+    layer = layers_backward(*size, 1, nanobatches_of(plan)) if w.model.mtp_layers else ()
+    further = (*head, *layer, *t.prediction_backward(*size)) if w.model.mtp_layers else ()
+    return (*further * w.model.mtp_layers, *head)
 
 
 def stage_parameters(plan: Plan, rank: int) -> tuple[t.ParameterTensor, ...]:

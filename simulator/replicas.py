@@ -150,11 +150,16 @@ def optimizer_launches(plan: Plan, impl: Implementation, parameters: Sequence[t.
 
 
 def _tied_embedding(plan: Plan, impl: Implementation, parameters: Sequence[t.ParameterTensor]) -> tuple[Launch, ...]:
-    """Sum of a tied matrix's gradients over the first and the last stage, which hold a copy each in Megatron."""
-    if plan.pp == 1 or impl.framework != OWN_STREAM or not impl.tied(plan.workload.model):
+    """Sum of a table's gradients over the first and the last stage, which hold a copy each in Megatron.
+
+    Such are a tied matrix and the embedding of modules that predict further tokens.
+    """
+    tied = impl.tied(plan.workload.model)
+    if plan.pp == 1 or impl.framework != OWN_STREAM or not (tied or plan.workload.model.mtp_layers):
         return ()
     fabric = group_fabric(plan, 2, (plan.pp - 1) * plan.tp * plan.replicas)
-    tables = [p for p in parameters if p.name in ("embedding.weight", "head.weight")]
+    copies = ("embedding.weight", "head.weight" if tied else "mtp.embedding.weight")
+    tables = [p for p in parameters if p.name in copies]
     return placed_launches((x for p in tables for x in data_parallel.gradient_reduction([p], impl, 2)), fabric)
 
 
