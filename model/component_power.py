@@ -19,7 +19,14 @@ from numpy.typing import ArrayLike, NDArray
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.governor import settle_clock_mhz
 from joulecast.model.gpu_model import GpuModel
-from joulecast.model.power import COMPONENTS, clock_tree_power_w, static_power_w
+from joulecast.model.power import (
+    COMPONENTS,
+    KernelTimes,
+    clock_tree_power_w,
+    idle_power_w,
+    static_power_w,
+    wait_power_w,
+)
 from joulecast.model.settled import Curves
 
 Array = NDArray[np.float64]
@@ -111,25 +118,40 @@ def rest_components_w(clock_mhz: ArrayLike, gpu: GpuModel) -> Array:
     return power
 
 
-def check_limits(limits_w: Mapping[str, float], gpu: GpuModel) -> None:
-    """See that limits name parts of this GPU and leave them what they draw at rest.
+def waiting_components_w(clock_mhz: ArrayLike, gpu: GpuModel) -> Array:
+    """Power of a GPU that polls for others, by ledger component, shape ``(…, components)`` in their order [W]."""
+    power = rest_components_w(clock_mhz, gpu)
+    power[..., COMPONENTS.index("sm")] += wait_power_w(clock_mhz, gpu) - idle_power_w(clock_mhz, gpu)
+    return power
+
+
+def waiting_power_w(clock_mhz: ArrayLike, gpu: GpuModel) -> dict[str, Array]:
+    """Power of each part of a GPU that polls for others, at a clock of shape ``()`` or ``(c,)`` [W]."""
+    drawn = np.moveaxis(waiting_components_w(clock_mhz, gpu), -1, 0)
+    return by_part(dict(zip(COMPONENTS, drawn, strict=True)), gpu)
+
+
+def check_limits(limits_w: Mapping[str, float], gpu: GpuModel, *, waits: bool = False) -> None:
+    """See that limits name parts of this GPU and leave them what they draw at rest, or where it ``waits`` for others.
 
     Raises
     ------
     UnknownNameError
         No such part; the message has those that the GPU has.
     InputError
-        A limit that is not a watt above what the part draws at rest; the message has the lowest whole one.
+        A limit that is not a watt above what the part draws then; the message has the lowest whole one.
     """
     parts = package_of(gpu).parts
-    rest = rest_power_w(gpu.device["min_clock_mhz"], gpu)
+    lowest_mhz = gpu.device["min_clock_mhz"]
+    rest = waiting_power_w(lowest_mhz, gpu) if waits else rest_power_w(lowest_mhz, gpu)
+    when = "while it waits" if waits else "at rest"
     for part, limit in limits_w.items():
         if part not in parts:
             raise UnknownNameError(f"part of {gpu.name}", part, parts, key="component_limits_w")
         lowest = float(rest[part]) + ABOVE_REST_W
         if not limit >= lowest:
             raise InputError(
-                f"{limit:g} W is too little for {part}, which draws {float(rest[part]):.1f} W at rest on {gpu.name}",
+                f"{limit:g} W is too little for {part}, which draws {float(rest[part]):.1f} W {when} on {gpu.name}",
                 key=f"component_limits_w.{part}",
                 remedy=f"The lowest whole limit is {np.ceil(lowest):g}.",
             )
@@ -161,6 +183,22 @@ def under_limits(
         if part in limits_w:
             ceiling = settle_clock_mhz(clocks_mhz, energy / curves.time_s, limits_w[part], ceiling)
     return curves, ceiling
+
+
+def limited_kernels(
+    times: KernelTimes, clocks_mhz: Array, limits_w: Mapping[str, float], gpu: GpuModel
+) -> tuple[KernelTimes, Array]:
+    """Kernels whose parts are limited, and the clock at which each really runs, of shape ``(clocks, kernels)``."""
+    shape = times.time_s.shape
+    parts = {c: np.array(np.broadcast_to(v, shape)) for c, v in times.components_j.items()}
+    curves, ceiling = under_limits(Curves(times.time_s, times.energy_j, parts), clocks_mhz, limits_w, gpu)
+    at_ceiling, free = curves.at(clocks_mhz, ceiling), clocks_mhz[:, None] <= ceiling
+    held = KernelTimes(
+        np.where(free, curves.time_s, at_ceiling.time_s),
+        np.where(free, curves.energy_j, at_ceiling.energy_j),
+        {c: np.where(free, v, at_ceiling.components_j[c]) for c, v in curves.components_j.items()},
+    )
+    return held, np.minimum(clocks_mhz[:, None], ceiling)
 
 
 def _held_back(curves: Curves, part: str, limit_w: float, lowest_mhz: float, gpu: GpuModel) -> Curves:

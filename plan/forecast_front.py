@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from joulecast.model.description import GpuDescription
 from joulecast.model.governor import settled_power_w
 from joulecast.model.gpu_model import GpuModel, gpu_model
-from joulecast.model.power import wait_power_w
 from joulecast.plan.dag import make_dag
 from joulecast.plan.exact_front import Front
 from joulecast.plan.front_space import COMM_CTAS, FrontSpace
@@ -105,7 +104,7 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
         dag,
         options,
         kind,
-        float(wait_power_w(gpu.max_clock_mhz, gpu)) * gpus,
+        float(base.wait_power_w[-1]) * gpus,
         names=names,
         power_limit_w=settled_power_w(base.limits_w, gpu) * gpus,
         notes=notes,

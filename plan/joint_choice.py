@@ -204,7 +204,8 @@ class _Search:
         programs[STAGE] = [_stage(way, self.direction, self.layers) for _, way in self.ways]
         listed = [launches for part in programs.values() for launches in part]
         peak = self.limit_w * self.gpu["governor.peak_share"]
-        kernels = TiledKernels(listed, dict(self.lists), self.gpu, self.clocks, peak)
+        limits = dict(self.plan.power.component_limits_w)
+        kernels = TiledKernels(listed, dict(self.lists), self.gpu, self.clocks, peak, limits)
         parts: dict[str, _Part] = {}
         for half in HALVES:
             names = tuple(sorted({name for launches in programs[half] for name in kernels.governed(launches)}))
@@ -219,6 +220,7 @@ class _Search:
             "every kernel runs at the clock shown, also where the board would not hold it",
             "the host launches well ahead of the GPU",
             "halves are run alone; in the stage the communication of one runs beside the other",
+            *(("kernels whose part of the GPU is limited run below the clock shown",) * bool(limits)),
         )
         size = sum(part.size for part in parts.values())
         return JointChoice(

@@ -9,7 +9,7 @@ clocks. In place of the simulation stand a formula for the schedule's length
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 
 import numpy as np
@@ -26,8 +26,9 @@ from joulecast.simulator.clock_columns import PLAN_NAMES, is_locked
 from joulecast.simulator.closed_form_behind import communication_behind
 from joulecast.simulator.closed_form_clocks import Board, Settled, at, settle
 from joulecast.simulator.closed_form_layout import Layout, Pipelines, lay_out
-from joulecast.simulator.closed_form_parts import Parts, Sums, transfer_key
+from joulecast.simulator.closed_form_parts import Parts, Sums, Tabulated, transfer_key
 from joulecast.simulator.forecast import board_limits_w, lag_of
+from joulecast.simulator.part_limits import wait_columns
 from joulecast.simulator.plan import Cluster, Plan
 from joulecast.simulator.plan_gpu import gpu_of
 from joulecast.simulator.program import stage_transfers
@@ -70,13 +71,15 @@ def closed_form(plans: Sequence[Plan], gpu: GpuDescription | None = None) -> Clo
         Description to use in place of the plans' own.
     """
     out = ClosedForm(*(np.empty(len(plans)) for _ in fields(ClosedForm)))
-    rows: dict[tuple[str, ...], list[int]] = {}
+    rows: dict[tuple[object, ...], list[int]] = {}
     for i, plan in enumerate(plans):
         run = plan.implementation
-        rows.setdefault((plan.cluster.gpu, run.framework, run.generation) if gpu is None else (), []).append(i)
+        kind = (plan.cluster.gpu, run.framework, run.generation) if gpu is None else ()
+        rows.setdefault((*kind, plan.power.component_limits_w), []).append(i)
     for own in rows.values():
         description = gpu_of(plans[own[0]]) if gpu is None else gpu
-        made = _of_gpu([plans[i] for i in own], Parts(gpu_model(description)))
+        limits = dict(plans[own[0]].power.component_limits_w)
+        made = _of_gpu([plans[i] for i in own], Parts(gpu_model(description), limits))
         for field in fields(ClosedForm):
             getattr(out, field.name)[own] = getattr(made, field.name)
     return out
@@ -101,7 +104,7 @@ def _of_gpu(plans: Sequence[Plan], parts: Parts) -> ClosedForm:
     reached = limit * np.array([group_limit_share(plan.tp, gpu) for plan in plans])[layout.plan_of_rank]
     board = Board(
         clocks_mhz=clocks,
-        wait_power_w=np.asarray(wait_power_w(clocks, gpu)),
+        wait_power_w=_wait_power_w(parts),
         settled_w=reached * gpu["governor.settled_share"],
         burst_w=reached * gpu["governor.burst_share"],
         top_mhz=highest.of_rank_mhz,
@@ -111,7 +114,17 @@ def _of_gpu(plans: Sequence[Plan], parts: Parts) -> ClosedForm:
     )
     settled = settle(pipelines.load(work.stage_j, work.tail_j), board, pipelines.waits)
     exposed = pipelines.of_iteration(work.stage_exposed_s, work.tail_exposed_s, settled)
-    return _summary(plans, layout, settled, pipelines.time_s(settled.clock_mhz, settled.tail_clock_mhz), exposed)
+    time = pipelines.time_s(settled.clock_mhz, settled.tail_clock_mhz)
+    if parts.limits_w:
+        spent = pipelines.of_iteration(work.stage_clock_mhz * work.stage_s, work.tail_clock_mhz * work.tail_s, settled)
+        settled = replace(settled, clock_mhz=spent / pipelines.of_iteration(work.stage_s, work.tail_s, settled))
+    return _summary(plans, layout, settled, time, exposed)
+
+
+def _wait_power_w(parts: Parts) -> Array:
+    """Power of a waiting GPU where the governor sets a clock, shape ``(clocks,)`` [W]."""
+    columns = wait_columns(parts.clocks_mhz, parts.limits_w, parts.gpu)
+    return np.asarray(wait_power_w(parts.clocks_mhz[columns], parts.gpu))
 
 
 def _summary(plans: Sequence[Plan], layout: Layout, settled: Settled, time_s: Array, exposed_s: Array) -> ClosedForm:
@@ -130,21 +143,23 @@ def _summary(plans: Sequence[Plan], layout: Layout, settled: Settled, time_s: Ar
 class _Work:
     """Work on the grid of clocks: stages' forward, backward and weight gradient ``(3, q, c)``, ranks' tails ``(r, c)``.
 
-    ``exposed`` is communication without compute beside it.
+    ``exposed`` is communication without compute beside it, ``clock`` the mean clock of the kernels.
     """
 
     stage_s: Array
     stage_exposed_s: Array
     stage_j: Array
+    stage_clock_mhz: Array
     tail_s: Array
     tail_exposed_s: Array
     tail_j: Array
+    tail_clock_mhz: Array
 
 
 def _work(layout: Layout, parts: Parts, limit_w: Array) -> _Work:
     clocks, idle_w = len(parts.clocks_mhz), idle_power_w(parts.clocks_mhz, parts.gpu)
     stages, ranks = (3, len(layout.chunks), clocks), (len(layout.ranks), clocks)
-    work = _Work(*(np.empty(shape) for shape in (stages, stages, stages, ranks, ranks, ranks)))
+    work = _Work(*(np.zeros(shape) for shape in (*[stages] * 4, *[ranks] * 4)))
     for limit in np.unique(limit_w):
         table = parts.tabulate(float(limit))
         own_stages = np.flatnonzero(limit_w[layout.rank_of_stage] == limit)
@@ -154,6 +169,8 @@ def _work(layout: Layout, parts: Parts, limit_w: Array) -> _Work:
             work.stage_s[kind, own_stages] = sums.of(table.duration_s)
             work.stage_exposed_s[kind, own_stages] = sums.of(table.exposed_s)
             work.stage_j[kind, own_stages] = sums.of(table.energy_j)
+            if parts.limits_w:
+                work.stage_clock_mhz[kind, own_stages] = _mean_clock_mhz(sums, table)
             gaps = host_gaps(work.stage_s[kind, own_stages], sums.of(table.host_s))
             work.stage_s[kind, own_stages] += gaps
             work.stage_j[kind, own_stages] += gaps * idle_w
@@ -161,10 +178,17 @@ def _work(layout: Layout, parts: Parts, limit_w: Array) -> _Work:
         work.tail_s[own_ranks] = sums.of(table.duration_s)
         work.tail_exposed_s[own_ranks] = sums.of(table.exposed_s)
         work.tail_j[own_ranks] = sums.of(table.energy_j)
+        if parts.limits_w:
+            work.tail_clock_mhz[own_ranks] = _mean_clock_mhz(sums, table)
         gaps = host_gaps(work.tail_s[own_ranks], sums.of(table.host_s))
         work.tail_s[own_ranks] += gaps
         work.tail_j[own_ranks] += gaps * idle_w
     return work
+
+
+def _mean_clock_mhz(sums: Sums, table: Tabulated) -> Array:
+    time = sums.of(table.duration_s)
+    return np.asarray(np.divide(sums.of(table.clock_mhz * table.duration_s), time, out=time * 0.0, where=time > 0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +229,7 @@ def _highest_power_w(work: _Work, layout: Layout, clocks_mhz: Array, highest: _H
 def _keep_pace(work: _Work, plans: Sequence[Plan], layout: Layout, parts: Parts, still: NDArray[np.bool_]) -> None:
     """Stretch compute to the pace of each plan's groups, the GPUs waiting meanwhile."""
     gpu, clocks = parts.gpu, parts.clocks_mhz
-    waiting_w = np.asarray(wait_power_w(clocks, gpu))
+    waiting_w = _wait_power_w(parts)
     groups: dict[tuple[int, int, Cluster], list[int]] = {}
     for number, plan in enumerate(plans):
         if not still[number]:

@@ -107,7 +107,7 @@ def communication_behind(plans: Sequence[Plan], layout: Layout, parts: Parts, st
                 for item in items:
                     operators.setdefault(item.operator, len(operators))
     if groups:
-        kernels = kernels_of([], parts.clocks_mhz, parts.gpu, None, list(operators))
+        kernels = kernels_of([], parts.clocks_mhz, parts.gpu, None, list(operators), parts.limits_w)
         for name, members in groups.items():
             most = max(1, MOST_VALUES // (len(orders[name].kinds) * len(parts.clocks_mhz)))
             for start in range(0, len(members), most):

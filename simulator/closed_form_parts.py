@@ -7,7 +7,7 @@ it is ``T(k) + (layers − k)·(T(k + 1) − T(k))`` from some number k of layer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -17,15 +17,16 @@ from numpy.typing import NDArray
 
 from joulecast.model.gpu_model import GpuModel
 from joulecast.model.launches import Launch
-from joulecast.model.limits import skip_cycles
+from joulecast.simulator.closed_form_clocks import at
 from joulecast.simulator.overlap_steady import WALKED
+from joulecast.simulator.part_limits import limited, mean_clock_mhz
 from joulecast.simulator.plan import Cluster, Overlap, Parallelism, Plan, Power, Schedule, Workload
 from joulecast.simulator.plan_gpu import launch_s
 from joulecast.simulator.program import implementation_of, instruction_launches, nanobatches_of
 from joulecast.simulator.rendezvous import transfers_wait_on_sms
 from joulecast.simulator.replicas import OWN_STREAM
 from joulecast.simulator.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, OPTIMIZER, Instruction
-from joulecast.simulator.tables import host_launches, instruction_table, kernels_of
+from joulecast.simulator.tables import InstructionTable, Kernels, host_launches, instruction_table, kernels_of
 
 Array = NDArray[np.float64]
 T = TypeVar("T")
@@ -54,20 +55,28 @@ class Place:
 class Tabulated:
     """Every part at every clock of the grid, shape ``(parts, clocks)`` [s], [J].
 
-    ``exposed_s`` is communication without compute beside it, ``host_s`` what the host needs to launch a part.
+    ``exposed_s`` is communication without compute beside it, ``host_s`` what the host needs to launch a part;
+    ``clock_mhz`` is the mean clock of a part's kernels, below the grid's where parts of the GPU are limited.
     """
 
     duration_s: Array
     exposed_s: Array
     energy_j: Array
     host_s: Array
+    clock_mhz: Array
 
 
 class Parts:
-    """Distinct parts of plans on one GPU, tabulated when they are first asked for."""
+    """Distinct parts of plans on one GPU, tabulated when they are first asked for.
 
-    def __init__(self, gpu: GpuModel) -> None:
-        self.gpu = gpu
+    Parameters
+    ----------
+    limits_w
+        Limits of parts of the GPU's package, by name [W].
+    """
+
+    def __init__(self, gpu: GpuModel, limits_w: Mapping[str, float] | None = None) -> None:
+        self.gpu, self.limits_w = gpu, limits_w or {}
         self.clocks_mhz = coarse_clocks(gpu)
         self._launches: list[tuple[Launch, ...]] = [()]
         self._beside: list[bool] = [False]
@@ -125,17 +134,34 @@ class Parts:
 
     def _tabulate(self, rows: range, peak_w: float) -> Tabulated:
         launches = [self._launches[row] for row in rows]
-        kernels = kernels_of([launches], self.clocks_mhz, self.gpu)
-        kernels = replace(kernels, times=skip_cycles(kernels.times, self.clocks_mhz, peak_w, self.gpu))
+        kernels = kernels_of([launches], self.clocks_mhz, self.gpu, peak_w, (), self.limits_w)
         shape = (len(rows), len(self.clocks_mhz))
         host = np.array([[self._launch_s[row] * host_launches(self._launches[row])] for row in rows])
-        out = Tabulated(np.empty(shape), np.empty(shape), np.empty(shape), np.broadcast_to(host, shape))
+        duration, exposed, energy, clock = (np.empty(shape) for _ in range(4))
+        out = Tabulated(duration, exposed, energy, np.broadcast_to(host, shape), clock)
         for beside in {self._beside[row] for row in rows}:
             own = [i for i, row in enumerate(rows) if self._beside[row] == beside]
             table = instruction_table([launches[i] for i in own], kernels, self.gpu, None, beside)
-            out.duration_s[own], out.energy_j[own] = table.duration_s, table.energy_j
-            out.exposed_s[own] = table.communication_s[..., 1]
+            found = table.duration_s, table.energy_j, table.communication_s[..., 1], self._clock_mhz(table, kernels)
+            if self.limits_w:
+                found = self._limited(table, found[3])
+            out.duration_s[own], out.energy_j[own], out.exposed_s[own], out.clock_mhz[own] = found
         return out
+
+    def _clock_mhz(self, table: InstructionTable, kernels: Kernels) -> Array:
+        """Mean clock of each part's kernels, shape ``(parts, clocks)`` [MHz]."""
+        grid = np.broadcast_to(self.clocks_mhz, table.duration_s.shape)
+        return np.array(grid) if kernels.held_mhz is None else mean_clock_mhz(table, kernels)
+
+    def _limited(self, table: InstructionTable, clock_mhz: Array) -> tuple[Array, Array, Array, Array]:
+        """Duration, energy, exposed communication and clock of parts whose kernels' powers add up, at their limit."""
+        table, ceiling = limited(table, self.clocks_mhz, self.limits_w, self.gpu)
+        free = self.clocks_mhz <= ceiling[:, None]
+
+        def held(values: Array) -> Array:
+            return np.where(free, values, at(values, self.clocks_mhz, ceiling)[:, None])
+
+        return held(table.duration_s), held(table.energy_j), held(table.communication_s[..., 1]), held(clock_mhz)
 
 
 class Stages:

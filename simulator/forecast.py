@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.model.component_power import by_part
 from joulecast.model.description import GpuDescription
 from joulecast.model.governor import settle_clock_mhz, settled_power_w
 from joulecast.model.gpu_model import GpuModel, gpu_model
@@ -20,7 +21,6 @@ from joulecast.simulator.behind import with_communication_behind
 from joulecast.simulator.clock_columns import (
     at_columns,
     clock_columns,
-    in_columns,
     is_locked,
     locked_index,
     mean_power_w,
@@ -36,6 +36,7 @@ from joulecast.simulator.fluid import (
 from joulecast.simulator.governor import PowerGovernor
 from joulecast.simulator.iteration import Iteration, RankForecast
 from joulecast.simulator.ledger_guards import check_iteration, reported_with
+from joulecast.simulator.part_limits import check_parts, index_below, limited, spent_at_clocks, wait_columns
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.plan_experts import expert_assumptions
 from joulecast.simulator.plan_gpu import gpu_of, launch_s
@@ -47,7 +48,7 @@ from joulecast.simulator.program import PlanProgram, implementation_of, plan_pro
 from joulecast.simulator.rendezvous import transfers_wait_on_sms, with_transfers_in_order
 from joulecast.simulator.replicas import state_shards
 from joulecast.simulator.schedules import SHIPPED, build_schedule, peak_in_flight
-from joulecast.simulator.tables import InstructionTable, Kernels, instruction_table, kernels_of, under_peak
+from joulecast.simulator.tables import InstructionTable, Kernels, instruction_table, kernels_of, under_limits
 from joulecast.simulator.uncertainty import interval
 
 Array = NDArray[np.float64]
@@ -72,6 +73,7 @@ class Prepared:
     then runs: the plan and the board's instant limit may hold it below. ``kernels`` are those of each pipeline rank,
     the same where the ranks' limits ``limits_w`` are. ``transfer_s`` is the time of a transfer from each pipeline rank
     to the next. Clocks stand ``still`` where the plan sets all of them and no instruction reaches the power limit.
+    ``wait_columns`` says at which clock a GPU waits where the governor sets one.
     """
 
     program: PlanProgram
@@ -82,6 +84,12 @@ class Prepared:
     gpu: GpuModel
     transfer_s: Array
     still: bool
+    wait_columns: NDArray[np.int64]
+
+    @property
+    def wait_power_w(self) -> Array:
+        """Power of a waiting GPU where the governor sets a clock, shape ``(clocks,)`` [W]."""
+        return np.asarray(wait_power_w(self.clocks_mhz[self.wait_columns], self.gpu))
 
     @property
     def clocks_mhz(self) -> Array:
@@ -133,7 +141,7 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
         tokens=w.sequence_length * w.global_batch_size,
         ranks=ranks,
         plan=plan,
-        power_over_time=power_of_iterations(prepared, result, first, _wait_power_w(prepared)),
+        power_over_time=power_of_iterations(prepared, result, first, prepared.wait_power_w),
         assumptions=(
             *ASSUMPTIONS,
             _host_assumption(plan, prepared.gpu),
@@ -144,12 +152,9 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
         ),
         description=description,
     )
-    check_iteration(iteration, result, first, _wait_power_w(prepared))
+    check_iteration(iteration, result, first, prepared.wait_power_w)
+    check_parts(prepared, result, first)
     return iteration
-
-
-def _wait_power_w(prepared: Prepared) -> Array:
-    return np.asarray(wait_power_w(prepared.clocks_mhz, prepared.gpu))
 
 
 #: What every forecast takes for granted.
@@ -225,23 +230,23 @@ def prepare(plan: Plan, gpu: GpuModel, *, governed: bool = True) -> Prepared:
     program = plan_program(plan)
     limits = board_limits_w(plan, gpu)
     peaks = [limit * gpu["governor.peak_share"] for limit in limits]
+    parts = dict(plan.power.component_limits_w)
+    waits = wait_columns(gpu.clocks_mhz, parts, gpu)
     beside = [item.operator for rank in program.ranks for item in rank.behind]
     unlimited = kernels_of([rank.types for rank in program.ranks], gpu.clocks_mhz, gpu, others=beside)
-    by_peak = {peak: under_peak(unlimited, peak, gpu) for peak in dict.fromkeys(peaks)}
+    by_peak = {peak: under_limits(unlimited, gpu, peak, parts) for peak in dict.fromkeys(peaks)}
     kernels = tuple(by_peak[peak] for peak in peaks)
     transfer = np.zeros(len(program.ranks))
     if program.transfers:
         transfer = np.asarray(at_clock(lower(program.transfers, gpu), gpu.max_clock_mhz, gpu).time_s)
     if not governed or is_locked(plan):
-        still = Prepared(
-            program, kernels, *_tables(program, kernels, gpu, peaks, None, governed), limits, gpu, transfer, True
-        )
+        tables = _tables(program, kernels, gpu, peaks, None, governed)
+        still = Prepared(program, kernels, *tables, limits, gpu, transfer, True, waits)
         if not governed or (_highest_power_w(still) <= settled_power_w(limits, gpu)).all():
             return still
     lag = lag_of(plan, gpu.clocks_mhz, gpu)
-    return Prepared(
-        program, kernels, *_tables(program, kernels, gpu, peaks, lag, governed), limits, gpu, transfer, False
-    )
+    tables = _tables(program, kernels, gpu, peaks, lag, governed)
+    return Prepared(program, kernels, *tables, limits, gpu, transfer, False, waits)
 
 
 def lag_of(plan: Plan, clocks_mhz: Array, gpu: GpuModel) -> Array:
@@ -262,6 +267,7 @@ def _tables(
 ) -> tuple[tuple[InstructionTable, ...], tuple[NDArray[np.int64], ...]]:
     """Tables and columns of every rank, with the plan's clocks where ``locked``."""
     tables, columns = [], []
+    limits = dict(program.plan.power.component_limits_w)
     top = np.array(len(gpu.clocks_mhz) - 1)
     taken_s: dict[float, dict[tuple[Launch, ...], Array]] = {peak: {} for peak in peaks_w}
     for rank, (run, own, peak) in enumerate(zip(program.ranks, kernels, peaks_w, strict=True)):
@@ -269,6 +275,9 @@ def _tables(
         table = instruction_table(run.types, own, gpu, lag, beside, taken_s[peak], launch)
         table = with_communication_behind(table, run.order, run.behind, own, gpu)
         highest = locked_index(program, rank, gpu.clocks_mhz) if locked else top
+        if limits:
+            table, ceiling = limited(table, gpu.clocks_mhz, limits, gpu)
+            highest = np.minimum(highest, index_below(gpu.clocks_mhz, ceiling))
         columns.append(clock_columns(table, highest, peak))
         tables.append(at_columns(table, columns[-1]))
     return tuple(tables), tuple(columns)
@@ -293,7 +302,7 @@ def fluid_program(prepared: Prepared) -> FluidProgram:
     program = prepared.program
     durations = [table.duration_s for table in prepared.tables]
     powers = [mean_power_w(table) for table in prepared.tables]
-    waits = [_wait_power_w(prepared)] * len(program.ranks)
+    waits = [prepared.wait_power_w] * len(program.ranks)
     edges = program.schedule.edges
     delays = prepared.transfer_s[np.where(edges.backward, edges.target_rank, edges.source_rank)]
     fluid = make_fluid_program(program.schedule, [r.order for r in program.ranks], durations, powers, waits, delays)
@@ -333,17 +342,23 @@ def step_time_s(result: FluidResult, first: int) -> float:
     return float((ends[-1] - ends[first - 1]) / (len(ends) - first))
 
 
+def _median(values: Array, weights: Array) -> float:
+    """Value in the middle of weights, both of shape ``(n,)``, in ascending order of the values."""
+    return float(values[np.searchsorted(weights.cumsum(), 0.5 * weights.sum())])
+
+
 def _rank(prepared: Prepared, result: FluidResult, first: int, rank: int, memory: MemoryFootprint) -> RankForecast:
     plan, gpu, table = prepared.program.plan, prepared.gpu, prepared.tables[rank]
     clocks, names = prepared.clocks_mhz, prepared.program.ranks[rank].names
+    waits_at = clocks[prepared.wait_columns]
     time, count = step_time_s(result, first), len(result.iteration_end_s) - first
     executed = result.executed[rank][first:].sum(0) / count
     waited = result.wait_s[rank][first:].sum(0) / count
     parts = np.einsum("tc,tcp->tp", executed, table.components_j)
-    waiting = _wait_power_w(prepared) * waited
+    waiting = prepared.wait_power_w * waited
     by_component = dict(zip(COMPONENTS, parts.sum(0).tolist(), strict=True))
-    tree = float((clock_tree_power_w(clocks, gpu) * waited).sum())
-    resting = float((idle_power_w(clocks, gpu) * waited).sum())
+    tree = float((clock_tree_power_w(waits_at, gpu) * waited).sum())
+    resting = float((idle_power_w(waits_at, gpu) * waited).sum())
     by_component["clock"] += tree
     by_component["static"] += resting - tree
     by_component["sm"] += float(waiting.sum()) - resting
@@ -353,12 +368,11 @@ def _rank(prepared: Prepared, result: FluidResult, first: int, rank: int, memory
     spoken = float((executed * table.communication_s[..., 1]).sum())
     ends = result.iteration_end_s[:, rank]
     drift = time - float(ends[-1] - ends[first - 1]) / count
-    at_clock_s = waited + in_columns(busy, prepared.columns[rank]).sum(0)
     return RankForecast(
         stage=rank,
         gpus=plan.tp * plan.replicas,
         power_w=energy / time,
-        clock_mhz=float(clocks[np.searchsorted(at_clock_s.cumsum(), 0.5 * at_clock_s.sum())]),
+        clock_mhz=_median(*spent_at_clocks(prepared, rank, busy, waited)),
         energy_j=energy,
         compute_s=float(busy.sum()) - spoken,
         exposed_communication_s=spoken,
@@ -369,4 +383,5 @@ def _rank(prepared: Prepared, result: FluidResult, first: int, rank: int, memory
         memory_margin_bytes=gpu.device["memory_bytes"] - float(memory.total_bytes),
         energy_by_component_j=by_component,
         energy_by_instruction_j=by_instruction,
+        power_by_part_w={part: float(energy) / time for part, energy in by_part(by_component, gpu).items()},
     )

@@ -47,6 +47,8 @@ class RankForecast:
         What the GPU has beyond all of them.
     energy_by_component_j, energy_by_instruction_j
         Two ways to split ``energy_j``.
+    power_by_part_w
+        Mean power of the package's parts: compute dies, memory, and I/O dies or link; together ``power_w``.
     """
 
     stage: int
@@ -63,6 +65,7 @@ class RankForecast:
     memory_margin_bytes: float
     energy_by_component_j: dict[str, float]
     energy_by_instruction_j: dict[str, float]
+    power_by_part_w: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -209,6 +212,7 @@ def flat_line(stage: Mapping[str, Any]) -> dict[str, Any]:
     """A stage of :meth:`Iteration.to_dict` in one line, with a column for each component and part of the memory."""
     line = {name: value for name, value in stage.items() if not isinstance(value, Mapping)}
     line |= {f"{name}_j": value for name, value in stage["energy_by_component_j"].items()}
+    line |= {f"{name}_power_w": value for name, value in stage["power_by_part_w"].items()}
     return line | {f"memory_{name}_bytes": value for name, value in stage["memory_by_part_bytes"].items()}
 
 

@@ -18,8 +18,9 @@ from joulecast.model.gpu_model import gpu_model
 from joulecast.simulator.breakdown import breakdown
 from joulecast.simulator.fluid import FluidResult
 from joulecast.simulator.forecast import Prepared, footprint_of, prepare, simulate
-from joulecast.simulator.kernel_timeline import KernelTimeline, governed_timeline
+from joulecast.simulator.kernel_timeline import KernelTimeline, governed_timeline, mean_clock_index
 from joulecast.simulator.memory_over_time import memory_over_time
+from joulecast.simulator.part_limits import real_clock_mhz
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.plan_gpu import gpu_of
 from joulecast.simulator.timeline import Timeline, timeline_of_instructions
@@ -91,9 +92,20 @@ def _counters(prepared: Prepared, iteration: KernelTimeline, result: FluidResult
     found = []
     for rank, timeline in enumerate(iteration.timelines):
         found.append(_power(timeline))
-        found.append(Counter("clock [MHz]", rank, time[shown], clocks[shown, rank]))
+        if prepared.kernels[rank].held_mhz is None:
+            found.append(Counter("clock [MHz]", rank, time[shown], clocks[shown, rank]))
+        else:
+            found.append(_clock_under_limits(prepared, iteration, result, rank))
         found.append(_memory(prepared, iteration, rank))
     return found
+
+
+def _clock_under_limits(prepared: Prepared, iteration: KernelTimeline, result: FluidResult, rank: int) -> Counter:
+    """Mean clock of each instruction's kernels: they run below the governor's where parts of the GPU are limited."""
+    governed = mean_clock_index(result, rank)
+    clock = real_clock_mhz(prepared, rank)[prepared.program.ranks[rank].order, governed]
+    start = np.asarray(iteration.result.start_ns[rank] * 1e-9, dtype=np.float64)
+    return Counter("clock [MHz]", rank, start, clock.round(1))
 
 
 def _memory(prepared: Prepared, iteration: KernelTimeline, rank: int) -> Counter:

@@ -150,7 +150,7 @@ def kernel_timeline(
 
 def governed_timeline(prepared: Prepared, result: FluidResult) -> KernelTimeline:
     """The last iteration of a simulation under the governor, every instruction at its mean clock."""
-    rows = [_mean_index(result, rank) for rank in range(len(prepared.program.ranks))]
+    rows = [mean_clock_index(result, rank) for rank in range(len(prepared.program.ranks))]
     return timeline_at(prepared, rows, [int(np.median(row)) for row in rows])
 
 
@@ -169,6 +169,7 @@ def timeline_at(prepared: Prepared, clock_index: Sequence[Int], base_index: Sequ
 
 
 def _timeline_at(prepared: Prepared, clock_index: Sequence[Int], base_index: Sequence[int]) -> KernelTimeline:
+    base_index = prepared.wait_columns[np.array(base_index)].tolist()
     program, shares = kernel_program(prepared, clock_index, base_index)
     result = run(program, kernels=True)
     check_causality(program, result)
@@ -260,7 +261,7 @@ def _timeline(
     )
 
 
-def _mean_index(result: FluidResult, rank: int) -> Int:
+def mean_clock_index(result: FluidResult, rank: int) -> Int:
     """Mean clock index of a stage while each instruction of its last iteration ran."""
     edges = np.arange(len(result.clock_index) + 1) * result.tick_s
     total = np.concatenate([[0.0], np.cumsum(result.clock_index[:, rank])]) * result.tick_s

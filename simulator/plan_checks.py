@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 from joulecast.errors import InputError, NotYetError, UnknownNameError
 from joulecast.model.catalogue import load_gpu
+from joulecast.model.component_power import check_limits
 from joulecast.model.description import GpuDescription
 from joulecast.model.fp8 import Fp8, fp8_on
+from joulecast.model.gpu_model import gpu_model
 from joulecast.model.hf import ModelConfig, load_model
 from joulecast.simulator import plan_overlap, plan_replicas, plan_tiles
 from joulecast.simulator.plan_context import check_context
@@ -354,6 +356,10 @@ def _power(plan: Plan, gpu: GpuDescription, source: Source) -> None:
                 key,
                 remedy=f"It has {low:g} to {high:g} MHz in steps of {step:g}; the nearest is {nearby:g}.",
             )
+    try:
+        check_limits(dict(plan.power.component_limits_w), gpu_model(gpu), waits=True)
+    except InputError as error:
+        raise place(error, source, f"power.{error.key}") from None
     low, high = gpu.number("min_power_limit_w"), gpu.number("max_power_limit_w")
     for stage in range(plan.pp):
         limit = plan.power.limit_w(stage)

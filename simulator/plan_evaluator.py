@@ -41,10 +41,10 @@ def iteration_evaluator(
     """
     model = gpu if isinstance(gpu, GpuModel) else gpu_model(gpu if gpu is not None else gpu_of(plan))
     clocks = model.clocks_mhz
-    waiting_mhz = model.max_clock_mhz if wait_clock_mhz is None else wait_clock_mhz
-    if not np.isclose(clocks, waiting_mhz).any():
-        raise InputError(f"{waiting_mhz:g} MHz is not a clock of {model.name}", key="wait_clock_mhz")
+    if wait_clock_mhz is not None and not np.isclose(clocks, wait_clock_mhz).any():
+        raise InputError(f"{wait_clock_mhz:g} MHz is not a clock of {model.name}", key="wait_clock_mhz")
     prepared = prepare(plan, model, governed=False)
+    waiting_mhz = float(clocks[prepared.wait_columns[-1]]) if wait_clock_mhz is None else wait_clock_mhz
     makers = {kernels: SegmentMaker(kernels, model) for kernels in prepared.kernels}
     idle = idle_power_w(clocks, model)
     durations: list[NDArray[np.int64]] = []

@@ -184,10 +184,13 @@ class Power:
         ``""`` stands for all that have no pair of their own.
     power_limit_w
         Limit of each GPU, or one for the GPUs of each pipeline stage [W]; ``None``: the board's default.
+    component_limits_w
+        Pairs (part of the package, its limit [W]), by name.
     """
 
     clocks_mhz: tuple[tuple[str, tuple[float, ...]], ...] = ()
     power_limit_w: float | tuple[float, ...] | None = None
+    component_limits_w: tuple[tuple[str, float], ...] = ()
 
     def limit_w(self, stage: int = 0) -> float | None:
         """Limit of each GPU of a pipeline stage, or ``None`` where none is set [W]."""

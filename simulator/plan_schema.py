@@ -252,6 +252,9 @@ class PowerTable(Table):
     power_limit_w: _Watts | list[_Watts] | None = Field(
         None, description="Power limit of each GPU [W]: a number, or a list by stage."
     )
+    component_limits_w: dict[str, float] = Field(
+        {}, description="Limits on parts of each GPU, by name: compute, hbm, io or link [W]."
+    )
 
 
 class SiteTable(Table):

@@ -152,17 +152,18 @@ def read_power(parsed: PlanFile, source: Source) -> Power:
     value, stages = parsed.power.clock_mhz, parsed.parallelism.pipeline_model_parallel_size
     key = "power.clock_mhz"
     limit = _limit(parsed.power.power_limit_w, stages, source)
+    limits = limit, tuple(sorted(parsed.power.component_limits_w.items()))
     if value is None:
-        return Power((), limit)
+        return Power((), *limits)
     if not isinstance(value, Mapping):
-        return Power((("", _stage_clocks(value, stages, key, source)),), limit)
+        return Power((("", _stage_clocks(value, stages, key, source)),), *limits)
     pairs = []
     for name in sorted(value):
         if name not in CLOCKED_INSTRUCTIONS:
             known = ", ".join(CLOCKED_INSTRUCTIONS)
             raise source.error("unknown instruction", f"{key}.{name}", remedy=f"Known: {known}.")
         pairs.append((name, _stage_clocks(value[name], stages, f"{key}.{name}", source)))
-    return Power(tuple(pairs), limit)
+    return Power(tuple(pairs), *limits)
 
 
 def _limit(value: float | list[float] | None, stages: int, source: Source) -> float | tuple[float, ...] | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.model.component_power import limited_kernels
 from joulecast.model.contention import Alone, alone
 from joulecast.model.costs import Costs
 from joulecast.model.gpu_model import GpuModel
@@ -31,12 +32,16 @@ LOOPED_LAUNCH = 0.2
 
 @dataclass(frozen=True, eq=False)
 class Kernels:
-    """Distinct kernels of a program and their behaviour on a grid of ``c`` clocks."""
+    """Distinct kernels of a program and their behaviour on a grid of ``c`` clocks.
+
+    ``held_mhz`` is the clock at which each really runs where parts of the GPU are limited, shape ``(c, kernels)``.
+    """
 
     operators: tuple[Operator, ...]
     costs: Costs
     clocks_mhz: Array
     times: KernelTimes
+    held_mhz: Array | None = None
 
     def alone(self, rows: Sequence[int], unit_s: float = 1.0) -> Alone:
         """Kernels ``rows`` without any other beside them, at every clock."""
@@ -78,10 +83,12 @@ def kernels_of(
     gpu: GpuModel,
     peak_w: float | None = None,
     others: Sequence[Operator] = (),
+    part_limits_w: Mapping[str, float] | None = None,
 ) -> Kernels:
     """Every distinct operator of all ranks' types, lowered and evaluated at every clock in one call.
 
-    ``peak_w`` is the board's instant limit, ``None`` without one; ``others`` are operators beside the programs.
+    ``peak_w`` is the board's instant limit, ``None`` without one; ``others`` are operators beside the programs;
+    ``part_limits_w`` limits parts of the GPU, see :mod:`joulecast.model.component_power`.
     """
     distinct: dict[Operator, int] = {}
     for rank in programs:
@@ -93,12 +100,19 @@ def kernels_of(
     operators = tuple(distinct)
     costs = lower(operators, gpu)
     found = Kernels(operators, costs, clocks_mhz, at_clock(costs, clocks_mhz[:, None], gpu))
-    return found if peak_w is None else under_peak(found, peak_w, gpu)
+    return under_limits(found, gpu, peak_w, part_limits_w)
 
 
-def under_peak(kernels: Kernels, peak_w: float, gpu: GpuModel) -> Kernels:
-    """The same kernels under a board's instant limit [W]."""
-    return replace(kernels, times=skip_cycles(kernels.times, kernels.clocks_mhz, peak_w, gpu))
+def under_limits(
+    kernels: Kernels, gpu: GpuModel, peak_w: float | None = None, part_limits_w: Mapping[str, float] | None = None
+) -> Kernels:
+    """The same kernels under a board's instant limit, and under limits of its parts [W]."""
+    if peak_w is not None:
+        kernels = replace(kernels, times=skip_cycles(kernels.times, kernels.clocks_mhz, peak_w, gpu))
+    if part_limits_w:
+        times, held = limited_kernels(kernels.times, kernels.clocks_mhz, part_limits_w, gpu)
+        kernels = replace(kernels, times=times, held_mhz=held)
+    return kernels
 
 
 def instruction_table(

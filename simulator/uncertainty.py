@@ -65,8 +65,14 @@ def _parameter_spread(
     count = np.bincount(same, runs)
     work = Work(tuple(kernels.operators[first[kind]] for kind in main), tuple(float(count[kind]) for kind in main))
     locked = clock_mhz if prepared.still else None
-    limit = float(np.mean(prepared.limits_w))
-    by_time, by_energy = parameter_spread([work], prepared.gpu, locked, limit, directions=FEW_DIRECTIONS)
+    by_time, by_energy = parameter_spread(
+        [work],
+        prepared.gpu,
+        locked,
+        float(np.mean(prepared.limits_w)),
+        directions=FEW_DIRECTIONS,
+        component_limits_w=dict(prepared.program.plan.power.component_limits_w) or None,
+    )
     return float(by_time[0]), float(by_energy[0])
 
 
