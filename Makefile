@@ -30,7 +30,7 @@ demo: $(RUN_STAMP)
 	$(BIN)/python examples/demo.py
 
 test: $(DEV_STAMP)
-	$(BIN)/python -m pytest -n 2 -p no:benchmark -q -m "not long" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -p no:benchmark -q -m "not long" $(PYTEST_ARGS)
 
 check: $(DEV_STAMP)
 	$(BIN)/ruff check .
@@ -47,7 +47,7 @@ bench-counts: $(DEV_STAMP)
 
 coverage: $(DEV_STAMP)
 	$(BIN)/python -m coverage erase
-	$(BIN)/python -m coverage run -m pytest -n 2 -p no:benchmark -q -m "not long" $(PYTEST_ARGS)
+	$(BIN)/python -m coverage run -m pytest -n 2 --dist loadfile -p no:benchmark -q -m "not long" $(PYTEST_ARGS)
 	$(BIN)/python -m coverage combine -q
 	$(BIN)/python -m coverage report --fail-under=95
 

@@ -8,7 +8,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from joulecast.threads import use_one_thread
 
@@ -18,6 +18,9 @@ from joulecast.model.catalogue import load_gpu  # noqa: E402
 from joulecast.model.gpu_model import GpuModel, gpu_model  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
+#: How long an input takes depends on what else the machine does.
+settings.register_profile("project", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("project")
 #: For `make slow`: 10,000 damaged files over all formats.
 settings.register_profile("long", max_examples=300, print_blob=True)
 #: For `benchmarks/mutations.py`: the same inputs with and without a mutation.

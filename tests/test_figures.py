@@ -60,14 +60,17 @@ PUBLISHED = (
         folds=5,
     ),
     Figures("kernels", "kernels.jsonl", {"all": {"time_error": 5.0, "energy_error": 5.0}}, folds=5),
-    Figures(
-        "collectives",
-        "collectives.jsonl",
-        {
-            ">= 16 MB": {"time_error": 4.0, "power_error": 5.0},
-            "< 16 MB": {"time_error": 12.0},
-        },
-        folds=2,
+    *(
+        Figures(
+            "collectives",
+            "collectives.jsonl",
+            {
+                ">= 16 MB": {"time_error": 4.0, "power_error": 5.0},
+                "< 16 MB": {"time_error": 12.0},
+            },
+            folds=folds,
+        )
+        for folds in (None, 2)
     ),
     Figures(
         "blocks",
@@ -95,7 +98,9 @@ WIDER = {
 LEAST_ROWS = 20
 #: Blocks and iterations are few; of all of them so many lie within their intervals at least [%].
 COMPOSED_INSIDE = 80.0
-CASES = [pytest.param(f, id=f.name, marks=[pytest.mark.slow] if f.folds else []) for f in PUBLISHED]
+#: A run that fits takes minutes.
+FITS = [pytest.mark.slow, pytest.mark.long]
+CASES = [pytest.param(f, id=f.name, marks=FITS if f.folds else []) for f in PUBLISHED]
 
 
 @lru_cache(maxsize=8)

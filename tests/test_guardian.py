@@ -30,7 +30,7 @@ with borrowed_settings(open_device(sys.argv[1])) as borrowed:
         borrowed.apply(Settings((345.0, 1200.0), 400.0))
     child = os.fork() if way == "forked" else 0
     if way == "forked" and child == 0:
-        time.sleep(30.0)  # holds everything open that its parent had
+        time.sleep(120.0)  # holds everything open that its parent had
         os._exit(0)
     print(borrowed.guardian_pid, child, flush=True)
     sys.stdin.readline()
@@ -39,7 +39,7 @@ with borrowed_settings(open_device(sys.argv[1])) as borrowed:
     if way == "exit at once":
         os._exit(5)
     if way in ("wait", "forked", "nothing set"):
-        time.sleep(30.0)
+        time.sleep(120.0)
 """
 
 
@@ -64,7 +64,7 @@ def settings(file):
     return open_device(f"sim:{file}").settings()
 
 
-def wait_for(condition, patience_s=15.0):
+def wait_for(condition, patience_s=60.0):
     end = time.monotonic() + patience_s
     while time.monotonic() < end:
         if condition():
@@ -106,7 +106,7 @@ class Calibration:
 
     def ends(self):
         """Exit status, once both processes are gone."""
-        status = self.process.wait(20)
+        status = self.process.wait(60)
         gone = not self.guardian or wait_for(lambda: is_gone(self.guardian))
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             stream.close()
@@ -157,7 +157,7 @@ def test_settings_are_given_back_on_every_way_out(calibration, new_card):
 def test_a_forked_child_that_holds_the_pipe_open_hinders_nothing(file, calibration):
     main = calibration("forked", file).started()
     main.process.kill()
-    main.process.wait(10)
+    main.process.wait(60)
     try:
         assert wait_for(lambda: settings(file) == OWN)
         assert not is_gone(main.child)

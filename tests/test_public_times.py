@@ -153,6 +153,7 @@ def test_half_of_the_rows_foretell_the_other_half(data: Path, gpu: str, name: st
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("gpu", "name", "_", "fitted"), [f for f in FIGURES if f not in QUICK])
 def test_half_of_a_large_table(data: Path, gpu: str, name: str, _: float, fitted: float) -> None:
     test_half_of_the_rows_foretell_the_other_half(data, gpu, name, _, fitted)

@@ -38,6 +38,7 @@ def test_rows_that_only_validate_are_not_shipped():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_live_calibration_replays_byte_for_byte():
     fit = fit_folder(RECORDINGS, name="h200-sxm-live")
     assert dump_description(fit.description.to_dict()) == shipped_text("h200-sxm-live")
