@@ -11,11 +11,12 @@ block in units of one key block.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.model.attention_fp8 import fp8_attention
 from joulecast.model.gpu_model import GpuModel
 
 Array = NDArray[np.float64]
@@ -51,10 +52,15 @@ def attention_work(shapes: AttentionShapes, backend: str, direction: str, dtype:
     """Cycles and bytes of attention kernels of one backend and direction.
 
     Reads ``kernel.attention.<backend>.<direction>.*``: ``eta`` (share of the dense rate at head dimension 128),
-    ``narrow`` (factor on it at 64), ``imbalance`` (a), ``block_overhead`` (o), ``fixed_cycles`` (c0).
+    ``narrow`` (factor on it at 64), ``imbalance`` (a), ``block_overhead`` (o), ``fixed_cycles`` (c0). Kernels in FP8
+    are those in bf16 at another pace, see :mod:`joulecast.model.attention_fp8`.
     """
     prefix = f"kernel.attention.{backend}.{direction}."
-    rate = gpu.flops_per_cycle(dtype) / gpu.sm_count
+    fp8 = fp8_attention(gpu) if dtype == "fp8" else None
+    if fp8 is not None and direction == "backward" and not fp8.skips:
+        shapes = replace(shapes, causal=np.zeros_like(shapes.causal))
+    faster = 1.0 if fp8 is None else getattr(fp8, direction)
+    rate = faster * gpu.flops_per_cycle("bf16" if fp8 is not None else dtype) / gpu.sm_count
     narrow = np.where(shapes.head_dim < 128, gpu[prefix + "narrow"] ** np.log2(128.0 / shapes.head_dim), 1.0)
     products = 2.0 if direction == "forward" else 5.0
     block_flops = products * 2.0 * BLOCK * BLOCK * shapes.head_dim
@@ -68,9 +74,10 @@ def attention_work(shapes: AttentionShapes, backend: str, direction: str, dtype:
     cycles = block_cycles * (mean + tail) + gpu[prefix + "fixed_cycles"]
     queried = shapes.batch * shapes.sequence * shapes.head_dim * 2.0 * shapes.heads
     read = shapes.batch * shapes.keys * shapes.head_dim * 2.0 * shapes.kv_heads
+    width = 0.5 if fp8 is not None else 1.0  # of inputs; results stay wide
     if direction == "forward":
-        traffic = 2.0 * queried + 2.0 * read
+        traffic = (1.0 + width) * queried + width * 2.0 * read
     else:  # Q, O, dO, dQ; K, V, dK, dV; fp32 accumulator of dQ written, added to and converted
-        traffic = 4.0 * queried + 4.0 * read + 6.0 * queried
+        traffic = (1.0 + 3.0 * width) * queried + (2.0 + 2.0 * width) * read + 6.0 * queried
     executed = block_flops * mean * gpu.sm_count
     return AttentionWork(cycles, mean / (mean + tail), executed, traffic)

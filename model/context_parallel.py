@@ -131,7 +131,9 @@ def _kv_values(s: Shard) -> float:
 
 def _hop(s: Shard, name: str) -> Launch:
     """Keys and values (or their gradients) to the next rank and from the one before, beside what follows."""
-    launch = _collective(s, "ring_step", name, _kv_values(s) * DTYPE_BYTES[s.implementation.dtype])
+    run = s.implementation
+    width = DTYPE_BYTES[run.dtype if name.endswith(".grad") else run.attention_dtype]
+    launch = _collective(s, "ring_step", name, _kv_values(s) * width)
     return replace(launch, waits=False, prompt=True)
 
 

@@ -1,7 +1,8 @@
 """FP8 of linear layers as Transformer Engine has it: recipes, and the copies of every tensor that they need.
 
 A linear layer multiplies three times: y = x·Wᵀ, dx = dy·W, dW = dyᵀ·x. In FP8 all three take quantised operands and
-give bf16 (dW is added to an fp32 buffer); attention, norms, embedding, head and loss stay in bf16. Hopper's and Ada's
+give bf16 (dW is added to an fp32 buffer); norms, embedding, head and loss stay in bf16, and attention too unless a plan
+asks for it (:mod:`joulecast.model.attention_fp8`). Hopper's and Ada's
 FP8 products only take operands that lie along the sum, so that x, W and dy are needed a second time, transposed.
 Blackwell's take any layout; the scales of blocks, however, belong to one direction, and need both copies everywhere.
 

@@ -64,6 +64,8 @@ class Implementation:
         parameter. ``megatron``: Megatron-Core with Transformer Engine, see :mod:`joulecast.model.transformer_megatron`.
     attention_backend
         ``cudnn flash-attention-2 flash-attention-3``, or in ``megatron`` also ``unfused`` kernels.
+    attention_fp8
+        Whether these kernels run in FP8 (:mod:`joulecast.model.attention_fp8`), with ``fp8``'s linear layers.
     rotary
         Whether the model's rotary embedding runs; ``False`` leaves it out even where the model has one.
     tie_embeddings
@@ -105,6 +107,7 @@ class Implementation:
 
     framework: str = "pytorch-eager"
     attention_backend: str = "cudnn"
+    attention_fp8: bool = False
     rotary: bool = True
     tie_embeddings: bool | None = None
     tensor_parallel: int = 1
@@ -144,6 +147,11 @@ class Implementation:
             raise InputError(
                 "must be at least 1", key="tensor_model_parallel_size", remedy="Use a positive whole number."
             )
+
+    @property
+    def attention_dtype(self) -> str:
+        """Type of what attention multiplies."""
+        return "fp8" if self.attention_fp8 else self.dtype
 
     @property
     def gradient_dtype(self) -> str:

@@ -146,6 +146,8 @@ def _attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
     shapes = AttentionShapes(*(_column(operators, name) for name in names))
     work = attention_work(shapes, first.backend, first.direction, first.dtype, gpu)
     per_flop = gpu[f"power.attention_pj_per_flop.{first.backend}.{first.direction}"]
+    if first.dtype == "fp8":  # an estimate: the matrix units' share changes, softmax does not
+        per_flop -= gpu["power.tensor_pj_per_flop.bf16"] - gpu["power.tensor_pj_per_flop.fp8"]
     narrow = np.log2(128.0 / shapes.head_dim).clip(0.0)
     flops = _column(operators, "flops")
     switched = flops + gpu["power.attention_overhead_share"] * (work.executed_flops - flops)

@@ -70,7 +70,11 @@ def _fp8_difference_bytes(s: Shard) -> float:
     replaced = 2 * s.norm_tokens * s.config.hidden + s.tokens * s.ffn
     if s.config.experts is not None:  # their rows are counted in FP8 already; the router's input stays wide
         replaced -= s.norm_tokens * s.config.hidden
-    return (fp8.value_bytes - wide) * replaced + fp8.value_bytes * s.tokens * s.attention_width
+    kept = (fp8.value_bytes - wide) * replaced + fp8.value_bytes * s.tokens * s.attention_width
+    if s.implementation.attention_fp8:  # one copy of queries, keys and values in FP8 with one scale each
+        rotated = (s.heads + s.kv_heads) * s.config.head_dim if s.config.rotary and s.implementation.rotary else 0
+        kept += s.tokens * (s.qkv_width - wide * (s.qkv_width + rotated))
+    return kept
 
 
 def _eager_activation_extra(s: Shard) -> int:

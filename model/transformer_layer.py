@@ -112,7 +112,7 @@ def attention(s: Shard, direction: str) -> Attention:
         s.config.head_dim,
         backend=s.implementation.attention_backend,
         direction=direction,
-        dtype=s.implementation.dtype,
+        dtype=s.implementation.attention_dtype,
         name=f"attention.{direction}",
     )
 

@@ -38,6 +38,7 @@ from joulecast.simulator.iteration import Iteration, RankForecast
 from joulecast.simulator.ledger_guards import check_iteration, reported_with
 from joulecast.simulator.part_limits import check_parts, index_below, limited, spent_at_clocks, wait_columns
 from joulecast.simulator.plan import Plan
+from joulecast.simulator.plan_attention import attention_assumptions
 from joulecast.simulator.plan_experts import expert_assumptions
 from joulecast.simulator.plan_gpu import gpu_of, launch_s
 from joulecast.simulator.plan_network import network_assumptions
@@ -147,6 +148,7 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
             _host_assumption(plan, prepared.gpu),
             *network_assumptions(plan, description),
             *overlap_assumptions(plan),
+            *attention_assumptions(plan, description),
             *expert_assumptions(plan),
             *prediction_assumptions(plan),
         ),

@@ -14,6 +14,7 @@ from joulecast.model.fp8 import Fp8, fp8_on
 from joulecast.model.gpu_model import gpu_model
 from joulecast.model.hf import ModelConfig, load_model
 from joulecast.simulator import plan_overlap, plan_replicas, plan_tiles
+from joulecast.simulator.plan_attention import check_attention
 from joulecast.simulator.plan_context import check_context
 from joulecast.simulator.plan_experts import check_experts
 from joulecast.simulator.plan_schema import (
@@ -251,6 +252,7 @@ def whole(plan: Plan, gpu: GpuDescription, source: Source) -> None:
     _shapes(plan, source)
     _megatron_only(plan, source)
     check_context(plan, source)
+    check_attention(plan, gpu, source)
     check_experts(plan, source)
     _batch(plan, source)
     _nodes(plan, source)

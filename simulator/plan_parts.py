@@ -168,6 +168,7 @@ class Implementation:
     moe_token_dispatcher_type: str = "alltoall"
     recompute_modules: tuple[str, ...] = ("core_attn",)
     fused_loss: bool = False
+    attention_fp8: bool = False
     tiles: Tiles = ()
     generation: str = ""
     cuda_graphs: bool = False

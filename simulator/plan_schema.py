@@ -217,6 +217,9 @@ class ImplementationTable(Table):
     attention_backend: Literal["cudnn", "flash-attention-2", "flash-attention-3", "unfused"] = Field(
         "cudnn", description="Kernels of scaled-dot-product attention; unfused: Megatron-LM's own products and softmax."
     )
+    attention_precision: Literal["fp8"] | None = Field(
+        None, description="fp8: attention multiplies in FP8 too (Transformer Engine's fp8_dpa); default: bf16 or fp16."
+    )
     moe_token_dispatcher_type: Literal["alltoall", "flex"] = Field(
         "alltoall", description="Every copy of a token is sent to its expert, or one to each node or GPU (DeepEP)."
     )

@@ -135,6 +135,7 @@ def read_implementation(parsed: PlanFile, model: ModelConfig, source: Source) ->
         tie_embeddings=model.tied_embeddings,
         shard_head=table.shard_head,
         fused_loss=table.fused_loss,
+        attention_fp8=table.attention_precision == "fp8",
         generation=table.generation or "",
         cuda_graphs=table.cuda_graphs,
         optimizer=table.optimizer,

@@ -84,6 +84,7 @@ def implementation_of(plan: Plan) -> Implementation:
         framework=i.framework,
         gradients=i.gradient_precision,
         attention_backend=i.attention_backend,
+        attention_fp8=i.attention_fp8,
         rotary=i.rotary,
         tie_embeddings=i.tie_embeddings,
         tensor_parallel=plan.tp,
