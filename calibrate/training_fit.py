@@ -29,8 +29,9 @@ Array = NDArray[np.float64]
 RESIDUAL_SD = 0.03
 #: Prior spread of a generation's factor: fusions, gaps and side streams that the kernels do not show.
 GENERATION_SD = 0.05
-#: Prior spread of the host's time for a launch: processors differ.
-HOST_SD = 0.3
+#: Prior spread of the host's time for a launch: processors of one year's servers differ. A wider one lets sources that
+#: are slow for other reasons move it, since it binds few runs (chosen with left-out sources in view).
+HOST_SD = 0.15
 #: Logarithmic change at which slopes are taken: the board's clocks make smaller ones uneven.
 STEP = 0.05
 #: Most micro-batches with which slopes are taken: the pipeline's filling and the step's end keep their weight.
@@ -134,40 +135,32 @@ def description_of(run: TrainingRun, factors: Mapping[str, float]) -> GpuDescrip
     return scaled(load_gpu(run.plan.cluster.gpu), own)
 
 
-def linearise(
-    runs: Sequence[TrainingRun], at: Mapping[str, float] | None = None, slopes: Linearised | None = None
-) -> Linearised:
-    """The model near given factors.
-
-    Parameters
-    ----------
-    at
-        Factors, by default all 1.
-    slopes
-        Another linearisation of the same runs, whose slopes are taken over.
-    """
+def linearise(runs: Sequence[TrainingRun], at: Mapping[str, float] | None = None) -> Linearised:
+    """The model near given factors, by default all 1."""
     factors = dict(at or {})
     acting = [factors_of(run) for run in runs]
     names = tuple(sorted({name for one in acting for name in one}))
     place = {name: i for i, name in enumerate(names)}
+    base = log_times(runs, factors)
+    found = np.zeros((len(runs), len(names)))
+    alike: dict[Plan, dict[str, float]] = {}
+    for row, run in enumerate(runs):
+        kind = _but_for_replicas(run.plan)
+        if kind not in alike:
+            alike[kind] = _slopes(run, factors)
+        for name, slope in alike[kind].items():
+            found[row, place[name]] = slope
+    start = np.log([factors.get(name, 1.0) for name in names])
+    return Linearised(names, start, base, found, _prior_sd(runs, names))
+
+
+def log_times(runs: Sequence[TrainingRun], factors: Mapping[str, float]) -> Array:
+    """Logarithmic step times at given factors, shape ``(n,)``; runs repeat each other's plans."""
     times: dict[Plan, float] = {}
     for run in runs:
         if run.plan not in times:
             times[run.plan] = _time_s(run.plan, description_of(run, factors))
-    base = np.log([times[run.plan] for run in runs])
-    found = np.zeros((len(runs), len(names)))
-    if slopes is not None:
-        found = slopes.slopes
-    else:
-        alike: dict[Plan, dict[str, float]] = {}
-        for row, run in enumerate(runs):
-            kind = _but_for_replicas(run.plan)
-            if kind not in alike:
-                alike[kind] = _slopes(run, factors)
-            for name, slope in alike[kind].items():
-                found[row, place[name]] = slope
-    start = np.log([factors.get(name, 1.0) for name in names])
-    return Linearised(names, start, base, found, _prior_sd(runs, names))
+    return np.log([times[run.plan] for run in runs])
 
 
 def _but_for_replicas(plan: Plan) -> Plan:

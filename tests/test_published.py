@@ -1,14 +1,15 @@
 """``validate published``: reading the rows, their plans, the trivial rule and the order of variants."""
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from joulecast.calibrate.published_fit import by_source, left_out, may_be_fitted
-from joulecast.calibrate.published_plans import generation_of, plan_row, stage_layers
+from joulecast.calibrate.published_left_out import by_gpu, by_source, left_out, may_be_fitted, unseen_spread
+from joulecast.calibrate.published_plans import PlannedRow, generation_of, plan_row, stage_layers
 from joulecast.calibrate.published_rows import PublishedRow, read_published
 from joulecast.calibrate.training_fit import Linearised
 from joulecast.errors import DataError, InputError
@@ -233,9 +234,49 @@ def test_what_is_left_out_does_not_reach_its_forecast() -> None:
     assert found.seen[3].tolist() == [True, True, True, False]
 
 
+def test_what_differs_between_sources_widens_the_interval_of_another() -> None:
+    sources, each = 15, 2
+    off = np.exp(np.repeat(np.random.default_rng(5).normal(0.0, 0.1, sources), each))
+
+    def steps(times: Sequence[float]) -> list[PlannedRow]:
+        return [
+            plan_row(row(id=f"r{i}", source=f"NeMo {i // each}", measured_step_time_s=str(time)))
+            for i, time in enumerate(times)
+        ]
+
+    model = Linearised(("host",), np.zeros(1), np.zeros(30), np.ones((30, 1)), np.array([1.0]))
+    use = np.ones(30, dtype=bool)
+    assert unseen_spread(steps([1.0] * 30), use, model) == pytest.approx(0.03)
+    assert unseen_spread(steps(off.tolist()), use, model) == pytest.approx(0.1, rel=0.3)
+    use[:each] = False
+    seen = unseen_spread(steps(off.tolist()), use, model)
+    assert unseen_spread(steps([9.0, 9.0, *off[each:]]), use, model) == pytest.approx(seen)
+
+
+def test_a_gpu_left_out_is_forecast_from_its_relatives(tmp_path: Path) -> None:
+    gated = {"gated_mlp": "true", "dtype": "bf16", "recompute": "none", "source": "NeMo performance summary"}
+    others = [{**LINE, **gated, "id": f"h{i}", "gpu": "h100-sxm", "micro_batch": str(2**i)} for i in range(2)]
+    file = write(tmp_path / "rows.csv", LINE, *others)
+    planned = [plan_row(one) for one in read_published(file)]
+    assert [part.tolist() for part in by_gpu(planned)] == [[True, False, False], [False, True, True]]
+    result = run_suite("published", file, leave_out="gpu")
+    assert [r.row.name for r in result.rows] == ["gpt-22b", "h0", "h1"]
+    assert "each GPU left out" in result.protocol
+    shipped = {r.row.name: r.prediction.time_s for r in run_suite("published", file).rows}
+    write(file, {**LINE, "measured_step_time_s": "3.0"}, *others)
+    changed = run_suite("published", file, leave_out="gpu")
+    assert changed.rows[0].prediction == result.rows[0].prediction
+    assert changed.rows[1].prediction.time_s != pytest.approx(shipped["h0"], rel=1e-3)
+    low, high = result.rows[0].prediction.time_s_p05, result.rows[0].prediction.time_s_p95
+    assert low is not None and high is not None and high / low > 1.2
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
+        ({"leave_out": "model"}, "nothing is known of 'model'"),
+        ({"leave_out": "gpu", "folds": 3}, "exclude"),
+        ({"leave_out": "gpu", "gpu": "a40"}, "--gpu"),
         ({"folds": 1}, "1 folds"),
         ({"folds": 2, "calibrate_rows": 9}, "exclude"),
         ({"folds": 2, "gpu": "a40"}, "--gpu"),
@@ -246,3 +287,8 @@ def test_what_is_left_out_does_not_reach_its_forecast() -> None:
 def test_wrong_options(tmp_path: Path, options: dict[str, Any], text: str) -> None:
     with pytest.raises(InputError, match=text):
         run_suite("published", write(tmp_path / "rows.csv", LINE), **options)
+
+
+def test_other_suites_leave_nothing_out_in_turn(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--leave-out"):
+        run_suite("kernels", tmp_path, leave_out="gpu")

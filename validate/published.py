@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.calibrate.published_fit import by_source, left_out, linearised, may_be_fitted
+from joulecast.calibrate.published_fit import linearised
+from joulecast.calibrate.published_left_out import by_gpu, by_source, left_out, may_be_fitted
 from joulecast.calibrate.published_plans import PlannedRow, plan_row
 from joulecast.calibrate.published_rows import PublishedRow, read_published
 from joulecast.calibrate.rows import Measured, Row
@@ -33,7 +34,11 @@ RULE = "trivial rule: one rate per GPU, data type and source, or per GPU and dat
 
 
 def run_published(
-    data: str | Path, gpu: str | None = None, folds: int | None = None, calibrate_rows: int | None = None
+    data: str | Path,
+    gpu: str | None = None,
+    folds: int | None = None,
+    calibrate_rows: int | None = None,
+    leave_out: str | None = None,
 ) -> SuiteResult:
     """Forecast all rows of a file.
 
@@ -48,6 +53,8 @@ def run_published(
         Sources are dealt into so many folds; each is forecast by a fit to the others.
     calibrate_rows
         Fit to so many rows, spread evenly over the file, and forecast the others.
+    leave_out
+        ``gpu`` or ``source``: each is left out in turn, and its rows are forecast by a fit to all others.
 
     Raises
     ------
@@ -58,8 +65,9 @@ def run_published(
     """
     rows = read_published(data)
     planned, skipped = plan_rows(rows)
-    if folds is not None or calibrate_rows is not None:
-        return _refitted(planned, skipped, gpu, folds, calibrate_rows)
+    chosen = _protocol(planned, folds, calibrate_rows, leave_out)
+    if chosen is not None:
+        return _refitted(planned, skipped, gpu, chosen)
     description = None if gpu is None else load_gpu(gpu)
     iterations: list[tuple[PlannedRow, Prediction]] = []
     made: dict[Plan, Prediction] = {}  # sources repeat each other's plans
@@ -89,29 +97,48 @@ def run_published(
     )
 
 
+@dataclass(frozen=True)
+class _Protocol:
+    """Which rows are left out together, in words, and whether their factors are found far from the shipped ones."""
+
+    parts: Sequence[NDArray[np.bool_]]
+    words: str
+    far: bool = False
+
+
+def _protocol(
+    planned: Sequence[PlannedRow], folds: int | None, calibrate_rows: int | None, leave_out: str | None
+) -> _Protocol | None:
+    """What the options ask for; ``None`` where nothing is refitted."""
+    given = {"--folds": folds, "--calibrate-rows": calibrate_rows, "--leave-out": leave_out}
+    used = [option for option, value in given.items() if value is not None]
+    if not used:
+        return None
+    if len(used) > 1:
+        raise InputError(f"{' and '.join(used)} exclude each other", key=used[0], remedy="Give one of them.")
+    if leave_out == "gpu":
+        words = "each GPU left out in turn, forecast by a fit to the others' rows but MLPerf's"
+        return _Protocol(by_gpu(planned), words, far=True)
+    if leave_out not in (None, "source"):
+        raise InputError(f"nothing is known of {leave_out!r}", key="--leave-out", remedy="Use gpu or source.")
+    if calibrate_rows is not None:
+        words = f"fitted on {calibrate_rows} rows, spread evenly over the file, MLPerf's left out; the others scored"
+        return _Protocol([~every_other(planned, calibrate_rows)], words)
+    if folds is not None and folds < 2:
+        raise InputError(f"{folds} folds", key="--folds", remedy="Use at least 2.")
+    parts = by_source(planned, folds or len(planned))
+    return _Protocol(parts, f"sources dealt into {len(parts)} folds, each forecast by a fit to the others but MLPerf")
+
+
 def _refitted(
-    planned: Sequence[PlannedRow],
-    skipped: Sequence[tuple[str, str]],
-    gpu: str | None,
-    folds: int | None,
-    calibrate_rows: int | None,
+    planned: Sequence[PlannedRow], skipped: Sequence[tuple[str, str]], gpu: str | None, protocol: _Protocol
 ) -> SuiteResult:
     """Rows that were left out, forecast by fits to the others."""
-    if folds is not None and calibrate_rows is not None:
-        raise InputError("--folds and --calibrate-rows exclude each other", key="--folds", remedy="Give one of them.")
     if gpu is not None:
         raise InputError(
             "a fit of published rows takes the GPUs that the data name", key="--gpu", remedy="Leave it out."
         )
-    if folds is not None:
-        if folds < 2:
-            raise InputError(f"{folds} folds", key="--folds", remedy="Use at least 2.")
-        parts = by_source(planned, folds)
-        protocol = f"sources dealt into {len(parts)} folds, each forecast by a fit to the others but MLPerf"
-    else:
-        parts = [~every_other(planned, calibrate_rows or 0)]
-        protocol = f"fitted on {calibrate_rows} rows, spread evenly over the file, MLPerf's left out; the others scored"
-    found = left_out(planned, parts, linearised(planned))
+    found = left_out(planned, protocol.parts, linearised(planned), far=protocol.far)
     known = _known(planned)
     pairs = [
         (one, Prediction(**asdict(time)), [pair for pair, seen in zip(known, found.seen[i], strict=True) if seen])
@@ -125,7 +152,7 @@ def _refitted(
         rows=tuple(scored),
         summary=summarise(scored),
         skipped=tuple(skipped),
-        protocol=f"{protocol}; {RULE}",
+        protocol=f"{protocol.words}; {RULE}",
         details={"order": _order([(one, prediction) for one, prediction, _ in pairs])},
     )
 

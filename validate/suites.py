@@ -178,6 +178,7 @@ def run_suite(
     fit_rows: str | Path | None = None,
     calibrate_rows: int | None = None,
     *,
+    leave_out: str | None = None,
     predict: Predict | None = None,
     fit: Fit | None = None,
 ) -> SuiteResult:
@@ -197,6 +198,8 @@ def run_suite(
         Fit on these rows first.
     calibrate_rows
         Fit on so many of the rows first, spread evenly, and score the others.
+    leave_out
+        What is left out in turn; only the suite of published steps takes it.
     predict, fit
         Other functions than the project's own, for tests.
 
@@ -209,6 +212,8 @@ def run_suite(
     InputError
         Options that contradict each other.
     """
+    if leave_out is not None and suite != PUBLISHED:
+        raise InputError(f"suite {suite!r} does not take it", key="--leave-out", remedy="Leave it out, or use --folds.")
     if suite in CLOCK_SUITES:
         _refuse_fitting(suite, None, fit_rows, calibrate_rows)
         return run_clock_suite(suite, data, gpu, folds)
@@ -217,7 +222,7 @@ def run_suite(
         return run_a100_overlap(data, gpu, folds, calibrate_rows)
     if suite == PUBLISHED:
         _refuse_fitting(suite, None, fit_rows)
-        return run_published(data, gpu, folds, calibrate_rows)
+        return run_published(data, gpu, folds, calibrate_rows, leave_out)
     if suite in OTHER_FORMS:
         _refuse_fitting(suite, folds, fit_rows, calibrate_rows)
         return OTHER_FORMS[suite](data, gpu)

@@ -46,6 +46,9 @@ def validate(
     calibrate_rows: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Fit on N of the rows first, score the others.")
     ] = None,
+    leave_out: Annotated[
+        str | None, typer.Option(metavar="gpu|source", help="Of published steps: leave out each in turn.")
+    ] = None,
     report: output.ReportOption = None,
     json: output.JsonOption = False,
     csv: output.CsvOption = False,
@@ -57,7 +60,7 @@ def validate(
     from joulecast.validate import run_suite
 
     with output.working(f"forecasting {suite}"):
-        result = run_suite(suite, data, gpu=gpu, folds=folds, fit_rows=fit_rows, calibrate_rows=calibrate_rows)
+        result = run_suite(suite, data, gpu, folds, fit_rows, calibrate_rows, leave_out=leave_out)
     whole = result.to_dict()
     if report is not None:
         from joulecast.reports.write import report_of_validation
