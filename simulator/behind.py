@@ -28,6 +28,8 @@ from joulecast.simulator.tables import InstructionTable, Kernels
 
 Array = NDArray[np.float64]
 STATIC, CLOCK, SM = (COMPONENTS.index(name) for name in ("static", "clock", "sm"))
+#: Components that communication adds to what the board draws anyway.
+CARRIED = tuple(name for name in COMPONENTS if name not in ("static", "clock"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +65,43 @@ def exposed_s(items: Sequence[Behind], bucket_s: Sequence[Array], lengths_s: Arr
         Length of the rank's instructions in order, the optimizer left out, shape ``(instructions, c)`` [s].
     """
     ends = lengths_s.cumsum(0)
+    places = [item.place for item in items]
+    counts = np.array([item.buckets for item in items], dtype=np.float64)
     finish = ends[-1] if len(ends) else np.zeros(lengths_s.shape[1])
-    reduced, gathered = np.zeros_like(finish), np.zeros_like(finish)
-    late = np.zeros_like(finish)
-    for item, one in zip(items, bucket_s, strict=True):
-        n, end, length = item.buckets, ends[item.place], lengths_s[item.place]
+    return beyond_s([item.ahead for item in items], counts, bucket_s, ends[places], lengths_s[places], finish)
+
+
+def beyond_s(
+    ahead: Sequence[bool],
+    buckets: Array,
+    bucket_s: Sequence[Array] | Array,
+    ends_s: Array,
+    lengths_s: Array,
+    finish_s: Array,
+) -> Array:
+    """:func:`exposed_s` from the ends and lengths of the instructions at the items' places.
+
+    Parameters
+    ----------
+    ahead
+        Of each item, whether it is gathered.
+    buckets
+        How many, shape ``(items, …)``.
+    bucket_s, ends_s, lengths_s
+        Of each item, shape ``(items, …)`` [s].
+    finish_s
+        End of the rank's last instruction, shape ``(…)`` [s].
+    """
+    reduced, gathered, late = np.zeros_like(finish_s), np.zeros_like(finish_s), np.zeros_like(finish_s)
+    for first, n, one, end, length in zip(ahead, buckets, bucket_s, ends_s, lengths_s, strict=True):
         inside = length * (n - 1) / n
-        if item.ahead:
+        if first:
             begin = end - length
             gathered = gathered + n * one
             late = np.maximum(late, np.maximum(gathered - (n - 1) * one - begin, gathered - begin - inside))
         else:
             reduced = np.maximum(np.maximum(reduced, end - inside) + n * one, end + one)
-    return np.asarray(np.maximum(reduced - finish, 0.0) + late)
+    return np.asarray(np.maximum(reduced - finish_s, 0.0) + late)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,10 +131,9 @@ def _sums(table: InstructionTable, order: Sequence[int], items: Sequence[Behind]
     exposed = exposed_s(items, [times.time_s[:, row] for row in rows], table.duration_s[list(order[:-1])])
     hidden = np.maximum(counts @ times.time_s[:, rows].T - exposed, 0.0)
     energy = np.zeros(table.components_j.shape[1:])
-    for place, component in enumerate(COMPONENTS):
-        if place not in (STATIC, CLOCK):
-            of_kernels = np.broadcast_to(times.components_j[component], times.time_s.shape)
-            energy[:, place] = counts @ of_kernels[:, rows].T
+    for component in CARRIED:
+        of_kernels = np.broadcast_to(times.components_j[component], times.time_s.shape)
+        energy[:, COMPONENTS.index(component)] = counts @ of_kernels[:, rows].T
     return _Sums(rows, counts, exposed, hidden, energy)
 
 

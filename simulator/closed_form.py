@@ -8,9 +8,8 @@ clocks. In place of the simulation stand a formula for the schedule's length
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,19 +18,17 @@ from joulecast.model.description import GpuDescription
 from joulecast.model.governor import settled_power_w
 from joulecast.model.gpu_model import gpu_model
 from joulecast.model.limits import group_limit_share
-from joulecast.model.lowering import lower
-from joulecast.model.operators import Collective
-from joulecast.model.power import at_clock, idle_power_w, wait_power_w
+from joulecast.model.power import idle_power_w, wait_power_w
 from joulecast.simulator.clock_columns import PLAN_NAMES, is_locked
 from joulecast.simulator.closed_form_behind import communication_behind
 from joulecast.simulator.closed_form_clocks import Board, Settled, at, settle
-from joulecast.simulator.closed_form_layout import Layout, Pipelines, lay_out
-from joulecast.simulator.closed_form_parts import Parts, Sums, Tabulated, transfer_key
-from joulecast.simulator.forecast import board_limits_w, lag_of
+from joulecast.simulator.closed_form_layout import Layout, lay_out
+from joulecast.simulator.closed_form_parts import Parts, Recipe, Sums, Tabulated
+from joulecast.simulator.closed_form_pipelines import Pipelines, transfers_s
+from joulecast.simulator.forecast import lag_of
 from joulecast.simulator.part_limits import wait_columns
 from joulecast.simulator.plan import Cluster, Plan
 from joulecast.simulator.plan_gpu import gpu_of
-from joulecast.simulator.program import stage_transfers
 from joulecast.simulator.schedules import BACKWARD, BACKWARD_WEIGHT, FORWARD, OPTIMIZER
 from joulecast.simulator.tables import at_pace, host_gaps
 
@@ -60,7 +57,24 @@ class ClosedForm:
     communication_share: Array
 
 
-def closed_form(plans: Sequence[Plan], gpu: GpuDescription | None = None) -> ClosedForm:
+class Shared:
+    """What plans have in common, kept from one call of :func:`closed_form` to the next."""
+
+    def __init__(self) -> None:
+        self._parts: dict[object, Parts] = {}
+
+    def parts(self, key: object, description: GpuDescription, limits_w: Mapping[str, float]) -> Parts:
+        """Parts of plans on one GPU, whose own parts may be limited; begun anew when they have become many."""
+        if key not in self._parts or len(self._parts[key]) > MOST_PARTS:
+            self._parts[key] = Parts(gpu_model(description), limits_w)
+        return self._parts[key]
+
+
+#: Most parts that are kept from call to call, some hundred megabytes.
+MOST_PARTS = 10_000
+
+
+def closed_form(plans: Sequence[Plan], gpu: GpuDescription | None = None, shared: Shared | None = None) -> ClosedForm:
     """Forecast many plans at once; the larger the batch and the more alike its plans, the faster.
 
     Parameters
@@ -69,27 +83,29 @@ def closed_form(plans: Sequence[Plan], gpu: GpuDescription | None = None) -> Clo
         Plans, whether they fit memory or not.
     gpu
         Description to use in place of the plans' own.
+    shared
+        What earlier plans, of the same ``gpu``, had in common.
     """
     out = ClosedForm(*(np.empty(len(plans)) for _ in fields(ClosedForm)))
+    shared = shared or Shared()
     rows: dict[tuple[object, ...], list[int]] = {}
     for i, plan in enumerate(plans):
         run = plan.implementation
         kind = (plan.cluster.gpu, run.framework, run.generation) if gpu is None else ()
         rows.setdefault((*kind, plan.power.component_limits_w), []).append(i)
-    for own in rows.values():
+    for key, own in rows.items():
         description = gpu_of(plans[own[0]]) if gpu is None else gpu
         limits = dict(plans[own[0]].power.component_limits_w)
-        made = _of_gpu([plans[i] for i in own], Parts(gpu_model(description), limits))
+        made = _of_gpu([plans[i] for i in own], shared.parts(key, description, limits))
         for field in fields(ClosedForm):
             getattr(out, field.name)[own] = getattr(made, field.name)
     return out
 
 
 def _of_gpu(plans: Sequence[Plan], parts: Parts) -> ClosedForm:
-    layout = lay_out(plans, parts)
     gpu, clocks = parts.gpu, parts.clocks_mhz
-    limits = [board_limits_w(plan, gpu) for plan in plans]
-    limit = np.array([limits[number][r] for number, r in zip(layout.plan_of_rank, layout.first_rank, strict=True)])
+    layout = lay_out(plans, parts)
+    limit = layout.limit_w
     work = _work(layout, parts, limit)
     highest = _highest_clocks(plans, layout, gpu.max_clock_mhz)
     still = np.array([is_locked(plan) for plan in plans])
@@ -97,10 +113,11 @@ def _of_gpu(plans: Sequence[Plan], parts: Parts) -> ClosedForm:
         below = _highest_power_w(work, layout, clocks, highest) <= settled_power_w(limit, gpu)
         still &= np.bincount(layout.plan_of_rank, ~below, len(plans)) == 0
     _keep_pace(work, plans, layout, parts, still)
+    work.on_ranks(layout)
     _add_communication_behind(work, plans, layout, parts)
     if min(highest.stage_mhz.min(), highest.tail_mhz.min()) < gpu.max_clock_mhz:
         _hold_below(work, clocks, highest)
-    pipelines = Pipelines(plans, layout, work.stage_s, work.tail_s, clocks, _transfers_s(plans, parts))
+    pipelines = Pipelines(plans, layout, work.stage_s, work.tail_s, clocks, transfers_s(plans, parts))
     reached = limit * np.array([group_limit_share(plan.tp, gpu) for plan in plans])[layout.plan_of_rank]
     board = Board(
         clocks_mhz=clocks,
@@ -141,9 +158,10 @@ def _summary(plans: Sequence[Plan], layout: Layout, settled: Settled, time_s: Ar
 
 @dataclass(eq=False)
 class _Work:
-    """Work on the grid of clocks: stages' forward, backward and weight gradient ``(3, q, c)``, ranks' tails ``(r, c)``.
+    """Work on the grid of clocks: distinct stages' forward, backward and weight gradient ``(3, u, c)``, tails.
 
-    ``exposed`` is communication without compute beside it, ``clock`` the mean clock of the kernels.
+    Tails are distinct ones ``(v, c)`` until :meth:`_Work.on_ranks` lays them on rank rows ``(r, c)``. ``exposed`` is
+    communication without compute beside it, ``clock`` the mean clock of the kernels.
     """
 
     stage_s: Array
@@ -155,45 +173,54 @@ class _Work:
     tail_j: Array
     tail_clock_mhz: Array
 
+    def on_ranks(self, layout: Layout) -> None:
+        """Give every rank row a tail of its own."""
+        self.tail_s, self.tail_exposed_s, self.tail_j, self.tail_clock_mhz = (
+            values[layout.tails.of] for values in (self.tail_s, self.tail_exposed_s, self.tail_j, self.tail_clock_mhz)
+        )
+
 
 def _work(layout: Layout, parts: Parts, limit_w: Array) -> _Work:
-    clocks, idle_w = len(parts.clocks_mhz), idle_power_w(parts.clocks_mhz, parts.gpu)
-    stages, ranks = (3, len(layout.chunks), clocks), (len(layout.ranks), clocks)
-    work = _Work(*(np.zeros(shape) for shape in (*[stages] * 4, *[ranks] * 4)))
+    """``limit_w`` is the power limit of every rank row's board."""
+    clocks = len(parts.clocks_mhz)
+    stages, tails = (3, len(layout.stages.part), clocks), (len(layout.tails.part), clocks)
+    work = _Work(*(np.zeros(shape) for shape in (*[stages] * 4, *[tails] * 4)))
     for limit in np.unique(limit_w):
         table = parts.tabulate(float(limit))
-        own_stages = np.flatnonzero(limit_w[layout.rank_of_stage] == limit)
-        own_ranks = np.flatnonzero(limit_w == limit)
+        own = np.flatnonzero(limit_w[layout.stages.rank] == limit)
+        recipes = [parts.stage_recipes[part] for part in layout.stages.part[own]]
         for kind in range(3):
-            sums = Sums([layout.stage_recipes[kind][row] for row in own_stages])
-            work.stage_s[kind, own_stages] = sums.of(table.duration_s)
-            work.stage_exposed_s[kind, own_stages] = sums.of(table.exposed_s)
-            work.stage_j[kind, own_stages] = sums.of(table.energy_j)
-            if parts.limits_w:
-                work.stage_clock_mhz[kind, own_stages] = _mean_clock_mhz(sums, table)
-            gaps = host_gaps(work.stage_s[kind, own_stages], sums.of(table.host_s))
-            work.stage_s[kind, own_stages] += gaps
-            work.stage_j[kind, own_stages] += gaps * idle_w
-        sums = Sums([layout.tail_recipes[row] for row in own_ranks])
-        work.tail_s[own_ranks] = sums.of(table.duration_s)
-        work.tail_exposed_s[own_ranks] = sums.of(table.exposed_s)
-        work.tail_j[own_ranks] = sums.of(table.energy_j)
-        if parts.limits_w:
-            work.tail_clock_mhz[own_ranks] = _mean_clock_mhz(sums, table)
-        gaps = host_gaps(work.tail_s[own_ranks], sums.of(table.host_s))
-        work.tail_s[own_ranks] += gaps
-        work.tail_j[own_ranks] += gaps * idle_w
+            into = work.stage_s[kind], work.stage_exposed_s[kind], work.stage_j[kind], work.stage_clock_mhz[kind]
+            _sum_parts(into, own, [recipe[kind] for recipe in recipes], table, parts)
+        own = np.flatnonzero(limit_w[layout.tails.rank] == limit)
+        tail = [parts.tail_recipes[part] for part in layout.tails.part[own]]
+        _sum_parts((work.tail_s, work.tail_exposed_s, work.tail_j, work.tail_clock_mhz), own, tail, table, parts)
     return work
 
 
-def _mean_clock_mhz(sums: Sums, table: Tabulated) -> Array:
-    time = sums.of(table.duration_s)
-    return np.asarray(np.divide(sums.of(table.clock_mhz * table.duration_s), time, out=time * 0.0, where=time > 0))
+def _sum_parts(
+    into: tuple[Array, Array, Array, Array],
+    rows: NDArray[np.int64],
+    recipes: Sequence[Recipe],
+    table: Tabulated,
+    parts: Parts,
+) -> None:
+    """Rows of time, exposed communication, energy and clock from their parts, and the waits for their host."""
+    if not any(recipes):
+        return
+    sums = Sums(recipes)
+    time, exposed, energy = (sums.of(values) for values in (table.duration_s, table.exposed_s, table.energy_j))
+    if parts.limits_w:
+        spent = sums.of(table.clock_mhz * table.duration_s)
+        into[3][rows] = np.divide(spent, time, out=np.zeros_like(time), where=time > 0)
+    gaps = host_gaps(time, sums.of(table.host_s)) if table.host_s.any() else np.zeros_like(time)
+    idle_w = np.asarray(idle_power_w(parts.clocks_mhz, parts.gpu))
+    into[0][rows], into[1][rows], into[2][rows] = time + gaps, exposed, energy + gaps * idle_w
 
 
 @dataclass(frozen=True, eq=False)
 class _Highest:
-    """Highest clocks that plans set, of stages ``(3, q)``, tails ``(r,)`` and whole ranks ``(r,)`` [MHz]."""
+    """Highest clocks that plans set, of distinct stages ``(3, u)``, tails ``(r,)`` and whole ranks ``(r,)`` [MHz]."""
 
     stage_mhz: Array
     tail_mhz: Array
@@ -206,9 +233,10 @@ def _highest_clocks(plans: Sequence[Plan], layout: Layout, top_mhz: float) -> _H
         return top_mhz if clock is None else clock
 
     by_rank = np.full((4, len(layout.ranks)), top_mhz)
-    for row in np.flatnonzero([bool(plans[p].power.clocks_mhz) for p in layout.plan_of_rank]):
+    sets = np.array([bool(plan.power.clocks_mhz) for plan in plans])
+    for row in np.flatnonzero(sets[layout.plan_of_rank]):
         by_rank[:, row] = [of(int(row), kind) for kind in (FORWARD, BACKWARD, BACKWARD_WEIGHT, OPTIMIZER)]
-    return _Highest(by_rank[:3, layout.rank_of_stage], by_rank[3], by_rank.max(0))
+    return _Highest(by_rank[:3, layout.stages.rank], by_rank[3], by_rank.max(0))
 
 
 def _highest_power_w(work: _Work, layout: Layout, clocks_mhz: Array, highest: _Highest) -> Array:
@@ -218,12 +246,12 @@ def _highest_power_w(work: _Work, layout: Layout, clocks_mhz: Array, highest: _H
         / np.maximum(at(work.stage_s[k], clocks_mhz, highest.stage_mhz[k]), 1e-12)
         for k in range(3)
     ]
-    tail = at(work.tail_j, clocks_mhz, highest.tail_mhz) / np.maximum(
-        at(work.tail_s, clocks_mhz, highest.tail_mhz), 1e-12
+    rows = layout.tails.of
+    out = at(work.tail_j, clocks_mhz, highest.tail_mhz, rows) / np.maximum(
+        at(work.tail_s, clocks_mhz, highest.tail_mhz, rows), 1e-12
     )
-    out = np.asarray(tail)
-    np.maximum.at(out, layout.rank_of_stage, np.max(stage, axis=0))
-    return out
+    np.maximum.at(out, layout.rank_of_stage, np.max(stage, axis=0)[layout.stages.of])
+    return np.asarray(out)
 
 
 def _keep_pace(work: _Work, plans: Sequence[Plan], layout: Layout, parts: Parts, still: NDArray[np.bool_]) -> None:
@@ -238,10 +266,10 @@ def _keep_pace(work: _Work, plans: Sequence[Plan], layout: Layout, parts: Parts,
         lag = lag_of(plans[members[0]], clocks, gpu)
         within = np.zeros(len(plans), dtype=bool)
         within[members] = True
-        stages, ranks = within[layout.plan_of_stage], within[layout.plan_of_rank]
+        stages, tails = (within[layout.plan_of_rank[rows.rank]] for rows in (layout.stages, layout.tails))
         for kind in range(3):
             _pace(work.stage_s[kind], work.stage_exposed_s[kind], work.stage_j[kind], stages, clocks, lag, waiting_w)
-        _pace(work.tail_s, work.tail_exposed_s, work.tail_j, ranks, clocks, lag, waiting_w)
+        _pace(work.tail_s, work.tail_exposed_s, work.tail_j, tails, clocks, lag, waiting_w)
 
 
 def _pace(
@@ -278,19 +306,3 @@ def _hold_below(work: _Work, clocks_mhz: Array, highest: _Highest) -> None:
 
 def _held(values: Array, clocks_mhz: Array, highest_mhz: Array) -> Array:
     return np.where(clocks_mhz <= highest_mhz[:, None], values, at(values, clocks_mhz, highest_mhz)[:, None])
-
-
-def _transfers_s(plans: Sequence[Plan], parts: Parts) -> Array:
-    """Mean time of a transfer from one of a plan's stages to the next, 0 with one stage [s]."""
-    distinct: dict[Collective, int] = {}
-    places, owner = [], []
-    for number, plan in enumerate(plans):
-        hops = plan.pp if plan.vp > 1 else plan.pp - 1
-        for transfer in parts.once(transfer_key(plan), partial(stage_transfers, plan))[:hops]:
-            places.append(distinct.setdefault(transfer, len(distinct)))
-            owner.append(number)
-    if not distinct:
-        return np.zeros(len(plans))
-    times = at_clock(lower(tuple(distinct), parts.gpu), parts.gpu.max_clock_mhz, parts.gpu).time_s
-    count = np.bincount(owner, minlength=len(plans))
-    return np.asarray(np.bincount(owner, times[places], len(plans)) / np.maximum(count, 1))

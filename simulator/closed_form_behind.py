@@ -1,8 +1,7 @@
 """Gradients and parameters that travel beside a rank's instructions, for many plans at once.
 
 What of them is exposed depends on the instructions near the ends of an iteration alone, so a few rounds of
-micro-batches stand for all. Ranks whose instructions have the same order are evaluated together, their clocks side by
-side on one axis.
+micro-batches stand for all. Ranks of as many types of instructions with as many items to carry are evaluated together.
 """
 
 from __future__ import annotations
@@ -15,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.model.operators import Collective
-from joulecast.model.power import COMPONENTS, KernelTimes
-from joulecast.simulator.behind import Behind, with_communication_behind
-from joulecast.simulator.closed_form_layout import Layout, RankKind, kinds_of
-from joulecast.simulator.closed_form_parts import Parts, tail_key
+from joulecast.model.power import idle_power_w, wait_power_w
+from joulecast.simulator.behind import CARRIED, beyond_s
+from joulecast.simulator.closed_form_layout import Layout, RankKind
+from joulecast.simulator.closed_form_parts import Parts, Tails
+from joulecast.simulator.overlap import drag_beside
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.program import implementation_of
 from joulecast.simulator.replicas import behind, stage_tensors
@@ -30,9 +30,10 @@ from joulecast.simulator.schedules import (
     Instruction,
     build_schedule,
 )
-from joulecast.simulator.tables import InstructionTable, Kernels, kernels_of
+from joulecast.simulator.tables import kernels_of
 
 Array = NDArray[np.float64]
+Int = NDArray[np.int64]
 
 #: Rounds of as many micro-batches as there are ranks that stand for an iteration.
 ROUNDS = 2
@@ -50,27 +51,78 @@ class Added:
     energy_j: Array
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class _Order:
-    """Order of a rank's instructions: what tells their lengths apart, and the places where something may travel.
+    """Order of a rank's instructions, and its marks: the first forwards and last backwards, where something may travel.
 
     Attributes
     ----------
-    kinds
-        Of each instruction: 0 forward, 1 backward, 2 weight gradient.
-    chunks
-        Of each instruction.
-    marked
-        Places of the first forwards and last backwards.
+    kinds, chunks
+        Of each of ``t`` types of instructions: 0 forward, 1 backward, 2 weight gradient; and the chunk.
+    counts
+        How many instructions of each type there are, shape ``(t,)``.
+    before
+        How many of each type end with or before each mark, shape ``(marks, t)``.
+    types
+        Type of each mark.
     instructions, marks
         Those, and what tells them apart.
     """
 
     kinds: tuple[int, ...]
     chunks: tuple[int, ...]
-    marked: tuple[int, ...]
+    counts: Array
+    before: Array
+    types: Int
     instructions: tuple[Instruction, ...]
     marks: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Items:
+    """What travels beside a rank's instructions: ``i`` items.
+
+    Attributes
+    ----------
+    operator
+        Which of the collectives that travel, shape ``(i,)``.
+    buckets
+        Shape ``(i,)``.
+    mark
+        Place among the marks of an order.
+    ahead
+        Whether each is gathered rather than reduced.
+    ctas
+        Thread blocks of its collectives.
+    """
+
+    operator: list[int]
+    buckets: list[int]
+    mark: list[int]
+    ahead: tuple[bool, ...]
+    ctas: float
+
+
+class _Travelling:
+    """Distinct collectives that travel beside instructions on one GPU."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._numbers: dict[Collective, int] = {}
+        self._tables = np.empty((2, 0, len(parts.clocks_mhz)))
+
+    def number(self, operator: Collective) -> int:
+        """Its place in :meth:`tables`."""
+        return self._numbers.setdefault(operator, len(self._numbers))
+
+    def tables(self) -> Array:
+        """Time, and energy on top of what the board draws anyway, shape ``(2, collectives, c)`` [s], [J]."""
+        if fresh := list(self._numbers)[self._tables.shape[1] :]:
+            gpu, clocks = self._parts.gpu, self._parts.clocks_mhz
+            times = kernels_of([], clocks, gpu, None, fresh, self._parts.limits_w).times
+            carried = np.sum([np.broadcast_to(times.components_j[c], times.time_s.shape) for c in CARRIED], axis=0)
+            self._tables = np.concatenate([self._tables, np.stack([times.time_s.T, carried.T])], axis=1)
+        return self._tables
 
 
 def travels_beside(plan: Plan) -> bool:
@@ -85,100 +137,80 @@ def communication_behind(plans: Sequence[Plan], layout: Layout, parts: Parts, st
     Parameters
     ----------
     stage_s
-        Times of all stage rows' forward, backward and weight gradient, shape ``(3, q, c)`` [s].
+        Times of distinct stages' forward, backward and weight gradient, shape ``(3, u, c)`` [s].
     """
-    groups: dict[object, list[tuple[int, tuple[Behind, ...]]]] = {}
-    orders: dict[object, _Order] = {}
-    operators: dict[Collective, int] = {}
-    row = -1
-    for plan in plans:
-        kinds, _ = kinds_of(plan)
-        shared = tail_key(plan) if travels_beside(plan) else None
-        shape = (plan.schedule.name, plan.pp, _rounds(plan), plan.vp)
-        for kind in kinds:
-            row += 1
-            if shared is None:
+    travelling = parts.once(_Travelling, lambda: _Travelling(parts))
+    groups: dict[tuple[int, tuple[bool, ...]], list[_Rank]] = {}
+    for number, plan in enumerate(plans):
+        if not travels_beside(plan):
+            continue
+        shape, tails = layout.shapes[number], parts.tails_of(plan)
+        named = (plan.schedule.name, plan.pp, _rounds(plan), plan.vp)
+        for place, kind in enumerate(shape.kinds):
+            order = _order(*named, kind.rank)
+            items = _items(plan, kind, tails, order, parts, travelling)
+            if not items.ahead:
                 continue
-            order = _order(*shape, kind.rank)
-            if items := _items(plan, kind, shared, order, parts):
-                key = (shape, kind.rank, _pattern(items))
-                groups.setdefault(key, []).append((row, items))
-                orders[key] = order
-                for item in items:
-                    operators.setdefault(item.operator, len(operators))
+            first, chunks = int(layout.first_stage_row[number]), shape.stage_of_chunk[place]
+            stages = [first + chunks[chunk] for chunk in order.chunks]
+            row = _Rank(int(layout.first_rank_row[number]) + place, stages, order, items)
+            groups.setdefault((len(stages), items.ahead), []).append(row)
     if groups:
-        kernels = kernels_of([], parts.clocks_mhz, parts.gpu, None, list(operators), parts.limits_w)
-        for name, members in groups.items():
-            most = max(1, MOST_VALUES // (len(orders[name].kinds) * len(parts.clocks_mhz)))
+        tables = travelling.tables()
+        for (types, ahead), members in groups.items():
+            most = max(1, MOST_VALUES // ((types + len(ahead)) * len(parts.clocks_mhz)))
             for start in range(0, len(members), most):
-                yield _added(members[start : start + most], orders[name], layout, parts, stage_s, kernels, operators)
+                yield _added(members[start : start + most], layout, parts, stage_s, tables)
 
 
-def _added(
-    members: Sequence[tuple[int, tuple[Behind, ...]]],
-    order: _Order,
-    layout: Layout,
-    parts: Parts,
-    stage_s: Array,
-    kernels: Kernels,
-    operators: dict[Collective, int],
-) -> Added:
-    rows = [row for row, _ in members]
-    items = members[0][1]
-    distinct = list(dict.fromkeys(item.operator for item in items))
-    first = [next(i for i, item in enumerate(items) if item.operator == operator) for operator in distinct]
-    columns = np.array([[operators[own[i].operator] for i in first] for _, own in members])
-    side = _side_by_side(kernels, columns, tuple(distinct))
-    types = list(dict.fromkeys(zip(order.kinds, order.chunks, strict=True)))
-    place = {one: i for i, one in enumerate(types)}
-    stages = np.array([[layout.stage_of_chunk[row][chunk] for row in rows] for _, chunk in types])
-    lengths = stage_s[np.array([kind for kind, _ in types])[:, None], stages].reshape(len(types), -1)
-    count, wide = len(types) + 1, lengths.shape[1]
-    empty = InstructionTable(
-        duration_s=np.vstack([lengths, np.zeros((1, wide))]),
-        energy_j=np.zeros((count, wide)),
-        components_j=np.zeros((count, wide, len(COMPONENTS))),
-        communication_s=np.zeros((count, wide, 2)),
-        counts=np.zeros((count, len(distinct))),
-    )
-    sequence = [place[one] for one in zip(order.kinds, order.chunks, strict=True)]
-    whole = [*sequence, len(types)]
-    full = with_communication_behind(empty, whole, items, side, parts.gpu)
-    shape = (len(rows), len(parts.clocks_mhz))
-    time, exposed = full.duration_s[-1], full.communication_s[-1, :, 1]
-    return Added(rows, time.reshape(shape), exposed.reshape(shape), full.energy_j[whole].sum(0).reshape(shape))
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """A rank row, its stage row of every type of instruction, and what travels beside these."""
+
+    row: int
+    stages: list[int]
+    order: _Order
+    items: _Items
 
 
-def _side_by_side(kernels: Kernels, columns: NDArray[np.int64], operators: tuple[Collective, ...]) -> Kernels:
-    """Kernels ``columns`` of every row, shape ``(rows, kernels)``, on one axis of rows and clocks."""
+def _added(members: Sequence[_Rank], layout: Layout, parts: Parts, stage_s: Array, tables: Array) -> Added:
+    gpu, clocks = parts.gpu, parts.clocks_mhz
+    kinds = np.array([one.order.kinds for one in members])
+    types_s = stage_s[kinds, layout.stages.of[[one.stages for one in members]]]
+    ends = np.array([one.order.before[one.items.mark] for one in members]) @ types_s
+    rows = np.arange(len(members))[:, None]
+    lengths = types_s[rows, [one.order.types[one.items.mark] for one in members]]
+    finish = (np.array([[one.order.counts] for one in members]) @ types_s)[:, 0]
+    operators = np.array([one.items.operator for one in members])
+    buckets = np.array([one.items.buckets for one in members], dtype=np.float64)[..., None]
+    time, carried = tables[:, operators]
+    count, one_s, end, length = (np.swapaxes(values, 0, 1) for values in (buckets, time, ends, lengths))
+    exposed = beyond_s(members[0].items.ahead, count, one_s, end, length, finish)
+    hidden = np.maximum((buckets * time).sum(1) - exposed, 0.0)
+    drag = np.array([drag_beside(one.items.ctas, gpu) for one in members])[:, None]
+    longer = exposed + hidden * drag
+    idle = idle_power_w(clocks, gpu)
+    energy = (buckets * carried).sum(1) + longer * idle + exposed * (wait_power_w(clocks, gpu) - idle)
+    return Added([one.row for one in members], longer, exposed, energy)
 
-    def spread(values: Array) -> Array:
-        table = np.broadcast_to(values, kernels.times.time_s.shape)
-        return table.T[columns.T].transpose(1, 2, 0).reshape(-1, columns.shape[1])
 
-    times = kernels.times
-    parts = {name: spread(values) for name, values in times.components_j.items()}
-    clocks = np.tile(kernels.clocks_mhz, len(columns))
-    return Kernels(operators, kernels.costs, clocks, KernelTimes(spread(times.time_s), spread(times.energy_j), parts))
+def _items(plan: Plan, kind: RankKind, tails: Tails, order: _Order, parts: Parts, travelling: _Travelling) -> _Items:
+    """What travels beside a rank's instructions; plans with the same tails share it."""
 
-
-def _items(plan: Plan, kind: RankKind, shared: object, order: _Order, parts: Parts) -> tuple[Behind, ...]:
-    """What travels beside a rank's instructions; ``shared`` is what its plan has in common with others."""
-
-    def make() -> tuple[Behind, ...]:
+    def make() -> _Items:
         impl = implementation_of(plan)
         chunks = [stage_tensors(plan, impl, stage) for stage in plan.stages_of_rank(kind.rank)]
-        return behind(plan, impl, kind.rank, order.instructions, chunks)
+        found = behind(plan, impl, kind.rank, order.instructions, chunks)
+        blocks = found[0].operator.ctas if found else None
+        return _Items(
+            operator=[travelling.number(item.operator) for item in found],
+            buckets=[item.buckets for item in found],
+            mark=[item.place for item in found],
+            ahead=tuple(item.ahead for item in found),
+            ctas=float(blocks or parts.gpu["collective.default_ctas"]),
+        )
 
-    found = parts.once((shared, kind.rank == 0, kind.places, kind.place_of_chunk, order.marks), make)
-    return tuple(Behind(item.operator, item.buckets, order.marked[item.place], item.ahead) for item in found)
-
-
-def _pattern(items: Sequence[Behind]) -> tuple[object, ...]:
-    """What must agree for ranks to be evaluated together."""
-    distinct = list(dict.fromkeys(item.operator for item in items))
-    alike = [(item.place, item.buckets, item.ahead, distinct.index(item.operator)) for item in items]
-    return (*alike, items[0].operator.ctas)
+    return parts.once((tails, kind.rank == 0, kind.places, kind.place_of_chunk, order.marks), make)
 
 
 def _rounds(plan: Plan) -> int:
@@ -192,16 +224,30 @@ def _rounds(plan: Plan) -> int:
 def _order(name: str, stages: int, microbatches: int, chunks: int, rank: int) -> _Order:
     order = _ranks(name, stages, microbatches, chunks)[rank][:-1]
     last = microbatches - 1
+    numbers: dict[tuple[int, int], int] = {}
+    row = [numbers.setdefault((_kind(one), one.chunk), len(numbers)) for one in order]
+    before = np.zeros((len(order), len(numbers)))
+    before[np.arange(len(order)), row] = 1.0
+    before = before.cumsum(0)
     marked = [
         place
         for place, one in enumerate(order)
         if (one.kind == FORWARD and one.microbatch == 0)
         or (one.kind in (BACKWARD, BACKWARD_WEIGHT) and one.microbatch == last)
     ]
-    kinds = tuple(0 if one.kind == FORWARD else (2 if one.kind == BACKWARD_WEIGHT else 1) for one in order)
-    chosen = tuple(order[place] for place in marked)
-    marks = tuple(2 * one.chunk + (one.kind == FORWARD) for one in chosen)
-    return _Order(kinds, tuple(one.chunk for one in order), tuple(marked), chosen, marks)
+    return _Order(
+        kinds=tuple(kind for kind, _ in numbers),
+        chunks=tuple(chunk for _, chunk in numbers),
+        counts=before[-1],
+        before=before[marked],
+        types=np.array([row[place] for place in marked]),
+        instructions=tuple(order[place] for place in marked),
+        marks=tuple(2 * order[place].chunk + (order[place].kind == FORWARD) for place in marked),
+    )
+
+
+def _kind(one: Instruction) -> int:
+    return 0 if one.kind == FORWARD else (2 if one.kind == BACKWARD_WEIGHT else 1)
 
 
 @lru_cache(maxsize=256)

@@ -112,11 +112,14 @@ def _power_w(board: Board, clock_mhz: Array) -> Array:
     return np.interp(clock_mhz, board.clocks_mhz, board.wait_power_w)
 
 
-def at(values: Array, clocks_mhz: Array, clock_mhz: Array) -> Array:
-    """Each row's value at its own clock, between the grid's; ``(r, c)`` at ``(r,)`` gives ``(r,)``."""
+def at(values: Array, clocks_mhz: Array, clock_mhz: Array, rows: NDArray[np.int64] | None = None) -> Array:
+    """Each row's value at its own clock, between the grid's; ``(r, c)`` at ``(r,)`` gives ``(r,)``.
+
+    ``rows`` names the row of each clock where they are others than all in order.
+    """
     upper = np.clip(np.searchsorted(clocks_mhz, clock_mhz), 1, len(clocks_mhz) - 1)
     share = (clock_mhz - clocks_mhz[upper - 1]) / (clocks_mhz[upper] - clocks_mhz[upper - 1])
-    rows = np.arange(len(clock_mhz))
+    rows = np.arange(len(clock_mhz)) if rows is None else rows
     return np.asarray((1.0 - share) * values[rows, upper - 1] + share * values[rows, upper])
 
 

@@ -9,9 +9,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.simulator.closed_form_clocks import Load, Settled, at
-from joulecast.simulator.closed_form_parts import Parts, Place, Recipe
-from joulecast.simulator.pipeline_formula import StageTimes, iteration_time_s
+from joulecast.simulator.closed_form_keys import Place
+from joulecast.simulator.closed_form_parts import Parts
+from joulecast.simulator.forecast import board_limits_w
 from joulecast.simulator.plan import Plan
 
 Int = NDArray[np.int64]
@@ -26,8 +26,6 @@ class RankKind:
     ----------
     rank
         The first of them.
-    ranks
-        How many they are.
     places
         Their distinct stages with the number of chunks that each stands for.
     place_of_chunk
@@ -37,20 +35,46 @@ class RankKind:
     """
 
     rank: int
-    ranks: int
     places: tuple[tuple[Place, int], ...]
     place_of_chunk: tuple[int, ...]
     whole: Place
 
 
-@lru_cache(maxsize=4096)
-def rank_kinds(
-    pp: int, vp: int, stage_layers: tuple[int, ...], rank_keys: tuple[object, ...] = (), dense_layers: int = 0
-) -> tuple[tuple[RankKind, ...], tuple[int, ...]]:
-    """Kinds of ranks of a pipeline, and the kind of every rank.
+@dataclass(frozen=True, eq=False)
+class Shape:
+    """A pipeline's kinds of ranks (``r`` rows) and their distinct stages (``q`` rows), alike for many plans.
 
-    ``rank_keys`` keeps ranks apart that differ in them; ``dense_layers`` is how many leading layers lack experts.
+    Attributes
+    ----------
+    kinds, kind_of_rank
+        Kinds of ranks, and the kind of every rank, shape ``(pp,)``.
+    ranks, first_rank
+        How many ranks are of each kind, and the first of them, shape ``(r,)``.
+    places
+        Of each stage row.
+    rank_of_stage, chunks
+        Kind of rank that has a stage row, and how many of its chunks the row stands for, shape ``(q,)``.
+    stage_of_chunk
+        Stage rows of each kind's chunks.
+    first_chunk, last_chunk
+        Those of the first and the last, shape ``(r,)``.
     """
+
+    kinds: tuple[RankKind, ...]
+    kind_of_rank: Int
+    ranks: Int
+    first_rank: Int
+    places: tuple[Place, ...]
+    rank_of_stage: Int
+    chunks: Int
+    stage_of_chunk: tuple[tuple[int, ...], ...]
+    first_chunk: Int
+    last_chunk: Int
+
+
+@lru_cache(maxsize=4096)
+def _shape(pp: int, vp: int, stage_layers: tuple[int, ...], rank_keys: tuple[object, ...], dense_layers: int) -> Shape:
+    """``rank_keys`` keeps ranks apart that differ in them; ``dense_layers`` is how many leading layers lack experts."""
     found: dict[object, int] = {}
     kinds: list[RankKind] = []
     of_rank: list[int] = []
@@ -63,14 +87,24 @@ def rank_kinds(
         if key not in found:
             found[key] = len(kinds)
             distinct = list(dict.fromkeys(places))
-            whole = _together(places)
             of_chunk = tuple(distinct.index(p) for p in places)
-            kinds.append(RankKind(rank, 0, tuple((p, places.count(p)) for p in distinct), of_chunk, whole))
+            kinds.append(RankKind(rank, tuple((p, places.count(p)) for p in distinct), of_chunk, _together(places)))
         of_rank.append(found[key])
-    counted = tuple(
-        RankKind(k.rank, of_rank.count(i), k.places, k.place_of_chunk, k.whole) for i, k in enumerate(kinds)
+    counts = [len(kind.places) for kind in kinds]
+    starts = np.cumsum([0, *counts[:-1]]).tolist()
+    chunks = tuple(tuple(start + p for p in k.place_of_chunk) for start, k in zip(starts, kinds, strict=True))
+    return Shape(
+        kinds=tuple(kinds),
+        kind_of_rank=np.array(of_rank),
+        ranks=np.bincount(of_rank),
+        first_rank=np.array([kind.rank for kind in kinds]),
+        places=tuple(place for kind in kinds for place, _ in kind.places),
+        rank_of_stage=np.repeat(np.arange(len(kinds)), counts),
+        chunks=np.array([count for kind in kinds for _, count in kind.places]),
+        stage_of_chunk=chunks,
+        first_chunk=np.array([own[0] for own in chunks]),
+        last_chunk=np.array([own[-1] for own in chunks]),
     )
-    return counted, tuple(of_rank)
 
 
 def _together(places: Sequence[Place]) -> Place:
@@ -78,11 +112,30 @@ def _together(places: Sequence[Place]) -> Place:
     return Place(layers, places[0].first, places[-1].last, dense)
 
 
-def kinds_of(plan: Plan) -> tuple[tuple[RankKind, ...], tuple[int, ...]]:
-    """Kinds of ranks of a plan, and the kind of every rank."""
+def shape_of(plan: Plan) -> Shape:
+    """Kinds of ranks of a plan and their stages."""
     model = plan.workload.model
     dense = 0 if model.experts is None else model.dense_layers
-    return rank_kinds(plan.pp, plan.vp, plan.parallelism.stage_layers, power_keys(plan), dense)
+    return _shape(plan.pp, plan.vp, plan.parallelism.stage_layers, power_keys(plan), dense)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Distinct stages or tails of many plans, each evaluated once.
+
+    Attributes
+    ----------
+    part
+        Which of the recipes of :class:`Parts` each is, shape ``(u,)``.
+    rank
+        One of the rank rows that have it, shape ``(u,)``.
+    of
+        Row of every stage or tail.
+    """
+
+    part: Int
+    rank: Int
+    of: Int
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,80 +144,106 @@ class Layout:
 
     Attributes
     ----------
+    shapes
+        Of the plans.
+    first_rank_row
+        Of each plan.
     plan_of_rank, plan_of_stage, rank_of_stage
         Row above each row.
     ranks
         Ranks of each kind, shape ``(r,)``.
     chunks
         Chunks that each stage row stands for, shape ``(q,)``.
-    stage_of_chunk
-        Stage rows of each kind's chunks.
+    first_stage_row
+        Of each plan; its shape counts stage rows from there.
     first_chunk, last_chunk
-        Those of the first and the last, shape ``(r,)``.
-    kind_of_rank
-        Per plan, the rank row of each of its pipeline ranks.
+        Stage rows of each kind's first and last chunk, shape ``(r,)``.
     first_rank
         First pipeline rank of each kind, shape ``(r,)``.
-    stage_recipes, tail_recipes
-        Parts of forward, backward and weight gradient of each stage row; parts of each rank row's tail.
+    limit_w
+        Power limit of each kind's boards, shape ``(r,)`` [W].
+    stages, tails
+        What of stage rows and tails of rank rows has to be evaluated.
     """
 
+    shapes: tuple[Shape, ...]
+    first_rank_row: Int
+    first_stage_row: Int
     plan_of_rank: Int
     plan_of_stage: Int
     rank_of_stage: Int
     ranks: Float
     chunks: Float
-    stage_of_chunk: tuple[tuple[int, ...], ...]
     first_chunk: Int
     last_chunk: Int
-    kind_of_rank: tuple[Int, ...]
     first_rank: Int
-    stage_recipes: tuple[tuple[Recipe, ...], tuple[Recipe, ...], tuple[Recipe, ...]]
-    tail_recipes: tuple[Recipe, ...]
+    limit_w: Float
+    stages: Rows
+    tails: Rows
 
 
 def lay_out(plans: Sequence[Plan], parts: Parts) -> Layout:
     """Rows of plans on one GPU, with every part that they need asked for."""
-    plan_of_rank: list[int] = []
-    plan_of_stage: list[int] = []
-    rank_of_stage: list[int] = []
-    ranks: list[int] = []
-    rank: list[int] = []
-    chunks: list[int] = []
-    of_chunk: list[tuple[int, ...]] = []
-    kind_of_rank: list[Int] = []
-    recipes: tuple[list[Recipe], list[Recipe], list[Recipe]] = ([], [], [])
-    tails: list[Recipe] = []
-    for number, plan in enumerate(plans):
-        kinds, of_rank = kinds_of(plan)
-        kind_of_rank.append(np.array(of_rank) + len(ranks))
-        stages, tail = parts.stages_of(plan), parts.tails_of(plan)
-        for kind in kinds:
-            of_chunk.append(tuple(len(chunks) + place for place in kind.place_of_chunk))
-            for place, count in kind.places:
-                plan_of_stage.append(number)
-                rank_of_stage.append(len(ranks))
-                chunks.append(count)
-                for into, recipe in zip(recipes, stages.recipes(place), strict=True):
-                    into.append(recipe)
-            plan_of_rank.append(number)
-            ranks.append(kind.ranks)
-            rank.append(kind.rank)
-            tails.append(tail.recipe(kind.whole))
+    shapes = tuple(shape_of(plan) for plan in plans)
+    ranks, stages = (np.array([len(of) for of in all_]) for all_ in _lists(shapes))
+    first_rank_row, first_stage_row = np.cumsum(ranks) - ranks, np.cumsum(stages) - stages
+
+    def joined(name: str) -> Int:
+        return np.concatenate([getattr(shape, name) for shape in shapes])
+
+    plan_of_rank = np.repeat(np.arange(len(plans)), ranks)
+    rank_of_stage = joined("rank_of_stage") + np.repeat(first_rank_row, stages)
+    stage_parts, tail_parts = [], []
+    for plan, shape in zip(plans, shapes, strict=True):
+        stage, tail = parts.stages_of(plan).stage, parts.tails_of(plan).tail
+        stage_parts += [stage(place) for place in shape.places]
+        tail_parts += [tail(kind.whole) for kind in shape.kinds]
+    limits = [board_limits_w(plan, parts.gpu) for plan in plans]
+    limit_w = np.array([limits[p][k.rank] for p, shape in enumerate(shapes) for k in shape.kinds])
+    alike = _alike(plans, plan_of_rank, limit_w)
     return Layout(
-        np.array(plan_of_rank),
-        np.array(plan_of_stage),
-        np.array(rank_of_stage),
-        np.array(ranks, dtype=np.float64),
-        np.array(chunks, dtype=np.float64),
-        tuple(of_chunk),
-        np.array([stages[0] for stages in of_chunk]),
-        np.array([stages[-1] for stages in of_chunk]),
-        tuple(kind_of_rank),
-        np.array(rank),
-        (tuple(recipes[0]), tuple(recipes[1]), tuple(recipes[2])),
-        tuple(tails),
+        shapes=shapes,
+        first_rank_row=first_rank_row,
+        first_stage_row=first_stage_row,
+        plan_of_rank=plan_of_rank,
+        plan_of_stage=np.repeat(np.arange(len(plans)), stages),
+        rank_of_stage=rank_of_stage,
+        ranks=joined("ranks").astype(np.float64),
+        chunks=joined("chunks").astype(np.float64),
+        first_chunk=joined("first_chunk") + np.repeat(first_stage_row, ranks),
+        last_chunk=joined("last_chunk") + np.repeat(first_stage_row, ranks),
+        first_rank=joined("first_rank"),
+        limit_w=limit_w,
+        stages=_rows(np.array(stage_parts), rank_of_stage, alike),
+        tails=_rows(np.array(tail_parts), np.arange(len(plan_of_rank)), alike),
     )
+
+
+def _lists(shapes: Sequence[Shape]) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
+    return [shape.kinds for shape in shapes], [shape.places for shape in shapes]
+
+
+def _alike(plans: Sequence[Plan], layout_of: Int, limit_w: Float) -> Int:
+    """Number that rank rows share whose boards run equal parts alike, shape ``(r,)``; where clocks are set, none do.
+
+    ``layout_of`` is the plan of every rank row.
+    """
+    found: dict[object, int] = {}
+    keys = [(plan.tp, plan.replicas, id(plan.cluster)) for plan in plans]
+    sets = [bool(plan.power.clocks_mhz) for plan in plans]
+    return np.array(
+        [
+            found.setdefault(row if sets[plan] else (*keys[plan], limit), len(found))
+            for row, (plan, limit) in enumerate(zip(layout_of.tolist(), limit_w.tolist(), strict=True))
+        ]
+    )
+
+
+def _rows(parts: Int, rank: Int, alike: Int) -> Rows:
+    """Distinct pairs of a part and what is alike of the ranks that have it."""
+    own = alike[rank]
+    _, first, of = np.unique(parts * (own.max() + 1) + own, return_index=True, return_inverse=True)
+    return Rows(parts[first], rank[first], of)
 
 
 def power_keys(plan: Plan) -> tuple[object, ...]:
@@ -173,80 +252,3 @@ def power_keys(plan: Plan) -> tuple[object, ...]:
     if all(len(set(stages)) == 1 for _, stages in clocks) and not isinstance(limit, tuple):
         return ()
     return tuple((*(stages[rank] for _, stages in clocks), plan.power.limit_w(rank)) for rank in range(plan.pp))
-
-
-class Pipelines:
-    """Lengths and waits of plans' pipelines at any clocks of their ranks."""
-
-    def __init__(
-        self, plans: Sequence[Plan], layout: Layout, stage_s: Float, tail_s: Float, clocks_mhz: Float, transfer_s: Float
-    ) -> None:
-        self._layout, self._stage_s, self._tail_s, self._clocks = layout, stage_s, tail_s, clocks_mhz
-        self._transfer_s = transfer_s
-        self._microbatches = np.array([float(plan.microbatches) for plan in plans])
-        self._chunks = np.array([float(plan.vp) for plan in plans])
-        self._starts = np.flatnonzero(np.diff(layout.plan_of_rank, prepend=-1))
-        groups: dict[tuple[str, int], list[int]] = {}
-        for number, plan in enumerate(plans):
-            groups.setdefault((plan.schedule.name, plan.pp), []).append(number)
-        self._groups = [
-            (name, np.array(own), np.stack([layout.kind_of_rank[number] for number in own]))
-            for (name, _), own in groups.items()
-        ]
-
-    def load(self, stage_j: Float, tail_j: Float) -> Load:
-        """What each rank row does in an iteration, at every clock."""
-        often = (self._microbatches[self._layout.plan_of_stage] * self._layout.chunks)[:, None]
-        starts = np.flatnonzero(np.diff(self._layout.rank_of_stage, prepend=-1))
-        time, energy = (np.add.reduceat(often * of.sum(0), starts, axis=0) for of in (self._stage_s, stage_j))
-        return Load(time, energy, self._tail_s, tail_j)
-
-    def of_iteration(self, stage: Float, tail: Float, settled: Settled) -> Float:
-        """Sum over an iteration of stage rows ``(3, q, c)`` and tails ``(r, c)``, at settled clocks, shape ``(r,)``."""
-        clock = settled.clock_mhz[self._layout.rank_of_stage]
-        one = self._on_ranks(at(stage.sum(0), self._clocks, clock))
-        again = self._microbatches[self._layout.plan_of_rank]
-        return again * one + at(tail, self._clocks, settled.tail_clock_mhz)
-
-    def time_s(self, clock_mhz: Float, tail_clock_mhz: Float) -> Float:
-        """Length of every plan's iteration at clocks of work and tail, shape ``(r,)`` [s]."""
-        return self._lengths(self._stages(clock_mhz), at(self._tail_s, self._clocks, tail_clock_mhz))
-
-    def waits(self, clock_mhz: Float, tail_clock_mhz: Float) -> tuple[Float, Float]:
-        """What each rank row waits for slower ranks in the steady state, and while the pipeline fills and drains."""
-        layout = self._layout
-        stages, tail = self._stages(clock_mhz), at(self._tail_s, self._clocks, tail_clock_mhz)
-        work = self._on_ranks(stages.sum(0))
-        again = self._microbatches[layout.plan_of_rank]
-        pace = np.maximum.reduceat(work, self._starts)[layout.plan_of_rank]
-        wait = (self._lengths(stages, tail)[layout.plan_of_rank] - again * work - tail).clip(0.0)
-        short = np.minimum(again * (pace - work), wait)
-        return short, wait - short
-
-    def _stages(self, clock_mhz: Float) -> Float:
-        """Forward, backward and weight gradient of each stage row, shape ``(3, q)`` [s]."""
-        clock = clock_mhz[self._layout.rank_of_stage]
-        return np.stack([at(table, self._clocks, clock) for table in self._stage_s])
-
-    def _on_ranks(self, of_stage: Float) -> Float:
-        layout = self._layout
-        return np.asarray(np.bincount(layout.rank_of_stage, layout.chunks * of_stage, len(layout.ranks)), np.float64)
-
-    def _lengths(self, stages: Float, tail_s: Float) -> Float:
-        layout, out = self._layout, np.empty(len(self._microbatches))
-        forward, backward, weight = (self._on_ranks(part) for part in stages)
-        first, last = stages[:2, layout.first_chunk], stages[:2, layout.last_chunk]
-        for name, plans, ranks in self._groups:
-            times = StageTimes(
-                forward[ranks],
-                backward[ranks],
-                weight[ranks],
-                first[:, ranks],
-                last[:, ranks],
-                tail_s[ranks],
-                self._transfer_s[plans],
-                self._microbatches[plans],
-                self._chunks[plans],
-            )
-            out[plans] = iteration_time_s(name, times)
-        return out

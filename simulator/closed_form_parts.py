@@ -8,8 +8,7 @@ it is ``T(k) + (layers − k)·(T(k + 1) − T(k))`` from some number k of layer
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from operator import attrgetter
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,16 +16,26 @@ from numpy.typing import NDArray
 
 from joulecast.model.gpu_model import GpuModel
 from joulecast.model.launches import Launch
+from joulecast.model.power import idle_power_w
 from joulecast.simulator.closed_form_clocks import at
+from joulecast.simulator.closed_form_keys import (
+    Place,
+    at_place,
+    rank_of,
+    stage_key,
+    stage_plan,
+    tail_key,
+    tail_plan,
+)
 from joulecast.simulator.overlap_steady import WALKED
 from joulecast.simulator.part_limits import limited, mean_clock_mhz
-from joulecast.simulator.plan import Cluster, Overlap, Parallelism, Plan, Power, Schedule, Workload
+from joulecast.simulator.plan import Plan
 from joulecast.simulator.plan_gpu import launch_s
 from joulecast.simulator.program import implementation_of, instruction_launches, nanobatches_of
 from joulecast.simulator.rendezvous import transfers_wait_on_sms
 from joulecast.simulator.replicas import OWN_STREAM
 from joulecast.simulator.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, OPTIMIZER, Instruction
-from joulecast.simulator.tables import InstructionTable, Kernels, host_launches, instruction_table, kernels_of
+from joulecast.simulator.tables import beside_each_other, host_launches, instruction_table, is_communication, kernels_of
 
 Array = NDArray[np.float64]
 T = TypeVar("T")
@@ -39,16 +48,6 @@ STEADY_LAYERS = WALKED + 1
 _AT_ONCE = 96
 #: Every how many of the GPU's clocks one is tabulated; what lies between is interpolated, 0.05 % off at most.
 _CLOCK_STRIDE = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A stage: its layers, whether embedding or head stand on it, and how many layers lack the model's experts."""
-
-    layers: int
-    first: bool
-    last: bool
-    dense: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,33 +72,43 @@ class Parts:
     ----------
     limits_w
         Limits of parts of the GPU's package, by name [W].
+
+    Attributes
+    ----------
+    stage_recipes
+        Parts of forward, backward and weight gradient of every distinct stage; the last is empty unless split off.
+    tail_recipes
+        Parts of every distinct tail, which is what follows the last backward.
     """
 
     def __init__(self, gpu: GpuModel, limits_w: Mapping[str, float] | None = None) -> None:
         self.gpu, self.limits_w = gpu, limits_w or {}
         self.clocks_mhz = coarse_clocks(gpu)
-        self._launches: list[tuple[Launch, ...]] = [()]
-        self._beside: list[bool] = [False]
-        self._launch_s: list[float] = [0.0]
+        self.stage_recipes: list[tuple[Recipe, Recipe, Recipe]] = []
+        self.tail_recipes: list[Recipe] = []
+        self._rows: dict[_Part, int] = {((), False, 0.0): 0}
         self._stages: dict[object, Stages] = {}
         self._tails: dict[object, Tails] = {}
         self._tables: dict[float, list[Tabulated]] = {}
         self._once: dict[object, Any] = {}
 
+    def __len__(self) -> int:
+        return len(self._rows)
+
     def stages_of(self, plan: Plan) -> Stages:
-        """Recipes of a plan's stages."""
+        """A plan's stages."""
         split, beside = plan.schedule.name == "zb-h1", transfers_wait_on_sms(plan)
-        key = (_stage_key(plan), split, beside)
+        key = (stage_key(plan), split, beside)
         if key not in self._stages:
             kinds = (FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT) if split else (FORWARD, BACKWARD)
-            self._stages[key] = Stages(self, _stage_plan(plan), kinds, beside)
+            self._stages[key] = Stages(self, stage_plan(plan), kinds, beside)
         return self._stages[key]
 
     def tails_of(self, plan: Plan) -> Tails:
-        """Recipes of what follows the last backward on a plan's ranks."""
+        """What follows the last backward on a plan's ranks."""
         key = tail_key(plan)
         if key not in self._tails:
-            self._tails[key] = Tails(self, _tail_plan(plan))
+            self._tails[key] = Tails(self, tail_plan(plan))
         return self._tails[key]
 
     def once(self, key: object, make: Callable[[], T]) -> T:
@@ -114,108 +123,130 @@ class Parts:
 
         ``beside``: pipeline transfers wait on the SMs; ``reduces``: gradients are reduced among the launches.
         """
-        at, rank = _at_place(plan, place), _rank_of(place)
-        self._launches.append(instruction_launches(at, implementation_of(at), Instruction(kind), rank, reduces))
-        self._beside.append(beside)
-        self._launch_s.append(launch_s(at, self.gpu))
-        return len(self._launches) - 1
+        at, rank = at_place(plan, place), rank_of(place)
+        launches = instruction_launches(at, implementation_of(at), Instruction(kind), rank, reduces)
+        part = (launches, beside, launch_s(at, self.gpu))
+        return self._rows.setdefault(part, len(self._rows))
 
     def tabulate(self, limit_w: float) -> Tabulated:
         """All parts asked for so far, under the board's instant limit that comes with a power limit."""
         done = self._tables.setdefault(limit_w, [])
         start = sum(len(table.duration_s) for table in done)
-        while start < len(self._launches):
-            end = min(start + _AT_ONCE, len(self._launches))
-            done.append(self._tabulate(range(start, end), limit_w * self.gpu["governor.peak_share"]))
-            start = end
+        left = list(self._rows)[start:]
+        for first in range(0, len(left), _AT_ONCE):
+            done.append(self._tabulate(left[first : first + _AT_ONCE], limit_w * self.gpu["governor.peak_share"]))
         if len(done) > 1:
-            done[:] = [Tabulated(*(np.vstack([getattr(t, f.name) for t in done]) for f in fields(Tabulated)))]
+            done[:] = [_stacked(done)]
         return done[0]
 
-    def _tabulate(self, rows: range, peak_w: float) -> Tabulated:
-        launches = [self._launches[row] for row in rows]
-        kernels = kernels_of([launches], self.clocks_mhz, self.gpu, peak_w, (), self.limits_w)
-        shape = (len(rows), len(self.clocks_mhz))
-        host = np.array([[self._launch_s[row] * host_launches(self._launches[row])] for row in rows])
-        duration, exposed, energy, clock = (np.empty(shape) for _ in range(4))
-        out = Tabulated(duration, exposed, energy, np.broadcast_to(host, shape), clock)
-        for beside in {self._beside[row] for row in rows}:
-            own = [i for i, row in enumerate(rows) if self._beside[row] == beside]
-            table = instruction_table([launches[i] for i in own], kernels, self.gpu, None, beside)
-            found = table.duration_s, table.energy_j, table.communication_s[..., 1], self._clock_mhz(table, kernels)
-            if self.limits_w:
-                found = self._limited(table, found[3])
-            out.duration_s[own], out.energy_j[own], out.exposed_s[own], out.clock_mhz[own] = found
-        return out
+    def _tabulate(self, parts: Sequence[_Part], peak_w: float) -> Tabulated:
+        """As :func:`joulecast.simulator.tables.instruction_table` does, but sums do not depend on the other parts."""
+        if self.limits_w:
+            return _stacked([self._limited(part, peak_w) for part in parts])
+        gpu, types = self.gpu, [part[0] for part in parts]
+        kernels = kernels_of([types], self.clocks_mhz, gpu, peak_w)
+        times = kernels.times
+        index = {operator: i for i, operator in enumerate(kernels.operators)}
+        sums = Sums([tuple((index[x.operator], float(x.repeat)) for x in launches) for launches in types])
+        serial = sums.of(times.time_s.T)
+        communication = sums.of(np.where(is_communication(kernels), times.time_s, 0.0).T)
+        duration, exposed = serial.copy(), communication.copy()
+        for beside in (False, True):
+            own = [i for i, part in enumerate(parts) if part[1] == beside]
+            duration[own], exposed[own], _ = beside_each_other(
+                [types[i] for i in own], serial[own], communication[own], kernels, gpu, beside
+            )
+        energy = sums.of(times.energy_j.T) + (duration - serial) * idle_power_w(self.clocks_mhz, gpu)
+        grid = np.broadcast_to(self.clocks_mhz, serial.shape)
+        return Tabulated(duration, exposed, energy, _host_s(parts, serial.shape), grid)
 
-    def _clock_mhz(self, table: InstructionTable, kernels: Kernels) -> Array:
-        """Mean clock of each part's kernels, shape ``(parts, clocks)`` [MHz]."""
-        grid = np.broadcast_to(self.clocks_mhz, table.duration_s.shape)
-        return np.array(grid) if kernels.held_mhz is None else mean_clock_mhz(table, kernels)
-
-    def _limited(self, table: InstructionTable, clock_mhz: Array) -> tuple[Array, Array, Array, Array]:
-        """Duration, energy, exposed communication and clock of parts whose kernels' powers add up, at their limit."""
+    def _limited(self, part: _Part, peak_w: float) -> Tabulated:
+        """A part whose kernels' powers add up, at the limits of the GPU's parts."""
+        launches, beside, _ = part
+        kernels = kernels_of([[launches]], self.clocks_mhz, self.gpu, peak_w, (), self.limits_w)
+        table = instruction_table([launches], kernels, self.gpu, None, beside)
+        clock = mean_clock_mhz(table, kernels)
         table, ceiling = limited(table, self.clocks_mhz, self.limits_w, self.gpu)
         free = self.clocks_mhz <= ceiling[:, None]
 
         def held(values: Array) -> Array:
             return np.where(free, values, at(values, self.clocks_mhz, ceiling)[:, None])
 
-        return held(table.duration_s), held(table.energy_j), held(table.communication_s[..., 1]), held(clock_mhz)
+        exposed = held(table.communication_s[..., 1])
+        host = _host_s([part], clock.shape)
+        return Tabulated(held(table.duration_s), exposed, held(table.energy_j), host, held(clock))
+
+
+#: What a part launches, whether pipeline transfers wait on the SMs meanwhile, and the host's time for a launch [s].
+_Part = tuple[tuple[Launch, ...], bool, float]
+
+
+def _stacked(tables: Sequence[Tabulated]) -> Tabulated:
+    return Tabulated(*(np.vstack([getattr(table, f.name) for table in tables]) for f in fields(Tabulated)))
+
+
+def _host_s(parts: Sequence[_Part], shape: tuple[int, ...]) -> Array:
+    return np.broadcast_to(np.array([[launch * host_launches(own)] for own, _, launch in parts]), shape)
 
 
 class Stages:
-    """Recipes of stages that differ in their place and number of layers alone."""
+    """Stages that differ in their place and number of layers alone."""
 
     def __init__(self, parts: Parts, plan: Plan, kinds: Sequence[str], beside: bool) -> None:
         self._parts, self._plan, self._kinds, self._beside = parts, plan, kinds, beside
-        self._rows: dict[tuple[str, Place], int] = {}
-        self._recipes: dict[Place, tuple[Recipe, Recipe, Recipe]] = {}
+        self._layers_apart = nanobatches_of(plan).parts == 1 and not plan.parallelism.fsdp
+        self._rows: dict[Place, tuple[int, ...]] = {}
+        self._stages: dict[Place, int] = {}
 
-    def recipes(self, place: Place) -> tuple[Recipe, Recipe, Recipe]:
-        """Forward, backward and weight gradient of one micro-batch; the last is empty unless split off."""
-        if place not in self._recipes:
-            found = [self._recipe(kind, place) for kind in self._kinds]
-            self._recipes[place] = (found[0], found[1], found[2] if len(found) > 2 else ())
-        return self._recipes[place]
+    def stage(self, place: Place) -> int:
+        """Which of :attr:`Parts.stage_recipes` stands at a place."""
+        if place not in self._stages:
+            terms = [(self._rows_at(part), share) for part, share in self._terms(place)]
+            recipes = [tuple((rows[kind], share) for rows, share in terms) for kind in range(len(self._kinds))]
+            self._stages[place] = len(self._parts.stage_recipes)
+            self._parts.stage_recipes.append((recipes[0], recipes[1], recipes[2] if len(recipes) > 2 else ()))
+        return self._stages[place]
 
-    def _recipe(self, kind: str, place: Place) -> Recipe:
-        if nanobatches_of(self._plan).parts == 1 and not self._plan.parallelism.fsdp:
-            found: Recipe = ()
-            if place.first or place.last:
-                found = ((self._row(kind, Place(0, place.first, place.last)), 1.0),)
-            for dense, count in ((1, place.dense), (0, place.layers - place.dense)):
-                if count:
-                    found += ((self._row(kind, Place(1, False, False, dense)), float(count)),)
-            return found
-        if place.layers <= STEADY_LAYERS:
-            return ((self._row(kind, place), 1.0),)
-        more = float(place.layers - STEADY_LAYERS)
-        steady = (replace(place, layers=STEADY_LAYERS), replace(place, layers=STEADY_LAYERS + 1))
-        return ((self._row(kind, steady[0]), 1.0 - more), (self._row(kind, steady[1]), more))
+    def _terms(self, place: Place) -> list[tuple[Place, float]]:
+        """Places whose instructions a stage's are the sum of, and how often each counts."""
+        layers, first, last, dense = place
+        if self._layers_apart:
+            ends = [(Place(0, first, last), 1.0)] if first or last else []
+            layer = ((_DENSE_LAYER, float(dense)), (_LAYER, float(layers - dense)))
+            return [*ends, *(term for term in layer if term[1])]
+        if layers <= STEADY_LAYERS:
+            return [(place, 1.0)]
+        more = float(layers - STEADY_LAYERS)
+        steady = place._replace(layers=STEADY_LAYERS), place._replace(layers=STEADY_LAYERS + 1)
+        return [(steady[0], 1.0 - more), (steady[1], more)]
 
-    def _row(self, kind: str, place: Place) -> int:
-        if (kind, place) not in self._rows:
-            self._rows[kind, place] = self._parts.add(self._plan, kind, place, beside=self._beside)
-        return self._rows[kind, place]
+    def _rows_at(self, place: Place) -> tuple[int, ...]:
+        """Rows of every kind of instruction of a stage at a place."""
+        if place not in self._rows:
+            self._rows[place] = tuple(self._parts.add(self._plan, k, place, beside=self._beside) for k in self._kinds)
+        return self._rows[place]
+
+
+_LAYER, _DENSE_LAYER = Place(1, False, False), Place(1, False, False, 1)
 
 
 class Tails:
-    """Recipes of what follows the last backward, of ranks that differ in their place alone."""
+    """What follows the last backward, of ranks that differ in their place alone."""
 
     def __init__(self, parts: Parts, plan: Plan) -> None:
         self._parts, self._plan = parts, plan
-        self._recipes: dict[Place, Recipe] = {}
+        self._tails: dict[Place, int] = {}
 
-    def recipe(self, place: Place) -> Recipe:
-        """Of a rank, all its chunks taken as one stage."""
-        if place not in self._recipes:
+    def tail(self, place: Place) -> int:
+        """Which of :attr:`Parts.tail_recipes` a rank has, all its chunks taken as one stage."""
+        if place not in self._tails:
             recipe: Recipe = ((self._parts.add(self._plan, OPTIMIZER, place), 1.0),)
             if reduces_among_launches(self._plan):
                 last, other = (self._parts.add(self._plan, BACKWARD, place, reduces=r) for r in (True, False))
                 recipe += ((last, 1.0), (other, -1.0))
-            self._recipes[place] = recipe
-        return self._recipes[place]
+            self._tails[place] = len(self._parts.tail_recipes)
+            self._parts.tail_recipes.append(recipe)
+        return self._tails[place]
 
 
 def reduces_among_launches(plan: Plan) -> bool:
@@ -246,90 +277,3 @@ class Sums:
 
 #: No part: a share of 0 of the first.
 _NOTHING: Recipe = ((0, 0.0),)
-
-_NO_POWER = Power()
-#: How the pipeline cuts the model: a stage's own work does not depend on it.
-_CUT: dict[str, Any] = {
-    "pipeline_model_parallel_size": 1,
-    "virtual_pipeline_model_parallel_size": 1,
-    "stage_layers": (),
-}
-_REPLICATED: dict[str, Any] = {"data_parallel_size": 1, "fsdp_shard_size": 1}
-
-
-def _all_but(kind: type, *names: str) -> Callable[[Any], tuple[Any, ...]]:
-    """What reads every other field of a dataclass."""
-    return attrgetter(*(f.name for f in fields(kind) if f.name not in names))
-
-
-_workload_key = _all_but(Workload, "global_batch_size", "training_tokens")
-_workload_key_at_end = _all_but(Workload, "micro_batch_size", "global_batch_size", "training_tokens")
-_cluster_key = _all_but(Cluster, "gpus")
-_overlap_key = _all_but(Overlap, "grad_bucket_bytes")
-_split_key = _all_but(Parallelism, *_CUT, *_REPLICATED)
-_split_key_at_end = _all_but(Parallelism, *_CUT)
-_split_key_between = _all_but(Parallelism, "virtual_pipeline_model_parallel_size", "stage_layers")
-
-
-def _stage_key(plan: Plan) -> tuple[object, ...]:
-    """All that a stage's forward and backward depend on, apart from its place."""
-    split = (_split_key_at_end if plan.parallelism.fsdp else _split_key)(plan.parallelism)
-    shared = (plan.schedule.recompute, _overlap_key(plan.overlap), plan.implementation)
-    return (_workload_key(plan.workload), _cluster_key(plan.cluster), split, *shared)
-
-
-def transfer_key(plan: Plan) -> tuple[object, ...]:
-    """All that transfers between a plan's stages depend on."""
-    split = (_split_key_between(plan.parallelism), plan.vp > 1)
-    return (_workload_key(plan.workload), _cluster_key(plan.cluster), split, plan.implementation)
-
-
-def tail_key(plan: Plan) -> tuple[object, ...]:
-    """All that the end of an iteration depends on, apart from the rank's place."""
-    w = plan.workload
-    work = _workload_key_at_end(w)
-    if plan.implementation.framework != "megatron":
-        work = (*work, w.micro_batch_size, w.global_batch_size, plan.schedule.recompute)
-    split = _split_key_at_end(plan.parallelism)
-    return (work, _cluster_key(plan.cluster), split, plan.pp == 1, plan.overlap, plan.implementation)
-
-
-def _stage_plan(plan: Plan) -> Plan:
-    """The plan with what :func:`_stage_key` leaves out set to one value."""
-    copies = plan.dp if plan.parallelism.fsdp else 1
-    return replace(
-        plan,
-        workload=replace(plan.workload, global_batch_size=plan.workload.micro_batch_size * copies),
-        parallelism=replace(plan.parallelism, **_CUT, **({} if plan.parallelism.fsdp else _REPLICATED)),
-        schedule=Schedule("1f1b", plan.schedule.recompute),
-        power=_NO_POWER,
-    )
-
-
-def _tail_plan(plan: Plan) -> Plan:
-    """The plan with what :func:`tail_key` leaves out set to one value."""
-    w, schedule = plan.workload, Schedule("1f1b", plan.schedule.recompute)
-    if plan.implementation.framework == "megatron":
-        w, schedule = replace(w, micro_batch_size=1, global_batch_size=plan.dp), Schedule("1f1b", "none")
-    return replace(plan, workload=w, schedule=schedule, power=_NO_POWER)
-
-
-def _at_place(plan: Plan, place: Place) -> Plan:
-    """A plan in which a stage stands at this place: alone, or the first, second or last of three."""
-    stages = 1 if place.first and place.last else 3
-    split = replace(
-        plan.parallelism,
-        pipeline_model_parallel_size=stages,
-        virtual_pipeline_model_parallel_size=1,
-        stage_layers=tuple(place.layers if stage == _rank_of(place) else 0 for stage in range(stages)),
-    )
-    workload = plan.workload
-    if (experts := workload.model.experts) is not None:
-        model = replace(workload.model, experts=replace(experts, dense_layers=place.dense))
-        workload = replace(workload, model=model)
-    return replace(plan, workload=workload, parallelism=split)
-
-
-def _rank_of(place: Place) -> int:
-    """Rank of a place in the plan that :func:`_at_place` makes."""
-    return 0 if place.first else (2 if place.last else 1)

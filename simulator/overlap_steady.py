@@ -1,8 +1,12 @@
-"""Overlap in a stack of equal layers: a few layers are walked through, those between them do as their neighbours."""
+"""Overlap in a stack of equal layers: a few layers are walked through, those between them do as their neighbours.
+
+Lists of launches that follow each other in the same way are walked through together, their clocks side by side.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +14,7 @@ from numpy.typing import NDArray
 from joulecast.model.contention import Alone
 from joulecast.model.gpu_model import GpuModel
 from joulecast.model.launches import Launch
-from joulecast.simulator.overlap import contended
+from joulecast.simulator.overlap import blocks_of, contended
 
 Array = NDArray[np.float64]
 
@@ -40,6 +44,47 @@ def contended_stack(launches: Sequence[Launch], kernels: Alone, gpu: GpuModel) -
         return contended(launches, kernels, gpu)
     middle = np.tile(steady, (count - WALKED, 1))
     return np.vstack([taken[: resume - period], middle, taken[resume - period :]])
+
+
+def contended_stacks(lists: Sequence[Sequence[Launch]], kernels: Sequence[Alone], gpu: GpuModel) -> list[Array]:
+    """:func:`contended_stack` of many lists, each with its kernels at the same clocks."""
+    alike: dict[object, list[int]] = {}
+    for number, launches in enumerate(lists):
+        alike.setdefault(_pattern(launches, gpu), []).append(number)
+    found: list[Array] = [np.empty(0)] * len(lists)
+    for members in alike.values():
+        if repeating(lists[members[0]])[2] > WALKED:  # what is left out is decided for each on its own
+            for number in members:
+                found[number] = contended_stack(lists[number], kernels[number], gpu)
+            continue
+        together = contended_stack(lists[members[0]], _side_by_side([kernels[i] for i in members]), gpu)
+        for number, taken in zip(members, np.split(together, len(members), axis=1), strict=True):
+            found[number] = taken
+    return found
+
+
+def _pattern(launches: Sequence[Launch], gpu: GpuModel) -> tuple[object, ...]:
+    """All that a walk reads of launches beside their kernels' times: what is set on them, and which are the same."""
+    seen: dict[int, int] = {}
+    return tuple(
+        (
+            x.stream,
+            x.waits,
+            x.outstanding,
+            x.repeat,
+            x.prompt,
+            blocks_of(x, gpu),
+            seen.setdefault(id(x), len(seen)),
+            seen.setdefault(id(x.operator), len(seen)),
+        )
+        for x in launches
+    )
+
+
+def _side_by_side(kernels: Sequence[Alone]) -> Alone:
+    if len(kernels) == 1:
+        return kernels[0]
+    return Alone(*(np.hstack([getattr(one, field.name) for one in kernels]) for field in fields(Alone)))
 
 
 def repeating(launches: Sequence[Launch]) -> tuple[int, int, int]:

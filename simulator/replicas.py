@@ -184,6 +184,7 @@ def behind(
         return ()
     scatter = plan.parallelism.distributed_optimizer
     found: list[Behind] = []
+    made: dict[tuple[int, str, bool], list[tuple[Collective, int]]] = {}  # equal chunks share their tensors
     last = max(i.microbatch for i in order)
     for place, one in enumerate(order):
         ends = one.microbatch == last and one.kind in (BACKWARD, BACKWARD_WEIGHT)
@@ -194,13 +195,25 @@ def behind(
             kind = "all_gather"
         else:
             continue
-        for group in summed_together(plan, parameters[one.chunk]):
-            if group.replicas == 1 or not group.parameters:
-                continue
-            cut = rank == one.chunk == 0
-            count = _bucket_count(group.parameters, impl, overlap.grad_bucket_bytes) if cut else 1
-            found.append(Behind(_bucket(group, impl, kind, count), count, place, ahead=kind == "all_gather"))
+        cut = rank == one.chunk == 0
+        key = (id(parameters[one.chunk]), kind, cut)
+        if key not in made:
+            made[key] = _buckets(plan, impl, parameters[one.chunk], kind, cut=cut)
+        found += [Behind(each, count, place, ahead=kind == "all_gather") for each, count in made[key]]
     return tuple(found)
+
+
+def _buckets(
+    plan: Plan, impl: Implementation, parameters: Sequence[t.ParameterTensor], kind: str, *, cut: bool
+) -> list[tuple[Collective, int]]:
+    """Buckets of a chunk, and how many of each: several only where the chunk is ``cut``."""
+    found = []
+    for group in summed_together(plan, parameters):
+        if group.replicas == 1 or not group.parameters:
+            continue
+        count = _bucket_count(group.parameters, impl, plan.overlap.grad_bucket_bytes) if cut else 1
+        found.append((_bucket(group, impl, kind, count), count))
+    return found
 
 
 def _bucket_count(parameters: Sequence[t.ParameterTensor], impl: Implementation, limit_bytes: float) -> int:

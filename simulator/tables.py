@@ -18,7 +18,7 @@ from joulecast.model.lowering import lower
 from joulecast.model.operators import Collective, Gemm, Operator
 from joulecast.model.power import COMPONENTS, KernelTimes, at_clock, clock_tree_power_w, idle_power_w, wait_power_w
 from joulecast.simulator.overlap import drag_beside, follow, is_overlapped
-from joulecast.simulator.overlap_steady import contended_stack
+from joulecast.simulator.overlap_steady import contended_stacks
 
 Array = NDArray[np.float64]
 
@@ -142,21 +142,8 @@ def instruction_table(
             counts[row, index[launch.operator]] += launch.repeat
     times = kernels.times
     serial = counts @ times.time_s.T
-    exposed = counts @ np.where(_is_communication(kernels), times.time_s, 0.0).T
-    duration, beside = serial.copy(), np.zeros_like(serial)
-    known = {} if taken_s is None else taken_s
-    for row, launches in enumerate(types):
-        if is_overlapped(launches):
-            key = tuple(launches)
-            if key not in known:
-                at = [index[launch.operator] for launch in launches]
-                known[key] = contended_stack(launches, kernels.alone(at), gpu)
-            taken = known[key]
-            duration[row], exposed[row] = follow(launches, taken)
-            speaks = np.array([launch.repeat if launch.stream == "communication" else 0 for launch in launches])
-            beside[row] = np.maximum(speaks @ taken - exposed[row], 0.0)
-    if beside_transfers:
-        duration = duration + (duration - exposed) * drag_beside(gpu["collective.transfer_ctas"], gpu)
+    exposed = counts @ np.where(is_communication(kernels), times.time_s, 0.0).T
+    duration, exposed, beside = beside_each_other(types, serial, exposed, kernels, gpu, beside_transfers, taken_s)
     parts = np.stack([counts @ np.broadcast_to(times.components_j[c], times.time_s.shape).T for c in COMPONENTS], -1)
     hidden = duration - serial
     clock = clock_tree_power_w(kernels.clocks_mhz, gpu)
@@ -175,6 +162,41 @@ def instruction_table(
         parts[..., 0] += gaps * (idle_power_w(kernels.clocks_mhz, gpu) - clock)
         parts[..., 1] += gaps * clock
     return InstructionTable(duration, parts.sum(-1), parts, np.stack([beside, exposed], -1), counts)
+
+
+def beside_each_other(
+    types: Sequence[Sequence[Launch]],
+    serial_s: Array,
+    communication_s: Array,
+    kernels: Kernels,
+    gpu: GpuModel,
+    beside_transfers: bool = False,
+    taken_s: dict[tuple[Launch, ...], Array] | None = None,
+) -> tuple[Array, Array, Array]:
+    """Duration, exposed communication and communication beside compute, each of shape ``(types, clocks)`` [s].
+
+    Parameters
+    ----------
+    types, kernels, beside_transfers, taken_s
+        As :func:`instruction_table` has them.
+    serial_s, communication_s
+        All of a type's kernels one after the other, and its communication alone, shape ``(types, clocks)`` [s].
+    """
+    duration, exposed, beside = serial_s.copy(), communication_s.copy(), np.zeros_like(serial_s)
+    index = {operator: i for i, operator in enumerate(kernels.operators)}
+    found = {row: tuple(launches) for row, launches in enumerate(types) if is_overlapped(launches)}
+    known = {} if taken_s is None else taken_s
+    fresh = [launches for launches in dict.fromkeys(found.values()) if launches not in known]
+    alone_ = [kernels.alone([index[launch.operator] for launch in launches]) for launches in fresh]
+    known.update(zip(fresh, contended_stacks(fresh, alone_, gpu), strict=True))
+    for row, launches in found.items():
+        taken = known[launches]
+        duration[row], exposed[row] = follow(launches, taken)
+        speaks = np.array([launch.repeat if launch.stream == "communication" else 0 for launch in launches])
+        beside[row] = np.maximum(speaks @ taken - exposed[row], 0.0)
+    if beside_transfers:
+        duration = duration + (duration - exposed) * drag_beside(gpu["collective.transfer_ctas"], gpu)
+    return duration, exposed, beside
 
 
 def host_gaps(duration_s: Array, host_s: Array) -> Array:
@@ -208,5 +230,6 @@ def at_pace(compute_s: Array, clocks_mhz: Array, lag: Array) -> Array:
     return np.maximum(pace, compute_s)
 
 
-def _is_communication(kernels: Kernels) -> NDArray[np.bool_]:
+def is_communication(kernels: Kernels) -> NDArray[np.bool_]:
+    """Which kernels are collectives, shape ``(kernels,)``."""
     return np.array([isinstance(operator, Collective) for operator in kernels.operators], dtype=bool)

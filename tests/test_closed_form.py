@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.simulator.closed_form import closed_form
+from joulecast.simulator import closed_form as closed_form_module
+from joulecast.simulator.closed_form import Shared, closed_form
 from joulecast.simulator.forecast import forecast
 from joulecast.simulator.plan import Power, plan_from_dict
 
@@ -150,10 +151,20 @@ def test_it_ranks_as_the_simulation_does():
 
 
 def test_a_plan_does_not_depend_on_its_company():
-    alone = [closed_form([one]) for one in SAMPLE.values()]
-    together = closed_form(list(SAMPLE.values()))
-    assert [a.time_s[0] for a in alone] == pytest.approx(together.time_s.tolist(), rel=1e-12)
-    assert [a.energy_j[0] for a in alone] == pytest.approx(together.energy_j.tolist(), rel=1e-12)
+    """To the last bit: sweeps in batches of any size, resumed or spread over workers, give one table."""
+    plans = list(SAMPLE.values())
+    together, shared = closed_form(plans), Shared()
+    for number in reversed(range(len(plans))):
+        alone = closed_form([plans[number]], shared=shared)
+        assert alone.time_s[0] == together.time_s[number]
+        assert alone.energy_j[0] == together.energy_j[number]
+
+
+def test_what_is_shared_is_begun_anew_when_it_is_much(monkeypatch):
+    plans, shared = list(SAMPLE.values())[:4], Shared()
+    monkeypatch.setattr(closed_form_module, "MOST_PARTS", 1)
+    apart = [closed_form([one], shared=shared).time_s[0] for one in plans]
+    assert apart == closed_form(plans).time_s.tolist()
 
 
 def test_a_lower_limit_is_slower_and_saves_energy():

@@ -15,8 +15,8 @@ from joulecast.model.site_cost import cost_of
 from joulecast.plan.sweep.legal import Combinations, combinations
 from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.space import Space
-from joulecast.simulator.closed_form import closed_form
-from joulecast.simulator.closed_form_layout import kinds_of
+from joulecast.simulator.closed_form import Shared, closed_form
+from joulecast.simulator.closed_form_layout import shape_of
 from joulecast.simulator.forecast import footprint_of, forecast
 from joulecast.simulator.iteration import Iteration
 from joulecast.simulator.plan import Plan
@@ -59,6 +59,7 @@ class Forecaster:
     def __init__(self, space: Space) -> None:
         self.plans = Plans(space)
         self._space = space
+        self._shared = Shared()
         self._sites: dict[object, SiteModel | None] = {}
 
     @cached_property
@@ -84,7 +85,7 @@ class Forecaster:
                 least = min(least, needed)
             else:
                 fitting.append((number, values, plan, needed))
-        made = closed_form([plan for _, _, plan, _ in fitting])
+        made = closed_form([plan for _, _, plan, _ in fitting], shared=self._shared)
         rows = []
         for i, (number, values, plan, needed) in enumerate(fitting):
             time, energy = float(made.time_s[i]), float(made.energy_j[i])
@@ -159,7 +160,7 @@ def needed_bytes(plan: Plan) -> float:
 
     Of ranks that hold the same, the first keeps the most micro-batches in flight.
     """
-    return max(footprint_of(plan, kind.rank).total_bytes for kind in kinds_of(plan)[0])
+    return max(footprint_of(plan, kind.rank).total_bytes for kind in shape_of(plan).kinds)
 
 
 def _row(number: int, values: Values, plan: Plan, source: str, needed: float, figures: Mapping[str, float]) -> Row:

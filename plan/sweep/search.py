@@ -23,7 +23,7 @@ from joulecast.plan.sweep.space import Space
 from joulecast.plan.sweep.workers import Workers
 
 #: Combinations of one job: some tenths of a second. A killed process loses the jobs under way, or one simulation.
-BATCH = 1024
+BATCH = 256
 #: Rounds of simulating further plans where those simulated do not keep to the constraints.
 MOST_ROUNDS = 4
 
