@@ -267,6 +267,16 @@ def test_a_sweep_shows_every_plan_and_the_best(tmp_path, capsys):
     assert "power_limit_w: 700" in "".join(best["text"])
 
 
+def test_a_sweep_begins_with_what_was_asked_for(tmp_path, capsys):
+    (tmp_path / "space.toml").write_text(SPACE.replace('"energy"', '"money"'), encoding="utf-8")
+    assert run("sweep", tmp_path / "space.toml", "--json", "--report", tmp_path / "s.html") == 0
+    best = json.loads(capsys.readouterr().out)["best"]
+    text = (tmp_path / "s.html").read_text(encoding="utf-8")
+    assert charts_of(text)["sweep"]["views"][0]["label"] == "money"
+    answer = re.search(r"<h1>(.*?)</h1>", text).group(1)
+    assert f"{best[0]['money']:.3g} in money" in answer and "front of time and money" in answer
+
+
 def test_a_comparison_shows_intervals(tmp_path, examples, capsys):
     other = examples / "llama-3.2-3b-4xh200-ddp.toml"
     assert run("compare", examples / PLAN, other, "--json", "--report", tmp_path / "c.html") == 0

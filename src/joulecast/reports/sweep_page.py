@@ -54,8 +54,12 @@ def answer(result: SweepResult) -> str:
     if not result.best:
         return f"None of {result.legal} legal plans keeps to the constraints."
     best = result.best[0]
-    time, energy = unit_for("s", best["time_s"]), unit_for("J", best["energy_j"])
-    ends = [f"{time.text(r['time_s'], 3)} and {energy.text(r['energy_j'], 3)}" for r in (best, result.best[-1])]
+    against, (_, base) = next(iter(_against(result, result.best).items()))
+    time, other = unit_for("s", best["time_s"]), unit_for(base, best[against])
+    what = " in money" if against == "money" else ""
+    ends = [
+        f"{time.text(r['time_s'], 3)} and {other.text(r[against], 3).strip()}{what}" for r in (best, result.best[-1])
+    ]
     if len(result.minimise) > 1 and len(result.best) > 1:
         return f"{len(result.best)} plans are the front of {goal}, from {ends[0]} to {ends[1]} an iteration."
     return f"The plan of least {goal} takes {ends[0]} an iteration: {setting(best, result.keys)}."
@@ -100,9 +104,16 @@ def thinned(result: SweepResult) -> list[dict[str, Any]]:
 
 def sweep_chart(result: SweepResult, rows: Sequence[dict[str, Any]]) -> Chart:
     """Plans over time and energy, money or carbon, one view for each."""
-    found = {key: what for key, what in AGAINST.items() if rows and all(key in row for row in rows)}
-    views = tuple(_view(result, rows, key, *what) for key, what in found.items())
+    views = tuple(_view(result, rows, key, *what) for key, what in _against(result, rows).items())
     return Chart("sweep", "Every plan that fits memory by time and energy, money or carbon", views)
+
+
+def _against(result: SweepResult, rows: Sequence[dict[str, Any]]) -> dict[str, tuple[str, str]]:
+    """What can be held against time, the first of what is minimised first."""
+    found = [key for key in AGAINST if rows and all(key in row for row in rows)]
+    goals = [goal for goal in result.minimise if goal != "time"]
+    asked = [key for goal in goals for key in found if key.startswith(goal)]
+    return {key: AGAINST[key] for key in [*asked, *found]}
 
 
 def _view(result: SweepResult, rows: Sequence[dict[str, Any]], key: str, word: str, base: str) -> View:
