@@ -31,7 +31,8 @@ FORM = "joulecast-front-1"
 Writer = Callable[[Front, Path], None]
 #: File of the JSON Schema beside this module.
 SCHEMA = "front.schema.json"
-#: Files of a folder in the form ``zeus-pfo``.
+#: Form of a folder for Zeus's pipeline frequency optimizer, and its files.
+ZEUS_PFO = "zeus-pfo"
 PROFILE_FILE, SOLUTION_FILE, TABLE_FILE = "profile.csv", "freqs_pipeline_{:05d}.py", "front.csv"
 
 
@@ -53,13 +54,17 @@ def export_front(front: Front, path: str | Path, form: str, *, copies: int = 1, 
     InputError
         An unknown format, a clock that is no whole number of MHz, or a file that cannot be written.
     """
-    if form == "zeus-pfo":
+    if form == ZEUS_PFO:
         write_folder(Path(path), zeus_files(front, copies=copies, gpus_per_rank=gpus_per_rank))
     elif form in WRITERS:
         WRITERS[form](front, Path(path))
     else:
-        known = ", ".join((*WRITERS, "zeus-pfo"))
-        raise InputError(f"no format {form!r}", key="format", remedy=f"There are {known}.")
+        raise InputError(f"no format {form!r}", key="format", remedy=f"There are {', '.join(formats())}.")
+
+
+def formats() -> tuple[str, ...]:
+    """Formats of :func:`export_front`."""
+    return (*WRITERS, ZEUS_PFO)
 
 
 def add_format(name: str, write: Writer) -> None:
@@ -77,7 +82,7 @@ def add_format(name: str, write: Writer) -> None:
     InputError
         The name is taken.
     """
-    if name in (*WRITERS, "zeus-pfo"):
+    if name in formats():
         raise InputError(f"there is a format {name!r} already", key="format", remedy="Choose another name.")
     WRITERS[name] = write
 
@@ -205,11 +210,24 @@ def _write_json(front: Front, path: Path) -> None:
 
 
 def _write_csv(front: Front, path: Path) -> None:
-    write_text(path, _csv(instruction_rows(front)))
+    write_rows(instruction_rows(front), path, "csv")
 
 
 def _write_parquet(front: Front, path: Path) -> None:
-    rows = instruction_rows(front)
+    write_rows(instruction_rows(front), path, "parquet")
+
+
+def write_rows(rows: Sequence[dict[str, Any]], path: Path, form: str) -> None:
+    """Write lines that all have the same columns as ``csv`` or ``parquet``, whole or not at all.
+
+    Raises
+    ------
+    InputError
+        The file cannot be written, or pyarrow is missing.
+    """
+    if form == "csv":
+        write_text(path, _csv(rows))
+        return
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,9 +66,11 @@ def forecast_front(
         The plan needs more memory than a GPU has.
     """
     description = gpu if gpu is not None else gpu_of(plan)
+    space = space or FrontSpace()
+    space.refuse_limits()
     memory_per_rank(plan, description)
     model = gpu_model(description)
-    problem = problem_from_plan(plan, model, space or FrontSpace())
+    problem = problem_from_plan(plan, model, space)
     delay = model["transition.clock_s"] if switch_s is None else switch_s
     return front_of_problem(problem, switch_s=delay, simple=simple, time_limit_s=time_limit_s)
 
@@ -79,8 +80,7 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
 
     Energies and waiting power are those of all GPUs of a stage.
     """
-    choices = {**dict(space.overlap), "comm_ctas": comm_ctas_of(plan, space)}
-    ways = _ways(plan, choices, gpu, space)
+    ways = ways_of(plan, gpu, space, comm_ctas_of(plan, space))
     variants = [(knobs, prepare(way, gpu, governed=False)) for knobs, way in ways]
     base = variants[0][1]
     gpus = plan.tp * plan.replicas
@@ -112,10 +112,18 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
     )
 
 
-def _ways(
-    plan: Plan, choices: Mapping[str, Sequence[Any]], gpu: GpuModel, space: FrontSpace
+def ways_of(
+    plan: Plan, gpu: GpuModel, space: FrontSpace, comm_ctas: Sequence[int | None] | None = None
 ) -> list[tuple[Knobs, Plan]]:
-    """Plans that differ in overlap and tiles, with their knobs."""
+    """Plans that differ in overlap and tiles, with their knobs.
+
+    Parameters
+    ----------
+    comm_ctas
+        Thread blocks of collectives to choose from, where not as the space says.
+    """
+    blocks = space.comm_ctas if comm_ctas is None else comm_ctas
+    choices = dict(space.overlap) | ({} if blocks is None else {"comm_ctas": blocks})
     ways = overlap_variants(plan, choices, gpu.description, space.source)
     if not space.tiles:
         return ways

@@ -22,7 +22,7 @@ COMM_CTAS = (4, 8, 12, 16, 20, 32)
 #: Most values of one range.
 MOST_VALUES = 100_000
 #: Keys of a SPACE.toml that a front takes, as ``table.key``.
-KEYS = ("power.clock_mhz", *(f"overlap.{name}" for name in KNOBS), "implementation.tiles")
+KEYS = ("power.clock_mhz", "power.power_limit_w", *(f"overlap.{name}" for name in KNOBS), "implementation.tiles")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,8 @@ class FrontSpace:
         Tiles to choose from by operator; the plan's own without.
     source
         Named in errors.
+    power_limits_w
+        Limits of whole pipeline ranks to choose from; only a front over these takes them [W].
     """
 
     clocks_mhz: tuple[float, ...] | None = None
@@ -49,6 +51,22 @@ class FrontSpace:
     overlap: tuple[tuple[str, tuple[Any, ...]], ...] = ()
     tiles: TileLists = ()
     source: Source = field(default_factory=Source, compare=False, repr=False)
+    power_limits_w: tuple[float, ...] | None = None
+
+    def refuse_limits(self) -> None:
+        """Instructions choose clocks, not limits.
+
+        Raises
+        ------
+        InputError
+            The space has limits.
+        """
+        if self.power_limits_w is not None:
+            raise self.source.error(
+                "a power limit is chosen for whole pipeline ranks, not for instructions",
+                "power.power_limit_w",
+                remedy="Take it out; joulecast front alone takes it, in place of power.clock_mhz.",
+            )
 
     def clock_indices(self, clocks_mhz: NDArray[np.float64]) -> NDArray[np.int64]:
         """Indices of the clocks to choose from among the GPU's, ascending."""
@@ -81,11 +99,18 @@ def load_space(path: str | Path) -> FrontSpace:
                     kind=NotYetError,
                 )
     clocks = _values(tables.get("power", {}).get("clock_mhz"), "power.clock_mhz", source)
+    limits = _values(tables.get("power", {}).get("power_limit_w"), "power.power_limit_w", source)
+    if clocks is not None and limits is not None:
+        raise source.error(
+            "a rank has its instructions' clocks chosen, or its power limit",
+            "power.power_limit_w",
+            remedy="Take one of them out.",
+        )
     overlap = tables.get("overlap", {})
     chosen = {name: _choices(name, overlap[name], source) for name in KNOBS if name in overlap}
     ctas = chosen.pop("comm_ctas", None)
     tiles = read_tile_lists(tables.get("implementation", {}).get("tiles"), source)
-    return FrontSpace(clocks, ctas, tuple(chosen.items()), tiles, source)
+    return FrontSpace(clocks, ctas, tuple(chosen.items()), tiles, source, limits)
 
 
 def _choices(name: str, value: Any, source: Source) -> tuple[Any, ...]:

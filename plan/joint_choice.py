@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import InputError
-from joulecast.model.catalogue import load_gpu
 from joulecast.model.description import GpuDescription
 from joulecast.model.governor import settled_power_w
 from joulecast.model.gpu_model import GpuModel, gpu_model
@@ -37,6 +36,7 @@ from joulecast.plan.overlap_space import Knobs, overlap_variants
 from joulecast.plan.tile_space import TileLists, check_tile_lists, tile_knobs, with_plan_tiles
 from joulecast.simulator.layer_options import Scores, TiledKernels, every_combination
 from joulecast.simulator.plan import Plan
+from joulecast.simulator.plan_gpu import gpu_of
 from joulecast.simulator.program import batch_of_part, implementation_of, nanobatches_of
 
 if TYPE_CHECKING:
@@ -161,7 +161,8 @@ def joint_choice(
     if not 0 <= stage < len(plan.parallelism.stage_layers):
         last = len(plan.parallelism.stage_layers) - 1
         raise InputError(f"the plan has no stage {stage}", key="stage", remedy=f"It has 0 to {last}.")
-    description, space = gpu if gpu is not None else load_gpu(plan.cluster.gpu), space or FrontSpace()
+    description, space = gpu if gpu is not None else gpu_of(plan), space or FrontSpace()
+    space.refuse_limits()
     search = _Search(plan, description, space, direction, stage)
     return search.run()
 

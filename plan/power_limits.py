@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from joulecast.errors import InputError
 
 if TYPE_CHECKING:
+    from joulecast.model.description import GpuDescription
     from joulecast.simulator.plan import Plan
 
 
@@ -172,15 +173,27 @@ def forecast_limits(plan: Plan, limits_w: Sequence[float] | None = None) -> tupl
     from joulecast.simulator.plan_gpu import gpu_of
 
     gpu = gpu_of(plan)
-    low, high = gpu.number("min_power_limit_w"), gpu.number("max_power_limit_w")
-    limits = [low + (high - low) * k / 20 for k in range(21)] if limits_w is None else list(limits_w)
+    limits = board_steps_w(gpu, 20) if limits_w is None else list(limits_w)
+    check_limits(limits, gpu)
     points = []
     for limit in limits:
-        if not low <= limit <= high:
-            raise InputError(f"{limit:g} W", key="power-limits", remedy=f"The board takes {low:g} to {high:g} W.")
         iteration = forecast(replace(plan, power=replace(plan.power, power_limit_w=limit)), gpu)
         points.append(JobPoint(limit, iteration.time_s, iteration.energy_j, plan.workload.global_batch_size))
     return tuple(points)
+
+
+def board_steps_w(gpu: GpuDescription, steps: int) -> list[float]:
+    """So many equal steps of the board's range of limits, both ends included [W]."""
+    low, high = gpu.number("min_power_limit_w"), gpu.number("max_power_limit_w")
+    return [low + (high - low) * k / steps for k in range(steps + 1)]
+
+
+def check_limits(limits_w: Sequence[float], gpu: GpuDescription) -> None:
+    """Refuse a limit that the board cannot be set to."""
+    low, high = gpu.number("min_power_limit_w"), gpu.number("max_power_limit_w")
+    for limit in limits_w:
+        if not low <= limit <= high:
+            raise InputError(f"{limit:g} W", key="power-limits", remedy=f"The board takes {low:g} to {high:g} W.")
 
 
 def zeus_power_limits(points: Sequence[JobPoint]) -> str:

@@ -123,7 +123,7 @@ def _forecast(
 
     from joulecast.plan.power_limits import forecast_limits
 
-    limits = None if asked.limits is None else _watts(asked.limits)
+    limits = None if asked.limits is None else watts(asked.limits)
     plan = load(())
     name, gpus = plan.workload.model_name, plan.cluster.gpus
     if epochs is None:
@@ -158,7 +158,8 @@ def _measured(asked: LimitsAsked) -> tuple[str, int, tuple[JobPoint, ...]]:
     return name, asked.gpus, jobs[name]
 
 
-def _watts(text: str) -> list[float]:
+def watts(text: str) -> list[float]:
+    """Watts that are separated by commas."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:

@@ -55,3 +55,16 @@ class Chart:
 def axis(title: str, **more: Any) -> dict[str, Any]:
     """An axis with a title."""
     return {"title": {"text": title, "standoff": 10}, "automargin": True, **more}
+
+
+def dots(x: Sequence[float], y: Sequence[float], texts: Sequence[str], marker: Mapping[str, Any]) -> Trace:
+    """A trace of points, each with its text at the pointer, set off from what lies below."""
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": list(x),
+        "y": list(y),
+        "text": list(texts),
+        "hovertemplate": "%{text}<extra></extra>",
+        "marker": {"line": {"color": "@paper", "width": 0.8}, **marker},
+    }

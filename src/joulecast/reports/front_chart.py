@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from joulecast.reports.chart import Chart, Series, View, axis
+from joulecast.reports.chart import Chart, Series, View, axis, dots
 from joulecast.reports.front_series import Forecast, FrontSeries, PlanPoint
 from joulecast.reports.html import pairs
 from joulecast.reports.numbers import Unit, spaced, unit_for
@@ -66,40 +67,23 @@ def _bound(front: FrontSeries, time: Unit, energy: Unit) -> dict[str, Any]:
 
 
 def _plans(front: FrontSeries, time: Unit, energy: Unit) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "x": time.of(p.time_s for p in front.points),
-        "y": energy.of(p.energy_j for p in front.points),
-        "text": [point_text(p, front.points[0], time, energy) for p in front.points],
-        "hovertemplate": "%{text}<extra></extra>",
-        "marker": {"color": "@plan", "size": 7, "line": {"color": "@paper", "width": 0.8}},
-    }
+    texts = [point_text(p, front.points[0], time, energy) for p in front.points]
+    return _dots(front.points, texts, time, energy, {"color": "@plan", "size": 7})
 
 
 def _chosen(front: FrontSeries, time: Unit, energy: Unit) -> dict[str, Any]:
     point = front.points[front.chosen]
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "x": time.of([point.time_s]),
-        "y": energy.of([point.energy_j]),
-        "text": [f"<b>chosen: {escape(front.why)}</b><br>{point_text(point, front.points[0], time, energy)}"],
-        "hovertemplate": "%{text}<extra></extra>",
-        "marker": {"color": "@chosen", "size": 16, "symbol": "star", "line": {"color": "@paper", "width": 1.5}},
-    }
+    text = f"<b>chosen: {escape(front.why)}</b><br>{point_text(point, front.points[0], time, energy)}"
+    line = {"color": "@paper", "width": 1.5}
+    return _dots([point], [text], time, energy, {"color": "@chosen", "size": 16, "symbol": "star", "line": line})
 
 
 def _forecast(plan: Forecast, time: Unit, energy: Unit) -> dict[str, Any]:
-    trace: dict[str, Any] = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": time.of([plan.time_s]),
-        "y": energy.of([plan.energy_j]),
-        "text": [f"<b>the plan as it stands</b><br>{time.text(plan.time_s)}, {energy.text(plan.energy_j)}"],
-        "hovertemplate": "%{text}<br>bars: 90 % interval<extra></extra>",
-        "marker": {"color": "@forecast", "size": 11, "symbol": "x-thin", "line": {"color": "@forecast", "width": 3}},
-    }
+    text = f"<b>the plan as it stands</b><br>{time.text(plan.time_s)}, {energy.text(plan.energy_j)}"
+    line = {"color": "@forecast", "width": 3}
+    marker = {"color": "@forecast", "size": 11, "symbol": "x-thin", "line": line}
+    trace = _dots([plan], [text], time, energy, marker)
+    trace["hovertemplate"] = "%{text}<br>bars: 90 % interval<extra></extra>"
     for name, value, low, high, unit in (
         ("error_x", plan.time_s, plan.time_s_p05, plan.time_s_p95, time),
         ("error_y", plan.energy_j, plan.energy_j_p05, plan.energy_j_p95, energy),
@@ -107,6 +91,12 @@ def _forecast(plan: Forecast, time: Unit, energy: Unit) -> dict[str, Any]:
         if low is not None and high is not None:
             trace[name] = error_bar(unit.of([high - value]), unit.of([value - low]), "@forecast/60")
     return trace
+
+
+def _dots(
+    plans: Sequence[PlanPoint | Forecast], texts: Sequence[str], time: Unit, energy: Unit, marker: Mapping[str, Any]
+) -> dict[str, Any]:
+    return dots(time.of(p.time_s for p in plans), energy.of(p.energy_j for p in plans), texts, marker)
 
 
 def error_bar(above: list[float], below: list[float], colour: str) -> dict[str, Any]:

@@ -9,12 +9,14 @@ from joulecast.errors import InputError
 from joulecast.output import progress, working
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from joulecast.calibrate.describe import RowsFit
     from joulecast.model.description import GpuDescription
     from joulecast.plan.compare import Comparison
     from joulecast.plan.exact_front import Front
+    from joulecast.plan.power_limits import JobPoint
+    from joulecast.plan.rank_limits import RankLimitFront
     from joulecast.plan.sweep.result import SweepResult
     from joulecast.reports.html import Rows
     from joulecast.reports.page import Page
@@ -46,6 +48,22 @@ def report_of_front(
         iteration = forecast(plan)
         about = f"{plan.workload.model_name} on {plan.cluster.gpus} × {plan.cluster.gpu}"
     _write(front_page(front, about, iteration=iteration, time_limit_s=time_limit_s), path)
+
+
+def report_of_limits(
+    points: Sequence[JobPoint], found: Mapping[str, Any], path: Path, *, plan: Plan | None = None
+) -> None:
+    """Write the report of one power limit for a whole job, from what ``front --power-limits`` found."""
+    from joulecast.reports.limits_page import limits_page
+
+    _write(limits_page(points, found, plan), path)
+
+
+def report_of_rank_limits(front: RankLimitFront, path: Path, *, plan: Plan, eta: float | None = None) -> None:
+    """Write the report of power limits of ranks."""
+    from joulecast.reports.limits_page import rank_limits_page
+
+    _write(rank_limits_page(front, plan, eta), path)
 
 
 def report_of_comparison(found: Comparison, path: Path) -> None:

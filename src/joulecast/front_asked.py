@@ -1,0 +1,157 @@
+"""What ``joulecast front`` is asked, which kind of front that is, and which options do not go with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from joulecast.errors import InputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from joulecast.plan.front_space import FrontSpace
+    from joulecast.simulator.plan import Plan
+
+#: Kinds of fronts: of a plan's or a profile's instructions, over limits of a whole job, and over limits of ranks.
+PLAN, PROFILE, JOB_LIMITS, RANK_LIMITS = "a plan", "a profile", "power limits of a job", "power limits of ranks"
+#: Format of power limits of a whole job.
+ZEUS_LIMITS = "zeus-power-limit"
+
+_INSTRUCTIONS = (PLAN, PROFILE)
+_LIMITS = (JOB_LIMITS, RANK_LIMITS)
+#: Options that not every kind of front takes.
+_TAKEN_BY: dict[str, tuple[str, ...]] = {
+    "settings": (PLAN, *_LIMITS),
+    "space": (PLAN, RANK_LIMITS),
+    "switch_time": _INSTRUCTIONS,
+    "schedule": (PROFILE,),
+    "microbatches": (PROFILE,),
+    "dag": (PROFILE,),
+    "wait_power": (PROFILE,),
+    "stages": (PROFILE,),
+    "virtual_stages": (PROFILE,),
+    "transfer_time": (PROFILE,),
+    "time_limit": (*_INSTRUCTIONS, RANK_LIMITS),
+    "simple": _INSTRUCTIONS,
+    "straggler_time": _INSTRUCTIONS,
+    "slow_rank": _INSTRUCTIONS,
+    "power_budget": (RANK_LIMITS,),
+    "eta": _LIMITS,
+    "epochs": (JOB_LIMITS,),
+    "samples": (JOB_LIMITS,),
+    "job": (JOB_LIMITS,),
+    "gpus": (JOB_LIMITS,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FrontAsked:
+    """The options of ``joulecast front`` by their names; ``None``, or nothing in it: not given."""
+
+    plan: Path | None
+    settings: Sequence[str]
+    space: Path | None
+    switch_time: float | None
+    profile: Path | None
+    schedule: str | None
+    microbatches: int | None
+    dag: Path | None
+    wait_power: float | None
+    stages: str | None
+    virtual_stages: int | None
+    transfer_time: float | None
+    time_limit: float | None
+    simple: str | None
+    straggler_time: Sequence[float]
+    slow_rank: str | None
+    power_limits: str | None
+    per_rank: bool
+    power_budget: float | None
+    eta: float | None
+    epochs: Path | None
+    samples: int | None
+    job: str | None
+    gpus: int | None
+    form: str | None
+    out: Path | None
+
+    def kind(self, space: FrontSpace | None) -> str:
+        """Which kind of front this is.
+
+        Raises
+        ------
+        InputError
+            Neither a plan nor a profile, both, or an option that does not go with this kind.
+        """
+        found = self._kind(space)
+        for name, kinds in _TAKEN_BY.items():
+            value = getattr(self, name)
+            if value is not None and value != [] and found not in kinds:
+                _refuse(name, found, kinds)
+        self._check(found)
+        return found
+
+    def _check(self, kind: str) -> None:
+        """Refuse files that are missing, too many, or do not take what is asked of them."""
+        if kind in _INSTRUCTIONS and (self.plan is None) == (self.profile is None):
+            raise InputError("give either a plan or --profile", remedy="See joulecast front --help.")
+        if kind == RANK_LIMITS and self.plan is None:
+            raise InputError("a plan is missing", remedy="Limits of ranks are forecast: give a PLAN.toml.")
+        if self.profile is not None and self.power_limits is not None:
+            raise InputError("a profile has no power limits", key="--power-limits", remedy="Leave one of them out.")
+        for option, value, wrong, home in (
+            ("--set", self.settings or None, self.plan is None, "a plan"),
+            ("--job", self.job, self.plan is not None, "measured power limits, not to a plan"),
+            ("--gpus", self.gpus, self.plan is not None, "measured power limits, not to a plan"),
+        ):
+            if wrong and value is not None:
+                raise InputError(f"belongs to {home}", key=option, remedy="Leave it out.")
+
+    def _kind(self, space: FrontSpace | None) -> str:
+        if self.per_rank or self.power_budget is not None or (space is not None and space.power_limits_w is not None):
+            return RANK_LIMITS
+        if self.power_limits is not None or self.form == ZEUS_LIMITS:
+            return JOB_LIMITS
+        return PLAN if self.profile is None else PROFILE
+
+    def loaded_space(self) -> FrontSpace | None:
+        """The choices of a SPACE.toml, where one was given."""
+        from joulecast.plan.front_space import load_space
+
+        return None if self.space is None else load_space(self.space)
+
+    def loaded_plan(self, more: Sequence[str] = ()) -> Plan:
+        """The plan, with some more settings."""
+        from joulecast.simulator.plan import load_plan
+
+        if self.plan is None:
+            raise InputError("a plan is missing", remedy="This format needs a PLAN.toml.")
+        return load_plan(self.plan, [*self.settings, *more])
+
+
+def checked_form(form: str | None, out: Path | None) -> str | None:
+    """Format of the file: as asked, else by its ending.
+
+    Raises
+    ------
+    InputError
+        No such format, or one that needs a file.
+    """
+    from joulecast.plan.exports import formats
+
+    known = (*formats(), ZEUS_LIMITS)
+    if form is not None and form not in known:
+        raise UnknownNameError("format", form, known, key="--format")
+    if form in ("parquet", "zeus-pfo") and out is None:
+        raise InputError(f"{form} is written to files", key="--out", remedy="Say where with --out.")
+    if form is None and out is not None:
+        return {".csv": "csv", ".parquet": "parquet"}.get(out.suffix.lower(), "json")
+    return form
+
+
+def _refuse(name: str, kind: str, kinds: Sequence[str]) -> None:
+    option = "--set" if name == "settings" else f"--{name.replace('_', '-')}"
+    if kind in _INSTRUCTIONS and JOB_LIMITS in kinds:
+        raise InputError("belongs to power limits", key=option, remedy="Add --power-limits, or leave it out.")
+    raise InputError(f"belongs to {' or '.join(kinds)}, not to {kind}", key=option, remedy="Leave it out.")

@@ -1,0 +1,176 @@
+"""Power limits of whole pipeline ranks: the search, its front, and how the command line tells of it."""
+
+import csv
+import io
+import json
+from dataclasses import replace
+
+import pytest
+
+import joulecast as jc
+from joulecast.cli import main
+from joulecast.errors import InputError
+from joulecast.plan import rank_limits_search as search
+from joulecast.plan.forecast_front import forecast_front
+from joulecast.plan.front_space import FrontSpace, load_space
+from joulecast.plan.rank_limits import RankLimits, undominated
+from joulecast.simulator.plan import plan_from_dict
+
+PLAN = """
+[workload]
+model = "llama-3.2-1b"
+sequence_length = 2048
+micro_batch_size = 2
+global_batch_size = 16
+[cluster]
+gpu = "h200-sxm-rows"
+gpus = 8
+[parallelism]
+tensor_model_parallel_size = 2
+pipeline_model_parallel_size = 4
+"""
+GRID = (300.0, 450.0, 600.0)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    file = tmp_path_factory.mktemp("plan") / "plan.toml"
+    file.write_text(PLAN)
+    return file
+
+
+@pytest.fixture(scope="module")
+def plan():
+    import tomllib
+
+    return plan_from_dict(tomllib.loads(PLAN))
+
+
+@pytest.fixture(scope="module")
+def exact(plan):
+    return search.rank_limit_front(plan, GRID)
+
+
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(["front", *map(str, arguments)])
+    out, err = capsys.readouterr()
+    return stop.value.code or 0, out, err
+
+
+def test_plans_are_what_predict_says_of_their_limits(exact, path):
+    assert exact.simulated == 3**4
+    for point in exact.points[::5]:
+        same = jc.predict(path, [f"power.power_limit_w={list(point.power_limit_w)}"])
+        assert (point.time_s, point.energy_j) == pytest.approx((same.time_s, same.energy_j), rel=1e-9)
+        assert list(point.power_w) == [rank.power_w for rank in same.ranks]
+        assert all(power < limit for power, limit in zip(point.power_w, point.power_limit_w, strict=True))
+
+
+def test_it_beats_one_limit_for_all(exact):
+    assert [p.power_limit_w for p in exact.uniform] == [600.0, 450.0, 300.0]
+    times, energies = ([getattr(p, key) for p in exact.points] for key in ("time_s", "energy_j"))
+    assert times == sorted(times)
+    assert energies == sorted(energies, reverse=True)
+    for one in exact.uniform:
+        assert exact.at(one.time_s).energy_j <= one.energy_j * (1 + 1e-3)
+    assert exact.at(exact.uniform[1].time_s).energy_j < 0.97 * exact.uniform[1].energy_j
+
+
+def test_the_search_finds_what_is_there(exact, plan, monkeypatch):
+    monkeypatch.setattr(search, "ALL", 0)
+    found = search.rank_limit_front(plan, GRID)
+    assert "not proven" in found.notes[0]
+    assert found.simulated < 0.75 * exact.simulated
+    for point in exact.points:
+        assert found.at(point.time_s * 1.001).energy_j <= 1.005 * point.energy_j
+
+
+def test_a_budget_is_kept_and_used_well(exact, plan):
+    budget = 2 * 4 * 450.0
+    found = search.rank_limit_front(plan, GRID, budget_w=budget)
+    assert all(found.together_w(point) <= budget for point in found.points)
+    allowed = [p for p in exact.points if exact.together_w(p) <= budget]
+    assert found.points[0].time_s <= allowed[0].time_s
+    assert found.points[0].time_s < exact.uniform[1].time_s
+    with pytest.raises(InputError, match=r"power-budget.*2400 W together"):
+        search.rank_limit_front(plan, GRID, budget_w=2399.0)
+    with pytest.raises(InputError, match="The board takes 200 to 700 W"):
+        search.rank_limit_front(plan, (100.0, 700.0))
+
+
+def test_overlap_is_chosen_beside_the_limits(plan, tmp_path):
+    file = tmp_path / "space.toml"
+    file.write_text("[power]\npower_limit_w = [300, 600]\n[overlap]\ncomm_ctas = [1, 16]\n")
+    found = search.rank_limit_front(plan, space=load_space(file))
+    assert {limit for point in found.points for limit in point.power_limit_w} == {300.0, 600.0}
+    assert {point.knobs for point in found.points} == {(("comm_ctas", 16),)}
+    assert found.to_dict()["points"][0]["knobs"] == {"comm_ctas": 16}
+    assert found.rows()[0]["comm_ctas"] == 16
+    with pytest.raises(InputError, match="not for instructions"):
+        forecast_front(plan, space=load_space(file))
+    file.write_text("[power]\npower_limit_w = [300, 600]\nclock_mhz = [1200]\n")
+    with pytest.raises(InputError, match=r"space.toml:2 \[power.power_limit_w\]"):
+        load_space(file)
+
+
+def test_locked_clocks_are_kept(plan):
+    locked = replace(plan, power=replace(plan.power, clocks_mhz=(("", (1200.0,) * 4),)))
+    found = search.rank_limit_front(locked, (300.0, 700.0), space=FrontSpace())
+    assert found.points[0].clock_mhz == (1200.0,) * 4
+
+
+def test_equal_plans_have_the_lowest_limits():
+    two = [RankLimits((700.0, limit), 1.0, 5.0, (), ()) for limit in (700.0, 500.0)]
+    worse = [RankLimits((700.0, 400.0), 1.1, 4.999, (), ()), RankLimits((700.0, 300.0), 1.2, 4.0, (), ())]
+    assert [p.power_limit_w[1] for p in undominated([*two, *worse])] == [500.0, 300.0]
+
+
+def test_the_command_line_tells_which_rank_gets_how_many_watts(path, capsys, tmp_path):
+    arguments = (path, "--per-rank", "--power-limits", "300,600")
+    status, out, err = run(capsys, *arguments, "--eta", 0.5, "--json", "--report", tmp_path / "r.html")
+    assert (status, err) == (0, f"wrote {tmp_path / 'r.html'}\n")
+    told = json.loads(out)
+    assert told["form"] == "joulecast-rank-limits-1"
+    assert all(len(point["power_limit_w"]) == 4 for point in told["points"])
+    assert told["choice"]["power_limit_w"] in [point["power_limit_w"] for point in told["points"]]
+    assert "one limit for all" in (tmp_path / "r.html").read_text()
+    limit = told["points"][1]["time_s"]
+    _, out, _ = run(capsys, *arguments, "--time-limit", limit, "--csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert len(rows) == 2 * 4
+    assert [float(r["power_limit_w"]) for r in rows[:4]] == told["points"][0]["power_limit_w"]
+    _, out, _ = run(capsys, path, "--power-limits", "300,600", "--power-budget", 3000)
+    assert "all 16 combinations of limits within the budget" in out
+    for name in ("f.json", "f.csv"):
+        assert run(capsys, *arguments, "--out", tmp_path / name)[0] == 0
+    assert json.loads((tmp_path / "f.json").read_text())["points"] == told["points"]
+    assert len((tmp_path / "f.csv").read_text().splitlines()) == 4 * len(told["points"]) + 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--per-rank",), "a plan is missing"),
+        (("PLAN", "--per-rank", "--power-limits", "300,lots"), "no list of watts"),
+        (("PLAN", "--per-rank", "--power-limits", "300,nan"), "nan W"),
+        (("PLAN", "--per-rank", "--power-limits", "300,900"), "900 W. The board takes 200 to 700 W"),
+        (("PLAN", "--power-budget", "100"), "100 W for 8 GPUs"),
+        (("PLAN", "--per-rank", "--epochs", "x.csv"), "[--epochs]: belongs to power limits of a job"),
+        (("PLAN", "--per-rank", "--simple", "rank"), "[--simple]: belongs to a plan or a profile"),
+        (("PLAN", "--per-rank", "--stages", "0,1"), "[--stages]: belongs to a profile"),
+        (("PLAN", "--per-rank", "--power-limits", "300", "--format", "zeus-pfo", "--out", "x"), "no format of these"),
+        (("PLAN", "--per-rank", "--power-limits", "300", "--time-limit", "0.001"), "no plan takes 0.001 s or less"),
+        (("PLAN", "--power-limits", "300", "--slow-rank", "0=2"), "[--slow-rank]: belongs to a plan or a profile"),
+        (("PLAN", "--power-limits", "300", "--time-limit", "2"), "[--time-limit]: belongs to"),
+        (("PLAN", "--power-limits", "300", "--gpus", "2"), "[--gpus]: belongs to measured power limits"),
+        (("PLAN", "--microbatches", "4"), "[--microbatches]: belongs to a profile, not to a plan"),
+    ],
+)
+def test_what_is_refused(path, capsys, tmp_path, monkeypatch, arguments, says):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run(capsys, *(path if a == "PLAN" else a for a in arguments))
+    assert (status, out) == (2, "")
+    assert says in err
+    assert len(err.splitlines()) == 1
+    assert not list(tmp_path.glob("*"))
