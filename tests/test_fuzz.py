@@ -140,9 +140,9 @@ pue = 1.2
 electricity_price_per_kwh = 0.08
 """
 JOURNAL = (
-    '{"joulecast_sweep": 1}',
+    '{"joulecast_sweep": 2}',
     '{"plan": 3, "source": "closed form", "time_s": 1.0, "energy_j": 2.0}',
-    '{"batch": 0, "illegal": 1, "unfit": 2, "least_bytes": 3.0}',
+    '{"batch": 0, "illegal": 1, "unfit": 2, "least_bytes": 3.0, "plans": [3]}',
 )
 FORMATS = {
     "plan": Format(

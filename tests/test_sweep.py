@@ -1,7 +1,7 @@
 """Sweeps: the best plans, constraints, and what survives interruptions."""
 
+import contextlib
 import csv
-import errno
 import io
 import json
 import os
@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -225,62 +226,121 @@ def test_a_stopped_sweep_goes_on_where_it_was(tables, tmp_path, monkeypatch, aft
     assert not partial.exists()
 
 
+@pytest.mark.parametrize("share", [0.1, 0.35, 0.6, 0.85])
+def test_of_what_is_cut_off_only_the_missing_rows_are_evaluated(tables, tmp_path, monkeypatch, share):
+    """A file that ends anywhere: every whole row is kept, and nothing that it holds is computed again."""
+    out, notes = tmp_path / "rows.csv", []
+    with pytest.raises(Stop):
+        interrupted(tables, out, 5, monkeypatch)
+    partial = tmp_path / "rows.csv.partial"
+    text = partial.read_bytes()
+    partial.write_bytes(text[: round(share * len(text))])
+    kept = {line["plan"] for line in read_lines(partial)[0] if "plan" in line}
+    begun = {plan for line in read_lines(partial)[0] if "batch" in line for plan in line["plans"]}
+    asked = []
+    monkeypatch.setattr(search, "evaluate", lambda *a, real=search.evaluate: asked.extend(a[1]) or real(*a))
+    resumed = interrupted(tables, out, 1000, monkeypatch, resume=True, note=notes.append)
+    assert kept and not kept & set(asked)
+    assert begun - kept <= set(asked)
+    assert f"holds {len(kept)} plans in closed form and 0 simulated ones; its torn last line was dropped" in notes[0]
+    assert resumed.rows == interrupted(tables, None, 1000, monkeypatch).rows
+
+
 SWEEP = """
 import sys
 from pathlib import Path
 from joulecast.plan.sweep import search
 from joulecast.plan.sweep.space import load_space
 search.BATCH = 8
-search.run_sweep(load_space(sys.argv[1]), Path(sys.argv[2]), resume=len(sys.argv) > 3)
+space, out, workers, resume = sys.argv[1:]
+search.run_sweep(load_space(space), Path(out), workers=int(workers), resume=resume == "resume")
+"""
+SPACE = """
+[workload]
+model = "llama-3.2-1b"
+sequence_length = 2048
+global_batch_size = 64
+micro_batch_size = "all"
+[cluster]
+gpu = "h200-sxm"
+gpus = 16
+[parallelism]
+tensor_model_parallel_size = "all"
+pipeline_model_parallel_size = [1, 2, 4, 8]
+[objective]
+top = 0
+[power]
+power_limit_w = {min = 400, max = 700, step = 100}
 """
 
 
-def test_a_killed_process_resumes(tmp_path):
-    """kill -9 in the middle: every whole line stays, and the resumed table is the one of an undisturbed run."""
+def children_of(process):
+    """Ids of the processes that a process has started."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == process.pid:
+                found.append(int(stat.parent.name))
+    return found
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_killed_process_resumes(tmp_path, workers):
+    """kill -9 at several points: every whole line stays, and the resumed table is the one of an undisturbed run."""
     space, out, whole = tmp_path / "space.toml", tmp_path / "rows.jsonl", tmp_path / "whole.jsonl"
-    space.write_text(
-        '[workload]\nmodel = "llama-3.2-1b"\nsequence_length = 2048\nglobal_batch_size = 64\n'
-        'micro_batch_size = "all"\n[cluster]\ngpu = "h200-sxm"\ngpus = 16\n[parallelism]\n'
-        'tensor_model_parallel_size = "all"\npipeline_model_parallel_size = [1, 2, 4, 8]\n[objective]\ntop = 0\n'
-        "[power]\npower_limit_w = {min = 400, max = 700, step = 100}\n"
-    )
-    command = [sys.executable, "-c", SWEEP, str(space), str(out)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    space.write_text(SPACE)
     partial = tmp_path / "rows.jsonl.partial"
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline and process.poll() is None:
-        if partial.exists() and partial.read_bytes().count(b'"batch"') >= 2:
-            break
-        time.sleep(0.002)
-    os.kill(process.pid, signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    lines, _ = read_lines(partial)
-    assert sum("batch" in line for line in lines) >= 2
-    subprocess.run([*command, "--resume"], check=True, capture_output=True)
-    rows = [json.loads(line) for line in out.read_text().splitlines()]
-    kept = {line["plan"]: line for line in lines if "plan" in line}
-    assert all(kept[row["plan"]] == row for row in rows if row["plan"] in kept)
-    subprocess.run([*command[:-1], str(whole)], check=True, capture_output=True)
+    kept, mode = b"", "new"
+    for rows in (3, 40) if workers == 1 else (20,):
+        command = [sys.executable, "-c", SWEEP, str(space), str(out), str(workers), mode]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and process.poll() is None:
+            if partial.exists() and partial.read_bytes().count(b'"source"') >= rows:
+                break
+            time.sleep(0.001)
+        children = children_of(process)
+        os.kill(process.pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        assert partial.read_bytes().startswith(kept)
+        kept, mode = partial.read_bytes()[: read_lines(partial)[1]], "resume"
+        assert kept.count(b'"source"') >= rows
+        while any(Path(f"/proc/{child}/stat").exists() for child in children):  # workers end with it
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    subprocess.run([*command[:-1], "resume"], check=True, capture_output=True)
+    jc.sweep(space, whole)
     assert out.read_bytes() == whole.read_bytes()
     assert not partial.exists()
 
 
-def test_a_full_disk(tables, tmp_path, monkeypatch):
-    out = tmp_path / "rows.csv"
-    with pytest.raises(Stop):
-        interrupted(tables, out, 2, monkeypatch)
-    from joulecast.plan.sweep.journal import Journal
+FULL = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
+from joulecast.cli import main
+main(["sweep", *sys.argv[2:]])
+"""
 
-    def full(self, data):
-        self._file.write(data[: len(data) // 2])
-        self._file.flush()
-        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Journal, "_write", full)
-    with pytest.raises(InputError, match=r"No space left on device.*--resume"):
-        interrupted(tables, out, 1000, monkeypatch, resume=True)
-    monkeypatch.undo()
-    assert interrupted(tables, out, 1000, monkeypatch, resume=True).rows
+def test_a_full_disk(tmp_path):
+    """A file that may not grow: what fits is kept, to the last whole row, and the sweep goes on from there."""
+    pytest.importorskip("resource")
+    space, out, whole = tmp_path / "space.toml", tmp_path / "rows.jsonl", tmp_path / "whole.jsonl"
+    space.write_text(SPACE)
+    command = [sys.executable, "-c", FULL]
+    full = subprocess.run([*command, "20000", str(space), "--out", str(out)], capture_output=True, text=True)
+    partial = tmp_path / "rows.jsonl.partial"
+    assert full.returncode == 2
+    assert "cannot be written: File too large. What was written stays; make room" in full.stderr
+    assert full.stderr.count("\n") == 1
+    assert partial.stat().st_size == 20000
+    kept = sum("source" in line for line in read_lines(partial)[0])
+    assert kept >= 20
+    again = [*command, str(10**9), str(space), "--out"]
+    done = subprocess.run([*again, str(out), "--resume"], check=True, capture_output=True, text=True)
+    assert f"holds {kept} plans in closed form and 0 simulated ones; its torn last line was dropped" in done.stderr
+    jc.sweep(space, whole)
+    assert out.read_bytes() == whole.read_bytes()
 
 
 def test_processes_give_the_same_table(tables, small):

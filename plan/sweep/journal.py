@@ -1,37 +1,43 @@
 """Rows of a sweep on disk, one line each, appended as they come: what was written stays readable whatever happens.
 
-The first line says which space the rows belong to. A line of a batch follows its last row. A torn last line, as a
-killed process or a full disk leaves it, is ignored and written again.
+The first line says which space the rows belong to. A batch begins with a line that names the plans whose rows follow,
+so that of a batch that was cut off only the missing rows are evaluated again. Each row is one write; a torn last line,
+as a killed process, a full disk or a power cut leaves it, is dropped.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 from joulecast.errors import InputError
 from joulecast.plan.sweep.rows import SIMULATED, Batch, Row
 
 #: Version of the lines' form.
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Of a batch: combinations that are illegal, plans that do not fit, and the least memory that these need."""
+    """Of a batch: combinations that are illegal, plans that do not fit, the least memory that these need, and the rest.
+
+    ``plans`` are the numbers of those that fit, each of which has a row.
+    """
 
     illegal: int
     unfit: int
     least_bytes: float
+    plans: tuple[int, ...]
 
 
 @dataclass(slots=True)
 class Done:
-    """What a journal holds: rows by plan, in closed form and simulated, and the batches that are complete."""
+    """What a journal holds: rows by plan, in closed form and simulated, and batches that have begun."""
 
     rows: dict[int, Row] = field(default_factory=dict)
     simulated: dict[int, Row] = field(default_factory=dict)
@@ -39,12 +45,21 @@ class Done:
 
 
 class Journal:
-    """Append-only lines of one sweep; in memory alone where there is no file."""
+    """Append-only lines of one sweep; in memory alone where there is no file.
+
+    Attributes
+    ----------
+    done
+        What the file held, and what has been added.
+    torn
+        Whether the file ended in a torn line, which is gone.
+    """
 
     def __init__(self, path: Path | None, header: dict[str, Any], *, resume: bool = False) -> None:
         self._path = path
-        self._file: IO[bytes] | None = None
+        self._file: BinaryIO | None = None
         self.done = Done()
+        self.torn = False
         header = {"joulecast_sweep": VERSION, **header}
         if path is None:
             return
@@ -57,19 +72,30 @@ class Journal:
                 )
             self._read(path, header)
         try:
-            self._file = path.open("ab")
+            self._file = path.open("ab", buffering=0)
         except OSError as error:
             raise _unwritable(path, error) from error
         if not path.stat().st_size:
             self._append([header])
+            _keep_name(path)
+
+    def missing(self, batch: int, numbers: Sequence[int]) -> Sequence[int]:
+        """Which combinations of a batch still have to be evaluated."""
+        if batch not in self.done.batches:
+            return numbers
+        return [plan for plan in self.done.batches[batch].plans if plan not in self.done.rows]
 
     def add_batch(self, number: int, batch: Batch) -> None:
-        """Keep the rows of a batch that has been evaluated."""
-        fresh = [row for row in batch.rows if row["plan"] not in self.done.rows]
-        counts = Counts(batch.illegal, batch.unfit, batch.least_bytes)
-        self._append([*fresh, {"batch": number, **asdict(counts)}])
-        self.done.rows.update({row["plan"]: row for row in fresh})
-        self.done.batches[number] = counts
+        """Keep the rows of a batch that has been evaluated, or of what was missing of one."""
+        lines: list[dict[str, Any]] = list(batch.rows)
+        if number not in self.done.batches:
+            counts = Counts(batch.illegal, batch.unfit, batch.least_bytes, tuple(row["plan"] for row in batch.rows))
+            self.done.batches[number] = counts
+            plans = list(counts.plans)
+            about = {"illegal": batch.illegal, "unfit": batch.unfit, "least_bytes": batch.least_bytes, "plans": plans}
+            lines.insert(0, {"batch": number, **about})
+        self._append(lines)
+        self.done.rows.update({row["plan"]: row for row in batch.rows})
 
     def add_simulated(self, row: Row) -> None:
         """Keep a simulated row."""
@@ -88,19 +114,23 @@ class Journal:
         if self._path is not None:
             self._path.unlink(missing_ok=True)
 
-    def _append(self, lines: Iterable[dict[str, Any]]) -> None:
+    def _append(self, lines: Sequence[dict[str, Any]]) -> None:
+        """Write lines one by one, and see them to the disk."""
         if self._file is None or self._path is None:
             return
-        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         try:
-            self._write(text.encode())
+            for line in lines:
+                self._write((json.dumps(line, ensure_ascii=False) + "\n").encode())
         except OSError as error:
             raise _unwritable(self._path, error) from error
+        with contextlib.suppress(OSError):  # not every kind of file can
+            os.fsync(self._file.fileno())
 
     def _write(self, data: bytes) -> None:
-        if self._file is not None:
-            self._file.write(data)
-            self._file.flush()
+        """Write all of a line; a nearly full disk takes a part of it before it refuses the rest."""
+        left = memoryview(data)
+        while self._file is not None and left:
+            left = left[self._file.write(left) :]
 
     def _read(self, path: Path, header: dict[str, Any]) -> None:
         lines, whole = read_lines(path)
@@ -115,15 +145,27 @@ class Journal:
                 self._take(line)
             except (KeyError, TypeError):
                 raise _no_row(path, number) from None
+        self.torn = path.stat().st_size > whole
         os.truncate(path, whole)
 
     def _take(self, line: Row) -> None:
         if "batch" in line:
-            self.done.batches[line["batch"]] = Counts(line["illegal"], line["unfit"], line["least_bytes"])
+            counts = Counts(line["illegal"], line["unfit"], line["least_bytes"], tuple(line["plans"]))
+            self.done.batches[line["batch"]] = counts
         elif line["source"] == SIMULATED:
             self.done.simulated[line["plan"]] = line
         else:
             self.done.rows[line["plan"]] = line
+
+
+def _keep_name(path: Path) -> None:
+    """See a new file's name to the disk."""
+    with contextlib.suppress(OSError):
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:

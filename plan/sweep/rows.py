@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -67,12 +67,12 @@ class Forecaster:
         """Combinations that may be legal; every process finds the same."""
         return combinations(self._space, self.plans)
 
-    def batch(self, start: int, count: int) -> Batch:
+    def batch(self, numbers: Sequence[int]) -> Batch:
         """Forecast some combinations in closed form."""
         fitting: list[tuple[int, Values, Plan, float]] = []
         values: Values
         illegal, unfit, least = 0, 0, math.inf
-        for number in range(start, min(start + count, len(self.found))):
+        for number in numbers:
             values = self.found.of(number)
             try:
                 plan = self.plans.plan(values)
@@ -145,9 +145,9 @@ def described(space: Space) -> dict[str, str]:
     return {path: hashlib.sha256(repr(load_gpu(path)).encode()).hexdigest()[:16] for path in paths}
 
 
-def evaluate(space: Space, start: int, count: int) -> Batch:
+def evaluate(space: Space, numbers: Sequence[int]) -> Batch:
     """:meth:`Forecaster.batch`, for other processes."""
-    return forecaster_of(space).batch(start, count)
+    return forecaster_of(space).batch(numbers)
 
 
 def simulate(space: Space, number: int) -> Row:

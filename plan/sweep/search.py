@@ -22,7 +22,7 @@ from joulecast.plan.sweep.rows import Row, described, evaluate, forecaster_of, s
 from joulecast.plan.sweep.space import Space
 from joulecast.plan.sweep.workers import Workers
 
-#: Combinations of one job: some tenths of a second. A killed process loses the jobs under way, or one simulation.
+#: Combinations that are evaluated together, in less time than one simulation takes. A killed process loses those.
 BATCH = 256
 #: Rounds of simulating further plans where those simulated do not keep to the constraints.
 MOST_ROUNDS = 4
@@ -43,13 +43,16 @@ class _Sweep:
 
     def evaluate(self) -> list[Row]:
         """Every plan that fits, in closed form."""
-        starts = range(0, len(self.found), BATCH)
-        done = self.journal.done
-        jobs = {n: (self.space, start, BATCH) for n, start in enumerate(starts) if n not in done.batches}
-        self._tell(len(done.batches), len(starts))
+        done, whole = self.journal.done, range(len(self.found))
+        batches = dict(enumerate(whole[start : start + BATCH] for start in range(0, len(whole), BATCH)))
+        missing = {number: self.journal.missing(number, batch) for number, batch in batches.items()}
+        jobs = {number: (self.space, left) for number, left in missing.items() if left}
+        count = len(batches) - len(jobs)
+        self._tell(count, len(batches))
         for number, batch in self.workers.results(evaluate, jobs):
             self.journal.add_batch(number, batch)
-            self._tell(len(done.batches), len(starts))
+            count += 1
+            self._tell(count, len(batches))
         return [done.rows[number] for number in sorted(done.rows)]
 
     def _tell(self, batches: int, of: int) -> None:
@@ -91,6 +94,7 @@ def run_sweep(
     dask: str | None = None,
     resume: bool = False,
     progress: Progress | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> SweepResult:
     """Forecast every plan of a space, and find the best.
 
@@ -105,6 +109,8 @@ def run_sweep(
         Continue what ``FILE.partial`` holds.
     progress
         Called as work gets done.
+    note
+        Called with what there is to know of a sweep that is continued.
 
     Raises
     ------
@@ -118,6 +124,8 @@ def run_sweep(
     partial = None if out is None else out.with_name(out.name + ".partial")
     pool = Workers(workers, dask)
     journal = Journal(partial, header, resume=resume)
+    if resume and note is not None:
+        note(_continued(partial, journal))
     sweep = _Sweep(space, found, pool, journal, progress or _silent)
     try:
         rows = sweep.evaluate()
@@ -131,6 +139,12 @@ def run_sweep(
     finally:
         journal.close()
     return result
+
+
+def _continued(partial: Path | None, journal: Journal) -> str:
+    done = journal.done
+    torn = "; its torn last line was dropped" if journal.torn else ""
+    return f"{partial} holds {len(done.rows)} plans in closed form and {len(done.simulated)} simulated ones{torn}"
 
 
 def _silent(done: int, of: int, what: str) -> None:

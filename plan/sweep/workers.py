@@ -6,6 +6,8 @@ Each of them is an executor of :mod:`concurrent.futures`. Jobs of a worker that 
 from __future__ import annotations
 
 import multiprocessing
+import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, as_completed
 from contextlib import AbstractContextManager, contextmanager
@@ -60,7 +62,14 @@ class Workers:
                         del left[futures[future]]
                         yield futures[future], result
                 except self._losses:
+                    for future, number in futures.items():  # what others have finished meanwhile
+                        if number in left and future.done() and not future.cancelled() and not future.exception():
+                            del left[number]
+                            yield number, future.result()
                     continue
+                finally:
+                    for future in futures:
+                        future.cancel()
             return
         raise InputError(
             f"workers were lost {MOST_LOSSES} times; {len(left)} jobs are left",
@@ -70,7 +79,8 @@ class Workers:
 
     def _executor(self) -> AbstractContextManager[Executor]:
         if self._dask is None:
-            return ProcessPoolExecutor(self._processes, mp_context=multiprocessing.get_context("spawn"))
+            context = multiprocessing.get_context("spawn")
+            return ProcessPoolExecutor(self._processes, mp_context=context, initializer=_end_with_parent)
         return self._dask_executor(self._dask)
 
     @contextmanager
@@ -90,3 +100,15 @@ class Workers:
             ) from None
         with client, client.get_executor(pure=False) as executor:
             yield executor
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it is gone: a killed sweep leaves no workers behind."""
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

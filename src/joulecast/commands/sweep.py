@@ -61,7 +61,9 @@ def sweep(
 
     loaded = load_space(space, settings or ())
     with ProgressBar() as bar:
-        result = run_sweep(loaded, out, workers=workers, dask=dask, resume=resume, progress=bar.show)
+        result = run_sweep(
+            loaded, out, workers=workers, dask=dask, resume=resume, progress=bar.show, note=output.progress
+        )
     if out is not None:
         output.progress(f"wrote {out}")
     if plan is not None:
