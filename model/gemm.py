@@ -45,6 +45,9 @@ CHOICES = np.array(
 REFERENCE_TILE = (128.0, 256.0)
 #: Rows of both operands must be whole multiples of this many bytes, or the library falls back to an old kernel.
 ALIGNMENT_BYTES = 16
+#: Share of the rate of their data type that products reach where the description has none. Blocks with scales of their
+#: own: pairs of Llama runs in MXFP8 and with one scale a tensor on B200 (Megatron-Bridge 25.09) [estimate, +-10 %].
+EFFICIENCY = {"blocked": 0.83}
 
 
 @dataclass(frozen=True)
@@ -56,11 +59,6 @@ class GemmShapes:
     k: Array
     batch: Array
     footprint_bytes: Array  # NaN: the product's own operands
-
-
-#: Share of the rate of their data type that products reach where the description has none. Blocks with scales of their
-#: own: pairs of Llama runs in MXFP8 and with one scale a tensor on B200 (Megatron-Bridge 25.09) [estimate, +-10 %].
-EFFICIENCY = {"blocked": 0.83}
 
 
 @dataclass(frozen=True)
@@ -112,10 +110,35 @@ def gemm_work(
     GemmWork
         Critical-path cycles, bytes from L2 to the SMs and from HBM.
     """
+    size = DTYPE_BYTES[dtype]
+    cycles, outputs = _cycles_of_choices(shapes, size, _sm_rate(dtype, layout, gpu, block_scaled), gpu, separate)
+    best = np.argmin(cycles * np.where(CHOICES[:, 2] > 1, SPLIT_CAUTION, 1.0), axis=1)
+    rows = np.arange(len(best))
+    slow = np.where(_unaligned(shapes, size, layout), gpu.get("kernel.gemm.fallback_slowdown", 7.0), 1.0)
+    output = shapes.batch * shapes.m * shapes.n * (output_bytes_per_element or size)
+    return GemmWork(
+        cycles=cycles[rows, best] * slow,
+        l2_bytes=outputs[rows, best] * CHOICES[best, :2].sum(axis=1) * shapes.k * size,
+        output_bytes=output,
+        hbm_bytes=_hbm_bytes(shapes, size, output, gpu),
+        tile=CHOICES[best, :2],
+        splits=CHOICES[best, 2],
+    )
+
+
+def _sm_rate(dtype: str, layout: str, gpu: GpuModel, block_scaled: bool) -> float:
+    """Floating-point operations of one SM in a cycle at the rate that products of this kind reach."""
     rate = gpu.flops_per_cycle(dtype) / gpu.sm_count
     rate *= gpu.get(f"kernel.gemm.efficiency.{dtype}", 1.0) * gpu.get(f"kernel.gemm.layout.{layout}", 1.0)
     if block_scaled:
         rate *= gpu.get("kernel.gemm.efficiency.blocked", EFFICIENCY["blocked"])
+    return rate
+
+
+def _cycles_of_choices(
+    shapes: GemmShapes, size: float, rate: float, gpu: GpuModel, separate: bool
+) -> tuple[Array, Array]:
+    """Cycles of each of :data:`CHOICES` and its tiles of the result, both of shape ``(n, choices)``."""
     bm, bn, splits = CHOICES[:, 0], CHOICES[:, 1], CHOICES[:, 2]
     eta = tile_efficiency(bm, bn, gpu["kernel.gemm.eta"], gpu["kernel.gemm.tile_penalty"])
     k = np.ceil(shapes.k[:, None] / splits)
@@ -126,28 +149,20 @@ def gemm_work(
     if separate:  # half-way between all at once and one after another, as on four streams [estimate from SimuMax, B200]
         batch = shapes.batch[:, None]
         waves = np.sqrt(waves * np.ceil(tiles / batch / gpu.sm_count) * batch)
-    loads = (bm + bn) * DTYPE_BYTES[dtype] / gpu["kernel.gemm.load_bytes_per_sm_cycle"]
+    loads = (bm + bn) * size / gpu["kernel.gemm.load_bytes_per_sm_cycle"]
     cycles = waves * (np.maximum(2.0 * bm * bn / (rate * eta), loads) * k + overhead)
     cycles = cycles + np.where(splits > 1, overhead + _reduction_cycles(shapes, splits, gpu), 0.0)
-    size = DTYPE_BYTES[dtype]
-    output = shapes.batch * shapes.m * shapes.n * (output_bytes_per_element or size)
-    compulsory = shapes.batch * (shapes.m * shapes.k + shapes.n * shapes.k) * size + output
+    return cycles, outputs
+
+
+def _hbm_bytes(shapes: GemmShapes, size: float, output_bytes: Array, gpu: GpuModel) -> Array:
+    """Bytes between HBM and L2: at least every operand once, less what stays in L2 between launches."""
+    compulsory = shapes.batch * (shapes.m * shapes.k + shapes.n * shapes.k) * size + output_bytes
     footprint = np.where(np.isnan(shapes.footprint_bytes), compulsory, shapes.footprint_bytes)
     missed = 1.0 - residency(footprint, gpu)
-    best = np.argmin(cycles * np.where(splits > 1, SPLIT_CAUTION, 1.0), axis=1)
-    rows = np.arange(len(best))
-    slow = np.where(_unaligned(shapes, size, layout), gpu.get("kernel.gemm.fallback_slowdown", 7.0), 1.0)
     # SMs at work together share operand stripes of about sqrt(SMs) tiles; the next wave finds little of them in L2.
     staged = shapes.batch * shapes.m * shapes.n * shapes.k * size * (1.0 / REFERENCE_TILE[0] + 1.0 / REFERENCE_TILE[1])
-    traffic = np.maximum(compulsory, gpu["kernel.gemm.reread_share"] * staged / np.sqrt(gpu.sm_count))
-    return GemmWork(
-        cycles=cycles[rows, best] * slow,
-        l2_bytes=outputs[rows, best] * CHOICES[best, :2].sum(axis=1) * shapes.k * size,
-        output_bytes=output,
-        hbm_bytes=traffic * missed,
-        tile=CHOICES[best, :2],
-        splits=CHOICES[best, 2],
-    )
+    return np.asarray(np.maximum(compulsory, gpu["kernel.gemm.reread_share"] * staged / np.sqrt(gpu.sm_count)) * missed)
 
 
 def _reduction_cycles(shapes: GemmShapes, splits: Array, gpu: GpuModel) -> Array:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from joulecast.validate.registry import SUITES
 from joulecast.validate.result import Prediction, SuiteResult
-from joulecast.validate.suites import SUITES, run_suite
+from joulecast.validate.suites import run_suite
 
 __all__ = ["SUITES", "Prediction", "SuiteResult", "run_suite"]

@@ -1,173 +1,25 @@
-"""Suites: which rows they read, how these are predicted and scored."""
+"""Runs a suite: reads its rows, predicts and scores them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from joulecast.calibrate.overlap_rows import OVERLAP_OPS
-from joulecast.calibrate.row_operators import COLLECTIVE_KINDS, KERNEL_OPS, operator_of
+from joulecast.calibrate.row_operators import operator_of
 from joulecast.calibrate.rows import Row, read_rows, recorded_rows
 from joulecast.calibrate.unclocked import is_unclocked
 from joulecast.errors import DataError, InputError, UnknownNameError
 from joulecast.model.catalogue import load_gpu
 from joulecast.model.description import GpuDescription
-from joulecast.model.operators import Attention, Gemm, Streaming
-from joulecast.validate import adapters, folds, overlap
-from joulecast.validate.a100_overlap import run_a100_overlap
+from joulecast.validate import folds
 from joulecast.validate.baselines import baselines
 from joulecast.validate.cards import of_card
-from joulecast.validate.clock_suites import KINDS as CLOCK_SUITES
-from joulecast.validate.clock_suites import run_clock_suite
-from joulecast.validate.network import run_network
-from joulecast.validate.overlap_choice import overlap_choices
-from joulecast.validate.perseus import run_perseus
-from joulecast.validate.published import run_published
+from joulecast.validate.registry import OTHER_FORMS, OTHER_OPS, SUITES, Fit, Predict, Suite
 from joulecast.validate.result import Answer, Prediction, ScoredRow, SuiteResult, Unpredicted
 from joulecast.validate.summary import summarise
-from joulecast.validate.tile_choice import tile_choices
 
 #: GPU whose description is scored by default.
 DEFAULT_GPU = "h200-sxm"
-#: Collectives from this size on are counted as large [B].
-LARGE_COLLECTIVE_BYTES = 16 * 2**20
-
-Predict = Callable[[GpuDescription, Sequence[Row]], list[Answer]]
-Fit = Callable[[Sequence[Row], GpuDescription], GpuDescription]
-Rule = Callable[[GpuDescription, Sequence[Row]], list[Prediction]]
-Choices = Callable[[GpuDescription, Sequence[ScoredRow]], list[dict[str, Any]]]
-
-
-@dataclass(frozen=True)
-class Suite:
-    """One kind of validation.
-
-    Attributes
-    ----------
-    ops
-        Kinds of rows that it takes from a folder; from a single file also ``more_ops``.
-    predict
-        Predicts all rows with one description.
-    family, groups
-        Operator family of a row, and further sets under which the summary counts it.
-    fitted
-        Whether rows of this suite may be fitted to; the others only validate.
-    fit
-        From rows and a description to the description that is scored; by default a fit of kernels and collectives.
-    rule
-        A trivial rule that needs the description; by default that of :mod:`joulecast.validate.baselines`.
-    choices
-        What it costs to choose among the rows by their forecasts.
-    """
-
-    name: str
-    ops: frozenset[str]
-    predict: Predict
-    family: Callable[[Row], str]
-    groups: Callable[[Row], tuple[str, ...]]
-    fitted: bool = False
-    more_ops: frozenset[str] = frozenset()
-    fit: Fit = adapters.fit
-    rule: Rule | None = None
-    choices: Choices | None = None
-
-
-def kernel_family(row: Row) -> str:
-    """Operator family of a single kernel."""
-    if row.op.startswith("tile_"):
-        return "tile"
-    operators = operator_of(row.configuration).operators
-    first = operators[0] if operators else None
-    if isinstance(first, Gemm):
-        return "gemm" if row.op == "gemm" else "sequence"
-    if isinstance(first, Attention):
-        return "attention"
-    return "streaming" if isinstance(first, Streaming) and row.op != "interleave" else "sequence"
-
-
-def block_family(row: Row) -> str:
-    """Forward, forward and backward, or a whole step."""
-    if row.op == "train_step":
-        return "single-GPU step"
-    return "block forward" if row.configuration.get("direction") == "fwd" else "block forward+backward"
-
-
-def collective_groups(row: Row) -> tuple[str, ...]:
-    """By size and number of GPUs."""
-    large = float(row.configuration.get("bytes") or 0) >= LARGE_COLLECTIVE_BYTES
-    return (f">= 16 MB, {row.gpus} GPUs", ">= 16 MB") if large else ("< 16 MB",)
-
-
-def overlap_groups(row: Row) -> tuple[str, ...]:
-    """By number of GPUs, and by whether the window is long."""
-    return (f"{row.gpus} GPUs", f"{row.gpus} GPUs, windows of {'' if row.window_s >= 1.5 else 'less than '}1.5 s")
-
-
-def _by_file(row: Row) -> tuple[str, ...]:
-    return (f"file {Path(row.file).name}",)
-
-
-SUITES = {
-    suite.name: suite
-    for suite in (
-        Suite(
-            "kernels",
-            frozenset(KERNEL_OPS),
-            adapters.predict_kernels,
-            kernel_family,
-            _by_file,
-            fitted=True,
-            choices=tile_choices,
-        ),
-        Suite(
-            "collectives",
-            frozenset(COLLECTIVE_KINDS),
-            adapters.predict_kernels,
-            lambda row: "collective",
-            collective_groups,
-            fitted=True,
-        ),
-        Suite(
-            "blocks",
-            frozenset({"block", "train_step"}),
-            adapters.predict_blocks,
-            block_family,
-            lambda row: (f"tensor-parallel {row.configuration.get('tp') or 1}",),
-        ),
-        Suite(
-            "train",
-            frozenset({"train_iter"}),
-            adapters.predict_iterations,
-            lambda row: "iteration",
-            lambda row: (),
-            more_ops=frozenset({"train_step"}),
-        ),
-        Suite(
-            "overlap",
-            frozenset(OVERLAP_OPS),
-            overlap.predict_overlap,
-            lambda row: str(row.configuration.get("mode")),
-            overlap_groups,
-            fit=overlap.fit_contention,
-            rule=overlap.rule_of_thumb,
-            choices=overlap_choices,
-        ),
-    )
-}
-#: Suites whose data have a form of their own: from the data and the name of a description to the result.
-OTHER_FORMS: dict[str, Callable[[str | Path, str | None], SuiteResult]] = {
-    "perseus": run_perseus,
-    "published": run_published,
-    "network": run_network,
-}
-#: Suite of overlapped layers at several clocks; it takes folds and rows to calibrate.
-A100_OVERLAP = "a100-overlap"
-#: Suite of published training steps; it takes folds and rows to calibrate.
-PUBLISHED = "published"
-#: Rows of data folders that belong to no suite, or to one that does not exist yet.
-OTHER_OPS = frozenset({"kernel_profile"})
 
 
 def run_suite(
@@ -187,7 +39,7 @@ def run_suite(
     Parameters
     ----------
     suite
-        One of :data:`SUITES`, :data:`OTHER_FORMS` or :data:`CLOCK_SUITES`.
+        One of :data:`SUITES` or :data:`OTHER_FORMS`.
     data
         A JSON-lines file or a folder of them, or a folder in the suite's own form.
     gpu
@@ -212,35 +64,15 @@ def run_suite(
     InputError
         Options that contradict each other.
     """
-    if leave_out is not None and suite != PUBLISHED:
-        raise InputError(f"suite {suite!r} does not take it", key="--leave-out", remedy="Leave it out, or use --folds.")
-    if suite in CLOCK_SUITES:
-        _refuse_fitting(suite, None, fit_rows, calibrate_rows)
-        return run_clock_suite(suite, data, gpu, folds)
-    if suite == A100_OVERLAP:
-        _refuse_fitting(suite, None, fit_rows)
-        return run_a100_overlap(data, gpu, folds, calibrate_rows)
-    if suite == PUBLISHED:
-        _refuse_fitting(suite, None, fit_rows)
-        return run_published(data, gpu, folds, calibrate_rows, leave_out)
+    options = {"folds": folds, "fit_rows": fit_rows, "calibrate_rows": calibrate_rows}
     if suite in OTHER_FORMS:
-        _refuse_fitting(suite, folds, fit_rows, calibrate_rows)
-        return OTHER_FORMS[suite](data, gpu)
+        return _run_other(suite, data, gpu, options | {"leave_out": leave_out})
     chosen = _suite(suite)
-    _check_options(chosen, folds, fit_rows, calibrate_rows)
-    mine, skipped = select(read_rows(data), chosen, is_folder=Path(data).is_dir())
-    if not mine and not skipped:
-        raise DataError(
-            f"no rows of suite {suite!r}",
-            file=str(data),
-            remedy=f"It reads rows of op {', '.join(sorted(chosen.ops))}.",
-        )
+    if leave_out is not None:
+        raise _not_left_out(suite)
+    _check_options(chosen, options)
     base = load_gpu(gpu or DEFAULT_GPU)
-    mine, of_others = of_card(mine, base)
-    skipped = [*skipped, *of_others]
-    if not mine and of_others:
-        reasons = "; ".join(f"{name}, {reason}" for name, reason in of_others)
-        raise DataError(reasons, file=str(data), remedy="Name the card that measured them with --gpu.")
+    mine, skipped = _rows_for(chosen, data, base)
     predict, fit = predict or chosen.predict, fit or chosen.fit
     if folds is not None:
         answers, protocol = _cross_validate(mine, folds, base, predict, fit)
@@ -257,22 +89,37 @@ def run_suite(
 
 def _suite(name: str) -> Suite:
     if name not in SUITES:
-        raise UnknownNameError(
-            "suite", name, [*SUITES, *OTHER_FORMS, *CLOCK_SUITES, A100_OVERLAP, PUBLISHED], key="SUITE"
-        )
+        raise UnknownNameError("suite", name, [*SUITES, *OTHER_FORMS], key="SUITE")
     return SUITES[name]
 
 
-def _refuse_fitting(name: str, *options: object) -> None:
-    names = ("--folds", "--fit-rows", "--calibrate-rows")[: len(options)]
-    used = [o for o, v in zip(names, options, strict=True) if v is not None]
-    if used:
-        raise InputError(f"suite {name!r} chooses by itself what it fits on", key=used[0], remedy="Leave it out.")
+def _run_other(name: str, data: str | Path, gpu: str | None, options: Mapping[str, object]) -> SuiteResult:
+    """A suite with a form of its own, which fits as it says and takes no other options."""
+    suite = OTHER_FORMS[name]
+    unknown = [option for option in _given(options) if option not in suite.options]
+    if "leave_out" in unknown:
+        raise _not_left_out(name)
+    if unknown:
+        raise InputError(
+            f"suite {name!r} chooses by itself what it fits on", key=_flag(unknown[0]), remedy="Leave it out."
+        )
+    return suite.run(data, gpu, **{option: options[option] for option in suite.options})
 
 
-def _check_options(suite: Suite, folds: int | None, fit_rows: str | Path | None, calibrate_rows: int | None) -> None:
-    given = {"--folds": folds, "--fit-rows": fit_rows, "--calibrate-rows": calibrate_rows}
-    used = [option for option, value in given.items() if value is not None]
+def _not_left_out(suite: str) -> InputError:
+    return InputError(f"suite {suite!r} does not take it", key="--leave-out", remedy="Leave it out, or use --folds.")
+
+
+def _given(options: Mapping[str, object]) -> list[str]:
+    return [option for option, value in options.items() if value is not None]
+
+
+def _flag(option: str) -> str:
+    return f"--{option.replace('_', '-')}"
+
+
+def _check_options(suite: Suite, options: Mapping[str, object]) -> None:
+    used = [_flag(option) for option in _given(options)]
     if len(used) > 1:
         raise InputError(f"{' and '.join(used)} exclude each other", key=used[0], remedy="Give one of them.")
     if used and used[0] != "--fit-rows" and not suite.fitted:
@@ -281,6 +128,28 @@ def _check_options(suite: Suite, folds: int | None, fit_rows: str | Path | None,
             key=used[0],
             remedy="Leave the option out, or fit on other rows with --fit-rows.",
         )
+
+
+def _rows_for(suite: Suite, data: str | Path, base: GpuDescription) -> tuple[list[Row], list[tuple[str, str]]]:
+    """Rows of a suite that the card measured, and what is left out with the reason.
+
+    Raises
+    ------
+    DataError
+        There are none.
+    """
+    mine, skipped = select(read_rows(data), suite, is_folder=Path(data).is_dir())
+    if not mine and not skipped:
+        raise DataError(
+            f"no rows of suite {suite.name!r}",
+            file=str(data),
+            remedy=f"It reads rows of op {', '.join(sorted(suite.ops))}.",
+        )
+    mine, of_others = of_card(mine, base)
+    if not mine and of_others:
+        reasons = "; ".join(f"{name}, {reason}" for name, reason in of_others)
+        raise DataError(reasons, file=str(data), remedy="Name the card that measured them with --gpu.")
+    return mine, [*skipped, *of_others]
 
 
 def select(rows: Sequence[Row], suite: Suite, *, is_folder: bool) -> tuple[list[Row], list[tuple[str, str]]]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from joulecast.calibrate.devices.protocol import PowerReading, Sample
 from joulecast.calibrate.measure.counter import Steps, counter_steps
 from joulecast.calibrate.measure.faults import FaultError, Reason
-from joulecast.calibrate.measure.history_window import batch_error, history_window, over_counter
+from joulecast.calibrate.measure.history_window import HistoryWindow, batch_error, history_window, over_counter
 from joulecast.calibrate.measure.settings import MeasureSettings
 
 Array = NDArray[np.float64]
@@ -123,49 +123,76 @@ def cut_window(
     stall = _check_stalls(inside, start_s, end_s, settings)
     apart: tuple[float | None, float] = (None, math.inf)
     if history is not None:
-        whole = history_window(history, start_s, end_s, settings)
-        length, number, error, source = whole.end_s - whole.start_s, whole.steps, whole.error, "history"
-        energy = whole.power_w * length
-        seen = [s for s in inside if whole.start_s <= s.time_s <= whole.end_s]
-        begin, finish = seen[0], seen[-1]
+        cut = _by_history(inside, history_window(history, start_s, end_s, settings))
         apart = over_counter(samples, history)
     elif energy_counter:
-        steps = counter_steps(counted, start_s, end_s)
-        first, last = _span(steps, settings, period_s)
-        length = float(steps.time_s[last] - steps.time_s[first])
-        energy = float(steps.energy_j[last] - steps.energy_j[first])
-        error, source = _counter_error(steps, first, last, period_s), "counter"
-        begin, finish = counted[steps.sample[first]], counted[steps.sample[last]]
-        number = int(steps.number[last] - steps.number[first])
+        cut = _by_counter(counted, counter_steps(counted, start_s, end_s), settings, period_s)
     else:
-        length, energy, error, source = _integrate(inside, settings, period_s)
-        begin, finish, number = inside[0], inside[-1], 0
-    seen = [s for s in inside if begin.time_s <= s.time_s <= finish.time_s]
+        cut = _by_polling(inside, settings, period_s)
+    return _told(cut, inside, stall, apart)
+
+
+@dataclass(frozen=True, eq=False)
+class _Cut:
+    """Where a window lies, and its energy; the samples are the first and last in it."""
+
+    length_s: float
+    energy_j: float
+    power_error: float
+    source: str
+    steps: int
+    first: Sample
+    last: Sample
+
+
+def _told(cut: _Cut, inside: Sequence[Sample], stall_s: float, apart: tuple[float | None, float]) -> Window:
+    """What the readings within a window tell beside its energy."""
+    seen = [s for s in inside if cut.first.time_s <= s.time_s <= cut.last.time_s]
     busy = [s for s in seen if "idle" not in s.reasons] or seen
     clocks = [s.sm_clock_mhz for s in busy if s.sm_clock_mhz is not None]
-    polled = [s.power_w for s in seen if s.power_w is not None]
     told = Counter(reason for s in seen for reason in s.reasons)
-    between = finish.time_s - begin.time_s
+    between = cut.last.time_s - cut.first.time_s
     return Window(
-        length_s=length,
-        energy_j=energy,
-        power_error=error,
-        source=source,
-        steps=number,
-        polled_power_w=_mean(polled),
+        length_s=cut.length_s,
+        energy_j=cut.energy_j,
+        power_error=cut.power_error,
+        source=cut.source,
+        steps=cut.steps,
+        polled_power_w=_mean([s.power_w for s in seen if s.power_w is not None]),
         sm_clock_mhz=float(np.median(clocks)) if clocks else None,
         sm_clock_mean_mhz=_mean(clocks),
         memory_clock_mhz=_mean([s.memory_clock_mhz for s in seen if s.memory_clock_mhz is not None]),
         temperature_c=_mean([s.temperature_c for s in seen if s.temperature_c is not None]),
         reasons={reason: told[reason] / len(seen) for reason in sorted(told)},
-        stall_s=stall,
+        stall_s=stall_s,
         components_w={
-            name: (joules - begin.components_j[name]) / between
-            for name, joules in finish.components_j.items()
-            if name in begin.components_j
+            name: (joules - cut.first.components_j[name]) / between
+            for name, joules in cut.last.components_j.items()
+            if name in cut.first.components_j
         },
         over_counter=apart[0],
         counter_resolution=apart[1],
+    )
+
+
+def _by_history(inside: Sequence[Sample], whole: HistoryWindow) -> _Cut:
+    """The window that the driver's power history gives."""
+    length = whole.end_s - whole.start_s
+    seen = [s for s in inside if whole.start_s <= s.time_s <= whole.end_s]
+    return _Cut(length, whole.power_w * length, whole.error, "history", whole.steps, seen[0], seen[-1])
+
+
+def _by_counter(counted: Sequence[Sample], steps: Steps, settings: MeasureSettings, period_s: float) -> _Cut:
+    """The window between two steps of the energy counter."""
+    first, last = _span(steps, settings, period_s)
+    return _Cut(
+        float(steps.time_s[last] - steps.time_s[first]),
+        float(steps.energy_j[last] - steps.energy_j[first]),
+        _counter_error(steps, first, last, period_s),
+        "counter",
+        int(steps.number[last] - steps.number[first]),
+        counted[steps.sample[first]],
+        counted[steps.sample[last]],
     )
 
 
@@ -236,8 +263,8 @@ def _counter_error(steps: Steps, first: int, last: int, period_s: float) -> floa
     return math.hypot(found, timing)
 
 
-def _integrate(inside: Sequence[Sample], settings: MeasureSettings, period_s: float) -> tuple[float, float, float, str]:
-    """Length, energy, relative error and source where there is no counter."""
+def _by_polling(inside: Sequence[Sample], settings: MeasureSettings, period_s: float) -> _Cut:
+    """The window where there is no counter: polled power, integrated."""
     for source, batch_s in (("polled", POLLED_BATCH_S), ("averaged", AVERAGED_BATCH_S)):
         pairs = [(s.time_s, s.power_w if source == "polled" else s.average_power_w) for s in inside]
         known = np.array([(t, p) for t, p in pairs if p is not None], dtype=np.float64).reshape(-1, 2)
@@ -249,7 +276,7 @@ def _integrate(inside: Sequence[Sample], settings: MeasureSettings, period_s: fl
             raise FaultError(Reason.DRIVER_STALLED, f"power was read for {length:.2f} s only")
         energy = float(np.sum(0.5 * (power[1:] + power[:-1]) * np.diff(time)))
         size = max(round(max(batch_s, period_s) / length * len(power)), 1)
-        return length, energy, batch_error(power, size), source
+        return _Cut(length, energy, batch_error(power, size), source, 0, inside[0], inside[-1])
     raise FaultError(Reason.NO_READINGS, "the card tells neither energy nor power")
 
 

@@ -18,7 +18,7 @@ from joulecast.calibrate.power_profile.analysis import (
 )
 from joulecast.calibrate.power_profile.guidance import COVERED_S, Guidance
 from joulecast.calibrate.power_profile.outliers import study_outliers
-from joulecast.calibrate.power_profile.result import MeanPower, PowerProfile
+from joulecast.calibrate.power_profile.result import Curve, MeanPower, PowerProfile
 from joulecast.calibrate.power_profile.steady import EndPower, SteadyPower
 
 #: Sensors of the whole card that differ by more are doubted.
@@ -58,14 +58,7 @@ def evaluate(
     """
     plan, dataset = analysis.plan, analysis.dataset
     curves = curves_of(analysis, precision)
-    sse, ssp = sse_power(analysis, curves), ssp_power(analysis, curves)
-    execution_s, ssp_index, moment = analysis.pass_s, plan.ssp, None
-    if end is not None:
-        execution_s, ssp_index = end.pass_s, steady.passes
-        known = steady.settled and end.standard_error_w <= SURE * end.power_w
-        ssp = MeanPower(end.power_w, end.standard_error_w, end.pass_s * (end.passes - end.passes // 2), known)
-    elif steady.settled:
-        moment = time_to_steady(analysis, curves, ssp)
+    execution_s, ssp_index, ssp, moment = _steady_execution(analysis, steady, curves, end)
     parts = {name: replace(analysis, estimate=estimate) for name, estimate in analysis.components.items()}
     profile = PowerProfile(
         kernels=kernels,
@@ -77,7 +70,7 @@ def evaluate(
         execution_s=execution_s,
         sse_index=plan.sse,
         ssp_index=ssp_index,
-        sse=sse,
+        sse=sse_power(analysis, curves),
         ssp=ssp,
         energy_j=ssp.power_w * execution_s,
         energy_error_j=ssp.standard_error_w * execution_s,
@@ -94,6 +87,19 @@ def evaluate(
     )
     told = (*doubts(profile), *_disagreement(analysis, whole))
     return replace(profile, unresolved=unresolved(profile), warnings=told)
+
+
+def _steady_execution(
+    analysis: Analysis, steady: SteadyPower, curves: dict[str, Curve], end: EndPower | None
+) -> tuple[float, int, MeanPower, float | None]:
+    """Time of an execution [s], executions until power is steady, its power then, and when that is reached [s]."""
+    if end is not None:
+        known = steady.settled and end.standard_error_w <= SURE * end.power_w
+        ssp = MeanPower(end.power_w, end.standard_error_w, end.pass_s * (end.passes - end.passes // 2), known)
+        return end.pass_s, steady.passes, ssp, None
+    ssp = ssp_power(analysis, curves)
+    moment = time_to_steady(analysis, curves, ssp) if steady.settled else None
+    return analysis.pass_s, analysis.plan.ssp, ssp, moment
 
 
 def _disagreement(analysis: Analysis, whole: Sequence[str]) -> tuple[str, ...]:
