@@ -6,7 +6,7 @@ One TOML per GPU, node type and network, read only when asked for. Third-party p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -17,16 +17,7 @@ from joulecast.files import read_text
 from joulecast.model.catalogue_packages import PackagedGpu, packaged_gpus
 from joulecast.model.derivation import complete
 from joulecast.model.description import Facts, GpuDescription, Parameter
-from joulecast.model.description_file import (
-    ParsedDescription,
-    parse_description,
-    parse_network,
-    parse_node,
-    parse_site,
-    parse_training,
-)
-
-_PARSERS: dict[str, Callable[..., Facts]] = {"node": parse_node, "network": parse_network, "site": parse_site}
+from joulecast.model.description_file import ParsedDescription, parse_description, parse_facts, parse_training
 
 
 def load_gpu(name_or_path: str | Path) -> GpuDescription:
@@ -140,7 +131,7 @@ def _complete(parsed: ParsedDescription, seen: tuple[str, ...]) -> GpuDescriptio
 
 def _load_facts(kind: str, name: str) -> Facts:
     if _is_path(name):
-        return _PARSERS[kind](read_text(name, "TOML"), file=name)
+        return parse_facts(kind, read_text(name, "TOML"), file=name)
     return _load_shipped_facts(kind, name)
 
 
@@ -149,7 +140,7 @@ def _load_shipped_facts(kind: str, name: str) -> Facts:
     text = _built_in_text(f"{kind}s", name)
     if text is None:
         raise UnknownNameError(kind, name, _built_in(f"{kind}s"))
-    return _PARSERS[kind](text, file=f"{name}.toml")
+    return parse_facts(kind, text, file=f"{name}.toml")
 
 
 def _gpu_text(name: str) -> str:

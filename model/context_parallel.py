@@ -26,8 +26,6 @@ from joulecast.model import transformer_layer as eager
 from joulecast.model.launches import Launch, Shard, streaming
 from joulecast.model.operators import DTYPE_BYTES, Collective
 
-COMMUNICATIONS = ("p2p", "all_gather", "a2a")
-
 
 def attention(s: Shard, direction: str) -> tuple[Launch, ...]:
     """Attention of one rank with its communication, ``forward`` or ``backward``."""

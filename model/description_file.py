@@ -1,4 +1,4 @@
-"""Reading of description files: schema version 1 of GPUs, node types and networks.
+"""Reading of the hardware catalogue's files: GPUs, node types, networks, sites and training factors.
 
 A leaf is ``{value, sd | rel_sd, unit, source, status}``; leaves may be nested in tables, in memory their names are
 dotted. Whatever is wrong becomes one :class:`~joulecast.errors.InputError` naming file, line, key and remedy.
@@ -10,110 +10,28 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from joulecast.errors import InputError, nearest
 from joulecast.files import parse_toml
 from joulecast.model.description import DISCREPANCY_QUANTITIES, SCHEMA_VERSION, TABLES, Facts, Parameter, Table
+from joulecast.model.description_schema import (
+    FACT_FILES,
+    CovarianceFile,
+    DerivationFile,
+    DescriptionFile,
+    LeafFile,
+    TableFile,
+    TrainingFile,
+)
 from joulecast.model.device_facts import FACTS, ORDERED_FACTS, fact_problem
 
 #: Relative asymmetry and negative eigenvalue (of the correlation matrix) that rounding may leave.
 COVARIANCE_TOLERANCE = 1e-6
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class LeafFile(_Strict):
-    """One value in a file."""
-
-    value: bool | int | float | str
-    sd: float | int | None = Field(default=None, ge=0)
-    rel_sd: float | int | None = Field(default=None, ge=0)
-    unit: str = ""
-    source: str = Field(min_length=1)
-    status: Literal["measured", "fitted", "data sheet", "derived", "estimate", "assumed"]
-
-
-class CovarianceFile(_Strict):
-    """Names and matrix of the jointly fitted parameters."""
-
-    names: list[str]
-    matrix: list[list[float | int]] | str
-
-
-class TableFile(_Strict):
-    """One fitted table."""
-
-    provenance: str = Field(min_length=1)
-    parameters: dict[str, Any] = {}
-    covariance: CovarianceFile | None = None
-    discrepancy: dict[str, dict[str, float | int]] = {}
-
-
-class DerivationFile(_Strict):
-    """From which calibrated relative the missing parameters come; ``copy`` takes them unchanged."""
-
-    relative: str
-    method: Literal["rules", "copy"] = "rules"
-
-
-class DescriptionFile(_Strict):
-    """A GPU description."""
-
-    schema_version: int
-    name: str = Field(min_length=1)
-    derived: str = ""
-    derivation: DerivationFile | None = None
-    device: dict[str, Any]
-    kernel: TableFile | None = None
-    power: TableFile | None = None
-    voltage: TableFile | None = None
-    governor: TableFile | None = None
-    collective: TableFile | None = None
-    contention: TableFile | None = None
-    transition: TableFile | None = None
-
-
-class NodeFile(_Strict):
-    """A node type."""
-
-    schema_version: int
-    name: str = Field(min_length=1)
-    node: dict[str, Any]
-
-
-class NetworkFile(_Strict):
-    """A network."""
-
-    schema_version: int
-    name: str = Field(min_length=1)
-    network: dict[str, Any]
-
-
-class SiteFile(_Strict):
-    """What energy and hardware cost at a site."""
-
-    schema_version: int
-    name: str = Field(min_length=1)
-    site: dict[str, Any]
-
-
-class TrainingFile(_Strict):
-    """Factors of long training runs, by architecture or generation of frameworks."""
-
-    schema_version: int
-    name: str = Field(min_length=1)
-    provenance: str
-    factors: dict[str, Any]
-
-
-FACT_FILES: dict[str, type[_Strict]] = {"node": NodeFile, "network": NetworkFile, "site": SiteFile}
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,19 +66,13 @@ def parse_description(text: str, *, file: str) -> ParsedDescription:
     return ParsedDescription(model.name, device, tables, relative, method, model.derived, file)
 
 
-def parse_node(text: str, *, file: str) -> Facts:
-    """Read the text of a node type."""
-    return _facts("node", text, file)
-
-
-def parse_network(text: str, *, file: str) -> Facts:
-    """Read the text of a network."""
-    return _facts("network", text, file)
-
-
-def parse_site(text: str, *, file: str) -> Facts:
-    """Read the text of a site."""
-    return _facts("site", text, file)
+def parse_facts(kind: str, text: str, *, file: str) -> Facts:
+    """Read the text of a file of facts of one of :data:`~joulecast.model.description_schema.FACT_FILES`."""
+    source = _Source(text, file)
+    model: Any = source.validate(FACT_FILES[kind])
+    parameters = flatten(getattr(model, kind), kind, source)
+    _check_names(parameters, kind, source)
+    return Facts(kind, model.name, parameters)
 
 
 def parse_training(text: str, *, file: str) -> dict[str, Parameter]:
@@ -172,14 +84,6 @@ def parse_training(text: str, *, file: str) -> dict[str, Parameter]:
         if isinstance(factor.value, str | bool) or factor.value <= 0:
             raise source.error(f"a factor is above 0, found {factor.value!r}", key=f"factors.{name}")
     return factors
-
-
-def _facts(kind: str, text: str, file: str) -> Facts:
-    source = _Source(text, file)
-    model = source.validate(FACT_FILES[kind])
-    parameters = flatten(getattr(model, kind), kind, source)
-    _check_names(parameters, kind, source)
-    return Facts(kind, model.name, parameters)
 
 
 class _Source:

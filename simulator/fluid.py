@@ -179,7 +179,7 @@ def simulate_fluid(
         if mail.unfinished and all(r.blocked for r in ranks):
             raise GuardError(f"rank {next(i for i, r in enumerate(ranks) if not r.done)} waits for ever")
         clocks = list(governor.step(power, tick_s))
-    return _result(program, ranks, tick_s, power_rows, clock_rows)
+    return _result(ranks, tick_s, power_rows, clock_rows)
 
 
 class _Mail:
@@ -334,9 +334,7 @@ def _advance(ranks: list[_Rank], end: float, mail: _Mail) -> None:
             rank.wait_until(end)
 
 
-def _result(
-    program: FluidProgram, ranks: list[_Rank], tick_s: float, power: list[list[float]], clocks: list[list[int]]
-) -> FluidResult:
+def _result(ranks: list[_Rank], tick_s: float, power: list[list[float]], clocks: list[list[int]]) -> FluidResult:
     def shaped(values: list[float], rank: _Rank) -> Float:
         return np.array(values).reshape(rank.iterations, -1)
 

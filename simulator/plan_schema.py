@@ -24,7 +24,6 @@ SCHEDULE_ALIASES = {
 }
 FRAMEWORKS = ("pytorch-eager", "megatron")
 ATTENTION_BACKENDS = ("cudnn", "flash-attention-2", "flash-attention-3", "unfused")
-PRECISIONS = ("bf16", "fp16", "fp32", "fp8")
 _Watts = Annotated[float, Field(gt=0)]
 
 

@@ -32,7 +32,6 @@ FORWARD = "forward"
 BACKWARD = "backward"
 BACKWARD_INPUT = "backward_input"
 BACKWARD_WEIGHT = "backward_weight"
-GRAD_REDUCE = "grad_reduce"
 OPTIMIZER = "optimizer"
 
 _FROM_NEXT_STAGE = (BACKWARD, BACKWARD_INPUT)

@@ -122,4 +122,3 @@ _MAKERS: dict[str, Callable[[Bench], Kernel]] = {
     "gemv": _gemv,
     "adamw": _adamw,
 }
-OPS = tuple(_MAKERS)

@@ -210,4 +210,3 @@ _MAKERS: dict[str, Callable[[Bench, int, int], Kernel]] = {
     "adamw_bf16": _adamw,
     "foreach_zero": _zero,
 }
-PATTERNS = tuple(_MAKERS)

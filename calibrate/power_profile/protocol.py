@@ -104,11 +104,6 @@ class Channel:
     window_s: float | None = None
     lag_s: float | None = None
 
-    @property
-    def whole_card(self) -> bool:
-        """Whether it reads the whole card and not one component."""
-        return self.name in WHOLE
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
