@@ -23,8 +23,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from joulecast.model import transformer_layer as eager
-from joulecast.model.launches import Launch, Shard, streaming
-from joulecast.model.operators import DTYPE_BYTES, Collective
+from joulecast.model.launches import Launch, Shard, collective, streaming
+from joulecast.model.operators import DTYPE_BYTES
 
 
 def attention(s: Shard, direction: str) -> tuple[Launch, ...]:
@@ -138,14 +138,4 @@ def _hop(s: Shard, name: str) -> Launch:
 def _collective(s: Shard, kind: str, name: str, size_bytes: float) -> Launch:
     """A communication among the context-parallel ranks that attention waits for."""
     run = s.implementation
-    operator = Collective(
-        kind,
-        size_bytes,
-        run.context_parallel,
-        ctas=run.ctas,
-        fabric=run.context_fabric,
-        dtype=run.dtype,
-        name=name,
-        threads=run.threads,
-    )
-    return Launch(operator, stream="communication", waits=True)
+    return collective(kind, name, size_bytes, run, ranks=run.context_parallel, fabric=run.context_fabric)

@@ -15,11 +15,14 @@ if TYPE_CHECKING:
     from joulecast.model.parameters import ParameterTensor
 
 
-def quantise(name: str, elements: float, fp8: Fp8, dtype: str, copies: int | None = None) -> tuple[Launch, ...]:
+def quantise(name: str, elements: float, fp8: Fp8 | None, dtype: str, copies: int | None = None) -> tuple[Launch, ...]:
     """Kernels that make FP8 copies of ``elements`` values of ``dtype``; by default as many as the recipe needs.
 
-    One kernel reads the values once and writes all copies. The scale of now needs a pass before it.
+    One kernel reads the values once and writes all copies. The scale of now needs a pass before it. Without FP8 there
+    are none.
     """
+    if fp8 is None:
+        return ()
     count = fp8.copies if copies is None else copies
     cast = streaming(
         "unary" if count == 1 else "cat",

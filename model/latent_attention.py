@@ -110,13 +110,13 @@ def _unfolded_backward(s: Shard, part: str, rank: int, width: int) -> tuple[Laun
 def _whole_forward(s: Shard, name: str, width: int) -> tuple[Launch, ...]:
     """Product that every tensor-parallel rank has whole, on its share of the sequence."""
     hidden, dtype, fp8 = s.config.hidden, s.implementation.dtype, s.implementation.fp8
-    cast = () if fp8 is None else fp8_kernels.quantise(f"{name}.input", s.norm_tokens * hidden, fp8, dtype)
+    cast = fp8_kernels.quantise(f"{name}.input", s.norm_tokens * hidden, fp8, dtype)
     return (*cast, fp8_kernels.product(linear_forward(name, s.norm_tokens, width, hidden, dtype), fp8))
 
 
 def _whole_backward(s: Shard, name: str, width: int) -> tuple[Launch, ...]:
     hidden, dtype, fp8 = s.config.hidden, s.implementation.dtype, s.implementation.fp8
-    cast = () if fp8 is None else fp8_kernels.quantise(f"{name}.grad", s.norm_tokens * width, fp8, dtype)
+    cast = fp8_kernels.quantise(f"{name}.grad", s.norm_tokens * width, fp8, dtype)
     own = replace(s, tokens=s.norm_tokens)
     dgrad = fp8_kernels.product(input_gradient(name, s.norm_tokens, width, hidden, dtype), fp8)
     return (*cast, dgrad, linear.fused_weight_gradient(name, own, width, hidden))

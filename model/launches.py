@@ -307,14 +307,22 @@ def weight_gradient(name: str, tokens: int, outputs: int, inputs: int, dtype: st
 
 
 def collective(
-    kind: str, name: str, size_bytes: float, implementation: Implementation, *, waits: bool = True
+    kind: str,
+    name: str,
+    size_bytes: float,
+    implementation: Implementation,
+    *,
+    ranks: int | None = None,
+    fabric: Fabric | None = None,
+    waits: bool = True,
 ) -> Launch:
-    """Launch of a collective among the tensor-parallel ranks."""
+    """Launch of a collective among ``ranks``, by default the tensor-parallel ones."""
     operator = Collective(
         kind,
         size_bytes,
-        implementation.tensor_parallel,
+        implementation.tensor_parallel if ranks is None else ranks,
         ctas=implementation.ctas,
+        fabric=fabric,
         dtype=implementation.dtype,
         name=name,
         threads=implementation.threads,

@@ -46,7 +46,7 @@ def row_forward(name: str, s: Shard, inputs: int) -> tuple[Launch, ...]:
     """Product whose inputs are split, and the sum over the ranks."""
     dtype, fp8 = s.implementation.dtype, s.implementation.fp8
     product = fp8_kernels.product(linear_forward(name, s.tokens, s.config.hidden, inputs, dtype), fp8)
-    cast = () if fp8 is None else fp8_kernels.quantise(f"{name}.input", s.tokens * inputs, fp8, dtype)
+    cast = fp8_kernels.quantise(f"{name}.input", s.tokens * inputs, fp8, dtype)
     if pipelined(s):
         values = float(s.tokens * s.config.hidden)
         return (*cast, *pipelined_products.scattered_product(name, product, values, s.implementation))

@@ -27,9 +27,9 @@ from joulecast.model import megatron_linear as linear
 from joulecast.model import transformer_layer as eager
 from joulecast.model.experts import Experts
 from joulecast.model.fabric import Fabric
-from joulecast.model.launches import Launch, Shard, streaming
+from joulecast.model.launches import Launch, Shard, collective, streaming
 from joulecast.model.megatron_norm import norm_backward, recomputed_norm
-from joulecast.model.operators import DTYPE_BYTES, Collective, Gemm
+from joulecast.model.operators import DTYPE_BYTES, Gemm
 
 #: Rows of an expert are padded to a multiple of this, as FP8 needs it; other types take any number at the same pace.
 ROW_STEP = 16
@@ -259,11 +259,7 @@ def _among_shares(s: Shard, kind: str, name: str, size_bytes: float) -> tuple[La
 def _spoken(s: Shard, kind: str, name: str, size_bytes: float, ranks: int, fabric: Fabric | None) -> tuple[Launch, ...]:
     if ranks == 1:
         return ()
-    run = s.implementation
-    operator = Collective(
-        kind, size_bytes, ranks, ctas=run.ctas, fabric=fabric, dtype=run.dtype, name=name, threads=run.threads
-    )
-    return (Launch(operator, stream="communication", waits=True),)
+    return (collective(kind, name, size_bytes, s.implementation, ranks=ranks, fabric=fabric),)
 
 
 def _grouped_forward(name: str, s: Shard, e: ExpertShard, outputs: int, inputs: int) -> tuple[Launch, ...]:
@@ -278,17 +274,16 @@ def _grouped_forward(name: str, s: Shard, e: ExpertShard, outputs: int, inputs: 
 def _cast(name: str, s: Shard, values: int) -> tuple[Launch, ...]:
     """FP8 copies of a product's input, where products are in FP8."""
     run = s.implementation
-    return () if run.fp8 is None else fp8_kernels.quantise(f"{name}.input", values, run.fp8, run.dtype)
+    return fp8_kernels.quantise(f"{name}.input", values, run.fp8, run.dtype)
 
 
 def _grouped_backward(name: str, s: Shard, e: ExpertShard, outputs: int, inputs: int) -> tuple[Launch, ...]:
     dtype, fp8 = s.implementation.dtype, s.implementation.fp8
-    cast = () if fp8 is None else fp8_kernels.quantise(f"{name}.grad", e.all_rows * outputs, fp8, dtype)
     dgrad = _grouped(f"{name}.dgrad", e, e.rows, inputs, outputs, dtype, "nn")
     wgrad = _grouped(f"{name}.wgrad", e, outputs, inputs, e.rows, dtype, "nt")
     added = replace(wgrad, out_dtype=s.implementation.gradient_dtype, accumulate=True)
     return (
-        *cast,
+        *fp8_kernels.quantise(f"{name}.grad", e.all_rows * outputs, fp8, dtype),
         fp8_kernels.product(Launch(dgrad), fp8),
         fp8_kernels.product(Launch(added, completes=f"{name}.weight"), fp8),
     )
