@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from joulecast.model.costs import Costs, zeros
 from joulecast.model.families import families_of
 from joulecast.model.gpu_model import GpuModel
-from joulecast.model.lowering import Columns, OperatorGroup, group_operators, lower_group
+from joulecast.model.kernel_arrays import Columns
+from joulecast.model.lowering import OperatorGroup, group_operators, lower_group
 from joulecast.model.operators import Operator
 
 #: Lowered forms of a group that are kept: the point of a search and a step to either side of it.

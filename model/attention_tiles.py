@@ -20,13 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.model.gpu_model import GpuModel
+from joulecast.model.kernel_arrays import PICO, Columns, column, hbm_energy_j
 from joulecast.model.occupancy import WARP, Blocks, resident_blocks, spilled_registers
 from joulecast.model.operators import DTYPE_BYTES, Attention
 from joulecast.model.tile_estimates import estimate
 
 Array = NDArray[np.float64]
-Columns = dict[str, Array]
-PICO = 1e-12
 #: Products of a pair of blocks, and accumulators that stay in the registers, by direction.
 PRODUCTS = {"forward": 2.0, "backward": 5.0}
 ACCUMULATORS = {"forward": 1.0, "backward": 2.0}
@@ -55,8 +54,8 @@ def lower_tiled_attention(operators: Sequence[Attention], gpu: GpuModel) -> Colu
     """Work of attention kernels with explicit tiles, all of one direction and data type."""
     first = operators[0]
     m, n, _, _, dim = _sides(operators)
-    batch, heads, kv_heads = (_column(operators, c) for c in ("batch", "heads", "kv_heads"))
-    sequence, keys = _column(operators, "sequence"), _column(operators, "keys")
+    batch, heads, kv_heads = (column(operators, c) for c in ("batch", "heads", "kv_heads"))
+    sequence, keys = column(operators, "sequence"), column(operators, "keys")
     products, size = PRODUCTS[first.direction], DTYPE_BYTES[first.dtype]
     walk = attention_steps(operators)
     steps, kept, walked, full = walk.steps, walk.kept, walk.walked, walk.full
@@ -71,7 +70,6 @@ def lower_tiled_attention(operators: Sequence[Attention], gpu: GpuModel) -> Colu
     hbm = hbm + (batch * sequence * dim * size * 6.0 * heads if first.direction == "backward" else 0.0)
     executed = products * 2.0 * batch * heads * steps * m * n * dim
     l2 = batch * heads * steps * walked * 2.0 * dim * size * np.maximum(1.0 - kept / REFERENCE_QUERIES, 0.0)
-    per_byte = gpu["power.hbm_base_pj_per_byte"] + gpu["power.hbm_toggle_pj_per_byte"]
     per_flop = estimate(gpu, "power.tile_attention_share")
     per_flop = per_flop * gpu[f"power.attention_pj_per_flop.{LIKE}.{first.direction}"]
     return {
@@ -83,7 +81,7 @@ def lower_tiled_attention(operators: Sequence[Attention], gpu: GpuModel) -> Colu
         "tensor_j": executed * per_flop * PICO,
         "onchip_j": l2 * gpu["power.tile_pj_per_l2_byte"] * PICO
         + batch * heads * steps * spilled * estimate(gpu, "power.tile_spill_pj_per_byte") * PICO,
-        "hbm_j": hbm * per_byte * PICO,
+        "hbm_j": hbm_energy_j(hbm, gpu),
     }
 
 
@@ -105,7 +103,7 @@ class AttentionSteps:
 def attention_steps(operators: Sequence[Attention]) -> AttentionSteps:
     """Blocks and steps of one head of kernels that share a direction."""
     m, n, _, _, _ = _sides(operators)
-    sequence, keys = _column(operators, "sequence"), _column(operators, "keys")
+    sequence, keys = column(operators, "sequence"), column(operators, "keys")
     forward = operators[0].direction == "forward"
     kept, walked, held, swept = (m, n, sequence, keys) if forward else (n, m, keys, sequence)
     rows, full = np.ceil(held / kept), np.ceil(swept / walked)
@@ -133,9 +131,5 @@ def _step_cycles(operators: Sequence[Attention], blocks: Blocks, gpu: GpuModel) 
 
 def _sides(operators: Sequence[Attention]) -> tuple[Array, Array, Array, Array, Array]:
     tiles = [o.tile for o in operators if o.tile is not None]
-    m, n, warps, stages = (_column(tiles, name) for name in ("m", "n", "warps", "stages"))
-    return m, n, warps, stages, _column(operators, "head_dim")
-
-
-def _column(items: Sequence[object], name: str) -> Array:
-    return np.array([getattr(item, name) for item in items], dtype=np.float64)
+    m, n, warps, stages = (column(tiles, name) for name in ("m", "n", "warps", "stages"))
+    return m, n, warps, stages, column(operators, "head_dim")

@@ -17,15 +17,13 @@ from joulecast.model.fabric import Fabric
 from joulecast.model.families import families_of
 from joulecast.model.gemm import GemmShapes, gemm_work
 from joulecast.model.gpu_model import GpuModel
+from joulecast.model.kernel_arrays import PICO, Columns, column, footprints, hbm_energy_j
 from joulecast.model.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Streaming
 from joulecast.model.row_blocks import THREADS as ROW_BLOCKS
 from joulecast.model.row_blocks import lower_row_blocks
 from joulecast.model.streaming import extra_read_passes, streaming_work
-from joulecast.model.toggling import memory_toggle, toggle_factor
+from joulecast.model.toggling import toggle_factor
 
-Columns = dict[str, NDArray[np.float64]]
-
-PICO = 1e-12
 #: Start of a copy to another GPU by a copy engine, and the event that tells its end [s; estimate, +-50 %].
 COPY_ENGINE_LATENCY_S = 4e-6
 #: Columns of a kernel's costs that are times, or cycles.
@@ -61,11 +59,11 @@ def lower(operators: Sequence[Operator], gpu: GpuModel) -> Costs:
     """
     columns = zeros(len(operators))
     for group in group_operators(operators):
-        for column, values in lower_group(group, gpu).items():
-            columns[column][group.index] = values
+        for name, values in lower_group(group, gpu).items():
+            columns[name][group.index] = values
     slower = gpu.get("kernel.time_factor", 1.0)
-    for column in TIMES:
-        columns[column] = columns[column] * slower
+    for name in TIMES:
+        columns[name] = columns[name] * slower
     return Costs(**columns, family=families_of(operators, gpu.device))
 
 
@@ -102,20 +100,10 @@ def _group(operator: Operator) -> tuple[Hashable, ...]:
     return ("collective", operator.kind, operator.algorithm)
 
 
-def _column(operators: Sequence[object], name: str) -> NDArray[np.float64]:
-    return np.array([getattr(o, name) for o in operators], dtype=np.float64)
-
-
-def hbm_energy_j(bytes_: NDArray[np.float64], data: str, gpu: GpuModel) -> NDArray[np.float64]:
-    """Energy of bytes to and from HBM: a part that always flows and one per flipped bit [J]."""
-    per_byte = gpu["power.hbm_base_pj_per_byte"] + gpu["power.hbm_toggle_pj_per_byte"] * memory_toggle(data)
-    return bytes_ * per_byte * PICO
-
-
 def _gemm(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
     first = operators[0]
     footprint = np.array([np.nan if o.footprint_bytes is None else o.footprint_bytes for o in operators])
-    m, n, k, batch, parts = (_column(operators, name) for name in ("m", "n", "k", "batch", "parts"))
+    m, n, k, batch, parts = (column(operators, name) for name in ("m", "n", "k", "batch", "parts"))
     shapes = GemmShapes(m * parts, n, k, batch, footprint)
     output_bytes = first.output_bytes_per_element
     options = {"separate": first.separate, "block_scaled": first.block_scaled}
@@ -130,7 +118,7 @@ def _gemm(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
         "tensor_j": flops * gpu[f"power.tensor_pj_per_flop.{first.dtype}"] * PICO * toggle,
         "onchip_j": (work.l2_bytes * gpu["power.gemm_pj_per_l2_byte"] + work.output_bytes * gpu["power.l2_pj_per_byte"])
         * (PICO * toggle),
-        "hbm_j": hbm_energy_j(work.hbm_bytes, first.data, gpu),
+        "hbm_j": hbm_energy_j(work.hbm_bytes, gpu, first.data),
     }
     return {
         "fixed_s": np.full(len(operators), gpu["kernel.gemm.fixed_s"]),
@@ -143,13 +131,13 @@ def _gemm(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
 def _attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
     first = operators[0]
     names = ("batch", "heads", "kv_heads", "sequence", "head_dim", "causal", "keys")
-    shapes = AttentionShapes(*(_column(operators, name) for name in names))
+    shapes = AttentionShapes(*(column(operators, name) for name in names))
     work = attention_work(shapes, first.backend, first.direction, first.dtype, gpu)
     per_flop = gpu[f"power.attention_pj_per_flop.{first.backend}.{first.direction}"]
     if first.dtype == "fp8":  # an estimate: the matrix units' share changes, softmax does not
         per_flop -= gpu["power.tensor_pj_per_flop.bf16"] - gpu["power.tensor_pj_per_flop.fp8"]
     narrow = np.log2(128.0 / shapes.head_dim).clip(0.0)
-    flops = _column(operators, "flops")
+    flops = column(operators, "flops")
     switched = flops + gpu["power.attention_overhead_share"] * (work.executed_flops - flops)
     widen = 1.0 + narrow * gpu.get("power.attention_narrow_extra", 0.0)
     return {
@@ -157,23 +145,22 @@ def _attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
         "core_cycles": work.cycles,
         "memory_s": work.hbm_bytes / gpu.device["memory_bandwidth_bytes_per_s"],
         "activity": work.busy_share,
-        "tensor_use": _column(operators, "flops") / (gpu.flops_per_cycle(first.dtype) * work.cycles),
+        "tensor_use": column(operators, "flops") / (gpu.flops_per_cycle(first.dtype) * work.cycles),
         "tensor_j": switched * per_flop * PICO * widen,
-        "hbm_j": hbm_energy_j(work.hbm_bytes, "randn", gpu),
+        "hbm_j": hbm_energy_j(work.hbm_bytes, gpu),
     }
 
 
 def _streaming(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
     first = operators[0]
-    bytes_ = _column(operators, "bytes_read") + _column(operators, "bytes_written")
-    own = [o.footprint_bytes for o in operators]
-    footprint = np.array([b if f is None else f for f, b in zip(own, bytes_, strict=True)], dtype=np.float64)
+    bytes_ = column(operators, "bytes_read") + column(operators, "bytes_written")
+    footprint = footprints(operators, bytes_)
     pattern = f"{first.pattern}_{first.dtype}"
     if f"kernel.streaming.{pattern}.fixed_s" not in gpu.parameters:
         pattern = first.pattern
-    passes = extra_read_passes(first.pattern, _column(operators, "columns") * DTYPE_BYTES[first.dtype], gpu)
-    bytes_ = bytes_ + passes * _column(operators, "bytes_read")
-    work = streaming_work(pattern, bytes_, footprint, gpu, _column(operators, "far_bytes"))
+    passes = extra_read_passes(first.pattern, column(operators, "columns") * DTYPE_BYTES[first.dtype], gpu)
+    bytes_ = bytes_ + passes * column(operators, "bytes_read")
+    work = streaming_work(pattern, bytes_, footprint, gpu, column(operators, "far_bytes"))
     data = "zeros" if first.pattern in CONSTANT_WRITES else first.data
     vector = gpu[f"power.streaming_pj_per_byte.{pattern}"]
     return {
@@ -183,7 +170,7 @@ def _streaming(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
         "activity": np.ones(len(operators)),
         "vector_j": bytes_ * vector * PICO,
         "onchip_j": work.l2_bytes * gpu["power.l2_pj_per_byte"] * PICO,
-        "hbm_j": hbm_energy_j(work.hbm_bytes, data, gpu),
+        "hbm_j": hbm_energy_j(work.hbm_bytes, gpu, data),
     }
 
 
@@ -207,11 +194,11 @@ def _collective_shapes(operators: Sequence[Collective]) -> CollectiveShapes:
     fabrics = [_OWN_LINKS if o.fabric is None else o.fabric for o in operators]
     names = ("domains", "exit_bytes_per_s", "efficiency", "step_latency_s", "delay", "nvls", "sharp")
     return CollectiveShapes(
-        bytes=_column(operators, "bytes"),
-        gpus=_column(operators, "gpus"),
+        bytes=column(operators, "bytes"),
+        gpus=column(operators, "gpus"),
         ctas=np.array([np.nan if o.ctas is None else o.ctas for o in operators]),
         link_bytes_per_s=np.array([np.nan if f.link_bytes_per_s is None else f.link_bytes_per_s for f in fabrics]),
-        **{name: _column(fabrics, name) for name in names},
+        **{name: column(fabrics, name) for name in names},
     )
 
 

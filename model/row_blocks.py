@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.model.gpu_model import GpuModel
+from joulecast.model.kernel_arrays import PICO, footprints, hbm_energy_j
 from joulecast.model.operators import Streaming
 from joulecast.model.streaming import residency
 
@@ -26,7 +27,6 @@ Array = NDArray[np.float64]
 THREADS = {"vllm_rms_norm": (1024, 1), "vllm_silu_and_mul": (1024, 1), "vllm_rotary": (512, 2)}
 #: The streaming pattern whose energy of a byte stands in for each.
 ENERGY_OF = {"vllm_rms_norm": "rmsnorm", "vllm_silu_and_mul": "swiglu", "vllm_rotary": "rope"}
-PICO = 1e-12
 WARP = 32
 
 
@@ -46,9 +46,8 @@ def lower_row_blocks(operators: Sequence[Streaming], gpu: GpuModel) -> dict[str,
     left = np.ceil((rows - waves * resident * gpu.sm_count) / gpu.sm_count)
     change = gpu[prefix + "block_cycles"]
     last = np.where(left > 0, change + np.maximum(latency, left * issue), 0.0)
-    hit = residency(np.array([o.footprint_bytes or b for o, b in zip(operators, bytes_, strict=True)]), gpu)
+    hit = residency(footprints(operators, bytes_), gpu)
     peak = gpu.device["memory_bandwidth_bytes_per_s"]
-    per_byte = gpu["power.hbm_base_pj_per_byte"] + gpu["power.hbm_toggle_pj_per_byte"]
     return {
         "fixed_s": np.full(len(operators), gpu[prefix + "fixed_s"]),
         "core_cycles": waves * (change + np.maximum(latency, resident * issue)) + last,
@@ -56,5 +55,5 @@ def lower_row_blocks(operators: Sequence[Streaming], gpu: GpuModel) -> dict[str,
         "activity": np.ones(len(operators)),
         "vector_j": bytes_ * gpu[f"power.streaming_pj_per_byte.{ENERGY_OF[pattern]}"] * PICO,
         "onchip_j": bytes_ * gpu["power.l2_pj_per_byte"] * PICO,
-        "hbm_j": (1.0 - hit) * bytes_ * per_byte * PICO,
+        "hbm_j": hbm_energy_j((1.0 - hit) * bytes_, gpu),
     }

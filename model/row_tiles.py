@@ -20,14 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.model.gpu_model import GpuModel
+from joulecast.model.kernel_arrays import PICO, Columns, column, footprints, hbm_energy_j
 from joulecast.model.occupancy import MOST_REGISTERS, WARP, Blocks, resident_blocks, spilled_registers
 from joulecast.model.operators import DTYPE_BYTES, Streaming
 from joulecast.model.streaming import residency
 from joulecast.model.tile_estimates import ESTIMATES, estimate
 
 Array = NDArray[np.float64]
-Columns = dict[str, Array]
-PICO = 1e-12
 #: Patterns that combine the values of a row as they come, and so hold few of them.
 FOLDING = ("reduce_min", "sum", "gemv")
 #: Patterns that need a whole row at a time.
@@ -59,22 +58,22 @@ class RowBlocks:
 
 def tile_blocks(operators: Sequence[Streaming], gpu: GpuModel) -> RowBlocks:
     """Thread blocks of row-wise or element-wise kernels with explicit schedules."""
-    threads = WARP * _column(operators, "warps")
-    rows, whole = _column(operators, "tile_rows").clip(1.0), _column(operators, "columns")
-    tile = _column(operators, "tile_columns")
+    threads = WARP * column(operators, "warps")
+    rows, whole = column(operators, "tile_rows").clip(1.0), column(operators, "columns")
+    tile = column(operators, "tile_columns")
     columns = np.where(tile > 0.0, tile, whole)
     folding = np.array([base_pattern(o.pattern) in FOLDING for o in operators])
     steps = np.where(folding & (whole > 0.0), np.ceil(whole / columns), 1.0)
     values = rows * columns / threads
-    staged = _column(operators, "staged") > 0.0
+    staged = column(operators, "staged") > 0.0
     held = np.where(staged | folding, np.minimum(values, FEW), values)
     # Weights of the columns, two to a register, are shared by the rows.
     registers = estimate(gpu, "kernel.tile_rows.registers") + held / rows / 2.0
     registers = registers + estimate(gpu, "kernel.tile_rows.registers_per_value") * held
     size = np.array([DTYPE_BYTES[o.dtype] for o in operators], dtype=np.float64)
     shared = np.where(staged, rows * columns * size, 0.0)
-    touched = np.maximum(_column(operators, "bytes_read"), _column(operators, "bytes_written"))
-    elements = np.where(_column(operators, "elements") > 0.0, _column(operators, "elements"), touched / size)
+    touched = np.maximum(column(operators, "bytes_read"), column(operators, "bytes_written"))
+    elements = np.where(column(operators, "elements") > 0.0, column(operators, "elements"), touched / size)
     count = np.ceil(elements / (rows * columns * steps))
     return RowBlocks(Blocks(threads, registers, shared), count, steps * np.maximum(values, 1.0))
 
@@ -88,7 +87,7 @@ def lower_tiled_rows(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
     """Work of row-wise and element-wise kernels with explicit schedules, all of one pattern."""
     pattern = base_pattern(operators[0].pattern)
     found = tile_blocks(operators, gpu)
-    bytes_ = _column(operators, "bytes_read") + _column(operators, "bytes_written")
+    bytes_ = column(operators, "bytes_read") + column(operators, "bytes_written")
     spill = _spills(found, gpu)
     one = (
         _own(pattern, "kernel", "block_cycles", gpu)
@@ -97,16 +96,14 @@ def lower_tiled_rows(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
         + estimate(gpu, "kernel.tile_spill.cycles_per_register") * spill.registers
     )
     rounds = np.maximum(found.count / (gpu.sm_count * spill.resident), 1.0)
-    own = [o.footprint_bytes for o in operators]
-    footprint = np.array([b if f is None else f for f, b in zip(own, bytes_, strict=True)], dtype=np.float64)
+    footprint = footprints(operators, bytes_)
     hit = residency(footprint, gpu)
     hbm = bytes_ * (1.0 - hit)
     from_l2 = hit * bytes_ / (gpu["kernel.l2.bytes_per_sm_cycle"] * gpu.sm_count)
     peak = gpu.device["memory_bandwidth_bytes_per_s"]
-    per_byte = gpu["power.hbm_base_pj_per_byte"] + gpu["power.hbm_toggle_pj_per_byte"]
     memory_s = hbm / (_bandwidth_share(pattern, gpu) * peak)
     memory_s = memory_s + spill.far_bytes / (estimate(gpu, "kernel.tile_spill.bandwidth_share") * peak)
-    staged = np.where(_column(operators, "staged") > 0.0, bytes_, 0.0)
+    staged = np.where(column(operators, "staged") > 0.0, bytes_, 0.0)
     near = spill.near_bytes * estimate(gpu, "power.tile_spill_pj_per_byte")
     return {
         "fixed_s": gpu["kernel.tile_gemm.fixed_s"] + one / (gpu.max_clock_mhz * 1e6),
@@ -116,7 +113,7 @@ def lower_tiled_rows(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
         "vector_j": _vector_j(pattern, bytes_, found.count * found.blocks.threads, gpu),
         "onchip_j": ((bytes_ + spill.far_bytes) * gpu["power.l2_pj_per_byte"] + near) * PICO
         + staged * estimate(gpu, "power.tile_shared_pj_per_byte") * PICO,
-        "hbm_j": (hbm + spill.far_bytes) * per_byte * PICO,
+        "hbm_j": hbm_energy_j(hbm + spill.far_bytes, gpu),
     }
 
 
@@ -175,7 +172,3 @@ def _vector_j(pattern: str, bytes_: Array, threads: Array, gpu: GpuModel) -> Arr
     """Energy of computing, and of starting and joining threads: the fewer values each has the more there are [J]."""
     each = _own(pattern, "power", "value_pj_per_byte", gpu)
     return np.asarray((bytes_ * each + threads * _own(pattern, "power", "pj_per_thread", gpu)) * PICO)
-
-
-def _column(items: Sequence[object], name: str) -> Array:
-    return np.array([getattr(item, name) for item in items], dtype=np.float64)

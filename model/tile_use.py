@@ -11,6 +11,7 @@ import numpy as np
 from joulecast.errors import InputError
 from joulecast.model.attention_tiles import attention_blocks, attention_steps
 from joulecast.model.gpu_model import GpuModel
+from joulecast.model.kernel_arrays import hbm_energy_j
 from joulecast.model.lowering import lower
 from joulecast.model.occupancy import Blocks, resident_blocks, spilled_registers
 from joulecast.model.operators import DTYPE_BYTES, Attention, Gemm, Operator, Streaming, Tile
@@ -111,5 +112,4 @@ def _attention(operator: Attention, gpu: GpuModel) -> tuple[Blocks, float, float
 
 def _hbm_bytes(operator: Operator, gpu: GpuModel) -> float:
     """Bytes to and from memory, from their energy, of which every byte has the same."""
-    per_byte = gpu["power.hbm_base_pj_per_byte"] + gpu["power.hbm_toggle_pj_per_byte"]
-    return float(np.asarray(lower([operator], gpu).hbm_j)[0] / (per_byte * 1e-12))
+    return float((lower([operator], gpu).hbm_j / hbm_energy_j(np.ones(1), gpu))[0])

@@ -18,14 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.model.gpu_model import GpuModel
+from joulecast.model.kernel_arrays import PICO, Columns, column, hbm_energy_j
 from joulecast.model.occupancy import WARP, Blocks, resident_blocks, spilled_registers
 from joulecast.model.operators import DTYPE_BYTES, Gemm, Tile
 from joulecast.model.tile_estimates import estimate
 from joulecast.model.toggling import toggle_factor
 
 Array = NDArray[np.float64]
-Columns = dict[str, Array]
-PICO = 1e-12
 #: Columns of the widest matrix instruction; narrower ones read the left operand more often.
 WIDEST = 256.0
 #: Stages from which on operands are loaded while others are multiplied.
@@ -34,11 +33,11 @@ PIPELINED = 3
 
 def gemm_blocks(tiles: Sequence[Tile], dtype: str, gpu: GpuModel) -> Blocks:
     """What a thread block of each tile needs."""
-    bm, bn, bk, warps, stages = (_column(tiles, name) for name in ("m", "n", "k", "warps", "stages"))
+    bm, bn, bk, warps, stages = (column(tiles, name) for name in ("m", "n", "k", "warps", "stages"))
     threads = WARP * warps
     own, each = (estimate(gpu, f"kernel.tile_gemm.{name}") for name in ("registers", "registers_per_value"))
     registers = own + each * bm * bn / threads
-    staged = _column(tiles, "staged")
+    staged = column(tiles, "staged")
     return Blocks(threads, registers, staged * stages * (bm + bn) * bk * DTYPE_BYTES[dtype])
 
 
@@ -46,8 +45,8 @@ def lower_tiled_gemms(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
     """Work of matrix products with explicit tiles."""
     first = operators[0]
     tiles = [o.tile for o in operators if o.tile is not None]
-    bm, bn, splits = (_column(tiles, axis) for axis in ("m", "n", "split_k"))
-    m, n, k, batch = (_column(operators, axis) for axis in ("m", "n", "k", "batch"))
+    bm, bn, splits = (column(tiles, axis) for axis in ("m", "n", "split_k"))
+    m, n, k, batch = (column(operators, axis) for axis in ("m", "n", "k", "batch"))
     outputs = np.ceil(m / bm) * np.ceil(n / bn) * batch
     count = outputs * splits
     loads = 64.0 / bm + 64.0 / bn
@@ -66,7 +65,6 @@ def lower_tiled_gemms(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
     l2 = outputs * (bm + bn) * k * size
     output = np.array([o.output_bytes_per_element for o in operators], dtype=np.float64)
     hbm = ((m * k + n * k) * size + m * n * output) * batch
-    per_byte = gpu["power.hbm_base_pj_per_byte"] + gpu["power.hbm_toggle_pj_per_byte"]
     near = outputs * k * (_spilled_bytes(tiles, first.dtype, gpu) + own_loads(tiles) * size)
     return {
         "fixed_s": gpu["kernel.tile_gemm.fixed_s"]
@@ -77,13 +75,13 @@ def lower_tiled_gemms(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
         "tensor_j": 2.0 * m * n * k * batch * gpu["power.tile_pj_per_flop"] * PICO * toggle,
         "onchip_j": (l2 * gpu["power.tile_pj_per_l2_byte"] + partial * gpu["power.l2_pj_per_byte"]) * (PICO * toggle)
         + near * estimate(gpu, "power.tile_spill_pj_per_byte") * PICO,
-        "hbm_j": hbm * per_byte * PICO,
+        "hbm_j": hbm_energy_j(hbm, gpu),
     }
 
 
 def _cycles_per_k(tiles: Sequence[Tile], count: Array, dtype: str, gpu: GpuModel) -> Array:
     """Cycles in which an SM advances one of ``count`` tiles by one element of K, shape ``(n,)``."""
-    bm, bn, bk, stages = (_column(tiles, name) for name in ("m", "n", "k", "stages"))
+    bm, bn, bk, stages = (column(tiles, name) for name in ("m", "n", "k", "stages"))
     size = DTYPE_BYTES[dtype]
     rate = gpu.flops_per_cycle(dtype) / gpu.sm_count
     knee = gpu["kernel.tile_gemm.load_knee"]
@@ -94,7 +92,7 @@ def _cycles_per_k(tiles: Sequence[Tile], count: Array, dtype: str, gpu: GpuModel
     compute = 2.0 * bm * bn * inverse * short * narrow / rate
     alone = compute / estimate(gpu, "kernel.tile_gemm.unstaged_eta")
     near = estimate(gpu, "kernel.tile_gemm.register_bytes_per_sm_cycle")
-    staged = _column(tiles, "staged") > 0.0
+    staged = column(tiles, "staged") > 0.0
     compute = np.where(staged, compute, np.maximum(alone, own_loads(tiles) * size / near))
     compute = compute + _spilled_bytes(tiles, dtype, gpu) / estimate(gpu, "kernel.tile_spill.bytes_per_sm_cycle")
     loads = (bm + bn) * size / estimate(gpu, "kernel.tile_gemm.exposed_bytes_per_sm_cycle")
@@ -107,15 +105,11 @@ def _cycles_per_k(tiles: Sequence[Tile], count: Array, dtype: str, gpu: GpuModel
 def _spilled_bytes(tiles: Sequence[Tile], dtype: str, gpu: GpuModel) -> Array:
     """Bytes that a block writes and reads again for one element of K, as its accumulators do not fit: 0 for most."""
     blocks = gemm_blocks(tiles, dtype, gpu)
-    return 8.0 * spilled_registers(blocks, gpu) * blocks.threads / _column(tiles, "k")
+    return 8.0 * spilled_registers(blocks, gpu) * blocks.threads / column(tiles, "k")
 
 
 def own_loads(tiles: Sequence[Tile]) -> Array:
     """Operand elements that the warps of a block load for one element of K where they share none, 0 where staged."""
-    bm, bn, warps = (_column(tiles, name) for name in ("m", "n", "warps"))
+    bm, bn, warps = (column(tiles, name) for name in ("m", "n", "warps"))
     down = 2.0 ** np.ceil(np.log2(warps) / 2.0)
-    return np.where(_column(tiles, "staged") > 0.0, 0.0, bm * warps / down + bn * down)
-
-
-def _column(items: Sequence[object], name: str) -> Array:
-    return np.array([getattr(item, name) for item in items], dtype=np.float64)
+    return np.where(column(tiles, "staged") > 0.0, 0.0, bm * warps / down + bn * down)
