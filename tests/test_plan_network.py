@@ -86,6 +86,16 @@ def test_the_slowest_card_cannot_take_back_what_others_do():
     assert several == pytest.approx(np.hypot(spread, 0.013 / 0.7))
 
 
+def test_boards_at_their_highest_clock_keep_in_step_and_below_they_wander():
+    gpu = gpu_model(load_gpu("h200-sxm"))
+    top = gpu.max_clock_mhz
+    lag = group_lag(np.array([top, 0.975 * top, 0.95 * top, 0.5 * top]), 8, 1, gpu)
+    assert lag[0] == 0.0
+    assert 2 * lag[1] == pytest.approx(lag[2]) and lag[2] == lag[3] == pytest.approx(
+        slowest_of(8) * gpu["governor.wander"]
+    )
+
+
 def test_the_slowest_card_of_many_nodes_sets_the_pace():
     """Cards of several nodes differ more than those of one, and the slowest of more of them is slower."""
     one = {"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1, "fsdp": True, "fsdp_shard_size": 8}

@@ -131,6 +131,18 @@ def test_splitting_k_fills_idle_sms_and_pays_for_the_sums(h200):
     assert many[1] > many[0]
 
 
+def test_partial_sums_are_written_and_read_in_fp32(h200):
+    """Each of ``s`` parts of K writes its sums and one kernel reads them: 8·m·n bytes a part."""
+    one = cycles(h200, Gemm(1024, 1024, 16384, tile=Tile(128, 128, 64, 8, 4)))[0]
+    batch = 3
+    rate = estimate(h200, "kernel.tile_gemm.sum_share") * h200["kernel.l2.bytes_per_sm_cycle"] * h200.sm_count
+    two, four = (cycles(h200, replace(split(1024, 1024, 16384 * parts, parts), batch=batch))[0] for parts in (2, 4))
+    assert four - 8.0 * 1024**2 * batch * 4 / rate == pytest.approx(
+        2 * (two - 8.0 * 1024**2 * batch * 2 / rate), rel=0.05
+    )
+    assert one < two
+
+
 def split(m, n, k, parts):
     return Gemm(m, n, k, tile=Tile(128, 128, 64, 8, 4, split_k=parts))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -296,6 +297,13 @@ def test_gpt_block_sums_bias_gradients() -> None:
         x.operator.name for x in backward if isinstance(x.operator, Streaming) and x.operator.pattern == "bias_reduce"
     ]
     assert sums == ["down.bias.grad", "up.bias.grad", "output.bias.grad", "qkv.bias.grad"]
+
+
+def test_a_plan_may_tie_or_untie_the_head() -> None:
+    tied, untied = (replace(load_model("llama-3.1-8b"), tied_embeddings=own) for own in (True, False))
+    assert Implementation().tied(tied) and not Implementation().tied(untied)
+    assert Implementation(tie_embeddings=True).tied(untied)
+    assert not Implementation(tie_embeddings=False).tied(tied)
 
 
 def test_building_all_lists_is_quick(calls_of: Callable[[Callable[[], object]], int]) -> None:

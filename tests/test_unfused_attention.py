@@ -7,6 +7,7 @@ import pytest
 
 from joulecast.errors import InputError
 from joulecast.model import transformer as t
+from joulecast.model import transformer_loss
 from joulecast.model import unfused_attention as unfused
 from joulecast.model.hf import ModelConfig
 from joulecast.model.launches import Implementation, shard
@@ -78,6 +79,12 @@ def test_tensor_parallel_ranks_send_a_share_each() -> None:
     whole = t.stage_transfer(GPT, replace(RUN, tensor_parallel=1), BATCH, SEQUENCE)
     assert t.stage_transfer(GPT, RUN, BATCH, SEQUENCE).bytes == whole.bytes / 2
     assert t.stage_transfer(GPT, replace(RUN, sequence_parallel=True), BATCH, SEQUENCE).bytes == whole.bytes / 2
+
+
+def test_the_ranks_of_a_fused_loss_exchange_three_numbers_a_token() -> None:
+    s = shard(GPT, replace(RUN, fused_loss=True, tensor_parallel=4), 2, 1024)
+    (gathered,) = (x.operator for x in transformer_loss.forward(s, 32064, split=True) if x.stream == "communication")
+    assert (gathered.kind, gathered.bytes, gathered.gpus) == ("all_gather", 3 * 4 * 2048 * 4, 4)  # type: ignore[union-attr]
 
 
 def test_a_fused_loss_passes_over_the_logits_three_times_in_their_own_type() -> None:

@@ -1,0 +1,108 @@
+"""Attention with a given tile: steps counted one by one, bytes and energy that follow from them."""
+
+from dataclasses import replace
+
+import pytest
+
+from joulecast.model.attention_tiles import attention_blocks, attention_steps, lower_tiled_attention
+from joulecast.model.operators import Attention, Tile
+from joulecast.model.tile_estimates import estimate
+
+BATCH, HEADS, KV_HEADS, DIM = 2, 16, 4, 128
+
+
+def attend(m=128, n=64, sequence=4096, keys=None, warps=8, stages=3, **changes):
+    plain = Attention(BATCH, HEADS, KV_HEADS, sequence, DIM, tile=Tile(m, n, warps=warps, stages=stages))
+    return replace(plain, **({"kv_sequence": keys} if keys else {}) | changes)
+
+
+def lowered(operator, gpu):
+    return {name: float(values[0]) for name, values in lower_tiled_attention([operator], gpu).items()}
+
+
+def counted(m, n, sequence, causal):
+    """Steps of all blocks of queries: the keys that some of their queries may see, in blocks of ``n``."""
+    return sum(-(-min(sequence, first + m) // n) if causal else -(-sequence // n) for first in range(0, sequence, m))
+
+
+@pytest.mark.parametrize(("m", "n"), [(64, 64), (128, 64), (128, 32), (128, 128)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_steps_are_those_that_one_counts(m, n, causal):
+    found = attention_steps([attend(m, n, causal=causal)])
+    assert found.rows[0] == 4096 / m and found.full[0] == 4096 / n
+    assert found.steps[0] == pytest.approx(counted(m, n, 4096, causal))
+
+
+def test_backward_holds_keys_and_takes_queries():
+    forward, backward = (attention_steps([attend(direction=d)]) for d in ("forward", "backward"))
+    assert (forward.kept[0], forward.walked[0]) == (128, 64) == (backward.walked[0], backward.kept[0])
+    assert forward.steps[0] == pytest.approx(backward.steps[0], rel=0.05)
+
+
+def test_operations_cost_their_energy(h200):
+    found = lowered(attend(causal=False), h200)
+    flops = 2 * 2.0 * BATCH * HEADS * 4096**2 * DIM
+    per_flop = (
+        estimate(h200, "power.tile_attention_share") * h200["power.attention_pj_per_flop.flash-attention-2.forward"]
+    )
+    assert found["tensor_j"] == pytest.approx(flops * per_flop * 1e-12)
+    assert found["tensor_use"] == pytest.approx(flops / (h200.flops_per_cycle("bf16") * found["core_cycles"]))
+    assert 0.2 < found["tensor_use"] < 1.0
+
+
+def test_the_memory_sees_every_tensor_once_forward_and_twice_backward(h200):
+    forward, backward = (lowered(attend(direction=d), h200) for d in ("forward", "backward"))
+    one = BATCH * 4096 * DIM * 2.0
+    once = one * (2 * HEADS + 2 * KV_HEADS)  # queries and outputs, keys and values
+    speed = h200.device["memory_bandwidth_bytes_per_s"]
+    assert forward["memory_s"] * speed == pytest.approx(once)
+    assert backward["memory_s"] * speed == pytest.approx(2 * once + 6 * HEADS * one)
+    per_byte = h200["power.hbm_base_pj_per_byte"] + h200["power.hbm_toggle_pj_per_byte"]
+    assert forward["hbm_j"] == pytest.approx(once * per_byte * 1e-12)
+
+
+def test_blocks_of_fewer_queries_than_the_reference_load_keys_again(h200):
+    """Those of 128 queries are in the energy of an operation; of 32, three quarters of their loads come on top."""
+    assert lowered(attend(128, 64, causal=False), h200)["onchip_j"] == 0.0
+    found = lowered(attend(32, 64, warps=4, causal=False), h200)
+    loaded = BATCH * HEADS * (4096 / 32) * 4096 * 2 * DIM * 2.0
+    assert found["onchip_j"] == pytest.approx(0.75 * loaded * h200["power.tile_pj_per_l2_byte"] * 1e-12)
+
+
+def test_warps_without_rows_of_their_own_slow_a_step(h200):
+    """Eight warps are two groups of four: with 64 rows they share them."""
+    thin, wide = (lowered(attend(m, 128, causal=False), h200)["core_cycles"] for m in (64, 128))
+    own = lowered(attend(64, 128, warps=4, causal=False), h200)["core_cycles"]
+    assert thin == pytest.approx(own * estimate(h200, "kernel.tile_attention.thin"), rel=0.01)
+    assert 2 * thin > 1.05 * wide
+
+
+def test_a_step_is_products_scores_and_scaling(h200):
+    """Two groups on an SM, three stages: nothing is exposed."""
+    found = lowered(attend(128, 64, causal=False), h200)
+    rate = h200.flops_per_cycle("bf16") / h200.sm_count
+    step = (
+        2 * 2.0 * 128 * 64 * DIM / (rate * estimate(h200, "kernel.tile_attention.eta"))
+        + estimate(h200, "kernel.tile_attention.cycles_per_score") * 128 * 64
+        + estimate(h200, "kernel.tile_attention.cycles_per_scaled_value") * 128 * DIM
+    )
+    mean = BATCH * HEADS * (4096 / 128) * (4096 / 64) / h200.sm_count
+    cycles = step * (mean + 0.5 * 64) + h200["kernel.tile_gemm.tile_overhead_cycles"]
+    assert found["core_cycles"] == pytest.approx(cycles)
+    assert found["activity"] == pytest.approx(mean / (mean + 32))
+
+
+def test_fewer_stages_leave_loads_exposed(h200):
+    one, two, three, four = (lowered(attend(stages=s, causal=False), h200)["core_cycles"] for s in (1, 2, 3, 4))
+    assert three == four
+    assert one - two == pytest.approx(two - three, rel=0.01) and two > 1.02 * three
+
+
+def test_what_a_block_needs(h200):
+    forward = attention_blocks([attend()], h200)
+    assert forward.threads[0] == 256
+    assert forward.shared_bytes[0] == (128 + 2 * 3 * 64) * DIM * 2  # the queries, and three stages of keys and values
+    backward = attention_blocks([attend(direction="backward")], h200)
+    assert backward.shared_bytes[0] == (2 * 64 + 2 * 3 * 128) * DIM * 2
+    values = 128 * DIM / 256 + estimate(h200, "kernel.tile_attention.registers_per_score") * 128 * 64 / 256
+    assert forward.registers[0] == pytest.approx(estimate(h200, "kernel.tile_attention.registers") + values)
