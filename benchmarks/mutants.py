@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import functools
+import gc
+import os
 import random
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FunctionType
 
 ROOT = Path(__file__).resolve().parents[1]
 COMPARED = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
@@ -126,3 +130,29 @@ def change(node: ast.AST) -> None:
         node.func.attr = CALLED[node.func.attr]
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         node.func.id = CALLED[node.func.id]
+
+
+def functions() -> dict[tuple[str, tuple[str, int]], list[FunctionType]]:
+    """Functions of ``model/`` that are alive, by file, name and first line."""
+    found: dict[tuple[str, tuple[str, int]], list[FunctionType]] = defaultdict(list)
+    for thing in gc.get_objects():
+        if type(thing) is FunctionType and thing.__module__ and thing.__module__.startswith("joulecast.model"):
+            code = thing.__code__
+            found[os.path.realpath(code.co_filename), (code.co_name, code.co_firstlineno)].append(thing)
+    return found
+
+
+def put_in(one: Mutant, place: list[FunctionType]) -> None:
+    """Give the function the mutant's code, and forget what was computed with the old."""
+    new = next(code for code in codes(one.code) if (code.co_name, code.co_firstlineno) == one.owner)
+    for function in place:
+        function.__code__ = new
+    for thing in gc.get_objects():
+        if isinstance(thing, functools._lru_cache_wrapper) and str(thing.__module__).startswith("joulecast"):
+            thing.cache_clear()
+
+
+def codes(code: CodeType) -> list[CodeType]:
+    """A code object and all within it."""
+    inner = [part for part in code.co_consts if isinstance(part, CodeType)]
+    return [code, *(found for part in inner for found in codes(part))]

@@ -23,11 +23,12 @@ import tempfile
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import accumulate, zip_longest
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
 
-from mutants import ROOT, Mutant, drawn, mutant
+from mutants import ROOT, Mutant, drawn, functions, mutant, put_in
 
 #: Tests that run the model only in other processes, or not at all, or for long.
 NOT_THESE = (
@@ -36,11 +37,13 @@ NOT_THESE = (
 )  # fmt: skip
 #: Other processes do the work of these, and know no mutation.
 ELSEWHERE = "not dask and not worker"
-#: A test that takes longer than this notices nothing here; and how long the tests of one mutant may take together [s].
-LONGEST_S, TOGETHER_S = 8.0, 60.0
+#: A test that takes longer than this notices nothing here [s].
+LONGEST_S = 8.0
+#: How long the tests of one mutant may take together, where a function is changed, and where all is imported anew [s].
+TOGETHER_S, ANEW_S = 60.0, 25.0
 #: What a process may compute beyond that: a mutant that needs more hangs, which somebody notices [s].
 HANGS_S = 150.0
-NOTICED, LIVED = 1, 0
+NOTICED, LIVED, BROKEN = 1, 0, 9
 
 
 @dataclass
@@ -48,7 +51,7 @@ class Known:
     """What a run without a mutation shows: seconds of each test, and the tests of each line of ``model/``."""
 
     seconds: dict[str, float] = field(default_factory=dict)
-    tests: dict[tuple[str, int], set[str]] = field(default_factory=lambda: defaultdict(set))
+    tests: dict[tuple[str, int], set[str]] = field(default_factory=functools.partial(defaultdict, set))
     failing: list[str] = field(default_factory=list)
 
 
@@ -103,27 +106,28 @@ class Runner:
         return True
 
     def _base(self) -> Known:
-        """What the tests do without a mutation, from the file of an earlier run or anew."""
+        """What the tests do without a mutation; those that an earlier run knows, as its file says."""
         store = Path(self.asked.map or tempfile.mkstemp()[1])
-        if not store.is_file() or not store.stat().st_size:
-            child = os.fork()
-            if child == 0:
-                quiet()
-                store.write_bytes(pickle.dumps(self._watch()))
-                os._exit(0)
-            os.waitpid(child, 0)
-        known: Known = pickle.loads(store.read_bytes())
+        known: Known = pickle.loads(store.read_bytes()) if store.is_file() and store.stat().st_size else Known()
+        child = os.fork()
+        if child == 0:
+            quiet()
+            self._watch(known)
+            store.write_bytes(pickle.dumps(known))
+            os._exit(0)
+        os.waitpid(child, 0)
+        known = pickle.loads(store.read_bytes())
         if self.asked.map is None:
             store.unlink()
         return known
 
-    def _watch(self) -> Known:
+    def _watch(self, known: Known) -> None:
         import coverage
 
-        known, items = Known(), list(self.items.values())
+        items = [item for item in self.items.values() if item.nodeid not in known.seconds]
         watch = coverage.Coverage(data_file=None, config_file=False, source=[str(ROOT / "model")])
         watch.start()
-        for number, (item, after) in enumerate(zip(items, [*items[1:], None], strict=True)):
+        for number, (item, after) in enumerate(zip_longest(items, items[1:])):
             watch.switch_context(str(number))
             begin, self.failed = time.process_time(), False
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
@@ -134,8 +138,7 @@ class Runner:
         data = watch.get_data()
         for file in data.measured_files():
             for line, contexts in data.contexts_by_lineno(file).items():
-                known.tests[file, line] = {items[int(c)].nodeid for c in contexts if c}
-        return known
+                known.tests[file, line] |= {items[int(c)].nodeid for c in contexts if c}
 
     def _start(self, one: Mutant) -> int:
         """A process with the mutant, which ends with whether a test failed."""
@@ -147,16 +150,20 @@ class Runner:
             return child
         quiet()
         limit(TOGETHER_S + HANGS_S)
-        if place:
-            put_in(one, place)
-        else:
-            sys.meta_path.insert(0, Loader(one))
-        os._exit(NOTICED if self._any_fails(chosen) else LIVED)
+        end = BROKEN
+        try:
+            if place:
+                put_in(one, place)
+            else:
+                sys.meta_path.insert(0, Loader(one))
+            end = NOTICED if self._any_fails(chosen) else LIVED
+        finally:
+            os._exit(end)
 
     def _any_fails(self, chosen: list[str]) -> bool:
         items = [self.items[name] for name in chosen]
         self.failed = False
-        for item, after in zip(items, [*items[1:], None], strict=True):
+        for item, after in zip_longest(items, items[1:]):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
             if self.failed:
                 return True
@@ -164,10 +171,14 @@ class Runner:
 
     def _anew(self, one: Mutant, chosen: list[str]) -> int:
         """The same for what an import runs: a process that imports everything again."""
+        whole: dict[str, float] = defaultdict(float)
+        for name, seconds in self.known.seconds.items():
+            whole[name.partition("::")[0]] += seconds
         files = list(dict.fromkeys(name.partition("::")[0] for name in chosen))
+        few = [file for file, spent in zip(files, accumulate(whole[f] for f in files), strict=True) if spent < ANEW_S]
         child = os.fork()
         if child == 0:
-            options = ["--one", f"{one.file.name}:{one.number}", *files]
+            options = ["--one", f"{one.file.name}:{one.number}", *(few or files[:1])]
             os.execv(sys.executable, [sys.executable, __file__, *options])
         return child
 
@@ -187,10 +198,10 @@ class Runner:
             by_file[name.partition("::")[0]].append(name)
         mean = {file: sum(map(seconds.__getitem__, names)) / len(names) for file, names in by_file.items()}
         chosen: list[str] = []
-        spent = 0.0
+        spent, most = 0.0, TOGETHER_S if one.owner else ANEW_S
         for file in sorted(by_file, key=mean.__getitem__):
             for name in by_file[file]:
-                if spent + seconds[name] <= TOGETHER_S:
+                if spent + seconds[name] <= most:
                     chosen.append(name)
                     spent += seconds[name]
         return chosen
@@ -199,38 +210,14 @@ class Runner:
         child, status = os.wait()
         one = running.pop(child)
         self.ran += 1
+        if os.WIFEXITED(status) and os.WEXITSTATUS(status) == BROKEN:
+            raise RuntimeError(f"{one.file.name}:{one.line} could not be put in")
         if status == LIVED:
             self.lived.append(one)
             print(f"unnoticed: {one.file.relative_to(ROOT)}:{one.line}: {one.change}", flush=True)
         if self.ran % 10 == 0:
             said = f"{self.ran} of {len(self.mutants)}, {self.ran - len(self.lived)} noticed"
             print(said, file=sys.stderr, flush=True)
-
-
-def functions() -> dict[tuple[str, tuple[str, int]], list[FunctionType]]:
-    """Functions of ``model/`` that are alive, by file, name and first line."""
-    found: dict[tuple[str, tuple[str, int]], list[FunctionType]] = defaultdict(list)
-    for thing in gc.get_objects():
-        if type(thing) is FunctionType and thing.__module__ and thing.__module__.startswith("joulecast.model"):
-            code = thing.__code__
-            found[os.path.realpath(code.co_filename), (code.co_name, code.co_firstlineno)].append(thing)
-    return found
-
-
-def put_in(one: Mutant, place: list[FunctionType]) -> None:
-    """Give the function the mutant's code, and forget what was computed with the old."""
-    new = next(code for code in codes(one.code) if (code.co_name, code.co_firstlineno) == one.owner)
-    for function in place:
-        function.__code__ = new
-    for thing in gc.get_objects():
-        if isinstance(thing, functools._lru_cache_wrapper) and str(thing.__module__).startswith("joulecast"):
-            thing.cache_clear()
-
-
-def codes(code: CodeType) -> list[CodeType]:
-    """A code object and all within it."""
-    inner = [part for part in code.co_consts if isinstance(part, CodeType)]
-    return [code, *(found for part in inner for found in codes(part))]
 
 
 def quiet() -> None:
@@ -250,6 +237,8 @@ def one_anew(place: str, tests: list[str]) -> int:
     """Import everything with the mutant of ``file:number`` and run files of tests."""
     import pytest
 
+    if not tests:
+        return LIVED
     name, _, number = place.partition(":")
     quiet()
     limit(2.0 * TOGETHER_S + HANGS_S)
