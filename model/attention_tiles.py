@@ -1,14 +1,18 @@
 """Fused attention whose schedule is given: queries and keys of a block, warps and stages.
 
-A block holds BM queries and takes the keys BN at a time; each step is two products (five backward), a softmax of the
-scores, and a scaling of what was summed before,
+Forward a block holds BM queries and takes the keys BN at a time; each step is two products, a softmax of the scores,
+and a scaling of what was summed before,
 
-    cycles of a step = (products·2·BM·BN·D / (R·η) + s·BM·BN + r·BM·D) · g
+    cycles of a step = (2·2·BM·BN·D / (R·η) + s·BM·BN + r·BM·D) · g
 
 with R the dense rate of one SM. g > 1 where the SM has no second group of four warps whose products could hide that
 softmax, where eight warps share 64 rows, and where fewer than three stages leave loads exposed. Blocks of different
-length (a causal mask) even out over the SMs but for the last. Backward a block holds BN keys and takes the queries BM
-at a time; it is known only as the forward is [estimate].
+length (a causal mask) even out over the SMs but for the last.
+
+Backward a block holds BN keys and takes the queries BM at a time: five products, and D values for each query that are
+loaded twice (Q, dO) and added to dQ in L2. There r is of these, products whose rows or columns are fewer than 64 use
+narrower matrix instructions, and g > 1 where the SM has no second block to run meanwhile. To fill its pipeline and to
+store its sums takes a block some steps more. (Dao 2023, "FlashAttention-2", algorithms 1 and 2.)
 """
 
 from __future__ import annotations
@@ -26,13 +30,18 @@ from joulecast.model.operators import DTYPE_BYTES, Attention
 from joulecast.model.tile_estimates import estimate
 
 Array = NDArray[np.float64]
-#: Products of a pair of blocks, and accumulators that stay in the registers, by direction.
+#: Products of a pair of blocks, by direction.
 PRODUCTS = {"forward": 2.0, "backward": 5.0}
-ACCUMULATORS = {"forward": 1.0, "backward": 2.0}
+#: Constants of the backward kernel, and bytes of a value of dQ while it is summed.
+BACKWARD, SUM_BYTES = "kernel.tile_attention_backward", 4.0
+#: Registers that the compiler frees by computing values again before it moves any to memory.
+COMPUTED_AGAIN = 45.0
 #: Backend whose energy of an operation a kernel with an explicit tile has.
 LIKE = "flash-attention-2"
 #: Rows that four warps multiply at a time.
 GROUP_ROWS = 64.0
+#: Columns from which on matrix instructions backward are not too narrow.
+MANY_COLUMNS = 128.0
 #: Queries of a block to which that energy refers.
 REFERENCE_QUERIES = 128.0
 
@@ -43,11 +52,17 @@ def attention_blocks(operators: Sequence[Attention], gpu: GpuModel) -> Blocks:
     threads = WARP * warps
     direction = operators[0].direction
     kept, walked = (m, n) if direction == "forward" else (n, m)
-    accumulators = ACCUMULATORS[direction] * kept * dim / threads
-    scores = estimate(gpu, "kernel.tile_attention.registers_per_score") * ACCUMULATORS[direction] * m * n / threads
-    registers = estimate(gpu, "kernel.tile_attention.registers") + accumulators + scores
     size = DTYPE_BYTES[operators[0].dtype]
-    return Blocks(threads, registers, (ACCUMULATORS[direction] * kept + 2.0 * stages * walked) * dim * size)
+    if direction == "forward":
+        registers = estimate(gpu, "kernel.tile_attention.registers") + kept * dim / threads
+        registers = registers + estimate(gpu, "kernel.tile_attention.registers_per_score") * m * n / threads
+        return Blocks(threads, registers, (kept + 2.0 * stages * walked) * dim * size)
+    values = estimate(gpu, f"{BACKWARD}.registers_per_sum") * 2.0 * kept * dim + walked * dim
+    values = values + estimate(gpu, f"{BACKWARD}.registers_per_score") * m * n
+    # Where loads are on the way to shared memory, what is added to dQ needs room of its own there.
+    added = np.where(stages > 1.0, walked * dim * SUM_BYTES, 0.0)
+    shared = (2.0 * kept + 2.0 * stages * walked) * dim * size + added
+    return Blocks(threads, estimate(gpu, f"{BACKWARD}.registers") + values / threads, shared)
 
 
 def lower_tiled_attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
@@ -61,26 +76,34 @@ def lower_tiled_attention(operators: Sequence[Attention], gpu: GpuModel) -> Colu
     steps, kept, walked, full = walk.steps, walk.kept, walk.walked, walk.full
     blocks = attention_blocks(operators, gpu)
     step = _step_cycles(operators, blocks, gpu)
-    spilled = 8.0 * spilled_registers(blocks, gpu) * blocks.threads
-    step = step + spilled / estimate(gpu, "kernel.tile_spill.bytes_per_sm_cycle")
     mean = batch * heads * steps / gpu.sm_count
-    cycles = step * (mean + 0.5 * np.minimum(full, mean)) + gpu["kernel.tile_gemm.tile_overhead_cycles"]
-    passes = 1.0 if first.direction == "forward" else 2.0
-    hbm = passes * batch * dim * size * (2.0 * heads * sequence + 2.0 * kv_heads * keys)
-    hbm = hbm + (batch * sequence * dim * size * 6.0 * heads if first.direction == "backward" else 0.0)
+    hbm = batch * dim * size * (2.0 * heads * sequence + 2.0 * kv_heads * keys)
     executed = products * 2.0 * batch * heads * steps * m * n * dim
-    l2 = batch * heads * steps * walked * 2.0 * dim * size * np.maximum(1.0 - kept / REFERENCE_QUERIES, 0.0)
-    per_flop = estimate(gpu, "power.tile_attention_share")
-    per_flop = per_flop * gpu[f"power.attention_pj_per_flop.{LIKE}.{first.direction}"]
+    if first.direction == "forward":
+        spilled = 8.0 * spilled_registers(blocks, gpu) * blocks.threads
+        last = 0.5 * np.minimum(full, mean)
+        l2 = batch * heads * steps * walked * 2.0 * dim * size * np.maximum(1.0 - kept / REFERENCE_QUERIES, 0.0)
+        l2_j = l2 * gpu["power.tile_pj_per_l2_byte"] * PICO
+        share = estimate(gpu, "power.tile_attention_share")
+    else:
+        spilled = 8.0 * np.maximum(spilled_registers(blocks, gpu) - COMPUTED_AGAIN, 0.0) * blocks.threads
+        last = estimate(gpu, f"{BACKWARD}.steps_of_block") * batch * heads * walk.rows / gpu.sm_count
+        l2 = batch * heads * steps * walked * dim * (2.0 * size + SUM_BYTES)
+        l2_j = l2 * estimate(gpu, "power.tile_attention_backward.pj_per_walked_byte") * PICO
+        share = estimate(gpu, "power.tile_attention_backward.share") * _read_twice(n, blocks.threads / WARP, gpu)
+        # Gradients, and the kernels before and behind: row products of dO and O, dQ cleared and rounded.
+        hbm = 2.0 * hbm + batch * sequence * dim * heads * (2.0 * size + 3.0 * SUM_BYTES)
+    step = step + spilled / estimate(gpu, "kernel.tile_spill.bytes_per_sm_cycle")
+    cycles = step * (mean + last) + gpu["kernel.tile_gemm.tile_overhead_cycles"]
+    per_flop = share * gpu[f"power.attention_pj_per_flop.{LIKE}.{first.direction}"]
     return {
         "fixed_s": np.full(len(operators), gpu["kernel.attention.fixed_s"]),
         "core_cycles": cycles,
         "memory_s": hbm / gpu.device["memory_bandwidth_bytes_per_s"],
-        "activity": mean / (mean + 0.5 * np.minimum(full, mean)),
+        "activity": mean / (mean + last),
         "tensor_use": executed / (gpu.flops_per_cycle(first.dtype) * cycles),
         "tensor_j": executed * per_flop * PICO,
-        "onchip_j": l2 * gpu["power.tile_pj_per_l2_byte"] * PICO
-        + batch * heads * steps * spilled * estimate(gpu, "power.tile_spill_pj_per_byte") * PICO,
+        "onchip_j": l2_j + batch * heads * steps * spilled * estimate(gpu, "power.tile_spill_pj_per_byte") * PICO,
         "hbm_j": hbm_energy_j(hbm, gpu),
     }
 
@@ -118,8 +141,10 @@ def _step_cycles(operators: Sequence[Attention], blocks: Blocks, gpu: GpuModel) 
     first = operators[0]
     m, n, warps, stages, dim = _sides(operators)
     rate = gpu.flops_per_cycle(first.dtype) / gpu.sm_count
-    kept = m if first.direction == "forward" else n
-    products = PRODUCTS[first.direction] * 2.0 * m * n * dim / (rate * estimate(gpu, "kernel.tile_attention.eta"))
+    one = 2.0 * m * n * dim / (rate * estimate(gpu, "kernel.tile_attention.eta"))
+    if first.direction == "backward":
+        return _backward_step_cycles(operators, blocks, one, gpu)
+    kept, products = m, PRODUCTS[first.direction] * one
     scores = estimate(gpu, "kernel.tile_attention.cycles_per_score") * m * n
     scaling = estimate(gpu, "kernel.tile_attention.cycles_per_scaled_value") * kept * dim
     groups = resident_blocks(blocks, gpu) * np.minimum(warps / 4.0, np.ceil(kept / GROUP_ROWS))
@@ -127,6 +152,25 @@ def _step_cycles(operators: Sequence[Attention], blocks: Blocks, gpu: GpuModel) 
     thin = np.where(warps / 4.0 > kept / GROUP_ROWS, estimate(gpu, "kernel.tile_attention.thin"), 1.0)
     exposed = 1.0 + estimate(gpu, "kernel.tile_attention.exposed_stage") * np.maximum(3.0 - stages, 0.0)
     return np.asarray((products + scores + scaling) * alone * thin * exposed)
+
+
+def _backward_step_cycles(operators: Sequence[Attention], blocks: Blocks, product: Array, gpu: GpuModel) -> Array:
+    """The same backward; ``product`` is what one of the five takes at the tensor units' pace."""
+    m, n, warps, stages, dim = _sides(operators)
+    few = estimate(gpu, f"{BACKWARD}.few_rows")
+    short = 1.0 + estimate(gpu, f"{BACKWARD}.few_columns") * np.maximum(MANY_COLUMNS / m - 1.0, 0.0)
+    # Scores, dP, dV and dK have a row for each key; dQ one for each query.
+    products = product * (4.0 * short * np.where(n < GROUP_ROWS, few, 1.0) + np.where(m < GROUP_ROWS, few, 1.0))
+    scores = estimate(gpu, f"{BACKWARD}.cycles_per_score") * m * n
+    walked = estimate(gpu, f"{BACKWARD}.cycles_per_walked_value") * m * dim
+    alone = np.where(resident_blocks(blocks, gpu) < 2.0, estimate(gpu, f"{BACKWARD}.alone"), 1.0)
+    exposed = 1.0 + estimate(gpu, f"{BACKWARD}.exposed_stage") * np.maximum(2.0 - stages, 0.0)
+    return np.asarray((products + scores + walked) * _read_twice(n, warps, gpu) * alone * exposed)
+
+
+def _read_twice(keys: Array, warps: Array, gpu: GpuModel) -> Array:
+    """How much more products cost backward where two groups of four warps share 64 keys: both read every operand."""
+    return np.where(warps / 4.0 > keys / GROUP_ROWS, estimate(gpu, f"{BACKWARD}.thin"), 1.0)
 
 
 def _sides(operators: Sequence[Attention]) -> tuple[Array, Array, Array, Array, Array]:

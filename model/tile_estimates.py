@@ -9,6 +9,8 @@ from joulecast.model.description import Parameter
 from joulecast.model.gpu_model import GpuModel
 
 _TILES = "100 Triton tiles measured on one H200"
+_BACKWARD = "25 Triton tiles of attention backward measured on one H200"
+_COMPILED_BACKWARD = "registers of 20 of these as Triton 3.6 compiles them for sm_90"
 _COMPILED = "registers of 94 tiles as Triton 3.6 compiles them for sm_90"
 
 
@@ -46,6 +48,19 @@ ESTIMATES: dict[str, Parameter] = {
     "kernel.tile_attention.alone": _estimate(1.34, 0.1, "", _TILES),
     "kernel.tile_attention.thin": _estimate(1.21, 0.1, "", _TILES),
     "kernel.tile_attention.exposed_stage": _estimate(0.22, 0.2, "", _TILES),
+    "kernel.tile_attention_backward.registers": _estimate(44.0, 0.3, "", _COMPILED_BACKWARD),
+    "kernel.tile_attention_backward.registers_per_sum": _estimate(1.15, 0.1, "", _COMPILED_BACKWARD),
+    "kernel.tile_attention_backward.registers_per_score": _estimate(1.85, 0.2, "", _COMPILED_BACKWARD),
+    "kernel.tile_attention_backward.few_rows": _estimate(1.05, 0.2, "", _BACKWARD),
+    "kernel.tile_attention_backward.few_columns": _estimate(0.486, 0.2, "", _BACKWARD),
+    "kernel.tile_attention_backward.cycles_per_score": _estimate(0.162, 0.2, "cycle", _BACKWARD),
+    "kernel.tile_attention_backward.cycles_per_walked_value": _estimate(0.165, 0.2, "cycle", _BACKWARD),
+    "kernel.tile_attention_backward.steps_of_block": _estimate(3.6, 0.2, "", _BACKWARD),
+    "kernel.tile_attention_backward.thin": _estimate(1.35, 0.1, "", _BACKWARD),
+    "kernel.tile_attention_backward.alone": _estimate(1.147, 0.1, "", _BACKWARD),
+    "kernel.tile_attention_backward.exposed_stage": _estimate(0.085, 0.5, "", _BACKWARD),
+    "power.tile_attention_backward.share": _estimate(0.6, 0.1, "", _BACKWARD),
+    "power.tile_attention_backward.pj_per_walked_byte": _estimate(48.5, 0.3, "pJ/B", _BACKWARD),
     "power.tile_attention_share": _estimate(0.93, 0.05, "", _TILES),
     "power.tile_rmsnorm.value_pj_per_byte": _estimate(4.2, 0.5, "pJ/B", _TILES),
     "power.tile_layernorm.value_pj_per_byte": _estimate(13.8, 0.3, "pJ/B", _TILES),

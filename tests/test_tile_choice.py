@@ -41,10 +41,22 @@ def test_the_best_tile_of_every_recorded_kernel_is_nearly_found(choices):
 
 
 def test_products_and_attention_are_in_order(choices):
-    for (_, kernel, _), line in choices.items():
+    for (_, kernel, quantity), line in choices.items():
         if kernel.startswith(("tile_gemm", "tile_attention")) and line["tiles"] > 6:
-            assert line["order"] >= 0.9, line
+            spills = kernel.startswith("tile_attention backward") and quantity == "energy"
+            assert line["order"] >= (0.85 if spills else 0.9), line
             assert line["regret_percent"] <= 3.0, line
+
+
+def test_gradients_of_attention_are_forecast(choices):
+    """All but tiles whose sums do not fit into the registers, which plans refuse."""
+    rows = [r for r in run_suite("kernels", TILES).rows if r.row.configuration.get("direction") == "bwd"]
+    fitting = [r for r in rows if not r.row.name.endswith(("128_True_32_128_4_2", "64_True_64_128_4_2"))]
+    assert (len(rows), len(fitting)) == (25, 23)
+    for quantity, most in (("time_s", 0.04), ("energy_j", 0.06)):
+        ratio = [getattr(r.prediction, quantity) / getattr(r.measured, quantity) for r in fitting]
+        assert np.abs(np.log(ratio)).mean() < most
+    assert sum(kernel.startswith("tile_attention backward") for _, kernel, _ in choices) == 6
 
 
 def test_times_that_differ_are_in_order(choices):

@@ -79,4 +79,5 @@ def _kernel(row: ScoredRow) -> tuple[object, ...] | None:
 
 def _name(row: ScoredRow) -> str:
     sizes = [row.row.configuration.get(key) for key in ("M", "N", "K", "rows", "cols", "hidden", "B", "Hq", "S", "D")]
-    return f"{row.row.op} {' x '.join(str(size) for size in sizes if size)}".strip()
+    op = row.row.op + " backward" * (row.row.configuration.get("direction") == "bwd")
+    return f"{op} {' x '.join(str(size) for size in sizes if size)}".strip()
