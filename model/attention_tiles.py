@@ -84,7 +84,7 @@ def lower_tiled_attention(operators: Sequence[Attention], gpu: GpuModel) -> Colu
         last = 0.5 * np.minimum(full, mean)
         l2 = batch * heads * steps * walked * 2.0 * dim * size * np.maximum(1.0 - kept / REFERENCE_QUERIES, 0.0)
         l2_j = l2 * gpu["power.tile_pj_per_l2_byte"] * PICO
-        share = estimate(gpu, "power.tile_attention_share")
+        share = np.full(len(operators), estimate(gpu, "power.tile_attention_share"))
     else:
         spilled = 8.0 * np.maximum(spilled_registers(blocks, gpu) - COMPUTED_AGAIN, 0.0) * blocks.threads
         last = estimate(gpu, f"{BACKWARD}.steps_of_block") * batch * heads * walk.rows / gpu.sm_count

@@ -62,7 +62,7 @@ def test_gradients_of_attention_are_forecast(choices):
 def test_times_that_differ_are_in_order(choices):
     """Most row-wise tiles take the same time within 1 %; those that do not are told apart."""
     for (_, _, quantity), line in choices.items():
-        if quantity == "time":
+        if quantity == "time" and line["pairs"]:
             assert line["pairs_in_order_percent"] >= 90.0, line
 
 

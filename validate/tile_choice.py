@@ -12,8 +12,12 @@ from joulecast.validate.metrics import Array
 from joulecast.validate.regret import CHOSEN_BY, forecast, measured, problems, regret
 from joulecast.validate.result import ScoredRow
 
-#: What rows of one kernel share, whatever their tile.
-SHAPE = ("op", "dtype", "M", "N", "K", "rows", "cols", "hidden", "B", "Hq", "S", "D", "direction", "bytes")
+#: What rows of one kernel share, whatever their tile: its shape, and how it was measured (cards differ by more than
+#: tiles do).
+SHAPE = (
+    *("op", "dtype", "M", "N", "K", "rows", "cols", "hidden", "B", "Hq", "S", "D", "causal", "direction", "bytes"),
+    *("settle_s", "target_window_s"),
+)
 #: Tiles that differ by less are not told apart by one short window: times and energies of repeats [1].
 NOISE = 0.03
 
