@@ -11,7 +11,8 @@ to each such rank, and copies it there: of k choices among p equal parts pÂ·(1 â
 
 Shared experts are a tensor-parallel MLP beside that. The rows of a rank's experts are the mean times a load: either the
 capacity factor, to which every expert is padded or cut, or without one (dropless) how far the busiest rank lies above
-the mean, for all wait for it. A grouped product runs expert by expert on several streams.
+the mean, for all wait for it. A grouped product runs expert by expert on several streams. The router's weights scale
+what the experts' activation makes, in its kernel, so that nothing needs the experts' results again.
 
 Sources: Lepikhin et al., GShard, arXiv 2006.16668; Fedus et al., Switch Transformers, arXiv 2101.03961 (capacity
 factor); Megatron-Core ``moe_layer`` and ``token_dispatcher`` (all-to-all), ``TEGroupedMLP``.
@@ -72,12 +73,12 @@ def expert_shard(s: Shard) -> ExpertShard:
 
 
 def expert_bytes(s: Shard) -> float:
-    """What routing and experts keep: rows as they arrive and after each product, results, and scores in fp32 twice."""
+    """What routing and experts keep: rows as they arrive and after each product, their weights, fp32 scores twice."""
     e, run, hidden = expert_shard(s), s.implementation, s.config.hidden
     wide = float(DTYPE_BYTES[run.dtype])
     read = wide if run.fp8 is None else run.fp8.value_bytes  # by products
-    rows = e.all_rows * (hidden * read + e.up_width * wide + e.ffn * read)
-    return rows + e.sent * hidden * wide + 2 * 4.0 * s.norm_tokens * _shape(s).count
+    rows = e.all_rows * (hidden * read + e.up_width * wide + e.ffn * read + 4.0)
+    return rows + 2 * 4.0 * s.norm_tokens * _shape(s).count
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:
@@ -109,8 +110,7 @@ def backward(s: Shard) -> tuple[Launch, ...]:
     return (
         *recomputed_norm("norm2", s),
         *(_experts_forward(s) if run.recomputes("moe") else ()),
-        # The router's weights scale the experts' results: their gradient reads the results again.
-        _copies("unpermute.grad", s, e, reads=1 + 1 / _shape(s).active),
+        _copies("unpermute.grad", s, e, reads=1 / _shape(s).active),
         *_to_experts("combine.grad", s, e),
         *((act, *_cast("experts.down", s, e.all_rows * e.ffn)) if run.recomputes("moe_act") else ()),
         *_grouped_backward("experts.down", s, e, s.config.hidden, e.ffn),

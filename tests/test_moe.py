@@ -187,10 +187,10 @@ def test_memory_of_experts_by_hand():
 
 
 def test_activations_of_experts_by_hand():
-    """Rows as they arrive, after each product, and the results; the router's fp32 scores twice."""
+    """Rows as they arrive and after each product, with their fp32 weights; the router's fp32 scores twice."""
     e = expert_shard(shard(MODEL, run(ep=8), BATCH, SEQUENCE))
     assert (e.experts, e.all_rows, e.sent) == (2, 2 * TOKENS, 2 * TOKENS)
-    rows = 2 * (2 * TOKENS * (HIDDEN + UP + EXPERT) + 2 * TOKENS * HIDDEN)
+    rows = 2 * TOKENS * (2 * (HIDDEN + UP + EXPERT) + 4)
     shared = 2 * TOKENS * (UP + EXPERT) - 2 * TOKENS * (2 * 1024 + 1024)
 
     def kept(config: ModelConfig) -> float:
@@ -272,7 +272,7 @@ def test_split_experts_save_memory_and_balanced_ones_time():
     [
         ({"implementation__framework": "pytorch-eager"}, ("implementation.framework", "megatron")),
         ({"parallelism__expert_model_parallel_size": 3}, ("expert_model_parallel_size", "8 experts", "1, 2, 4, 8")),
-        ({"parallelism__expert_tensor_parallel_size": 4}, ("expert_model_parallel_size", "16 GPUs")),
+        ({"parallelism__expert_tensor_parallel_size": 4}, ("expert_model_parallel_size", "16 GPUs", "one of 1, 2, 4.")),
         ({"parallelism__sequence_parallel": False}, ("sequence_parallel", "true")),
         ({"workload__model": "llama-3.1-8b"}, ("expert_model_parallel_size", "no experts")),
         (

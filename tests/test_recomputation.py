@@ -70,7 +70,7 @@ def test_shared_experts_and_all_of_them():
     names, products = again(MOE, "moe")
     assert names["dispatch.all_to_all"] == names["combine.all_to_all"] == names["router"] == 1
     assert products == 2 * TOKENS * (3 * 512 * 256 + 512 * 16) + 2 * (2 * TOKENS) * 3 * 512 * 256
-    rows = 2 * (2 * TOKENS) * (512 + 512 + 256 + 512) + 8 * TOKENS * 16
+    rows = 2 * TOKENS * (2 * (512 + 512 + 256) + 4) + 8 * TOKENS * 16
     assert saved(MOE, "moe") == rows + 2 * TOKENS * 3 * 256
 
 
