@@ -106,11 +106,11 @@ def _check_sizes(plan: Plan, experts: Experts, source: Source) -> None:
             )
     inside = plan.tp * plan.replicas
     if inside % (parts * shares):
-        fitting = [d for d in range(1, inside + 1) if experts.count % d == 0 and inside % (d * shares) == 0]
+        sizes = [d for d in range(1, inside + 1) if experts.count % d == 0 and inside % (d * shares) == 0]
         raise source.error(
             f"{parts} x {shares} ranks that share experts do not divide the {inside} GPUs of a pipeline stage",
             EP,
-            remedy=f"Use one of {', '.join(map(str, fitting))}." if fitting else f"Set {ETP} to a divisor of {inside}.",
+            remedy=f"Use one of {', '.join(map(str, sizes))}." if sizes else f"Set {ETP} to a divisor of {inside}.",
         )
 
 
