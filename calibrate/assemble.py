@@ -139,13 +139,13 @@ def _round_covariance(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     """Rounded correlations times rounded spreads, pulled to the diagonal where rounding would leave them indefinite."""
     if not len(matrix):
         return matrix
-    spread = np.array([rounded(float(s), SPREAD_DIGITS) for s in np.sqrt(np.diag(matrix))])
+    spread = np.sqrt(np.diag(matrix))
     correlation = matrix / np.outer(spread, spread)
-    np.fill_diagonal(correlation, 1.0)
     reach = len(matrix) ** 0.5 * 10.0**-CORRELATION_DIGITS  # so far may rounding move an eigenvalue
     if float(np.linalg.eigvalsh(correlation)[0]) < reach:
         correlation *= 1.0 - reach
     correlation = np.round(correlation, CORRELATION_DIGITS)
     np.fill_diagonal(correlation, 1.0)
-    scaled = correlation * np.outer(spread, spread)
+    short = [rounded(float(s), SPREAD_DIGITS) for s in spread]
+    scaled = correlation * np.outer(short, short)
     return np.asarray(np.vectorize(lambda v: rounded(float(v), 6), otypes=[np.float64])(scaled))

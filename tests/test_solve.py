@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.calibrate.assemble import settled
+from joulecast.calibrate.assemble import joint_covariance, settled
 from joulecast.calibrate.describe import fit_all, fit_description
 from joulecast.calibrate.device_priors import priors_for
 from joulecast.calibrate.fit import collect, fit_times
 from joulecast.calibrate.from_rows import facts_of
 from joulecast.calibrate.priors import Prior
 from joulecast.calibrate.rows import Measured, Row, recorded_rows
-from joulecast.calibrate.solve import solve
+from joulecast.calibrate.solve import Solution, solve
 from joulecast.errors import InputError
 from joulecast.model.catalogue import load_gpu
 from joulecast.model.description import Parameter
@@ -188,3 +188,18 @@ def test_nothing_of_an_older_fit_reaches_a_new_one():
         assert {k: p.value for k, p in table.parameters.items()} == {
             k: p.value for k, p in old.tables[name].parameters.items()
         }
+
+
+def test_a_nearly_singular_covariance_stays_usable_when_it_is_rounded() -> None:
+    """Spreads are kept to three digits; correlations must not change with them, or they contradict each other."""
+    rng = np.random.default_rng(5)
+    for _ in range(40):
+        mixed = rng.normal(size=(30, 4)) @ rng.normal(size=(4, 30)) + 0.05 * rng.normal(size=(30, 30))
+        covariance = mixed @ mixed.T * np.outer(scale := 10.0 ** rng.uniform(-8, 2, 30), scale)
+        names = tuple(f"kernel.x{i}" for i in range(30))
+        kept, found = joint_covariance("kernel", [Solution(names, np.ones(30), covariance, np.ones(30))])
+        spread = np.sqrt(np.diag(found))
+        assert len(kept) > 20
+        assert np.linalg.eigvalsh(found / np.outer(spread, spread))[0] > 0.0
+        places = [int(name.removeprefix("x")) for name in kept]
+        assert spread == pytest.approx(np.sqrt(np.diag(covariance))[places], rel=6e-3)
