@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import GuardError, InputError
+from joulecast.plan.front_guards import check_curve, check_points
 from joulecast.plan.options import TIME_QUANTUM_S, Option, quanta
 from joulecast.plan.parametric_flow import TimeCostCurve, time_cost_curve
 from joulecast.plan.problem import FrontProblem
@@ -191,6 +192,8 @@ def exact_front(problem: FrontProblem, *, simple: str | None = None, time_limit_
     ------
     InputError
         No plan is as fast as the limit, or none keeps the power limit.
+    GuardError
+        A plan's time or energy is not what its choices say, or below the bound: a defect.
     """
     curve = time_cost_curve(problem.dag, problem.sets, problem.kind)
     if simple is None:
@@ -200,6 +203,8 @@ def exact_front(problem: FrontProblem, *, simple: str | None = None, time_limit_
 
         plans = simple_plans(problem, curve, simple, time_limit_s)
     points = _points(problem, curve, plans)
+    check_curve(curve)
+    check_points(problem, points)
     if problem.power_limit_w is not None:
         points = _within_power(problem, points, problem.power_limit_w)
     if time_limit_s is not None:
@@ -233,7 +238,10 @@ def _points(problem: FrontProblem, curve: TimeCostCurve, plans: Plans) -> list[F
     at = np.minimum(rounded, best)
     bound = np.interp(at, curve.time_s[::-1], curve.cost_j[::-1]) + wait * at - wait * (rounded - plans.time_s)
     if (energy < bound * (1.0 - _ROUNDING)).any():
-        raise GuardError("a plan has less energy than the lower bound of its time")
+        number = int(np.argmax(bound - energy))
+        raise GuardError(
+            f"plan {number} of the front: {float(energy[number])!r} J, below the bound {float(bound[number])!r} J"
+        )
     choice = np.empty(plans.position.shape, dtype=np.int32)
     choice[:, problem.dag.order] = plans.position - problem.graph.fastest
     rows = zip(plans.time_s.tolist(), energy.tolist(), np.minimum(bound, energy).tolist(), choice, strict=True)

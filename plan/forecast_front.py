@@ -20,6 +20,7 @@ from joulecast.plan.switching import front_of_problem
 from joulecast.plan.tile_space import check_tile_lists, tile_variants
 from joulecast.simulator.clock_columns import locked_index
 from joulecast.simulator.forecast import Prepared, fluid_program, memory_per_rank, prepare
+from joulecast.simulator.ledger_guards import reported_with
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.plan_gpu import gpu_of
 
@@ -64,6 +65,8 @@ def forecast_front(
     ------
     DoesNotFitError
         The plan needs more memory than a GPU has.
+    GuardError
+        A law of conservation does not hold: a defect, reported with the plan.
     """
     description = gpu if gpu is not None else gpu_of(plan)
     space = space or FrontSpace()
@@ -72,7 +75,8 @@ def forecast_front(
     model = gpu_model(description)
     problem = problem_from_plan(plan, model, space)
     delay = model["transition.clock_s"] if switch_s is None else switch_s
-    return front_of_problem(problem, switch_s=delay, simple=simple, time_limit_s=time_limit_s)
+    with reported_with(plan):
+        return front_of_problem(problem, switch_s=delay, simple=simple, time_limit_s=time_limit_s)
 
 
 def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProblem:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from joulecast.errors import GuardError
 from joulecast.simulator.fluid import FluidResult
 from joulecast.simulator.iteration import Iteration, RankForecast
-from joulecast.simulator.plan import Plan
 
 #: Relative tolerance of sums that must be equal.
 TOLERANCE = 1e-9
@@ -20,7 +19,7 @@ DRIFT = 0.02
 
 
 @contextmanager
-def reported_with(plan: Plan) -> Iterator[None]:
+def reported_with(plan: object) -> Iterator[None]:
     """Attach the plan to a breach of a law, so that its message is a report of the defect."""
     try:
         yield

@@ -251,6 +251,7 @@ def _of_profile(asked: FrontAsked, profile: Path) -> Front:
     from joulecast.plan.dag_file import load_dag
     from joulecast.plan.profile_front import problem_from_profile
     from joulecast.plan.switching import front_of_problem
+    from joulecast.simulator.ledger_guards import reported_with
     from joulecast.simulator.plan_schema import SCHEDULE_ALIASES
 
     if asked.wait_power is None:
@@ -268,9 +269,10 @@ def _of_profile(asked: FrontAsked, profile: Path) -> Front:
         virtual_stages_per_rank=asked.virtual_stages or 1,
         transfer_s=asked.transfer_time or 0.0,
     )
-    return front_of_problem(
-        problem, switch_s=asked.switch_time or 0.0, simple=asked.simple, time_limit_s=asked.time_limit
-    )
+    with reported_with(asked):
+        return front_of_problem(
+            problem, switch_s=asked.switch_time or 0.0, simple=asked.simple, time_limit_s=asked.time_limit
+        )
 
 
 def _stages(text: str) -> list[int]:
