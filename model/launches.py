@@ -101,8 +101,9 @@ class Implementation:
         Whether Megatron's cross-entropy runs in one kernel a direction on the logits as they are.
     tiles
         Explicit tiles of a layer's kernels, as :mod:`joulecast.model.tiling` has them; the library's without.
-    gradients
-        Type in which gradients are kept and reduced; ``None`` is fp32 in Megatron, else ``dtype``.
+    gradients, moments
+        Types in which gradients are kept and reduced, and the optimizer's moments are kept; ``None`` is fp32 in
+        Megatron, else ``dtype``.
     """
 
     framework: str = "pytorch-eager"
@@ -133,6 +134,7 @@ class Implementation:
     expert_load: float = 1.0
     tiles: tuple[tuple[str, Tile | RowTile], ...] = ()
     gradients: str | None = None
+    moments: str | None = None
 
     def __post_init__(self) -> None:
         for kind, value, known in (
@@ -158,6 +160,16 @@ class Implementation:
         """Type in which gradients are kept and reduced."""
         own = "fp32" if self.framework == "megatron" else self.dtype
         return self.gradients or own
+
+    @property
+    def narrow_states(self) -> bool:
+        """Whether Megatron's optimizer keeps its moments in less than fp32, and takes gradients as they are."""
+        return self.framework == "megatron" and self.moments not in (None, "fp32")
+
+    @property
+    def split_main_parameters(self) -> bool:
+        """Whether that optimizer keeps only what fp32 weights have beyond the bf16 ones."""
+        return self.narrow_states and (self.fp8 is None or not self.fp8.parameters)
 
     def recomputes(self, module: str) -> bool:
         """Whether selective recomputation runs a part of :data:`RECOMPUTE_MODULES` again."""

@@ -38,11 +38,12 @@ def optimizer_step(
     ``pytorch-eager``: ``AdamW(fused=True)`` on parameters, gradients and two states of the parameters' dtype (bf16: 8
     bytes read and 6 written a parameter), then ``zero_grad(set_to_none=False)``. ``megatron``: fp32 gradients, master
     weights and states: gradient norm, Adam (16 bytes read, 14 written with the bf16 copy), zeroing of the buffer.
-    Gradients kept in bf16 are first copied to fp32.
+    Gradients kept in bf16 are first copied to fp32, unless the moments are narrow too (``precision-aware``): then the
+    kernel reads them as they are, and of fp32 weights keeps the 16 bits that the bf16 weights lack.
     """
     total = sum(p.elements for p in parameters)
     if implementation.framework == "megatron":
-        return _megatron_step(total / gradient_shards, total / state_shards, implementation.gradient_dtype)
+        return _megatron_step(total / gradient_shards, total / state_shards, implementation)
     untouched = sum(p.elements * _untouched_share(p, tokens_per_step) for p in parameters)
     return (
         streaming("foreach_add", "optimizer.count", len(parameters), dtype="fp32"),
@@ -70,8 +71,24 @@ def _many(pattern: str, name: str, elements: float, reads: float, writes: float,
     return (Launch(one.operator, repeat=count),)
 
 
-def _megatron_step(total: float, share: float, gradients: str) -> tuple[Launch, ...]:
-    """Step on the rank's share of the states; narrow gradients become fp32 first."""
+def _megatron_step(total: float, share: float, implementation: Implementation) -> tuple[Launch, ...]:
+    """Step on the rank's share of the states; narrow gradients become fp32 first, but for narrow moments."""
+    gradients = implementation.gradient_dtype
+    if implementation.narrow_states:
+        states = optimizer_state_bytes(implementation)
+        weights = 2.0 if implementation.split_main_parameters else 0.0  # read with their other half
+        return (
+            streaming("reduce", "optimizer.grad_norm", share, writes=0, dtype=gradients),
+            *_many(
+                "adamw",
+                "optimizer.adam",
+                share,
+                (DTYPE_BYTES[gradients] + weights + states) / 4,
+                (2.0 + states) / 4,
+                "fp32",
+            ),
+            streaming("fill", "optimizer.zero_grad", total, reads=0, dtype=gradients),
+        )
     width = DTYPE_BYTES["fp32"] / DTYPE_BYTES[gradients]
     widened = () if width == 1 else (streaming("copy", "optimizer.main_grads", share, writes=width, dtype=gradients),)
     return (
@@ -93,7 +110,13 @@ def gradient_scaling(parameters: Sequence[ParameterTensor], implementation: Impl
 
 
 def optimizer_state_bytes(implementation: Implementation) -> float:
-    """Bytes of optimizer state a parameter: two moments; in Megatron fp32 weights, and gradients if kept narrower."""
+    """Bytes of optimizer state a parameter: two moments; in Megatron fp32 weights, and gradients if kept narrower.
+
+    With narrow moments gradients stay as they are, and of the fp32 weights two bytes are kept beside bf16 ones
+    (Megatron-Core's ``use_precision_aware_optimizer`` and ``store_param_remainders``).
+    """
     if implementation.framework != "megatron":
         return 2.0 * DTYPE_BYTES[implementation.dtype]
+    if implementation.narrow_states and implementation.moments:
+        return 2.0 * DTYPE_BYTES[implementation.moments] + (2.0 if implementation.split_main_parameters else 4.0)
     return 12.0 if implementation.gradient_dtype == "fp32" else 16.0

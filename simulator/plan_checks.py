@@ -41,7 +41,8 @@ def reserved(parsed: PlanFile, source: Source) -> None:
     kept = "fp32" if mixed else parsed.workload.precision
     neutral = {
         "implementation.gradient_precision": run.gradient_precision in (None, kept, mixed and _compute_dtype(parsed)),
-        "implementation.optimizer_precision": run.optimizer_precision in (None, kept),
+        "implementation.optimizer_precision": run.optimizer_precision in (None, kept)
+        or (mixed and run.optimizer_precision == _compute_dtype(parsed) == "bf16"),
         "implementation.main_parameters": run.main_parameters in (None, mixed),
     }
     for key, is_neutral in neutral.items():
@@ -272,6 +273,7 @@ def _megatron_only(plan: Plan, source: Source) -> None:
             remedy='Set schedule.recompute = "selective", or leave the key out.',
         )
     if run.framework == "megatron":
+        _narrow_states(plan, source)
         return
     if run.recompute_modules != ("core_attn",):
         raise source.error(
@@ -287,6 +289,18 @@ def _megatron_only(plan: Plan, source: Source) -> None:
         raise source.error("this loss is Transformer Engine's", "implementation.fused_loss", remedy=remedy)
     if run.generation:
         raise source.error("these are generations of Megatron", "implementation.generation", remedy=remedy)
+
+
+def _narrow_states(plan: Plan, source: Source) -> None:
+    """Megatron's optimizer of narrow states is the distributed one."""
+    split = plan.parallelism
+    if plan.implementation.optimizer_precision == "fp32" or split.distributed_optimizer or split.fsdp:
+        return
+    raise source.error(
+        "Megatron keeps moments in bf16 in its distributed optimizer alone",
+        "implementation.optimizer_precision",
+        remedy="Set parallelism.distributed_optimizer = true, or leave the key out.",
+    )
 
 
 def _shapes(plan: Plan, source: Source) -> None:

@@ -234,7 +234,9 @@ class ImplementationTable(Table):
         "them like the weights, else that of the weights.",
     )
     optimizer_precision: Literal["bf16", "fp16", "fp32"] | None = Field(
-        None, description="Data type of AdamW's two moments; default: fp32 in megatron, else that of the weights."
+        None,
+        description="Data type of AdamW's two moments; default: fp32 in megatron, which may also keep them in bf16 "
+        "(use_precision_aware_optimizer), else that of the weights.",
     )
     main_parameters: bool | None = Field(
         None, description="A second, fp32 copy of the weights in the optimizer; default: only in megatron."

@@ -83,6 +83,7 @@ def implementation_of(plan: Plan) -> Implementation:
     return Implementation(
         framework=i.framework,
         gradients=i.gradient_precision,
+        moments=i.optimizer_precision,
         attention_backend=i.attention_backend,
         attention_fp8=i.attention_fp8,
         rotary=i.rotary,

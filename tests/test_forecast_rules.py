@@ -130,7 +130,7 @@ def test_the_ledger_is_read_at_the_clock_that_the_instant_limit_allows(gpu: GpuM
     result, first = simulate(prepared)
     for rank, table in enumerate(prepared.tables):
         executed = result.executed[rank][first:].sum(0)
-        waited = result.wait_s[rank][first:].sum(0) @ module._wait_power_w(prepared)
+        waited = result.wait_s[rank][first:].sum(0) @ prepared.wait_power_w
         assert (executed * table.energy_j).sum() + waited == pytest.approx(
             result.energy_j[first:, rank].sum(), rel=1e-12
         )
@@ -146,7 +146,7 @@ def broken(change: Callable[[Iteration], Iteration]) -> None:
     chosen = plan()
     prepared = prepare(chosen, gpu_model(load_gpu("h200-sxm-rows")))
     result, first = simulate(prepared)
-    check_iteration(change(forecast(chosen)), result, first, module._wait_power_w(prepared))
+    check_iteration(change(forecast(chosen)), result, first, prepared.wait_power_w)
 
 
 def first_rank(**values: Any) -> Callable[[Iteration], Iteration]:
@@ -183,14 +183,14 @@ def test_guards_compare_with_the_power_over_the_ticks() -> None:
     power = result.power_w.copy()
     power[3, 1] *= 1.001
     with pytest.raises(GuardError, match="stage 1: power over time"):
-        check_iteration(forecast(plan()), replace(result, power_w=power), first, module._wait_power_w(prepared))
+        check_iteration(forecast(plan()), replace(result, power_w=power), first, prepared.wait_power_w)
 
 
 def test_guards_cost_less_than_a_millisecond(examples: Any, calls_of: Callable[[Callable[[], object]], int]) -> None:
     chosen = load_plan(examples / "gpt3-175b-64xa100.toml")
     prepared = prepare(chosen, gpu_model(gpu_of(chosen)))
     result, first = simulate(prepared)
-    whole, waits = forecast(chosen), module._wait_power_w(prepared)
+    whole, waits = forecast(chosen), prepared.wait_power_w
     guarding = calls_of(lambda: check_iteration(whole, result, first, waits))
     assert guarding < 550
     assert guarding < 0.01 * calls_of(lambda: simulate(prepared))

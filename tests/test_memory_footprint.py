@@ -13,12 +13,15 @@ import pytest
 
 from joulecast.calibrate.published_plans import plan_row
 from joulecast.calibrate.published_rows import read_published
-from joulecast.errors import DoesNotFitError, UnknownNameError
+from joulecast.errors import DoesNotFitError, InputError, NotYetError, UnknownNameError
 from joulecast.model.hf import ModelConfig, load_model
 from joulecast.model.launches import Implementation, shard
 from joulecast.model.memory_activations import whole_layer_bytes
 from joulecast.model.memory_footprint import MemoryFootprint, StateShards, check_fits, in_flight, memory_footprint
-from joulecast.simulator.forecast import footprint_of
+from joulecast.model.operators import Streaming
+from joulecast.simulator.forecast import footprint_of, forecast
+from joulecast.simulator.plan import Plan, plan_from_dict
+from joulecast.simulator.program import plan_program
 
 ROWS = Path(__file__).parents[1] / ".." / "shared" / "data" / "h200_sxm" / "train_iterations.jsonl"
 
@@ -147,3 +150,44 @@ def test_published_peaks_of_megatron(data: Path) -> None:
     assert len(errors) == 31
     assert np.mean(np.abs(errors)) < 0.04
     assert np.max(np.abs(errors)) < 0.08
+
+
+def narrow(moments: str | None = "bf16", **changes: Any) -> Plan:
+    tables: dict[str, Any] = {
+        "workload": {"model": "llama-3.1-8b", "sequence_length": 4096, "global_batch_size": 32},
+        "cluster": {"gpu": "h100-sxm", "gpus": 8},
+        "parallelism": {"distributed_optimizer": True},
+        "implementation": {"framework": "megatron", "gradient_precision": "bf16", "optimizer_precision": moments},
+    }
+    for key, value in changes.items():
+        table, _, name = key.partition("__")
+        tables[table][name] = value
+    return plan_from_dict(tables)
+
+
+def test_narrow_moments_take_six_bytes_a_parameter_and_fewer_to_update():
+    """Two moments of 2 and the lower half of fp32 weights, instead of 16 with fp32 gradients; 12 read and 8 written."""
+    wide, small = narrow(None), narrow()
+    held = [footprint_of(one, 0).optimizer for one in (wide, small)]
+    assert held[1] / held[0] == pytest.approx(6 / 16)
+    kept_in_fp8 = {"workload__precision": "fp8", "workload__fp8_param_gather": True}
+    assert footprint_of(narrow(**kept_in_fp8), 0).optimizer / held[0] == pytest.approx(8 / 16)
+    tails = [
+        [x for x in plan_program(one).ranks[0].types[-1] if "optimizer" in x.operator.name] for one in (wide, small)
+    ]
+    moved = [
+        sum((x.operator.bytes_read + x.operator.bytes_written) * x.repeat for x in tail if ".adam" in x.operator.name)
+        for tail in tails
+        if all(isinstance(x.operator, Streaming) for x in tail)
+    ]
+    assert moved[1] / moved[0] == pytest.approx((10 + 8) / 30)
+    assert "optimizer.main_grads" in [x.operator.name for x in tails[0]]
+    assert "optimizer.main_grads" not in [x.operator.name for x in tails[1]]
+    assert forecast(small).time_s < forecast(wide).time_s
+
+
+def test_narrow_moments_come_with_the_distributed_optimizer():
+    with pytest.raises(InputError, match=r"optimizer_precision.*distributed_optimizer"):
+        narrow(parallelism__distributed_optimizer=False)
+    with pytest.raises(NotYetError, match="optimizer_precision"):
+        narrow("fp16")
