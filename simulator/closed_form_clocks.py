@@ -53,13 +53,14 @@ class Board:
 class Load:
     """What ``r`` kinds of ranks do in an iteration at every clock, shape ``(r, c)`` [s], [J].
 
-    The tail is what follows the last backward, the work all before it.
+    The tail is what follows the last backward, the work all before it, in ``rounds`` pieces of shape ``(r,)``.
     """
 
     work_s: Array
     work_j: Array
     tail_s: Array
     tail_j: Array
+    rounds: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,10 +130,25 @@ def _spare_w(load: Load, board: Board, clock_mhz: Array, tail_clock_mhz: Array, 
     left = board.settled_w - _power_w(board, clock_mhz)
     left_by_tail = board.settled_w * tail - at(load.tail_j, board.clocks_mhz, tail_clock_mhz)
     everything = left * (short_s + long_s) + left_by_tail
-    burst = (board.burst_w - board.settled_w) * np.minimum(busy, board.slow_s)
+    above = board.burst_w - board.settled_w
+    burst = above * np.minimum(busy, board.slow_s)
     pause = left * long_s + left_by_tail
     behind = pause * np.minimum(OVERSHOOT * board.fast_s / np.maximum(long_s + tail, 1e-9), 1.0)
-    return np.asarray(np.minimum(everything, left * short_s + burst + behind) / busy)
+    between = _spare_between_j(load, board, busy, short_s, left, above)
+    return np.asarray(np.minimum(everything, between + burst + behind) / busy)
+
+
+def _spare_between_j(load: Load, board: Board, busy_s: Array, short_s: Array, left_w: Array, above_w: Array) -> Array:
+    """What the waits between a rank's pieces of work leave to these [J].
+
+    All that they do not draw, but no more than the fast loop grants: the burst limit while a piece lasts, as long as
+    the slow average looks back, and more only while the fast average still remembers the wait.
+    """
+    piece, wait = busy_s / load.rounds, short_s / load.rounds
+    granted = above_w * np.minimum(piece, board.slow_s) + (above_w + left_w) * np.minimum(
+        wait, OVERSHOOT * board.fast_s
+    )
+    return np.asarray(load.rounds * np.minimum(left_w * wait, granted))
 
 
 def _clock_of_long_wait(board: Board, clock_mhz: Array, long_s: Array) -> Array:

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from joulecast.simulator.placement import ends_fabric
 from joulecast.simulator.plan import Cluster, Overlap, Parallelism, Plan, Power, Schedule, Workload
 
 
@@ -63,7 +64,8 @@ def tail_key(plan: Plan) -> tuple[object, ...]:
     if plan.implementation.framework != "megatron":
         work = (*work, w.micro_batch_size, w.global_batch_size, plan.schedule.recompute)
     split = _split_key_at_end(plan.parallelism)
-    return (work, _cluster_key(plan.cluster), split, plan.pp == 1, plan.overlap, plan.implementation)
+    ends = ends_fabric(plan) if plan.pp > 1 else None
+    return (work, _cluster_key(plan.cluster), split, ends, plan.overlap, plan.implementation)
 
 
 def stage_plan(plan: Plan) -> Plan:

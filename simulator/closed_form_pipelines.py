@@ -53,7 +53,8 @@ class Pipelines:
         time, energy = (
             np.add.reduceat(often * of.sum(0)[layout.stages.of], starts, axis=0) for of in (self._stage_s, stage_j)
         )
-        return Load(time, energy, self._tail_s, tail_j)
+        rounds = (self._microbatches * self._chunks)[layout.plan_of_rank]
+        return Load(time, energy, self._tail_s, tail_j, rounds)
 
     def of_iteration(self, stage: Float, tail: Float, settled: Settled) -> Float:
         """Sum over an iteration of distinct stages ``(3, u, c)`` and tails ``(r, c)``, at settled clocks, ``(r,)``."""

@@ -6,8 +6,8 @@ With f and b the times of a stage's forward and backward, d the delay between st
 - 1F1B: the first micro-batch travels down and up, ``Σ(f + b) + 2(p − 1)d``; the other m − 1 pass at the pace of the
   slowest window of k neighbouring ranks, which lets k micro-batches pass in ``Σ_window (f + b) + 2(k − 1)d``.
 - Interleaved 1F1B: each rank works through all its chunks, ``m·W``, between the arrival of its first input and the
-  return of its last output; where the p micro-batches of a chunk take less time than its output needs to come round,
-  the rank waits for the difference.
+  return of its last output; where the micro-batches that follow each other in a chunk (p, or all if there are fewer)
+  take less time than its output needs to come round, the rank waits for the difference.
 - ZB-H1: as 1F1B, but weight gradients fill the way back, but for those of the last rank's last micro-batches.
 
 Equal stages: exact. Unequal ones: the paths named here are nearly always the longest; see tests for how near.
@@ -122,7 +122,8 @@ def _interleaved_s(t: StageTimes) -> Array:
     own = _below(first) + after + t.microbatches[:, None] * t.work_s
     way = 2.0 * (t.ranks - 1.0) * t.transfer_s
     chunk = np.minimum(t.first_s, t.last_s)
-    round_s = chunk.sum(2)[:, :, None] - t.ranks * chunk + t.ranks * t.transfer_s[:, None]
+    together = (t.microbatches / np.maximum(t.microbatches // t.ranks, 1.0))[:, None]
+    round_s = chunk.sum(2)[:, :, None] - together * chunk + t.ranks * t.transfer_s[:, None]
     waits = (t.chunks[:, None] - 1.0) * round_s.clip(0.0).sum(0)
     return np.asarray((own + waits).max(1) + way)
 

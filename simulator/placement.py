@@ -60,3 +60,12 @@ def stage_fabric(plan: Plan, rank: int) -> Fabric:
     if first == second:
         return within_domain(2, plan.cluster.links)
     return group_fabric(plan, 2, per_domain * abs(second - first))
+
+
+def ends_fabric(plan: Plan) -> Fabric:
+    """Links between a rank of the first pipeline stage and the one in its place on the last."""
+    per_domain = plan.cluster.links.domain_gpus
+    domains_between = (plan.cluster.gpus - plan.tp * plan.replicas) // per_domain
+    if domains_between == 0:
+        return within_domain(2, plan.cluster.links)
+    return group_fabric(plan, 2, per_domain * domains_between)

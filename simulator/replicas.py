@@ -16,7 +16,7 @@ from joulecast.model.parameters import layer_parameters
 from joulecast.model.placed import placed, placed_launches
 from joulecast.model.sharded_units import Sharding, Unit
 from joulecast.simulator.behind import Behind
-from joulecast.simulator.placement import data_fabric, expert_data_fabric, group_fabric
+from joulecast.simulator.placement import data_fabric, ends_fabric, expert_data_fabric, group_fabric
 from joulecast.simulator.schedules import BACKWARD, BACKWARD_WEIGHT, FORWARD, Instruction
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _tied_embedding(plan: Plan, impl: Implementation, parameters: Sequence[t.Par
     tied = impl.tied(plan.workload.model)
     if plan.pp == 1 or impl.framework != OWN_STREAM or not (tied or plan.workload.model.mtp_layers):
         return ()
-    fabric = group_fabric(plan, 2, (plan.pp - 1) * plan.tp * plan.replicas)
+    fabric = ends_fabric(plan)
     copies = ("embedding.weight", "head.weight" if tied else "mtp.embedding.weight")
     tables = [p for p in parameters if p.name in copies]
     return placed_launches((x for p in tables for x in data_parallel.gradient_reduction([p], impl, 2)), fabric)

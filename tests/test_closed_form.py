@@ -97,6 +97,34 @@ SAMPLE = {
     "deepseek, layers without experts": plan(
         "deepseek-v3", "h100-sxm", gpus=32, pp=4, batch=128, layers=16, stage_layers=[1, 5, 5, 5], **EXPERTS
     ),
+    "8b zero bubble": plan(pp=4, batch=32, schedule="zb-h1"),
+    "8b eager zero bubble": plan(framework="pytorch-eager", pp=4, batch=16, schedule="zb-h1"),
+    "8b zero bubble, uneven": plan(pp=4, batch=32, schedule="zb-h1", stage_layers=[12, 4, 8, 8]),
+    "8b zero bubble, pieces longer than the board remembers": plan(
+        gpu="a100-sxm-80gb", gpus=8, pp=4, micro=2, batch=128, schedule="zb-h1", sequence=8192, recompute="full"
+    ),
+    "70b zero bubble, zero-1 beside": plan(
+        "llama-3.1-70b",
+        "h100-sxm",
+        gpus=128,
+        tp=4,
+        pp=16,
+        batch=64,
+        schedule="zb-h1",
+        distributed_optimizer=True,
+        overlap=BESIDE,
+    ),
+    "1b zero bubble, one micro-batch, tied ends": plan(
+        "llama-3.2-1b", gpus=8, tp=2, pp=4, batch=1, sequence=2048, schedule="zb-h1"
+    ),
+    "1b zero bubble over nodes, tied ends": plan(
+        "llama-3.2-1b", gpus=16, tp=4, pp=4, batch=8, sequence=2048, schedule="zb-h1"
+    ),
+    "8b interleaved, one micro-batch": plan(
+        gpu="a100-sxm-80gb", gpus=16, tp=2, pp=4, vp=4, batch=2, sequence=8192, recompute="full"
+    ),
+    "8b interleaved, fewer micro-batches than ranks": plan(gpus=32, tp=4, pp=8, vp=4, batch=4),
+    "gpt3 one micro-batch": plan(**GPT3, tp=4, pp=16, batch=1, recompute="full"),
     "8b eager tp2 pp2": plan(framework="pytorch-eager", tp=2, pp=2),
     "8b eager tp4": plan(framework="pytorch-eager", tp=4),
     "8b eager pp4": plan(framework="pytorch-eager", pp=4),

@@ -101,6 +101,9 @@ def test_the_ends_of_a_pipeline_sum_a_tied_matrix() -> None:
     across = plan(parallelism=split, cluster={"gpus": 16, "gpus_per_node": 8})
     sums = [x.operator for x in plan_program(across).ranks[3].types[-1] if x.operator.name == "gradients.all_reduce"]
     assert [(one.gpus, one.fabric.domains if one.fabric else 1) for one in sums] == [(4, 1), (2, 2)]  # 12 ranks apart
+    inside = plan(parallelism=split, cluster={"gpus": 8, "gpus_per_node": 8})  # ranks 0 and 6 of one node
+    sums = [x.operator for x in plan_program(inside).ranks[3].types[-1] if x.operator.name == "gradients.all_reduce"]
+    assert [one.fabric.domains if one.fabric else 1 for one in sums] == [1, 1]
     untied = {"framework": "megatron", "tie_embeddings": False}
     assert communicated(plan(parallelism=split, cluster=cluster, implementation=untied)) == {}
 
