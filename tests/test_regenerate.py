@@ -18,7 +18,6 @@ def shipped_text(name):
 
 
 @pytest.mark.slow
-@pytest.mark.long
 def test_the_shipped_description_follows_from_the_shipped_rows():
     shipped = files("joulecast.model").joinpath("catalogue_data", "gpus", f"{SHIPPED_NAME}.toml")
     regenerated = dump_description(fit_rows().description.to_dict())
