@@ -128,7 +128,7 @@ class _Travelling:
 def travels_beside(plan: Plan) -> bool:
     """Whether gradients or parameters of the plan travel beside its instructions."""
     overlap = plan.overlap
-    return plan.replicas > 1 and "overlapped" in (overlap.grad_reduce, overlap.param_gather)
+    return max(plan.replicas, plan.expert_replicas) > 1 and "overlapped" in (overlap.grad_reduce, overlap.param_gather)
 
 
 def communication_behind(plans: Sequence[Plan], layout: Layout, parts: Parts, stage_s: Array) -> Iterator[Added]:

@@ -25,6 +25,7 @@ from joulecast.model.operators import Attention, Collective, Gemm
 from joulecast.model.parameters import parameters_of_stage
 from joulecast.model.transformer import head_backward, head_forward, layer_backward, layer_forward
 from joulecast.model.transformer_moe import different_parts, expert_shard
+from joulecast.simulator.closed_form import closed_form
 from joulecast.simulator.forecast import footprint_of, forecast
 from joulecast.simulator.plan import Plan, plan_from_dict
 from joulecast.simulator.program import implementation_of, plan_program, stage_parameters
@@ -495,3 +496,14 @@ def test_recipes_that_were_corrected_are_met(
     }
     iteration = forecast(plan_from_dict(tables), must_fit=False)
     assert iteration.model_flops_per_s / 1e12 == pytest.approx(published, rel=0.15)
+
+
+def test_experts_alone_may_have_replicas():
+    """One replica of everything but the experts: their gradients' sums are forecast in closed form, too."""
+    sizes = {"parallelism__tensor_model_parallel_size": 8, "parallelism__pipeline_model_parallel_size": 1}
+    sizes |= {"parallelism__expert_model_parallel_size": 4, "cluster__gpus": 8, "workload__global_batch_size": 8}
+    one = plan(**sizes, parallelism__distributed_optimizer=False, overlap__grad_reduce="overlapped")
+    assert (one.replicas, one.expert_replicas) == (1, 2)
+    simulated = forecast(one, must_fit=False)
+    assert simulated.ranks[0].overlapped_communication_s > 0
+    assert closed_form([one]).time_s[0] == pytest.approx(simulated.time_s, rel=0.01)
