@@ -98,6 +98,8 @@ def test_a_width_is_kept(tmp_path, saved):
         ("front", {"points": [{"time_s": 1.0}]}, "[points.0.energy_j]: has no energy"),
         ("front", {"points": [{"time_s": 1.0, "energy_j": None}]}, "has no energy"),
         ("ledger", {"energy_j": 0}, "has no energy"),
+        ("ledger", {"energy_by_component_j": {"hbm": 0.0}}, "its parts have no energy"),
+        ("ledger", {"energy_j_p05": 1e9, "energy_j_p95": 2e9}, "outside its interval"),
         ("ledger", {"form": "joulecast-iteration-7"}, "newer version"),
         ("measured", {"form": "joulecast-validation-2"}, "newer version"),
         ("measured", {"rows": []}, "no row has both"),

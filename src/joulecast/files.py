@@ -197,11 +197,18 @@ def reading_csv(file: str, error: type[InputError] = InputError) -> Iterator[Non
 def write_whole(path: Path, write: Callable[[Path], None]) -> None:
     """Let ``write`` fill a draft beside ``path``, then put it in its place.
 
+    A device or a pipe, such as ``/dev/stdout``, stays what it is and gets the bytes. Of a link, what it points to is
+    replaced.
+
     Raises
     ------
     InputError
         The file cannot be written; what stood there before is unchanged.
     """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        _write_through(path, write)
+        return
+    path = path.resolve() if path.is_symlink() else path
     draft = _draft_of(path)
     try:
         write(draft)
@@ -210,6 +217,19 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
         raise _cannot(path, error) from error
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _write_through(path: Path, write: Callable[[Path], None]) -> None:
+    from tempfile import TemporaryDirectory
+
+    try:
+        with TemporaryDirectory() as folder:
+            draft = Path(folder) / "draft"
+            write(draft)
+            with path.open("wb") as file:
+                file.write(draft.read_bytes())
+    except OSError as error:
+        raise _cannot(path, error) from error
 
 
 def write_text(path: Path, text: str) -> None:

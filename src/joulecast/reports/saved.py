@@ -34,6 +34,16 @@ class _Iteration(_Entry):
     energy_j_p05: float | None = None
     energy_j_p95: float | None = None
 
+    @model_validator(mode="after")
+    def _has_energy(self) -> _Iteration:
+        whole = sum(self.energy_by_component_j.values())
+        if whole <= 0.0:
+            raise ValueError("its parts have no energy")
+        low, high = self.energy_j_p05, self.energy_j_p95
+        if low is not None and high is not None and not low <= whole <= high:
+            raise ValueError("the energy lies outside its interval")
+        return self
+
 
 class _Bound(_Entry):
     time_s: float

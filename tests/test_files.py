@@ -1,0 +1,48 @@
+"""Files are written whole or not at all, and what is no plain file stays what it is."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from joulecast.errors import InputError
+from joulecast.files import write_text
+
+
+def test_a_file_is_replaced_whole_or_left(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt"
+    write_text(path, "one\n")
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(InputError, match=r"a\.txt: cannot be written: No space left on device"):
+        write_text(path, "two\n")
+    assert path.read_text() == "one\n"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_stays_and_its_file_is_replaced(tmp_path):
+    (tmp_path / "there").mkdir()
+    link = tmp_path / "link.txt"
+    link.symlink_to(tmp_path / "there" / "file.txt")
+    write_text(link, "one\n")
+    assert link.is_symlink()
+    assert (tmp_path / "there" / "file.txt").read_text() == "one\n"
+
+
+def test_a_device_gets_the_bytes_and_stays_a_device(tmp_path):
+    """The superuser could otherwise replace a device by a file."""
+    write_text(Path(os.devnull), "nothing\n")
+    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_text(pipe, "words\n")
+    assert os.read(reader, 99) == b"words\n"
+    os.close(reader)
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="no device that is always full")
+def test_a_full_device_is_named():
+    with pytest.raises(InputError, match="/dev/full: cannot be written: No space left"):
+        write_text(Path("/dev/full"), "words\n")
