@@ -31,7 +31,7 @@ from joulecast.errors import DataError, InputError
 from joulecast.model.catalogue import load_gpu
 from joulecast.model.gpu_model import GpuModel, gpu_model
 from joulecast.model.uncertainty import NINETY_PERCENT
-from joulecast.validate.a100_overlap_choice import Choice, choices
+from joulecast.validate.a100_overlap_choice import Choice, by_neighbours, choices, telling_window
 from joulecast.validate.result import Prediction, ScoredRow, SuiteResult
 from joulecast.validate.summary import summarise
 
@@ -297,9 +297,13 @@ def _choices(windows: Sequence[_Answered], others: Sequence[_Answered]) -> list[
             "forecast": [one for part in parts for one in part.forecasts],
             "trivial rule": [one for part in parts for one in part.rule],
             "nearest setting": [one for part in parts for one in part.nearest],
+            "measured neighbours": by_neighbours(rows),
         }
         for source, answers in sources.items():
             found: Choice | None = choices(rows, answers)
             if found is not None:
                 lines.append({"rows of": name, "chosen by": source, **found.to_dict()})
+        if (least := telling_window(rows, sources["forecast"])) is not None:
+            (start, end), found = least
+            lines.append({"rows of": f"{name}, but window {start}-{end}", "chosen by": "forecast", **found.to_dict()})
     return lines

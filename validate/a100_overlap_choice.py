@@ -44,6 +44,32 @@ class Choice:
         }
 
 
+def by_neighbours(rows: Sequence[LayerRow]) -> list[Prediction]:
+    """What the measured rows of one SM fewer and one more say of each row: a forecaster that knows all but the row.
+
+    No forecast of a left-out window can be expected to choose better. Rows without neighbours have no answer.
+    """
+    known = {(row.clock_mhz, row.window, row.threads, row.sms): row for row in rows}
+    found = []
+    for row in rows:
+        near = [known.get((row.clock_mhz, row.window, row.threads, row.sms + step)) for step in (-1, 1)]
+        measured = [(n.time_s, n.energy_j) for n in near if n and n.time_s is not None and n.energy_j is not None]
+        means = np.mean(measured, axis=0).tolist() if measured else (None, None)
+        found.append(Prediction(time_s=means[0], energy_j=means[1]))
+    return found
+
+
+def telling_window(rows: Sequence[LayerRow], answers: Sequence[Prediction]) -> tuple[tuple[int, int], Choice] | None:
+    """The window without whose rows the choice costs least, and what it then costs; ``None`` without two windows."""
+    found = []
+    for window in sorted({row.window for row in rows}):
+        kept = [(row, answer) for row, answer in zip(rows, answers, strict=True) if row.window != window]
+        choice = choices([row for row, _ in kept], [answer for _, answer in kept])
+        if choice is not None:
+            found.append((window, choice))
+    return min(found, key=lambda pair: pair[1].mean_regret) if len(found) > 1 else None
+
+
 def choices(rows: Sequence[LayerRow], answers: Sequence[Prediction]) -> Choice | None:
     """Choose by the forecasts at every measured time as limit; ``None`` without measured rows."""
     pairs = [
