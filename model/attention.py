@@ -52,8 +52,9 @@ def attention_work(shapes: AttentionShapes, backend: str, direction: str, dtype:
     """Cycles and bytes of attention kernels of one backend and direction.
 
     Reads ``kernel.attention.<backend>.<direction>.*``: ``eta`` (share of the dense rate at head dimension 128),
-    ``narrow`` (factor on it at 64), ``imbalance`` (a), ``block_overhead`` (o), ``fixed_cycles`` (c0). Kernels in FP8
-    are those in bf16 at another pace, see :mod:`joulecast.model.attention_fp8`.
+    ``narrow`` (factor on it at 64), ``wide`` (for each doubling over 128, by default 1), ``imbalance`` (a),
+    ``block_overhead`` (o), ``fixed_cycles`` (c0). Kernels in FP8 are those in bf16 at another pace, see
+    :mod:`joulecast.model.attention_fp8`.
     """
     prefix = f"kernel.attention.{backend}.{direction}."
     fp8 = fp8_attention(gpu) if dtype == "fp8" else None
@@ -61,10 +62,12 @@ def attention_work(shapes: AttentionShapes, backend: str, direction: str, dtype:
         shapes = replace(shapes, causal=np.zeros_like(shapes.causal))
     faster = 1.0 if fp8 is None else getattr(fp8, direction)
     rate = faster * gpu.flops_per_cycle("bf16" if fp8 is not None else dtype) / gpu.sm_count
-    narrow = np.where(shapes.head_dim < 128, gpu[prefix + "narrow"] ** np.log2(128.0 / shapes.head_dim), 1.0)
+    doublings = np.log2(shapes.head_dim / 128.0)
+    narrow = gpu[prefix + "narrow"] ** np.maximum(-doublings, 0.0)
+    wide = gpu.get(prefix + "wide", 1.0) ** np.maximum(doublings, 0.0)
     products = 2.0 if direction == "forward" else 5.0
     block_flops = products * 2.0 * BLOCK * BLOCK * shapes.head_dim
-    block_cycles = block_flops / (rate * gpu[prefix + "eta"] * narrow)
+    block_cycles = block_flops / (rate * gpu[prefix + "eta"] * narrow * wide)
     per_head = np.ceil(shapes.sequence / BLOCK)
     keys = np.ceil(shapes.keys / BLOCK)
     blocks = per_head * np.where(shapes.causal > 0, keys - (per_head - 1.0) / 2.0, keys)

@@ -34,7 +34,7 @@ def complete(parsed: ParsedDescription, relative: GpuDescription | None) -> GpuD
     else:
         distance = distance_of(parsed.device, relative.device)
         derived = {
-            name: supplemented(derive_table(table, parsed.device, relative, distance), distance)
+            name: supplemented(derive_table(table, parsed.device, relative, distance), distance, parsed.device)
             for name, table in relative.tables.items()
         }
         words = f"fitted tables of {relative.name}, scaled by rules ({distance.words})"

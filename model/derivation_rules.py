@@ -62,6 +62,14 @@ TENSOR_ENERGY: dict[float | str | bool, float] = {
     "CDNA4": 0.85,
 }
 
+#: Energy of an FP8 operation beside a bf16 one, relative to Hopper's 0.72. Blackwell: FP8 training that was published
+#: of B200 and GB300 (Megatron-Bridge) would not fit their power otherwise.
+FP8_ENERGY: dict[float | str | bool, float] = {
+    **dict.fromkeys(TENSOR_ENERGY, 1.0),
+    "Blackwell": 0.5,
+    "Blackwell Ultra": 0.5,
+}
+
 #: Switching energy of like logic at its own highest voltage, by process node [nm], relative to 4 nm.
 LOGIC_ENERGY: dict[float | str | bool, float] = {12: 2.2, 8: 1.7, 7: 1.5, 6: 1.4, 5: 1.05, 4: 1.0, 3: 0.8}
 
@@ -177,6 +185,7 @@ TENSOR_LIMIT: dict[float | str | bool, float] = {
 #: Quantity to the device fact that selects it and its table.
 TECHNOLOGY: dict[str, tuple[str, dict[float | str | bool, float]]] = {
     "tensor_energy": ("architecture", TENSOR_ENERGY),
+    "fp8_energy": ("architecture", FP8_ENERGY),
     "library": ("architecture", LIBRARY),
     "attention_library": ("architecture", ATTENTION_LIBRARY),
     "product_streams": ("architecture", PRODUCT_STREAMS),
@@ -247,6 +256,13 @@ RULES: tuple[Rule, ...] = (
     Rule("kernel", "streaming.*", 0.25, "cycles of the SM's own instructions"),
     Rule("kernel", "*", 0.25, "shape of the kernel"),
     # Power.
+    Rule(
+        "power",
+        "tensor_pj_per_flop.fp8",
+        0.30,
+        "energy of matrix units by architecture, FP8's beside bf16's",
+        {"tensor_energy": 1.0, "fp8_energy": 1.0},
+    ),
     Rule("power", "tensor_pj_per_flop.*", 0.25, "energy of matrix units by architecture", {"tensor_energy": 1.0}),
     Rule("power", "tile_pj_per_flop", 0.30, "energy of matrix units by architecture", {"tensor_energy": 1.0}),
     Rule("power", "attention_pj_per_flop.flash-attention-2.*", 0.30, "energy of like logic", {"logic_energy": 1.0}),

@@ -7,6 +7,8 @@ the three cards that Vidur measured give (A100, A40 and H100; Agrawal et al., ML
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from joulecast.model.derivation_rules import DISTANCES, Distance
 from joulecast.model.description import Parameter, Table
 
@@ -29,9 +31,21 @@ _NAMES = (
 )
 
 
-def supplemented(table: Table, distance: Distance) -> Table:
+#: Factor on the rate of cuDNN's backward attention for each doubling of the head's width over 128, by architecture.
+#: Blackwell keeps sums in tensor memory, 512 columns of 128 rows: the five of a backward step already take 640 at a
+#: width of 128, and blocks of wider heads are shorter.
+_WIDE_HEADS = {
+    architecture: Parameter(0.55, 0.15, "", "SimuMax's backward attention at heads of 192 and 128, B200", "estimate")
+    for architecture in ("Blackwell", "Blackwell Ultra")
+}
+
+
+def supplemented(table: Table, distance: Distance, device: Mapping[str, Parameter]) -> Table:
     """A derived table with what no relative knows; what it states already stays. Other vendors run other code."""
-    added = {} if distance is DISTANCES["other"] else SUPPLEMENT.get(table.name, {})
+    added = {} if distance is DISTANCES["other"] else dict(SUPPLEMENT.get(table.name, {}))
+    if table.name == "kernel":
+        wide = _WIDE_HEADS.get(str(device["architecture"].value))
+        added |= {} if wide is None else {"attention.cudnn.backward.wide": wide}
     return Table(
         table.provenance,
         {**added, **table.parameters},

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from joulecast.model.attention import BLOCK, AttentionShapes, attention_work
+from joulecast.model.catalogue import load_gpu
+from joulecast.model.gpu_model import gpu_model
 from joulecast.model.lowering import lower
 from joulecast.model.operators import Attention
 
@@ -53,6 +55,18 @@ def test_narrow_heads_use_the_units_less(h200):
     """At equal work (twice the heads, half as wide) heads of 64 take longer, by ``narrow``."""
     wide, narrow = work(h200, heads=np.array([32, 64]), head_dim=np.array([128, 64]), sequence=131072).cycles
     assert narrow / wide == pytest.approx(1 / h200["kernel.attention.cudnn.forward.narrow"], rel=0.02)
+
+
+def test_wide_heads_take_as_long_as_their_work_but_for_blackwells_backward(h200):
+    """At equal work (as many values over half the heads) heads of 256 take longer by ``wide``, where it is known."""
+    b200 = gpu_model(load_gpu("b200"))
+    factor = b200["kernel.attention.cudnn.backward.wide"]
+    for gpu, back, ratio in ((h200, True, 1.0), (b200, False, 1.0), (b200, True, 1 / factor)):
+        narrow, wide = work(
+            gpu, heads=np.array([64, 32]), head_dim=np.array([128, 256]), sequence=65536, back=back
+        ).cycles
+        assert wide / narrow == pytest.approx(ratio, rel=0.02)
+    assert factor < 0.8
 
 
 def test_grouped_queries_move_less(h200):

@@ -48,7 +48,7 @@ GPUS = [
 
 
 #: Parameters that the physics reads of the descriptions that state them, and does without elsewhere.
-READ_WHERE_STATED = {"transfer_latency_s", "transfer_link_share"}
+READ_WHERE_STATED = {"transfer_latency_s", "transfer_link_share", "attention.cudnn.backward.wide"}
 
 
 def test_the_named_gpus_are_there() -> None:
@@ -154,6 +154,16 @@ def test_every_gpu_has_all_tables(name: str) -> None:
 def test_every_fitted_parameter_has_a_rule() -> None:
     for table, group in load_gpu("h200-sxm-rows").tables.items():
         assert [name for name in group if rule_for(table, name) is RULES[-1]] == []
+
+
+def test_fp8_costs_less_of_bf16s_energy_on_blackwell_and_as_much_elsewhere() -> None:
+    def ratio(name: str) -> float:
+        fp8, bf16 = (load_gpu(name).power.parameters[f"tensor_pj_per_flop.{dtype}"] for dtype in ("fp8", "bf16"))
+        return fp8.number / bf16.number
+
+    reference = ratio("h200-sxm-rows")
+    assert [ratio(name) / reference for name in ("h100-sxm", "mi300x")] == pytest.approx([1.0, 1.0])
+    assert [ratio(name) / reference for name in ("b200", "gb200", "gb300")] == pytest.approx([0.5] * 3)
 
 
 def test_the_calibrated_facts_are_the_data_sheets() -> None:
