@@ -14,6 +14,9 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
+SetOption: TypeAlias = Annotated[
+    list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override one value of the plan.")
+]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON (wins over other formats).")]
 
 

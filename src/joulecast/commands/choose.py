@@ -17,9 +17,7 @@ def register(app: typer.Typer) -> None:
 
 def choose(
     plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The plan.")],
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override one value of the plan.")
-    ] = None,
+    settings: output.SetOption = None,
     space: Annotated[
         Path | None, typer.Option(metavar="SPACE.toml", help="Clocks, knobs of overlap and tiles to choose from.")
     ] = None,

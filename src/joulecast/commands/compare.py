@@ -23,9 +23,7 @@ def compare(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override one value of every plan.")
     ] = None,
-    report: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a report: one HTML file with charts and tables.")
-    ] = None,
+    report: output.ReportOption = None,
     json: output.JsonOption = False,
     csv: output.CsvOption = False,
 ) -> None:

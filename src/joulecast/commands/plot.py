@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
 Out: TypeAlias = Annotated[Path, typer.Option(metavar="FILE", help="Where to: .pdf, .png or .svg.")]
 Width: TypeAlias = Annotated[float | None, typer.Option(min=1.0, max=40.0, help="Width in inches.")]
-Settings: TypeAlias = Annotated[
-    list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override one value of the plan.")
-]
 Source: TypeAlias = Annotated[
     Path, typer.Argument(metavar="PLAN.toml|RESULT.json", help="A plan, or what the command printed with --json.")
 ]
@@ -36,7 +33,7 @@ def register(app: typer.Typer) -> None:
 def front(
     source: Source,
     out: Out,
-    settings: Settings = None,
+    settings: output.SetOption = None,
     time_limit: Annotated[float | None, typer.Option(min=0.0, help="Point out the plan for this time [s].")] = None,
     width: Width = None,
     json: output.JsonOption = False,
@@ -63,7 +60,7 @@ def front(
 def timeline(
     plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The plan.")],
     out: Out,
-    settings: Settings = None,
+    settings: output.SetOption = None,
     width: Width = None,
     json: output.JsonOption = False,
 ) -> None:
@@ -78,7 +75,7 @@ def timeline(
 def ledger(
     source: Source,
     out: Out,
-    settings: Settings = None,
+    settings: output.SetOption = None,
     by: Annotated[str, typer.Option(help="component or instruction.")] = "component",
     width: Width = None,
     json: output.JsonOption = False,

@@ -20,9 +20,7 @@ def register(app: typer.Typer) -> None:
 
 def predict(
     plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The plan.")],
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override one value of the plan.")
-    ] = None,
+    settings: output.SetOption = None,
     trace: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Write the timeline, to be opened in ui.perfetto.dev.")
     ] = None,
