@@ -81,10 +81,14 @@ def read_network_rows(path: str | Path) -> list[NetworkRow]:
         The file cannot be read, lacks a column, or has a row of an unknown system or without positive numbers.
     """
     file = Path(path) / "allreduce_medians.csv" if Path(path).is_dir() else Path(path)
-    columns, lines = csv_table(read_text(file, "CSV", error=DataError), str(file), DataError)
-    missing = [name for name in COLUMNS if name not in columns]
-    if missing:
-        raise DataError("a column is missing", file=str(file), key=missing[0], remedy="Add it.")
+    columns, lines = csv_table(
+        read_text(file, "CSV", error=DataError, missing="Give a CSV file, or a folder with allreduce_medians.csv."),
+        str(file),
+        DataError,
+    )
+    absent = [name for name in COLUMNS if name not in columns]
+    if absent:
+        raise DataError("a column is missing", file=str(file), key=absent[0], remedy="Add it.")
     return [_row(record, line, str(file)) for line, record in lines]
 
 

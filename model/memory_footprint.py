@@ -266,7 +266,7 @@ def _pipeline_bytes(
     return outputs, boundary * (spare + sending + returning * micro_batches)
 
 
-def check_fits(footprint: MemoryFootprint, capacity_bytes: float, *, what: str = "the plan") -> None:
+def check_fits(footprint: MemoryFootprint, capacity_bytes: float, *, file: str | None = None) -> None:
     """Refuse a plan whose peak exceeds the GPU's memory.
 
     Raises
@@ -286,8 +286,9 @@ def check_fits(footprint: MemoryFootprint, capacity_bytes: float, *, what: str =
     }
     largest = max(parts, key=lambda k: parts[k])
     raise DoesNotFitError(
-        f"{what} needs {footprint.total_bytes / 1e9:.1f} GB a GPU, {excess / 1e9:.1f} GB more than the "
+        f"the plan needs {footprint.total_bytes / 1e9:.1f} GB a GPU, {excess / 1e9:.1f} GB more than the "
         f"{capacity_bytes / 1e9:.1f} GB it has (most: {largest}, {parts[largest] / 1e9:.1f} GB)",
+        file=file,
         key="parallelism",
         remedy="Raise tensor- or pipeline_model_parallel_size, lower micro_batch_size, set recompute, or split states "
         "with distributed_optimizer or fsdp.",

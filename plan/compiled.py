@@ -14,7 +14,7 @@ try:
 except ImportError:
     logging.getLogger(__name__).warning(
         "numba is not installed: fronts are computed in plain Python, about 100 times slower, with fewer plans "
-        "(pip install numba)"
+        '(pip install "joulecast[fast]")'
     )
 
 COMPILED = _njit is not None

@@ -183,7 +183,7 @@ def footprints(plan: Plan, gpu: GpuDescription, *, must_fit: bool = True) -> lis
     found = [footprint_of(plan, rank) for rank in range(plan.pp)]
     if must_fit:
         for footprint in found:
-            check_fits(footprint, gpu.number("memory_bytes"))
+            check_fits(footprint, gpu.number("memory_bytes"), file=plan.file)
     return found
 
 

@@ -5,6 +5,8 @@ import io
 import json
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -146,3 +148,25 @@ def test_files_are_written_whole_or_not_at_all(tmp_path):
     with pytest.raises(joulecast.InputError, match="cannot be written"):
         write_text(tmp_path / "missing" / "file.txt", "text")
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_missing_package_is_one_line_that_names_its_extra(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    monkeypatch.setattr("joulecast.validate.run_suite", lambda *a, **k: __import__("scipy.optimize"))
+    status, out, err = run(capsys, "validate", "kernels", "--data", "rows.jsonl", "--folds", "2")
+    assert (status, out) == (2, "")
+    assert err == 'error: this needs scipy, which is not installed. Install it: pip install "joulecast[fit]".\n'
+
+
+def test_a_missing_module_of_no_extra_is_a_defect(monkeypatch):
+    monkeypatch.setattr("joulecast.validate.run_suite", lambda *a, **k: __import__("joulecast.nowhere"))
+    with pytest.raises(ModuleNotFoundError, match="nowhere"):
+        main(["validate", "kernels", "--data", "rows.jsonl"])
+
+
+def test_every_extra_that_is_named_exists():
+    from joulecast.extras import EXTRAS
+
+    written = tomllib.loads((Path(__file__).resolve().parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+    assert set(EXTRAS.values()) <= set(written["project"]["optional-dependencies"])

@@ -115,7 +115,8 @@ def compare(plans: Sequence[str | Path | Plan], overrides: Sequence[str] = ()) -
         try:
             iterations.append(forecast(plan))
         except DoesNotFitError as error:
-            raise DoesNotFitError(error.message, file=plan.file or name, key=error.key, remedy=error.remedy) from None
+            file = error.file or name
+            raise DoesNotFitError(error.message, file=file, key=error.key, remedy=error.remedy) from None
     return compare(iterations, names)
 
 

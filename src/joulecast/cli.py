@@ -12,7 +12,7 @@ import os
 import pkgutil
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -52,12 +52,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # The name is that of the script however it was started: completion and usage lines depend on it.
         build_app()(args=None if arguments is None else list(arguments), prog_name="joulecast")
     except JoulecastError as error:
-        print(f"error: {one_line(str(error))}", file=sys.stderr)
-        sys.exit(error.exit_status)
+        _stop(error)
+    except ModuleNotFoundError as error:
+        from joulecast.extras import missing_package
+
+        missing = missing_package(error)
+        if missing is None:
+            raise
+        _stop(missing)
     except BrokenPipeError:
         # The reader (for instance `head`) has gone; keep the interpreter from complaining about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+
+
+def _stop(error: JoulecastError) -> NoReturn:
+    print(f"error: {one_line(str(error))}", file=sys.stderr)
+    sys.exit(error.exit_status)
 
 
 def one_line(text: str) -> str:

@@ -51,8 +51,12 @@ def read_text(
         return Path(path).read_text(encoding=encoding)
     except FileNotFoundError:
         raise error(absent, file=str(path), remedy=missing) from None
-    except (OSError, UnicodeDecodeError) as cause:
-        raise error(f"cannot be read ({cause})", file=str(path), remedy=f"It must be a {kind} text file.") from None
+    except OSError as cause:
+        why = cause.strerror or str(cause)
+        raise error(f"cannot be read: {why}", file=str(path), remedy=f"It must be a {kind} text file.") from None
+    except UnicodeDecodeError as cause:
+        why = f"byte {cause.start + 1} is not UTF-8"
+        raise error(f"cannot be read: {why}", file=str(path), remedy=f"It must be a {kind} text file.") from None
 
 
 def parse_toml(text: str, file: str) -> dict[str, Any]:

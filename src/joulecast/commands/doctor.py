@@ -13,6 +13,7 @@ import typer
 
 import joulecast
 from joulecast import output
+from joulecast.errors import DeviceError
 
 #: Distribution, the extra that installs it ("" = always needed), and what it is for.
 PACKAGES = (
@@ -109,7 +110,6 @@ def examine_cards(words: Sequence[str]) -> list[dict[str, Any]]:
 
     from joulecast.calibrate.devices import locator_of
     from joulecast.calibrate.devices.checks import examine_at
-    from joulecast.errors import DeviceError
 
     cards = []
     for word in words:
@@ -242,12 +242,18 @@ def _libraries() -> dict[str, str]:
 
 
 def _guarded(probe: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    from joulecast.extras import missing_package
+
     # Vendor bindings fail in many ways where their driver is missing: ImportError, OSError for the shared library,
     # their own error classes, and for amdsmi a KeyError at import without ROCm. None of these may stop a diagnosis.
     try:
         return {**probe(), "problem": None}
+    except DeviceError as error:
+        problem = f"{error.message}. {error.remedy}"
     except Exception as error:  # noqa: BLE001
-        return {"driver": None, "devices": [], "problem": f"{type(error).__name__}: {error}"}
+        missing = missing_package(error) if isinstance(error, ModuleNotFoundError) else None
+        problem = f"{type(error).__name__}: {error}" if missing is None else f"{missing.message}. {missing.remedy}"
+    return {"driver": None, "devices": [], "problem": problem}
 
 
 def _devices_line(found: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from joulecast.errors import InputError, UnknownNameError
+from joulecast.extras import install
 from joulecast.files import write_whole
 from joulecast.reports.palette import scheme
 
@@ -69,7 +70,7 @@ def check_figure(path: Path) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise InputError("figures need Matplotlib", remedy='Install it: pip install "joulecast[plot]".') from None
+        raise InputError("figures need Matplotlib", remedy=install("plot")) from None
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -1,0 +1,37 @@
+"""Packages that only some uses need: which extra installs each, and the error where one is missing."""
+
+from __future__ import annotations
+
+from joulecast.errors import InputError
+
+#: Modules, and the extra of this package that installs them.
+EXTRAS = {
+    "scipy": "fit",
+    "pandas": "fit",
+    "tomlkit": "fit",
+    "numba": "fast",
+    "matplotlib": "plot",
+    "pyarrow": "parquet",
+    "distributed": "dask",
+    "torch": "torch",
+    "triton": "torch",
+    "pynvml": "nvml",
+    "amdsmi": "amd",
+}
+
+
+def missing_package(error: ModuleNotFoundError) -> InputError | None:
+    """What to tell where a module of an extra is missing; ``None`` for any other module."""
+    name = (error.name or "").partition(".")[0]
+    if name not in EXTRAS:
+        return None
+    return InputError(f"this needs {name}, which is not installed", remedy=install(EXTRAS[name]))
+
+
+def install(extra: str) -> str:
+    """The remedy that installs an extra.
+
+    >>> install("fit")
+    'Install it: pip install "joulecast[fit]".'
+    """
+    return f'Install it: pip install "joulecast[{extra}]".'
