@@ -22,6 +22,7 @@ from joulecast.model.power import idle_power_w, wait_power_w
 from joulecast.simulator.clock_columns import PLAN_NAMES, is_locked
 from joulecast.simulator.closed_form_behind import communication_behind
 from joulecast.simulator.closed_form_clocks import Board, Settled, at, settle
+from joulecast.simulator.closed_form_guards import check_ranks, check_summary
 from joulecast.simulator.closed_form_layout import Layout, lay_out
 from joulecast.simulator.closed_form_parts import Parts, Recipe, Sums, Tabulated
 from joulecast.simulator.closed_form_pipelines import Pipelines, transfers_s
@@ -132,10 +133,16 @@ def _of_gpu(plans: Sequence[Plan], parts: Parts) -> ClosedForm:
     settled = settle(pipelines.load(work.stage_j, work.tail_j), board, pipelines.waits)
     exposed = pipelines.of_iteration(work.stage_exposed_s, work.tail_exposed_s, settled)
     time = pipelines.time_s(settled.clock_mhz, settled.tail_clock_mhz)
+    busy, worked = (
+        pipelines.of_iteration(*of, settled) for of in ((work.stage_s, work.tail_s), (work.stage_j, work.tail_j))
+    )
+    check_ranks(plans, layout, board, settled, busy, worked, time, gpu)
     if parts.limits_w:
         spent = pipelines.of_iteration(work.stage_clock_mhz * work.stage_s, work.tail_clock_mhz * work.tail_s, settled)
-        settled = replace(settled, clock_mhz=spent / pipelines.of_iteration(work.stage_s, work.tail_s, settled))
-    return _summary(plans, layout, settled, time, exposed)
+        settled = replace(settled, clock_mhz=spent / busy)
+    made = _summary(plans, layout, settled, time, exposed)
+    check_summary(plans, made)
+    return made
 
 
 def _wait_power_w(parts: Parts) -> Array:

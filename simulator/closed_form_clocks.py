@@ -65,11 +65,12 @@ class Load:
 
 @dataclass(frozen=True, eq=False)
 class Settled:
-    """Kinds of ranks at their clocks: all of shape ``(r,)`` [MHz], [s], [J]; energy with waiting."""
+    """Kinds of ranks at their clocks: all of shape ``(r,)`` [MHz], [s], [J]; ``energy_j`` is with waiting."""
 
     clock_mhz: Array
     tail_clock_mhz: Array
     wait_s: Array
+    wait_j: Array
     energy_j: Array
 
 
@@ -99,8 +100,8 @@ def settle(load: Load, board: Board, waits: Waits) -> Settled:
         short, long = waits(clock, tail_clock)
         target = board.settled_w + _spare_w(load, board, clock, tail_clock, short, long)
     energy = at(load.work_j, board.clocks_mhz, clock) + at(load.tail_j, board.clocks_mhz, tail_clock)
-    energy += _power_w(board, clock) * short + _power_w(board, _clock_of_long_wait(board, clock, long)) * long
-    return Settled(clock, tail_clock, short + long, energy)
+    waited = _power_w(board, clock) * short + _power_w(board, _clock_of_long_wait(board, clock, long)) * long
+    return Settled(clock, tail_clock, short + long, waited, energy + waited)
 
 
 def _clock(power_w: Array, target_w: Array, board: Board) -> Array:

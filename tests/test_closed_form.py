@@ -5,8 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from joulecast.errors import GuardError
 from joulecast.simulator import closed_form as closed_form_module
+from joulecast.simulator import closed_form_guards
 from joulecast.simulator.closed_form import Shared, closed_form
+from joulecast.simulator.closed_form_guards import check_summary
 from joulecast.simulator.forecast import forecast
 from joulecast.simulator.plan import Power, plan_from_dict
 
@@ -212,6 +215,57 @@ def test_a_slow_host_holds_it_up_as_it_does_the_simulation():
     found = closed_form([waiting])
     assert found.time_s[0] == pytest.approx(exact.time_s, rel=0.005)
     assert found.energy_j[0] == pytest.approx(exact.energy_j, rel=0.01)
+
+
+def breach(monkeypatch, **changes):
+    """The error of a closed form in which something of what the boards settled at is wrong."""
+    real = closed_form_module.settle
+
+    def wrong(*given):
+        found = real(*given)
+        return replace(found, **{name: change(getattr(found, name)) for name, change in changes.items()})
+
+    monkeypatch.setattr(closed_form_module, "settle", wrong)
+    with pytest.raises(GuardError) as error:
+        closed_form([plan(), plan(pp=2, batch=16)])
+    assert error.value.plan in (plan(), plan(pp=2, batch=16))
+    return error.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "law"),
+    [
+        ("energy_j", lambda x: 1.001 * x, "energy of work and waits does not add up"),
+        ("wait_s", lambda x: x + 1e-3, "work and waits do not add up"),
+        ("clock_mhz", lambda x: 0.9 * x, "do not add up"),
+        ("energy_j", lambda x: float("nan") * x, "its power is no number"),
+    ],
+)
+def test_guards(monkeypatch, name, change, law):
+    assert law in breach(monkeypatch, **{name: change})
+
+
+def test_guards_of_power(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(closed_form_guards, "idle_power_w", lambda clock, gpu: np.array(2000.0))
+        with pytest.raises(GuardError, match="stage 0: draws less than an idle GPU"):
+            closed_form([plan()])
+    real = closed_form_module.check_ranks
+
+    def tighter(plans, layout, *given):
+        real(plans, replace(layout, limit_w=0.5 * layout.limit_w), *given)
+
+    monkeypatch.setattr(closed_form_module, "check_ranks", tighter)
+    with pytest.raises(GuardError, match="stage 0: draws more than the board allows"):
+        closed_form([plan()])
+
+
+def test_shares_are_shares():
+    made = closed_form([plan()])
+    with pytest.raises(GuardError, match="cannot be"):
+        check_summary([plan()], replace(made, waiting_share=made.waiting_share + 1.5))
+    with pytest.raises(GuardError, match="cannot be"):
+        check_summary([plan()], replace(made, time_s=-made.time_s))
 
 
 def test_another_description(h200):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from joulecast.simulator.pipeline_formula import StageTimes, iteration_time_s
-from joulecast.simulator.schedules import BACKWARD_WEIGHT, FORWARD, build_schedule
+from joulecast.simulator.schedules import _ORDERS, BACKWARD_WEIGHT, FORWARD, build_schedule
 
 SHAPES = [
     ("gpipe", 4, 9, 1),
@@ -112,3 +112,18 @@ def test_one_stage_is_a_loop():
     times = stage_times("1f1b", stages("1f1b", 1), 1, 5, 1, 0.1)
     times.tail_s[0] = [0.25]
     assert iteration_time_s("1f1b", times)[0] == pytest.approx(15.25)
+
+
+@pytest.mark.parametrize(("ranks", "count"), [(4, 3), (4, 8), (4, 40)])
+def test_a_schedule_from_outside_is_walked_through(monkeypatch, ranks, count):
+    monkeypatch.setitem(_ORDERS, "added", _ORDERS["1f1b"])
+    times = stages("1f1b", ranks, 0.3)
+    found = iteration_time_s("added", stage_times("added", times, ranks, count, 1, 0.02))[0]
+    assert found == pytest.approx(walked("1f1b", times, ranks, count, 1, 0.02), rel=0.005)
+
+
+def test_no_iteration_is_shorter_than_the_work_of_its_busiest_rank():
+    times = stages("zb-h1", 2)
+    times[:, 1] *= 4.0
+    found = iteration_time_s("zb-h1", stage_times("zb-h1", times, 2, 3, 1, 0.0))[0]
+    assert found == pytest.approx(3 * times[:, 1].sum())

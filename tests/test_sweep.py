@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 import joulecast as jc
 from joulecast.cli import main
-from joulecast.errors import InputError
+from joulecast.errors import GuardError, InputError, UnknownNameError
 from joulecast.plan.sweep import search, workers
 from joulecast.plan.sweep.choose import best, is_undominated
 from joulecast.plan.sweep.journal import read_lines
@@ -366,6 +367,13 @@ def test_jobs_of_a_lost_worker_are_done_again(tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "MOST_LOSSES", 2)
     with pytest.raises(InputError, match=r"workers were lost 2 times; 2 jobs are left"):
         list(Workers(2).results(eval, {0: (END,), 1: (END,)}))
+
+
+def test_errors_of_workers_arrive_as_they_are():
+    """An error that could not be copied from process to process would look like a lost worker."""
+    for error in (UnknownNameError("schedule", "1f1c", ("1f1b",)), GuardError("a law", ("plan",))):
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
 
 
 def test_dask_gives_the_same_table(tables, small, tmp_path):

@@ -11,6 +11,17 @@ class JoulecastError(Exception):
 
     exit_status = 2
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """As it is, so that a worker's error reaches the process that asked."""
+        return _again, (type(self), self.args, self.__dict__)
+
+
+def _again(kind: type[JoulecastError], args: tuple[object, ...], state: dict[str, object]) -> JoulecastError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
 
 class InputError(JoulecastError):
     """Input that cannot be used.
