@@ -70,6 +70,7 @@ def load_dag(path: str | Path) -> InstructionDag:
 
 
 def _build(parsed: DagFile, file: str, lines: dict[tuple[str, int], int]) -> InstructionDag:
+    _refuse_gaps(parsed, file, lines)
     stages = max(entry.stage for entry in parsed.instructions) + 1
     ranks: list[list[Instruction]] = [[] for _ in range(stages)]
     names: list[list[str]] = [[] for _ in range(stages)]
@@ -85,9 +86,6 @@ def _build(parsed: DagFile, file: str, lines: dict[tuple[str, int], int]) -> Ins
         seen[entry.id] = entry.stage, len(ranks[entry.stage])
         ranks[entry.stage].append(Instruction(entry.instruction.lower(), entry.microbatch))
         names[entry.stage].append(entry.id)
-    for stage, order in enumerate(ranks):
-        if not order:
-            raise InputError(f"stage {stage} has no instruction", file=file, remedy="Count stages from 0 without gaps.")
     flat = {name: i for i, name in enumerate(name for order in names for name in order)}
     for i, dependency in enumerate(parsed.dependencies):
         for name in (dependency.source, dependency.target):
@@ -103,6 +101,20 @@ def _build(parsed: DagFile, file: str, lines: dict[tuple[str, int], int]) -> Ins
         file=file,
         lines=[lines.get(("dependencies", i)) for i in range(len(parsed.dependencies))],
     )
+
+
+def _refuse_gaps(parsed: DagFile, file: str, lines: dict[tuple[str, int], int]) -> None:
+    """Every stage up to the highest has an instruction."""
+    present = {entry.stage for entry in parsed.instructions}
+    missing = next(stage for stage in range(len(present) + 1) if stage not in present)
+    beyond = [i for i, entry in enumerate(parsed.instructions) if entry.stage > missing]
+    if beyond:
+        raise InputError(
+            f"stage {missing} has no instruction",
+            file=file,
+            line=lines.get(("instructions", beyond[0])),
+            remedy="Count stages from 0 without gaps.",
+        )
 
 
 def _lines(text: str, tables: Any) -> dict[tuple[str, int], int]:

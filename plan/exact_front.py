@@ -103,8 +103,13 @@ class Front:
             )
         return float(np.interp(time_s, time, energy))
 
-    def at(self, time_s: float) -> FrontPoint:
+    def at(self, time_s: float, key: str = "time-limit") -> FrontPoint:
         """The plan for an iteration that lasts until ``time_s`` whatever this job does: the slowest that fits.
+
+        Parameters
+        ----------
+        key
+            What asked for this time, for errors.
 
         Raises
         ------
@@ -115,7 +120,7 @@ class Front:
         if place < 0:
             fastest = self.plans[0].time_s
             raise InputError(
-                f"no plan takes {time_s:g} s or less", key="time-limit", remedy=f"The fastest takes {fastest:.6g} s."
+                f"no plan takes {time_s:g} s or less", key=key, remedy=f"The fastest takes {fastest:.6g} s."
             )
         return self.plans[place]
 

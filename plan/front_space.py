@@ -95,7 +95,7 @@ def load_space(path: str | Path) -> FrontSpace:
                 raise source.error(
                     "a front does not choose this",
                     name,
-                    remedy=f"It chooses {' and '.join(KEYS)}; put the rest into the plan.",
+                    remedy=f"It chooses {', '.join(KEYS)}; put the rest into the plan.",
                     kind=NotYetError,
                 )
     clocks = _values(tables.get("power", {}).get("clock_mhz"), "power.clock_mhz", source)

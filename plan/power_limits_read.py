@@ -9,12 +9,14 @@ traces of Zeus). ``batch_size`` is optional. All other columns name the job that
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 
 from joulecast.errors import InputError
 from joulecast.files import csv_table, positive, positive_whole, read_text
 from joulecast.plan.power_limits import JobPoint
+from joulecast.plan.profile import MIXED_UNITS
 
 _LIMIT, _TIME, _ENERGY = ("power_limit_w", "power_limit"), ("time_s", "time", "time_per_epoch"), ("energy_j", "energy")
 _POWER, _BATCH = ("power_w", "average_power"), "batch_size"
@@ -28,7 +30,8 @@ def read_job_points(path: str | Path) -> dict[str, tuple[JobPoint, ...]]:
     Raises
     ------
     InputError
-        A missing column, a value that is not a positive number, or two lines of one job, batch size and limit.
+        A missing column, a value that is not a positive number, two lines of one job, batch size and limit, or a power
+        that has another unit than the others.
     """
     file = str(path)
     jobs: dict[str, list[JobPoint]] = {}
@@ -52,6 +55,8 @@ def read_job_points(path: str | Path) -> dict[str, tuple[JobPoint, ...]]:
         jobs.setdefault(job, []).append(JobPoint(limit, time, energy, size))
     if not jobs:
         raise InputError("no measurements", file=file, remedy="One line for each power limit is expected.")
+    for job, found in jobs.items():
+        _refuse_mixed_units(found, [line for (of, _, _), line in seen.items() if of == job], file)
     return {job: tuple(points) for job, points in jobs.items()}
 
 
@@ -65,7 +70,8 @@ def read_epochs(path: str | Path) -> dict[int, tuple[float, ...]]:
     for line, record in _records(path):
         names = [name for name in ("epochs", "target_epoch") if name in record]
         if not names or _BATCH not in record:
-            raise InputError(f"no column {_BATCH} and epochs", file=file, line=1)
+            remedy = f"The first line must name {_BATCH},epochs."
+            raise InputError(f"no column {_BATCH} and epochs", file=file, line=1, remedy=remedy)
         text = record[names[0]].strip().lower()
         value = math.inf if text in ("", "nan", "inf") else positive(text, file=file, line=line, key=names[0])
         runs.setdefault(positive_whole(record[_BATCH], file=file, line=line, key=_BATCH), []).append(value)
@@ -81,6 +87,20 @@ def mean_epochs(runs: Mapping[int, tuple[float, ...]]) -> dict[int, float]:
     {8: 11.0, 16: inf}
     """
     return {size: sum(values) / len(values) for size, values in runs.items()}
+
+
+def _refuse_mixed_units(points: Sequence[JobPoint], lines: Sequence[int], file: str) -> None:
+    """Power a hundred times off the job's usual one: times or energies differ in their units."""
+    powers = [point.energy_j / point.time_s for point in points]
+    usual = median(powers)
+    for power, line in zip(powers, lines, strict=True):
+        if not 1.0 / MIXED_UNITS <= power / usual <= MIXED_UNITS:
+            raise InputError(
+                f"energy over time is {power:.3g} W, that of others {usual:.3g} W: units are mixed",
+                file=file,
+                line=line,
+                remedy="Give seconds and joules everywhere.",
+            )
 
 
 def _records(path: str | Path) -> Iterator[tuple[int, dict[str, str]]]:

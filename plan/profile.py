@@ -101,13 +101,18 @@ def load_profile(path: str | Path, stages: Sequence[int] | None = None) -> Profi
     lines = _read(path)
     _refuse_duplicates(lines, file)
     _refuse_mixed_units(lines, file)
-    wanted = sorted(set(stages)) if stages is not None else list(range(max(line.stage for line in lines) + 1))
     present = sorted({line.stage for line in lines})
+    # Without a list every stage up to the highest is needed; of more than there are, one is missing.
+    wanted = sorted(set(stages)) if stages is not None else range(min(present[-1] + 1, len(present) + 1))
     for stage in wanted:
         if stage not in present:
             has = ", ".join(map(str, present))
             raise InputError(
-                f"stage {stage} is missing", file=file, key="stage", remedy=f"The file has stages {has}; measure it."
+                f"stage {stage} is missing",
+                file=file,
+                line=next((line.line for line in lines if line.stage > stage), lines[-1].line),
+                key="stage",
+                remedy=f"The file has stages {has}; measure it.",
             )
     used = [line for line in lines if line.stage in wanted]
     _refuse_missing(used, file)

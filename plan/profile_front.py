@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from joulecast.simulator.schedules import (
     build_schedule,
 )
 
+#: Most micro-batches times stages: beyond, a front takes hours.
+MOST_TURNS = 100_000
 #: What an unsplit backward's halves are taken for.
 HALVES = "the backward's input and weight gradients each take half of its measured time and energy"
 
@@ -63,6 +66,14 @@ def problem_from_profile(
                 f"{len(along)} stages do not divide into {virtual_stages_per_rank} on each rank",
                 key="virtual-stages",
                 remedy="Choose a divisor.",
+            )
+        if not math.isfinite(transfer_s) or transfer_s < 0:
+            raise InputError(f"a transfer of {transfer_s:g} s", key="transfer-time", remedy="Use seconds, 0 or more.")
+        if len(along) * microbatches > MOST_TURNS:
+            raise InputError(
+                f"{microbatches} micro-batches on {len(along)} stages are more than a front is found of",
+                key="microbatches",
+                remedy=f"Use at most {MOST_TURNS // len(along)}: the front of an iteration hardly changes beyond.",
             )
         ranks = len(along) // virtual_stages_per_rank
         order = build_schedule(schedule, ranks, microbatches, virtual_stages_per_rank=virtual_stages_per_rank, tail=())

@@ -81,10 +81,7 @@ def rank_limit_front(
     """
     description = gpu if gpu is not None else gpu_of(plan)
     memory_per_rank(plan, description)
-    if limits_w is None:
-        limits_w = (None if space is None else space.power_limits_w) or board_steps_w(description, STEPS)
-    grid = tuple(sorted({float(limit) for limit in limits_w}))
-    check_limits(grid, description)
+    grid = _grid(limits_w, space, description)
     gpus = plan.tp * plan.replicas
     if budget_w is not None and budget_w < grid[0] * gpus * plan.pp:
         raise InputError(
@@ -93,6 +90,19 @@ def rank_limit_front(
             remedy=f"The lowest limits take {grid[0] * gpus * plan.pp:g} W together; give more, or lower limits.",
         )
     return _Search(plan, description, grid, budget_w, space, progress).run()
+
+
+def _grid(limits_w: Sequence[float] | None, space: FrontSpace | None, description: GpuDescription) -> tuple[float, ...]:
+    """Limits to choose from, ascending, all of them possible."""
+    offered = None if space is None else space.power_limits_w
+    if limits_w is None and space is not None and offered is not None:
+        try:
+            check_limits(offered, description)
+        except InputError as error:
+            raise space.source.error(error.message, "power.power_limit_w", remedy=error.remedy) from None
+    grid = tuple(sorted({float(w) for w in limits_w or offered or board_steps_w(description, STEPS)}))
+    check_limits(grid, description)
+    return grid
 
 
 class _Search:

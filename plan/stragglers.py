@@ -146,7 +146,7 @@ def straggler_table(front: Front, times_s: Sequence[float] | None = None) -> tup
     times = [plan.time_s for plan in front.plans] if times_s is None else times_s
     rows = []
     for time in times:
-        point = front.at(float(time))
+        point = front.at(float(time), "straggler-time")
         rows.append(
             StragglerRow(
                 time_s=float(time),

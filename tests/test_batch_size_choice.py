@@ -132,6 +132,7 @@ def test_forms_of_measured_limits(tmp_path, text, batch, energy):
         ("power_limit,time,energy\n300,2\n", 2, "not as many values"),
         ("power_limit,time,energy\n", None, "no measurements"),
         ("power_limit,time,energy,batch_size\n300,2,1,1.5\n", 2, "not a whole number"),
+        ("power_limit,time,energy\n300,2,500\n275,2.1,480\n250,2200,450\n", 4, "units are mixed"),
     ],
 )
 def test_broken_lines_of_measured_limits(tmp_path, text, line, words):

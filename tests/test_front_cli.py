@@ -174,6 +174,9 @@ def test_power_limits(capsys, examples):
         (("--profile", "x.csv", "--microbatches", 3, "--wait-power", 80), "x.csv: no such file"),
         (("--profile", "x.csv", "--microbatches", 3, "--wait-power", 80, "--set", "a.b=1"), "[--set]"),
         (("--profile", "x.csv", "--microbatches", 3, "--wait-power", 80, "--stages", "0-3"), "[--stages]"),
+        (("PROFILE", "--straggler-time", 0.01), "[straggler-time]: no plan takes 0.01 s or less"),
+        (("PROFILE", "--transfer-time", "inf"), "[transfer-time]: a transfer of inf s"),
+        (("--profile", "PATH", "--wait-power", 80, "--microbatches", 10**8), "[microbatches]"),
         (("plan.toml", "--format", "yaml"), "unknown format 'yaml'"),
         (("plan.toml", "--format", "zeus-pfo"), "[--out]"),
         (("plan.toml", "--simple", "stages"), "Did you mean 'stage'"),
@@ -181,9 +184,10 @@ def test_power_limits(capsys, examples):
         (("plan.toml",), "plan.toml: no such file"),
     ],
 )
-def test_what_is_refused(capsys, tmp_path, monkeypatch, arguments, says):
+def test_what_is_refused(capsys, tmp_path, monkeypatch, profile, arguments, says):
     monkeypatch.chdir(tmp_path)
-    status, out, err = run(capsys, *arguments)
+    known = {"PROFILE": of_profile(profile), "PATH": (profile,)}
+    status, out, err = run(capsys, *(part for a in arguments for part in known.get(a, (a,))))
     assert (status, out) == (2, "")
     assert says in err
     assert len(err.splitlines()) == 1

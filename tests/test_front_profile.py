@@ -62,7 +62,12 @@ def test_an_unknown_column(tmp_path):
 
 def test_a_missing_stage(tmp_path):
     path = write(tmp_path, [row for row in rows(4) if not row.startswith("2")])
+    error = refused(path)
+    assert "stage 2 is missing" in str(error)
+    assert path.read_text().splitlines()[error.line - 1].startswith("3")  # where it should stand
+    path.write_text(path.read_text().replace("\n3,", "\n999999999,"))
     assert "stage 2 is missing" in str(refused(path))
+    path.write_text(path.read_text().replace("\n999999999,", "\n3,"))
     assert load_profile(path, stages=[0, 1, 3]).stages == (0, 1, 3)
     assert "stage 7 is missing" in str(refused(path, stages=[0, 7]))
 
