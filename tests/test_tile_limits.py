@@ -41,6 +41,7 @@ def attention(*tile, **more):
         (attention(128, 128, warps=8, stages=8), "at most 232448", "stages = 3"),
         (attention(128, 128, warps=4, stages=2), "at most 255", "warps = 8"),
         (ROWS.with_tile(jc.RowTile(4, 0, 1)), "at most 255", "warps = 4"),
+        (ROWS.with_tile(jc.RowTile(8, 0, 1)), "at most 255", "warps = 8"),
         (ROWS.with_tile(jc.RowTile(64, 0, 16, staged=True)), "at most 232448", "rows = 16"),
         (ROWS.with_tile(jc.RowTile(1, 512, 4)), "whole rows of 4096", "nearest is 4096"),
         (jc.Streaming("exp", 1e9, 1e9).with_tile(jc.RowTile(1, 0, 4)), "no rows", "columns of a block"),
@@ -54,6 +55,7 @@ def test_what_does_not_fit_is_refused_with_the_nearest_that_does(gpu, operator, 
 def test_the_nearest_tile_does_fit(gpu):
     assert gpu.predict(product(128, 256, 64, 8, 4)).time_s > 0
     assert gpu.predict(product(128, 256, 64, 8, 3)).time_s > 0
+    assert gpu.predict(product(128, 128, 64, 8, 3, split_k=64)).time_s > 0
     assert gpu.predict(attention(128, 128, warps=8, stages=3)).time_s > 0
     assert gpu.predict(ROWS.with_tile(jc.RowTile(4, 0, 4))).time_s > 0
 

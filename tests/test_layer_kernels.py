@@ -1,0 +1,151 @@
+"""Bytes that kernels of a layer move and ranks exchange, worked out by hand from the shapes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from joulecast.model import transformer as t
+from joulecast.model import transformer_moe
+from joulecast.model.attention_tiles import attention_steps
+from joulecast.model.hf import load_model
+from joulecast.model.launches import Implementation, shard
+from joulecast.model.lowering import lower
+from joulecast.model.memory_activations import head_bytes
+from joulecast.model.operators import Attention, Streaming, Tile
+from joulecast.model.pipeline_stage import stage_transfer
+from joulecast.model.streaming import streaming_work
+
+MEGATRON = Implementation(framework="megatron")
+SPLIT = Implementation(tensor_parallel=4, sequence_parallel=True)
+
+
+def kernels(launches):
+    """Bytes in and out of memory, or bytes and kind of a collective, by name."""
+    found = {}
+    for launch in launches:
+        one = launch.operator
+        if isinstance(one, Streaming):
+            found[one.name] = (one.bytes_read, one.bytes_written)
+        elif hasattr(one, "kind"):
+            found[one.name] = (one.kind, one.bytes, one.gpus)
+    return found
+
+
+def test_two_experts_of_a_token_have_its_row_twice():
+    """Mixtral: 8 experts, 2 of them a token, on two ranks; every rank sends and gets as many rows as it has."""
+    s = shard(load_model("mixtral-8x7b"), replace(MEGATRON, expert_parallel=2), 1, 1024)
+    row = 4096 * 2.0
+    forward, backward = kernels(transformer_moe.forward(s)), kernels(transformer_moe.backward(s))
+    assert forward["permute"] == (1024 * row, 2048 * row) == backward["unpermute.grad"]
+    assert forward["unpermute"] == (2048 * row, 1024 * row) == backward["permute.grad"]
+    assert forward["dispatch.sort"] == forward["combine.sort"] == (2048 * row, 2048 * row)
+    spoken = ("all_to_all", 2048 * row, 2)
+    assert forward["dispatch.all_to_all"] == forward["combine.all_to_all"] == spoken
+    assert backward["dispatch.grad.all_to_all"] == backward["combine.grad.all_to_all"] == spoken
+    assert forward["gate.silu"] == (2048 * 2 * 14336 * 2.0, 2048 * 14336 * 2.0)
+    assert backward["gate.silu.grad"] == (2048 * 3 * 14336 * 2.0, 2048 * 2 * 14336 * 2.0)
+    assert forward["router.counts.all_gather"] == ("all_gather", 8 * 4.0 * 2, 2)
+    assert backward["norm2.weight.accumulate"] == (4096 * (2.0 + 4.0), 4096 * 4.0)  # into an fp32 gradient
+
+
+def test_embeddings_of_a_split_table_are_summed_over_the_ranks():
+    config, row = load_model("gpt3-175b"), 12288 * 2.0
+    scattered = kernels(t.embedding_forward(config, SPLIT, 2, 1024))
+    assert scattered["embedding"] == (2048 * row, 2048 * row)
+    assert scattered["embedding.reduce_scatter"] == ("reduce_scatter", 2048 * row, 4)
+    assert scattered["positions"] == (512 * row, 512 * row)
+    assert scattered["positions.add"] == (2 * 512 * row, 512 * row)
+    summed = kernels(t.embedding_forward(config, replace(SPLIT, sequence_parallel=False), 2, 1024))
+    assert summed["embedding.all_reduce"] == ("all_reduce", 2048 * row, 4)
+    assert summed["positions"] == (1024 * row, 1024 * row)  # once for all sequences
+    backward = kernels(t.embedding_backward(config, SPLIT, 2, 1024))
+    assert backward["positions.grad.batch"] == (512 * row, 512 * row / 2)
+    assert backward["positions.grad.fill"] == (0.0, 2048 * row)
+    assert backward["positions.grad"] == (512 * row, 512 * row)
+    assert backward["embedding.grad.all_gather"] == ("all_gather", 2048 * row, 4)
+    assert backward["embedding.grad.fill"] == (0.0, 12800 * row)  # a rank's share of 51,200 rows
+
+
+def test_the_shared_part_of_latent_keys_is_gathered_with_the_sequence():
+    config = load_model("deepseek-v3")
+    run = replace(SPLIT, framework="megatron")
+    size = 1024 * 64 * 2.0
+    assert kernels(t.layer_forward(config, run, 1, 1024))["key.shared.all_gather"] == ("all_gather", size, 4)
+    backward = kernels(t.layer_backward(config, run, 1, 1024))
+    assert backward["key.shared.grad.reduce_scatter"] == ("reduce_scatter", size, 4)
+    whole = replace(run, sequence_parallel=False)
+    assert "key.shared.all_gather" not in kernels(t.layer_forward(config, whole, 1, 1024))
+
+
+def test_head_norms_read_value_and_gradient_in_the_backward():
+    config = load_model("qwen3-14b")
+    forward = kernels(t.layer_forward(config, MEGATRON, 1, 1024))
+    backward = kernels(t.layer_backward(config, MEGATRON, 1, 1024))
+    for part, heads in (("query", config.heads), ("key", config.kv_heads)):
+        size = 1024 * heads * config.head_dim * 2.0
+        assert forward[f"{part}_norm"] == (size, size)
+        assert backward[f"{part}_norm.grad"] == (2 * size, size)
+
+
+def test_an_eager_gate_reads_both_halves():
+    config = load_model("llama-3.1-8b")
+    forward = kernels(t.layer_forward(config, Implementation(), 1, 1024))
+    size = 1024 * 14336 * 2.0
+    assert forward["gate.silu"] == (size, size)
+    assert forward["gate.product"] == (2 * size, size)
+
+
+@pytest.mark.parametrize(
+    ("run", "share"),
+    [
+        (Implementation(tensor_parallel=4), 1.0),
+        (SPLIT, 0.25),
+        (Implementation(framework="megatron", tensor_parallel=4), 0.25),
+        (Implementation(framework="megatron", tensor_parallel=4, tensor_domains=2), 0.5),
+    ],
+)
+def test_what_a_stage_sends(run, share):
+    sent = stage_transfer(load_model("llama-3.1-8b"), run, 1, 2048)
+    assert (sent.kind, sent.bytes, sent.gpus) == ("send_recv", 2048 * 4096 * 2.0 * share, 2)
+
+
+@pytest.mark.parametrize(
+    ("run", "width"),
+    [
+        (Implementation(), 2.0),
+        (MEGATRON, 4.0),
+        (replace(MEGATRON, fused_loss=True), 2.0),
+        (Implementation(fused_loss=True), 2.0),
+    ],
+)
+def test_logits_are_kept_in_the_type_of_the_loss(run, width):
+    config = load_model("llama-3.1-8b")
+    kept = head_bytes(shard(config, run, 1, 1024))
+    assert kept == 1024 * (2 * config.hidden * 2.0 + config.vocab * width)
+
+
+def test_attention_reads_its_inputs_once(h200):
+    """Where few queries meet many keys and values, the memory sees each of them once."""
+    one = Attention(1, 32, 8, 128, 128, kv_sequence=65536)
+    found = lower([one], h200)
+    memory = float(found.memory_s[0]) * h200.device["memory_bandwidth_bytes_per_s"]
+    inputs = 2 * 65536 * 8 * 128 * 2.0 + 2 * 128 * 32 * 128 * 2.0
+    assert memory == pytest.approx(inputs, rel=0.05)
+    backward = lower([replace(one, direction="backward")], h200)
+    more = float(backward.memory_s[0]) * h200.device["memory_bandwidth_bytes_per_s"]
+    assert more > 1.9 * inputs  # keys and values, and their gradients
+
+
+def test_bytes_from_far_away_miss_the_cache(h200):
+    size = np.array([4e6])
+    near, half, far = (
+        float(streaming_work("add", size, size, h200, far_bytes=share * size).hbm_bytes[0]) for share in (0.0, 0.5, 1.0)
+    )
+    assert (near, half, far) == (0.0, 2e6, 4e6)
+
+
+def test_blocks_that_are_not_full_count_whole():
+    tile = Tile(128, 64, warps=8, stages=3)
+    steps = attention_steps([Attention(1, 8, 8, 1000, 128, causal=False, tile=tile)])
+    assert (steps.rows[0], steps.full[0], steps.steps[0]) == (8, 16, 128)
