@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: Parts of a plan that follow from its other keys; they are left out where those differ.
 DERIVED = {
-    "workload.model": ("workload.model_name", "workload.layers"),
+    "workload.model": ("workload.model_name", "workload.layers", "workload.mtp_num_layers"),
     "cluster.links": ("cluster.gpu", "cluster.gpus", "cluster.gpus_per_node", "cluster.node", "cluster.network"),
     "parallelism.stage_layers": (
         "workload.layers",

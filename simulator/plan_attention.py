@@ -17,7 +17,7 @@ KEY = "implementation.attention_precision"
 def check_attention(plan: Plan, gpu: GpuDescription, source: Source) -> None:
     """Refuse attention in FP8 where its kernels are not known."""
     run = plan.implementation
-    if not run.attention_fp8:
+    if not run.attention_precision:
         return
     architecture = gpu.text("architecture")
     problems = {
@@ -49,7 +49,7 @@ def check_attention(plan: Plan, gpu: GpuDescription, source: Source) -> None:
 
 def attention_assumptions(plan: Plan, gpu: GpuDescription) -> tuple[str, ...]:
     """How attention in FP8 is forecast."""
-    if not plan.implementation.attention_fp8:
+    if not plan.implementation.attention_precision:
         return ()
     kernels = KERNELS[gpu.text("architecture")]
     words = f"attention in FP8 is an estimate: {kernels.forward:g} times as fast as in bf16 forward, "

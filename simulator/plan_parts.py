@@ -32,6 +32,8 @@ class Workload:
         Rows of the busiest rank's experts over the mean, or the capacity factor.
     training_tokens
         Tokens of the whole run, ``None`` where nobody asks for its cost.
+    mtp_num_layers
+        Modules that predict a further token each; the model has as many.
     """
 
     model: ModelConfig
@@ -44,6 +46,7 @@ class Workload:
     fp8: Fp8 | None = None
     expert_load: float = 1.0
     training_tokens: float | None = None
+    mtp_num_layers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +171,7 @@ class Implementation:
     moe_token_dispatcher_type: str = "alltoall"
     recompute_modules: tuple[str, ...] = ("core_attn",)
     fused_loss: bool = False
-    attention_fp8: bool = False
+    attention_precision: str = ""
     tiles: Tiles = ()
     generation: str = ""
     cuda_graphs: bool = False

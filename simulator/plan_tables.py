@@ -50,6 +50,7 @@ def read_workload(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Work
         fp8=plan_checks.fp8_of(parsed, gpu, source),
         expert_load=read_load(parsed, model.experts, source),
         training_tokens=table.training_tokens,
+        mtp_num_layers=model.mtp_layers,
     )
 
 
@@ -135,7 +136,7 @@ def read_implementation(parsed: PlanFile, model: ModelConfig, source: Source) ->
         tie_embeddings=model.tied_embeddings,
         shard_head=table.shard_head,
         fused_loss=table.fused_loss,
-        attention_fp8=table.attention_precision == "fp8",
+        attention_precision=table.attention_precision or "",
         generation=table.generation or "",
         cuda_graphs=table.cuda_graphs,
         optimizer=table.optimizer,

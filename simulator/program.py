@@ -85,7 +85,7 @@ def implementation_of(plan: Plan) -> Implementation:
         gradients=i.gradient_precision,
         moments=i.optimizer_precision,
         attention_backend=i.attention_backend,
-        attention_fp8=i.attention_fp8,
+        attention_fp8=i.attention_precision == "fp8",
         rotary=i.rotary,
         tie_embeddings=i.tie_embeddings,
         tensor_parallel=plan.tp,

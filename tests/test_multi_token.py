@@ -17,6 +17,7 @@ from joulecast.model.launches import Implementation, Launch
 from joulecast.model.model_flops import training_flops
 from joulecast.model.operators import Attention, Collective, Gemm
 from joulecast.model.parameters import parameters_of_stage
+from joulecast.plan.compare import differing_keys
 from joulecast.simulator.closed_form import closed_form
 from joulecast.simulator.forecast import footprint_of, forecast
 from joulecast.simulator.plan import Plan, plan_from_dict
@@ -165,6 +166,11 @@ def test_more_modules_take_more_time_and_energy(schedule: str):
     assert found[0].energy_j < found[1].energy_j < found[2].energy_j
     assert any("workload.mtp_num_layers = 1" in words for words in found[0].assumptions)
     assert not any("mtp_num_layers" in words for words in found[1].assumptions)
+
+
+def test_a_comparison_names_the_keys_of_the_plan():
+    """Not what the model is made into."""
+    assert differing_keys([plan(0), plan(1)]) == {"workload.mtp_num_layers": (0, 1)}
 
 
 def test_dense_models_can_have_modules_too(tmp_path: Path):
