@@ -117,7 +117,7 @@ def _of_gpu(plans: Sequence[Plan], parts: Parts) -> ClosedForm:
     work.on_ranks(layout)
     _add_communication_behind(work, plans, layout, parts)
     if min(highest.stage_mhz.min(), highest.tail_mhz.min()) < gpu.max_clock_mhz:
-        _hold_below(work, clocks, highest)
+        _hold_below(work, layout, clocks, highest)
     pipelines = Pipelines(plans, layout, work.stage_s, work.tail_s, clocks, transfers_s(plans, parts))
     reached = limit * np.array([group_limit_share(plan.tp, gpu) for plan in plans])[layout.plan_of_rank]
     board = Board(
@@ -302,14 +302,18 @@ def _add_communication_behind(work: _Work, plans: Sequence[Plan], layout: Layout
         work.tail_j[added.rows] += added.energy_j
 
 
-def _hold_below(work: _Work, clocks_mhz: Array, highest: _Highest) -> None:
+def _hold_below(work: _Work, layout: Layout, clocks_mhz: Array, highest: _Highest) -> None:
     """Above the clocks that plans set, what happens at them."""
+    top = highest.of_rank_mhz
     for values in (work.stage_s, work.stage_j):
         for kind in range(3):
-            values[kind] = _held(values[kind], clocks_mhz, highest.stage_mhz[kind])
-    work.tail_s = _held(work.tail_s, clocks_mhz, highest.tail_mhz)
-    work.tail_j = _held(work.tail_j, clocks_mhz, highest.tail_mhz)
+            values[kind] = _held(values[kind], clocks_mhz, highest.stage_mhz[kind], top[layout.stages.rank])
+    work.tail_s = _held(work.tail_s, clocks_mhz, highest.tail_mhz, top)
+    work.tail_j = _held(work.tail_j, clocks_mhz, highest.tail_mhz, top)
 
 
-def _held(values: Array, clocks_mhz: Array, highest_mhz: Array) -> Array:
-    return np.where(clocks_mhz <= highest_mhz[:, None], values, at(values, clocks_mhz, highest_mhz)[:, None])
+def _held(values: Array, clocks_mhz: Array, highest_mhz: Array, top_mhz: Array) -> Array:
+    """``top_mhz`` is the highest clock of a row's rank; up to it values are read, between two clocks of the grid."""
+    below = np.append(-np.inf, clocks_mhz[:-1])
+    free = (clocks_mhz <= highest_mhz[:, None]) | ((below < highest_mhz[:, None]) & (highest_mhz >= top_mhz)[:, None])
+    return np.where(free, values, at(values, clocks_mhz, highest_mhz)[:, None])

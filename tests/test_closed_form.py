@@ -138,6 +138,9 @@ SAMPLE = {
     "8b low limit": plan(gpus=16, tp=4, pp=2, batch=32, power={"power_limit_w": 350.0}),
     "8b limits by stage": plan(framework="pytorch-eager", pp=4, power={"power_limit_w": [600.0, 500.0, 450.0, 600.0]}),
     "8b locked": plan(framework="pytorch-eager", tp=2, pp=2, power={"clock_mhz": 1200}),
+    "8b locked at a clock that is not tabulated": plan(
+        gpu="h100-sxm", gpus=16, tp=4, micro=2, batch=64, recompute="full", power={"clock_mhz": 1005}
+    ),
     "8b locked above the limit": plan(framework="pytorch-eager", pp=2, power={"clock_mhz": 1605}),
     "8b clocks by stage": plan(
         framework="pytorch-eager", tp=2, pp=2, power={"clock_mhz": {"forward": [1410, 1200], "backward": [1305, 1110]}}
@@ -172,6 +175,7 @@ def test_worst_error(errors, name):
 
 def test_clocks_that_stand_still_are_nearly_exact(errors):
     assert np.abs(errors["8b locked"]).max() <= 0.0005
+    assert np.abs(errors["8b locked at a clock that is not tabulated"]).max() <= 0.001
 
 
 def test_it_ranks_as_the_simulation_does():
