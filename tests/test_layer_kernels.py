@@ -96,6 +96,35 @@ def test_an_eager_gate_reads_both_halves():
     assert forward["gate.product"] == (2 * size, size)
 
 
+def test_megatrons_kernels_of_a_plain_mlp_and_of_rotation():
+    gpt, llama = load_model("gpt3-175b"), load_model("llama-3.1-8b")
+    size = 1024 * 4 * 12288 * 2.0
+    assert kernels(t.layer_forward(gpt, MEGATRON, 1, 1024))["activation.gelu"] == (size, size)
+    assert kernels(t.layer_backward(gpt, MEGATRON, 1, 1024))["activation.gelu.grad"] == (2 * size, size)
+    gated = kernels(t.layer_backward(llama, MEGATRON, 1, 1024))["gate.silu.grad"]
+    assert gated == (3 * 1024 * 14336 * 2.0, 2 * 1024 * 14336 * 2.0)
+    rotated = [name for name in kernels(t.layer_forward(llama, MEGATRON, 1, 1024)) if name.startswith("rotary")]
+    assert rotated == ["rotary.query", "rotary.key"]
+    for config, run in ((gpt, MEGATRON), (llama, replace(MEGATRON, rotary=False))):
+        assert not [name for name in kernels(t.layer_forward(config, run, 1, 1024)) if name.startswith("rotary")]
+
+
+def test_context_parallel_ranks_gather_all_keys_or_exchange_heads():
+    config = load_model("llama-3.1-8b")
+    run = replace(MEGATRON, context_parallel=4, cp_comm_type="all_gather")
+    own = 1024 * 2 * 8 * 128  # keys and values of a rank's tokens
+    forward, backward = kernels(t.layer_forward(config, run, 1, 4096)), kernels(t.layer_backward(config, run, 1, 4096))
+    assert forward["attention.keys.all_gather"] == ("all_gather", 4 * own * 2.0, 4)
+    assert forward["attention.keys.order"] == (4 * own * 2.0, 4 * own * 2.0)
+    assert backward["attention.keys.grad.join"] == (4 * own * 2.0, 2 * own * 2.0)
+    assert backward["attention.keys.grad.reduce_scatter"] == ("reduce_scatter", 4 * own * 2.0, 4)
+    a2a = kernels(t.layer_forward(config, replace(run, cp_comm_type="a2a"), 1, 4096))
+    exchanged = sorted(size for kind, size, _ in (x for x in a2a.values() if len(x) == 3) if kind == "all_to_all")
+    assert exchanged == sorted([1024 * (4096 + 2 * 1024) * 2.0, 1024 * 4096 * 2.0])
+    orders = sorted(read for name, (read, *_) in a2a.items() if name.endswith(".order"))
+    assert orders == exchanged
+
+
 @pytest.mark.parametrize(
     ("run", "share"),
     [

@@ -44,6 +44,21 @@ def test_attention(gpu):
     assert large.l2_bytes < 0.6 * use.l2_bytes, "keys and values are read by half as many blocks"
 
 
+def test_a_batch_is_so_many_times_the_tiles(gpu):
+    tile = jc.Tile(128, 128, 64, 8, 3)
+    one, five = (gpu.tile_use(jc.Gemm(1000, 1000, 512, batch=batch, tile=tile)) for batch in (1, 5))
+    assert (one.blocks, five.blocks) == (64, 320)
+    assert one.l2_bytes == 64 * 256 * 512 * 2 and five.l2_bytes == 5 * one.l2_bytes
+
+
+def test_attention_reads_keys_for_every_block_and_its_own_queries_once(gpu):
+    tile = jc.Tile(64, 64, warps=4, stages=2)
+    use = gpu.tile_use(jc.Attention(2, 16, 16, 4096, 128, causal=False, tile=tile))
+    row = 128 * 2
+    assert use.near_bytes == 32 * 64 * 64 * (2 * 64 * row)  # heads, blocks, steps, keys and values
+    assert use.l2_bytes - use.near_bytes == 32 * 2 * 4096 * row  # queries and results
+
+
 def test_rows(gpu):
     """Compiled for one row a warp: 228 registers; for two: 255 and 112 spilled."""
     rows = jc.Streaming("rmsnorm", 5e8, 5e8, elements=2.5e8, rows=61_036, columns=4096)
