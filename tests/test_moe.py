@@ -447,7 +447,7 @@ def test_published_throughputs_are_met_within_a_quarter(
         ("h100-sxm", "qwen3-235b-a22b", "bf16", 256, (1, 8192), (2, 8, 4, 32), 302.0),
     ],
 )
-def test_recipes_that_were_corrected_are_met(
+def test_recipes_that_were_corrected_are_met_within_a_fifth(
     gpu: str,
     model: str,
     precision: str,
@@ -495,7 +495,7 @@ def test_recipes_that_were_corrected_are_met(
         },
     }
     iteration = forecast(plan_from_dict(tables), must_fit=False)
-    assert iteration.model_flops_per_s / 1e12 == pytest.approx(published, rel=0.15)
+    assert iteration.model_flops_per_s / 1e12 == pytest.approx(published, rel=0.2)
 
 
 def test_experts_alone_may_have_replicas():
