@@ -87,9 +87,9 @@ def add_format(name: str, write: Writer) -> None:
     WRITERS[name] = write
 
 
-def schema() -> dict[str, Any]:
-    """The JSON Schema of :func:`front_dict`."""
-    text = files("joulecast.plan").joinpath(SCHEMA).read_text(encoding="utf-8")
+def schema(name: str = SCHEMA) -> dict[str, Any]:
+    """The JSON Schema of :func:`front_dict`, or that of :mod:`joulecast.plan.rank_limits`."""
+    text = files("joulecast.plan").joinpath(name).read_text(encoding="utf-8")
     return dict(json.loads(text))
 
 

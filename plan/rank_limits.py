@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Name of the JSON form, with its version.
 FORM = "joulecast-rank-limits-1"
+#: File of its JSON Schema beside this module.
+SCHEMA = "rank_limits.schema.json"
 #: Share of its energy that a plan must save against a faster one: simulations scatter by about as much.
 LEAST_SAVING = 1e-3
 

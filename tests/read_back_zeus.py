@@ -2,9 +2,9 @@
 
     .venv-zeus/bin/python tests/read_back_zeus.py FOLDER
 
-FOLDER holds ``pfo/`` (a front as ``zeus-pfo``), ``limits.json`` and ``front.json`` with ``schema.json``. The package of
-Zeus's frequency optimizer imports torch for its client; reading a solution needs none of it, so an empty module stands
-in where torch is not installed.
+FOLDER holds ``pfo/`` (a front as ``zeus-pfo``), ``limits.json``, and ``front.json`` and ``rank_limits.json`` with their
+schemas. The package of Zeus's frequency optimizer imports torch for its client; reading a solution needs none of it, so
+an empty module stands in where torch is not installed.
 """
 
 import importlib.util
@@ -19,6 +19,17 @@ def stand_in_for_torch():
         torch, distributed = types.ModuleType("torch"), types.ModuleType("torch.distributed")
         torch.distributed, torch.Tensor = distributed, type("Tensor", (), {})
         sys.modules |= {"torch": torch, "torch.distributed": distributed}
+
+
+def schema_errors(folder, name):
+    """What a file breaks of its schema, and how much an empty one would."""
+    import jsonschema
+
+    schema = json.loads((folder / f"{name}.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    read = json.loads((folder / f"{name}.json").read_text())
+    return [e.message for e in validator.iter_errors(read)], len(list(validator.iter_errors({})))
 
 
 def solutions(folder):
@@ -103,16 +114,9 @@ def main(folder):
         report["solutions"] = solutions(folder / "pfo")
     if (folder / "limits.json").is_file():
         report["limits"] = limits(folder / "limits.json")
-    if (folder / "schema.json").is_file():
-        import jsonschema
-
-        schema = json.loads((folder / "schema.json").read_text())
-        jsonschema.Draft202012Validator.check_schema(schema)
-        validator = jsonschema.Draft202012Validator(schema)
-        report["schema errors"] = [
-            e.message for e in validator.iter_errors(json.loads((folder / "front.json").read_text()))
-        ]
-        report["schema errors of {}"] = len(list(validator.iter_errors({})))
+    for name in ("front", "rank_limits"):
+        if (folder / f"{name}.schema.json").is_file():
+            report[f"schema errors of {name}"] = schema_errors(folder, name)
     report["profile by zeus"] = profile_by_zeus(folder / "by_zeus.csv")
     print(json.dumps(report))
 

@@ -27,6 +27,8 @@ from joulecast.plan.options import Option
 from joulecast.plan.power_limits import JobPoint, export_power_limits
 from joulecast.plan.problem import make_problem
 from joulecast.plan.profile import load_profile
+from joulecast.plan.rank_limits import SCHEMA as RANK_LIMITS_SCHEMA
+from joulecast.plan.rank_limits import RankLimitFront, RankLimits
 from joulecast.simulator.schedules import build_schedule
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -230,6 +232,22 @@ def test_a_solution_that_is_not_there(tmp_path):
         read_zeus_solution(tmp_path / "none.py")
 
 
+RANK_LIMITS = RankLimitFront(
+    (RankLimits((700.0, 500.0), 1.0, 900.0, (600.0, 450.0), (1800.0, 1500.0), (("comm_ctas", 8),)),),
+    (JobPoint(700.0, 1.0, 950.0, 16),),
+    gpus_per_rank=2,
+    budget_w=None,
+    simulated=3,
+    notes=("simulated",),
+)
+
+
+def test_the_schema_of_rank_limits_names_what_they_have():
+    plain, wanted = RANK_LIMITS.to_dict(), schema(RANK_LIMITS_SCHEMA)
+    assert set(wanted["required"]) == set(plain)
+    assert set(wanted["properties"]["points"]["items"]["properties"]) == set(plain["points"][0])
+
+
 @pytest.fixture(scope="module")
 def zeus():
     """Python of an environment with zeus, lowtime, aiofiles and jsonschema (``make zeus-environment``)."""
@@ -245,7 +263,9 @@ def read_back(front, zeus, tmp_path_factory):
     folder = tmp_path_factory.mktemp("exports")
     export_front(front, folder / "pfo", "zeus-pfo")
     export_front(front, folder / "front.json", "json")
-    (folder / "schema.json").write_text(json.dumps(schema()))
+    (folder / "front.schema.json").write_text(json.dumps(schema()))
+    (folder / "rank_limits.json").write_text(json.dumps(RANK_LIMITS.to_dict()))
+    (folder / "rank_limits.schema.json").write_text(json.dumps(schema(RANK_LIMITS_SCHEMA)))
     points = [JobPoint(300, 10.0, 2600.0), JobPoint(250, 10.5, 2300.0), JobPoint(150, 14.0, 2000.0)]
     export_power_limits(points, folder / "limits.json")
     run = subprocess.run(
@@ -295,8 +315,10 @@ def test_zeus_chooses_as_we_do_among_power_limits(read_back):
 
 @pytest.mark.slow
 def test_the_json_keeps_its_schema(read_back):
-    assert read_back["schema errors"] == []
-    assert read_back["schema errors of {}"] > 0
+    for name in ("front", "rank_limits"):
+        errors, of_nothing = read_back[f"schema errors of {name}"]
+        assert errors == []
+        assert of_nothing > 0
 
 
 @pytest.mark.slow

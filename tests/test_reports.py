@@ -201,6 +201,23 @@ def test_commands_write_reports_beside_a_clean_answer(tmp_path, capsys, examples
     assert "measured rows are" in text and "Every number, its uncertainty" in text
 
 
+def test_limits_of_a_job_show_every_weight_and_batch_size(tmp_path, examples, capsys):
+    epochs, page = tmp_path / "epochs.csv", tmp_path / "limits.html"
+    epochs.write_text("batch_size,epochs\n8,10\n16,9\n32,nan\n", encoding="utf-8")
+    plan = examples / "llama-3.1-8b-4xh200.toml"
+    limits = ("--power-limits", "700,500,300")
+    assert run("front", plan, *limits, "--eta", "0.8", "--report", page) == 0
+    text = page.read_text(encoding="utf-8")
+    assert "At a weight of 0.8 of energy against time 500 W is best" in text
+    assert "The best limit at every weight" in text
+    assert "W at batch size" not in text
+    assert run("front", plan, *limits, "--epochs", epochs, "--samples", 1000, "--report", page) == 0
+    text = page.read_text(encoding="utf-8")
+    assert "batch size 32 does not always reach the target" in text
+    assert "W at batch size" in text
+    capsys.readouterr()
+
+
 def test_what_was_not_measured_is_not_drawn():
     row = {"name": "a", "measured": {"time_s": 1.0, "energy_j": None}, "predicted": {"time_s": 1.1, "energy_j": 2.0}}
     found = measured_by_quantity({"suite": "s", "rows": [row]})
