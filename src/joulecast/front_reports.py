@@ -94,6 +94,8 @@ def power_limit_report(asked: LimitsAsked, load: Load | None) -> tuple[tuple[Job
     left_out: tuple[int, ...] = ()
     if epochs is not None:
         points, left_out = pl.to_target(points, epochs)
+        if load is not None:  # not even forecast
+            left_out = tuple(size for size, count in epochs.items() if not math.isfinite(count))
         if not points:
             raise InputError("no batch size reaches the target", file=str(asked.epochs), key="--epochs")
     power = pl.max_power_w(points, gpus)
