@@ -84,21 +84,16 @@ def overlapped_gradient_reduction(
     """
     if data_parallel == 1:
         return tuple(launches)
-    dtype = implementation.gradient_dtype
-    megatron = implementation.framework == "megatron"
-    own = MEGATRON_BUCKET_BYTES if megatron else DDP_BUCKET_BYTES
-    full = float(own) if bucket_bytes is None else bucket_bytes
-    limit = full if megatron else min(full, DDP_FIRST_BUCKET_BYTES)
+    dtype, eager = implementation.gradient_dtype, implementation.framework != "megatron"
+    limit, full = _bucket_limits(implementation, bucket_bytes)
     out: list[Launch] = []
     pending, bucket = 0, 0
     place: list[int] = []  # of each of the layers' communications on a stream that they share with the buckets
     for launch in launches:
         if launch.stream == "communication":
             place.append(len(place) + bucket)
-        elif launch.waits:  # for its layer's communication, not for the buckets launched since
-            awaited = len(place) - 1 - launch.outstanding
-            outstanding = len(place) + bucket - 1 - (place[awaited] if awaited >= 0 else -1)
-            launch = launch if outstanding == launch.outstanding else replace(launch, outstanding=outstanding)
+        elif launch.waits:
+            launch = _past_buckets(launch, place, bucket)
         out.append(launch)
         if not launch.completes:
             continue
@@ -106,7 +101,7 @@ def overlapped_gradient_reduction(
             elements = sizes[launch.completes]
         except KeyError:
             raise InputError(f"no size is known for the gradient of {launch.completes!r}", key="sizes") from None
-        if not megatron:
+        if eager:
             out.append(streaming("unary", f"{launch.completes}.divide", elements, dtype=dtype))
         pending += elements
         if pending * DTYPE_BYTES[dtype] >= limit:
@@ -116,6 +111,23 @@ def overlapped_gradient_reduction(
     if pending:
         out.append(_reduction(f"bucket{bucket}", pending, implementation, data_parallel, scatter, waits=False))
     return _wait_for_last(out)
+
+
+def _bucket_limits(implementation: Implementation, bucket_bytes: float | None) -> tuple[float, float]:
+    """When the first bucket is full, and when the others are [bytes]."""
+    megatron = implementation.framework == "megatron"
+    full = float(MEGATRON_BUCKET_BYTES if megatron else DDP_BUCKET_BYTES) if bucket_bytes is None else bucket_bytes
+    return (full if megatron else min(full, DDP_FIRST_BUCKET_BYTES)), full
+
+
+def _past_buckets(launch: Launch, place: Sequence[int], buckets: int) -> Launch:
+    """A launch that waits for its layer's communication, not for the buckets launched since.
+
+    ``place`` is that of each of the layers' communications on the stream that they share with the buckets.
+    """
+    awaited = len(place) - 1 - launch.outstanding
+    outstanding = len(place) + buckets - 1 - (place[awaited] if awaited >= 0 else -1)
+    return launch if outstanding == launch.outstanding else replace(launch, outstanding=outstanding)
 
 
 def gradient_sizes(config: ModelConfig, implementation: Implementation) -> dict[str, int]:

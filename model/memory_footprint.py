@@ -175,14 +175,11 @@ def memory_footprint(
     dense = sum(dense_layers) if dense_layers is not None and config.experts is not None else 0
     elements, weights, experts = _parameter_bytes(config, implementation, sum(layers), first, last, dense)
     states = (elements - experts) / split.optimizer + experts / split.expert_optimizer
-    heads = -(-forwards // chunks) if last else 0
-    stack = (sum(layers) - dense) * layer_bytes(s)
-    if dense:
-        stack += dense * layer_bytes(shard(config.dense, implementation, batch, sequence))
-    kept = forwards * stack / chunks + heads * head_bytes(s)
-    if last and config.mtp_layers:
-        kept += heads * config.mtp_layers * (multi_token.kept_bytes(s) + layer_bytes(s) + head_bytes(s))
+    of_dense = layer_bytes(shard(config.dense, implementation, batch, sequence)) if dense else 0.0
+    stack = (sum(layers) - dense) * layer_bytes(s) + dense * of_dense
+    kept = forwards * stack / chunks + (-(-forwards // chunks) * _ends_bytes(s) if last else 0.0)
     pipelined = stages > 1 or chunks > 1
+    gathered = _gathered_bytes(implementation, elements, weights, config, sum(layers)) if split.parameters > 1 else 0.0
     outputs, buffers = _pipeline_bytes(s, stage, stages, micro_batches, chunks, forwards) if pipelined else (0.0, 0.0)
     return MemoryFootprint(
         parameters=weights / split.parameters,
@@ -193,11 +190,16 @@ def memory_footprint(
         buffers=buffers,
         transient=_transient_bytes(s, kept, forwards, micro_batches if pipelined else 0, first=first, last=last),
         workspace=WORKSPACE_BYTES + _user_buffer_bytes(s),
-        gathered=_gathered_bytes(implementation, elements, weights, config, sum(layers))
-        if split.parameters > 1
-        else 0.0,
+        gathered=gathered,
         context=CONTEXT_BYTES + communicators * COMMUNICATOR_BYTES,
     )
+
+
+def _ends_bytes(s: Shard) -> float:
+    """What one micro-batch keeps behind the last layer: the head's, and that of modules that predict further tokens."""
+    further = s.config.mtp_layers
+    more = multi_token.kept_bytes(s) + layer_bytes(s) + head_bytes(s) if further else 0.0
+    return head_bytes(s) + further * more
 
 
 def _gathered_bytes(
