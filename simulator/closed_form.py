@@ -71,6 +71,8 @@ class Shared:
         return self._parts[key]
 
 
+#: Plans evaluated together: their arrays stay in a core's cache.
+AT_ONCE = 1024
 #: Most parts that are kept from call to call, some hundred megabytes.
 MOST_PARTS = 10_000
 
@@ -97,9 +99,11 @@ def closed_form(plans: Sequence[Plan], gpu: GpuDescription | None = None, shared
     for key, own in rows.items():
         description = gpu_of(plans[own[0]]) if gpu is None else gpu
         limits = dict(plans[own[0]].power.component_limits_w)
-        made = _of_gpu([plans[i] for i in own], shared.parts(key, description, limits))
-        for field in fields(ClosedForm):
-            getattr(out, field.name)[own] = getattr(made, field.name)
+        for start in range(0, len(own), AT_ONCE):
+            some = own[start : start + AT_ONCE]
+            made = _of_gpu([plans[i] for i in some], shared.parts(key, description, limits))
+            for field in fields(ClosedForm):
+                getattr(out, field.name)[some] = getattr(made, field.name)
     return out
 
 
