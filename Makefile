@@ -6,6 +6,7 @@
 # make bench-counts   instructions of five tasks against the last release; 20 % more fails
 # make slow    long fuzzing, long fits, mutations of model/, fronts against lowtime, notebooks; needs an hour or more
 # make regenerate   fit the shipped descriptions of the H200 to the shipped rows and recordings again
+# make forecasts   accept what forecasts are now (after a change that should move them, such as make regenerate)
 # make pictures   draw the README's picture again
 # make figures   run what the tables of errors quote, and write them into the README and the pages
 # make docs      build the pages into build/site
@@ -23,7 +24,7 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 DATA ?= ../shared/data
 
-.PHONY: demo test check coverage slow bench bench-counts regenerate figures docs pictures zeus-environment hta-environment
+.PHONY: demo test check coverage slow bench bench-counts regenerate forecasts figures docs pictures zeus-environment hta-environment
 .PHONY: wheel-test clean
 
 demo: $(RUN_STAMP)
@@ -68,6 +69,9 @@ regenerate: $(DEV_STAMP)
 	  --out model/catalogue_data/gpus/h200-sxm-live.toml
 	$(BIN)/joulecast calibrate --replay calibrate/recorded/h200_sxm_live --rows calibrate/recorded/h200_sxm \
 	  --name h200-sxm --out model/catalogue_data/gpus/h200-sxm.toml
+
+forecasts: $(DEV_STAMP)
+	$(BIN)/python tests/test_forecasts_stand.py
 
 pictures: $(DEV_STAMP)
 	mkdir -p docs/pictures
