@@ -64,7 +64,7 @@ def test_text_has_rows_baselines_and_what_was_skipped(capsys, result):
 
 
 def test_options_reach_the_suite(capsys, result):
-    printed(capsys, "--gpu", "h100-sxm", "--folds", "5", "--calibrate-rows", "3", "--json")
+    printed(capsys, "--gpu", "h100-sxm", "--folds", "5", "--calibrate-rows", "3", "--leave-out", "gpu", "--json")
     ((arguments, options),) = result
     assert arguments[0] == "kernels"
-    assert options == {"gpu": "h100-sxm", "folds": 5, "fit_rows": None, "calibrate_rows": 3}
+    assert options == {"gpu": "h100-sxm", "folds": 5, "fit_rows": None, "calibrate_rows": 3, "leave_out": "gpu"}

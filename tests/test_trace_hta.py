@@ -18,8 +18,8 @@ from joulecast.simulator.timeline import covered_ns
 from joulecast.simulator.trace_hta import COLLECTIVES, WAITING_KERNEL
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Both ends of thousands of kernels are rounded to microseconds.
-ROUNDING_US = 20
+#: Standard deviation of an end that is rounded to a microsecond, and how many of those a sum may be off.
+ROUNDED_US, DEVIATIONS = 12.0**-0.5, 3.0
 PLANS = ("llama-3.1-8b-4xh200", "llama-3.2-3b-4xh200-ddp", "llama-3.1-70b-8xh200")
 
 
@@ -79,11 +79,11 @@ def test_the_documented_rules_give_our_breakdown(traced):
         found = events(folder / f"rank{stage * each}.json")
         start, end = (np.array([e["ts"] + k * e["dur"] for e in found]) for k in (0, 1))
         compute = np.array([not e["name"].startswith("nccl") for e in found])
-        ours = breakdown(one)
+        ours, rounding = breakdown(one), DEVIATIONS * ROUNDED_US * (2.0 * len(found)) ** 0.5
         busy, computes = covered_ns(start, end), covered_ns(start[compute], end[compute])
-        assert computes == pytest.approx(ours.compute_s * 1e6, abs=ROUNDING_US)
-        assert busy - computes == pytest.approx(ours.exposed_communication_s * 1e6, abs=ROUNDING_US)
-        assert end.max() - start.min() - busy == pytest.approx(ours.waiting_s * 1e6, abs=ROUNDING_US)
+        assert computes == pytest.approx(ours.compute_s * 1e6, abs=rounding)
+        assert busy - computes == pytest.approx(ours.exposed_communication_s * 1e6, abs=rounding)
+        assert end.max() - start.min() - busy == pytest.approx(ours.waiting_s * 1e6, abs=rounding)
 
 
 def test_the_analysis_agrees_with_the_ledger(traced):
@@ -102,9 +102,9 @@ def test_the_analysis_agrees_with_the_ledger(traced):
     overlap = {row["rank"]: row["comp_comm_overlap_pctg"] for row in found["overlap"]}
     for stage, one in enumerate(timeline.timelines):
         ours, row = breakdown(one), rows[stage * each]
-        assert row["compute_time(us)"] == pytest.approx(ours.compute_s * 1e6, abs=ROUNDING_US)
-        assert row["non_compute_time(us)"] == pytest.approx(ours.exposed_communication_s * 1e6, abs=ROUNDING_US)
-        assert row["idle_time(us)"] == pytest.approx(ours.waiting_s * 1e6, abs=ROUNDING_US)
+        assert row["compute_time(us)"] == pytest.approx(ours.compute_s * 1e6, abs=rounding)
+        assert row["non_compute_time(us)"] == pytest.approx(ours.exposed_communication_s * 1e6, abs=rounding)
+        assert row["idle_time(us)"] == pytest.approx(ours.waiting_s * 1e6, abs=rounding)
         spoken = ours.exposed_communication_s + ours.overlapped_communication_s
         assert overlap[stage * each] == pytest.approx(100 * ours.overlapped_communication_s / spoken, abs=0.05)
 

@@ -60,7 +60,15 @@ def validate(
     from joulecast.validate import run_suite
 
     with output.working(f"forecasting {suite}"):
-        result = run_suite(suite, data, gpu, folds, fit_rows, calibrate_rows, leave_out=leave_out)
+        result = run_suite(
+            suite,
+            data,
+            gpu=gpu,
+            folds=folds,
+            fit_rows=fit_rows,
+            calibrate_rows=calibrate_rows,
+            leave_out=leave_out,
+        )
     whole = result.to_dict()
     if report is not None:
         from joulecast.reports.write import report_of_validation
