@@ -32,6 +32,8 @@ ALIKE = 1e-4
 
 #: One card of each architecture.
 GPUS = ("a100-sxm-80gb", "a40", "b200", "gb300", "h100-sxm", "h200-sxm", "mi210", "mi300x", "v100-sxm2-16gb")
+#: Of other makers, architectures, memories, forms and sizes than the card that they are derived from.
+DERIVED = ("a100-pcie-80gb", "a40", "b200", "gb300", "h100-pcie", "mi250x", "mi300x", "mi355x", "v100-sxm2-16gb")
 BACKENDS = ("cudnn", "flash-attention-2", "flash-attention-3")
 PATTERNS = [
     name.removeprefix("power.streaming_pj_per_byte.") for name in power_priors() if "streaming_pj_per_byte" in name
@@ -63,8 +65,15 @@ SETTINGS: dict[str, tuple[tuple[str, ...], ...]] = {
     "llama-3.1-70b-8xh200": ((), ("implementation.framework=megatron", "workload.precision=fp8")),
     "llama-3.1-70b-64xh100-fsdp": ((), ("parallelism.fsdp_shard_size=32",)),
     "gpt3-175b-64xa100": ((), ("schedule.recompute=selective", "workload.micro_batch_size=2")),
-    "gpt3-175b-512xh100": ((),),
-    "deepseek-v3-1024xh100": ((), ("workload.moe_load_imbalance=1.4",)),
+    "gpt3-175b-512xh100": (
+        (),
+        ("network.nvls=true", "network.sharp=true"),
+        ("network.rails=1", "network.oversubscription=2.0", "network.jitter=0.1"),
+        ("parallelism.context_parallel_size=2", "parallelism.cp_comm_type=all_gather"),
+        ("parallelism.context_parallel_size=2", "parallelism.cp_comm_type=a2a"),
+        ("implementation.generation=megatron-core",),
+    ),
+    "deepseek-v3-1024xh100": ((), ("workload.moe_load_imbalance=1.4",), ("workload.mtp_num_layers=1",)),
 }
 
 
@@ -147,9 +156,20 @@ def of_plan(name: str, settings: Sequence[str]) -> list[float]:
     return [_short(v) for v in (found["time_s"], found["energy_j"], memory, found["power_w"])]
 
 
+def of_description(name: str) -> dict[str, list[float]]:
+    """Every number of a description with its uncertainty."""
+    return {
+        f"{table}.{key}": [_short(p.number), _short(p.sd)]
+        for table, content in load_gpu(name).tables.items()
+        for key, p in content.parameters.items()
+        if not isinstance(p.value, str)
+    }
+
+
 def forecasts() -> dict[str, Any]:
     """All that is accepted."""
     return {
+        "descriptions": {name: of_description(name) for name in DERIVED},
         "kernels": {name: of_kernels(name) for name in GPUS},
         "plans": {f"{name} {' '.join(s)}".strip(): of_plan(name, s) for name, many in SETTINGS.items() for s in many},
     }
@@ -158,6 +178,14 @@ def forecasts() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def accepted() -> dict[str, Any]:
     return dict(json.loads(ACCEPTED.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_derived_descriptions_stand(name: str, accepted: dict[str, Any]) -> None:
+    found, before = of_description(name), accepted["descriptions"][name]
+    assert found.keys() == before.keys()
+    moved = [key for key, values in found.items() if values != pytest.approx(before[key], rel=ALIKE)]
+    assert not moved
 
 
 @pytest.mark.parametrize("name", GPUS)
