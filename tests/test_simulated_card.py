@@ -357,7 +357,7 @@ def test_a_sampler_in_another_process_reads_the_card_while_it_works(tmp_path):
     # late, it counts on.
     assert energies[-1] - energies[0] == pytest.approx(own, abs=30.0 + 700.0 * (end - start - 0.7))
     assert own > 400.0
-    assert busy_s == pytest.approx(end - start, rel=0.05)
+    assert 0.7 <= busy_s <= end - start
     assert count > 300
 
 
