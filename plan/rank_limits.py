@@ -9,7 +9,7 @@ simulated under the board's governor, as ``predict`` does, and compared by time 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import InputError
@@ -106,9 +106,7 @@ class RankLimitFront:
     def within(self, time_s: float) -> RankLimitFront:
         """The front without slower plans; raises as :meth:`at` does."""
         last = self.points.index(self.at(time_s))
-        return RankLimitFront(
-            self.points[: last + 1], self.uniform, self.gpus_per_rank, self.budget_w, self.simulated, self.notes
-        )
+        return replace(self, points=self.points[: last + 1])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: ``points`` and, for comparison, ``uniform``."""

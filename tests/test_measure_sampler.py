@@ -134,7 +134,7 @@ def test_sampling_costs_less_than_a_hundredth_of_a_core(spin_s, block_s, fastest
     assert len(times) >= 5
     gaps = sorted(b - a for a, b in pairwise(times))
     assert sum(gaps) / len(gaps) > fastest_s  # it slowed down for the cost, not more than it may
-    assert gaps[len(gaps) // 2] < 0.15 or stopped["core_share"] > 0.003
+    assert gaps[len(gaps) // 2] < 0.15
 
 
 def conversation(script, commands):
@@ -171,7 +171,7 @@ def test_beside_a_history_the_costly_counter_is_hardly_read():
     gaps = [b - a for a, b in pairwise(times)]
     assert 0.05 < sum(gaps) / len(gaps) < 0.11 and max(gaps) < 0.25
     driver_s = len(times) * 0.0003 + len(energies) * 0.0047 + len(taken) * 0.001
-    assert driver_s / (times[-1] - times[0]) < 0.01
+    assert driver_s / (times[-1] - times[0]) < 0.008
 
 
 def test_a_dense_counter_is_read_in_every_sample():

@@ -64,12 +64,10 @@ def run_suite(
     InputError
         Options that contradict each other.
     """
-    options = {"folds": folds, "fit_rows": fit_rows, "calibrate_rows": calibrate_rows}
+    options = {"folds": folds, "fit_rows": fit_rows, "calibrate_rows": calibrate_rows, "leave_out": leave_out}
     if suite in OTHER_FORMS:
-        return _run_other(suite, data, gpu, options | {"leave_out": leave_out})
+        return _run_other(suite, data, gpu, options)
     chosen = _suite(suite)
-    if leave_out is not None:
-        raise _not_left_out(suite)
     _check_options(chosen, options)
     base = load_gpu(gpu or DEFAULT_GPU)
     mine, skipped = _rows_for(chosen, data, base)
@@ -119,6 +117,8 @@ def _flag(option: str) -> str:
 
 
 def _check_options(suite: Suite, options: Mapping[str, object]) -> None:
+    if options["leave_out"] is not None:
+        raise _not_left_out(suite.name)
     used = [_flag(option) for option in _given(options)]
     if len(used) > 1:
         raise InputError(f"{' and '.join(used)} exclude each other", key=used[0], remedy="Give one of them.")
