@@ -95,13 +95,13 @@ def rank_limit_front(
 def _grid(limits_w: Sequence[float] | None, space: FrontSpace | None, description: GpuDescription) -> tuple[float, ...]:
     """Limits to choose from, ascending, all of them possible."""
     offered = None if space is None else space.power_limits_w
-    if limits_w is None and space is not None and offered is not None:
-        try:
-            check_limits(offered, description)
-        except InputError as error:
-            raise space.source.error(error.message, "power.power_limit_w", remedy=error.remedy) from None
     grid = tuple(sorted({float(w) for w in limits_w or offered or board_steps_w(description, STEPS)}))
-    check_limits(grid, description)
+    try:
+        check_limits(grid, description)
+    except InputError as error:
+        if space is None or limits_w or not offered:
+            raise
+        raise space.source.error(error.message, "power.power_limit_w", remedy=error.remedy) from None
     return grid
 
 

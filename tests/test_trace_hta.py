@@ -37,7 +37,7 @@ def events(path):
 
 
 def rounding_us(found):
-    """How far sums over these events may be off: both ends of each unbroken piece, of any and of compute, are rounded."""
+    """How far sums over these events may be off: ends of each unbroken piece, of any and of compute, are rounded."""
     ends = 0
     for kernels in (found, [e for e in found if not e["name"].startswith("nccl")]):
         pairs = sorted((e["ts"], e["ts"] + e["dur"]) for e in kernels)

@@ -17,6 +17,7 @@ from joulecast.calibrate.published_rows import PublishedRow, read_published
 from joulecast.calibrate.rows import Measured, Row
 from joulecast.errors import InputError
 from joulecast.model.catalogue import load_gpu
+from joulecast.model.description import GpuDescription
 from joulecast.simulator.forecast import forecast
 from joulecast.simulator.plan import Plan
 from joulecast.validate.adapters import of_iteration
@@ -69,25 +70,17 @@ def run_published(
     if chosen is not None:
         return _refitted(planned, skipped, gpu, chosen)
     description = None if gpu is None else load_gpu(gpu)
-    iterations: list[tuple[PlannedRow, Prediction]] = []
-    made: dict[Plan, Prediction] = {}  # sources repeat each other's plans
-    for one in planned:
-        try:
-            if one.plan not in made:
-                made[one.plan] = of_iteration(forecast(one.plan, description, must_fit=False))
-            iterations.append((one, made[one.plan]))
-        except InputError as error:
-            skipped.append((one.row.id, str(error)))
+    iterations, failed = _forecasts(planned, description)
     known = _known(planned)
     scored = [_scored(one, prediction, known) for one, prediction in iterations]
     measured = read_node_power(data) if (Path(data) / NODE_POWER_FILE).is_file() else []
-    nodes, left_out = node_power_rows(measured, rows, description)
+    nodes, without_forecast = node_power_rows(measured, rows, description)
     return SuiteResult(
         suite="published",
         gpu=gpu or ", ".join(sorted({p.plan.cluster.gpu for p in planned})),
         rows=(*scored, *nodes),
         summary=summarise(scored) | node_summary(nodes),
-        skipped=(*skipped, *left_out),
+        skipped=(*skipped, *failed, *without_forecast),
         protocol=f"shipped factors of long runs, fitted to all published sources but MLPerf; {RULE}",
         details={
             "order": _order(iterations),
@@ -95,6 +88,23 @@ def run_published(
             "assumptions": {p.row.id: list(p.assumptions) for p in planned if p.assumptions},
         },
     )
+
+
+def _forecasts(
+    planned: Sequence[PlannedRow], gpu: GpuDescription | None
+) -> tuple[list[tuple[PlannedRow, Prediction]], list[tuple[str, str]]]:
+    """Forecasts of rows, and the rows that have none with the reason."""
+    found: list[tuple[PlannedRow, Prediction]] = []
+    failed: list[tuple[str, str]] = []
+    made: dict[Plan, Prediction] = {}  # sources repeat each other's plans
+    for one in planned:
+        try:
+            if one.plan not in made:
+                made[one.plan] = of_iteration(forecast(one.plan, gpu, must_fit=False))
+            found.append((one, made[one.plan]))
+        except InputError as error:
+            failed.append((one.row.id, str(error)))
+    return found, failed
 
 
 @dataclass(frozen=True)

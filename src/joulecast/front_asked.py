@@ -45,7 +45,7 @@ _TAKEN_BY: dict[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FrontAsked:
     """The options of ``joulecast front`` by their names; ``None``, or nothing in it: not given."""
 

@@ -91,9 +91,11 @@ def front(
 
     form = checked_form(form, out)
     asked = FrontAsked(
-        plan, settings or [], space, switch_time, profile, schedule, microbatches, dag, wait_power, stages,
-        virtual_stages, transfer_time, time_limit, simple, straggler_time or [], slow_rank, power_limits, per_rank,
-        power_budget, eta, epochs, samples, job, gpus, form, out,
+        plan=plan, settings=settings or [], space=space, switch_time=switch_time, profile=profile, schedule=schedule,
+        microbatches=microbatches, dag=dag, wait_power=wait_power, stages=stages, virtual_stages=virtual_stages,
+        transfer_time=transfer_time, time_limit=time_limit, simple=simple, straggler_time=straggler_time or [],
+        slow_rank=slow_rank, power_limits=power_limits, per_rank=per_rank, power_budget=power_budget, eta=eta,
+        epochs=epochs, samples=samples, job=job, gpus=gpus, form=form, out=out,
     )  # fmt: skip
     found = answer(asked)
     if out is not None:
