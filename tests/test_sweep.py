@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -217,7 +218,7 @@ def test_a_stopped_sweep_goes_on_where_it_was(tables, tmp_path, monkeypatch, aft
         jc.sweep(tables(**SPLITS, objective__top=2), out)
     with pytest.raises(InputError, match="belongs to another space"):
         jc.sweep(tables(**{**SPLITS, TP: [1]}), out, resume=True)
-    batches = sum("batch" in line for line in lines)
+    batches = sum("combinations" in line for line in lines)
     asked = []
     monkeypatch.setattr(search, "evaluate", lambda *a, real=search.evaluate: asked.append(a) or real(*a))
     resumed = interrupted(tables, out, 1000, monkeypatch, resume=True)
@@ -237,7 +238,7 @@ def test_of_what_is_cut_off_only_the_missing_rows_are_evaluated(tables, tmp_path
     text = partial.read_bytes()
     partial.write_bytes(text[: round(share * len(text))])
     kept = {line["plan"] for line in read_lines(partial)[0] if "plan" in line}
-    begun = {plan for line in read_lines(partial)[0] if "batch" in line for plan in line["plans"]}
+    begun = {plan for line in read_lines(partial)[0] if "combinations" in line for plan in line["plans"]}
     asked = []
     monkeypatch.setattr(search, "evaluate", lambda *a, real=search.evaluate: asked.extend(a[1]) or real(*a))
     resumed = interrupted(tables, out, 1000, monkeypatch, resume=True, note=notes.append)
@@ -313,6 +314,60 @@ def test_a_killed_process_resumes(tmp_path, workers):
     jc.sweep(space, whole)
     assert out.read_bytes() == whole.read_bytes()
     assert not partial.exists()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from joulecast.plan.sweep import journal, rows, search
+from joulecast.plan.sweep.space import load_space
+rows.TOGETHER = 5
+space, out, mode, call = sys.argv[1:]
+module, name = {"evaluating": (rows, "closed_form"), "writing": (journal.Journal, "_write"),
+                "simulating": (rows, "forecast"), "nothing": (rows, "resume")}[mode]
+real, calls = getattr(module, name, None), 0
+def killed(*given, **named):
+    global calls
+    calls += 1
+    if calls == int(call):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*given, **named)
+setattr(module, name, killed)
+asked = rows.closed_form
+def told(plans, **named):
+    print(len(plans))
+    return asked(plans, **named)
+rows.closed_form = told
+search.run_sweep(load_space(space, ["objective.top=3"]), Path(out), resume=mode == "nothing")
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "call", "closed", "simulated"),
+    [("evaluating", 4, 15, 0), ("writing", 11, 7, 0), ("simulating", 3, None, 2)],
+)
+def test_kill_9_loses_what_was_under_way_alone(tmp_path, mode, call, closed, simulated):
+    """Rows that are evaluated together, the rest of those while they are written, or one simulation."""
+    space, out = tmp_path / "space.toml", tmp_path / "rows.jsonl"
+    space.write_text(SPACE)
+    whole = len(jc.sweep(space).rows)
+
+    def run(*of):
+        return subprocess.run(
+            [sys.executable, "-c", KILLED, str(space), str(out), *map(str, of)], capture_output=True, text=True
+        )
+
+    assert run(mode, call).returncode == -signal.SIGKILL
+    lines, _ = read_lines(tmp_path / "rows.jsonl.partial")
+    kept = sum(line.get("source") == "closed-form" for line in lines)
+    assert kept == (whole if closed is None else closed)
+    assert sum(line.get("source") == "simulated" for line in lines) == simulated
+    again = run("nothing", 0)
+    assert again.returncode == 0, again.stderr
+    assert sum(map(int, again.stdout.split())) == whole - kept
+    assert [json.loads(line) for line in out.read_text().splitlines()] == list(
+        jc.sweep({**tomllib.loads(SPACE), "objective": {"top": 3}}).rows
+    )
 
 
 FULL = """

@@ -1,8 +1,8 @@
 """Rows of a sweep on disk, one line each, appended as they come: what was written stays readable whatever happens.
 
-The first line says which space the rows belong to. A batch begins with a line that names the plans whose rows follow,
-so that of a batch that was cut off only the missing rows are evaluated again. Each row is one write; a torn last line,
-as a killed process, a full disk or a power cut leaves it, is dropped.
+The first line says which space the rows belong to. A batch begins with a line that says which combinations it covers
+and names the plans whose rows follow, so that of a batch that was cut off only the missing rows are evaluated again.
+Each row is one write; a torn last line, as a killed process, a full disk or a power cut leaves it, is dropped.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,16 +20,20 @@ from joulecast.errors import InputError
 from joulecast.plan.sweep.rows import SIMULATED, Batch, Row
 
 #: Version of the lines' form.
-VERSION = 2
+VERSION = 3
+#: How often what was written is seen to the disk, which only a power cut asks for [s].
+SYNC_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
     """Of a batch: combinations that are illegal, plans that do not fit, the least memory that these need, and the rest.
 
-    ``plans`` are the numbers of those that fit, each of which has a row.
+    ``combinations`` is the range of what it covers, ``plans`` are the numbers of those that fit, each of which has a
+    row.
     """
 
+    combinations: range
     illegal: int
     unfit: int
     least_bytes: float
@@ -41,7 +46,7 @@ class Done:
 
     rows: dict[int, Row] = field(default_factory=dict)
     simulated: dict[int, Row] = field(default_factory=dict)
-    batches: dict[int, Counts] = field(default_factory=dict)
+    batches: list[Counts] = field(default_factory=list)
 
 
 class Journal:
@@ -58,6 +63,7 @@ class Journal:
     def __init__(self, path: Path | None, header: dict[str, Any], *, resume: bool = False) -> None:
         self._path = path
         self._file: BinaryIO | None = None
+        self._synced_s = 0.0
         self.done = Done()
         self.torn = False
         header = {"joulecast_sweep": VERSION, **header}
@@ -79,21 +85,23 @@ class Journal:
             self._append([header])
             _keep_name(path)
 
-    def missing(self, batch: int, numbers: Sequence[int]) -> Sequence[int]:
-        """Which combinations of a batch still have to be evaluated."""
-        if batch not in self.done.batches:
-            return numbers
-        return [plan for plan in self.done.batches[batch].plans if plan not in self.done.rows]
+    def missing(self, count: int) -> list[Sequence[int]]:
+        """Which of ``count`` combinations still have to be evaluated: ranges of them, and rows of batches cut off."""
+        found: list[Sequence[int]] = []
+        begin = 0
+        for batch in sorted(self.done.batches, key=lambda batch: batch.combinations.start):
+            found += [range(begin, batch.combinations.start), [n for n in batch.plans if n not in self.done.rows]]
+            begin = batch.combinations.stop
+        return [run for run in (*found, range(begin, count)) if run]
 
-    def add_batch(self, number: int, batch: Batch) -> None:
+    def add_batch(self, batch: Batch) -> None:
         """Keep the rows of a batch that has been evaluated, or of what was missing of one."""
         lines: list[dict[str, Any]] = list(batch.rows)
-        if number not in self.done.batches:
-            counts = Counts(batch.illegal, batch.unfit, batch.least_bytes, tuple(row["plan"] for row in batch.rows))
-            self.done.batches[number] = counts
-            plans = list(counts.plans)
+        if isinstance(batch.numbers, range):
+            plans = [row["plan"] for row in batch.rows]
+            self.done.batches.append(Counts(batch.numbers, batch.illegal, batch.unfit, batch.least_bytes, tuple(plans)))
             about = {"illegal": batch.illegal, "unfit": batch.unfit, "least_bytes": batch.least_bytes, "plans": plans}
-            lines.insert(0, {"batch": number, **about})
+            lines.insert(0, {"combinations": [batch.numbers.start, batch.numbers.stop], **about})
         self._append(lines)
         self.done.rows.update({row["plan"]: row for row in batch.rows})
 
@@ -105,6 +113,7 @@ class Journal:
     def close(self) -> None:
         """Close the file; it stays."""
         if self._file is not None:
+            self._sync()
             self._file.close()
             self._file = None
 
@@ -115,7 +124,7 @@ class Journal:
             self._path.unlink(missing_ok=True)
 
     def _append(self, lines: Sequence[dict[str, Any]]) -> None:
-        """Write lines one by one, and see them to the disk."""
+        """Write lines one by one, and see them to the disk now and then."""
         if self._file is None or self._path is None:
             return
         try:
@@ -123,8 +132,14 @@ class Journal:
                 self._write((json.dumps(line, ensure_ascii=False) + "\n").encode())
         except OSError as error:
             raise _unwritable(self._path, error) from error
-        with contextlib.suppress(OSError):  # not every kind of file can
-            os.fsync(self._file.fileno())
+        if time.monotonic() - self._synced_s > SYNC_S:
+            self._sync()
+
+    def _sync(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # not every kind of file can
+                os.fsync(self._file.fileno())
+        self._synced_s = time.monotonic()
 
     def _write(self, data: bytes) -> None:
         """Write all of a line; a nearly full disk takes a part of it before it refuses the rest."""
@@ -149,9 +164,10 @@ class Journal:
         os.truncate(path, whole)
 
     def _take(self, line: Row) -> None:
-        if "batch" in line:
-            counts = Counts(line["illegal"], line["unfit"], line["least_bytes"], tuple(line["plans"]))
-            self.done.batches[line["batch"]] = counts
+        if "combinations" in line:
+            covered = range(*line["combinations"])
+            counts = Counts(covered, line["illegal"], line["unfit"], line["least_bytes"], tuple(line["plans"]))
+            self.done.batches.append(counts)
         elif line["source"] == SIMULATED:
             self.done.simulated[line["plan"]] = line
         else:

@@ -22,7 +22,7 @@ from joulecast.plan.sweep.rows import Row, described, evaluate, forecaster_of, s
 from joulecast.plan.sweep.space import Space
 from joulecast.plan.sweep.workers import Workers
 
-#: Combinations that are evaluated together, in less time than one simulation takes. A killed process loses those.
+#: Combinations that are one job.
 BATCH = 256
 #: Rounds of simulating further plans where those simulated do not keep to the constraints.
 MOST_ROUNDS = 4
@@ -43,20 +43,16 @@ class _Sweep:
 
     def evaluate(self) -> list[Row]:
         """Every plan that fits, in closed form."""
-        done, whole = self.journal.done, range(len(self.found))
-        batches = dict(enumerate(whole[start : start + BATCH] for start in range(0, len(whole), BATCH)))
-        missing = {number: self.journal.missing(number, batch) for number, batch in batches.items()}
-        jobs = {number: (self.space, left) for number, left in missing.items() if left}
-        count = len(batches) - len(jobs)
-        self._tell(count, len(batches))
-        for number, batch in self.workers.results(evaluate, jobs):
-            self.journal.add_batch(number, batch)
-            count += 1
-            self._tell(count, len(batches))
+        done, of = self.journal.done, len(self.found)
+        left = [run[i : i + BATCH] for run in self.journal.missing(of) for i in range(0, len(run), BATCH)]
+        jobs = {number: (self.space, job) for number, job in enumerate(left)}
+        count = of - sum(map(len, left))
+        self.progress(count, of, "plans")
+        for batch in self.workers.streamed(evaluate, jobs):
+            self.journal.add_batch(batch)
+            count += len(batch.numbers)
+            self.progress(count, of, "plans")
         return [done.rows[number] for number in sorted(done.rows)]
-
-    def _tell(self, batches: int, of: int) -> None:
-        self.progress(min(batches * BATCH, len(self.found)), len(self.found), f"plans, {of} batches")
 
     def simulate(self, rows: list[Row]) -> list[Row]:
         """The best plans simulated, and further ones where these do not keep to the constraints after all."""
@@ -120,7 +116,7 @@ def run_sweep(
     """
     check_output(out, resume=resume)
     found = forecaster_of(space).found
-    header = {"space": space.fingerprint(), "gpus": described(space), "plans": len(found), "batch_size": BATCH}
+    header = {"space": space.fingerprint(), "gpus": described(space), "plans": len(found)}
     partial = None if out is None else out.with_name(out.name + ".partial")
     pool = Workers(workers, dask)
     journal = Journal(partial, header, resume=resume)
@@ -160,7 +156,7 @@ def _result(space: Space, found: Combinations, journal: Journal, rows: list[Row]
     values = objectives(kept, space)
     chosen = np.flatnonzero(is_undominated(values)) if values.shape[1] > 1 else np.arange(len(kept))
     order = chosen[np.argsort(values[chosen, 0], kind="stable")]
-    illegal = sum(batch.illegal for batch in journal.done.batches.values())
+    illegal = sum(batch.illegal for batch in journal.done.batches)
     return SweepResult(
         minimise=space.minimise,
         keys=space.keys,
@@ -175,7 +171,7 @@ def _result(space: Space, found: Combinations, journal: Journal, rows: list[Row]
 
 
 def _nothing_fits(space: Space, found: Combinations, journal: Journal) -> InputError:
-    batches = journal.done.batches.values()
+    batches = journal.done.batches
     if sum(batch.illegal for batch in batches) == len(found):
         first = {key: 1 if values is None else values[0] for key, values in space.axes}
         values = found.of(0) if len(found) else first

@@ -8,9 +8,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, as_completed
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from joulecast.errors import InputError
@@ -40,6 +41,15 @@ class Workers:
         self._processes, self._dask = processes, dask
         self._losses: tuple[type[BaseException], ...] = (BrokenExecutor,)
 
+    def streamed(self, work: Callable[..., Iterable[T]], jobs: Mapping[int, tuple[Any, ...]]) -> Iterator[T]:
+        """All that the jobs yield: in this process as it is made, from others when its job is done."""
+        if self._here:
+            for arguments in jobs.values():
+                yield from work(*arguments)
+            return
+        for _, made in self.results(partial(_all_of, work), jobs):
+            yield from made
+
     def results(self, work: Callable[..., T], jobs: Mapping[int, tuple[Any, ...]]) -> Iterator[tuple[int, T]]:
         """Results of jobs, with their numbers, in the order in which they are done.
 
@@ -48,7 +58,7 @@ class Workers:
         InputError
             Workers are lost again and again, or the scheduler cannot be reached.
         """
-        if self._processes == 1 and self._dask is None:
+        if self._here:
             for number, arguments in jobs.items():
                 yield number, work(*arguments)
             return
@@ -77,6 +87,10 @@ class Workers:
             remedy="Look at the workers' memory and logs, then continue with --resume.",
         )
 
+    @property
+    def _here(self) -> bool:
+        return self._processes == 1 and self._dask is None
+
     def _executor(self) -> AbstractContextManager[Executor]:
         if self._dask is None:
             context = multiprocessing.get_context("spawn")
@@ -100,6 +114,10 @@ class Workers:
             ) from None
         with client, client.get_executor(pure=False) as executor:
             yield executor
+
+
+def _all_of(work: Callable[..., Iterable[T]], *arguments: Any) -> list[T]:
+    return list(work(*arguments))
 
 
 def _end_with_parent() -> None:
