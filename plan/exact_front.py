@@ -6,6 +6,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,6 +71,12 @@ class Front:
     problem: FrontProblem
     curve: TimeCostCurve
     plans: tuple[FrontPoint, ...]
+
+    def __repr__(self) -> str:
+        ends = " to ".join(
+            f"{point.time_s:.4g} s, {point.energy_j:.4g} J" for point in (self.points[0], self.points[-1])
+        )
+        return f"Front({len(self.points)} plans: {ends})"
 
     @cached_property
     def points(self) -> tuple[FrontPoint, ...]:
@@ -157,6 +164,19 @@ class Front:
         import pandas as pd
 
         return pd.DataFrame(self.rows())
+
+    def write(self, path: str | Path, form: str = "json") -> None:
+        """Write every plan as ``json``, ``csv`` or ``parquet``, or a folder for Zeus (``zeus-pfo``).
+
+        Raises
+        ------
+        InputError
+            An unknown format, a clock that is no whole number of MHz, or a file that cannot be written.
+        """
+        from joulecast.plan.exports import export_front
+
+        gpus = self.problem.gpus_per_rank
+        export_front(self, path, form, copies=gpus, gpus_per_rank=gpus)
 
     def rows(self) -> list[dict[str, float]]:
         """One flat line for each point."""

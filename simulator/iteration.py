@@ -103,10 +103,10 @@ class Iteration:
     energy_j_p05: float
     energy_j_p95: float
     tokens: int
-    ranks: tuple[RankForecast, ...]
-    plan: Plan
+    ranks: tuple[RankForecast, ...] = field(repr=False)
+    plan: Plan = field(repr=False)
     power_over_time: PowerOverTime = field(repr=False, compare=False)
-    assumptions: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = field(default=(), repr=False)
     description: GpuDescription | None = field(default=None, repr=False, compare=False)
 
     @property

@@ -1,7 +1,10 @@
 """The public functions for programs."""
 
+import json
 import math
+import tomllib
 
+import numpy as np
 import pytest
 
 import joulecast as jc
@@ -61,6 +64,63 @@ def test_predict_takes_a_path_or_a_plan(examples):
     assert jc.predict(path, ["workload.global_batch_size=16"]).time_s > whole.time_s
     with pytest.raises(jc.InputError, match="overrides"):
         jc.predict(load_plan(path), ["cluster.gpus=4"])
+
+
+def test_predict_takes_tables_and_one_override(examples):
+    path = examples / "llama-3.1-8b-4xh200.toml"
+    tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    more = "power.power_limit_w=500"
+    assert jc.predict(tables, more).to_dict() == jc.predict(path, [more]).to_dict()
+    with pytest.raises(jc.InputError, match=r"workload.*missing"):
+        jc.predict({})
+    with pytest.raises(jc.InputError, match="list is no plan"):
+        jc.predict([path])
+
+
+def test_answers_are_shown_in_a_line(examples, tmp_path):
+    path = examples / "llama-3.1-8b-4xh200.toml"
+    front = jc.front(path, simple="rank")
+    fastest, best = front.points[0], front.points[-1]
+    assert f"{len(front.points)} plans: {fastest.time_s:.4g} s" in repr(front)
+    assert f"{best.energy_j:.4g} J" in repr(front)
+    assert len(repr(jc.predict(path))) < 400
+    front.write(tmp_path / "front.json")
+    assert len(json.loads((tmp_path / "front.json").read_text())["points"]) == len(front.points)
+    with pytest.raises(jc.InputError, match="no format 'xml'"):
+        front.write(tmp_path / "front.xml", "xml")
+
+
+@pytest.mark.parametrize(
+    ("operator", "message"),
+    [
+        (jc.Gemm(128, 128, -8), "k = -8.*whole number of 1 or more"),
+        (jc.Gemm(128, 128, math.nan), "k = nan"),
+        (jc.Gemm(128, 128.5, 128), "n = 128.5"),
+        (jc.Gemm("128", 128, 128), "m = '128'"),
+        (jc.Gemm(128, 128, 128, batch=0), "batch = 0"),
+        (jc.Gemm(128, 128, 128, dtype="bf17"), "unknown data type 'bf17'. Did you mean 'bf16'"),
+        (jc.Gemm(128, 128, 128, out_dtype="bf17"), "unknown data type 'bf17'"),
+        (jc.Gemm(128, 128, 128, layout="tt"), "unknown layout 'tt'"),
+        (jc.Gemm(128, 128, 128, footprint_bytes=-1.0), "footprint_bytes = -1.0"),
+        (jc.Attention(1, 32, 7, 4096, 128), "32 heads cannot share 7"),
+        (jc.Attention(1, 32, 0, 4096, 128), "kv_heads = 0"),
+        (jc.Attention(1, 32, 8, 4096, 128, direction="fwd"), "unknown direction 'fwd'"),
+        (jc.Streaming("copy", -1e9, 1e9), r"bytes_read = -1000000000.0"),
+        (jc.Streaming("copy", 1e9, math.inf), "bytes_written = inf"),
+        (jc.Collective("all_reduce", 1e9, 0), "gpus = 0"),
+        (jc.Collective("all_reduce", 1e9, 4, ctas=0), "ctas = 0"),
+        (jc.Collective("all_reduce", math.nan, 4), "bytes = nan"),
+        (jc.Tile(128, 128), "Tile is no kernel"),
+    ],
+)
+def test_work_that_no_kernel_has_is_refused(h200, operator, message):
+    with pytest.raises(jc.InputError, match=message):
+        h200.predict(operator)
+
+
+def test_sizes_may_be_numbers_of_numpy_and_whole_floats(h200):
+    usual = h200.predict(jc.Gemm(256, 256, 256))
+    assert h200.predict(jc.Gemm(np.int64(256), 256.0, np.float64(256))) == usual
 
 
 def test_iteration_as_frame(examples):

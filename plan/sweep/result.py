@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,8 +46,8 @@ class SweepResult:
 
     minimise: tuple[str, ...]
     keys: tuple[str, ...]
-    rows: tuple[Row, ...]
-    best: tuple[Row, ...]
+    rows: tuple[Row, ...] = field(repr=False)
+    best: tuple[Row, ...] = field(repr=False)
     offered: int
     legal: int
     fitting: int

@@ -32,13 +32,13 @@ def gpu(name_or_path: str | Path) -> Gpu:
     return Gpu(load_gpu(name_or_path))
 
 
-def predict(plan: str | Path | Plan, overrides: Sequence[str] = ()) -> Iteration:
+def predict(plan: str | Path | Mapping[str, Any] | Plan, overrides: Sequence[str] = ()) -> Iteration:
     """Forecast one training iteration.
 
     Parameters
     ----------
     plan
-        Path of a PLAN.toml, or a plan already read.
+        Path of a PLAN.toml, its tables, or a plan already read.
     overrides
         Settings of the form ``table.key=value`` that win over the file.
 
@@ -56,21 +56,32 @@ def predict(plan: str | Path | Plan, overrides: Sequence[str] = ()) -> Iteration
 
 
 def front(
-    plan: str | Path | Plan, overrides: Sequence[str] = (), *, space: str | Path | None = None, **how: Any
+    plan: str | Path | Mapping[str, Any] | Plan,
+    overrides: Sequence[str] = (),
+    *,
+    space: str | Path | None = None,
+    simple: str | None = None,
+    time_limit_s: float | None = None,
+    switch_s: float | None = None,
 ) -> Front:
     """Time-energy front of a plan, from forecasts.
 
     Parameters
     ----------
     plan
-        Path of a PLAN.toml, or a plan already read.
+        Path of a PLAN.toml, its tables, or a plan already read.
     overrides
         Settings of the form ``table.key=value`` that win over the file.
     space
         Path of a SPACE.toml with the clocks, knobs of overlap and tiles to choose from; by default all clocks and some
         numbers of communication blocks.
-    **how
-        ``simple``, ``time_limit_s`` and ``switch_s``, as in :func:`joulecast.plan.forecast_front.forecast_front`.
+    simple
+        Only plans with one clock for each stage and direction (``"stage"``), in the steady state (``"steady"``), or for
+        each stage (``"rank"``).
+    time_limit_s
+        Leave out slower plans [s].
+    switch_s
+        Time of a change of clock, below which stages keep one; by default the GPU's [s].
 
     Raises
     ------
@@ -83,16 +94,18 @@ def front(
     from joulecast.plan.front_space import load_space
 
     chosen = None if space is None else load_space(space)
-    return forecast_front(_loaded(plan, overrides), space=chosen, **how)
+    return forecast_front(
+        _loaded(plan, overrides), space=chosen, simple=simple, time_limit_s=time_limit_s, switch_s=switch_s
+    )
 
 
-def compare(plans: Sequence[str | Path | Plan], overrides: Sequence[str] = ()) -> Comparison:
+def compare(plans: Sequence[str | Path | Mapping[str, Any] | Plan], overrides: Sequence[str] = ()) -> Comparison:
     """Forecast plans and say how and why they differ from the first of them.
 
     Parameters
     ----------
     plans
-        Two or more: paths of PLAN.toml, or plans already read.
+        Two or more: paths of PLAN.toml, their tables, or plans already read.
     overrides
         Settings of the form ``table.key=value`` that win over every file.
 
@@ -154,20 +167,27 @@ def sweep(
 
 
 def choose(
-    plan: str | Path | Plan, overrides: Sequence[str] = (), *, space: str | Path | None = None, **how: Any
+    plan: str | Path | Mapping[str, Any] | Plan,
+    overrides: Sequence[str] = (),
+    *,
+    space: str | Path | None = None,
+    direction: str = "forward",
+    stage: int = 0,
 ) -> JointChoice:
     """Overlap and tiles of a stage's layers, chosen together at every clock.
 
     Parameters
     ----------
     plan
-        Path of a PLAN.toml, or a plan already read.
+        Path of a PLAN.toml, its tables, or a plan already read.
     overrides
         Settings of the form ``table.key=value`` that win over the file.
     space
         Path of a SPACE.toml with the clocks, knobs of overlap and tiles to choose from.
-    **how
-        ``direction`` and ``stage``, as in :func:`joulecast.plan.joint_choice.joint_choice`.
+    direction
+        ``forward`` or ``backward``.
+    stage
+        Virtual stage whose number of layers is composed.
 
     Raises
     ------
@@ -177,15 +197,21 @@ def choose(
     from joulecast.plan.front_space import load_space
     from joulecast.plan.joint_choice import joint_choice
 
-    return joint_choice(_loaded(plan, overrides), space=None if space is None else load_space(space), **how)
+    chosen = None if space is None else load_space(space)
+    return joint_choice(_loaded(plan, overrides), space=chosen, direction=direction, stage=stage)
 
 
-def _loaded(plan: str | Path | Plan, overrides: Sequence[str]) -> Plan:
+def _loaded(plan: str | Path | Mapping[str, Any] | Plan, overrides: Sequence[str]) -> Plan:
     from joulecast.errors import InputError
-    from joulecast.simulator.plan import load_plan
+    from joulecast.simulator.plan import Plan, load_plan, plan_from_dict
 
+    wanted = [overrides] if isinstance(overrides, str) else overrides
     if isinstance(plan, str | Path):
-        return load_plan(plan, overrides)
-    if overrides:
+        return load_plan(plan, wanted)
+    if isinstance(plan, Mapping):
+        return plan_from_dict(plan, overrides=wanted)
+    if not isinstance(plan, Plan):
+        raise InputError(f"{type(plan).__name__} is no plan", remedy="Give the path of a PLAN.toml, or its tables.")
+    if wanted:
         raise InputError("overrides need a plan's file", remedy="Pass the path, or change the plan before.")
     return plan

@@ -79,10 +79,7 @@ class Instructions:
 
     def write(self, path: Path, form: str) -> None:
         """Write it in a format of :mod:`joulecast.plan.exports`."""
-        from joulecast.plan.exports import export_front
-
-        gpus = self.made.problem.gpus_per_rank
-        export_front(self.made, path, form, copies=gpus, gpus_per_rank=gpus)
+        self.made.write(path, form)
 
     def report(self, path: Path) -> None:
         """Plans, bound, what each GPU does, and where the numbers come from."""

@@ -15,6 +15,7 @@ from joulecast.model.description import GpuDescription
 from joulecast.model.gpu_model import GpuModel, gpu_model
 from joulecast.model.lowering import lower
 from joulecast.model.memory_clock import at_memory_clock
+from joulecast.model.operator_checks import check_operator
 from joulecast.model.operators import Operator
 from joulecast.model.predict import Work, predict_work
 from joulecast.model.tile_limits import check_tile
@@ -132,9 +133,10 @@ class Gpu:
         Raises
         ------
         InputError
-            Clock or limit out of the GPU's range, a part that it does not have, a tile that does not fit, or a kernel
-            that the description has no parameters for.
+            Clock or limit out of the GPU's range, a part that it does not have, sizes that no kernel has, a tile that
+            does not fit, or a kernel that the description has no parameters for.
         """
+        check_operator(operator)
         self._check("clock_mhz", clock_mhz, "min_clock_mhz", "max_clock_mhz")
         self._check("power_limit_w", power_limit_w, "min_power_limit_w", "max_power_limit_w")
         check_tile(operator, self._model, may_spill=may_spill)
@@ -166,10 +168,11 @@ class Gpu:
         Raises
         ------
         InputError
-            It has no tile, or one that does not fit into shared memory.
+            It has no tile, one that does not fit into shared memory, or sizes that no kernel has.
         """
         from joulecast.model.tile_use import tile_use
 
+        check_operator(operator)
         check_tile(operator, self._model, may_spill=True)
         return tile_use(operator, self._model)
 
