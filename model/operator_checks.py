@@ -6,14 +6,17 @@ import math
 from numbers import Real
 
 from joulecast.errors import InputError, UnknownNameError
-from joulecast.model.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Streaming
+from joulecast.model.fabric import Fabric
+from joulecast.model.gpu_model import GpuModel
+from joulecast.model.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Streaming, Tile
+from joulecast.model.row_blocks import THREADS as ROW_BLOCKS
 
-#: Orders of a product's operands, and what attention computes.
-LAYOUTS, DIRECTIONS = ("tn", "nn", "nt"), ("forward", "backward")
+#: Orders of a product's operands, and what attention computes and in which types.
+LAYOUTS, DIRECTIONS, ATTENTION_DTYPES = ("tn", "nn", "nt"), ("forward", "backward"), ("bf16", "fp16", "fp8")
 
 
-def check_operator(operator: Operator) -> None:
-    """Refuse sizes that are not whole or too small, bytes that are negative, and unknown words.
+def check_operator(operator: Operator, gpu: GpuModel) -> None:
+    """Refuse sizes that are not whole or too small, bytes that are negative, and words that the GPU does not know.
 
     Raises
     ------
@@ -23,13 +26,14 @@ def check_operator(operator: Operator) -> None:
     if isinstance(operator, Gemm):
         _check_gemm(operator)
     elif isinstance(operator, Attention):
-        _check_attention(operator)
+        _check_attention(operator, gpu)
     elif isinstance(operator, Streaming):
-        _check_streaming(operator)
+        _check_streaming(operator, gpu)
     elif isinstance(operator, Collective):
         _whole(operator, "gpus")
         _optional(operator, "ctas", "threads")
         _amounts(operator, "bytes")
+        _kind_of(operator, "fabric", Fabric)
     else:
         kinds = "Gemm, Attention, Streaming or Collective"
         raise InputError(f"{type(operator).__name__} is no kernel", remedy=f"Give a {kinds}.")
@@ -41,12 +45,17 @@ def _check_gemm(gemm: Gemm) -> None:
     _named(gemm, "out_dtype", "data type", ("", *DTYPE_BYTES))
     _named(gemm, "layout", "layout", LAYOUTS)
     _footprint(gemm)
+    _kind_of(gemm, "tile", Tile)
 
 
-def _check_attention(attention: Attention) -> None:
+def _check_attention(attention: Attention, gpu: GpuModel) -> None:
     _whole(attention, "batch", "heads", "kv_heads", "sequence", "head_dim")
     _whole(attention, "kv_sequence", least=0)
     _named(attention, "direction", "direction", DIRECTIONS)
+    _kind_of(attention, "tile", Tile)
+    if attention.tile is None:
+        _named(attention, "dtype", "data type of attention", ATTENTION_DTYPES)
+        _named(attention, "backend", "backend of attention", _known("kernel.attention.", gpu))
     if attention.heads % attention.kv_heads:
         raise InputError(
             f"{attention.heads} heads cannot share {attention.kv_heads} of keys and values",
@@ -55,10 +64,18 @@ def _check_attention(attention: Attention) -> None:
         )
 
 
-def _check_streaming(streaming: Streaming) -> None:
+def _check_streaming(streaming: Streaming, gpu: GpuModel) -> None:
     _amounts(streaming, "bytes_read", "bytes_written", "far_bytes", "elements")
-    _whole(streaming, "rows", "columns", least=0)
+    _whole(streaming, "rows", "columns", least=1 if streaming.pattern in ROW_BLOCKS else 0)
     _footprint(streaming)
+    if not streaming.warps:
+        _named(streaming, "pattern", "access pattern", (*_known("kernel.streaming.", gpu), *ROW_BLOCKS))
+
+
+def _known(prefix: str, gpu: GpuModel) -> tuple[str, ...]:
+    """Names that stand behind a prefix among the GPU's parameters of more than one part."""
+    rests = (key.removeprefix(prefix) for key in gpu.parameters if key.startswith(prefix))
+    return tuple(dict.fromkeys(rest.partition(".")[0] for rest in rests if "." in rest))
 
 
 def _whole(operator: Operator, *names: str, least: int = 1) -> None:
@@ -90,6 +107,12 @@ def _footprint(operator: Gemm | Streaming) -> None:
         raise InputError(
             f"footprint_bytes = {value!r}", key="footprint_bytes", remedy="It is a number of 0 or more, inf, or None."
         )
+
+
+def _kind_of(operator: Operator, field: str, kind: type) -> None:
+    value = getattr(operator, field)
+    if value is not None and not isinstance(value, kind):
+        raise InputError(f"{field} = {value!r}", key=field, remedy=f"It is a {kind.__name__}, or None.")
 
 
 def _named(operator: Operator, field: str, kind: str, known: tuple[str, ...]) -> None:

@@ -59,7 +59,7 @@ class Gemm:
     m, n, k
         Sizes; ``batch`` independent products.
     dtype
-        Input type: ``bf16 fp16 tf32 fp32 fp64 fp8``.
+        Input type: of ``bf16 fp16 tf32 fp32 fp64 fp8`` those that the GPU's description has.
     data
         Input values, which set the toggling: ``randn`` (default), ``zeros``, ``ones``, ``pow2`` (±1) or ``sparseX``
         (fraction X zeroed).
@@ -152,7 +152,7 @@ class Streaming:
     Parameters
     ----------
     pattern
-        Access pattern, a key of the GPU's ``[kernel]`` table (``copy``, ``add``, ``strided``, ``norm``, …).
+        Access pattern, a name under ``streaming`` in the GPU's ``[kernel]`` table (``copy``, ``add``, ``rmsnorm``, …).
     bytes_read, bytes_written
         Bytes that reach beyond the SM, each input and output once.
     elements

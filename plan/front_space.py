@@ -76,8 +76,8 @@ class FrontSpace:
         return np.unique(nearest)
 
 
-def load_space(path: str | Path) -> FrontSpace:
-    """Read the choices of a SPACE.toml.
+def load_space(path: str | Path | Mapping[str, Any]) -> FrontSpace:
+    """Read the choices of a SPACE.toml, or of its tables.
 
     Lists or ``{min, max, step}`` under ``power.clock_mhz`` and the numbers of ``[overlap]``; lists of windows and of
     launch points; lists of tiles of operators under ``[implementation.tiles]``. A front takes no other key.
@@ -87,7 +87,7 @@ def load_space(path: str | Path) -> FrontSpace:
     InputError
         The file cannot be used, or opens what a front does not choose.
     """
-    tables, source = read_toml(path)
+    tables, source = (path, Source()) if isinstance(path, Mapping) else read_toml(path)
     for table, values in tables.items():
         for key in values if isinstance(values, Mapping) else [""]:
             name = f"{table}.{key}" if key else table

@@ -8,7 +8,7 @@ interact, so that times of halves do not add up.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,7 +95,7 @@ class JointChoice:
         What was taken for granted.
     """
 
-    parts: dict[str, tuple[ClockChoices, ...]]
+    parts: dict[str, tuple[ClockChoices, ...]] = field(repr=False)
     direction: str
     layers: int
     scored: int

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,6 +34,9 @@ from joulecast.simulator.segments import Program, Segment, make_program
 from joulecast.simulator.tables import Kernels, instruction_table
 from joulecast.simulator.timeline import PowerProfile, Timeline, timeline_of_kernels
 from joulecast.simulator.trace import Arrow
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -70,6 +74,9 @@ class KernelTimeline:
     base_w: Float
     gpu: GpuModel
 
+    def __repr__(self) -> str:
+        return f"KernelTimeline({len(self.timelines)} stages: {self.time_s:.4g} s, {self.energy_j:.4g} J)"
+
     @property
     def time_s(self) -> float:
         """Length of the iteration [s]."""
@@ -89,7 +96,14 @@ class KernelTimeline:
         """Power over time of each part of a stage's GPU: compute dies, memory, and I/O dies or link.
 
         Their sum is the power of the stage's timeline at any time. A GPU that waits polls on its compute dies.
+
+        Raises
+        ------
+        InputError
+            There is no such stage.
         """
+        if not 0 <= stage < len(self.timelines):
+            raise InputError(f"no stage {stage}", key="stage", remedy=f"There are 0 to {len(self.timelines) - 1}.")
         timeline = self.timelines[stage]
         each = by_part(dict(zip(COMPONENTS, np.eye(len(COMPONENTS)), strict=True)), self.gpu)
         return {
@@ -101,6 +115,12 @@ class KernelTimeline:
             ).profile()
             for part, share in each.items()
         }
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per kernel of one GPU of each stage; needs pandas."""
+        import pandas as pd
+
+        return pd.concat([timeline.to_frame() for timeline in self.timelines], ignore_index=True)
 
     def arrows(self) -> list[Arrow]:
         """Transfers between stages, from the kernel that makes the output to the instruction that needs it."""

@@ -77,6 +77,31 @@ def test_predict_takes_tables_and_one_override(examples):
         jc.predict([path])
 
 
+def test_one_plan_is_not_compared(examples):
+    for one in (examples / "llama-3.1-8b-4xh200.toml", "plan.toml", {}):
+        with pytest.raises(jc.InputError, match="two plans or more"):
+            jc.compare(one)
+
+
+def test_a_front_takes_a_space_as_tables(examples, tmp_path):
+    path, file = examples / "llama-3.1-8b-4xh200.toml", tmp_path / "space.toml"
+    file.write_text("[power]\nclock_mhz = [1200, 1980]\n", encoding="utf-8")
+    asked = {"simple": "rank", "space": {"power": {"clock_mhz": [1200, 1980]}}}
+    assert jc.front(path, **asked).to_dict() == jc.front(path, simple="rank", space=file).to_dict()
+    with pytest.raises(jc.InputError, match="a front does not choose this"):
+        jc.front(path, space={"workload": {"model": ["gpt2"]}})
+
+
+def test_kernels_of_an_iteration_as_frame(examples):
+    pytest.importorskip("pandas")
+    timeline = jc.predict(examples / "llama-3.1-8b-4xh200.toml").timeline()
+    frame = timeline.to_frame()
+    assert set(frame["rank"]) == {0, 1}
+    assert frame["end_s"].max() == pytest.approx(timeline.time_s)
+    with pytest.raises(jc.InputError, match=r"no stage 2. There are 0 to 1"):
+        timeline.part_power(2)
+
+
 def test_answers_are_shown_in_a_line(examples, tmp_path):
     path = examples / "llama-3.1-8b-4xh200.toml"
     front = jc.front(path, simple="rank")
@@ -88,6 +113,7 @@ def test_answers_are_shown_in_a_line(examples, tmp_path):
     assert len(json.loads((tmp_path / "front.json").read_text())["points"]) == len(front.points)
     with pytest.raises(jc.InputError, match="no format 'xml'"):
         front.write(tmp_path / "front.xml", "xml")
+    assert repr(jc.predict(path).timeline()).startswith("KernelTimeline(2 stages: ")
 
 
 @pytest.mark.parametrize(
@@ -111,6 +137,12 @@ def test_answers_are_shown_in_a_line(examples, tmp_path):
         (jc.Collective("all_reduce", 1e9, 4, ctas=0), "ctas = 0"),
         (jc.Collective("all_reduce", math.nan, 4), "bytes = nan"),
         (jc.Tile(128, 128), "Tile is no kernel"),
+        (jc.Gemm(128, 128, 128, tile=(128, 128, 64)), r"tile = \(128, 128, 64\).*a Tile, or None"),
+        (jc.Collective("all_reduce", 1e9, 4, fabric="ib"), "fabric = 'ib'.*a Fabric"),
+        (jc.Attention(1, 32, 8, 4096, 128, dtype="fp64"), "unknown data type of attention 'fp64'"),
+        (jc.Attention(1, 32, 8, 4096, 128, backend="flash"), "unknown backend.*flash-attention-2"),
+        (jc.Streaming("kopy", 1e9, 1e9), "unknown access pattern 'kopy'. Did you mean 'copy'"),
+        (jc.Streaming("vllm_rms_norm", 1e9, 1e9), "rows = 0.*1 or more"),
     ],
 )
 def test_work_that_no_kernel_has_is_refused(h200, operator, message):

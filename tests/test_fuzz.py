@@ -32,7 +32,7 @@ from joulecast.plan.exports_read import read_zeus_solution
 from joulecast.plan.front_space import load_space as load_front_space
 from joulecast.plan.power_limits_read import read_epochs, read_job_points
 from joulecast.plan.profile_front import problem_from_profile
-from joulecast.plan.sweep.journal import Journal
+from joulecast.plan.sweep.journal import VERSION, Journal
 from joulecast.plan.sweep.space import load_space
 from joulecast.reports import front_series, ledger_series, measured_series
 from joulecast.reports.saved import number_of, read_saved
@@ -140,9 +140,9 @@ pue = 1.2
 electricity_price_per_kwh = 0.08
 """
 JOURNAL = (
-    '{"joulecast_sweep": 2}',
+    f'{{"joulecast_sweep": {VERSION}}}',
+    '{"combinations": [0, 4], "illegal": 1, "unfit": 2, "least_bytes": 3.0, "plans": [3]}',
     '{"plan": 3, "source": "closed form", "time_s": 1.0, "energy_j": 2.0}',
-    '{"batch": 0, "illegal": 1, "unfit": 2, "least_bytes": 3.0, "plans": [3]}',
 )
 FORMATS = {
     "plan": Format(

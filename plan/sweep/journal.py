@@ -158,15 +158,17 @@ class Journal:
         for number, line in enumerate(lines[1:], start=2):
             try:
                 self._take(line)
-            except (KeyError, TypeError):
+            except (KeyError, TypeError, ValueError):
                 raise _no_row(path, number) from None
         self.torn = path.stat().st_size > whole
         os.truncate(path, whole)
 
     def _take(self, line: Row) -> None:
         if "combinations" in line:
-            covered = range(*line["combinations"])
-            counts = Counts(covered, line["illegal"], line["unfit"], line["least_bytes"], tuple(line["plans"]))
+            first, end = line["combinations"]
+            counts = Counts(
+                range(first, end), line["illegal"], line["unfit"], line["least_bytes"], tuple(line["plans"])
+            )
             self.done.batches.append(counts)
         elif line["source"] == SIMULATED:
             self.done.simulated[line["plan"]] = line

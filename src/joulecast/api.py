@@ -59,7 +59,7 @@ def front(
     plan: str | Path | Mapping[str, Any] | Plan,
     overrides: Sequence[str] = (),
     *,
-    space: str | Path | None = None,
+    space: str | Path | Mapping[str, Any] | None = None,
     simple: str | None = None,
     time_limit_s: float | None = None,
     switch_s: float | None = None,
@@ -73,8 +73,8 @@ def front(
     overrides
         Settings of the form ``table.key=value`` that win over the file.
     space
-        Path of a SPACE.toml with the clocks, knobs of overlap and tiles to choose from; by default all clocks and some
-        numbers of communication blocks.
+        Path of a SPACE.toml, or its tables, with the clocks, knobs of overlap and tiles to choose from; by default all
+        clocks and some numbers of communication blocks.
     simple
         Only plans with one clock for each stage and direction (``"stage"``), in the steady state (``"steady"``), or for
         each stage (``"rank"``).
@@ -120,7 +120,7 @@ def compare(plans: Sequence[str | Path | Mapping[str, Any] | Plan], overrides: S
     from joulecast.plan.compare import check_count, compare, names_of
     from joulecast.simulator.forecast import forecast
 
-    check_count(len(plans))
+    check_count(1 if isinstance(plans, str | Path | Mapping) else len(plans))
     loaded = [_loaded(plan, overrides) for plan in plans]
     names = names_of([plan.file for plan in loaded])
     iterations = []
@@ -170,7 +170,7 @@ def choose(
     plan: str | Path | Mapping[str, Any] | Plan,
     overrides: Sequence[str] = (),
     *,
-    space: str | Path | None = None,
+    space: str | Path | Mapping[str, Any] | None = None,
     direction: str = "forward",
     stage: int = 0,
 ) -> JointChoice:
@@ -183,7 +183,7 @@ def choose(
     overrides
         Settings of the form ``table.key=value`` that win over the file.
     space
-        Path of a SPACE.toml with the clocks, knobs of overlap and tiles to choose from.
+        Path of a SPACE.toml, or its tables, with the clocks, knobs of overlap and tiles to choose from.
     direction
         ``forward`` or ``backward``.
     stage

@@ -136,7 +136,7 @@ class Gpu:
             Clock or limit out of the GPU's range, a part that it does not have, sizes that no kernel has, a tile that
             does not fit, or a kernel that the description has no parameters for.
         """
-        check_operator(operator)
+        check_operator(operator, self._model)
         self._check("clock_mhz", clock_mhz, "min_clock_mhz", "max_clock_mhz")
         self._check("power_limit_w", power_limit_w, "min_power_limit_w", "max_power_limit_w")
         check_tile(operator, self._model, may_spill=may_spill)
@@ -172,7 +172,7 @@ class Gpu:
         """
         from joulecast.model.tile_use import tile_use
 
-        check_operator(operator)
+        check_operator(operator, self._model)
         check_tile(operator, self._model, may_spill=True)
         return tile_use(operator, self._model)
 
