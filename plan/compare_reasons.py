@@ -49,4 +49,9 @@ def _items(items: Sequence[Item], unit: str) -> str:
     moved = sum(abs(item.difference) for item in items)
     ranked = sorted(items, key=lambda item: -abs(item.difference))
     named = [item for item in ranked if abs(item.difference) >= LEAST_SHARE * moved][:MOST_ITEMS]
-    return ", ".join(f"{WORDS.get(i.name, i.name)} {i.difference:+.3g} {unit}".strip() for i in named)
+    return ", ".join(f"{WORDS.get(i.name, i.name)} {_signed(i.difference)} {unit}".strip() for i in named)
+
+
+def _signed(difference: float) -> str:
+    text = f"{difference:+.3g}"
+    return f"{difference:+.0f}" if "e+" in text else text

@@ -86,6 +86,12 @@ def test_a_reader_has_the_text_before_the_library_is_read(html):
     assert len(plotly_library()) < 1.5e6, "the whole library starts three times slower than its basic bundle"
 
 
+def test_the_library_is_read_once_and_charts_are_drawn_once(html):
+    """Brackets spare the browser a second reading of the library, margins of ours Plotly a second drawing."""
+    assert plotly_library().count("this, (() => {") == plotly_library().count("return Plotly;\n})));") == 1
+    assert "automargin" not in html.replace(plotly_library(), "")
+
+
 def test_the_library_is_the_one_that_was_published():
     folder = files("joulecast.reports") / "vendored"
     script = (folder / "plotly-basic.min.js").read_bytes()

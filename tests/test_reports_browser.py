@@ -5,7 +5,9 @@ import shutil
 import pytest
 
 import joulecast as jc
+from joulecast.reports.chart import Chart, View, axis
 from joulecast.reports.front_page import front_page
+from joulecast.reports.page import Page, Section
 from joulecast.reports.predict_page import predict_page
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -33,7 +35,16 @@ def files(tmp_path_factory, request):
     iteration, front = jc.predict(plan), jc.front(plan)
     predict_page(iteration, front).write(folder / "predict.html")
     front_page(front, "a plan", iteration=iteration).write(folder / "front.html")
+    Page("names", "", "Long names", sections=[Section("Bars", charts=(named_bars(),))]).write(folder / "names.html")
     return folder
+
+
+def named_bars():
+    """Bars with names longer than a telephone is wide, and a title longer than what they leave."""
+    names = [f"streaming.strided_silu_backward_of_rank_{i}.bytes_per_sm_cycle" for i in range(3)]
+    data = [{"type": "bar", "orientation": "h", "y": names, "x": [1.0, 2.0, 3.0]}]
+    layout = {"xaxis": axis("place between lower bound (0) and upper bound (1)"), "yaxis": {"ticklen": 6}}
+    return Chart("bars", "Bars", (View("", data, layout, height=200),))
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +85,29 @@ def test_charts_are_drawn(opened):
     assert page.locator("#timeline .barlayer .point").count() > 34
     assert page.locator("#ledger .barlayer .point").count() >= 18
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+WORDS_OUTSIDE = """[...document.querySelectorAll('.chart')].flatMap((chart) => {
+  const box = chart.getBoundingClientRect();
+  return [...chart.querySelectorAll('.main-svg text')].filter((text) => {
+    const place = text.getBoundingClientRect();
+    return place.width && (place.left < box.left - 1 || place.right > box.right + 1 || place.bottom > box.bottom + 1);
+  }).map((text) => text.textContent);
+})"""
+
+
+@pytest.mark.parametrize("name", ["predict.html", "front.html", "names.html"])
+def test_no_word_of_a_chart_is_cut_off(opened, name):
+    page = opened(name, "no-preference")
+    for width in (1200, 400):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.reload()
+        page.wait_for_selector("html[data-ready=yes]", state="attached")
+        assert page.locator(".chart .xtick text").count() > 3
+        assert page.evaluate(WORDS_OUTSIDE) == []
+    if name == "names.html":
+        ends = page.locator(".ytick text").all_text_contents()
+        assert all(end[0] == "…" and end.endswith(f"{i}.bytes_per_sm_cycle") for i, end in enumerate(ends)), ends
 
 
 def test_pointing_at_a_plan_shows_its_knobs(opened):

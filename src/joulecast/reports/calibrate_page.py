@@ -100,7 +100,7 @@ def discrepancy_chart(off: dict[str, dict[str, float]]) -> Chart:
         "barmode": "group",
         "bargap": 0.35,
         "xaxis": axis("typical deviation [%]", rangemode="tozero"),
-        "yaxis": {"automargin": True, "showgrid": False, "fixedrange": True, "ticklen": 6},
+        "yaxis": {"showgrid": False, "fixedrange": True, "ticklen": 6},
         "hovermode": "closest",
     }
     view = View("", data, layout, tuple(series), 100 + 30 * len(families))
@@ -142,7 +142,7 @@ def _coefficients(name: str, reports: Sequence[ParameterReport]) -> View:
     ]
     layout = {
         "xaxis": axis("place between lower bound (0) and upper bound (1)", range=[-0.03, 1.03], zeroline=False),
-        "yaxis": {"autorange": "reversed", "automargin": True, "fixedrange": True, "ticklen": 6},
+        "yaxis": {"range": [len(reports) - 0.4, -0.6], "fixedrange": True, "ticklen": 6},
         "hovermode": "closest",
     }
     return View(name, data, layout, (Series("value ± s.e.", "plan", (0,), "circle"),), 110 + 26 * len(reports))

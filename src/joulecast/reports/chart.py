@@ -54,7 +54,7 @@ class Chart:
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
     """An axis with a title."""
-    return {"title": {"text": title, "standoff": 10}, "automargin": True, **more}
+    return {"title": {"text": title, "standoff": 10}, **more}
 
 
 def dots(x: Sequence[float], y: Sequence[float], texts: Sequence[str], marker: Mapping[str, Any]) -> Trace:

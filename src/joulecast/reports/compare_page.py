@@ -36,7 +36,7 @@ def compare_page(found: Comparison) -> Page:
     for number, one in enumerate(found.against):
         lines = table(ledger_lines(found, one.plan), name="these ledgers")
         title = f"Where {one.plan} and {found.names[0]} part"
-        about = bullets(f"{reason}." for reason in one.reasons)
+        about = bullets(f"{reason}.".replace(" -", " −") for reason in one.reasons)
         about += "<p>What each item adds to the difference; the items of a view sum to it exactly.</p>"
         sections.append(Section(title, about, (ledgers_chart(one, number),), folded("Every item as numbers", lines)))
     if found.notes:
@@ -76,7 +76,7 @@ def figures(found: Comparison) -> list[Figure]:
         reference, other = values[0], values[found.names.index(best)] if len(found.names) > 2 else values[1]
         if reference and other is not None:
             note = f"least: {best}" if len(found.names) > 2 else ""
-            shown.append(Figure(label, f"{100.0 * (other / reference - 1.0):+.1f} %", note))
+            shown.append(Figure(label, f"{100.0 * (other / reference - 1.0):+.1f} %".replace("-", "−"), note))
     return shown
 
 
@@ -105,7 +105,6 @@ def _view(ledger: LedgerDifference) -> View:
         "yaxis": {
             "categoryorder": "array",
             "categoryarray": rows,
-            "automargin": True,
             "showgrid": False,
             "fixedrange": True,
             "ticklen": 6,

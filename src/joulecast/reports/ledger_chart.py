@@ -68,7 +68,6 @@ def _view(label: str, ledger: Ledger) -> View:
             "range": [len(rows) - 0.4, -0.7],
             "tickvals": list(range(len(rows))),
             "ticktext": rows,
-            "automargin": True,
             "showgrid": False,
             "zeroline": False,
             "fixedrange": True,

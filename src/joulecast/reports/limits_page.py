@@ -152,7 +152,7 @@ def _line(front: RankLimitFront, point: RankLimits, is_chosen: bool) -> dict[str
 
 
 def _watts(point: RankLimits) -> str:
-    return " ".join(f"{limit:g}" for limit in point.power_limit_w)
+    return ", ".join(f"{limit:g}" for limit in point.power_limit_w)
 
 
 def _against(first: JobPoint | RankLimits, other: JobPoint | RankLimits) -> str:

@@ -158,7 +158,6 @@ def _errors(quantity: str, families: Families) -> View:
             "tickvals": middles,
             "ticktext": list(families),
             "range": [foot - between + 0.5, -1.5],
-            "automargin": True,
             "showgrid": False,
             "zeroline": False,
             "fixedrange": True,

@@ -23,18 +23,63 @@
     return value;
   };
 
-  const themed = (layout, height, palette) => {
+  // Room for what stands beside the axes, measured before anything is drawn: Plotly measures it by drawing twice.
+  const family = getComputedStyle(document.body).fontFamily, size = 12.5;
+  const pen = document.createElement("canvas").getContext("2d");
+  pen.font = `${size}px ${family}`;
+  const wide = (text) => Math.max(...String(text).split("<br>").map((line) => pen.measureText(line).width));
+  const TITLE = 28, NUMBER = 52, GAP = 12;
+
+  // The end of a text that is wider than there is room: of dotted names the end tells most.
+  const within = (text, room) => {
+    if (text.includes("<br>") || wide(text) <= room) return text;
+    let from = 1;
+    while (from < text.length && wide("…" + text.slice(from)) > room) from++;
+    return "…" + text.slice(from);
+  };
+
+  // Two lines of about the same length.
+  const halved = (text) => {
+    const gaps = [...text.matchAll(/ /g)].map((found) => found.index);
+    const at = gaps.sort((a, b) => Math.abs(a - text.length / 2) - Math.abs(b - text.length / 2))[0];
+    return at === undefined ? text : `${text.slice(0, at)}<br>${text.slice(at + 1)}`;
+  };
+
+  // Gives the vertical axes their names, as long as there is room for; returns the margins.
+  const fitted = (layout, data, width) => {
+    const margin = { l: GAP, r: 24, t: 28, b: layout.xaxis.title ? 58 : 34 };
+    for (const id of ["", "2"].filter((n) => layout["yaxis" + n])) {
+      const axis = layout["yaxis" + id];
+      const named = axis.ticktext ? axis.tickvals
+        : [...new Set(data.filter((t) => t.y && (t.yaxis || "y") === "y" + id).flatMap((t) => t.y))].filter((y) => typeof y === "string");
+      let room = NUMBER + (axis.title ? TITLE : 0);
+      if (named.length) {
+        axis.tickvals = named;
+        axis.ticktext = (axis.ticktext || named).map((text) => within(text, 0.45 * width));
+        room = GAP + Math.max(...axis.ticktext.map(wide)) + (axis.ticklen || 0);
+      }
+      margin[axis.side === "right" ? "r" : "l"] = Math.ceil(room);
+    }
+    const title = layout.xaxis.title?.text;
+    if (title && wide(title) > width - margin.l - margin.r) {
+      layout.xaxis.title.text = halved(title);
+      margin.b += 1.3 * size;
+    }
+    return margin;
+  };
+
+  const themed = (layout, data, height, width, palette) => {
     const whole = coloured(layout, palette);
     for (const name of Object.keys(whole).filter((n) => /^[xy]axis/.test(n))) {
       whole[name] = { gridcolor: palette.grid, zerolinecolor: palette.grid, linecolor: palette.grid,
-        tickcolor: palette.grid, ...whole[name] };
+        tickcolor: palette.grid, tickangle: 0, ...whole[name] };
     }
     return {
       paper_bgcolor: palette.paper, plot_bgcolor: palette.paper, height, showlegend: false, dragmode: "zoom",
-      font: { family: getComputedStyle(document.body).fontFamily, size: 12.5, color: palette.ink },
-      margin: { l: 56, r: 24, t: 28, b: 46 },
+      font: { family, size, color: palette.ink },
+      margin: fitted(whole, data, width),
       hoverlabel: { bgcolor: palette.paper, bordercolor: palette.muted, align: "left",
-        font: { family: getComputedStyle(document.body).fontFamily, size: 12.5, color: palette.ink } },
+        font: { family, size, color: palette.ink } },
       ...whole,
     };
   };
@@ -99,9 +144,11 @@
       const config = { responsive: true, displaylogo: false, displayModeBar: "hover",
         modeBarButtons: [["toImage", "zoomIn2d", "zoomOut2d", "resetScale2d"]],
         toImageButtonOptions: { filename: this.chart.name, scale: 2 } };
-      const layout = themed(view.layout, view.height, palette);
       // A fixed width while printing: the page's width is only known to the printer.
-      if (printing) Object.assign(layout, { width: 690, height: 0.8 * view.height, autosize: false });
+      const width = printing ? 690 : this.plot.clientWidth, height = (printing ? 0.8 : 1) * view.height;
+      const layout = themed(view.layout, data, height, width, palette);
+      if (printing) Object.assign(layout, { width, autosize: false });
+      this.plot.style.height = `${height}px`;
       return Plotly.react(this.plot, data, layout, config);
     }
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulecast.output import number
 from joulecast.reports.html import bullets, table
-from joulecast.reports.numbers import Unit, unit_for
+from joulecast.reports.numbers import NARROW, Unit, unit_for
 from joulecast.reports.page import Figure, Section
 from joulecast.reports.parts import with_interval
 
@@ -80,14 +80,18 @@ def cost_lines(site: SiteForecast) -> list[dict[str, Any]]:
                 "of": words,
                 "energy [kWh]": site.energy_j.facility * share / 3.6e6,
                 money: cost["money"],
-                "5-95 %": f"{number(cost['money_p05'], 3)} to {number(cost['money_p95'], 3)}",
+                "5 to 95 %": _between(cost["money_p05"], cost["money_p95"]),
                 "of it electricity": cost["electricity"],
                 carbon: cost["carbon_kg"],
-                "from 5 to 95 %": f"{number(cost['carbon_kg_p05'], 3)} to {number(cost['carbon_kg_p95'], 3)}",
+                "from 5 to 95 %": _between(cost["carbon_kg_p05"], cost["carbon_kg_p95"]),
                 "of it by use": cost["operational_kg"],
             }
         )
     return lines
+
+
+def _between(low: float, high: float) -> str:
+    return f"{number(low, 3)} to {number(high, 3)}".replace(" ", NARROW)
 
 
 def spread_lines(site: SiteForecast) -> list[dict[str, Any]]:

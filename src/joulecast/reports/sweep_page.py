@@ -41,7 +41,7 @@ def sweep_page(result: SweepResult, lines: Rows) -> Page:
     sections = [
         Section("Every plan", about, (sweep_chart(result, shown),)),
         Section(f"The best by {goal}", table(lines) if lines else "<p>No plan keeps to the constraints.</p>"),
-        Section("How many combinations are", pairs(result.counts.items())),
+        Section("How many combinations there are", pairs(result.counts.items())),
         assumptions(result.to_dict()["notes"]),
     ]
     kicker = f"{result.offered} combinations of {len(result.keys)} keys"

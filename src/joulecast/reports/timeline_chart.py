@@ -52,7 +52,6 @@ def _view(label: str, timeline: TimelineSeries, unit: Unit) -> View:
             "ticktext": [_lane_name(lane) for lane in lanes],
             "showgrid": False,
             "zeroline": False,
-            "automargin": True,
         },
         "yaxis2": {
             "overlaying": "y",
@@ -63,7 +62,6 @@ def _view(label: str, timeline: TimelineSeries, unit: Unit) -> View:
             "ticktext": ["0", f"{top / HEADROOM:.0f} W"] * n,
             "showgrid": False,
             "zeroline": False,
-            "automargin": True,
         },
         "barmode": "overlay",
         "hovermode": "closest",
