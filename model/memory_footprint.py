@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from joulecast.errors import DoesNotFitError, UnknownNameError
 from joulecast.model import multi_token
-from joulecast.model.fp8_kernels import weight_bytes
 from joulecast.model.hf import ModelConfig
 from joulecast.model.launches import Implementation, Shard, shard
 from joulecast.model.megatron_linear import gathered_bytes
@@ -25,9 +23,9 @@ from joulecast.model.memory_activations import (
     logits_bytes,
     loss_transient_bytes,
 )
+from joulecast.model.memory_states import StateShards, gathered_by_fsdp_bytes, parameter_bytes
 from joulecast.model.operators import DTYPE_BYTES
 from joulecast.model.optimizer import optimizer_state_bytes
-from joulecast.model.parameters import layer_parameters, parameters_of_stage
 
 #: Workspaces of cuBLAS and cuBLASLt on Hopper, 32 MiB each.
 WORKSPACE_BYTES = 2 * 32 * 1024.0**2
@@ -35,19 +33,6 @@ WORKSPACE_BYTES = 2 * 32 * 1024.0**2
 CONTEXT_BYTES = 1.1e9
 #: Channels of one communicator: 24 of two connections with 4 MiB each, outside the allocator as well: an estimate.
 COMMUNICATOR_BYTES = 24 * 2 * 4 * 1024.0**2
-#: Layers whose parameters FSDP holds whole at once: the one at work and the next; and their gradients: the one at work
-#: and the one that is being reduced.
-WHOLE_LAYERS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class StateShards:
-    """Ranks over which parameters, gradients and optimizer states (those of experts apart) are split; 1 is whole."""
-
-    parameters: int = 1
-    gradients: int = 1
-    optimizer: int = 1
-    expert_optimizer: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,24 +158,24 @@ def memory_footprint(
         forwards = in_flight(schedule, stage, stages, micro_batches, chunks)
     first, last = stage == 0, stage == stages - 1
     dense = sum(dense_layers) if dense_layers is not None and config.experts is not None else 0
-    elements, weights, experts = _parameter_bytes(config, implementation, sum(layers), first, last, dense)
-    states = (elements - experts) / split.optimizer + experts / split.expert_optimizer
+    rest, experts = parameter_bytes(config, implementation, sum(layers), first, last, dense)
+    states = rest.elements / split.optimizer + experts.elements / split.expert_optimizer
+    gradients = rest.elements / split.gradients + experts.elements / split.expert_gradients
     of_dense = layer_bytes(shard(config.dense, implementation, batch, sequence)) if dense else 0.0
     stack = (sum(layers) - dense) * layer_bytes(s) + dense * of_dense
     kept = forwards * stack / chunks + (-(-forwards // chunks) * _ends_bytes(s) if last else 0.0)
     pipelined = stages > 1 or chunks > 1
-    gathered = _gathered_bytes(implementation, elements, weights, config, sum(layers)) if split.parameters > 1 else 0.0
     outputs, buffers = _pipeline_bytes(s, stage, stages, micro_batches, chunks, forwards) if pipelined else (0.0, 0.0)
     return MemoryFootprint(
-        parameters=weights / split.parameters,
-        gradients=elements * DTYPE_BYTES[implementation.gradient_dtype] / split.gradients,
+        parameters=rest.weights / split.parameters + experts.weights / split.expert_parameters,
+        gradients=gradients * DTYPE_BYTES[implementation.gradient_dtype],
         optimizer=states * optimizer_state_bytes(implementation),
         activations=kept,
         outputs=outputs,
         buffers=buffers,
         transient=_transient_bytes(s, kept, forwards, micro_batches if pipelined else 0, first=first, last=last),
         workspace=WORKSPACE_BYTES + _user_buffer_bytes(s),
-        gathered=gathered,
+        gathered=gathered_by_fsdp_bytes(config, implementation, sum(layers), first, last, dense, split),
         context=CONTEXT_BYTES + communicators * COMMUNICATOR_BYTES,
     )
 
@@ -200,31 +185,6 @@ def _ends_bytes(s: Shard) -> float:
     further = s.config.mtp_layers
     more = multi_token.kept_bytes(s) + layer_bytes(s) + head_bytes(s) if further else 0.0
     return head_bytes(s) + further * more
-
-
-def _gathered_bytes(
-    implementation: Implementation, elements: float, weight_bytes_: float, config: ModelConfig, layers: int
-) -> float:
-    """What FSDP holds whole: some layers and all outside them, with gradients; eagerly also the source of a copy."""
-    layer = layer_parameters(config, implementation)
-    width = DTYPE_BYTES[implementation.gradient_dtype]
-    weights = weight_bytes(layer, implementation.fp8, implementation.dtype)
-    gradients = float(sum(p.elements for p in layer) * width)
-    outside = weight_bytes_ - layers * weights + elements * width - layers * gradients
-    copies = 0 if implementation.framework == "megatron" else 1
-    held = min(layers, WHOLE_LAYERS)
-    return outside + (held + min(copies, layers)) * weights + held * gradients
-
-
-@lru_cache(maxsize=4096)
-def _parameter_bytes(
-    config: ModelConfig, implementation: Implementation, layers: int, first: bool, last: bool, dense: int
-) -> tuple[float, float, float]:
-    """Number of a stage's parameters, their bytes, and how many of them are experts'."""
-    parameters = parameters_of_stage(config, implementation, layers, first=first, last=last, dense=dense)
-    elements = float(sum(p.elements for p in parameters))
-    experts = float(sum(p.elements for p in parameters if p.expert))
-    return elements, weight_bytes(parameters, implementation.fp8, implementation.dtype), experts
 
 
 def _user_buffer_bytes(s: Shard) -> float:

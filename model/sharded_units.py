@@ -7,7 +7,11 @@ parameters stay from the forward to the backward of a micro-batch. Gradients are
 PyTorch's ``fully_shard`` does by default. In hybrid sharding the shards of ``members`` ranks have ``replicas`` copies,
 which add up their shards of the gradients.
 
-References: Zhao et al., PyTorch FSDP, arXiv:2304.11277; Rajbhandari et al., ZeRO, arXiv:1910.02054.
+Experts that are split over expert-parallel ranks have fewer copies than the rest. They are sharded over the ranks that
+hold the same ones, with collectives of their own: of a layer the rest's first, then its experts'.
+
+References: Zhao et al., PyTorch FSDP, arXiv:2304.11277; Rajbhandari et al., ZeRO, arXiv:1910.02054; Liang et al.,
+TorchTitan, arXiv:2410.06511 (experts on a mesh of their own).
 """
 
 from __future__ import annotations
@@ -33,6 +37,8 @@ class Sharding:
         Copies, and the links between the ranks that hold the same shard.
     prefetch
         Whether communication runs beside computation.
+    experts
+        How experts are sharded; ``None``: as the rest is, and with it.
     """
 
     members: int
@@ -40,6 +46,7 @@ class Sharding:
     replicas: int = 1
     replica_fabric: Fabric | None = None
     prefetch: bool = True
+    experts: Sharding | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +59,15 @@ class Unit:
         What runs with them.
     elements, gathered_bytes
         Elements of the parameters, 0 for what has none of its own, and their bytes when gathered.
+    expert_elements, expert_bytes
+        The same of experts that are sharded otherwise than the rest.
     """
 
     launches: tuple[Launch, ...]
     elements: int = 0
     gathered_bytes: float = 0.0
+    expert_elements: int = 0
+    expert_bytes: float = 0.0
 
 
 def sharded_forward(
@@ -98,11 +109,11 @@ class _Weaver:
         self.spoken = 0
         self._due = -1  # communication that the next computation waits for
         self._known: dict[tuple[int, int], Launch] = {}
-        self._operators: dict[tuple[str, int, str], tuple[Launch, ...]] = {}
+        self._operators: dict[tuple[str, int, int, str], tuple[Launch, ...]] = {}
 
     def layers(self, units: Sequence[Unit], *, reduce: bool) -> None:
         """All units, each layer gathered while what is before it runs."""
-        gathered: dict[int, int] = {}
+        gathered: dict[int, int | None] = {}
         layers = [i for i, unit in enumerate(units) if unit.elements]
         for i, unit in enumerate(units):
             if unit.elements and i not in gathered:
@@ -114,14 +125,15 @@ class _Weaver:
             if unit.elements and reduce:
                 self.reduce(unit, "layer")
 
-    def gather(self, unit: Unit, name: str) -> int:
-        """All-gather of a unit's parameters; its number among the communications."""
-        self._speak(self._communication("all_gather", unit, name))
-        return self.spoken - 1
+    def gather(self, unit: Unit, name: str) -> int | None:
+        """All-gather of a unit's parameters; its number among the communications, if there is one."""
+        launches = self._communication("all_gather", unit, name)
+        self._speak(launches)
+        return self.spoken - 1 if launches else None
 
     def reduce(self, unit: Unit, name: str) -> None:
         """Reduce-scatter of a unit's gradients, and the sum over the copies of its shard."""
-        self.out.extend(self._copy("reduce_scatter", unit.elements))
+        self.out.extend(self._copy("reduce_scatter", unit.elements + unit.expert_elements))
         self._speak(self._communication("reduce_scatter", unit, name))
 
     def _speak(self, launches: tuple[Launch, ...]) -> None:
@@ -133,7 +145,7 @@ class _Weaver:
         of = self.implementation
         if of.framework == "megatron":
             return ()
-        key = ("copy", elements, kind)
+        key = ("copy", elements, 0, kind)
         if key not in self._operators:
             self._operators[key] = (streaming("copy", f"{kind}.copy", elements, dtype=of.dtype),)
         return self._operators[key]
@@ -141,7 +153,7 @@ class _Weaver:
     def run(self, unit: Unit, gathered: int | None) -> None:
         """A unit's launches, the first computation waiting for its parameters."""
         number: list[int] = []  # of each communication of the unit among all
-        copied = () if gathered is None else self._copy("all_gather", unit.elements)
+        copied = () if gathered is None else self._copy("all_gather", unit.elements + unit.expert_elements)
         self._due = max(self._due, -1 if gathered is None else gathered)
         for launch in (*copied, *unit.launches):
             if launch.stream == "communication":
@@ -163,18 +175,24 @@ class _Weaver:
         return self._known[key]
 
     def _communication(self, kind: str, unit: Unit, name: str) -> tuple[Launch, ...]:
-        key = (kind, unit.elements, name)
+        key = (kind, unit.elements, unit.expert_elements, name)
         if key not in self._operators:
-            self._operators[key] = self._make(kind, unit, name)
+            own = self._make(kind, unit.elements, unit.gathered_bytes, name, self.sharding)
+            if self.sharding.experts is not None and unit.expert_elements:
+                size = unit.expert_elements, unit.expert_bytes
+                own += self._make(kind, *size, f"{name}.experts", self.sharding.experts)
+            self._operators[key] = own
         return self._operators[key]
 
-    def _make(self, kind: str, unit: Unit, name: str) -> tuple[Launch, ...]:
-        of, s = self.implementation, self.sharding
-        gathers = kind == "all_gather"
+    def _make(self, kind: str, elements: int, gathered: float, name: str, s: Sharding) -> tuple[Launch, ...]:
+        """One communication of parameters that are sharded alike; none where each of their ranks has them whole."""
+        of, gathers = self.implementation, kind == "all_gather"
         dtype = of.dtype if gathers else of.gradient_dtype
-        size = unit.gathered_bytes if gathers else float(unit.elements * DTYPE_BYTES[dtype])
-        whole = _collective(kind, size, s.members, dtype, f"{name}.{kind}", of)
-        steps = [Launch(placed(whole, s.fabric), stream="communication", waits=not s.prefetch)]
+        size = gathered if gathers else float(elements * DTYPE_BYTES[dtype])
+        steps = []
+        if s.members > 1:
+            whole = _collective(kind, size, s.members, dtype, f"{name}.{kind}", of)
+            steps.append(Launch(placed(whole, s.fabric), stream="communication", waits=not s.prefetch))
         if kind == "reduce_scatter" and s.replicas > 1:
             rest = _collective("all_reduce", size / s.members, s.replicas, dtype, f"{name}.all_reduce", of)
             steps.append(

@@ -214,10 +214,11 @@ class Stages:
             ends = [(Place(0, first, last), 1.0)] if first or last else []
             layer = ((_DENSE_LAYER, float(dense)), (_LAYER, float(layers - dense)))
             return [*ends, *(term for term in layer if term[1])]
-        if layers <= STEADY_LAYERS:
+        few = dense + STEADY_LAYERS
+        if layers <= few:
             return [(place, 1.0)]
-        more = float(layers - STEADY_LAYERS)
-        steady = place._replace(layers=STEADY_LAYERS), place._replace(layers=STEADY_LAYERS + 1)
+        more = float(layers - few)
+        steady = place._replace(layers=few), place._replace(layers=few + 1)
         return [(steady[0], 1.0 - more), (steady[1], more)]
 
     def _rows_at(self, place: Place) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from joulecast.model.experts import Experts
 from joulecast.simulator.plan_source import Source
+from joulecast.simulator.replicas import expert_ranks
 
 if TYPE_CHECKING:
     from joulecast.simulator.plan import Plan
@@ -58,11 +59,19 @@ def check_experts(plan: Plan, source: Source) -> None:
             "parallelism.sequence_parallel",
             remedy="Set it to true.",
         )
-    if split.fsdp:
+    _check_shards(plan, source)
+
+
+def _check_shards(plan: Plan, source: Source) -> None:
+    """FSDP's shards of the experts and of the rest lie within each other's GPUs."""
+    split = plan.parallelism
+    shared, sharing = plan.tp * split.fsdp_shard_size, expert_ranks(plan)
+    if split.fsdp and shared % sharing and sharing % shared:
         raise source.error(
-            "sharding experts over data-parallel ranks is not offered",
-            "parallelism.fsdp",
-            remedy="Use parallelism.distributed_optimizer, and expert_model_parallel_size to split the experts.",
+            f"{shared} GPUs that share one copy of the parameters and {sharing} that share the experts do not divide "
+            "each other",
+            "parallelism.fsdp_shard_size" if split.fsdp_shard_size < plan.replicas else EP,
+            remedy="Make one of them a multiple of the other.",
         )
 
 

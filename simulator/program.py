@@ -201,7 +201,8 @@ def _forward(plan: Plan, impl: Implementation, stage: int) -> tuple[Launch, ...]
         for model, count in plan.stage_models(stage):
             before += layers_forward(model, *size[1:], count, nanobatches_of(plan))
         return (*before, *after)
-    units = sharded_stage(plan, impl, stage, before, t.layer_forward(*size), after)
+    kinds = [(t.layer_forward(model, *size[1:]), model, count) for model, count in plan.stage_models(stage) if count]
+    units = sharded_stage(plan, impl, stage, before, kinds, after)
     return sharded_forward(*units, sharding, impl)
 
 
@@ -216,7 +217,8 @@ def _backward(plan: Plan, impl: Implementation, stage: int) -> tuple[Launch, ...
         for model, count in reversed(plan.stage_models(stage)):
             before += layers_backward(model, *size[1:], count, nanobatches_of(plan))
         return (*before, *after)
-    units = sharded_stage(plan, impl, stage, before, t.layer_backward(*size), after)
+    kinds = [(t.layer_backward(model, *size[1:]), model, n) for model, n in reversed(plan.stage_models(stage)) if n]
+    units = sharded_stage(plan, impl, stage, before, kinds, after)
     return sharded_backward(*units, sharding, impl)
 
 

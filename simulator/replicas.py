@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from joulecast.model import data_parallel
@@ -10,7 +10,7 @@ from joulecast.model import transformer as t
 from joulecast.model.fabric import Fabric
 from joulecast.model.fp8_kernels import quantised_weights
 from joulecast.model.launches import Implementation, Launch
-from joulecast.model.memory_footprint import StateShards
+from joulecast.model.memory_states import StateShards
 from joulecast.model.operators import DTYPE_BYTES, Collective
 from joulecast.model.parameters import layer_parameters
 from joulecast.model.placed import placed, placed_launches
@@ -22,32 +22,58 @@ from joulecast.simulator.schedules import BACKWARD, BACKWARD_WEIGHT, FORWARD, In
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from joulecast.model.hf import ModelConfig
     from joulecast.simulator.plan import Plan
 
 #: Megatron's own stream carries what it overlaps; PyTorch's buckets share one with the layers' communication.
 OWN_STREAM = "megatron"
+#: How names of layers' parameters begin.
+LAYER = "layers."
 
 
 def sharding_of(plan: Plan) -> Sharding | None:
     """How FSDP shards the parameters; ``None`` where it does not."""
-    if not plan.parallelism.fsdp or plan.replicas == 1:
+    if not plan.parallelism.fsdp or max(plan.replicas, plan.expert_replicas) == 1:
         return None
-    members = plan.parallelism.fsdp_shard_size
-    copies = plan.replicas // members
+    rest = _sharding(plan, plan.replicas, plan.parallelism.fsdp_shard_size, plan.tp)
+    if not experts_apart(plan):
+        return rest
+    return replace(rest, experts=_sharding(plan, plan.expert_replicas, expert_shard_size(plan), expert_ranks(plan)))
+
+
+def _sharding(plan: Plan, replicas: int, members: int, stride: int) -> Sharding:
+    """Shards over ``members`` of ``replicas`` ranks that are ``stride`` ranks apart."""
+    copies = replicas // members
     return Sharding(
         members=members,
-        fabric=group_fabric(plan, members, plan.tp),
+        fabric=group_fabric(plan, members, stride),
         replicas=copies,
-        replica_fabric=group_fabric(plan, copies, plan.tp * members),
+        replica_fabric=group_fabric(plan, copies, stride * members),
         prefetch=plan.overlap.fsdp_prefetch,
     )
+
+
+def expert_ranks(plan: Plan) -> int:
+    """GPUs that share one copy of a layer's experts."""
+    return plan.parallelism.expert_model_parallel_size * plan.parallelism.expert_tensor_parallel_size
+
+
+def experts_apart(plan: Plan) -> bool:
+    """Whether FSDP shards experts over other ranks than the rest: those that hold the same ones."""
+    return plan.workload.model.experts is not None and expert_ranks(plan) != plan.tp
+
+
+def expert_shard_size(plan: Plan) -> int:
+    """Ranks over which FSDP splits an expert-parallel rank's experts: within the GPUs that share the rest, or 1."""
+    return max(1, plan.parallelism.fsdp_shard_size * plan.tp // expert_ranks(plan))
 
 
 def state_shards(plan: Plan) -> StateShards:
     """How a plan splits the model states over its replicas."""
     split = plan.parallelism
     if split.fsdp:
-        return StateShards(split.fsdp_shard_size, split.fsdp_shard_size, split.fsdp_shard_size)
+        rest, experts = split.fsdp_shard_size, expert_shard_size(plan)
+        return StateShards(rest, rest, rest, experts, experts, experts)
     if not split.distributed_optimizer:
         return StateShards()
     return StateShards(optimizer=plan.replicas, expert_optimizer=plan.expert_replicas)
@@ -91,19 +117,33 @@ def sharded_stage(
     impl: Implementation,
     stage: int,
     before: tuple[Launch, ...],
-    layer: tuple[Launch, ...],
+    layers: Sequence[tuple[tuple[Launch, ...], ModelConfig, int]],
     after: tuple[Launch, ...],
 ) -> tuple[list[Unit], Unit]:
-    """One pass through a virtual stage as units, and the parameters outside its layers."""
-    layers = plan.parallelism.stage_layers[stage]
-    inside, whole = layer_parameters(plan.workload.model, impl), stage_tensors(plan, impl, stage)
-    elements, size = sum(p.elements for p in inside), data_parallel.gathered_bytes(inside, impl)
-    root = Unit(
-        (),
-        sum(p.elements for p in whole) - layers * elements,
-        data_parallel.gathered_bytes(whole, impl) - layers * size,
+    """One pass through a virtual stage as units, and the parameters outside its layers.
+
+    ``layers``: launches, model and number of each kind of layer, in the order of the pass.
+    """
+    units = [Unit(before)]
+    for launches, model, count in layers:
+        units += [_unit(plan, impl, launches, layer_parameters(model, impl))] * count
+    outside = [p for p in stage_tensors(plan, impl, stage) if not p.name.startswith(LAYER)]
+    return [*units, Unit(after)], _unit(plan, impl, (), outside)
+
+
+def _unit(
+    plan: Plan, impl: Implementation, launches: tuple[Launch, ...], parameters: Sequence[t.ParameterTensor]
+) -> Unit:
+    """Parameters that are gathered together, experts apart where other ranks share them."""
+    apart = [p for p in parameters if p.expert and experts_apart(plan)]
+    rest = [p for p in parameters if not (p.expert and experts_apart(plan))]
+    return Unit(
+        launches,
+        sum(p.elements for p in rest),
+        data_parallel.gathered_bytes(rest, impl),
+        sum(p.elements for p in apart),
+        data_parallel.gathered_bytes(apart, impl),
     )
-    return [Unit(before), *[Unit(layer, elements, size)] * layers, Unit(after)], root
 
 
 def reduced_beside(plan: Plan, impl: Implementation, launches: tuple[Launch, ...]) -> tuple[Launch, ...]:
@@ -139,7 +179,7 @@ def optimizer_launches(plan: Plan, impl: Implementation, parameters: Sequence[t.
             impl,
             tokens_per_step=w.micro_batch_size * w.sequence_length * plan.microbatches * plan.dp,
             state_shards=shards.expert_optimizer if group.experts else shards.optimizer,
-            gradient_shards=shards.gradients,
+            gradient_shards=shards.expert_gradients if group.experts else shards.gradients,
         )
     out += quantised_weights(parameters, impl.fp8, impl.dtype)
     if split.distributed_optimizer and not split.fsdp and plan.overlap.param_gather != "overlapped":

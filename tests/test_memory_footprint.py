@@ -17,7 +17,8 @@ from joulecast.errors import DoesNotFitError, InputError, NotYetError, UnknownNa
 from joulecast.model.hf import ModelConfig, load_model
 from joulecast.model.launches import Implementation, shard
 from joulecast.model.memory_activations import whole_layer_bytes
-from joulecast.model.memory_footprint import MemoryFootprint, StateShards, check_fits, in_flight, memory_footprint
+from joulecast.model.memory_footprint import MemoryFootprint, check_fits, in_flight, memory_footprint
+from joulecast.model.memory_states import StateShards
 from joulecast.model.operators import Streaming
 from joulecast.simulator.forecast import footprint_of, forecast
 from joulecast.simulator.plan import Plan, plan_from_dict

@@ -19,7 +19,8 @@ from joulecast.model.fp8 import Fp8
 from joulecast.model.gpu_model import gpu_model
 from joulecast.model.hf import ModelConfig, load_model
 from joulecast.model.launches import Implementation, Launch, shard
-from joulecast.model.memory_footprint import StateShards, memory_footprint
+from joulecast.model.memory_footprint import memory_footprint
+from joulecast.model.memory_states import StateShards
 from joulecast.model.model_flops import training_flops
 from joulecast.model.operators import Attention, Collective, Gemm
 from joulecast.model.parameters import parameters_of_stage
@@ -284,7 +285,10 @@ def test_split_experts_save_memory_and_balanced_ones_time():
         ({"overlap__ep_comm": True, "parallelism__expert_model_parallel_size": 1}, ("overlap.ep_comm", "expert_model")),
         ({"overlap__ep_comm": True, "workload__global_batch_size": 8}, ("overlap.ep_comm", "global_batch_size")),
         ({"overlap__ep_comm": True, "overlap__tp_comm": True}, ("overlap.ep_comm", "tp_comm")),
-        ({"parallelism__fsdp": True, "parallelism__distributed_optimizer": False}, ("parallelism.fsdp", "experts")),
+        (
+            {"overlap__ep_comm": True, "parallelism__fsdp": True, "parallelism__distributed_optimizer": False},
+            ("overlap.ep_comm", "one after the other"),
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(changes: dict[str, Any], words: tuple[str, ...]):
