@@ -1,4 +1,4 @@
-"""How the GPUs of a cluster are joined, what one group of ranks has of it, and the power of network cards.
+"""How the GPUs of a cluster are joined, and what one group of ranks has of it.
 
 GPUs of one *domain* (a node, or an NVLink rack) reach each other over the fast links; domains reach each other through
 network cards, leaf switches and, beyond the leaves, switches above that may be oversubscribed. A group of ``n`` ranks
@@ -18,11 +18,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
 from joulecast.errors import InputError
-from joulecast.model.description import Facts
 from joulecast.model.extremes import slowest_of
 
 
@@ -172,29 +168,3 @@ def _levels_above(reach: int, links: ClusterLinks) -> int:
         joined *= max(2.0, links.fan_out)
         levels += 1
     return levels
-
-
-def network_power_w(bytes_per_s: ArrayLike, network: Facts, *, optical: bool = True) -> NDArray[np.float64]:
-    """Power of one network card with its optical module and switch port [W].
-
-    Parameters
-    ----------
-    bytes_per_s
-        Mean rate in one direction, any shape [B/s].
-    network
-        From :func:`joulecast.model.catalogue.load_network`.
-    optical
-        Whether the port has an optical module; short copper cables have none.
-
-    Raises
-    ------
-    InputError
-        A rate below 0 or above the line rate.
-    """
-    rate = np.asarray(bytes_per_s, dtype=np.float64)
-    line = network["nic_bandwidth_bytes_per_s"]
-    if np.any((rate < 0) | (rate > line)):
-        raise InputError(f"a card of {network.name} moves 0 to {line:g} B/s", key="bytes_per_s")
-    idle, full = network["nic_idle_power_w"], network["nic_power_w"]
-    always = network["switch_port_power_w"] + (network["transceiver_power_w"] if optical else 0.0)
-    return np.asarray(idle + (full - idle) * rate / line + always)

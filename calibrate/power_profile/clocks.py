@@ -55,10 +55,6 @@ class ClockFit:
         """GPU time of a moment of the host [s]."""
         return self.gpu_s + (1.0 + self.drift) * (np.asarray(host_s, dtype=float) - self.host_s)
 
-    def host_time(self, gpu_s: Array) -> Array:
-        """Host time of a moment of the GPU [s]."""
-        return self.host_s + (np.asarray(gpu_s, dtype=float) - self.gpu_s) / (1.0 + self.drift)
-
 
 def fit_clock(reads: Sequence[ClockRead]) -> ClockFit:
     """Fit offset and drift to the reads that took least time.

@@ -34,15 +34,12 @@ class Estimate:
         apart (Backus and Gilbert 1968; Menke, Geophysical Data Analysis, chapter 4).
     noise_w
         Shape (n,): deviation of each reading, judged from the residuals.
-    residual_w
-        Shape (n,): reading less what the powers give.
     """
 
     power_w: Array
     covariance: Array
     resolution: Array
     noise_w: Array
-    residual_w: Array
 
     def mean(self, weights: Array) -> tuple[float, float]:
         """A weighted mean of the unknowns and its standard error [W].
@@ -86,7 +83,7 @@ def solve(rows: Array, readings_w: Array, groups: Sequence[slice], kinds: NDArra
         power = _not_negative(covariance, information + prior, right)
         residual = readings_w - rows @ power
         noise = _noise(residual, equations.leverage(covariance) / noise**2, kinds, top_w)
-    return Estimate(power, covariance, covariance @ information, noise, residual)
+    return Estimate(power, covariance, covariance @ information, noise)
 
 
 class _Equations:

@@ -75,13 +75,10 @@ class Rows:
         Shape (n, unknowns).
     power_w
         Shape (n,).
-    middle_s
-        Shape (n,): GPU time of the middle of each window.
     """
 
     weights: Array
     power_w: Array
-    middle_s: Array
 
 
 def rows_of(
@@ -247,7 +244,7 @@ def _rows(
     start = stop - np.where(readings.span_s > 0.0, readings.span_s, window_s)
     low, high = clock.gpu_time(start), clock.gpu_time(stop)
     weights, usable = response_rows(low, high, *pieces, size)
-    return Rows(weights[usable], readings.power_w[usable], (low[usable] + high[usable]) / 2)
+    return Rows(weights[usable], readings.power_w[usable])
 
 
 def _unexplained(parts: Sequence[Rows], layout: Layout, step_w: float = np.inf) -> float:

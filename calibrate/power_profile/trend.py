@@ -17,7 +17,7 @@ class Trend:
 
     Attributes
     ----------
-    coefficients_w, standard_errors_w
+    coefficients_w
         Shape (degree + 1,): c_0 is the mean.
     duration_s
         Length of the stretch.
@@ -26,7 +26,6 @@ class Trend:
     """
 
     coefficients_w: Array
-    standard_errors_w: Array
     duration_s: float
     explained: float
 
@@ -59,10 +58,7 @@ def fit_trend(time_s: Array, power_w: Array, weight: Array, duration_s: float) -
         np.linalg.lstsq(basis * root[:, None], power_w * root, rcond=None)[0], dtype=np.float64
     )
     residual = (power_w - basis @ coefficients) * root
-    variance = float(np.sum(residual**2)) / (len(time_s) - DEGREE - 1)
-    weighted = basis * root[:, None]
-    error = np.sqrt(np.diag(np.linalg.pinv(weighted.T @ weighted)) * variance)
     mean = float(np.average(power_w, weights=weight))
     total = float(np.sum(root**2 * (power_w - mean) ** 2))
     explained = 1.0 - float(np.sum(residual**2)) / total if total > 0.0 else 0.0
-    return Trend(coefficients, np.asarray(error, dtype=np.float64), duration_s, explained)
+    return Trend(coefficients, duration_s, explained)

@@ -1,32 +1,14 @@
-"""Network cards' power, and GPUs at another memory clock."""
+"""GPUs at another memory clock."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 import joulecast as jc
 from joulecast.errors import InputError
-from joulecast.model.catalogue import load_gpu, load_network
-from joulecast.model.fabric import network_power_w
+from joulecast.model.catalogue import load_gpu
 from joulecast.model.gpu_model import gpu_model
 from joulecast.model.memory_clock import at_memory_clock
-
-
-def test_a_card_draws_idle_power_at_rest_and_its_full_power_at_line_rate() -> None:
-    network = load_network("infiniband-ndr")
-    line = network["nic_bandwidth_bytes_per_s"]
-    rest, full = network_power_w(np.array([0.0, line]), network, optical=False)
-    port = network["switch_port_power_w"]
-    assert rest == pytest.approx(network["nic_idle_power_w"] + port)
-    assert full == pytest.approx(network["nic_power_w"] + port)
-    assert network_power_w(0.5 * line, network, optical=False) == pytest.approx(0.5 * (rest + full))
-    assert network_power_w(0.0, network) - rest == pytest.approx(network["transceiver_power_w"])
-
-
-def test_a_rate_beyond_the_line_is_refused() -> None:
-    with pytest.raises(InputError, match="B/s"):
-        network_power_w(1e15, load_network("infiniband-ndr"))
 
 
 def test_a_lower_memory_clock_slows_copies_in_proportion_and_saves_static_power() -> None:
