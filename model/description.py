@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ SCHEMA_VERSION = 1
 TABLES = ("kernel", "power", "voltage", "governor", "collective", "contention", "transition")
 
 #: How a value was obtained, from surest to least sure.
-STATUSES = ("measured", "fitted", "data sheet", "derived", "estimate", "assumed")
+Status = Literal["measured", "fitted", "data sheet", "derived", "estimate", "assumed"]
 
 #: Quantities to which a discrepancy may refer.
 DISCREPANCY_QUANTITIES = ("time", "energy", "power", "clock")
@@ -47,7 +47,7 @@ class Parameter:
     source
         Where the value comes from.
     status
-        One of :data:`STATUSES`.
+        One of :data:`Status`.
     """
 
     value: Value

@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from joulecast.model.description import Status
+
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -24,7 +26,7 @@ class LeafFile(_Strict):
     rel_sd: float | int | None = Field(default=None, ge=0)
     unit: str = ""
     source: str = Field(min_length=1)
-    status: Literal["measured", "fitted", "data sheet", "derived", "estimate", "assumed"]
+    status: Status
 
 
 class CovarianceFile(_Strict):

@@ -22,11 +22,12 @@ FP8 Formats for Deep Learning, arXiv 2209.05433; OCP Microscaling Formats v1.0.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from joulecast.errors import InputError
 from joulecast.model.description import GpuDescription
 
-RECIPES = ("delayed", "tensorwise", "blockwise", "mxfp8")
+Recipe = Literal["delayed", "tensorwise", "blockwise", "mxfp8"]
 #: Recipes whose scales belong to blocks of values along one direction.
 BLOCKED = ("blockwise", "mxfp8")
 #: Bytes of scales a value: 4 for 128 values, or 1 for 32.
@@ -44,7 +45,7 @@ class Fp8:
     Attributes
     ----------
     recipe
-        One of :data:`RECIPES`.
+        One of :data:`Recipe`.
     one_layout
         Whether products only take operands that lie along the sum.
     parameters

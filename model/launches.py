@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.fabric import Fabric
@@ -11,11 +12,11 @@ from joulecast.model.fp8 import Fp8
 from joulecast.model.hf import ModelConfig
 from joulecast.model.operators import DTYPE_BYTES, Collective, Gemm, Operator, RowTile, Streaming, Tile
 
-FRAMEWORKS = ("pytorch-eager", "megatron")
-RECOMPUTE = ("none", "selective", "full")
+Framework = Literal["pytorch-eager", "megatron"]
+Recompute = Literal["none", "selective", "full"]
+AttentionBackend = Literal["cudnn", "flash-attention-2", "flash-attention-3", "unfused"]
 #: Parts of a layer that may be computed again, see :mod:`joulecast.model.recomputation`.
-RECOMPUTE_MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe_act", "shared_experts", "moe")
-ATTENTION_BACKENDS = ("cudnn", "flash-attention-2", "flash-attention-3", "unfused")
+RecomputeModule = Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe_act", "shared_experts", "moe"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +139,9 @@ class Implementation:
 
     def __post_init__(self) -> None:
         for kind, value, known in (
-            ("framework", self.framework, FRAMEWORKS),
-            ("recompute", self.recompute, RECOMPUTE),
-            ("attention_backend", self.attention_backend, ATTENTION_BACKENDS),
+            ("framework", self.framework, get_args(Framework)),
+            ("recompute", self.recompute, get_args(Recompute)),
+            ("attention_backend", self.attention_backend, get_args(AttentionBackend)),
             ("dtype", self.dtype, tuple(DTYPE_BYTES)),
         ):
             if value not in known:
@@ -172,7 +173,7 @@ class Implementation:
         return self.narrow_states and (self.fp8 is None or not self.fp8.parameters)
 
     def recomputes(self, module: str) -> bool:
-        """Whether selective recomputation runs a part of :data:`RECOMPUTE_MODULES` again."""
+        """Whether selective recomputation runs a part of :data:`RecomputeModule` again."""
         return self.recompute == "selective" and module in self.recompute_modules
 
     def tied(self, config: ModelConfig) -> bool:

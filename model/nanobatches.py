@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Literal
 
 from joulecast.model.hf import ModelConfig
 from joulecast.model.launch_shares import shares
@@ -24,7 +25,8 @@ from joulecast.model.operators import Collective
 from joulecast.model.transformer import layer_backward, layer_forward
 
 HALVES = ("attention", "mlp")
-LAUNCHES = ("asap", "window")
+#: When communication of a window is issued: as soon as it can be, or before the window.
+LaunchPoint = Literal["asap", "window"]
 
 #: Operators of the attention half; any other is one of the MLP half.
 _ATTENTION = (

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from typing import Literal
 
 from joulecast.model.description import GpuDescription, Parameter, Table
 from joulecast.model.gemm import EFFICIENCY
@@ -30,7 +31,7 @@ FACTORS: dict[str, tuple[str, tuple[str, ...]]] = {
     "power": ("power", ("*pj_per_flop*", "sm_w", "clock_w", "*pj_per_l2_byte", "streaming_pj_per_byte.*")),
 }
 #: Generations of training frameworks that have a factor of their own.
-GENERATIONS = ("megatron-lm-2021", "nemo-2024", "megatron-bridge-2025", "megatron-core")
+Generation = Literal["megatron-lm-2021", "nemo-2024", "megatron-bridge-2025", "megatron-core"]
 #: The host's time for a launch, where nothing captures it in a graph [s; estimate], and the parameter that has it.
 LAUNCH_S, LAUNCH = 120e-6, "host_launch_s"
 #: Parameters with the relative standard deviation of a forecast step, by data type.
@@ -92,7 +93,7 @@ def factors_on(description: GpuDescription, generation: str, known: Iterable[str
     Parameters
     ----------
     generation
-        Of the framework, one of :data:`GENERATIONS`; empty for none.
+        Of the framework, one of :data:`Generation`; empty for none.
     known
         Names such as ``Hopper.attention``, ``network`` and ``generation.nemo-2024``.
     """

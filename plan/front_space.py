@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import InputError, NotYetError
-from joulecast.model.nanobatches import LAUNCHES
+from joulecast.model.nanobatches import LaunchPoint
 from joulecast.plan.overlap_space import KNOBS
 from joulecast.plan.tile_space import TileLists, read_tile_lists
 from joulecast.simulator.plan_source import Source, read_toml
@@ -119,7 +119,7 @@ def _choices(name: str, value: Any, source: Source) -> tuple[Any, ...]:
     if name in ("window", "launch"):
         single = not isinstance(value, list) or (name == "window" and _is_pair(value))
         values = (value,) if single else tuple(value)
-        if not values or (name == "launch" and any(v not in LAUNCHES for v in values)):
+        if not values or (name == "launch" and any(v not in get_args(LaunchPoint) for v in values)):
             raise source.error(f"{value!r} is no list of values", key, remedy=_LISTS[name])
         return values
     numbers = _values(value, key, source) or ()
@@ -130,7 +130,7 @@ def _choices(name: str, value: Any, source: Source) -> tuple[Any, ...]:
 
 _LISTS = {
     "window": 'Write [["qkv", "output"], "all", …].',
-    "launch": f"Write a list of {' and '.join(map(repr, LAUNCHES))}.",
+    "launch": f"Write a list of {' and '.join(map(repr, get_args(LaunchPoint)))}.",
 }
 
 

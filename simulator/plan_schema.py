@@ -10,7 +10,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from joulecast.model.cluster_links import TRANSFER_JITTER
+from joulecast.model.fp8 import Recipe
+from joulecast.model.launches import AttentionBackend, Framework, Recompute, RecomputeModule
 from joulecast.model.limits import NODE_CLOCK_SPREAD
+from joulecast.model.nanobatches import LaunchPoint
+from joulecast.model.training_factors import Generation
 
 #: Spellings of other tools for our schedules.
 SCHEDULE_ALIASES = {
@@ -22,8 +26,6 @@ SCHEDULE_ALIASES = {
     "zb_h1": "zb-h1",
     "zbh1": "zb-h1",
 }
-FRAMEWORKS = ("pytorch-eager", "megatron")
-ATTENTION_BACKENDS = ("cudnn", "flash-attention-2", "flash-attention-3", "unfused")
 _Watts = Annotated[float, Field(gt=0)]
 
 
@@ -67,7 +69,7 @@ class WorkloadTable(Table):
     precision: Literal["bf16", "fp16", "fp32", "fp8"] = Field(
         "bf16", description="Data type of weights and activations; fp8: linear layers in FP8, all else in bf16."
     )
-    fp8_recipe: Literal["delayed", "tensorwise", "blockwise", "mxfp8"] = Field(
+    fp8_recipe: Recipe = Field(
         "delayed", description="Scaling of FP8: what has a scale of its own, and of which step; see model/fp8.py."
     )
     moe_expert_capacity_factor: float | None = Field(
@@ -162,10 +164,10 @@ class ScheduleTable(Table):
     """``[schedule]``: the order of micro-batches."""
 
     name: str = Field("1f1b", description="gpipe, 1f1b, interleaved-1f1b, zb-h1 or none (one stage).")
-    recompute: Literal["none", "selective", "full"] = Field("none", description="Activations computed again.")
-    recompute_modules: (
-        list[Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe_act", "shared_experts", "moe"]] | None
-    ) = Field(None, description="What selective recomputation computes again; default: core_attn.")
+    recompute: Recompute = Field("none", description="Activations computed again.")
+    recompute_modules: list[RecomputeModule] | None = Field(
+        None, description="What selective recomputation computes again; default: core_attn."
+    )
 
 
 class OverlapTable(Table):
@@ -177,7 +179,7 @@ class OverlapTable(Table):
         description="Operators of half a layer beside which communication may run: [first, last] by name or place, "
         "or a table attention/mlp of such pairs; default: all of it.",
     )
-    launch: Literal["asap", "window"] | None = Field(
+    launch: LaunchPoint | None = Field(
         None, description="Communication is issued as soon as it can be, or before its window; default: the latter."
     )
     comm_ctas: int | None = Field(
@@ -207,13 +209,11 @@ class OverlapTable(Table):
 class ImplementationTable(Table):
     """``[implementation]``: what the framework really runs."""
 
-    framework: Literal["pytorch-eager", "megatron"] = Field(
-        "pytorch-eager", description="Decides fusions and defaults."
-    )
-    generation: Literal["megatron-lm-2021", "nemo-2024", "megatron-bridge-2025", "megatron-core"] | None = Field(
+    framework: Framework = Field("pytorch-eager", description="Decides fusions and defaults.")
+    generation: Generation | None = Field(
         None, description="Generation of Megatron and what trains with it; default: none in particular."
     )
-    attention_backend: Literal["cudnn", "flash-attention-2", "flash-attention-3", "unfused"] = Field(
+    attention_backend: AttentionBackend = Field(
         "cudnn", description="Kernels of scaled-dot-product attention; unfused: Megatron-LM's own products and softmax."
     )
     attention_precision: Literal["fp8"] | None = Field(

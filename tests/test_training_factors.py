@@ -1,6 +1,7 @@
 """Factors of long training runs: what they do to a description and a forecast, and how they are fitted."""
 
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from joulecast.model.gpu_model import gpu_model
 from joulecast.model.lowering import lower
 from joulecast.model.operators import Attention, Gemm
 from joulecast.model.power import at_clock
-from joulecast.model.training_factors import GENERATIONS, factors_on, scaled, trained
+from joulecast.model.training_factors import Generation, factors_on, scaled, trained
 from joulecast.simulator.forecast import forecast
 from joulecast.simulator.plan import Plan, plan_from_dict
 from joulecast.simulator.plan_gpu import gpu_of
@@ -148,5 +149,5 @@ def test_the_shipped_factors_are_near_one_and_sourced() -> None:
 def test_generations_have_one_name_everywhere() -> None:
     fitted = {name.removeprefix("generation.") for name in load_training() if name.startswith("generation.")}
     planned = {generation.name for generation in published_plans.GENERATIONS if generation.name}
-    assert fitted == planned == set(GENERATIONS)
-    assert all(plan(generation=name).implementation.generation == name for name in GENERATIONS)
+    assert fitted == planned == set(get_args(Generation))
+    assert all(plan(generation=name).implementation.generation == name for name in get_args(Generation))
