@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from joulecast.simulator import plan_checks
+from joulecast.simulator import plan_checks, plan_names
 from joulecast.simulator.plan_parts import Cluster, Implementation, Overlap, Parallelism, Power, Schedule, Workload
 from joulecast.simulator.plan_schema import TABLES, PlanFile
 from joulecast.simulator.plan_site import Site, read_site
@@ -182,7 +182,7 @@ class PlanFrame:
     def __init__(self, parsed: PlanFile, source: Source, gpu: GpuDescription | None = None) -> None:
         plan_checks.reserved(parsed, source)
         self._source = source
-        self._gpu = gpu or plan_checks.named_gpu(parsed, source)
+        self._gpu = gpu or plan_names.named_gpu(parsed, source)
         self._workload = read_workload(parsed, self._gpu, source)
         self.cluster = read_cluster(parsed, self._gpu, source)
         self._implementation = read_implementation(parsed, self._workload.model, source)

@@ -8,7 +8,7 @@ from joulecast.errors import UnknownNameError
 from joulecast.model.catalogue import load_network, load_node
 from joulecast.model.cluster_links import PLAIN_NETWORK, LinkChoices, cluster_links, usual_node
 from joulecast.simulator.placement import tensor_fabric
-from joulecast.simulator.plan_checks import place, resolve_path
+from joulecast.simulator.plan_names import place, resolve_path
 
 if TYPE_CHECKING:
     from joulecast.model.description import GpuDescription

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from joulecast.errors import UnknownNameError
 from joulecast.model.catalogue import load_site
 from joulecast.model.description import Facts
-from joulecast.simulator.plan_checks import place, resolve_path
+from joulecast.simulator.plan_names import place, resolve_path
 from joulecast.simulator.plan_schema import SiteTable
 from joulecast.simulator.plan_source import Source
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from joulecast.model.operators import DTYPE_BYTES
-from joulecast.simulator import plan_checks
+from joulecast.simulator import plan_checks, plan_names
 from joulecast.simulator.plan_experts import read_load
 from joulecast.simulator.plan_network import read_links
 from joulecast.simulator.plan_overlap import read_windows
@@ -33,7 +33,7 @@ CLOCKED_INSTRUCTIONS = ("forward", "backward", "weight_gradient", "optimizer")
 def read_workload(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Workload:
     """What is trained: the model as it is run, and how much of it at a time."""
     table = parsed.workload
-    model, run = plan_checks.resolve_model(table, source), parsed.implementation
+    model, run = plan_names.resolve_model(table, source), parsed.implementation
     if run.rotary is not None:
         model = replace(model, rotary=run.rotary)
     if run.tie_embeddings is not None:
@@ -47,7 +47,7 @@ def read_workload(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Work
         micro_batch_size=table.micro_batch_size,
         global_batch_size=table.global_batch_size,
         precision=table.precision,
-        fp8=plan_checks.fp8_of(parsed, gpu, source),
+        fp8=plan_names.fp8_of(parsed, gpu, source),
         expert_load=read_load(parsed, model.experts, source),
         training_tokens=table.training_tokens,
         mtp_num_layers=model.mtp_layers,
@@ -57,16 +57,16 @@ def read_workload(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Work
 def read_cluster(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Cluster:
     """Where it is trained, with the links that join its GPUs."""
     table = parsed.cluster
-    node = None if table.node is None else plan_checks.resolve_path(table.node, ".toml", source)
+    node = None if table.node is None else plan_names.resolve_path(table.node, ".toml", source)
     links = read_links(parsed, gpu, node, source)
     network = parsed.network.name
     return Cluster(
-        gpu=plan_checks.resolve_path(table.gpu, ".toml", source),
+        gpu=plan_names.resolve_path(table.gpu, ".toml", source),
         gpus=table.gpus,
         gpus_per_node=links.domain_gpus,
         node=node,
         links=links,
-        network=None if network is None else plan_checks.resolve_path(network, ".toml", source),
+        network=None if network is None else plan_names.resolve_path(network, ".toml", source),
         node_clock_spread=table.node_clock_spread,
     )
 

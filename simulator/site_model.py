@@ -152,18 +152,7 @@ def surroundings(node: Facts, network: Facts, gpu_limit_w: float, stated: Site) 
     def rel_sd(key: str) -> float:
         return 0.0 if getattr(stated, key) is not None else site.parameters[key].sd / site[key]
 
-    hardware, hardware_sd = stated.hardware_price_per_gpu, 0.0
-    if hardware is None and "price" not in node.parameters:
-        raise InputError(
-            f"node type {node.name} has no price",
-            key="site.hardware_price_per_gpu",
-            remedy="Add this key to the plan, or price to the node type.",
-        )
-    if hardware is None:
-        cards = node["nics_per_node"] * site["network_price_per_nic"]
-        hardware = (node["price"] + cards) / node["gpus_per_node"]
-        parts = node.parameters["price"].sd, node["nics_per_node"] * site.parameters["network_price_per_nic"].sd
-        hardware_sd = float(np.hypot(*parts)) / (node["price"] + cards)
+    hardware, hardware_sd = _hardware_price(node, site, stated.hardware_price_per_gpu)
     prices = Prices(
         electricity_per_kwh=value("electricity_price_per_kwh"),
         carbon_kg_per_kwh=value("carbon_intensity_kg_per_kwh"),
@@ -184,6 +173,21 @@ def surroundings(node: Facts, network: Facts, gpu_limit_w: float, stated: Site) 
         raise InputError(f"{pue:g} is not a PUE", file=stated.name, key="site.pue", remedy="Use at least 1.")
     currency = stated.currency or site.text("currency")
     return SiteModel(node, network, gpu_limit_w, pue, pue * rel_sd("pue"), prices, spread, currency)
+
+
+def _hardware_price(node: Facts, site: Facts, stated: float | None) -> tuple[float, float]:
+    """Price of a GPU with its share of node and network, and its relative standard deviation."""
+    if stated is not None:
+        return stated, 0.0
+    if "price" not in node.parameters:
+        raise InputError(
+            f"node type {node.name} has no price",
+            key="site.hardware_price_per_gpu",
+            remedy="Add this key to the plan, or price to the node type.",
+        )
+    whole = node["price"] + node["nics_per_node"] * site["network_price_per_nic"]
+    parts = node.parameters["price"].sd, node["nics_per_node"] * site.parameters["network_price_per_nic"].sd
+    return whole / node["gpus_per_node"], float(np.hypot(*parts)) / whole
 
 
 def half_widths(

@@ -20,7 +20,7 @@ from joulecast.simulator.closed_form_layout import shape_of
 from joulecast.simulator.forecast import footprint_of, forecast
 from joulecast.simulator.iteration import Iteration
 from joulecast.simulator.plan import Plan
-from joulecast.simulator.plan_checks import resolve_path
+from joulecast.simulator.plan_names import resolve_path
 from joulecast.simulator.site_model import SiteModel, site_model
 
 #: Rows that are evaluated together: few enough that a killed process loses hundredths of a second.

@@ -13,7 +13,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from joulecast.errors import UnknownNameError
-from joulecast.simulator.plan_checks import place, schedule_alias
+from joulecast.simulator.plan_checks import schedule_alias
+from joulecast.simulator.plan_names import place
 from joulecast.simulator.plan_schema import TABLES, PlanFile
 from joulecast.simulator.plan_source import Source, apply_overrides, explain, read_toml, right_name
 from joulecast.simulator.schedules import schedule_names

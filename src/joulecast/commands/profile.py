@@ -140,7 +140,12 @@ def _summary(found: PowerProfile) -> list[tuple[str, Any]]:
             f" drift {clock.drift * 1e6:.2f} ± {clock.drift_standard_error * 1e6:.2f} ppm",
         )
     )
-    pairs += [
+    return pairs + _parts(found)
+
+
+def _parts(found: PowerProfile) -> list[tuple[str, Any]]:
+    """Shares of a sequence's kernels, components, and runs that were left out."""
+    pairs: list[tuple[str, Any]] = [
         (
             f"share of {s.name}",
             f"{s.time_s * 1e6:.2f} µs, "
