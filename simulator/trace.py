@@ -1,7 +1,8 @@
 """Export of timelines as a trace for Perfetto or Chrome: one track per stream, counters per GPU, arrows between ranks.
 
 The format is the JSON of the Trace Event Format: ``M`` metadata, ``X`` complete events, ``C`` counters, ``s`` and ``f``
-the two ends of an arrow; times in microseconds.
+the two ends of an arrow; times in microseconds. Processes and threads are numbered from 1, each number once: Perfetto
+keeps 0 for an idle processor, and looks for a thread's name by the thread's number alone.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Counter:
     Attributes
     ----------
     name
-        Title of the track, with the unit.
+        Title of the track, with the unit in brackets: viewers show the counter's name and the series' behind it.
     rank
         Whose it is.
     time_s, value
@@ -89,9 +90,10 @@ def trace_events(
     for counter in counters:
         yield from _counter(counter)
     for i, arrow in enumerate(arrows):
-        common = {"name": arrow.name, "cat": "transfer", "id": i, "tid": 0}
-        yield {"ph": "s", "pid": arrow.source_rank, "ts": arrow.source_ns / 1e3, **common}
-        yield {"ph": "f", "bp": "e", "pid": arrow.target_rank, "ts": arrow.target_ns / 1e3, **common}
+        common = {"name": arrow.name, "cat": "transfer", "id": i}
+        sent, received = _us(np.array([arrow.source_ns, arrow.target_ns]))
+        yield {"ph": "s", **_place(arrow.source_rank), "ts": sent, **common}
+        yield {"ph": "f", "bp": "e", **_place(arrow.target_rank), "ts": received, **common}
 
 
 def write_trace(
@@ -128,21 +130,30 @@ def write_trace(
     return target
 
 
+def _place(rank: int, stream: int = 0) -> dict[str, int]:
+    """Numbers of a rank's process and of a stream's thread in it."""
+    process = 1 + len(STREAM_NAMES) * rank
+    return {"pid": process, "tid": process + stream}
+
+
 def _names(timeline: Timeline, named: set[tuple[int, int]], labels: Mapping[int, str]) -> Iterator[Event]:
     rank = timeline.rank
     if (rank, -1) not in named:
         named.add((rank, -1))
         label = labels.get(rank, f"GPU {rank}")
-        yield {"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": label}}
-        yield {"ph": "M", "name": "process_sort_index", "pid": rank, "tid": 0, "args": {"sort_index": rank}}
+        yield {"ph": "M", "name": "process_name", **_place(rank), "args": {"name": label}}
+        yield {"ph": "M", "name": "process_sort_index", **_place(rank), "args": {"sort_index": rank}}
     for stream in np.unique(timeline.stream).tolist():
         if (rank, stream) not in named:
             named.add((rank, stream))
-            yield {"ph": "M", "name": "thread_name", "pid": rank, "tid": stream, "args": {"name": STREAM_NAMES[stream]}}
+            place = _place(rank, stream)
+            yield {"ph": "M", "name": "thread_name", **place, "args": {"name": STREAM_NAMES[stream]}}
+            yield {"ph": "M", "name": "thread_sort_index", **place, "args": {"sort_index": stream}}
 
 
 def _intervals(timeline: Timeline) -> Iterator[Event]:
     power = timeline.power_w.sum(axis=1)
+    places = [_place(timeline.rank, stream) for stream in range(len(STREAM_NAMES))]
     rows = zip(
         _us(timeline.start_ns),
         _us(timeline.end_ns - timeline.start_ns),
@@ -157,8 +168,7 @@ def _intervals(timeline: Timeline) -> Iterator[Event]:
             "ph": "X",
             "name": timeline.names[name],
             "cat": STREAM_NAMES[stream],
-            "pid": timeline.rank,
-            "tid": stream,
+            **places[stream],
             "ts": start,
             "dur": duration,
             "args": {"instruction": timeline.instruction_names[instruction], "power_above_idle_w": round(watts, 3)},
@@ -178,14 +188,12 @@ def _us(time_ns: NDArray[np.int64]) -> list[float]:
 
 
 def _counter(counter: Counter) -> Iterator[Event]:
-    value = np.asarray(counter.value, dtype=np.float64)
-    changed = np.append(True, value[1:] != value[:-1]) if len(value) else np.zeros(0, dtype=bool)
-    for time, level in zip(counter.time_s[changed].tolist(), value[changed].tolist(), strict=True):
-        yield {
-            "ph": "C",
-            "name": counter.name,
-            "pid": counter.rank,
-            "tid": 0,
-            "ts": time * 1e6,
-            "args": {counter.name: level},
-        }
+    """Steps of a counter: where several begin in one nanosecond the last, and only those at which the value changes."""
+    value, time_ns = np.asarray(counter.value, dtype=np.float64), np.rint(counter.time_s * 1e9).astype(np.int64)
+    last = np.append(time_ns[1:] != time_ns[:-1], True)[: len(value)]
+    value, time_ns = value[last], time_ns[last]
+    changed = np.append(True, value[1:] != value[:-1])[: len(value)]
+    name, _, unit = counter.name.partition(" [")
+    series = f"[{unit}" if unit else "value"
+    for time, level in zip(_us(time_ns[changed]), value[changed].tolist(), strict=True):
+        yield {"ph": "C", "name": name, **_place(counter.rank), "ts": time, "args": {series: level}}

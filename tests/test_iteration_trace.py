@@ -4,8 +4,14 @@ import json
 from itertools import pairwise
 
 import pytest
+from perfetto_rules import faults
 
 from joulecast.cli import main
+from joulecast.simulator.iteration_trace import write_iteration_trace
+from joulecast.simulator.plan import load_plan
+
+#: Numbers of the two stages' processes; the streams of each are threads from the same number on.
+GPUS = (1, 3)
 
 
 @pytest.fixture(scope="module")
@@ -25,38 +31,61 @@ def trace(trace_file):
 
 def test_one_track_per_stream_and_counters_per_gpu(trace):
     tracks = {(e["pid"], e["tid"]) for e in trace if e["ph"] == "X"}
-    assert tracks == {(0, 0), (0, 1), (1, 0), (1, 1)}
-    counters = {(e["pid"], e["name"]) for e in trace if e["ph"] == "C"}
-    assert counters == {(rank, name) for rank in (0, 1) for name in ("power [W]", "clock [MHz]", "memory [GB]")}
+    assert tracks == {(1, 1), (1, 2), (3, 3), (3, 4)}
+    counters = {(e["pid"], e["name"], *e["args"]) for e in trace if e["ph"] == "C"}
+    assert counters == {
+        (pid, *name) for pid in GPUS for name in (("power", "[W]"), ("clock", "[MHz]"), ("memory", "[GB]"))
+    }
 
 
 def test_kernels_lie_within_instructions_and_do_not_overlap(trace):
-    for rank in (0, 1):
+    for pid in GPUS:
         for stream in (0, 1):
-            events = [e for e in trace if e["ph"] == "X" and (e["pid"], e["tid"]) == (rank, stream)]
+            events = [e for e in trace if e["ph"] == "X" and (e["pid"], e["tid"]) == (pid, pid + stream)]
             kernels = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e["name"] != e["args"]["instruction"])
             assert len(kernels) > 100
             assert all(a[1] <= b[0] + 1e-3 for a, b in pairwise(kernels))
-    whole = [(e["ts"], e["ts"] + e["dur"]) for e in trace if e["ph"] == "X" and e["pid"] == 0]
+    whole = [(e["ts"], e["ts"] + e["dur"]) for e in trace if e["ph"] == "X" and e["pid"] == GPUS[0]]
     assert min(a for a, _ in whole) == 0
     assert sum(1 for e in trace if e["ph"] == "X" and e["args"]["instruction"].startswith("forward ")) > 16
 
 
-@pytest.mark.parametrize("whole", [int, round])
-def test_slices_nest_for_readers_that_round_or_truncate(trace, whole):
-    """Perfetto drops a slice that begins within another one and ends after it."""
-    tracks = {}
-    for e in trace:
-        if e["ph"] == "X":
-            start, length = (whole(e[key] * 1000.0) for key in ("ts", "dur"))
-            tracks.setdefault((e["pid"], e["tid"]), []).append((start, -length))
-    for slices in tracks.values():
-        open_until = []
-        for start, negative in sorted(slices):
-            while open_until and open_until[-1] <= start:
-                open_until.pop()
-            assert not open_until or start - negative <= open_until[-1]
-            open_until.append(start - negative)
+EXAMPLES = ("llama-3.2-3b-4xh200-ddp", "llama-3.1-70b-64xh100-fsdp", "llama-3.1-8b-4xh200-nanobatches")
+#: Half a minute each.
+LARGE = ("gpt3-175b-64xa100", "gpt3-175b-512xh100")
+
+
+@pytest.mark.parametrize("whole", [int, round], ids=["truncated", "rounded"])
+def test_perfetto_finds_no_fault(trace, whole):
+    assert faults(trace, whole) == {}
+
+
+@pytest.mark.parametrize("name", [*EXAMPLES, *(pytest.param(name, marks=pytest.mark.long) for name in LARGE)])
+def test_perfetto_finds_no_fault_in_traces_of_the_examples(name, examples, tmp_path):
+    path = write_iteration_trace(tmp_path / "trace.json", load_plan(examples / f"{name}.toml"))
+    events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    assert len(events) > 5000
+    assert faults(events) == faults(events, round) == {}
+
+
+BREAKS = {
+    "number_0_is_kept": ("X", {"tid": 0}),
+    "thread_without_name": ("X", {"tid": 99}),
+    "slice_drop_overlapping_complete_event": ("X", {"dur": 1e9}),
+    "negative_time": ("X", {"dur": -1.0}),
+    "flow_no_enclosing_slice": ("f", {"ts": 1e9}),
+    "flow_without_end": ("s", {"id": 99}),
+    "counter_is_no_number": ("C", {"args": {"[W]": "many"}}),
+}
+
+
+@pytest.mark.parametrize("fault", BREAKS)
+def test_a_fault_would_be_found(trace, fault):
+    phase, change = BREAKS[fault]
+    places = [i for i, e in enumerate(trace) if e["ph"] == phase]
+    at = places[len(places) // 2]
+    broken = [*trace[:at], trace[at] | change, *trace[at + 1 :]]
+    assert fault in faults(broken)
 
 
 def test_nothing_is_written_where_there_is_no_folder(capsys, examples, tmp_path):
@@ -68,7 +97,7 @@ def test_nothing_is_written_where_there_is_no_folder(capsys, examples, tmp_path)
 
 
 def test_arrows_lead_from_a_running_instruction_to_one_that_begins_later(trace):
-    slices = {rank: [e for e in trace if e["ph"] == "X" and (e["pid"], e["tid"]) == (rank, 0)] for rank in (0, 1)}
+    slices = {pid: [e for e in trace if e["ph"] == "X" and (e["pid"], e["tid"]) == (pid, pid)] for pid in GPUS}
     ends = {phase: {e["id"]: e for e in trace if e["ph"] == phase} for phase in "sf"}
     assert len(ends["s"]) == len(ends["f"]) == 16
     for i, sent in ends["s"].items():
@@ -81,11 +110,9 @@ def test_arrows_lead_from_a_running_instruction_to_one_that_begins_later(trace):
 def test_the_counter_integrates_to_the_energy_of_the_iteration(trace_file):
     events, summary = trace_file["traceEvents"], trace_file["otherData"]
     energy = 0.0
-    for rank in (0, 1):
+    for pid in GPUS:
         steps = [
-            (e["ts"], e["args"]["power [W]"])
-            for e in events
-            if e["ph"] == "C" and e["pid"] == rank and "power" in e["name"]
+            (e["ts"], e["args"]["[W]"]) for e in events if e["ph"] == "C" and e["pid"] == pid and e["name"] == "power"
         ]
         energy += 2e-6 * sum(power * (b - a) for (a, power), (b, _) in pairwise(steps))
     assert energy == pytest.approx(summary["energy_j"], rel=1e-4)

@@ -50,20 +50,27 @@ def test_structure(tmp_path: Path) -> None:
         assert isinstance(event["pid"], int) and isinstance(event["tid"], int)
     assert set(by_phase) == {"M", "X", "C", "s", "f"}
     assert len(by_phase["X"]) == sum(len(t.start_ns) for t in lines)
-    assert {(e["pid"], e["tid"]) for e in by_phase["X"]} == {(r, s) for r in (0, 1) for s in (0, 1)}
+    assert {(e["pid"], e["tid"]) for e in by_phase["X"]} == {(1, 1), (1, 2), (3, 3), (3, 4)}
     tracks = {(e["pid"], e["tid"], e["args"]["name"]) for e in by_phase["M"] if e["name"] == "thread_name"}  # type: ignore[index]
-    assert tracks == {(r, s, n) for r in (0, 1) for s, n in enumerate(("compute", "communication"))}
+    assert tracks == {(pid, pid + s, n) for pid in (1, 3) for s, n in enumerate(("compute", "communication"))}
     names = {e["args"]["name"] for e in by_phase["M"] if e["name"] == "process_name"}  # type: ignore[index]
     assert names == {"first", "GPU 1"}
     gemm = next(e for e in by_phase["X"] if e["name"] == "gemm")
     assert gemm["dur"] == 1.5 and gemm["args"] == {"instruction": "forward 0.0", "power_above_idle_w": 600.0}
-    power = [e for e in by_phase["C"] if e["name"] == "power [W]"]
-    assert {e["pid"] for e in power} == {0, 1} and power[0]["args"] == {"power [W]": 690.0}
-    assert [e["args"] for e in by_phase["C"] if e["pid"] == 1 and e["name"] != "power [W]"] == [
-        {"SM clock [MHz]": 1980.0},
-        {"SM clock [MHz]": 1965.0},
+    power = [e for e in by_phase["C"] if e["name"] == "power"]
+    assert {e["pid"] for e in power} == {1, 3} and power[0]["args"] == {"[W]": 690.0}
+    assert [(e["name"], e["args"]) for e in by_phase["C"] if e["pid"] == 3 and e["name"] != "power"] == [
+        ("SM clock", {"[MHz]": 1980.0}),
+        ("SM clock", {"[MHz]": 1965.0}),
     ]
     assert by_phase["s"][0]["id"] == by_phase["f"][0]["id"]
+
+
+def test_of_steps_that_begin_together_the_last_counts(tmp_path: Path) -> None:
+    steps = Counter("memory [GB]", 0, np.array([0.0, 1e-6, 1e-6, 2e-6]), np.array([1.0, 2.0, 3.0, 3.0]))
+    trace = json.loads(write_trace(tmp_path / "t.json", timelines()[:1], counters=[steps]).read_text())
+    found = [(e["ts"], e["args"]["[GB]"]) for e in trace["traceEvents"] if e["name"] == "memory"]
+    assert found == [(0.0, 1.0), (1.0, 3.0)]
 
 
 def test_the_order_of_dictionaries_does_not_matter(tmp_path: Path) -> None:
