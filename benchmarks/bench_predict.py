@@ -23,11 +23,11 @@ from joulecast.model.catalogue import load_gpu
 from joulecast.model.gpu_model import gpu_model
 from joulecast.simulator.engine import simulate as run_engine
 from joulecast.simulator.evaluator import Backend, blocked
-from joulecast.simulator.forecast import Prepared, prepare
 from joulecast.simulator.kernel_timeline import kernel_program, kernel_timeline, timeline_at
 from joulecast.simulator.memoised import simulate_memoised
 from joulecast.simulator.plan import Plan, load_plan
 from joulecast.simulator.plan_evaluator import iteration_evaluator
+from joulecast.simulator.prepared import Prepared, prepare
 from joulecast.simulator.segments import Program
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"

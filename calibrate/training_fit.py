@@ -20,8 +20,8 @@ from joulecast.model.catalogue import load_gpu
 from joulecast.model.description import GpuDescription
 from joulecast.model.gpu_model import gpu_model
 from joulecast.model.training_factors import scaled
-from joulecast.simulator.forecast import prepare, simulate, step_time_s
 from joulecast.simulator.plan import Plan
+from joulecast.simulator.prepared import prepare, simulate, step_time_s
 
 Array = NDArray[np.float64]
 

@@ -24,10 +24,12 @@ from joulecast.plan.overlap_space import Knobs
 from joulecast.plan.power_limits import JobPoint, board_steps_w, check_limits
 from joulecast.plan.rank_limits import RankLimitFront, RankLimits, undominated
 from joulecast.simulator.clock_columns import is_locked
-from joulecast.simulator.forecast import Prepared, forecast, memory_per_rank, prepare, simulate, step_time_s
+from joulecast.simulator.footprints import memory_per_rank
+from joulecast.simulator.forecast import forecast
 from joulecast.simulator.ledger_guards import reported_with
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.plan_gpu import gpu_of
+from joulecast.simulator.prepared import Prepared, prepare, simulate, step_time_s
 
 #: Most combinations of limits that are all simulated, and plans simulated for a way of overlap where there are more.
 ALL, MOST = 640, 256

@@ -1,6 +1,6 @@
 """Time, power and energy of many plans in closed form, some ten thousand plans a second.
 
-Kernels, instructions and memory are those of :mod:`joulecast.simulator.forecast`, tabulated on a coarser grid of
+Kernels, instructions and memory are those of :mod:`joulecast.simulator.prepared`, tabulated on a coarser grid of
 clocks. In place of the simulation stand a formula for the schedule's length
 (:mod:`joulecast.simulator.pipeline_formula`) and an equilibrium for the governor
 (:mod:`joulecast.simulator.closed_form_clocks`). Both are approximations; tests quote how far they are off.
@@ -26,10 +26,10 @@ from joulecast.simulator.closed_form_guards import check_ranks, check_summary
 from joulecast.simulator.closed_form_layout import Layout, lay_out
 from joulecast.simulator.closed_form_parts import Parts, Recipe, Sums, Tabulated
 from joulecast.simulator.closed_form_pipelines import Pipelines, transfers_s
-from joulecast.simulator.forecast import lag_of
 from joulecast.simulator.part_limits import wait_columns
 from joulecast.simulator.plan import Cluster, Plan
 from joulecast.simulator.plan_gpu import gpu_of
+from joulecast.simulator.prepared import lag_of
 from joulecast.simulator.schedules import BACKWARD, BACKWARD_WEIGHT, FORWARD, OPTIMIZER
 from joulecast.simulator.tables import at_pace, host_gaps
 

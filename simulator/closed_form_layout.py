@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from joulecast.simulator.closed_form_keys import Place
 from joulecast.simulator.closed_form_parts import Parts
-from joulecast.simulator.forecast import board_limits_w
 from joulecast.simulator.plan import Plan
+from joulecast.simulator.prepared import board_limits_w
 
 Int = NDArray[np.int64]
 Float = NDArray[np.float64]

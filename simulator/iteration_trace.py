@@ -17,12 +17,13 @@ from joulecast.model.description import GpuDescription
 from joulecast.model.gpu_model import gpu_model
 from joulecast.simulator.breakdown import breakdown
 from joulecast.simulator.fluid import FluidResult
-from joulecast.simulator.forecast import Prepared, footprint_of, prepare, simulate
+from joulecast.simulator.footprints import footprint_of
 from joulecast.simulator.kernel_timeline import KernelTimeline, governed_timeline, mean_clock_index
 from joulecast.simulator.memory_over_time import memory_over_time
 from joulecast.simulator.part_limits import real_clock_mhz
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.plan_gpu import gpu_of
+from joulecast.simulator.prepared import Prepared, prepare, simulate
 from joulecast.simulator.timeline import Timeline, timeline_of_instructions
 from joulecast.simulator.trace import Counter, write_trace
 from joulecast.simulator.trace_hta import write_hta_folder

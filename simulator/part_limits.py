@@ -25,7 +25,7 @@ from joulecast.simulator.tables import InstructionTable, Kernels
 
 if TYPE_CHECKING:
     from joulecast.simulator.fluid import FluidResult
-    from joulecast.simulator.forecast import Prepared
+    from joulecast.simulator.prepared import Prepared
 
 Array = NDArray[np.float64]
 Int = NDArray[np.int64]

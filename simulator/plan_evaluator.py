@@ -11,10 +11,10 @@ from joulecast.model.gpu_model import GpuModel, gpu_model
 from joulecast.model.power import idle_power_w, wait_power_w
 from joulecast.simulator.clock_columns import at_columns
 from joulecast.simulator.evaluator import Evaluator, make_evaluator
-from joulecast.simulator.forecast import fluid_program, prepare
 from joulecast.simulator.kernel_segments import SegmentMaker
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.plan_gpu import gpu_of
+from joulecast.simulator.prepared import fluid_program, prepare
 from joulecast.simulator.tables import instruction_table
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from joulecast.simulator.fluid import FluidResult
-    from joulecast.simulator.forecast import Prepared
+    from joulecast.simulator.prepared import Prepared
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]

@@ -20,7 +20,7 @@ from joulecast.simulator.clock_columns import in_columns
 
 if TYPE_CHECKING:
     from joulecast.simulator.fluid import FluidResult
-    from joulecast.simulator.forecast import Prepared
+    from joulecast.simulator.prepared import Prepared
 
 Array = NDArray[np.float64]
 

@@ -19,7 +19,8 @@ from joulecast.model.lowering import lower
 from joulecast.model.memory_footprint import memory_footprint
 from joulecast.model.operators import Attention, Collective, Gemm
 from joulecast.model.transformer import head_forward, layer_backward, layer_forward
-from joulecast.simulator.forecast import forecast, memory_per_rank
+from joulecast.simulator.footprints import memory_per_rank
+from joulecast.simulator.forecast import forecast
 from joulecast.simulator.plan import Plan, plan_from_dict
 from joulecast.simulator.program import plan_program
 from joulecast.simulator.tables import instruction_table, kernels_of

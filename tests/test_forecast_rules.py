@@ -15,9 +15,9 @@ from joulecast.model.contention import Alone
 from joulecast.model.gpu_model import GpuModel, gpu_model
 from joulecast.model.launches import Launch
 from joulecast.model.operators import Collective, Gemm
-from joulecast.simulator import forecast as module
+from joulecast.simulator import prepared as prepared_module
 from joulecast.simulator.fluid import FixedClocks
-from joulecast.simulator.forecast import forecast, prepare, simulate
+from joulecast.simulator.forecast import forecast
 from joulecast.simulator.governor import PowerGovernor
 from joulecast.simulator.iteration import Iteration
 from joulecast.simulator.kernel_timeline import kernel_timeline
@@ -25,6 +25,7 @@ from joulecast.simulator.ledger_guards import check_iteration
 from joulecast.simulator.overlap import contended, follow
 from joulecast.simulator.plan import Plan, load_plan, plan_from_dict
 from joulecast.simulator.plan_gpu import gpu_of
+from joulecast.simulator.prepared import prepare, simulate
 from joulecast.simulator.program import plan_program, stage_parameters
 
 
@@ -75,7 +76,7 @@ def test_clocks_by_stage(gpu: GpuModel) -> None:
 @pytest.mark.parametrize("clock", [345, 1230, 1410])
 def test_every_step_of_the_clock_is_met(gpu: GpuModel, clock: int) -> None:
     prepared = prepare(locked(clock), gpu)
-    index, governor, _, _ = module._start(prepared)
+    index, governor, _, _ = prepared_module._start(prepared)
     assert isinstance(governor, FixedClocks)
     assert [gpu.clocks_mhz[i] for i in index] == [clock, clock]
     assert forecast(locked(clock)).clock_mhz == clock
@@ -169,7 +170,7 @@ def test_a_breach_is_reported_with_the_plan(monkeypatch: pytest.MonkeyPatch) -> 
     def breach(*args: Any) -> None:
         raise GuardError("stage 0: a law does not hold")
 
-    monkeypatch.setattr(module, "check_iteration", breach)
+    monkeypatch.setattr("joulecast.simulator.forecast.check_iteration", breach)
     with pytest.raises(GuardError, match="please report it with this plan: Plan") as found:
         forecast(plan())
     assert found.value.plan == plan()
@@ -338,7 +339,7 @@ def test_a_tiny_iteration() -> None:
 def test_a_long_iteration_takes_a_bounded_number_of_ticks(examples: Any) -> None:
     chosen = load_plan(examples / "gpt3-175b-64xa100.toml", ["workload.global_batch_size=1024"])
     result, _ = simulate(prepare(chosen, gpu_model(load_gpu(chosen.cluster.gpu))))
-    assert len(result.power_w) < 3 * module.MOST_TICKS
+    assert len(result.power_w) < 3 * prepared_module.MOST_TICKS
     short = load_plan(examples / "gpt3-175b-64xa100.toml", ["workload.global_batch_size=128"])
     assert forecast(chosen).time_s == pytest.approx(8 * forecast(short).time_s, rel=0.08)
 
@@ -346,7 +347,7 @@ def test_a_long_iteration_takes_a_bounded_number_of_ticks(examples: Any) -> None
 def test_more_simulated_iterations_find_the_same(monkeypatch: pytest.MonkeyPatch, examples: Any) -> None:
     usual = forecast(load_plan(examples / "llama-3.1-8b-4xh200.toml"))
     for name, value in (("WARM_UP_S", 10.0), ("WINDOW_S", 10.0), ("MOST_ITERATIONS", 60)):
-        monkeypatch.setattr(module, name, value)
+        monkeypatch.setattr(prepared_module, name, value)
     longer = forecast(load_plan(examples / "llama-3.1-8b-4xh200.toml"))
     assert usual.time_s == pytest.approx(longer.time_s, rel=2e-3)
     assert usual.energy_j == pytest.approx(longer.energy_j, rel=2e-3)

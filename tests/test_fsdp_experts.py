@@ -10,7 +10,8 @@ import pytest
 from joulecast.errors import InputError
 from joulecast.model.operators import Collective
 from joulecast.simulator.closed_form import closed_form
-from joulecast.simulator.forecast import footprint_of, forecast
+from joulecast.simulator.footprints import footprint_of
+from joulecast.simulator.forecast import forecast
 from joulecast.simulator.kernel_timeline import kernel_timeline
 from joulecast.simulator.plan import Plan, plan_from_dict
 from joulecast.simulator.program import plan_program

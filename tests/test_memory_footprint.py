@@ -20,7 +20,8 @@ from joulecast.model.memory_activations import whole_layer_bytes
 from joulecast.model.memory_footprint import MemoryFootprint, check_fits, in_flight, memory_footprint
 from joulecast.model.memory_states import StateShards
 from joulecast.model.operators import Streaming
-from joulecast.simulator.forecast import footprint_of, forecast
+from joulecast.simulator.footprints import footprint_of
+from joulecast.simulator.forecast import forecast
 from joulecast.simulator.plan import Plan, plan_from_dict
 from joulecast.simulator.program import plan_program
 

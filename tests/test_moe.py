@@ -27,7 +27,8 @@ from joulecast.model.parameters import parameters_of_stage
 from joulecast.model.transformer import head_backward, head_forward, layer_backward, layer_forward
 from joulecast.model.transformer_moe import different_parts, expert_shard
 from joulecast.simulator.closed_form import closed_form
-from joulecast.simulator.forecast import footprint_of, forecast
+from joulecast.simulator.footprints import footprint_of
+from joulecast.simulator.forecast import forecast
 from joulecast.simulator.plan import Plan, plan_from_dict
 from joulecast.simulator.program import implementation_of, plan_program, stage_parameters
 from joulecast.simulator.replicas import summed_together

@@ -19,7 +19,8 @@ from joulecast.model.operators import Attention, Collective, Gemm
 from joulecast.model.parameters import parameters_of_stage
 from joulecast.plan.compare import differing_keys
 from joulecast.simulator.closed_form import closed_form
-from joulecast.simulator.forecast import footprint_of, forecast
+from joulecast.simulator.footprints import footprint_of
+from joulecast.simulator.forecast import forecast
 from joulecast.simulator.plan import Plan, plan_from_dict
 from joulecast.simulator.program import plan_program, stage_parameters
 

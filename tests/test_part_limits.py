@@ -143,6 +143,6 @@ def test_limits_that_cannot_be(limits, error, said):
 
 def test_the_guard_sees_a_part_above_its_limit(monkeypatch):
     monkeypatch.setattr("joulecast.simulator.tables.limited_kernels", lambda times, clocks, limits, gpu: (times, None))
-    monkeypatch.setattr("joulecast.simulator.forecast.limited", lambda table, clocks, limits, gpu: (table, clocks[-1:]))
+    monkeypatch.setattr("joulecast.simulator.prepared.limited", lambda table, clocks, limits, gpu: (table, clocks[-1:]))
     with pytest.raises(GuardError, match=r"stage 0: compute draws .* W under a limit of 300 W"):
         forecast(plan({"compute": 300.0}))

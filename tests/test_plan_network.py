@@ -8,9 +8,10 @@ from joulecast.model.catalogue import load_gpu
 from joulecast.model.extremes import slowest_of
 from joulecast.model.gpu_model import gpu_model
 from joulecast.model.limits import group_lag
-from joulecast.simulator.forecast import fluid_program, forecast, prepare
+from joulecast.simulator.forecast import forecast
 from joulecast.simulator.placement import data_fabric, stage_fabric, tensor_fabric
 from joulecast.simulator.plan import plan_from_dict
+from joulecast.simulator.prepared import fluid_program, prepare
 from joulecast.simulator.schedules import build_schedule
 
 

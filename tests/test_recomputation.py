@@ -16,7 +16,8 @@ from joulecast.model.memory_activations import layer_bytes, layer_transient_byte
 from joulecast.model.operators import Gemm
 from joulecast.model.transformer import layer_backward
 from joulecast.simulator.closed_form import closed_form
-from joulecast.simulator.forecast import footprint_of, forecast
+from joulecast.simulator.footprints import footprint_of
+from joulecast.simulator.forecast import forecast
 from joulecast.simulator.plan import plan_from_dict
 
 DENSE = ModelConfig("tiny", 512, 4, 8, 4, 64, 1024, 4096)

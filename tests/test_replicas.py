@@ -15,9 +15,11 @@ from joulecast.model.gpu_model import gpu_model
 from joulecast.model.operators import Collective
 from joulecast.simulator.behind import Behind, exposed_s
 from joulecast.simulator.clock_columns import mean_power_w
-from joulecast.simulator.forecast import footprint_of, forecast, prepare
+from joulecast.simulator.footprints import footprint_of
+from joulecast.simulator.forecast import forecast
 from joulecast.simulator.kernel_timeline import kernel_timeline
 from joulecast.simulator.plan import Plan, plan_from_dict
+from joulecast.simulator.prepared import prepare
 from joulecast.simulator.program import plan_program, stage_parameters
 
 ONE_NODE = {"model": "llama-3.2-1b", "sequence_length": 4096, "global_batch_size": 32}

@@ -459,7 +459,7 @@ def test_memory_is_that_of_the_fullest_rank(tables):
     from joulecast.plan.sweep.plans import Plans
     from joulecast.plan.sweep.rows import needed_bytes
     from joulecast.plan.sweep.space import space_from_dict
-    from joulecast.simulator.forecast import footprint_of
+    from joulecast.simulator.footprints import footprint_of
 
     names = ["gpipe", "1f1b", "interleaved-1f1b", "zb-h1"]
     space = space_from_dict(tables(**{PP: [2, 4, 8], VP: [1, 2]}, schedule__name=names, schedule__recompute=["full"]))

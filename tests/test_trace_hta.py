@@ -150,7 +150,7 @@ def test_nothing_is_left_where_it_fails(tmp_path, capsys, examples):
 
 
 def test_memory_rises_with_forwards_to_the_footprints_peak(traced):
-    from joulecast.simulator.forecast import footprint_of
+    from joulecast.simulator.footprints import footprint_of
 
     iteration, timeline, _ = traced
     for rank, forecast in enumerate(iteration.ranks):

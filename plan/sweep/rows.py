@@ -17,7 +17,8 @@ from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.space import Space
 from joulecast.simulator.closed_form import Shared, closed_form
 from joulecast.simulator.closed_form_layout import shape_of
-from joulecast.simulator.forecast import footprint_of, forecast
+from joulecast.simulator.footprints import footprint_of
+from joulecast.simulator.forecast import forecast
 from joulecast.simulator.iteration import Iteration
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.plan_names import resolve_path

@@ -1,0 +1,61 @@
+"""Peak memory of the GPUs of a plan."""
+
+from __future__ import annotations
+
+from joulecast.model.description import GpuDescription
+from joulecast.model.memory_footprint import MemoryFootprint, check_fits, memory_footprint
+from joulecast.simulator.plan import Plan
+from joulecast.simulator.program import implementation_of
+from joulecast.simulator.replicas import state_shards
+from joulecast.simulator.schedules import SHIPPED, build_schedule, peak_in_flight
+
+
+def memory_per_rank(plan: Plan, gpu: GpuDescription, *, must_fit: bool = True) -> list[float]:
+    """Peak memory of a GPU of each pipeline rank [bytes]; a plan that ``must_fit`` and does not is an error."""
+    return [float(footprint.allocated_bytes) for footprint in footprints(plan, gpu, must_fit=must_fit)]
+
+
+def footprints(plan: Plan, gpu: GpuDescription, *, must_fit: bool = True) -> list[MemoryFootprint]:
+    """Memory of a GPU of each pipeline rank; a plan that ``must_fit`` and does not is an error."""
+    found = [footprint_of(plan, rank) for rank in range(plan.pp)]
+    if must_fit:
+        for footprint in found:
+            check_fits(footprint, gpu.number("memory_bytes"), file=plan.file)
+    return found
+
+
+def footprint_of(plan: Plan, rank: int) -> MemoryFootprint:
+    """Memory of a GPU of one pipeline rank."""
+    w = plan.workload
+    return memory_footprint(
+        w.model,
+        implementation_of(plan),
+        w.micro_batch_size,
+        w.sequence_length,
+        layers=[plan.parallelism.stage_layers[s] for s in plan.stages_of_rank(rank)],
+        stage=rank,
+        stages=plan.pp,
+        micro_batches=plan.microbatches,
+        schedule=plan.schedule.name,
+        shards=state_shards(plan),
+        communicators=_communicators(plan),
+        dense_layers=[plan.stage_models(s)[0][1] for s in plan.stages_of_rank(rank)],
+        forwards=_forwards_of_added_schedule(plan, rank),
+    )
+
+
+def _forwards_of_added_schedule(plan: Plan, rank: int) -> int | None:
+    """Most forwards that a rank holds in a schedule that was added from outside; of the others a formula is known."""
+    if plan.schedule.name in SHIPPED:
+        return None
+    order = build_schedule(plan.schedule.name, plan.pp, plan.microbatches, virtual_stages_per_rank=plan.vp)
+    return peak_in_flight(order, rank)
+
+
+def _communicators(plan: Plan) -> int:
+    """Groups that a GPU communicates in."""
+    sizes = [plan.tp, plan.cp, plan.pp, plan.replicas]
+    if plan.workload.model.experts is not None:
+        split = plan.parallelism
+        sizes += [split.expert_model_parallel_size, split.expert_tensor_parallel_size, plan.expert_replicas]
+    return sum(size > 1 for size in sizes)
