@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from joulecast.simulator import plan_checks, plan_names
+from joulecast.simulator.plan_features import check_features
 from joulecast.simulator.plan_parts import Cluster, Implementation, Overlap, Parallelism, Power, Schedule, Workload
 from joulecast.simulator.plan_schema import TABLES, PlanFile
 from joulecast.simulator.plan_site import Site, read_site
@@ -177,11 +178,15 @@ class PlanFrame:
         Named in errors.
     gpu
         Description to check against in place of the tables' own.
+    varied
+        Keys in which the plans of a space differ, of this frame and others.
     """
 
-    def __init__(self, parsed: PlanFile, source: Source, gpu: GpuDescription | None = None) -> None:
+    def __init__(
+        self, parsed: PlanFile, source: Source, gpu: GpuDescription | None = None, varied: Container[str] = ()
+    ) -> None:
         plan_checks.reserved(parsed, source)
-        self._source = source
+        self._source, self._varied = source, varied
         self._gpu = gpu or plan_names.named_gpu(parsed, source)
         self._workload = read_workload(parsed, self._gpu, source)
         self.cluster = read_cluster(parsed, self._gpu, source)
@@ -196,6 +201,7 @@ class PlanFrame:
     def plan(self, parsed: PlanFile) -> Plan:
         """The plan of tables that differ from the frame's in ``FRAME_FREE`` keys alone, checked as a whole."""
         source, workload = self._source, self._workload
+        check_features(parsed, workload.model, source, self._varied)
         if parsed.workload.micro_batch_size != workload.micro_batch_size:
             workload = replace(workload, micro_batch_size=parsed.workload.micro_batch_size)
         parallelism = read_parallelism(parsed, workload.model, source)

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from joulecast.simulator.plan import Plan
     from joulecast.simulator.plan_source import Source
 
-FSDP, SHARD_SIZE = "parallelism.fsdp", "parallelism.fsdp_shard_size"
+SHARD_SIZE = "parallelism.fsdp_shard_size"
 
 
 def check_replicas(plan: Plan, source: Source) -> None:
@@ -33,8 +33,6 @@ def check_replicas(plan: Plan, source: Source) -> None:
             remedy="Set implementation.framework = 'megatron', or leave this key out.",
         )
     if not split.fsdp:
-        if split.fsdp_shard_size != plan.replicas:
-            raise source.error("there is nothing to shard", SHARD_SIZE, remedy=f"Set {FSDP} = true, or leave it out.")
         return
     if plan.replicas % split.fsdp_shard_size:
         sizes = [str(n) for n in range(1, plan.replicas + 1) if plan.replicas % n == 0]

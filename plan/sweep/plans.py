@@ -51,7 +51,7 @@ class Plans:
                 parsed = PlanFile.model_validate(self._space.with_values(own))
             except ValidationError as error:
                 raise explain(error, self._source, TABLES) from None
-            self._frames[name] = parsed, PlanFrame(parsed, self._source)
+            self._frames[name] = parsed, PlanFrame(parsed, self._source, varied=self._space.keys)
         return self._frames[name]
 
 

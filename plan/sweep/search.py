@@ -178,7 +178,7 @@ def _nothing_fits(space: Space, found: Combinations, journal: Journal) -> InputE
         try:
             forecaster_of(space).plans.plan(values)
         except InputError as error:
-            why = f"the first of them: {error.message}"
+            why = f"the first of them: {error.key + ': ' if error.key else ''}{error.message}"
         else:
             why = "sizes do not divide each other"
         return space.source.error(f"none of {found.offered} combinations is a legal plan; {why}", remedy="Widen it.")

@@ -1,0 +1,300 @@
+"""No key of a plan is ignored in silence: changing it changes the forecast, is refused, or has a reason not to."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from joulecast.errors import InputError
+from joulecast.plan.sweep.plans import Plans
+from joulecast.plan.sweep.space import space_from_dict
+from joulecast.simulator.forecast import forecast
+from joulecast.simulator.plan import plan_from_dict
+from joulecast.simulator.plan_schema import TABLES
+
+#: Another value of every key than the bases below have.
+OTHER: dict[str, dict[str, Any]] = {
+    "workload": {
+        "model": "llama-3.2-1b",
+        "layers": 3,
+        "mtp_num_layers": 1,
+        "sequence_length": 1024,
+        "micro_batch_size": 2,
+        "global_batch_size": 4096,
+        "precision": "fp16",
+        "fp8_recipe": "tensorwise",
+        "moe_expert_capacity_factor": 1.5,
+        "moe_load_imbalance": 1.4,
+        "fp8_param_gather": True,
+        "training_tokens": 2e9,
+    },
+    "cluster": {"gpu": "h100-sxm", "gpus": 128, "gpus_per_node": 4, "node": "hgx-h100", "node_clock_spread": 0.1},
+    "network": {
+        "name": "roce-400g",
+        "nics_per_node": 2,
+        "nic_gbit_per_s": 100.0,
+        "efficiency": 0.5,
+        "step_latency_us": 50.0,
+        "rails": 1,
+        "oversubscription": 3.0,
+        "jitter": 0.3,
+        "nvls": True,
+        "sharp": True,
+    },
+    "parallelism": {
+        "tensor_model_parallel_size": 4,
+        "pipeline_model_parallel_size": 4,
+        "virtual_pipeline_model_parallel_size": 2,
+        "data_parallel_size": 3,
+        "sequence_parallel": True,
+        "stage_layers": [1, 3],
+        "account_for_embedding_in_pipeline_split": True,
+        "account_for_loss_in_pipeline_split": True,
+        "context_parallel_size": 4,
+        "cp_comm_type": "all_gather",
+        "expert_model_parallel_size": 2,
+        "expert_tensor_parallel_size": 2,
+        "distributed_optimizer": True,
+        "fsdp": True,
+        "fsdp_shard_size": 8,
+    },
+    "schedule": {"name": "gpipe", "recompute": "full", "recompute_modules": ["mlp"]},
+    "overlap": {
+        "nanobatches": 2,
+        "window": ["qkv", "output"],
+        "launch": "asap",
+        "comm_ctas": 4,
+        "comm_threads": 64,
+        "tp_comm": True,
+        "ep_comm": True,
+        "grad_reduce": "overlapped",
+        "param_gather": "overlapped",
+        "fsdp_prefetch": False,
+        "grad_bucket_mb": 1.0,
+    },
+    "implementation": {
+        "framework": "pytorch-eager",
+        "generation": "nemo-2024",
+        "attention_backend": "flash-attention-2",
+        "attention_precision": "fp8",
+        "moe_token_dispatcher_type": "flex",
+        "rotary": False,
+        "tie_embeddings": True,
+        "shard_head": False,
+        "cuda_graphs": True,
+        "fused_loss": True,
+        "gradient_precision": "bf16",
+        "optimizer_precision": "bf16",
+        "main_parameters": False,
+        "tiles": {"qkv": [128, 128, 64]},
+    },
+    "power": {"clock_mhz": 1200, "power_limit_w": 400.0, "component_limits_w": {"compute": 250.0}},
+    "site": {
+        "name": "default-in-euro.toml",
+        "currency": "EUR",
+        "pue": 1.9,
+        "electricity_price_per_kwh": 0.9,
+        "carbon_intensity_kg_per_kwh": 0.9,
+        "hardware_price_per_gpu": 9.0,
+        "embodied_kg_per_gpu": 9.0,
+        "hardware_lifetime_years": 9.0,
+        "hardware_utilisation": 0.2,
+        "goodput": 0.5,
+        "node_power_limit_w": 3000.0,
+        "nodes_per_rack": 2,
+        "rack_power_limit_w": 3000.0,
+        "power_limit_w": 3000.0,
+    },
+}
+DENSE = {
+    "model": "llama-3.1-8b",
+    "layers": 4,
+    "sequence_length": 2048,
+    "micro_batch_size": 1,
+    "global_batch_size": 32,
+}
+EXPERTS = DENSE | {"model": "mixtral-8x7b"}
+MEGATRON = {"framework": "megatron"}
+
+
+def cluster(gpus: int) -> dict[str, Any]:
+    return {"gpu": "h200-sxm", "gpus": gpus, "gpus_per_node": min(gpus, 8)}
+
+
+BASES: dict[str, dict[str, Any]] = {
+    "one GPU": {"workload": DENSE, "cluster": cluster(1)},
+    "replicas": {"workload": DENSE | {"global_batch_size": 2048}, "cluster": cluster(2048), "implementation": MEGATRON},
+    "ZeRO-1 and tensor parallelism": {
+        "workload": DENSE,
+        "cluster": cluster(16),
+        "parallelism": {"distributed_optimizer": True, "tensor_model_parallel_size": 2, "sequence_parallel": True},
+        "overlap": {"grad_reduce": "overlapped"},
+        "implementation": MEGATRON,
+    },
+    "pipeline, cut micro-batches": {
+        "workload": DENSE | {"micro_batch_size": 4, "global_batch_size": 32},
+        "cluster": cluster(8),
+        "parallelism": {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2},
+        "overlap": {"nanobatches": 4, "window": ["qkv", "attention"]},
+    },
+    "FSDP": {
+        "workload": DENSE,
+        "cluster": cluster(16),
+        "parallelism": {"fsdp": True},
+        "implementation": MEGATRON,
+    },
+    "a run in FP8, split sequences": {
+        "workload": DENSE | {"precision": "fp8", "training_tokens": 1e9, "layers": 8},
+        "cluster": cluster(16),
+        "parallelism": {
+            "context_parallel_size": 2,
+            "pipeline_model_parallel_size": 2,
+            "virtual_pipeline_model_parallel_size": 4,
+        },
+        "schedule": {"name": "interleaved-1f1b"},
+        "site": {"nodes_per_rack": 1},
+        "implementation": MEGATRON,
+    },
+    "experts": {
+        "workload": EXPERTS | {"global_batch_size": 128},
+        "cluster": cluster(64),
+        "network": {"oversubscription": 2.0},
+        "parallelism": {"expert_model_parallel_size": 8, "expert_tensor_parallel_size": 1},
+        "implementation": MEGATRON,
+    },
+}
+SIZE = "one rank, node or micro-batch has nothing that this could change, and spaces vary their number"
+#: Why a key may change nothing in some plan.
+REASONS = {
+    "cluster.gpus_per_node": "fewer GPUs than a node has are joined as a node joins them",
+    "cluster.node_clock_spread": SIZE,
+    "network.nics_per_node": SIZE,
+    "network.nic_gbit_per_s": SIZE,
+    "network.efficiency": SIZE,
+    "network.step_latency_us": "hidden beside computation, or " + SIZE,
+    "network.rails": "few nodes hang on one leaf switch, or " + SIZE,
+    "network.oversubscription": "few nodes hang on one leaf switch, or " + SIZE,
+    "network.jitter": SIZE,
+    "network.nvls": "only all-reduces run in switches, and these cross nodes or are none",
+    "network.sharp": "only all-reduces run in switches, and these stay within nodes or are none",
+    "parallelism.sequence_parallel": "Megatron leaves it off with one tensor-parallel rank; " + SIZE,
+    "parallelism.account_for_embedding_in_pipeline_split": SIZE,
+    "parallelism.account_for_loss_in_pipeline_split": SIZE,
+    "parallelism.cp_comm_type": SIZE,
+    "parallelism.distributed_optimizer": SIZE,
+    "parallelism.fsdp": SIZE,
+    "schedule.name": "one micro-batch has one order",
+    "overlap.comm_ctas": SIZE,
+    "overlap.grad_reduce": SIZE,
+    "overlap.launch": "as soon as it can is when it starts without a window, too",
+    "overlap.grad_bucket_mb": "every parameter fills a bucket of its own, or " + SIZE,
+    "implementation.shard_head": SIZE,
+    "implementation.cuda_graphs": "PyTorch's launches are taken to be faster than the GPU with and without",
+    "implementation.optimizer_precision": "eager moments are as the weights are, which is this value",
+    "implementation.gradient_precision": "eager gradients are as the weights are, which is this value",
+    "implementation.main_parameters": "eager mode keeps no second copy, which is this value",
+}
+#: Keys with one value alone.
+SINGLE = ("implementation.optimizer",)
+
+
+def figures(tables: dict[str, Any]) -> str:
+    """Everything that a forecast says, but the plan."""
+    found = forecast(plan_from_dict(tables), must_fit=False).to_dict()
+    return json.dumps({name: value for name, value in found.items() if name != "plan"}, sort_keys=True, default=str)
+
+
+def keys() -> list[str]:
+    return [f"{table}.{key}" for table, of in TABLES.items() if table != "workload.model" for key in of.model_fields]
+
+
+def changed(base: dict[str, Any], key: str) -> dict[str, Any]:
+    table, _, name = key.partition(".")
+    tables = copy.deepcopy(base)
+    tables.setdefault(table, {})[name] = OTHER[table][name]
+    return tables
+
+
+@pytest.fixture(scope="module")
+def effects() -> dict[str, dict[str, str]]:
+    """By key and base: changed, refused or nothing."""
+    found: dict[str, dict[str, str]] = {}
+    for name, base in BASES.items():
+        before = figures(base)
+        for key in keys():
+            if key in SINGLE:
+                continue
+            table, _, option = key.partition(".")
+            default = TABLES[table].model_fields[option].default
+            if base.get(table, {}).get(option, default) == OTHER[table][option]:
+                continue
+            try:
+                effect = "nothing" if figures(changed(base, key)) == before else "changed"
+            except InputError as error:
+                effect = "refused" if error.key or error.remedy else "refused without a word"
+            found.setdefault(key, {})[name] = effect
+    return found
+
+
+def test_every_key_has_another_value():
+    listed = {f"{table}.{key}" for table, of in OTHER.items() for key in of}
+    assert listed == set(keys()) - set(SINGLE)
+
+
+def test_no_key_is_ignored_in_silence(effects):
+    silent = {key: [b for b, effect in of.items() if effect == "nothing"] for key, of in effects.items()}
+    assert {key: bases for key, bases in silent.items() if bases and key not in REASONS} == {}
+
+
+def test_reasons_are_needed(effects):
+    assert {key for key in REASONS if "nothing" not in effects[key].values()} == set()
+
+
+def test_every_key_acts_somewhere(effects):
+    """All but what can only be refused here: sizes that are derived, files that do not exist, what is reserved."""
+    idle = {key for key, of in effects.items() if "changed" not in of.values()}
+    assert idle == {
+        "parallelism.data_parallel_size",
+        "parallelism.account_for_embedding_in_pipeline_split",
+        "parallelism.account_for_loss_in_pipeline_split",
+        "implementation.main_parameters",
+        "site.name",
+        "site.currency",
+        "schedule.recompute_modules",
+    }
+
+
+def test_what_is_refused_says_why(effects):
+    assert not any("refused without a word" in of.values() for of in effects.values())
+
+
+FSDP_OFF = [
+    ({"parallelism": {"fsdp_shard_size": 8}}, "parallelism.fsdp_shard_size", "fsdp = true"),
+    ({"overlap": {"fsdp_prefetch": False}}, "overlap.fsdp_prefetch", "fsdp = true"),
+    ({"workload": DENSE | {"fp8_recipe": "tensorwise"}}, "workload.fp8_recipe", 'precision = "fp8"'),
+    ({"workload": DENSE | {"fp8_param_gather": True}}, "workload.fp8_param_gather", 'precision = "fp8"'),
+    ({"parallelism": {"fsdp": True}, "overlap": {"grad_bucket_mb": 25.0}}, "overlap.grad_bucket_mb", "fsdp = false"),
+    ({"implementation": {"moe_token_dispatcher_type": "flex"}}, "implementation.moe_token_dispatcher_type", "experts"),
+    ({"site": {"goodput": 0.9}}, "site.goodput", "training_tokens"),
+]
+
+
+@pytest.mark.parametrize(("tables", "key", "remedy"), FSDP_OFF, ids=[key for _, key, _ in FSDP_OFF])
+def test_keys_of_a_feature_that_is_off_are_refused(tables: dict[str, Any], key: str, remedy: str):
+    with pytest.raises(InputError) as error:
+        plan_from_dict(BASES["one GPU"] | tables)
+    assert error.value.key == key
+    assert remedy in (error.value.remedy or "")
+
+
+def test_a_space_may_state_once_what_only_some_of_its_plans_have():
+    base = BASES["FSDP"] | {"parallelism": {"fsdp": [True, False]}, "overlap": {"fsdp_prefetch": False}}
+    space = space_from_dict(base)
+    plans = Plans(space)
+    assert [plans.plan({"parallelism.fsdp": on}).parallelism.fsdp for on in (True, False)] == [True, False]
+    varied = space_from_dict(base | {"overlap": {"fsdp_prefetch": [True, False]}})
+    with pytest.raises(InputError, match="nothing to shard"):
+        Plans(varied).plan({"parallelism.fsdp": False, "overlap.fsdp_prefetch": False})
