@@ -211,7 +211,7 @@ def _load_name(name: str) -> ModelConfig:
     name = ALIASES.get(name, name)
     file = resources.files("joulecast.model").joinpath("catalogue_data", "models", f"{name}.json")
     if not file.is_file():
-        raise UnknownNameError("model", name, [*model_names(), *ALIASES], key="workload.model")
+        raise UnknownNameError("model", name, [*model_names(), *ALIASES])
     return parse_config(json.loads(file.read_text(encoding="utf-8")), name=name, file=f"{name}.json")
 
 

@@ -140,8 +140,10 @@ def straggler_table(front: Front, times_s: Sequence[float] | None = None) -> tup
     Raises
     ------
     InputError
-        A time that is shorter than the fastest plan's.
+        A time that is shorter than the fastest plan's, or not finite.
     """
+    if times_s is not None and not np.isfinite(times_s).all():
+        raise InputError("a straggler must end", key="straggler-time", remedy="Give its time in seconds.")
     unplanned = _energy_of_fastest_options(front.problem)
     times = [plan.time_s for plan in front.plans] if times_s is None else times_s
     rows = []

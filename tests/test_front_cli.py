@@ -175,6 +175,7 @@ def test_power_limits(capsys, examples):
         (("--profile", "x.csv", "--microbatches", 3, "--wait-power", 80, "--set", "a.b=1"), "[--set]"),
         (("--profile", "x.csv", "--microbatches", 3, "--wait-power", 80, "--stages", "0-3"), "[--stages]"),
         (("PROFILE", "--straggler-time", 0.01), "[straggler-time]: no plan takes 0.01 s or less"),
+        (("PROFILE", "--straggler-time", "inf"), "[straggler-time]: a straggler must end"),
         (("PROFILE", "--transfer-time", "inf"), "[transfer-time]: a transfer of inf s"),
         (("--profile", "PATH", "--wait-power", 80, "--microbatches", 10**8), "[microbatches]"),
         (("plan.toml", "--format", "yaml"), "unknown format 'yaml'"),

@@ -38,6 +38,8 @@ class Workers:
     def __init__(self, processes: int = 1, dask: str | None = None) -> None:
         if processes < 1:
             raise InputError(f"{processes} processes", key="--workers", remedy="Use at least 1.")
+        if processes > 1 and dask is not None:
+            raise InputError("--workers and --dask exclude each other", key="--dask", remedy="Give one of them.")
         self._processes, self._dask = processes, dask
         self._losses: tuple[type[BaseException], ...] = (BrokenExecutor,)
 

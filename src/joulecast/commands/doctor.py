@@ -28,6 +28,7 @@ PACKAGES = (
     ("numba", "fast", "evaluating many plans"),
     ("matplotlib", "plot", "figures"),
     ("pyarrow", "parquet", "Parquet files"),
+    ("distributed", "dask", "sweeps over many machines"),
     ("torch", "torch", "measuring kernels on a GPU"),
     ("triton", "torch", "measuring kernels with given tiles"),
     ("nvidia-ml-py", "nvml", "reading NVIDIA GPUs"),

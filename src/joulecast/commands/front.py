@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
 
 
 def front(
-    plan: Annotated[Path | None, typer.Argument(metavar="[PLAN.toml]", help="The plan, to be forecast.")] = None,
+    plan: Annotated[Path | None, typer.Argument(metavar="PLAN.toml", help="The plan, to be forecast.")] = None,
     settings: output.SetOption = None,
     space: Annotated[
         Path | None, typer.Option(metavar="SPACE.toml", help="Clocks or limits, overlap and tiles to choose from.")
