@@ -22,7 +22,11 @@ DEV_STAMP := $(VENV)/.stamp-dev
 WHEEL_VENV := .venv-wheel
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+# A file's tests share what they prepare; files start in the order of tests/conftest.py.
+ON_TWO_CORES := -n 2 --dist loadfile --no-loadscope-reorder
 DATA ?= ../shared/data
+# Tests start Python dozens of times: where nothing keeps bytecode, each start compiles everything again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test check coverage slow bench bench-counts regenerate forecasts figures docs pictures zeus-environment hta-environment
 .PHONY: wheel-test clean
@@ -31,7 +35,7 @@ demo: $(RUN_STAMP)
 	$(BIN)/python examples/demo.py
 
 test: $(DEV_STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -p no:benchmark -q -m "not long" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(ON_TWO_CORES) -p no:benchmark -q -m "not long" $(PYTEST_ARGS)
 
 check: $(DEV_STAMP)
 	$(BIN)/ruff check .
@@ -48,7 +52,7 @@ bench-counts: $(DEV_STAMP)
 
 coverage: $(DEV_STAMP)
 	$(BIN)/python -m coverage erase
-	$(BIN)/python -m coverage run -m pytest -n 2 --dist loadfile -p no:benchmark -q -m "not long" $(PYTEST_ARGS)
+	$(BIN)/python -m coverage run -m pytest $(ON_TWO_CORES) -p no:benchmark -q -m "not long" $(PYTEST_ARGS)
 	$(BIN)/python -m coverage combine -q
 	$(BIN)/python -m coverage report --fail-under=95
 

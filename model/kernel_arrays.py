@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.model.gpu_model import GpuModel
-from joulecast.model.operators import Streaming
+from joulecast.model.operators import Operator, Streaming
 from joulecast.model.toggling import memory_toggle
 
 Array = NDArray[np.float64]
@@ -18,9 +19,21 @@ Columns = dict[str, Array]
 PICO = 1e-12
 
 
+class Kernels(list[Any]):
+    """Operators that remember columns of their fields: a fit lowers the same ones thousands of times."""
+
+    def __init__(self, operators: Iterable[Operator]) -> None:
+        super().__init__(operators)
+        self.columns: Columns = {}
+
+
 def column(items: Sequence[object], name: str) -> Array:
-    """One field of all items, shape ``(n,)``."""
-    return np.array([getattr(item, name) for item in items], dtype=np.float64)
+    """One field of all items, shape ``(n,)``, not to be written to."""
+    known = items.columns if isinstance(items, Kernels) else {}
+    if name not in known:
+        known[name] = np.array([getattr(item, name) for item in items], dtype=np.float64)
+        known[name].flags.writeable = False
+    return known[name]
 
 
 def footprints(operators: Sequence[Streaming], own_bytes: Array) -> Array:

@@ -25,6 +25,21 @@ settings.load_profile("project")
 settings.register_profile("long", max_examples=300, print_blob=True)
 #: For `benchmarks/mutations.py`: the same inputs with and without a mutation.
 settings.register_profile("mutations", derandomize=True, database=None, deadline=None)
+#: What takes longest starts first: started last, one file would keep one of two processes busy while the other rests.
+#: Of the files on fronts one is first, so that the others find the compiled loops that it leaves behind.
+LONGEST_FIRST = (
+    *("calibrate_live", "front_cli", "validate_clock_suites", "sweep", "power_profile_limited", "cli_calibrate"),
+    *("measure_sampler", "guardian", "properties", "a100_overlap", "front_plans", "front_profile", "cli_profile"),
+    *("published", "plot", "docs", "choose_design", "reports", "forecasts_stand", "front_forecast", "rank_limits"),
+    *("power_profile_sensors", "perseus", "closed_form", "public_times", "typed", "reports_browser", "terminal"),
+    *("kernel_timeline", "regenerate", "power_profile_accuracy", "packaging", "recorded_validation"),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put :data:`LONGEST_FIRST` first."""
+    place = {f"test_{name}.py": number for number, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(place)))
 
 
 @pytest.fixture(scope="session")

@@ -204,24 +204,14 @@ def test_an_unknown_schedule(capsys, profile):
     assert out
 
 
-def test_without_numba_the_same_bound_and_a_word_about_it(profile):
-    code = (
-        "import sys\n"
-        "sys.modules['numba'] = None\n"
-        "from joulecast.cli import main\n"
-        f"main(['front', '--profile', {str(profile)!r}, '--stages', '0,3', '--microbatches', '4',"
-        " '--wait-power', '84', '--json'])"
-    )
+def test_without_numba_the_same_bound_and_a_word_about_it(capsys, profile):
+    arguments = ("--profile", str(profile), "--stages", "0,3", "--microbatches", "4", "--wait-power", "84", "--json")
+    code = f"import sys\nsys.modules['numba'] = None\nfrom joulecast.cli import main\nmain(['front', *{arguments!r}])"
     plain = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    fast = subprocess.run(
-        [sys.executable, "-c", code.replace("sys.modules['numba'] = None\n", "")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    _, out, err = run(capsys, *arguments)
     assert "numba is not installed" in plain.stderr
-    assert fast.stderr == ""
-    ours, theirs = json.loads(plain.stdout), json.loads(fast.stdout)
+    assert err == ""
+    ours, theirs = json.loads(plain.stdout), json.loads(out)
     assert ours["lower_bound"] == theirs["lower_bound"]
     assert ours["points"][0]["time_s"] == theirs["points"][0]["time_s"]
     assert 5 < len(ours["points"]) < len(theirs["points"])

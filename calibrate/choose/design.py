@@ -79,11 +79,9 @@ class Design:
         if known is not None:
             shown, forecasts = replace(shown, slopes=shown.slopes @ known), forecasts @ known
         self._belief = Belief(shown, forecasts, np.array(list(kernels.values())))
-        self._open = [c.name not in done for c in candidates]
+        self._open = [True] * len(self._candidates)
         self._strata = {c.stratum for c in candidates}
-        for place, is_open in enumerate(self._open):
-            if not is_open:
-                self._take(place)
+        self._take(*(place for place, c in enumerate(candidates) if c.name in done))
 
     @property
     def left(self) -> int:
@@ -127,7 +125,8 @@ class Design:
         fresh = [i for i, rate in rates.items() if self._candidates[i].stratum in self._strata and rate > enough]
         return max(fresh or rates, key=lambda i: (rates[i], -i), default=None)
 
-    def _take(self, place: int) -> None:
-        self._belief.observe(place)
-        self._open[place] = False
-        self._strata.discard(self._candidates[place].stratum)
+    def _take(self, *places: int) -> None:
+        self._belief.observe(*places)
+        for place in places:
+            self._open[place] = False
+            self._strata.discard(self._candidates[place].stratum)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from joulecast.calibrate.clock_sweeps.parameters import Kind
 from joulecast.calibrate.rows import Measured
@@ -18,7 +19,7 @@ PLAUSIBLE_LIMIT_W = (5.0, 5000.0)
 PLAUSIBLE_POWER_W = (0.5, 5000.0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SweepRow:
     """One measured row.
 
@@ -54,7 +55,7 @@ class SweepRow:
     file: str = ""
     line: int = 0
 
-    @property
+    @cached_property
     def key(self) -> WorkloadKey:
         """Identity of the workload."""
         return tuple(sorted(self.workload.items()))

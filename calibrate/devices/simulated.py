@@ -210,7 +210,7 @@ class SimulatedCard:
             utilisation=0.0 if board.work.is_idle and not faults.neighbour_w else 1.0,
         )
         nothing: dict[str, Any] = dict.fromkeys(faults.missing)
-        return replace(found, **nothing)
+        return replace(found, **nothing) if nothing else found
 
     @property
     def history_step_s(self) -> float | None:

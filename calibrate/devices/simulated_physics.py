@@ -147,6 +147,36 @@ class SimulatedWork:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Laws:
+    """Numbers of a card that every step asks for: its static power, its temperature and its governor."""
+
+    static_w: float
+    leakage_w_per_k: float
+    inlet_c: float
+    resistance_k_per_w: float
+    fast_s: float
+    slow_s: float
+    settled_share: float
+    burst_share: float
+    clock_gain: float
+
+    @classmethod
+    def of(cls, gpu: GpuModel) -> _Laws:
+        """Of a card."""
+        return cls(
+            gpu["power.static_w"],
+            gpu["power.leakage_w_per_k"],
+            gpu["power.inlet_c"],
+            gpu["power.thermal_resistance_k_per_w"],
+            gpu["governor.fast_s"],
+            gpu["governor.slow_s"],
+            gpu["governor.settled_share"],
+            gpu["governor.burst_share"],
+            gpu.max_clock_mhz / gpu.device["clock_step_mhz"],
+        )
+
+
 @dataclass(slots=True)
 class BoardState:
     """What a board remembers; all that another process needs to go on from here.
@@ -204,6 +234,7 @@ class Board:
         limit_w: float | None = None,
     ) -> None:
         self.gpu, self.dynamics, self.neighbour_w = gpu, dynamics, neighbour_w
+        self._laws = _Laws.of(gpu)
         self.clocks_mhz: list[float] = gpu.clocks_mhz.tolist()
         self.idle = SimulatedWork((), (), gpu)
         self.limit_w = gpu.device["power_limit_w"] if limit_w is None else limit_w
@@ -211,7 +242,7 @@ class Board:
         self._index, self._carry = self.highest, 0.0
         self._pending: list[tuple[float, int, float]] = []
         power = float(idle_power_w(self.clocks_mhz[self.highest], gpu)) + neighbour_w
-        warm = gpu["power.inlet_c"] + gpu["power.thermal_resistance_k_per_w"] * power
+        warm = self._laws.inlet_c + self._laws.resistance_k_per_w * power
         past, energies = [start_s - dynamics.memory_s, start_s], [-power * dynamics.memory_s, 0.0]
         nothing = [0.0] * len(COMPONENT_GROUPS)
         self.state = BoardState(start_s, 0.0, nothing, warm, float(self.highest), power, past, energies)
@@ -265,10 +296,10 @@ class Board:
     def static_w(self) -> float:
         """Static power and leakage at the present temperature [W]."""
         warmer = self.state.temperature_c - REFERENCE_TEMPERATURE_C
-        return self.gpu["power.static_w"] + self.gpu["power.leakage_w_per_k"] * warmer
+        return self._laws.static_w + self._laws.leakage_w_per_k * warmer
 
     def _step(self, table: WorkTable, index: int, step_s: float) -> None:
-        state, gpu = self.state, self.gpu
+        state, laws = self.state, self._laws
         static = self.static_w()
         power = table.dynamic_w[index] + static + self.neighbour_w
         state.time_s += step_s
@@ -276,7 +307,7 @@ class Board:
         for group, part in enumerate(table.groups_w[index]):
             state.groups_j[group] += part * step_s
         state.groups_j[0] += (static + self.neighbour_w) * step_s
-        steady = gpu["power.inlet_c"] + gpu["power.thermal_resistance_k_per_w"] * power
+        steady = laws.inlet_c + laws.resistance_k_per_w * power
         state.temperature_c += (steady - state.temperature_c) * min(step_s / self.dynamics.thermal_tau_s, 1.0)
         state.times_s.append(state.time_s)
         state.energies_j.append(state.energy_j)
@@ -284,14 +315,13 @@ class Board:
 
     def _govern(self, power_w: float, step_s: float, top: float) -> None:
         """The loops of :class:`joulecast.simulator.governor.PowerGovernor`, for steps of any length."""
-        state, gpu = self.state, self.gpu
-        fast_s = gpu["governor.fast_s"]
-        state.fast_w += step_s / (fast_s + step_s) * (power_w - state.fast_w)
-        settled = self.limit_w * gpu["governor.settled_share"]
-        excess = self.power_between(state.time_s - gpu["governor.slow_s"], state.time_s) - settled
-        allowed = self.limit_w * gpu["governor.burst_share"] if excess < 0.0 else settled - SLOW_GAIN * excess
-        gain = gpu.max_clock_mhz / gpu.device["clock_step_mhz"] / (POWER_PER_CLOCK * self.limit_w)
-        move = min(step_s / (CLOCK_TO_AVERAGE * fast_s), 1.0)
+        state, laws = self.state, self._laws
+        state.fast_w += step_s / (laws.fast_s + step_s) * (power_w - state.fast_w)
+        settled = self.limit_w * laws.settled_share
+        excess = self.power_between(state.time_s - laws.slow_s, state.time_s) - settled
+        allowed = self.limit_w * laws.burst_share if excess < 0.0 else settled - SLOW_GAIN * excess
+        gain = laws.clock_gain / (POWER_PER_CLOCK * self.limit_w)
+        move = min(step_s / (CLOCK_TO_AVERAGE * laws.fast_s), 1.0)
         state.clock = min(max(state.clock + move * gain * (allowed - state.fast_w), 0.0), top)
 
     def _settle_settings(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from random import Random
 
 from joulecast.calibrate.devices.protocol import PowerReading
@@ -144,6 +145,7 @@ def newest_step(now_s: float, step_s: float, phase_s: float) -> float:
     return phase_s + step_s * math.floor((now_s - phase_s) / step_s + 1e-9)
 
 
+@lru_cache(maxsize=4096)  # polls come faster than sensors are renewed
 def noise(seed: int, name: str, when_s: float, sd: float) -> float:
     """Normal noise that is the same whenever and wherever the same reading is taken."""
     return Random(f"{seed} {name} {round(when_s * 1e6)}").gauss(0.0, sd) if sd else 0.0

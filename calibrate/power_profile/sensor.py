@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,6 +132,7 @@ def find_sensor(
     pieces = [layout.segments(batch.runs, np.ones(len(batch.runs), dtype=bool)) for batch in series]
     fixed = channel.kind == "energy"
 
+    @cache  # each finer grid shares points with the one before
     def misfit(window: float, lag: float) -> float:
         parts = [
             _rows(readings, window, lag, clock, cut, layout.size)
@@ -194,6 +196,7 @@ def refine_sensor(
 
     top = max(float(np.max(r.power_w)) for r in readings)
 
+    @cache  # each finer grid shares points with the one before
     def misfit(window: float, lag: float) -> float:
         parts = [
             _rows(r, window, lag, clock, cut, layout.size)
