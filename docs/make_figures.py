@@ -1,4 +1,4 @@
-"""Runs the commands of ``figures.toml``, keeps their errors in ``figures.json``, and writes them into the README.
+"""Runs the commands of ``figures.toml``, keeps their errors in ``figures.json``, and writes the README's tables anew.
 
     python docs/make_figures.py [FOLDER OF OTHERS' MEASUREMENTS]
 
@@ -29,7 +29,7 @@ def main(data: str | None) -> None:
                 kept[command(row)] = errors(row, data)
                 sys.stderr.write(f"{command(row)}: {kept[command(row)]}\n")
                 KEPT.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    README.write_text(filled(README.read_text(encoding="utf-8"), kept), encoding="utf-8")
+    README.write_text(with_demo(filled(README.read_text(encoding="utf-8"), kept)), encoding="utf-8")
 
 
 def tables() -> list[dict[str, Any]]:
@@ -82,9 +82,21 @@ def filled(text: str, kept: dict[str, Any]) -> str:
     for table in tables():
         begin, end = f"<!-- figures {table['name']} -->", "<!-- figures end -->"
         if begin in text:
-            before, rest = text.split(begin, 1)
-            text = before + begin + "\n" + markdown(table, kept) + "\n" + end + rest.split(end, 1)[1]
+            text = _between(text, begin, end, markdown(table, kept))
     return text
+
+
+def with_demo(text: str) -> str:
+    """A page with the table that ``make demo`` prints between its markers."""
+    call = [sys.executable, str(ROOT / "examples" / "demo.py")]
+    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=True)
+    table = "\n".join(line for line in done.stdout.splitlines() if not line.startswith("Measured: "))
+    return _between(text, "<!-- demo -->", "<!-- demo end -->", f"```\n{table}\n```")
+
+
+def _between(text: str, begin: str, end: str, what: str) -> str:
+    before, rest = text.split(begin, 1)
+    return before + begin + "\n" + what + "\n" + end + rest.split(end, 1)[1]
 
 
 if __name__ == "__main__":

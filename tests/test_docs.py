@@ -63,3 +63,8 @@ def test_the_readme_has_the_figures() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "<!-- figures h200 -->" in text
     assert figures.filled(text, kept) == text, "run `make figures`"
+
+
+def test_the_readme_shows_what_the_demo_prints() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert figures.with_demo(text) == text, "run `make figures`"
