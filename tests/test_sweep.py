@@ -6,11 +6,13 @@ import io
 import json
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
 import time
 import tomllib
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -530,3 +532,18 @@ def test_what_the_command_refuses(file, capsys, arguments, message):
     assert (code, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_a_file_that_changed_between_two_sweeps_is_read_again(tables, tmp_path):
+    whole = (resources.files("joulecast.model") / "catalogue_data" / "gpus" / "h100-sxm.toml").read_text()
+    file, node = tmp_path / "card.toml", tmp_path / "node.toml"
+    node.write_text((resources.files("joulecast.model") / "catalogue_data" / "nodes" / "hgx-h100.toml").read_text())
+    space = tables(**SPLITS, objective__top=0, cluster__gpu=str(file), cluster__node=str(node))
+    found = []
+    for number in ("3.35e12", "1.5e12"):
+        file.write_text(whole.replace("value = 3.35e12", f"value = {number}", 1))
+        found.append(jc.sweep(space).rows)
+    assert found[1][0]["time_s"] > 1.1 * found[0][0]["time_s"]
+    node.write_text(re.sub(r"(?m)^other_power_w = \{value = [\d.]+", "other_power_w = {value = 5000", node.read_text()))
+    (first, *_) = jc.sweep(space).rows
+    assert first["facility_energy_j"] > 1.05 * found[1][0]["facility_energy_j"]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from joulecast.errors import InputError
+from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.catalogue import load_gpu
 from joulecast.model.site_cost import cost_of
 from joulecast.plan.sweep.legal import Combinations, combinations
@@ -21,7 +23,7 @@ from joulecast.simulator.footprints import footprint_of
 from joulecast.simulator.forecast import forecast
 from joulecast.simulator.iteration import Iteration
 from joulecast.simulator.plan import Plan
-from joulecast.simulator.plan_names import resolve_path
+from joulecast.simulator.plan_names import place, resolve_path
 from joulecast.simulator.site_model import SiteModel, site_model
 
 #: Rows that are evaluated together: few enough that a killed process loses hundredths of a second.
@@ -78,7 +80,7 @@ class Forecaster:
         fitting: list[tuple[int, Values, Plan, float]] = []
         values: Values
         begun, illegal, unfit, least = 0, 0, 0, math.inf
-        for place, number in enumerate(numbers, start=1):
+        for seen, number in enumerate(numbers, start=1):
             values = self.found.of(number)
             try:
                 plan = self.plans.plan(values)
@@ -91,9 +93,9 @@ class Forecaster:
                     least = min(least, needed)
                 else:
                     fitting.append((number, values, plan, needed))
-            if len(fitting) == TOGETHER or place == len(numbers):
-                yield Batch(numbers[begun:place], self._rows(fitting), illegal, unfit, least)
-                fitting, begun, illegal, unfit, least = [], place, 0, 0, math.inf
+            if len(fitting) == TOGETHER or seen == len(numbers):
+                yield Batch(numbers[begun:seen], self._rows(fitting), illegal, unfit, least)
+                fitting, begun, illegal, unfit, least = [], seen, 0, 0, math.inf
 
     def _rows(self, fitting: Sequence[tuple[int, Values, Plan, float]]) -> tuple[Row, ...]:
         """Rows of plans that fit: number, values, plan and the memory that it needs."""
@@ -139,22 +141,40 @@ class Forecaster:
         return _beyond_gpus(plan, time_s, facility_j, float(cost.money), float(cost.carbon_kg)) | powers
 
 
-_FORECASTERS: dict[str, Forecaster] = {}
+_FORECASTERS: dict[object, Forecaster] = {}
+#: Keys that may name a file beside the GPU's, and its ending.
+_FILES = {"workload.model": ".json", "cluster.node": ".toml", "network.name": ".toml", "site.name": ".toml"}
 
 
 def forecaster_of(space: Space) -> Forecaster:
     """The forecaster of a space in this process."""
-    name = space.fingerprint()
+    name = space.fingerprint(), space.files
     if name not in _FORECASTERS:
         _FORECASTERS.clear()
         _FORECASTERS[name] = Forecaster(space)
     return _FORECASTERS[name]
 
 
-def described(space: Space) -> dict[str, str]:
-    """What tells the descriptions of the space's GPUs from earlier ones."""
-    paths = [resolve_path(name, ".toml", space.source) for name in space.values("cluster.gpu")]
-    return {path: hashlib.sha256(repr(load_gpu(path)).encode()).hexdigest()[:16] for path in paths}
+def with_files(space: Space) -> Space:
+    """The space with what tells the files that it names, and what GPUs are derived from, from earlier ones."""
+    found = {}
+    for name in space.values("cluster.gpu"):
+        path = resolve_path(name, ".toml", space.source)
+        try:
+            found[path] = _digest(json.dumps(load_gpu(path).to_dict()).encode())
+        except UnknownNameError as error:
+            raise place(error, space.source, "cluster.gpu") from None
+    for key, suffix in _FILES.items():
+        for name in space.values(key):
+            if isinstance(name, str):
+                path = resolve_path(name, suffix, space.source)
+                file = Path(path, "config.json") if Path(path).is_dir() else Path(path)
+                found |= {str(file): _digest(file.read_bytes())} if file.is_file() else {}
+    return replace(space, files=tuple(found.items()))
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def evaluate(space: Space, numbers: Sequence[int]) -> Iterator[Batch]:

@@ -18,7 +18,7 @@ from joulecast.plan.sweep.choose import SLACK, best, is_undominated, none_is_wit
 from joulecast.plan.sweep.journal import Journal
 from joulecast.plan.sweep.legal import Combinations
 from joulecast.plan.sweep.result import SweepResult, check_output, write_rows
-from joulecast.plan.sweep.rows import Row, described, evaluate, forecaster_of, simulate
+from joulecast.plan.sweep.rows import Row, evaluate, forecaster_of, simulate, with_files
 from joulecast.plan.sweep.space import Space
 from joulecast.plan.sweep.workers import Workers
 
@@ -115,8 +115,9 @@ def run_sweep(
         written; workers are lost again and again.
     """
     check_output(out, resume=resume)
+    space = with_files(space)
     found = forecaster_of(space).found
-    header = {"space": space.fingerprint(), "gpus": described(space), "plans": len(found)}
+    header = {"space": space.fingerprint(), "files": dict(space.files), "plans": len(found)}
     partial = None if out is None else out.with_name(out.name + ".partial")
     pool = Workers(workers, dask)
     journal = Journal(partial, header, resume=resume)

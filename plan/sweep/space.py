@@ -95,6 +95,8 @@ class Space:
         Names of what is minimised.
     source
         Named in errors.
+    files
+        Pairs (path, digest) of what it names; two sweeps of one space may find them changed.
     """
 
     tables: Mapping[str, Any]
@@ -103,6 +105,7 @@ class Space:
     objective: ObjectiveTable
     minimise: tuple[str, ...]
     source: Source = field(default_factory=Source, repr=False)
+    files: tuple[tuple[str, str], ...] = ()
 
     @property
     def keys(self) -> tuple[str, ...]:
