@@ -71,6 +71,11 @@ class Shape:
     first_chunk: Int
     last_chunk: Int
 
+    @property
+    def stage_row_of_chunk(self) -> Int:
+        """Stage row of every rank's chunks, shape ``(p, v)``."""
+        return np.array(self.stage_of_chunk)[self.kind_of_rank]
+
 
 @lru_cache(maxsize=4096)
 def _shape(pp: int, vp: int, stage_layers: tuple[int, ...], rank_keys: tuple[object, ...], dense_layers: int) -> Shape:

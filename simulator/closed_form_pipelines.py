@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -15,11 +15,14 @@ from joulecast.simulator.closed_form_clocks import Load, Settled, at
 from joulecast.simulator.closed_form_keys import transfer_key
 from joulecast.simulator.closed_form_layout import Layout
 from joulecast.simulator.closed_form_parts import Parts
-from joulecast.simulator.pipeline_formula import StageTimes, iteration_time_s
+from joulecast.simulator.pipeline_formula import StageTimes, iteration_time_s, length_s
+from joulecast.simulator.pipeline_walk import walked_s
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.program import stage_transfers
+from joulecast.simulator.rendezvous import transfers_wait_on_sms
 
 Float = NDArray[np.float64]
+Int = NDArray[np.int64]
 
 
 class Pipelines:
@@ -44,6 +47,8 @@ class Pipelines:
             (name, np.array(own), np.stack([layout.first_rank_row[n] + layout.shapes[n].kind_of_rank for n in own]))
             for (name, _), own in groups.items()
         ]
+        self._stretch = np.ones(len(plans))
+        self._walk(plans)
 
     def load(self, stage_j: Float, tail_j: Float) -> Load:
         """What each rank row does in an iteration, at every clock."""
@@ -88,23 +93,56 @@ class Pipelines:
         return np.asarray(np.bincount(layout.rank_of_stage, layout.chunks * of_stage, len(layout.ranks)), np.float64)
 
     def _lengths(self, stages: Float, tail_s: Float) -> Float:
-        layout, out = self._layout, np.empty(len(self._microbatches))
+        out = np.empty(len(self._microbatches))
+        for name, plans, times in self._times(stages, tail_s):
+            out[plans] = iteration_time_s(name, times)
+        return out
+
+    def _times(self, stages: Float, tail_s: Float) -> Iterator[tuple[str, Int, StageTimes]]:
+        """Times of plans with one schedule and number of ranks, with the schedule and the plans."""
+        layout = self._layout
         forward, backward, weight = (self._on_ranks(part) for part in stages)
         first, last = stages[:2, layout.first_chunk], stages[:2, layout.last_chunk]
         for name, plans, ranks in self._groups:
-            times = StageTimes(
-                forward[ranks],
-                backward[ranks],
-                weight[ranks],
-                first[:, ranks],
-                last[:, ranks],
-                tail_s[ranks],
-                self._transfer_s[plans],
-                self._microbatches[plans],
-                self._chunks[plans],
+            yield (
+                name,
+                plans,
+                StageTimes(
+                    forward[ranks],
+                    backward[ranks],
+                    weight[ranks],
+                    first[:, ranks],
+                    last[:, ranks],
+                    tail_s[ranks],
+                    self._transfer_s[plans],
+                    self._microbatches[plans],
+                    self._chunks[plans],
+                    self._stretch[plans],
+                ),
             )
-            out[plans] = iteration_time_s(name, times)
-        return out
+
+    def _walk(self, plans: Sequence[Plan]) -> None:
+        """How much longer pipelines are whose transfers wait for each other, at the highest clocks."""
+        groups: dict[tuple[int, int, int], list[int]] = {}
+        for number, plan in enumerate(plans):
+            if transfers_wait_on_sms(plan):
+                groups.setdefault((plan.pp, plan.microbatches, plan.vp), []).append(number)
+        if not groups:
+            return
+        layout, rows = self._layout, self._layout.stages.of
+        stages = self._stage_s[:, rows, -1]
+        for (_, microbatches, chunks), own in groups.items():
+            places = np.stack([layout.first_stage_row[n] + layout.shapes[n].stage_row_of_chunk for n in own])
+            durations = np.moveaxis(stages[:2, places], 0, -1)
+            self._stretch[own] = walked_s(durations, self._transfer_s[own], microbatches, chunks)
+        walked = self._stretch.copy()
+        self._stretch[:] = 1.0
+        chosen = np.zeros(len(plans), dtype=bool)
+        chosen[[n for own in groups.values() for n in own]] = True
+        for name, some, times in self._times(stages, np.zeros(len(layout.ranks))):
+            if chosen[some].any():
+                length = length_s(name, times)
+                self._stretch[some] = np.where(chosen[some], walked[some] / length, 1.0)
 
 
 def transfers_s(plans: Sequence[Plan], parts: Parts) -> Float:

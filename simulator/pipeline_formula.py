@@ -3,8 +3,10 @@
 With f and b the times of a stage's forward and backward, d the delay between stages, p ranks and m micro-batches:
 
 - GPipe is two flow shops of equal jobs: ``Σf + (m − 1)·max f + Σb + (m − 1)·max b + 2(p − 1)d``.
-- 1F1B: the first micro-batch travels down and up, ``Σ(f + b) + 2(p − 1)d``; the other m − 1 pass at the pace of the
-  slowest window of k neighbouring ranks, which lets k micro-batches pass in ``Σ_window (f + b) + 2(k − 1)d``.
+- 1F1B: the longest of the paths on which work waits for work. One goes down to a rank, the forwards of whose warm-up it
+  takes at the slowest rank on the way, and up to rank a; from there ``m − 1 − (p − a)`` micro-batches pass at the pace
+  of the slowest window of k neighbouring ranks from a on, which lets k pass in ``Σ_window (f + b) + 2(k − 1)d``; then
+  down and up to the end. Others take all forwards, or all backwards, at one rank, and turn once.
 - Interleaved 1F1B: each rank works through all its chunks, ``m·W``, between the arrival of its first input and the
   return of its last output; where the micro-batches that follow each other in a chunk (p, or all if there are fewer)
   take less time than its output needs to come round, the rank waits for the difference.
@@ -12,7 +14,8 @@ With f and b the times of a stage's forward and backward, d the delay between st
 - Any other: some rounds of micro-batches are walked through instruction by instruction, further ones pass at the pace
   of the slowest rank.
 
-Equal stages: exact. Unequal ones: the paths named here are nearly always the longest; see tests for how near.
+Equal stages: exact; unequal ones as well with GPipe and 1F1B. With the others the paths named here are nearly always
+the longest; see tests for how near.
 
 References: Narayanan et al., arXiv:2104.04473; Qi et al., arXiv:2401.10241.
 """
@@ -50,6 +53,8 @@ class StageTimes:
         From one stage to the next, shape ``(n,)`` [s].
     microbatches, chunks
         Shape ``(n,)``.
+    stretch
+        How much longer a pipeline is than its formula says, without tails, shape ``(n,)`` [1].
     """
 
     forward_s: Array
@@ -61,6 +66,7 @@ class StageTimes:
     transfer_s: Array
     microbatches: Array
     chunks: Array
+    stretch: Array | float = 1.0
 
     @property
     def ranks(self) -> int:
@@ -84,8 +90,12 @@ def iteration_time_s(schedule: str, times: StageTimes) -> Array:
     busy = (times.microbatches[:, None] * times.work_s + times.tail_s).max(axis=1)
     if times.ranks == 1:
         return np.asarray(busy)
-    length = _LENGTHS[schedule](times) if schedule in _LENGTHS else _walked_s(schedule, times)
-    return np.asarray(np.maximum(length + _tail_s(times), busy))
+    return np.asarray(np.maximum(times.stretch * length_s(schedule, times) + _tail_s(times), busy))
+
+
+def length_s(schedule: str, times: StageTimes) -> Array:
+    """From the start to the first rank's last backward by formula, shape ``(n,)`` [s]; several ranks."""
+    return _LENGTHS[schedule](times) if schedule in _LENGTHS else _walked_s(schedule, times)
 
 
 def _tail_s(t: StageTimes) -> Array:
@@ -107,7 +117,58 @@ def _gpipe_s(t: StageTimes) -> Array:
 
 
 def _one_f_one_b_s(t: StageTimes) -> Array:
-    return np.asarray(_round_trip_s(t) + _passing_s(t.work_s, t.transfer_s, t.microbatches - 1.0))
+    again, ranks, delay = t.microbatches[:, None] - 1.0, np.arange(t.ranks), t.transfer_s[:, None]
+    ways = [_Way(part, again, delay) for part in (t.forward_s, t.backward_s)]
+    (down, all_down), (up, all_up) = ((way.warmed_up, way.at_one_rank) for way in ways)
+    turned_once = np.maximum(all_down + up, down + all_up).max(1)
+    begin, end = (
+        _later_max(way + other.through + ranks * delay) - ranks * delay - other.before
+        for way, other in zip((down, up), reversed(ways), strict=True)
+    )
+    left = again - (t.ranks - ranks)
+    passing = _passing_from_s(t.work_s, delay, left.clip(0.0).astype(np.int64))
+    longest: Array = np.maximum(turned_once, np.where(left >= 0, begin + passing + end, 0.0).max(1))
+    return longest
+
+
+class _Way:
+    """Forwards, or backwards, of 1F1B from the first rank to each of the ranks; all of shape ``(n, p)`` [s].
+
+    Attributes
+    ----------
+    through, before
+        One micro-batch to the end of a rank's work, and to its beginning, without delays.
+    warmed_up, at_one_rank
+        With as many further ones as the rank's warm-up has, and with all: each at the slowest rank on the way.
+    """
+
+    def __init__(self, work_s: Array, again: Array, delay_s: Array) -> None:
+        ranks = np.arange(work_s.shape[1])
+        slowest = np.maximum.accumulate(work_s, axis=1)
+        self.through = np.cumsum(work_s, axis=1)
+        self.before = self.through - work_s
+        alone = self.through + ranks * delay_s
+        self.warmed_up = alone + np.minimum(len(ranks) - 1 - ranks, again) * slowest
+        self.at_one_rank = alone + again * slowest
+
+
+def _later_max(values: Array) -> Array:
+    """Highest from each rank on, shape ``(n, p)``."""
+    return np.asarray(np.maximum.accumulate(values[:, ::-1], axis=1)[:, ::-1])
+
+
+def _passing_from_s(work_s: Array, delay_s: Array, count: NDArray[np.int64]) -> Array:
+    """Time in which ``count`` micro-batches pass the slowest window of ranks from each rank on, shape ``(n, p)``."""
+    ranks = work_s.shape[1]
+    sizes = np.arange(1, ranks + 1)
+    ends = np.arange(ranks)[:, None] + sizes  # of the windows that begin at a rank
+    total = np.cumsum(np.pad(work_s, ((0, 0), (1, 0))), axis=1)
+    window = total[:, np.minimum(ends, ranks)] - total[:, :-1, None] + 2.0 * (sizes - 1) * delay_s[..., None]
+    window[:, ends > ranks] = 0.0
+    pace = np.maximum.accumulate(window[:, ::-1], axis=1)[:, ::-1]
+    whole, rest = np.divmod(count[..., None], sizes)
+    left = np.take_along_axis(np.pad(pace, ((0, 0), (0, 0), (1, 0))), rest, axis=2)
+    return np.asarray((whole * pace + left).max(2))
 
 
 def _round_trip_s(t: StageTimes) -> Array:

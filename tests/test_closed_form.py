@@ -132,6 +132,15 @@ SAMPLE = {
     "8b eager tp4": plan(framework="pytorch-eager", tp=4),
     "8b eager pp4": plan(framework="pytorch-eager", pp=4),
     "8b eager gpipe": plan(framework="pytorch-eager", pp=4, batch=16, schedule="gpipe"),
+    "8b eager interleaved, few micro-batches": plan(
+        framework="pytorch-eager", gpus=16, pp=8, vp=4, batch=8, recompute="full"
+    ),
+    "1b eager interleaved, many small chunks": plan(
+        "llama-3.2-1b", framework="pytorch-eager", gpus=4, pp=4, vp=4, batch=64, sequence=2048
+    ),
+    "70b, a first stage far slower": plan(
+        "llama-3.1-70b", gpus=8, pp=8, batch=8, recompute="full", stage_layers=[24, 8, 8, 8, 8, 8, 8, 8]
+    ),
     "8b eager interleaved": plan(framework="pytorch-eager", gpus=8, tp=2, pp=4, vp=2, batch=16),
     "8b eager buckets": plan(framework="pytorch-eager", overlap={"grad_reduce": "overlapped"}),
     "8b limit": plan(framework="pytorch-eager", tp=2, pp=2, power={"power_limit_w": 450.0}),

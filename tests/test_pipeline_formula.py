@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from joulecast.simulator import pipeline_walk
 from joulecast.simulator.pipeline_formula import StageTimes, iteration_time_s
 from joulecast.simulator.schedules import _ORDERS, BACKWARD_WEIGHT, FORWARD, build_schedule
 
@@ -95,6 +96,32 @@ def test_uneven_stages_are_near():
         errors.append(abs(found / walked(name, times, ranks, count, chunks, 0.03) - 1.0))
     assert np.mean(errors) < 0.005
     assert max(errors) < 0.02
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+def test_unequal_stages_are_exact(name):
+    """Any stages: some twice as long as others, or a first rank far slower than the rest."""
+    rng = np.random.default_rng(2)
+    for ranks in (2, 3, 4, 8):
+        for count in (1, 2, 3, ranks, ranks + 1, 3 * ranks + 1):
+            times = stages(name, ranks) * rng.lognormal(0.0, 0.5, ranks)
+            times[:, 0] *= rng.choice([1.0, 4.0])
+            found = iteration_time_s(name, stage_times(name, times, ranks, count, 1, 0.05))[0]
+            assert found == pytest.approx(walked(name, times, ranks, count, 1, 0.05), rel=1e-3)
+
+
+def test_transfers_that_do_not_wait_for_each_other_are_the_plain_schedule(monkeypatch):
+    monkeypatch.setattr(pipeline_walk, "listed_transfers", lambda schedule: [])
+    pipeline_walk._levels.cache_clear()
+    rng = np.random.default_rng(3)
+    for ranks, chunks, count in ((2, 2, 4), (4, 3, 8), (3, 2, 2), (4, 2, 16)):
+        times = np.zeros((3, ranks * chunks))
+        times[:2] = rng.uniform(0.8, 1.2, (2, ranks * chunks))
+        durations = times[:2].reshape(2, chunks, ranks).transpose(2, 1, 0)[None]
+        found = pipeline_walk.walked_s(durations, np.array([0.05]), count, chunks)[0]
+        exact = walked("interleaved-1f1b", times, ranks, count, chunks, 0.05)
+        assert found == pytest.approx(exact, rel=1e-9 if count <= 2 * ranks else 0.02)
+    pipeline_walk._levels.cache_clear()
 
 
 def test_the_first_rank_waits_for_its_own_tail_and_the_others_hide_theirs():
