@@ -24,8 +24,9 @@ import joulecast as jc
 from joulecast.cli import main
 from joulecast.errors import GuardError, InputError, UnknownNameError
 from joulecast.plan.sweep import search, workers
-from joulecast.plan.sweep.choose import best, is_undominated
+from joulecast.plan.sweep.choose import best, is_undominated, to_simulate
 from joulecast.plan.sweep.journal import read_lines
+from joulecast.plan.sweep.space import space_from_dict
 from joulecast.plan.sweep.workers import Workers
 
 TP, PP = "parallelism__tensor_model_parallel_size", "parallelism__pipeline_model_parallel_size"
@@ -64,6 +65,22 @@ def test_the_best_plans_are_simulated_exactly_as_predict_does(tables):
     quick = {row["plan"]: row for row in jc.sweep(tables(**SPLITS)).rows}
     for row in found.best:
         assert quick[row["plan"]]["money"] == pytest.approx(row["money"], rel=0.03)
+
+
+def test_plans_in_doubt_are_named_and_simulated_where_they_may_be_the_best(tables, small):
+    """Pipelines of few micro-batches; one that a tenth would make the best is simulated beside the best."""
+    by_count = {row["plan"]: 16 // (row[MICRO.replace("__", ".")] * row["data_parallel_size"]) for row in small.rows}
+    for row in small.rows:
+        few = row[PP.replace("__", ".")] > 1 and by_count[row["plan"]] <= 3
+        assert bool(row["doubt"]) == few
+        assert not few or f"{by_count[row['plan']]} micro-batches" in row["doubt"]
+    rows = [
+        {"plan": n, "time_s": t, "tokens": 1, "doubt": why}
+        for n, (t, why) in enumerate([(1.0, ""), (1.05, ""), (1.08, "few"), (1.2, "few"), (1.09, "")])
+    ]
+    space = space_from_dict(tables(**SPLITS))
+    assert [row["plan"] for row in to_simulate(rows, space, 2)] == [0, 1, 2]
+    assert [row["plan"] for row in to_simulate(rows[:2], space, 2)] == [0, 1]
 
 
 def test_objectives_are_counted_for_one_token(tables):
@@ -200,8 +217,6 @@ def interrupted(tables, out, after, monkeypatch, **options):
     def progress(done, of, what):
         if next(calls, None) is None:
             raise Stop
-
-    from joulecast.plan.sweep.space import space_from_dict
 
     space = space_from_dict(tables(**SPLITS, objective__top=2))
     return search.run_sweep(space, out, progress=progress, **options)

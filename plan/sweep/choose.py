@@ -11,15 +11,13 @@ from numpy.typing import NDArray
 
 from joulecast.errors import InputError
 from joulecast.plan.sweep.rows import Row
+from joulecast.simulator.closed_form_trust import DOUBTFUL_ERROR, USUAL_ERROR
 
 if TYPE_CHECKING:
     from joulecast.plan.sweep.space import ConstraintsTable, Space
 
 Array = NDArray[np.float64]
 Bool = NDArray[np.bool_]
-
-#: Slack with which rows in closed form are held against constraints before they are simulated: its worst error.
-SLACK = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,12 @@ LIMITS = (
 _EXACT = ("max_gpus", "min_memory_margin")
 
 
-def within(rows: Sequence[Row], space: Space, slack: float = 0.0) -> Bool:
+def slack_of(rows: Sequence[Row]) -> Array:
+    """How far rows in closed form may be off, before they are simulated: their worst error, shape ``(n,)``."""
+    return np.array([DOUBTFUL_ERROR if row["doubt"] else USUAL_ERROR for row in rows])
+
+
+def within(rows: Sequence[Row], space: Space, slack: Array | float = 0.0) -> Bool:
     """Whether each row keeps to all constraints."""
     keeps = np.ones(len(rows), dtype=bool)
     for limit, bound in stated(space.constraints):
@@ -84,7 +87,7 @@ def column(rows: Sequence[Row], limit: Limit, space: Space) -> Array:
         ) from None
 
 
-def _keeps(limit: Limit, values: Array, bound: float, slack: float) -> Bool:
+def _keeps(limit: Limit, values: Array, bound: float, slack: Array | float) -> Bool:
     loose = 0.0 if limit.key in _EXACT else slack
     return np.asarray(limit.sense * values <= limit.sense * bound + abs(bound) * loose)
 
@@ -129,6 +132,16 @@ def best(values: Array, count: int) -> NDArray[np.int64]:
         places = np.unique(np.linspace(0, len(front) - 1, wanted).round().astype(np.int64))
         chosen, left = np.append(chosen, front[places]), left[~undominated]
     return chosen
+
+
+def to_simulate(rows: Sequence[Row], space: Space, count: int) -> list[Row]:
+    """The best rows in closed form, and the best with those that are in doubt taken to be as good as they may be."""
+    values = objectives(rows, space)
+    doubted = np.array([bool(row["doubt"]) for row in rows])
+    chosen = best(values, count)
+    if doubted.any():
+        chosen = np.union1d(chosen, best(np.where(doubted[:, None], 1.0 - DOUBTFUL_ERROR, 1.0) * values, count))
+    return [rows[i] for i in chosen]
 
 
 def is_undominated(values: Array) -> Bool:

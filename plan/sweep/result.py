@@ -21,7 +21,7 @@ SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 #: What a sweep takes for granted, beside what every forecast does.
 NOTES = (
     "every legal plan that fits memory was forecast in closed form, none was left out",
-    "a heuristic chose which plans were simulated: those best in closed form",
+    "a heuristic chose which plans were simulated: those best in closed form, and those in doubt that may be better",
 )
 
 

@@ -19,6 +19,7 @@ from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.space import Space
 from joulecast.simulator.closed_form import Shared, closed_form
 from joulecast.simulator.closed_form_layout import shape_of
+from joulecast.simulator.closed_form_trust import doubt
 from joulecast.simulator.footprints import footprint_of
 from joulecast.simulator.forecast import forecast
 from joulecast.simulator.iteration import Iteration
@@ -200,6 +201,7 @@ def _row(number: int, values: Values, plan: Plan, source: str, needed: float, fi
     return {
         "plan": number,
         "source": source,
+        "doubt": doubt(plan) if source == CLOSED_FORM else "",
         **values,
         "gpus": plan.cluster.gpus,
         "data_parallel_size": plan.dp,

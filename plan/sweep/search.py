@@ -2,7 +2,8 @@
 
 Every legal plan that fits memory is forecast in closed form; that leaves nothing out. Which of them are simulated in
 full is a heuristic: those that are best in closed form, whose error is known, and keep to the constraints within that
-error. The best plans are simulated ones, unless none are asked for.
+error. Of plans whose closed form is in doubt those are simulated, too, that may be better than it says. The best plans
+are simulated ones, unless none are asked for.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from joulecast.errors import InputError
-from joulecast.plan.sweep.choose import SLACK, best, is_undominated, none_is_within, objectives, within
+from joulecast.plan.sweep.choose import is_undominated, none_is_within, objectives, slack_of, to_simulate, within
 from joulecast.plan.sweep.journal import Journal
 from joulecast.plan.sweep.legal import Combinations
 from joulecast.plan.sweep.result import SweepResult, check_output, write_rows
@@ -57,18 +58,19 @@ class _Sweep:
     def simulate(self, rows: list[Row]) -> list[Row]:
         """The best plans simulated, and further ones where these do not keep to the constraints after all."""
         top, done = self.space.objective.top, self.journal.done.simulated
-        loose = [row for row, keeps in zip(rows, within(rows, self.space, SLACK), strict=True) if keeps]
+        loose = [row for row, keeps in zip(rows, within(rows, self.space, slack_of(rows)), strict=True) if keeps]
         if not loose:
             raise none_is_within(rows, self.space, "plan that fits memory")
         simulated: list[Row] = []
+        wanted = min(top, len(loose))
         for _ in range(MOST_ROUNDS):
             if not loose:
                 break
-            chosen = [loose[i] for i in best(objectives(loose, self.space), top)]
+            chosen = to_simulate(loose, self.space, top)
             self._run({row["plan"] for row in chosen} - set(done))
             simulated += [done[row["plan"]] for row in chosen]
             kept = int(within(simulated, self.space).sum())
-            if kept >= min(top, len(simulated)) or (len(self.space.minimise) > 1 and kept):
+            if kept >= wanted or (len(self.space.minimise) > 1 and kept):
                 break
             tried = {row["plan"] for row in simulated}
             loose = [row for row in loose if row["plan"] not in tried]
@@ -157,6 +159,8 @@ def _result(space: Space, found: Combinations, journal: Journal, rows: list[Row]
     values = objectives(kept, space)
     chosen = np.flatnonzero(is_undominated(values)) if values.shape[1] > 1 else np.arange(len(kept))
     order = chosen[np.argsort(values[chosen, 0], kind="stable")]
+    if simulated and values.shape[1] == 1:
+        order = order[: space.objective.top]
     illegal = sum(batch.illegal for batch in journal.done.batches)
     return SweepResult(
         minimise=space.minimise,
