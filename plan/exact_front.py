@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Float = NDArray[np.float64]
 
+#: Name of the plain form of a front, with its version.
+FORM = "joulecast-front-1"
 #: Relative excess of a lower bound over a plan's energy that is rounding of sums.
 _ROUNDING = 1e-9
 
@@ -150,9 +152,10 @@ class Front:
         return [[i.kind for i in order] for order in self.problem.dag.ranks]
 
     def to_dict(self) -> dict[str, Any]:
-        """The front as plain data: ``lower_bound``, ``points`` with their plans, ``instructions`` and ``notes``."""
+        """Plain data, as ``--json`` prints it: bound, points with their plans, kinds of instructions and notes."""
         time, energy = (values.tolist() for values in self.lower_bound)
         return {
+            "form": FORM,
             "lower_bound": [{"time_s": t, "energy_j": e} for t, e in zip(time, energy, strict=True)],
             "points": [self._point(point) for point in self.points],
             "instructions": self.instructions(),

@@ -25,8 +25,6 @@ from joulecast.files import write_folder, write_text, write_whole
 from joulecast.plan.exact_front import Front, FrontPoint
 from joulecast.plan.options import Option, OptionSet
 
-#: Name of the JSON form, with its version.
-FORM = "joulecast-front-1"
 #: Writes a front into a file.
 Writer = Callable[[Front, Path], None]
 #: File of the JSON Schema beside this module.
@@ -88,14 +86,9 @@ def add_format(name: str, write: Writer) -> None:
 
 
 def schema(name: str = SCHEMA) -> dict[str, Any]:
-    """The JSON Schema of :func:`front_dict`, or that of :mod:`joulecast.plan.rank_limits`."""
+    """The JSON Schema of :meth:`Front.to_dict`, or that of :mod:`joulecast.plan.rank_limits`."""
     text = files("joulecast.plan").joinpath(name).read_text(encoding="utf-8")
     return dict(json.loads(text))
-
-
-def front_dict(front: Front) -> dict[str, Any]:
-    """A front with every plan, as plain data."""
-    return {"form": FORM, **front.to_dict()}
 
 
 def instruction_rows(front: Front) -> list[dict[str, Any]]:
@@ -206,7 +199,7 @@ def _csv(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _write_json(front: Front, path: Path) -> None:
-    write_text(path, json.dumps(front_dict(front), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    write_text(path, json.dumps(front.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def _write_csv(front: Front, path: Path) -> None:

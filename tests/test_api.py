@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import joulecast as jc
+from joulecast.reports.saved import read_saved
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +111,9 @@ def test_answers_are_shown_in_a_line(examples, tmp_path):
     assert f"{best.energy_j:.4g} J" in repr(front)
     assert len(repr(jc.predict(path))) < 400
     front.write(tmp_path / "front.json")
-    assert len(json.loads((tmp_path / "front.json").read_text())["points"]) == len(front.points)
+    assert json.loads((tmp_path / "front.json").read_text()) == front.to_dict()
+    (tmp_path / "saved.json").write_text(json.dumps(front.to_dict()), encoding="utf-8")
+    assert read_saved(tmp_path / "saved.json", "front")
     with pytest.raises(jc.InputError, match="no format 'xml'"):
         front.write(tmp_path / "front.xml", "xml")
     assert repr(jc.predict(path).timeline()).startswith("KernelTimeline(2 stages: ")

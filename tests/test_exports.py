@@ -15,7 +15,6 @@ from joulecast.plan.dag import dag_of_schedule
 from joulecast.plan.exact_front import exact_front
 from joulecast.plan.exports import (
     export_front,
-    front_dict,
     instruction_rows,
     schema,
     zeus_files,
@@ -141,7 +140,7 @@ def test_the_profile_has_one_line_a_clock_whatever_else_is_chosen(tmp_path):
 def test_json_is_the_front(front, tmp_path):
     export_front(front, tmp_path / "front.json", "json")
     read = json.loads((tmp_path / "front.json").read_text())
-    assert read == front_dict(front)
+    assert read == front.to_dict()
     assert read["points"][0]["plan"] == front.clocks_mhz(front.points[0])
     required = schema()["properties"]["points"]["items"]["required"]
     assert set(required) <= set(read["points"][0])

@@ -22,10 +22,8 @@ def print_front(made: Front, extra: Mapping[str, Any] | None = None) -> None:
     """
     import json
 
-    from joulecast.plan.exports import front_dict
-
     parts = []
-    for key, value in (front_dict(made) | dict(extra or {})).items():
+    for key, value in (made.to_dict() | dict(extra or {})).items():
         text = [json.dumps(entry, ensure_ascii=False, allow_nan=False) for entry in value] if key == "points" else None
         whole = (
             json.dumps(value, ensure_ascii=False, allow_nan=False) if text is None else "[\n" + ",\n".join(text) + "]"
