@@ -196,6 +196,9 @@ def test_no_package_no_library_no_driver_no_card(monkeypatch, tmp_path, capfd):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(DeviceError, match=r"cannot be loaded \(Unable to find libamd_smi.so\)"):
         AmdCard()
+    (tmp_path / "amdsmi.py").write_text("import sys\nsys.exit('no ROCm here')\n")
+    with pytest.raises(DeviceError, match=r"cannot be loaded \(SystemExit: no ROCm here\)"):
+        AmdCard()
     assert capfd.readouterr().out == ""
     fake = FakeAmdSmi()
     monkeypatch.setitem(sys.modules, "amdsmi", fake)

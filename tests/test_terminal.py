@@ -148,3 +148,27 @@ def test_exit_statuses_are_those_of_the_readme(monkeypatch, capsys, root):
     text = (root / "README.md").read_text(encoding="utf-8")
     for status in (0, 1, 2, 3, 130):
         assert f"\n| {status} | " in text
+
+
+def test_an_interruption_has_a_status_of_its_own(monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("joulecast.output.print_json", interrupted)
+    assert run("sites", "--json") == 130
+    monkeypatch.setattr("joulecast.cli.build_app", interrupted)
+    assert run("sites") == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+@pytest.mark.parametrize("arguments", [("sites",), ("gpus", "show", "h200-sxm", "--json")])
+def test_a_full_disk_is_one_line(arguments):
+    script = f"from joulecast.cli import main\nmain({list(arguments)!r})"
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", script], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: the answer cannot be written: ")
+    assert len(done.stderr.splitlines()) == 1

@@ -53,8 +53,8 @@ def load_amdsmi() -> Any:
             key="package",
             remedy="Install the one that comes with ROCm (/opt/rocm/share/amd_smi), or pip install amdsmi.",
         ) from error
-    # Without ROCm the import fails with KeyError, OSError or AttributeError, by version, and prints.
-    except Exception as error:
+    # Without ROCm the import prints and fails: with KeyError, OSError, AttributeError or an exit, by version.
+    except (Exception, SystemExit) as error:
         detail = " ".join(said.getvalue().split()) or f"{type(error).__name__}: {error}"
         raise DeviceError(
             f"AMD SMI's library cannot be loaded ({detail})",

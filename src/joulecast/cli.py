@@ -6,6 +6,7 @@ nothing heavy at their top level, because all of them are imported for every com
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import os
@@ -18,7 +19,12 @@ import typer
 
 import joulecast
 from joulecast import commands
-from joulecast.errors import JoulecastError
+from joulecast.errors import InputError, JoulecastError
+
+#: What a full disk says.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+#: Exit status of what was interrupted, as shells have it.
+INTERRUPTED = 130
 
 
 def build_app() -> typer.Typer:
@@ -49,8 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     gc.set_threshold(100_000, 50, 50)  # looking for garbage while modules load costs a tenth of a short command
     try:
-        # The name is that of the script however it was started: completion and usage lines depend on it.
-        build_app()(args=None if arguments is None else list(arguments), prog_name="joulecast")
+        try:
+            # The name is that of the script however it was started: completion and usage lines depend on it.
+            build_app()(args=None if arguments is None else list(arguments), prog_name="joulecast")
+        finally:
+            sys.stdout.flush()  # while what it meets can still be told
     except JoulecastError as error:
         _stop(error)
     except ModuleNotFoundError as error:
@@ -60,10 +69,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if missing is None:
             raise
         _stop(missing)
-    except BrokenPipeError:
-        # The reader (for instance `head`) has gone; keep the interpreter from complaining about it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader (for instance `head`) has gone
+        _give_up_output()
         sys.exit(1)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        _give_up_output()
+        _stop(InputError(f"the answer cannot be written: {error.strerror}", remedy="Make room, or write elsewhere."))
+    except KeyboardInterrupt:  # before or after the command's own work
+        sys.exit(INTERRUPTED)
+
+
+def _give_up_output() -> None:
+    """Keep the interpreter from complaining at exit about what is still to be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _stop(error: JoulecastError) -> NoReturn:
