@@ -1,6 +1,7 @@
 """Reports say what the results say, hold everything in one file, and are written whole or not at all."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -183,6 +184,29 @@ def test_files_are_written_whole_or_not_at_all(tmp_path, capsys, examples):
     with pytest.raises(InputError, match="cannot be written"):
         page.Page("t", "k", "a").write(tmp_path / "no" / "r.html")
     assert list(tmp_path.iterdir()) == []
+
+
+FULL = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+from joulecast.cli import main
+main(sys.argv[1:])
+"""
+
+
+def test_a_full_disk_keeps_the_report_that_stood_there(tmp_path, examples):
+    pytest.importorskip("resource")
+    report = tmp_path / "r.html"
+    report.write_text("the last one", encoding="utf-8")
+    plain = {key: value for key, value in os.environ.items() if not key.startswith("COV")}  # coverage writes too
+    command = [sys.executable, "-c", FULL, "predict", str(examples / PLAN), "--json", "--report", str(report)]
+    done = subprocess.run(command, capture_output=True, text=True, env=plain, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1].endswith(
+        "r.html: cannot be written: File too large. Make room, or choose another disk."
+    )
+    assert report.read_text(encoding="utf-8") == "the last one"
+    assert [p.name for p in tmp_path.iterdir()] == ["r.html"]
 
 
 def test_what_has_no_energy_is_refused(iteration):

@@ -39,8 +39,8 @@ def front_figure(front: FrontSeries, width_in: float = 5.0) -> Figure:
             if low is not None and high is not None
         }
         at = time.of([plan.time_s]), energy.of([plan.energy_j])
-        style = {"fmt": "x", "color": colour["ink"], "ms": 6, "mew": 1.6, "lw": 0.8, "capsize": 2, "zorder": 4}
-        axis.errorbar(*at, label="plan as it stands", **style, **bars)
+        axis.errorbar(*at, fmt="none", ecolor=colour["ink"], elinewidth=0.8, capsize=2, zorder=4, **bars)
+        axis.plot(*at, "x", color=colour["ink"], ms=6, mew=1.6, label="plan as it stands", zorder=4)
     axis.set_xlabel(f"time of an iteration [{time.name}]")
     axis.set_ylabel(f"energy of all GPUs [{energy.name}]")
     axis.legend(loc="upper right")
