@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -45,6 +46,8 @@ LIMITS = (
     Limit("max_carbon_kg", ("carbon_kg",)),
     Limit("max_run_carbon_kg", ("run_carbon_kg",)),
 )
+#: Digits of a value that would be feasible.
+DIGITS = 5
 #: Constraints on what is counted, not forecast: no slack.
 _EXACT = ("max_gpus", "min_memory_margin")
 
@@ -60,6 +63,21 @@ def within(rows: Sequence[Row], space: Space, slack: Array | float = 0.0) -> Boo
     for limit, bound in stated(space.constraints):
         keeps &= _keeps(limit, column(rows, limit, space), bound, slack)
     return keeps
+
+
+def likely(rows: Sequence[Row], simulated: Sequence[tuple[Row, Row]], space: Space) -> list[Row]:
+    """Rows in closed form that may keep to the constraints, from how simulated ones differ from their closed form.
+
+    Site power limits hold for peaks, of which a closed form knows the mean. ``simulated`` are pairs of a row in closed
+    form and the same simulated; what is bounded is taken to rise by no less than it did in all of them.
+    """
+    keeps = np.ones(len(rows), dtype=bool)
+    before, after = zip(*simulated, strict=True)
+    for limit, bound in stated(space.constraints):
+        if limit.key not in _EXACT:
+            rise = (column(after, limit, space) / column(before, limit, space)).min()
+            keeps &= _keeps(limit, rise * column(rows, limit, space), bound, slack_of(rows))
+    return [row for row, keep in zip(rows, keeps, strict=True) if keep]
 
 
 def stated(constraints: ConstraintsTable) -> list[tuple[Limit, float]]:
@@ -160,35 +178,55 @@ def is_undominated(values: Array) -> Bool:
     return keeps
 
 
+def nearest(rows: Sequence[Row], space: Space, count: int) -> list[Row]:
+    """Rows that keep to the constraints with the least change: of one alone where that suffices, else of all."""
+    over, _ = _violations(rows, space)
+    change = _alone(over).min(axis=1)
+    order = np.lexsort([over.max(axis=1), change])
+    return [rows[i] for i in order[:count]]
+
+
+def _violations(rows: Sequence[Row], space: Space) -> tuple[Array, Array]:
+    """Share by which each row violates each constraint, below 0 where it keeps to it, and what is bounded."""
+    bounds = stated(space.constraints)
+    table = np.stack([column(rows, limit, space) for limit, _ in bounds], axis=1)
+    sense, bound = np.array([limit.sense for limit, _ in bounds]), np.array([value for _, value in bounds])
+    return sense * (table - bound) / np.maximum(np.abs(bound), 1e-12), table
+
+
+def _alone(over: Array) -> Array:
+    """Violation of each constraint in rows that keep to all others; infinite elsewhere."""
+    others = np.array([(np.delete(over, i, axis=1) <= 0).all(axis=1) for i in range(over.shape[1])])
+    return np.where(others.T, over, np.inf)
+
+
 def none_is_within(rows: Sequence[Row], space: Space, what: str) -> InputError:
     """The error where no row keeps to the constraints: the tightest of them, and the nearest value that one does.
 
     The tightest is the one that asks for the least change where it alone is loosened; where none suffices alone, the
-    most violated one of the plan whose worst violation is the smallest. ``what`` says what the rows are.
+    most violated one of the plan whose worst violation is the smallest. ``what`` says what does not keep to them.
     """
-    bounds = stated(space.constraints)
-    table = np.stack([column(rows, limit, space) for limit, _ in bounds], axis=1)
-    sense = np.array([limit.sense for limit, _ in bounds])
-    bound = np.array([value for _, value in bounds])
-    over = sense * (table - bound) / np.maximum(np.abs(bound), 1e-12)
-    alone = np.full(len(bounds), np.inf)
-    for i in range(len(bounds)):
-        others = np.delete(over, i, axis=1)
-        fitting = (others <= 0).all(axis=1)
-        if fitting.any():
-            alone[i] = over[fitting, i].min()
+    over, table = _violations(rows, space)
+    alone = _alone(over)
     if np.isfinite(alone).any():
-        tightest = int(alone.argmin())
-        row = int(np.where((np.delete(over, tightest, axis=1) <= 0).all(axis=1), over[:, tightest], np.inf).argmin())
+        row, tightest = divmod(int(alone.argmin()), alone.shape[1])
         found = "the nearest feasible value, all others kept, is"
     else:
         row = int(over.max(axis=1).argmin())
         tightest = int(over[row].argmax())
         found = "no single constraint suffices to be loosened; the plan nearest to all of them has"
-    limit, value = bounds[tightest]
+    limit, value = stated(space.constraints)[tightest]
     return space.source.error(
-        f"no {what}, of {len(rows)}, keeps to the constraints; the tightest is {limit.key} = {value:g}: "
-        f"{found} {table[row, tightest]:.6g}",
+        f"no {what} keeps to the constraints; the tightest is {limit.key} = {value:g}: "
+        f"{found} {_rounded(float(table[row, tightest]), limit.sense):g}",
         f"constraints.{limit.key}",
         remedy="Loosen it, or widen the space.",
     )
+
+
+def _rounded(value: float, sense: int) -> float:
+    """A bound with few digits that the value keeps to."""
+    digits = DIGITS - 1 - math.floor(math.log10(abs(value))) if value else 0
+    scale = 10.0**digits
+    kept = (math.ceil if sense > 0 else math.floor)(value * scale)
+    return round(kept / scale, max(digits, 0))

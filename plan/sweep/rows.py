@@ -139,7 +139,9 @@ class Forecaster:
         powers = {"node_power_w": node}
         if plan.site.nodes_per_rack is not None:
             powers["rack_power_w"] = node * plan.site.nodes_per_rack
-        return _beyond_gpus(plan, time_s, facility_j, float(cost.money), float(cost.carbon_kg)) | powers
+        return (
+            _beyond_gpus(plan, time_s, facility_j, (float(cost.money), site.currency), float(cost.carbon_kg)) | powers
+        )
 
 
 _FORECASTERS: dict[object, Forecaster] = {}
@@ -220,15 +222,18 @@ def _simulated_site(plan: Plan, iteration: Iteration) -> Row:
         return {}
     cost, facility_j = site.cost, site.energy_j.facility
     peaks = {f"peak_{name}_power_w": spread.peak_w for name, spread in site.spread_w.items()}
-    return _beyond_gpus(plan, iteration.time_s, facility_j, float(cost.money), float(cost.carbon_kg)) | peaks
+    money = float(cost.money), site.currency
+    return _beyond_gpus(plan, iteration.time_s, facility_j, money, float(cost.carbon_kg)) | peaks
 
 
-def _beyond_gpus(plan: Plan, time_s: float, facility_j: float, money: float, carbon_kg: float) -> Row:
-    """Figures at the facility's meter, of an iteration and of the whole run."""
-    found = {
+def _beyond_gpus(plan: Plan, time_s: float, facility_j: float, price: tuple[float, str], carbon_kg: float) -> Row:
+    """Figures at the facility's meter, of an iteration and of the whole run; a price is an amount and its currency."""
+    money, currency = price
+    found: Row = {
         "facility_energy_j": facility_j,
         "facility_power_w": facility_j / time_s,
         "money": money,
+        "currency": currency,
         "carbon_kg": carbon_kg,
     }
     tokens = plan.workload.training_tokens

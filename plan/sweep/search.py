@@ -15,7 +15,16 @@ from pathlib import Path
 import numpy as np
 
 from joulecast.errors import InputError
-from joulecast.plan.sweep.choose import is_undominated, none_is_within, objectives, slack_of, to_simulate, within
+from joulecast.plan.sweep.choose import (
+    is_undominated,
+    likely,
+    nearest,
+    none_is_within,
+    objectives,
+    slack_of,
+    to_simulate,
+    within,
+)
 from joulecast.plan.sweep.journal import Journal
 from joulecast.plan.sweep.legal import Combinations
 from joulecast.plan.sweep.result import SweepResult, check_output, write_rows
@@ -25,6 +34,8 @@ from joulecast.plan.sweep.workers import Workers
 
 #: Combinations that are one job.
 BATCH = 256
+#: Plans that are simulated at least to say what would be feasible.
+LEAST_NEAREST = 3
 #: Rounds of simulating further plans where those simulated do not keep to the constraints.
 MOST_ROUNDS = 4
 
@@ -60,7 +71,7 @@ class _Sweep:
         top, done = self.space.objective.top, self.journal.done.simulated
         loose = [row for row, keeps in zip(rows, within(rows, self.space, slack_of(rows)), strict=True) if keeps]
         if not loose:
-            raise none_is_within(rows, self.space, "plan that fits memory")
+            raise self._none_is_within(rows)
         simulated: list[Row] = []
         wanted = min(top, len(loose))
         for _ in range(MOST_ROUNDS):
@@ -69,12 +80,19 @@ class _Sweep:
             chosen = to_simulate(loose, self.space, top)
             self._run({row["plan"] for row in chosen} - set(done))
             simulated += [done[row["plan"]] for row in chosen]
-            kept = int(within(simulated, self.space).sum())
-            if kept >= wanted or (len(self.space.minimise) > 1 and kept):
+            if int(within(simulated, self.space).sum()) >= wanted:
                 break
             tried = {row["plan"] for row in simulated}
-            loose = [row for row in loose if row["plan"] not in tried]
+            pairs = [(self.journal.done.rows[row["plan"]], row) for row in simulated]
+            loose = likely([row for row in loose if row["plan"] not in tried], pairs, self.space)
         return simulated
+
+    def _none_is_within(self, rows: list[Row]) -> InputError:
+        """The error of constraints that no plan keeps to; what would be feasible is said of simulated plans."""
+        close = nearest(rows, self.space, max(self.space.objective.top, LEAST_NEAREST))
+        self._run({row["plan"] for row in close} - set(self.journal.done.simulated))
+        simulated = [self.journal.done.simulated[row["plan"]] for row in close]
+        return none_is_within(simulated, self.space, f"plan that fits memory, of {len(rows)},")
 
     def _run(self, plans: set[int]) -> None:
         jobs = {number: (self.space, number) for number in sorted(plans)}
@@ -155,7 +173,8 @@ def _result(space: Space, found: Combinations, journal: Journal, rows: list[Row]
     candidates = simulated or rows
     kept = [row for row, keeps in zip(candidates, within(candidates, space), strict=True) if keeps]
     if not kept:
-        raise none_is_within(candidates, space, "simulated plan" if simulated else "plan that fits memory")
+        what = "simulated plan" if simulated else "plan that fits memory"
+        raise none_is_within(candidates, space, f"{what}, of {len(candidates)},")
     values = objectives(kept, space)
     chosen = np.flatnonzero(is_undominated(values)) if values.shape[1] > 1 else np.arange(len(kept))
     order = chosen[np.argsort(values[chosen, 0], kind="stable")]

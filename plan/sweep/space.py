@@ -25,7 +25,7 @@ MICRO_BATCH, SCHEDULE = "workload.micro_batch_size", "schedule.name"
 #: Keys that take ``"all"``: every value that some plan of the space can have, tensor parallelism within a node.
 ALL = (TP, PP, VP, MICRO_BATCH)
 #: Keys whose value in a PLAN.toml may itself be a list; in a SPACE.toml a list of lists offers several.
-LISTS = ("parallelism.stage_layers", "overlap.window")
+LISTS = ("parallelism.stage_layers", "schedule.recompute_modules", "overlap.window")
 #: Most values of one range.
 MOST_VALUES = 100_000
 #: What can be minimised, and its column: energy is the GPUs', money and carbon are those of everything.

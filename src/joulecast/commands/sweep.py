@@ -109,7 +109,18 @@ def _line(row: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
         "power [W]": row["power_w"],
         "free memory [%]": round(100.0 * row["memory_margin"], 1),
     }
-    for name, label in (("money", "money"), ("carbon_kg", "carbon [kg]"), ("run_time_s", "run [days]")):
-        if name in row:
-            line[label] = row[name] / (86400.0 if label == "run [days]" else 1.0)
-    return line
+    return line | _costs(row)
+
+
+def _costs(row: dict[str, Any]) -> dict[str, Any]:
+    """Money and carbon of the run where one is asked for, else of an iteration."""
+    if "money" not in row:
+        return {}
+    if "run_money" not in row:
+        return {f"money [{row['currency']}]": row["money"], "carbon [kg]": row["carbon_kg"]}
+    return {
+        "run [days]": row["run_time_s"] / 86400.0,
+        f"run [{row['currency']}]": row["run_money"],
+        "run, carbon [t]": row["run_carbon_kg"] / 1000.0,
+        "facility [W]": row["facility_power_w"],
+    }
