@@ -5,6 +5,7 @@ import pytest
 
 from joulecast.calibrate.clock_sweeps import parameters as p
 from joulecast.calibrate.clock_sweeps.physics import (
+    gap_power_w,
     phase_costs,
     respond,
     settle,
@@ -82,7 +83,7 @@ def test_compute_slows_with_the_clock_and_memory_does_not():
     work = np.tile(p.population_prior("clock")[0], (2, 1))
     work[:, p.HOST] = -30.0
     work[:, p.MEMORY] = [-30.0, 30.0]
-    full, half = (phase_costs(np.full((2, 1), x), card, work, given)[0].ravel() for x in (1.0, 0.5))
+    full, half = (phase_costs(np.full((2, 1), x), card, work, given).time.ravel() for x in (1.0, 0.5))
     assert half / full == pytest.approx([2.0, 1.0])
 
 
@@ -90,7 +91,7 @@ def test_a_host_bound_workload_takes_the_hosts_time():
     card, given = card_of("clock"), setup("clock", 300.0)
     work = np.tile(p.population_prior("clock")[0], (1, 1))
     work[:, p.HOST] = np.log(20.0)
-    times = [phase_costs(np.full((1, 1), x), card, work, given)[0][0, 0] for x in (0.3, 1.0)]
+    times = [phase_costs(np.full((1, 1), x), card, work, given).time[0, 0] for x in (0.3, 1.0)]
     assert times == pytest.approx([20.0, 20.0], rel=1e-3)
 
 
@@ -100,12 +101,27 @@ def test_a_limit_is_met_by_the_clock_or_not_at_all():
     work[:, p.SETTLED] = 0.0
     limits = np.array([10.0, 120.0, 160.0, 200.0, 2000.0])
     settled = settle(limits, card, work, given)
-    time, energy = phase_costs(settled.x, card, work, given)
-    power = energy / time
+    costs = phase_costs(settled.x, card, work, given)
+    power = costs.busy_energy / costs.busy_time
     assert settled.held[1:4].any()
     assert power[settled.held] == pytest.approx(np.broadcast_to(limits[:, None], power.shape)[settled.held], rel=2e-3)
     assert settled.lowest[0].all() and (settled.x[0] == pytest.approx(0.2)) and (power[0] > 10.0).all()
     assert (settled.x[4] == 1.0).all() and not settled.held[4].any()
+
+
+def test_a_limit_holds_busy_time_and_waits_draw_what_an_idle_card_draws():
+    card, given = card_of("limit"), setup("limit", 300.0)
+    work = np.tile(p.population_prior("limit")[0], (1, 1))
+    work[:, p.HOST] = np.log(1.2)
+    limit = np.array([150.0])
+    costs = phase_costs(settle(limit, card, work, given).x, card, work, given)
+    waits = costs.time - costs.busy_time
+    assert (waits > 0.005).all()
+    assert (costs.busy_energy / costs.busy_time)[0, 1:] == pytest.approx(150.0, rel=2e-3)
+    assert costs.energy - costs.busy_energy == pytest.approx(waits * gap_power_w(card, given))
+    assert gap_power_w(card, given) < (costs.energy / costs.time)[0, 1:].max() < 150.0
+    locked = phase_costs(np.ones((1, 1)), card_of("clock"), work, setup("clock", 300.0))
+    assert (locked.busy_time == locked.time).all() and (locked.busy_energy == locked.energy).all()
 
 
 def test_tighter_limits_take_longer_at_less_power():

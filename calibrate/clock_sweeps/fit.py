@@ -22,12 +22,15 @@ from joulecast.calibrate.clock_sweeps.physics import Setup, respond, setup
 from joulecast.calibrate.clock_sweeps.slopes import respond_with_slopes
 
 #: Iterations of each round. Sweeps of limits have many workloads and none that a longer search would tell apart.
-ROUNDS: dict[Kind, tuple[int, ...]] = {"clock": (50, 15), "limit": (25, 6)}
+ROUNDS: dict[Kind, tuple[int, ...]] = {"clock": (50, 15), "limit": (25, 10, 10)}
 #: Noise assumed at first, and the least that is believed, of log time and log power.
 FIRST_NOISE = 0.015
 LEAST_NOISE = np.array([0.0015, 0.003])
 #: Where a search begins that takes rows to have reached the board's limit (log share of the highest power).
 REACHED_START = -0.02
+#: Where a search begins that sees rows above their limit (by this share): a lowest clock that no row rests at pulls at
+#: nothing (log share of the highest).
+LOWEST_START, ABOVE_LIMIT = float(np.log(0.4)), 1.03
 #: Rows of the typical workload by which a workload's own noise is held back, and pseudo-workloads of the population.
 NOISE_ROWS, POPULATION_WORKLOADS = 5.0, 3.0
 
@@ -104,7 +107,10 @@ def fit_sweep(
         np.full((observed.workloads, 2), FIRST_NOISE),
         p.free_workload_parameters(kind),
     )
-    found = [_rounds(observed, given, beliefs, beliefs, Estimate(card_mean, work))]
+    start = card_mean.copy()
+    if kind == "limit" and bool(np.any(np.exp(observed.value[:, 1]) > ABOVE_LIMIT * observed.setting)):
+        start[p.LOWEST] = LOWEST_START
+    found = [_rounds(observed, given, beliefs, beliefs, Estimate(start, work))]
     if kind == "clock" and card_mean[p.LIMIT] > REACHED_START:
         # A limit that no row reaches pulls at nothing: a second search begins with rows that do reach it.
         reached = _reached(beliefs)

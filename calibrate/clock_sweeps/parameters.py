@@ -29,8 +29,9 @@ class Belief:
 
 
 #: Clocks (shares of the highest) at which the voltage may deviate from its smooth curve, and how far and how alike.
+#: Below the usual knee it hardly does: the regulator stands at its lowest voltage.
 KNOTS = np.linspace(0.1, 1.0, 10)
-DEVIATION_SD = 0.02
+DEVIATION_SD = np.where(KNOTS < 0.65, 0.004, 0.02)
 DEVIATION_LENGTH = 0.12
 
 #: Parameters of a card. Their order is that of the vectors.
@@ -43,16 +44,22 @@ CARD: dict[str, Belief] = {
     ),
     "log_clock_tree": Belief(log(0.07), 0.6, "rise of idle power to the highest clock: A100 0.09, H100 0.07"),
     "log_limit": Belief(log(1.5), 0.5, "the limit of a sweep of clocks, against the highest power seen: unknown"),
-    "log_lowest_clock": Belief(log(0.2), 0.4, "clock below which no limit pushes a card"),
+    "log_lowest_clock": Belief(log(0.15), 0.25, "lowest clock: V100 0.09, A40 0.12, A100 0.15, H100 and H200 0.17"),
     "log_host_sharpness": Belief(log(6.0), 0.2, "how sharply a workload becomes bound by the host's launches"),
-    "log_roof_sharpness": Belief(log(4.0), 0.4, "how sharply a workload becomes bound by memory"),
+    "log_roof_sharpness": Belief(
+        log(2.5), 0.4, "how sharply a workload becomes bound by memory: 1 where kernels follow each other, A100 1.5-3.6"
+    ),
+    "light_activity": Belief(-0.3, 0.15, "log-odds of the power of light work, as a share of that of heavy work"),
+    "log_spread": Belief(log(0.12), 0.3, "spread of the power of heavy work"),
 }
 #: Average power at the limit against that limit, of sweeps of limits: the boards' loops hold 0.97 to 0.99.
 SETTLED_SHARE = Belief(log(0.98), 0.02, "H200 0.988, V100 and A40 0.98")
 #: How well the limit is known that rows are said to have reached, or that a data sheet gives.
 REACHED_LIMIT_SD, SHEET_LIMIT_SD = 0.02, 0.05
 
-(KNEE, FLOOR, BEND, IDLE, TREE, LIMIT, LOWEST, HOST_SHARPNESS, ROOF_SHARPNESS) = range(len(CARD))
+(KNEE, FLOOR, BEND, IDLE, TREE, LIMIT, LOWEST, HOST_SHARPNESS, ROOF_SHARPNESS, LIGHT_ACTIVITY, SPREAD) = range(
+    len(CARD)
+)
 CARD_SIZE = len(CARD) + len(KNOTS)
 
 #: Parameters of a workload: mean over workloads and spread between them, before any row.
@@ -72,9 +79,6 @@ WORK_SIZE = len(WORKLOAD)
 #: Scale at which a small dynamic power turns from linear to exponential in its parameter.
 SOFTNESS = 0.15
 ACTIVE_SOFTNESS = 0.02
-#: Power of light work against that of heavy work, and the spread of heavy work.
-LIGHT_ACTIVITY = 0.4
-HEAVY_SPREAD = 0.1
 
 
 def card_prior(kind: Kind, known: Mapping[str, Belief] | None = None) -> tuple[Array, Array]:
@@ -87,7 +91,7 @@ def card_prior(kind: Kind, known: Mapping[str, Belief] | None = None) -> tuple[A
     first = len(CARD)
     precision[range(first), range(first)] = [b.sd**-2 for b in beliefs.values()]
     apart = (KNOTS[:, None] - KNOTS) / DEVIATION_LENGTH
-    covariance = DEVIATION_SD**2 * np.exp(-0.5 * apart**2) + 1e-8 * np.eye(len(KNOTS))
+    covariance = np.outer(DEVIATION_SD, DEVIATION_SD) * np.exp(-0.5 * apart**2) + 1e-8 * np.eye(len(KNOTS))
     precision[first:, first:] = np.linalg.inv(covariance)
     return mean, precision
 

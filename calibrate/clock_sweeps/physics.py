@@ -10,6 +10,10 @@ With x the clock and u the voltage, both as shares of the highest, and all times
 The energy is that of idling, of the clock tree, of awake memory, of switching (C·V²) and of memory accesses (constant).
 Work comes in phases of different activity a; each phase that would exceed the power limit runs at the clock x where
 E(x)/t(x) meets the limit, or at the lowest clock where even that exceeds it. Between phases there may be idle gaps.
+
+At locked clocks kernels or stages are timed, whose waits t − t_gpu are short: power goes on, and the board's loop
+averages over them. Under limits whole epochs are timed, which wait for batches of data: the card idles so long that the
+loop holds E/t_gpu of the busy time, and the waits draw what gaps draw.
 The form of E is CMOS dynamic power C·V²·f on top of leakage; the curve u is the shape measured on an A100 (EnergAIzer
 artifact).
 """
@@ -41,13 +45,18 @@ class Setup:
         Whether settings are clocks (shares of the highest) or limits [W].
     scale_w
         Power of which all powers are shares [W].
-    activity, heavy, light
-        Activity of each phase, and its weight in heavy and in light work, shape ``(k,)``.
+    waits_apart
+        Whether waits for the host are too long for the board's loop to average over.
+    grades
+        Grades of heavy work, standard deviations from its typical activity; none where clocks are locked.
+    heavy, light
+        Weight of each phase in heavy and in light work, shape ``(k,)``.
     """
 
     kind: Kind
     scale_w: float
-    activity: Array
+    waits_apart: bool
+    grades: Array
     heavy: Array
     light: Array
 
@@ -56,16 +65,28 @@ def setup(kind: Kind, scale_w: float) -> Setup:
     """One phase where clocks are locked; light work and three grades of heavy work under limits."""
     one = np.ones(1)
     if kind == "clock":
-        return Setup(kind, scale_w, one, one, one)
-    nodes, weights = np.polynomial.hermite_e.hermegauss(3)
-    heavy = np.exp(p.HEAVY_SPREAD * nodes - 0.5 * p.HEAVY_SPREAD**2)
-    return Setup(
-        kind,
-        scale_w,
-        np.r_[p.LIGHT_ACTIVITY, heavy],
-        np.r_[0.0, weights / weights.sum()],
-        np.r_[1.0, 0.0, 0.0, 0.0],
-    )
+        return Setup(kind, scale_w, False, np.zeros(0), one, one)
+    grades, weights = np.polynomial.hermite_e.hermegauss(3)
+    return Setup(kind, scale_w, True, grades, np.r_[0.0, weights / weights.sum()], np.r_[1.0, 0.0, 0.0, 0.0])
+
+
+def activity(card: Array, given: Setup) -> Array:
+    """Activity of each phase against that of the typical heavy one, shape ``(k,)``."""
+    if not given.grades.size:
+        return np.ones(1)
+    spread = np.exp(card[p.SPREAD])
+    heavy = np.exp(spread * given.grades - 0.5 * spread**2)
+    return np.asarray(np.r_[share(card[p.LIGHT_ACTIVITY]), heavy])
+
+
+def activity_slopes(card: Array, given: Setup) -> Array:
+    """Slopes of :func:`activity` in the card's parameters, shape ``(k, c)``."""
+    slopes = np.zeros((len(given.heavy), p.CARD_SIZE))
+    if given.grades.size:
+        active, spread = activity(card, given), np.exp(card[p.SPREAD])
+        slopes[0, p.LIGHT_ACTIVITY] = active[0] * (1.0 - active[0])
+        slopes[1:, p.SPREAD] = active[1:] * (given.grades - spread) * spread
+    return slopes
 
 
 def share(log_odds: Array) -> Array:
@@ -112,20 +133,37 @@ def voltage_slopes(x: Array, card: Array) -> tuple[Array, Array]:
     return in_clock, in_card
 
 
-def phase_costs(x: Array, card: Array, work: Array, given: Setup) -> tuple[Array, Array]:
-    """Time (share of that at the highest clock) and energy (times W) of one unit of work in each phase.
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Costs of one unit of work in each phase, all of shape ``(n, k)``.
 
-    ``x`` has shape ``(n, k)``, ``work`` ``(n, w)``; so have both results ``(n, k)``.
+    Attributes
+    ----------
+    time, energy
+        Time as a share of that at the highest clock, and energy (times W).
+    busy_time, busy_energy
+        Of these what the board's power limit holds; all of it unless waits are apart.
     """
+
+    time: Array
+    energy: Array
+    busy_time: Array
+    busy_energy: Array
+
+
+def phase_costs(x: Array, card: Array, work: Array, given: Setup) -> Costs:
+    """Time and energy at clocks ``x``, shape ``(n, k)``, of workloads ``(n, w)``."""
     memory, constant = share(work[:, p.MEMORY, None]), share(work[:, p.CONSTANT, None])
     dynamic = soft(work[:, p.DYNAMIC, None], p.SOFTNESS)
     roof, host = np.exp(card[p.ROOF_SHARPNESS]), np.exp(card[p.HOST_SHARPNESS])
     gpu = (((1.0 - memory) / x) ** roof + memory**roof) ** (1.0 / roof)
     time = (gpu**host + np.exp(host * work[:, p.HOST, None])) ** (1.0 / host)
+    busy = gpu if given.waits_apart else time
     square = squared_voltage(x, card)
     still = np.exp(card[p.IDLE]) + np.exp(card[p.TREE]) * x * square + soft(work[:, p.ACTIVE, None], p.ACTIVE_SOFTNESS)
-    moving = dynamic * given.activity * ((1.0 - constant) * square + constant)
-    return time, given.scale_w * (still * time + moving)
+    moving = dynamic * activity(card, given) * ((1.0 - constant) * square + constant)
+    energy = given.scale_w * (still * busy + moving)
+    return Costs(time, energy + (time - busy) * gap_power_w(card, given), busy, energy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +178,7 @@ class Settled:
 
 def settle(setting: Array, card: Array, work: Array, given: Setup) -> Settled:
     """Clock at which each phase runs; ``setting`` is the locked clock or the limit [W], shape ``(n,)``."""
-    shape = (len(setting), len(given.activity))
+    shape = (len(setting), len(given.heavy))
     if given.kind == "clock":
         high = np.broadcast_to(setting[:, None], shape)
         limit = np.full((len(setting), 1), given.scale_w * np.exp(card[p.LIMIT]))
@@ -149,8 +187,8 @@ def settle(setting: Array, card: Array, work: Array, given: Setup) -> Settled:
     limit = limit * np.exp(work[:, p.SETTLED, None])
 
     def excess(x: Array) -> Array:
-        time, energy = phase_costs(x, card, work, given)
-        return np.asarray(energy / time - limit)
+        costs = phase_costs(x, card, work, given)
+        return np.asarray(costs.busy_energy / costs.busy_time - limit)
 
     low = np.minimum(np.exp(card[p.LOWEST]), high)
     below, above = excess(low), excess(high)
@@ -181,8 +219,8 @@ def _root(excess: Callable[[Array], Array], low: Array, high: Array, below: Arra
 def respond(setting: Array, card: Array, work: Array, given: Setup) -> Array:
     """Logarithms of time [s] and mean power [W], shape ``(n, 2)``."""
     x = settle(setting, card, work, given).x
-    time, energy = phase_costs(x, card, work, given)
-    return combine(time, energy, card, work, given)[0]
+    costs = phase_costs(x, card, work, given)
+    return combine(costs.time, costs.energy, card, work, given)[0]
 
 
 def combine(time: Array, energy: Array, card: Array, work: Array, given: Setup) -> tuple[Array, Array, Array, Array]:
@@ -196,5 +234,5 @@ def combine(time: Array, energy: Array, card: Array, work: Array, given: Setup) 
 
 
 def gap_power_w(card: Array, given: Setup) -> float:
-    """Power of an idle gap at the highest clock [W]."""
+    """Power of an idle gap, and of a wait that counts as one, at the highest clock [W]."""
     return float(given.scale_w * (np.exp(card[p.IDLE]) + np.exp(card[p.TREE])))
