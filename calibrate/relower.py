@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from joulecast.model.costs import Costs, zeros
 from joulecast.model.families import families_of
 from joulecast.model.gpu_model import GpuModel
-from joulecast.model.kernel_arrays import Columns
+from joulecast.model.kernel_arrays import Columns, Kernels
 from joulecast.model.lowering import OperatorGroup, group_operators, lower_group
 from joulecast.model.operators import Operator
 
@@ -57,7 +57,8 @@ class Relowering:
     """
 
     def __init__(self, operators: Sequence[Operator]) -> None:
-        self._groups: list[OperatorGroup] = group_operators(operators)
+        groups = group_operators(operators)
+        self._groups: list[OperatorGroup] = [replace(group, operators=Kernels(group.operators)) for group in groups]
         self._known: list[deque[_Lowered]] = [deque(maxlen=KEPT) for _ in self._groups]
         self._shown: list[_Lowered | None] = [None] * len(self._groups)
         self._columns = zeros(len(operators))

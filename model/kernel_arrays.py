@@ -24,16 +24,21 @@ class Kernels(list[Any]):
 
     def __init__(self, operators: Iterable[Operator]) -> None:
         super().__init__(operators)
-        self.columns: Columns = {}
+        self._columns: Columns = {}
+
+    def column(self, name: str) -> Array:
+        """One field of all operators, not to be written to."""
+        if name not in self._columns:
+            self._columns[name] = column(list(self), name)
+            self._columns[name].flags.writeable = False
+        return self._columns[name]
 
 
 def column(items: Sequence[object], name: str) -> Array:
-    """One field of all items, shape ``(n,)``, not to be written to."""
-    known = items.columns if isinstance(items, Kernels) else {}
-    if name not in known:
-        known[name] = np.array([getattr(item, name) for item in items], dtype=np.float64)
-        known[name].flags.writeable = False
-    return known[name]
+    """One field of all items, shape ``(n,)``."""
+    if isinstance(items, Kernels):
+        return items.column(name)
+    return np.array([getattr(item, name) for item in items], dtype=np.float64)
 
 
 def footprints(operators: Sequence[Streaming], own_bytes: Array) -> Array:

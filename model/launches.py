@@ -54,6 +54,14 @@ class Launch:
     share: int = 1
 
 
+_NAMES = {
+    "framework": get_args(Framework),
+    "recompute": get_args(Recompute),
+    "attention_backend": get_args(AttentionBackend),
+    "dtype": tuple(DTYPE_BYTES),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Implementation:
     """What the framework really runs.
@@ -138,14 +146,9 @@ class Implementation:
     moments: str | None = None
 
     def __post_init__(self) -> None:
-        for kind, value, known in (
-            ("framework", self.framework, get_args(Framework)),
-            ("recompute", self.recompute, get_args(Recompute)),
-            ("attention_backend", self.attention_backend, get_args(AttentionBackend)),
-            ("dtype", self.dtype, tuple(DTYPE_BYTES)),
-        ):
-            if value not in known:
-                raise UnknownNameError(kind, value, known, key=kind)
+        for kind, known in _NAMES.items():
+            if getattr(self, kind) not in known:
+                raise UnknownNameError(kind, getattr(self, kind), known, key=kind)
         if self.tensor_parallel < 1:
             raise InputError(
                 "must be at least 1", key="tensor_model_parallel_size", remedy="Use a positive whole number."

@@ -17,7 +17,7 @@ from joulecast.model.fabric import Fabric
 from joulecast.model.families import families_of
 from joulecast.model.gemm import GemmShapes, gemm_work
 from joulecast.model.gpu_model import GpuModel
-from joulecast.model.kernel_arrays import PICO, Columns, Kernels, column, footprints, hbm_energy_j
+from joulecast.model.kernel_arrays import PICO, Columns, column, footprints, hbm_energy_j
 from joulecast.model.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Streaming
 from joulecast.model.row_blocks import THREADS as ROW_BLOCKS
 from joulecast.model.row_blocks import lower_row_blocks
@@ -45,7 +45,7 @@ class OperatorGroup:
     """
 
     key: tuple[Hashable, ...]
-    operators: Kernels
+    operators: list[Operator]
     index: NDArray[np.int64]
 
 
@@ -72,7 +72,7 @@ def group_operators(operators: Sequence[Operator]) -> list[OperatorGroup]:
     members: dict[tuple[Hashable, ...], list[int]] = defaultdict(list)
     for index, operator in enumerate(operators):
         members[_group(operator)].append(index)
-    return [OperatorGroup(k, Kernels(operators[i] for i in index), np.array(index)) for k, index in members.items()]
+    return [OperatorGroup(k, [operators[i] for i in index], np.array(index)) for k, index in members.items()]
 
 
 def lower_group(group: OperatorGroup, gpu: GpuModel) -> Columns:

@@ -28,7 +28,7 @@ from joulecast.simulator.plan_names import place, resolve_path
 from joulecast.simulator.site_model import SiteModel, site_model
 
 #: Rows that are evaluated together: few enough that a killed process loses hundredths of a second.
-TOGETHER = 64
+TOGETHER = 128
 #: How a row was made.
 CLOSED_FORM, SIMULATED = "closed-form", "simulated"
 #: Columns of an iteration's forecast that only a simulation has.
