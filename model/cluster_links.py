@@ -10,6 +10,7 @@ from importlib.resources import files
 from joulecast.model.catalogue import load_network, load_node
 from joulecast.model.description import Facts, GpuDescription
 from joulecast.model.fabric import ClusterLinks
+from joulecast.model.node_power import SWITCH_PORTS
 
 #: Node where the GPU has no usual one: eight GPUs on their own links, each with a network card of this network.
 PLAIN_NODE_GPUS, PLAIN_NETWORK = 8, "infiniband-ndr"
@@ -19,8 +20,8 @@ PLAIN_NODE_GPUS, PLAIN_NETWORK = 8, "infiniband-ndr"
 TRANSFER_JITTER = 0.03
 #: Rails that the cards of a node spread over at most: leaf switches that one node is connected to.
 MOST_RAILS = 8
-#: Where a network does not state its library's part of a step, and the ports of a switch.
-STEP_OVERHEAD_S, SWITCH_PORTS = 6e-6, 64.0
+#: Where a network does not state its library's part of a step [s].
+STEP_OVERHEAD_S = 6e-6
 
 
 @dataclass(frozen=True, slots=True)

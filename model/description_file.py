@@ -32,6 +32,8 @@ from joulecast.model.device_facts import FACTS, ORDERED_FACTS, fact_problem
 
 #: Relative asymmetry and negative eigenvalue (of the correlation matrix) that rounding may leave.
 COVARIANCE_TOLERANCE = 1e-6
+#: Most clocks of a GPU; boards have some hundred.
+MOST_CLOCKS = 10_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +65,7 @@ def parse_description(text: str, *, file: str) -> ParsedDescription:
     _check_foreign_names(tables, source)
     device = flatten(model.device, "device", source)
     _check_names(device, "device", source)
+    _check_clocks(device, source)
     return ParsedDescription(model.name, device, tables, relative, method, model.derived, file)
 
 
@@ -191,6 +194,16 @@ def _check_names(parameters: Mapping[str, Parameter], kind: str, source: _Source
         for low, high in pairwise(name for name in names if name in parameters):
             if parameters[low].number > parameters[high].number:
                 raise source.error(f"{low} is above {high}", key=f"{kind}.{low}", remedy="Correct one of them.")
+
+
+def _check_clocks(device: Mapping[str, Parameter], source: _Source) -> None:
+    low, high, step = (device[f"{name}_mhz"].number for name in ("min_clock", "max_clock", "clock_step"))
+    if (high - low) / step > MOST_CLOCKS:
+        raise source.error(
+            f"{low:g} to {high:g} MHz in steps of {step:g} are more than {MOST_CLOCKS} clocks",
+            key="device.clock_step_mhz",
+            remedy="Give clocks and their distance in MHz.",
+        )
 
 
 def _table(name: str, table: TableFile, source: _Source) -> Table:

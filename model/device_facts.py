@@ -10,15 +10,16 @@ DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "fp4", "int8")
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What one name means; the unit ``word`` marks text."""
+    """What one name means; the unit ``word`` marks text, below ``least`` a number means nothing."""
 
     unit: str
     meaning: str
     required: bool = False
+    least: float = 0.0
 
 
 def _per_dtype(prefix: str, unit: str, meaning: str) -> dict[str, Fact]:
-    return {f"{prefix}.{dtype}": Fact(unit, f"{meaning}, {dtype}") for dtype in DTYPES}
+    return {f"{prefix}.{dtype}": Fact(unit, f"{meaning}, {dtype}", least=1.0) for dtype in DTYPES}
 
 
 #: Facts of a GPU (``[device]``). "SM" stands for whatever the vendor calls its multiprocessors.
@@ -104,7 +105,7 @@ NETWORK_FACTS: dict[str, Fact] = {
     "nic_power_w": Fact("W", "network card at full rate", True),
     "transceiver_power_w": Fact("W", "optical module of one port", True),
     "switch_port_power_w": Fact("W", "share of the switch for one port, without optics", True),
-    "switch_ports": Fact("1", "ports of one switch"),
+    "switch_ports": Fact("1", "ports of one switch", least=4.0),
     "supports_in_network_reduction": Fact("1", "whether the switches can reduce (SHARP)"),
 }
 
@@ -149,4 +150,4 @@ def fact_problem(name: str, fact: Fact, value: float | str, unit: str) -> str | 
         return f"expected a number, found {value!r}"
     if value < 0 or (value == 0 and fact.required and not is_switch):
         return f"must be {'above 0' if fact.required else 'at least 0'}, found {value!r}"
-    return None
+    return f"must be at least {fact.least:g}, found {value!r}" if value < fact.least else None

@@ -29,6 +29,8 @@ FAN_FLOOR = 0.4
 SUPPLY_LOSSES = (0.48, 0.21, 0.31)
 #: Efficiency of a network switch's supplies (estimate: 80 PLUS Platinum at part load).
 SWITCH_SUPPLY_EFFICIENCY = 0.93
+#: Ports of a switch where a network does not state them.
+SWITCH_PORTS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,7 @@ def network_switch_power_w(cards: int, network: Facts) -> float:
     """
     if cards < 2:
         return 0.0
-    ports = cards * (2 * switch_tiers(cards, int(network.get("switch_ports", 64))) - 1)
+    ports = cards * (2 * switch_tiers(cards, int(network.get("switch_ports", SWITCH_PORTS))) - 1)
     port = network["switch_port_power_w"] + network["transceiver_power_w"]
     return ports * port / SWITCH_SUPPLY_EFFICIENCY
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.catalogue import load_gpu, read_gpu
 from joulecast.model.description import TABLES, GpuDescription, Parameter, Table, nest
-from joulecast.model.description_file import covariance_problem, line_of, parse_description
+from joulecast.model.description_file import covariance_problem, line_of, parse_description, parse_facts
 from joulecast.model.description_writer import dump_description, format_float
 
 LEAF = '{value = 0.9, sd = 0.01, source = "a fit", status = "fitted"}'
@@ -165,6 +167,28 @@ def test_facts_are_checked_against_the_vocabulary() -> None:
 
 
 WORD = '{value = "many", source = "a test", status = "estimate"}'
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("max_clock_mhz", 1.98e9, r"[device.clock_step_mhz]: 345 to 1.98e+09 MHz in steps of 15 are more than 10000"),
+        ("clock_step_mhz", 1e-6, "more than 10000 clocks"),
+        ("tensor_flops_per_sm_per_cycle.bf16", 0.0, "must be at least 1, found 0"),
+    ],
+)
+def test_facts_that_mean_nothing_are_refused(name: str, value: float, expected: str) -> None:
+    device = dict(read_gpu("h200-sxm").device)
+    device[name] = replace(device[name], value=value)
+    text = full()
+    old = dump_description({"device": nest(read_gpu("h200-sxm").device)})
+    assert expected in failure(text.replace(old, dump_description({"device": nest(device)})))
+
+
+def test_a_switch_of_no_ports_joins_nothing() -> None:
+    text = resources.files("joulecast.model").joinpath("catalogue_data/networks/infiniband-ndr.toml").read_text()
+    with pytest.raises(InputError, match="must be at least 4, found 0"):
+        parse_facts("network", text.replace("switch_ports = {value = 64", "switch_ports = {value = 0"), file="x.toml")
 
 
 def test_covariance_is_judged_in_its_own_units() -> None:
