@@ -1,12 +1,14 @@
 """Keys that say how a feature works: given where the feature is off they would be ignored in silence, and are refused.
 
+What a space states once for a feature that only some of its plans have is left out of the others.
+
 Keys about sizes are others: a plan of one replica, node or rank has nothing that its keys for several could change, and
 spaces that vary the number hold such plans.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -40,6 +42,11 @@ class Feature:
     problem: str
     remedy: str
 
+    @property
+    def key(self) -> str:
+        """The key with its table."""
+        return f"{self.table}.{self.name}"
+
 
 def _no_fp8(parsed: PlanFile, model: ModelConfig) -> bool:
     return parsed.workload.precision != "fp8"
@@ -49,21 +56,29 @@ def _no_fsdp(parsed: PlanFile, model: ModelConfig) -> bool:
     return not parsed.parallelism.fsdp
 
 
+def _fsdp(parsed: PlanFile, model: ModelConfig) -> bool:
+    return parsed.parallelism.fsdp
+
+
 _FP8 = ("workload.precision", _no_fp8, "nothing is computed in FP8", 'Set workload.precision = "fp8"')
 _FSDP = ("parallelism.fsdp", _no_fsdp, "there is nothing to shard: FSDP is off", "Set parallelism.fsdp = true")
+_WITH_FSDP = ("parallelism.fsdp", _fsdp)
+_NO = "Set parallelism.fsdp = false"
 FEATURES = (
     Feature("workload", "fp8_recipe", *_FP8),
     Feature("workload", "fp8_param_gather", *_FP8),
     Feature("parallelism", "fsdp_shard_size", *_FSDP),
     Feature("overlap", "fsdp_prefetch", *_FSDP),
+    Feature("parallelism", "distributed_optimizer", *_WITH_FSDP, "FSDP splits the optimizer's states already", _NO),
     Feature(
         "overlap",
-        "grad_bucket_mb",
-        "parallelism.fsdp",
-        lambda parsed, model: parsed.parallelism.fsdp,
-        "FSDP reduces gradients layer by layer, not in buckets",
-        "Set parallelism.fsdp = false",
+        "grad_reduce",
+        *_WITH_FSDP,
+        "FSDP reduces gradients layer by layer, and overlap.fsdp_prefetch says whether beside computation",
+        _NO,
     ),
+    Feature("overlap", "param_gather", *_WITH_FSDP, "FSDP gathers parameters layer by layer", _NO),
+    Feature("overlap", "grad_bucket_mb", *_WITH_FSDP, "FSDP reduces gradients layer by layer, not in buckets", _NO),
     Feature(
         "implementation",
         "moe_token_dispatcher_type",
@@ -81,17 +96,11 @@ FEATURES = (
         "Set workload.training_tokens",
     ),
 )
-_DEFAULTS = {f"{f.table}.{f.name}": TABLES[f.table].model_fields[f.name].default for f in FEATURES}
+_DEFAULTS = {f.key: TABLES[f.table].model_fields[f.name].default for f in FEATURES}
 
 
-def check_features(parsed: PlanFile, model: ModelConfig, source: Source, varied: Container[str] = ()) -> None:
+def check_features(parsed: PlanFile, model: ModelConfig, source: Source) -> None:
     """Refuse keys that are given, other than their default, while their feature is off.
-
-    Parameters
-    ----------
-    varied
-        Keys in which plans of a space differ. What the space states once for a feature that only some of its plans
-        have is no mistake.
 
     Raises
     ------
@@ -99,8 +108,35 @@ def check_features(parsed: PlanFile, model: ModelConfig, source: Source, varied:
         One of them.
     """
     for feature in FEATURES:
-        key = f"{feature.table}.{feature.name}"
-        if getattr(getattr(parsed, feature.table), feature.name) == _DEFAULTS[key]:
-            continue
-        if feature.is_off(parsed, model) and (feature.switch not in varied or key in varied):
-            raise source.error(feature.problem, key, remedy=f"{feature.remedy}, or leave this key out.")
+        if _is_given(feature, parsed) and feature.is_off(parsed, model):
+            raise source.error(feature.problem, feature.key, remedy=f"{feature.remedy}, or leave this key out.")
+
+
+def meaningless(parsed: PlanFile, model: ModelConfig, varied: Container[str]) -> list[Feature]:
+    """Keys that a space states once for a feature that only some of its plans have, and this one does not.
+
+    Parameters
+    ----------
+    varied
+        Keys in which the space's plans differ.
+    """
+    return [
+        feature
+        for feature in FEATURES
+        if feature.switch in varied
+        and feature.key not in varied
+        and _is_given(feature, parsed)
+        and feature.is_off(parsed, model)
+    ]
+
+
+def without(features: Sequence[Feature], parsed: PlanFile) -> PlanFile:
+    """The plan's tables with these keys at their defaults."""
+    for feature in features:
+        table = getattr(parsed, feature.table).model_copy(update={feature.name: _DEFAULTS[feature.key]})
+        parsed = parsed.model_copy(update={feature.table: table})
+    return parsed
+
+
+def _is_given(feature: Feature, parsed: PlanFile) -> bool:
+    return bool(getattr(getattr(parsed, feature.table), feature.name) != _DEFAULTS[feature.key])

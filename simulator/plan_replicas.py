@@ -45,15 +45,11 @@ def check_replicas(plan: Plan, source: Source) -> None:
         "schedule.name": plan.schedule.name == "zb-h1",
         "overlap.nanobatches": overlap.nanobatches > 1,
         "overlap.ep_comm": overlap.ep_comm,
-        "overlap.grad_reduce": overlap.grad_reduce == "overlapped",
-        "parallelism.distributed_optimizer": split.distributed_optimizer,
     }.items():
         if wrong:
             remedies = {
                 "schedule.name": "Use another schedule: a backward in two parts would gather parameters twice.",
                 "overlap.ep_comm": "Set it to false: layers are gathered one after the other.",
                 "overlap.nanobatches": "Set it to 1: layers are gathered one after the other.",
-                "overlap.grad_reduce": "Leave it out: overlap.fsdp_prefetch says whether gradients are overlapped.",
-                "parallelism.distributed_optimizer": "Leave it out: FSDP splits the optimizer's states already.",
             }
             raise source.error("this does not go with FSDP", key, remedy=remedies[key])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
+import tomllib
 from typing import Any
 
 import pytest
 
 from joulecast.errors import InputError
+from joulecast.plan.sweep.plan_text import plan_text
 from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.space import space_from_dict
 from joulecast.simulator.forecast import forecast
@@ -291,10 +293,19 @@ def test_keys_of_a_feature_that_is_off_are_refused(tables: dict[str, Any], key: 
 
 
 def test_a_space_may_state_once_what_only_some_of_its_plans_have():
-    base = BASES["FSDP"] | {"parallelism": {"fsdp": [True, False]}, "overlap": {"fsdp_prefetch": False}}
+    """FSDP or ZeRO-1, each with its own keys: neither is refused, and what is written for the best can be forecast."""
+    base = BASES["FSDP"] | {
+        "parallelism": {"fsdp": [True, False], "distributed_optimizer": True},
+        "overlap": {"fsdp_prefetch": False, "grad_reduce": "overlapped", "param_gather": "overlapped"},
+    }
     space = space_from_dict(base)
     plans = Plans(space)
-    assert [plans.plan({"parallelism.fsdp": on}).parallelism.fsdp for on in (True, False)] == [True, False]
+    sharded, plain = (plans.plan({"parallelism.fsdp": on}) for on in (True, False))
+    assert (sharded.parallelism.distributed_optimizer, sharded.overlap.grad_reduce) == (False, "after")
+    assert (plain.parallelism.distributed_optimizer, plain.overlap.grad_reduce) == (True, "overlapped")
+    assert (sharded.overlap.fsdp_prefetch, plain.overlap.fsdp_prefetch) == (False, True)
+    for on, expected in ((True, sharded), (False, plain)):
+        assert plan_from_dict(tomllib.loads(plan_text(space, {"plan": 0, "parallelism.fsdp": on}))) == expected
     varied = space_from_dict(base | {"overlap": {"fsdp_prefetch": [True, False]}})
     with pytest.raises(InputError, match="nothing to shard"):
         Plans(varied).plan({"parallelism.fsdp": False, "overlap.fsdp_prefetch": False})

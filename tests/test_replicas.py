@@ -321,7 +321,7 @@ def test_fsdp_with_a_pipeline(stages: int) -> None:
         ({"parallelism": {"fsdp": "yes"}}, "parallelism.fsdp", "true or false"),
         ({"parallelism": {"distributed_optimizer": 1}}, "parallelism.distributed_optimizer", "true or false"),
         ({"parallelism": FSDP, "overlap": {"fsdp_prefetch": 2}}, "overlap.fsdp_prefetch", "true or false"),
-        ({"parallelism": FSDP | ZERO}, "parallelism.distributed_optimizer", "Leave it out"),
+        ({"parallelism": FSDP | ZERO}, "parallelism.distributed_optimizer", "leave this key out"),
         ({"parallelism": FSDP, "overlap": {"grad_reduce": "overlapped"}}, "overlap.grad_reduce", "fsdp_prefetch"),
         (
             {"parallelism": FSDP | {"pipeline_model_parallel_size": 2}, "schedule": {"name": "zb-h1"}},
