@@ -76,6 +76,7 @@ def test_figures_on_made_up_physics(report):
     assert summary[EDGES]["time_error_percent"] < 0.5 * summary[EDGES]["time_baseline_percent"]
     assert summary[WORKLOAD]["time_error_percent"] < 4.0
     assert summary[INSIDE]["time_nearest_percent"] > summary[INSIDE]["time_baseline_percent"]
+    assert summary[INSIDE]["time_others_percent"] < summary[INSIDE]["time_nearest_percent"]
     assert f"{EDGES}: card" in summary
 
 
@@ -203,6 +204,7 @@ def test_command_line(tmp_path, capsys):
         main(["validate", "dvfs", "--data", str(path)])
     assert not stop.value.code
     text = capsys.readouterr().out
+    assert "all other rows known [%]" in text
     assert "nearest setting [%]" in text and "edges: card" in text
     path.write_text(path.read_text().replace("time_ms", "time"))
     with pytest.raises(SystemExit) as stop:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from joulecast.calibrate.rows import Row
 from joulecast.errors import InputError
 from joulecast.model.catalogue import load_gpu
 from joulecast.validate.clock_baselines import mean_curve, nearest_setting, straight_line
+from joulecast.validate.clock_floor import from_all_others
 from joulecast.validate.clock_splits import WORKLOAD, Part, parts
 from joulecast.validate.result import Prediction, ScoredRow, SuiteResult
 from joulecast.validate.summary import summarise
@@ -44,10 +46,11 @@ RULE = {
 
 @dataclass(frozen=True, slots=True)
 class _Scored:
-    """A scored row with the simplest rule beside it."""
+    """A scored row with the simplest rule beside it, and what all other rows of its sweep say, left out or not."""
 
     row: ScoredRow
     nearest: Prediction
+    others: Prediction
 
 
 def run_clock_suite(suite: str, data: str | Path, gpu: str | None = None, folds: int | None = None) -> SuiteResult:
@@ -82,8 +85,9 @@ def run_clock_suite(suite: str, data: str | Path, gpu: str | None = None, folds:
     scored: list[_Scored] = []
     skipped = [(row.name, row.unusable) for rows in cards.values() for row in rows if row.unusable]
     for rows in cards.values():
+        others = from_all_others(rows)
         for part in parts(rows, count):
-            scored += _forecast_part(rows, part, limit)
+            scored += _forecast_part(rows, part, limit, others)
             skipped += [(f"{rows[i].name}, {part.way}", reason) for i, reason in part.refused.items()]
     return SuiteResult(
         suite=suite,
@@ -106,7 +110,9 @@ def _limit_w(suite: str, gpu: str) -> float:
     return load_gpu(gpu).number("power_limit_w")
 
 
-def _forecast_part(rows: Sequence[SweepRow], part: Part, limit_w: float | None) -> list[_Scored]:
+def _forecast_part(
+    rows: Sequence[SweepRow], part: Part, limit_w: float | None, others: Mapping[int, Prediction]
+) -> list[_Scored]:
     """Forecasts of a part's rows beside what was measured and what trivial rules say."""
     if not part.asked:
         return []
@@ -133,7 +139,8 @@ def _forecast_part(rows: Sequence[SweepRow], part: Part, limit_w: float | None) 
             ),
             baseline=rule,
         )
-        scored.append(_Scored(entry, nearest_setting(known, row.setting)))
+        nearest = nearest_setting(known, row.setting)
+        scored.append(_Scored(entry, nearest, others.get(part.asked[place], Prediction())))
     return scored
 
 
@@ -162,10 +169,13 @@ def _prediction(answer: Forecast, place: int, gpus: int) -> Prediction:
 
 
 def _summary(scored: Sequence[_Scored]) -> Mapping[str, Any]:
-    """Figures of every group, with those of the nearest setting beside the straight line's."""
+    """Figures of every group, with those of the nearest setting and of all other rows beside the straight line's."""
     summary = summarise([one.row for one in scored])
-    nearest = summarise([replace(one.row, baseline=one.nearest) for one in scored])
+    beside = {
+        "nearest": summarise([replace(one.row, baseline=one.nearest) for one in scored]),
+        "others": summarise([replace(one.row, baseline=one.others) for one in scored]),
+    }
     for group, figures in summary.items():
-        for word in ("time", "energy", "power"):
-            figures[f"{word}_nearest_percent"] = nearest[group][f"{word}_baseline_percent"]
+        for (name, rule), word in product(beside.items(), ("time", "energy", "power")):
+            figures[f"{word}_{name}_percent"] = rule[group][f"{word}_baseline_percent"]
     return summary

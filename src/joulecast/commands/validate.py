@@ -18,6 +18,7 @@ FIGURES = {
     "error": "mean error [%]",
     "baseline": "trivial rule [%]",
     "nearest": "nearest setting [%]",
+    "others": "all other rows known [%]",
     "worst": "worst [%]",
     "bias": "bias [%]",
     "inside": "inside 90 % interval [%]",
