@@ -4,7 +4,8 @@
 # make coverage   lines that no test runs
 # make bench   the benchmarks
 # make bench-counts   instructions of five tasks against the last release; 20 % more fails
-# make slow    long fuzzing, long fits, mutations of model/, fronts against lowtime, notebooks; needs an hour or more
+# make slow    long fuzzing, long fits, fronts against lowtime, notebooks, mutations of model/: about an hour on two cores;
+#              its parts are slow-fuzz, slow-long, slow-fronts, slow-notebooks, slow-mutations
 # make regenerate   fit the shipped descriptions of the H200 to the shipped rows and recordings again
 # make forecasts   accept what forecasts are now (after a change that should move them, such as make regenerate)
 # make pictures   draw the README's picture again
@@ -29,7 +30,7 @@ DATA ?= ../shared/data
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test check coverage slow bench bench-counts regenerate forecasts figures docs pictures zeus-environment hta-environment
-.PHONY: wheel-test clean
+.PHONY: wheel-test clean slow-fuzz slow-long slow-fronts slow-notebooks slow-mutations
 
 demo: $(RUN_STAMP)
 	$(BIN)/python examples/demo.py
@@ -56,12 +57,26 @@ coverage: $(DEV_STAMP)
 	$(BIN)/python -m coverage combine -q
 	$(BIN)/python -m coverage report --fail-under=95
 
+# What fails does not keep the others from being seen: each part runs, and the last line tells which failed.
+SLOW_PARTS := slow-fuzz slow-long slow-fronts slow-notebooks slow-mutations
 slow: $(DEV_STAMP)
-	$(BIN)/python -m pytest -n 2 -p no:benchmark -q -s --hypothesis-profile=long tests/test_fuzz.py tests/test_fuzz_rows.py
-	$(BIN)/python -m pytest -n 2 -p no:benchmark -q -m long
-	$(BIN)/python benchmarks/mutations.py
+	@failed=; for part in $(SLOW_PARTS); do echo "== $$part"; $(MAKE) --no-print-directory $$part || failed="$$failed $$part"; done; \
+	  if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi; echo "all parts of make slow hold"
+
+slow-fuzz: $(DEV_STAMP)
+	$(BIN)/python -m pytest -n 2 -p no:benchmark -q --hypothesis-profile=long tests/test_fuzz.py tests/test_fuzz_rows.py
+
+slow-long: $(DEV_STAMP)
+	$(BIN)/python -m pytest -n 2 -p no:benchmark -q -m long --durations=0 --durations-min=1
+
+slow-mutations: $(DEV_STAMP)
+	$(BIN)/python benchmarks/mutations.py --count 230 --seed 7
+
+slow-fronts: $(DEV_STAMP)
 	@if [ -d $(DATA)/perseus_sosp24 ]; then $(BIN)/python benchmarks/compare_lowtime.py $(DATA)/perseus_sosp24; \
 	  else echo "no measured profiles in $(DATA)/perseus_sosp24: fronts are not compared with lowtime's"; fi
+
+slow-notebooks: $(DEV_STAMP)
 	$(PIP) install -q -e '.[notebooks]'
 	@for notebook in $(wildcard examples/*.ipynb); do \
 	  $(BIN)/python -m jupyter nbconvert --to notebook --execute --stdout $$notebook > /dev/null || exit 1; \

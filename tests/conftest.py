@@ -1,6 +1,7 @@
 """Shared fixtures."""
 
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +41,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put :data:`LONGEST_FIRST` first."""
     place = {f"test_{name}.py": number for number, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: place.get(item.path.name, len(place)))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say what became of damaged files, whichever process read them."""
+    reports = [report for reports in terminalreporter.stats.values() for report in reports]
+    damaged = [v for r in reports if getattr(r, "when", "") == "call" for k, v in r.user_properties if k == "damaged"]
+    outcomes = sum(map(Counter, damaged), Counter())
+    if outcomes:
+        told = ", ".join(f"{number} {outcome}" for outcome, number in sorted(outcomes.items()))
+        terminalreporter.write_line(f"{outcomes.total()} damaged files of {len(damaged)} formats: {told}")
 
 
 @pytest.fixture(scope="session")

@@ -106,16 +106,16 @@ def damaged(data: bytes, operation: str, where: int, what: int) -> bytes:
 damages = st.lists(
     st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 10**6), st.integers(0, 10**6)), min_size=1, max_size=3
 )
-outcomes: Counter[str] = Counter()
 numbers = count()
 
 
-def refused_in_one_line(form: Format, tmp: Path) -> None:
-    """Damage a format's files in many ways: each is then good, or refused in one line that names it."""
+def refused_in_one_line(form: Format, tmp: Path) -> Counter[str]:
+    """Damage a format's files in many ways: each is then good, or refused in one line that names it; how many are."""
     contents = [source().encode() for source in form.sources]
     for content in contents:
         assert outcome(form, content, tmp) == "good", "what is damaged must be good before"
     long = settings.get_current_profile_name() == "long"
+    outcomes: Counter[str] = Counter()
 
     @settings(
         max_examples=settings().max_examples if long else SHORT,
@@ -132,8 +132,7 @@ def refused_in_one_line(form: Format, tmp: Path) -> None:
         outcomes[outcome(form, data, tmp)] += 1
 
     check()
-    if long:
-        print(f"{sum(outcomes.values())} inputs so far, {dict(outcomes)}")
+    return outcomes
 
 
 def outcome(form: Format, data: bytes, tmp: Path) -> str:

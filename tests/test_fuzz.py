@@ -188,8 +188,10 @@ FORMATS = {
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_damaged_files_are_refused_in_one_line(name: str, tmp_path: Path) -> None:
-    refused_in_one_line(FORMATS[name], tmp_path)
+def test_damaged_files_are_refused_in_one_line(
+    name: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("damaged", dict(refused_in_one_line(FORMATS[name], tmp_path)))
 
 
 #: What long runs found.

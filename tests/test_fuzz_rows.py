@@ -1,6 +1,7 @@
 """Damaged measurements: what is read is either good, or one readable line that names the file."""
 
 import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -166,8 +167,10 @@ FORMATS = {
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_damaged_files_are_refused_in_one_line(name: str, tmp_path: Path) -> None:
-    refused_in_one_line(FORMATS[name], tmp_path)
+def test_damaged_files_are_refused_in_one_line(
+    name: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("damaged", dict(refused_in_one_line(FORMATS[name], tmp_path)))
 
 
 #: What long runs found.
