@@ -164,8 +164,9 @@ def test_ledgers_add_up(iteration):
 
 
 def test_a_large_report_is_small_and_quick(examples):
-    parallel = {"tensor": 1, "pipeline": 4}
+    parallel = {"tensor": 2, "pipeline": 4}
     settings = [f"parallelism.{name}_model_parallel_size={size}" for name, size in parallel.items()]
+    settings += ["cluster.gpus=8"]
     settings += ["workload.global_batch_size=64", "workload.sequence_length=2048", "schedule.recompute=full"]
     iteration, front = jc.predict(examples / PLAN, settings), jc.front(examples / PLAN, settings)
     assert front.problem.dag.instructions == 4 * 2 * 64 + 4
@@ -173,6 +174,10 @@ def test_a_large_report_is_small_and_quick(examples):
     text = predict_page(iteration, front).html()
     assert time.process_time() - begin < 2.0
     assert len(text.encode()) - len(plotly_library().encode()) < 3e6
+    view = charts_of(text)["timeline"]["views"][0]
+    waits = next(series["traces"][0] for series in view["series"] if series["name"] == "waiting")
+    marks = [len(trace["x"]) for i, trace in enumerate(view["data"]) if trace["type"] == "bar" and i != waits]
+    assert len(front.problem.dag.ranks) * 2 * 64 < sum(marks) <= timeline_series.MOST_MARKS
 
 
 def test_files_are_written_whole_or_not_at_all(tmp_path, capsys, examples):

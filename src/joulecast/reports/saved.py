@@ -117,7 +117,9 @@ def read_saved(path: Path, kind: str) -> dict[str, Any]:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(map(str, first["loc"])) or None
-        raise InputError(f"is damaged: {first['msg']}", file=str(path), key=key, remedy=_REMEDY) from None
+        raise InputError(
+            f"is damaged: {first['msg'].removeprefix('Value error, ')}", file=str(path), key=key, remedy=_REMEDY
+        ) from None
     return dict(data)
 
 

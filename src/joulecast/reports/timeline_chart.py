@@ -18,8 +18,9 @@ from joulecast.reports.timeline_series import Lane, TimelineSeries, limit_words
 BAR_ROW, SPEECH_ROW = (0.775, 0.27), (0.57, 0.09)
 #: Height of the power's row, from the lane's foot, and how far the axis reaches above limit or peak.
 POWER_HEIGHT, HEADROOM = 0.46, 1.08
-#: Instructions above which they have no numbers written on them.
+#: Instructions above which they have no numbers written on them, and waiting is not hatched.
 MOST_LABELS = 400
+HATCH = {"shape": "/", "fgcolor": "@waiting", "bgcolor": "@paper", "size": 6, "solidity": 0.35}
 
 
 def timeline_chart(timelines: Mapping[str, TimelineSeries]) -> Chart:
@@ -95,18 +96,21 @@ def _traces(timeline: TimelineSeries, unit: Unit, top_w: float) -> Iterator[tupl
         yield role, "bar", _bars(timeline, unit, role)
     if any(lane.communication for lane in timeline.lanes):
         yield "communication", "bar", _communication(timeline, unit)
-    yield "waiting", "hatch", _waiting(timeline, unit)
+    yield "waiting", "hatch" if _labelled(timeline) else "bar", _waiting(timeline, unit)
     yield "power", "area", _power(timeline, unit, top_w)
     if timeline.limits_w:
         yield "limit", "dash", _limit(timeline, unit, top_w)
     yield "axis", "", {"type": "scatter", "x": [0], "y": [0], "yaxis": "y2", "mode": "none", "hoverinfo": "skip"}
 
 
+def _labelled(timeline: TimelineSeries) -> bool:
+    return sum(len(lane.bars) for lane in timeline.lanes) <= MOST_LABELS
+
+
 def _bars(timeline: TimelineSeries, unit: Unit, role: str) -> dict[str, Any]:
     n = len(timeline.lanes)
-    found = [(n - 1 - i, lane, bar) for i, lane in enumerate(timeline.lanes) for bar in lane.bars]
-    labelled = len(found) <= MOST_LABELS
-    found = [entry for entry in found if role_of(entry[2].kind) == role]
+    bars = [(n - 1 - i, lane, bar) for i, lane in enumerate(timeline.lanes) for bar in lane.bars]
+    found = [entry for entry in bars if role_of(entry[2].kind) == role]
     texts = []
     for _, lane, bar in found:
         batch = f", micro-batch {bar.microbatch}" if bar.microbatch >= 0 else ""
@@ -124,7 +128,7 @@ def _bars(timeline: TimelineSeries, unit: Unit, role: str) -> dict[str, Any]:
         {"color": f"@{role}", "line": {"color": "@paper", "width": 0.6}},
     )
     trace |= {"hovertext": texts, "hovertemplate": "%{hovertext}<extra></extra>"}
-    if labelled:
+    if _labelled(timeline):
         trace |= {
             "text": [str(bar.microbatch) if bar.microbatch >= 0 else "" for _, _, bar in found],
             "textposition": "inside",
@@ -180,11 +184,7 @@ def _waiting(timeline: TimelineSeries, unit: Unit) -> dict[str, Any]:
         unit.of(end - start for _, (start, end) in found),
         [foot + BAR_ROW[0] for foot, _ in found],
         BAR_ROW[1],
-        {
-            "color": "@paper",
-            "line": {"width": 0},
-            "pattern": {"shape": "/", "fgcolor": "@waiting", "bgcolor": "@paper", "size": 6, "solidity": 0.35},
-        },
+        {"color": "@paper", "line": {"width": 0}, "pattern": HATCH} if _labelled(timeline) else {"color": "@waiting"},
     )
     return trace | {
         "hovertext": [f"<b>waiting</b><br>{_span(b - a)} from {unit.text(a)}" for _, (a, b) in found],

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
 Float = NDArray[np.float64]
 
-#: Steps of power and intervals of communication over all stages: more cannot be told apart, and slow the page.
-MOST_POWER_STEPS, MOST_INTERVALS = 6000, 1600
+#: Steps of power over all stages: more cannot be told apart, and slow the page.
+MOST_POWER_STEPS = 6000
+#: Instructions and intervals of communication over all stages, each a mark that the browser draws by itself; and how
+#: many intervals there may be beside any number of instructions.
+MOST_MARKS, LEAST_INTERVALS = 1000, 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +203,7 @@ def _lane(timeline: KernelTimeline, rank: int) -> Lane:
         rank,
         timeline.plan.tp * timeline.plan.replicas,
         bars,
-        merged(begins, ends, MOST_INTERVALS // stages),
+        merged(begins, ends, max(LEAST_INTERVALS // stages, MOST_MARKS // stages - len(bars))),
         *_power(kernels, MOST_POWER_STEPS // stages),
     )
 
