@@ -60,9 +60,24 @@ def _fsdp(parsed: PlanFile, model: ModelConfig) -> bool:
     return parsed.parallelism.fsdp
 
 
+def _no_run(parsed: PlanFile, model: ModelConfig) -> bool:
+    return parsed.workload.training_tokens is None
+
+
+def _no_failures(parsed: PlanFile, model: ModelConfig) -> bool:
+    return parsed.site.node_mtbf_hours is None
+
+
 _FP8 = ("workload.precision", _no_fp8, "nothing is computed in FP8", 'Set workload.precision = "fp8"')
 _FSDP = ("parallelism.fsdp", _no_fsdp, "there is nothing to shard: FSDP is off", "Set parallelism.fsdp = true")
 _WITH_FSDP = ("parallelism.fsdp", _fsdp)
+_RUN = (
+    "workload.training_tokens",
+    _no_run,
+    "it is about the whole run's time, and no run is asked for",
+    "Set workload.training_tokens",
+)
+_FAILURES = ("site.node_mtbf_hours", _no_failures, "no node fails", "Set site.node_mtbf_hours")
 _NO = "Set parallelism.fsdp = false"
 FEATURES = (
     Feature("workload", "fp8_recipe", *_FP8),
@@ -87,14 +102,10 @@ FEATURES = (
         "the model has no experts to send tokens to",
         "Choose a model with experts",
     ),
-    Feature(
-        "site",
-        "goodput",
-        "workload.training_tokens",
-        lambda parsed, model: parsed.workload.training_tokens is None,
-        "it is a share of the whole run's time, and no run is asked for",
-        "Set workload.training_tokens",
-    ),
+    Feature("site", "goodput", *_RUN),
+    Feature("site", "node_mtbf_hours", *_RUN),
+    Feature("site", "checkpoint_s", *_FAILURES),
+    Feature("site", "restart_s", *_FAILURES),
 )
 _DEFAULTS = {f.key: TABLES[f.table].model_fields[f.name].default for f in FEATURES}
 

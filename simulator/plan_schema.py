@@ -282,6 +282,13 @@ class SiteTable(Table):
     goodput: float = Field(
         1.0, gt=0, le=1, description="Share of a run's time in which training advances: not checkpoints or restarts."
     )
+    node_mtbf_hours: float | None = Field(
+        None, gt=0, description="Mean time between failures of a node, each of which ends the job [h]; default: never."
+    )
+    checkpoint_s: float = Field(
+        30.0, gt=0, description="Time in which a checkpoint holds up training; they are as far apart as is best [s]."
+    )
+    restart_s: float = Field(600.0, ge=0, description="From a failure to training again from the last checkpoint [s].")
     node_power_limit_w: float | None = Field(None, gt=0, description="Most that a node may draw from its outlet [W].")
     nodes_per_rack: int | None = Field(None, gt=0, description="Nodes of the node type in one rack.")
     rack_power_limit_w: float | None = Field(None, gt=0, description="Most that a rack's nodes may draw [W].")

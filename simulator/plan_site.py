@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 from joulecast.errors import UnknownNameError
 from joulecast.model.catalogue import load_site
 from joulecast.model.description import Facts
+from joulecast.model.goodput import goodput
 from joulecast.simulator.plan_names import place, resolve_path
 from joulecast.simulator.plan_schema import SiteTable
 from joulecast.simulator.plan_source import Source
+
+if TYPE_CHECKING:
+    from joulecast.simulator.plan import Plan
 
 #: Currency of the node types' prices.
 NODE_CURRENCY = "USD"
@@ -28,7 +33,9 @@ class Site:
     hardware_price_per_gpu, embodied_kg_per_gpu
         A GPU with its share of node and network [currency], [kgCO2e].
     goodput
-        Share of a run's time in which training advances.
+        Share of a run's time in which training advances, failures of nodes apart.
+    node_mtbf_hours, checkpoint_s, restart_s
+        Failures of a node [h], and what they cost, see :func:`joulecast.model.goodput.goodput`; ``None``: none fail.
     node_power_limit_w, rack_power_limit_w
         At the node's and the rack's outlet [W].
     power_limit_w
@@ -45,10 +52,21 @@ class Site:
     hardware_lifetime_years: float | None = None
     hardware_utilisation: float | None = None
     goodput: float = 1.0
+    node_mtbf_hours: float | None = None
+    checkpoint_s: float = 30.0
+    restart_s: float = 600.0
     node_power_limit_w: float | None = None
     nodes_per_rack: int | None = None
     rack_power_limit_w: float | None = None
     power_limit_w: float | None = None
+
+
+def goodput_of(plan: Plan) -> float:
+    """Share of a run's time in which training advances, with failures where the site states how often nodes fail."""
+    site = plan.site
+    if site.node_mtbf_hours is None:
+        return site.goodput
+    return site.goodput * goodput(plan.cluster.nodes, 3600.0 * site.node_mtbf_hours, site.checkpoint_s, site.restart_s)
 
 
 def read_site(table: SiteTable, source: Source) -> Site:

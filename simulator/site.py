@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from joulecast.model.node_power import NodePower
 from joulecast.model.site_cost import Cost, Prices, cost_of, cost_rel_sd
 from joulecast.model.uncertainty import NINETY_PERCENT
-from joulecast.simulator.plan_site import Site
+from joulecast.simulator.plan_site import Site, goodput_of
 from joulecast.simulator.power_over_time import PowerOverTime, Spread, groups_of_stages, spread_of
 from joulecast.simulator.site_model import Levels, SiteModel, half_widths
 
@@ -222,7 +222,7 @@ def _run(iteration: Iteration, energy_j: float, prices: Prices) -> Run | None:
     tokens = iteration.plan.workload.training_tokens
     if tokens is None:
         return None
-    count, goodput = tokens / iteration.tokens, iteration.plan.site.goodput
+    count, goodput = tokens / iteration.tokens, goodput_of(iteration.plan)
     time, energy = iteration.time_s * count / goodput, energy_j * count / goodput
     return Run(tokens, count, time, energy, cost_of(energy, time, iteration.gpus, prices), goodput)
 

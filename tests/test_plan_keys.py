@@ -105,6 +105,9 @@ OTHER: dict[str, dict[str, Any]] = {
         "hardware_lifetime_years": 9.0,
         "hardware_utilisation": 0.2,
         "goodput": 0.5,
+        "node_mtbf_hours": 9.0,
+        "checkpoint_s": 99.0,
+        "restart_s": 99.0,
         "node_power_limit_w": 3000.0,
         "nodes_per_rack": 2,
         "rack_power_limit_w": 3000.0,
@@ -157,7 +160,7 @@ BASES: dict[str, dict[str, Any]] = {
             "virtual_pipeline_model_parallel_size": 4,
         },
         "schedule": {"name": "interleaved-1f1b"},
-        "site": {"nodes_per_rack": 1},
+        "site": {"nodes_per_rack": 1, "node_mtbf_hours": 999.0},
         "implementation": MEGATRON,
     },
     "experts": {
@@ -281,6 +284,8 @@ FSDP_OFF = [
     ({"parallelism": {"fsdp": True}, "overlap": {"grad_bucket_mb": 25.0}}, "overlap.grad_bucket_mb", "fsdp = false"),
     ({"implementation": {"moe_token_dispatcher_type": "flex"}}, "implementation.moe_token_dispatcher_type", "experts"),
     ({"site": {"goodput": 0.9}}, "site.goodput", "training_tokens"),
+    ({"site": {"node_mtbf_hours": 9e3}}, "site.node_mtbf_hours", "training_tokens"),
+    ({"site": {"restart_s": 60.0}}, "site.restart_s", "node_mtbf_hours"),
 ]
 
 

@@ -25,6 +25,7 @@ from joulecast.simulator.forecast import forecast
 from joulecast.simulator.iteration import Iteration
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.plan_names import place, resolve_path
+from joulecast.simulator.plan_site import goodput_of
 from joulecast.simulator.site_model import SiteModel, site_model
 
 #: Rows that are evaluated together: few enough that a killed process loses hundredths of a second.
@@ -239,6 +240,6 @@ def _beyond_gpus(plan: Plan, time_s: float, facility_j: float, price: tuple[floa
     tokens = plan.workload.training_tokens
     if tokens is not None:
         run = {"time_s": time_s, "energy_j": facility_j, "money": money, "carbon_kg": carbon_kg}
-        iterations = tokens / plan.tokens / plan.site.goodput
+        iterations = tokens / plan.tokens / goodput_of(plan)
         found |= {f"run_{name}": value * iterations for name, value in run.items()}
     return found
