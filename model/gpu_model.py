@@ -78,7 +78,12 @@ class GpuModel:
         if key not in self.device:
             key = f"vector_flops_per_sm_per_cycle.{dtype}"
         if key not in self.device:
-            raise InputError(f"{self.name} has no rate for matrix products in {dtype}", key="dtype")
+            rated = dict.fromkeys(k.partition("_flops_per_sm_per_cycle.")[2] for k in self.device)
+            raise InputError(
+                f"{self.name} has no rate for matrix products in {dtype}",
+                key="dtype",
+                remedy=f"It has {', '.join(filter(None, rated))}.",
+            )
         return self.device[key] * self.sm_count
 
 

@@ -153,6 +153,11 @@ def test_work_that_no_kernel_has_is_refused(h200, operator, message):
         h200.predict(operator)
 
 
+def test_a_type_that_the_gpu_has_not_names_those_that_it_has():
+    with pytest.raises(jc.InputError, match=r"no rate for matrix products in bf16. It has fp16, fp32"):
+        jc.gpu("v100-sxm2-16gb").predict(jc.Gemm(64, 64, 64))
+
+
 def test_sizes_may_be_numbers_of_numpy_and_whole_floats(h200):
     usual = h200.predict(jc.Gemm(256, 256, 256))
     assert h200.predict(jc.Gemm(np.int64(256), 256.0, np.float64(256))) == usual
