@@ -4,7 +4,7 @@
 # make coverage   lines that no test runs
 # make bench   the benchmarks
 # make bench-counts   instructions of five tasks against the last release; 20 % more fails
-# make slow    long fuzzing, long fits, fronts against lowtime, notebooks, mutations of model/: about an hour on two cores;
+# make slow    long fuzzing, long fits, fronts against lowtime, notebooks, mutations of model/: about 75 minutes on two cores;
 #              its parts are slow-fuzz, slow-long, slow-fronts, slow-notebooks, slow-mutations
 # make regenerate   fit the shipped descriptions of the H200 to the shipped rows and recordings again
 # make forecasts   accept what forecasts are now (after a change that should move them, such as make regenerate)

@@ -22,8 +22,8 @@ ROOT = Path(__file__).resolve().parents[1]
 #: How long an input takes depends on what else the machine does.
 settings.register_profile("project", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("project")
-#: For `make slow`: 10,000 damaged files over all formats.
-settings.register_profile("long", max_examples=300, print_blob=True)
+#: For `make slow`: 10,000 damaged files of every format.
+settings.register_profile("long", max_examples=10_000, print_blob=True)
 #: For `benchmarks/mutations.py`: the same inputs with and without a mutation.
 settings.register_profile("mutations", derandomize=True, database=None, deadline=None)
 #: What takes longest starts first: started last, one file would keep one of two processes busy while the other rests.

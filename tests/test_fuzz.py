@@ -1,6 +1,6 @@
 """Damaged plans, catalogues, profiles and results: each is either good, or one readable line that names the file.
 
-A few inputs of each format run with the other tests. ``make slow`` runs 10,000 (``--hypothesis-profile=long``).
+A few inputs of each format run with the other tests. ``make slow`` runs 10,000 of each (``--hypothesis-profile=long``).
 """
 
 import json

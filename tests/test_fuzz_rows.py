@@ -178,6 +178,7 @@ BROKE = (
     ("Perseus, measured_iterations.csv", "energy_rank0_j", "energy_rank\x00_j"),
     ("Perseus, frequency_plans.jsonl", '["F", 1410, 2]', f'["F", 1410, {10**20}]'),
     ("Perseus, frequency_plans.jsonl", '["F", 1410, 2]', '["F", 1410, 1000000000]'),
+    ("Perseus, frequency_plans.jsonl", '["F", 1410, 2]', "[" * 100_000),
 )
 
 

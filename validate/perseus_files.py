@@ -201,7 +201,7 @@ def _requested(path: Path) -> dict[PlanKey, Requested]:
             entry = json.loads(text)
             key = (str(entry["gpu"]), str(entry["model"]), str(entry["plan"]))
             plans[key] = _expanded(entry["forward_backward_clock_mhz_per_stage"])
-        except (json.JSONDecodeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        except (KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
             raise DataError(
                 f"not a frequency plan ({error})",
                 file=str(path),
