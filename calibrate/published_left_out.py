@@ -17,6 +17,7 @@ from joulecast.calibrate.cross_validation import form_spread
 from joulecast.calibrate.published_plans import PlannedRow
 from joulecast.calibrate.training_fit import RESIDUAL_SD, Fitted, Linearised, TrainingRun, fit, log_times
 from joulecast.model.catalogue import load_gpu
+from joulecast.model.training_factors import owner_of
 from joulecast.model.uncertainty import NINETY_PERCENT
 
 Array = NDArray[np.float64]
@@ -56,6 +57,11 @@ def may_be_fitted(planned: PlannedRow) -> bool:
     return planned.row.measured_step_time_s is not None and not planned.row.source.startswith("MLPerf")
 
 
+def may_fit(planned: Sequence[PlannedRow]) -> Array:
+    """Weight of each row in a fit to all that may calibrate, shape ``(rows,)``."""
+    return np.array([float(may_be_fitted(one)) for one in planned])
+
+
 def runs_of(planned: Sequence[PlannedRow]) -> list[TrainingRun]:
     """Rows as the fit takes them."""
     return [TrainingRun(p.row.id, p.plan, p.row.measured_step_time_s) for p in planned]
@@ -83,8 +89,8 @@ def _dealt(names: Sequence[str], folds: int) -> list[Mask]:
 
 
 def kind_of(planned: PlannedRow) -> str:
-    """Architecture and data type of a row, as shipped spreads are named."""
-    return f"{load_gpu(planned.plan.cluster.gpu).text('architecture')}.{planned.row.dtype}"
+    """Whose factors act on a row and its data type, as shipped spreads are named."""
+    return f"{owner_of(load_gpu(planned.plan.cluster.gpu))}.{planned.row.dtype}"
 
 
 def left_out(planned: Sequence[PlannedRow], parts: Sequence[Mask], model: Linearised, *, far: bool = False) -> Refitted:
@@ -96,7 +102,7 @@ def left_out(planned: Sequence[PlannedRow], parts: Sequence[Mask], model: Linear
         Whether the factors that act on a part are found far from where the model was linearised, as those of a GPU
         without rows: its rows are then forecast anew.
     """
-    usable = np.array([may_be_fitted(one) for one in planned])
+    usable = may_fit(planned) > 0
     measured = log_measured(planned)
     times: list[StepTime | None] = [None] * len(planned)
     seen = np.zeros((len(planned), len(planned)), dtype=bool)

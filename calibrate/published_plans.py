@@ -29,6 +29,9 @@ class Generation:
         Whether communication runs beside computation: of gradients, and of tensor parallelism where nothing is said.
     fp8_recipe
         Scaling of FP8 where the source names none.
+    gradient_precision
+        Data type in which gradients are kept and reduced; ``None``: Megatron's default, fp32. NeMo 2's recipes, which
+        dgxc-benchmarking runs from v25.04 on, set ``grad_reduce_in_fp32 = False``.
     """
 
     name: str
@@ -36,14 +39,18 @@ class Generation:
     attention_backend: str
     overlapped: bool
     fp8_recipe: str = "delayed"
+    gradient_precision: str | None = None
 
 
 #: Frameworks by generation, the first match counts; the last stands for all others.
 GENERATIONS = (
     Generation("megatron-lm-2021", r"SC'21|Narayanan|Korthikanti|2205\.05198|2104\.04473", "unfused", False),
+    Generation("nemo-2024", r"dgxc-benchmarking v25\.0[4-9]", "cudnn", True, gradient_precision="bf16"),
     Generation("nemo-2024", r"NeMo|dgxc|MLPerf", "cudnn", True),
     Generation("megatron-bridge-2025", r"Megatron-Bridge", "cudnn", True, "tensorwise"),
     Generation("megatron-core", r"SimuMax", "cudnn", False),
+    # No scalar of its own. What PyTorch's own attention runs is FlashAttention-2.
+    Generation("", r"torchtitan|PyTorch|llm-foundry|Composer", "flash-attention-2", True, "tensorwise", "bf16"),
     Generation("", r"", "cudnn", True),
 )
 
@@ -153,6 +160,7 @@ def _tables(row: PublishedRow, generation: Generation, assumed: _Assumed) -> dic
             "attention_backend": generation.attention_backend,
             "fused_loss": generation.attention_backend != "unfused",
             "cuda_graphs": "CUDA graphs" in row.notes,
+            "gradient_precision": generation.gradient_precision,
         },
     }
 

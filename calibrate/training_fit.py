@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from joulecast.model.catalogue import load_gpu
 from joulecast.model.description import GpuDescription
 from joulecast.model.gpu_model import gpu_model
-from joulecast.model.training_factors import scaled
+from joulecast.model.training_factors import owner_of, scaled
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.prepared import prepare, simulate, step_time_s
 
@@ -52,8 +52,8 @@ PRIOR_OF = {
 }
 #: How much less is known of FP8 products and their energy, as descriptions of other architectures rest on bf16 alone.
 FP8_WIDER = {"products.fp8": 2.0, "energy.fp8": 4.0}
-#: Architectures that are another one's revision, and how far their factors differ.
-RELATED, RELATED_SD = {"Blackwell Ultra": "Blackwell"}, 0.07
+#: Architectures that are another one's revision, cards beside others of theirs, and how far their factors differ.
+RELATED, RELATED_SD = {"Blackwell Ultra": "Blackwell", "gb200": "Blackwell"}, 0.07
 #: Least prior spread of a factor: a kernel alone is not a kernel among others.
 LEAST_SD = 0.04
 
@@ -111,7 +111,7 @@ class Fitted:
 def factors_of(run: TrainingRun) -> dict[str, str]:
     """Factors that act on a run: name in the fit to name in :func:`~joulecast.model.training_factors.scaled`."""
     plan = run.plan
-    architecture = load_gpu(plan.cluster.gpu).text("architecture")
+    owner = owner_of(load_gpu(plan.cluster.gpu))
     names = [f"products.{'bf16' if plan.workload.fp8 else plan.workload.precision}", "streaming", "power"]
     if plan.workload.fp8:
         names += ["products.fp8", "energy.fp8", *(["products.blocked"] if plan.workload.fp8.blocked else [])]
@@ -119,7 +119,7 @@ def factors_of(run: TrainingRun) -> dict[str, str]:
         names.append("attention")
     if plan.cluster.gpus > 1:
         names.append("links")
-    found = {f"{architecture}.{name}": name for name in names}
+    found = {f"{owner}.{name}": name for name in names}
     if plan.cluster.nodes > 1:
         found["network"] = "network"
     if not plan.implementation.cuda_graphs:
@@ -227,7 +227,7 @@ def _prior_precision(model: Linearised) -> Array:
     return precision
 
 
-def fit(model: Linearised, log_measured: Array, use: Array) -> Fitted:
+def fit(model: Linearised, log_measured: Array, use: Array, trust_sd: float = np.inf) -> Fitted:
     """Factors that explain measured step times.
 
     Parameters
@@ -236,16 +236,19 @@ def fit(model: Linearised, log_measured: Array, use: Array) -> Fitted:
         Logarithms of the measured step times, shape ``(n,)``; NaN where there is none.
     use
         Weight of each run, 0 for one that is left out, shape ``(n,)``.
+    trust_sd
+        How far the factors may move from where the model was linearised, as a standard deviation that the answer's
+        covariance does not count; by default as far as they like.
     """
     known = np.isfinite(log_measured) & (use > 0)
     slopes, gap = model.slopes[known], (log_measured - model.base)[known] + model.slopes[known] @ model.at
     own = use[known] / RESIDUAL_SD**2
-    prior = _prior_precision(model)
+    prior, step = _prior_precision(model), np.eye(len(model.names)) / trust_sd**2
     values: Array = np.zeros(len(model.names))
     weight: Array = own
     for _ in range(REWEIGHTINGS):
         precision = prior + slopes.T @ (weight[:, None] * slopes)
-        values = np.asarray(np.linalg.solve(precision, slopes.T @ (weight * gap)))
+        values = np.asarray(np.linalg.solve(precision + step, slopes.T @ (weight * gap) + step @ model.at))
         left = gap - slopes @ values
         weight = own / np.maximum(1.0, np.abs(left) / RESIDUAL_SD)
     spread = float(np.sqrt(np.mean(left**2))) if len(left) else RESIDUAL_SD

@@ -14,7 +14,13 @@ from joulecast.model.description import SCHEMA_VERSION
 DIGITS = 5
 
 
-def training_toml(fitted: Fitted, spread: Mapping[str, float], provenance: str) -> str:
+def training_toml(
+    fitted: Fitted,
+    spread: Mapping[str, float],
+    provenance: str,
+    unseen: Mapping[str, float] | None = None,
+    counts: Mapping[str, int] | None = None,
+) -> str:
     """Text of the file.
 
     Parameters
@@ -23,6 +29,10 @@ def training_toml(fitted: Fitted, spread: Mapping[str, float], provenance: str) 
         Relative standard deviation of forecast steps by ``architecture.dtype``, from sources that were left out.
     provenance
         What was fitted to.
+    unseen
+        What a ``gpu`` without steps adds to it, and a ``generation`` of frameworks without a scalar.
+    counts
+        Fitted steps of each GPU.
     """
     lines = [
         "# How kernels fare in long training runs; see model/training_factors.py.",
@@ -37,6 +47,10 @@ def training_toml(fitted: Fitted, spread: Mapping[str, float], provenance: str) 
     for name in sorted(spread):
         owner, _, dtype = name.rpartition(".")
         lines.append(_leaf(f"{owner}.spread.{dtype}", spread[name], 0.2 * spread[name], "sources that were left out"))
+    for name, value in (unseen or {}).items():
+        lines.append(_leaf(f"unseen.{name}", value, 0.2 * value, f"{name}s that were left out, or differ"))
+    for name, number in sorted((counts or {}).items()):
+        lines.append(_leaf(f"rows.{name}", number, 0.0, "fitted steps of this GPU"))
     return "\n".join(lines) + "\n"
 
 

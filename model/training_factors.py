@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from math import hypot
 from typing import Literal
 
 from joulecast.model.description import GpuDescription, Parameter, Table
@@ -32,10 +33,17 @@ FACTORS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 #: Generations of training frameworks that have a factor of their own.
 Generation = Literal["megatron-lm-2021", "nemo-2024", "megatron-bridge-2025", "megatron-core"]
+#: Cards whose factors are their own, not their architecture's: beside B200's, GB200's steps are faster in bf16 and
+#: slower in FP8 than the data sheets say.
+OWN = ("gb200",)
 #: The host's time for a launch, where nothing captures it in a graph [s; estimate], and the parameter that has it.
 LAUNCH_S, LAUNCH = 120e-6, "host_launch_s"
-#: Parameters with the relative standard deviation of a forecast step, by data type.
-SPREAD = "training_spread"
+#: Parameters with the relative standard deviation of a forecast step, by data type, and what unknowns add to it.
+SPREAD, UNSEEN = "training_spread", "training_spread_unseen"
+#: In the file of factors: what a GPU without published steps adds, and a framework without a scalar.
+UNSEEN_GPU, UNSEEN_GENERATION = "unseen.gpu", "unseen.generation"
+#: Prefix of the entries that count the published steps of each GPU.
+ROWS = "rows."
 #: Parameter by which the time of every kernel is multiplied.
 TIME = "time_factor"
 
@@ -87,6 +95,11 @@ def _fits(name: str, patterns: list[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
+def owner_of(description: GpuDescription) -> str:
+    """Whose factors act on a GPU: its architecture's, or its own."""
+    return description.name if description.name in OWN else description.text("architecture")
+
+
 def factors_on(description: GpuDescription, generation: str, known: Iterable[str]) -> dict[str, str]:
     """Which of the known factors act on a GPU: name there to name in :func:`scaled`.
 
@@ -97,11 +110,11 @@ def factors_on(description: GpuDescription, generation: str, known: Iterable[str
     known
         Names such as ``Hopper.attention``, ``network`` and ``generation.nemo-2024``.
     """
-    architecture = description.text("architecture")
+    card = owner_of(description)
     found = {}
     for name in known:
         owner, _, short = name.partition(".")
-        if owner == architecture and not short.startswith("spread."):
+        if owner == card and not short.startswith("spread."):
             found[name] = short
         elif name in ("network", "host"):
             found[name] = name
@@ -111,10 +124,23 @@ def factors_on(description: GpuDescription, generation: str, known: Iterable[str
 
 
 def trained(description: GpuDescription, generation: str, factors: Mapping[str, Parameter]) -> GpuDescription:
-    """The description as long training runs find it; of an architecture without any its kernels stay as they are."""
+    """The description as long training runs find it; of an architecture without any its kernels stay as they are.
+
+    The spread of a forecast step grows in quadrature by what is not known: a derived GPU none of whose steps were
+    published, and a framework that is not named.
+    """
     acting = factors_on(description, generation, factors)
     found = scaled(description, {short: factors[name].number for name, short in acting.items()})
-    prefix = f"{description.text('architecture')}.spread."
-    spreads = {f"{SPREAD}.{name.removeprefix(prefix)}": p for name, p in factors.items() if name.startswith(prefix)}
+    seen = not description.derivation or f"{ROWS}{description.name}" in factors
+    unknown = [name for name, known in ((UNSEEN_GPU, seen), (UNSEEN_GENERATION, generation)) if not known]
+    more = hypot(*(factors[name].number for name in unknown if name in factors))
+    prefix = f"{owner_of(description)}.spread."
+    spreads = {
+        f"{SPREAD}.{name.removeprefix(prefix)}": replace(p, value=hypot(p.number, more))
+        for name, p in factors.items()
+        if name.startswith(prefix)
+    }
+    if more > 0:
+        spreads[UNSEEN] = Parameter(more, 0.0, "", "unknown GPU or framework", "estimate")
     kernel = replace(found.kernel, parameters={**found.kernel.parameters, **spreads})
     return replace(found, kernel=kernel)

@@ -14,7 +14,7 @@ SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SETUPTOOLS = SETTINGS["tool"]["setuptools"]
 #: Top-level folders that are sub-packages.
 FOLDERS = [name for name in ("calibrate", "model", "plan", "simulator", "validate") if (ROOT / name).is_dir()]
-DATA_ENDINGS = {".css", ".js", ".json", ".jsonl", ".md", ".toml", ".txt", ".typed"}
+DATA_ENDINGS = {".css", ".csv", ".js", ".json", ".jsonl", ".md", ".toml", ".txt", ".typed"}
 
 
 def source_folder(package: str) -> Path:

@@ -292,3 +292,60 @@ def test_wrong_options(tmp_path: Path, options: dict[str, Any], text: str) -> No
 def test_other_suites_leave_nothing_out_in_turn(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--leave-out"):
         run_suite("kernels", tmp_path, leave_out="gpu")
+
+
+RECORDED = Path(__file__).parents[1] / "validate" / "recorded" / "published"
+CALIBRATING = Path(__file__).parents[1] / "calibrate" / "recorded" / "published"
+
+
+def test_shipped_rows_are_planned_and_say_where_they_stand() -> None:
+    blind, fitted = read_published(RECORDED), read_published(CALIBRATING)
+    assert (len(blind), len(fitted)) == (114, 18)
+    assert not {r.id for r in blind} & {r.id for r in fitted}
+    assert all(plan_row(one).plan.cluster.gpus == one.num_gpus and one.measured_step_time_s for one in blind)
+    for folder in (RECORDED, CALIBRATING):
+        with (folder / "published_iterations.csv").open(newline="") as file:
+            assert all(line["source_url_or_repo_path"].startswith("https://") for line in csv.DictReader(file))
+
+
+def test_what_is_shipped_as_unseen_calibrates_nothing(data: Path) -> None:
+    seen = [*read_published(data / "published"), *read_published(CALIBRATING)]
+    plans = {plan_row(one).plan for one in seen if one.measured_step_time_s}
+    known = [one.id for one in read_published(RECORDED) if plan_row(one).plan in plans]
+    # The same plans of NeMo and of one Bridge recipe were published again with other times.
+    assert all(name.startswith("nemo2407c_") for name in known)
+
+
+#: Of other models, GPUs and frameworks, and quick to forecast.
+UNSEEN = ("sc21_18B", "dgxc2502_nemotron4-15b_bf16_16", "dgxc2502_nemotron4-15b_fp8_16", "nemo2407c_gpt3-20b_64",
+          "bridge25.11_llama3-8b_gb200_8_fp8-cs", "bridge25.11_llama3-70b_gb200_64_fp8-cs",
+          "titan_h200_llama3-8b_fp8_32", "mpt_a100-sxm-80gb_7b_2048_8_amp_96",
+          "mpt_a100-sxm-40gb_13b_2048_16_pure_160")  # fmt: skip
+
+
+def test_steps_of_other_models_gpus_and_frameworks(tmp_path: Path) -> None:
+    with (RECORDED / "published_iterations.csv").open(newline="") as file:
+        lines = [line for line in csv.DictReader(file) if line["id"] in UNSEEN]
+    result = run_suite("published", write(tmp_path / "rows.csv", *lines))
+    assert len(result.rows) == len(UNSEEN)
+    assert result.summary["all"]["time_error_percent"] < 7.0
+    assert result.summary["all"]["time_inside_percent"] > 85.0
+
+
+def test_pytorchs_own_attention_is_flash_attention_2() -> None:
+    mosaic = row(source="MosaicML llm-foundry", dtype="bf16", recompute="none", notes="FSDP=8", tp="1", dp="8")
+    plan = plan_row(mosaic.model_copy(update={"micro_batch": 1, "global_batch": 8})).plan
+    assert plan.implementation.attention_backend == "flash-attention-2"
+    assert plan.parallelism.fsdp
+
+
+def test_gradients_are_reduced_as_recipes_say() -> None:
+    kept = {
+        source: plan_row(row(source=source, dtype="bf16", recompute="none")).plan.implementation.gradient_precision
+        for source in ("dgxc-benchmarking v25.02", "dgxc-benchmarking v25.05", "SimuMax B200")
+    }
+    assert kept == {
+        "dgxc-benchmarking v25.02": "fp32",
+        "dgxc-benchmarking v25.05": "bf16",
+        "SimuMax B200": "fp32",
+    }

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from joulecast.calibrate import published_plans
-from joulecast.calibrate.training_fit import Linearised, TrainingRun, fit, linearise, log_times
+from joulecast.calibrate.training_fit import Linearised, TrainingRun, factors_of, fit, linearise, log_times
 from joulecast.calibrate.training_write import training_toml
 from joulecast.model.catalogue import load_gpu, load_training
 from joulecast.model.description import Parameter
@@ -133,17 +133,55 @@ def test_the_linearised_model_follows_the_forecast() -> None:
 def test_what_is_written_is_read_again() -> None:
     model = Linearised(("Ampere GA100.attention", "network"), np.zeros(2), np.zeros(1), np.zeros((1, 2)), np.ones(2))
     fitted = fit(model, np.array([0.0]), np.ones(1))
-    read = parse_training(training_toml(fitted, {"Hopper.fp8": 0.04}, "a test"), file="t.toml")
-    assert set(read) == {"Ampere GA100.attention", "network", "Hopper.spread.fp8"}
-    assert read["network"].number == 1.0
+    text = training_toml(fitted, {"Hopper.fp8": 0.04}, "a test", {"gpu": 0.05}, {"a100-sxm-80gb": 7})
+    read = parse_training(text, file="t.toml")
+    own = {"Ampere GA100.attention", "network", "Hopper.spread.fp8"}
+    assert set(read) == own | {"unseen.gpu", "rows.a100-sxm-80gb"}
+    assert (read["network"].number, read["unseen.gpu"].number, read["rows.a100-sxm-80gb"].number) == (1.0, 0.05, 7)
+    assert set(parse_training(training_toml(fitted, {"Hopper.fp8": 0.04}, "a test"), file="t.toml")) == own
+
+
+def test_an_interval_is_wider_where_gpu_or_framework_are_unknown() -> None:
+    known = {"Hopper.spread.fp8": 0.04, "unseen.gpu": 0.03, "unseen.generation": 0.12, "rows.h100-sxm": 9}
+    factors = {name: Parameter(value, 0.0, "", "", "fitted") for name, value in known.items()}
+
+    def spread(gpu: str, generation: str, name: str = "training_spread.fp8") -> float:
+        return trained(load_gpu(gpu), generation, factors).kernel.parameters[name].number
+
+    assert spread("h100-sxm", "nemo-2024") == pytest.approx(0.04)
+    assert spread("h100-pcie", "nemo-2024") == pytest.approx(0.05)
+    assert spread("h100-sxm", "") == pytest.approx(np.hypot(0.04, 0.12))
+    assert spread("h100-pcie", "") == pytest.approx(0.13)
+    # A card that was measured itself is not unknown, an architecture without published steps is.
+    assert spread("h200-sxm", "nemo-2024") == pytest.approx(0.04)
+    assert spread("v100-sxm2-16gb", "nemo-2024", "training_spread_unseen") == pytest.approx(0.03)
+
+
+def test_an_unknown_framework_widens_a_forecast_without_a_spread_of_its_own() -> None:
+    named, unnamed = (
+        forecast(replace(plan(generation=g), cluster=replace(plan().cluster, gpu="a100-sxm-80gb")), must_fit=False)
+        for g in ("nemo-2024", None)
+    )
+    assert unnamed.time_s_p95 / unnamed.time_s > named.time_s_p95 / named.time_s > 1.0
 
 
 def test_the_shipped_factors_are_near_one_and_sourced() -> None:
-    """All but FP8's energy, of which no kernel of Blackwell has been measured."""
-    factors = {name: p for name, p in load_training().items() if ".spread." not in name}
+    """All but FP8 on GB200, of which no kernel has been published, and the network, of which few were."""
+    about = (".spread.", "unseen.", "rows.")
+    factors = {name: p for name, p in load_training().items() if not any(word in name for word in about)}
     assert factors
-    assert all(0.8 < p.number < 1.3 or ".energy." in name for name, p in factors.items())
+    others = (".energy.", "gb200.products.fp8", "network")
+    assert all(0.8 < p.number < 1.3 for name, p in factors.items() if not any(word in name for word in others))
+    assert all(0.7 < p.number < 1.4 for p in factors.values())
     assert all(0.0 < p.sd < 0.3 and p.status == "fitted" and p.source for p in factors.values())
+
+
+def test_every_gpu_with_published_steps_is_counted() -> None:
+    shipped = load_training()
+    counted = {name.removeprefix("rows."): p.number for name, p in shipped.items() if name.startswith("rows.")}
+    assert set(counted) == {"a100-sxm-80gb", "b200", "gb200", "gb300", "h100-sxm"}
+    assert sum(counted.values()) == 167
+    assert all(0.02 < shipped[f"unseen.{what}"].number < 0.2 for what in ("gpu", "generation"))
 
 
 def test_generations_have_one_name_everywhere() -> None:
@@ -151,3 +189,21 @@ def test_generations_have_one_name_everywhere() -> None:
     planned = {generation.name for generation in published_plans.GENERATIONS if generation.name}
     assert fitted == planned == set(get_args(Generation))
     assert all(plan(generation=name).implementation.generation == name for name in get_args(Generation))
+
+
+def test_gb200_has_factors_of_its_own() -> None:
+    known = {"Blackwell.attention": 1.0, "gb200.attention": 1.0, "Blackwell.spread.fp8": 1.0}
+    assert factors_on(load_gpu("gb200"), "", known) == {"gb200.attention": "attention"}
+    assert factors_on(load_gpu("b200"), "", known) == {"Blackwell.attention": "attention"}
+    run = TrainingRun("one", replace(plan(), cluster=replace(plan().cluster, gpu="gb200")), 1.0)
+    assert {name.partition(".")[0] for name in factors_of(run)} == {"gb200", "host"}
+
+
+def test_a_fit_may_be_held_near_where_the_model_was_linearised() -> None:
+    model = Linearised(("generation.nemo-2024",), np.array([0.1]), np.zeros(1), np.ones((1, 1)), np.array([10.0]))
+    target = np.array([0.3])
+    free = fit(model, target, np.ones(1))
+    held = fit(model, target, np.ones(1), trust_sd=1e-6)
+    assert free.values == pytest.approx([0.4], rel=0.02)
+    assert held.values == pytest.approx([0.1], abs=1e-4)
+    assert fit(model, target, np.ones(1), trust_sd=np.inf).values == free.values

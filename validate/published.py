@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.calibrate.published_fit import linearised
+from joulecast.calibrate.published_fit import collected_factors, linearised
 from joulecast.calibrate.published_left_out import by_gpu, by_source, left_out, may_be_fitted
 from joulecast.calibrate.published_plans import PlannedRow, plan_row
 from joulecast.calibrate.published_rows import PublishedRow, read_published
@@ -148,7 +148,7 @@ def _refitted(
         raise InputError(
             "a fit of published rows takes the GPUs that the data name", key="--gpu", remedy="Leave it out."
         )
-    found = left_out(planned, protocol.parts, linearised(planned), far=protocol.far)
+    found = left_out(planned, protocol.parts, linearised(planned, collected_factors()), far=protocol.far)
     known = _known(planned)
     pairs = [
         (one, Prediction(**asdict(time)), [pair for pair, seen in zip(known, found.seen[i], strict=True) if seen])
