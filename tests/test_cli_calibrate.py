@@ -129,7 +129,19 @@ def test_an_unfit_card_is_a_named_error_with_a_remedy(
     status, _, err = run(capsys, "--device", "sim:card.json", "--out", "gpu.toml")
     assert status == 2
     assert f"error: [{code}]: " in err
+    assert err.count(f"[{code}]") == 1, "said once"
     assert not Path(RECORDING).exists()
+
+
+def test_of_a_card_that_is_lost_the_rows_are_kept_and_said_to_be(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    SimulatedCard("h200-sxm", faults=Faults(dies_at_s=25.0), file=Path("card.json"))
+    status, _, err = run(capsys, "--device", "sim:card.json", "--budget", "60s", "--out", "gpu.toml")
+    assert status == 2 and not Path("gpu.toml").exists()
+    assert f"what was measured is kept in {RECORDING}" in err
+    status, _, err = run(capsys, "--replay", RECORDING, "--out", "gpu.toml")
+    assert status == 0 and Path("gpu.toml").exists()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ import json
 
 import pytest
 
+from joulecast.calibrate.devices.simulated import SimulatedCard
+from joulecast.calibrate.devices.simulated_sensors import Faults
 from joulecast.cli import main
 
 pytest.importorskip("scipy")
@@ -98,6 +100,26 @@ def test_kernels_in_turn_on_standard_output(capsys):
     assert "share of copy_512MB" in out
     assert "not resolved: power of copy_512MB apart from its neighbours" in out
     assert "30 runs" in err
+
+
+@pytest.mark.parametrize(
+    ("faults", "code"),
+    [(Faults(mig=True), "mig"), (Faults(neighbour_w=400.0), "busy"), (Faults(inlet_offset_c=60.0), "throttled")],
+)
+def test_an_unfit_card_is_a_named_error(tmp_path, capsys, faults, code):
+    SimulatedCard("h200-sxm", faults=faults, file=tmp_path / "card.json")
+    status, out, err = run(capsys, "gemm:8192x8192x8192", "--device", f"sim:{tmp_path / 'card.json'}")
+    assert (status, out) == (2, "")
+    assert err.count(f"[{code}]") == 1 and f"error: [{code}]: " in err
+
+
+def test_a_sensor_that_stands_still_is_told_and_done_without(tmp_path, capsys):
+    SimulatedCard("h200-sxm", faults=Faults(counter="still"), file=tmp_path / "card.json")
+    words = ("gemm:8192x8192x8192", "--device", f"sim:{tmp_path / 'card.json'}", "--runs", "20", "--json")
+    status, out, err = run(capsys, *words)
+    assert status == 0
+    assert "warning [counter-still]: " in err
+    assert "energy" not in [sensor["name"] for sensor in json.loads(out)["sensors"]]
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def test_a_healthy_card_has_nothing_and_its_counter_is_known():
     examination = examine(card)
     assert examination.findings == ()
     assert examination.fit
-    examination.demand_fit()
+    examination.demand_fit(lambda line: None)
     true = card.board.power_between(0.0, card.now())
     assert examination.step_s == pytest.approx(0.1, rel=0.01)
     assert examination.counter_power_w == pytest.approx(true, rel=0.01)
@@ -76,7 +76,7 @@ def test_somebody_elses_work_is_found_by_its_power_where_nobody_is_named():
         assert words in examination.findings[0].message
         assert not examination.fit
         with pytest.raises(DeviceError, match=r"\[busy\].*another card"):
-            examination.demand_fit()
+            examination.demand_fit(lambda line: None)
 
 
 def test_an_idle_process_on_the_card_is_a_warning():

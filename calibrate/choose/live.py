@@ -108,11 +108,7 @@ def measure_card(
 
 def _examine(device: Device, active: bool, say: Callable[[str], None]) -> bool:
     """Refuse a card that is not fit, tell what is odd about it, and whether it may be set as is wanted."""
-    found = examine(device)
-    for finding in found.findings:
-        if finding.severity != "note" or active:
-            say(f"{finding.severity} [{finding.code.value}]: {finding.message}. {finding.remedy}")
-    found.demand_fit()
+    examine(device).demand_fit(say, notes=active)
     return active and (device.facts.may_set_clocks or device.facts.may_set_power_limit)
 
 
@@ -169,7 +165,11 @@ def _measure(
                 bench.missing,
                 others,
             )
-            outcome = session.run()
+            try:
+                outcome = session.run()
+            except DeviceError:
+                say(f"what was measured is kept in {folder}: go on with it, or fit it with --replay {folder}")
+                raise
         recorder.end(reason=outcome.reason, rows=outcome.rows, spent_s=outcome.spent_s)
     _tell(outcome, folder, say)
     return outcome

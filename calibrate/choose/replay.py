@@ -61,7 +61,8 @@ def read_folder(folder: Path) -> Recorded:
         for row in recording.rows
     )
     if not rows:
-        raise DataError("a recording without rows", file=str(folder), remedy="Go on with it: calibrate --device 0.")
+        remedy = f"Go on with it: calibrate with --device and --record {folder}, and a longer --budget."
+        raise DataError("a recording without rows", file=str(folder), remedy=remedy)
     return Recorded(
         recordings[0].card,
         rows,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -64,17 +64,32 @@ class Examination:
         """Whether the card can be measured."""
         return not any(finding.severity == "error" for finding in self.findings)
 
-    def demand_fit(self) -> None:
-        """Refuse a card that is not fit.
+    def demand_fit(
+        self, say: Callable[[str], None], *, notes: bool = False, bearable: Container[Code] = frozenset()
+    ) -> None:
+        """Tell what is odd, and refuse a card that is not fit.
+
+        Parameters
+        ----------
+        say
+            Prints a line for people: warnings, errors beyond the one that is raised, and notes where they are wanted.
+        bearable
+            Errors that count as warnings here.
 
         Raises
         ------
         DeviceError
             The first error that was found.
         """
+        refused: Finding | None = None
         for finding in self.findings:
-            if finding.severity == "error":
-                raise DeviceError(finding.message, key=finding.code.value, remedy=finding.remedy)
+            severity = "warning" if finding.code in bearable and finding.severity == "error" else finding.severity
+            if severity == "error" and refused is None:
+                refused = finding
+            elif severity != "note" or notes:
+                say(f"{severity} [{finding.code.value}]: {finding.message}. {finding.remedy}")
+        if refused is not None:
+            raise DeviceError(refused.message, key=refused.code.value, remedy=refused.remedy)
 
 
 def examine_at(locator: str, watch_s: float = WATCH_S) -> Examination:

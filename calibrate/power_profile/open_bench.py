@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from joulecast.calibrate.devices import locator_of, open_device
+from joulecast.calibrate.devices.checks import examine
+from joulecast.calibrate.devices.findings import Code
 from joulecast.calibrate.power_profile.kernels import kernel_benchmark
 from joulecast.calibrate.power_profile.protocol import Bench
-from joulecast.errors import InputError
+from joulecast.errors import DeviceError, InputError
+
+#: Faults of one sensor that a profile can do without: it learns of each sensor whether and how it moves.
+BEARABLE = frozenset({Code.COUNTER_STILL, Code.COUNTER_BACKWARD, Code.COUNTER_WRONG, Code.NO_COUNTER, Code.NO_READINGS})
 
 
-def open_bench(kernels: Sequence[str], device: str) -> tuple[Bench, str]:
-    """A bench for kernels on a card, and the card's name.
+def open_bench(kernels: Sequence[str], device: str, say: Callable[[str], None]) -> tuple[Bench, str]:
+    """A bench for kernels on a card that was found fit, and the card's name.
 
     Parameters
     ----------
@@ -19,13 +24,16 @@ def open_bench(kernels: Sequence[str], device: str) -> tuple[Bench, str]:
         See :func:`~joulecast.calibrate.power_profile.kernels.kernel_benchmark`.
     device
         Index of a GPU, or a locator such as ``sim:FILE``.
+    say
+        Prints a line for people: what is odd about the card.
 
     Raises
     ------
     InputError
         A kernel that is not known, or a card that cannot run any.
     DeviceError
-        The card, its driver or the package that talks to it is missing.
+        The card, its driver or the package that talks to it is missing, or the card is not fit: others work on it, it
+        is too hot, or partitioned.
     MeasurementError
         A kernel cannot run there.
     """
@@ -35,6 +43,11 @@ def open_bench(kernels: Sequence[str], device: str) -> tuple[Bench, str]:
     if kind == "replay":
         raise InputError("a recording runs no kernels", key="--device", remedy="Profile a GPU or a simulated card.")
     card = open_device(locator)
+    try:
+        examine(card).demand_fit(say, bearable=BEARABLE)
+    except DeviceError:
+        card.close()
+        raise
     if kind == "sim":
         from joulecast.calibrate.devices.simulated import SimulatedCard
         from joulecast.calibrate.power_profile.card_bench import CardBench

@@ -51,7 +51,7 @@ def profile(
     from joulecast.calibrate.power_profile.campaign import Campaign, Options
     from joulecast.calibrate.power_profile.open_bench import open_bench
 
-    bench, name = open_bench(kernels, device)
+    bench, name = open_bench(kernels, device, output.progress)
     left_s = budget_s - (time.monotonic() - began_s)
     options = Options(runs=runs, outliers=outliers, seed=seed, budget_s=left_s)
     try:
