@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from joulecast.simulator import plan_checks, plan_names
-from joulecast.simulator.plan_features import check_features, meaningless, without
+from joulecast.simulator.plan_features import given, with_features
 from joulecast.simulator.plan_parts import Cluster, Implementation, Overlap, Parallelism, Power, Schedule, Workload
 from joulecast.simulator.plan_schema import TABLES, PlanFile
 from joulecast.simulator.plan_site import Site, read_site
@@ -186,7 +186,7 @@ class PlanFrame:
         self, parsed: PlanFile, source: Source, gpu: GpuDescription | None = None, varied: Container[str] = ()
     ) -> None:
         plan_checks.reserved(parsed, source)
-        self._source, self._varied = source, varied
+        self._source, self._varied, self._features = source, varied, given(parsed, FRAME_FREE)
         self._gpu = gpu or plan_names.named_gpu(parsed, source)
         self._workload = read_workload(parsed, self._gpu, source)
         self.cluster = read_cluster(parsed, self._gpu, source)
@@ -201,9 +201,7 @@ class PlanFrame:
     def plan(self, parsed: PlanFile) -> Plan:
         """The plan of tables that differ from the frame's in ``FRAME_FREE`` keys alone, checked as a whole."""
         source, workload = self._source, self._workload
-        if self._varied:
-            parsed = without(meaningless(parsed, workload.model, self._varied), parsed)
-        check_features(parsed, workload.model, source)
+        parsed = with_features(parsed, workload.model, source, self._features, self._varied)
         if parsed.workload.micro_batch_size != workload.micro_batch_size:
             workload = replace(workload, micro_batch_size=parsed.workload.micro_batch_size)
         parallelism = read_parallelism(parsed, workload.model, source)

@@ -110,43 +110,41 @@ FEATURES = (
 _DEFAULTS = {f.key: TABLES[f.table].model_fields[f.name].default for f in FEATURES}
 
 
-def check_features(parsed: PlanFile, model: ModelConfig, source: Source) -> None:
-    """Refuse keys that are given, other than their default, while their feature is off.
+def given(parsed: PlanFile, free: Container[str] = ()) -> tuple[Feature, ...]:
+    """Features whose key is given, other than its default, or may be in plans that differ in the tables ``free``."""
+    return tuple(f for f in FEATURES if f.table in free or _is_given(f, parsed))
+
+
+def with_features(
+    parsed: PlanFile, model: ModelConfig, source: Source, features: Sequence[Feature], varied: Container[str] = ()
+) -> PlanFile:
+    """The plan's tables without keys that a space states for other plans.
+
+    Parameters
+    ----------
+    features
+        Those to look at, from :func:`given`.
+    varied
+        Keys in which a space's plans differ.
 
     Raises
     ------
     InputError
-        One of them.
+        A key is given while its feature is off.
     """
-    for feature in FEATURES:
-        if _is_given(feature, parsed) and feature.is_off(parsed, model):
-            raise source.error(feature.problem, feature.key, remedy=f"{feature.remedy}, or leave this key out.")
-
-
-def meaningless(parsed: PlanFile, model: ModelConfig, varied: Container[str]) -> list[Feature]:
-    """Keys that a space states once for a feature that only some of its plans have, and this one does not.
-
-    Parameters
-    ----------
-    varied
-        Keys in which the space's plans differ.
-    """
-    return [
-        feature
-        for feature in FEATURES
-        if feature.switch in varied
-        and feature.key not in varied
-        and _is_given(feature, parsed)
-        and feature.is_off(parsed, model)
-    ]
-
-
-def without(features: Sequence[Feature], parsed: PlanFile) -> PlanFile:
-    """The plan's tables with these keys at their defaults."""
     for feature in features:
+        if not (_is_given(feature, parsed) and feature.is_off(parsed, model)):
+            continue
+        if not is_of_others(feature, varied):
+            raise source.error(feature.problem, feature.key, remedy=f"{feature.remedy}, or leave this key out.")
         table = getattr(parsed, feature.table).model_copy(update={feature.name: _DEFAULTS[feature.key]})
         parsed = parsed.model_copy(update={feature.table: table})
     return parsed
+
+
+def is_of_others(feature: Feature, varied: Container[str]) -> bool:
+    """Whether a space states a key once, and varies its feature: then plans without the feature do without it."""
+    return feature.switch in varied and feature.key not in varied
 
 
 def _is_given(feature: Feature, parsed: PlanFile) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.rows import Row
 from joulecast.plan.sweep.space import Space
-from joulecast.simulator.plan_features import meaningless
+from joulecast.simulator.plan_features import given, is_of_others
 from joulecast.simulator.plan_schema import PlanFile
 
 
@@ -17,8 +17,10 @@ def plan_text(space: Space, row: Row) -> str:
     """PLAN.toml of a row of a sweep, to be forecast with ``joulecast predict``."""
     values = {key: row[key] for key in space.keys}
     tables = space.with_values(values)
-    for feature in meaningless(PlanFile.model_validate(tables), Plans(space).frame(values).model, space.keys):
-        del tables[feature.table][feature.name]
+    parsed, model = PlanFile.model_validate(tables), Plans(space).frame(values).model
+    for feature in given(parsed):
+        if feature.is_off(parsed, model) and is_of_others(feature, space.keys):
+            del tables[feature.table][feature.name]
     lines = [f"# Plan {row['plan']} of a sweep"]
     for name, table in tables.items():
         lines += ["", f"[{name}]", *(f"{_key(key)} = {_value(value)}" for key, value in table.items())]
