@@ -147,15 +147,15 @@ def of_counter(samples: Sequence[Sample], counter_w: float | None, power_w: floa
     energies = [sample.energy_j for sample in samples if sample.energy_j is not None]
     if not energies:
         return
-    poll = "Energy can be integrated from polled power instead; update the driver."
+    remedy = "Update the driver; where that does not help, take another card."
     length = samples[-1].time_s - samples[0].time_s
     if any(after < before for before, after in pairwise(energies)):
-        yield Finding(Code.COUNTER_BACKWARD, "error", "the energy counter runs backward", poll)
+        yield Finding(Code.COUNTER_BACKWARD, "error", "the energy counter runs backward", remedy)
     elif energies[-1] == energies[0]:
-        yield Finding(Code.COUNTER_STILL, "error", f"the energy counter stood still for {length:.1f} s", poll)
+        yield Finding(Code.COUNTER_STILL, "error", f"the energy counter stood still for {length:.1f} s", remedy)
     elif counter_w is not None and power_w and not 1.0 / WILD_RATIO <= counter_w / power_w <= WILD_RATIO:
         message = f"the energy counter says {counter_w:.0f} W, the polled power {power_w:.0f} W"
-        yield Finding(Code.COUNTER_WRONG, "error", message, poll)
+        yield Finding(Code.COUNTER_WRONG, "error", message, remedy)
     elif (off := compare(samples)) is None:
         yield Finding(
             Code.NOT_COMPARED,
