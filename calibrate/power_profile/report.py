@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from joulecast.calibrate.power_profile.protocol import WHOLE
+from joulecast.calibrate.power_profile.protocol import WHOLE, Array
+from joulecast.calibrate.power_profile.resolve import averaging_boxes
 from joulecast.calibrate.power_profile.result import Curve, PowerProfile
 from joulecast.files import write_whole
 
@@ -81,13 +82,16 @@ def write_plot(profile: PowerProfile, path: Path) -> None:
 
 def _panel(axis: Any, profile: PowerProfile, curve: Curve) -> None:
     scale, unit = (1e6, "µs") if curve.width_s.sum() < 2e-3 else (1e3, "ms")
-    low, high = curve.power_w - 2 * curve.standard_error_w, curve.power_w + 2 * curve.standard_error_w
+    power, told = _told_apart(profile, curve)
+    low, high = power - 2 * curve.standard_error_w, power + 2 * curve.standard_error_w
     x = curve.time_s * scale
     readings = _readings(profile, curve)
     if readings is not None:
         axis.plot(readings[0] * scale, readings[1], ".", ms=2, color=POINTS, zorder=1, label="readings")
     axis.fill_between(x, low, high, color=BAND, alpha=0.6, lw=0, zorder=2, label="± 2 standard errors")
-    axis.plot(x, curve.power_w, color=INK, lw=1.4, zorder=4, label="profile")
+    axis.plot(x, power, color=INK, lw=1.4, zorder=4, label="profile")
+    if not told:
+        axis.plot(x, curve.power_w, color=INK, lw=0.5, alpha=0.4, zorder=3, label="finer than the resolution")
     if curve.trend is not None:
         axis.plot(x, curve.trend.power_w(curve.time_s), "--", color=TREND, lw=1, zorder=3, label="trend, degree 4")
     for number, (start, stop) in enumerate(_stretches(~curve.resolved)):
@@ -123,6 +127,19 @@ def _readings(profile: PowerProfile, curve: Curve) -> tuple[Any, Any] | None:
     first = (profile.sse_index if curve.name == "sse" else profile.ssp_index) * kernels
     chosen = points.within(first, first + kernels if curve.name == "sse" else np.inf)
     return (points.step[chosen] % kernels) / kernels * curve.width_s.sum(), points.power_w[chosen]
+
+
+def _told_apart(profile: PowerProfile, curve: Curve) -> tuple[Array, bool]:
+    """Power as it is drawn, and whether that is all of the curve.
+
+    Where no feature shorter than the sensor's window is told apart, a ripple as long as the window is the sensor's and
+    not the card's: the mean over the resolution is drawn.
+    """
+    window = min((s.window_s for s in profile.sensors if s.name in WHOLE), default=0.0)
+    if not np.isfinite(curve.resolution_s) or not 0.0 < window < curve.resolution_s:
+        return curve.power_w, True
+    edges = np.concatenate([[0.0], np.cumsum(curve.width_s)])
+    return averaging_boxes(edges, curve.resolution_s) @ curve.power_w, False
 
 
 def _averaged(profile: PowerProfile, curve: Curve) -> bool:

@@ -82,7 +82,7 @@ def resolve(
     wanted = precision * float(np.average(estimate.power_w[bins], weights=width))
     covariance = estimate.covariance[bins, bins]
     for averaging in _candidates(width, least_s):
-        share = _boxes(edges, averaging)
+        share = averaging_boxes(edges, averaging)
         error = np.sqrt(np.maximum(np.sum((share @ covariance) * share, axis=1), 0.0))
         if np.quantile(error, MOST) <= wanted:
             break
@@ -105,7 +105,7 @@ def _candidates(width: Array, least_s: float) -> Array:
     return np.append(narrow * 1.25 ** np.arange(steps), whole)
 
 
-def _boxes(edges: Array, averaging_s: float) -> Array:
+def averaging_boxes(edges: Array, averaging_s: float) -> Array:
     """Row i: weights of the mean over ``averaging_s`` around the middle of bin i, moved inside at the ends."""
     half = np.minimum(np.maximum(averaging_s, np.diff(edges)), edges[-1]) / 2
     centre = np.clip((edges[1:] + edges[:-1]) / 2, edges[0] + half, edges[-1] - half)
