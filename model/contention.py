@@ -1,9 +1,18 @@
 """Kernels of compute and communication beside each other on one GPU.
 
-A communication kernel holds ``ctas`` SMs, one a thread block; what compute needs of the SMs takes longer by the share
-that is left, to a power: persistent and wave-quantised kernels lose more than the share, memory-bound ones nothing,
+A communication kernel holds ``ctas`` SMs, one a thread block, and what compute needs of the SMs takes longer. Products
+work through their tiles in waves, and there are more of them on the SMs that are left; other kernels lose the share,
+to a power that is fitted:
 
-    core' = core·(1 − ctas/SMs)^−a
+    core' = core·⌈tiles / (SMs − ctas − stranded)⌉ / ⌈tiles / SMs⌉    or    core·(1 − ctas/SMs)^−a
+
+``stranded``: blocks of the library's products come in clusters of two within one part of the chip, and where a
+communication kernel leaves an odd number of SMs there, one stays empty. On an H200 products of 11 waves at the power
+limit take 15/11 as long and a little more beside 24 blocks of an all-gather or a reduce-scatter, also while these only
+wait for their peers: as if 32 SMs were gone, eight more than they hold, one of each of the chip's eight parts. The
+memory is shared: a kernel's part takes longer by the share of the bandwidth that the collective uses,
+
+    memory' = memory / (1 − u)
 
 The blocks copy through the same on-chip network and memory: their copying, not the link, takes longer, by a factor that
 grows from ``cta_slowdown`` beside kernels that leave the memory alone to ``cta_slowdown_memory`` beside memory-bound
@@ -23,6 +32,9 @@ from joulecast.model.gpu_model import GpuModel
 
 Array = NDArray[np.float64]
 
+#: Most of the memory's bandwidth that a communication takes from a kernel beside it [1].
+MOST_MEMORY = 0.5
+
 
 @dataclass(frozen=True, eq=False)
 class Alone:
@@ -34,6 +46,8 @@ class Alone:
         Of one launch, under the board's instant limit.
     fixed, core, memory, link
         What the launch latency, the SMs, the memory and the link need on their own.
+    tiles
+        As :class:`~joulecast.model.costs.Costs` has them [1].
     """
 
     time: Array
@@ -41,27 +55,41 @@ class Alone:
     core: Array
     memory: Array
     link: Array
+    tiles: Array
 
 
 def alone(costs: Costs, rows: NDArray[np.int64], time: Array, clocks_mhz: Array, unit_s: float = 1.0) -> Alone:
     """Rows ``rows`` of kernels whose times are ``time``, shape ``(n, c)``, in units of ``unit_s``."""
 
-    def column(values: Array) -> Array:
-        return np.broadcast_to(values[rows, None] / unit_s, time.shape)
+    def column(values: Array, unit: float = unit_s) -> Array:
+        return np.broadcast_to(values[rows, None] / unit, time.shape)
 
     core = costs.core_cycles[rows, None] / (clocks_mhz[None, :] * 1e6 * unit_s)
-    return Alone(time, column(costs.fixed_s), core, column(costs.memory_s), column(costs.link_s))
+    memory, link, tiles = column(costs.memory_s), column(costs.link_s), column(costs.tiles, 1.0)
+    return Alone(time, column(costs.fixed_s), core, memory, link, tiles)
 
 
-def compute_drag(kernels: Alone, i: int, ctas: float, gpu: GpuModel) -> Array:
-    """Time of compute kernel ``i`` beside ``ctas`` communication blocks over its time alone, shape ``(c,)`` [1]."""
-    return _stretch(kernels, i, sm_loss(ctas, gpu), gpu)
+def compute_drag(kernels: Alone, i: int, beside: int, ctas: float, gpu: GpuModel) -> Array:
+    """Time of compute kernel ``i`` beside communication ``beside`` over its time alone, shape ``(c,)`` [1].
+
+    ``ctas``: the communication's thread blocks.
+    """
+    tiles = kernels.tiles[i]
+    slower = np.where(tiles > 0.0, wave_loss(np.maximum(tiles, 1.0), ctas, gpu), sm_loss(ctas, gpu))
+    used = np.minimum(kernels.memory[beside] / np.maximum(kernels.time[beside], 1e-30), MOST_MEMORY)
+    return _stretch(kernels, i, slower, gpu, 1.0 / (1.0 - used))
 
 
 def sm_loss(ctas: float, gpu: GpuModel) -> float:
-    """Factor by which the SMs' part of a kernel takes longer beside ``ctas`` communication blocks [1]."""
+    """Factor by which the SMs' part of a kernel without waves takes longer beside ``ctas`` blocks [1]."""
     left = max(1.0 - ctas / gpu.sm_count, 1.0 / gpu.sm_count)
     return float(left ** -gpu["contention.compute_slowdown"])
+
+
+def wave_loss(tiles: Array, ctas: float, gpu: GpuModel) -> Array:
+    """Waves of products of ``tiles`` beside ``ctas`` communication blocks over those that they take alone [1]."""
+    left = gpu.sm_count - ctas - (gpu.get("contention.stranded_sms", 0.0) if ctas else 0.0)
+    return np.asarray(np.ceil(tiles / max(left, 1.0)) / np.ceil(tiles / gpu.sm_count))
 
 
 def communication_drag(kernels: Alone, i: int, beside: int, gpu: GpuModel) -> Array:
@@ -72,10 +100,10 @@ def communication_drag(kernels: Alone, i: int, beside: int, gpu: GpuModel) -> Ar
     return _stretch(kernels, i, free + (full - free) * bound, gpu)
 
 
-def _stretch(kernels: Alone, i: int, factor: Array | float, gpu: GpuModel) -> Array:
-    """Time with the SMs' part longer by ``factor`` over the time without, shape ``(c,)`` [1]."""
+def _stretch(kernels: Alone, i: int, sms: Array | float, gpu: GpuModel, memory: Array | float = 1.0) -> Array:
+    """Time with the SMs' and the memory's parts longer by these factors over the time without, shape ``(c,)`` [1]."""
     p = gpu["kernel.overlap_exponent"]
-    core, rest = kernels.core[i], kernels.memory[i] ** p + kernels.link[i] ** p
-    before = kernels.fixed[i] + (core**p + rest) ** (1.0 / p)
-    after = kernels.fixed[i] + ((core * factor) ** p + rest) ** (1.0 / p)
+    core, rest, link = kernels.core[i], kernels.memory[i], kernels.link[i] ** p
+    before = kernels.fixed[i] + (core**p + rest**p + link) ** (1.0 / p)
+    after = kernels.fixed[i] + ((core * sms) ** p + (rest * memory) ** p + link) ** (1.0 / p)
     return np.asarray(after / np.maximum(before, 1e-30))

@@ -29,6 +29,8 @@ class Costs:
         Time that the memory (HBM, or L2 where the data stay there) needs on its own [s].
     link_s
         Time that the link needs on its own [s].
+    tiles
+        Tiles of the library's products, of which an SM has one at a time [1]; 0 where no waves of them show.
     activity
         SM-side activity while running: share of the SMs' clocked logic that is busy [1].
     tensor_use
@@ -45,6 +47,7 @@ class Costs:
     core_cycles: Array
     memory_s: Array
     link_s: Array
+    tiles: Array
     activity: Array
     tensor_use: Array
     tensor_j: Array

@@ -182,6 +182,14 @@ TENSOR_LIMIT: dict[float | str | bool, float] = {
     "CDNA4": 2.0,
 }
 
+#: Whether the library's products launch their blocks in clusters: on Hopper and later.
+CLUSTERS: dict[float | str | bool, float] = {
+    **dict.fromkeys(TENSOR_ENERGY, 0.01),
+    "Hopper": 1.0,
+    "Blackwell": 1.0,
+    "Blackwell Ultra": 1.0,
+}
+
 #: Quantity to the device fact that selects it and its table.
 TECHNOLOGY: dict[str, tuple[str, dict[float | str | bool, float]]] = {
     "tensor_energy": ("architecture", TENSOR_ENERGY),
@@ -192,6 +200,7 @@ TECHNOLOGY: dict[str, tuple[str, dict[float | str | bool, float]]] = {
     "overlap": ("architecture", OVERLAP),
     "tile_overhead": ("architecture", TILE_OVERHEAD),
     "tensor_limit": ("architecture", TENSOR_LIMIT),
+    "clusters": ("architecture", CLUSTERS),
     "logic_energy": ("process_node_nm", LOGIC_ENERGY),
     "memory_energy": ("memory_kind", MEMORY_ENERGY),
     "link_energy": ("link_kind", LINK_ENERGY),
@@ -304,6 +313,7 @@ RULES: tuple[Rule, ...] = (
     Rule("collective", "*_ctas", 0.30, "blocks by bandwidth", {"link_bandwidth_bytes_per_s": 0.5}, maximum=32.0),
     Rule("collective", "bytes_per_cta_cycle", 0.30, "bytes a block copies in a cycle"),
     Rule("collective", "*", 0.25, "property of the library"),
+    Rule("contention", "stranded_sms", 0.50, "SMs that clusters of blocks cannot use", {"clusters": 1.0}),
     Rule("contention", "*", 0.30, "taken over"),
     Rule("transition", "*", 0.50, "taken over"),
     Rule("*", "*", 0.50, "no rule: taken over"),

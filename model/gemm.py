@@ -71,6 +71,7 @@ class GemmWork:
     hbm_bytes: Array
     tile: Array  # shape (n, 2)
     splits: Array
+    tiles: Array  # of all splits, of which an SM has one at a time
 
 
 def tile_efficiency(bm: Array, bn: Array, eta: float, penalty: float) -> Array:
@@ -123,6 +124,7 @@ def gemm_work(
         hbm_bytes=_hbm_bytes(shapes, size, output, gpu),
         tile=CHOICES[best, :2],
         splits=CHOICES[best, 2],
+        tiles=outputs[rows, best] * CHOICES[best, 2],
     )
 
 

@@ -124,6 +124,7 @@ def _gemm(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
         "fixed_s": np.full(len(operators), gpu["kernel.gemm.fixed_s"]),
         "activity": use,
         "tensor_use": use * (first.dtype != "fp32"),
+        "tiles": work.tiles,
         **{column: values / parts for column, values in whole.items()},
     }
 
@@ -181,6 +182,7 @@ def _collective(operators: Sequence[Collective], gpu: GpuModel) -> Columns:
         "fixed_s": np.where(by_sm, work.fixed_s, COPY_ENGINE_LATENCY_S),
         "core_cycles": by_sm * work.cycles / np.array([copy_share(o.threads) for o in operators]),
         "link_s": work.link_s,
+        "memory_s": work.memory_bytes / gpu.device["memory_bandwidth_bytes_per_s"],
         "activity": by_sm * gpu["power.collective_w"] / gpu["power.sm_w"],
         "link_j": work.link_bytes * gpu["power.link_pj_per_byte"] * PICO,
     }

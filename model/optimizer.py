@@ -20,6 +20,7 @@ def optimizer_step(
     tokens_per_step: int = 0,
     state_shards: int = 1,
     gradient_shards: int = 1,
+    zeroed: bool = True,
 ) -> tuple[Launch, ...]:
     """Launches of one AdamW step and of the zeroing of gradients on one rank.
 
@@ -32,6 +33,8 @@ def optimizer_step(
         without any keep zero gradients and zero states. 0 takes every row as touched.
     state_shards, gradient_shards
         Ranks over which the states, and the gradients that a rank keeps, are split (distributed optimizer, FSDP).
+    zeroed
+        Whether PyTorch's gradients are kept and set to zero, or dropped (FSDP's are, by ``zero_grad``'s default).
 
     Notes
     -----
@@ -49,7 +52,7 @@ def optimizer_step(
         streaming("foreach_add", "optimizer.count", len(parameters), dtype="fp32"),
         *_adamw("adamw_untouched", "optimizer.adamw.untouched", untouched / state_shards, implementation.dtype),
         *_adamw("adamw", "optimizer.adamw", (total - untouched) / state_shards, implementation.dtype),
-        *_many("zero_grad", "optimizer.zero_grad", total / gradient_shards, 0, 1, implementation.dtype),
+        *_many("zero_grad", "optimizer.zero_grad", zeroed * total / gradient_shards, 0, 1, implementation.dtype),
     )
 
 

@@ -4,8 +4,11 @@ A unit is a layer; what lies outside the layers is one more, the root. Before a 
 backward, its parameters are gathered; after its backward its gradients are reduced and scattered. With prefetch the
 next layer's parameters come beside the computation of this one; without, every communication is waited for. The root's
 parameters stay from the forward to the backward of a micro-batch. Gradients are reduced after every micro-batch, as
-PyTorch's ``fully_shard`` does by default. In hybrid sharding the shards of ``members`` ranks have ``replicas`` copies,
-which add up their shards of the gradients.
+PyTorch's ``fully_shard`` does by default, and added up as shards: whole gradients are new in every backward. In hybrid
+sharding the shards of ``members`` ranks have ``replicas`` copies, which add up their shards of the gradients.
+
+PyTorch copies a unit's shards into one buffer before they are gathered, out of the gathered one, and gradients into one
+before they are reduced; the first runs on a stream of its own, here in front of what it runs beside.
 
 Experts that are split over expert-parallel ranks have fewer copies than the rest. They are sharded over the ranks that
 hold the same ones, with collectives of their own: of a layer the rest's first, then its experts'.
@@ -37,6 +40,8 @@ class Sharding:
         Copies, and the links between the ranks that hold the same shard.
     prefetch
         Whether communication runs beside computation.
+    added_share
+        Share of the backwards that find gradients of an earlier micro-batch and add theirs [1].
     experts
         How experts are sharded; ``None``: as the rest is, and with it.
     """
@@ -46,6 +51,7 @@ class Sharding:
     replicas: int = 1
     replica_fabric: Fabric | None = None
     prefetch: bool = True
+    added_share: float = 0.0
     experts: Sharding | None = None
 
 
@@ -109,7 +115,7 @@ class _Weaver:
         self.spoken = 0
         self._due = -1  # communication that the next computation waits for
         self._known: dict[tuple[int, int], Launch] = {}
-        self._operators: dict[tuple[str, int, int, str], tuple[Launch, ...]] = {}
+        self._operators: dict[tuple[str, float, int, str], tuple[Launch, ...]] = {}
 
     def layers(self, units: Sequence[Unit], *, reduce: bool) -> None:
         """All units, each layer gathered while what is before it runs."""
@@ -128,6 +134,8 @@ class _Weaver:
     def gather(self, unit: Unit, name: str) -> int | None:
         """All-gather of a unit's parameters; its number among the communications, if there is one."""
         launches = self._communication("all_gather", unit, name)
+        if launches:
+            self.out.extend(self._copy("all_gather.shards", self._of_one_rank(unit)))
         self._speak(launches)
         return self.spoken - 1 if launches else None
 
@@ -135,19 +143,28 @@ class _Weaver:
         """Reduce-scatter of a unit's gradients, and the sum over the copies of its shard."""
         self.out.extend(self._copy("reduce_scatter", unit.elements + unit.expert_elements))
         self._speak(self._communication("reduce_scatter", unit, name))
+        added = self._of_one_rank(unit) * self.sharding.added_share
+        if added:
+            self.out.extend(self._copy("accumulate", added, pattern="add", reads=2))
 
     def _speak(self, launches: tuple[Launch, ...]) -> None:
         self.out.extend(launches)
         self.spoken += len(launches)
 
-    def _copy(self, kind: str, elements: int) -> tuple[Launch, ...]:
-        """Copy between shards and whole tensors, which Megatron's one buffer needs not."""
+    def _of_one_rank(self, unit: Unit) -> float:
+        """Elements of a unit's shard."""
+        apart = self.sharding.experts or self.sharding
+        return unit.elements / self.sharding.members + unit.expert_elements / apart.members
+
+    def _copy(self, kind: str, elements: float, pattern: str = "copy", reads: float = 1) -> tuple[Launch, ...]:
+        """What runs on shards and gathered tensors, which Megatron's one buffer needs not."""
         of = self.implementation
         if of.framework == "megatron":
             return ()
         key = ("copy", elements, 0, kind)
         if key not in self._operators:
-            self._operators[key] = (streaming("copy", f"{kind}.copy", elements, dtype=of.dtype),)
+            name = f"{kind}.copy" if pattern == "copy" else f"shards.{kind}"
+            self._operators[key] = (streaming(pattern, name, elements, reads=reads, dtype=of.dtype),)
         return self._operators[key]
 
     def run(self, unit: Unit, gathered: int | None) -> None:

@@ -219,4 +219,6 @@ class SegmentMaker:
         taken = np.maximum(taken_ns, 1.0) * 1e-9
         cycles = self.kernels.clocks_mhz[clock] * 1e6 * taken
         tensor = costs.core_cycles[operator] * costs.tensor_use[operator] / cycles
-        return np.stack([held, tensor, costs.memory_s[operator] / taken, costs.link_s[operator] / taken], axis=1)
+        # A collective's part of the memory lengthens what runs beside it; while it waits for SMs it takes none.
+        memory = np.where(speaks, 0.0, costs.memory_s[operator])
+        return np.stack([held, tensor, memory / taken, costs.link_s[operator] / taken], axis=1)

@@ -143,6 +143,7 @@ class TiledKernels:
             columns(core),
             constant(costs.memory_s),
             constant(costs.link_s),
+            constant(costs.tiles),
         )
 
 

@@ -164,7 +164,7 @@ class _Walk:
         if key not in self._drags:
             ctas = blocks_of(self.launches[speech], self.gpu)
             self._drags[key] = (
-                compute_drag(self.kernels, i, ctas, self.gpu),
+                compute_drag(self.kernels, i, speech, ctas, self.gpu),
                 communication_drag(self.kernels, speech, i, self.gpu),
             )
         return self._drags[key]

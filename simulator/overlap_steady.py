@@ -102,4 +102,4 @@ def repeating(launches: Sequence[Launch]) -> tuple[int, int, int]:
 
 
 def _rows(kernels: Alone, rows: NDArray[np.int64]) -> Alone:
-    return Alone(kernels.time[rows], kernels.fixed[rows], kernels.core[rows], kernels.memory[rows], kernels.link[rows])
+    return Alone(*(getattr(kernels, field.name)[rows] for field in fields(Alone)))

@@ -210,14 +210,16 @@ def _backward(plan: Plan, impl: Implementation, stage: int) -> tuple[Launch, ...
     w, layers = plan.workload, plan.parallelism.stage_layers
     size = (w.model, impl, w.micro_batch_size, w.sequence_length)
     one_stage = len(layers) == 1
-    before = _ends_backward(plan, impl) if stage == len(layers) - 1 else ()
-    after = t.embedding_backward(*size, head_here=one_stage) if stage == 0 else ()
     sharding = sharding_of(plan)
+    kept = sharding is None
+    before = _ends_backward(plan, impl, kept) if stage == len(layers) - 1 else ()
+    after = t.embedding_backward(*size, accumulate=kept, head_here=one_stage) if stage == 0 else ()
     if sharding is None:
         for model, count in reversed(plan.stage_models(stage)):
             before += layers_backward(model, *size[1:], count, nanobatches_of(plan))
         return (*before, *after)
-    kinds = [(t.layer_backward(model, *size[1:]), model, n) for model, n in reversed(plan.stage_models(stage)) if n]
+    models = [(model, n) for model, n in reversed(plan.stage_models(stage)) if n]
+    kinds = [(t.layer_backward(model, *size[1:], accumulate=False), model, n) for model, n in models]
     units = sharded_stage(plan, impl, stage, before, kinds, after)
     return sharded_backward(*units, sharding, impl)
 
@@ -231,10 +233,10 @@ def _ends_forward(plan: Plan, impl: Implementation) -> tuple[Launch, ...]:
     return (*t.head_forward(*size), *further * w.model.mtp_layers)
 
 
-def _ends_backward(plan: Plan, impl: Implementation) -> tuple[Launch, ...]:
+def _ends_backward(plan: Plan, impl: Implementation, accumulate: bool) -> tuple[Launch, ...]:
     w = plan.workload
     size = (w.model, impl, w.micro_batch_size, w.sequence_length)
-    head = t.head_backward(*size, embedding_here=len(plan.parallelism.stage_layers) == 1)
+    head = t.head_backward(*size, accumulate=accumulate, embedding_here=len(plan.parallelism.stage_layers) == 1)
     layer = layers_backward(*size, 1, nanobatches_of(plan)) if w.model.mtp_layers else ()
     further = (*head, *layer, *t.prediction_backward(*size)) if w.model.mtp_layers else ()
     return (*further * w.model.mtp_layers, *head)

@@ -50,6 +50,7 @@ def _sharding(plan: Plan, replicas: int, members: int, stride: int) -> Sharding:
         replicas=copies,
         replica_fabric=group_fabric(plan, copies, stride * members),
         prefetch=plan.overlap.fsdp_prefetch,
+        added_share=1.0 - 1.0 / plan.microbatches,
     )
 
 
@@ -180,6 +181,7 @@ def optimizer_launches(plan: Plan, impl: Implementation, parameters: Sequence[t.
             tokens_per_step=w.micro_batch_size * w.sequence_length * plan.microbatches * plan.dp,
             state_shards=shards.expert_optimizer if group.experts else shards.optimizer,
             gradient_shards=shards.expert_gradients if group.experts else shards.gradients,
+            zeroed=sharding_of(plan) is None,
         )
     out += quantised_weights(parameters, impl.fp8, impl.dtype)
     if split.distributed_optimizer and not split.fsdp and plan.overlap.param_gather != "overlapped":

@@ -382,7 +382,7 @@ def test_another_micro_batch_hides_the_communication_of_experts():
     assert host_launches(beside) == pytest.approx(host_launches(apart))
     gpu, clocks = gpu_model(load_gpu("h100-sxm")), np.array([1755.0])
     table = instruction_table([apart, beside], kernels_of([[apart, beside]], clocks, gpu), gpu)
-    assert table.duration_s[1, 0] < 0.97 * table.duration_s[0, 0]
+    assert table.duration_s[1, 0] < 0.98 * table.duration_s[0, 0]
     assert table.communication_s[1, 0, 1] < 0.5 * table.communication_s[0, 0, 1]
     hidden = table.duration_s[0, 0] - table.communication_s[0, 0, 1]
     assert table.duration_s[1, 0] - table.communication_s[1, 0, 1] == pytest.approx(hidden, rel=0.08)

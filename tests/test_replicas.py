@@ -51,6 +51,17 @@ def elements(plan: Plan, rank: int = 0) -> int:
     return sum(p.elements for p in stage_parameters(plan, rank))
 
 
+def test_fully_sharded_gradients_of_pytorch_are_new_in_every_backward() -> None:
+    """Shards are added, whole gradients are not; nor is anything set to zero, or more copied than each unit needs."""
+    split = plan(parallelism={"fsdp": True}, implementation={"framework": "pytorch-eager"})
+    rank = plan_program(split).ranks[0]
+    names = [x.operator.name for kind in rank.order for x in rank.types[kind] for _ in range(x.repeat)]
+    assert not [name for name in names if name.endswith("weight.accumulate") or "zero_grad" in name]
+    units = split.workload.model.layers + 1
+    assert names.count("shards.accumulate") == names.count("reduce_scatter.copy") == units * split.microbatches
+    assert names.count("all_gather.shards.copy") == (2 * units - 1) * split.microbatches
+
+
 # Distributed optimizer
 
 ZERO = {"distributed_optimizer": True}

@@ -2,7 +2,7 @@
 
 from joulecast.model.fabric import Fabric
 from joulecast.model.launches import Implementation, Launch
-from joulecast.model.operators import Gemm
+from joulecast.model.operators import Gemm, Streaming
 from joulecast.model.sharded_units import Sharding, Unit, sharded_backward, sharded_forward
 
 MEGATRON = Implementation(framework="megatron")
@@ -67,10 +67,21 @@ def test_gradients_are_scattered_after_their_layer_and_the_roots_last():
 
 
 def test_eager_shards_are_copied_in_and_out_of_the_buffers():
-    forward = words(sharded_forward(UNITS[1:2], Unit(()), sharding(), EAGER))
-    assert forward == ["layer.all_gather", "all_gather.copy after all but 0", "layer0"]
+    forward = sharded_forward(UNITS[1:2], Unit(()), sharding(), EAGER)
+    gathered = ["all_gather.shards.copy", "layer.all_gather", "all_gather.copy after all but 0"]
+    assert words(forward) == [*gathered, "layer0"]
+    sizes = {x.operator.name: x.operator.elements for x in forward if isinstance(x.operator, Streaming)}
+    assert sizes == {"all_gather.shards.copy": 25, "all_gather.copy": 100}
     backward = words(sharded_backward(UNITS[1:2], Unit(()), sharding(), EAGER))
-    assert backward[-2:] == ["reduce_scatter.copy", "layer.reduce_scatter"]
+    assert backward == [*gathered, "layer0", "reduce_scatter.copy", "layer.reduce_scatter"]
+
+
+def test_shards_of_several_micro_batches_gradients_are_added():
+    backward = sharded_backward(UNITS[1:2], Unit(()), sharding(added_share=0.75), EAGER)
+    assert words(backward)[-1] == "shards.accumulate"
+    assert backward[-1].operator.elements == 0.75 * 25
+    megatron = sharded_backward(UNITS[1:2], Unit(()), sharding(added_share=0.75), MEGATRON)
+    assert words(megatron)[-1] == "layer.reduce_scatter"
 
 
 def test_sizes_are_those_of_weights_and_gradients():

@@ -80,19 +80,27 @@ def _iteration(row: Configuration, gpu: str) -> dict[str, Any]:
             "virtual_pipeline_model_parallel_size": virtual,
             "data_parallel_size": dp,
             "sequence_parallel": _flag(row, "sequence_parallel"),
+            **sharding(row),
         },
         # With one stage the schedule means nothing: the micro-batches run in a loop.
         "schedule": {
             "name": str(row.get("schedule") or "1f1b") if pp > 1 else "none",
             "recompute": _recomputation(row.get("recompute")),
         },
-        "overlap": gradient_reduction(row),
+        "overlap": {} if _flag(row, "fsdp") else gradient_reduction(row),
         "implementation": {
             "framework": "pytorch-eager",
             "attention_backend": "cudnn",
             "shard_head": head_is_sharded(row.get("head")),
         },
     }
+
+
+def sharding(row: Configuration) -> dict[str, Any]:
+    """Parameters sharded by ``fully_shard``, over all ranks or over ``fsdp_shard_size`` of them."""
+    if not _flag(row, "fsdp"):
+        return {}
+    return {"fsdp": True, "fsdp_shard_size": whole_number(row, "fsdp_shard_size", whole_number(row, "dp", 1))}
 
 
 def gradient_reduction(row: Configuration) -> dict[str, Any]:
