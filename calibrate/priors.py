@@ -110,9 +110,9 @@ def time_priors() -> dict[str, Prior]:
         "kernel.tile_gemm.tile_overhead_cycles": Prior(3000.0, 0.0, 2e4, 0.5, "cycle"),
         "kernel.tile_gemm.fixed_s": Prior(2.0e-6, 0.0, 1e-5, 0.5, "s"),
         "kernel.tile_rmsnorm.bandwidth_share": Prior(0.86, 0.4, 1.0, 0.1),
-        "kernel.tile_rmsnorm.block_cycles": Prior(1200.0, 50.0, 2e4, 0.5, "cycle"),
+        "kernel.tile_rmsnorm.block_cycles": Prior(2000.0, 50.0, 2e4, 0.5, "cycle"),
         "kernel.tile_reduce_min.bandwidth_share": Prior(0.94, 0.4, 1.0, 0.1),
-        "kernel.tile_reduce_min.block_cycles": Prior(1200.0, 50.0, 2e4, 0.5, "cycle"),
+        "kernel.tile_reduce_min.block_cycles": Prior(1400.0, 50.0, 2e4, 0.5, "cycle"),
     }
     for (backend, direction), (eta, narrow, _) in _BACKENDS.items():
         prefix = f"kernel.attention.{backend}.{direction}."

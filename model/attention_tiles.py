@@ -36,6 +36,8 @@ PRODUCTS = {"forward": 2.0, "backward": 5.0}
 BACKWARD, SUM_BYTES = "kernel.tile_attention_backward", 4.0
 #: Registers that the compiler frees by computing values again before it moves any to memory.
 COMPUTED_AGAIN = 45.0
+#: Registers that it moves for each that it then still lacks (estimate; three compiled tiles: 1.9 to 3.6).
+SHUFFLED = 2.0
 #: Backend whose energy of an operation a kernel with an explicit tile has.
 LIKE = "flash-attention-2"
 #: Rows that four warps multiply at a time.
@@ -81,20 +83,21 @@ def lower_tiled_attention(operators: Sequence[Attention], gpu: GpuModel) -> Colu
     executed = products * 2.0 * batch * heads * steps * m * n * dim
     if first.direction == "forward":
         spilled = 8.0 * spilled_registers(blocks, gpu) * blocks.threads
+        spilled_cycles = spilled / estimate(gpu, "kernel.tile_spill.bytes_per_sm_cycle")
+        spilled_j = spilled * estimate(gpu, "power.tile_spill_pj_per_byte") * PICO
         last = 0.5 * np.minimum(full, mean)
         l2 = batch * heads * steps * walked * 2.0 * dim * size * np.maximum(1.0 - kept / REFERENCE_QUERIES, 0.0)
         l2_j = l2 * gpu["power.tile_pj_per_l2_byte"] * PICO
         share = np.full(len(operators), estimate(gpu, "power.tile_attention_share"))
     else:
-        spilled = 8.0 * np.maximum(spilled_registers(blocks, gpu) - COMPUTED_AGAIN, 0.0) * blocks.threads
+        spilled_cycles, spilled_j = _backward_spills(blocks, gpu)
         last = estimate(gpu, f"{BACKWARD}.steps_of_block") * batch * heads * walk.rows / gpu.sm_count
         l2 = batch * heads * steps * walked * dim * (2.0 * size + SUM_BYTES)
         l2_j = l2 * estimate(gpu, "power.tile_attention_backward.pj_per_walked_byte") * PICO
         share = estimate(gpu, "power.tile_attention_backward.share") * _read_twice(n, blocks.threads / WARP, gpu)
         # Gradients, and the kernels before and behind: row products of dO and O, dQ cleared and rounded.
         hbm = 2.0 * hbm + batch * sequence * dim * heads * (2.0 * size + 3.0 * SUM_BYTES)
-    step = step + spilled / estimate(gpu, "kernel.tile_spill.bytes_per_sm_cycle")
-    cycles = step * (mean + last) + gpu["kernel.tile_gemm.tile_overhead_cycles"]
+    cycles = (step + spilled_cycles) * (mean + last) + gpu["kernel.tile_gemm.tile_overhead_cycles"]
     per_flop = share * gpu[f"power.attention_pj_per_flop.{LIKE}.{first.direction}"]
     return {
         "fixed_s": np.full(len(operators), gpu["kernel.attention.fixed_s"]),
@@ -103,9 +106,25 @@ def lower_tiled_attention(operators: Sequence[Attention], gpu: GpuModel) -> Colu
         "activity": mean / (mean + last),
         "tensor_use": executed / (gpu.flops_per_cycle(first.dtype) * cycles),
         "tensor_j": executed * per_flop * PICO,
-        "onchip_j": l2_j + batch * heads * steps * spilled * estimate(gpu, "power.tile_spill_pj_per_byte") * PICO,
+        "onchip_j": l2_j + batch * heads * steps * spilled_j,
         "hbm_j": hbm_energy_j(hbm, gpu),
     }
+
+
+def _backward_spills(blocks: Blocks, gpu: GpuModel) -> tuple[Array, Array]:
+    """Cycles and energy [J] of what a step moves out of its registers and back, shape ``(n,)`` each.
+
+    The first-level cache holds what fits beside shared memory; the rest goes through L2.
+    """
+    moved = SHUFFLED * np.maximum(spilled_registers(blocks, gpu) - COMPUTED_AGAIN, 0.0)
+    bytes_ = 8.0 * moved * blocks.threads
+    room = gpu.device["shared_memory_per_sm_bytes"] / resident_blocks(blocks, gpu) - blocks.shared_bytes
+    far = np.maximum(bytes_ - 2.0 * room.clip(0.0), 0.0)
+    near = bytes_ - far
+    cycles = near / estimate(gpu, "kernel.tile_gemm.register_bytes_per_sm_cycle")
+    cycles = cycles + far / gpu["kernel.l2.bytes_per_sm_cycle"]
+    energy = near * estimate(gpu, "power.tile_spill_pj_per_byte") + far * gpu["power.l2_pj_per_byte"]
+    return cycles, energy * PICO
 
 
 @dataclass(frozen=True)

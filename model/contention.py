@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from joulecast.model.costs import Costs
 from joulecast.model.gpu_model import GpuModel
+from joulecast.model.power import overlap_exponent
 
 Array = NDArray[np.float64]
 
@@ -48,6 +49,8 @@ class Alone:
         What the launch latency, the SMs, the memory and the link need on their own.
     tiles
         As :class:`~joulecast.model.costs.Costs` has them [1].
+    overlap
+        Exponent of their smooth maximum, as :class:`~joulecast.model.costs.Costs` has it.
     """
 
     time: Array
@@ -56,6 +59,7 @@ class Alone:
     memory: Array
     link: Array
     tiles: Array
+    overlap: Array
 
 
 def alone(costs: Costs, rows: NDArray[np.int64], time: Array, clocks_mhz: Array, unit_s: float = 1.0) -> Alone:
@@ -65,8 +69,9 @@ def alone(costs: Costs, rows: NDArray[np.int64], time: Array, clocks_mhz: Array,
         return np.broadcast_to(values[rows, None] / unit, time.shape)
 
     core = costs.core_cycles[rows, None] / (clocks_mhz[None, :] * 1e6 * unit_s)
-    memory, link, tiles = column(costs.memory_s), column(costs.link_s), column(costs.tiles, 1.0)
-    return Alone(time, column(costs.fixed_s), core, memory, link, tiles)
+    memory, link = column(costs.memory_s), column(costs.link_s)
+    tiles, overlap = column(costs.tiles, 1.0), column(costs.overlap, 1.0)
+    return Alone(time, column(costs.fixed_s), core, memory, link, tiles, overlap)
 
 
 def compute_drag(kernels: Alone, i: int, beside: int, ctas: float, gpu: GpuModel) -> Array:
@@ -102,7 +107,7 @@ def communication_drag(kernels: Alone, i: int, beside: int, gpu: GpuModel) -> Ar
 
 def _stretch(kernels: Alone, i: int, sms: Array | float, gpu: GpuModel, memory: Array | float = 1.0) -> Array:
     """Time with the SMs' and the memory's parts longer by these factors over the time without, shape ``(c,)`` [1]."""
-    p = gpu["kernel.overlap_exponent"]
+    p = overlap_exponent(kernels.overlap[i], gpu)
     core, rest, link = kernels.core[i], kernels.memory[i], kernels.link[i] ** p
     before = kernels.fixed[i] + (core**p + rest**p + link) ** (1.0 / p)
     after = kernels.fixed[i] + ((core * sms) ** p + (rest * memory) ** p + link) ** (1.0 / p)

@@ -31,6 +31,8 @@ class Costs:
         Time that the link needs on its own [s].
     tiles
         Tiles of the library's products, of which an SM has one at a time [1]; 0 where no waves of them show.
+    overlap
+        Exponent of the smooth maximum of these times [1], 0 where it is the GPU's ``kernel.overlap_exponent``.
     activity
         SM-side activity while running: share of the SMs' clocked logic that is busy [1].
     tensor_use
@@ -48,6 +50,7 @@ class Costs:
     memory_s: Array
     link_s: Array
     tiles: Array
+    overlap: Array
     activity: Array
     tensor_use: Array
     tensor_j: Array

@@ -54,11 +54,17 @@ def kernel_time_s(costs: Costs, clock_mhz: ArrayLike, gpu: GpuModel) -> Array:
 
     ``clock_mhz`` has shape ``(n,)``, ``()`` or ``(c, 1)``; the result broadcasts.
     """
-    p = gpu["kernel.overlap_exponent"]
+    p = overlap_exponent(costs.overlap, gpu)
     core = costs.core_cycles / (np.asarray(clock_mhz) * 1e6)
     longest = np.maximum(np.maximum(core, costs.memory_s), np.maximum(costs.link_s, 1e-30))
     total = (core / longest) ** p + (costs.memory_s / longest) ** p + (costs.link_s / longest) ** p
     return np.asarray(costs.fixed_s + longest * total ** (1.0 / p))
+
+
+def overlap_exponent(own: Array, gpu: GpuModel) -> Array | float:
+    """Exponent of the smooth maximum of kernels' times [1]: their ``own`` where it is not 0, else the GPU's."""
+    usual = gpu["kernel.overlap_exponent"]
+    return np.where(own > 0.0, own, usual) if own.any() else usual
 
 
 def at_clock(costs: Costs, clock_mhz: ArrayLike, gpu: GpuModel) -> KernelTimes:

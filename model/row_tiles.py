@@ -3,12 +3,17 @@
 A block loads its values, combines them and writes the result. Its threads work through their values one after another,
 so with R blocks on an SM at a time
 
-    cycles = blocks / (SMs·R) · (l + b·warps + c·values + s·spilled)
+    cycles = blocks / (SMs·R) · (l + b·barriers·warps + c·values + s·spilled)
 
-and one block more while the SMs fill and empty; l is the latency of a block, b what each warp adds to its barriers, c
-the cycles of a thread's value and s those of a register that does not fit and is kept in the first-level cache. Few
-blocks with few bytes leave the memory waiting, and many small ones the scheduler, which starts about one in a cycle. A
-thread with many more values than registers keeps all of them in memory, beyond the caches.
+where l is the latency of a block, b what each warp adds to a barrier, c the cycles of a thread's value and s those of a
+register that does not fit and is kept in the first-level cache. Few blocks with few bytes leave the memory waiting, and
+many small ones the scheduler, which starts about one in a cycle. So much of this goes on at a time that it shows little
+beside the memory unless it takes about as long: the smooth maximum of both is sharper than other kernels'.
+
+The memory is not busy throughout. At the end of few waves the last blocks leave it idle, and so does an SM that holds
+one block at a time between two of them. Kernels that read a block's rows before they write any lose time as the
+memory turns around, the more often the fewer bytes a block has. A thread with many more values than registers keeps
+all of them in memory, beyond the caches.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from joulecast.model.gpu_model import GpuModel
 from joulecast.model.kernel_arrays import PICO, Columns, column, footprints, hbm_energy_j
 from joulecast.model.occupancy import MOST_REGISTERS, WARP, Blocks, resident_blocks, spilled_registers
 from joulecast.model.operators import DTYPE_BYTES, Streaming
+from joulecast.model.row_layout import RowLayout, barriers, row_layout
 from joulecast.model.streaming import residency
 from joulecast.model.tile_estimates import ESTIMATES, estimate
 
@@ -31,6 +37,12 @@ Array = NDArray[np.float64]
 FOLDING = ("reduce_min", "sum", "gemv")
 #: Patterns that need a whole row at a time.
 WHOLE_ROWS = ("rmsnorm", "layernorm", "softmax", "log_softmax", "norm_backward")
+#: How long warps take to combine the values of a row where they do it twice; the second time they are in step [1].
+COMBINED = {"layernorm": 1.5, "softmax": 1.5, "log_softmax": 1.5, "norm_backward": 1.5}
+#: Weights of columns for which a thread has room in registers that its loads leave free, and registers of each other.
+FREE_WEIGHTS, REGISTERS_PER_WEIGHT = 40.0, 0.7
+#: Bytes of a block above which the memory turns around seldom enough, and halvings of it that cost time.
+LONG_RUN_BYTES, SHORTER_RUNS = 65536.0, 2.0
 #: Values that a thread holds where it combines them as they come, or keeps them in shared memory.
 FEW = 16.0
 #: Registers that the compiler leaves a thread, and bytes of memory for each of its values, where it gives up.
@@ -47,13 +59,17 @@ class RowBlocks:
         Their needs.
     count
         How many each kernel has.
-    values
-        Values that a thread works through.
+    values, loads
+        Values that a thread works through, and the instructions with which it loads them.
+    layout
+        How a tile lies over the block's threads.
     """
 
     blocks: Blocks
     count: Array
     values: Array
+    loads: Array
+    layout: RowLayout
 
 
 def tile_blocks(operators: Sequence[Streaming], gpu: GpuModel) -> RowBlocks:
@@ -67,15 +83,19 @@ def tile_blocks(operators: Sequence[Streaming], gpu: GpuModel) -> RowBlocks:
     values = rows * columns / threads
     staged = column(operators, "staged") > 0.0
     held = np.where(staged | folding, np.minimum(values, FEW), values)
-    # Weights of the columns, two to a register, are shared by the rows.
-    registers = estimate(gpu, "kernel.tile_rows.registers") + held / rows / 2.0
+    # Weights of the columns are shared by the rows and come last.
+    weights = (held / rows - FREE_WEIGHTS).clip(0.0)
+    registers = estimate(gpu, "kernel.tile_rows.registers") + REGISTERS_PER_WEIGHT * weights
     registers = registers + estimate(gpu, "kernel.tile_rows.registers_per_value") * held
     size = np.array([DTYPE_BYTES[o.dtype] for o in operators], dtype=np.float64)
     shared = np.where(staged, rows * columns * size, 0.0)
     touched = np.maximum(column(operators, "bytes_read"), column(operators, "bytes_written"))
     elements = np.where(column(operators, "elements") > 0.0, column(operators, "elements"), touched / size)
     count = np.ceil(elements / (rows * columns * steps))
-    return RowBlocks(Blocks(threads, registers, shared), count, steps * np.maximum(values, 1.0))
+    layout = row_layout(rows, columns.clip(1.0), threads / WARP, size)
+    return RowBlocks(
+        Blocks(threads, registers, shared), count, steps * np.maximum(values, 1.0), steps * layout.loads, layout
+    )
 
 
 def base_pattern(pattern: str) -> str:
@@ -89,32 +109,55 @@ def lower_tiled_rows(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
     found = tile_blocks(operators, gpu)
     bytes_ = column(operators, "bytes_read") + column(operators, "bytes_written")
     spill = _spills(found, gpu)
-    one = (
-        _own(pattern, "kernel", "block_cycles", gpu)
-        + estimate(gpu, "kernel.tile_rows.barrier_cycles_per_warp") * found.blocks.threads / WARP
-        + estimate(gpu, "kernel.tile_rows.cycles_per_value") * found.values
-        + estimate(gpu, "kernel.tile_spill.cycles_per_register") * spill.registers
-    )
+    latency = _own(pattern, "kernel", "block_cycles", gpu)
+    one = latency + _block_cycles(pattern, found, spill, gpu)
     rounds = np.maximum(found.count / (gpu.sm_count * spill.resident), 1.0)
-    footprint = footprints(operators, bytes_)
-    hit = residency(footprint, gpu)
+    hit = residency(footprints(operators, bytes_), gpu)
     hbm = bytes_ * (1.0 - hit)
     from_l2 = hit * bytes_ / (gpu["kernel.l2.bytes_per_sm_cycle"] * gpu.sm_count)
     peak = gpu.device["memory_bandwidth_bytes_per_s"]
-    memory_s = hbm / (_bandwidth_share(pattern, gpu) * peak)
+    memory_s = hbm * _turning(pattern, bytes_ / found.count, gpu) / (_bandwidth_share(pattern, gpu) * peak)
     memory_s = memory_s + spill.far_bytes / (estimate(gpu, "kernel.tile_spill.bandwidth_share") * peak)
+    waiting_s = (latency + _lone_cycles(spill.resident, rounds, gpu)) / (gpu.max_clock_mhz * 1e6)
+    waiting_s = waiting_s + estimate(gpu, "kernel.tile_rows.tail_share") * memory_s / rounds
     staged = np.where(column(operators, "staged") > 0.0, bytes_, 0.0)
     near = spill.near_bytes * estimate(gpu, "power.tile_spill_pj_per_byte")
     return {
-        "fixed_s": gpu["kernel.tile_gemm.fixed_s"] + one / (gpu.max_clock_mhz * 1e6),
+        "fixed_s": gpu["kernel.tile_gemm.fixed_s"] + waiting_s,
         "core_cycles": np.maximum.reduce([rounds * one, from_l2, _launch_cycles(found.count, memory_s, gpu)]),
         "memory_s": memory_s,
+        "overlap": np.full(len(operators), estimate(gpu, "kernel.tile_rows.overlap_exponent")),
         "activity": np.ones(len(operators)),
-        "vector_j": _vector_j(pattern, bytes_, found.count * found.blocks.threads, gpu),
+        "vector_j": _vector_j(pattern, bytes_, found, gpu),
         "onchip_j": ((bytes_ + spill.far_bytes) * gpu["power.l2_pj_per_byte"] + near) * PICO
         + staged * estimate(gpu, "power.tile_shared_pj_per_byte") * PICO,
         "hbm_j": hbm_energy_j(hbm + spill.far_bytes, gpu),
     }
+
+
+def _block_cycles(pattern: str, found: RowBlocks, spill: _Spills, gpu: GpuModel) -> Array:
+    """Cycles of a block beyond its latency, shape ``(n,)``."""
+    waits = np.zeros(len(found.count))
+    if pattern in (*WHOLE_ROWS, *FOLDING):
+        waits = COMBINED.get(pattern, 1.0) * barriers(found.layout) * found.blocks.threads / WARP
+    return np.asarray(
+        estimate(gpu, "kernel.tile_rows.barrier_cycles_per_warp") * waits
+        + estimate(gpu, "kernel.tile_rows.cycles_per_value") * found.values
+        + estimate(gpu, "kernel.tile_spill.cycles_per_register") * spill.registers
+    )
+
+
+def _turning(pattern: str, block_bytes: Array, gpu: GpuModel) -> Array:
+    """Factor on the memory's time where blocks read all their rows before they write any, shape ``(n,)`` [1]."""
+    if pattern not in WHOLE_ROWS:
+        return np.ones(len(block_bytes))
+    halvings = np.log2(LONG_RUN_BYTES / block_bytes).clip(0.0, SHORTER_RUNS)
+    return np.asarray(1.0 + estimate(gpu, "kernel.tile_rows.turning_share") * halvings)
+
+
+def _lone_cycles(resident: Array, rounds: Array, gpu: GpuModel) -> Array:
+    """Cycles in which SMs that hold one block at a time have none, shape ``(n,)``."""
+    return np.where(resident > 1.0, 0.0, rounds * estimate(gpu, "kernel.tile_rows.lone_block_cycles"))
 
 
 @dataclass(frozen=True)
@@ -168,7 +211,17 @@ def _own(pattern: str, table: str, name: str, gpu: GpuModel) -> float:
     return estimate(gpu, key if key in ESTIMATES else f"{table}.tile_rmsnorm.{name}")
 
 
-def _vector_j(pattern: str, bytes_: Array, threads: Array, gpu: GpuModel) -> Array:
-    """Energy of computing, and of starting and joining threads: the fewer values each has the more there are [J]."""
+def _vector_j(pattern: str, bytes_: Array, found: RowBlocks, gpu: GpuModel) -> Array:
+    """Energy of computing, and of starting and joining threads: the fewer values each has the more there are [J].
+
+    Where values are folded as they come, loads and joins of lanes count on their own; of kernels that hold whole rows
+    they were measured with the rest.
+    """
+    threads = found.count * found.blocks.threads
     each = _own(pattern, "power", "value_pj_per_byte", gpu)
-    return np.asarray((bytes_ * each + threads * _own(pattern, "power", "pj_per_thread", gpu)) * PICO)
+    total = bytes_ * each + threads * _own(pattern, "power", "pj_per_thread", gpu)
+    if pattern in FOLDING:
+        joins = found.layout.rows * np.log2(found.layout.lanes)
+        total = total + threads * joins * estimate(gpu, "power.tile_rows.pj_per_join")
+        total = total + threads * found.loads * estimate(gpu, "power.tile_rows.pj_per_load")
+    return np.asarray(total * PICO)

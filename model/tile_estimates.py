@@ -9,6 +9,7 @@ from joulecast.model.description import Parameter
 from joulecast.model.gpu_model import GpuModel
 
 _TILES = "100 Triton tiles measured on one H200"
+_ROWS = "51 row-wise Triton tiles measured on one H200"
 _BACKWARD = "25 Triton tiles of attention backward measured on one H200"
 _COMPILED_BACKWARD = "registers of 20 of these as Triton 3.6 compiles them for sm_90"
 _COMPILED = "registers of 94 tiles as Triton 3.6 compiles them for sm_90"
@@ -29,14 +30,18 @@ ESTIMATES: dict[str, Parameter] = {
     "kernel.tile_gemm.sum_fixed_s": _estimate(12e-6, 0.3, "s", _TILES),
     "kernel.tile_gemm.register_bytes_per_sm_cycle": _estimate(64.0, 0.3, "B/cycle", "half of the L1's peak"),
     "kernel.tile_gemm.unstaged_eta": _estimate(0.6, 0.2, "", "warp-level instead of asynchronous matrix instructions"),
-    "kernel.tile_rmsnorm.block_cycles": _estimate(1200.0, 0.2, "cycle", _TILES),
-    "kernel.tile_reduce_min.block_cycles": _estimate(980.0, 0.2, "cycle", _TILES),
-    "kernel.tile_rows.registers": _estimate(12.0, 0.5, "", _COMPILED),
-    "kernel.tile_rows.registers_per_value": _estimate(1.05, 0.1, "", _COMPILED),
-    "kernel.tile_rows.barrier_cycles_per_warp": _estimate(70.0, 0.3, "cycle", _TILES),
-    "kernel.tile_rows.cycles_per_value": _estimate(36.0, 0.2, "cycle", _TILES),
-    "kernel.tile_rows.blocks_per_cycle": _estimate(1.0, 0.1, "", _TILES),
-    "kernel.tile_spill.cycles_per_register": _estimate(100.0, 0.2, "cycle", _TILES),
+    "kernel.tile_rmsnorm.block_cycles": _estimate(2150.0, 0.2, "cycle", _ROWS),
+    "kernel.tile_reduce_min.block_cycles": _estimate(1360.0, 0.2, "cycle", _ROWS),
+    "kernel.tile_rows.registers": _estimate(13.0, 0.3, "", _COMPILED),
+    "kernel.tile_rows.registers_per_value": _estimate(1.08, 0.1, "", _COMPILED),
+    "kernel.tile_rows.overlap_exponent": _estimate(7.0, 0.2, "", _ROWS),
+    "kernel.tile_rows.barrier_cycles_per_warp": _estimate(42.0, 0.2, "cycle", _ROWS),
+    "kernel.tile_rows.cycles_per_value": _estimate(30.0, 0.2, "cycle", _ROWS),
+    "kernel.tile_rows.tail_share": _estimate(0.12, 0.2, "", _ROWS),
+    "kernel.tile_rows.lone_block_cycles": _estimate(400.0, 0.5, "cycle", _ROWS),
+    "kernel.tile_rows.turning_share": _estimate(0.0085, 0.4, "", _ROWS),
+    "kernel.tile_rows.blocks_per_cycle": _estimate(0.87, 0.1, "", _TILES),
+    "kernel.tile_spill.cycles_per_register": _estimate(130.0, 0.2, "cycle", _ROWS),
     "kernel.tile_spill.bytes_per_sm_cycle": _estimate(30.0, 0.3, "B/cycle", _TILES),
     "kernel.tile_spill.uses_in_memory": _estimate(4.0, 0.2, "", "memory accesses of three tiles as compiled"),
     "kernel.tile_spill.bandwidth_share": _estimate(0.64, 0.1, "", _TILES),
@@ -67,6 +72,8 @@ ESTIMATES: dict[str, Parameter] = {
     "power.tile_softmax.value_pj_per_byte": _estimate(23.8, 0.3, "pJ/B", _TILES),
     "power.tile_reduce_min.value_pj_per_byte": _estimate(5.6, 0.4, "pJ/B", _TILES),
     "power.tile_rmsnorm.pj_per_thread": _estimate(500.0, 0.2, "pJ", _TILES),
+    "power.tile_rows.pj_per_join": _estimate(45.0, 0.1, "pJ", _ROWS),
+    "power.tile_rows.pj_per_load": _estimate(26.0, 0.1, "pJ", _ROWS),
     "power.tile_spill_pj_per_byte": _estimate(10.0, 0.5, "pJ/B", "first-level cache, written and read"),
     "power.tile_shared_pj_per_byte": _estimate(4.0, 0.5, "pJ/B", "shared memory, written and read"),
 }

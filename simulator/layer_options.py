@@ -144,6 +144,7 @@ class TiledKernels:
             constant(costs.memory_s),
             constant(costs.link_s),
             constant(costs.tiles),
+            constant(costs.overlap),
         )
 
 

@@ -98,7 +98,7 @@ def test_more_rows_forecast_better_and_chosen_ones_better_than_random_ones(
     assert energy < 3.0
     rows = [row for _, row in pool.values()]
     random = np.mean(
-        [errors([rows[i] for i in np.random.default_rng(s).choice(len(rows), 20, replace=False)]) for s in range(3)], 0
+        [errors([rows[i] for i in np.random.default_rng(s).choice(len(rows), 20, replace=False)]) for s in range(8)], 0
     )
     assert sum(errors_of_twenty) < 0.9 * sum(random)
 

@@ -210,7 +210,7 @@ def beside(times: object) -> Alone:
     """Kernels bound by the SMs alone, collectives by their blocks' copying."""
     time = np.asarray(times, dtype=np.float64)
     nothing = np.zeros_like(time)
-    return Alone(time, nothing, time, nothing, nothing, nothing)
+    return Alone(time, nothing, time, nothing, nothing, nothing, nothing)
 
 
 def drags(gpu: GpuModel, ctas: float | None = None) -> tuple[float, float]:
@@ -242,9 +242,9 @@ def test_memory_bound_kernels_slow_the_copying_of_blocks_but_not_the_link(gpu: G
     times = np.array([[1.0], [100.0], [1.0], [1.0]])
     nothing, launches = np.zeros_like(times), [GEMM, reduce(), GEMM, GEMM]
     bound = np.array([[0.0], [0.0], [1.0], [1.0]])
-    copying = contended(launches, Alone(times, nothing, times - bound, bound, nothing, nothing), gpu)[:, 0]
+    copying = contended(launches, Alone(times, nothing, times - bound, bound, nothing, nothing, nothing), gpu)[:, 0]
     on_link = np.array([[0.0], [100.0], [0.0], [0.0]])
-    linked = contended(launches, Alone(times, nothing, times - bound - on_link, bound, on_link, nothing), gpu)[:, 0]
+    linked = contended(launches, Alone(times, nothing, times - bound - on_link, bound, on_link, nothing, nothing), gpu)[:, 0]
     assert copying[3] == linked[3] == 1.0
     assert copying[1] == pytest.approx(101.0 + 1.0 - 1.0 / gpu["contention.cta_slowdown_memory"])
     assert linked[1] == pytest.approx(101.0)

@@ -36,12 +36,20 @@ def test_overlap_on_two_a40s_saves_most_at_the_lowest_clock():
     assert half.ways[lowest[0]] != half.ways[lowest[-1]], "the fastest way is not the most economical"
 
 
-@pytest.mark.parametrize("name", ["same product tile", "ReduceMin", "RMSNorm"])
+@pytest.mark.parametrize("name", ["same product tile", "ReduceMin"])
 def test_findings_on_tiles_that_the_forecast_agrees_with(name):
     v100 = load("tiles_v100")
     gpu = v100.gpu_model(v100.load_gpu("v100-sxm2-16gb"))
     said, holds = v100.FINDINGS[name][1](gpu)
     assert holds, said
+
+
+def test_one_tile_of_a_norm_slows_with_the_clock_and_another_does_not():
+    v100 = load("tiles_v100")
+    tiles = v100.row_tiles("rmsnorm", 65536, 4096, [v100.RowTile(1, 0, 32), v100.RowTile(1, 0, 8)])
+    found = v100.scored(tiles, v100.gpu_model(v100.load_gpu("v100-sxm2-16gb")))
+    slow, steady = found.time_s[:, 0] / found.time_s[:, -1] - 1.0
+    assert slow > 0.03 > 10 * steady
 
 
 @pytest.fixture(scope="module")

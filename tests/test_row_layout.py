@@ -1,0 +1,136 @@
+"""How row-wise tiles lie over threads, and what follows for their time and energy."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from joulecast.model.contention import alone, compute_drag
+from joulecast.model.lowering import lower
+from joulecast.model.operators import Gemm, Streaming
+from joulecast.model.power import kernel_time_s
+from joulecast.model.row_layout import barriers, row_layout
+from joulecast.model.row_tiles import tile_blocks
+from joulecast.model.tile_estimates import estimate
+
+BF16, FP32 = 2.0, 4.0
+
+
+def layout(rows, columns, warps, size):
+    return row_layout(*(np.array([float(x)]) for x in (rows, columns, warps, size)))
+
+
+def kernel(pattern="tile_rmsnorm", rows=4, warps=16, columns=4096, tile_columns=0, height=65536):
+    dtype, size = ("fp32", 4.0) if pattern == "tile_reduce_min" else ("bf16", 2.0)
+    read = height * columns * size
+    written = height * size if pattern == "tile_reduce_min" else read
+    return Streaming(
+        pattern,
+        read,
+        written,
+        elements=height * columns,
+        dtype=dtype,
+        rows=height,
+        columns=columns,
+        tile_rows=rows,
+        tile_columns=tile_columns,
+        warps=warps,
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "warps", "size", "across", "down", "held", "loads"),
+    [
+        (1, 64, 8, FP32, 2, 4, 1, 1),  # held four times
+        (4, 64, 1, FP32, 1, 1, 2, 2),
+        (4, 256, 4, FP32, 2, 2, 2, 2),
+        (16, 1024, 8, FP32, 8, 1, 16, 16),
+        (1, 4096, 32, BF16, 32, 1, 1, 1),
+        (4, 4096, 32, BF16, 16, 2, 2, 2),
+        (8, 4096, 16, BF16, 16, 1, 8, 8),
+        (1, 4096, 1, BF16, 1, 1, 1, 16),
+    ],
+)
+def test_layouts_are_those_of_compiled_kernels(rows, columns, warps, size, across, down, held, loads):
+    """Warps along and across rows as Triton 3.6 prints them, loads as its machine code for sm_90 has them."""
+    found = layout(rows, columns, warps, size)
+    assert (found.across[0], found.down[0], found.rows[0], found.loads[0]) == (across, down, held, loads)
+
+
+def test_warps_that_share_no_row_do_not_wait_for_each_other():
+    waits = [barriers(layout(rows, 4096, warps, BF16))[0] for rows, warps in ((1, 1), (1, 32), (2, 32))]
+    assert waits == [0, 1, 2]
+    assert barriers(layout(16, 64, 8, FP32))[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "warps", "registers", "resident"),
+    [(1, 8, 32, 8), (2, 16, 32, 4), (4, 16, 52, 2), (8, 8, 158, 1), (2, 2, 168, 6), (1, 1, 228, 8)],
+)
+def test_registers_are_nearly_those_compiled(h200, rows, warps, registers, resident):
+    found = tile_blocks([kernel(rows=rows, warps=warps)], h200)
+    assert found.blocks.registers[0] == pytest.approx(registers, rel=0.1)
+    threads = found.blocks.threads[0]
+    assert 65536 // (threads * 8 * np.ceil(found.blocks.registers[0] / 8)) == pytest.approx(resident, abs=1)
+
+
+def test_the_last_blocks_of_few_waves_leave_the_memory_idle(h200):
+    """As many bytes in fewer and larger blocks, none of which the SMs wait for."""
+    tiles = [kernel("tile_reduce_min", rows, 4, 1024, 64, height=524288) for rows in (4, 16)]
+    costs = lower(tiles, h200)
+    waves = [costs.memory_s[0] * 62.06, costs.memory_s[0] * 15.52]
+    share = estimate(h200, "kernel.tile_rows.tail_share")
+    assert costs.memory_s[1] == costs.memory_s[0]
+    tail = share * costs.memory_s[0] ** 2 * (1 / waves[1] - 1 / waves[0])
+    assert costs.fixed_s[1] - costs.fixed_s[0] == pytest.approx(tail, rel=1e-3)
+
+
+def test_an_sm_with_one_block_waits_between_two(h200):
+    """Blocks of eight rows leave room for no second one, of four they do."""
+    two, one = (lower([kernel(rows=rows)], h200) for rows in (4, 8))
+    rounds = 65536 / 8 / h200.sm_count
+    waiting = rounds * estimate(h200, "kernel.tile_rows.lone_block_cycles") / (h200.max_clock_mhz * 1e6)
+    assert one.fixed_s[0] - two.fixed_s[0] == pytest.approx(waiting, rel=0.05)
+
+
+def test_blocks_of_few_bytes_turn_the_memory_around_more_often(h200):
+    """Two halvings of 64 KB and no more; kernels that only read do not care."""
+    seconds = lower([kernel(rows=rows, warps=4) for rows in (8, 4, 2, 1)], h200).memory_s
+    once = estimate(h200, "kernel.tile_rows.turning_share")
+    assert seconds / seconds[1] == pytest.approx([1, 1, 1 + once, 1 + 2 * once])
+    small, smaller = lower([kernel(rows=1, columns=1024, warps=w) for w in (1, 4)], h200).memory_s
+    assert small == smaller == pytest.approx(seconds[3] / 4)
+    reading = [kernel("tile_reduce_min", rows, 4, 1024, 64) for rows in (1, 16)]
+    assert np.ptp(lower(reading, h200).memory_s) == 0
+
+
+def test_what_goes_on_beside_the_memory_shows_less_than_in_other_kernels(h200):
+    tile = kernel(rows=1, warps=16)
+    costs = lower([tile, Gemm(4096, 4096, 4096)], h200)
+    assert costs.overlap[0] == estimate(h200, "kernel.tile_rows.overlap_exponent") > h200["kernel.overlap_exponent"]
+    assert costs.overlap[1] == 0.0
+    usual = replace(costs, overlap=np.zeros(2))
+    assert kernel_time_s(costs, 1980.0, h200)[0] < kernel_time_s(usual, 1980.0, h200)[0]
+    assert kernel_time_s(costs, 1980.0, h200)[1] == kernel_time_s(usual, 1980.0, h200)[1]
+
+
+def test_it_hides_as_well_beside_communication(h200):
+    """SMs that are taken cost a memory-bound tile less than its smooth maximum of other kernels would."""
+    costs = lower([kernel(rows=1, warps=16)], h200)
+    clocks = np.array([990.0, 1980.0])
+    rows, taken = np.array([0]), 32.0
+
+    def drag(own):
+        seconds = kernel_time_s(own, clocks[:, None], h200).T
+        return compute_drag(alone(own, rows, seconds, clocks), 0, taken, h200)
+
+    assert np.all(drag(costs) > 1.0)
+    assert drag(costs)[1] < drag(replace(costs, overlap=np.zeros(1)))[1]
+
+
+def test_joins_and_loads_cost_energy_where_values_are_folded(h200):
+    """Warps that lie along rows join a part of each, those on rows of their own join one."""
+    shared, own = lower([kernel("tile_reduce_min", 16, 8, 1024, c) for c in (1024, 64)], h200).vector_j
+    threads = 65536 / 16 * 256
+    joins = threads * (16 * 5 - 4) * estimate(h200, "power.tile_rows.pj_per_join") * 1e-12
+    assert shared - own == pytest.approx(joins)
