@@ -244,7 +244,9 @@ def test_memory_bound_kernels_slow_the_copying_of_blocks_but_not_the_link(gpu: G
     bound = np.array([[0.0], [0.0], [1.0], [1.0]])
     copying = contended(launches, Alone(times, nothing, times - bound, bound, nothing, nothing, nothing), gpu)[:, 0]
     on_link = np.array([[0.0], [100.0], [0.0], [0.0]])
-    linked = contended(launches, Alone(times, nothing, times - bound - on_link, bound, on_link, nothing, nothing), gpu)[:, 0]
+    linked = contended(launches, Alone(times, nothing, times - bound - on_link, bound, on_link, nothing, nothing), gpu)[
+        :, 0
+    ]
     assert copying[3] == linked[3] == 1.0
     assert copying[1] == pytest.approx(101.0 + 1.0 - 1.0 / gpu["contention.cta_slowdown_memory"])
     assert linked[1] == pytest.approx(101.0)

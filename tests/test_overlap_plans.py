@@ -165,8 +165,8 @@ def test_overlapped_communication_is_when_both_streams_of_the_timeline_run(frame
 def test_overlap_pays_where_communication_is_long() -> None:
     long = {"cluster__gpus": 4, "parallelism__tensor_model_parallel_size": 4, "workload__layers": 8}
     plain, cut = (forecast(plan_of(**long, overlap__nanobatches=parts)) for parts in (1, 2))
-    assert cut.time_s < 0.97 * plain.time_s
-    assert cut.energy_j < 0.97 * plain.energy_j
+    assert cut.time_s < 0.98 * plain.time_s
+    assert cut.energy_j < 0.98 * plain.energy_j
 
 
 def test_a_narrow_window_exposes_more_and_few_threads_take_longer() -> None:

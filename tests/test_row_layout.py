@@ -7,7 +7,7 @@ import pytest
 
 from joulecast.model.contention import alone, compute_drag
 from joulecast.model.lowering import lower
-from joulecast.model.operators import Gemm, Streaming
+from joulecast.model.operators import Collective, Gemm, Streaming
 from joulecast.model.power import kernel_time_s
 from joulecast.model.row_layout import barriers, row_layout
 from joulecast.model.row_tiles import tile_blocks
@@ -116,16 +116,16 @@ def test_what_goes_on_beside_the_memory_shows_less_than_in_other_kernels(h200):
 
 def test_it_hides_as_well_beside_communication(h200):
     """SMs that are taken cost a memory-bound tile less than its smooth maximum of other kernels would."""
-    costs = lower([kernel(rows=1, warps=16)], h200)
+    costs = lower([kernel(rows=1, warps=16), Collective("all_gather", 1e8, 4)], h200)
     clocks = np.array([990.0, 1980.0])
-    rows, taken = np.array([0]), 32.0
+    rows, taken = np.arange(2), 32.0
 
     def drag(own):
         seconds = kernel_time_s(own, clocks[:, None], h200).T
-        return compute_drag(alone(own, rows, seconds, clocks), 0, taken, h200)
+        return compute_drag(alone(own, rows, seconds, clocks), 0, 1, taken, h200)
 
     assert np.all(drag(costs) > 1.0)
-    assert drag(costs)[1] < drag(replace(costs, overlap=np.zeros(1)))[1]
+    assert drag(costs)[1] < drag(replace(costs, overlap=np.zeros(2)))[1]
 
 
 def test_joins_and_loads_cost_energy_where_values_are_folded(h200):

@@ -172,7 +172,8 @@ def main() -> None:
     print(
         "\nWhere we differ: time is two thirds and energy half of what is published, whose kernels and link are not\n"
         "said; the A40's energies are derived from the H200's. As published, overlap saves more energy than any clock\n"
-        "alone, most at the lowest clocks, and its fastest and its most economical ways differ in window and blocks."
+        "alone, most at the lowest clocks. The MLP's fastest and most economical ways differ in window and blocks, as\n"
+        "published; the attention's are one here."
     )
 
 
