@@ -195,7 +195,12 @@ def contention_priors() -> dict[str, Prior]:
     """Parameters of the table ``contention``."""
     return {
         "contention.compute_slowdown": Prior(
-            1.3, 0.0, 3.0, 0.2, "", "recorded: strided products 1.25-1.33, norms 1.34-1.46 times as long beside 24 blocks"
+            1.3,
+            0.0,
+            3.0,
+            0.2,
+            "",
+            "recorded: strided products 1.25-1.33, norms 1.34-1.46 times as long beside 24 blocks",
         ),
         "contention.cta_slowdown": Prior(1.1, 1.0, 3.0, 0.2, "", "estimate: copying beside kernels that compute"),
         "contention.cta_slowdown_memory": Prior(
