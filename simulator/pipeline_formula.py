@@ -158,33 +158,25 @@ def _later_max(values: Array) -> Array:
 
 
 def _passing_from_s(work_s: Array, delay_s: Array, count: NDArray[np.int64]) -> Array:
-    """Time in which ``count`` micro-batches pass the slowest window of ranks from each rank on, shape ``(n, p)``."""
-    ranks = work_s.shape[1]
-    sizes = np.arange(1, ranks + 1)
-    ends = np.arange(ranks)[:, None] + sizes  # of the windows that begin at a rank
+    """Time in which micro-batches pass the slowest window of ranks from each rank on, shape ``(n, p)``.
+
+    ``count`` of them, shape ``(n, p)`` or ``(n, 1)``.
+    """
+    ranks, place = work_s.shape[1], np.arange(work_s.size).reshape(work_s.shape)
     total = np.cumsum(np.pad(work_s, ((0, 0), (1, 0))), axis=1)
-    window = total[:, np.minimum(ends, ranks)] - total[:, :-1, None] + 2.0 * (sizes - 1) * delay_s[..., None]
-    window[:, ends > ranks] = 0.0
-    pace = np.maximum.accumulate(window[:, ::-1], axis=1)[:, ::-1]
-    whole, rest = np.divmod(count[..., None], sizes)
-    left = np.take_along_axis(np.pad(pace, ((0, 0), (0, 0), (1, 0))), rest, axis=2)
-    return np.asarray((whole * pace + left).max(2))
+    pace = np.zeros((ranks + 1, *work_s.shape))  # of windows of so many ranks
+    longest = np.zeros(work_s.shape)
+    for size in range(1, ranks + 1):
+        windows = total[:, size:] - total[:, :-size] + 2.0 * (size - 1) * delay_s
+        pace[size, :, : windows.shape[1]] = _later_max(windows)
+        whole, rest = np.divmod(count, size)
+        longest = np.maximum(longest, whole * pace[size] + pace.ravel()[rest * work_s.size + place])
+    return longest
 
 
 def _round_trip_s(t: StageTimes) -> Array:
     """One micro-batch down and up the pipeline."""
     return np.asarray((t.forward_s + t.backward_s).sum(1) + 2.0 * (t.ranks - 1.0) * t.transfer_s)
-
-
-def _passing_s(work_s: Array, transfer_s: Array, count: Array) -> Array:
-    """Time in which ``count`` more micro-batches pass the slowest window of ranks."""
-    ranks = work_s.shape[1]
-    total = np.cumsum(np.pad(work_s, ((0, 0), (1, 0))), axis=1)
-    pace = np.zeros((len(work_s), ranks + 1))
-    for k in range(1, ranks + 1):
-        pace[:, k] = (total[:, k:] - total[:, :-k]).max(1) + 2.0 * (k - 1) * transfer_s
-    whole, rest = np.divmod(count.astype(np.int64)[:, None], np.arange(1, ranks + 1))
-    return np.asarray((whole * pace[:, 1:] + np.take_along_axis(pace, rest, axis=1)).max(1))
 
 
 def _interleaved_s(t: StageTimes) -> Array:
@@ -202,7 +194,8 @@ def _interleaved_s(t: StageTimes) -> Array:
 def _zero_bubble_s(t: StageTimes) -> Array:
     early = np.minimum(t.microbatches, t.ranks) - 1.0
     later = (t.microbatches - t.ranks).clip(0.0)
-    filling = _passing_s(t.forward_s + t.backward_s, t.transfer_s, early) + 2.0 * t.transfer_s * (later > 0)
+    work, delay = t.forward_s + t.backward_s, t.transfer_s[:, None]
+    filling = _passing_from_s(work, delay, early[:, None].astype(np.int64))[:, 0] + 2.0 * t.transfer_s * (later > 0)
     return np.asarray(_round_trip_s(t) + filling + later * t.work_s.max(1) + t.weight_s[:, 0])
 
 
