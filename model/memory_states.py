@@ -74,8 +74,7 @@ def gathered_by_fsdp_bytes(
         gathered = (p for p in parameters if (split.expert_parameters if p.expert else split.parameters) > 1)
         return _held(gathered, implementation)
 
-    stage = parameters_of_stage(config, implementation, layers, first=first, last=last, dense=dense)
-    outside = whole(p for p in stage if not p.name.startswith("layers."))
+    outside = whole(parameters_of_stage(config, implementation, 0, first=first, last=last))
     kinds = [whole(layer_parameters(config.dense, implementation))] * dense
     kinds += [whole(layer_parameters(config, implementation))] * (layers - dense)
     largest = sorted(kinds, key=lambda one: one.elements, reverse=True)

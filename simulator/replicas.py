@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 #: Megatron's own stream carries what it overlaps; PyTorch's buckets share one with the layers' communication.
 OWN_STREAM = "megatron"
-#: How names of layers' parameters begin.
-LAYER = "layers."
 
 
 def sharding_of(plan: Plan) -> Sharding | None:
@@ -128,7 +126,8 @@ def sharded_stage(
     units = [Unit(before)]
     for launches, model, count in layers:
         units += [_unit(plan, impl, launches, layer_parameters(model, impl))] * count
-    outside = [p for p in stage_tensors(plan, impl, stage) if not p.name.startswith(LAYER)]
+    last = len(plan.parallelism.stage_layers) - 1
+    outside = t.parameters_of_stage(plan.workload.model, impl, 0, first=stage == 0, last=stage == last)
     return [*units, Unit(after)], _unit(plan, impl, (), outside)
 
 
