@@ -135,17 +135,17 @@ class _Weaver:
         """All-gather of a unit's parameters; its number among the communications, if there is one."""
         launches = self._communication("all_gather", unit, name)
         if launches:
-            self.out.extend(self._copy("all_gather.shards", self._of_one_rank(unit)))
+            self.out.extend(self._eager("all_gather.shards.copy", self._of_one_rank(unit)))
         self._speak(launches)
         return self.spoken - 1 if launches else None
 
     def reduce(self, unit: Unit, name: str) -> None:
         """Reduce-scatter of a unit's gradients, and the sum over the copies of its shard."""
-        self.out.extend(self._copy("reduce_scatter", unit.elements + unit.expert_elements))
+        self.out.extend(self._eager("reduce_scatter.copy", unit.elements + unit.expert_elements))
         self._speak(self._communication("reduce_scatter", unit, name))
         added = self._of_one_rank(unit) * self.sharding.added_share
         if added:
-            self.out.extend(self._copy("accumulate", added, pattern="add", reads=2))
+            self.out.extend(self._eager("shards.accumulate", added, "add", reads=2))
 
     def _speak(self, launches: tuple[Launch, ...]) -> None:
         self.out.extend(launches)
@@ -156,21 +156,20 @@ class _Weaver:
         apart = self.sharding.experts or self.sharding
         return unit.elements / self.sharding.members + unit.expert_elements / apart.members
 
-    def _copy(self, kind: str, elements: float, pattern: str = "copy", reads: float = 1) -> tuple[Launch, ...]:
+    def _eager(self, name: str, elements: float, pattern: str = "copy", reads: float = 1) -> tuple[Launch, ...]:
         """What runs on shards and gathered tensors, which Megatron's one buffer needs not."""
         of = self.implementation
         if of.framework == "megatron":
             return ()
-        key = ("copy", elements, 0, kind)
+        key = (pattern, elements, 0, name)
         if key not in self._operators:
-            name = f"{kind}.copy" if pattern == "copy" else f"shards.{kind}"
             self._operators[key] = (streaming(pattern, name, elements, reads=reads, dtype=of.dtype),)
         return self._operators[key]
 
     def run(self, unit: Unit, gathered: int | None) -> None:
         """A unit's launches, the first computation waiting for its parameters."""
         number: list[int] = []  # of each communication of the unit among all
-        copied = () if gathered is None else self._copy("all_gather", unit.elements + unit.expert_elements)
+        copied = () if gathered is None else self._eager("all_gather.copy", unit.elements + unit.expert_elements)
         self._due = max(self._due, -1 if gathered is None else gathered)
         for launch in (*copied, *unit.launches):
             if launch.stream == "communication":
