@@ -129,20 +129,16 @@ class Pipelines:
                 groups.setdefault((plan.pp, plan.microbatches, plan.vp), []).append(number)
         if not groups:
             return
-        layout, rows = self._layout, self._layout.stages.of
-        stages = self._stage_s[:, rows, -1]
+        layout, walked = self._layout, np.full(len(plans), np.nan)
+        stages = self._stage_s[:, layout.stages.of, -1]
         for (_, microbatches, chunks), own in groups.items():
             places = np.stack([layout.first_stage_row[n] + layout.shapes[n].stage_row_of_chunk for n in own])
             durations = np.moveaxis(stages[:2, places], 0, -1)
-            self._stretch[own] = walked_s(durations, self._transfer_s[own], microbatches, chunks)
-        walked = self._stretch.copy()
-        self._stretch[:] = 1.0
-        chosen = np.zeros(len(plans), dtype=bool)
-        chosen[[n for own in groups.values() for n in own]] = True
+            walked[own] = walked_s(durations, self._transfer_s[own], microbatches, chunks)
         for name, some, times in self._times(stages, np.zeros(len(layout.ranks))):
-            if chosen[some].any():
-                length = length_s(name, times)
-                self._stretch[some] = np.where(chosen[some], walked[some] / length, 1.0)
+            waits = ~np.isnan(walked[some])
+            if waits.any():
+                self._stretch[some] = np.where(waits, walked[some] / length_s(name, times), 1.0)
 
 
 def transfers_s(plans: Sequence[Plan], parts: Parts) -> Float:
