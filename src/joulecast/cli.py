@@ -6,7 +6,6 @@ nothing heavy at their top level, because all of them are imported for every com
 
 from __future__ import annotations
 
-import errno
 import gc
 import importlib
 import os
@@ -21,8 +20,6 @@ import joulecast
 from joulecast import commands
 from joulecast.errors import InputError, JoulecastError
 
-#: What a full disk says.
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: Exit status of what was interrupted, as shells have it.
 INTERRUPTED = 130
 
@@ -73,7 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _give_up_output()
         sys.exit(1)
     except OSError as error:
-        if error.errno not in NO_ROOM:
+        from joulecast.files import is_full
+
+        if not is_full(error):
             raise
         _give_up_output()
         _stop(InputError(f"the answer cannot be written: {error.strerror}", remedy="Make room, or write elsewhere."))

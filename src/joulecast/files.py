@@ -281,14 +281,14 @@ def _fill(path: Path, text: str) -> None:
         os.fsync(file.fileno())
 
 
-#: What the system says where there is no room: the disk, a quota, or the longest file that is allowed.
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+def is_full(error: OSError) -> bool:
+    """Whether the system says that there is no room: the disk, a quota, or the longest file that is allowed."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def _cannot(path: Path, error: OSError) -> InputError:
-    full = error.errno in _NO_ROOM
     return InputError(
         f"cannot be written: {error.strerror or error}",
         file=str(path),
-        remedy="Make room, or choose another disk." if full else "Choose a folder that exists and is yours.",
+        remedy="Make room, or choose another disk." if is_full(error) else "Choose a folder that exists and is yours.",
     )
