@@ -135,7 +135,7 @@ def _told_apart(profile: PowerProfile, curve: Curve) -> tuple[Array, bool]:
     Where no feature shorter than the sensor's window is told apart, a ripple as long as the window is the sensor's and
     not the card's: the mean over the resolution is drawn.
     """
-    window = min((s.window_s for s in profile.sensors if s.name in WHOLE), default=0.0)
+    window = _window_s(profile)
     if not np.isfinite(curve.resolution_s) or not 0.0 < window < curve.resolution_s:
         return curve.power_w, True
     edges = np.concatenate([[0.0], np.cumsum(curve.width_s)])
@@ -144,8 +144,12 @@ def _told_apart(profile: PowerProfile, curve: Curve) -> tuple[Array, bool]:
 
 def _averaged(profile: PowerProfile, curve: Curve) -> bool:
     """Whether readings are means over a good part of the curve."""
-    window = min((s.window_s for s in profile.sensors if s.name in WHOLE), default=0.0)
-    return window > float(curve.width_s.sum()) / 50
+    return _window_s(profile) > float(curve.width_s.sum()) / 50
+
+
+def _window_s(profile: PowerProfile) -> float:
+    """Shortest averaging window of the sensors of the whole board [s]."""
+    return min((s.window_s for s in profile.sensors if s.name in WHOLE), default=0.0)
 
 
 def _stretches(flags: Any) -> Iterator[tuple[int, int]]:
