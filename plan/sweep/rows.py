@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from joulecast.model.catalogue import load_gpu
 from joulecast.model.site_cost import cost_of
 from joulecast.plan.sweep.legal import Combinations, combinations
 from joulecast.plan.sweep.plans import Plans
-from joulecast.plan.sweep.space import Space
+from joulecast.plan.sweep.space import Space, digest
 from joulecast.simulator.closed_form import Shared, closed_form
 from joulecast.simulator.closed_form_layout import shape_of
 from joulecast.simulator.closed_form_trust import doubt
@@ -165,7 +164,7 @@ def with_files(space: Space) -> Space:
     for name in space.values("cluster.gpu"):
         path = resolve_path(name, ".toml", space.source)
         try:
-            found[path] = _digest(json.dumps(load_gpu(path).to_dict()).encode())
+            found[path] = digest(json.dumps(load_gpu(path).to_dict()).encode())
         except UnknownNameError as error:
             raise place(error, space.source, "cluster.gpu") from None
     for key, suffix in _FILES.items():
@@ -173,12 +172,8 @@ def with_files(space: Space) -> Space:
             if isinstance(name, str):
                 path = resolve_path(name, suffix, space.source)
                 file = Path(path, "config.json") if Path(path).is_dir() else Path(path)
-                found |= {str(file): _digest(file.read_bytes())} if file.is_file() else {}
+                found |= {str(file): digest(file.read_bytes())} if file.is_file() else {}
     return replace(space, files=tuple(found.items()))
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def evaluate(space: Space, numbers: Sequence[int]) -> Iterator[Batch]:

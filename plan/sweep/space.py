@@ -133,7 +133,12 @@ class Space:
         """What tells this space from others, apart from constraints and objective."""
         folder = str(self.source.folder.resolve())  # paths in the file are meant against it
         whole = json.dumps([folder, self.tables, self.axes], sort_keys=True, default=str)
-        return hashlib.sha256(whole.encode()).hexdigest()[:16]
+        return digest(whole.encode())
+
+
+def digest(content: bytes) -> str:
+    """What tells a content from others, in a few letters."""
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def load_space(path: str | Path, overrides: Sequence[str] = ()) -> Space:
