@@ -8,11 +8,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from joulecast.calibrate.published_left_out import by_gpu, by_source, left_out, may_be_fitted, unseen_spread
+from joulecast.calibrate import published_fit
+from joulecast.calibrate.published_left_out import (
+    Mask,
+    Refitted,
+    StepTime,
+    by_gpu,
+    by_source,
+    left_out,
+    log_measured,
+    may_be_fitted,
+    unseen_spread,
+)
 from joulecast.calibrate.published_plans import PlannedRow, generation_of, plan_row, stage_layers
 from joulecast.calibrate.published_rows import PublishedRow, read_published
 from joulecast.calibrate.training_fit import Linearised
 from joulecast.errors import DataError, InputError
+from joulecast.model.description_file import parse_training
 from joulecast.validate import run_suite
 from joulecast.validate.published import every_other
 from joulecast.validate.published_order import order_of_pairs
@@ -251,6 +263,38 @@ def test_what_differs_between_sources_widens_the_interval_of_another() -> None:
     use[:each] = False
     seen = unseen_spread(steps(off.tolist()), use, model)
     assert unseen_spread(steps([9.0, 9.0, *off[each:]]), use, model) == pytest.approx(seen)
+
+
+def test_an_unknown_gpu_adds_what_left_out_gpus_are_off_beyond_left_out_sources(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And an unknown framework how far the known ones differ; MLPerf's rows tell about neither."""
+    modern = {"dtype": "bf16", "recompute": "none"}
+    lines = [("NeMo 1", "h100-sxm"), ("NeMo 2", "h100-sxm"), ("Megatron-Bridge", "b200"), ("MLPerf", "h100-sxm")]
+    steps = [plan_row(row(id=f"r{i}", source=s, gpu=g, **modern)) for i, (s, g) in enumerate(lines)]
+    off = {"source": [0.1, 0.1, 0.1, 0.9], "gpu": [0.2, 0.2, -0.3, 0.9]}
+
+    def forecasts(planned: Sequence[PlannedRow], parts: Sequence[Mask], _: Linearised, *, far: bool) -> Refitted:
+        assert far
+        errors = off["gpu" if len(parts) == 2 else "source"]
+        times = tuple(StepTime(1.5 * float(np.exp(error)), 0.0, 9.0) for error in errors)
+        return Refitted(times, np.zeros((4, 4), dtype=bool))
+
+    monkeypatch.setattr(published_fit, "left_out", forecasts)
+    names = ("generation.megatron-bridge-2025", "generation.nemo-2024")
+    slopes = np.array([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
+    model = Linearised(names, np.zeros(2), log_measured(steps) - slopes @ [0.02, -0.04], slopes, np.full(2, 10.0))
+    found = {
+        name: p.number
+        for name, p in parse_training(published_fit.shipped_factors(steps, model), file="factors.toml").items()
+    }
+    assert found["Hopper.spread.bf16"] == pytest.approx(np.sqrt((2 * 0.1**2 + 0.9**2) / 3), rel=1e-3)
+    assert found["Blackwell.spread.bf16"] == pytest.approx(0.1, rel=1e-3)
+    assert found["unseen.gpu"] == pytest.approx(np.sqrt((0.2**2 + 0.3**2) / 2 - 0.1**2), rel=1e-3)
+    scalars = np.log([found[name] for name in names])
+    assert np.abs(scalars).min() > 0.01
+    assert found["unseen.generation"] == pytest.approx(1.6 * np.sqrt(np.mean(scalars**2)), rel=1e-3)
+    assert (found["rows.h100-sxm"], found["rows.b200"]) == (2, 1)
 
 
 def test_a_gpu_left_out_is_forecast_from_its_relatives(tmp_path: Path) -> None:
