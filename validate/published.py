@@ -30,7 +30,8 @@ from joulecast.validate.published_rates import constant_rate_s, rates
 from joulecast.validate.result import Prediction, ScoredRow, SuiteResult
 from joulecast.validate.summary import summarise
 
-#: Words of a protocol: what the trivial rule may read.
+#: Words of a protocol: what the shipped factors have seen, and what the trivial rule may read.
+SHIPPED = "shipped factors of long runs, fitted to the sources that their file names, MLPerf not among them"
 RULE = "trivial rule: one rate per GPU, data type and source, or per GPU and data type where the source is left out"
 
 
@@ -81,7 +82,7 @@ def run_published(
         rows=(*scored, *nodes),
         summary=summarise(scored) | node_summary(nodes),
         skipped=(*skipped, *failed, *without_forecast),
-        protocol=f"shipped factors of long runs, fitted to all published sources but MLPerf; {RULE}",
+        protocol=f"{SHIPPED}; {RULE}",
         details={
             "order": _order(iterations),
             "node_power": node_table(nodes),
