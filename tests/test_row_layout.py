@@ -74,6 +74,14 @@ def test_registers_are_nearly_those_compiled(h200, rows, warps, registers, resid
     assert 65536 // (threads * 8 * np.ceil(found.blocks.registers[0] / 8)) == pytest.approx(resident, abs=1)
 
 
+def test_warps_wait_half_as_long_again_where_rows_are_combined_twice(h200):
+    """One round of 32 warps for a norm; of blocks of 1,024 threads an SM holds two."""
+    once, twice = (lower([kernel(p, 1, 32)], h200).core_cycles[0] for p in ("tile_rmsnorm", "tile_softmax"))
+    rounds = 65536 / (2 * h200.sm_count)
+    waiting = rounds * 32 * estimate(h200, "kernel.tile_rows.barrier_cycles_per_warp")
+    assert twice - once == pytest.approx(0.5 * waiting)
+
+
 def test_the_last_blocks_of_few_waves_leave_the_memory_idle(h200):
     """As many bytes in fewer and larger blocks, none of which the SMs wait for."""
     tiles = [kernel("tile_reduce_min", rows, 4, 1024, 64, height=524288) for rows in (4, 16)]
