@@ -10,6 +10,7 @@ from joulecast.simulator import closed_form as closed_form_module
 from joulecast.simulator import closed_form_guards
 from joulecast.simulator.closed_form import Shared, closed_form
 from joulecast.simulator.closed_form_guards import check_summary
+from joulecast.simulator.closed_form_trust import doubt
 from joulecast.simulator.forecast import forecast
 from joulecast.simulator.plan import Power, plan_from_dict
 
@@ -288,3 +289,19 @@ def test_another_description(h200):
 
 def test_no_plans():
     assert len(closed_form([]).time_s) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"batch": 4}, ""),
+        ({"batch": 3}, "3 micro-batches: clocks"),
+        ({"batch": 8, "vp": 2}, ""),
+        ({"batch": 4, "vp": 2}, "4 micro-batches on 4 interleaved ranks"),
+        ({"batch": 32, "schedule": "zb-h1", "stage_layers": [9, 7, 8, 8]}, ""),
+        ({"batch": 32, "schedule": "zb-h1", "stage_layers": [12, 4, 8, 8]}, "uneven stages"),
+    ],
+)
+def test_rough_forecasts_are_named(changes, why):
+    said = doubt(plan(pp=4, **changes))
+    assert why in said and bool(said) == bool(why)
