@@ -250,9 +250,9 @@ def exact_front(problem: FrontProblem, *, simple: str | None = None, time_limit_
 def _points(problem: FrontProblem, curve: TimeCostCurve, plans: Plans) -> list[FrontPoint]:
     """Plans with energies and lower bounds.
 
-    The bound is that of the time that the plan takes with its options' times and the latencies rounded up, as the
-    curve's are; only the waiting in between is taken off. At the plan's own time it would be too high by as much as
-    rounding adds.
+    The bound is that of the time that a plan as fast takes at most with its options' times and the latencies rounded
+    up, as the curve's are; only the waiting in between is taken off. At the plan's own time it would be too high by as
+    much as rounding adds.
     """
     from joulecast.plan.rounding_kernels import lengths
 
@@ -260,7 +260,11 @@ def _points(problem: FrontProblem, curve: TimeCostCurve, plans: Plans) -> list[F
     energy = plans.cost_j + wait * plans.time_s
     latency: Float = quanta(problem.graph.before_s) * np.float64(TIME_QUANTUM_S)
     whole = problem.graph._replace(before_s=latency)
-    rounded = np.maximum(lengths(whole, whole.rounded_s, plans.position), plans.time_s)
+    added = problem.graph._replace(before_s=latency - problem.graph.before_s)
+    most = np.concatenate([np.full(len(s.options), (s.quanta * TIME_QUANTUM_S - s.time_s).max()) for s in problem.sets])
+    rounded = np.maximum(
+        lengths(whole, whole.rounded_s, plans.position), plans.time_s + lengths(added, most, plans.position[:1])
+    )
     last = energy_best(problem, curve)
     best = curve.time_s[last]
     at = np.minimum(rounded, best)

@@ -74,13 +74,14 @@ def test_parts_of_a_product_cost_what_the_product_costs_but_for_their_start():
     assert whole.energy_j < 4 * quarter.energy_j < whole.energy_j + static
 
 
-def test_copy_engines_hold_no_sm_and_slow_no_product():
+def test_copy_engines_hold_no_sm_and_cost_a_product_its_share_of_the_memory():
     product = linear_forward("up", 8192, 6144, 6144, "bf16")
     launches = gathered_product("up", product, 8192 * 6144 * 2.0, STEPWISE)
     parts = [launch for launch in launches if launch.stream == "compute"]
     duration, exposed = times(launches)
     assert exposed == pytest.approx([0.0, 0.0], abs=1e-12)
-    assert duration == pytest.approx(times(tuple(replace(p, waits=False, outstanding=0) for p in parts))[0])
+    alone = times(tuple(replace(p, waits=False, outstanding=0) for p in parts))[0]
+    assert ((alone < duration) & (duration < 1.001 * alone)).all()
     costs = lower([launches[0].operator], GPU)
     assert costs.core_cycles[0] == 0 and costs.activity[0] == 0 and costs.link_j[0] > 0
 
@@ -95,7 +96,8 @@ def test_communication_that_is_longer_than_the_product_is_exposed_but_for_the_ow
     assert (step > part).all()
     duration, exposed = times(launches)
     assert duration == pytest.approx(3 * step + part)
-    assert exposed == pytest.approx(3 * step - 3 * part)
+    slowed = duration - exposed  # the parts beside steps, by the memory that these take
+    assert ((4 * part < slowed) & (slowed < 4.04 * part)).all()
 
 
 def test_a_scattered_sum_ends_with_the_addition_of_its_parts():

@@ -62,7 +62,7 @@ def _bound(front: FrontSeries, time: Unit, energy: Unit) -> dict[str, Any]:
         "x": time.of(front.bound_s),
         "y": energy.of(front.bound_j),
         "line": {"color": "@bound", "width": 1.5},
-        "hovertemplate": f"no plan of %{{x:.5g}} {time.name} takes less than %{{y:.5g}} {energy.name}<extra></extra>",
+        "hoverinfo": "skip",  # so close to the plans, its text would hide theirs
     }
 
 
