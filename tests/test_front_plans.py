@@ -150,7 +150,12 @@ def small_problems(draw):
 
 def shorter_than_a_quantum_apart():
     """Two ways through a rank take 20.00022 ms: one is counted as a microsecond longer, and needs less energy."""
-    options = [Option(0.01, 2.0, 0.0), Option(0.01000011, 1.0, 1.0), Option(0.01000022, 1.0, 2.0), Option(0.02, 1.0, 3.0)]
+    options = [
+        Option(0.01, 2.0, 0.0),
+        Option(0.01000011, 1.0, 1.0),
+        Option(0.01000022, 1.0, 2.0),
+        Option(0.02, 1.0, 3.0),
+    ]
     dag = make_dag([[Instruction("forward")] * 2] * 2)
     return make_problem(dag, [options, [Option(0.01, 1.0, 0.0)]], [0, 0, 0, 0], 20.0)
 
