@@ -93,7 +93,7 @@ def sm_loss(ctas: float, gpu: GpuModel) -> float:
 
 def wave_loss(tiles: Array, ctas: float, gpu: GpuModel) -> Array:
     """Waves of products of ``tiles`` beside ``ctas`` communication blocks over those that they take alone [1]."""
-    left = gpu.sm_count - ctas - (gpu.get("contention.stranded_sms", 0.0) if ctas else 0.0)
+    left = gpu.sm_count - ctas - (np.floor(gpu.get("contention.stranded_sms", 0.0)) if ctas else 0.0)
     return np.asarray(np.ceil(tiles / max(left, 1.0)) / np.ceil(tiles / gpu.sm_count))
 
 

@@ -34,7 +34,7 @@ SITE_ASSUMPTIONS = (
     "a job pays for its share of the nodes in which it runs",
     "fans follow a node's mean power, supplies its power at every instant",
     "nodes stand in racks in the order of their ranks",
-    "a run loses no time to checkpoints and failures but what site.goodput says",
+    "a run loses no time to checkpoints and failures but what site.goodput and site.node_mtbf_hours say",
 )
 
 

@@ -37,6 +37,8 @@ def test_products_take_whole_waves_on_the_sms_that_are_left(gpu: GpuModel) -> No
     assert waves == pytest.approx([11, 13, 14, 15, 16])
     unclustered = gpu.with_values({"contention.stranded_sms": 0.0})
     assert 11 * float(wave_loss(tiles, 24, unclustered)[0]) == pytest.approx(14)
+    older = gpu_model(load_gpu("a100-sxm-80gb"))  # no clusters: a whole wave fills all SMs that are left
+    assert float(wave_loss(np.array([float(older.sm_count - 24)]), 24, older)[0]) == 1.0
 
 
 @pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_reduce"])

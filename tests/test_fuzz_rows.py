@@ -182,6 +182,14 @@ BROKE = (
 )
 
 
+def test_a_row_of_a_hundred_trillion_gpus_is_no_defect(tmp_path: Path) -> None:
+    form = FORMATS["training rows"]
+    row = form.sources[0]().splitlines()[0]
+    assert '"dp": 1,' in row
+    many = row.replace('"dp": 1,', f'"dp": {10**17},').replace('"microbatches": 8,', '"microbatches": 1,') + "\n"
+    assert outcome(form, many.encode(), tmp_path) in ("good", "refused")
+
+
 @pytest.mark.parametrize(("name", "good", "bad"), BROKE)
 def test_what_once_broke_a_reader_is_refused(name: str, good: str, bad: str, tmp_path: Path) -> None:
     text = FORMATS[name].sources[0]()
