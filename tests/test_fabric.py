@@ -1,12 +1,14 @@
 """What a group of ranks has of a cluster's links, and which links a GPU's usual node has."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
 from joulecast.errors import InputError
 from joulecast.model.catalogue import gpu_names, load_gpu, load_node, node_names
 from joulecast.model.cluster_links import LinkChoices, cluster_links, usual_node
+from joulecast.model.extremes import slowest_of
 from joulecast.model.fabric import Fabric, fabric_of
 
 
@@ -63,6 +65,13 @@ def test_switches_above_the_leaves_cost_hops_and_may_be_thin():
     assert far.step_latency_s == pytest.approx(near.step_latency_s + 2 * 2.5e-7)
     without = fabric_of(32, 8, links(gpus=8192, oversubscription=2.0, rails=1))
     assert without.exit_bytes_per_s == pytest.approx(far.exit_bytes_per_s)  # a leaf then joins four nodes
+
+
+def test_the_slowest_of_ever_more_is_ever_slower():
+    """Extremes of normal values: 0.56 of two, 1.42 of eight, 3.24 of a thousand; rounding hides none of the largest."""
+    assert [slowest_of(n) for n in (1, 2, 8, 1000)] == pytest.approx([0, 0.564, 1.42, 3.24], abs=0.03)
+    many = [slowest_of(10**n) for n in range(18)]
+    assert all(b > a for a, b in pairwise(many)) and many[-1] < 9.0
 
 
 def test_the_slowest_of_many_transfers_delays_the_step():

@@ -10,6 +10,9 @@ from joulecast.errors import DataError
 
 Configuration = Mapping[str, Any]
 
+#: Largest number that a field may have: no product of a few of them leaves the range of what is computed.
+MOST = 10**12
+
 _REQUIRED = ("hidden", "heads", "vocab", "layers")
 
 
@@ -150,6 +153,6 @@ def whole_number(row: Configuration, key: str, default: int | None = None) -> in
     value = row.get(key, default)
     if value is None and default is not None:
         value = default
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0 or value != int(value):
-        raise DataError(f"field {key!r} is missing or not a positive whole number", key=key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MOST or value != int(value):
+        raise DataError(f"field {key!r} is missing or not a positive whole number of at most {MOST:.0e}", key=key)
     return int(value)
