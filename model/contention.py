@@ -9,8 +9,9 @@ to a power that is fitted:
 ``stranded``: blocks of the library's products come in clusters of two within one part of the chip, and where a
 communication kernel leaves an odd number of SMs there, one stays empty. On an H200 products of 11 waves at the power
 limit take 15/11 as long and a little more beside 24 blocks of an all-gather or a reduce-scatter, also while these only
-wait for their peers: as if 32 SMs were gone, eight more than they hold, one of each of the chip's eight parts. The
-memory is shared: a kernel's part takes longer by the share of the bandwidth that the collective uses,
+wait for their peers: as if 32 SMs were gone, eight more than they hold, one of each of the chip's eight parts
+(``calibrate/recorded/h200_sxm_beside``). The memory is shared: a kernel's part takes longer by the share of the
+bandwidth that the collective uses,
 
     memory' = memory / (1 − u)
 
