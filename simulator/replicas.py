@@ -172,7 +172,7 @@ def optimizer_launches(plan: Plan, impl: Implementation, parameters: Sequence[t.
             )
             out += placed_launches(reduction, group.fabric)
     out += _tied_embedding(plan, impl, parameters)
-    shards = state_shards(plan)
+    shards, zeroed = state_shards(plan), sharding_of(plan) is None
     for group in groups:
         out += t.optimizer_step(
             group.parameters,
@@ -180,7 +180,7 @@ def optimizer_launches(plan: Plan, impl: Implementation, parameters: Sequence[t.
             tokens_per_step=w.micro_batch_size * w.sequence_length * plan.microbatches * plan.dp,
             state_shards=shards.expert_optimizer if group.experts else shards.optimizer,
             gradient_shards=shards.expert_gradients if group.experts else shards.gradients,
-            zeroed=sharding_of(plan) is None,
+            zeroed=zeroed,
         )
     out += quantised_weights(parameters, impl.fp8, impl.dtype)
     if split.distributed_optimizer and not split.fsdp and plan.overlap.param_gather != "overlapped":
