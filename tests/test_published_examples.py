@@ -41,7 +41,7 @@ def test_the_fastest_overlap_of_the_mlp_is_not_the_most_economical_on_a40s():
     assert half.ways[lowest[0]] != half.ways[lowest[-1]]
 
 
-@pytest.mark.parametrize("name", ["same product tile", "ReduceMin"])
+@pytest.mark.parametrize("name", ["larger product tile", "same product tile", "ReduceMin", "RMSNorm"])
 def test_findings_on_tiles_that_the_forecast_agrees_with(name):
     v100 = load("tiles_v100")
     gpu = v100.gpu_model(v100.load_gpu("v100-sxm2-16gb"))
@@ -49,12 +49,14 @@ def test_findings_on_tiles_that_the_forecast_agrees_with(name):
     assert holds, said
 
 
-def test_one_tile_of_a_norm_slows_with_the_clock_and_another_does_not():
+def test_a_norm_that_one_block_of_many_warps_works_at_slows_with_the_clock():
+    """Whoever needs fewest cycles of the SMs is bound by the memory down to the lowest clocks."""
     v100 = load("tiles_v100")
-    tiles = v100.row_tiles("rmsnorm", 65536, 4096, [v100.RowTile(1, 0, 32), v100.RowTile(1, 0, 8)])
-    found = v100.scored(tiles, v100.gpu_model(v100.load_gpu("v100-sxm2-16gb")))
-    slow, steady = found.time_s[:, 0] / found.time_s[:, -1] - 1.0
-    assert slow > 0.03 > 10 * steady
+    lines = {line["tile"]: line for line in v100.norm_lines(v100.gpu_model(v100.load_gpu("v100-sxm2-16gb")))}
+    wide, usual = lines["1xallw32"], lines["1xallw8"]
+    assert wide["compute-bound below [MHz]"] > 3.0 * usual["compute-bound below [MHz]"]
+    assert wide["slower at 405 MHz [%]"] > 10.0 > wide["slower at 795 MHz [%]"]
+    assert usual["slower at 405 MHz [%]"] < 1.0
 
 
 @pytest.fixture(scope="module")
