@@ -1,6 +1,7 @@
 """The direction of imports: model <- simulator <- plan, calibrate and validate beside, the command line above all."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -112,3 +113,12 @@ def test_the_rule_lets_pass():
     assert not forbidden(
         "simulator", ast.parse("from joulecast.model.costs import Costs\nfrom joulecast.errors import x")
     )
+
+
+@pytest.mark.parametrize(
+    "path", sorted(p for name in ALLOWED for p in (ROOT / name).rglob("__init__.py")), ids=lambda p: p.parent.name
+)
+def test_the_maps_of_packages_name_modules_that_exist(path):
+    named = re.findall(r"``(\w+)``", ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "")
+    there = {found.stem for found in path.parent.iterdir() if found.suffix == ".py" or found.is_dir()}
+    assert set(named) - there == set()

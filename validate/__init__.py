@@ -1,4 +1,8 @@
-"""Predictions held against measured rows: loaders, metrics, suites and the report of errors."""
+"""Predictions held against measured rows: loaders, metrics, suites and the report of errors.
+
+To read: ``registry`` says which suites there are, ``suites`` runs one with the forecasts of ``adapters``, and
+``summary`` scores it by ``metrics``, beside the trivial rules of ``baselines``.
+"""
 
 from __future__ import annotations
 
