@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from joulecast.errors import InputError
-from joulecast.model.hf import ModelConfig
-from joulecast.model.launches import Implementation, Launch, Shard, shard
+from joulecast.model.implementation import Implementation
+from joulecast.model.launches import Launch
+from joulecast.model.layer_shard import Shard, shard
+from joulecast.model.model_config import ModelConfig
 from joulecast.model.nanobatches import Nanobatches, take_turns
 from joulecast.model.operators import Collective, Gemm
 from joulecast.model.transformer_layer import attention_half_forward, mlp_half_forward

@@ -8,9 +8,9 @@ To read, in this order:
 - One kernel: ``lowering`` gives every operator to its family (``gemm``, ``attention``, ``streaming``,
   ``collectives``), and ``power`` says what it takes at a clock, in the arrays of ``costs``.
 - Under a power limit: ``governor`` and ``voltage``; ``predict`` puts all of this together for single kernels.
-- A training step: ``transformer`` lists the kernels that a framework launches for a layer (``transformer_layer`` in
-  eager PyTorch, ``transformer_megatron`` in Megatron-Core), an embedding, a head and an optimizer step, of a model
-  that ``hf`` has read.
+- A training step: ``transformer`` lists the ``launches`` of a layer (``transformer_layer`` in eager PyTorch,
+  ``transformer_megatron`` in Megatron-Core), an embedding, a head and an optimizer step: of a model
+  (``model_config``, which ``hf`` reads), as the options of a framework decide (``implementation``).
 - Between GPUs: ``fabric``, ``data_parallel`` and ``contention``; whether it fits: ``memory_footprint``.
 - How sure: ``uncertainty``.
 """

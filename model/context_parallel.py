@@ -23,7 +23,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from joulecast.model import transformer_layer as eager
-from joulecast.model.launches import Launch, Shard, collective, streaming
+from joulecast.model.launches import Launch, collective, streaming
+from joulecast.model.layer_shard import Shard
 from joulecast.model.operators import DTYPE_BYTES
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from joulecast.model import context_parallel, fp8_kernels
 from joulecast.model import transformer_layer as eager
 from joulecast.model import unfused_attention as unfused
-from joulecast.model.launches import Launch, Shard
+from joulecast.model.launches import Launch
+from joulecast.model.layer_shard import Shard
 
 
 def core_attention(s: Shard, direction: str) -> tuple[Launch, ...]:

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from joulecast.errors import InputError
-from joulecast.model.hf import ModelConfig
-from joulecast.model.launches import Implementation, Launch, streaming
+from joulecast.model.implementation import Implementation
+from joulecast.model.launches import Launch, streaming
+from joulecast.model.model_config import ModelConfig
 from joulecast.model.operators import DTYPE_BYTES, Collective
 from joulecast.model.parameters import ParameterTensor, layer_parameters, parameters_of_stage
 

@@ -16,7 +16,8 @@ from joulecast.model import core_attention, fp8_kernels
 from joulecast.model import megatron_linear as linear
 from joulecast.model import transformer_layer as eager
 from joulecast.model.experts import LatentAttention
-from joulecast.model.launches import Launch, Shard, collective, input_gradient, linear_forward, streaming
+from joulecast.model.launches import Launch, collective, input_gradient, linear_forward, streaming
+from joulecast.model.layer_shard import Shard
 from joulecast.model.megatron_norm import norm_backward, recomputed_norm
 from joulecast.model.operators import DTYPE_BYTES
 

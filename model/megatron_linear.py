@@ -12,15 +12,8 @@ from dataclasses import replace
 
 from joulecast.model import fp8_kernels, pipelined_products
 from joulecast.model import transformer_layer as eager
-from joulecast.model.launches import (
-    Launch,
-    Shard,
-    collective,
-    input_gradient,
-    linear_forward,
-    streaming,
-    weight_gradient,
-)
+from joulecast.model.launches import Launch, collective, input_gradient, linear_forward, streaming, weight_gradient
+from joulecast.model.layer_shard import Shard
 from joulecast.model.operators import DTYPE_BYTES, Gemm
 
 

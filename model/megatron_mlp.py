@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from joulecast.model import megatron_linear as linear
 from joulecast.model import transformer_layer as eager
-from joulecast.model.hf import ModelConfig
-from joulecast.model.launches import Launch, Shard, streaming
+from joulecast.model.launches import Launch, streaming
+from joulecast.model.layer_shard import Shard
 from joulecast.model.megatron_norm import accumulation, norm_backward, recomputed_norm
+from joulecast.model.model_config import ModelConfig
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:

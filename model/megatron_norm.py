@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from joulecast.model import transformer_layer as eager
-from joulecast.model.launches import Implementation, Launch, Shard, streaming
+from joulecast.model.implementation import Implementation
+from joulecast.model.launches import Launch, streaming
+from joulecast.model.layer_shard import Shard
 from joulecast.model.operators import DTYPE_BYTES
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from joulecast.model import unfused_attention
-from joulecast.model.launches import Shard
+from joulecast.model.layer_shard import Shard
 from joulecast.model.operators import DTYPE_BYTES
 from joulecast.model.recomputation import saved_bytes
 from joulecast.model.transformer_head import head_is_split, local_vocabulary

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from joulecast.errors import DoesNotFitError, UnknownNameError
 from joulecast.model import multi_token
-from joulecast.model.hf import ModelConfig
-from joulecast.model.launches import Implementation, Shard, shard
+from joulecast.model.implementation import Implementation
+from joulecast.model.layer_shard import Shard, shard
 from joulecast.model.megatron_linear import gathered_bytes
 from joulecast.model.memory_activations import (
     boundary_bytes,
@@ -24,6 +24,7 @@ from joulecast.model.memory_activations import (
     loss_transient_bytes,
 )
 from joulecast.model.memory_states import StateShards, gathered_by_fsdp_bytes, parameter_bytes
+from joulecast.model.model_config import ModelConfig
 from joulecast.model.operators import DTYPE_BYTES
 from joulecast.model.optimizer import optimizer_state_bytes
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from joulecast.model.fp8_kernels import weight_bytes
-from joulecast.model.hf import ModelConfig
-from joulecast.model.launches import Implementation
+from joulecast.model.implementation import Implementation
+from joulecast.model.model_config import ModelConfig
 from joulecast.model.operators import DTYPE_BYTES
 from joulecast.model.parameters import ParameterTensor, layer_parameters, parameters_of_stage
 

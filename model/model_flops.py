@@ -11,7 +11,7 @@ are counted there too).
 
 from __future__ import annotations
 
-from joulecast.model.hf import ModelConfig
+from joulecast.model.model_config import ModelConfig
 
 
 def training_flops(config: ModelConfig, sequence: int, tokens: float) -> float:

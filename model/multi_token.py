@@ -18,7 +18,8 @@ from dataclasses import replace
 from joulecast.model import megatron_linear as linear
 from joulecast.model import transformer_head as head
 from joulecast.model import transformer_layer as eager
-from joulecast.model.launches import Launch, Shard, collective, streaming
+from joulecast.model.launches import Launch, collective, streaming
+from joulecast.model.layer_shard import Shard
 from joulecast.model.megatron_norm import norm_backward
 from joulecast.model.operators import DTYPE_BYTES
 

@@ -18,9 +18,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
-from joulecast.model.hf import ModelConfig
+from joulecast.model.implementation import Implementation
 from joulecast.model.launch_shares import shares
-from joulecast.model.launches import Implementation, Launch, shard, streaming
+from joulecast.model.launches import Launch, streaming
+from joulecast.model.layer_shard import shard
+from joulecast.model.model_config import ModelConfig
 from joulecast.model.operators import Collective
 from joulecast.model.transformer import layer_backward, layer_forward
 

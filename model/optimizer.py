@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from joulecast.model.launches import Implementation, Launch, streaming
+from joulecast.model.implementation import Implementation
+from joulecast.model.launches import Launch, streaming
 from joulecast.model.operators import DTYPE_BYTES
 from joulecast.model.parameters import ParameterTensor
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from joulecast.model.experts import Experts, LatentAttention
-from joulecast.model.hf import ModelConfig
-from joulecast.model.launches import Implementation, Shard, shard
+from joulecast.model.implementation import Implementation
+from joulecast.model.layer_shard import Shard, shard
+from joulecast.model.model_config import ModelConfig
 from joulecast.model.transformer_head import embedding_is_split, head_is_split, local_vocabulary
 from joulecast.model.transformer_moe import expert_shard
 

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from joulecast.model.hf import ModelConfig
-from joulecast.model.launches import Implementation, Launch, shard, streaming
+from joulecast.model.implementation import Implementation
+from joulecast.model.launches import Launch, streaming
+from joulecast.model.layer_shard import shard
+from joulecast.model.model_config import ModelConfig
 from joulecast.model.operators import Collective
 from joulecast.model.optimizer import gradient_scaling
 from joulecast.model.parameters import ParameterTensor

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from joulecast.model.launches import Implementation, Launch, streaming
+from joulecast.model.implementation import Implementation
+from joulecast.model.launches import Launch, streaming
 from joulecast.model.operators import DTYPE_BYTES, Collective, Gemm
 
 

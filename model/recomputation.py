@@ -13,7 +13,7 @@ The names are Megatron's ``recompute_modules``. Each part keeps its own input, w
 
 from __future__ import annotations
 
-from joulecast.model.launches import Shard
+from joulecast.model.layer_shard import Shard
 from joulecast.model.operators import DTYPE_BYTES
 from joulecast.model.transformer_moe import expert_bytes, expert_shard
 

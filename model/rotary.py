@@ -6,7 +6,8 @@ them fused, on strided views of the joint projection's output.
 
 from __future__ import annotations
 
-from joulecast.model.launches import Launch, Shard, streaming
+from joulecast.model.launches import Launch, streaming
+from joulecast.model.layer_shard import Shard
 
 
 def _parts(s: Shard) -> tuple[tuple[str, int], tuple[str, int]]:

@@ -23,7 +23,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from joulecast.model.fabric import Fabric
-from joulecast.model.launches import Implementation, Launch, streaming
+from joulecast.model.implementation import Implementation
+from joulecast.model.launches import Launch, streaming
 from joulecast.model.operators import DTYPE_BYTES, Collective
 from joulecast.model.placed import placed
 

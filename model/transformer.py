@@ -1,8 +1,8 @@
 """Operators of a transformer's training step, as lists of launches in program order.
 
 Every function is pure and cached: the same arguments give the same tuple. ``batch`` and ``sequence`` are one
-micro-batch's. The ``framework`` of the :class:`~joulecast.model.launches.Implementation` chooses between the kernels of
-PyTorch's eager mode (:mod:`joulecast.model.transformer_layer`) and Megatron's
+micro-batch's. The ``framework`` of the :class:`~joulecast.model.implementation.Implementation` chooses between the
+kernels of PyTorch's eager mode (:mod:`joulecast.model.transformer_layer`) and Megatron's
 (:mod:`joulecast.model.transformer_megatron`).
 """
 
@@ -14,8 +14,11 @@ from joulecast.model import multi_token
 from joulecast.model import transformer_head as head
 from joulecast.model import transformer_layer as eager
 from joulecast.model import transformer_megatron as megatron
-from joulecast.model.hf import ModelConfig, load_model, model_names
-from joulecast.model.launches import Implementation, Launch, Shard, shard
+from joulecast.model.hf import load_model, model_names
+from joulecast.model.implementation import Implementation
+from joulecast.model.launches import Launch
+from joulecast.model.layer_shard import Shard, shard
+from joulecast.model.model_config import ModelConfig
 from joulecast.model.optimizer import gradient_scaling, optimizer_step
 from joulecast.model.parameters import ParameterTensor, parameters_of_stage
 from joulecast.model.pipeline_stage import split_backward, stage_transfer, step_epilogue

@@ -7,18 +7,11 @@ from dataclasses import replace
 from joulecast.model import megatron_linear as linear
 from joulecast.model import transformer_layer as layer
 from joulecast.model import transformer_loss as loss
-from joulecast.model.hf import ModelConfig
-from joulecast.model.launches import (
-    Implementation,
-    Launch,
-    Shard,
-    collective,
-    input_gradient,
-    linear_forward,
-    streaming,
-    weight_gradient,
-)
+from joulecast.model.implementation import Implementation
+from joulecast.model.launches import Launch, collective, input_gradient, linear_forward, streaming, weight_gradient
+from joulecast.model.layer_shard import Shard
 from joulecast.model.megatron_norm import accumulation, norm_backward
+from joulecast.model.model_config import ModelConfig
 from joulecast.model.operators import DTYPE_BYTES
 
 #: Tokens up to which PyTorch scatters embedding gradients by one kernel without sorting the indices.

@@ -8,15 +8,8 @@ the residual stream are added, and each parameter's gradient is added to the one
 
 from __future__ import annotations
 
-from joulecast.model.launches import (
-    Launch,
-    Shard,
-    collective,
-    input_gradient,
-    linear_forward,
-    streaming,
-    weight_gradient,
-)
+from joulecast.model.launches import Launch, collective, input_gradient, linear_forward, streaming, weight_gradient
+from joulecast.model.layer_shard import Shard
 from joulecast.model.operators import Attention
 from joulecast.model.rotary import head_norm_backward, head_norm_forward, rotary_backward, rotary_forward
 

@@ -7,7 +7,8 @@ Transformer Engine: a pass over the logits for each row's maximum and sum, anoth
 
 from __future__ import annotations
 
-from joulecast.model.launches import Launch, Shard, collective, streaming
+from joulecast.model.launches import Launch, collective, streaming
+from joulecast.model.layer_shard import Shard
 
 
 def _parallel(s: Shard, split: bool) -> bool:

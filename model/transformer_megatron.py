@@ -24,7 +24,8 @@ from __future__ import annotations
 from joulecast.model import core_attention, latent_attention, megatron_mlp, transformer_moe
 from joulecast.model import megatron_linear as linear
 from joulecast.model import transformer_layer as eager
-from joulecast.model.launches import Launch, Shard, streaming
+from joulecast.model.launches import Launch, streaming
+from joulecast.model.layer_shard import Shard
 from joulecast.model.megatron_mlp import bias_backward
 from joulecast.model.megatron_norm import accumulation, norm_backward, recomputed_norm
 

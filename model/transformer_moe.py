@@ -28,7 +28,8 @@ from joulecast.model import megatron_linear as linear
 from joulecast.model import transformer_layer as eager
 from joulecast.model.experts import Experts
 from joulecast.model.fabric import Fabric
-from joulecast.model.launches import Launch, Shard, collective, streaming
+from joulecast.model.launches import Launch, collective, streaming
+from joulecast.model.layer_shard import Shard
 from joulecast.model.megatron_norm import norm_backward, recomputed_norm
 from joulecast.model.operators import DTYPE_BYTES, Gemm
 

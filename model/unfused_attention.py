@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 
-from joulecast.model.launches import Launch, Shard, streaming
+from joulecast.model.launches import Launch, streaming
+from joulecast.model.layer_shard import Shard
 from joulecast.model.operators import DTYPE_BYTES, Gemm
 
 

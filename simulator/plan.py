@@ -26,7 +26,7 @@ from joulecast.simulator.plan_tables import (
 
 if TYPE_CHECKING:
     from joulecast.model.description import GpuDescription
-    from joulecast.model.hf import ModelConfig
+    from joulecast.model.model_config import ModelConfig
 
 #: Tables and keys in which plans of one :class:`PlanFrame` may differ.
 FRAME_FREE = ("parallelism", "schedule", "power", "workload.micro_batch_size")

@@ -16,7 +16,7 @@ from joulecast.simulator.plan_schema import TABLES, PlanFile
 from joulecast.simulator.plan_source import Source
 
 if TYPE_CHECKING:
-    from joulecast.model.hf import ModelConfig
+    from joulecast.model.model_config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)

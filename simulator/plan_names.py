@@ -9,7 +9,8 @@ from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.catalogue import load_gpu
 from joulecast.model.description import GpuDescription
 from joulecast.model.fp8 import Fp8, fp8_on
-from joulecast.model.hf import ModelConfig, load_model
+from joulecast.model.hf import load_model
+from joulecast.model.model_config import ModelConfig
 from joulecast.simulator.plan_schema import InlineModel, PlanFile, WorkloadTable
 from joulecast.simulator.plan_source import Source
 

@@ -11,7 +11,7 @@ from joulecast.simulator.plan_source import Source
 
 if TYPE_CHECKING:
     from joulecast.model.description import GpuDescription
-    from joulecast.model.hf import ModelConfig
+    from joulecast.model.model_config import ModelConfig
     from joulecast.simulator.plan import Plan
 
 NANOBATCHES, WINDOW, LAUNCH = "overlap.nanobatches", "overlap.window", "overlap.launch"

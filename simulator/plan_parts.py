@@ -13,7 +13,7 @@ from joulecast.model.tiling import Tiles
 
 if TYPE_CHECKING:
     from joulecast.model.fabric import ClusterLinks
-    from joulecast.model.hf import ModelConfig
+    from joulecast.model.model_config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)

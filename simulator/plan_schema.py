@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from joulecast.model.cluster_links import TRANSFER_JITTER
 from joulecast.model.fp8 import Recipe
-from joulecast.model.launches import AttentionBackend, Framework, Recompute, RecomputeModule
+from joulecast.model.implementation import AttentionBackend, Framework, Recompute, RecomputeModule
 from joulecast.model.limits import NODE_CLOCK_SPREAD
 from joulecast.model.nanobatches import LaunchPoint
 from joulecast.model.training_factors import Generation

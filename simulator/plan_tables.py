@@ -20,7 +20,7 @@ from joulecast.simulator.plan_tiles import read_tiles
 
 if TYPE_CHECKING:
     from joulecast.model.description import GpuDescription
-    from joulecast.model.hf import ModelConfig
+    from joulecast.model.model_config import ModelConfig
 
 #: Bucket of an overlapped gradient reduction that PyTorch's DDP takes by default [MiB].
 DDP_BUCKET_MB = 25.0

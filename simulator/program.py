@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from joulecast.model import transformer as t
-from joulecast.model.launches import Implementation, Launch
+from joulecast.model.implementation import Implementation
+from joulecast.model.launches import Launch
 from joulecast.model.nanobatches import Nanobatches, layers_backward, layers_forward
 from joulecast.model.operators import Collective
 from joulecast.model.placed import placed, placed_launches

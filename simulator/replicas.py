@@ -9,7 +9,8 @@ from joulecast.model import data_parallel
 from joulecast.model import transformer as t
 from joulecast.model.fabric import Fabric
 from joulecast.model.fp8_kernels import quantised_weights
-from joulecast.model.launches import Implementation, Launch
+from joulecast.model.implementation import Implementation
+from joulecast.model.launches import Launch
 from joulecast.model.memory_states import StateShards
 from joulecast.model.operators import DTYPE_BYTES, Collective
 from joulecast.model.parameters import layer_parameters
@@ -22,7 +23,7 @@ from joulecast.simulator.schedules import BACKWARD, BACKWARD_WEIGHT, FORWARD, In
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulecast.model.hf import ModelConfig
+    from joulecast.model.model_config import ModelConfig
     from joulecast.simulator.plan import Plan
 
 #: Megatron's own stream carries what it overlaps; PyTorch's buckets share one with the layers' communication.

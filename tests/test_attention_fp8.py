@@ -15,7 +15,9 @@ from joulecast.model.catalogue import load_gpu
 from joulecast.model.fp8 import Fp8
 from joulecast.model.gpu_model import gpu_model
 from joulecast.model.hf import load_model
-from joulecast.model.launches import Implementation, Launch, shard
+from joulecast.model.implementation import Implementation
+from joulecast.model.launches import Launch
+from joulecast.model.layer_shard import shard
 from joulecast.model.lowering import lower
 from joulecast.model.memory_activations import whole_layer_bytes
 from joulecast.model.operators import Attention, Collective, Streaming

@@ -13,10 +13,11 @@ from joulecast.errors import InputError
 from joulecast.model.catalogue import load_gpu
 from joulecast.model.fabric import Fabric
 from joulecast.model.gpu_model import gpu_model
-from joulecast.model.hf import ModelConfig
-from joulecast.model.launches import Implementation, Launch
+from joulecast.model.implementation import Implementation
+from joulecast.model.launches import Launch
 from joulecast.model.lowering import lower
 from joulecast.model.memory_footprint import memory_footprint
+from joulecast.model.model_config import ModelConfig
 from joulecast.model.operators import Attention, Collective, Gemm
 from joulecast.model.transformer import head_forward, layer_backward, layer_forward
 from joulecast.simulator.footprints import memory_per_rank

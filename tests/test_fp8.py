@@ -13,9 +13,10 @@ from joulecast.model.catalogue import gpu_names, load_gpu
 from joulecast.model.fp8 import Fp8, fp8_on
 from joulecast.model.fp8_kernels import quantised_weights, weight_bytes
 from joulecast.model.gpu_model import gpu_model
-from joulecast.model.hf import ModelConfig
-from joulecast.model.launches import Implementation, Launch
+from joulecast.model.implementation import Implementation
+from joulecast.model.launches import Launch
 from joulecast.model.memory_footprint import memory_footprint
+from joulecast.model.model_config import ModelConfig
 from joulecast.model.operators import Attention, Collective, Gemm, Streaming
 from joulecast.model.parameters import parameters_of_stage
 from joulecast.model.transformer import head_backward, head_forward, layer_backward, layer_forward

@@ -9,7 +9,8 @@ from joulecast.model import transformer as t
 from joulecast.model import transformer_moe
 from joulecast.model.attention_tiles import attention_steps
 from joulecast.model.hf import load_model
-from joulecast.model.launches import Implementation, shard
+from joulecast.model.implementation import Implementation
+from joulecast.model.layer_shard import shard
 from joulecast.model.lowering import lower
 from joulecast.model.memory_activations import head_bytes
 from joulecast.model.operators import Attention, Streaming, Tile

@@ -14,11 +14,13 @@ import pytest
 from joulecast.calibrate.published_plans import plan_row
 from joulecast.calibrate.published_rows import read_published
 from joulecast.errors import DoesNotFitError, InputError, NotYetError, UnknownNameError
-from joulecast.model.hf import ModelConfig, load_model
-from joulecast.model.launches import Implementation, shard
+from joulecast.model.hf import load_model
+from joulecast.model.implementation import Implementation
+from joulecast.model.layer_shard import shard
 from joulecast.model.memory_activations import whole_layer_bytes
 from joulecast.model.memory_footprint import MemoryFootprint, check_fits, in_flight, memory_footprint
 from joulecast.model.memory_states import StateShards
+from joulecast.model.model_config import ModelConfig
 from joulecast.model.operators import Streaming
 from joulecast.simulator.footprints import footprint_of
 from joulecast.simulator.forecast import forecast

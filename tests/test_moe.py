@@ -17,10 +17,13 @@ from joulecast.model.experts import Experts, LatentAttention
 from joulecast.model.fabric import Fabric
 from joulecast.model.fp8 import Fp8
 from joulecast.model.gpu_model import gpu_model
-from joulecast.model.hf import ModelConfig, load_model
-from joulecast.model.launches import Implementation, Launch, shard
+from joulecast.model.hf import load_model
+from joulecast.model.implementation import Implementation
+from joulecast.model.launches import Launch
+from joulecast.model.layer_shard import shard
 from joulecast.model.memory_footprint import memory_footprint
 from joulecast.model.memory_states import StateShards
+from joulecast.model.model_config import ModelConfig
 from joulecast.model.model_flops import training_flops
 from joulecast.model.operators import Attention, Collective, Gemm
 from joulecast.model.parameters import parameters_of_stage

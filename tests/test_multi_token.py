@@ -12,8 +12,10 @@ import pytest
 
 from joulecast.errors import InputError
 from joulecast.model.experts import Experts, LatentAttention
-from joulecast.model.hf import ModelConfig, load_model
-from joulecast.model.launches import Implementation, Launch
+from joulecast.model.hf import load_model
+from joulecast.model.implementation import Implementation
+from joulecast.model.launches import Launch
+from joulecast.model.model_config import ModelConfig
 from joulecast.model.model_flops import training_flops
 from joulecast.model.operators import Attention, Collective, Gemm
 from joulecast.model.parameters import parameters_of_stage

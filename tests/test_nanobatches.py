@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from joulecast.model import transformer as t
 from joulecast.model.data_parallel import gradient_sizes, overlapped_gradient_reduction
 from joulecast.model.hf import load_model
-from joulecast.model.launches import Implementation, Launch
+from joulecast.model.implementation import Implementation
+from joulecast.model.launches import Launch
 from joulecast.model.nanobatches import (
     Nanobatches,
     Window,

@@ -10,9 +10,10 @@ import pytest
 
 from joulecast.errors import InputError
 from joulecast.model.experts import Experts, LatentAttention
-from joulecast.model.hf import ModelConfig
-from joulecast.model.launches import Implementation, shard
+from joulecast.model.implementation import Implementation
+from joulecast.model.layer_shard import shard
 from joulecast.model.memory_activations import layer_bytes, layer_transient_bytes
+from joulecast.model.model_config import ModelConfig
 from joulecast.model.operators import Gemm
 from joulecast.model.transformer import layer_backward
 from joulecast.simulator.closed_form import closed_form

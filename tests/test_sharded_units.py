@@ -1,7 +1,8 @@
 """Where the communication of sharded parameters stands between the launches of a stage."""
 
 from joulecast.model.fabric import Fabric
-from joulecast.model.launches import Implementation, Launch
+from joulecast.model.implementation import Implementation
+from joulecast.model.launches import Launch
 from joulecast.model.operators import Gemm, Streaming
 from joulecast.model.sharded_units import Sharding, Unit, sharded_backward, sharded_forward
 

@@ -13,7 +13,9 @@ from joulecast.errors import InputError
 from joulecast.model.catalogue import load_gpu
 from joulecast.model.gpu_model import gpu_model
 from joulecast.model.hf import load_model
-from joulecast.model.launches import Implementation, Launch, linear_forward, shard
+from joulecast.model.implementation import Implementation
+from joulecast.model.launches import Launch, linear_forward
+from joulecast.model.layer_shard import shard
 from joulecast.model.lowering import lower
 from joulecast.model.memory_activations import layer_bytes, layer_transient_bytes
 from joulecast.model.operators import Collective, Gemm, Streaming

@@ -13,7 +13,8 @@ import pytest
 
 from joulecast.errors import InputError
 from joulecast.model.data_parallel import gradient_reduction, gradient_sizes, overlapped_gradient_reduction
-from joulecast.model.hf import ModelConfig, load_model
+from joulecast.model.hf import load_model
+from joulecast.model.model_config import ModelConfig
 from joulecast.model.operators import Attention, Collective, Gemm, Streaming
 from joulecast.model.transformer import (
     Implementation,

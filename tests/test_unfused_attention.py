@@ -9,9 +9,10 @@ from joulecast.errors import InputError
 from joulecast.model import transformer as t
 from joulecast.model import transformer_loss
 from joulecast.model import unfused_attention as unfused
-from joulecast.model.hf import ModelConfig
-from joulecast.model.launches import Implementation, shard
+from joulecast.model.implementation import Implementation
+from joulecast.model.layer_shard import shard
 from joulecast.model.memory_activations import layer_bytes
+from joulecast.model.model_config import ModelConfig
 from joulecast.model.operators import Gemm, Streaming
 from joulecast.simulator.plan import load_plan
 

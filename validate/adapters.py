@@ -84,7 +84,7 @@ def _guarded(predict: Any, gpu: GpuDescription, row: Row) -> Answer:
 
 def block_operators(row: Row) -> list[Operator]:
     """Kernels of one repetition of a block, as sharded by ``tp`` but without its communication."""
-    from joulecast.model.hf import ModelConfig
+    from joulecast.model.model_config import ModelConfig
     from joulecast.model.transformer import Implementation, layer_backward, layer_forward
 
     table = inline_model({**row.configuration, "vocab": 1, "layers": 1})

@@ -90,7 +90,7 @@ def _shares(step: tuple[str, int, int, int, str, str, str], gpu: GpuModel) -> di
 
 @lru_cache(maxsize=len(STEPS))
 def _step_kernels(step: tuple[str, int, int, int, str, str, str]) -> Counter[Operator]:
-    from joulecast.model.launches import Implementation
+    from joulecast.model.implementation import Implementation
     from joulecast.model.transformer import load_model, single_gpu_training_step
 
     model, parallel, batch, sequence, backend, dtype, framework = step

@@ -17,7 +17,9 @@ from findings import rests_on, varied
 from joulecast.model.catalogue import load_gpu
 from joulecast.model.gpu_model import GpuModel, gpu_model
 from joulecast.model.hf import load_model
-from joulecast.model.launches import Implementation, Launch, shard
+from joulecast.model.implementation import Implementation
+from joulecast.model.launches import Launch
+from joulecast.model.layer_shard import shard
 from joulecast.model.operators import Collective
 from joulecast.model.transformer_layer import attention_half_forward, mlp_half_forward
 from joulecast.output import print_table

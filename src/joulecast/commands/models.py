@@ -9,7 +9,7 @@ import typer
 from joulecast import output
 
 if TYPE_CHECKING:
-    from joulecast.model.hf import ModelConfig
+    from joulecast.model.model_config import ModelConfig
 
 #: What the list shows; JSON and CSV have everything.
 COLUMNS = (
