@@ -15,6 +15,8 @@ bandwidth that the collective uses,
 
     memory' = memory / (1 − u)
 
+and a collective that would use more than half of it is itself held to what compute leaves, or to half.
+
 The blocks copy through the same on-chip network and memory: their copying, not the link, takes longer, by a factor that
 grows from ``cta_slowdown`` beside kernels that leave the memory alone to ``cta_slowdown_memory`` beside memory-bound
 ones. With few blocks the copying binds and communication slows a lot, with many the link does and it hardly slows.
@@ -82,7 +84,7 @@ def compute_drag(kernels: Alone, i: int, beside: int, ctas: float, gpu: GpuModel
     """
     tiles = kernels.tiles[i]
     slower = np.where(tiles > 0.0, wave_loss(np.maximum(tiles, 1.0), ctas, gpu), sm_loss(ctas, gpu))
-    used = np.minimum(kernels.memory[beside] / np.maximum(kernels.time[beside], 1e-30), MOST_MEMORY)
+    used = np.minimum(_memory_use(kernels, beside), MOST_MEMORY)
     return _stretch(kernels, i, slower, gpu, 1.0 / (1.0 - used))
 
 
@@ -103,7 +105,21 @@ def communication_drag(kernels: Alone, i: int, beside: int, gpu: GpuModel) -> Ar
     core, memory = kernels.core[beside], kernels.memory[beside]
     bound = memory / np.maximum(np.maximum(core, memory), 1e-30)
     free, full = gpu["contention.cta_slowdown"], gpu["contention.cta_slowdown_memory"]
-    return _stretch(kernels, i, free + (full - free) * bound, gpu)
+    left = np.maximum(1.0 - _memory_use(kernels, beside), MOST_MEMORY)
+    return np.maximum(_stretch(kernels, i, free + (full - free) * bound, gpu), _memory_use(kernels, i) / left)
+
+
+def memory_share(kernels: Alone, i: int, drag: Array, beside: int, beside_drag: Array) -> Array:
+    """Share of the memory's bandwidth that two kernels use beside each other, shape ``(c,)`` [1].
+
+    ``drag``, ``beside_drag``: their times then over their times alone.
+    """
+    return np.asarray(_memory_use(kernels, i) / drag + _memory_use(kernels, beside) / beside_drag)
+
+
+def _memory_use(kernels: Alone, i: int) -> Array:
+    """Share of the memory's bandwidth that kernel ``i`` uses alone, shape ``(c,)`` [1]."""
+    return np.asarray(kernels.memory[i] / np.maximum(kernels.time[i], 1e-30))
 
 
 def _stretch(kernels: Alone, i: int, sms: Array | float, gpu: GpuModel, memory: Array | float = 1.0) -> Array:

@@ -71,6 +71,19 @@ def check_shares(
             raise GuardError(f"{_who(timeline, rank)}: {name} used to {100 * worst:.6g} %")
 
 
+def check_beside(share: ArrayLike, resource: str, kernel: str, beside: str) -> None:
+    """Two kernels use no resource above 100 % while they run beside each other.
+
+    Parameters
+    ----------
+    share
+        Of the resource that both use together, at any number of clocks [1].
+    """
+    worst = float(np.max(share, initial=0.0))
+    if not worst <= 1 + SHARE_TOLERANCE:
+        raise GuardError(f"{kernel} beside {beside}: {resource} used to {100 * worst:.6g} %")
+
+
 def check_causality(program: Program, result: EngineResult) -> None:
     """No kernel starts before its stream is free, what it waits for has ended, and its input has arrived.
 

@@ -219,6 +219,7 @@ class SegmentMaker:
         taken = np.maximum(taken_ns, 1.0) * 1e-9
         cycles = self.kernels.clocks_mhz[clock] * 1e6 * taken
         tensor = costs.core_cycles[operator] * costs.tensor_use[operator] / cycles
-        # A collective's part of the memory lengthens what runs beside it; while it waits for SMs it takes none.
+        # How long a collective waits for SMs within its time is not known here: its part of the memory is held
+        # against that of each kernel beside it where they are walked through.
         memory = np.where(speaks, 0.0, costs.memory_s[operator])
         return np.stack([held, tensor, memory / taken, costs.link_s[operator] / taken], axis=1)

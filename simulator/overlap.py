@@ -16,10 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.model.contention import Alone, communication_drag, compute_drag, sm_loss
+from joulecast.model.contention import Alone, communication_drag, compute_drag, memory_share, sm_loss
 from joulecast.model.gpu_model import GpuModel
 from joulecast.model.launches import Launch
 from joulecast.model.operators import Collective
+from joulecast.simulator.guards import check_beside
 
 Array = NDArray[np.float64]
 
@@ -163,10 +164,11 @@ class _Walk:
         key = id(operators[0]), id(operators[1])
         if key not in self._drags:
             ctas = blocks_of(self.launches[speech], self.gpu)
-            self._drags[key] = (
-                compute_drag(self.kernels, i, speech, ctas, self.gpu),
-                communication_drag(self.kernels, speech, i, self.gpu),
-            )
+            compute = compute_drag(self.kernels, i, speech, ctas, self.gpu)
+            slower = communication_drag(self.kernels, speech, i, self.gpu)
+            used = memory_share(self.kernels, i, compute, speech, slower)
+            check_beside(used, "memory", operators[0].name, operators[1].name)
+            self._drags[key] = compute, slower
         return self._drags[key]
 
 

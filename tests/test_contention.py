@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
+from joulecast.errors import GuardError
 from joulecast.model.catalogue import load_gpu
-from joulecast.model.contention import MOST_MEMORY, alone, compute_drag, wave_loss
+from joulecast.model.contention import (
+    MOST_MEMORY,
+    Alone,
+    alone,
+    communication_drag,
+    compute_drag,
+    memory_share,
+    wave_loss,
+)
 from joulecast.model.gpu_model import GpuModel, gpu_model
-from joulecast.model.launches import streaming
+from joulecast.model.launches import Launch, streaming
 from joulecast.model.lowering import lower
 from joulecast.model.operators import Collective, Gemm, Operator
 from joulecast.model.power import kernel_time_s
+from joulecast.simulator import overlap
+from joulecast.simulator.overlap import contended
 
 CLOCKS = np.array([1400.0, 1700.0])
 GATHER = Collective("all_gather", 4.36e8, 4, dtype="bf16")
@@ -24,10 +35,18 @@ def gpu() -> GpuModel:
     return gpu_model(load_gpu("h200-sxm"))
 
 
-def drag(operator: Operator, beside: Operator, ctas: float, gpu: GpuModel) -> np.ndarray:
+def pair(operator: Operator, beside: Operator, gpu: GpuModel) -> Alone:
     costs = lower([operator, beside], gpu)
-    kernels = alone(costs, np.arange(2), kernel_time_s(costs, CLOCKS[:, None], gpu).T, CLOCKS)
-    return compute_drag(kernels, 0, 1, ctas, gpu)
+    return alone(costs, np.arange(2), kernel_time_s(costs, CLOCKS[:, None], gpu).T, CLOCKS)
+
+
+def drag(operator: Operator, beside: Operator, ctas: float, gpu: GpuModel) -> np.ndarray:
+    return compute_drag(pair(operator, beside, gpu), 0, 1, ctas, gpu)
+
+
+def fast_links(gpu: GpuModel) -> GpuModel:
+    fast = replace(gpu, device={**gpu.device, "link_bandwidth_bytes_per_s": 1e14})
+    return fast.with_values({"collective.bytes_per_cta_cycle": 1e6})
 
 
 def test_products_take_whole_waves_on_the_sms_that_are_left(gpu: GpuModel) -> None:
@@ -67,7 +86,30 @@ def test_copy_engines_hold_no_sms_but_take_memory(gpu: GpuModel) -> None:
 
 def test_a_collective_leaves_half_of_the_memory(gpu: GpuModel) -> None:
     """However fast the links are; Memory of its own is not modelled below that."""
-    fast = replace(gpu, device={**gpu.device, "link_bandwidth_bytes_per_s": 1e14})
-    fast = fast.with_values({"collective.bytes_per_cta_cycle": 1e6})
     stream = streaming("copy", "copy", 1e9, dtype="bf16").operator
-    assert np.all(drag(stream, replace(GATHER, kind="reduce_scatter"), 0, fast) <= 1.0 / MOST_MEMORY + 1e-9)
+    assert np.all(drag(stream, replace(GATHER, kind="reduce_scatter"), 0, fast_links(gpu)) <= 1.0 / MOST_MEMORY + 1e-9)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("ctas", [0, 4, 24])
+@pytest.mark.parametrize("name", ["h200-sxm", "v100-sxm2-16gb", "mi300x"])
+def test_two_kernels_never_use_more_than_the_whole_memory(name: str, ctas: int, fast: bool) -> None:
+    gpu = gpu_model(load_gpu(name))
+    gpu = fast_links(gpu) if fast else gpu
+    collective = replace(GATHER, kind="reduce_scatter", ctas=ctas or None, copy_engine=not ctas, dtype="fp16")
+    used = []
+    for operator in (streaming("copy", "copy", 1e9, dtype="fp16").operator, Gemm(8192, 8192, 8192, dtype="fp16")):
+        kernels = pair(operator, collective, gpu)
+        drags = compute_drag(kernels, 0, 1, ctas, gpu), communication_drag(kernels, 1, 0, gpu)
+        used.append(memory_share(kernels, 0, drags[0], 1, drags[1]))
+    assert np.all(np.array(used) <= 1.0 + 1e-9)
+    assert np.all(used[0] > 0.8), "a stream and a collective use most of it"
+
+
+def test_a_breach_by_a_collective_beside_a_stream_is_found(gpu: GpuModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy, gather = streaming("copy", "copy", 1e9, dtype="bf16"), Launch(GATHER, stream="communication", waits=False)
+    kernels = pair(copy.operator, GATHER, gpu)
+    contended([gather, copy, copy], Alone(*(getattr(kernels, f.name)[[1, 0, 0]] for f in fields(Alone))), gpu)
+    monkeypatch.setattr(overlap, "compute_drag", lambda *_: np.ones(len(CLOCKS)))
+    with pytest.raises(GuardError, match=r"copy beside collective: memory used to 1\d\d"):
+        contended([gather, copy, copy], Alone(*(getattr(kernels, f.name)[[1, 0, 0]] for f in fields(Alone))), gpu)
