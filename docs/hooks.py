@@ -5,9 +5,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 HERE = Path(__file__).parent
 
@@ -24,10 +28,22 @@ def plan_keys() -> str:
     """The tables of PLAN.toml with type, default and meaning of every key."""
     from joulecast.simulator.plan_schema import TABLES
 
+    return keys(TABLES)
+
+
+def space_keys() -> str:
+    """What a SPACE.toml has beyond a plan."""
+    from joulecast.plan.sweep.space import ConstraintsTable, ObjectiveTable
+
+    return keys({"constraints": ConstraintsTable, "objective": ObjectiveTable})
+
+
+def keys(tables: Mapping[str, type[BaseModel]]) -> str:
+    """Tables of a file as tables of a page."""
     parts = []
-    for table, schema in TABLES.items():
+    for table, schema in tables.items():
         about = (schema.__doc__ or "").strip().replace("\n", " ").removeprefix(f"``[{table}]``: ")
-        lines = [f"## `[{table}]`", "", about[:1].upper() + about[1:], ""]
+        lines = [f"### `[{table}]`", "", about[:1].upper() + about[1:], ""]
         lines += ["| key | type | default | meaning |", "|---|---|---|---|"]
         for name, field in schema.model_fields.items():
             default = "required" if field.is_required() else _toml(field.get_default(call_default_factory=True))
@@ -77,4 +93,9 @@ def figures() -> ModuleType:
     return module
 
 
-MARKERS = {"<!-- plan keys -->": plan_keys, "<!-- commands -->": commands}
+#: What stands in the files, which are read without being built as well, and what the built pages have there.
+MARKERS = {
+    "`make docs` writes the keys of a plan here, from the code that reads the file.": plan_keys,
+    "`make docs` writes the keys of both tables here, from the code that reads the file.": space_keys,
+    "`make docs` writes here what `joulecast COMMAND --help` prints.": commands,
+}

@@ -1,4 +1,4 @@
-"""Runs the commands of ``figures.toml``, keeps their errors in ``figures.json``, and writes the README's tables anew.
+"""Runs the commands of ``figures.toml``, keeps their errors in ``figures.json``, and writes the tables anew.
 
     python docs/make_figures.py [FOLDER OF OTHERS' MEASUREMENTS]
 
@@ -11,30 +11,37 @@ import json
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 KEPT, README = HERE / "figures.json", ROOT / "README.md"
+PAGES = (README, HERE / "figures.md")
+WITH_DEMO = (README, HERE / "start.md")
 QUANTITIES = ("time_error", "energy_error", "time_worst", "time_baseline", "energy_baseline")
 
 
 def main(data: str | None) -> None:
     """Measure every error that can be measured here."""
     kept = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
-    for table in tables():
-        for row in table["row"]:
-            if "{data}" not in row["data"] or data:
-                kept[command(row)] = errors(row, data)
-                sys.stderr.write(f"{command(row)}: {kept[command(row)]}\n")
-                KEPT.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    README.write_text(with_demo(filled(README.read_text(encoding="utf-8"), kept)), encoding="utf-8")
+    for call, row in {command(row): row for table in tables() for row in table["row"]}.items():
+        if "{data}" not in row["data"] or data:
+            kept[call] = errors(row, data)
+            sys.stderr.write(f"{call}: {kept[call]}\n")
+            KEPT.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    for page in PAGES:
+        page.write_text(filled(page.read_text(encoding="utf-8"), kept), encoding="utf-8")
+    for page in WITH_DEMO:
+        page.write_text(with_demo(page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def tables() -> list[dict[str, Any]]:
-    """The tables of ``figures.toml``."""
-    return list(tomllib.loads((HERE / "figures.toml").read_text(encoding="utf-8"))["table"])
+    """The tables of ``figures.toml``, and the README's, whose rows are some of theirs."""
+    found = list(tomllib.loads((HERE / "figures.toml").read_text(encoding="utf-8"))["table"])
+    chosen = [{**row, "label": row["readme"]} for table in found for row in table["row"] if "readme" in row]
+    return [*found, {"name": "readme", "head": found[0]["head"], "row": chosen}]
 
 
 def command(row: dict[str, Any]) -> str:
@@ -88,10 +95,15 @@ def filled(text: str, kept: dict[str, Any]) -> str:
 
 def with_demo(text: str) -> str:
     """A page with the table that ``make demo`` prints between its markers."""
+    return _between(text, "<!-- demo -->", "<!-- demo end -->", f"```\n{demo()}\n```")
+
+
+@cache
+def demo() -> str:
+    """What ``make demo`` prints of the forecast."""
     call = [sys.executable, str(ROOT / "examples" / "demo.py")]
     done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=True)
-    table = "\n".join(line for line in done.stdout.splitlines() if not line.startswith("Measured: "))
-    return _between(text, "<!-- demo -->", "<!-- demo end -->", f"```\n{table}\n```")
+    return "\n".join(line for line in done.stdout.splitlines() if not line.startswith("Measured: "))
 
 
 def _between(text: str, begin: str, end: str, what: str) -> str:

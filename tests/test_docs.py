@@ -10,14 +10,23 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 EXTEND = sorted((ROOT / "docs" / "extend").glob("*.md"))
-_spec = importlib.util.spec_from_file_location("make_figures", ROOT / "docs" / "make_figures.py")
-figures = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(figures)
+
+
+def module(name: str) -> ModuleType:
+    """One of the pages' own modules."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+figures, hooks = module("make_figures"), module("hooks")
 BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```", re.M | re.S)
 
 
@@ -66,6 +75,21 @@ def test_the_pages_name_no_page_that_is_missing() -> None:
     assert named == there
 
 
+def test_generated_parts_of_pages_are_filled() -> None:
+    texts = [page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md")]
+    assert [sum(text.count(marker) for text in texts) for marker in hooks.MARKERS] == [1, 1, 1]
+    built = hooks.on_page_markdown("\n".join(hooks.MARKERS))
+    for line in ("| `minimise` | ", "| `tensor_model_parallel_size` | int | `1` |", "## `joulecast predict`"):
+        assert line in built
+
+
+@pytest.mark.parametrize("target", ["README.md", "CONTRIBUTING.md"])
+def test_links_to_files_lead_somewhere(target: str) -> None:
+    page = ROOT / target
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
+        assert (page.parent / link).exists(), link
+
+
 @pytest.mark.parametrize("row", [1, 2])
 def test_figures_are_those_of_their_commands(row: int) -> None:
     """Of the quickest rows; ``make figures`` writes all."""
@@ -75,13 +99,16 @@ def test_figures_are_those_of_their_commands(row: int) -> None:
     assert figures.errors(chosen, None) == kept[figures.command(chosen)]
 
 
-def test_the_readme_has_the_figures() -> None:
+@pytest.mark.parametrize("page", figures.PAGES, ids=lambda page: page.stem)
+def test_a_page_has_the_figures(page: Path) -> None:
     kept = json.loads(figures.KEPT.read_text(encoding="utf-8"))
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert "<!-- figures h200 -->" in text
+    text = page.read_text(encoding="utf-8")
+    names = {"readme"} if page.stem == "README" else {"h200", "others"}
+    assert names == set(re.findall(r"<!-- figures (\w+) -->", text)) - {"end"}
     assert figures.filled(text, kept) == text, "run `make figures`"
 
 
-def test_the_readme_shows_what_the_demo_prints() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", figures.WITH_DEMO, ids=lambda page: page.stem)
+def test_a_page_shows_what_the_demo_prints(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
     assert figures.with_demo(text) == text, "run `make figures`"

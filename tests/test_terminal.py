@@ -132,7 +132,7 @@ def test_shells_complete_commands(monkeypatch):
     assert done.stdout.split() == ["predict", "profile"]
 
 
-def test_exit_statuses_are_those_of_the_readme(monkeypatch, capsys, root):
+def test_exit_statuses_are_those_of_the_page(monkeypatch, capsys, root):
     monkeypatch.chdir(root)
     assert run("--version") == 0
     assert run("predict") == 2
@@ -145,7 +145,7 @@ def test_exit_statuses_are_those_of_the_readme(monkeypatch, capsys, root):
     monkeypatch.setattr("joulecast.simulator.forecast.check_iteration", broken)
     assert run("predict", PLAN) == 3
     assert "error: energy is lost" in capsys.readouterr().err  # and the plan, for the report
-    text = (root / "README.md").read_text(encoding="utf-8")
+    text = (root / "docs" / "reference" / "command-line.md").read_text(encoding="utf-8")
     for status in (0, 1, 2, 3, 130):
         assert f"\n| {status} | " in text
 
