@@ -28,7 +28,7 @@ from joulecast.simulator.memoised import simulate_memoised
 from joulecast.simulator.plan import Plan, load_plan
 from joulecast.simulator.plan_evaluator import iteration_evaluator
 from joulecast.simulator.prepared import Prepared, prepare
-from joulecast.simulator.segments import Program
+from joulecast.simulator.segment_program import Program
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 PLAN = EXAMPLES / "llama-3.1-8b-4xh200.toml"

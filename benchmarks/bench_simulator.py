@@ -15,10 +15,12 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from joulecast.simulator.engine import simulate
 from joulecast.simulator.evaluator import Backend, Evaluator, blocked, make_evaluator
-from joulecast.simulator.fluid import FluidProgram, make_fluid_program, simulate_fluid
+from joulecast.simulator.fluid import simulate_fluid
+from joulecast.simulator.fluid_program import FluidProgram, make_fluid_program
 from joulecast.simulator.memoised import simulate_memoised
 from joulecast.simulator.schedules import build_schedule
-from joulecast.simulator.segments import Program, Segment, make_program, make_segment
+from joulecast.simulator.segment_program import Program, make_program
+from joulecast.simulator.segments import Segment, make_segment
 
 ENGINE_S = 0.6
 MEMOISED_S = 0.020

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from typing import Any
 
+from joulecast.calibrate.row_fields import (
+    Configuration,
+    RowFieldError,
+    dtype_of,
+    optional_count,
+    positive,
+    rows_and_columns,
+    sides_of,
+    whole_number,
+)
 from joulecast.calibrate.training_kernels import training_kernels
 from joulecast.model.collectives import REFERENCE_EFFICIENCY, REFERENCE_STEP_S
 from joulecast.model.fabric import Fabric
 from joulecast.model.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Streaming, Tile
-
-Configuration = Mapping[str, Any]
 
 ATTENTION_BACKENDS = {
     "FLASH_ATTENTION": "flash-attention-2",
@@ -112,10 +119,6 @@ class KernelWork:
         return len(self.operators) > 1 and self.busy_fraction == 1.0
 
 
-class _MissingFieldError(LookupError):
-    """A row lacks a field that its kind needs."""
-
-
 def operator_of(configuration: Configuration) -> KernelWork:
     """Operators of a row of kernels or collectives; an unknown kind gives a reason instead."""
     op = str(configuration.get("op") or "")
@@ -124,8 +127,8 @@ def operator_of(configuration: Configuration) -> KernelWork:
         return KernelWork(reason=f"unknown op {op!r}" if op else "the row has no op")
     try:
         work = build(configuration)
-    except _MissingFieldError as missing:
-        return KernelWork(reason=str(missing))
+    except RowFieldError as error:
+        return KernelWork(reason=str(error))
     return work
 
 
@@ -150,53 +153,22 @@ def group_key(configuration: Configuration) -> tuple[Hashable, ...]:
     return (op, get("name"))
 
 
-def _whole(configuration: Configuration, key: str) -> int:
-    value = configuration.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0 or value != int(value):
-        raise _MissingFieldError(f"field {key!r} is missing or not a positive whole number")
-    return int(value)
-
-
-def _count(configuration: Configuration, key: str, default: int = 0) -> int:
-    """A whole number that a row may leave out."""
-    value = configuration.get(key)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value != int(value):
-        raise _MissingFieldError(f"field {key!r} is not a whole number")
-    return int(value)
-
-
-def _positive(configuration: Configuration, key: str) -> float:
-    value = configuration.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        raise _MissingFieldError(f"field {key!r} is missing or not a positive number")
-    return float(value)
-
-
-def _dtype(configuration: Configuration, key: str = "dtype", default: str = "bf16") -> str:
-    dtype = str(configuration.get(key) or default)
-    if dtype and dtype not in DTYPE_BYTES:
-        raise _MissingFieldError(f"unknown data type {dtype!r}")
-    return dtype
-
-
 def _one(operator: Operator, exception: str = "") -> KernelWork:
     return KernelWork((operator,), (1,), exception=exception)
 
 
 def _gemm(row: Configuration) -> KernelWork:
-    dtype = _dtype(row)
-    m, n, k = _whole(row, "M"), _whole(row, "N"), _whole(row, "K")
+    dtype = dtype_of(row)
+    m, n, k = whole_number(row, "M"), whole_number(row, "N"), whole_number(row, "K")
     tile, exception = None, ""
     if row.get("op") == "tile_gemm":
         tile = Tile(
-            _whole(row, "tile_m"),
-            _whole(row, "tile_n"),
-            _whole(row, "tile_k"),
-            _whole(row, "warps"),
-            _whole(row, "stages"),
-            _count(row, "split_k", 1) or 1,
+            whole_number(row, "tile_m"),
+            whole_number(row, "tile_n"),
+            whole_number(row, "tile_k"),
+            whole_number(row, "warps"),
+            whole_number(row, "stages"),
+            optional_count(row, "split_k", 1) or 1,
         )
     elif (align := _alignment(dtype)) and (n % align or (m if row.get("layout") == "nt" else k) % align):
         exception = f"the library falls back to a slow kernel where N or K is not a multiple of {align}"
@@ -207,10 +179,10 @@ def _gemm(row: Configuration) -> KernelWork:
         dtype=dtype,
         data=str(row.get("data") or "randn"),
         layout=str(row.get("layout") or "tn"),
-        batch=_count(row, "batch", 1) or 1,
+        batch=optional_count(row, "batch", 1) or 1,
         tile=tile,
-        footprint_bytes=None if row.get("footprint_bytes") is None else _positive(row, "footprint_bytes"),
-        out_dtype=_dtype(row, "out_dtype", ""),
+        footprint_bytes=None if row.get("footprint_bytes") is None else positive(row, "footprint_bytes"),
+        out_dtype=dtype_of(row, "out_dtype", ""),
         accumulate=bool(row.get("accumulate", False)),
         separate=bool(row.get("separate", False)),
         name=str(row["op"]),
@@ -226,38 +198,38 @@ def _alignment(dtype: str) -> int:
 def _attention(row: Configuration) -> KernelWork:
     tile = None
     if row.get("op") == "tile_attention":
-        sides = _whole(row, "tile_m"), _whole(row, "tile_n")
-        tile = Tile(*sides, warps=_whole(row, "warps"), stages=_whole(row, "stages"))
+        sides = whole_number(row, "tile_m"), whole_number(row, "tile_n")
+        tile = Tile(*sides, warps=whole_number(row, "warps"), stages=whole_number(row, "stages"))
     word = str(row.get("backend") or "FLASH_ATTENTION" * (tile is not None))
     backend = ATTENTION_BACKENDS.get(word)
     if backend is None:
-        raise _MissingFieldError(f"unknown attention backend {word!r}")
+        raise RowFieldError(f"unknown attention backend {word!r}")
     direction = {"fwd": "forward", "bwd": "backward"}.get(str(row.get("direction") or ""))
     if direction is None:
-        raise _MissingFieldError(f"unknown direction {row.get('direction')!r}")
+        raise RowFieldError(f"unknown direction {row.get('direction')!r}")
     return _one(
         Attention(
-            batch=_whole(row, "B"),
-            heads=_whole(row, "Hq"),
-            kv_heads=_whole(row, "Hkv"),
-            sequence=_whole(row, "S"),
-            head_dim=_whole(row, "D"),
+            batch=whole_number(row, "B"),
+            heads=whole_number(row, "Hq"),
+            kv_heads=whole_number(row, "Hkv"),
+            sequence=whole_number(row, "S"),
+            head_dim=whole_number(row, "D"),
             causal=bool(row.get("causal", True)),
             backend=backend,
             direction=direction,
-            dtype=_dtype(row),
+            dtype=dtype_of(row),
             tile=tile,
         )
     )
 
 
 def _streaming(row: Configuration) -> KernelWork:
-    op, dtype = str(row["op"]), _dtype(row)
+    op, dtype = str(row["op"]), dtype_of(row)
     pattern = STREAMING_PATTERNS[op]
-    total = _positive(row, "bytes")
+    total = positive(row, "bytes")
     read = total * READ_SHARE.get(pattern, 0.5)
-    rows, columns = _shape(row)
-    elements = _positive(row, "params") if "params" in row else max(read, total - read) / DTYPE_BYTES[dtype]
+    rows, columns = rows_and_columns(row)
+    elements = positive(row, "params") if "params" in row else max(read, total - read) / DTYPE_BYTES[dtype]
     if pattern == "add":
         elements /= 2
     operator = Streaming(
@@ -269,63 +241,45 @@ def _streaming(row: Configuration) -> KernelWork:
         data=str(row.get("data") or "randn"),
         rows=rows,
         columns=columns,
-        tile_rows=_count(row, "tile_rows"),
-        tile_columns=_count(row, "tile_cols"),
-        warps=_count(row, "warps"),
-        footprint_bytes=None if row.get("footprint_bytes") is None else _positive(row, "footprint_bytes"),
-        far_bytes=float(_count(row, "far_bytes")),
+        tile_rows=optional_count(row, "tile_rows"),
+        tile_columns=optional_count(row, "tile_cols"),
+        warps=optional_count(row, "warps"),
+        footprint_bytes=None if row.get("footprint_bytes") is None else positive(row, "footprint_bytes"),
+        far_bytes=float(optional_count(row, "far_bytes")),
         name=op,
     )
-    return KernelWork((operator,), (_count(row, "launches", 1) or 1,))
+    return KernelWork((operator,), (optional_count(row, "launches", 1) or 1,))
 
 
 def _training_kernel(row: Configuration) -> KernelWork:
     """A kernel of a training step, or the few that one autograd call launches."""
     for key in ("pattern", "bytes_read", "bytes_written", "shape"):
         if row.get(key) is None:
-            raise _MissingFieldError(f"field {key!r} is missing")
-    _sides(row)
+            raise RowFieldError(f"field {key!r} is missing")
+    sides_of(row)
     kernels = training_kernels(row)
     return KernelWork(kernels, (1,) * len(kernels))
-
-
-def _shape(row: Configuration) -> tuple[int, int]:
-    """Rows and columns of a row-wise kernel, 0 where the row has no shape."""
-    if row.get("shape") is not None:
-        sides = _sides(row)
-        return sides[0], sides[-1]
-    if row["op"] == "gemv":
-        return _whole(row, "M"), _whole(row, "K")
-    return _count(row, "rows"), _count(row, "cols") or _count(row, "hidden")
-
-
-def _sides(row: Configuration) -> list[int]:
-    """Sides of a row's tensor."""
-    shape = row["shape"]
-    if not isinstance(shape, list) or not shape:
-        raise _MissingFieldError("field 'shape' is not a list of whole numbers")
-    return [_whole({"shape": side}, "shape") for side in shape]
 
 
 def _collective(row: Configuration) -> KernelWork:
     return _one(
         Collective(
             COLLECTIVE_KINDS[str(row["op"])],
-            bytes=_positive(row, "bytes"),
-            gpus=_whole(row, "gpus"),
-            ctas=None if row.get("ctas") is None else _whole(row, "ctas"),
+            bytes=positive(row, "bytes"),
+            gpus=whole_number(row, "gpus"),
+            ctas=None if row.get("ctas") is None else whole_number(row, "ctas"),
             fabric=_fabric(row),
-            dtype=_dtype(row),
+            dtype=dtype_of(row),
         )
     )
 
 
 def _fabric(row: Configuration) -> Fabric | None:
     """Links of a row that spans several nodes of 400 Gbit/s a GPU; within one they are the GPU's own."""
-    nodes = _count(row, "nodes", 1) or 1
+    nodes = optional_count(row, "nodes", 1) or 1
     if nodes == 1:
         return None
-    local = -(-_whole(row, "gpus") // nodes)
+    local = -(-whole_number(row, "gpus") // nodes)
     return Fabric(
         nodes,
         exit_bytes_per_s=local * NETWORK_BYTES_PER_S,
@@ -340,14 +294,14 @@ def _square(size: int) -> Gemm:
 
 def _pulse(row: Configuration) -> KernelWork:
     """One product again and again for ``busy_s``, then nothing for ``idle_s``."""
-    busy, idle = _positive(row, "busy_s"), _positive(row, "idle_s")
+    busy, idle = positive(row, "busy_s"), positive(row, "idle_s")
     return replace(_gemm(row), busy_fraction=busy / (busy + idle))
 
 
 def _duty(row: Configuration) -> KernelWork:
-    share = _positive(row, "duty")
+    share = positive(row, "duty")
     if share > 1:
-        raise _MissingFieldError("field 'duty' is above 1")
+        raise RowFieldError("field 'duty' is above 1")
     return KernelWork((_square(8192),), (10,), busy_fraction=share)
 
 
@@ -355,13 +309,13 @@ def _interleave(row: Configuration) -> KernelWork:
     """``n8`` GEMMs of 8192³, ``nv`` GEMVs of 8192 x 8192 and ``n2`` GEMMs of 2048³."""
     gemv = Streaming("gemv", 2.0 * 8192**2, 0.0, elements=8192.0**2, rows=8192, columns=8192, name="gemv")
     parts: list[tuple[Operator, int]] = [
-        (_square(8192), _count(row, "n8")),
-        (gemv, _count(row, "nv")),
-        (_square(2048), _count(row, "n2")),
+        (_square(8192), optional_count(row, "n8")),
+        (gemv, optional_count(row, "nv")),
+        (_square(2048), optional_count(row, "n2")),
     ]
     present = [(operator, count) for operator, count in parts if count]
     if not present:
-        raise _MissingFieldError("fields 'n8', 'nv' and 'n2' are all zero or missing")
+        raise RowFieldError("fields 'n8', 'nv' and 'n2' are all zero or missing")
     return KernelWork(tuple(o for o, _ in present), tuple(c for _, c in present))
 
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from simpy import Environment, Event
 
 from joulecast.errors import GuardError
-from joulecast.simulator.segments import STREAMS, Program
+from joulecast.simulator.segment_program import Program
+from joulecast.simulator.segments import STREAMS
 
 Int = NDArray[np.int64]
 

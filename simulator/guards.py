@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from joulecast.errors import GuardError
-from joulecast.simulator.segments import STREAMS, Program
+from joulecast.simulator.segment_program import Program
+from joulecast.simulator.segments import STREAMS
 from joulecast.simulator.timeline import Timeline
 
 if TYPE_CHECKING:

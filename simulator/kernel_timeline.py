@@ -30,7 +30,8 @@ from joulecast.simulator.plan import Plan
 from joulecast.simulator.plan_gpu import gpu_of
 from joulecast.simulator.prepared import Prepared, fluid_program, prepare, simulate
 from joulecast.simulator.schedules import Schedule
-from joulecast.simulator.segments import Program, Segment, make_program
+from joulecast.simulator.segment_program import Program, make_program
+from joulecast.simulator.segments import Segment
 from joulecast.simulator.tables import Kernels, instruction_table
 from joulecast.simulator.timeline import PowerProfile, Timeline, timeline_of_kernels
 from joulecast.simulator.trace import Arrow

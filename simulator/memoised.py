@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import GuardError
-from joulecast.simulator.segments import Program
+from joulecast.simulator.segment_program import Program
 
 Int = NDArray[np.int64]
 

@@ -16,14 +16,8 @@ from joulecast.model.lowering import lower
 from joulecast.model.power import at_clock, wait_power_w
 from joulecast.simulator.behind import with_communication_behind
 from joulecast.simulator.clock_columns import at_columns, clock_columns, is_locked, locked_index, mean_power_w
-from joulecast.simulator.fluid import (
-    FixedClocks,
-    FluidProgram,
-    FluidResult,
-    Governor,
-    make_fluid_program,
-    simulate_fluid,
-)
+from joulecast.simulator.fluid import FixedClocks, FluidResult, Governor, simulate_fluid
+from joulecast.simulator.fluid_program import FluidProgram, make_fluid_program
 from joulecast.simulator.governor import PowerGovernor
 from joulecast.simulator.part_limits import index_below, limited, wait_columns
 from joulecast.simulator.plan import Plan

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from joulecast.simulator.fluid import FluidProgram
+from joulecast.simulator.fluid_program import FluidProgram
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.schedules import FORWARD, OPTIMIZER, Instruction, Schedule
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from joulecast.simulator.engine import RankKernels
-    from joulecast.simulator.segments import Program
+    from joulecast.simulator.segment_program import Program
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]

@@ -14,7 +14,8 @@ from joulecast.simulator.engine import simulate
 from joulecast.simulator.guards import check_causality
 from joulecast.simulator.memoised import simulate_memoised
 from joulecast.simulator.schedules import Instruction, Schedule, build_schedule
-from joulecast.simulator.segments import Program, Segment, make_program, make_segment
+from joulecast.simulator.segment_program import Program, make_program
+from joulecast.simulator.segments import Segment, make_segment
 
 
 @st.composite

@@ -13,7 +13,8 @@ from joulecast.errors import GuardError
 from joulecast.simulator.engine import EngineResult, simulate
 from joulecast.simulator.guards import check_causality, check_energy, check_shares, check_streams
 from joulecast.simulator.schedules import build_schedule
-from joulecast.simulator.segments import Program, make_program, make_segment
+from joulecast.simulator.segment_program import Program, make_program
+from joulecast.simulator.segments import make_segment
 from joulecast.simulator.timeline import Timeline, timeline_of_instructions, timeline_of_kernels
 
 

@@ -14,7 +14,8 @@ from joulecast.model.limits import skip_cycles
 from joulecast.model.lowering import lower
 from joulecast.model.operators import Gemm
 from joulecast.model.power import at_clock, idle_power_w
-from joulecast.simulator.fluid import make_fluid_program, simulate_fluid
+from joulecast.simulator.fluid import simulate_fluid
+from joulecast.simulator.fluid_program import make_fluid_program
 from joulecast.simulator.governor import PowerGovernor
 from joulecast.simulator.power_over_time import power_by_ticks, spread_of
 from joulecast.simulator.schedules import build_schedule

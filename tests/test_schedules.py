@@ -21,7 +21,8 @@ from joulecast.simulator.schedules import (
     peak_in_flight,
     schedule_names,
 )
-from joulecast.simulator.segments import make_program, make_segment
+from joulecast.simulator.segment_program import make_program
+from joulecast.simulator.segments import make_segment
 
 
 @st.composite

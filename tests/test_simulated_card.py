@@ -9,9 +9,10 @@ import pytest
 from joulecast.calibrate.devices import open_device
 from joulecast.calibrate.devices.protocol import Settings
 from joulecast.calibrate.devices.simulated import SimulatedCard
-from joulecast.calibrate.devices.simulated_physics import Dynamics, SimulatedWork
+from joulecast.calibrate.devices.simulated_board import Dynamics
 from joulecast.calibrate.devices.simulated_runner import SimulatedRunner
 from joulecast.calibrate.devices.simulated_sensors import Faults, Sensors
+from joulecast.calibrate.devices.simulated_work import SimulatedWork
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark
 from joulecast.calibrate.row_operators import operator_of
 from joulecast.errors import DeviceError, InputError, MeasurementError, PermissionDeniedError, UnknownNameError

@@ -11,7 +11,8 @@ import pytest
 from joulecast.errors import InputError
 from joulecast.simulator.engine import simulate
 from joulecast.simulator.schedules import build_schedule
-from joulecast.simulator.segments import make_program, make_segment
+from joulecast.simulator.segment_program import make_program
+from joulecast.simulator.segments import make_segment
 from joulecast.simulator.timeline import Timeline, timeline_of_kernels
 from joulecast.simulator.trace import Arrow, Counter, write_trace
 

@@ -7,17 +7,16 @@ dies that software sees as two devices only the even one has sensors, for both.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from joulecast.calibrate.devices.amd_binding import AmdSmi, number, text
 from joulecast.calibrate.devices.processes import is_ours
 from joulecast.calibrate.devices.protocol import CardFacts, Neighbour, Sample, Settings
-from joulecast.errors import DeviceError, PermissionDeniedError
+from joulecast.errors import DeviceError
 
 MICRO = 1e-6
 MIB = 2**20
@@ -35,47 +34,6 @@ RESIDENCIES = {
 }
 
 
-def load_amdsmi() -> Any:
-    """The module ``amdsmi``, initialised.
-
-    Raises
-    ------
-    DeviceError
-        The package, ROCm's library below it, or the driver is missing; the message says which.
-    """
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            import amdsmi
-    except ImportError as error:
-        raise DeviceError(
-            "the package amdsmi is missing",
-            key="package",
-            remedy="Install the one that comes with ROCm (/opt/rocm/share/amd_smi), or pip install amdsmi.",
-        ) from error
-    # Without ROCm the import prints and fails: with KeyError, OSError, AttributeError or an exit, by version.
-    except (Exception, SystemExit) as error:
-        detail = " ".join(said.getvalue().split()) or f"{type(error).__name__}: {error}"
-        raise DeviceError(
-            f"AMD SMI's library cannot be loaded ({detail})",
-            key="driver",
-            remedy="Install ROCm's amd-smi-lib, of amdsmi's version.",
-        ) from error
-    try:
-        amdsmi.amdsmi_init()
-    except Exception as error:  # the binding's own classes, which change by version
-        if _is_refusal(error):
-            raise PermissionDeniedError(
-                "the AMD driver lets this user see no GPU",
-                key="permission",
-                remedy="Join the groups that own /dev/kfd and /dev/dri: render and video.",
-            ) from error
-        raise DeviceError(
-            f"no AMD driver answers: {_said(error)}", key="driver", remedy="Check that amd-smi list works."
-        ) from error
-    return amdsmi
-
-
 class AmdCard:
     """An AMD card.
 
@@ -91,7 +49,7 @@ class AmdCard:
     """
 
     def __init__(self, place: str = "0") -> None:
-        self._smi = load_amdsmi()
+        self._smi = AmdSmi()
         try:
             self._set_up(place)
         except DeviceError:
@@ -99,7 +57,7 @@ class AmdCard:
             raise
 
     def _set_up(self, place: str) -> None:
-        handles = self._required("amdsmi_get_processor_handles")
+        handles = self._smi.call("amdsmi_get_processor_handles")
         if not place.isdecimal() or int(place) >= len(handles):
             raise DeviceError(f"no AMD GPU {place!r}", key="device", remedy=f"There are {len(handles)}: amd:0, …")
         self._handle = handles[int(place)]
@@ -148,11 +106,11 @@ class AmdCard:
         counted = time.monotonic()
         if self._facts.energy_counter and energy is None:
             raise DeviceError("the card's energy counter does not answer any more", remedy="Check amd-smi metric.")
-        metrics = self._optional("amdsmi_get_gpu_metrics_info", self._handle) or {}
+        metrics = self._smi.optional("amdsmi_get_gpu_metrics_info", self._handle) or {}
         instant, average = self._power_readings()
         components = self._components()
-        kind = self._smi.AmdSmiClkType
-        use = _number(metrics.get("average_gfx_activity"))
+        kind = self._smi.lib.AmdSmiClkType
+        use = number(metrics.get("average_gfx_activity"))
         return Sample(
             time_s=0.5 * (begin + counted),
             call_s=time.monotonic() - begin,
@@ -161,7 +119,7 @@ class AmdCard:
             average_power_w=average,
             sm_clock_mhz=self._clock(kind.GFX, "clk", "cur_clk"),
             memory_clock_mhz=self._clock(kind.MEM, "clk", "cur_clk"),
-            temperature_c=_number(metrics.get("temperature_hotspot")),
+            temperature_c=number(metrics.get("temperature_hotspot")),
             reasons=self._reasons(metrics),
             components_j=components,
             utilisation=None if use is None else use / 100.0,
@@ -169,7 +127,7 @@ class AmdCard:
 
     def neighbours(self) -> Sequence[Neighbour]:
         """Other processes on the card."""
-        found = self._optional("amdsmi_get_gpu_process_list", self._handle) or []
+        found = self._smi.optional("amdsmi_get_gpu_process_list", self._handle) or []
         shown = [entry for entry in found if isinstance(entry, Mapping) and "pid" in entry]
         return [Neighbour(int(p["pid"]), int(p.get("mem") or 0) or None) for p in shown if not is_ours(int(p["pid"]))]
 
@@ -180,58 +138,39 @@ class AmdCard:
 
     def apply(self, settings: Settings) -> None:
         """Set clocks and power limit; what is already so is left alone."""
-        smi = self._smi
+        lib = self._smi.lib
         if settings.locked_clock_mhz is not None:
             low, high = settings.locked_clock_mhz
-            self._required("amdsmi_set_gpu_clk_range", self._handle, round(low), round(high), smi.AmdSmiClkType.GFX)
+            self._smi.call("amdsmi_set_gpu_clk_range", self._handle, round(low), round(high), lib.AmdSmiClkType.GFX)
             self._locked = settings.locked_clock_mhz
         elif self._locked is not None or self._is_manual():
-            self._required("amdsmi_set_gpu_perf_level", self._handle, smi.AmdSmiDevPerfLevel.AUTO)
+            self._smi.call("amdsmi_set_gpu_perf_level", self._handle, lib.AmdSmiDevPerfLevel.AUTO)
             self._locked = None
         limit = self._facts.default_power_limit_w if settings.power_limit_w is None else settings.power_limit_w
         now = _cap_w(self._cap(), "power_cap")
         if limit is not None and now is not None and round(limit) != round(now):
-            self._required("amdsmi_set_power_cap", self._handle, 0, round(limit * self._cap_unit()))
+            self._smi.call("amdsmi_set_power_cap", self._handle, 0, round(limit * self._cap_unit()))
 
     def close(self) -> None:
         """Let go of the driver."""
-        self._optional("amdsmi_shut_down")
-
-    def _required(self, name: str, *arguments: Any) -> Any:
-        try:
-            return getattr(self._smi, name)(*arguments)
-        except Exception as error:  # the binding's own classes, TypeError and AttributeError
-            if _is_refusal(error):
-                raise PermissionDeniedError(
-                    f"the driver refuses {name} to this user", remedy="Run as root, or calibrate passively."
-                ) from error
-            raise DeviceError(f"{name} failed: {_said(error)}") from error
-
-    def _optional(self, name: str, *arguments: Any) -> Any:
-        """A reading that a card, driver or binding may lack; ``None`` where it does."""
-        said = io.StringIO()
-        try:
-            with contextlib.redirect_stdout(said):
-                return getattr(self._smi, name)(*arguments)
-        except Exception:  # noqa: BLE001 - by version: own classes, TypeError, AttributeError, UnicodeDecodeError
-            return None
+        self._smi.shut_down()
 
     def _energy(self) -> float | None:
-        found = self._optional("amdsmi_get_energy_count", self._handle)
+        found = self._smi.optional("amdsmi_get_energy_count", self._handle)
         if not isinstance(found, Mapping):
             return None
         # The accumulator was called "power" before ROCm 6.4.
-        count = _number(found.get("energy_accumulator", found.get("power")))
-        self._resolution = _number(found.get("counter_resolution"))
+        count = number(found.get("energy_accumulator", found.get("power")))
+        self._resolution = number(found.get("counter_resolution"))
         return None if count is None or self._resolution is None else count * self._resolution * MICRO
 
     def _power_readings(self) -> tuple[float | None, float | None]:
         """Newest and averaged power; MI300 has the one, MI200 the other."""
-        found = self._optional("amdsmi_get_power_info", self._handle)
+        found = self._smi.optional("amdsmi_get_power_info", self._handle)
         if not isinstance(found, Mapping):
             return None, None
         instant, average = (
-            _number(found.get(name)) or None for name in ("current_socket_power", "average_socket_power")
+            number(found.get(name)) or None for name in ("current_socket_power", "average_socket_power")
         )
         return instant, average
 
@@ -241,13 +180,13 @@ class AmdCard:
 
     def _components(self) -> dict[str, float]:
         unit = None if self._resolution is None else self._resolution * MICRO
-        found = self._optional("amdsmi_get_gpu_pm_metrics_info", self._handle)
+        found = self._smi.optional("amdsmi_get_gpu_pm_metrics_info", self._handle)
         if unit is None or not isinstance(found, Sequence):
             return {}
         energies: dict[str, float] = {}
         for entry in found:
-            name = _text(entry.get("name")).lower().replace("_", "")
-            value = _number(entry.get("value"))
+            name = text(entry.get("name")).lower().replace("_", "")
+            value = number(entry.get("value"))
             if name in COMPONENTS and value is not None:
                 energies[COMPONENTS[name]] = energies.get(COMPONENTS[name], 0.0) + value * unit
         return energies
@@ -255,7 +194,7 @@ class AmdCard:
     def _reasons(self, metrics: Mapping[str, Any]) -> tuple[str, ...]:
         found = []
         for name, word in RESIDENCIES.items():
-            value = _number(metrics.get(name))
+            value = number(metrics.get(name))
             if value is not None:
                 if value > self._residency.get(name, value):
                     found.append(word)
@@ -263,24 +202,24 @@ class AmdCard:
         return tuple(dict.fromkeys(found))
 
     def _clock(self, kind: Any, *names: str) -> float | None:
-        found = self._optional("amdsmi_get_clock_info", self._handle, kind)
-        values = (_number(found.get(name)) for name in names) if isinstance(found, Mapping) else iter(())
+        found = self._smi.optional("amdsmi_get_clock_info", self._handle, kind)
+        values = (number(found.get(name)) for name in names) if isinstance(found, Mapping) else iter(())
         return next((value for value in values if value is not None), None)
 
     def _cap(self) -> Mapping[str, Any]:
-        found = self._optional("amdsmi_get_power_cap_info", self._handle)
+        found = self._smi.optional("amdsmi_get_power_cap_info", self._handle)
         return found if isinstance(found, Mapping) else {}
 
     def _cap_unit(self) -> float:
-        return 1.0 / MICRO if (_number(self._cap().get("max_power_cap")) or 0.0) > _LEAST_MICROWATTS else 1.0
+        return 1.0 / MICRO if (number(self._cap().get("max_power_cap")) or 0.0) > _LEAST_MICROWATTS else 1.0
 
     def _is_manual(self) -> bool:
-        return "MANUAL" in str(self._optional("amdsmi_get_gpu_perf_level", self._handle)).upper()
+        return "MANUAL" in str(self._smi.optional("amdsmi_get_gpu_perf_level", self._handle)).upper()
 
     def _read_facts(self, place: str, counter: bool) -> CardFacts:
-        kind = self._smi.AmdSmiClkType
+        kind = self._smi.lib.AmdSmiClkType
         asic, driver, memory = (
-            self._optional(name, self._handle) or {}
+            self._smi.optional(name, self._handle) or {}
             for name in ("amdsmi_get_gpu_asic_info", "amdsmi_get_gpu_driver_info", "amdsmi_get_gpu_vram_info")
         )
         highest = self._clock(kind.GFX, "max_clk")
@@ -290,16 +229,16 @@ class AmdCard:
             )
         cap = self._cap()
         low, high = _cap_w(cap, "min_power_cap"), _cap_w(cap, "max_power_cap")
-        units, megabytes = _number(asic.get("num_compute_units")), _number(memory.get("vram_size"))
-        partition = _text(self._optional("amdsmi_get_gpu_compute_partition", self._handle) or "")
-        folder = Path("/sys/bus/pci/devices") / _text(
-            self._optional("amdsmi_get_gpu_device_bdf", self._handle) or "none"
+        units, megabytes = number(asic.get("num_compute_units")), number(memory.get("vram_size"))
+        partition = text(self._smi.optional("amdsmi_get_gpu_compute_partition", self._handle) or "")
+        folder = Path("/sys/bus/pci/devices") / text(
+            self._smi.optional("amdsmi_get_gpu_device_bdf", self._handle) or "none"
         )
         return CardFacts(
             locator=f"amd:{place}",
-            name=_text(asic.get("market_name") or "AMD GPU"),
+            name=text(asic.get("market_name") or "AMD GPU"),
             vendor="AMD",
-            driver=_text(driver.get("driver_version") or "unknown"),
+            driver=text(driver.get("driver_version") or "unknown"),
             power_limit_w=_cap_w(cap, "power_cap"),
             default_power_limit_w=_cap_w(cap, "default_power_cap"),
             power_limit_range_w=None if low is None or high is None else (low, high),
@@ -322,24 +261,7 @@ def may_write(files: Any) -> bool:
 
 
 def _cap_w(cap: Mapping[str, Any], name: str) -> float | None:
-    value = _number(cap.get(name))
+    value = number(cap.get(name))
     if value is None:
         return None
-    return value * MICRO if (_number(cap.get("max_power_cap")) or 0.0) > _LEAST_MICROWATTS else value
-
-
-def _number(value: Any) -> float | None:
-    """A number, ``None`` for what the binding writes where there is none."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _text(value: Any) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-
-
-def _is_refusal(error: Exception) -> bool:
-    return isinstance(error, PermissionError) or "NO_PERM" in _said(error).upper()
-
-
-def _said(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return value * MICRO if (number(cap.get("max_power_cap")) or 0.0) > _LEAST_MICROWATTS else value

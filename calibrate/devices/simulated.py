@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from joulecast.calibrate.devices.protocol import CardFacts, Neighbour, PowerReading, Sample, Settings
+from joulecast.calibrate.devices.simulated_board import Board, Dynamics
 from joulecast.calibrate.devices.simulated_facts import (
     allowed,
     check_settings,
@@ -32,7 +33,6 @@ from joulecast.calibrate.devices.simulated_file import (
     write_load,
 )
 from joulecast.calibrate.devices.simulated_loads import Player, phases_of
-from joulecast.calibrate.devices.simulated_physics import Board, Dynamics, SimulatedWork
 from joulecast.calibrate.devices.simulated_sensors import (
     Faults,
     Sensors,
@@ -43,6 +43,7 @@ from joulecast.calibrate.devices.simulated_sensors import (
     power_history,
 )
 from joulecast.calibrate.devices.simulated_time import Time
+from joulecast.calibrate.devices.simulated_work import SimulatedWork
 from joulecast.errors import DeviceError, InputError, PermissionDeniedError
 
 #: The process number that a simulated neighbour has.

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from joulecast.calibrate.devices.protocol import CardFacts, Settings
+from joulecast.calibrate.devices.simulated_board import Board
 from joulecast.calibrate.devices.simulated_file import CardFile
-from joulecast.calibrate.devices.simulated_physics import COMPONENT_GROUPS, Board
+from joulecast.calibrate.devices.simulated_work import COMPONENT_GROUPS
 from joulecast.errors import DeviceError, UnknownNameError
 from joulecast.model.catalogue import load_gpu
 from joulecast.model.gpu_model import GpuModel, gpu_model

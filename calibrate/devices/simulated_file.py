@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from joulecast.calibrate.devices.simulated_physics import BoardState
+from joulecast.calibrate.devices.simulated_board import BoardState
 from joulecast.calibrate.devices.simulated_sensors import Faults, Sensors
 from joulecast.errors import InputError
 from joulecast.files import read_text, write_text

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
-from joulecast.calibrate.devices.simulated_physics import SAME_TIME_S, Board, SimulatedWork
+from joulecast.calibrate.devices.simulated_board import SAME_TIME_S, Board
+from joulecast.calibrate.devices.simulated_work import SimulatedWork
 from joulecast.calibrate.row_operators import operator_of
 from joulecast.errors import InputError, MeasurementError
 from joulecast.model.gpu_model import GpuModel

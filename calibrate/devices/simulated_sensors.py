@@ -8,7 +8,7 @@ from functools import lru_cache
 from random import Random
 
 from joulecast.calibrate.devices.protocol import PowerReading
-from joulecast.calibrate.devices.simulated_physics import Board
+from joulecast.calibrate.devices.simulated_board import Board
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from joulecast.calibrate.devices.simulated_board import SAME_TIME_S, Board
 from joulecast.calibrate.devices.simulated_loads import Player
-from joulecast.calibrate.devices.simulated_physics import SAME_TIME_S, Board, SimulatedWork
+from joulecast.calibrate.devices.simulated_work import SimulatedWork
 
 
 @dataclass(slots=True)

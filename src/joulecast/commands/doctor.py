@@ -169,15 +169,15 @@ def nvidia_devices() -> dict[str, Any]:
 
 def amd_devices() -> dict[str, Any]:
     """GPUs as AMD SMI reports them."""
-    from joulecast.calibrate.devices.amd import load_amdsmi
+    from joulecast.calibrate.devices.amd_binding import AmdSmi
 
-    amdsmi = load_amdsmi()
+    smi = AmdSmi()
     try:
-        handles = amdsmi.amdsmi_get_processor_handles()
-        names = [str(amdsmi.amdsmi_get_gpu_asic_info(handle)["market_name"]) for handle in handles]
-        return {"driver": str(amdsmi.amdsmi_get_gpu_driver_info(handles[0])["driver_version"]), "devices": names}
+        handles = smi.lib.amdsmi_get_processor_handles()
+        names = [str(smi.lib.amdsmi_get_gpu_asic_info(handle)["market_name"]) for handle in handles]
+        return {"driver": str(smi.lib.amdsmi_get_gpu_driver_info(handles[0])["driver_version"]), "devices": names}
     finally:
-        amdsmi.amdsmi_shut_down()
+        smi.shut_down()
 
 
 def catalogue() -> str:

@@ -1,0 +1,66 @@
+"""Checked fields of a measured row's configuration; a missing or wrong one raises :class:`RowFieldError`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from joulecast.model.operators import DTYPE_BYTES
+
+Configuration = Mapping[str, Any]
+
+
+class RowFieldError(LookupError):
+    """A row lacks a field that its kind needs, or the field is malformed."""
+
+
+def whole_number(configuration: Configuration, key: str) -> int:
+    """A positive whole number."""
+    value = configuration.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0 or value != int(value):
+        raise RowFieldError(f"field {key!r} is missing or not a positive whole number")
+    return int(value)
+
+
+def optional_count(configuration: Configuration, key: str, default: int = 0) -> int:
+    """A whole number that a row may leave out."""
+    value = configuration.get(key)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value != int(value):
+        raise RowFieldError(f"field {key!r} is not a whole number")
+    return int(value)
+
+
+def positive(configuration: Configuration, key: str) -> float:
+    """A positive number."""
+    value = configuration.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise RowFieldError(f"field {key!r} is missing or not a positive number")
+    return float(value)
+
+
+def dtype_of(configuration: Configuration, key: str = "dtype", default: str = "bf16") -> str:
+    """A data type that the model knows, or the default."""
+    dtype = str(configuration.get(key) or default)
+    if dtype and dtype not in DTYPE_BYTES:
+        raise RowFieldError(f"unknown data type {dtype!r}")
+    return dtype
+
+
+def rows_and_columns(row: Configuration) -> tuple[int, int]:
+    """Rows and columns of a row-wise kernel, 0 where the row has no shape."""
+    if row.get("shape") is not None:
+        sides = sides_of(row)
+        return sides[0], sides[-1]
+    if row["op"] == "gemv":
+        return whole_number(row, "M"), whole_number(row, "K")
+    return optional_count(row, "rows"), optional_count(row, "cols") or optional_count(row, "hidden")
+
+
+def sides_of(row: Configuration) -> list[int]:
+    """Sides of a row's tensor."""
+    shape = row["shape"]
+    if not isinstance(shape, list) or not shape:
+        raise RowFieldError("field 'shape' is not a list of whole numbers")
+    return [whole_number({"shape": side}, "shape") for side in shape]
