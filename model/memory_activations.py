@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from joulecast.model import unfused_attention
-from joulecast.model.layer_shard import Shard
+from dataclasses import dataclass
+from functools import lru_cache
+
+from joulecast.model import multi_token, unfused_attention
+from joulecast.model.implementation import Implementation
+from joulecast.model.layer_shard import Shard, shard
+from joulecast.model.megatron_linear import gathered_bytes
+from joulecast.model.model_config import ModelConfig
 from joulecast.model.operators import DTYPE_BYTES
 from joulecast.model.recomputation import saved_bytes
 from joulecast.model.transformer_head import head_is_split, local_vocabulary
@@ -11,6 +17,64 @@ from joulecast.model.transformer_moe import expert_bytes, expert_shard
 
 #: Bytes of an fp32 statistic a row (softmax's log-sum-exp, a norm's scale or mean).
 _STATISTIC_BYTES = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatchBytes:
+    """What one micro-batch takes wherever a stage stands; all but ``shard``, its sizes, in bytes.
+
+    Attributes
+    ----------
+    layer, ends
+        Kept by one layer, and behind the last one by head and modules that predict further tokens.
+    boundary, logits
+        The residual stream between two stages, and the logits.
+    layer_transient, loss_transient
+        Temporary results at the worst moment of a layer's backward, and of the loss's.
+    user_buffers
+        Buffers of stepwise communication.
+    """
+
+    shard: Shard
+    layer: float
+    ends: float
+    boundary: float
+    logits: float
+    layer_transient: float
+    loss_transient: float
+    user_buffers: float
+
+
+@lru_cache(maxsize=4096)
+def micro_batch_bytes(
+    config: ModelConfig, implementation: Implementation, batch: int, sequence: int
+) -> MicroBatchBytes:
+    """What a micro-batch of so many sequences takes; plans that differ in how they are staged share it."""
+    s = shard(config, implementation, batch, sequence)
+    return MicroBatchBytes(
+        shard=s,
+        layer=layer_bytes(s),
+        ends=_ends_bytes(s),
+        boundary=boundary_bytes(s),
+        logits=logits_bytes(s),
+        layer_transient=layer_transient_bytes(s),
+        loss_transient=loss_transient_bytes(s),
+        user_buffers=_user_buffer_bytes(s),
+    )
+
+
+def _ends_bytes(s: Shard) -> float:
+    """What one micro-batch keeps behind the last layer: the head's, and that of modules that predict further tokens."""
+    further = s.config.mtp_layers
+    more = multi_token.kept_bytes(s) + layer_bytes(s) + head_bytes(s) if further else 0.0
+    return head_bytes(s) + further * more
+
+
+def _user_buffer_bytes(s: Shard) -> float:
+    """Buffers of stepwise communication: six that gather (in FP8 where the products are), four that scatter."""
+    if not s.implementation.tp_comm_overlap:
+        return 0.0
+    return 6.0 * gathered_bytes(s) + 4.0 * s.activation_bytes
 
 
 def boundary_bytes(s: Shard) -> float:

@@ -11,18 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from joulecast.errors import DoesNotFitError, UnknownNameError
-from joulecast.model import multi_token
 from joulecast.model.implementation import Implementation
-from joulecast.model.layer_shard import Shard, shard
-from joulecast.model.megatron_linear import gathered_bytes
-from joulecast.model.memory_activations import (
-    boundary_bytes,
-    head_bytes,
-    layer_bytes,
-    layer_transient_bytes,
-    logits_bytes,
-    loss_transient_bytes,
-)
+from joulecast.model.memory_activations import MicroBatchBytes, micro_batch_bytes
 from joulecast.model.memory_states import StateShards, gathered_by_fsdp_bytes, parameter_bytes
 from joulecast.model.model_config import ModelConfig
 from joulecast.model.operators import DTYPE_BYTES
@@ -153,20 +143,21 @@ def memory_footprint(
         Most forwards whose backward is still to come; by default what ``schedule`` gives.
     """
     split = shards or StateShards()
-    s = shard(config, implementation, batch, sequence)
+    one = micro_batch_bytes(config, implementation, batch, sequence)
     chunks = len(layers)
     if forwards is None:
         forwards = in_flight(schedule, stage, stages, micro_batches, chunks)
     first, last = stage == 0, stage == stages - 1
     dense = sum(dense_layers) if dense_layers is not None and config.experts is not None else 0
-    rest, experts = parameter_bytes(config, implementation, sum(layers), first, last, dense)
+    held = config, implementation, sum(layers), first, last, dense
+    rest, experts = parameter_bytes(*held)
     states = rest.elements / split.optimizer + experts.elements / split.expert_optimizer
     gradients = rest.elements / split.gradients + experts.elements / split.expert_gradients
-    of_dense = layer_bytes(shard(config.dense, implementation, batch, sequence)) if dense else 0.0
-    stack = (sum(layers) - dense) * layer_bytes(s) + dense * of_dense
-    kept = forwards * stack / chunks + (-(-forwards // chunks) * _ends_bytes(s) if last else 0.0)
+    of_dense = micro_batch_bytes(config.dense, implementation, batch, sequence).layer if dense else 0.0
+    stack = (sum(layers) - dense) * one.layer + dense * of_dense
+    kept = forwards * stack / chunks + (-(-forwards // chunks) * one.ends if last else 0.0)
     pipelined = stages > 1 or chunks > 1
-    outputs, buffers = _pipeline_bytes(s, stage, stages, micro_batches, chunks, forwards) if pipelined else (0.0, 0.0)
+    outputs, buffers = _pipeline_bytes(one, stage, stages, micro_batches, chunks, forwards) if pipelined else (0.0, 0.0)
     return MemoryFootprint(
         parameters=rest.weights / split.parameters + experts.weights / split.expert_parameters,
         gradients=gradients * DTYPE_BYTES[implementation.gradient_dtype],
@@ -174,36 +165,22 @@ def memory_footprint(
         activations=kept,
         outputs=outputs,
         buffers=buffers,
-        transient=_transient_bytes(s, kept, forwards, micro_batches if pipelined else 0, first=first, last=last),
-        workspace=WORKSPACE_BYTES + _user_buffer_bytes(s),
-        gathered=gathered_by_fsdp_bytes(config, implementation, sum(layers), first, last, dense, split),
+        transient=_transient_bytes(one, kept, forwards, micro_batches if pipelined else 0, first=first, last=last),
+        workspace=WORKSPACE_BYTES + one.user_buffers,
+        gathered=gathered_by_fsdp_bytes(*held, split) if max(split.parameters, split.expert_parameters) > 1 else 0.0,
         context=CONTEXT_BYTES + communicators * COMMUNICATOR_BYTES,
     )
 
 
-def _ends_bytes(s: Shard) -> float:
-    """What one micro-batch keeps behind the last layer: the head's, and that of modules that predict further tokens."""
-    further = s.config.mtp_layers
-    more = multi_token.kept_bytes(s) + layer_bytes(s) + head_bytes(s) if further else 0.0
-    return head_bytes(s) + further * more
-
-
-def _user_buffer_bytes(s: Shard) -> float:
-    """Buffers of stepwise communication: six that gather (in FP8 where the products are), four that scatter."""
-    if not s.implementation.tp_comm_overlap:
-        return 0.0
-    return 6.0 * gathered_bytes(s) + 4.0 * s.activation_bytes
-
-
 def _transient_bytes(
-    s: Shard, kept: float, forwards: int, merged_micro_batches: int, *, first: bool, last: bool
+    one: MicroBatchBytes, kept: float, forwards: int, merged_micro_batches: int, *, first: bool, last: bool
 ) -> float:
     """Temporary memory, as what the worst moment of the iteration needs beyond everything kept."""
-    moments = [layer_transient_bytes(s)]
+    s, moments = one.shard, [one.layer_transient]
     if last:
-        moments.append(loss_transient_bytes(s))
+        moments.append(one.loss_transient)
         if s.implementation.framework == "pytorch-eager":  # the outputs are concatenated when everything kept is gone
-            moments.append(merged_micro_batches * logits_bytes(s) - kept)
+            moments.append(merged_micro_batches * one.logits - kept)
     if first:  # the embedding's dense gradient, when the activations of its micro-batch are gone
         table = float(s.config.vocab * s.config.hidden * DTYPE_BYTES[s.implementation.dtype])
         moments.append(table - kept / max(1, forwards))
@@ -211,22 +188,21 @@ def _transient_bytes(
 
 
 def _pipeline_bytes(
-    s: Shard, stage: int, stages: int, micro_batches: int, chunks: int, forwards: int
+    one: MicroBatchBytes, stage: int, stages: int, micro_batches: int, chunks: int, forwards: int
 ) -> tuple[float, float]:
     """Held outputs and receive buffers of a pipeline on one rank: Megatron holds one of each, freeing its outputs."""
-    boundary = boundary_bytes(s)
-    if s.implementation.framework == "megatron":
-        return 0.0, 2 * boundary
+    if one.shard.implementation.framework == "megatron":
+        return 0.0, 2 * one.boundary
     first, last = stage == 0, stage == stages - 1
     receiving = chunks - first  # chunks that receive activations
     returning = chunks - last  # chunks that receive gradients
-    outputs = boundary * forwards * returning / chunks
+    outputs = one.boundary * forwards * returning / chunks
     if last:
-        outputs += micro_batches * logits_bytes(s)
+        outputs += micro_batches * one.logits
     # Buffers in flight are the chunks' inputs, counted as activations already; one input gradient is being sent.
     spare = max(0.0, receiving * micro_batches - forwards * receiving / chunks)
     sending = 1 if receiving and spare else 0
-    return outputs, boundary * (spare + sending + returning * micro_batches)
+    return outputs, one.boundary * (spare + sending + returning * micro_batches)
 
 
 def check_fits(footprint: MemoryFootprint, capacity_bytes: float, *, file: str | None = None) -> None:

@@ -70,14 +70,14 @@ def cpu_power_w(activity: float, node: Facts) -> float:
         An activity outside 0 to 1.
     """
     idle, training = node.get("cpu_idle_power_w", 0.0), node.get("cpu_training_power_w", 0.0)
-    return idle + (training - idle) * _share(activity, "activity")
+    return idle + (training - idle) * float(_share(activity, "activity"))
 
 
-def nic_power_w(activity: float, node: Facts, network: Facts) -> float:
+def nic_power_w(activity: ArrayLike, node: Facts, network: Facts) -> Array:
     """A node's network cards with their optical modules [W]; ``activity`` is the mean rate over the line rate."""
     idle, full = network["nic_idle_power_w"], network["nic_power_w"]
     card = idle + (full - idle) * _share(activity, "activity") + network["transceiver_power_w"]
-    return node["nics_per_node"] * card
+    return np.asarray(node["nics_per_node"] * card)
 
 
 def fan_power_w(heat_w: ArrayLike, design_heat_w: float, design_power_w: float) -> Array:
@@ -122,7 +122,7 @@ def design_power_w(gpu_power_w: float, node: Facts, network: Facts) -> NodePower
         gpu_w=node["gpus_per_node"] * gpu_power_w,
         cpu_w=cpu_power_w(1.0, node),
         switch_w=node.get("switch_power_w", 0.0),
-        nic_w=nic_power_w(1.0, node, network),
+        nic_w=float(nic_power_w(1.0, node, network)),
         fan_w=node.get("fan_power_w", 0.0),
         other_w=node["other_power_w"],
     )
@@ -156,19 +156,19 @@ def node_power_w(
         An activity outside 0 to 1.
     """
     design = design_power_w(gpu_limit_w, node, network)
-    cpu, nic = cpu_power_w(cpu_activity, node), nic_power_w(nic_activity, node, network)
+    cpu, nic = cpu_power_w(cpu_activity, node), float(nic_power_w(nic_activity, node, network))
     heat = gpu_power_w + cpu + nic + design.switch_w + design.other_w
     fan = float(fan_power_w(heat, design.dc_w - design.fan_w, design.fan_w))
     return NodePower(gpu_power_w, cpu, design.switch_w, nic, fan, design.other_w)
 
 
 def node_dc_w(
-    gpu_power_w: ArrayLike, gpu_limit_w: float, node: Facts, network: Facts, *, nic_activity: float = 0.0
+    gpu_power_w: ArrayLike, gpu_limit_w: float, node: Facts, network: Facts, *, nic_activity: ArrayLike = 0.0
 ) -> Array:
-    """Sum of the parts of :func:`node_power_w` for many powers of the node's GPUs at once, any shape [W]."""
-    rest = node_power_w(0.0, gpu_limit_w, node, network, nic_activity=nic_activity)
+    """Sum of the parts of :func:`node_power_w` for many powers and activities at once, which broadcast [W]."""
     design = design_power_w(gpu_limit_w, node, network)
-    heat = np.asarray(gpu_power_w, dtype=np.float64) + (rest.dc_w - rest.fan_w)
+    rest = design.cpu_w + nic_power_w(nic_activity, node, network) + design.switch_w + design.other_w
+    heat = np.asarray(gpu_power_w, dtype=np.float64) + rest
     return np.asarray(heat + fan_power_w(heat, design.dc_w - design.fan_w, design.fan_w))
 
 
@@ -201,7 +201,9 @@ def network_switch_power_w(cards: int, network: Facts) -> float:
     return ports * port / SWITCH_SUPPLY_EFFICIENCY
 
 
-def _share(value: float, name: str) -> float:
-    if not 0.0 <= value <= 1.0:
-        raise InputError(f"{name} is a share, not {value:g}", key=name, remedy="Use 0 to 1.")
-    return value
+def _share(value: ArrayLike, name: str) -> Array:
+    share = np.asarray(value, dtype=np.float64)
+    wrong = share[~((share >= 0.0) & (share <= 1.0))]
+    if wrong.size:
+        raise InputError(f"{name} is a share, not {wrong[0]:g}", key=name, remedy="Use 0 to 1.")
+    return share

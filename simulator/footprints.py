@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from functools import partial
+
 from joulecast.model.description import GpuDescription
 from joulecast.model.memory_footprint import MemoryFootprint, check_fits, memory_footprint
 from joulecast.simulator.plan import Plan
@@ -17,7 +20,7 @@ def memory_per_rank(plan: Plan, gpu: GpuDescription, *, must_fit: bool = True) -
 
 def footprints(plan: Plan, gpu: GpuDescription, *, must_fit: bool = True) -> list[MemoryFootprint]:
     """Memory of a GPU of each pipeline rank; a plan that ``must_fit`` and does not is an error."""
-    found = [footprint_of(plan, rank) for rank in range(plan.pp)]
+    found = list(footprints_of(plan, range(plan.pp)))
     if must_fit:
         for footprint in found:
             check_fits(footprint, gpu.number("memory_bytes"), file=plan.file)
@@ -26,22 +29,32 @@ def footprints(plan: Plan, gpu: GpuDescription, *, must_fit: bool = True) -> lis
 
 def footprint_of(plan: Plan, rank: int) -> MemoryFootprint:
     """Memory of a GPU of one pipeline rank."""
-    w = plan.workload
-    return memory_footprint(
+    return next(footprints_of(plan, (rank,)))
+
+
+def footprints_of(plan: Plan, ranks: Iterable[int]) -> Iterator[MemoryFootprint]:
+    """Memory of a GPU of each of some pipeline ranks."""
+    w, layers = plan.workload, plan.parallelism.stage_layers
+    of_stages = partial(
+        memory_footprint,
         w.model,
         implementation_of(plan),
         w.micro_batch_size,
         w.sequence_length,
-        layers=[plan.parallelism.stage_layers[s] for s in plan.stages_of_rank(rank)],
-        stage=rank,
         stages=plan.pp,
         micro_batches=plan.microbatches,
         schedule=plan.schedule.name,
         shards=state_shards(plan),
         communicators=_communicators(plan),
-        dense_layers=[plan.stage_models(s)[0][1] for s in plan.stages_of_rank(rank)],
-        forwards=_forwards_of_added_schedule(plan, rank),
     )
+    dense = [plan.stage_models(stage)[0][1] for stage in range(len(layers))] if w.model.experts is not None else None
+    for rank in ranks:
+        yield of_stages(
+            layers=layers[rank :: plan.pp],
+            stage=rank,
+            dense_layers=dense and dense[rank :: plan.pp],
+            forwards=_forwards_of_added_schedule(plan, rank),
+        )
 
 
 def _forwards_of_added_schedule(plan: Plan, rank: int) -> int | None:

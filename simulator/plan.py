@@ -189,6 +189,7 @@ class PlanFrame:
         self._source, self._varied, self._features = source, varied, given(parsed, FRAME_FREE)
         self._gpu = gpu or plan_names.named_gpu(parsed, source)
         self._workload = read_workload(parsed, self._gpu, source)
+        self._workloads = {self._workload.micro_batch_size: self._workload}
         self.cluster = read_cluster(parsed, self._gpu, source)
         self._implementation = read_implementation(parsed, self._workload.model, source)
         self._site = read_site(parsed.site, source)
@@ -200,10 +201,11 @@ class PlanFrame:
 
     def plan(self, parsed: PlanFile) -> Plan:
         """The plan of tables that differ from the frame's in ``FRAME_FREE`` keys alone, checked as a whole."""
-        source, workload = self._source, self._workload
+        source, micro_batch = self._source, parsed.workload.micro_batch_size
+        if micro_batch not in self._workloads:
+            self._workloads[micro_batch] = replace(self._workload, micro_batch_size=micro_batch)
+        workload = self._workloads[micro_batch]
         parsed = with_features(parsed, workload.model, source, self._features, self._varied)
-        if parsed.workload.micro_batch_size != workload.micro_batch_size:
-            workload = replace(workload, micro_batch_size=parsed.workload.micro_batch_size)
         parallelism = read_parallelism(parsed, workload.model, source)
         plan = Plan(
             workload=workload,

@@ -19,6 +19,7 @@ from joulecast.simulator.schedules import schedule_names
 
 if TYPE_CHECKING:
     from joulecast.simulator.plan import Plan
+    from joulecast.simulator.plan_parts import Power
 
 TP, PP = "parallelism.tensor_model_parallel_size", "parallelism.pipeline_model_parallel_size"
 VP = "parallelism.virtual_pipeline_model_parallel_size"
@@ -250,9 +251,31 @@ def _nodes(plan: Plan, source: Source) -> None:
 
 
 def _power(plan: Plan, gpu: GpuDescription, source: Source) -> None:
+    power = plan.power
+    if power.clocks_mhz:
+        _clocks(power, gpu, source)
+    if power.component_limits_w:
+        try:
+            check_limits(dict(power.component_limits_w), gpu_model(gpu), waits=True)
+        except InputError as error:
+            raise place(error, source, f"power.{error.key}") from None
+    limits = power.power_limit_w
+    for limit in limits if isinstance(limits, tuple) else (limits,):
+        if limit is None:
+            continue
+        low, high = gpu.number("min_power_limit_w"), gpu.number("max_power_limit_w")
+        if not low <= limit <= high:
+            raise source.error(
+                f"{limit:g} W is not a power limit of {gpu.name}",
+                "power.power_limit_w",
+                remedy=f"Use {low:g} to {high:g} W.",
+            )
+
+
+def _clocks(power: Power, gpu: GpuDescription, source: Source) -> None:
     low, high = gpu.number("min_clock_mhz"), gpu.number("max_clock_mhz")
     step = gpu.number("clock_step_mhz")
-    for name, clocks in plan.power.clocks_mhz:
+    for name, clocks in power.clocks_mhz:
         key = f"power.clock_mhz.{name}" if name else "power.clock_mhz"
         for clock in clocks:
             off = (high - clock) / step
@@ -264,17 +287,3 @@ def _power(plan: Plan, gpu: GpuDescription, source: Source) -> None:
                 key,
                 remedy=f"It has {low:g} to {high:g} MHz in steps of {step:g}; the nearest is {nearby:g}.",
             )
-    try:
-        check_limits(dict(plan.power.component_limits_w), gpu_model(gpu), waits=True)
-    except InputError as error:
-        raise place(error, source, f"power.{error.key}") from None
-    low, high = gpu.number("min_power_limit_w"), gpu.number("max_power_limit_w")
-    for stage in range(plan.pp):
-        limit = plan.power.limit_w(stage)
-        if limit is None or low <= limit <= high:
-            continue
-        raise source.error(
-            f"{limit:g} W is not a power limit of {gpu.name}",
-            "power.power_limit_w",
-            remedy=f"Use {low:g} to {high:g} W.",
-        )

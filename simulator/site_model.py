@@ -71,7 +71,7 @@ class SiteModel:
         cards = round(gpus / self.gpus_per_node * self.node["nics_per_node"])
         return network_switch_power_w(cards, self.network)
 
-    def facility_power_w(self, gpu_power_w: ArrayLike, gpus: int, nic_activity: float = 0.0) -> Array:
+    def facility_power_w(self, gpu_power_w: ArrayLike, gpus: int, nic_activity: ArrayLike = 0.0) -> Array:
         """Power at the facility's meter of ``gpus`` GPUs that draw ``gpu_power_w`` each on average, any shape [W]."""
         total = np.asarray(gpu_power_w, dtype=np.float64) * self.gpus_per_node
         dc = node_dc_w(total, self.gpu_limit_w, self.node, self.network, nic_activity=nic_activity)

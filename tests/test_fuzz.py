@@ -141,7 +141,7 @@ electricity_price_per_kwh = 0.08
 """
 JOURNAL = (
     f'{{"joulecast_sweep": {VERSION}}}',
-    '{"combinations": [0, 4], "illegal": 1, "unfit": 2, "least_bytes": 3.0, "plans": [3]}',
+    '{"combinations": [0, 4], "illegal": 1, "plans": [3]}',
     '{"plan": 3, "source": "closed form", "time_s": 1.0, "energy_j": 2.0}',
 )
 FORMATS = {

@@ -26,13 +26,24 @@ from joulecast.errors import GuardError, InputError, UnknownNameError
 from joulecast.plan.sweep import search, workers
 from joulecast.plan.sweep.choose import best, is_undominated, to_simulate
 from joulecast.plan.sweep.journal import read_lines
+from joulecast.plan.sweep.legal import combinations
+from joulecast.plan.sweep.plans import Plans
+from joulecast.plan.sweep.rows import needed_bytes
 from joulecast.plan.sweep.space import space_from_dict
 from joulecast.plan.sweep.workers import Workers
+from joulecast.simulator.footprints import footprint_of
 
 TP, PP = "parallelism__tensor_model_parallel_size", "parallelism__pipeline_model_parallel_size"
 VP, MICRO = "parallelism__virtual_pipeline_model_parallel_size", "workload__micro_batch_size"
 
 SPLITS = {TP: [1, 2, 4, 8], PP: [1, 2, 4], MICRO: [1, 2, 4]}
+
+
+def plans_of(space):
+    """Every plan of a space in which all combinations of sizes that divide each other are legal."""
+    plans = Plans(space)
+    found = combinations(space, plans)
+    return [plans.plan(found.of(number)) for number in range(len(found))]
 
 
 @pytest.fixture(scope="module")
@@ -212,8 +223,11 @@ def test_rack_and_site_power(tables):
 
 def test_nothing_fits_memory(tables):
     space = tables(**SPLITS, workload__model="llama-3.1-405b", workload__global_batch_size=16)
-    with pytest.raises(InputError, match=r"none of .* fits a GPU's memory; the nearest needs .* GB"):
+    plans = plans_of(space_from_dict(space))
+    least = min(max(footprint_of(plan, rank).total_bytes for rank in range(plan.pp)) for plan in plans)
+    with pytest.raises(InputError, match=r"none of .* fits a GPU's memory; the nearest needs (.*) GB") as error:
         jc.sweep(space)
+    assert f"needs {least / 1e9:.4g} GB a GPU" in str(error.value)
 
 
 def test_what_does_not_fit_is_left_out_and_counted(tables):
@@ -522,19 +536,13 @@ def test_a_scheduler_that_does_not_answer(tables, monkeypatch):
 
 
 def test_memory_is_that_of_the_fullest_rank(tables):
-    from joulecast.plan.sweep.legal import combinations
-    from joulecast.plan.sweep.plans import Plans
-    from joulecast.plan.sweep.rows import needed_bytes
-    from joulecast.plan.sweep.space import space_from_dict
-    from joulecast.simulator.footprints import footprint_of
-
     names = ["gpipe", "1f1b", "interleaved-1f1b", "zb-h1"]
-    space = space_from_dict(tables(**{PP: [2, 4, 8], VP: [1, 2]}, schedule__name=names, schedule__recompute=["full"]))
-    plans = Plans(space)
-    found = combinations(space, plans)
-    for number in range(len(found)):
-        plan = plans.plan(found.of(number))
-        assert needed_bytes(plan) == max(footprint_of(plan, rank).total_bytes for rank in range(plan.pp))
+    split = {PP: [2, 4, 8], VP: [1, 2]}
+    for plan in plans_of(space_from_dict(tables(**split, schedule__name=names, schedule__recompute=["full"]))):
+        each = [footprint_of(plan, rank).total_bytes for rank in range(plan.pp)]
+        assert needed_bytes(plan) == max(each)
+        for enough in each:  # what is above it is told, by the first rank or by a later one
+            assert (needed_bytes(plan, enough) > enough) == (max(each) > enough)
 
 
 def test_interleaved_plans_are_swept(tables):

@@ -20,23 +20,20 @@ from joulecast.errors import InputError
 from joulecast.plan.sweep.rows import SIMULATED, Batch, Row
 
 #: Version of the lines' form.
-VERSION = 3
+VERSION = 4
 #: How often what was written is seen to the disk, which only a power cut asks for [s].
 SYNC_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Of a batch: combinations that are illegal, plans that do not fit, the least memory that these need, and the rest.
+    """Of a batch: the range of combinations that it covers, how many of these are illegal, and which plans fit.
 
-    ``combinations`` is the range of what it covers, ``plans`` are the numbers of those that fit, each of which has a
-    row.
+    Each of these has a row.
     """
 
     combinations: range
     illegal: int
-    unfit: int
-    least_bytes: float
     plans: tuple[int, ...]
 
 
@@ -99,9 +96,9 @@ class Journal:
         lines: list[dict[str, Any]] = list(batch.rows)
         if isinstance(batch.numbers, range):
             plans = [row["plan"] for row in batch.rows]
-            self.done.batches.append(Counts(batch.numbers, batch.illegal, batch.unfit, batch.least_bytes, tuple(plans)))
-            about = {"illegal": batch.illegal, "unfit": batch.unfit, "least_bytes": batch.least_bytes, "plans": plans}
-            lines.insert(0, {"combinations": [batch.numbers.start, batch.numbers.stop], **about})
+            self.done.batches.append(Counts(batch.numbers, batch.illegal, tuple(plans)))
+            covered = [batch.numbers.start, batch.numbers.stop]
+            lines.insert(0, {"combinations": covered, "illegal": batch.illegal, "plans": plans})
         self._append(lines)
         self.done.rows.update({row["plan"]: row for row in batch.rows})
 
@@ -166,10 +163,7 @@ class Journal:
     def _take(self, line: Row) -> None:
         if "combinations" in line:
             first, end = line["combinations"]
-            counts = Counts(
-                range(first, end), line["illegal"], line["unfit"], line["least_bytes"], tuple(line["plans"])
-            )
-            self.done.batches.append(counts)
+            self.done.batches.append(Counts(range(first, end), line["illegal"], tuple(line["plans"])))
         elif line["source"] == SIMULATED:
             self.done.simulated[line["plan"]] = line
         else:

@@ -20,6 +20,8 @@ class Plans:
         self._space = space
         self._source = Source(space.source.file, space.source.text)
         self._frames: dict[object, tuple[PlanFile, PlanFrame]] = {}
+        self._fixed = [key for key in space.keys if not _is_free(key)]
+        self._free = [(key, *key.split(".", 1)) for key in space.keys if _is_free(key)]
 
     def frame(self, values: Mapping[str, Any]) -> PlanFrame:
         """What plans with these values share."""
@@ -35,16 +37,14 @@ class Plans:
         """
         parsed, frame = self._frame(values)
         changed: dict[str, dict[str, Any]] = {}
-        for key, value in values.items():
-            if _is_free(key):
-                table, _, name = key.partition(".")
-                changed.setdefault(table, {})[name] = value
+        for key, table, name in self._free:
+            changed.setdefault(table, {})[name] = values[key]
         # The values' types were checked when the space was read.
         tables = {name: getattr(parsed, name).model_copy(update=fields) for name, fields in changed.items()}
         return frame.plan(parsed.model_copy(update=tables))
 
     def _frame(self, values: Mapping[str, Any]) -> tuple[PlanFile, PlanFrame]:
-        own = {key: value for key, value in values.items() if not _is_free(key)}
+        own = {key: values[key] for key in self._fixed}
         name = repr(own)
         if name not in self._frames:
             try:

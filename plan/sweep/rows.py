@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,10 +17,10 @@ from joulecast.model.site_cost import cost_of
 from joulecast.plan.sweep.legal import Combinations, combinations
 from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.space import Space, digest
-from joulecast.simulator.closed_form import Shared, closed_form
+from joulecast.simulator.closed_form import ClosedForm, Shared, closed_form
 from joulecast.simulator.closed_form_layout import shape_of
 from joulecast.simulator.closed_form_trust import doubt
-from joulecast.simulator.footprints import footprint_of
+from joulecast.simulator.footprints import footprints_of
 from joulecast.simulator.forecast import forecast
 from joulecast.simulator.iteration import Iteration
 from joulecast.simulator.plan import Plan
@@ -49,17 +50,13 @@ class Batch:
         Which: they follow each other, unless only the missing rows of a batch were asked for.
     rows
         One for each plan that fits.
-    illegal, unfit
-        Combinations that no plan can have, and plans that do not fit a GPU's memory.
-    least_bytes
-        Least memory that one of the latter needs; infinite without any [bytes].
+    illegal
+        How many no plan can have; all others do not fit a GPU's memory.
     """
 
     numbers: Sequence[int]
     rows: tuple[Row, ...]
     illegal: int
-    unfit: int
-    least_bytes: float
 
 
 class Forecaster:
@@ -80,7 +77,7 @@ class Forecaster:
         """Forecast some combinations in closed form; as many as have :data:`TOGETHER` rows at a time."""
         fitting: list[tuple[int, Values, Plan, float]] = []
         values: Values
-        begun, illegal, unfit, least = 0, 0, 0, math.inf
+        begun, illegal = 0, 0
         for seen, number in enumerate(numbers, start=1):
             values = self.found.of(number)
             try:
@@ -88,31 +85,34 @@ class Forecaster:
             except InputError:
                 illegal += 1
             else:
-                needed = needed_bytes(plan)
-                if needed > load_gpu(plan.cluster.gpu).number("memory_bytes"):
-                    unfit += 1
-                    least = min(least, needed)
-                else:
+                capacity = load_gpu(plan.cluster.gpu).number("memory_bytes")
+                needed = needed_bytes(plan, capacity)
+                if needed <= capacity:
                     fitting.append((number, values, plan, needed))
             if len(fitting) == TOGETHER or seen == len(numbers):
-                yield Batch(numbers[begun:seen], self._rows(fitting), illegal, unfit, least)
-                fitting, begun, illegal, unfit, least = [], seen, 0, 0, math.inf
+                yield Batch(numbers[begun:seen], self._rows(fitting), illegal)
+                fitting, begun, illegal = [], seen, 0
 
     def _rows(self, fitting: Sequence[tuple[int, Values, Plan, float]]) -> tuple[Row, ...]:
         """Rows of plans that fit: number, values, plan and the memory that it needs."""
-        made = closed_form([plan for _, _, plan, _ in fitting], shared=self._shared)
-        rows = []
-        for i, (number, values, plan, needed) in enumerate(fitting):
-            time, energy = float(made.time_s[i]), float(made.energy_j[i])
-            figures = {
-                "time_s": time,
-                "energy_j": energy,
-                "clock_mhz": float(made.clock_mhz[i]),
-                "waiting_share": float(made.waiting_share[i]),
-            }
-            row = _row(number, values, plan, CLOSED_FORM, needed, figures)
-            rows.append(row | self._site_figures(plan, time, energy, float(made.communication_share[i])))
-        return tuple(rows)
+        plans = [plan for _, _, plan, _ in fitting]
+        made = closed_form(plans, shared=self._shared)
+        names = ("time_s", "energy_j", "clock_mhz", "waiting_share")
+        columns = zip(*(getattr(made, name).tolist() for name in names), strict=True)
+        return tuple(
+            _row(number, values, plan, CLOSED_FORM, needed, dict(zip(names, figures, strict=True))) | beyond
+            for (number, values, plan, needed), figures, beyond in zip(
+                fitting, columns, self._site_figures(plans, made), strict=True
+            )
+        )
+
+    def least_bytes(self) -> float:
+        """Least memory with which a GPU has enough for one of the plans [bytes]."""
+        least = math.inf
+        for number in range(len(self.found)):
+            with suppress(InputError):
+                least = min(least, needed_bytes(self.plans.plan(self.found.of(number))))
+        return least
 
     def simulate(self, number: int) -> Row:
         """Forecast one combination as ``joulecast predict`` does."""
@@ -125,23 +125,30 @@ class Forecaster:
         row = _row(number, values, plan, SIMULATED, needed_bytes(plan), figures | {"waiting_share": waiting})
         return row | intervals | _simulated_site(plan, iteration)
 
-    def _site_figures(self, plan: Plan, time_s: float, energy_j: float, communication_share: float) -> Row:
-        key = (plan.cluster.gpu, plan.cluster.node, plan.cluster.network, plan.site)
-        if key not in self._sites:
-            self._sites[key] = site_model(plan, load_gpu(plan.cluster.gpu))
-        site, gpus = self._sites[key], plan.cluster.gpus
-        if site is None:
-            return {}
-        activity = communication_share if gpus > site.gpus_per_node else 0.0
-        facility_j = float(site.facility_power_w(energy_j / time_s / gpus, gpus, activity)) * time_s
-        cost = cost_of(facility_j, time_s, gpus, site.prices)
-        node = (facility_j / time_s / site.pue - site.switches_w(gpus)) * site.gpus_per_node / gpus
-        powers = {"node_power_w": node}
-        if plan.site.nodes_per_rack is not None:
-            powers["rack_power_w"] = node * plan.site.nodes_per_rack
-        return (
-            _beyond_gpus(plan, time_s, facility_j, (float(cost.money), site.currency), float(cost.carbon_kg)) | powers
-        )
+    def _site_figures(self, plans: Sequence[Plan], made: ClosedForm) -> list[Row]:
+        """Figures at the node's outlet and the facility's meter, where the node type is known."""
+        found: list[Row] = [{} for _ in plans]
+        groups: dict[tuple[object, ...], list[int]] = {}
+        for i, plan in enumerate(plans):
+            cluster = plan.cluster
+            groups.setdefault((cluster.gpu, cluster.node, cluster.network, plan.site, cluster.gpus), []).append(i)
+        for key, own in groups.items():
+            if key not in self._sites:
+                self._sites[key] = site_model(plans[own[0]], load_gpu(plans[own[0]].cluster.gpu))
+            site, gpus = self._sites[key], plans[own[0]].cluster.gpus
+            if site is None:
+                continue
+            time = made.time_s[own]
+            activity = made.communication_share[own] if gpus > site.gpus_per_node else 0.0
+            facility_j = site.facility_power_w(made.energy_j[own] / time / gpus, gpus, activity) * time
+            cost = cost_of(facility_j, time, gpus, site.prices)
+            node = (facility_j / time / site.pue - site.switches_w(gpus)) * site.gpus_per_node / gpus
+            figures = (time, facility_j, cost.money, cost.carbon_kg, node)
+            for i, *of_plan, node_w in zip(own, *(values.tolist() for values in figures), strict=True):
+                found[i] = _beyond_gpus(plans[i], site.currency, *of_plan) | {"node_power_w": node_w}
+                if (nodes := plans[i].site.nodes_per_rack) is not None:
+                    found[i]["rack_power_w"] = node_w * nodes
+        return found
 
 
 _FORECASTERS: dict[object, Forecaster] = {}
@@ -186,12 +193,17 @@ def simulate(space: Space, number: int) -> Row:
     return forecaster_of(space).simulate(number)
 
 
-def needed_bytes(plan: Plan) -> float:
-    """Most memory that a GPU of the plan needs [bytes].
+def needed_bytes(plan: Plan, enough: float = math.inf) -> float:
+    """Most memory that a GPU of the plan needs, or the first amount found that is above ``enough`` [bytes].
 
     Of ranks that hold the same, the first keeps the most micro-batches in flight.
     """
-    return max(footprint_of(plan, kind.rank).total_bytes for kind in shape_of(plan).kinds)
+    needed = 0.0
+    for held in footprints_of(plan, [kind.rank for kind in shape_of(plan).kinds]):
+        needed = max(needed, held.total_bytes)
+        if needed > enough:
+            break
+    return needed
 
 
 def _row(number: int, values: Values, plan: Plan, source: str, needed: float, figures: Mapping[str, float]) -> Row:
@@ -218,13 +230,12 @@ def _simulated_site(plan: Plan, iteration: Iteration) -> Row:
         return {}
     cost, facility_j = site.cost, site.energy_j.facility
     peaks = {f"peak_{name}_power_w": spread.peak_w for name, spread in site.spread_w.items()}
-    money = float(cost.money), site.currency
-    return _beyond_gpus(plan, iteration.time_s, facility_j, money, float(cost.carbon_kg)) | peaks
+    figures = iteration.time_s, facility_j, float(cost.money), float(cost.carbon_kg)
+    return _beyond_gpus(plan, site.currency, *figures) | peaks
 
 
-def _beyond_gpus(plan: Plan, time_s: float, facility_j: float, price: tuple[float, str], carbon_kg: float) -> Row:
-    """Figures at the facility's meter, of an iteration and of the whole run; a price is an amount and its currency."""
-    money, currency = price
+def _beyond_gpus(plan: Plan, currency: str, time_s: float, facility_j: float, money: float, carbon_kg: float) -> Row:
+    """Figures at the facility's meter, of an iteration and of the whole run."""
     found: Row = {
         "facility_energy_j": facility_j,
         "facility_power_w": facility_j / time_s,

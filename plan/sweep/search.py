@@ -206,7 +206,7 @@ def _nothing_fits(space: Space, found: Combinations, journal: Journal) -> InputE
         else:
             why = "sizes do not divide each other"
         return space.source.error(f"none of {found.offered} combinations is a legal plan; {why}", remedy="Widen it.")
-    least = min(batch.least_bytes for batch in batches)
+    least = forecaster_of(space).least_bytes()
     return space.source.error(
         f"none of {len(found)} plans fits a GPU's memory; the nearest needs {least / 1e9:.4g} GB a GPU",
         "parallelism",
