@@ -49,6 +49,8 @@ GENERATIONS = (
     Generation("nemo-2024", r"NeMo|dgxc|MLPerf", "cudnn", True),
     Generation("megatron-bridge-2025", r"Megatron-Bridge", "cudnn", True, "tensorwise"),
     Generation("megatron-core", r"SimuMax", "cudnn", False),
+    # No scalar of its own: Megatron-LM's layers of 2021 in DeepSpeed's pipeline, gradients reduced after it.
+    Generation("", r"DeepSpeed|MT-NLG", "unfused", False),
     # No scalar of its own. What PyTorch's own attention runs is FlashAttention-2.
     Generation("", r"torchtitan|PyTorch|llm-foundry|Composer", "flash-attention-2", True, "tensorwise", "bf16"),
     Generation("", r"", "cudnn", True),
@@ -148,8 +150,10 @@ def _tables(row: PublishedRow, generation: Generation, assumed: _Assumed) -> dic
     }
     if row.dtype == "fp8":
         workload["fp8_recipe"] = _recipe(row, generation)
+    network = re.search(r"(\d+) x (\d+) Gbit/s a node", row.notes)
     return {
         "workload": workload,
+        "network": {"nics_per_node": int(network[1]), "nic_gbit_per_s": float(network[2])} if network else {},
         "cluster": {"gpu": gpu_name(row), "gpus": row.num_gpus} | _gpus_per_node(row),
         "parallelism": parallelism,
         "schedule": {"name": _schedule(row.pp, virtual), "recompute": recompute},

@@ -41,8 +41,10 @@ GPUS = [
     "rtx-a6000",
     "mi210",
     "mi250x",
+    "mi250x-gcd",
     "mi300x",
     "mi325x",
+    "mi350x",
     "mi355x",
 ]
 

@@ -25,6 +25,7 @@ from joulecast.calibrate.published_rows import PublishedRow, read_published
 from joulecast.calibrate.training_fit import Linearised
 from joulecast.errors import DataError, InputError
 from joulecast.model.description_file import parse_training
+from joulecast.simulator.forecast import forecast
 from joulecast.validate import run_suite
 from joulecast.validate.published import every_other
 from joulecast.validate.published_order import order_of_pairs
@@ -338,13 +339,18 @@ def test_other_suites_leave_nothing_out_in_turn(tmp_path: Path) -> None:
         run_suite("kernels", tmp_path, leave_out="gpu")
 
 
+def forecast_s(one: PublishedRow) -> float:
+    """Step time of a row by the shipped factors [s]."""
+    return forecast(plan_row(one).plan, None, must_fit=False).time_s
+
+
 RECORDED = Path(__file__).parents[1] / "validate" / "recorded" / "published"
 CALIBRATING = Path(__file__).parents[1] / "calibrate" / "recorded" / "published"
 
 
 def test_shipped_rows_are_planned_and_say_where_they_stand() -> None:
     blind, fitted = read_published(RECORDED), read_published(CALIBRATING)
-    assert (len(blind), len(fitted)) == (114, 18)
+    assert (len(blind), len(fitted)) == (161, 18)
     assert not {r.id for r in blind} & {r.id for r in fitted}
     assert all(plan_row(one).plan.cluster.gpus == one.num_gpus and one.measured_step_time_s for one in blind)
     for folder in (RECORDED, CALIBRATING):
@@ -381,6 +387,29 @@ def test_pytorchs_own_attention_is_flash_attention_2() -> None:
     plan = plan_row(mosaic.model_copy(update={"micro_batch": 1, "global_batch": 8})).plan
     assert plan.implementation.attention_backend == "flash-attention-2"
     assert plan.parallelism.fsdp
+
+
+def test_megatron_in_deepspeed_has_neither_fused_attention_nor_overlap() -> None:
+    one = row(source="BigScience (Megatron-DeepSpeed)", dtype="fp16", recompute="full", notes="4 x 100 Gbit/s a node")
+    plan = plan_row(one).plan
+    assert (plan.implementation.attention_backend, plan.implementation.fused_loss) == ("unfused", False)
+    assert (plan.overlap.grad_reduce, plan.implementation.generation) == ("after", "")
+    assert (plan.network.nics_per_node, plan.network.nic_bytes_per_s) == (4, 12.5e9)
+
+
+def test_more_heads_of_one_width_take_longer_where_attention_is_not_fused() -> None:
+    """BigScience's 106 layers with 64, 96 and 128 heads: 116.5, 118.8 and 121.4 s."""
+    rows = {one.id: one for one in read_published(RECORDED)}
+    times = [forecast_s(rows[f"bloom_0228_106x12288x{heads}_tp4pp12_mb2_2048"]) for heads in (64, 96, 128)]
+    assert times[1] - times[0] == pytest.approx(2.25, rel=0.2)
+    assert times[2] - times[1] == pytest.approx(2.63, rel=0.2)
+
+
+@pytest.mark.parametrize("gpu", ["mi350x", "mi355x"])
+def test_mlperf_on_cards_that_no_row_knows(gpu: str) -> None:
+    one = next(r for r in read_published(RECORDED) if r.id == f"mlperf51_llama31-8b_8{gpu}")
+    assert one.measured_step_time_s is not None
+    assert forecast_s(one) == pytest.approx(one.measured_step_time_s, rel=0.10)
 
 
 def test_gradients_are_reduced_as_recipes_say() -> None:
