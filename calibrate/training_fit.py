@@ -96,12 +96,11 @@ class Linearised:
 
 @dataclass(frozen=True)
 class Fitted:
-    """Logarithmic factors with their covariance, and the spread of the residuals."""
+    """Logarithmic factors with their covariance."""
 
     names: tuple[str, ...]
     values: Array
     covariance: Array
-    residual_sd: float
 
     def factors(self) -> dict[str, float]:
         """Factors by name."""
@@ -253,4 +252,4 @@ def fit(model: Linearised, log_measured: Array, use: Array, trust_sd: float = np
         weight = own / np.maximum(1.0, np.abs(left) / RESIDUAL_SD)
     spread = float(np.sqrt(np.mean(left**2))) if len(left) else RESIDUAL_SD
     covariance = np.linalg.inv(precision) * max(1.0, spread / RESIDUAL_SD) ** 2
-    return Fitted(model.names, values, np.asarray(covariance), spread)
+    return Fitted(model.names, values, np.asarray(covariance))

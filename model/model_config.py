@@ -136,18 +136,13 @@ class ModelConfig:
 
     @property
     def parameters(self) -> int:
-        """All parameters, tied ones once."""
+        """All parameters, tied ones once, without modules that predict further tokens."""
         return self._parameters(active=False)
 
     @property
     def active_parameters(self) -> int:
         """Parameters that one token meets: all but the experts that it is not sent to."""
         return self._parameters(active=True)
-
-    @property
-    def mtp_parameters(self) -> int:
-        """Parameters of the trained modules that predict further tokens, which :attr:`parameters` leaves out."""
-        return self.mtp_layers * (self.layer_parameters + 2 * self.hidden**2 + 3 * self.norm_parameters)
 
     def _parameters(self, *, active: bool) -> int:
         dense = self.dense_layers * self.dense.layer_parameters

@@ -23,7 +23,6 @@ from joulecast.model.launch_shares import shares
 from joulecast.model.launches import Launch, streaming
 from joulecast.model.layer_shard import shard
 from joulecast.model.model_config import ModelConfig
-from joulecast.model.operators import Collective
 from joulecast.model.transformer import layer_backward, layer_forward
 
 HALVES = ("attention", "mlp")
@@ -275,8 +274,3 @@ class _Turns:
         if key not in self.issued:
             self.issued[key] = made(launch)
         return self.issued[key]
-
-
-def communicated_bytes(launches: Sequence[Launch]) -> float:
-    """Bytes of the buffers of all communications of a list."""
-    return sum(launch.operator.bytes for launch in launches if isinstance(launch.operator, Collective))

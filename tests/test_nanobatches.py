@@ -16,7 +16,6 @@ from joulecast.model.launches import Launch
 from joulecast.model.nanobatches import (
     Nanobatches,
     Window,
-    communicated_bytes,
     layers_backward,
     layers_forward,
     operators_of_half,
@@ -128,6 +127,10 @@ def test_work_and_communication_are_those_of_the_whole_micro_batch(framework, se
 
 def flops(launches: tuple[Launch, ...]) -> float:
     return sum(getattr(one.operator, "flops", 0.0) * one.repeat for one in launches)
+
+
+def communicated_bytes(launches: tuple[Launch, ...]) -> float:
+    return sum(one.operator.bytes for one in launches if isinstance(one.operator, Collective))
 
 
 def accumulations(launches: tuple[Launch, ...]) -> Counter[str]:

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from simulated_bench import AVERAGED, LOGGER, SimulatedBench
+from simulated_truth import SimulatedKernel, Transient, Truth
 
 from joulecast.calibrate.power_profile import dataset as datasets
 from joulecast.calibrate.power_profile.campaign import Campaign, Options
 from joulecast.calibrate.power_profile.clocks import fit_clock
-from joulecast.calibrate.power_profile.simulated_bench import AVERAGED, LOGGER, SimulatedBench
-from joulecast.calibrate.power_profile.simulated_truth import SimulatedKernel, Transient, Truth
 
 pytest.importorskip("scipy")
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from simulated_bench import AVERAGED, SimulatedBench, SimulatedSensor
+from simulated_truth import SimulatedKernel, Transient, Truth
 
 from joulecast.calibrate.power_profile.campaign import Campaign, Options
-from joulecast.calibrate.power_profile.simulated_bench import AVERAGED, SimulatedBench, SimulatedSensor
-from joulecast.calibrate.power_profile.simulated_truth import SimulatedKernel, Transient, Truth
 from joulecast.calibrate.power_profile.steady import EndPower, find_steady_power
 from joulecast.cli import main
 

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
+from simulated_bench import AVERAGED, LOGGER, SimulatedBench, SimulatedSensor
+from simulated_truth import SimulatedKernel, Transient, Truth
 
 from joulecast.calibrate.power_profile.campaign import Campaign, Options
-from joulecast.calibrate.power_profile.simulated_bench import AVERAGED, LOGGER, SimulatedBench, SimulatedSensor
-from joulecast.calibrate.power_profile.simulated_truth import SimulatedKernel, Transient, Truth
 
 pytest.importorskip("scipy")
 

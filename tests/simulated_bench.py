@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from simulated_truth import Truth
 
 from joulecast.calibrate.power_profile.protocol import Array, Channel, ClockRead, Run, Series
-from joulecast.calibrate.power_profile.simulated_truth import Truth
 
 #: Time after a run for which its power is followed before the card counts as resting, in falling times.
 FALLS = 12.0
