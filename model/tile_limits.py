@@ -6,20 +6,24 @@ times slower: such a tile is refused as one that does not fit, unless spills are
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from joulecast.errors import InputError
 from joulecast.model.attention_tiles import attention_blocks
 from joulecast.model.gpu_model import GpuModel
 from joulecast.model.occupancy import MOST_THREADS, WARP, Blocks, available_registers, most_shared_bytes
-from joulecast.model.operators import Attention, Gemm, Operator, Streaming
+from joulecast.model.operators import Attention, Gemm, Operator, RowTile, Streaming
 from joulecast.model.row_tiles import WHOLE_ROWS, base_pattern, tile_blocks
 from joulecast.model.tiles import gemm_blocks
 
 #: Least side of a tile of matrix instructions.
 LEAST_SIDE = 8
+#: Most stages and other tiles that are tried to find one that fits.
+MOST_STAGES, MOST_TRIED = 16, 2000
 
 
 def check_tile(operator: Operator, gpu: GpuModel, *, may_spill: bool = False, key: str = "tile") -> None:
@@ -123,7 +127,7 @@ def _check_room(operator: Operator, gpu: GpuModel, may_spill: bool, key: str) ->
 
 def _nearest(operator: Operator, gpu: GpuModel, may_spill: bool) -> str:
     """The first tile that fits, as a remedy."""
-    for text, other in _alternatives(operator):
+    for text, other in itertools.islice(_alternatives(operator), MOST_TRIED):
         blocks = _needs(other, gpu)
         fits = blocks.shared_bytes[0] <= most_shared_bytes(gpu)
         if fits and (may_spill or blocks.registers[0] <= available_registers(blocks.threads, gpu)[0]):
@@ -142,23 +146,43 @@ def _needs(operator: Operator, gpu: GpuModel) -> Blocks:
 
 
 def _alternatives(operator: Operator) -> Iterator[tuple[str, Operator]]:
-    """Smaller tiles, nearest first: fewer stages, more warps, shorter steps, smaller sides."""
-    if isinstance(operator, Streaming):
-        for warps in _doubled(operator.warps):
-            yield f"warps = {warps}", replace(operator, warps=warps)
-        for rows in _halved(operator.tile_rows, 1):
-            yield f"rows = {rows}", replace(operator, tile_rows=rows)
-        return
+    """Smaller tiles, nearest first: fewer stages, more warps, shorter steps, smaller sides; one of them, else several.
+
+    Each stage less, and each halving or doubling, is one step away.
+    """
     tile = getattr(operator, "tile", None)
-    if tile is None or not isinstance(operator, Gemm | Attention):
+    if isinstance(operator, Streaming):
+        knobs = {"warps": _doubled(operator.warps), "rows": _halved(operator.tile_rows, 1)}
+    elif tile is not None:
+        knobs = {"stages": list(range(min(tile.stages - 1, MOST_STAGES), 0, -1)), "warps": _doubled(tile.warps)}
+        knobs |= {"k": _halved(tile.k, 2 * LEAST_SIDE)} if isinstance(operator, Gemm) else {}
+        knobs |= {side: _halved(getattr(tile, side), LEAST_SIDE) for side in ("n", "m")}
+    else:
         return
-    changes: list[dict[str, int]] = [{"stages": stages} for stages in range(tile.stages - 1, 0, -1)]
-    changes += [{"warps": warps} for warps in _doubled(tile.warps)]
-    changes += [{"k": k} for k in _halved(tile.k, 2 * LEAST_SIDE)] if isinstance(operator, Gemm) else []
-    changes += [{side: size} for side in ("n", "m") for size in _halved(getattr(tile, side), LEAST_SIDE)]
-    for change in changes:
-        text = ", ".join(f"{name} = {value}" for name, value in change.items())
-        yield text, replace(operator, tile=replace(tile, **change))
+    single = [{name: value} for name, values in knobs.items() for value in values]
+    for change in (*single, *_several(knobs)):
+        yield ", ".join(f"{name} = {value}" for name, value in change.items()), _changed(operator, change)
+
+
+def _changed(operator: Operator, change: Mapping[str, Any]) -> Operator:
+    """The same kernel with some values of its tile changed."""
+    if isinstance(operator, Streaming):
+        tile = RowTile(operator.tile_rows, operator.tile_columns, operator.warps, operator.staged)
+        return operator.with_tile(replace(tile, **change))
+    if isinstance(operator, Gemm | Attention) and operator.tile is not None:
+        return replace(operator, tile=replace(operator.tile, **change))
+    return operator
+
+
+def _several(knobs: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
+    """Changes of more than one knob, those of fewest steps first."""
+    steps = itertools.product(*(range(len(values) + 1) for values in knobs.values()))
+    several = [chosen for chosen in steps if sum(step > 0 for step in chosen) > 1]
+    ordered = sorted(several, key=lambda chosen: (sum(chosen), sum(step > 0 for step in chosen)))
+    return [
+        {name: values[step - 1] for (name, values), step in zip(knobs.items(), chosen, strict=True) if step}
+        for chosen in ordered
+    ]
 
 
 def _doubled(warps: int) -> list[int]:

@@ -588,6 +588,16 @@ def test_the_command(file, tmp_path, capsys):
     assert len(list(csv.DictReader(io.StringIO(out)))) == 4
 
 
+def test_why_combinations_are_left_out_is_told(file, capsys):
+    """Others of them are legal, so the sweep goes on."""
+    code, out, _ = run(capsys, file, "--json", "--set", "overlap.comm_ctas=[8, 200]")
+    found = json.loads(out)
+    assert code == 0 and found["counts"]["legal"] == 4
+    assert "overlap.comm_ctas: 200 thread blocks" in found["notes"][-1] and "nearest is 132" in found["notes"][-1]
+    _, out, _ = run(capsys, file, "--json")
+    assert "left out, such as" not in json.loads(out)["notes"][-1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

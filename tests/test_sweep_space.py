@@ -98,6 +98,7 @@ def test_ranges_lists_and_single_values(tables):
         ({"workload__model": ["llama-3.2-1b", "lama"]}, "unknown model 'lama'"),
         ({"cluster__gpu": "h200-smx"}, "unknown GPU 'h200-smx'.*h200-sxm"),
         ({TP: [3, 5]}, "none of 2 combinations is a legal plan"),
+        ({"overlap__comm_ctas": [200, 300]}, "first of them: overlap.comm_ctas: 200 thread blocks.*nearest is 132"),
         ({"objective__top": -1}, "Use a value of at least 0"),
     ],
 )

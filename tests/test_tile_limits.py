@@ -34,6 +34,9 @@ def attention(*tile, **more):
         (product(128, 256, 64, 8, 8), "at most 232448", "stages = 4"),
         (product(512, 512, 64, 8, 1), "at most 255", "n = 64"),
         (product(128, 256, 64, 4, 3), "at most 255", "warps = 8"),
+        (product(256, 256, 64, 8, 8), "at most 232448", "k = 32, m = 128"),
+        (product(128, 128, 64, 8, 10**9), "at most 232448", "stages = 7"),
+        (product(2**30, 2**30, 64, 8, 3), "at most 232448", "half the size"),
         (product(128, 128, 64, 64, 3), "at most 1024", "nearest is 32"),
         (product(100, 128, 64, 8, 3), "multiples of 8", "nearest is 96"),
         (product(128, 128, 64, 8, 0), "at least 1", "nearest is 1"),
@@ -55,6 +58,7 @@ def test_what_does_not_fit_is_refused_with_the_nearest_that_does(gpu, operator, 
 def test_the_nearest_tile_does_fit(gpu):
     assert gpu.predict(product(128, 256, 64, 8, 4)).time_s > 0
     assert gpu.predict(product(128, 256, 64, 8, 3)).time_s > 0
+    assert gpu.predict(product(128, 256, 32, 8, 8)).time_s > 0
     assert gpu.predict(product(128, 128, 64, 8, 3, split_k=64)).time_s > 0
     assert gpu.predict(attention(128, 128, warps=8, stages=3)).time_s > 0
     assert gpu.predict(ROWS.with_tile(jc.RowTile(4, 0, 4))).time_s > 0

@@ -42,6 +42,8 @@ class SweepResult:
     offered, legal, fitting, within, simulated
         How many combinations the space has, and how many of them are legal, fit memory, keep to the constraints (as far
         as known) and were simulated.
+    refused
+        What is wrong with the first combination that is not legal; empty where all are, or not known.
     """
 
     minimise: tuple[str, ...]
@@ -53,6 +55,7 @@ class SweepResult:
     fitting: int
     within: int
     simulated: int
+    refused: str = ""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -71,7 +74,7 @@ class SweepResult:
             "minimise": list(self.minimise),
             "counts": self.counts,
             "best": list(self.best),
-            "notes": list(NOTES[: 2 if self.simulated else 1]),
+            "notes": [*NOTES[: 2 if self.simulated else 1], *([self.refused] if self.refused else [])],
         }
 
     def to_frame(self) -> pd.DataFrame:

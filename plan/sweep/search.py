@@ -8,9 +8,10 @@ are simulated ones, unless none are asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -191,7 +192,31 @@ def _result(space: Space, found: Combinations, journal: Journal, rows: list[Row]
         fitting=len(rows),
         within=int(within(rows, space).sum()),
         simulated=len(simulated),
+        refused=_refused(space, found, journal) if illegal else "",
     )
+
+
+def _refused(space: Space, found: Combinations, journal: Journal) -> str:
+    """Why the first of the combinations that no plan can have is none."""
+    batch = next(batch for batch in journal.done.batches if batch.illegal)
+    left = sorted(set(batch.combinations) - set(batch.plans))
+    errors = (_refusal(space, found.of(number)) for number in left)
+    error = next(error for error in errors if error is not None)
+    remedy = f". {error.remedy.removesuffix('.')}" if error.remedy else ""
+    return f"combinations that no plan can have are left out, such as {_said(error)}{remedy}"
+
+
+def _refusal(space: Space, values: Mapping[str, Any]) -> InputError | None:
+    """What is wrong with the plan of a combination, if anything is."""
+    try:
+        forecaster_of(space).plans.plan(values)
+    except InputError as error:
+        return error
+    return None
+
+
+def _said(error: InputError) -> str:
+    return f"{error.key + ': ' if error.key else ''}{error.message}"
 
 
 def _nothing_fits(space: Space, found: Combinations, journal: Journal) -> InputError:
@@ -199,13 +224,10 @@ def _nothing_fits(space: Space, found: Combinations, journal: Journal) -> InputE
     if sum(batch.illegal for batch in batches) == len(found):
         first = {key: 1 if values is None else values[0] for key, values in space.axes}
         values = found.of(0) if len(found) else first
-        try:
-            forecaster_of(space).plans.plan(values)
-        except InputError as error:
-            why = f"the first of them: {error.key + ': ' if error.key else ''}{error.message}"
-        else:
-            why = "sizes do not divide each other"
-        return space.source.error(f"none of {found.offered} combinations is a legal plan; {why}", remedy="Widen it.")
+        error = _refusal(space, values)
+        why = "sizes do not divide each other" if error is None else f"the first of them: {_said(error)}"
+        remedy = (None if error is None else error.remedy) or "Widen it."
+        return space.source.error(f"none of {found.offered} combinations is a legal plan; {why}", remedy=remedy)
     least = forecaster_of(space).least_bytes()
     return space.source.error(
         f"none of {len(found)} plans fits a GPU's memory; the nearest needs {least / 1e9:.4g} GB a GPU",
