@@ -46,18 +46,17 @@ class Belief:
     """
 
     def __init__(self, observations: Observations, forecasts: Array, weights: Array) -> None:
-        count, split = len(observations.group), len(observations.variance)
-        joint = np.concatenate([observations.slopes, forecasts]) @ observations.slopes.T
-        same = observations.group[:, None] == observations.group[None, :]
-        for quantity, form in enumerate(FORM_ERROR):
-            mine = slice(quantity * count, (quantity + 1) * count)
-            joint[mine, mine] += same * form**2
-        self._count, self._split = count, split
-        self._joint = joint  # of observations and forecasts with observations
+        self._count, self._split = len(observations.group), len(observations.variance)
+        self._slopes = np.concatenate([observations.slopes, forecasts])
+        self._group = observations.group
+        # Of the joint covariance only what a choice reads is kept: its columns are made when a row is taken.
+        self._across = forecasts @ observations.slopes.T  # of the forecasts with the observations
+        self._own = np.sum(observations.slopes**2, axis=1)  # variance of each observation
+        self._own[: len(FORM_ERROR) * self._count] += np.repeat(np.square(FORM_ERROR), self._count)
         self._variance = np.sum(forecasts**2, axis=1)  # of the forecasts
         self._noise = observations.variance
         self._weights = np.tile(weights / weights.sum(), 2)
-        self._step = np.empty_like(joint)  # a new one for every row took longer than its arithmetic
+        self._taken: list[Array] = []
 
     def observe(self, *candidates: int) -> None:
         """Condition on the rows of candidates, all at once."""
@@ -65,18 +64,31 @@ class Belief:
         places = np.array([p for c in candidates for p in range(c, split, self._count) if np.isfinite(self._noise[p])])
         if not places.size:
             return
-        shown = self._joint[:, places]
+        shown = self._covariance(places)
         factor = np.linalg.cholesky(shown[places] + np.diag(self._noise[places]))
-        columns = np.linalg.solve(factor, shown.T).T
-        self._joint -= np.matmul(columns, columns[:split].T, out=self._step)
+        columns: Array = np.asarray(np.linalg.solve(factor, shown.T).T, dtype=np.float64)
+        self._taken.append(columns)
+        self._across -= columns[split:] @ columns[:split].T
+        self._own -= np.sum(columns[:split] ** 2, axis=1)
         self._variance -= np.sum(columns[split:] ** 2, axis=1)
+
+    def _covariance(self, places: NDArray[np.int64]) -> Array:
+        """Of observations and forecasts with some observations, given all that was observed, ``(3·n + 2·k, m)``."""
+        shown = self._slopes @ self._slopes[places].T
+        for quantity, form in enumerate(FORM_ERROR):
+            mine = np.flatnonzero(places // self._count == quantity)
+            rows = slice(quantity * self._count, (quantity + 1) * self._count)
+            shown[rows, mine] += (self._group[:, None] == self._group[places[mine] % self._count]) * form**2
+        for columns in self._taken:
+            shown -= columns @ columns[places].T
+        return np.asarray(shown)
 
     def gains(self) -> Array:
         """By how much each candidate would lower the mean variance of the forecasts, shape ``(n,)``.
 
         The quantities of a row inform disjoint parameters, so that their shares add up.
         """
-        each = self._weights @ self._joint[self._split :] ** 2 / (np.diag(self._joint) + self._noise)
+        each = self._weights @ self._across**2 / (self._own + self._noise)
         return np.asarray(each.reshape(QUANTITIES, self._count).sum(axis=0))
 
     def uncertainty(self) -> Uncertainty:

@@ -153,17 +153,49 @@ class Costs:
 
 def phase_costs(x: Array, card: Array, work: Array, given: Setup) -> Costs:
     """Time and energy at clocks ``x``, shape ``(n, k)``, of workloads ``(n, w)``."""
-    memory, constant = share(work[:, p.MEMORY, None]), share(work[:, p.CONSTANT, None])
-    dynamic = soft(work[:, p.DYNAMIC, None], p.SOFTNESS)
-    roof, host = np.exp(card[p.ROOF_SHARPNESS]), np.exp(card[p.HOST_SHARPNESS])
-    gpu = (((1.0 - memory) / x) ** roof + memory**roof) ** (1.0 / roof)
-    time = (gpu**host + np.exp(host * work[:, p.HOST, None])) ** (1.0 / host)
-    busy = gpu if given.waits_apart else time
-    square = squared_voltage(x, card)
-    still = np.exp(card[p.IDLE]) + np.exp(card[p.TREE]) * x * square + soft(work[:, p.ACTIVE, None], p.ACTIVE_SOFTNESS)
-    moving = dynamic * activity(card, given) * ((1.0 - constant) * square + constant)
-    energy = given.scale_w * (still * busy + moving)
-    return Costs(time, energy + (time - busy) * gap_power_w(card, given), busy, energy)
+    return _Phases(card, work, given).at(x)
+
+
+class _Phases:
+    """Costs of workloads ``(n, w)`` on a card: what the clock does not change is computed once."""
+
+    def __init__(self, card: Array, work: Array, given: Setup) -> None:
+        self._card, self._given = card, given
+        memory, self._constant = share(work[:, p.MEMORY, None]), share(work[:, p.CONSTANT, None])
+        self._roof, self._host = np.exp(card[p.ROOF_SHARPNESS]), np.exp(card[p.HOST_SHARPNESS])
+        self._compute, self._memory = 1.0 - memory, memory**self._roof
+        self._launches = np.exp(self._host * work[:, p.HOST, None])
+        self._idle, self._tree = np.exp(card[p.IDLE]), np.exp(card[p.TREE])
+        self._active = soft(work[:, p.ACTIVE, None], p.ACTIVE_SOFTNESS)
+        self._dynamic = soft(work[:, p.DYNAMIC, None], p.SOFTNESS) * activity(card, given)
+
+    def at(self, x: Array) -> Costs:
+        """Time and energy at clocks, shape ``(n, k)``."""
+        gpu = self._alone(x)
+        time = self._with_launches(gpu)
+        busy = gpu if self._given.waits_apart else time
+        energy = self._energy(x, busy)
+        return Costs(time, energy + (time - busy) * gap_power_w(self._card, self._given), busy, energy)
+
+    def busy_power_w(self, x: Array) -> Array:
+        """Power that the board's limit holds, shape ``(n, k)`` [W]."""
+        busy = self._alone(x)
+        if not self._given.waits_apart:
+            busy = self._with_launches(busy)
+        return np.asarray(self._energy(x, busy) / busy)
+
+    def _alone(self, x: Array) -> Array:
+        """Time of the GPU, waits for the host left out."""
+        return np.asarray(((self._compute / x) ** self._roof + self._memory) ** (1.0 / self._roof))
+
+    def _with_launches(self, gpu: Array) -> Array:
+        return np.asarray((gpu**self._host + self._launches) ** (1.0 / self._host))
+
+    def _energy(self, x: Array, busy: Array) -> Array:
+        square = squared_voltage(x, self._card)
+        still = self._idle + self._tree * x * square + self._active
+        moving = self._dynamic * ((1.0 - self._constant) * square + self._constant)
+        return np.asarray(self._given.scale_w * (still * busy + moving))
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,10 +217,10 @@ def settle(setting: Array, card: Array, work: Array, given: Setup) -> Settled:
     else:
         high, limit = np.ones(shape), (setting * np.exp(card[p.LIMIT]))[:, None]
     limit = limit * np.exp(work[:, p.SETTLED, None])
+    phases = _Phases(card, work, given)
 
     def excess(x: Array) -> Array:
-        costs = phase_costs(x, card, work, given)
-        return np.asarray(costs.busy_energy / costs.busy_time - limit)
+        return np.asarray(phases.busy_power_w(x) - limit)
 
     low = np.minimum(np.exp(card[p.LOWEST]), high)
     below, above = excess(low), excess(high)
