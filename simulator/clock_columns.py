@@ -34,6 +34,8 @@ def locked_index(program: PlanProgram, rank: int, clocks_mhz: Array) -> Int:
     """Clock index that the plan sets for each type of instruction of a rank; the highest one where it sets none."""
     order = program.ranks[rank].order
     found = np.full(len(program.ranks[rank].types), len(clocks_mhz) - 1)
+    if not program.plan.power.clocks_mhz:
+        return found
     for kind, instruction in zip(order, program.schedule.ranks[rank], strict=True):
         clock = program.plan.power.clock_mhz(rank, PLAN_NAMES[instruction.kind])
         if clock is not None:

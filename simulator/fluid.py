@@ -1,43 +1,35 @@
 """Instructions under clocks that change while they run.
 
-Time advances in ticks of the governor. Within a tick every rank's clock is fixed, and
+Time advances in ticks of the governors. Within a tick every rank's clock is fixed, and
 :mod:`joulecast.simulator.fluid_ranks` finds the instant of every end and every arrival exactly; only the clocks move in
-steps. (SimPy processes cost about the same here, because nearly all steps are "still the same phase at the end of the
-tick"; passes over the ranks need no rule for events at the same instant.)
+steps. Every board has a governor of its own, so a rank runs ahead of the others, tick after tick, until it lacks an
+input.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import GuardError, InputError
 from joulecast.simulator.fluid_program import FluidProgram
-from joulecast.simulator.fluid_ranks import Mail, Rank, advance
+from joulecast.simulator.fluid_ranks import Governor, Mail, Rank
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 
 
-class Governor(Protocol):
-    """What decides on the clocks."""
-
-    def step(self, power_w: Sequence[float], dt_s: float) -> Sequence[int]:
-        """Clock index of every rank for the next tick, from the last tick's mean power [W] and length [s]."""
-
-
 @dataclass(frozen=True)
-class FixedClocks:
-    """A governor that leaves every clock as it is."""
+class FixedClock:
+    """A governor that leaves its board's clock as it is."""
 
-    clock_index: tuple[int, ...]
+    clock_index: int
 
-    def step(self, power_w: Sequence[float], dt_s: float) -> Sequence[int]:
-        """The same clocks again."""
+    def step(self, power_w: float) -> int:
+        """The same clock again."""
         return self.clock_index
 
 
@@ -77,7 +69,7 @@ class FluidResult:
 
 def simulate_fluid(
     program: FluidProgram,
-    governor: Governor,
+    governors: Sequence[Governor],
     clock_index: Sequence[int],
     *,
     iterations: int = 1,
@@ -89,8 +81,8 @@ def simulate_fluid(
     ----------
     program
         What every rank executes.
-    governor
-        Asked for new clocks at the end of every tick.
+    governors
+        Of every rank, asked for a new clock at the end of every tick.
     clock_index
         Clock of every rank during the first tick.
     iterations
@@ -101,27 +93,23 @@ def simulate_fluid(
     if iterations < 1 or not tick_s > 0:
         raise InputError(f"{iterations} iterations in ticks of {tick_s} s")
     mail = Mail(program, iterations)
-    ranks = [Rank(program, r, mail, iterations) for r in range(len(program.phases))]
-    clocks = list(clock_index)
-    power_rows: list[list[float]] = []
-    clock_rows: list[list[int]] = []
-    ticks = 0
-    while mail.unfinished:
-        for rank, clock in zip(ranks, clocks, strict=True):
-            if clock != rank.clock:
-                rank.set_clock(clock)
-        clock_rows.append(clocks)
-        ticks += 1
-        advance(ranks, ticks * tick_s, mail)
-        power = [r.take_energy() / tick_s for r in ranks]
-        power_rows.append(power)
-        if mail.unfinished and all(r.blocked for r in ranks):
+    ranks = [
+        Rank(program, r, mail, iterations, governor, clock, tick_s)
+        for r, (governor, clock) in enumerate(zip(governors, clock_index, strict=True))
+    ]
+    while not all(rank.done for rank in ranks):
+        sent = mail.sent
+        for rank in ranks:
+            rank.run()
+        if mail.sent == sent and not all(rank.done for rank in ranks):
             raise GuardError(f"rank {next(i for i, r in enumerate(ranks) if not r.done)} waits for ever")
-        clocks = list(governor.step(power, tick_s))
-    return _result(ranks, tick_s, power_rows, clock_rows)
+    ticks = 1 + max(len(rank.power_w) for rank in ranks)
+    for rank in ranks:
+        rank.wait_for_others(ticks)
+    return _result(ranks, tick_s)
 
 
-def _result(ranks: list[Rank], tick_s: float, power: list[list[float]], clocks: list[list[int]]) -> FluidResult:
+def _result(ranks: list[Rank], tick_s: float) -> FluidResult:
     def shaped(values: list[float], rank: Rank) -> Float:
         return np.array(values).reshape(rank.iterations, -1)
 
@@ -134,6 +122,6 @@ def _result(ranks: list[Rank], tick_s: float, power: list[list[float]], clocks: 
         start_s=tuple(shaped(r.starts, r) for r in ranks),
         end_s=tuple(shaped(r.finishes, r) for r in ranks),
         tick_s=tick_s,
-        power_w=np.array(power),
-        clock_index=np.array(clocks, dtype=np.int64),
+        power_w=np.stack([r.power_w for r in ranks], axis=1),
+        clock_index=np.stack([r.clocks for r in ranks], axis=1),
     )

@@ -1,16 +1,25 @@
-"""How ranks advance within one tick of the governor, each at its own clock; see :mod:`joulecast.simulator.fluid`.
+"""How a rank advances from tick to tick at its governor's clocks; see :mod:`joulecast.simulator.fluid`.
 
-Within a tick a rank only needs the others for its inputs: ranks advance one after the other, in passes, until all have
-reached the end of the tick. The instant of every end and every arrival is exact.
+A rank only needs the others for its inputs, and an input that was sent says when it arrives: ranks advance one after
+the other, as far as they can. The instant of every end and every arrival is exact.
 """
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import numpy as np
 
 from joulecast.simulator.fluid_program import FluidProgram
 
 _LEAST_LEFT = 1e-15  # rounding must not make a running phase look like one that has not started
+
+
+class Governor(Protocol):
+    """What decides on one board's clock."""
+
+    def step(self, power_w: float) -> int:
+        """Clock index for the next tick, from the last tick's mean power [W]."""
 
 
 class Mail:
@@ -25,15 +34,23 @@ class Mail:
         self.outputs: list[list[tuple[int, float]]] = [[] for _ in range(self.size)]
         for s, t, d in zip(program.source.tolist(), program.target.tolist(), program.delay_s.tolist(), strict=True):
             self.outputs[s].append((t, d))
-        self.unfinished = len(program.phases)
-        self.sent = False
+        self.sent = 0
 
 
 class Rank:
     """One rank's progress; ``run`` is the inner loop of the simulation."""
 
-    def __init__(self, program: FluidProgram, rank: int, mail: Mail, iterations: int) -> None:
-        self.mail, self.iterations = mail, iterations
+    def __init__(
+        self,
+        program: FluidProgram,
+        rank: int,
+        mail: Mail,
+        iterations: int,
+        governor: Governor,
+        clock: int,
+        tick_s: float,
+    ) -> None:
+        self.mail, self.iterations, self.governor, self.tick_s = mail, iterations, governor, tick_s
         first = sum(len(row) for row in program.phases[:rank])
         types: list[int] = []
         self.needs: list[int] = []  # flat instruction whose input the phase needs, −1 none
@@ -50,79 +67,91 @@ class Rank:
         self.power_at: list[list[float]] = program.power_w[rank].T.tolist()
         self.wait_power_at: list[float] = program.wait_power_w[rank].tolist()
         self.n_types = program.duration_s[rank].shape[0]
-        self.clock, self.iteration, self.position = -1, 0, 0
+        self.iteration, self.position, self.end = 0, 0, tick_s
         self.now = self.left = self.energy = self.total = 0.0  # left: share of the running phase; 0 before its start
-        self.done = self.blocked = False
+        self.done = False
+        self.power_w: list[float] = []  # of every tick that is over, as the clocks
+        self.clocks: list[int] = []
         self.starts: list[float] = []
         self.finishes: list[float] = []
         self.ended_at: list[float] = []
         self.energy_at: list[float] = []
         self.executed_rows: list[list[list[float]]] = []
         self.wait_rows: list[list[float]] = []
+        self.clock = clock
         self._clear()
 
     def _clear(self) -> None:
+        """Begin an iteration's counts."""
         self.executed = [[0.0] * self.n_types for _ in self.wait_power_at]
         self.wait = [0.0] * len(self.wait_power_at)
-        if self.clock >= 0:
-            self.executed_now = self.executed[self.clock]
+        self._set_clock(self.clock)
 
-    def set_clock(self, clock: int) -> None:
+    def _set_clock(self, clock: int) -> None:
         """Change the clock, at the start of a tick."""
         self.clock = clock
         self.duration, self.power = self.duration_at[clock], self.power_at[clock]
         self.executed_now, self.wait_power = self.executed[clock], self.wait_power_at[clock]
 
-    def take_energy(self) -> float:
-        """Energy since the last call [J]."""
-        energy, self.energy = self.energy, 0.0
-        self.total += energy
-        return energy
-
-    def wait_until(self, time: float) -> None:
-        """Wait."""
+    def _wait_until(self, time: float) -> None:
         span = time - self.now
         self.wait[self.clock] += span
         self.energy += span * self.wait_power
         self.now = time
 
-    def run(self, end: float) -> bool:
-        """Advance to the end of the tick; whether an input that nobody has sent yet stopped it before."""
-        while True:
-            kind = self.types[self.position]
-            duration = self.duration[kind]
+    def _end_tick(self) -> None:
+        """Begin the next tick, at the clock that the governor gives for this one's mean power."""
+        energy, self.energy = self.energy, 0.0
+        self.total += energy
+        power = energy / self.tick_s
+        self.power_w.append(power)
+        self.clocks.append(self.clock)
+        clock = self.governor.step(power)
+        if clock != self.clock:
+            self._set_clock(clock)
+        self.end = (len(self.power_w) + 1) * self.tick_s
+
+    def run(self) -> None:
+        """Advance, tick after tick, until an input is needed that nobody has sent yet, or all is done."""
+        mail = self.mail
+        while not self.done:
+            position = self.position
             if not self.left:
-                need = self.needs[self.position]
+                need = self.needs[position]
                 if need >= 0:
-                    need += self.iteration * self.mail.size
-                    if self.mail.missing[need]:
-                        return True
-                    arrival = self.mail.arrival[need]
+                    need += self.iteration * mail.size
+                    if mail.missing[need]:
+                        return
+                    arrival = mail.arrival[need]
                     if arrival > self.now:
-                        self.wait_until(arrival if arrival < end else end)
-                        if arrival >= end:
-                            return False
+                        if arrival >= self.end:
+                            self._wait_until(self.end)
+                            self._end_tick()
+                            continue
+                        self._wait_until(arrival)
                 self.left = 1.0
-                if self.begins[self.position]:
+                if self.begins[position]:
                     self.starts.append(self.now)
-            span = end - self.now
-            needed = self.left * duration
+            kind = self.types[position]
+            duration, left = self.duration[kind], self.left
+            span = self.end - self.now
+            needed = left * duration
             if needed > span:
                 share = span / duration
-                self.left = max(self.left - share, _LEAST_LEFT)
+                self.left = max(left - share, _LEAST_LEFT)
                 self.executed_now[kind] += share
                 self.energy += span * self.power[kind]
-                self.now = end
-                return False
-            self.executed_now[kind] += self.left
-            self.energy += needed * self.power[kind]
-            self.now += needed
-            self.left = 0.0
-            if self.next_phase():
-                return True
+                self.now = self.end
+                self._end_tick()
+            else:
+                self.executed_now[kind] += left
+                self.energy += needed * self.power[kind]
+                self.now += needed
+                self.left = 0.0
+                self._next_phase()
 
-    def next_phase(self) -> bool:
-        """Finish a phase, with its instruction and iteration where it is their last; whether nothing is left."""
+    def _next_phase(self) -> None:
+        """Finish a phase, with its instruction and iteration where it is their last."""
         flat = self.ends[self.position]
         if flat >= 0:
             self.finishes.append(self.now)
@@ -131,10 +160,10 @@ class Rank:
                 to = target + self.iteration * mail.size
                 mail.missing[to] -= 1
                 mail.arrival[to] = max(mail.arrival[to], self.now + delay)
-                mail.sent = True
+                mail.sent += 1
         self.position += 1
         if self.position < len(self.types):
-            return False
+            return
         self.position = 0
         self.iteration += 1
         self.ended_at.append(self.now)
@@ -143,23 +172,10 @@ class Rank:
         self.wait_rows.append(self.wait)
         self._clear()
         self.done = self.iteration == self.iterations
-        self.mail.unfinished -= self.done
-        return self.done
 
-
-def advance(ranks: list[Rank], end: float, mail: Mail) -> None:
-    """Bring all ranks to the end of a tick; who still lacks an input then has waited for it."""
-    pending = [r for r in ranks if not r.done]
-    while True:
-        mail.sent = False
-        still = []
-        for rank in pending:
-            rank.blocked = rank.run(end)
-            if rank.blocked and not rank.done:
-                still.append(rank)
-        pending = still
-        if not (mail.sent and pending):
-            break
-    for rank in ranks:
-        if rank.now < end:
-            rank.wait_until(end)
+    def wait_for_others(self, ticks: int) -> None:
+        """Wait, when all is done, until so many ticks are over."""
+        while len(self.power_w) < ticks:
+            if self.now < self.end:
+                self._wait_until(self.end)
+            self._end_tick()

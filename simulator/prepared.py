@@ -16,8 +16,9 @@ from joulecast.model.lowering import lower
 from joulecast.model.power import at_clock, wait_power_w
 from joulecast.simulator.behind import with_communication_behind
 from joulecast.simulator.clock_columns import at_columns, clock_columns, is_locked, locked_index, mean_power_w
-from joulecast.simulator.fluid import FixedClocks, FluidResult, Governor, simulate_fluid
+from joulecast.simulator.fluid import FixedClock, FluidResult, simulate_fluid
 from joulecast.simulator.fluid_program import FluidProgram, make_fluid_program
+from joulecast.simulator.fluid_ranks import Governor
 from joulecast.simulator.governor import PowerGovernor
 from joulecast.simulator.part_limits import index_below, limited, wait_columns
 from joulecast.simulator.plan import Plan
@@ -147,10 +148,10 @@ def board_limits_w(plan: Plan, gpu: GpuModel) -> tuple[float, ...]:
 def simulate(prepared: Prepared) -> tuple[FluidResult, int]:
     """Iterations back to back, and the first one that counts."""
     fluid = fluid_program(prepared)
-    start, governor, length, tick = _start(prepared)
+    start, governors, length, tick = _start(prepared)
     warm_up = min(MOST_ITERATIONS // 2, max(1, round(WARM_UP_S / length)))
     iterations = warm_up + min(MOST_ITERATIONS // 2, max(1, round(WINDOW_S / length)))
-    return simulate_fluid(fluid, governor, start, iterations=iterations, tick_s=tick), warm_up
+    return simulate_fluid(fluid, governors, start, iterations=iterations, tick_s=tick), warm_up
 
 
 def fluid_program(prepared: Prepared) -> FluidProgram:
@@ -167,8 +168,8 @@ def fluid_program(prepared: Prepared) -> FluidProgram:
     return fluid
 
 
-def _start(prepared: Prepared) -> tuple[list[int], Governor, float, float]:
-    """Clocks to start from, what moves them, and the rough length of an iteration and a tick."""
+def _start(prepared: Prepared) -> tuple[list[int], list[Governor], float, float]:
+    """Clocks to start from, what moves each, and the rough length of an iteration and a tick."""
     plan, gpu, clocks = prepared.program.plan, prepared.gpu, prepared.clocks_mhz
     index, length = [], 0.0
     for rank, table, limit in zip(prepared.program.ranks, prepared.tables, prepared.limits_w, strict=True):
@@ -180,10 +181,11 @@ def _start(prepared: Prepared) -> tuple[list[int], Governor, float, float]:
     tick = max(min(TICK_S, length / TICKS_PER_ITERATION), length / MOST_TICKS)
     tops = [int(columns.max()) for columns in prepared.columns]
     if prepared.still:
-        return tops, FixedClocks(tuple(tops)), length, length / TICKS_PER_ITERATION
+        return tops, [FixedClock(top) for top in tops], length, length / TICKS_PER_ITERATION
     start = [min(i, top) for i, top in zip(index, tops, strict=True)]
     reached = [limit * group_limit_share(plan.tp, gpu) for limit in prepared.limits_w]
-    return start, PowerGovernor(gpu, reached, tops, start, tick), length, tick
+    governors: list[Governor] = [PowerGovernor(gpu, *board, tick) for board in zip(reached, tops, start, strict=True)]
+    return start, governors, length, tick
 
 
 def step_time_s(result: FluidResult, first: int) -> float:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from joulecast.errors import GuardError, InputError
 from joulecast.simulator.engine import simulate
-from joulecast.simulator.fluid import FixedClocks, FluidResult, simulate_fluid
+from joulecast.simulator.fluid import FixedClock, FluidResult, simulate_fluid
 from joulecast.simulator.fluid_program import FluidProgram, make_fluid_program
 from joulecast.simulator.schedules import Schedule, build_schedule
 from joulecast.simulator.segment_program import make_program
@@ -24,15 +24,14 @@ WAIT = np.full(len(CLOCKS), 165.0)
 
 
 class Wandering:
-    """A governor that moves all clocks up and down."""
+    """A governor that moves a rank's clock up and down."""
 
-    def __init__(self, ranks: int) -> None:
-        self.ranks, self.tick, self.seen = ranks, 0, [0.0] * ranks
+    def __init__(self, rank: int) -> None:
+        self.rank, self.seen = rank, list[float]()
 
-    def step(self, power_w: Sequence[float], dt_s: float) -> Sequence[int]:
-        self.tick += 1
-        self.seen = [e + p * dt_s for e, p in zip(self.seen, power_w, strict=True)]
-        return [(7 * self.tick + 3 * r) % len(CLOCKS) for r in range(self.ranks)]
+    def step(self, power_w: float) -> int:
+        self.seen.append(power_w)
+        return (7 * len(self.seen) + 3 * self.rank) % len(CLOCKS)
 
 
 def program(schedule: Schedule, base_s: Sequence[float] = (0.02, 0.05, 0.01), delay_s: float = 1e-3) -> FluidProgram:
@@ -68,7 +67,7 @@ def test_equals_the_engine_at_fixed_clocks(
     fluid = make_fluid_program(
         schedule, order, [duration] * size, [duration * 0 + 500] * size, [np.full(2, 165.0)] * size, 2e-3
     )
-    result = simulate_fluid(fluid, FixedClocks((1,) * size), [1] * size, tick_s=tick_s)
+    result = simulate_fluid(fluid, [FixedClock(1)] * size, [1] * size, tick_s=tick_s)
     exact = simulate(make_program(schedule, [make_segment([ms * 1_000_000]) for ms in milliseconds], order, 2_000_000))
     assert result.iteration_end_s.max() == pytest.approx(exact.time_ns * 1e-9, rel=1e-9)
     for r in range(size):
@@ -80,12 +79,14 @@ def test_equals_the_engine_at_fixed_clocks(
 @pytest.mark.parametrize("tick_s", [1e-3, 5e-3, 0.3])
 def test_conserves_work_and_energy_under_moving_clocks(name: str, tick_s: float) -> None:
     prog = program(build_schedule(name, 4, 6))
-    governor = Wandering(4)
-    result = simulate_fluid(prog, governor, [0, 1, 2, 3], iterations=3, tick_s=tick_s)
+    governors = [Wandering(rank) for rank in range(4)]
+    result = simulate_fluid(prog, governors, [0, 1, 2, 3], iterations=3, tick_s=tick_s)
     check_ledger(prog, result)
-    np.testing.assert_allclose(governor.seen, result.power_w.sum(0) * tick_s, rtol=1e-9)
-    assert result.power_w.shape == result.clock_index.shape
-    assert result.clock_index[0].tolist() == [0, 1, 2, 3]
+    assert result.power_w.T.tolist() == [governor.seen for governor in governors]
+    for rank in range(4):
+        followed = [rank, *((7 * tick + 3 * rank) % len(CLOCKS) for tick in range(1, len(result.power_w)))]
+        assert result.clock_index[:, rank].tolist() == followed
+    assert (len(result.power_w) - 1) * tick_s < result.iteration_end_s.max() <= len(result.power_w) * tick_s
 
 
 def test_phases_of_an_instruction_add_up() -> None:
@@ -94,7 +95,7 @@ def test_phases_of_an_instruction_add_up() -> None:
     half = np.array([[0.01], [0.025], [0.005]]) * 1600 / CLOCKS
     order = [[(KINDS[i.kind],) * 2 for i in rank] for rank in schedule.ranks]
     parts = make_fluid_program(schedule, order, [half] * 2, [POWER] * 2, [WAIT] * 2, 1e-3)
-    a, b = (simulate_fluid(p, Wandering(2), [0, 0], iterations=2) for p in (whole, parts))
+    a, b = (simulate_fluid(p, [Wandering(0), Wandering(1)], [0, 0], iterations=2) for p in (whole, parts))
     np.testing.assert_allclose(a.iteration_end_s, b.iteration_end_s, rtol=1e-9)
     np.testing.assert_allclose(a.energy_j, b.energy_j, rtol=1e-9)
     check_ledger(parts, b)
@@ -102,7 +103,7 @@ def test_phases_of_an_instruction_add_up() -> None:
 
 def test_iterations_follow_each_other_without_a_barrier() -> None:
     prog = program(build_schedule("1f1b", 4, 8))
-    ends = simulate_fluid(prog, FixedClocks((9,) * 4), [9] * 4, iterations=4).iteration_end_s
+    ends = simulate_fluid(prog, [FixedClock(9)] * 4, [9] * 4, iterations=4).iteration_end_s
     period = np.diff(ends, axis=0)
     np.testing.assert_allclose(period[1:], period[1, 0], rtol=1e-9)
     assert period[1, 0] < ends[0].max()
@@ -118,4 +119,4 @@ def test_bad_tables_and_deadlocks_are_errors() -> None:
         good.phases, good.duration_s, good.power_w, good.wait_power_w, good.target, good.source, good.delay_s
     )
     with pytest.raises(GuardError, match="waits for ever"):
-        simulate_fluid(circular, FixedClocks((0, 0)), [0, 0])
+        simulate_fluid(circular, [FixedClock(0)] * 2, [0, 0])

@@ -16,7 +16,7 @@ from joulecast.model.gpu_model import GpuModel, gpu_model
 from joulecast.model.launches import Launch
 from joulecast.model.operators import Collective, Gemm
 from joulecast.simulator import prepared as prepared_module
-from joulecast.simulator.fluid import FixedClocks
+from joulecast.simulator.fluid import FixedClock
 from joulecast.simulator.forecast import forecast
 from joulecast.simulator.governor import PowerGovernor
 from joulecast.simulator.iteration import Iteration
@@ -76,8 +76,8 @@ def test_clocks_by_stage(gpu: GpuModel) -> None:
 @pytest.mark.parametrize("clock", [345, 1230, 1410])
 def test_every_step_of_the_clock_is_met(gpu: GpuModel, clock: int) -> None:
     prepared = prepare(locked(clock), gpu)
-    index, governor, _, _ = prepared_module._start(prepared)
-    assert isinstance(governor, FixedClocks)
+    index, governors, _, _ = prepared_module._start(prepared)
+    assert all(isinstance(governor, FixedClock) for governor in governors)
     assert [gpu.clocks_mhz[i] for i in index] == [clock, clock]
     assert forecast(locked(clock)).clock_mhz == clock
 
@@ -116,10 +116,9 @@ def test_kernels_keep_the_instant_limit_of_their_own_stage(gpu: GpuModel) -> Non
 
 
 def test_a_locked_clock_holds_below_the_governors(gpu: GpuModel) -> None:
-    governor = PowerGovernor(gpu, 700.0, [50, 109], [50, 60], 0.01)
-    for _ in range(50):
-        chosen = governor.step([200.0, 200.0], 0.01)
-    assert chosen == [50, 109]
+    for top, start in ((50, 50), (109, 60)):
+        governor = PowerGovernor(gpu, 700.0, top, start, 0.01)
+        assert [governor.step(200.0) for _ in range(50)][-1] == top
 
 
 # Ledger

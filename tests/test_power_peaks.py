@@ -33,8 +33,8 @@ def forecast_ramp() -> np.ndarray:
     durations = np.stack([np.full(len(clocks), PAUSE_S), KERNELS * times.time_s[:, 0]])
     powers = np.stack([idle, times.energy_j[:, 0] / times.time_s[:, 0]])
     program = make_fluid_program(build_schedule("none", 1, 1, tail=()), [[0, 1]], [durations], [powers], [idle])
-    governor = PowerGovernor(gpu, LIMIT_W, [top], [top], TICK_S)
-    return power_by_ticks(simulate_fluid(program, governor, [top], tick_s=TICK_S), 0).power_w
+    governor = PowerGovernor(gpu, LIMIT_W, top, top, TICK_S)
+    return power_by_ticks(simulate_fluid(program, [governor], [top], tick_s=TICK_S), 0).power_w
 
 
 def test_a_ramp_into_the_limit(data: Path) -> None:

@@ -96,9 +96,9 @@ class Card:
         """Execute kernels back to back."""
         top = len(self.clocks) - 1
         idle = float(idle_power_w(self.clocks[-1], self.gpu))
-        governor = PowerGovernor(self.gpu, self.limit_w, [top], [top], TICK_S)
+        governor = PowerGovernor(self.gpu, self.limit_w, top, top, TICK_S)
         for _ in range(round(self.gpu["governor.slow_s"] / TICK_S)):
-            clock = governor.step([idle], TICK_S)[0]
+            clock = governor.step(idle)
         now = energy = filled = drawn = 0.0
         ends, energies, clocks = [0.0], [0.0], []
         for name in names:
@@ -110,7 +110,7 @@ class Card:
                 used = span * self.power_w[name][clock]
                 now, energy, filled, drawn = now + span, energy + used, filled + span, drawn + used
                 if filled >= TICK_S * (1.0 - 1e-9):
-                    clock = governor.step([drawn / TICK_S], TICK_S)[0]
+                    clock = governor.step(drawn / TICK_S)
                     filled = drawn = 0.0
             ends.append(now)
             energies.append(energy)
