@@ -18,6 +18,8 @@ ALLOWED = {
 }
 #: Too heavy for the path of `joulecast predict`; they may only be imported inside functions there.
 HEAVY = {"torch", "pandas", "numba", "scipy", "tomlkit", "rich", "typer"}
+#: What commands may import of joulecast when they are registered.
+LIGHT = ("commands", "errors", "files", "front_asked", "options", "output")
 #: Modules that are heavy by nature, and are themselves only imported inside functions.
 LATE = {"joulecast.simulator.evaluator_kernels"}
 FILES = [path for name in ALLOWED for path in sorted((ROOT / name).rglob("*.py"))]
@@ -82,15 +84,19 @@ def test_nothing_heavy_is_imported_at_the_top_level(path):
         assert not {name.split(".")[0] for name in found} & HEAVY
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "src/joulecast/commands").glob("*.py")), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        *sorted((ROOT / "src/joulecast/commands").glob("*.py")),
+        *(ROOT / f"src/joulecast/{light}.py" for light in ("front_asked", "options")),
+    ],
+    ids=lambda p: p.stem,
+)
 def test_commands_import_nothing_but_the_command_line_at_the_top_level(path):
     tree = ast.parse(path.read_text(encoding="utf-8"))
     found = {name for node in at_import_time(tree) for name in imports(node)}
     ours = {name for name in found if name.startswith("joulecast.")}
-    assert all(
-        name.startswith(("joulecast.errors", "joulecast.files", "joulecast.output", "joulecast.commands"))
-        for name in ours
-    )
+    assert all(name.startswith(tuple(f"joulecast.{light}" for light in LIGHT)) for name in ours)
     assert not {name.split(".")[0] for name in found} & (HEAVY - {"typer"} | {"numpy", "pydantic", "simpy"})
 
 
