@@ -41,6 +41,14 @@ def test_the_fastest_overlap_of_the_mlp_is_not_the_most_economical_on_a40s():
     assert half.ways[lowest[0]] != half.ways[lowest[-1]]
 
 
+def test_the_most_economical_overlap_of_attention_on_a40s_is_hardly_so():
+    """Fastest and most economical way are one, or another number of blocks is as good within what is known."""
+    a40 = load("overlap_a40")
+    near = a40.rival(a40.score("attention", a40.two_a40s()))
+    assert near["fastest"] == near["most economical"] and near["one way"]
+    assert 0.0 < near["others' least energy [%]"] < 0.5 < near["its time [%]"]
+
+
 @pytest.mark.parametrize("name", ["larger product tile", "same product tile", "ReduceMin", "RMSNorm"])
 def test_findings_on_tiles_that_the_forecast_agrees_with(name):
     v100 = load("tiles_v100")

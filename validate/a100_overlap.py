@@ -31,7 +31,7 @@ from joulecast.errors import DataError, InputError
 from joulecast.model.catalogue import load_gpu
 from joulecast.model.gpu_model import GpuModel, gpu_model
 from joulecast.model.uncertainty import NINETY_PERCENT
-from joulecast.validate.a100_overlap_choice import Choice, by_neighbours, choices, telling_window
+from joulecast.validate.a100_overlap_choice import Choice, averaged_twins, by_neighbours, choices, telling_window
 from joulecast.validate.result import Prediction, ScoredRow, SuiteResult
 from joulecast.validate.summary import summarise
 
@@ -306,4 +306,8 @@ def _choices(windows: Sequence[_Answered], others: Sequence[_Answered]) -> list[
         if (least := telling_window(rows, sources["forecast"])) is not None:
             (start, end), found = least
             lines.append({"rows of": f"{name}, but window {start}-{end}", "chosen by": "forecast", **found.to_dict()})
+        averaged, twins = averaged_twins(rows)
+        if twins and (mean := choices(averaged, sources["forecast"])) is not None:
+            words = ", ".join(f"{a}-{b} with {c}-{d}" for (a, b), (c, d) in twins)
+            lines.append({"rows of": f"{name}, {words} averaged", "chosen by": "forecast", **mean.to_dict()})
     return lines

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from joulecast.calibrate.a100_overlap_rows import LayerRow
 from joulecast.validate.result import Prediction
+
+#: Repeats of a row differ by about a thousandth; windows whose times never differ by more than this are the same.
+SAME_TIME, LEAST_SETTINGS = 0.003, 10
+#: First and last operator.
+Window = tuple[int, int]
+#: Clock, window, SMs and threads.
+Setting = tuple[float | None, Window, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +76,35 @@ def telling_window(rows: Sequence[LayerRow], answers: Sequence[Prediction]) -> t
         if choice is not None:
             found.append((window, choice))
     return min(found, key=lambda pair: pair[1].mean_regret) if len(found) > 1 else None
+
+
+def averaged_twins(rows: Sequence[LayerRow]) -> tuple[list[LayerRow], list[tuple[Window, Window]]]:
+    """Rows in which windows that are one and the same experiment have the mean of both readings; and those windows.
+
+    Where an operator keeps all SMs until it ends, a window that begins with it begins with the next one. Their times
+    tell: at every setting they are the same within :data:`SAME_TIME`.
+    """
+    known: dict[Setting, LayerRow] = {(row.clock_mhz, row.window, row.sms, row.threads): row for row in rows}
+    windows = sorted({row.window for row in rows})
+    twins = [pair for pair in itertools.combinations(windows, 2) if _are_twins(rows, *pair, known)]
+    other = {a: b for pair in twins for a, b in (pair, pair[::-1])}
+    found = []
+    for row in rows:
+        near = known.get((row.clock_mhz, other.get(row.window, row.window), row.sms, row.threads), row)
+        time, energy = _mean(row.time_s, near.time_s), _mean(row.energy_j, near.energy_j)
+        found.append(replace(row, time_s=time, energy_j=energy))
+    return found, twins
+
+
+def _mean(one: float | None, other: float | None) -> float | None:
+    return one if one is None or other is None else 0.5 * (one + other)
+
+
+def _are_twins(rows: Sequence[LayerRow], one: Window, other: Window, known: Mapping[Setting, LayerRow]) -> bool:
+    own = [row for row in rows if row.window == one]
+    pairs = [(row, known.get((row.clock_mhz, other, row.sms, row.threads))) for row in own]
+    ratios = [a.time_s / b.time_s for a, b in pairs if b is not None and a.time_s and b.time_s]
+    return len(ratios) >= LEAST_SETTINGS and max(abs(ratio - 1.0) for ratio in ratios) < SAME_TIME
 
 
 def choices(rows: Sequence[LayerRow], answers: Sequence[Prediction]) -> Choice | None:
