@@ -8,7 +8,7 @@ To read, in this order:
 - From a card to rows: ``devices`` (cards behind one protocol), ``microbenchmarks`` (what can be run), ``measure`` (how
   it is measured) and ``choose`` (what is worth its time).
 - Power within one kernel: ``power_profile``.
-- What others measured: ``public_times`` (kernels), ``clock_sweeps`` (clocks and limits), and the modules
-  ``published_…`` and ``training_…`` (training steps), ``pipeline_plans…`` and ``a100_overlap…`` (two studies), and
-  ``network_…`` (collectives between nodes).
+- What others measured: ``public_times`` (kernels), ``clock_sweeps`` (clocks and limits), ``published`` (training
+  steps), the modules ``pipeline_plans…`` and ``a100_overlap…`` (two studies) and ``network_…`` (collectives between
+  nodes).
 """

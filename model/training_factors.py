@@ -6,7 +6,7 @@ of the links and of the network, and on the energy of what switches; and one fac
 generation of frameworks, which run more or fewer of them and leave gaps.
 
 Factors multiply what the description has; 1 is the description as it is. They are fitted by
-:mod:`joulecast.calibrate.training_fit`.
+:mod:`joulecast.calibrate.published.fit`.
 """
 
 from __future__ import annotations

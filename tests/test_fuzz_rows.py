@@ -19,7 +19,7 @@ from joulecast.calibrate.clock_sweeps.forms import read_sweeps
 from joulecast.calibrate.devices.simulated_file import read_card_file
 from joulecast.calibrate.measure.recording import read_recording
 from joulecast.calibrate.network_rows import read_network_rows
-from joulecast.calibrate.published_rows import read_published
+from joulecast.calibrate.published.rows import read_published
 from joulecast.calibrate.row_operators import operator_of
 from joulecast.calibrate.rows import read_rows
 from joulecast.validate import run_suite

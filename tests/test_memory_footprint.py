@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from joulecast.calibrate.published_plans import plan_row
-from joulecast.calibrate.published_rows import read_published
+from joulecast.calibrate.published.plans import plan_row
+from joulecast.calibrate.published.rows import read_published
 from joulecast.errors import DoesNotFitError, InputError, NotYetError, UnknownNameError
 from joulecast.model.hf import load_model
 from joulecast.model.implementation import Implementation

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from joulecast.calibrate.fit_node import design_efficiency, other_power_w
-from joulecast.calibrate.published_rows import PublishedRow, read_published
+from joulecast.calibrate.published.rows import PublishedRow, read_published
 from joulecast.cli import main
 from joulecast.errors import DataError, InputError
 from joulecast.model.catalogue import load_gpu, load_network, load_node

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from joulecast.calibrate import published_fit
-from joulecast.calibrate.published_left_out import (
+from joulecast.calibrate.published import shipped
+from joulecast.calibrate.published.fit import Linearised
+from joulecast.calibrate.published.left_out import (
     Mask,
     Refitted,
     StepTime,
@@ -20,9 +21,8 @@ from joulecast.calibrate.published_left_out import (
     may_be_fitted,
     unseen_spread,
 )
-from joulecast.calibrate.published_plans import PlannedRow, generation_of, plan_row, stage_layers
-from joulecast.calibrate.published_rows import PublishedRow, read_published
-from joulecast.calibrate.training_fit import Linearised
+from joulecast.calibrate.published.plans import PlannedRow, generation_of, plan_row, stage_layers
+from joulecast.calibrate.published.rows import PublishedRow, read_published
 from joulecast.errors import DataError, InputError
 from joulecast.model.description_file import parse_training
 from joulecast.simulator.forecast import forecast
@@ -281,13 +281,12 @@ def test_an_unknown_gpu_adds_what_left_out_gpus_are_off_beyond_left_out_sources(
         times = tuple(StepTime(1.5 * float(np.exp(error)), 0.0, 9.0) for error in errors)
         return Refitted(times, np.zeros((4, 4), dtype=bool))
 
-    monkeypatch.setattr(published_fit, "left_out", forecasts)
+    monkeypatch.setattr(shipped, "left_out", forecasts)
     names = ("generation.megatron-bridge-2025", "generation.nemo-2024")
     slopes = np.array([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
     model = Linearised(names, np.zeros(2), log_measured(steps) - slopes @ [0.02, -0.04], slopes, np.full(2, 10.0))
     found = {
-        name: p.number
-        for name, p in parse_training(published_fit.shipped_factors(steps, model), file="factors.toml").items()
+        name: p.number for name, p in parse_training(shipped.shipped_factors(steps, model), file="factors.toml").items()
     }
     assert found["Hopper.spread.bf16"] == pytest.approx(np.sqrt((2 * 0.1**2 + 0.9**2) / 3), rel=1e-3)
     assert found["Blackwell.spread.bf16"] == pytest.approx(0.1, rel=1e-3)

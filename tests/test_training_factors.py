@@ -6,9 +6,9 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from joulecast.calibrate import published_plans
-from joulecast.calibrate.training_fit import Linearised, TrainingRun, factors_of, fit, linearise, log_times
-from joulecast.calibrate.training_write import training_toml
+from joulecast.calibrate.published import plans as published_plans
+from joulecast.calibrate.published.fit import Linearised, TrainingRun, factors_of, fit, linearise, log_times
+from joulecast.calibrate.published.write import training_toml
 from joulecast.model.catalogue import load_gpu, load_training
 from joulecast.model.description import Parameter
 from joulecast.model.description_file import parse_training

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from joulecast.calibrate.published_plans import plan_row
-from joulecast.calibrate.published_rows import PublishedRow
+from joulecast.calibrate.published.plans import plan_row
+from joulecast.calibrate.published.rows import PublishedRow
 from joulecast.calibrate.rows import Measured, Row
 from joulecast.errors import InputError
 from joulecast.model.catalogue import load_gpu, load_network, load_node

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.calibrate.published_fit import collected_factors, linearised
-from joulecast.calibrate.published_left_out import by_gpu, by_source, left_out, may_be_fitted
-from joulecast.calibrate.published_plans import PlannedRow, plan_row
-from joulecast.calibrate.published_rows import PublishedRow, read_published
+from joulecast.calibrate.published.left_out import by_gpu, by_source, left_out, may_be_fitted
+from joulecast.calibrate.published.plans import PlannedRow, plan_row
+from joulecast.calibrate.published.rows import PublishedRow, read_published
+from joulecast.calibrate.published.shipped import collected_factors, linearised
 from joulecast.calibrate.rows import Measured, Row
 from joulecast.errors import InputError
 from joulecast.model.catalogue import load_gpu
@@ -47,7 +47,7 @@ def run_published(
     Parameters
     ----------
     data
-        A CSV file as :func:`~joulecast.calibrate.published_rows.read_published` reads it, or its folder, where nodes'
+        A CSV file as :func:`~joulecast.calibrate.published.rows.read_published` reads it, or its folder, where nodes'
         measured power may lie beside it.
     gpu
         Catalogue name or path of a description in place of those that the data name.

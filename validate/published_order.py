@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from joulecast.calibrate.published_plans import PlannedRow
+from joulecast.calibrate.published.plans import PlannedRow
 
 #: Pairs that differ by less are not ranked: repeats of one run differ as much.
 LEAST_DIFFERENCE = 0.03

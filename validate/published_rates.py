@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from joulecast.calibrate.published_rows import PublishedRow
+from joulecast.calibrate.published.rows import PublishedRow
 from joulecast.validate.metrics import geometric_mean
 
 #: What rows share a rate: those of one source, else all of a GPU and data type; without either there is no answer.

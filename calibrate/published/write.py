@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from joulecast.calibrate.training_fit import Fitted
+from joulecast.calibrate.published.fit import Fitted
 from joulecast.model.description import SCHEMA_VERSION
 
 #: Significant digits of what is written.

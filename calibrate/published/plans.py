@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from joulecast.calibrate.published_rows import PublishedRow
+from joulecast.calibrate.published.rows import PublishedRow
 from joulecast.errors import DataError, InputError, nearest
 from joulecast.model.catalogue import gpu_names, load_gpu, load_node
 from joulecast.model.cluster_links import usual_node

@@ -1,8 +1,8 @@
 """The factors of training that the catalogue ships, fitted to published steps.
 
-``python -m joulecast.calibrate.published_fit OUT DATA…`` fits all of them to the rows of the files or folders ``DATA``
-and writes ``OUT``; as the model is linearised near the factors that are there, several times until they stand. What is
-shipped, ``model/catalogue_data/training/published.toml``, is fitted to the collected rows and to those of
+``python -m joulecast.calibrate.published.shipped OUT DATA…`` fits all of them to the rows of the files or folders
+``DATA`` and writes ``OUT``; as the model is linearised near the factors that are there, several times until they stand.
+What is shipped, ``model/catalogue_data/training/published.toml``, is fitted to the collected rows and to those of
 ``calibrate/recorded/published``, which say how GB200 differs from B200.
 """
 
@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from joulecast.calibrate.published_left_out import (
+from joulecast.calibrate.published.fit import Linearised, fit, linearise
+from joulecast.calibrate.published.left_out import (
     Refitted,
     by_gpu,
     by_source,
@@ -26,11 +27,10 @@ from joulecast.calibrate.published_left_out import (
     may_fit,
     runs_of,
 )
-from joulecast.calibrate.published_plans import PlannedRow, plan_row
-from joulecast.calibrate.published_rows import read_published
+from joulecast.calibrate.published.plans import PlannedRow, plan_row
+from joulecast.calibrate.published.rows import read_published
+from joulecast.calibrate.published.write import training_toml
 from joulecast.calibrate.rows import recorded_folder
-from joulecast.calibrate.training_fit import Linearised, fit, linearise
-from joulecast.calibrate.training_write import training_toml
 from joulecast.files import write_text
 from joulecast.model.catalogue import load_training
 from joulecast.model.description import Parameter

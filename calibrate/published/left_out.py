@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.calibrate.cross_validation import form_spread
-from joulecast.calibrate.published_plans import PlannedRow
-from joulecast.calibrate.training_fit import RESIDUAL_SD, Fitted, Linearised, TrainingRun, fit, log_times
+from joulecast.calibrate.published.fit import RESIDUAL_SD, Fitted, Linearised, TrainingRun, fit, log_times
+from joulecast.calibrate.published.plans import PlannedRow
 from joulecast.model.catalogue import load_gpu
 from joulecast.model.training_factors import owner_of
 from joulecast.model.uncertainty import NINETY_PERCENT
