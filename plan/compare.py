@@ -8,7 +8,7 @@ the differences of the items sum to the difference of the quantity.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from joulecast.plan.compare_reasons import reasons
 if TYPE_CHECKING:
     import pandas as pd
 
+    from joulecast.model.description import GpuDescription
     from joulecast.simulator.iteration import Iteration
     from joulecast.simulator.plan import Plan
 
@@ -59,6 +60,10 @@ class Comparison:
         Every other plan against the reference.
     notes
         What the reader must know to read the numbers.
+    currency
+        Of the money; empty where plans have none or several.
+    descriptions
+        The GPUs of the plans, each once.
     """
 
     names: tuple[str, ...]
@@ -66,12 +71,15 @@ class Comparison:
     results: Mapping[str, tuple[float | None, ...]]
     against: tuple[Against, ...]
     notes: tuple[str, ...]
+    currency: str = ""
+    descriptions: tuple[GpuDescription, ...] = field(default=(), repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as ``--json`` prints it."""
         return {
             "reference": self.names[0],
             "plans": list(self.names),
+            "currency": self.currency,
             "keys": {key: dict(zip(self.names, values, strict=True)) for key, values in self.keys.items()},
             "results": {key: dict(zip(self.names, values, strict=True)) for key, values in self.results.items()},
             "reasons": {one.plan: list(one.reasons) for one in self.against},
@@ -139,12 +147,16 @@ def compare(iterations: Sequence[Iteration], names: Sequence[str]) -> Comparison
         differences = {key: difference_of(key, ledgers[0][key], own[key]) for key in ledgers[0] if key in own}
         against.append(Against(name, tuple(differences.values()), reasons(differences, reference, other)))
     results = [_results(i, reference.tokens / i.tokens) for i in iterations]
+    currencies = _currencies(iterations)
+    described = {i.plan.cluster.gpu: i.description for i in iterations if i.description is not None}
     return Comparison(
         names=tuple(names),
         keys=differing_keys([i.plan for i in iterations]),
         results={key: tuple(one.get(key) for one in results) for key in dict.fromkeys(k for r in results for k in r)},
         against=tuple(against),
         notes=tuple(_notes(iterations)),
+        currency=currencies[0] if len(currencies) == 1 else "",
+        descriptions=tuple(described.values()),
     )
 
 
@@ -200,6 +212,10 @@ def _results(iteration: Iteration, scale: float) -> dict[str, float | None]:
     return found
 
 
+def _currencies(iterations: Sequence[Iteration]) -> list[str]:
+    return sorted({i.site.currency for i in iterations if i.site is not None})
+
+
 def _notes(iterations: Sequence[Iteration]) -> list[str]:
     notes = []
     tokens = iterations[0].tokens
@@ -209,7 +225,7 @@ def _notes(iterations: Sequence[Iteration]) -> list[str]:
         notes.append("the plans train different models: a token is not the same work")
     if any(i.site is None for i in iterations):
         notes.append("no node type is known for some plan: its facility, money and carbon are missing")
-    currencies = sorted({i.site.currency for i in iterations if i.site is not None})
+    currencies = _currencies(iterations)
     if len(currencies) > 1:
         notes.append(f"money is in {' and '.join(currencies)}, as each plan has it: its difference means nothing")
     return notes

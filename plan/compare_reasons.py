@@ -35,6 +35,8 @@ def reasons(
         if ledger is None or not ledger.differs or not ledger.reference:
             continue
         change = 100.0 * ledger.difference / ledger.reference
+        if quantity == "money" and reference.site is not None:
+            unit = reference.site.currency
         found.append(f"{abs(change):.3g} % {'more' if change > 0 else 'less'} {noun}: {_items(ledger.items, unit)}")
     clocks = round(reference.clock_mhz), round(other.clock_mhz)
     if clocks[0] != clocks[1]:

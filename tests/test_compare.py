@@ -176,8 +176,12 @@ def test_the_report_shows_every_ledger(three: Comparison, tmp_path: Path) -> Non
             assert added == pytest.approx(whole["x"][0], rel=1e-3, abs=1e-3 * max(map(abs, parts[0]["x"])))
             assert len(whole["x"]) == 1
             assert len(ledger.items) >= 2
-    assert "least time" in page.answer
-    assert "different models" in page.html()
+    assert "least time" in page.answer and f"less than {three.names[0]}" in page.answer
+    assert "different models" in page.more
+    text = page.html()
+    for gpu in {"h200-sxm", "a100-sxm-80gb"}:
+        assert f"<p>{gpu}: " in text  # where its numbers come from
+    assert three.currency == "USD" and "money [USD]" in text
     page.write(tmp_path / "report.html")
     assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 

@@ -1,5 +1,6 @@
 """Reports say what the results say, hold everything in one file, and are written whole or not at all."""
 
+import csv
 import json
 import os
 import re
@@ -317,6 +318,46 @@ def test_a_sweep_shows_every_plan_and_the_best(tmp_path, capsys):
     assert all(above > 0 for above in best["error_x"]["array"] + best["error_y"]["array"])
     assert [v["label"] for v in charts["sweep"]["views"]] == ["energy of all GPUs", "money", "carbon, CO₂e"]
     assert "power_limit_w: 700" in "".join(best["text"])
+
+
+def test_a_sweep_draws_its_constraints_and_says_where_numbers_come_from(tmp_path, capsys):
+    whole = SPACE.replace('["time", "energy"]', '"time"')
+    (tmp_path / "space.toml").write_text(whole, encoding="utf-8")
+    assert run("sweep", tmp_path / "space.toml", "--csv") == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    limit = sorted(float(row["time_s"]) for row in rows)[-2]  # the slowest is outside
+    arguments = ("--set", f"constraints.max_time_s={limit * 1.001}", "--report", tmp_path / "s.html")
+    assert run("sweep", tmp_path / "space.toml", *arguments) == 0
+    text = (tmp_path / "s.html").read_text(encoding="utf-8")
+    view = charts_of(text)["sweep"]["views"][0]
+    counts = [re.search(r"\((\d+)\)", series["name"]) for series in view["series"]]
+    assert [int(found.group(1)) for found in counts if found] == [5, 1, 2]
+    assert view["series"][-1]["name"].startswith("at most ")
+    line = view["data"][-1]
+    assert line["x"][0] == line["x"][1] == pytest.approx(float(view["series"][-1]["name"].split()[2]), rel=1e-3)
+    assert "h200-sxm: " in text and "Everything that the plan sets" in text
+    answer = re.search(r"<h1>(.*?)</h1>", text).group(1)
+    assert re.search(r"TP \d, limit \[W\] 700\.$", answer)
+
+
+def test_a_time_limit_is_drawn_in(front, iteration):
+    from joulecast.reports.front_chart import front_chart
+
+    limited = front_chart(of_front(front, iteration, 1.25)).views[0]
+    assert [series.name.replace("\u00a0", " ") for series in limited.series][-1] == "time limit 1.25 s"
+    assert limited.data[-1]["x"] == [1.25, 1.25]
+    assert limited.data[-1]["y"] == limited.layout["yaxis"]["range"]
+    free = front_chart(of_front(front, iteration)).views[0]
+    assert len(free.series) == len(limited.series) - 1
+
+
+def test_intervals_of_errors_are_drawn_whole():
+    from joulecast.reports.measured_chart import error_chart
+    from joulecast.reports.measured_series import Pair
+
+    pairs = [Pair("near", 1.0, 1.01, 0.99, 1.03), Pair("wide", 2.0, 1.9, 1.2, 2.9)]
+    low, high = error_chart({"time_s": {"iteration": pairs}}).views[0].layout["xaxis"]["range"]
+    assert low < -40.0 and high > 45.0
 
 
 def test_a_sweep_begins_with_what_was_asked_for(tmp_path, capsys):

@@ -202,6 +202,15 @@ def contrast(a, b):
     return (high + 0.05) / (low + 0.05)
 
 
+def test_print_leaves_out_headings_of_what_is_folded(opened):
+    page = opened()
+    shown = "[...document.querySelectorAll('section.folded')].map(s => getComputedStyle(s).display)"
+    assert set(page.evaluate(shown)) == {"block"}
+    page.emulate_media(media="print")
+    assert set(page.evaluate(shown)) == {"none"}
+    page.emulate_media(media="screen")
+
+
 def test_print_is_light(opened):
     page = opened(scheme="dark")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")

@@ -41,7 +41,7 @@ def result_lines(found: Comparison) -> list[dict[str, Any]]:
     lines = []
     for key, given in found.results.items():
         values = [value / 1e9 if key == "memory_bytes" and value else value for value in given]
-        line: dict[str, Any] = {"": RESULTS[key], found.names[0]: values[0]}
+        line: dict[str, Any] = {"": _heading(found, key), found.names[0]: values[0]}
         for name, value in zip(found.names[1:], values[1:], strict=True):
             line[name] = value
             line[f"{name} [%]"] = round(100.0 * (value / values[0] - 1.0), 2) if value and values[0] else None
@@ -58,7 +58,7 @@ def ledger_lines(found: Comparison, plan: str) -> list[dict[str, Any]]:
         share = row["share"]
         lines.append(
             {
-                "quantity": RESULTS[row["quantity"]],
+                "quantity": _heading(found, row["quantity"]),
                 "by": row["split"],
                 "item": row["item"],
                 found.names[0]: row["reference"],
@@ -70,6 +70,13 @@ def ledger_lines(found: Comparison, plan: str) -> list[dict[str, Any]]:
     return lines
 
 
+def _heading(found: Comparison, key: str) -> str:
+    """A quantity with its unit."""
+    return f"money [{found.currency}]" if key == "money" and found.currency else RESULTS[key]
+
+
 def _word(value: Any) -> str:
     """A plan's value for people; ``None`` is a key that is not set."""
-    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.0f}" if value.is_integer() else f"{value:.4g}"
+    return "-" if value is None else str(value)

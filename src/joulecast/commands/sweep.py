@@ -13,21 +13,6 @@ from joulecast.files import write_text
 if TYPE_CHECKING:
     from joulecast.plan.sweep.result import SweepResult
 
-#: Short names of keys in the table for people.
-SHORT = {
-    "tensor_model_parallel_size": "TP",
-    "pipeline_model_parallel_size": "PP",
-    "virtual_pipeline_model_parallel_size": "VP",
-    "context_parallel_size": "CP",
-    "expert_model_parallel_size": "EP",
-    "data_parallel_size": "DP",
-    "micro_batch_size": "micro-batch",
-    "global_batch_size": "batch",
-    "name": "schedule",
-    "power_limit_w": "limit [W]",
-    "clock_mhz": "clock",
-}
-
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
@@ -74,7 +59,7 @@ def sweep(
     if report is not None:
         from joulecast.reports.write import report_of_sweep
 
-        report_of_sweep(result, [_line(row, result.keys) for row in result.best[:LINES]], report)
+        report_of_sweep(result, [_line(row, result.keys) for row in result.best[:LINES]], loaded, report)
     if json:
         output.print_json(result.to_dict())
     elif csv:
@@ -99,10 +84,11 @@ LINES = 20
 
 
 def _line(row: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+    from joulecast.key_words import short_key
+
     line = {"plan": row["plan"]}
     for key in (*keys, "gpus", "data_parallel_size"):
-        name = key.rpartition(".")[2]
-        line[SHORT.get(name, name)] = row[key]
+        line[short_key(key)] = row[key]
     line |= {
         "time [s]": row["time_s"],
         "energy [J]": row["energy_j"],

@@ -33,7 +33,8 @@ def calibrate_page(fit: RowsFit) -> Page:
     figures += [Figure(f"left-out rows, {q}", percent(v, 2), "typical deviation") for q, v in _typical(off)]
     sections = []
     if off:
-        sections.append(Section("How far forecasts of left-out rows are off", "", (discrepancy_chart(off),)))
+        about = "<p>Standard deviation of forecasts from rows that the fit did not see, by family of kernels.</p>"
+        sections.append(Section("How far forecasts of left-out rows are off", about, (discrepancy_chart(off),)))
     if known:
         about = "<p>Where each coefficient lies between its bounds, with one standard error to either side.</p>"
         lines = [_line(r) for r in reports]

@@ -57,6 +57,12 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
     return {"title": {"text": title, "standoff": 10}, **more}
 
 
+def limit_line(x: Sequence[float], y: Sequence[float]) -> Trace:
+    """A limit, between two points."""
+    line = {"color": "@limit", "width": 1.5, "dash": "dash"}
+    return {"type": "scatter", "mode": "lines", "x": list(x), "y": list(y), "line": line, "hoverinfo": "skip"}
+
+
 def dots(x: Sequence[float], y: Sequence[float], texts: Sequence[str], marker: Mapping[str, Any]) -> Trace:
     """A trace of points, each with its text at the pointer, set off from what lies below."""
     return {

@@ -12,6 +12,7 @@ from joulecast.reports.html import bullets, folded, table
 from joulecast.reports.numbers import Unit, percent, spaced, unit_for
 from joulecast.reports.page import Figure, Page, Section
 from joulecast.reports.palette import word
+from joulecast.reports.parts import provenance
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,14 +36,15 @@ def compare_page(found: Comparison) -> Page:
     sections = [Section("What differs in the plans", keys), results_section(found)]
     for number, one in enumerate(found.against):
         lines = table(ledger_lines(found, one.plan), name="these ledgers")
-        title = f"Where {one.plan} and {found.names[0]} part"
+        title = f"Why {one.plan} differs from {found.names[0]}"
         about = bullets(f"{reason}.".replace(" -", " −") for reason in one.reasons)
         about += "<p>What each item adds to the difference; the items of a view sum to it exactly.</p>"
-        sections.append(Section(title, about, (ledgers_chart(one, number),), folded("Every item as numbers", lines)))
-    if found.notes:
-        sections.append(Section("Notes", bullets(note[:1].upper() + note[1:] + "." for note in found.notes)))
+        chart = ledgers_chart(one, number, found.currency)
+        sections.append(Section(title, about, (chart,), folded("Every item as numbers", lines)))
+    sections += [provenance(gpu) for gpu in found.descriptions]
+    more = " ".join(note[:1].upper() + note[1:] + "." for note in found.notes)
     title = " against ".join((", ".join(found.names[1:]), found.names[0]))
-    return Page(title, f"Comparison of {len(found.names)} plans", answer(found), "", figures(found), sections)
+    return Page(title, f"Comparison of {len(found.names)} plans", answer(found), more, figures(found), sections)
 
 
 def results_section(found: Comparison) -> Section:
@@ -57,10 +59,15 @@ def answer(found: Comparison) -> str:
         words = {"time_s": "time", "energy_j": "energy"}
         parts = [f"{_more(found.results[key])} {noun}" for key, noun in words.items()]
         return f"{name} takes {' and '.join(parts)} {'than' if 'as much' not in parts[-1] else 'as'} {first}."
-    time, energy = (_least(found, key) for key in ("time_s", "energy_j"))
+    time, energy = _least(found, "time_s"), _least(found, "energy_j")
+    faster, leaner = _saved(found, "time_s", time), _saved(found, "energy_j", energy)
     if time == energy:
-        return f"Of {len(found.names)} plans {time} takes the least time and the least energy."
-    return f"Of {len(found.names)} plans {time} takes the least time, {energy} the least energy."
+        gain = "" if time == first else f": {faster} and {leaner} less than {first}"
+        return f"Of {len(found.names)} plans {time} takes the least time and energy{gain}."
+    faster, leaner = (
+        "" if best == first else f" ({gain} less than {first})" for best, gain in ((time, faster), (energy, leaner))
+    )
+    return f"Of {len(found.names)} plans {time} takes the least time{faster}, {energy} the least energy{leaner}."
 
 
 def figures(found: Comparison) -> list[Figure]:
@@ -80,14 +87,16 @@ def figures(found: Comparison) -> list[Figure]:
     return shown
 
 
-def ledgers_chart(one: Against, number: int) -> Chart:
+def ledgers_chart(one: Against, number: int, currency: str) -> Chart:
     """Differences of one plan from the reference, item by item, one view for each ledger."""
-    views = tuple(_view(ledger) for ledger in one.ledgers)
+    views = tuple(_view(ledger, currency) for ledger in one.ledgers)
     return Chart(f"differences{number}", f"What each item adds to the difference of {one.plan}", views)
 
 
-def _view(ledger: LedgerDifference) -> View:
+def _view(ledger: LedgerDifference, currency: str) -> View:
     noun, base = QUANTITIES[ledger.quantity]
+    if ledger.quantity == "money":
+        base = currency or base
     items = [item for item in reversed(ledger.items) if item.reference or item.other]
     unit = unit_for(base, max((abs(item.difference) for item in items), default=0.0))
     kinds = {
@@ -144,3 +153,10 @@ def _more(values: tuple[float | None, ...]) -> str:
 def _least(found: Comparison, key: str) -> str:
     known = [(value, name) for name, value in zip(found.names, found.results[key], strict=True) if value is not None]
     return min(known)[1]
+
+
+def _saved(found: Comparison, key: str, best: str) -> str:
+    """How much less than the reference the best plan takes."""
+    values = dict(zip(found.names, found.results[key], strict=True))
+    reference, least = values[found.names[0]] or 0.0, values[best] or 0.0
+    return percent(1.0 - least / reference if reference else 0.0)

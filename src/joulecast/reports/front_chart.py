@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from joulecast.reports.chart import Chart, Series, View, axis, dots
+from joulecast.reports.chart import Chart, Series, View, axis, dots, limit_line
 from joulecast.reports.front_series import Forecast, FrontSeries, PlanPoint
 from joulecast.reports.html import pairs
 from joulecast.reports.numbers import Unit, spaced, unit_for
@@ -35,9 +35,14 @@ def front_chart(front: FrontSeries) -> Chart:
     add("chosen plan", "chosen", "star", _chosen(front, time, energy))
     if front.forecast is not None:
         add("plan as it stands", "forecast", "x", _forecast(front.forecast, time, energy))
+    ranges = {name: _range(front, unit, name) for name, unit in (("time_s", time), ("energy_j", energy))}
+    if front.time_limit_s is not None:
+        at = time.of([front.time_limit_s])
+        name = f"time limit {time.text(front.time_limit_s)}"
+        add(name, "limit", "dash", limit_line(at * 2, ranges["energy_j"]))
     layout = {
-        "xaxis": axis(f"time of an iteration [{time.name}]", range=_range(front, time, "time_s")),
-        "yaxis": axis(f"energy of all GPUs [{energy.name}]", range=_range(front, energy, "energy_j")),
+        "xaxis": axis(f"time of an iteration [{time.name}]", range=ranges["time_s"]),
+        "yaxis": axis(f"energy of all GPUs [{energy.name}]", range=ranges["energy_j"]),
         "hovermode": "closest",
     }
     label = "Plans by time and energy of an iteration, above the least energy that any plan of their time can have"

@@ -65,6 +65,8 @@ class FrontSeries:
         Why that one.
     forecast
         The plan as it stands, without choosing clocks.
+    time_limit_s
+        What was asked for.
     """
 
     points: tuple[PlanPoint, ...]
@@ -73,6 +75,7 @@ class FrontSeries:
     chosen: int
     why: str
     forecast: Forecast | None = None
+    time_limit_s: float | None = None
 
 
 def of_front(front: Front, iteration: Iteration | None = None, time_limit_s: float | None = None) -> FrontSeries:
@@ -103,6 +106,7 @@ def of_front(front: Front, iteration: Iteration | None = None, time_limit_s: flo
         chosen,
         why,
         None if iteration is None else forecast_of(iteration),
+        time_limit_s,
     )
 
 

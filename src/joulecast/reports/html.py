@@ -41,7 +41,7 @@ def bullets(items: Iterable[str]) -> str:
 
 
 def folded(summary: str, html: str) -> str:
-    """HTML that a reader unfolds; print shows it."""
+    """HTML that a reader unfolds; print shows what is unfolded."""
     return f"<details><summary>{escape(summary)}</summary>{html}</details>"
 
 
@@ -50,6 +50,8 @@ def _cell(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, int | float):
-        return spaced(float(value))
+    if isinstance(value, int):
+        return spaced(value, len(str(abs(value))))
+    if isinstance(value, float):
+        return spaced(value)
     return escape(str(value))

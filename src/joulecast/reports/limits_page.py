@@ -55,9 +55,8 @@ def limits_page(points: Sequence[JobPoint], found: Mapping[str, Any], plan: Plan
     kicker = f"{found['job']}: {len(points)} points of {found['of']}"
     more = f"The limit of least energy takes {_against(front[0], front[-1])} than the fastest."
     says = f"At a weight of {weight:g} of energy against time {_what(chosen, several)} is best"
-    says += (
-        "." if chosen == front[0] else f": {_against(front[0], chosen)} than the fastest, {_what(front[0], several)}."
-    )
+    says += f": {_taken(chosen.time_s, chosen.energy_j)} for {found['of']}"
+    says += "." if chosen == front[0] else f", {_against(front[0], chosen)} than at {_what(front[0], several)}."
     ends = (("fastest", front[0]), ("chosen", chosen), ("least energy", front[-1]))
     figures = [_figure(name, p.time_s, p.energy_j, _what(p, several)) for name, p in ends]
     return Page("Power limits", kicker, says, more, figures, [*sections, *_origin(plan)])
@@ -161,7 +160,11 @@ def _against(first: JobPoint | RankLimits, other: JobPoint | RankLimits) -> str:
 
 
 def _figure(name: str, time_s: float, energy_j: float, note: str) -> Figure:
-    return Figure(name, f"{unit_for('s', time_s).text(time_s)}, {unit_for('J', energy_j).text(energy_j)}", note)
+    return Figure(name, _taken(time_s, energy_j), note)
+
+
+def _taken(time_s: float, energy_j: float) -> str:
+    return f"{unit_for('s', time_s).text(time_s)}, {unit_for('J', energy_j).text(energy_j)}"
 
 
 def _by_weight(line: Mapping[str, Any], several: bool) -> dict[str, Any]:

@@ -150,7 +150,7 @@ def _errors(quantity: str, families: Families) -> View:
         trace["marker"] |= {"size": 4, "line": {"width": 0}} if dense else {"size": 6}
         series.append(Series(f"{family}, mean {_mean_error(pairs)} %", series_role(i), (i,), SYMBOLS[i % len(SYMBOLS)]))
         data.append(trace)
-    reach = max(7.0, *(110.0 * abs(p.error) for pairs in families.values() for p in pairs))
+    reach = max(7.0, *(105.0 * _farthest(pair) for pairs in families.values() for pair in pairs))
     band = {"type": "rect", "yref": "paper", "x0": -100 * BAND, "x1": 100 * BAND, "y0": 0, "y1": 1, "layer": "below"}
     layout = {
         "xaxis": axis(f"error of the forecast {word} [%]", range=[-reach, reach], zeroline=True, zerolinewidth=1.5),
@@ -167,6 +167,12 @@ def _errors(quantity: str, families: Families) -> View:
     }
     height = max(120.0, min(MOST_HEIGHT, foot * ROW_HEIGHT))
     return View(word, data, layout, tuple(series), 110 + round(height))
+
+
+def _farthest(pair: Pair) -> float:
+    """Relative distance from the measured value of the forecast and of the ends of its interval."""
+    ends = (pair.predicted, *(end for end in (pair.low, pair.high) if end is not None))
+    return max(abs(end - pair.measured) for end in ends) / pair.measured
 
 
 def _mean_error(pairs: Sequence[Pair]) -> str:

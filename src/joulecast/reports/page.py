@@ -211,4 +211,6 @@ def _section(section: Section) -> str:
         f"<div class=detail data-detail='{chart.name}' hidden></div></figure>"
         for chart in section.charts
     )
-    return f"<section><h2>{escape(section.title)}</h2>{section.before}{charts}{section.after}</section>"
+    alone = section.before.startswith("<details") and not charts and not section.after
+    kind = " class=folded" if alone else ""  # without a heading on paper while it is folded
+    return f"<section{kind}><h2>{escape(section.title)}</h2>{section.before}{charts}{section.after}</section>"

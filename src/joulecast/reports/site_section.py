@@ -80,11 +80,11 @@ def cost_lines(site: SiteForecast) -> list[dict[str, Any]]:
                 "of": words,
                 "energy [kWh]": site.energy_j.facility * share / 3.6e6,
                 money: cost["money"],
-                "5 to 95 %": _between(cost["money_p05"], cost["money_p95"]),
-                "of it electricity": cost["electricity"],
+                "money, 5 to 95 %": _between(cost["money_p05"], cost["money_p95"]),
+                "of it, electricity": cost["electricity"],
                 carbon: cost["carbon_kg"],
-                "from 5 to 95 %": _between(cost["carbon_kg_p05"], cost["carbon_kg_p95"]),
-                "of it by use": cost["operational_kg"],
+                "carbon, 5 to 95 %": _between(cost["carbon_kg_p05"], cost["carbon_kg_p95"]),
+                "of it, use": cost["operational_kg"],
             }
         )
     return lines

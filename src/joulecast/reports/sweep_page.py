@@ -2,49 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from joulecast.reports.chart import Chart, Series, View, axis
+from joulecast.key_words import short_key
+from joulecast.reports.chart import Chart, Series, Trace, View, axis, limit_line
 from joulecast.reports.front_chart import error_bar
 from joulecast.reports.html import pairs, table
 from joulecast.reports.numbers import Unit, interval, spaced, unit_for
 from joulecast.reports.page import Figure, Page, Section
-from joulecast.reports.parts import assumptions, with_interval
+from joulecast.reports.parts import assumptions, plan_section, provenance, with_interval
 
 if TYPE_CHECKING:
     from joulecast.plan.sweep.result import SweepResult
+    from joulecast.plan.sweep.space import Space
     from joulecast.reports.html import Rows
 
+#: Plans that are drawn alike: name, role, mark and rows.
+Group: TypeAlias = tuple[str, str, str, Sequence[dict[str, Any]]]
 #: Points of a chart beyond which a browser becomes slow; the best plans are always there.
 MOST_POINTS = 4000
 #: What stands against time, by the name of its column: its word and unit.
 AGAINST = {"energy_j": ("energy of all GPUs", "J"), "money": ("money", ""), "carbon_kg": ("carbon, CO₂e", "kg")}
+#: A limit this much above all plans is not drawn: it would make them small.
+FAR = 1.2
 
 
-def sweep_page(result: SweepResult, lines: Rows) -> Page:
+def sweep_page(result: SweepResult, lines: Rows, space: Space) -> Page:
     """Page of a sweep.
 
     Parameters
     ----------
     lines
         The best plans as the command's table shows them.
+    space
+        What was swept.
     """
+    from joulecast.plan.sweep.choose import stated
+
     rows, shown = result.rows, thinned(result)
-    about = "<p>Each dot is a plan that fits memory. Choose one to see what it sets; bars are 90 % intervals.</p>"
+    limits = {limit.key: bound for limit, bound in stated(space.constraints)}
+    star = "a star is one of the best" + (", simulated, with its 90 % interval" if result.simulated else "")
+    about = f"<p>Each dot is a plan that fits memory, in closed form; {star}. Point at one to see what it sets.</p>"
     if len(shown) < len(rows):
         about += f"<p>Of {len(rows)} plans {len(shown)} are drawn, evenly chosen, with all of the best.</p>"
     goal = " and ".join(result.minimise)
     sections = [
-        Section("Every plan", about, (sweep_chart(result, shown),)),
+        Section("Every plan", about, (sweep_chart(result, shown, space, limits),)),
         Section(f"The best by {goal}", table(lines) if lines else "<p>No plan keeps to the constraints.</p>"),
         Section("How many combinations there are", pairs(result.counts.items())),
+        *([Section("Constraints", pairs(limits.items()))] if limits else []),
         assumptions(result.to_dict()["notes"]),
+        *_origin(result, space),
     ]
-    kicker = f"{result.offered} combinations of {len(result.keys)} keys"
+    kicker = f"{result.offered:,} combinations of {len(result.keys)} keys".replace(",", "\u202f")
     return Page("Sweep", kicker, answer(result), more(result), head(result), sections)
 
 
@@ -67,7 +81,7 @@ def answer(result: SweepResult) -> str:
 
 def setting(row: dict[str, Any], keys: Sequence[str]) -> str:
     """What a plan sets, in words."""
-    return ", ".join(f"{key.rpartition('.')[2].replace('_', ' ')} {row.get(key)}" for key in keys)
+    return ", ".join(f"{short_key(key).replace('_', ' ')} {row.get(key)}" for key in keys)
 
 
 def more(result: SweepResult) -> str:
@@ -102,9 +116,30 @@ def thinned(result: SweepResult) -> list[dict[str, Any]]:
     return [rows[i] for i in np.unique(np.linspace(0, len(rows) - 1, MOST_POINTS).round().astype(int)).tolist()]
 
 
-def sweep_chart(result: SweepResult, rows: Sequence[dict[str, Any]]) -> Chart:
-    """Plans over time and energy, money or carbon, one view for each."""
-    views = tuple(_view(result, rows, key, *what) for key, what in _against(result, rows).items())
+def _origin(result: SweepResult, space: Space) -> list[Section]:
+    """The best plan, and where the numbers of the GPUs of the best come from."""
+    from joulecast.plan.sweep.plans import Plans
+    from joulecast.simulator.plan_gpu import gpu_of
+
+    plans = Plans(space)
+    best = [plans.plan({key: row[key] for key in result.keys}) for row in result.best]
+    gpus = {(plan.cluster.gpu, plan.implementation.framework): plan for plan in best}
+    return [*(plan_section(plan) for plan in best[:1]), *(provenance(gpu_of(plan)) for plan in gpus.values())]
+
+
+def sweep_chart(
+    result: SweepResult, rows: Sequence[dict[str, Any]], space: Space, limits: Mapping[str, float]
+) -> Chart:
+    """Plans over time and energy, money or carbon, one view for each; those outside the constraints apart."""
+    from joulecast.plan.sweep.choose import within
+
+    keeps = within(rows, space)
+    groups = (
+        ("plans", "plan", "circle", [row for row, keep in zip(rows, keeps, strict=True) if keep]),
+        ("outside the constraints", "bound", "x", [r for r, k in zip(rows, keeps, strict=True) if not k]),
+        ("best", "chosen", "star", list(result.best)),
+    )
+    views = tuple(_view(result, groups, limits, key, *what) for key, what in _against(result, rows).items())
     return Chart("sweep", "Every plan that fits memory by time and energy, money or carbon", views)
 
 
@@ -116,16 +151,24 @@ def _against(result: SweepResult, rows: Sequence[dict[str, Any]]) -> dict[str, t
     return {key: AGAINST[key] for key in [*asked, *found]}
 
 
-def _view(result: SweepResult, rows: Sequence[dict[str, Any]], key: str, word: str, base: str) -> View:
+def _view(
+    result: SweepResult, groups: Sequence[Group], limits: Mapping[str, float], key: str, word: str, base: str
+) -> View:
+    rows = [row for _, _, mark, members in groups if mark != "star" for row in members]
+    base = base or str(rows[0].get("currency", ""))
     time = unit_for("s", float(np.median([row["time_s"] for row in rows])))
     unit = unit_for(base, float(np.median([row[key] for row in rows])))
     data: list[dict[str, Any]] = []
     series = []
-    for name, role, mark, members in (("plans", "plan", "circle", rows), ("best", "chosen", "star", result.best)):
+    details = {}
+    for name, role, mark, members in groups:
         if members:
             series.append(Series(f"{name} ({len(members)})", role, (len(data),), mark))
+            details[len(data)] = [pairs(_all(row)) for row in members] if len(rows) <= MOST_POINTS // 4 else []
             data.append(_points(members, result.keys, key, (time, unit), role, mark))
-    details = {i: [pairs(_all(row)) for row in members] for i, members in enumerate((rows, result.best)) if members}
+    for name, line in _limits(rows, limits, key, time, unit):
+        series.append(Series(name, "limit", (len(data),), "dash"))
+        data.append(line)
     wide = max(row[key] for row in rows) > 20 * min(row[key] for row in rows)
     kind = {"type": "log"} if wide else {}
     layout = {
@@ -133,14 +176,27 @@ def _view(result: SweepResult, rows: Sequence[dict[str, Any]], key: str, word: s
         "yaxis": axis(f"{word} [{unit.name}]".replace(" []", ""), **kind),
         "hovermode": "closest",
     }
-    return View(word, data, layout, tuple(series), 480, details if len(rows) <= MOST_POINTS // 4 else {})
+    return View(word, data, layout, tuple(series), 480, {i: texts for i, texts in details.items() if texts})
+
+
+def _limits(
+    rows: Sequence[dict[str, Any]], limits: Mapping[str, float], key: str, time: Unit, unit: Unit
+) -> Iterator[tuple[str, Trace]]:
+    """Lines of the constraints on time and on what stands against it, with their names."""
+    times, others = ([row[name] for row in rows] for name in ("time_s", key))
+    bound = limits.get("max_time_s")
+    if bound is not None and bound <= FAR * max(times):
+        yield f"at most {time.text(bound)}", limit_line(time.of([bound] * 2), unit.of([min(others), max(others)]))
+    bound = limits.get(f"max_{key}")
+    if bound is not None and bound <= FAR * max(others):
+        yield f"at most {unit.text(bound)}", limit_line(time.of([min(times), max(times)]), unit.of([bound] * 2))
 
 
 def _points(
     rows: Sequence[dict[str, Any]], keys: Sequence[str], key: str, units: tuple[Unit, Unit], role: str, mark: str
 ) -> dict[str, Any]:
     time, unit = units
-    small = mark == "circle"
+    small = mark != "star"
     trace: dict[str, Any] = {
         "type": "scatter",
         "mode": "markers",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from joulecast.plan.power_limits import JobPoint
     from joulecast.plan.rank_limits import RankLimitFront
     from joulecast.plan.sweep.result import SweepResult
+    from joulecast.plan.sweep.space import Space
     from joulecast.reports.html import Rows
     from joulecast.reports.page import Page
     from joulecast.simulator.iteration import Iteration
@@ -87,11 +88,11 @@ def report_of_fit(fit: RowsFit, path: Path) -> None:
     _write(calibrate_page(fit), path)
 
 
-def report_of_sweep(result: SweepResult, lines: Rows, path: Path) -> None:
+def report_of_sweep(result: SweepResult, lines: Rows, space: Space, path: Path) -> None:
     """Write the report of a sweep; ``lines`` are the best plans as the command's table shows them."""
     from joulecast.reports.sweep_page import sweep_page
 
-    _write(sweep_page(result, lines), path)
+    _write(sweep_page(result, lines, space), path)
 
 
 def _write(page: Page, path: Path) -> None:
