@@ -46,8 +46,9 @@ DISTANCES = {
 #: Energy of one matrix-unit operation at the highest clock, relative to Hopper: what large products sustain at the
 #: power limit, and power by clock of pipeline stages. GA100: 1.0-1.3 on A100 SXM and PCIe (Vidur, LLMCompass, SimuMax),
 #: 1.25 by a GPT-3 stage (Perseus artifact). GA102: 1.7 on A40 (Vidur), 2.1 by a BLOOM stage (Perseus artifact).
-#: Blackwell: 0.75 on B200 (SimuMax). GeForce cards accumulate in FP32 at half the rate of the same units: all else
-#: weighs double.
+#: Blackwell: 0.75 on B200 (SimuMax). CDNA3: the clocks of the largest products on MI300X and MI325X, 1207 and 1447 MHz
+#: in bf16 (ROCm blogs, Measuring Max-Achievable FLOPs, part 2). CDNA4: a fifth less, by process. GeForce cards
+#: accumulate in FP32 at half the rate of the same units: all else weighs double.
 TENSOR_ENERGY: dict[float | str | bool, float] = {
     "Volta": 3.2,
     "Ampere GA100": 1.25,
@@ -58,16 +59,19 @@ TENSOR_ENERGY: dict[float | str | bool, float] = {
     "Blackwell": 0.75,
     "Blackwell Ultra": 0.75,
     "CDNA2": 1.6,
-    "CDNA3": 1.05,
-    "CDNA4": 0.85,
+    "CDNA3": 1.25,
+    "CDNA4": 1.0,
 }
 
 #: Energy of an FP8 operation beside a bf16 one, relative to Hopper's 0.72. Blackwell: FP8 training that was published
-#: of B200 and GB300 (Megatron-Bridge) would not fit their power otherwise.
+#: of B200 and GB300 (Megatron-Bridge) would not fit their power otherwise. CDNA3: 1.8 times the rate at the clocks of
+#: bf16 (Max-Achievable FLOPs).
 FP8_ENERGY: dict[float | str | bool, float] = {
     **dict.fromkeys(TENSOR_ENERGY, 1.0),
     "Blackwell": 0.5,
     "Blackwell Ultra": 0.5,
+    "CDNA3": 0.78,
+    "CDNA4": 0.78,
 }
 
 #: Switching energy of like logic at its own highest voltage, by process node [nm], relative to 4 nm.
@@ -99,7 +103,7 @@ LINK_ENERGY: dict[float | str | bool, float] = {
 
 #: Share of the peak rate that the vendor's own library reaches at its real clock, relative to cuBLAS on Hopper.
 #: Blackwell: products measured by SimuMax, held by their power at 0.65 of the peak for tens of ms, then at 0.46-0.51.
-#: A100: 0.92 of the peak (LLMCompass), 0.81 (Vidur).
+#: A100: 0.92 of the peak (LLMCompass), 0.81 (Vidur). CDNA3: 0.94 at its clock (Max-Achievable FLOPs).
 LIBRARY: dict[float | str | bool, float] = {
     "Volta": 0.92,
     "Ampere GA100": 1.04,
@@ -110,12 +114,28 @@ LIBRARY: dict[float | str | bool, float] = {
     "Blackwell": 0.82,
     "Blackwell Ultra": 0.82,
     "CDNA2": 0.8,
-    "CDNA3": 0.8,
-    "CDNA4": 0.8,
+    "CDNA3": 1.04,
+    "CDNA4": 1.04,
 }
 
 #: The same of fused attention. Blackwell: SimuMax's cuDNN kernels on B200, 0.8 of Hopper's share forward and backward.
-ATTENTION_LIBRARY: dict[float | str | bool, float] = {**LIBRARY, "Blackwell": 0.8, "Blackwell Ultra": 0.8}
+ATTENTION_LIBRARY: dict[float | str | bool, float] = {
+    **LIBRARY,
+    **dict.fromkeys(("Blackwell", "Blackwell Ultra", "CDNA3", "CDNA4"), 0.8),
+}
+
+#: Where FlashAttention-2 is not compiled for Ampere's matrix instructions but, on AMD's cards, for their own, it
+#: reaches Hopper's share of their rate. MI300X: 329 TFLOP/s forward with heads of 64 (Azure's AI benchmarking guide).
+FLASH_2_COMPILED: dict[float | str | bool, float] = {
+    **dict.fromkeys(LIBRARY, 1.0),
+    "CDNA2": 0.25,
+    "CDNA3": 0.5,
+    "CDNA4": 1.0,
+}
+
+#: Share of the memory's bandwidth that streaming kernels draw, relative to Hopper. CDNA3: copies of 4.1 TB/s on MI300X
+#: (Azure's guide); CDNA4 is taken for the same.
+STREAMS: dict[float | str | bool, float] = {**dict.fromkeys(LIBRARY, 1.0), "CDNA3": 0.88, "CDNA4": 0.88}
 
 #: Share of the memory's bandwidth that products of few rows draw, relative to cuBLAS on Hopper, whose bulk copies keep
 #: more bytes in flight. Ampere: Vidur and LLMCompass on A100 0.81-1.01, Vidur on A40 0.80. CDNA2: LLMCompass on MI210.
@@ -137,7 +157,8 @@ PRODUCT_STREAMS: dict[float | str | bool, float] = {
 OVERLAP: dict[float | str | bool, float] = {**dict.fromkeys(LIBRARY, 1.0), "Blackwell": 0.5, "Blackwell Ultra": 0.5}
 
 #: Cycles of a tile's prologue and epilogue, relative to cuBLAS on Hopper, which overlaps them with other tiles.
-#: Ampere: 1.1-1.9 on A100 and A40; CDNA2: 2.3 on MI210; Blackwell: 1.4 on B200 (Vidur, LLMCompass, SimuMax).
+#: Ampere: 1.1-1.9 on A100 and A40; CDNA2: 2.3 on MI210; Blackwell: 1.4 on B200 (Vidur, LLMCompass, SimuMax). CDNA3: as
+#: large for products whose fixed cycles AMD's figure of large ones leaves out (FP8 on MI300X, Azure's guide).
 TILE_OVERHEAD: dict[float | str | bool, float] = {
     "Volta": 1.4,
     "Ampere GA100": 1.4,
@@ -148,11 +169,16 @@ TILE_OVERHEAD: dict[float | str | bool, float] = {
     "Blackwell": 1.4,
     "Blackwell Ultra": 1.4,
     "CDNA2": 2.0,
-    "CDNA3": 2.0,
-    "CDNA4": 2.0,
+    "CDNA3": 4.0,
+    "CDNA4": 4.0,
 }
 
-#: Latency of a message between two GPUs, relative to NVLink 4 through a switch.
+#: Share of the links' bandwidth that collectives reach, relative to NVLink 4. xGMI4: between RCCL's all-reduces on
+#: eight MI300X, which say 0.88 (Azure's guide), and what power moved to their compute dies was published to gain.
+LINK_SHARE: dict[float | str | bool, float] = {**dict.fromkeys(LINK_ENERGY, 1.0), "xGMI3": 0.92, "xGMI4": 0.92}
+
+#: Latency of a message between two GPUs, relative to NVLink 4 through a switch. xGMI4: 82 us for an all-reduce of 1 MB
+#: on eight MI300X (Azure's guide).
 LINK_LATENCY: dict[float | str | bool, float] = {
     "NVLink2": 1.2,
     "NVLink3": 1.1,
@@ -162,8 +188,8 @@ LINK_LATENCY: dict[float | str | bool, float] = {
     "NVLink5": 1.0,
     "PCIe4": 1.6,
     "PCIe5": 1.5,
-    "xGMI3": 1.5,
-    "xGMI4": 1.3,
+    "xGMI3": 2.3,
+    "xGMI4": 2.3,
 }
 
 #: The board's limit on the rate of the matrix units by architecture, relative to Hopper's share of the highest clock.
@@ -196,6 +222,8 @@ TECHNOLOGY: dict[str, tuple[str, dict[float | str | bool, float]]] = {
     "fp8_energy": ("architecture", FP8_ENERGY),
     "library": ("architecture", LIBRARY),
     "attention_library": ("architecture", ATTENTION_LIBRARY),
+    "flash_2_compiled": ("architecture", FLASH_2_COMPILED),
+    "streams": ("architecture", STREAMS),
     "product_streams": ("architecture", PRODUCT_STREAMS),
     "overlap": ("architecture", OVERLAP),
     "tile_overhead": ("architecture", TILE_OVERHEAD),
@@ -205,6 +233,7 @@ TECHNOLOGY: dict[str, tuple[str, dict[float | str | bool, float]]] = {
     "memory_energy": ("memory_kind", MEMORY_ENERGY),
     "link_energy": ("link_kind", LINK_ENERGY),
     "link_latency": ("link_kind", LINK_LATENCY),
+    "link_library": ("link_kind", LINK_SHARE),
 }
 
 #: Clocked logic that switches with the clock alone: SMs of a given width at their highest clock and voltage. On the
@@ -246,12 +275,19 @@ RULES: tuple[Rule, ...] = (
         "attention.flash-attention-2.*.eta",
         0.20,
         "operations a cycle do not grow with the matrix units",
-        {"tensor_width": -1.0},
+        {"tensor_width": -1.0, "flash_2_compiled": 1.0},
         maximum=0.72,
     ),
     Rule("kernel", "attention.*.eta", 0.20, "share of the dense rate", {"attention_library": 1.0}, maximum=0.9),
     Rule("kernel", "attention.*", 0.30, "shape of the kernel"),
-    Rule("kernel", "streaming.*.bandwidth_share", 0.10, "share of the memory's peak bandwidth", maximum=0.97),
+    Rule(
+        "kernel",
+        "streaming.*.bandwidth_share",
+        0.10,
+        "share of the memory's peak bandwidth",
+        {"streams": 1.0},
+        maximum=0.97,
+    ),
     Rule("kernel", "*bandwidth_share", 0.10, "share of the memory's peak bandwidth", maximum=1.0),
     Rule("kernel", "*fixed_s", 0.30, "launch latency"),
     Rule(
@@ -309,7 +345,7 @@ RULES: tuple[Rule, ...] = (
     Rule("collective", "network_*", 0.30, "the network's, whatever the GPU"),
     Rule("collective", "host_launch_s", 0.30, "the host's, whatever the GPU"),
     Rule("collective", "*_s", 0.30, "latency by kind of link", {"link_latency": 1.0}),
-    Rule("collective", "link_share", 0.12, "share of the links' bandwidth", maximum=1.0),
+    Rule("collective", "link_share", 0.12, "share of the links' bandwidth", {"link_library": 1.0}, maximum=1.0),
     Rule("collective", "*_ctas", 0.30, "blocks by bandwidth", {"link_bandwidth_bytes_per_s": 0.5}, maximum=32.0),
     Rule("collective", "bytes_per_cta_cycle", 0.30, "bytes a block copies in a cycle"),
     Rule("collective", "*", 0.25, "property of the library"),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import joulecast as jc
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.model import catalogue
 from joulecast.model.catalogue import (
@@ -158,14 +159,45 @@ def test_every_fitted_parameter_has_a_rule() -> None:
         assert [name for name in group if rule_for(table, name) is RULES[-1]] == []
 
 
-def test_fp8_costs_less_of_bf16s_energy_on_blackwell_and_as_much_elsewhere() -> None:
+def test_fp8_costs_less_of_bf16s_energy_on_blackwell_and_on_amds_cards() -> None:
     def ratio(name: str) -> float:
         fp8, bf16 = (load_gpu(name).power.parameters[f"tensor_pj_per_flop.{dtype}"] for dtype in ("fp8", "bf16"))
         return fp8.number / bf16.number
 
     reference = ratio("h200-sxm-rows")
-    assert [ratio(name) / reference for name in ("h100-sxm", "mi300x")] == pytest.approx([1.0, 1.0])
+    assert [ratio(name) / reference for name in ("h100-sxm", "mi300x")] == pytest.approx([1.0, 0.78])
     assert [ratio(name) / reference for name in ("b200", "gb200", "gb300")] == pytest.approx([0.5] * 3)
+
+
+#: AMD's largest products [TFLOP/s] and their clocks [MHz], ROCm blogs, Measuring Max-Achievable FLOPs, part 2.
+LARGEST = {
+    ("mi300x", "fp16"): (654, 1115),
+    ("mi300x", "bf16"): (708, 1207),
+    ("mi300x", "fp8"): (1273, 1230),
+    ("mi325x", "fp16"): (794, 1354),
+    ("mi325x", "bf16"): (843, 1447),
+    ("mi325x", "fp8"): (1519, 1464),
+}
+
+
+@pytest.mark.parametrize(("name", "dtype"), LARGEST)
+def test_amds_largest_products_run_at_their_rates_and_clocks(name: str, dtype: str) -> None:
+    tflops, clock = LARGEST[name, dtype]
+    product = jc.Gemm(4096, 3648 if dtype == "fp8" else 4864, 32896, dtype=dtype)
+    found = jc.gpu(name).predict(product)
+    assert 2e-12 * product.m * product.n * product.k / found.time_s == pytest.approx(tflops, rel=0.09)
+    assert found.clock_mhz == pytest.approx(clock, rel=0.16)
+
+
+#: Bus bandwidth of RCCL's all-reduces of so many MB on eight MI300X [GB/s], Azure's AI benchmarking guide.
+REDUCED = {1: 22.41, 4: 82.53, 16: 171.46, 64: 266.34, 256: 302.80, 1024: 313.92, 4096: 314.85}
+
+
+@pytest.mark.parametrize("megabytes", REDUCED)
+def test_collectives_of_mi300x_run_as_published(megabytes: int) -> None:
+    size = float(megabytes * 2**20)
+    found = jc.gpu("mi300x").predict(jc.Collective("all_reduce", size, 8, dtype="bf16"))
+    assert 1.75e-9 * size / found.time_s == pytest.approx(REDUCED[megabytes], rel=0.10)
 
 
 def test_the_calibrated_facts_are_the_data_sheets() -> None:

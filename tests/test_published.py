@@ -393,7 +393,7 @@ def test_megatron_in_deepspeed_has_neither_fused_attention_nor_overlap() -> None
     plan = plan_row(one).plan
     assert (plan.implementation.attention_backend, plan.implementation.fused_loss) == ("unfused", False)
     assert (plan.overlap.grad_reduce, plan.implementation.generation) == ("after", "")
-    assert (plan.network.nics_per_node, plan.network.nic_bytes_per_s) == (4, 12.5e9)
+    assert (plan.cluster.links.nics_per_domain, plan.cluster.links.nic_bytes_per_s) == (4, 12.5e9)
 
 
 def test_more_heads_of_one_width_take_longer_where_attention_is_not_fused() -> None:
