@@ -1,6 +1,8 @@
 """Rows of overlapped work: what they launch, and what their forecasts must obey."""
 
 from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,11 +11,14 @@ from joulecast.calibrate.describe import refit_contention
 from joulecast.calibrate.device_priors import priors_for
 from joulecast.calibrate.fit_contention import fit_contention
 from joulecast.calibrate.overlap_rows import launches_of
-from joulecast.calibrate.rows import recorded_rows
+from joulecast.calibrate.rows import parse_rows, recorded_rows
 from joulecast.errors import InputError
 from joulecast.model.catalogue import load_gpu
 from joulecast.model.gpu_model import gpu_model
 from joulecast.simulator.repeated import Conditions, predict_repeated
+from joulecast.validate.overlap import predict_overlap
+
+RECORDED = Path(str(files("joulecast.validate").joinpath("recorded", "h200_sxm", "overlap.jsonl")))
 
 LAYER = {
     "op": "overlap", "model": "llama8b", "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "tp": 2, "B": 4,
@@ -25,6 +30,23 @@ LAYER = {
 def forecast(in_step: int = 2, clock_mhz: float | None = None, **changes: object):
     conditions = Conditions(in_step, clock_mhz=clock_mhz)
     return predict_repeated([launches_of({**LAYER, **changes})], gpu_model(load_gpu("h200-sxm-rows")), conditions)
+
+
+def test_large_groups_reach_the_limit_at_work_that_repeats():
+    """As recorded: four GPUs in step draw 694 W each, two 692 W; the more wait for each other the longer it takes."""
+    pair, four, eight = (forecast(n, part="mlp") for n in (2, 4, 8))
+    assert four.power_w[0] == pytest.approx(pair.power_w[0], rel=1e-3)
+    assert eight.power_w[0] == pytest.approx(pair.power_w[0], rel=1e-3)
+    assert pair.time_s[0] < four.time_s[0] < eight.time_s[0]
+
+
+@pytest.mark.parametrize("gpus", [2, 4])
+def test_recorded_layers_at_the_limit_draw_what_is_forecast(gpus):
+    read = parse_rows(RECORDED.read_text(encoding="utf-8"), RECORDED.name)
+    rows = [row for row in read if row.gpus == gpus and row.measured.sm_clock_mhz < 1900]
+    said = [answer.power_w for answer in predict_overlap(load_gpu("h200-sxm"), rows)]
+    assert len(rows) > 10
+    assert np.mean(np.array(said) / [row.measured.power_w for row in rows]) == pytest.approx(1.0, abs=0.01)
 
 
 def test_the_reduction_stands_where_the_scope_says():
