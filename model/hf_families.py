@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,17 @@ _DEEPSEEK_EXPERTS = ExpertKeys(
     count="n_routed_experts", shared="n_shared_experts", dense="first_k_dense_replace", every="moe_layer_freq"
 )
 
+#: The layer of GPT-2 and those that followed it: layer norms, an MLP without a gate, biases everywhere.
+_GPT_LAYER = Family(
+    gated=False,
+    activation="gelu",
+    norm="layernorm",
+    norm_bias=True,
+    qkv_bias=True,
+    output_bias=True,
+    mlp_bias=True,
+)
+
 #: Supported ``model_type`` values.
 FAMILIES: Mapping[str, Family] = {
     "llama": Family(attention_bias_key="attention_bias", output_follows=True, mlp_bias_key="mlp_bias"),
@@ -96,41 +107,13 @@ FAMILIES: Mapping[str, Family] = {
         mlp_bias_key="mlp_bias",
         rotary_fraction=0.5,
     ),
-    "gpt2": Family(
-        keys=_GPT2_KEYS,
-        tied=True,
-        gated=False,
-        activation="gelu",
-        norm="layernorm",
-        norm_bias=True,
-        qkv_bias=True,
-        output_bias=True,
-        mlp_bias=True,
-        rotary=False,
-        ffn_multiple=4,
-    ),
-    "gpt_neox": Family(
-        gated=False,
-        activation="gelu",
-        norm="layernorm",
-        norm_bias=True,
-        qkv_bias=True,
-        output_bias=True,
-        mlp_bias=True,
-        attention_bias_key="attention_bias",
-        output_follows=True,
-        rotary_fraction=0.25,
-    ),
-    "opt": Family(
+    "gpt2": replace(_GPT_LAYER, keys=_GPT2_KEYS, tied=True, rotary=False, ffn_multiple=4),
+    "gpt_neox": replace(_GPT_LAYER, attention_bias_key="attention_bias", output_follows=True, rotary_fraction=0.25),
+    "opt": replace(
+        _GPT_LAYER,
         keys=_OPT_KEYS,
         tied=True,
-        gated=False,
         activation="relu",
-        norm="layernorm",
-        norm_bias=True,
-        qkv_bias=True,
-        output_bias=True,
-        mlp_bias=True,
         attention_bias_key="enable_bias",
         output_follows=True,
         mlp_bias_key="enable_bias",

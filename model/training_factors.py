@@ -33,9 +33,6 @@ FACTORS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 #: Generations of training frameworks that have a factor of their own.
 Generation = Literal["megatron-lm-2021", "nemo-2024", "megatron-bridge-2025", "megatron-core"]
-#: Cards whose factors are their own, not their architecture's: beside B200's, GB200's steps are faster in bf16 and
-#: slower in FP8 than the data sheets say.
-OWN = ("gb200",)
 #: The host's time for a launch, where nothing captures it in a graph [s; estimate], and the parameter that has it.
 LAUNCH_S, LAUNCH = 120e-6, "host_launch_s"
 #: Parameters with the relative standard deviation of a forecast step, by data type, and what unknowns add to it.
@@ -95,9 +92,10 @@ def _fits(name: str, patterns: list[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def owner_of(description: GpuDescription) -> str:
-    """Whose factors act on a GPU: its architecture's, or its own."""
-    return description.name if description.name in OWN else description.text("architecture")
+def owner_of(description: GpuDescription, known: Iterable[str]) -> str:
+    """Whose of the known factors act on a GPU: its own where there are some, else its architecture's."""
+    has_own = any(name.startswith(f"{description.name}.") for name in known)
+    return description.name if has_own else description.text("architecture")
 
 
 def factors_on(description: GpuDescription, generation: str, known: Iterable[str]) -> dict[str, str]:
@@ -110,9 +108,10 @@ def factors_on(description: GpuDescription, generation: str, known: Iterable[str
     known
         Names such as ``Hopper.attention``, ``network`` and ``generation.nemo-2024``.
     """
-    card = owner_of(description)
+    names = tuple(known)
+    card = owner_of(description, names)
     found = {}
-    for name in known:
+    for name in names:
         owner, _, short = name.partition(".")
         if owner == card and not short.startswith("spread."):
             found[name] = short
@@ -134,7 +133,7 @@ def trained(description: GpuDescription, generation: str, factors: Mapping[str, 
     seen = not description.derivation or f"{ROWS}{description.name}" in factors
     unknown = [name for name, known in ((UNSEEN_GPU, seen), (UNSEEN_GENERATION, generation)) if not known]
     more = hypot(*(factors[name].number for name in unknown if name in factors))
-    prefix = f"{owner_of(description)}.spread."
+    prefix = f"{owner_of(description, factors)}.spread."
     spreads = {
         f"{SPREAD}.{name.removeprefix(prefix)}": replace(p, value=hypot(p.number, more))
         for name, p in factors.items()

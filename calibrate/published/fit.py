@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from joulecast.model.catalogue import load_gpu
 from joulecast.model.description import GpuDescription
 from joulecast.model.gpu_model import gpu_model
-from joulecast.model.training_factors import owner_of, scaled
+from joulecast.model.training_factors import scaled
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.prepared import prepare, simulate, step_time_s
 
@@ -52,6 +52,9 @@ PRIOR_OF = {
 }
 #: How much less is known of FP8 products and their energy, as descriptions of other architectures rest on bf16 alone.
 FP8_WIDER = {"products.fp8": 2.0, "energy.fp8": 4.0}
+#: Cards whose factors are their own, not their architecture's: beside B200's, GB200's steps are faster in bf16 and
+#: slower in FP8 than the data sheets say.
+OWN = ("gb200",)
 #: Architectures that are another one's revision, cards beside others of theirs, and how far their factors differ.
 RELATED, RELATED_SD = {"Blackwell Ultra": "Blackwell", "gb200": "Blackwell"}, 0.07
 #: Least prior spread of a factor: a kernel alone is not a kernel among others.
@@ -107,10 +110,16 @@ class Fitted:
         return dict(zip(self.names, np.exp(self.values).tolist(), strict=True))
 
 
+def owner_of(gpu: str) -> str:
+    """Whose factors are fitted to steps of a GPU: its architecture's, or its own."""
+    description = load_gpu(gpu)
+    return description.name if description.name in OWN else description.text("architecture")
+
+
 def factors_of(run: TrainingRun) -> dict[str, str]:
     """Factors that act on a run: name in the fit to name in :func:`~joulecast.model.training_factors.scaled`."""
     plan = run.plan
-    owner = owner_of(load_gpu(plan.cluster.gpu))
+    owner = owner_of(plan.cluster.gpu)
     names = [f"products.{'bf16' if plan.workload.fp8 else plan.workload.precision}", "streaming", "power"]
     if plan.workload.fp8:
         names += ["products.fp8", "energy.fp8", *(["products.blocked"] if plan.workload.fp8.blocked else [])]

@@ -14,10 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.calibrate.cross_validation import form_spread
-from joulecast.calibrate.published.fit import RESIDUAL_SD, Fitted, Linearised, TrainingRun, fit, log_times
+from joulecast.calibrate.published.fit import RESIDUAL_SD, Fitted, Linearised, TrainingRun, fit, log_times, owner_of
 from joulecast.calibrate.published.plans import PlannedRow
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.training_factors import owner_of
 from joulecast.model.uncertainty import NINETY_PERCENT
 
 Array = NDArray[np.float64]
@@ -90,7 +88,7 @@ def _dealt(names: Sequence[str], folds: int) -> list[Mask]:
 
 def kind_of(planned: PlannedRow) -> str:
     """Whose factors act on a row and its data type, as shipped spreads are named."""
-    return f"{owner_of(load_gpu(planned.plan.cluster.gpu))}.{planned.row.dtype}"
+    return f"{owner_of(planned.plan.cluster.gpu)}.{planned.row.dtype}"
 
 
 def left_out(planned: Sequence[PlannedRow], parts: Sequence[Mask], model: Linearised, *, far: bool = False) -> Refitted:
