@@ -16,10 +16,11 @@ from joulecast.simulator.closed_form_keys import transfer_key
 from joulecast.simulator.closed_form_layout import Layout
 from joulecast.simulator.closed_form_parts import Parts
 from joulecast.simulator.pipeline_formula import StageTimes, iteration_time_s, length_s
-from joulecast.simulator.pipeline_walk import walked_s
+from joulecast.simulator.pipeline_walk import Order, walked_s
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.program import stage_transfers
 from joulecast.simulator.rendezvous import transfers_wait_on_sms
+from joulecast.simulator.schedules import SHIPPED
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -122,23 +123,37 @@ class Pipelines:
             )
 
     def _walk(self, plans: Sequence[Plan]) -> None:
-        """How much longer pipelines are whose transfers wait for each other, at the highest clocks."""
-        groups: dict[tuple[int, int, int], list[int]] = {}
+        """How much longer pipelines are of which no formula holds, at the highest clocks."""
+        groups: dict[Order, list[int]] = {}
         for number, plan in enumerate(plans):
-            if transfers_wait_on_sms(plan):
-                groups.setdefault((plan.pp, plan.microbatches, plan.vp), []).append(number)
+            if is_walked(plan):
+                order = Order(plan.schedule.name, plan.pp, plan.microbatches, plan.vp, transfers_wait_on_sms(plan))
+                groups.setdefault(order, []).append(number)
         if not groups:
             return
         layout, walked = self._layout, np.full(len(plans), np.nan)
         stages = self._stage_s[:, layout.stages.of, -1]
-        for (_, microbatches, chunks), own in groups.items():
+        for order, own in groups.items():
             places = np.stack([layout.first_stage_row[n] + layout.shapes[n].stage_row_of_chunk for n in own])
-            durations = np.moveaxis(stages[:2, places], 0, -1)
-            walked[own] = walked_s(durations, self._transfer_s[own], microbatches, chunks)
+            walked[own] = walked_s(order, np.moveaxis(stages[:, places], 0, -1), self._transfer_s[own])
         for name, some, times in self._times(stages, np.zeros(len(layout.ranks))):
             waits = ~np.isnan(walked[some])
             if waits.any():
                 self._stretch[some] = np.where(waits, walked[some] / length_s(name, times), 1.0)
+
+
+def is_walked(plan: Plan) -> bool:
+    """Whether instructions of a plan are walked through, because no formula holds of its pipeline.
+
+    That is so where transfers wait for each other, where interleaved ranks have no round of micro-batches after the
+    first, for zero bubbles of unequal stages and for schedules from outside.
+    """
+    name, layers = plan.schedule.name, plan.parallelism.stage_layers
+    if plan.pp == 1 or name not in SHIPPED:
+        return plan.pp > 1
+    if name == "interleaved-1f1b":
+        return transfers_wait_on_sms(plan) or plan.microbatches <= plan.pp
+    return name == "zb-h1" and len(set(layers)) > 1
 
 
 def transfers_s(plans: Sequence[Plan], parts: Parts) -> Float:

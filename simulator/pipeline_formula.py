@@ -11,11 +11,10 @@ With f and b the times of a stage's forward and backward, d the delay between st
   return of its last output; where the micro-batches that follow each other in a chunk (p, or all if there are fewer)
   take less time than its output needs to come round, the rank waits for the difference.
 - ZB-H1: as 1F1B, but weight gradients fill the way back, but for those of the last rank's last micro-batches.
-- Any other: some rounds of micro-batches are walked through instruction by instruction, further ones pass at the pace
-  of the slowest rank.
 
 Equal stages: exact; unequal ones as well with GPipe and 1F1B. With the others the paths named here are nearly always
-the longest; see tests for how near.
+the longest; see tests for how near. Where they are not, :mod:`joulecast.simulator.pipeline_walk` says how much longer a
+pipeline is.
 
 References: Narayanan et al., arXiv:2104.04473; Qi et al., arXiv:2401.10241.
 """
@@ -26,12 +25,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-
-from joulecast.errors import GuardError
-from joulecast.simulator.schedules import BACKWARD_WEIGHT, FORWARD, Schedule, build_schedule
-
-#: Rounds of as many micro-batches as there are ranks that are walked through of a schedule without a formula.
-WALKED_ROUNDS = 2
 
 Array = NDArray[np.float64]
 
@@ -94,8 +87,11 @@ def iteration_time_s(schedule: str, times: StageTimes) -> Array:
 
 
 def length_s(schedule: str, times: StageTimes) -> Array:
-    """From the start to the first rank's last backward by formula, shape ``(n,)`` [s]; several ranks."""
-    return _LENGTHS[schedule](times) if schedule in _LENGTHS else _walked_s(schedule, times)
+    """From the start to the first rank's last backward by formula, shape ``(n,)`` [s]; several ranks.
+
+    A schedule that was added has that of 1F1B, which only says how its length goes with the clocks.
+    """
+    return _LENGTHS.get(schedule, _one_f_one_b_s)(times)
 
 
 def _tail_s(t: StageTimes) -> Array:
@@ -197,47 +193,6 @@ def _zero_bubble_s(t: StageTimes) -> Array:
     work, delay = t.forward_s + t.backward_s, t.transfer_s[:, None]
     filling = _passing_from_s(work, delay, early[:, None].astype(np.int64))[:, 0] + 2.0 * t.transfer_s * (later > 0)
     return np.asarray(_round_trip_s(t) + filling + later * t.work_s.max(1) + t.weight_s[:, 0])
-
-
-def _walked_s(schedule: str, t: StageTimes) -> Array:
-    out = np.empty(len(t.microbatches))
-    walked = np.minimum(t.microbatches, WALKED_ROUNDS * t.ranks)
-    for count, chunks in {(int(m), int(v)) for m, v in zip(walked, t.chunks, strict=True)}:
-        own = np.flatnonzero((walked == count) & (t.chunks == chunks))
-        times = np.stack([t.forward_s, t.backward_s, t.weight_s])[:, own] / chunks
-        further = (t.microbatches[own] - count) * t.work_s[own].max(axis=1)
-        out[own] = (
-            _walk_s(
-                build_schedule(schedule, t.ranks, count, virtual_stages_per_rank=chunks, tail=()),
-                times,
-                t.transfer_s[own],
-            )
-            + further
-        )
-    return out
-
-
-def _walk_s(schedule: Schedule, times: Array, transfer_s: Array) -> Array:
-    """From the first rank's start to its end, shape ``(n,)``; ``times`` are of the three kinds ``(3, n, p)``."""
-    ranks, last = schedule.pipeline_size, schedule.virtual_stages - 1
-    free = [np.zeros(len(transfer_s)) for _ in range(ranks)]
-    place, done = [0] * ranks, dict[tuple[int, int, int], Array]()
-    while any(at < len(order) for at, order in zip(place, schedule.ranks, strict=True)):
-        before = list(place)
-        for rank, order in enumerate(schedule.ranks):
-            for one in order[place[rank] :]:
-                kind = {FORWARD: 0, BACKWARD_WEIGHT: 2}.get(one.kind, 1)
-                stage = schedule.virtual_stage(rank, one.chunk)
-                source = (kind, stage + (-1 if kind == 0 else 1), one.microbatch)
-                if kind < 2 and 0 <= source[1] <= last:
-                    if source not in done:
-                        break
-                    free[rank] = np.maximum(free[rank], done[source] + transfer_s)
-                free[rank] = done[kind, stage, one.microbatch] = free[rank] + times[kind, :, rank]
-                place[rank] += 1
-        if place == before:
-            raise GuardError(f"schedule {schedule.name!r} of {ranks} ranks never ends: each waits for another")
-    return free[0]
 
 
 _LENGTHS = {

@@ -12,27 +12,40 @@ long as the second added, or as the busiest rank's work if that is more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.errors import GuardError
 from joulecast.simulator.rendezvous import listed_transfers
-from joulecast.simulator.schedules import FORWARD, build_schedule
+from joulecast.simulator.schedules import BACKWARD_WEIGHT, FORWARD, build_schedule
 
 Array = NDArray[np.float64]
 Int = NDArray[np.int64]
 
 #: Rounds that are walked through.
 ROUNDS = 2
+INTERLEAVED = "interleaved-1f1b"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the order of instructions depends on; ``listed``: transfers run in the order of PyTorch's lists."""
+
+    schedule: str
+    ranks: int
+    microbatches: int
+    chunks: int
+    listed: bool
 
 
 @dataclass(frozen=True, eq=False)
 class _Level:
     """Instructions that do not wait for each other, ``k`` of them.
 
-    ``of`` is the duration of each, counted over ranks, chunks and the two kinds; ``waits_for`` are up to ``s``
+    ``of`` is the duration of each, counted over ranks, chunks and the three kinds; ``waits_for`` are up to ``s``
     instructions that it waits for, filled up with one that ends at 0, ``hops`` the transfers in between: shape
     ``(s, k)``.
     """
@@ -43,28 +56,30 @@ class _Level:
     hops: Array
 
 
-def walked_s(durations_s: Array, transfer_s: Array, microbatches: int, chunks: int) -> Array:
-    """Length of PyTorch's interleaved 1F1B, from the first rank's start to its end, shape ``(n,)`` [s].
+def walked_s(order: Order, durations_s: Array, transfer_s: Array) -> Array:
+    """Length of pipelines, from the first rank's start to its end, shape ``(n,)`` [s].
 
     Parameters
     ----------
     durations_s
-        Forward and backward of every chunk on every rank, shape ``(n, p, v, 2)`` [s].
+        Forward, backward and weight gradient of every chunk on every rank, shape ``(n, p, v, 3)`` [s].
     transfer_s
         From one stage to the next, shape ``(n,)`` [s].
     """
-    ranks = durations_s.shape[1]
-    rounds = microbatches // ranks
-    if microbatches % ranks or rounds <= ROUNDS:
-        return _walk_s(durations_s, transfer_s, microbatches, chunks)
-    shorter, whole = (_walk_s(durations_s, transfer_s, n * ranks, chunks) for n in (ROUNDS - 1, ROUNDS))
-    busiest = ranks * durations_s.sum((2, 3)).max(1)
+    rounds, rest = divmod(order.microbatches, order.ranks)
+    if rounds <= ROUNDS or (rest and order.schedule == INTERLEAVED):  # whose rounds are longer then
+        return _walk_s(order, durations_s, transfer_s)
+    shorter, whole = (
+        _walk_s(replace(order, microbatches=n * order.ranks + rest), durations_s, transfer_s)
+        for n in (ROUNDS - 1, ROUNDS)
+    )
+    busiest = order.ranks * durations_s.sum((2, 3)).max(1)
     return np.asarray(whole + (rounds - ROUNDS) * np.maximum(whole - shorter, busiest))
 
 
-def _walk_s(durations_s: Array, transfer_s: Array, microbatches: int, chunks: int) -> Array:
-    plans, ranks = durations_s.shape[:2]
-    levels, last = _levels(ranks, microbatches, chunks)
+def _walk_s(order: Order, durations_s: Array, transfer_s: Array) -> Array:
+    plans = len(durations_s)
+    levels, last = _levels(order)
     of = np.ascontiguousarray(durations_s.reshape(plans, -1).T)
     end = np.zeros((sum(len(level.instructions) for level in levels) + 1, plans))
     for level in levels:
@@ -74,9 +89,11 @@ def _walk_s(durations_s: Array, transfer_s: Array, microbatches: int, chunks: in
 
 
 @lru_cache(maxsize=256)
-def _levels(ranks: int, microbatches: int, chunks: int) -> tuple[tuple[_Level, ...], int]:
+def _levels(order: Order) -> tuple[tuple[_Level, ...], int]:
     """Levels of a schedule, and the first rank's last instruction."""
-    schedule = build_schedule("interleaved-1f1b", ranks, microbatches, virtual_stages_per_rank=chunks, tail=())
+    schedule = build_schedule(
+        order.schedule, order.ranks, order.microbatches, virtual_stages_per_rank=order.chunks, tail=()
+    )
     flat, offsets = list(schedule.flat()), schedule.offsets
     nothing = len(flat)
     needs: list[dict[int, int]] = [{} for _ in flat]  # hops by the instruction that is waited for
@@ -87,16 +104,18 @@ def _levels(ranks: int, microbatches: int, chunks: int) -> tuple[tuple[_Level, .
     edges = schedule.edges
     for source, target in zip(edges.source.tolist(), edges.target.tolist(), strict=True):
         needs[target][source] = max(needs[target].get(source, 0), 1)
-    for transfer in listed_transfers(schedule):
+    for transfer in listed_transfers(schedule) if order.listed else ():
         for rank, (position, hops) in transfer.front.items():
             source, target = offsets[rank] + position, transfer.consumer
             needs[target][source] = max(needs[target].get(source, 0), hops)
-    found = []
-    for members in _by_depth(needs):
+    found, depths = [], _by_depth(needs)
+    if sum(map(len, depths)) < len(flat):
+        raise GuardError(f"schedule {order.schedule!r} of {order.ranks} ranks never ends: each waits for another")
+    for members in depths:
         width = max(1, *(len(needs[i]) for i in members))
         padded = [[*needs[i].items(), *[(nothing, 0)] * (width - len(needs[i]))] for i in members]
         table = np.array(padded, dtype=np.int64)
-        of = [(rank * chunks + one.chunk) * 2 + (one.kind != FORWARD) for rank, one in (flat[i] for i in members)]
+        of = [(rank * order.chunks + one.chunk) * 3 + kind_of(one.kind) for rank, one in (flat[i] for i in members)]
         found.append(_Level(np.array(members), np.array(of), table[..., 0].T, table[..., 1].T.astype(np.float64)))
     return tuple(found), offsets[1] - 1
 
@@ -118,3 +137,8 @@ def _by_depth(needs: list[dict[int, int]]) -> list[list[int]]:
                     following.append(target)
         levels.append(following)
     return levels[:-1]
+
+
+def kind_of(instruction: str) -> int:
+    """0 of a forward, 1 of a backward, 2 of a weight gradient."""
+    return {FORWARD: 0, BACKWARD_WEIGHT: 2}.get(instruction, 1)
