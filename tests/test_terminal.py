@@ -5,12 +5,13 @@ import io
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 
 import pytest
 
-from joulecast.cli import main
+from joulecast.cli import ORDER, main
 from joulecast.errors import GuardError
 
 PLAN = "examples/llama-3.1-8b-4xh200.toml"
@@ -121,6 +122,28 @@ def test_tables_are_drawn_on_a_terminal_only(capsys):
     assert "\x1b" not in in_terminal(script, NO_COLOR="1", TERM="dumb")
     assert run("sites") == 0
     assert "┃" not in capsys.readouterr().out
+
+
+def test_help_lists_what_most_people_need_first_each_on_a_line(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run("--help") == 0
+    lines = capsys.readouterr().out.partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in lines][:4] == ["predict", "compare", "sweep", "front"]
+    assert [line.split()[0] for line in lines] == list(ORDER)
+    assert not [line for line in lines if line.endswith("...") or len(line) > 80]
+
+
+@pytest.mark.parametrize("command", ORDER)
+def test_help_names_values_by_what_they_are(command, capsys):
+    assert run(command, "--help") == 0
+    assert not re.search(r"--\S+ <", capsys.readouterr().out)
+
+
+def test_help_names_every_suite():
+    from joulecast.commands.validate import SUITES
+    from joulecast.validate import registry
+
+    assert sorted(", ".join(SUITES).split(", ")) == sorted([*registry.SUITES, *registry.OTHER_FORMS])
 
 
 def test_shells_complete_commands(monkeypatch):

@@ -67,28 +67,35 @@ class FrontAsked:
         Path | None, typer.Option(metavar="FILE.csv", help="Measured stage,instruction,frequency,time,energy.")
     ] = None
     schedule: Annotated[
-        str | None, typer.Option(help="gpipe, 1f1b (by default), interleaved-1f1b, zb-h1; of a profile.")
+        str | None,
+        typer.Option(metavar="NAME", help="gpipe, 1f1b (by default), interleaved-1f1b, zb-h1; of a profile."),
     ] = None
-    microbatches: Annotated[int | None, typer.Option(min=1, help="Micro-batches of an iteration.")] = None
+    microbatches: Annotated[int | None, typer.Option(min=1, metavar="N", help="Micro-batches of an iteration.")] = None
     dag: Annotated[
         Path | None, typer.Option(metavar="FILE.json", help="Your own graph of instructions, not a schedule.")
     ] = None
-    wait_power: Annotated[float | None, typer.Option(min=0.0, help="Power of a GPU that waits [W].")] = None
+    wait_power: Annotated[float | None, typer.Option(min=0.0, metavar="W", help="Power of a GPU that waits [W].")] = (
+        None
+    )
     stages: Annotated[str | None, typer.Option(metavar="0,1,…", help="Stages of the profile to use.")] = None
     virtual_stages: Annotated[
-        int | None, typer.Option(min=1, help="Stages on each rank, for interleaved schedules.")
+        int | None, typer.Option(min=1, metavar="N", help="Stages on each rank, for interleaved schedules.")
     ] = None
-    transfer_time: Annotated[float | None, typer.Option(min=0.0, help="Time of a transfer between stages [s].")] = None
-    time_limit: Annotated[float | None, typer.Option(min=0.0, help="Leave out slower plans [s].")] = None
+    transfer_time: Annotated[
+        float | None, typer.Option(min=0.0, metavar="S", help="Time of a transfer between stages [s].")
+    ] = None
+    time_limit: Annotated[float | None, typer.Option(min=0.0, metavar="S", help="Leave out slower plans [s].")] = None
     simple: Annotated[
         str | None,
         typer.Option(
-            help="One clock for each stage and direction (stage), in the steady state (steady), or stage (rank)."
+            metavar="stage|steady|rank",
+            help="One clock for each stage and direction (stage), so in the steady state alone (steady), or for each"
+            " stage (rank).",
         ),
     ] = None
     straggler_time: Annotated[
         list[float] | None,
-        typer.Option(metavar="T", min=0.0, help="Also the plan for iterations that something else makes last T [s]."),
+        typer.Option(metavar="S", min=0.0, help="Also the plan for iterations that something else makes last S [s]."),
     ] = None
     slow_rank: Annotated[
         str | None, typer.Option(metavar="R=1.2|R=1100MHz", help="A rank that is slower, or whose clock is held.")
@@ -105,16 +112,22 @@ class FrontAsked:
         typer.Option(min=0.0, metavar="W", help="What the limits of all GPUs may be together [W]; with --per-rank."),
     ] = None
     eta: Annotated[
-        float | None, typer.Option(min=0.0, max=1.0, help="Choose a limit: weight of energy against time, 0 to 1.")
+        float | None,
+        typer.Option(min=0.0, max=1.0, metavar="WEIGHT", help="Choose a limit: weight of energy against time, 0 to 1."),
     ] = None
     epochs: Annotated[
         Path | None, typer.Option(metavar="FILE.csv", help="batch_size,epochs: limits and batch sizes to the target.")
     ] = None
-    samples: Annotated[int | None, typer.Option(min=1, help="Sequences of an epoch, with a plan and --epochs.")] = None
-    job: Annotated[str | None, typer.Option(help="Which job of measured power limits.")] = None
-    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs of measured power limits, by default 1.")] = None
+    samples: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Sequences of an epoch, with a plan and --epochs.")
+    ] = None
+    job: Annotated[str | None, typer.Option(metavar="NAME", help="Which job of measured power limits.")] = None
+    gpus: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="GPUs of measured power limits, by default 1.")
+    ] = None
     form: Annotated[
-        str | None, typer.Option("--format", help="Of FILE: json, csv, parquet, zeus-pfo, zeus-power-limit.")
+        str | None,
+        typer.Option("--format", metavar="NAME", help="Of FILE: json, csv, parquet, zeus-pfo, zeus-power-limit."),
     ] = None
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file (zeus-pfo: a new folder).")] = None
     report: output.ReportOption = None

@@ -71,7 +71,11 @@ class CalibrateAsked:
 
 
 def calibrate(asked: CalibrateAsked) -> None:
-    """Calibrate a GPU description: measure a card, or fit recorded rows; without either, the rows that are shipped."""
+    """Fit a GPU description to your card, or to measured rows.
+
+    The card is measured (--device), or rows that were measured are fitted (--rows, --replay); without either, the
+    rows that are shipped.
+    """
     _check(asked)
     from joulecast.threads import use_one_thread
 

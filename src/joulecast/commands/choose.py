@@ -21,12 +21,15 @@ def choose(
     space: Annotated[
         Path | None, typer.Option(metavar="SPACE.toml", help="Clocks, knobs of overlap and tiles to choose from.")
     ] = None,
-    direction: Annotated[str, typer.Option(help="forward or backward.")] = "forward",
-    stage: Annotated[int, typer.Option(min=0, help="Pipeline stage whose layers are composed.")] = 0,
+    direction: Annotated[str, typer.Option(metavar="NAME", help="forward or backward.")] = "forward",
+    stage: Annotated[int, typer.Option(min=0, metavar="N", help="Pipeline stage whose layers are composed.")] = 0,
     json: output.JsonOption = False,
     csv: output.CsvOption = False,
 ) -> None:
-    """At every clock the fastest, the most economical and every way between: halves of a layer, and a whole stage."""
+    """Choose overlap and tiles of a layer together, at every clock.
+
+    The fastest, the most economical and every way between: for each half of a layer, and for a whole stage.
+    """
     from joulecast.threads import use_one_thread
 
     use_one_thread()

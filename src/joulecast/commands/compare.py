@@ -19,7 +19,9 @@ def register(app: typer.Typer) -> None:
 
 
 def compare(
-    plans: Annotated[list[Path], typer.Argument(metavar="PLAN.toml…", help="Two or more; the first is the reference.")],
+    plans: Annotated[
+        list[Path], typer.Argument(metavar="PLAN.toml…", help="Two or more plans; the first is the reference.")
+    ],
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override one value of every plan.")
     ] = None,
@@ -27,7 +29,7 @@ def compare(
     json: output.JsonOption = False,
     csv: output.CsvOption = False,
 ) -> None:
-    """Say how and why the forecasts of plans differ from that of the first."""
+    """Say how and why the forecasts of plans differ."""
     from joulecast.api import compare as compare_plans
 
     found = compare_plans(plans, settings or ())

@@ -51,7 +51,10 @@ def doctor(
     ] = None,
     json: output.JsonOption = False,
 ) -> None:
-    """Report versions, GPUs and their sensors, and what can and cannot be done here."""
+    """Say what is installed, and what can be done here.
+
+    Versions, GPUs and their sensors, and what is missing for the rest.
+    """
     report = examine(device)
     if json:
         output.print_json(report)

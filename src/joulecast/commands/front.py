@@ -17,7 +17,10 @@ def register(app: typer.Typer) -> None:
 
 
 def front(asked: FrontAsked) -> None:
-    """Plans from the fastest to the one of least energy, each with the least energy that its time allows."""
+    """Find the time-energy front of a plan.
+
+    Plans from the fastest to the one of least energy, each with the least energy that its time allows.
+    """
     from joulecast.front_answers import answer
 
     asked = replace(asked, form=checked_form(asked.form, asked.out))

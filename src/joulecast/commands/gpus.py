@@ -11,14 +11,14 @@ from joulecast import output
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    group = typer.Typer(help="List the catalogue of GPUs, or show one of them.", rich_markup_mode=None)
+    group = typer.Typer(help="List the catalogue of GPUs, or show one.", rich_markup_mode=None)
     group.callback(invoke_without_command=True)(list_gpus)
     group.command("show")(show_gpu)
     app.add_typer(group, name="gpus")
 
 
 def list_gpus(context: typer.Context, json: output.JsonOption = False, csv: output.CsvOption = False) -> None:
-    """List the catalogue of GPUs, or show one of them."""
+    """List the catalogue of GPUs, or show one."""
     if context.invoked_subcommand is not None:
         return
     from joulecast.model.catalogue import gpu_names, gpu_package, load_gpu

@@ -29,14 +29,14 @@ COLUMNS = (
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    group = typer.Typer(help="List the catalogue of models, or show one of them.", rich_markup_mode=None)
+    group = typer.Typer(help="List the catalogue of models, or show one.", rich_markup_mode=None)
     group.callback(invoke_without_command=True)(list_models)
     group.command("show")(show_model)
     app.add_typer(group, name="models")
 
 
 def list_models(context: typer.Context, json: output.JsonOption = False, csv: output.CsvOption = False) -> None:
-    """List the catalogue of models, or show one of them."""
+    """List the catalogue of models, or show one."""
     if context.invoked_subcommand is not None:
         return
     from joulecast.model.hf import load_model, model_names

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from joulecast.simulator.iteration import Iteration
 
 Out: TypeAlias = Annotated[Path, typer.Option(metavar="FILE", help="Where to: .pdf, .png or .svg.")]
-Width: TypeAlias = Annotated[float | None, typer.Option(min=1.0, max=40.0, help="Width in inches.")]
+Width: TypeAlias = Annotated[
+    float | None, typer.Option(min=1.0, max=40.0, metavar="INCHES", help="Width of the figure.")
+]
 Source: TypeAlias = Annotated[
     Path, typer.Argument(metavar="PLAN.toml|RESULT.json", help="A plan, or what the command printed with --json.")
 ]
@@ -34,11 +36,16 @@ def front(
     source: Source,
     out: Out,
     settings: output.SetOption = None,
-    time_limit: Annotated[float | None, typer.Option(min=0.0, help="Point out the plan for this time [s].")] = None,
+    time_limit: Annotated[
+        float | None, typer.Option(min=0.0, metavar="S", help="Point out the plan for this time [s].")
+    ] = None,
     width: Width = None,
     json: output.JsonOption = False,
 ) -> None:
-    """Time-energy front of a plan, with its lower bound and the plan as it stands."""
+    """Draw the time-energy front of a plan.
+
+    With its lower bound and the plan as it stands.
+    """
     _check(out)
     from joulecast.reports import front_series
     from joulecast.reports.front_figure import front_figure
@@ -64,7 +71,10 @@ def timeline(
     width: Width = None,
     json: output.JsonOption = False,
 ) -> None:
-    """Timeline of an iteration: instructions, communication, waiting, and power with its limit."""
+    """Draw the timeline of an iteration.
+
+    Instructions, communication, waiting, and power with its limit.
+    """
     _check(out)
     from joulecast.reports.timeline_figure import timeline_figure
     from joulecast.reports.timeline_series import of_iteration
@@ -76,11 +86,14 @@ def ledger(
     source: Source,
     out: Out,
     settings: output.SetOption = None,
-    by: Annotated[str, typer.Option(help="component or instruction.")] = "component",
+    by: Annotated[str, typer.Option(metavar="NAME", help="component or instruction.")] = "component",
     width: Width = None,
     json: output.JsonOption = False,
 ) -> None:
-    """Energy of an iteration by component or by instruction, with its 90 % interval."""
+    """Draw where the energy of an iteration goes.
+
+    By component or by instruction, with its 90 % interval.
+    """
     _check(out)
     if by not in ("component", "instruction"):
         raise UnknownNameError("split", by, ("component", "instruction"), key="--by")
@@ -102,11 +115,14 @@ def measured(
     out: Out,
     data: Annotated[Path | None, typer.Option(metavar="PATH", help="Measured rows, for a suite.")] = None,
     gpu: Annotated[str | None, typer.Option(metavar="NAME|FILE", help="GPU description to score.")] = None,
-    quantity: Annotated[str, typer.Option(help="time, energy, power or clock.")] = "time",
+    quantity: Annotated[str, typer.Option(metavar="NAME", help="time, energy, power or clock.")] = "time",
     width: Width = None,
     json: output.JsonOption = False,
 ) -> None:
-    """Forecast over measured values, with the band of ±5 % and the errors."""
+    """Draw forecasts over measured values.
+
+    With the band of ±5 % and the errors.
+    """
     _check(out)
     from joulecast.reports.measured_figure import measured_figure
     from joulecast.reports.measured_series import QUANTITIES, measured_pairs

@@ -25,7 +25,7 @@ def predict(
         Path | None, typer.Option(metavar="PATH", help="Write the timeline, to be opened in ui.perfetto.dev.")
     ] = None,
     trace_format: Annotated[
-        str, typer.Option(help="perfetto, or hta: a folder that Holistic Trace Analysis reads.")
+        str, typer.Option(metavar="NAME", help="perfetto, or hta: a folder that Holistic Trace Analysis reads.")
     ] = "perfetto",
     report: output.ReportOption = None,
     json: output.JsonOption = False,

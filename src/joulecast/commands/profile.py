@@ -35,13 +35,18 @@ def profile(
     ],
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write plot and data into this folder.")] = None,
     device: Annotated[str, typer.Option(metavar="0|sim:FILE", help="The card.")] = "0",
-    runs: Annotated[int | None, typer.Option(min=20, help="Take so many runs, whatever the guidance.")] = None,
+    runs: Annotated[
+        int | None, typer.Option(min=20, metavar="N", help="Take so many runs, whatever the guidance.")
+    ] = None,
     budget: Annotated[str, typer.Option(metavar="TIME", help="Never take longer, such as 90s, 4m.")] = "4m",
     outliers: Annotated[bool, typer.Option("--outliers", help="Study the runs that are left out, too.")] = False,
-    seed: Annotated[int, typer.Option(help="Of the random rests between runs.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the random rests between runs.")] = 0,
     json: output.JsonOption = False,
 ) -> None:
-    """Fine-grain power profile of a kernel, finer than the card's power sensor."""
+    """Measure power over the time of one kernel.
+
+    Finer than the card's power sensor, after the FinGraV method; what cannot be resolved is said.
+    """
     from joulecast.threads import use_one_thread
 
     use_one_thread()

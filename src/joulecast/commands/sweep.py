@@ -39,7 +39,10 @@ def sweep(
     json: output.JsonOption = False,
     csv: output.CsvOption = False,
 ) -> None:
-    """Forecast every legal plan of a space and print the best; constraints and objective stand in the space."""
+    """Forecast every legal plan of a space and find the best.
+
+    Constraints and objective stand in the space.
+    """
     from joulecast.plan.sweep.search import run_sweep
     from joulecast.plan.sweep.space import load_space
     from joulecast.progress import ProgressBar

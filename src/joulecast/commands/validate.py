@@ -31,17 +31,29 @@ CHOICES = {
 }
 
 
+#: Named here because the suites take long to load; a test compares.
+SUITES = (
+    "kernels, blocks, collectives, overlap, train",
+    "dvfs, power-limit, perseus, a100-overlap, network, published",
+)
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
     app.command("validate")(validate)
 
 
 def validate(
-    suite: Annotated[str, typer.Argument(metavar="SUITE", help="kernels, blocks, collectives, train, …")],
+    suite: Annotated[str, typer.Argument(metavar="SUITE", help=f"{SUITES[0]}; of others: {SUITES[1]}.")],
     data: Annotated[Path, typer.Option(metavar="PATH", help="Measured rows: a file, or the folder that holds them.")],
-    gpu: Annotated[str | None, typer.Option(metavar="NAME|FILE", help="GPU description to score.")] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE", help="GPU description to score, by default h200-sxm or the card of the rows."
+        ),
+    ] = None,
     folds: Annotated[
-        int | None, typer.Option(min=2, help="Fit on all folds but one, score that one, for each fold.")
+        int | None, typer.Option(min=2, metavar="N", help="Fit on all folds but one, score that one, for each fold.")
     ] = None,
     fit_rows: Annotated[Path | None, typer.Option(metavar="FILE", help="Fit on these rows first.")] = None,
     calibrate_rows: Annotated[
@@ -54,7 +66,10 @@ def validate(
     json: output.JsonOption = False,
     csv: output.CsvOption = False,
 ) -> None:
-    """Hold predictions against measured rows and report the errors beside trivial baselines."""
+    """Hold forecasts against measured rows.
+
+    Errors are reported beside those of trivial rules.
+    """
     from joulecast.threads import use_one_thread
 
     use_one_thread()
