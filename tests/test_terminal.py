@@ -146,6 +146,22 @@ def test_help_names_every_suite():
     assert sorted(", ".join(SUITES).split(", ")) == sorted([*registry.SUITES, *registry.OTHER_FORMS])
 
 
+@pytest.mark.parametrize("width", [50, 80, 200])
+def test_no_value_is_cut_off_on_a_terminal_of_any_width(width, capsys):
+    rows = [{"stage": i, **{f"quantity_{k} [s]": 1000.0 + 10 * i + k for k in range(9)}} for i in range(8)]
+    rows = [{**row, "source": f"a long story of where the numbers of row {row['stage']} come from"} for row in rows]
+    script = f"from joulecast.output import print_table\nrows = {rows!r}\nprint_table(rows)\nprint_table(rows[:2])"
+    text = re.sub(r"\x1b\[[0-9;]*m", "", in_terminal(script, COLUMNS=str(width)))
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    for i, row in enumerate(rows):
+        for name, value in row.items():
+            if isinstance(value, float):
+                shown = f"{value:.4g}"
+                assert len(re.findall(rf"\b{shown}\b", text)) == (2 if i < 2 else 1), (name, shown)
+    assert text.count("story") == 10
+
+
 def test_shells_complete_commands(monkeypatch):
     monkeypatch.setenv("_JOULECAST_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "joulecast pr")

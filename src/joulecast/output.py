@@ -82,7 +82,9 @@ def print_table(rows: Rows, columns: Sequence[str] | None = None, title: str | N
     cells = [[number(row.get(n)) for n in names] for row in rows]
     right = [all(_is_number(row.get(n)) for row in rows) for n in names]
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-        _print_drawn(names, cells, right, title)
+        from joulecast.drawn_table import draw
+
+        draw(names, cells, right, title)
     else:
         _print_aligned(names, cells, right, title)
 
@@ -143,19 +145,6 @@ def _is_number(value: Any) -> bool:
     return value is None or (
         not isinstance(value, str | bool) and (isinstance(value, int | float) or hasattr(value, "item"))
     )
-
-
-def _print_drawn(names: Sequence[str], cells: list[list[str]], right: list[bool], title: str | None) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=title, title_justify="left", header_style="bold")
-    for name, numeric in zip(names, right, strict=True):
-        table.add_column(name, justify="right" if numeric else "left")
-    for row in cells:
-        table.add_row(*(Text(cell) for cell in row))
-    Console().print(table)
 
 
 def _print_aligned(names: Sequence[str], cells: list[list[str]], right: list[bool], title: str | None) -> None:
