@@ -78,6 +78,8 @@ def test_figures_on_made_up_physics(report):
     assert summary[INSIDE]["time_nearest_percent"] > summary[INSIDE]["time_baseline_percent"]
     assert summary[INSIDE]["time_others_percent"] < summary[INSIDE]["time_nearest_percent"]
     assert f"{EDGES}: card" in summary
+    ends = [summary[f"{EDGES}: card, {end} settings"]["rows"] for end in ("lowest", "highest")]
+    assert ends == [summary[EDGES]["rows"] // 2] * 2
 
 
 def test_what_is_left_out_is_never_read(report, tmp_path):

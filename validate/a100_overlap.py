@@ -33,7 +33,7 @@ from joulecast.model.gpu_model import GpuModel, gpu_model
 from joulecast.model.uncertainty import NINETY_PERCENT
 from joulecast.validate.a100_overlap_choice import Choice, averaged_twins, by_neighbours, choices, telling_window
 from joulecast.validate.result import Prediction, ScoredRow, SuiteResult
-from joulecast.validate.summary import summarise
+from joulecast.validate.summary import summarise_beside
 
 Array = NDArray[np.float64]
 
@@ -279,13 +279,7 @@ def _scored(part: _Answered) -> list[ScoredRow]:
 
 def _summary(parts: Sequence[_Answered], scored: Sequence[ScoredRow]) -> Mapping[str, Any]:
     """Figures of every group, with those of the nearest configuration beside the rule's."""
-    summary = summarise(scored)
-    near = [one for part in parts for one in part.nearest]
-    others = summarise([replace(row, baseline=one) for row, one in zip(scored, near, strict=True)])
-    for group, figures in summary.items():
-        for word in ("time", "energy", "power"):
-            figures[f"{word}_nearest_percent"] = others[group][f"{word}_baseline_percent"]
-    return summary
+    return summarise_beside(scored, {"nearest": [one for part in parts for one in part.nearest]})
 
 
 def _choices(windows: Sequence[_Answered], others: Sequence[_Answered]) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from joulecast.calibrate.clock_sweeps.likeness import likeness
 from joulecast.calibrate.clock_sweeps.rows import SweepRow, WorkloadKey
 from joulecast.validate.result import Prediction
+from joulecast.validate.smoother import each_from_the_others
 
 Array = NDArray[np.float64]
 
@@ -60,11 +61,10 @@ def _smoothed(rows: Sequence[SweepRow], value: Array) -> Array:
     alike = likeness([dict(key) for key in keys])[np.ix_(place, place)]
     level = LEVEL**2 * np.equal.outer(place, place)
     apart = np.subtract.outer(setting, setting) ** 2
-    best, least = value, np.inf
-    for length, noise in product(LENGTHS, NOISES):
-        covariance = level + np.exp(-0.5 * apart / length**2) * alike + noise**2 * np.eye(len(rows))
-        inverse = np.linalg.inv(covariance)
-        error = (inverse @ (value - value.mean())) / np.diag(inverse)
-        if np.abs(error).mean() < least:
-            best, least = value - error, float(np.abs(error).mean())
-    return best
+    return each_from_the_others(
+        value,
+        (
+            level + np.exp(-0.5 * apart / length**2) * alike + noise**2 * np.eye(len(rows))
+            for length, noise in product(LENGTHS, NOISES)
+        ),
+    )

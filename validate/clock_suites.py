@@ -7,8 +7,7 @@ forecast from the others (:mod:`joulecast.calibrate.clock_sweeps`). A row is lis
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,9 @@ from joulecast.errors import InputError
 from joulecast.model.catalogue import load_gpu
 from joulecast.validate.clock_baselines import mean_curve, nearest_setting, straight_line
 from joulecast.validate.clock_floor import from_all_others
-from joulecast.validate.clock_splits import WORKLOAD, Part, parts
+from joulecast.validate.clock_splits import EDGES, ONE_EDGES, WORKLOAD, Part, parts
 from joulecast.validate.result import Prediction, ScoredRow, SuiteResult
-from joulecast.validate.summary import summarise
+from joulecast.validate.summary import summarise_beside
 
 #: Kind of sweep of each suite.
 KINDS: dict[str, Kind] = {"dvfs": "clock", "power-limit": "limit"}
@@ -136,12 +135,21 @@ def _forecast_part(
             groups=(
                 f"{part.way}: {row.card}",
                 f"{part.way}: {'held' if answer.held[place] else 'not held'} by a limit",
+                *_end(part.way, row, known),
             ),
             baseline=rule,
         )
         nearest = nearest_setting(known, row.setting)
         scored.append(_Scored(entry, nearest, others.get(part.asked[place], Prediction())))
     return scored
+
+
+def _end(way: str, row: SweepRow, known: Sequence[SweepRow]) -> tuple[str, ...]:
+    """At which end of the known settings a row lies, where ends are left out."""
+    if way not in (EDGES, ONE_EDGES):
+        return ()
+    end = "lowest" if row.setting < min(one.setting for one in known) else "highest"
+    return (f"{way}: {row.card}, {end} settings",)
 
 
 def _as_row(row: SweepRow, way: str) -> Row:
@@ -170,12 +178,5 @@ def _prediction(answer: Forecast, place: int, gpus: int) -> Prediction:
 
 def _summary(scored: Sequence[_Scored]) -> Mapping[str, Any]:
     """Figures of every group, with those of the nearest setting and of all other rows beside the straight line's."""
-    summary = summarise([one.row for one in scored])
-    beside = {
-        "nearest": summarise([replace(one.row, baseline=one.nearest) for one in scored]),
-        "others": summarise([replace(one.row, baseline=one.others) for one in scored]),
-    }
-    for group, figures in summary.items():
-        for (name, rule), word in product(beside.items(), ("time", "energy", "power")):
-            figures[f"{word}_{name}_percent"] = rule[group][f"{word}_baseline_percent"]
-    return summary
+    beside = {"nearest": [one.nearest for one in scored], "others": [one.others for one in scored]}
+    return summarise_beside([one.row for one in scored], beside)

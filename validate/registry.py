@@ -17,6 +17,7 @@ from joulecast.validate import adapters, overlap
 from joulecast.validate.a100_overlap import run_a100_overlap
 from joulecast.validate.clock_suites import KINDS as CLOCK_SUITES
 from joulecast.validate.clock_suites import run_clock_suite
+from joulecast.validate.kernel_floor import from_all_others
 from joulecast.validate.network import run_network
 from joulecast.validate.overlap_choice import overlap_choices
 from joulecast.validate.perseus import run_perseus
@@ -30,6 +31,7 @@ LARGE_COLLECTIVE_BYTES = 16 * 2**20
 Predict = Callable[[GpuDescription, Sequence[Row]], list[Answer]]
 Fit = Callable[[Sequence[Row], GpuDescription], GpuDescription]
 Rule = Callable[[GpuDescription, Sequence[Row]], list[Prediction]]
+Others = Callable[[Sequence[ScoredRow]], list[Prediction]]
 Choices = Callable[[GpuDescription, Sequence[ScoredRow]], list[dict[str, Any]]]
 
 
@@ -53,6 +55,8 @@ class Suite:
         A trivial rule that needs the description; by default that of :mod:`joulecast.validate.baselines`.
     choices
         What it costs to choose among the rows by their forecasts.
+    others
+        Each row from all others, or an empty list where that says nothing.
     """
 
     name: str
@@ -65,6 +69,7 @@ class Suite:
     fit: Fit = adapters.fit
     rule: Rule | None = None
     choices: Choices | None = None
+    others: Others | None = None
 
 
 def kernel_family(row: Row) -> str:
@@ -98,8 +103,10 @@ def overlap_groups(row: Row) -> tuple[str, ...]:
     return (f"{row.gpus} GPUs", f"{row.gpus} GPUs, windows of {'' if row.window_s >= 1.5 else 'less than '}1.5 s")
 
 
-def _by_file(row: Row) -> tuple[str, ...]:
-    return (f"file {Path(row.file).name}",)
+def kernel_groups(row: Row) -> tuple[str, ...]:
+    """By file, and the products that are launched one by one on several streams, as those of experts are."""
+    file = f"file {Path(row.file).name}"
+    return (file, "gemm, one by one") if row.configuration.get("separate") else (file,)
 
 
 SUITES = {
@@ -110,9 +117,10 @@ SUITES = {
             frozenset(KERNEL_OPS),
             adapters.predict_kernels,
             kernel_family,
-            _by_file,
+            kernel_groups,
             fitted=True,
             choices=tile_choices,
+            others=from_all_others,
         ),
         Suite(
             "collectives",

@@ -16,7 +16,7 @@ from joulecast.validate.baselines import baselines
 from joulecast.validate.cards import of_card
 from joulecast.validate.registry import OTHER_FORMS, OTHER_OPS, SUITES, Fit, Predict, Suite
 from joulecast.validate.result import Answer, Prediction, ScoredRow, SuiteResult, Unpredicted
-from joulecast.validate.summary import summarise
+from joulecast.validate.summary import summarise_beside
 
 #: GPU whose description is scored by default.
 DEFAULT_GPU = "h200-sxm"
@@ -209,11 +209,12 @@ def _result(
         ScoredRow(row, answer, family, suite.groups(row), operator_of(row.configuration).exception, rule)
         for (row, answer), family, rule in zip(pairs, families, trivial, strict=True)
     ]
+    others = suite.others(scored) if suite.others else []
     return SuiteResult(
         suite=suite.name,
         gpu=gpu.name,
         rows=tuple(scored),
-        summary=summarise(scored),
+        summary=summarise_beside(scored, {"others": others} if others else {}),
         skipped=(*skipped, *left_out),
         protocol=protocol,
         named_exceptions=tuple((row.row.name, row.exception) for row in scored if row.exception),

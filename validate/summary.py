@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from joulecast.validate import metrics
-from joulecast.validate.result import ScoredRow
+from joulecast.validate.result import Prediction, ScoredRow
 
 #: Quantity to the short word in the summary's keys.
 WORDS = {"time_s": "time", "energy_j": "energy", "power_w": "power", "sm_clock_mhz": "clock"}
@@ -25,6 +27,16 @@ def summarise(rows: Sequence[ScoredRow]) -> dict[str, Any]:
         summary[group] = figures([row for row in usual if group in row.groups])
     if unusual:
         summary[EXCEPTIONS] = figures(unusual)
+    return summary
+
+
+def summarise_beside(rows: Sequence[ScoredRow], beside: Mapping[str, Sequence[Prediction]]) -> dict[str, Any]:
+    """As :func:`summarise`, with ``time_…_percent`` and the like of further rules beside the trivial one's."""
+    summary = summarise(rows)
+    for name, rule in beside.items():
+        others = summarise([replace(row, baseline=one) for row, one in zip(rows, rule, strict=True)])
+        for group, word in product(summary, ("time", "energy", "power")):
+            summary[group][f"{word}_{name}_percent"] = others[group][f"{word}_baseline_percent"]
     return summary
 
 
