@@ -66,7 +66,8 @@ def group_lag(clocks_mhz: Array, in_step: int, members: int, gpu: GpuModel, node
     Parameters
     ----------
     in_step
-        GPUs that wait for each other many times an iteration (a tensor-parallel group).
+        GPUs that wait for each other many times an iteration: a tensor-parallel group, and the ranks whose parameters
+        are gathered layer by layer (FSDP).
     members
         GPUs that wait for each other once an iteration (with the replicas).
     node_spread
@@ -79,5 +80,8 @@ def group_lag(clocks_mhz: Array, in_step: int, members: int, gpu: GpuModel, node
 
 
 def group_limit_share(in_step: int, gpu: GpuModel) -> float:
-    """Share of the limit that boards reach on average when each waits for the slowest of ``in_step``."""
+    """Share of the limit that boards reach on average when each waits for the slowest of ``in_step``.
+
+    Of tensor-parallel groups: boards whose communication runs beside computation, as FSDP's does, reached the limit.
+    """
     return 1.0 - gpu["governor.in_step_loss"] * slowest_of(in_step) ** 4

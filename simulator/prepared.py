@@ -102,10 +102,11 @@ def prepare(plan: Plan, gpu: GpuModel, *, governed: bool = True) -> Prepared:
 
 def lag_of(plan: Plan, clocks_mhz: Array, gpu: GpuModel) -> Array:
     """How far the pace of a plan's groups stays behind their mean clock, at each mean clock [1]."""
+    in_step = plan.tp * (plan.replicas if plan.parallelism.fsdp else 1)
     if plan.cluster.nodes == 1:
-        return group_lag(clocks_mhz, plan.tp, plan.tp * plan.replicas, gpu)
+        return group_lag(clocks_mhz, in_step, plan.tp * plan.replicas, gpu)
     # The slowest of all GPUs slows its stage, and the slowest stage the pipeline.
-    return group_lag(clocks_mhz, plan.tp, plan.cluster.gpus, gpu, plan.cluster.node_clock_spread)
+    return group_lag(clocks_mhz, in_step, plan.cluster.gpus, gpu, plan.cluster.node_clock_spread)
 
 
 def _tables(

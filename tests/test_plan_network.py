@@ -11,7 +11,7 @@ from joulecast.model.limits import group_lag
 from joulecast.simulator.forecast import forecast
 from joulecast.simulator.placement import data_fabric, stage_fabric, tensor_fabric
 from joulecast.simulator.plan import plan_from_dict
-from joulecast.simulator.prepared import fluid_program, prepare
+from joulecast.simulator.prepared import fluid_program, lag_of, prepare
 from joulecast.simulator.schedules import build_schedule
 
 
@@ -99,12 +99,13 @@ def test_boards_at_their_highest_clock_keep_in_step_and_below_they_wander():
 
 def test_the_slowest_card_of_many_nodes_sets_the_pace():
     """Cards of several nodes differ more than those of one, and the slowest of more of them is slower."""
-    one = {"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1, "fsdp": True, "fsdp_shard_size": 8}
+    one = {"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1}
+    beside = {"grad_reduce": "overlapped"}
 
     def time_s(gpus, spread):
-        work = {"model": "llama-3.1-8b", "sequence_length": 8192, "global_batch_size": 2 * gpus}
+        work = {"model": "llama-3.1-8b", "sequence_length": 8192, "global_batch_size": 8 * gpus}
         cluster = {"node_clock_spread": spread, "gpu": "h200-sxm"}
-        return forecast(plan(gpus=gpus, cluster=cluster, parallelism=one, workload=work)).time_s
+        return forecast(plan(gpus=gpus, cluster=cluster, parallelism=one, workload=work, overlap=beside)).time_s
 
     few, many = (time_s(gpus, 0.02) / time_s(gpus, 0.0) - 1 for gpus in (16, 1024))
     assert 0.3 < few / (0.02 * 1.77) < 1.0  # the slowest of 16 lies 1.77 sd out; only the SMs' part of the time follows
@@ -185,3 +186,12 @@ def test_reduction_in_the_switch_shortens_all_reduces():
     one = {"tensor_model_parallel_size": 8, "pipeline_model_parallel_size": 1}
     base, inside = (forecast(plan(network, gpus=8, parallelism=one)) for network in (None, {"nvls": True}))
     assert inside.ranks[0].exposed_communication_s < base.ranks[0].exposed_communication_s
+
+
+def test_ranks_that_gather_every_layer_together_keep_step():
+    """Wandering clocks slow sharded replicas as they slow a tensor-parallel group; whole replicas meet once a step."""
+    gpu = gpu_model(load_gpu("h200-sxm"))
+    clocks, split = np.array([1400.0]), {"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1}
+    whole, sharded = (lag_of(plan(gpus=4, parallelism=split | {"fsdp": on}), clocks, gpu)[0] for on in (False, True))
+    assert whole == pytest.approx(slowest_of(4) * gpu["governor.card_clock_spread"])
+    assert sharded - whole == pytest.approx(slowest_of(4) * gpu["governor.wander"])

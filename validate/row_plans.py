@@ -90,7 +90,7 @@ def _iteration(row: Configuration, gpu: str) -> dict[str, Any]:
             "name": str(row.get("schedule") or "1f1b") if pp > 1 else "none",
             "recompute": _recomputation(row.get("recompute")),
         },
-        "overlap": {} if _flag(row, "fsdp") else gradient_reduction(row),
+        "overlap": communication_beside(row),
         "implementation": {
             "framework": "pytorch-eager",
             "attention_backend": "cudnn",
@@ -104,6 +104,13 @@ def sharding(row: Configuration) -> dict[str, Any]:
     if not _flag(row, "fsdp"):
         return {}
     return {"fsdp": True, "fsdp_shard_size": whole_number(row, "fsdp_shard_size", whole_number(row, "dp", 1))}
+
+
+def communication_beside(row: Configuration) -> dict[str, Any]:
+    """What of the replicas' communication runs beside computation: gathering of shards, or reduction of gradients."""
+    if _flag(row, "fsdp"):
+        return {"fsdp_prefetch": _flag(row, "fsdp_prefetch", True)}
+    return gradient_reduction(row)
 
 
 def gradient_reduction(row: Configuration) -> dict[str, Any]:
