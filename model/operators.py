@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from joulecast.errors import InputError
 from joulecast.model.fabric import Fabric
 
 #: Bytes of one element by data type.
@@ -185,7 +186,15 @@ class Streaming:
     staged: bool = False
 
     def with_tile(self, tile: RowTile) -> Streaming:
-        """The same kernel with an explicit schedule."""
+        """The same kernel with an explicit schedule.
+
+        Raises
+        ------
+        InputError
+            No warps: without any the kernel would be the library's.
+        """
+        if not tile.warps:
+            raise InputError("warps = 0 must be at least 1", key="warps", remedy="The nearest is 1.")
         return replace(self, tile_rows=tile.rows, tile_columns=tile.columns, warps=tile.warps, staged=tile.staged)
 
 

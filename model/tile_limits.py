@@ -22,8 +22,8 @@ from joulecast.model.tiles import gemm_blocks
 
 #: Least side of a tile of matrix instructions.
 LEAST_SIDE = 8
-#: Most stages and other tiles that are tried to find one that fits.
-MOST_STAGES, MOST_TRIED = 16, 2000
+#: Most stages, steps of one knob beside another, and other tiles that are tried to find one that fits.
+MOST_STAGES, MOST_STEPS, MOST_TRIED = 16, 8, 2000
 
 
 def check_tile(operator: Operator, gpu: GpuModel, *, may_spill: bool = False, key: str = "tile") -> None:
@@ -49,7 +49,7 @@ def check_tile(operator: Operator, gpu: GpuModel, *, may_spill: bool = False, ke
         _check_sides(key, m=operator.tile.m, n=operator.tile.n)
         _check_counts(key, warps=operator.tile.warps, stages=operator.tile.stages)
     elif isinstance(operator, Streaming) and operator.warps:
-        _check_counts(key, warps=operator.warps, rows=max(operator.tile_rows, 1))
+        _check_counts(key, warps=operator.warps, rows=operator.tile_rows, columns=operator.tile_columns or 1)
         _check_row_shape(operator, key)
     else:
         return
@@ -176,7 +176,7 @@ def _changed(operator: Operator, change: Mapping[str, Any]) -> Operator:
 
 def _several(knobs: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
     """Changes of more than one knob, those of fewest steps first."""
-    steps = itertools.product(*(range(len(values) + 1) for values in knobs.values()))
+    steps = itertools.product(*(range(min(len(values), MOST_STEPS) + 1) for values in knobs.values()))
     several = [chosen for chosen in steps if sum(step > 0 for step in chosen) > 1]
     ordered = sorted(several, key=lambda chosen: (sum(chosen), sum(step > 0 for step in chosen)))
     return [
@@ -190,4 +190,4 @@ def _doubled(warps: int) -> list[int]:
 
 
 def _halved(size: int, least: int) -> list[int]:
-    return [size // 2**i for i in range(1, 12) if size // 2**i >= least]
+    return [size >> i for i in range(1, size.bit_length()) if size >> i >= least]

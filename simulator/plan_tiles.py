@@ -91,7 +91,8 @@ def _check_one(operator: Operator, tile: Tile | RowTile, name: str, gpu: GpuDesc
         check_tile(tiled_operator(operator, tile), gpu_model(gpu), key=key)
     except InputError as error:
         where = "" if operator.name == name else f" (of {operator.name})"
-        raise source.error(f"{error.message}{where}", error.key or key, remedy=error.remedy) from None
+        at = error.key if error.key and error.key.startswith(key) else f"{key}.{error.key}" if error.key else key
+        raise source.error(f"{error.message}{where}", at, remedy=error.remedy) from None
 
 
 def tileable_operators(plan: Plan) -> list[Operator]:

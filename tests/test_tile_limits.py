@@ -43,6 +43,8 @@ def attention(*tile, **more):
         (product(128, 128, 64, 8, 3, split_k=100), "64 steps of 64", "nearest is 64"),
         (attention(128, 128, warps=8, stages=8), "at most 232448", "stages = 3"),
         (attention(128, 128, warps=4, stages=2), "at most 255", "warps = 8"),
+        (ROWS.with_tile(jc.RowTile(0, 0, 4)), "rows = 0", "nearest is 1"),
+        (ROWS.with_tile(jc.RowTile(1, -8, 4)), "columns = -8", "nearest is 1"),
         (ROWS.with_tile(jc.RowTile(4, 0, 1)), "at most 255", "warps = 4"),
         (ROWS.with_tile(jc.RowTile(8, 0, 1)), "at most 255", "warps = 8"),
         (ROWS.with_tile(jc.RowTile(64, 0, 16, staged=True)), "at most 232448", "rows = 16"),
