@@ -1,0 +1,54 @@
+"""Experts of a model as its ``config.json`` tells them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from joulecast.errors import InputError, NotYetError
+from joulecast.model.experts import Experts
+from joulecast.model.hf import load_model
+from joulecast.model.model_config import ModelConfig
+
+QWEN = {
+    "model_type": "qwen3_moe",
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "moe_intermediate_size": 256,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "num_experts": 16,
+    "num_experts_per_tok": 2,
+    "vocab_size": 4096,
+}
+
+
+def read(folder: Path, **changes: Any) -> ModelConfig:
+    file = folder / "config.json"
+    file.write_text(json.dumps({**QWEN, **changes}))
+    return load_model(file)
+
+
+def test_a_file_with_experts_is_read(tmp_path: Path):
+    assert read(tmp_path).experts == Experts(16, 2, 256)
+    shared = read(tmp_path, model_type="qwen2_moe", shared_expert_intermediate_size=512)
+    assert shared.experts == Experts(16, 2, 256, shared_ffn=512, shared_gate=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "kind"),
+    [
+        ({"num_experts_per_tok": 17}, "num_experts_per_tok", InputError),
+        ({"num_experts": 0}, "num_experts", InputError),
+        ({"decoder_sparse_step": 2}, "decoder_sparse_step", NotYetError),
+        ({"mlp_only_layers": [1]}, "mlp_only_layers", NotYetError),
+        ({"model_type": "llama"}, "num_experts", InputError),
+    ],
+)
+def test_a_file_that_cannot_be_used_names_its_key(tmp_path: Path, changes: dict[str, Any], key: str, kind: type):
+    with pytest.raises(kind, match=key):
+        read(tmp_path, **changes)

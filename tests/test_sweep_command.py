@@ -1,0 +1,74 @@
+"""The command ``joulecast sweep``."""
+
+import csv
+import io
+import json
+
+import pytest
+
+import joulecast as jc
+from joulecast.cli import main
+
+
+def run(capsys, *arguments):
+    """Exit status, standard output and standard error of ``joulecast sweep``."""
+    with pytest.raises(SystemExit) as stop:
+        main(["sweep", *map(str, arguments)])
+    out, err = capsys.readouterr()
+    return stop.value.code or 0, out, err
+
+
+@pytest.fixture
+def file(tmp_path):
+    """A small SPACE.toml."""
+    path = tmp_path / "space.toml"
+    path.write_text(
+        '[workload]\nmodel = "llama-3.2-1b"\nsequence_length = 2048\nglobal_batch_size = 16\n'
+        'micro_batch_size = [1, 2]\n[cluster]\ngpu = "h200-sxm"\ngpus = 8\n[parallelism]\n'
+        "tensor_model_parallel_size = [1, 2, 3]\n[objective]\ntop = 1\n"
+    )
+    return path
+
+
+def test_the_command(file, tmp_path, capsys):
+    code, out, err = run(capsys, file, "--out", tmp_path / "rows.csv")
+    assert code == 0
+    assert "6 offered, 4 legal, 4 fit memory, 4 keep to constraints, 1 simulated" in out
+    assert "a heuristic chose which plans were simulated" in out
+    assert "wrote" in err
+    plan = tmp_path / "best.toml"
+    code, out, _ = run(capsys, file, "--json", "--set", "objective.minimise=energy", "--plan", plan)
+    found = json.loads(out)
+    assert found["minimise"] == ["energy"]
+    assert found["counts"]["legal"] == 4
+    assert found["best"][0]["source"] == "simulated"
+    assert jc.predict(plan).energy_j == found["best"][0]["energy_j"]
+    code, out, _ = run(capsys, file, "--csv", "--set", "objective.top=0")
+    assert len(list(csv.DictReader(io.StringIO(out)))) == 4
+
+
+def test_why_combinations_are_left_out_is_told(file, capsys):
+    """Others of them are legal, so the sweep goes on."""
+    code, out, _ = run(capsys, file, "--json", "--set", "overlap.comm_ctas=[8, 200]")
+    found = json.loads(out)
+    assert code == 0 and found["counts"]["legal"] == 4
+    assert "overlap.comm_ctas: 200 thread blocks" in found["notes"][-1] and "nearest is 132" in found["notes"][-1]
+    _, out, _ = run(capsys, file, "--json")
+    assert "left out, such as" not in json.loads(out)["notes"][-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--resume"], "there is no file to resume"),
+        (["--out", "rows.txt"], "names no known form"),
+        (["--set", "constraints.max_time_s=1e-6"], "the tightest is max_time_s"),
+        (["--set", "parallelism.tensor_model_parallel_size=[3]"], "is a legal plan"),
+        (["--set", "constraints.max_time_s=-1"], "Use a value above 0"),
+    ],
+)
+def test_what_the_command_refuses(file, capsys, arguments, message):
+    code, out, err = run(capsys, file, *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1

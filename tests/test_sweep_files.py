@@ -1,0 +1,270 @@
+"""Rows of a sweep in files, and what of them survives interruptions."""
+
+import contextlib
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import joulecast as jc
+from joulecast.errors import InputError
+from joulecast.plan.sweep import search
+from joulecast.plan.sweep.journal import read_lines
+from joulecast.plan.sweep.space import space_from_dict
+
+TP = "parallelism__tensor_model_parallel_size"
+SPLITS = {
+    TP: [1, 2, 4, 8],
+    "parallelism__pipeline_model_parallel_size": [1, 2, 4],
+    "workload__micro_batch_size": [1, 2, 4],
+}
+
+
+@pytest.mark.parametrize("suffix", ["csv", "json", "jsonl", "parquet"])
+def test_files(tables, tmp_path, suffix):
+    out = tmp_path / f"rows.{suffix}"
+    if suffix == "parquet":
+        pytest.importorskip("pyarrow")
+    found = jc.sweep(tables(**SPLITS), out)
+    assert [p.name for p in tmp_path.iterdir()] == [out.name]
+    if suffix == "csv":
+        with out.open() as file:
+            times = [float(line["time_s"]) for line in csv.DictReader(file)]
+    elif suffix == "parquet":
+        import pyarrow.parquet as pq
+
+        times = pq.read_table(out).column("time_s").to_pylist()
+    else:
+        text = out.read_text()
+        lines = json.loads(text) if suffix == "json" else [json.loads(line) for line in text.splitlines()]
+        times = [line["time_s"] for line in lines]
+    assert times == [row["time_s"] for row in found.rows]
+
+
+@pytest.mark.parametrize(
+    ("out", "message"), [("rows.xls", "names no known form"), ("none/rows.csv", "no such folder"), (None, "no file")]
+)
+def test_bad_outputs(tables, tmp_path, out, message):
+    with pytest.raises(InputError, match=message):
+        jc.sweep(tables(**SPLITS), None if out is None else tmp_path / out, resume=out is None)
+
+
+class Stop(Exception):
+    """Ends a sweep in the middle."""
+
+
+def interrupted(tables, out, after, monkeypatch, **options):
+    """A sweep that is stopped after some calls of its progress."""
+    monkeypatch.setattr(search, "BATCH", 4)
+    calls = iter(range(after))
+
+    def progress(done, of, what):
+        if next(calls, None) is None:
+            raise Stop
+
+    space = space_from_dict(tables(**SPLITS, objective__top=2))
+    return search.run_sweep(space, out, progress=progress, **options)
+
+
+@pytest.mark.parametrize("after", [1, 3, 5])
+def test_a_stopped_sweep_goes_on_where_it_was(tables, tmp_path, monkeypatch, after):
+    out = tmp_path / "rows.csv"
+    with pytest.raises(Stop):
+        interrupted(tables, out, after, monkeypatch)
+    partial = tmp_path / "rows.csv.partial"
+    lines, _ = read_lines(partial)
+    with partial.open("ab") as file:
+        file.write(b'{"plan": 3, "time_s": 0.1')  # what a killed process leaves
+    with pytest.raises(InputError, match="interrupted sweep left this file"):
+        jc.sweep(tables(**SPLITS, objective__top=2), out)
+    with pytest.raises(InputError, match="belongs to another space"):
+        jc.sweep(tables(**{**SPLITS, TP: [1]}), out, resume=True)
+    batches = sum("combinations" in line for line in lines)
+    asked = []
+    monkeypatch.setattr(search, "evaluate", lambda *a, real=search.evaluate: asked.append(a) or real(*a))
+    resumed = interrupted(tables, out, 1000, monkeypatch, resume=True)
+    fresh = interrupted(tables, None, 1000, monkeypatch)
+    assert resumed.rows == fresh.rows and resumed.best == fresh.best and resumed.counts == fresh.counts
+    assert batches and len(asked) == 2 * -(-len(fresh.rows) // 4) - batches
+    assert not partial.exists()
+
+
+@pytest.mark.parametrize("share", [0.1, 0.35, 0.6, 0.85])
+def test_of_what_is_cut_off_only_the_missing_rows_are_evaluated(tables, tmp_path, monkeypatch, share):
+    """A file that ends anywhere: every whole row is kept, and nothing that it holds is computed again."""
+    out, notes = tmp_path / "rows.csv", []
+    with pytest.raises(Stop):
+        interrupted(tables, out, 5, monkeypatch)
+    partial = tmp_path / "rows.csv.partial"
+    text = partial.read_bytes()
+    partial.write_bytes(text[: round(share * len(text))])
+    kept = {line["plan"] for line in read_lines(partial)[0] if "plan" in line}
+    begun = {plan for line in read_lines(partial)[0] if "combinations" in line for plan in line["plans"]}
+    asked = []
+    monkeypatch.setattr(search, "evaluate", lambda *a, real=search.evaluate: asked.extend(a[1]) or real(*a))
+    resumed = interrupted(tables, out, 1000, monkeypatch, resume=True, note=notes.append)
+    assert kept and not kept & set(asked)
+    assert begun - kept <= set(asked)
+    assert f"holds {len(kept)} plans in closed form and 0 simulated ones; its torn last line was dropped" in notes[0]
+    assert resumed.rows == interrupted(tables, None, 1000, monkeypatch).rows
+
+
+SWEEP = """
+import sys
+from pathlib import Path
+from joulecast.plan.sweep import search
+from joulecast.plan.sweep.space import load_space
+search.BATCH = 8
+space, out, workers, resume = sys.argv[1:]
+search.run_sweep(load_space(space), Path(out), workers=int(workers), resume=resume == "resume")
+"""
+SPACE = """
+[workload]
+model = "llama-3.2-1b"
+sequence_length = 2048
+global_batch_size = 64
+micro_batch_size = "all"
+[cluster]
+gpu = "h200-sxm"
+gpus = 16
+[parallelism]
+tensor_model_parallel_size = "all"
+pipeline_model_parallel_size = [1, 2, 4, 8]
+[objective]
+top = 0
+[power]
+power_limit_w = {min = 400, max = 700, step = 100}
+"""
+
+
+def children_of(process):
+    """Ids of the processes that a process has started."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == process.pid:
+                found.append(int(stat.parent.name))
+    return found
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_killed_process_resumes(tmp_path, workers):
+    """kill -9 at several points: every whole line stays, and the resumed table is the one of an undisturbed run."""
+    space, out, whole = tmp_path / "space.toml", tmp_path / "rows.jsonl", tmp_path / "whole.jsonl"
+    space.write_text(SPACE)
+    partial = tmp_path / "rows.jsonl.partial"
+    kept, mode = b"", "new"
+    for rows in (3, 40) if workers == 1 else (20,):
+        command = [sys.executable, "-c", SWEEP, str(space), str(out), str(workers), mode]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and process.poll() is None:
+            if partial.exists() and partial.read_bytes().count(b'"source"') >= rows:
+                break
+            time.sleep(0.001)
+        children = children_of(process)
+        os.kill(process.pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        assert partial.read_bytes().startswith(kept)
+        kept, mode = partial.read_bytes()[: read_lines(partial)[1]], "resume"
+        assert kept.count(b'"source"') >= rows
+        while any(Path(f"/proc/{child}/stat").exists() for child in children):  # workers end with it
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    subprocess.run([*command[:-1], "resume"], check=True, capture_output=True)
+    jc.sweep(space, whole)
+    assert out.read_bytes() == whole.read_bytes()
+    assert not partial.exists()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from joulecast.plan.sweep import journal, rows, search
+from joulecast.plan.sweep.space import load_space
+rows.TOGETHER = 5
+space, out, mode, call = sys.argv[1:]
+module, name = {"evaluating": (rows, "closed_form"), "writing": (journal.Journal, "_write"),
+                "simulating": (rows, "forecast"), "nothing": (rows, "resume")}[mode]
+real, calls = getattr(module, name, None), 0
+def killed(*given, **named):
+    global calls
+    calls += 1
+    if calls == int(call):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*given, **named)
+setattr(module, name, killed)
+asked = rows.closed_form
+def told(plans, **named):
+    print(len(plans))
+    return asked(plans, **named)
+rows.closed_form = told
+search.run_sweep(load_space(space, ["objective.top=3"]), Path(out), resume=mode == "nothing")
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "call", "closed", "simulated"),
+    [("evaluating", 4, 15, 0), ("writing", 11, 7, 0), ("simulating", 3, None, 2)],
+)
+def test_kill_9_loses_what_was_under_way_alone(tmp_path, mode, call, closed, simulated):
+    """Rows that are evaluated together, the rest of those while they are written, or one simulation."""
+    space, out = tmp_path / "space.toml", tmp_path / "rows.jsonl"
+    space.write_text(SPACE)
+    whole = len(jc.sweep(space).rows)
+
+    def run(*of):
+        return subprocess.run(
+            [sys.executable, "-c", KILLED, str(space), str(out), *map(str, of)], capture_output=True, text=True
+        )
+
+    assert run(mode, call).returncode == -signal.SIGKILL
+    lines, _ = read_lines(tmp_path / "rows.jsonl.partial")
+    kept = sum(line.get("source") == "closed-form" for line in lines)
+    assert kept == (whole if closed is None else closed)
+    assert sum(line.get("source") == "simulated" for line in lines) == simulated
+    again = run("nothing", 0)
+    assert again.returncode == 0, again.stderr
+    assert sum(map(int, again.stdout.split())) == whole - kept
+    assert [json.loads(line) for line in out.read_text().splitlines()] == list(
+        jc.sweep({**tomllib.loads(SPACE), "objective": {"top": 3}}).rows
+    )
+
+
+FULL = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
+from joulecast.cli import main
+main(["sweep", *sys.argv[2:]])
+"""
+
+
+def test_a_full_disk(tmp_path):
+    """A file that may not grow: what fits is kept, to the last whole row, and the sweep goes on from there."""
+    pytest.importorskip("resource")
+    space, out, whole = tmp_path / "space.toml", tmp_path / "rows.jsonl", tmp_path / "whole.jsonl"
+    space.write_text(SPACE)
+    command = [sys.executable, "-c", FULL]
+    plain = {
+        key: value for key, value in os.environ.items() if not key.startswith("COV")
+    }  # who counts lines writes too
+    full = subprocess.run([*command, "20000", str(space), "--out", str(out)], capture_output=True, text=True, env=plain)
+    partial = tmp_path / "rows.jsonl.partial"
+    assert full.returncode == 2
+    assert "cannot be written: File too large. What was written stays; make room" in full.stderr
+    assert full.stderr.count("\n") == 1
+    assert partial.stat().st_size == 20000
+    kept = sum("source" in line for line in read_lines(partial)[0])
+    assert kept >= 20
+    again = [*command, str(10**9), str(space), "--out"]
+    done = subprocess.run([*again, str(out), "--resume"], check=True, capture_output=True, text=True)
+    assert f"holds {kept} plans in closed form and 0 simulated ones; its torn last line was dropped" in done.stderr
+    jc.sweep(space, whole)
+    assert out.read_bytes() == whole.read_bytes()

@@ -1,0 +1,76 @@
+"""Sweeps over several processes, and over a Dask cluster."""
+
+import pickle
+
+import pytest
+
+import joulecast as jc
+from joulecast.errors import GuardError, InputError, UnknownNameError
+from joulecast.plan.sweep import workers
+from joulecast.plan.sweep.workers import Workers
+
+SPLITS = {
+    "parallelism__tensor_model_parallel_size": [1, 2, 4, 8],
+    "parallelism__pipeline_model_parallel_size": [1, 2, 4],
+    "workload__micro_batch_size": [1, 2, 4],
+}
+
+
+@pytest.fixture(scope="module")
+def small(tables):
+    """Every plan of a small space, in closed form alone."""
+    return jc.sweep(tables(**SPLITS, schedule__recompute=["none", "full"]))
+
+
+def test_processes_give_the_same_table(tables, small):
+    again = jc.sweep(tables(**SPLITS, schedule__recompute=["none", "full"]), workers=2)
+    assert again.rows == small.rows
+    assert again.counts == small.counts
+
+
+#: An expression that ends its process.
+END = "__import__('os')._exit(9)"
+
+
+def dying(folder):
+    """Jobs whose number 1 ends its process the first time."""
+    died = str(folder / "died")
+    first = f"10 if __import__('os').path.exists({died!r}) else (open({died!r}, 'w').close(), {END})"
+    return {n: (first if n == 1 else f"{10 * n}",) for n in range(6)}
+
+
+def test_jobs_of_a_lost_worker_are_done_again(tmp_path, monkeypatch):
+    """Workers evaluate expressions; one of them ends its process the first time."""
+    assert dict(Workers(2).results(eval, dying(tmp_path))) == {n: 10 * n for n in range(6)}
+    monkeypatch.setattr(workers, "MOST_LOSSES", 2)
+    with pytest.raises(InputError, match=r"workers were lost 2 times; 2 jobs are left"):
+        list(Workers(2).results(eval, {0: (END,), 1: (END,)}))
+
+
+def test_errors_of_workers_arrive_as_they_are():
+    """An error that could not be copied from process to process would look like a lost worker."""
+    for error in (UnknownNameError("schedule", "1f1c", ("1f1b",)), GuardError("a law", ("plan",))):
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
+
+
+def test_dask_gives_the_same_table(tables, small, tmp_path):
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        found = jc.sweep(
+            tables(**SPLITS, schedule__recompute=["none", "full"], objective__top=2), dask=cluster.scheduler_address
+        )
+        redone = Workers(dask=cluster.scheduler_address).results(eval, dying(tmp_path))
+        assert dict(redone) == {n: 10 * n for n in range(6)}
+    plain = jc.sweep(tables(**SPLITS, schedule__recompute=["none", "full"], objective__top=2))
+    assert found.rows == plain.rows
+    assert found.best == plain.best
+
+
+def test_a_scheduler_that_does_not_answer(tables, monkeypatch):
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(workers, "CONNECT_S", 0.5)
+    with pytest.raises(InputError, match="--workers and --dask exclude each other"):
+        jc.sweep(tables(**SPLITS), workers=2, dask="tcp://127.0.0.1:9")
+    with pytest.raises(InputError, match="no Dask scheduler answers"):
+        jc.sweep(tables(**SPLITS), dask="tcp://127.0.0.1:9")
