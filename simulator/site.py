@@ -31,7 +31,7 @@ Array = NDArray[np.float64]
 
 #: What every result beyond the GPUs takes for granted.
 SITE_ASSUMPTIONS = (
-    "a job pays for its share of the nodes in which it runs",
+    "a job pays for its share of the nodes in which it runs, whose other GPUs work as its own do",
     "fans follow a node's mean power, supplies its power at every instant",
     "nodes stand in racks in the order of their ranks",
     "a run loses no time to checkpoints and failures but what site.goodput and site.node_mtbf_hours say",

@@ -19,7 +19,7 @@ RESULTS = {
     "gpus": "GPUs",
     "clock_mhz": "SM clock, mean [MHz]",
     "tokens_per_s": "throughput [tokens/s]",
-    "memory_bytes": "memory of a GPU [GB]",
+    "memory_bytes": "memory allocated, a GPU [GB]",
     "facility_energy_j": "energy, facility [J]",
     "facility_power_w": "power, facility [W]",
     "facility_peak_w": "peak power, facility [W]",
@@ -51,6 +51,8 @@ def result_lines(found: Comparison) -> list[dict[str, Any]]:
 
 def ledger_lines(found: Comparison, plan: str) -> list[dict[str, Any]]:
     """Ledgers of one plan against the reference, without what neither of them has."""
+    from joulecast.reports.palette import word
+
     lines = []
     for row in found.rows():
         if row["plan"] != plan or (row["reference"] == row["other"] == 0.0):
@@ -60,7 +62,7 @@ def ledger_lines(found: Comparison, plan: str) -> list[dict[str, Any]]:
             {
                 "quantity": _heading(found, row["quantity"]),
                 "by": row["split"],
-                "item": row["item"],
+                "item": word(row["item"]),
                 found.names[0]: row["reference"],
                 plan: row["other"],
                 "difference": row["difference"],

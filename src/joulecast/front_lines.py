@@ -42,7 +42,7 @@ def print_table(made: Front) -> None:
     )
     output.print_table([_line(made, i) for i in _some(len(points))])
     if made.problem.notes:
-        print("\nAssumed: " + "; ".join(made.problem.notes) + ".")
+        output.print_assumed(made.problem.notes)
 
 
 def print_slow_ones(extra: Mapping[str, Any]) -> None:
@@ -88,7 +88,7 @@ def print_rank_limits(front: RankLimitFront, choice: Mapping[str, Any] | None = 
             }
         )
     output.print_table(lines)
-    print("\nAssumed: " + "; ".join(front.notes) + ".")
+    output.print_assumed(front.notes)
     if choice is not None:
         print()
         output.print_pairs((name, str(value) if isinstance(value, list) else value) for name, value in choice.items())

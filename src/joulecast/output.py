@@ -97,6 +97,13 @@ def print_pairs(pairs: Iterable[tuple[str, Any]]) -> None:
         print(f"{name:<{width}}  {value}".rstrip())
 
 
+def print_assumed(notes: Iterable[str]) -> None:
+    """Print what an answer takes for granted, a line each."""
+    print("\nAssumed:")
+    for note in notes:
+        print(f"- {note}")
+
+
 def number(value: Any, digits: int = 4) -> str:
     """A value for people: numbers with a few significant digits, nothing for ``None``.
 

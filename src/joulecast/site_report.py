@@ -45,7 +45,6 @@ def print_site(gpu: str, site: dict[str, Any] | None) -> None:
     for limit in site["limits"]:
         word = "is met" if limit["met"] else "is exceeded"
         print(f"{limit['key']} = {limit['limit_w']:g} W {word}: the peak is {limit['peak_w']:.0f} W")
-    print("Assumed: " + "; ".join(site["assumptions"]) + ".")
 
 
 def _cost_lines(site: dict[str, Any]) -> list[tuple[str, str]]:

@@ -65,6 +65,7 @@ def stage_rows(iteration: Iteration) -> list[dict[str, Any]]:
 
 def print_iteration(iteration: Iteration) -> None:
     """Print a forecast for people."""
+    from joulecast.reports.palette import word
     from joulecast.site_report import print_site
 
     number, whole = output.number, iteration.to_dict()
@@ -82,15 +83,15 @@ def print_iteration(iteration: Iteration) -> None:
     )
     print("\nOne GPU of each pipeline stage")
     output.print_table([_stage_line(stage) for stage in whole["stages"]])
-    print("\nMemory of one GPU of each pipeline stage [GB]")
+    print("\nMemory of one GPU of each pipeline stage [GB]: what is allocated, and beside it the context")
     output.print_table([_memory_line(stage) for stage in whole["stages"]])
     for split in ("component", "instruction"):
         print(f"\nEnergy of all GPUs by {split}")
         energies = whole[f"energy_by_{split}_j"]
         shares = {name: round(100.0 * value / whole["energy_j"], 1) for name, value in energies.items()}
-        output.print_table([{split: n, "energy [J]": v, "share [%]": shares[n]} for n, v in energies.items()])
+        output.print_table([{split: word(n), "energy [J]": v, "share [%]": shares[n]} for n, v in energies.items()])
     print_site(iteration.plan.cluster.gpu, whole["site"])
-    print("\nAssumed: " + "; ".join(whole["assumptions"]) + ".")
+    output.print_assumed([*whole["assumptions"], *(whole["site"] or {"assumptions": ()})["assumptions"]])
 
 
 def _model_flops(whole: dict[str, Any]) -> str:
@@ -115,7 +116,7 @@ def _stage_line(stage: dict[str, Any]) -> dict[str, Any]:
         "communication [s]": stage["exposed_communication_s"],
         "overlapped [s]": stage["overlapped_communication_s"],
         "waiting [s]": stage["waiting_s"],
-        "memory [GB]": stage["memory_bytes"] / 1e9,
+        "allocated [GB]": stage["memory_bytes"] / 1e9,
     }
 
 

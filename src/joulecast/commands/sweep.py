@@ -79,7 +79,7 @@ def print_result(result: SweepResult) -> None:
     output.print_table([_line(row, result.keys) for row in result.best[:LINES]])
     if len(result.best) > LINES:
         print(f"… and {len(result.best) - LINES} more; --out FILE or --csv has all")
-    print("\nAssumed: " + "; ".join(result.to_dict()["notes"]) + ".")
+    output.print_assumed(result.to_dict()["notes"])
 
 
 #: Lines of the table for people.

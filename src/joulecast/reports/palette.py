@@ -57,6 +57,10 @@ WORDS = {
     "hbm": "HBM",
     "clock": "clock tree",
     "link": "links",
+    "gpu": "GPUs",
+    "cpu": "CPUs",
+    "nic": "network cards",
+    "fan": "fans",
     "comm_ctas": "communication blocks",
     "comm_threads": "threads of a communication block",
 }

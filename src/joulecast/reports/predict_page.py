@@ -118,7 +118,7 @@ def head(iteration: Iteration) -> list[Figure]:
         Figure("energy of a token", token.text(iteration.energy_per_token_j, 3)),
         Figure("power of a GPU", f"{iteration.power_w / iteration.gpus:.0f} W", limit_words(limits) if limits else ""),
         Figure("SM clock", f"{iteration.clock_mhz:.0f} MHz", "mean of the stages' medians"),
-        Figure("memory", f"{memory / 1e9:.1f} GB", "at the peak of the fullest GPU"),
+        Figure("memory", f"{memory / 1e9:.1f} GB", "allocated at the peak of the fullest GPU"),
     ]
 
 
@@ -183,7 +183,7 @@ def stages_section(iteration: Iteration) -> Section:
             "communication [s]": r.exposed_communication_s,
             "overlapped [s]": r.overlapped_communication_s,
             "waiting [s]": r.waiting_s,
-            "memory [GB]": r.memory_bytes / 1e9,
+            "allocated [GB]": r.memory_bytes / 1e9,
         }
         for r in iteration.ranks
     ]
