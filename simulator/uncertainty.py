@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from joulecast.model.description import GpuDescription
 from joulecast.model.predict import Work, parameter_spread
-from joulecast.model.training_factors import SPREAD, UNSEEN
+from joulecast.model.training_factors import LONGER, SPREAD, UNSEEN
 from joulecast.model.uncertainty import FEW_DIRECTIONS, NINETY_PERCENT, composed_spread, same_kernels
 from joulecast.simulator.clock_columns import in_columns
 
@@ -51,7 +51,8 @@ def interval(prepared: Prepared, description: GpuDescription, result: FluidResul
         found[0] = known * NINETY_PERCENT
     else:
         found[0] = float(np.hypot(found[0], prepared.gpu.get(f"kernel.{UNSEEN}", 0.0) * NINETY_PERCENT))
-    return Interval(*((float(np.exp(-s)), float(np.exp(s))) for s in found))
+    longer = float(np.hypot(found[0], prepared.gpu.get(f"kernel.{LONGER}", 0.0) * NINETY_PERCENT))
+    return Interval(*((float(np.exp(-s)), float(np.exp(up))) for s, up in zip(found, (longer, found[1]), strict=True)))
 
 
 def _parameter_spread(
