@@ -61,18 +61,29 @@ class Relowering:
         self._groups: list[OperatorGroup] = [replace(group, operators=Kernels(group.operators)) for group in groups]
         self._known: list[deque[_Lowered]] = [deque(maxlen=KEPT) for _ in self._groups]
         self._shown: list[_Lowered | None] = [None] * len(self._groups)
+        self._readers: dict[str, set[int]] = {}
+        self._before: dict[str, float | None] = {}
+        self._stale = set(range(len(groups)))
         self._columns = zeros(len(operators))
         self._operators = tuple(operators)
         self._family: NDArray[np.int64] | None = None
 
     def __call__(self, gpu: GpuModel) -> Costs:
         """Work of the kernels on ``gpu``: what ``lower`` gives, of the same device at every call."""
-        for place, group in enumerate(self._groups):
-            lowered = self._lowered(place, group, gpu)
+        value = gpu.parameters.get
+        moved = [name for name, before in self._before.items() if value(name) != before]
+        stale = self._stale.union(*(self._readers[name] for name in moved))
+        self._stale = set(range(len(self._groups)))  # should one of them be refused
+        for place in sorted(stale):
+            group, lowered = self._groups[place], self._lowered(place, self._groups[place], gpu)
             if lowered is not self._shown[place]:
                 for name, column in self._columns.items():
                     column[group.index] = lowered.columns.get(name, 0.0)
                 self._shown[place] = lowered
+            for name in lowered.names:
+                self._readers.setdefault(name, set()).add(place)
+        self._before = {name: value(name) for name in self._readers}
+        self._stale = set()
         if self._family is None:
             self._family = families_of(self._operators, gpu.device)
         return Costs(**{name: column.copy() for name, column in self._columns.items()}, family=self._family)

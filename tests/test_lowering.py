@@ -1,6 +1,6 @@
 """Operators to arrays: order, families, speed and what is refused."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -108,6 +108,16 @@ def test_lowering_again_equals_lowering_anew(h200):
     ):
         gpu = h200.with_values(values)
         assert same(again(gpu), lower(MIXED, gpu)), values
+
+
+def test_lowering_again_after_a_refusal(h200):
+    """What was redone before the refusal is not taken for what the next values give."""
+    again = Relowering(MIXED)
+    again(h200)
+    known = {name: value for name, value in h200.parameters.items() if name != "kernel.attention.fixed_s"}
+    with pytest.raises(InputError, match="fixed_s"):
+        again(replace(h200, parameters=known | {"kernel.gemm.eta": 0.5, "power.hbm_base_pj_per_byte": 1.0}))
+    assert same(again(h200), lower(MIXED, h200))
 
 
 def test_a_result_outlives_the_next_lowering(h200):

@@ -112,10 +112,10 @@ class _Equations:
 
 def prior_rows(size: int, groups: Sequence[slice], step_w: float, level_w: float) -> Array:
     """Shape (k, size): differences of neighbours in units of ``step_w``, and the unknowns in units of ``level_w``."""
-    return np.vstack([_differences(size, groups) / step_w, np.eye(size) / level_w])
+    return np.vstack([differences(size, groups) / step_w, np.eye(size) / level_w])
 
 
-def _differences(size: int, groups: Sequence[slice]) -> Array:
+def differences(size: int, groups: Sequence[slice]) -> Array:
     """Differences of neighbours inside each group; one row per pair."""
     pairs = [i for group in groups for i in range(group.start, group.stop - 1)]
     matrix = np.zeros((len(pairs), size))

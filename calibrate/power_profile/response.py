@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,9 +11,25 @@ from joulecast.calibrate.power_profile.layout import OUTSIDE
 from joulecast.calibrate.power_profile.protocol import Array
 
 
-def response_rows(
-    start_s: Array, end_s: Array, edges_s: Array, labels: NDArray[np.int64], size: int
-) -> tuple[Array, NDArray[np.bool_]]:
+@dataclass(frozen=True, slots=True, eq=False)
+class Entries:
+    """Shares of unknowns in readings, one by one; each pair of reading and unknown may come several times.
+
+    Attributes
+    ----------
+    row, label, weight
+        Shape (k,): the reading, the unknown and its share; those of readings that are not usable are left out.
+    usable
+        Shape (n,): whether the reading touches nothing that is labelled outside.
+    """
+
+    row: NDArray[np.int64]
+    label: NDArray[np.int64]
+    weight: Array
+    usable: NDArray[np.bool_]
+
+
+def response_entries(start_s: Array, end_s: Array, edges_s: Array, labels: NDArray[np.int64]) -> Entries:
     """Share of each unknown in each reading.
 
     A reading that averages power p(t) over [a, b] of a series whose power is x_j where the label is j reads
@@ -23,14 +41,6 @@ def response_rows(
         Shape (n,): the windows, on the clock of the edges.
     edges_s, labels
         Shapes (m + 1,) and (m,), from :meth:`Layout.segments`; the first edge may be −∞, the last +∞.
-    size
-        Number of unknowns.
-
-    Returns
-    -------
-    tuple
-        Shape (n, size) weights, each row summing to one, and shape (n,) whether the reading touches nothing that is
-        labelled outside. Rows of the others are zero.
     """
     first = np.searchsorted(edges_s, start_s, side="right") - 1
     last = np.searchsorted(edges_s, end_s, side="left") - 1
@@ -47,6 +57,20 @@ def response_rows(
     outside = label == OUTSIDE
     usable = np.bincount(row, weights=weight * outside, minlength=len(start_s)) == 0.0
     inside = ~outside & usable[row]
-    place = row[inside] * size + label[inside]
-    flat = np.bincount(place, weights=weight[inside], minlength=len(start_s) * size).astype(np.float64)
-    return flat.reshape(len(start_s), size), usable
+    return Entries(row[inside], label[inside], weight[inside], usable)
+
+
+def response_rows(
+    start_s: Array, end_s: Array, edges_s: Array, labels: NDArray[np.int64], size: int
+) -> tuple[Array, NDArray[np.bool_]]:
+    """As :func:`response_entries`, of ``size`` unknowns, as a matrix.
+
+    Returns
+    -------
+    tuple
+        Shape (n, size) weights, each row summing to one, and shape (n,) whether the reading touches nothing that is
+        labelled outside. Rows of the others are zero.
+    """
+    found, count = response_entries(start_s, end_s, edges_s, labels), len(start_s)
+    flat = np.bincount(found.row * size + found.label, weights=found.weight, minlength=count * size)
+    return np.asarray(flat, dtype=np.float64).reshape(count, size), found.usable

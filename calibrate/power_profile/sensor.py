@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.calibrate.power_profile.clocks import ClockFit
-from joulecast.calibrate.power_profile.inverse import prior_rows
 from joulecast.calibrate.power_profile.layout import Layout
+from joulecast.calibrate.power_profile.misfit import Misfit, windows
 from joulecast.calibrate.power_profile.protocol import Array, Channel, Series
 from joulecast.calibrate.power_profile.readings import Readings, readings_of
 from joulecast.calibrate.power_profile.response import response_rows
@@ -132,14 +132,7 @@ def find_sensor(
     pieces = [layout.segments(batch.runs, np.ones(len(batch.runs), dtype=bool)) for batch in series]
     fixed = channel.kind == "energy"
 
-    @cache  # each finer grid shares points with the one before
-    def misfit(window: float, lag: float) -> float:
-        parts = [
-            _rows(readings, window, lag, clock, cut, layout.size)
-            for readings, clock, cut in zip(found, clocks, pieces, strict=True)
-        ]
-        return _unexplained(parts, layout)
-
+    misfit = cache(Misfit(found, clocks, pieces, layout))  # each finer grid shares points with the one before
     period = float(np.mean([readings.period_s for readings in found]))
     window, lag = _search(misfit, period if fixed else max(period, LONGEST_WINDOW_S), period if fixed else None)
     power = np.concatenate([readings.power_w for readings in found])
@@ -196,14 +189,7 @@ def refine_sensor(
 
     top = max(float(np.max(r.power_w)) for r in readings)
 
-    @cache  # each finer grid shares points with the one before
-    def misfit(window: float, lag: float) -> float:
-        parts = [
-            _rows(r, window, lag, clock, cut, layout.size)
-            for r, clock, cut in zip(readings, clocks, pieces, strict=True)
-        ]
-        return _unexplained(parts, layout, STIFF * top)
-
+    misfit = cache(Misfit(readings, clocks, pieces, layout, STIFF * top))
     window, lag = fit.window_s, fit.lag_s
     if known_sensor(channels[0]):
         return fit
@@ -243,23 +229,8 @@ def _rows(
     pieces: tuple[Array, NDArray[np.int64]],
     size: int,
 ) -> Rows:
-    stop = readings.times_s - lag_s
-    start = stop - np.where(readings.span_s > 0.0, readings.span_s, window_s)
-    low, high = clock.gpu_time(start), clock.gpu_time(stop)
-    weights, usable = response_rows(low, high, *pieces, size)
+    weights, usable = response_rows(*windows(readings, window_s, lag_s, clock), *pieces, size)
     return Rows(weights[usable], readings.power_w[usable])
-
-
-def _unexplained(parts: Sequence[Rows], layout: Layout, step_w: float = np.inf) -> float:
-    """What the best powers leave unexplained, steps between neighbours counted in units of ``step_w`` [W²]."""
-    size = layout.size
-    top = max(float(np.max(rows.power_w)) for rows in parts)
-    prior = prior_rows(size, layout.groups(), step_w, 1e3 * top)
-    normal = sum((rows.weights.T @ rows.weights for rows in parts), start=prior.T @ prior)
-    right = sum((rows.weights.T @ rows.power_w for rows in parts), start=np.zeros(size))
-    power = np.linalg.solve(normal, right)
-    left = sum(float(np.sum((rows.power_w - rows.weights @ power) ** 2)) for rows in parts)
-    return left + float(np.sum((prior @ power) ** 2))
 
 
 def _errors(
