@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from fake_nvml import FakeNvml
 from hypothesis import HealthCheck, settings
 
 from joulecast.threads import use_one_thread
@@ -30,9 +31,19 @@ settings.register_profile("mutations", derandomize=True, database=None, deadline
 #: What takes longest starts first: started last, one file would keep one of two processes busy while the other rests.
 #: Of the files on fronts one is first, so that the others find the compiled loops that it leaves behind.
 LONGEST_FIRST = (
-    *("calibrate_live", "front_cli", "validate_clock_suites", "sweep", "power_profile_limited", "cli_calibrate"),
+    *("calibrate_live", "front_cli", "validate_clock_suites", "sweep_files", "power_profile_limited", "cli_calibrate"),
     *("measure_sampler", "guardian", "properties", "a100_overlap", "front_plans", "front_profile", "cli_profile"),
-    *("published", "plot", "docs", "choose_design", "reports", "forecasts_stand", "front_forecast", "rank_limits"),
+    *(
+        "published",
+        "sweep",
+        "plot",
+        "docs",
+        "choose_design",
+        "reports",
+        "forecasts_stand",
+        "front_forecast",
+        "rank_limits",
+    ),
     *("power_profile_sensors", "perseus", "closed_form", "public_times", "typed", "reports_browser", "terminal"),
     *("kernel_timeline", "regenerate", "power_profile_accuracy", "packaging", "recorded_validation"),
 )
@@ -86,6 +97,14 @@ def data() -> Path:
 def h200() -> GpuModel:
     """The numbers of the shipped H200, without uncertainty."""
     return replace(gpu_model(load_gpu("h200-sxm-rows")), description=None)
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    """A fake binding of NVML in place of the real one."""
+    fake = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    return fake
 
 
 @pytest.fixture(scope="session")

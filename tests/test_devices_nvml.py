@@ -2,10 +2,16 @@
 
 import os
 import sys
-import time
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
+from fake_nvml import (
+    DRIVER_NOT_LOADED,
+    GPU_IS_LOST,
+    NO_PERMISSION,
+    NOT_SUPPORTED,
+    FakeNvml,
+)
 
 from joulecast.calibrate.devices import open_device
 from joulecast.calibrate.devices.nvml import NvmlCard
@@ -17,108 +23,8 @@ from joulecast.calibrate.devices.nvml_binding import (
     reasons_of,
 )
 from joulecast.calibrate.devices.processes import is_ours
-from joulecast.calibrate.devices.protocol import Neighbour, Settings, history_of
+from joulecast.calibrate.devices.protocol import Neighbour, Settings
 from joulecast.errors import DeviceError, PermissionDeniedError
-
-NOT_SUPPORTED, NO_PERMISSION, GPU_IS_LOST, FUNCTION_NOT_FOUND, DRIVER_NOT_LOADED = 3, 4, 15, 13, 9
-NOT_FOUND = 6
-
-
-class FakeNvml(ModuleType):
-    """The part of ``pynvml`` that is used; ``refuse`` maps a function to the code that it fails with."""
-
-    NVML_ERROR_NOT_SUPPORTED, NVML_ERROR_NO_PERMISSION = NOT_SUPPORTED, NO_PERMISSION
-    NVML_ERROR_NOT_FOUND = NOT_FOUND
-    NVML_ERROR_GPU_IS_LOST, NVML_ERROR_FUNCTION_NOT_FOUND = GPU_IS_LOST, FUNCTION_NOT_FOUND
-    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
-    NVML_DEVICE_ARCH_AMPERE, NVML_GPM_METRICS_GET_VERSION = 7, 1
-
-    class NVMLError(Exception):
-        def __init__(self, value):
-            super().__init__(f"error {value}")
-            self.value = value
-
-    def __init__(self, architecture=9, capability=(9, 0)):
-        super().__init__("pynvml")
-        self.refuse, self.said = {}, []
-        self.fields = {(186, 0): 650_123, (185, 0): 640_000, (186, 2): 90_000}
-        self.samples = None
-        self.energy_mj, self.limit_mw, self.processes, self.mig = 5_000_000, 700_000, [], [0, 0]
-        self.architecture, self.capability, self.open = architecture, capability, 0
-        answers = {
-            "nvmlDeviceGetCount": lambda: 2,
-            "nvmlDeviceGetHandleByIndex": lambda i: f"card {i}",
-            "nvmlDeviceGetHandleByUUID": lambda u: f"card {u}",
-            "nvmlDeviceGetName": lambda h: b"NVIDIA H200",
-            "nvmlSystemGetDriverVersion": lambda: "580.1",
-            "nvmlDeviceGetArchitecture": lambda h: self.architecture,
-            "nvmlDeviceGetCudaComputeCapability": lambda h: list(self.capability),
-            "nvmlDeviceGetTotalEnergyConsumption": lambda h: self.energy_mj,
-            "nvmlDeviceGetSamples": self._written,
-            "nvmlDeviceGetPowerUsage": lambda h: 641_000,
-            "nvmlDeviceGetFieldValues": self._field_values,
-            "nvmlDeviceGetClockInfo": lambda h, kind: {1: 1755, 2: 3201}[kind],
-            "nvmlDeviceGetMaxClockInfo": lambda h, kind: {1: 1980, 2: 3201}[kind],
-            "nvmlDeviceGetTemperature": lambda h, kind: 55,
-            "nvmlDeviceGetCurrentClocksEventReasons": lambda h: 0x4 | 0x40,
-            "nvmlDeviceGetUtilizationRates": lambda h: SimpleNamespace(gpu=97, memory=40),
-            "nvmlDeviceGetComputeRunningProcesses": lambda h: self.processes,
-            "nvmlDeviceGetEnforcedPowerLimit": lambda h: self.limit_mw,
-            "nvmlDeviceGetPowerManagementLimit": lambda h: self.limit_mw,
-            "nvmlDeviceGetPowerManagementDefaultLimit": lambda h: 700_000,
-            "nvmlDeviceGetPowerManagementLimitConstraints": lambda h: [200_000, 700_000],
-            "nvmlDeviceGetSupportedMemoryClocks": lambda h: [3201, 1593],
-            "nvmlDeviceGetSupportedGraphicsClocks": lambda h, memory: [1980, 1965, 345] if memory == 3201 else [345],
-            "nvmlDeviceGetMemoryInfo": lambda h: SimpleNamespace(total=150_754_820_096),
-            "nvmlDeviceGetNumGpuCores": lambda h: 132 * 128,
-            "nvmlDeviceGetMigMode": lambda h: self.mig,
-            "nvmlDeviceSetGpuLockedClocks": lambda h, low, high: None,
-            "nvmlDeviceResetGpuLockedClocks": lambda h: None,
-            "nvmlDeviceSetPowerManagementLimit": self._set_limit,
-            "nvmlInit": lambda: self._count(1),
-            "nvmlShutdown": lambda: self._count(-1),
-        }
-        for name, answer in answers.items():
-            setattr(self, name, self._guarded(name, answer))
-
-    def _guarded(self, name, answer):
-        def function(*arguments):
-            if name.startswith(("nvmlDeviceSet", "nvmlDeviceReset")):
-                self.said.append((name, *arguments[1:]))
-            if name in self.refuse:
-                raise self.NVMLError(self.refuse[name])
-            return answer(*arguments)
-
-        return function
-
-    def _field_values(self, handle, fields):
-        # Powers are unsigned integers (type 1); what is not there has a return code of its own.
-        return [
-            SimpleNamespace(
-                nvmlReturn=0 if field in self.fields else NOT_SUPPORTED,
-                valueType=1,
-                value=SimpleNamespace(uiVal=self.fields.get(field, 0), dVal=-1.0, ullVal=-1),
-            )
-            for field in fields
-        ]
-
-    def _written(self, handle, kind, since):
-        if self.samples is None or kind != 0:
-            raise self.NVMLError(NOT_SUPPORTED)
-        return 1, self.samples()
-
-    def _set_limit(self, handle, limit):
-        self.limit_mw = limit
-
-    def _count(self, by):
-        self.open += by
-
-
-@pytest.fixture
-def nvml(monkeypatch):
-    fake = FakeNvml()
-    monkeypatch.setitem(sys.modules, "pynvml", fake)
-    return fake
 
 
 def test_facts_and_a_sample_in_si_units(nvml):
@@ -152,96 +58,6 @@ def test_memory_power_is_integrated_over_the_samples(nvml):
     del nvml.fields[186, 2]
     assert NvmlCard().facts.components == ()
     assert NvmlCard().sample().components_j == {}
-
-
-def written(ages_s, milliwatts=lambda age: 650_000, jump_s=0.0):
-    """What a driver has written down: at these ages, in any order, with an empty place."""
-    now = time.time() + jump_s
-    return [
-        SimpleNamespace(timeStamp=0, sampleValue=SimpleNamespace(uiVal=0)),
-        *(
-            SimpleNamespace(
-                timeStamp=round(1e6 * (now - age)), sampleValue=SimpleNamespace(uiVal=milliwatts(age), dVal=-1)
-            )
-            for age in ages_s
-        ),
-    ]
-
-
-REGULAR = [0.011 + 0.02 * k for k in range(119)]
-
-
-def test_the_drivers_power_history_is_on_the_monotonic_clock(nvml):
-    nvml.samples = lambda: written(REGULAR, lambda age: 600_000 + round(1000 * age))
-    card = NvmlCard()
-    assert card.history_step_s == pytest.approx(0.02, rel=1e-3)
-    now = card.now()
-    found = card.power_history(now - 1.0)
-    assert [one.time_s for one in found] == pytest.approx([now - age for age in REGULAR[49::-1]], abs=3e-3)
-    assert found[0].power_w == pytest.approx(600.991, abs=1e-3) and found[-1].power_w == pytest.approx(600.011)
-    assert "nvmlDeviceGetSamples" in card.power_readings["power_history"]
-
-
-def test_the_same_reading_is_not_given_twice(nvml, monkeypatch):
-    fixed = written(REGULAR)
-    nvml.samples = lambda: fixed
-    card = NvmlCard()
-    first = card.power_history(card.now() - 1.0)
-    assert len(first) > 20  # fifty a second, less what a busy machine takes to ask
-    calendar = time.time
-    for nudge_s in (0.0, 1e-4, -1e-4):  # the distance between the clocks is measured anew each time
-        monkeypatch.setattr(time, "time", lambda nudge_s=nudge_s: calendar() + nudge_s)
-        assert card.power_history(first[-1].time_s) == []
-    assert len(card.power_history(first[-2].time_s)) == 1
-
-
-def test_a_corrected_calendar_moves_no_reading(nvml, monkeypatch):
-    nvml.samples = lambda: written(REGULAR)
-    card = NvmlCard()
-    calendar = time.time
-    monkeypatch.setattr(time, "time", lambda: calendar() + 3600.0)
-    newest = card.power_history(card.now() - 1.0)[-1]
-    assert newest.time_s == pytest.approx(card.now() - 0.011, abs=5e-3)
-
-
-@pytest.mark.parametrize(
-    "samples",
-    [
-        list,
-        lambda: written(REGULAR[:3]),
-        lambda: written([5.0 + age for age in REGULAR]),
-        lambda: written([10.0 * age for age in REGULAR]),
-        lambda: written([0.01 + 0.02 * 1.3**k for k in range(20)]),
-        lambda: written(REGULAR, lambda age: 0),
-        lambda: written(REGULAR, jump_s=60.0),
-    ],
-    ids=["empty", "few", "old", "slow", "irregular", "no sensor", "another clock"],
-)
-def test_a_history_that_cannot_be_trusted_is_none(nvml, samples):
-    nvml.samples = samples
-    card = NvmlCard()
-    assert history_of(card) is None and card.history_step_s is None
-    assert "power_history" not in card.power_readings
-    nvml.samples = lambda: written(REGULAR)
-    assert history_of(card) is None  # found once
-    assert history_of(NvmlCard()) is not None
-
-
-def test_a_card_without_a_history(nvml):
-    nvml.refuse["nvmlDeviceGetSamples"] = NOT_SUPPORTED
-    assert history_of(NvmlCard()) is None
-    del nvml.nvmlDeviceGetSamples
-    assert history_of(NvmlCard()) is None
-
-
-def test_a_history_that_breaks_off(nvml):
-    nvml.samples = lambda: written(REGULAR)
-    card = NvmlCard()
-    nvml.refuse["nvmlDeviceGetSamples"] = NOT_FOUND
-    assert card.power_history(0.0) == []
-    nvml.refuse["nvmlDeviceGetSamples"] = GPU_IS_LOST
-    with pytest.raises(DeviceError, match="lost"):
-        card.power_history(0.0)
 
 
 def test_without_the_counter_nothing_dear_is_read(nvml):

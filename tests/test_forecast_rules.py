@@ -1,30 +1,23 @@
-"""What a forecast obeys: clocks by stage and instruction, limits, overlap, conservation, odd plans."""
+"""What a forecast obeys: clocks by stage and instruction, limits, gradients, odd plans."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from joulecast.errors import DoesNotFitError, GuardError, NotYetError
+from joulecast.errors import DoesNotFitError, NotYetError
 from joulecast.model.catalogue import load_gpu
-from joulecast.model.contention import Alone
 from joulecast.model.gpu_model import GpuModel, gpu_model
-from joulecast.model.launches import Launch
-from joulecast.model.operators import Collective, Gemm
+from joulecast.model.operators import Collective
 from joulecast.simulator import prepared as prepared_module
 from joulecast.simulator.fluid import FixedClock
 from joulecast.simulator.forecast import forecast
 from joulecast.simulator.governor import PowerGovernor
-from joulecast.simulator.iteration import Iteration
 from joulecast.simulator.kernel_timeline import kernel_timeline
-from joulecast.simulator.ledger_guards import check_iteration
-from joulecast.simulator.overlap import contended, follow
 from joulecast.simulator.plan import Plan, load_plan, plan_from_dict
-from joulecast.simulator.plan_gpu import gpu_of
 from joulecast.simulator.prepared import prepare, simulate
 from joulecast.simulator.program import plan_program, stage_parameters
 
@@ -142,138 +135,7 @@ def load_like_example(limit: float) -> Plan:
     return plan(power={"power_limit_w": limit})
 
 
-def broken(change: Callable[[Iteration], Iteration]) -> None:
-    chosen = plan()
-    prepared = prepare(chosen, gpu_model(load_gpu("h200-sxm-rows")))
-    result, first = simulate(prepared)
-    check_iteration(change(forecast(chosen)), result, first, prepared.wait_power_w)
-
-
-def first_rank(**values: Any) -> Callable[[Iteration], Iteration]:
-    return lambda whole: replace(whole, ranks=(replace(whole.ranks[0], **values), *whole.ranks[1:]))
-
-
-def test_guards_accept_a_sound_forecast_and_name_the_stage_of_a_broken_one() -> None:
-    broken(lambda whole: whole)
-    with pytest.raises(GuardError, match="all stages: energy"):
-        broken(lambda whole: replace(whole, energy_j=whole.energy_j * (1 + 1e-8)))
-    with pytest.raises(GuardError, match="stage 0: energy by component"):
-        broken(first_rank(energy_by_component_j={"static": 1.0}))
-    with pytest.raises(GuardError, match="stage 0: energy by instruction"):
-        broken(first_rank(energy_by_instruction_j={"forward": 1.0}))
-    with pytest.raises(GuardError, match="stage 0: parts of"):
-        broken(first_rank(waiting_s=1.0))
-
-
-def test_a_breach_is_reported_with_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    def breach(*args: Any) -> None:
-        raise GuardError("stage 0: a law does not hold")
-
-    monkeypatch.setattr("joulecast.simulator.forecast.check_iteration", breach)
-    with pytest.raises(GuardError, match="please report it with this plan: Plan") as found:
-        forecast(plan())
-    assert found.value.plan == plan()
-    assert found.value.message == "stage 0: a law does not hold"
-    assert repr(plan().workload) in str(found.value)
-
-
-def test_guards_compare_with_the_power_over_the_ticks() -> None:
-    prepared = prepare(plan(), gpu_model(load_gpu("h200-sxm-rows")))
-    result, first = simulate(prepared)
-    power = result.power_w.copy()
-    power[3, 1] *= 1.001
-    with pytest.raises(GuardError, match="stage 1: power over time"):
-        check_iteration(forecast(plan()), replace(result, power_w=power), first, prepared.wait_power_w)
-
-
-def test_guards_cost_less_than_a_millisecond(examples: Any, calls_of: Callable[[Callable[[], object]], int]) -> None:
-    chosen = load_plan(examples / "gpt3-175b-64xa100.toml")
-    prepared = prepare(chosen, gpu_model(gpu_of(chosen)))
-    result, first = simulate(prepared)
-    whole, waits = forecast(chosen), prepared.wait_power_w
-    guarding = calls_of(lambda: check_iteration(whole, result, first, waits))
-    assert guarding < 550
-    assert guarding < 0.01 * calls_of(lambda: simulate(prepared))
-
-
-# Overlap
-
-GEMM = Launch(Gemm(8, 8, 8))
-
-
-def reduce(waits: bool = False, ctas: int | None = None) -> Launch:
-    return Launch(Collective("all_reduce", 8.0, 2, ctas=ctas), "communication", waits=waits)
-
-
-def beside(times: object) -> Alone:
-    """Kernels bound by the SMs alone, collectives by their blocks' copying."""
-    time = np.asarray(times, dtype=np.float64)
-    nothing = np.zeros_like(time)
-    return Alone(time, nothing, time, nothing, nothing, nothing, nothing)
-
-
-def drags(gpu: GpuModel, ctas: float | None = None) -> tuple[float, float]:
-    """What a product loses to a collective of so many blocks, and the collective to the product."""
-    lost = (ctas or gpu["collective.default_ctas"]) / gpu.sm_count
-    return (1 - lost) ** -gpu["contention.compute_slowdown"], gpu["contention.cta_slowdown"]
-
-
-def test_only_what_runs_beside_the_other_is_slowed(gpu: GpuModel) -> None:
-    drag, slow = drags(gpu)
-    launches = [GEMM, reduce(), GEMM, GEMM]
-    taken = contended(launches, beside([[1.0], [100.0], [2.0], [1.0]]), gpu)[:, 0]
-    assert taken[0] == 1.0
-    assert taken[2] == 2.0  # it had filled the SMs before the collective's blocks came
-    assert taken[3] == pytest.approx(drag)
-    assert taken[1] == pytest.approx(2.0 + drag + 100 - drag / slow)
-    taken = contended(launches, beside([[1.0], [1.0], [2.0], [100.0]]), gpu)[:, 0]
-    assert taken[1] == pytest.approx(2.0 + slow)
-    assert taken[3] == pytest.approx(slow + 100 - slow / drag)
-
-
-def test_a_collective_issued_before_one_long_product_gains_nothing(gpu: GpuModel) -> None:
-    launches = [reduce(), GEMM]
-    total, _ = follow(launches, contended(launches, beside([[3.0], [5.0]]), gpu))
-    assert total[0] == pytest.approx(8.0)
-
-
-def test_memory_bound_kernels_slow_the_copying_of_blocks_but_not_the_link(gpu: GpuModel) -> None:
-    times = np.array([[1.0], [100.0], [1.0], [1.0]])
-    nothing, launches = np.zeros_like(times), [GEMM, reduce(), GEMM, GEMM]
-    bound = np.array([[0.0], [0.0], [1.0], [1.0]])
-    copying = contended(launches, Alone(times, nothing, times - bound, bound, nothing, nothing, nothing), gpu)[:, 0]
-    on_link = np.array([[0.0], [100.0], [0.0], [0.0]])
-    linked = contended(launches, Alone(times, nothing, times - bound - on_link, bound, on_link, nothing, nothing), gpu)[
-        :, 0
-    ]
-    assert copying[3] == linked[3] == 1.0
-    assert copying[1] == pytest.approx(101.0 + 1.0 - 1.0 / gpu["contention.cta_slowdown_memory"])
-    assert linked[1] == pytest.approx(101.0)
-
-
-def test_fewer_thread_blocks_slow_compute_less(gpu: GpuModel) -> None:
-    times = beside([[1.0], [100.0], [1.0], [1.0]])
-    few, many = (contended([GEMM, reduce(ctas=n), GEMM, GEMM], times, gpu)[3, 0] for n in (2, 32))
-    assert 1.0 < few < many
-
-
-def test_alone_both_streams_take_their_own_time(gpu: GpuModel) -> None:
-    launches = [GEMM, reduce(waits=True), GEMM, reduce()]
-    times = np.array([[3.0, 1.0], [5.0, 1.0], [7.0, 1.0], [11.0, 1.0]])
-    taken = contended(launches, beside(times), gpu)
-    np.testing.assert_allclose(taken, times)
-    total, exposed = follow(launches, taken)
-    np.testing.assert_allclose(total, [26.0, 4.0])
-    np.testing.assert_allclose(exposed, [16.0, 2.0])
-
-
-def test_several_collectives_in_flight_share_the_stream(gpu: GpuModel) -> None:
-    launches = [GEMM, reduce(), reduce(), GEMM, replace(GEMM, waits=True, outstanding=1), replace(GEMM, waits=True)]
-    times = beside([[1.0], [4.0], [4.0], [1.0], [1.0], [1.0]])
-    total, _ = follow(launches, contended(launches, times, gpu))
-    drag, slow = drags(gpu)
-    # The first product runs alone, the second hides one of both collectives' last parts, the third runs alone again.
-    assert total[0] == pytest.approx(1.0 + 1.0 + 8.0 + drag * (1 - 1 / slow) + 1.0)
+# Gradients
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1", "interleaved-1f1b"])
