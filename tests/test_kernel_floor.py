@@ -52,6 +52,14 @@ def test_a_row_says_nothing_of_itself():
     assert after[8].time_s != pytest.approx(before[8].time_s, rel=1e-6)
 
 
+def test_near_duplicates_say_nothing_of_each_other():
+    rows = scored(noise=0.03, layouts=("tn",))
+    off = replace(rows[7], row=replace(rows[7].row, measured=Measured(time_s=1.3 * rows[7].measured.time_s)))
+    alone, doubled = from_all_others([*rows[:7], off, *rows[8:]]), from_all_others([*rows[:7], off, *rows[8:], off])
+    assert doubled[7].time_s == pytest.approx(doubled[-1].time_s)
+    assert doubled[7].time_s == pytest.approx(alone[7].time_s, rel=0.05)
+
+
 def test_rows_that_tell_clocks_or_stand_alone_are_not_answered():
     assert from_all_others(scored(sm_clock_mhz=1500.0)) == []
     assert from_all_others(scored()[:5]) == [Prediction()] * 5

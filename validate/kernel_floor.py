@@ -1,4 +1,4 @@
-"""How closely published times of kernels say each other: each from all others, by a smoother around the forecasts.
+"""How closely published times of kernels say each other: each from all others by a smoother around the forecasts.
 
 What a time differs by from its forecast, on a logarithmic scale, is taken for a smooth function of the kernel's sizes,
 with noise that grows towards short kernels (kriging):
@@ -6,8 +6,8 @@ with noise that grows towards short kernels (kriging):
     cov(y_i, y_j) = L² + ρ^(words that differ)·exp(−½·Σ (ln s_i − ln s_j)²/ℓ²) + n²·(t_m/t_i)^(2β)·[i = j]
 
 with s the sizes, words the data type, layout and the like, t_m the median of the forecast times. ℓ, ρ, n and β are
-those that err least, in hindsight, and near-duplicates of a row are known. So this is about what the scatter of the
-rows leaves to any forecast.
+those that err least, in hindsight; near-duplicates of a row are left out with it, as cross-validation does. So this is
+about what the rows can say of each other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.calibrate.row_operators import operator_of
+from joulecast.calibrate.row_operators import group_key, operator_of
 from joulecast.calibrate.unclocked import is_unclocked
 from joulecast.model.operators import Attention, Gemm, Operator, Streaming
 from joulecast.validate.result import Prediction, ScoredRow
@@ -53,7 +53,8 @@ def from_all_others(rows: Sequence[ScoredRow]) -> list[Prediction]:
         times = np.array([rows[i].measured.time_s for i in places], dtype=np.float64)
         forecasts = np.array([rows[i].prediction.time_s for i in places], dtype=np.float64)
         operators = [operator_of(rows[i].row.configuration).operators[0] for i in places]
-        apart = each_from_the_others(np.log(times / forecasts), _covariances(operators, forecasts))
+        keys = [group_key(rows[i].row.configuration) for i in places]
+        apart = each_from_the_others(np.log(times / forecasts), _covariances(operators, forecasts), keys)
         for i, time_s in zip(places, (forecasts * np.exp(apart)).tolist(), strict=True):
             found[i] = Prediction(time_s=time_s)
     return found
