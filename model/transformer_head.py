@@ -87,7 +87,8 @@ def _scatter(name: str, tokens: int, rows: int, s: Shard, accumulate: bool, *, j
     """Gradient of a table of ``rows`` from that of ``tokens`` gathered rows; ``join`` adds the tied head's first."""
     dtype, table, weight = s.implementation.dtype, rows * s.config.hidden, f"{name}.weight"
     launches = [streaming("fill", f"{name}.grad.fill", table, reads=0, dtype=dtype)]
-    done = "" if accumulate else weight
+    added = accumulate or s.implementation.framework == "megatron"  # which has a buffer of gradients, sharded or not
+    done = "" if added else weight
     if tokens <= UNSORTED_EMBEDDING_TOKENS:
         launches.append(_scattered_sum(f"{name}.grad", tokens, s, completes=done))
     else:

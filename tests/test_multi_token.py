@@ -207,3 +207,18 @@ def test_what_cannot_be_is_refused(changes: dict[str, Any], words: tuple[str, ..
         plan(1, **changes)
     for word in words:
         assert word in str(error.value)
+
+
+@pytest.mark.parametrize("fsdp", [False, True])
+def test_the_gradient_of_the_embedding_completes_once_for_each_use(fsdp: bool) -> None:
+    """Where gradients are added to a buffer, with the addition; the module has a copy of the table of its own."""
+    tables = {
+        "workload": {"model": "llama-3.2-1b", "sequence_length": 1024, "global_batch_size": 8, "mtp_num_layers": 1},
+        "cluster": {"gpu": "h200-sxm", "gpus": 8},
+        "parallelism": {"fsdp": fsdp},
+        "implementation": {"framework": "megatron"},
+    }
+    (rank,) = plan_program(plan_from_dict(tables)).ranks
+    backward = max(rank.types, key=lambda launches: sum("grad" in launch.operator.name for launch in launches))
+    ends = [launch.operator.name for launch in backward if launch.completes == "embedding.weight"]
+    assert ends == ["embedding.weight.accumulate"] * 2
