@@ -100,9 +100,10 @@ def _panel(axis: Any, profile: PowerProfile, curve: Curve) -> None:
     for name, values in curve.components_w.items():
         axis.plot(x, values, lw=1, alpha=0.9, label=name)
     if curve.name == "run":
-        axis.axhline(profile.ssp.power_w, color=INK, lw=0.6, ls=":")
+        steady = profile.ssp.power_w
+        axis.axhline(steady, color=INK, lw=0.8, ls=":", label=f"steady power {steady:.0f} W")
         if profile.time_to_ssp_s:
-            axis.axvline(profile.time_to_ssp_s * scale, color=INK, lw=0.6, ls=":")
+            axis.axvline(profile.time_to_ssp_s * scale, color=INK, lw=0.8, ls="-.", label="time to steady power")
     shown = np.concatenate([curve.power_w[curve.resolved], [profile.ssp.power_w]])
     if readings is not None and len(readings[1]) and not _averaged(profile, curve):
         shown = np.concatenate([shown, np.quantile(readings[1], [0.02, 0.98])])

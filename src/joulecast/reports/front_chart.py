@@ -7,14 +7,12 @@ from html import escape
 from typing import Any
 
 from joulecast.reports.chart import Chart, Series, View, axis, dots, limit_line
-from joulecast.reports.front_series import Forecast, FrontSeries, PlanPoint
+from joulecast.reports.front_series import MARGIN, Forecast, FrontSeries, PlanPoint
 from joulecast.reports.html import pairs
 from joulecast.reports.numbers import Unit, spaced, unit_for
 
 #: Kinds of instruction whose knobs the label at the pointer shows; the list below the chart has all.
 SHOWN_KNOBS = 10
-#: Room around the plans, as a share of their range.
-MARGIN = 0.06
 
 
 def front_chart(front: FrontSeries) -> Chart:
@@ -37,9 +35,10 @@ def front_chart(front: FrontSeries) -> Chart:
         add("plan as it stands", "forecast", "x", _forecast(front.forecast, time, energy))
     ranges = {name: _range(front, unit, name) for name, unit in (("time_s", time), ("energy_j", energy))}
     if front.time_limit_s is not None:
-        at = time.of([front.time_limit_s])
-        name = f"time limit {time.text(front.time_limit_s)}"
-        add(name, "limit", "dash", limit_line(at * 2, ranges["energy_j"]))
+        (limit,) = time.of([front.time_limit_s])
+        if limit <= ranges["time_s"][1]:
+            name = f"time limit {time.text(front.time_limit_s)}"
+            add(name, "limit", "dash", limit_line([limit, limit], ranges["energy_j"]))
     layout = {
         "xaxis": axis(f"time of an iteration [{time.name}]", range=ranges["time_s"]),
         "yaxis": axis(f"energy of all GPUs [{energy.name}]", range=ranges["energy_j"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from joulecast.reports.figure import new_figure, styled
+from joulecast.reports.front_series import MARGIN
 from joulecast.reports.numbers import unit_for
 from joulecast.reports.palette import scheme
 
@@ -41,7 +42,13 @@ def front_figure(front: FrontSeries, width_in: float = 5.0) -> Figure:
         at = time.of([plan.time_s]), energy.of([plan.energy_j])
         axis.errorbar(*at, fmt="none", ecolor=colour["ink"], elinewidth=0.8, capsize=2, zorder=4, **bars)
         axis.plot(*at, "x", color=colour["ink"], ms=6, mew=1.6, label="plan as it stands", zorder=4)
+    if front.time_limit_s is not None:
+        (limit,), end = time.of([front.time_limit_s]), max(x) + MARGIN * (max(x) - min(x))
+        axis.set_xlim(right=end)  # beyond it there is nothing but the bound
+        if limit <= end:
+            name = f"time limit {limit:g} {time.name}"
+            axis.axvline(limit, color=colour["limit"], lw=1, ls="--", label=name, zorder=2)
     axis.set_xlabel(f"time of an iteration [{time.name}]")
     axis.set_ylabel(f"energy of all GPUs [{energy.name}]")
-    axis.legend(loc="upper right")
+    axis.legend(loc="upper right", frameon=True, facecolor="white", edgecolor="none", framealpha=0.9)
     return figure

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Breakpoints of a lower bound beyond which more cannot be seen.
 MOST_BREAKPOINTS = 800
+#: Room around the plans, as a share of their range.
+MARGIN = 0.06
 #: Plans this much slower than the fastest are as good as the fastest to most people.
 SLOWER_SHARE = 0.01
 WHY_FAST = f"least energy at most {100 * SLOWER_SHARE:g} % slower than the fastest"
