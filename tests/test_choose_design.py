@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from joulecast.calibrate.choose.belief import Belief
+from joulecast.calibrate.choose.candidates import Candidate, usable
 from joulecast.calibrate.choose.design import Design
-from joulecast.calibrate.choose.information import Candidate, Observations, usable
+from joulecast.calibrate.choose.information import Observations
 from joulecast.calibrate.choose.reference import reference_kernels
 from joulecast.calibrate.choose.update import estimate
 from joulecast.calibrate.describe import fit_all

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from joulecast.calibrate.choose.candidates import Candidate
 from joulecast.calibrate.choose.design import Design
-from joulecast.calibrate.choose.information import Candidate, free_parameters
+from joulecast.calibrate.choose.information import free_parameters
 from joulecast.calibrate.choose.others import learnt, recorded_others, shipped_recordings
 from joulecast.calibrate.choose.replay import fit_folder, read_folder
 from joulecast.calibrate.describe import fit_all

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from joulecast.calibrate.choose.information import Candidate, Reference, free_parameters, linearise, usable
+from joulecast.calibrate.choose.candidates import Candidate, Reference, usable
+from joulecast.calibrate.choose.information import free_parameters, linearise
 from joulecast.calibrate.choose.sensitivity import sensitivity
 from joulecast.calibrate.device_priors import DevicePriors, priors_for
 from joulecast.calibrate.fit import collect, power_at_observed_clock_w, predicted_time_s

@@ -10,11 +10,11 @@ import pytest
 
 from joulecast.calibrate.choose import live, reference
 from joulecast.calibrate.choose.belief import Uncertainty
+from joulecast.calibrate.choose.candidates import Candidate
 from joulecast.calibrate.choose.design import Choice
 from joulecast.calibrate.choose.display import Display
 from joulecast.calibrate.choose.duration import seconds
 from joulecast.calibrate.choose.groups import group_command, group_sizes, measure_group
-from joulecast.calibrate.choose.information import Candidate
 from joulecast.calibrate.choose.report import report_text
 from joulecast.calibrate.devices.simulated import SimulatedCard
 from joulecast.calibrate.devices.simulated_sensors import Faults

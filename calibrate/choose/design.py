@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.calibrate.choose.belief import Belief, Uncertainty
-from joulecast.calibrate.choose.information import Candidate, Reference, linearise
+from joulecast.calibrate.choose.candidates import Candidate, Reference
+from joulecast.calibrate.choose.information import linearise
 from joulecast.calibrate.choose.reference import reference_kernels
 from joulecast.calibrate.device_priors import DevicePriors
 from joulecast.model.gpu_model import GpuModel
@@ -49,7 +50,7 @@ class Design:
     Parameters
     ----------
     candidates
-        Usable ones (see :func:`joulecast.calibrate.choose.information.usable`).
+        Usable ones (see :func:`joulecast.calibrate.choose.candidates.usable`).
     gpu
         The priors' values, or a fit so far.
     priors

@@ -10,33 +10,35 @@ and where the limit on tensor throughput does, f = f_tensor / use, which falls a
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.calibrate.choose.candidates import (
+    WINDOW_S,
+    Candidate,
+    Reference,
+    candidate_clocks_mhz,
+    reference_clocks_mhz,
+    seconds_of,
+    work_of,
+)
 from joulecast.calibrate.choose.sensitivity import Sensitivity, sensitivity
 from joulecast.calibrate.device_priors import DevicePriors
 from joulecast.calibrate.fit import IDLE_NOISE, POWER_NOISE, SETTLED_WINDOW_S, SHORT_POWER_NOISE, SHORT_TIME_NOISE
 from joulecast.calibrate.fit import TIME_NOISE as SETTLED_TIME_NOISE
 from joulecast.calibrate.priors import Prior
-from joulecast.calibrate.row_operators import KernelWork, group_key, operator_of
-from joulecast.errors import InputError
+from joulecast.calibrate.row_operators import KernelWork, group_key
 from joulecast.model.gpu_model import GpuModel
-from joulecast.model.lowering import lower
-from joulecast.model.operators import Collective, Operator
-from joulecast.model.predict import Forecast, Work, predict_work
+from joulecast.model.operators import Collective
+from joulecast.model.predict import Work
 
 Array = NDArray[np.float64]
 
 #: Relative noise of a clock that the card chose: it wanders, and its readings are steps of 15 MHz.
 CLOCK_NOISE = 0.01
-#: Clock of a kernel between products of these values, as a share of the highest; means of recorded rows.
-COMPANIONS = {"randn": 0.77, "zeros": 0.92, "none": 1.0}
-#: Settling and window of a measurement, where a configuration does not say [s].
-SETTLE_S, WINDOW_S = 1.0, 2.5
 #: A card as far below its highest clock is held back: by the power limit if it draws this share of its settled power,
 #: by the limit on tensor throughput otherwise.
 BELOW, LIMITED = 0.002, 0.98
@@ -46,49 +48,6 @@ SHARE_NOISE, TENSOR_NOISE = 0.005, 0.03
 SETTLED, TENSOR = "governor.settled_share", "governor.tensor_clock_mhz"
 #: Least slope of power along the clock: a kernel that hardly feels it would seem to move it without end.
 LEAST_STEEPNESS = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """Something that could be measured.
-
-    Attributes
-    ----------
-    name
-        Unique.
-    configuration
-        Of the row that it would become; no measured value. ``clock_mhz`` and ``power_limit_w`` are what is set.
-    stratum
-        Kind of work.
-    cost_s
-        Seconds that measuring it takes.
-    """
-
-    name: str
-    configuration: Mapping[str, Any]
-    stratum: str
-    cost_s: float
-
-    @property
-    def work(self) -> KernelWork:
-        """What it repeats."""
-        return operator_of(self.configuration)
-
-
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """A kernel whose forecast matters.
-
-    Attributes
-    ----------
-    operator
-        The kernel.
-    clock_share
-        Its clock, as a share of the highest; ``None`` leaves it to the card under its own limit.
-    """
-
-    operator: Operator
-    clock_share: float | None = None
 
 
 @dataclass(frozen=True)
@@ -116,26 +75,6 @@ def free_parameters(priors: DevicePriors) -> dict[str, Prior]:
     return {name: prior for name, prior in free.items() if prior.sd > 0}
 
 
-def usable(candidates: Sequence[Candidate], gpu: GpuModel) -> tuple[list[Candidate], list[tuple[str, str]]]:
-    """Candidates that the fit can read on this card, and the others' names with the reason."""
-    kept, dropped = [], []
-    for candidate in candidates:
-        work = candidate.work
-        reason = work.reason or work.exception
-        if 0.0 < work.busy_fraction < 1.0 and candidate.configuration.get("op") != "pulse":
-            reason = "the fit reads no duty cycles"
-        if not reason:
-            try:
-                lower(work.operators, gpu)
-            except InputError as error:
-                reason = error.message
-        if reason:
-            dropped.append((candidate.name, reason))
-        else:
-            kept.append(candidate)
-    return kept, dropped
-
-
 def linearise(
     candidates: Sequence[Candidate], reference: Sequence[Reference], gpu: GpuModel, priors: DevicePriors
 ) -> tuple[Observations, Array]:
@@ -160,7 +99,7 @@ def linearise(
         Slopes of the logarithms of forecast times, then energies, along each parameter in units of its prior standard
         deviation, shape ``(2·k, p)``.
     """
-    works = [_work(c.work) for c in candidates]
+    works = [work_of(c.work) for c in candidates]
     kernels = [Work((kernel.operator,)) for kernel in reference]
     clocks = np.concatenate([candidate_clocks_mhz(candidates, gpu), reference_clocks_mhz(reference, gpu)])
     split = len(candidates)
@@ -237,7 +176,7 @@ def _variances(
     candidates: Sequence[Candidate], works: Sequence[KernelWork], found: Sensitivity, governed: _Governed
 ) -> tuple[Array, Array, Array]:
     """Variance of time and of power as the fit weighs them, with that of the clock where they are seen; of limits."""
-    window = np.array([_seconds(c, "target_window_s", WINDOW_S) for c in candidates], dtype=np.float64)
+    window = np.array([seconds_of(c, "target_window_s", WINDOW_S) for c in candidates], dtype=np.float64)
     settled = window >= SETTLED_WINDOW_S
     clock = np.array([0.0 if c.configuration.get("clock_mhz") else CLOCK_NOISE for c in candidates])
     time = np.where(settled, SETTLED_TIME_NOISE, SHORT_TIME_NOISE) ** 2 + (found.time_by_clock * clock) ** 2
@@ -265,54 +204,6 @@ def _group(candidate: Candidate, is_collective: bool) -> Hashable:
     if is_collective:
         return tuple(configuration.get(key) for key in ("op", "gpus", "bytes", "ctas"))
     return group_key({"name": candidate.name, **configuration})
-
-
-def candidate_clocks_mhz(candidates: Sequence[Candidate], gpu: GpuModel) -> Array:
-    """Clock at which each candidate is expected to run, shape ``(n,)`` [MHz]."""
-    clocks = np.full(len(candidates), gpu.max_clock_mhz)
-    alike: dict[tuple[Any, Any], list[int]] = {}
-    for place, candidate in enumerate(candidates):
-        companion = candidate.configuration.get("companion")
-        if companion is not None:
-            clocks[place] = COMPANIONS.get(companion, 1.0) * gpu.max_clock_mhz
-        else:
-            key = (candidate.configuration.get("clock_mhz"), candidate.configuration.get("power_limit_w"))
-            alike.setdefault(key, []).append(place)
-    for (clock, limit), places in alike.items():
-        forecast = _forecast([candidates[i] for i in places], gpu, clock, limit)
-        clocks[places] = forecast.clock_mhz
-    return clocks
-
-
-def _forecast(candidates: Sequence[Candidate], gpu: GpuModel, clock_mhz: Any, limit_w: Any) -> Forecast:
-    return predict_work(
-        [_work(c.work) for c in candidates],
-        gpu,
-        clock_mhz=clock_mhz,
-        power_limit_w=limit_w,
-        settle_s=np.array([_seconds(c, "settle_s", SETTLE_S) for c in candidates]),
-        window_s=np.array([_seconds(c, "target_window_s", WINDOW_S) for c in candidates]),
-    )
-
-
-def _seconds(candidate: Candidate, key: str, default: float) -> float:
-    value = candidate.configuration.get(key)
-    return default if value is None else float(value)
-
-
-def _work(work: KernelWork) -> Work:
-    return Work(work.operators, work.counts, work.busy_fraction)
-
-
-def reference_clocks_mhz(reference: Sequence[Reference], gpu: GpuModel) -> Array:
-    """Clock of each reference kernel, shape ``(k,)`` [MHz]."""
-    chosen = predict_work([Work((kernel.operator,)) for kernel in reference], gpu).clock_mhz
-    return np.array(
-        [
-            clock if kernel.clock_share is None else kernel.clock_share * gpu.max_clock_mhz
-            for kernel, clock in zip(reference, chosen, strict=True)
-        ]
-    )
 
 
 def _forecast_slopes(found: Sensitivity, governed: _Governed) -> Array:

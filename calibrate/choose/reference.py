@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from joulecast.calibrate.choose.information import Candidate, Reference
+from joulecast.calibrate.choose.candidates import Candidate, Reference
 from joulecast.calibrate.fit import family_of
 from joulecast.errors import InputError
 from joulecast.model.gpu_model import GpuModel

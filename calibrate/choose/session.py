@@ -13,8 +13,8 @@ from typing import Protocol
 
 from joulecast.calibrate.choose.active import settings_of
 from joulecast.calibrate.choose.belief import Uncertainty
+from joulecast.calibrate.choose.candidates import Candidate, usable
 from joulecast.calibrate.choose.design import Choice, Design
-from joulecast.calibrate.choose.information import Candidate, usable
 from joulecast.calibrate.choose.others import learnt
 from joulecast.calibrate.choose.update import estimate
 from joulecast.calibrate.device_priors import DevicePriors, priors_for

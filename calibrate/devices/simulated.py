@@ -26,11 +26,9 @@ from joulecast.calibrate.devices.simulated_facts import (
 )
 from joulecast.calibrate.devices.simulated_file import (
     CardFile,
+    SharedFiles,
     load_path,
     read_card_file,
-    read_load,
-    write_card_file,
-    write_load,
 )
 from joulecast.calibrate.devices.simulated_loads import Player, phases_of
 from joulecast.calibrate.devices.simulated_sensors import (
@@ -107,7 +105,7 @@ class SimulatedCard:
         self._set_up(content, file, dynamics or Dynamics())
         if file is not None:
             load_path(file).unlink(missing_ok=True)
-            write_card_file(file, content)
+            self._files.write_settings(content)
 
     @classmethod
     def open(cls, file: Path) -> SimulatedCard:
@@ -123,7 +121,7 @@ class SimulatedCard:
         return card
 
     def _set_up(self, content: CardFile, file: Path | None, dynamics: Dynamics) -> None:
-        self._content, self._file = content, file
+        self._content, self._files = content, SharedFiles(file)
         self.sensors, self.faults = content.sensors, content.faults
         self.truth = true_model(content.gpu, content.truth)
         warm = self.truth.with_values({"power.inlet_c": self.truth["power.inlet_c"] + content.faults.inlet_offset_c})
@@ -132,8 +130,6 @@ class SimulatedCard:
         self._time = Time(self.board)
         self._highest_j = 0.0
         self._next_stall_s = content.start_s + content.faults.stall_every_s
-        self._stamp: tuple[int, int] | None = None
-        self._load_stamp: tuple[int, int] | None = None
         self._facts = facts_of(content, self.truth, f"sim:{file or content.gpu}")
 
     @property
@@ -163,7 +159,7 @@ class SimulatedCard:
     @property
     def shared(self) -> bool:
         """Whether other processes can open the card; one that lives here alone ends with this process."""
-        return self._file is not None
+        return self._files.file is not None
 
     def now(self) -> float:
         """The card's time [s]."""
@@ -259,9 +255,7 @@ class SimulatedCard:
             late = "transition.clock_s"
         self._content = content
         self._use_settings(content, self.truth[late])
-        if self._file is not None:
-            write_card_file(self._file, content)
-            self._stamp = _stamp(self._file)
+        self._files.write_settings(content)
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -319,12 +313,10 @@ class SimulatedCard:
         self._read_settings()
         if not self.realtime:
             return
-        if self._file is not None and (stamp := _stamp(load_path(self._file))) != self._load_stamp:
-            self._load_stamp = stamp
-            shared = read_load(self._file)
-            if shared is not None:
-                self.board.state, row = shared
-                self._time.player = None if row is None else Player(phases_of(row, self.board))
+        shared = self._files.changed_load()
+        if shared is not None:
+            self.board.state, row = shared
+            self._time.player = None if row is None else Player(phases_of(row, self.board))
         now = time.monotonic()
         skip = now - self.board.state.time_s - self.board.dynamics.memory_s
         if self._time.player is None and skip > 0.0:
@@ -332,16 +324,12 @@ class SimulatedCard:
         self._time.advance(now)
 
     def _share(self, row: Mapping[str, Any] | None) -> None:
-        if self._file is None or not self.realtime:
-            return
-        write_load(self._file, self.board.state, row)
-        self._load_stamp = _stamp(load_path(self._file))
+        if self.realtime:
+            self._files.write_load(self.board.state, row)
 
     def _read_settings(self) -> None:
-        if self._file is None or (stamp := _stamp(self._file)) == self._stamp:
-            return
-        content, self._stamp = read_card_file(self._file), stamp
-        if content != self._content:
+        content = self._files.changed_settings()
+        if content is not None and content != self._content:
             self._content = content
             self._use_settings(content, self.truth["transition.clock_s"])
 
@@ -351,11 +339,3 @@ class SimulatedCard:
             since = content.set_at_s
         highest, limit = allowed(content, self.truth)
         self.board.set_later(since + late_s, highest, limit)
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_mtime_ns, found.st_ino

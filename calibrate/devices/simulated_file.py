@@ -87,22 +87,60 @@ def write_card_file(path: Path, content: CardFile) -> None:
     write_text(path, content.model_dump_json(indent=1))
 
 
-def read_load(path: Path) -> tuple[BoardState, dict[str, Any] | None] | None:
-    """State at the last change and the row that runs since, ``None`` before any."""
-    try:
-        found = json.loads(load_path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    return BoardState(**found["state"]), found["row"]
+class SharedFiles:
+    """The files of one simulated card as this process knows them; without a ``file`` the card lives here alone."""
 
+    def __init__(self, file: Path | None) -> None:
+        self.file = file
+        self._seen: dict[Path, tuple[int, int] | None] = {}
 
-def write_load(path: Path, state: BoardState, row: Mapping[str, Any] | None) -> None:
-    """Write the state, with as much of its past as others need, and the row that runs from now on."""
-    first = max(bisect_right(state.times_s, state.time_s - SHARED_PAST_S) - 1, 0)
-    shared = replace(state, times_s=state.times_s[first:], energies_j=state.energies_j[first:])
-    write_text(load_path(path), json.dumps({"state": asdict(shared), "row": None if row is None else dict(row)}))
+    def changed_settings(self) -> CardFile | None:
+        """What the card is set to, if another process has written it since it was last read or written here."""
+        if self.file is None or (version := _version(self.file)) == self._seen.get(self.file):
+            return None
+        content = read_card_file(self.file)
+        self._seen[self.file] = version
+        return content
+
+    def changed_load(self) -> tuple[BoardState, dict[str, Any] | None] | None:
+        """State at the last change and the row that runs since, if another process has written them."""
+        if self.file is None:
+            return None
+        path = load_path(self.file)
+        if (version := _version(path)) == self._seen.get(path):
+            return None
+        self._seen[path] = version
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        return BoardState(**found["state"]), found["row"]
+
+    def write_settings(self, content: CardFile) -> None:
+        """Tell other processes what the card is set to."""
+        if self.file is not None:
+            write_card_file(self.file, content)
+            self._seen[self.file] = _version(self.file)
+
+    def write_load(self, state: BoardState, row: Mapping[str, Any] | None) -> None:
+        """Tell other processes the state, with as much of its past as they need, and the row that runs from now on."""
+        if self.file is None:
+            return
+        first = max(bisect_right(state.times_s, state.time_s - SHARED_PAST_S) - 1, 0)
+        shared = replace(state, times_s=state.times_s[first:], energies_j=state.energies_j[first:])
+        path = load_path(self.file)
+        write_text(path, json.dumps({"state": asdict(shared), "row": None if row is None else dict(row)}))
+        self._seen[path] = _version(path)
 
 
 def load_path(path: Path) -> Path:
     """File of the state and the load beside the card's own."""
     return path.with_name(f"{path.name}.load")
+
+
+def _version(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_mtime_ns, found.st_ino
