@@ -6,6 +6,9 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _njit: Any = None
@@ -34,3 +37,10 @@ def compiled(function: Function) -> Function:
         return function
     fast: Function = _njit(cache=True, error_model="numpy")(function)
     return fast
+
+
+@compiled
+def copy_into(target: NDArray[np.int64], source: NDArray[np.int64]) -> None:
+    """``target[:] = source``; of that line numba compiles the error messages too, which takes seconds."""
+    for i in range(len(target)):
+        target[i] = source[i]

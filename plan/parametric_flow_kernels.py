@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.plan.compiled import compiled
+from joulecast.plan.compiled import compiled, copy_into
 
 Int = NDArray[np.int64]
 
@@ -213,7 +213,7 @@ def sweep(net: Network, state: State, total: int, times: Int, totals: Int, poten
             if count == len(times):
                 return count, total
             times[count], totals[count] = potential[-1], total
-            potentials[count] = potential
+            copy_into(potentials[count], potential)
             count += 1
             for v in range(nodes):
                 potential[v] -= min(tree.distance[v], step)
@@ -221,7 +221,7 @@ def sweep(net: Network, state: State, total: int, times: Int, totals: Int, poten
             if count == len(times):  # the next call finds the same path again
                 return count, total
             times[count], totals[count] = potential[-1], total
-            potentials[count] = potential
+            copy_into(potentials[count], potential)
             return count + 1, -1
         augment(net, state, tree, room)
         total += room

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.plan.compiled import compiled
+from joulecast.plan.compiled import compiled, copy_into
 
 Int = NDArray[np.int64]
 Float = NDArray[np.float64]
@@ -193,7 +193,7 @@ def round_all(
             reclaim(g, plan, max(time, limits_s[i]), gains, free, end, late)
             times[row] = length(g, g.time_s, plan, end)
             costs[row] = cost(g, plan)
-            plans[row] = plan
+            copy_into(plans[row], plan)
             row += 1
 
 
@@ -215,7 +215,7 @@ def join(
         reclaim(g, plan, length(g, g.time_s, plan, end), gains, free, end, late)
         times[i] = length(g, g.time_s, plan, end)
         costs[i] = cost(g, plan)
-        joined[i] = plan
+        copy_into(joined[i], plan)
 
 
 @compiled
@@ -225,12 +225,12 @@ def hand_on(g: Graph, times: Float, costs: Float, plans: Int, gains: Gains) -> N
     plan, end, late = np.zeros(n, dtype=np.int64), np.zeros(n), np.zeros(n)
     free = np.ones(n, dtype=np.bool_)
     for i in range(1, len(times)):
-        plan[:] = plans[i - 1]
+        copy_into(plan, plans[i - 1])
         reclaim(g, plan, times[i], gains, free, end, late)
         total = cost(g, plan)
         if total < costs[i]:
             costs[i] = total
-            plans[i] = plan
+            copy_into(plans[i], plan)
 
 
 @compiled
@@ -251,7 +251,7 @@ def exchange(g: Graph, plan: Int, limit_s: float, gains: Gains, trials: int, see
     best = cost(g, plan)
     state = draw(seed)
     for _ in range(trials):
-        tried[:] = plan
+        copy_into(tried, plan)
         state = draw(state)
         v = (state >> 8) % n
         state = draw(state)
@@ -265,7 +265,7 @@ def exchange(g: Graph, plan: Int, limit_s: float, gains: Gains, trials: int, see
         total = cost(g, tried)
         if total < best:
             best = total
-            plan[:] = tried
+            copy_into(plan, tried)
     return best
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.plan.compiled import compiled
+from joulecast.plan.compiled import compiled, copy_into
 from joulecast.plan.rounding_kernels import Gains, Graph, cost, draw, length, reclaim
 
 Int = NDArray[np.int64]
@@ -107,16 +107,16 @@ def tied_front(g: Graph, ties: Ties, limits_s: Float, starts: Int, gains: Gains,
     state = 1
     for i in range(len(limits_s)):
         best = settle(g, ties, choice, none, limits_s[i], gains, plan, end, late)
-        plans[i] = plan
-        tried[:] = starts[i]
+        copy_into(plans[i], plan)
+        copy_into(tried, starts[i])
         fitting(g, ties, tried, limits_s[i], plan, end)
         total = settle(g, ties, tried, none, limits_s[i], gains, plan, end, late)
         if total < best:
             best = total
-            choice[:] = tried
-            plans[i] = plan
+            copy_into(choice, tried)
+            copy_into(plans[i], plan)
         for _ in range(trials):
-            tried[:] = choice
+            copy_into(tried, choice)
             frozen[:] = 0
             state = draw(state)
             pairs = 1 + (state >> 8) % 2
@@ -129,5 +129,5 @@ def tied_front(g: Graph, ties: Ties, limits_s: Float, starts: Int, gains: Gains,
             total = settle(g, ties, tried, frozen, limits_s[i], gains, plan, end, late)
             if total < best:
                 best = total
-                choice[:] = tried
-                plans[i] = plan
+                copy_into(choice, tried)
+                copy_into(plans[i], plan)

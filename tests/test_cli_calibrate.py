@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,19 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     SimulatedCard("h200-sxm", {"power.tensor_pj_per_flop.bf16": 0.62}, file=Path("card.json"))
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording of sixteen seconds of the healthy card, not to be written to."""
+    folder = tmp_path_factory.mktemp("recorded")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(reference, "STEPS", reference.STEPS[:2])
+        SimulatedCard("h200-sxm", {"power.tensor_pj_per_flop.bf16": 0.62}, file=Path("card.json"))
+        with pytest.raises(SystemExit):
+            main(["calibrate", "--device", "sim:card.json", "--budget", "16s", "--record", "rec"])
+    return folder / "rec"
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -170,8 +184,8 @@ def test_bad_input_gets_one_line_with_a_remedy(
     assert not Path(RECORDING).exists()
 
 
-def test_a_foreign_and_a_torn_recording(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(capsys, "--device", "sim:card.json", "--budget", "16s", "--record", "rec")
+def test_a_foreign_and_a_torn_recording(here: Path, recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(recorded, "rec")
     file = Path("rec/recording.jsonl")
     whole = file.read_text()
     SimulatedCard("a100-sxm-80gb", file=Path("other.json"))
@@ -311,8 +325,10 @@ def test_a_group_that_fails_says_its_last_words() -> None:
         measure_group([sys.executable, "-c", code], 1.0)
 
 
-def test_recordings_of_groups_are_replayed_with_the_single_card(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(capsys, "--device", "sim:card.json", "--budget", "16s", "--record", "rec")
+def test_recordings_of_groups_are_replayed_with_the_single_card(
+    here: Path, recorded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(recorded, "rec")
     first, *_ = Path("rec/recording.jsonl").read_text().splitlines()
     rows = [
         {"record": "row", "name": f"all_reduce_{size}", "op": "all_reduce", "gpus": 2, "bytes": size, "dtype": "bf16"}
