@@ -231,7 +231,7 @@ def main() -> None:
         "\nWhy, and where we differ: 2K rises because the logger's millisecond still holds what ran before, not since\n"
         "the kernel changes; the same makes it draw less after GEMVs and more after 8K. That 8K is throttled after 50\n"
         "executions follows from the H200's time constants. In the forecast 2K and 8K draw alike in total, too: both\n"
-        "reach the limit. Light kernels first save up to a hundredth of time, as they run before the clock falls, and\n"
+        "reach the limit. Light kernels first save a few hundredths of time, as they run before the clock falls, and\n"
         "cost more energy for it: the benefit that was published as advice is not one of energy here."
     )
 

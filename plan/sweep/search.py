@@ -202,7 +202,7 @@ def _refused(space: Space, found: Combinations, journal: Journal) -> str:
     left = sorted(set(batch.combinations) - set(batch.plans))
     errors = (_refusal(space, found.of(number)) for number in left)
     error = next(error for error in errors if error is not None)
-    remedy = f". {error.remedy.removesuffix('.')}" if error.remedy else ""
+    remedy = f" ({error.remedy.removesuffix('.')})" if error.remedy else ""
     return f"combinations that no plan can have are left out, such as {_said(error)}{remedy}"
 
 
