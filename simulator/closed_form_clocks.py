@@ -2,7 +2,8 @@
 
 A board holds the average power of its work and its waits at the settled limit. Work may therefore draw more, by what
 waits leave over: ``P_work = P_settled + (P_settled − P_wait)·t_wait/t_work``. Waits longer than the fast loop's average
-give less: behind each the board runs at the burst limit, for as long as the slow average looks back.
+give less: behind each the board runs at the burst limit, for as long as the slow average looks back, and above it until
+the loops of :mod:`joulecast.simulator.governor` have brought the clock down.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.model.governor import settle_clock_mhz
+from joulecast.simulator.governor import CLOCK_TO_AVERAGE, POWER_PER_CLOCK
 
 Array = NDArray[np.float64]
 
@@ -53,7 +55,8 @@ class Board:
 class Load:
     """What ``r`` kinds of ranks do in an iteration at every clock, shape ``(r, c)`` [s], [J].
 
-    The tail is what follows the last backward, the work all before it, in ``rounds`` pieces of shape ``(r,)``.
+    The tail is what follows the last backward, the work all before it, in ``rounds`` pieces of shape ``(r,)``. Long
+    waits are in so many ``pauses``, of shape ``(r,)``.
     """
 
     work_s: Array
@@ -61,6 +64,7 @@ class Load:
     tail_s: Array
     tail_j: Array
     rounds: Array
+    pauses: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,10 +137,25 @@ def _spare_w(load: Load, board: Board, clock_mhz: Array, tail_clock_mhz: Array, 
     everything = left * (short_s + long_s) + left_by_tail
     above = board.burst_w - board.settled_w
     burst = above * np.minimum(busy, board.slow_s)
-    pause = left * long_s + left_by_tail
-    behind = pause * np.minimum(OVERSHOOT * board.fast_s / np.maximum(long_s + tail, 1e-9), 1.0)
+    credit = load.pauses * _credit_j(load, board, clock_mhz, (long_s + tail) / load.pauses)
+    behind = np.minimum(left * long_s + left_by_tail, credit)
     between = _spare_between_j(load, board, busy, short_s, left, above)
     return np.asarray(np.minimum(everything, between + burst + behind) / busy)
+
+
+def _credit_j(load: Load, board: Board, clock_mhz: Array, long_s: Array) -> Array:
+    """What the fast loop lets work draw above the burst limit behind a long wait [J].
+
+    The work draws what it does at the top clock until the fast average, which the wait has let fall, reaches the burst
+    limit again; then as much more as the clock has to come down.
+    """
+    clocks, top = board.clocks_mhz, board.top_mhz
+    excess = np.maximum(at(load.work_j, clocks, top) / at(load.work_s, clocks, top) - board.burst_w, 1.0)
+    below = np.maximum(board.burst_w - _power_w(board, clock_mhz), 0.0)
+    fallen_s = board.fast_s * -np.expm1(-long_s / board.fast_s)
+    until = board.fast_s * np.log1p(below * fallen_s / board.fast_s / excess)
+    down = (1.0 - clock_mhz / top) * POWER_PER_CLOCK * board.settled_w * CLOCK_TO_AVERAGE * board.fast_s
+    return np.asarray(excess * until + np.minimum(down, below * (long_s - fallen_s)))
 
 
 def _spare_between_j(load: Load, board: Board, busy_s: Array, short_s: Array, left_w: Array, above_w: Array) -> Array:

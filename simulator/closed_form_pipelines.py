@@ -40,6 +40,7 @@ class Pipelines:
         self._transfer_s = transfer_s
         self._microbatches = np.array([float(plan.microbatches) for plan in plans])
         self._chunks = np.array([float(plan.vp) for plan in plans])
+        self._ranks = np.array([plan.pp for plan in plans])
         self._starts = layout.first_rank_row
         groups: dict[tuple[str, int], list[int]] = {}
         for number, plan in enumerate(plans):
@@ -59,8 +60,10 @@ class Pipelines:
         time, energy = (
             np.add.reduceat(often * of.sum(0)[layout.stages.of], starts, axis=0) for of in (self._stage_s, stage_j)
         )
-        rounds = (self._microbatches * self._chunks)[layout.plan_of_rank]
-        return Load(time, energy, self._tail_s, tail_j, rounds)
+        rounds = self._microbatches * self._chunks
+        # Fewer micro-batches than ranks: a rank waits for each of its chunks' turns.
+        pauses = np.where(self._microbatches < self._ranks, 2.0 * self._chunks - 1.0, 1.0)
+        return Load(time, energy, self._tail_s, tail_j, rounds[layout.plan_of_rank], pauses[layout.plan_of_rank])
 
     def of_iteration(self, stage: Float, tail: Float, settled: Settled) -> Float:
         """Sum over an iteration of distinct stages ``(3, u, c)`` and tails ``(r, c)``, at settled clocks, ``(r,)``."""

@@ -9,7 +9,7 @@ from joulecast.simulator.plan import Plan
 from joulecast.simulator.schedules import SHIPPED
 
 #: How far the closed form is off in time at most, of other plans and of those that :func:`doubt` names [1].
-USUAL_ERROR, DOUBTFUL_ERROR = 0.04, 0.10
+USUAL_ERROR, DOUBTFUL_ERROR = 0.04, 0.06
 #: Micro-batches up to which a pipeline's ranks wait longer than they work.
 FEW = 3
 

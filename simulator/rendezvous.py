@@ -50,12 +50,7 @@ def with_transfers_in_order(program: FluidProgram, schedule: Schedule, delay_s: 
             source.append(schedule.offsets[rank] + position)
             target.append(transfer.consumer)
             delay.append(hops * delay_s)
-    return replace(
-        program,
-        source=np.concatenate([program.source, np.array(source, dtype=np.int64)]),
-        target=np.concatenate([program.target, np.array(target, dtype=np.int64)]),
-        delay_s=np.concatenate([program.delay_s, np.array(delay, dtype=np.float64)]),
-    )
+    return replace(program, source=np.array(source), target=np.array(target), delay_s=np.array(delay))
 
 
 def listed_transfers(schedule: Schedule) -> list[Transfer]:

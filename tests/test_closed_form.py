@@ -9,9 +9,11 @@ from joulecast.errors import GuardError
 from joulecast.simulator import closed_form as closed_form_module
 from joulecast.simulator import closed_form_guards
 from joulecast.simulator.closed_form import Shared, closed_form
+from joulecast.simulator.closed_form_clocks import Board, Load, _credit_j
 from joulecast.simulator.closed_form_guards import check_summary
 from joulecast.simulator.closed_form_trust import doubt
 from joulecast.simulator.forecast import forecast
+from joulecast.simulator.governor import PowerGovernor
 from joulecast.simulator.plan import Power, plan_from_dict
 
 
@@ -132,6 +134,10 @@ SAMPLE = {
     ),
     "8b interleaved, fewer micro-batches than ranks": plan(gpus=32, tp=4, pp=8, vp=4, batch=4),
     "1b interleaved, as many micro-batches as ranks": plan("llama-3.2-1b", "h100-sxm", gpus=32, tp=4, pp=8, vp=2),
+    "70b interleaved, a long wait before every chunk": plan(
+        "llama-3.1-70b", gpus=16, tp=4, pp=2, vp=5, micro=2, batch=4
+    ),
+    "8b gpipe, two micro-batches": plan(gpu="a100-sxm-80gb", gpus=8, tp=4, pp=2, batch=2, schedule="gpipe"),
     "gpt3 one micro-batch": plan(**GPT3, tp=4, pp=16, batch=1, recompute="full"),
     "8b eager tp2 pp2": plan(framework="pytorch-eager", tp=2, pp=2),
     "8b eager tp4": plan(framework="pytorch-eager", tp=4),
@@ -142,6 +148,9 @@ SAMPLE = {
     ),
     "1b eager interleaved, many small chunks": plan(
         "llama-3.2-1b", framework="pytorch-eager", gpus=4, pp=4, vp=4, batch=64, sequence=2048
+    ),
+    "1b eager interleaved over nodes, two micro-batches": plan(
+        "llama-3.2-1b", "a100-sxm-80gb", framework="pytorch-eager", gpus=32, tp=4, pp=8, vp=2, batch=2, sequence=2048
     ),
     "70b, a first stage far slower": plan(
         "llama-3.1-70b", gpus=8, pp=8, batch=8, recompute="full", stage_layers=[24, 8, 8, 8, 8, 8, 8, 8]
@@ -309,3 +318,33 @@ def test_no_plans():
 def test_rough_forecasts_are_named(changes, why):
     said = doubt(plan(pp=4, **changes))
     assert why in said and bool(said) == bool(why)
+
+
+@pytest.mark.parametrize("power", [800.0, 1100.0])
+@pytest.mark.parametrize("wait_s", [0.05, 0.3, 2.0])
+def test_what_a_long_wait_leaves_to_the_work_behind_it(h200, power, wait_s):
+    """Against the governor itself, whose slow loop has power to spare: energy above the burst limit."""
+    gpu, tick = h200.with_values({"governor.slow_s": 10.0}), 1e-3
+    clocks, top = gpu.clocks_mhz, len(gpu.clocks_mhz) - 1
+    settled, burst = (700.0 * gpu[f"governor.{name}_share"] for name in ("settled", "burst"))
+    drawn = power * (clocks / clocks[-1]) ** 2
+    governor, index = PowerGovernor(gpu, 700.0, top, top, tick), top
+    for length_s, works in ((2.0, False), (0.5, True), (wait_s, False), (0.5, True)):
+        energy = 0.0
+        for _ in range(round(length_s / tick)):
+            energy += tick * drawn[index]
+            index = governor.step(drawn[index] if works else 165.0)
+    board = Board(
+        clocks_mhz=clocks,
+        wait_power_w=np.full(len(clocks), 165.0),
+        settled_w=np.array([settled]),
+        burst_w=np.array([burst]),
+        top_mhz=clocks[-1:],
+        governed=np.array([True]),
+        slow_s=gpu["governor.slow_s"],
+        fast_s=gpu["governor.fast_s"],
+    )
+    one = np.ones((1, len(clocks)))
+    load = Load(one, drawn[None], one, one, rounds=np.ones(1), pauses=np.ones(1))
+    found = _credit_j(load, board, clocks[[index]], np.array([wait_s]))[0]
+    assert found == pytest.approx(energy - 0.5 * burst, rel=0.1)
