@@ -110,49 +110,22 @@ class _Assumed:
 
 def _tables(row: PublishedRow, generation: Generation, assumed: _Assumed) -> dict[str, Any]:
     virtual = assumed.value(row.vpp, 1, "no interleaving") if row.pp > 1 else 1
-    context = row.cp or 1
-    split = row.tp > 1
-    data = _data_parallel(row, context)
+    data = _data_parallel(row, row.cp or 1)
     micro = assumed.value(row.micro_batch, 1, "micro-batches of 1 sample")
     batch = assumed.value(row.global_batch, 2 * row.pp * micro * data, "two micro-batches a stage and replica")
     recompute = assumed.value(row.recompute, "none", "no recomputation")
-    sequence = split and assumed.value(row.sequence_parallel, True, "sequence parallelism")
-    parallelism: dict[str, Any] = {
-        "tensor_model_parallel_size": row.tp,
-        "pipeline_model_parallel_size": row.pp,
-        "virtual_pipeline_model_parallel_size": virtual,
-        "sequence_parallel": bool(sequence),
-        "context_parallel_size": context,
-        "cp_comm_type": named[1] if (named := re.search(r"cp-comm (a2a|all_gather|p2p)", row.notes)) else "p2p",
-        "expert_model_parallel_size": row.ep or 1,
-    }
-    if row.fsdp is not None:
-        parallelism |= {"fsdp": True, "fsdp_shard_size": row.fsdp}
-    else:
-        kept = assumed.value(row.distributed_optimizer, True, "distributed optimizer")
-        parallelism["distributed_optimizer"] = kept
-    if layers := stage_layers(row.num_layers, row.pp * virtual):
-        parallelism["stage_layers"] = list(layers)
-    reduced = generation.overlapped and data * context > 1 and row.fsdp is None
-    overlap: dict[str, Any] = {
-        "grad_reduce": "overlapped" if reduced else "after",
-        "param_gather": "overlapped" if reduced and parallelism["distributed_optimizer"] else "after",
-        "tp_comm": bool(
-            sequence and assumed.value(row.tp_comm_overlap, generation.overlapped, "tensor-parallel overlap")
-        ),
-    }
-    workload: dict[str, Any] = {
-        "model": _model(row, assumed),
-        "sequence_length": row.seq_len,
-        "micro_batch_size": micro,
-        "global_batch_size": batch,
-        "precision": row.dtype,
-    }
-    if row.dtype == "fp8":
-        workload["fp8_recipe"] = _recipe(row, generation)
+    parallelism = _parallelism(row, virtual, assumed)
+    overlap = _overlap(row, generation, parallelism, assumed, replicas=data * (row.cp or 1))
     network = re.search(r"(\d+) x (\d+) Gbit/s a node", row.notes)
     return {
-        "workload": workload,
+        "workload": {
+            "model": _model(row, assumed),
+            "sequence_length": row.seq_len,
+            "micro_batch_size": micro,
+            "global_batch_size": batch,
+            "precision": row.dtype,
+            **({"fp8_recipe": _recipe(row, generation)} if row.dtype == "fp8" else {}),
+        },
         "network": {"nics_per_node": int(network[1]), "nic_gbit_per_s": float(network[2])} if network else {},
         "cluster": {"gpu": gpu_name(row), "gpus": row.num_gpus} | _gpus_per_node(row),
         "parallelism": parallelism,
@@ -166,6 +139,41 @@ def _tables(row: PublishedRow, generation: Generation, assumed: _Assumed) -> dic
             "cuda_graphs": "CUDA graphs" in row.notes,
             "gradient_precision": generation.gradient_precision,
         },
+    }
+
+
+def _parallelism(row: PublishedRow, virtual: int, assumed: _Assumed) -> dict[str, Any]:
+    named = re.search(r"cp-comm (a2a|all_gather|p2p)", row.notes)
+    sequence = row.tp > 1 and assumed.value(row.sequence_parallel, True, "sequence parallelism")
+    found: dict[str, Any] = {
+        "tensor_model_parallel_size": row.tp,
+        "pipeline_model_parallel_size": row.pp,
+        "virtual_pipeline_model_parallel_size": virtual,
+        "sequence_parallel": bool(sequence),
+        "context_parallel_size": row.cp or 1,
+        "cp_comm_type": named[1] if named else "p2p",
+        "expert_model_parallel_size": row.ep or 1,
+    }
+    if row.fsdp is not None:
+        found |= {"fsdp": True, "fsdp_shard_size": row.fsdp}
+    else:
+        found["distributed_optimizer"] = assumed.value(row.distributed_optimizer, True, "distributed optimizer")
+    if layers := stage_layers(row.num_layers, row.pp * virtual):
+        found["stage_layers"] = list(layers)
+    return found
+
+
+def _overlap(
+    row: PublishedRow, generation: Generation, parallelism: dict[str, Any], assumed: _Assumed, *, replicas: int
+) -> dict[str, Any]:
+    reduced = generation.overlapped and replicas > 1 and row.fsdp is None
+    in_steps = parallelism["sequence_parallel"] and assumed.value(
+        row.tp_comm_overlap, generation.overlapped, "tensor-parallel overlap"
+    )
+    return {
+        "grad_reduce": "overlapped" if reduced else "after",
+        "param_gather": "overlapped" if reduced and parallelism["distributed_optimizer"] else "after",
+        "tp_comm": bool(in_steps),
     }
 
 

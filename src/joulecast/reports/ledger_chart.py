@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from joulecast.reports.chart import Chart, Series, View, axis
@@ -26,38 +26,12 @@ def ledger_chart(ledgers: Mapping[str, Ledger]) -> Chart:
 
 
 def _view(label: str, ledger: Ledger) -> View:
-    totals = ledger.total_j
-    unit = unit_for("J", max(totals))
-    rows = list(ledger.rows)
+    totals, rows, unit = ledger.total_j, list(ledger.rows), unit_for("J", max(ledger.total_j))
     data: list[dict[str, Any]] = []
     series = []
     for name, values in ledger.parts.items():
-        role = role_of(name)
-        shares = [v / t if t else 0.0 for v, t in zip(values, totals, strict=True)]
-        series.append(Series(word(name), role, (len(data),), "bar"))
-        data.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "y": list(range(len(rows))),
-                "x": unit.of(values),
-                "width": 0.62,
-                "marker": {"color": f"@{role}", "line": {"color": "@paper", "width": 1}},
-                "text": [
-                    f"{100 * s:.0f} %" if v >= LABELLED * max(totals) else ""
-                    for v, s in zip(values, shares, strict=True)
-                ],
-                "textposition": "inside",
-                "insidetextanchor": "middle",
-                "textangle": 0,
-                "hovertext": [
-                    f"<b>{word(name)}</b>, {row}<br>{unit.text(v)} a GPU, {spaced(100 * s, 3)} %"
-                    f"<br>{_joules(v * n)} on {n} GPU{'s' if n > 1 else ''}"
-                    for row, v, s, n in zip(rows, values, shares, ledger.gpus, strict=True)
-                ],
-                "hovertemplate": "%{hovertext}<extra></extra>",
-            }
-        )
+        series.append(Series(word(name), role_of(name), (len(data),), "bar"))
+        data.append(_bar(ledger, name, values))
     if ledger.low_j is not None and ledger.high_j is not None:
         series.append(Series("90 % interval", "forecast", (len(data),), "line"))
         data.append(_interval(ledger, totals[0], ledger.low_j, ledger.high_j))
@@ -76,6 +50,33 @@ def _view(label: str, ledger: Ledger) -> View:
         "uniformtext": {"mode": "hide", "minsize": 10},
     }
     return View(label, data, layout, tuple(series), 130 + 44 * len(rows))
+
+
+def _bar(ledger: Ledger, name: str, values: Sequence[float]) -> dict[str, Any]:
+    """One part of the energy, in every row."""
+    totals, role = ledger.total_j, role_of(name)
+    unit = unit_for("J", max(totals))
+    shares = [v / t if t else 0.0 for v, t in zip(values, totals, strict=True)]
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "y": list(range(len(ledger.rows))),
+        "x": unit.of(values),
+        "width": 0.62,
+        "marker": {"color": f"@{role}", "line": {"color": "@paper", "width": 1}},
+        "text": [
+            f"{100 * s:.0f} %" if v >= LABELLED * max(totals) else "" for v, s in zip(values, shares, strict=True)
+        ],
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "textangle": 0,
+        "hovertext": [
+            f"<b>{word(name)}</b>, {row}<br>{unit.text(v)} a GPU, {spaced(100 * s, 3)} %"
+            f"<br>{_joules(v * n)} on {n} GPU{'s' if n > 1 else ''}"
+            for row, v, s, n in zip(ledger.rows, values, shares, ledger.gpus, strict=True)
+        ],
+        "hovertemplate": "%{hovertext}<extra></extra>",
+    }
 
 
 def _joules(energy_j: float) -> str:
