@@ -23,6 +23,9 @@ Array = NDArray[np.float64]
 
 #: Rows of queries and of keys in one block.
 BLOCK = 128.0
+#: Kernels that no card was asked about: whose they resemble, and at what pace. FlashAttention's first ones, and those
+#: in Triton that take a bias such as ALiBi's, run at half the pace of FlashAttention-2 (Dao, arXiv 2307.08691).
+RESEMBLES: dict[str, tuple[str, float]] = {"flash-attention-1": ("flash-attention-2", 0.5)}
 
 
 @dataclass(frozen=True)
@@ -53,10 +56,11 @@ def attention_work(shapes: AttentionShapes, backend: str, direction: str, dtype:
 
     Reads ``kernel.attention.<backend>.<direction>.*``: ``eta`` (share of the dense rate at head dimension 128),
     ``narrow`` (factor on it at 64), ``wide`` (for each doubling over 128, by default 1), ``imbalance`` (a),
-    ``block_overhead`` (o), ``fixed_cycles`` (c0). Kernels in FP8 are those in bf16 at another pace, see
-    :mod:`joulecast.model.attention_fp8`.
+    ``block_overhead`` (o), ``fixed_cycles`` (c0); of a backend in :data:`RESEMBLES` those of the one that it is like.
+    Kernels in FP8 are those in bf16 at another pace, see :mod:`joulecast.model.attention_fp8`.
     """
-    prefix = f"kernel.attention.{backend}.{direction}."
+    kernels, pace = RESEMBLES.get(backend, (backend, 1.0))
+    prefix = f"kernel.attention.{kernels}.{direction}."
     fp8 = fp8_attention(gpu) if dtype == "fp8" else None
     if fp8 is not None and direction == "backward" and not fp8.skips:
         shapes = replace(shapes, causal=np.zeros_like(shapes.causal))
@@ -67,7 +71,7 @@ def attention_work(shapes: AttentionShapes, backend: str, direction: str, dtype:
     wide = gpu.get(prefix + "wide", 1.0) ** np.maximum(doublings, 0.0)
     products = 2.0 if direction == "forward" else 5.0
     block_flops = products * 2.0 * BLOCK * BLOCK * shapes.head_dim
-    block_cycles = block_flops / (rate * gpu[prefix + "eta"] * narrow * wide)
+    block_cycles = block_flops / (rate * pace * gpu[prefix + "eta"] * narrow * wide)
     per_head = np.ceil(shapes.sequence / BLOCK)
     keys = np.ceil(shapes.keys / BLOCK)
     blocks = per_head * np.where(shapes.causal > 0, keys - (per_head - 1.0) / 2.0, keys)

@@ -13,7 +13,7 @@ from joulecast.model.operators import DTYPE_BYTES, RowTile, Tile
 
 Framework = Literal["pytorch-eager", "megatron"]
 Recompute = Literal["none", "selective", "full"]
-AttentionBackend = Literal["cudnn", "flash-attention-2", "flash-attention-3", "unfused"]
+AttentionBackend = Literal["cudnn", "flash-attention-1", "flash-attention-2", "flash-attention-3", "unfused"]
 #: Parts of a layer that may be computed again, see :mod:`joulecast.model.recomputation`.
 RecomputeModule = Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe_act", "shared_experts", "moe"]
 
@@ -35,7 +35,7 @@ class Implementation:
         ``pytorch-eager``: separate PyTorch kernels, gradients of the parameters' dtype accumulated by one addition per
         parameter. ``megatron``: Megatron-Core with Transformer Engine, see :mod:`joulecast.model.transformer_megatron`.
     attention_backend
-        ``cudnn flash-attention-2 flash-attention-3``, or in ``megatron`` also ``unfused`` kernels.
+        ``cudnn flash-attention-1 flash-attention-2 flash-attention-3``, or in ``megatron`` also ``unfused`` kernels.
     attention_fp8
         Whether these kernels run in FP8 (:mod:`joulecast.model.attention_fp8`), with ``fp8``'s linear layers.
     rotary

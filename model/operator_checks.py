@@ -6,6 +6,7 @@ import math
 from numbers import Real
 
 from joulecast.errors import InputError, UnknownNameError
+from joulecast.model.attention import RESEMBLES
 from joulecast.model.fabric import Fabric
 from joulecast.model.gpu_model import GpuModel
 from joulecast.model.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Streaming, Tile
@@ -55,7 +56,7 @@ def _check_attention(attention: Attention, gpu: GpuModel) -> None:
     _kind_of(attention, "tile", Tile)
     if attention.tile is None:
         _named(attention, "dtype", "data type of attention", ATTENTION_DTYPES)
-        _named(attention, "backend", "backend of attention", _known("kernel.attention.", gpu))
+        _named(attention, "backend", "backend of attention", (*_known("kernel.attention.", gpu), *RESEMBLES))
     if attention.heads % attention.kv_heads:
         raise InputError(
             f"{attention.heads} heads cannot share {attention.kv_heads} of keys and values",

@@ -165,7 +165,7 @@ def test_an_unknown_framework_widens_a_forecast_without_a_spread_of_its_own() ->
     assert unnamed.time_s_p95 / unnamed.time_s > named.time_s_p95 / named.time_s > 1.0
     # Frameworks without a scalar took longer than forecast, none less.
     assert named.time_s_p95 / named.time_s == pytest.approx(named.time_s / named.time_s_p05)
-    assert unnamed.time_s_p95 / unnamed.time_s > 1.1 * unnamed.time_s / unnamed.time_s_p05
+    assert unnamed.time_s_p95 / unnamed.time_s > 1.05 * unnamed.time_s / unnamed.time_s_p05
 
 
 def test_the_shipped_factors_are_near_one_and_sourced() -> None:

@@ -51,8 +51,10 @@ GENERATIONS = (
     Generation("megatron-core", r"SimuMax", "cudnn", False),
     # No scalar of its own: Megatron-LM's layers of 2021 in DeepSpeed's pipeline, gradients reduced after it.
     Generation("", r"DeepSpeed|MT-NLG", "unfused", False),
+    # No scalar of its own. What llm-foundry's benchmarks run, to add ALiBi's bias, is FlashAttention in Triton.
+    Generation("", r"llm-foundry|Composer", "flash-attention-1", True, "tensorwise", "bf16"),
     # No scalar of its own. What PyTorch's own attention runs is FlashAttention-2.
-    Generation("", r"torchtitan|PyTorch|llm-foundry|Composer", "flash-attention-2", True, "tensorwise", "bf16"),
+    Generation("", r"torchtitan|PyTorch", "flash-attention-2", True, "tensorwise", "bf16"),
     Generation("", r"", "cudnn", True),
 )
 
