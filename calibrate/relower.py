@@ -20,7 +20,7 @@ from joulecast.model.operators import Operator
 KEPT = 4
 
 
-class _Recorder(Mapping[str, float]):
+class Recorder(Mapping[str, float]):
     """Parameters that remember which of them were read."""
 
     def __init__(self, parameters: Mapping[str, float]) -> None:
@@ -96,7 +96,7 @@ class Relowering:
                     known.remove(entry)
                     known.appendleft(entry)
                 return entry
-        recorder = _Recorder(gpu.parameters)
+        recorder = Recorder(gpu.parameters)
         columns = lower_group(group, replace(gpu, parameters=recorder))
         entry = _Lowered(tuple(recorder.read), tuple(recorder.read.values()), columns)
         known.appendleft(entry)

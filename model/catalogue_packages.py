@@ -12,8 +12,10 @@ which is named after the entry point, or a function without arguments that retur
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,10 +59,8 @@ def packaged_gpus(shipped: Collection[str]) -> dict[str, PackagedGpu]:
     InputError
         A package's object cannot be loaded or is no path, or its GPU has a name that exists already.
     """
-    from importlib.metadata import entry_points
-
     found: dict[str, PackagedGpu] = {}
-    for entry in entry_points(group=ENTRY_POINT_GROUP):
+    for entry in _entries(tuple((folder, _changed_ns(folder)) for folder in sys.path)):
         package = _package_of(entry)
         for name, file in _files(entry, package).items():
             if name in shipped or name in found:
@@ -68,6 +68,21 @@ def packaged_gpus(shipped: Collection[str]) -> dict[str, PackagedGpu]:
                 raise _broken(package, entry, f"adds GPU {name!r}, which {taken} has already")
             found[name] = PackagedGpu(file, package)
     return found
+
+
+@lru_cache(maxsize=1)
+def _entries(folders: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
+    """Entry points of the group: read again where a folder of packages, or the time of its last change, is another."""
+    from importlib.metadata import entry_points
+
+    return tuple(entry_points(group=ENTRY_POINT_GROUP))
+
+
+def _changed_ns(folder: str) -> int:
+    try:
+        return os.stat(folder or ".").st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _files(entry: EntryPoint, package: str) -> dict[str, Path]:

@@ -31,21 +31,21 @@ settings.register_profile("mutations", derandomize=True, database=None, deadline
 #: What takes longest starts first: started last, one file would keep one of two processes busy while the other rests.
 #: Of the files on fronts one is first, so that the others find the compiled loops that it leaves behind.
 LONGEST_FIRST = (
-    *("calibrate_live", "front_cli", "validate_clock_suites", "sweep_files", "power_profile_limited", "cli_calibrate"),
-    *("measure_sampler", "guardian", "properties", "a100_overlap", "front_plans", "front_profile", "cli_profile"),
+    *("calibrate_live", "front_cli", "validate_clock_suites", "power_profile_limited", "sweep_files", "front_plans"),
     *(
-        "published",
-        "sweep",
-        "plot",
+        "measure_sampler",
+        "guardian",
+        "plan_keys",
         "docs",
-        "choose_design",
-        "reports",
-        "forecasts_stand",
-        "front_forecast",
-        "rank_limits",
+        "cli_calibrate",
+        "a100_overlap",
+        "properties",
+        "front_profile",
     ),
-    *("power_profile_sensors", "perseus", "closed_form", "public_times", "typed", "reports_browser", "terminal"),
-    *("kernel_timeline", "regenerate", "power_profile_accuracy", "packaging", "recorded_validation"),
+    *("cli_profile", "choose_others", "choose_design", "rank_limits", "plot", "forecasts_stand", "reports"),
+    *("front_forecast", "published", "power_profile_sensors", "terminal", "closed_form", "reports_browser", "typed"),
+    *("sweep_workers", "regenerate", "perseus", "public_times", "power_profile_accuracy", "sweep", "packaging"),
+    *("kernel_timeline", "forecast_rules", "recorded_validation", "from_rows", "overlap_plans", "iteration_trace"),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,16 @@ def test_a_folder_gives_a_gpu_for_each_file(site: Path) -> None:
     assert load_gpu("quick-card").number("sm_count") == load_gpu("a40").number("sm_count")
     assert gpu_package("quick-card") == "fake-cards 1.2"
     assert gpu_package("a40") == ""
+
+
+def test_a_package_installed_later_is_seen_and_the_search_is_not_repeated(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "quick-card" not in gpu_names()
+    install(site, "cards = fake_cards:FOLDER", CODE)
+    assert "quick-card" in gpu_names()
+    monkeypatch.setattr(metadata, "entry_points", None)
+    assert "quick-card" in gpu_names()
 
 
 def test_a_function_gives_one_file_under_the_name_of_the_entry_point(site: Path) -> None:

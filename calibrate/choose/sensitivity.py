@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.calibrate.priors import Prior
-from joulecast.calibrate.relower import Relowering
+from joulecast.calibrate.relower import Recorder, Relowering
 from joulecast.model.gpu_model import GpuModel
 from joulecast.model.power import at_clock, idle_power_w
 from joulecast.model.predict import Work
@@ -116,9 +116,12 @@ def sensitivity(
         np.array([piece.busy_share for piece in work], dtype=np.float64),
         Relowering([operator for piece in work for operator in piece.operators]),
     )
-    here = pieces.totals(gpu, clock_mhz)
+    recorder = Recorder(gpu.parameters)
+    here = pieces.totals(replace(gpu, parameters=recorder), clock_mhz)
     slopes = np.zeros((2, len(work), len(priors)))
     for place, (name, prior) in enumerate(priors.items()):
+        if name not in recorder.read:
+            continue
         moved = gpu.with_values({name: gpu[name] + STEP * prior.sd})
         slopes[..., place] = _slope(pieces.totals(moved, clock_mhz), here, STEP)
     by_clock = _slope(pieces.totals(gpu, clock_mhz * (1.0 + CLOCK_STEP)), here, CLOCK_STEP)
