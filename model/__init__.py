@@ -4,7 +4,8 @@ To read, in this order:
 
 - What is computed: ``operators``, the work of one kernel, free of any GPU.
 - On what: ``description``, the numbers of one GPU with source and uncertainty; ``catalogue`` finds them,
-  ``derivation`` derives those of cards that nobody has measured, and ``gpu_model`` has them as plain floats.
+  ``derivation`` derives those of cards that nobody has measured (by ``derivation_rules`` and ``technology``), and
+  ``gpu_model`` has them as plain floats.
 - One kernel: ``lowering`` gives every operator to its family (``gemm``, ``attention``, ``streaming``,
   ``collectives``), and ``power`` says what it takes at a clock, in the arrays of ``costs``.
 - Under a power limit: ``governor`` and ``voltage``; ``predict`` puts all of this together for single kernels.

@@ -1,8 +1,8 @@
 """Parameters of a GPU that nobody has calibrated, from its nearest calibrated relative, by stated rules.
 
 A derived parameter is ``value · Π (own quantity / relative's quantity)^exponent``: quantities are data-sheet facts or
-the technology tables of :mod:`joulecast.model.derivation_rules`. Its status is ``derived``, its source names the rule,
-and its standard deviation is the relative's one, scaled, with the rule's own uncertainty added in quadrature.
+the figures of :mod:`joulecast.model.technology`. Its status is ``derived``, its source names the rule, and its standard
+deviation is the relative's one, scaled, with the rule's own uncertainty added in quadrature.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import InputError
-from joulecast.model.derivation_rules import DISTANCES, RULES, TECHNOLOGY, Distance, Rule
+from joulecast.model.derivation_rules import DISTANCES, RULES, Distance, Rule
 from joulecast.model.derivation_supplement import supplemented
 from joulecast.model.description import TABLES, GpuDescription, Parameter, Table
 from joulecast.model.description_file import ParsedDescription
+from joulecast.model.technology import TECHNOLOGY
 
 
 def complete(parsed: ParsedDescription, relative: GpuDescription | None) -> GpuDescription:

@@ -19,11 +19,12 @@ from joulecast.model.catalogue import (
     read_gpu,
 )
 from joulecast.model.derivation import rule_for
-from joulecast.model.derivation_rules import RULES, TECHNOLOGY
+from joulecast.model.derivation_rules import RULES
 from joulecast.model.derivation_supplement import SUPPLEMENT
 from joulecast.model.description import Facts, Parameter
 from joulecast.model.description_file import covariance_problem
 from joulecast.model.device_facts import FACTS
+from joulecast.model.technology import TECHNOLOGY
 
 GPUS = [
     "v100-sxm2-16gb",
