@@ -182,6 +182,7 @@ def collective_priors() -> dict[str, Prior]:
     return {
         "collective.bytes_per_cta_cycle": Prior(13.6, 3.0, 40.0, 0.3, "B/cycle"),
         "collective.link_share": Prior(0.86, 0.4, 1.0, 0.1),
+        "collective.exchange_link_share": Prior(0.72, 0.4, 1.0, 0.1),
         "collective.cta_copy_share": Prior(0.70, 0.0, 2.0, 0.5),
         "collective.link_copy_share": Prior(0.42, 0.0, 2.0, 0.5),
         "collective.latency_s": Prior(17e-6, 0.0, 1e-4, 0.5, "s"),

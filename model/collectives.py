@@ -6,7 +6,8 @@ link:
 
     t = α + ((S·(steps + δ_cta)/(n·CTAs·b·f))^p + (S·(steps + δ_link)/(n·B))^p)^(1/p),      α = α0 + α1·(n − 1)
 
-Measured on H200 with NCCL 2.28 over NVLink 4, NVLS off: b ≈ 27 GB/s per CTA at 1980 MHz, B ≈ 380 GB/s.
+Measured on H200 with NCCL 2.28 over NVLink 4, NVLS off: b ≈ 27 GB/s per CTA at 1980 MHz, B ≈ 380 GB/s. In an
+all-to-all every member sends its n − 1 parts straight to the others, all at once: δ is 0, and B ≈ 325 GB/s.
 
 Across D domains of r members each the chunks pass both kinds of links one after the other, many at a time, so the
 slower kind sets the pace. What leaves a domain, over the network cards of its members, is
@@ -163,15 +164,16 @@ def _work(shapes: CollectiveShapes, kind: str, gpu: GpuModel, algorithm: str) ->
     n, domains = shapes.gpus, shapes.domains
     ctas = np.where(np.isnan(shapes.ctas), gpu["collective.default_ctas"], shapes.ctas)
     local = np.maximum(n / domains, 1.0)
-    by_cta = _moved(shapes.bytes, n, kind, gpu["collective.cta_copy_share"])
-    by_link = _moved(shapes.bytes, n, kind, gpu["collective.link_copy_share"])
+    ring = kind != "all_to_all"
+    by_cta = _moved(shapes.bytes, n, kind, ring * gpu["collective.cta_copy_share"])
+    by_link = _moved(shapes.bytes, n, kind, ring * gpu["collective.link_copy_share"])
     if algorithm == "tree":
         by_cta = by_link = np.where(n > 1, 2.0 * shapes.bytes, 0.0)
     elif algorithm in ("nvls", "sharp"):
         by_cta = by_link = np.where(local > 1, shapes.bytes * (1.0 + 1.0 / local) / IN_SWITCH_SHARE, 0.0)
         by_cta = np.where(domains > 1, by_cta + 2.0 * shapes.bytes / local, by_cta)
     by_link = np.where(local > 1, by_link, 0.0)
-    if kind == "all_to_all":
+    if not ring:
         by_link = by_link * np.where(n > 1, (local - 1.0) / np.maximum(n - 1.0, 1.0), 0.0)
     rate, latency = _within(shapes, kind, gpu)
     leaving = np.where(domains > 1, _leaving(shapes, kind, algorithm), 0.0)
@@ -180,6 +182,8 @@ def _work(shapes: CollectiveShapes, kind: str, gpu: GpuModel, algorithm: str) ->
     steps = _latency_s(shapes, kind, algorithm, gpu)
     inside = gpu["collective.latency_per_gpu_s"] * (local - 1.0) * (kind not in POINT_TO_POINT)
     energetic = 0.5 * shapes.bytes if kind in ("broadcast", "send_recv") else by_link
+    if not ring:  # a member copies its own part beside what it sends
+        energetic = by_link + np.where(n > 1, gpu["collective.link_copy_share"] * shapes.bytes / n, 0.0)
     return CollectiveWork(
         fixed_s=latency + np.where(domains > 1, inside, steps),
         cycles=by_cta / (ctas * gpu["collective.bytes_per_cta_cycle"]),
@@ -196,6 +200,8 @@ def _within(shapes: CollectiveShapes, kind: str, gpu: GpuModel) -> tuple[Array, 
     if kind == "send_recv":  # neither ring nor reduction; where it was not measured it is taken for a ring's
         share = gpu.get("collective.transfer_link_share", share)
         latency = gpu.get("collective.transfer_latency_s", latency)
+    elif kind == "all_to_all":
+        share = gpu.get("collective.exchange_link_share", share)
     own = np.isnan(shapes.link_bytes_per_s)
     return share * np.where(own, gpu.device["link_bandwidth_bytes_per_s"], shapes.link_bytes_per_s), latency
 

@@ -152,7 +152,7 @@ RULES: tuple[Rule, ...] = (
     Rule("collective", "network_*", 0.30, "the network's, whatever the GPU"),
     Rule("collective", "host_launch_s", 0.30, "the host's, whatever the GPU"),
     Rule("collective", "*_s", 0.30, "latency by kind of link", {"link_latency": 1.0}),
-    Rule("collective", "link_share", 0.12, "share of the links' bandwidth", {"link_library": 1.0}, maximum=1.0),
+    Rule("collective", "*link_share", 0.12, "share of the links' bandwidth", {"link_library": 1.0}, maximum=1.0),
     Rule("collective", "*_ctas", 0.30, "blocks by bandwidth", {"link_bandwidth_bytes_per_s": 0.5}, maximum=32.0),
     Rule("collective", "bytes_per_cta_cycle", 0.30, "bytes a block copies in a cycle"),
     Rule("collective", "*", 0.25, "property of the library"),

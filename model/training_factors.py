@@ -26,7 +26,7 @@ FACTORS: dict[str, tuple[str, tuple[str, ...]]] = {
     "products": ("kernel", ("gemm.efficiency.{dtype}",)),
     "attention": ("kernel", ("attention.*.eta",)),
     "streaming": ("kernel", ("streaming.*.bandwidth_share", "streaming.*.bytes_per_sm_cycle")),
-    "links": ("collective", ("link_share", "bytes_per_cta_cycle")),
+    "links": ("collective", ("link_share", "exchange_link_share", "bytes_per_cta_cycle")),
     "network": ("collective", ("network_share",)),
     "energy": ("power", ("tensor_pj_per_flop.{dtype}",)),
     "power": ("power", ("*pj_per_flop*", "sm_w", "clock_w", "*pj_per_l2_byte", "streaming_pj_per_byte.*")),

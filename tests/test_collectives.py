@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from joulecast.errors import InputError
+from joulecast.model.catalogue import load_gpu
 from joulecast.model.collectives import STEPS, CollectiveShapes, collective_work
+from joulecast.model.gpu_model import gpu_model
 from joulecast.model.lowering import lower
 from joulecast.model.operators import Collective, Gemm
 from joulecast.model.power import kernel_time_s
@@ -39,6 +41,24 @@ def test_volumes_of_a_ring(ring, kind, steps):
 def test_the_ends_of_the_ring_cost_a_copy(h200, ring):
     extra = work(h200, "all_reduce").link_s / work(ring, "all_reduce").link_s
     assert extra[0] == pytest.approx(1 + h200["collective.link_copy_share"] / 6)
+
+
+def test_an_all_to_all_sends_every_part_straight_and_copies_its_own_beside(h200):
+    gpus = np.array([2, 4, 8])
+    found = work(h200, "all_to_all", gpus=gpus)
+    rate = h200["collective.exchange_link_share"] * h200.device["link_bandwidth_bytes_per_s"]
+    assert found.link_s * rate == pytest.approx(SIZE * (gpus - 1) / gpus)
+    copied = found.link_bytes - SIZE * (gpus - 1) / gpus
+    assert copied == pytest.approx(h200["collective.link_copy_share"] * SIZE / gpus)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "size", "time_s"), [(2, 1 << 30, 1621e-6), (4, 1 << 28, 651.5e-6), (4, 1 << 30, 2404.5e-6)]
+)
+def test_all_to_alls_take_what_they_took(gpus, size, time_s):
+    gpu = gpu_model(load_gpu("h200-sxm"))
+    costs = lower([Collective("all_to_all", float(size), gpus)], gpu)
+    assert kernel_time_s(costs, 1980.0, gpu)[0] == pytest.approx(time_s, rel=0.05)
 
 
 def test_one_gpu_has_nothing_to_say(h200):
