@@ -78,6 +78,8 @@ def commands() -> str:
     from joulecast.cli import build_app
 
     group = get_command(build_app())
+    for command in getattr(group, "commands", {}).values():  # whole sentences, which a terminal has room for as well
+        command.short_help = (command.help or "").partition("\n\n")[0].replace("\n", " ")
     context = group.make_context("joulecast", ["doctor"], resilient_parsing=True)
     text = get_docs_for_click(obj=group, ctx=context, name="joulecast")
     return text.partition("\n")[2]  # the page has its own title

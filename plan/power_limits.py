@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,22 +37,34 @@ class JobPoint:
         an epoch, or training to a target.
     batch_size
         Global batch; ``None`` where there is only one.
+    time_ends, energy_ends
+        Ends of a forecast's 90 % intervals as shares of time and energy; ``None`` of what was measured.
     """
 
     power_limit_w: float
     time_s: float
     energy_j: float
     batch_size: int | None = None
+    time_ends: tuple[float, float] | None = field(default=None, compare=False)
+    energy_ends: tuple[float, float] | None = field(default=None, compare=False)
 
     def cost_j(self, eta: float, max_power_w: float) -> float:
         """Zeus's cost at a weight η of energy against time [J]."""
         return zeus_cost(self.energy_j, self.time_s, eta, max_power_w)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers; no batch size where there is none."""
+        """Plain numbers; no batch size, and no intervals, where there are none."""
         head: dict[str, Any] = {} if self.batch_size is None else {"batch_size": self.batch_size}
         limits = {"power_limit_w": self.power_limit_w, "time_s": self.time_s, "energy_j": self.energy_j}
-        return head | limits | {"power_w": self.energy_j / self.time_s}
+        intervals = {
+            f"{name}_{end}": share * value
+            for name, value, ends in (
+                ("time_s", self.time_s, self.time_ends),
+                ("energy_j", self.energy_j, self.energy_ends),
+            )
+            for end, share in zip(("p05", "p95"), ends or (), strict=False)
+        }
+        return head | limits | {"power_w": self.energy_j / self.time_s} | intervals
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +190,12 @@ def forecast_limits(plan: Plan, limits_w: Sequence[float] | None = None) -> tupl
     points = []
     for limit in limits:
         iteration = forecast(replace(plan, power=replace(plan.power, power_limit_w=limit)), gpu)
-        points.append(JobPoint(limit, iteration.time_s, iteration.energy_j, plan.workload.global_batch_size))
+        time, energy = iteration.time_s, iteration.energy_j
+        ends = (
+            (iteration.time_s_p05 / time, iteration.time_s_p95 / time),
+            (iteration.energy_j_p05 / energy, iteration.energy_j_p95 / energy),
+        )
+        points.append(JobPoint(limit, time, energy, plan.workload.global_batch_size, *ends))
     return tuple(points)
 
 

@@ -385,3 +385,21 @@ def charts_of(text):
     """Charts of a page by name."""
     data = re.search(r'id="joulecast-data">(.*?)</script>', text, re.DOTALL).group(1)
     return {chart["name"]: chart for chart in json.loads(data)["charts"]}
+
+
+def test_forecast_limits_have_error_bars_and_measured_ones_none(examples):
+    from joulecast.plan.power_limits import JobPoint, forecast_limits, to_target
+    from joulecast.reports.limits_chart import Dot, Group, limits_chart
+    from joulecast.simulator.plan import load_plan
+
+    (point,) = forecast_limits(load_plan(examples / PLAN), [500.0])
+    told = point.to_dict()
+    assert told["time_s_p05"] < point.time_s < told["time_s_p95"]
+    assert told["energy_j_p05"] < point.energy_j < told["energy_j_p95"]
+    ((twice,), _) = to_target([point], {point.batch_size: 2.0})
+    assert twice.to_dict()["time_s_p95"] == pytest.approx(2.0 * told["time_s_p95"])
+    assert "time_s_p05" not in JobPoint(500.0, 1.0, 2.0).to_dict()
+    for ends in (point.time_ends, None):
+        group = Group("limits", "plan", "circle", (Dot(1.0, 2.0, "one", ends, ends),))
+        (trace,) = limits_chart([group], "an iteration", "Limits").views[0].data
+        assert ("error_x" in trace) == ("error_y" in trace) == (ends is not None)

@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from joulecast.reports.chart import Chart, Series, View, axis, dots
+from joulecast.reports.front_chart import error_bar
 from joulecast.reports.numbers import Unit, unit_for
 
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """A plan: what it takes, and what the label at the pointer says of it."""
+    """A plan: what it takes, what the label at the pointer says of it, and its 90 % intervals as shares."""
 
     time_s: float
     energy_j: float
     text: str
+    time_ends: tuple[float, float] | None = None
+    energy_ends: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,20 @@ def _trace(group: Group, time: Unit, energy: Unit) -> dict[str, Any]:
     marker = {"color": f"@{group.role}", "symbol": group.mark, "size": 16 if star else 8}
     texts = [f"<b>{time.text(d.time_s, 5)}, {energy.text(d.energy_j, 5)}</b><br>{d.text}" for d in group.dots]
     trace = dots(time.of(d.time_s for d in group.dots), energy.of(d.energy_j for d in group.dots), texts, marker)
+    trace |= _bars("error_x", [(d.time_s, d.time_ends) for d in group.dots], time, group.role)
+    trace |= _bars("error_y", [(d.energy_j, d.energy_ends) for d in group.dots], energy, group.role)
     if group.joined:
         trace |= {"mode": "lines+markers", "line": {"color": f"@{group.role}", "width": 1.2, "dash": "dot"}}
     return trace
+
+
+def _bars(
+    name: str, values: Sequence[tuple[float, tuple[float, float] | None]], unit: Unit, role: str
+) -> dict[str, Any]:
+    """Error bars of forecasts; none of what was measured."""
+    known = [(value, ends) for value, ends in values if ends is not None]
+    if len(known) < len(values) or not known:
+        return {}
+    above = unit.of(value * (high - 1.0) for value, (_, high) in known)
+    below = unit.of(value * (1.0 - low) for value, (low, _) in known)
+    return {name: error_bar(above, below, f"@{role}/60")}

@@ -39,9 +39,10 @@ def limits_page(points: Sequence[JobPoint], found: Mapping[str, Any], plan: Plan
     several = len(sizes) > 1
     groups = [_group(points, size, i, several) for i, size in enumerate(sizes)]
     groups.append(Group("chosen", "chosen", "star", (_dot(chosen, several),)))
+    bars = " Bars: 90 % intervals." if any(point.time_ends for point in points) else ""
     about = (
         f"<p>Each dot is a limit for every GPU of the job. The star costs least at a weight of {weight:g} of energy "
-        f"against time, as Zeus counts: η·energy + (1 − η)·{found['max_power_w']:.0f} W·time.</p>"
+        f"against time, as Zeus counts: η·energy + (1 − η)·{found['max_power_w']:.0f} W·time.{bars}</p>"
     )
     everything = folded(f"All {len(points)} limits as numbers", table([_row(p.to_dict(), several) for p in points]))
     label = f"Time and energy of {found['of']} at every power limit"
@@ -124,7 +125,7 @@ def _group(points: Sequence[JobPoint], size: int | None, index: int, several: bo
 
 
 def _dot(point: JobPoint, several: bool) -> Dot:
-    return Dot(point.time_s, point.energy_j, _what(point, several))
+    return Dot(point.time_s, point.energy_j, _what(point, several), point.time_ends, point.energy_ends)
 
 
 def _what(point: JobPoint, several: bool) -> str:
