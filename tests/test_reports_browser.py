@@ -1,5 +1,6 @@
 """Reports in a real browser: they draw, answer to pointer and keyboard, follow the scheme, print, and fetch nothing."""
 
+import re
 import shutil
 
 import pytest
@@ -161,6 +162,7 @@ def test_the_keyboard_reaches_everything(opened):
     assert "MHz" in page.locator("#live").inner_text()
     page.keyboard.press("Enter")
     assert page.locator("[data-detail=front]").is_visible()
+    assert re.search(r"forward of stage 0: \d+[^;]*MHz[^;]*; ", page.locator("#live").inner_text())
     page.keyboard.press("Escape")
     assert not page.locator("[data-detail=front]").is_visible()
     whole = page.evaluate("document.getElementById('front')._fullLayout.xaxis.range")

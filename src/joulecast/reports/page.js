@@ -113,7 +113,11 @@
   };
 
   const escaped = (text) => Object.assign(document.createElement("i"), { textContent: text }).innerHTML;
-  const plainText = (html) => Object.assign(document.createElement("i"), { innerHTML: html.replaceAll("<br>", "; ") }).textContent;
+  const spoken = [["<br>", "; "], ["</dt>", ": "], ["</dd>", "; "]];
+  const plainText = (html) => {
+    const text = spoken.reduce((said, [tag, mark]) => said.replaceAll(tag, mark), html);
+    return Object.assign(document.createElement("i"), { innerHTML: text }).textContent;
+  };
 
   class Drawing {
     constructor(chart) {
