@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from joulecast.model.fabric import Fabric
 from joulecast.model.families import families_of
 from joulecast.model.gemm import GemmShapes, gemm_work
 from joulecast.model.gpu_model import GpuModel
-from joulecast.model.kernel_arrays import PICO, Columns, column, footprints, hbm_energy_j
+from joulecast.model.kernel_arrays import PICO, Columns, Kernels, column, footprints, hbm_energy_j
 from joulecast.model.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Streaming
 from joulecast.model.row_blocks import THREADS as ROW_BLOCKS
 from joulecast.model.row_blocks import lower_row_blocks
@@ -57,14 +57,39 @@ def lower(operators: Sequence[Operator], gpu: GpuModel) -> Costs:
     InputError
         An operator whose data type, backend or access pattern the GPU's description does not know.
     """
-    columns = zeros(len(operators))
-    for group in group_operators(operators):
+    return _lowered(group_operators(operators), families_of(operators, gpu.device), gpu)
+
+
+class Lowering:
+    """:func:`lower` of the same kernels with several values of the parameters of one device.
+
+    Parameters
+    ----------
+    operators
+        The kernels.
+    device
+        Facts of the GPU.
+    """
+
+    def __init__(self, operators: Sequence[Operator], device: Mapping[str, float]) -> None:
+        groups = group_operators(operators)
+        self._groups = [replace(group, operators=Kernels(group.operators)) for group in groups]
+        self._family = families_of(operators, device)
+
+    def __call__(self, gpu: GpuModel) -> Costs:
+        """Work of the kernels on ``gpu``."""
+        return _lowered(self._groups, self._family, gpu)
+
+
+def _lowered(groups: Sequence[OperatorGroup], family: NDArray[np.int64], gpu: GpuModel) -> Costs:
+    columns = zeros(len(family))
+    for group in groups:
         for name, values in lower_group(group, gpu).items():
             columns[name][group.index] = values
     slower = gpu.get("kernel.time_factor", 1.0)
     for name in TIMES:
         columns[name] = columns[name] * slower
-    return Costs(**columns, family=families_of(operators, gpu.device))
+    return Costs(**columns, family=family)
 
 
 def group_operators(operators: Sequence[Operator]) -> list[OperatorGroup]:

@@ -13,7 +13,7 @@ from joulecast.model.costs import Costs
 from joulecast.model.governor import tensor_clock_mhz
 from joulecast.model.gpu_model import GpuModel
 from joulecast.model.limits import skip_cycles
-from joulecast.model.lowering import lower
+from joulecast.model.lowering import Lowering, lower
 from joulecast.model.operators import Collective, Operator
 from joulecast.model.power import at_clock, idle_power_w
 from joulecast.model.settled import Curves, settle
@@ -142,9 +142,9 @@ def parameter_spread(
         return np.zeros(len(work)), np.zeros(len(work))
     limit = gpu.device["power_limit_w"] if power_limit_w is None else power_limit_w
     load = _load(work, clock_mhz, limit, settle_s, window_s, component_limits_w)
-    coarse = coarse_clocks(gpu.clocks_mhz)
+    coarse, lowering = coarse_clocks(gpu.clocks_mhz), Lowering(load.operators, gpu.device)
     found = [
-        _evaluate(load, lower(load.operators, one), one, coarse, with_parts=False)
+        _evaluate(load, lowering(one), one, coarse, with_parts=False)
         for one in (gpu, *(gpu.with_values(values) for values in deviations(gpu.description, directions)))
     ]
     time, energy = np.array([f.time_s for f in found]), np.array([f.energy_j for f in found])

@@ -9,7 +9,7 @@ from joulecast.calibrate.relower import Relowering
 from joulecast.errors import InputError
 from joulecast.model.costs import Costs, concatenate
 from joulecast.model.families import FAMILIES, families_of, spread_of_families
-from joulecast.model.lowering import lower
+from joulecast.model.lowering import Lowering, lower
 from joulecast.model.operators import Attention, Collective, Gemm, Streaming, Tile
 
 MIXED = (
@@ -108,6 +108,13 @@ def test_lowering_again_equals_lowering_anew(h200):
     ):
         gpu = h200.with_values(values)
         assert same(again(gpu), lower(MIXED, gpu)), values
+
+
+def test_what_is_grouped_once_is_lowered_with_any_values(h200):
+    lowering = Lowering(MIXED, h200.device)
+    for values in ({}, {"kernel.gemm.eta": 0.8, "kernel.time_factor": 1.1}, {"power.hbm_base_pj_per_byte": 1.0}):
+        gpu = h200.with_values(values)
+        assert same(lowering(gpu), lower(MIXED, gpu)), values
 
 
 def test_lowering_again_after_a_refusal(h200):
