@@ -43,17 +43,28 @@ class Order:
 
 @dataclass(frozen=True, eq=False)
 class _Level:
-    """Instructions that do not wait for each other, ``k`` of them.
+    """Instructions that do not wait for each other, ``k`` of them: ``rows`` of all in the order of levels.
 
-    ``of`` is the duration of each, counted over ranks, chunks and the three kinds; ``waits_for`` are up to ``s``
-    instructions that it waits for, filled up with one that ends at 0, ``hops`` the transfers in between: shape
-    ``(s, k)``.
+    ``waits_for`` are rows of up to ``s`` instructions that each waits for, filled up with one that ends at 0, shape
+    ``(s, k)``, ``hops`` the transfers in between, shape ``(s, k, 1)``.
     """
 
-    instructions: Int
-    of: Int
+    rows: slice
     waits_for: Int
     hops: Array
+
+
+@dataclass(frozen=True, eq=False)
+class _Levels:
+    """All ``i`` instructions by levels.
+
+    ``of`` is the duration of each, counted over ranks, chunks and the three kinds, shape ``(i,)``; ``last`` is the row
+    of the first rank's last instruction.
+    """
+
+    levels: tuple[_Level, ...]
+    of: Int
+    last: int
 
 
 def walked_s(order: Order, durations_s: Array, transfer_s: Array) -> Array:
@@ -78,24 +89,22 @@ def walked_s(order: Order, durations_s: Array, transfer_s: Array) -> Array:
 
 
 def _walk_s(order: Order, durations_s: Array, transfer_s: Array) -> Array:
-    plans = len(durations_s)
-    levels, last = _levels(order)
-    of = np.ascontiguousarray(durations_s.reshape(plans, -1).T)
-    end = np.zeros((sum(len(level.instructions) for level in levels) + 1, plans))
-    for level in levels:
-        ready = (end[level.waits_for] + level.hops[..., None] * transfer_s).max(0)
-        end[level.instructions] = ready + of[level.of]
-    return np.asarray(end[last])
+    found, plans = _levels(order), len(durations_s)
+    work = durations_s.reshape(plans, -1).T[found.of]
+    end = np.zeros((len(work) + 1, plans))
+    for level in found.levels:
+        ready = end[level.waits_for]
+        ready += level.hops * transfer_s
+        end[level.rows] = np.maximum.reduce(ready) + work[level.rows]
+    return np.asarray(end[found.last])
 
 
 @lru_cache(maxsize=256)
-def _levels(order: Order) -> tuple[tuple[_Level, ...], int]:
-    """Levels of a schedule, and the first rank's last instruction."""
+def _levels(order: Order) -> _Levels:
     schedule = build_schedule(
         order.schedule, order.ranks, order.microbatches, virtual_stages_per_rank=order.chunks, tail=()
     )
     flat, offsets = list(schedule.flat()), schedule.offsets
-    nothing = len(flat)
     needs: list[dict[int, int]] = [{} for _ in flat]  # hops by the instruction that is waited for
     begins = set(offsets)
     for i in range(len(flat)):
@@ -108,16 +117,20 @@ def _levels(order: Order) -> tuple[tuple[_Level, ...], int]:
         for rank, (position, hops) in transfer.front.items():
             source, target = offsets[rank] + position, transfer.consumer
             needs[target][source] = max(needs[target].get(source, 0), hops)
-    found, depths = [], _by_depth(needs)
-    if sum(map(len, depths)) < len(flat):
+    depths = _by_depth(needs)
+    by_level = [i for members in depths for i in members]
+    if len(by_level) < len(flat):
         raise GuardError(f"schedule {order.schedule!r} of {order.ranks} ranks never ends: each waits for another")
+    row = {instruction: number for number, instruction in enumerate(by_level)}
+    levels, done = list[_Level](), 0
     for members in depths:
         width = max(1, *(len(needs[i]) for i in members))
-        padded = [[*needs[i].items(), *[(nothing, 0)] * (width - len(needs[i]))] for i in members]
-        table = np.array(padded, dtype=np.int64)
-        of = [(rank * order.chunks + one.chunk) * 3 + kind_of(one.kind) for rank, one in (flat[i] for i in members)]
-        found.append(_Level(np.array(members), np.array(of), table[..., 0].T, table[..., 1].T.astype(np.float64)))
-    return tuple(found), offsets[1] - 1
+        waits = [[(row[source], hops) for source, hops in needs[i].items()] for i in members]
+        table = np.array([[*own, *[(len(flat), 0)] * (width - len(own))] for own in waits], dtype=np.int64).T
+        levels.append(_Level(slice(done, done + len(members)), table[0], table[1, ..., None].astype(np.float64)))
+        done += len(members)
+    of = [(rank * order.chunks + one.chunk) * 3 + kind_of(one.kind) for rank, one in (flat[i] for i in by_level)]
+    return _Levels(tuple(levels), np.array(of), row[offsets[1] - 1])
 
 
 def _by_depth(needs: list[dict[int, int]]) -> list[list[int]]:
