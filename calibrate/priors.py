@@ -237,7 +237,9 @@ FIXED: dict[str, Prior] = {
     "governor.burst_share": Prior(
         1.031, 1.0, 1.5, 0.015, "", "plateau of recorded pulses at 700 W: 722 W from 0.1 to 0.9 s"
     ),
-    "governor.peak_share": Prior(1.34, 1.0, 2.0, 0.03, "", "first 40 ms of recorded pulses at 700 W: 940 W"),
+    "governor.peak_share": Prior(
+        1.36, 1.0, 2.0, 0.02, "", "recorded duties of 0.2-0.6 at 700 W: 948-962 W at work; first 40 ms of pulses: 940 W"
+    ),
     "governor.burst_s": Prior(
         0.5, 0.0, 2.0, 0.3, "s", "mean power of 0.5-0.8 s windows that start 0.25 s after the load"
     ),

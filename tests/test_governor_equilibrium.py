@@ -78,11 +78,20 @@ def test_a_short_window_sees_the_faster_beginning(h200):
     assert shares[0] == 1.0 > shares[1] > shares[2] == 0.0
 
 
-def test_a_sequence_shares_one_clock_and_sums(h200):
-    together = predict_work([Work((LARGE.operators[0], COPY.operators[0]), (1, 40))], h200)
-    alone = predict_work([LARGE, COPY], h200, clock_mhz=float(together.clock_mhz[0]), power_limit_w=5000.0)
-    assert together.time_s[0] == pytest.approx(alone.time_s[0] + 40 * alone.time_s[1], rel=1e-3)
-    assert together.energy_j[0] == pytest.approx(alone.energy_j[0] + 40 * alone.energy_j[1], rel=1e-3)
+def test_a_sequence_sums(h200):
+    """At a clock that no limiter lowers: not the instant one, nor that of busy matrix units."""
+    sequence = Work((LARGE.operators[0], COPY.operators[0]), (1, 40))
+    together, alone = (predict_work(work, h200, clock_mhz=1200.0) for work in ([sequence], [LARGE, COPY]))
+    assert together.time_s[0] == pytest.approx(alone.time_s[0] + 40 * alone.time_s[1], rel=1e-9)
+    assert together.energy_j[0] == pytest.approx(alone.energy_j[0] + 40 * alone.energy_j[1], rel=1e-9)
+
+
+def test_a_sequence_shares_one_clock(h200):
+    """Between the clocks that its kernels run at alone: copies leave to products what they do not draw."""
+    sequence = Work((LARGE.operators[0], COPY.operators[0]), (1, 2))
+    together, (product, copy) = predict_work([sequence], h200), predict_work([LARGE, COPY], h200).clock_mhz
+    assert product < together.clock_mhz[0] < copy
+    assert together.power_w[0] == pytest.approx(settled_power_w(700.0, h200), rel=1e-6)
 
 
 def test_a_locked_clock_gives_way_to_the_power_limit(h200):
