@@ -91,7 +91,7 @@ def test_a_sequence_shares_one_clock(h200):
     sequence = Work((LARGE.operators[0], COPY.operators[0]), (1, 2))
     together, (product, copy) = predict_work([sequence], h200), predict_work([LARGE, COPY], h200).clock_mhz
     assert product < together.clock_mhz[0] < copy
-    assert together.power_w[0] == pytest.approx(settled_power_w(700.0, h200), rel=1e-6)
+    assert together.power_w[0] == pytest.approx(float(settled_power_w(700.0, h200)), abs=0.1)
 
 
 def test_a_locked_clock_gives_way_to_the_power_limit(h200):
