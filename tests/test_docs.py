@@ -68,6 +68,13 @@ def run(command: list[str], folder: Path) -> None:
     assert done.stdout or "wrote " in done.stderr or command[1] == "-c"
 
 
+def test_a_warning_fails_the_pages() -> None:
+    """``mkdocs build -q`` drops warnings before ``strict`` counts them."""
+    assert "strict: true" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    line = next(line for line in (ROOT / "Makefile").read_text(encoding="utf-8").splitlines() if "mkdocs build" in line)
+    assert "-q" not in line.partition("#")[0]
+
+
 def test_the_pages_name_no_page_that_is_missing() -> None:
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     named = set(re.findall(r": ([\w/-]+\.md)$", text, re.M))
