@@ -47,12 +47,12 @@ def from_all_others(rows: Sequence[ScoredRow]) -> list[Prediction]:
     if not is_unclocked([row.row for row in rows]):
         return []
     found = [Prediction()] * len(rows)
-    for places in _families(rows).values():
-        if len(places) < FEWEST_ROWS:
+    for members in _families(rows).values():
+        if len(members) < FEWEST_ROWS:
             continue
+        places, operators = list(members), list(members.values())
         times = np.array([rows[i].measured.time_s for i in places], dtype=np.float64)
         forecasts = np.array([rows[i].prediction.time_s for i in places], dtype=np.float64)
-        operators = [operator_of(rows[i].row.configuration).operators[0] for i in places]
         keys = [group_key(rows[i].row.configuration) for i in places]
         apart = each_from_the_others(np.log(times / forecasts), _covariances(operators, forecasts), keys)
         for i, time_s in zip(places, (forecasts * np.exp(apart)).tolist(), strict=True):
@@ -60,15 +60,15 @@ def from_all_others(rows: Sequence[ScoredRow]) -> list[Prediction]:
     return found
 
 
-def _families(rows: Sequence[ScoredRow]) -> dict[tuple[str, type], list[int]]:
-    """Positions of the rows that can say each other, by family and kind of kernel."""
-    families: dict[tuple[str, type], list[int]] = {}
+def _families(rows: Sequence[ScoredRow]) -> dict[tuple[str, type], dict[int, Operator]]:
+    """Kernels of the rows that can say each other by their positions, by family and kind of kernel."""
+    families: dict[tuple[str, type], dict[int, Operator]] = {}
     for i, row in enumerate(rows):
         if row.exception or not row.measured.time_s or not row.prediction.time_s:
             continue
-        kind = type(operator_of(row.row.configuration).operators[0])
-        if kind in SIZES:
-            families.setdefault((row.family, kind), []).append(i)
+        operator = operator_of(row.row.configuration).operators[0]
+        if type(operator) in SIZES:
+            families.setdefault((row.family, type(operator)), {})[i] = operator
     return families
 
 
@@ -86,5 +86,5 @@ def _covariances(operators: Sequence[Operator], forecast_s: Array) -> Iterator[A
 
 def _words(operator: Operator) -> list[str]:
     """What an operator is beside its sizes; its name only labels it."""
-    values = {field.name: getattr(operator, field.name) for field in fields(operator) if field.name != "name"}
-    return [str(value) for value in values.values() if isinstance(value, str | bool)]
+    values = (getattr(operator, field.name) for field in fields(operator) if field.name != "name")
+    return [str(value) for value in values if isinstance(value, str | bool)]
