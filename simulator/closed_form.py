@@ -269,10 +269,10 @@ def _keep_pace(work: _Work, plans: Sequence[Plan], layout: Layout, parts: Parts,
     """Stretch compute to the pace of each plan's groups, the GPUs waiting meanwhile."""
     gpu, clocks = parts.gpu, parts.clocks_mhz
     waiting_w = _wait_power_w(parts)
-    groups: dict[tuple[int, int, Cluster], list[int]] = {}
+    groups: dict[tuple[int, int, bool, Cluster], list[int]] = {}
     for number, plan in enumerate(plans):
         if not still[number]:
-            groups.setdefault((plan.tp, plan.replicas, plan.cluster), []).append(number)
+            groups.setdefault((plan.tp, plan.replicas, plan.parallelism.fsdp, plan.cluster), []).append(number)
     for members in groups.values():
         lag = lag_of(plans[members[0]], clocks, gpu)
         within = np.zeros(len(plans), dtype=bool)

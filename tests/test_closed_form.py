@@ -210,7 +210,7 @@ def test_it_ranks_as_the_simulation_does():
 
 def test_a_plan_does_not_depend_on_its_company():
     """To the last bit: sweeps in batches of any size, resumed or spread over workers, give one table."""
-    plans = list(SAMPLE.values())
+    plans = [*SAMPLE.values(), plan(), plan(fsdp=True)]
     together, shared = closed_form(plans), Shared()
     for number in reversed(range(len(plans))):
         alone = closed_form([plans[number]], shared=shared)
