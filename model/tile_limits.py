@@ -150,10 +150,13 @@ def _alternatives(operator: Operator) -> Iterator[tuple[str, Operator]]:
 
     Each stage less, and each halving or doubling, is one step away.
     """
-    tile = getattr(operator, "tile", None)
+    from joulecast.model.tiling import tiled_operator  # refusals alone need it
+
     if isinstance(operator, Streaming):
-        knobs = {"warps": _doubled(operator.warps), "rows": _halved(operator.tile_rows, 1)}
-    elif tile is not None:
+        tile: Any = RowTile(operator.tile_rows, operator.tile_columns, operator.warps, operator.staged)
+        knobs = {"warps": _doubled(tile.warps), "rows": _halved(tile.rows, 1)}
+    elif isinstance(operator, Gemm | Attention) and operator.tile is not None:
+        tile = operator.tile
         knobs = {"stages": list(range(min(tile.stages - 1, MOST_STAGES), 0, -1)), "warps": _doubled(tile.warps)}
         knobs |= {"k": _halved(tile.k, 2 * LEAST_SIDE)} if isinstance(operator, Gemm) else {}
         knobs |= {side: _halved(getattr(tile, side), LEAST_SIDE) for side in ("n", "m")}
@@ -161,17 +164,8 @@ def _alternatives(operator: Operator) -> Iterator[tuple[str, Operator]]:
         return
     single = [{name: value} for name, values in knobs.items() for value in values]
     for change in (*single, *_several(knobs)):
-        yield ", ".join(f"{name} = {value}" for name, value in change.items()), _changed(operator, change)
-
-
-def _changed(operator: Operator, change: Mapping[str, Any]) -> Operator:
-    """The same kernel with some values of its tile changed."""
-    if isinstance(operator, Streaming):
-        tile = RowTile(operator.tile_rows, operator.tile_columns, operator.warps, operator.staged)
-        return operator.with_tile(replace(tile, **change))
-    if isinstance(operator, Gemm | Attention) and operator.tile is not None:
-        return replace(operator, tile=replace(operator.tile, **change))
-    return operator
+        text = ", ".join(f"{name} = {value}" for name, value in change.items())
+        yield text, tiled_operator(operator, replace(tile, **change))
 
 
 def _several(knobs: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
