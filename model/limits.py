@@ -66,8 +66,8 @@ def group_lag(clocks_mhz: Array, in_step: int, members: int, gpu: GpuModel, node
     Parameters
     ----------
     in_step
-        GPUs that wait for each other many times an iteration: a tensor-parallel group, and the ranks whose parameters
-        are gathered layer by layer (FSDP).
+        GPUs that wait for each other many times an iteration: a tensor-parallel group, and the ranks that gather
+        parameters or add up gradients layer by layer (FSDP).
     members
         GPUs that wait for each other once an iteration (with the replicas).
     node_spread
