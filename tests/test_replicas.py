@@ -247,9 +247,10 @@ def test_fsdp_gathers_fp8_weights_in_fp8() -> None:
 
 
 def test_prefetching_hides_communication() -> None:
-    run = {"framework": "pytorch-eager"}
+    """At a locked clock: at the power limit a wait for the slowest board is exposed communication too."""
+    run, locked = {"framework": "pytorch-eager"}, {"clock_mhz": 1200.0}
     beside, waiting = (
-        forecast(plan(parallelism=FSDP, overlap={"fsdp_prefetch": p}, implementation=run)).ranks[0]
+        forecast(plan(parallelism=FSDP, overlap={"fsdp_prefetch": p}, implementation=run, power=locked)).ranks[0]
         for p in (True, False)
     )
     assert waiting.overlapped_communication_s == 0.0
