@@ -171,5 +171,6 @@ def _built_in(folder: str) -> list[str]:
 
 
 def _built_in_text(folder: str, name: str) -> str | None:
-    file = files("joulecast.model").joinpath("catalogue_data", folder, f"{name}.toml")
-    return file.read_text(encoding="utf-8") if file.is_file() else None
+    if name not in _built_in(folder):  # not every name could be a file's: the system refuses very long ones
+        return None
+    return files("joulecast.model").joinpath("catalogue_data", folder, f"{name}.toml").read_text(encoding="utf-8")

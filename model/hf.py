@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib import resources
+from os.path import isdir  # of a name that no file can have, too: pathlib raises
 from pathlib import Path
 
 from joulecast.errors import InputError, UnknownNameError
@@ -52,7 +53,7 @@ def load_model(name_or_path: str | Path) -> ModelConfig:
     """
     text = str(name_or_path)
     path = Path(text)
-    if path.suffix == ".json" or "/" in text or path.is_dir():
+    if path.suffix == ".json" or "/" in text or isdir(path):
         return _load_path(path)
     return _load_name(text.lower())
 
@@ -60,14 +61,14 @@ def load_model(name_or_path: str | Path) -> ModelConfig:
 @lru_cache(maxsize=64)
 def _load_name(name: str) -> ModelConfig:
     name = ALIASES.get(name, name)
-    file = resources.files("joulecast.model").joinpath("catalogue_data", "models", f"{name}.json")
-    if not file.is_file():
+    if name not in model_names():
         raise UnknownNameError("model", name, [*model_names(), *ALIASES])
+    file = resources.files("joulecast.model").joinpath("catalogue_data", "models", f"{name}.json")
     return parse_config(json.loads(file.read_text(encoding="utf-8")), name=name, file=f"{name}.json")
 
 
 def _load_path(path: Path) -> ModelConfig:
-    file = path / "config.json" if path.is_dir() else path
+    file = path / "config.json" if isdir(path) else path
     remedy = "Give a config.json or a name of `joulecast models`."
     text = read_text(file, "JSON", absent="no such model file", missing=remedy)
     data = parse_json(text, str(file), remedy="Repair the file.")

@@ -21,7 +21,7 @@ BORROWED = Settings((345.0, 1200.0), 400.0)
 #: What a calibration does: it sets the card, says so, and goes on until something happens.
 SCRIPT = """
 import os, signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that run in a shell's background pass on that it is ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
 from joulecast.calibrate.devices import open_device
 from joulecast.calibrate.devices.guardian import borrowed_settings
 from joulecast.calibrate.devices.protocol import Settings

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from os.path import isdir, isfile
 from pathlib import Path
 from typing import Any
 
@@ -178,8 +179,8 @@ def with_files(space: Space) -> Space:
         for name in space.values(key):
             if isinstance(name, str):
                 path = resolve_path(name, suffix, space.source)
-                file = Path(path, "config.json") if Path(path).is_dir() else Path(path)
-                found |= {str(file): digest(file.read_bytes())} if file.is_file() else {}
+                file = Path(path, "config.json") if isdir(path) else Path(path)
+                found |= {str(file): digest(file.read_bytes())} if isfile(file) else {}
     return replace(space, files=tuple(found.items()))
 
 
