@@ -126,7 +126,10 @@ def _complete(parsed: ParsedDescription, seen: tuple[str, ...]) -> GpuDescriptio
         relative = _load_gpu(parsed.relative, seen)
     except UnknownNameError as error:
         raise InputError(error.message, file=parsed.file, key="derivation.relative", remedy=error.remedy) from None
-    return complete(parsed, relative)
+    try:
+        return complete(parsed, relative)
+    except InputError as error:
+        raise InputError(error.message, file=parsed.file, key=error.key, remedy=error.remedy) from None
 
 
 def _load_facts(kind: str, name: str) -> Facts:

@@ -30,6 +30,10 @@ CLOCKS_MHZ = (10.0, 10_000.0)
 POWER_W = (1.0, 20_000.0)
 
 
+#: Digits of a number of a stage or GPU: more than any cluster needs.
+MOST_DIGITS = 9
+
+
 @dataclass(frozen=True, slots=True)
 class ProfileLine:
     """One line of a profile."""
@@ -202,7 +206,7 @@ def _number(file: str, line: int, key: str, text: str) -> float:
 
 
 def _index(file: str, line: int, key: str, text: str) -> int:
-    if not text.isascii() or not text.isdigit():
+    if not text.isascii() or not text.isdigit() or len(text) > MOST_DIGITS:
         raise InputError(f"{text!r} is not a {key}", file=file, line=line, key=key, remedy="Count from 0.")
     return int(text)
 

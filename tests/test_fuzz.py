@@ -195,7 +195,12 @@ def test_damaged_files_are_refused_in_one_line(
 
 
 #: What long runs found.
-BROKE = (("saved iteration", '"gpus": 4', '"gpu": 4'),)
+BROKE = (
+    ("saved iteration", '"gpus": 4', '"gpu": 4'),
+    ("plan", "h200-sxm", "[" * 900 + "h200-sxm"),
+    ("derived GPU", '"Ada"', '" da"'),
+    ("profile", "\n0,", "\n" + "9" * 5000 + ","),
+)
 
 
 @pytest.mark.parametrize(("name", "good", "bad"), BROKE)
