@@ -94,7 +94,7 @@ def test_the_hull_is_strictly_convex_and_below_all_options(pairs):
     below = np.interp(found.quanta, time[::-1], cost[::-1])
     assert (found.cost_j >= below - 1e-9).all()
     falls = -np.diff(cost[::-1]) / np.diff(time[::-1] * 1e-6)
-    assert (slopes[::-1] * quantum) == pytest.approx(falls, abs=2e-9)
+    assert (slopes[::-1] * quantum) == pytest.approx(falls, rel=1e-12, abs=2e-9)  # rounded to 1e-9, and by doubles
 
 
 def test_hull_of_collinear_points_has_two_corners():
