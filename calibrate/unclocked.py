@@ -18,6 +18,7 @@ from joulecast.calibrate.row_operators import KernelWork, operator_of
 from joulecast.calibrate.rows import Row
 from joulecast.calibrate.solve import Solution, robust, solve
 from joulecast.calibrate.timing import observed_time_s, with_windows
+from joulecast.model.attention import resembled
 from joulecast.model.description import GpuDescription
 from joulecast.model.gpu_model import GpuModel, gpu_model
 from joulecast.model.operators import Attention, Gemm, Operator, Streaming
@@ -162,7 +163,7 @@ def _prefixes(operator: Operator) -> tuple[str, ...]:
     if isinstance(operator, Gemm):
         return ("kernel.gemm.", "kernel.overlap_exponent", f"power.tensor_pj_per_flop.{operator.dtype}")
     if isinstance(operator, Attention):
-        own = f"{operator.backend}.{operator.direction}"
+        own = f"{resembled(operator.backend)[0]}.{operator.direction}"
         return (f"kernel.attention.{own}.", f"power.attention_pj_per_flop.{own}")
     if isinstance(operator, Streaming):
         folder = "row_blocks" if operator.pattern in ROW_BLOCKS else "streaming"

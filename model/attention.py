@@ -51,6 +51,11 @@ class AttentionWork:
     hbm_bytes: Array
 
 
+def resembled(backend: str) -> tuple[str, float]:
+    """The backend whose parameters describe a backend's kernels, and their pace beside it [1]."""
+    return RESEMBLES.get(backend, (backend, 1.0))
+
+
 def attention_work(shapes: AttentionShapes, backend: str, direction: str, dtype: str, gpu: GpuModel) -> AttentionWork:
     """Cycles and bytes of attention kernels of one backend and direction.
 
@@ -59,7 +64,7 @@ def attention_work(shapes: AttentionShapes, backend: str, direction: str, dtype:
     ``block_overhead`` (o), ``fixed_cycles`` (c0); of a backend in :data:`RESEMBLES` those of the one that it is like.
     Kernels in FP8 are those in bf16 at another pace, see :mod:`joulecast.model.attention_fp8`.
     """
-    kernels, pace = RESEMBLES.get(backend, (backend, 1.0))
+    kernels, pace = resembled(backend)
     prefix = f"kernel.attention.{kernels}.{direction}."
     fp8 = fp8_attention(gpu) if dtype == "fp8" else None
     if fp8 is not None and direction == "backward" and not fp8.skips:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import InputError
-from joulecast.model.attention import RESEMBLES, AttentionShapes, attention_work
+from joulecast.model.attention import AttentionShapes, attention_work, resembled
 from joulecast.model.collectives import CollectiveShapes, collective_work, copy_share
 from joulecast.model.costs import Costs, zeros
 from joulecast.model.fabric import Fabric
@@ -159,7 +159,7 @@ def _attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
     names = ("batch", "heads", "kv_heads", "sequence", "head_dim", "causal", "keys")
     shapes = AttentionShapes(*(column(operators, name) for name in names))
     work = attention_work(shapes, first.backend, first.direction, first.dtype, gpu)
-    kernels, _ = RESEMBLES.get(first.backend, (first.backend, 1.0))
+    kernels, _ = resembled(first.backend)
     per_flop = gpu[f"power.attention_pj_per_flop.{kernels}.{first.direction}"]
     if first.dtype == "fp8":  # an estimate: the matrix units' share changes, softmax does not
         per_flop -= gpu["power.tensor_pj_per_flop.bf16"] - gpu["power.tensor_pj_per_flop.fp8"]
