@@ -108,11 +108,11 @@ class Front:
         time, energy = self.lower_bound
         if time_s < time[0] * (1.0 - _ROUNDING):
             raise InputError(
-                f"no plan takes {time_s:g} s or less", key="time-limit", remedy=f"The fastest takes {time[0]:.6g} s."
+                f"no plan takes {time_s:g} s or less", key="--time-limit", remedy=f"The fastest takes {time[0]:.6g} s."
             )
         return float(np.interp(time_s, time, energy))
 
-    def at(self, time_s: float, key: str = "time-limit") -> FrontPoint:
+    def at(self, time_s: float, key: str = "--time-limit") -> FrontPoint:
         """The plan for an iteration that lasts until ``time_s`` whatever this job does: the slowest that fits.
 
         Parameters
@@ -241,7 +241,7 @@ def exact_front(problem: FrontProblem, *, simple: str | None = None, time_limit_
         if not points:
             raise InputError(
                 f"no plan takes {time_limit_s:g} s or less",
-                key="time-limit",
+                key="--time-limit",
                 remedy=f"The fastest takes {fastest:.6g} s.",
             )
     return Front(problem, curve, tuple(points))

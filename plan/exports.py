@@ -57,7 +57,7 @@ def export_front(front: Front, path: str | Path, form: str, *, copies: int = 1, 
     elif form in WRITERS:
         WRITERS[form](front, Path(path))
     else:
-        raise InputError(f"no format {form!r}", key="format", remedy=f"There are {', '.join(formats())}.")
+        raise InputError(f"no format {form!r}", key="--format", remedy=f"There are {', '.join(formats())}.")
 
 
 def formats() -> tuple[str, ...]:
@@ -185,7 +185,7 @@ def zeus_solution(front: Front, point: FrontPoint, *, copies: int = 1, leave_equ
 def _whole_mhz(clock_mhz: float) -> int:
     if not float(clock_mhz).is_integer() or clock_mhz < 0:
         raise InputError(
-            f"a clock of {clock_mhz:g} MHz", key="format", remedy="Zeus sets whole MHz; use the board's own clocks."
+            f"a clock of {clock_mhz:g} MHz", key="--format", remedy="Zeus sets whole MHz; use the board's own clocks."
         )
     return int(clock_mhz)
 
@@ -226,7 +226,7 @@ def write_rows(rows: Sequence[dict[str, Any]], path: Path, form: str) -> None:
         import pyarrow.parquet as pq
     except ImportError:
         raise InputError(
-            "Parquet needs pyarrow", key="format", remedy="pip install 'joulecast[parquet]', or write csv."
+            "Parquet needs pyarrow", key="--format", remedy="pip install 'joulecast[parquet]', or write csv."
         ) from None
     table = pa.table({name: [row[name] for row in rows] for name in (rows[0] if rows else ())})
     write_whole(path, lambda draft: pq.write_table(table, draft))

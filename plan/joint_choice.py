@@ -157,10 +157,11 @@ def joint_choice(
         An unknown direction or stage, or a choice that the plan cannot have.
     """
     if direction not in DIRECTIONS:
-        raise InputError(f"unknown direction {direction!r}", key="direction", remedy=f"Known: {', '.join(DIRECTIONS)}.")
+        known = ", ".join(DIRECTIONS)
+        raise InputError(f"unknown direction {direction!r}", key="--direction", remedy=f"Known: {known}.")
     if not 0 <= stage < len(plan.parallelism.stage_layers):
         last = len(plan.parallelism.stage_layers) - 1
-        raise InputError(f"the plan has no stage {stage}", key="stage", remedy=f"It has 0 to {last}.")
+        raise InputError(f"the plan has no stage {stage}", key="--stage", remedy=f"It has 0 to {last}.")
     description, space = gpu if gpu is not None else gpu_of(plan), space or FrontSpace()
     space.refuse_limits()
     search = _Search(plan, description, space, direction, stage)

@@ -83,7 +83,7 @@ def zeus_cost(energy_j: float, time_s: float, eta: float, max_power_w: float) ->
     350.0
     """
     if not 0.0 <= eta <= 1.0:
-        raise InputError(f"a weight of {eta:g}", key="eta", remedy="Give a number from 0 (time) to 1 (energy).")
+        raise InputError(f"a weight of {eta:g}", key="--eta", remedy="Give a number from 0 (time) to 1 (energy).")
     return eta * energy_j + (1.0 - eta) * max_power_w * time_s
 
 
@@ -157,12 +157,12 @@ def to_target(points: Sequence[JobPoint], epochs: Mapping[int, float]) -> tuple[
     left_out: list[int] = []
     for point in points:
         if point.batch_size is None:
-            raise InputError("epochs by batch size, but points without one", key="epochs", remedy="Add batch_size.")
+            raise InputError("epochs by batch size, but points without one", key="--epochs", remedy="Add batch_size.")
         count = epochs.get(point.batch_size, math.inf)
         if not math.isfinite(count):
             left_out.append(point.batch_size)
         elif count <= 0:
-            raise InputError(f"{count:g} epochs at batch size {point.batch_size}", key="epochs")
+            raise InputError(f"{count:g} epochs at batch size {point.batch_size}", key="--epochs")
         else:
             reached.append(replace(point, time_s=count * point.time_s, energy_j=count * point.energy_j))
     return tuple(reached), tuple(dict.fromkeys(left_out))
@@ -210,7 +210,7 @@ def check_limits(limits_w: Sequence[float], gpu: GpuDescription) -> None:
     low, high = gpu.number("min_power_limit_w"), gpu.number("max_power_limit_w")
     for limit in limits_w:
         if not low <= limit <= high:
-            raise InputError(f"{limit:g} W", key="power-limits", remedy=f"The board takes {low:g} to {high:g} W.")
+            raise InputError(f"{limit:g} W", key="--power-limits", remedy=f"The board takes {low:g} to {high:g} W.")
 
 
 def zeus_power_limits(points: Sequence[JobPoint]) -> str:
@@ -224,9 +224,9 @@ def zeus_power_limits(points: Sequence[JobPoint]) -> str:
     limits = [point.power_limit_w for point in _checked(points)]
     odd = [limit for limit in limits if not float(limit).is_integer()]
     if odd:
-        raise InputError(f"a limit of {odd[0]:g} W", key="format", remedy="Zeus takes whole watts.")
+        raise InputError(f"a limit of {odd[0]:g} W", key="--format", remedy="Zeus takes whole watts.")
     if len(set(limits)) < len(limits):
-        raise InputError("two points of one power limit", key="format", remedy="Choose one batch size first.")
+        raise InputError("two points of one power limit", key="--format", remedy="Choose one batch size first.")
     rows = [{"power_limit": int(p.power_limit_w), "energy": p.energy_j, "time": p.time_s} for p in points]
     return json.dumps({"measurements": rows}, indent=1, allow_nan=False) + "\n"
 
@@ -240,5 +240,5 @@ def export_power_limits(points: Sequence[JobPoint], path: str | Path) -> None:
 
 def _checked(points: Sequence[JobPoint]) -> Sequence[JobPoint]:
     if not points:
-        raise InputError("no point to choose from", key="power-limits", remedy="Give at least one.")
+        raise InputError("no point to choose from", key="--power-limits", remedy="Give at least one.")
     return points

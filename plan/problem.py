@@ -166,7 +166,7 @@ def make_problem(
     """
     wait = np.broadcast_to(np.asarray(wait_power_w, dtype=np.float64), (len(dag.ranks),)).copy()
     if not np.isfinite(wait).all() or (wait < 0).any():
-        raise InputError(f"a waiting power of {wait.min():g} W", key="wait-power", remedy="Use watts, 0 or more.")
+        raise InputError(f"a waiting power of {wait.min():g} W", key="--wait-power", remedy="Use watts, 0 or more.")
     kinds = np.asarray(kind, dtype=np.int64)
     labels = list(names) if names is not None else [f"kind {i}" for i in range(len(options))]
     sets = []

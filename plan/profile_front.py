@@ -20,6 +20,13 @@ from joulecast.simulator.schedules import (
 
 #: Most micro-batches times stages: beyond, a front takes hours.
 MOST_TURNS = 100_000
+#: Options that stand for the keys of a plan, for errors.
+_OPTIONS = {
+    "schedule.name": "--schedule",
+    "parallelism.pipeline_model_parallel_size": "--stages",
+    "parallelism.virtual_pipeline_model_parallel_size": "--virtual-stages",
+    "workload.global_batch_size": "--microbatches",
+}
 #: What an unsplit backward's halves are taken for.
 HALVES = "the backward's input and weight gradients each take half of its measured time and energy"
 
@@ -64,19 +71,24 @@ def problem_from_profile(
         if len(along) % virtual_stages_per_rank:
             raise InputError(
                 f"{len(along)} stages do not divide into {virtual_stages_per_rank} on each rank",
-                key="virtual-stages",
+                key="--virtual-stages",
                 remedy="Choose a divisor.",
             )
         if not math.isfinite(transfer_s) or transfer_s < 0:
-            raise InputError(f"a transfer of {transfer_s:g} s", key="transfer-time", remedy="Use seconds, 0 or more.")
+            raise InputError(f"a transfer of {transfer_s:g} s", key="--transfer-time", remedy="Use seconds, 0 or more.")
         if len(along) * microbatches > MOST_TURNS:
             raise InputError(
                 f"{microbatches} micro-batches on {len(along)} stages are more than a front is found of",
-                key="microbatches",
+                key="--microbatches",
                 remedy=f"Use at most {MOST_TURNS // len(along)}: the front of an iteration hardly changes beyond.",
             )
         ranks = len(along) // virtual_stages_per_rank
-        order = build_schedule(schedule, ranks, microbatches, virtual_stages_per_rank=virtual_stages_per_rank, tail=())
+        try:
+            order = build_schedule(
+                schedule, ranks, microbatches, virtual_stages_per_rank=virtual_stages_per_rank, tail=()
+            )
+        except InputError as error:
+            raise InputError(error.message, key=_OPTIONS.get(error.key or ""), remedy=error.remedy) from None
         dag = dag_of_schedule(order, transfer_s)
     elif len(dag.ranks) != len(along):
         raise InputError(

@@ -94,7 +94,7 @@ class RankLimitFront:
         if not fitting:
             fastest = self.points[0].time_s
             raise InputError(
-                f"no plan takes {time_s:g} s or less", key="time-limit", remedy=f"The fastest takes {fastest:.6g} s."
+                f"no plan takes {time_s:g} s or less", key="--time-limit", remedy=f"The fastest takes {fastest:.6g} s."
             )
         return fitting[-1]
 

@@ -88,7 +88,7 @@ def rank_limit_front(
     if budget_w is not None and budget_w < grid[0] * gpus * plan.pp:
         raise InputError(
             f"{budget_w:g} W for {gpus * plan.pp} GPUs",
-            key="power-budget",
+            key="--power-budget",
             remedy=f"The lowest limits take {grid[0] * gpus * plan.pp:g} W together; give more, or lower limits.",
         )
     return _Search(plan, description, grid, budget_w, space, progress).run()

@@ -54,7 +54,7 @@ def simple_plans(problem: FrontProblem, curve: TimeCostCurve, tie: str, time_lim
         No such tie.
     """
     if tie not in TIES:
-        raise UnknownNameError("kind of simple plan", tie, TIES, key="simple")
+        raise UnknownNameError("kind of simple plan", tie, TIES, key="--simple")
     from joulecast.plan.rounding_kernels import length
     from joulecast.plan.tied_kernels import tied_front
 

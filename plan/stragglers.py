@@ -143,12 +143,12 @@ def straggler_table(front: Front, times_s: Sequence[float] | None = None) -> tup
         A time that is shorter than the fastest plan's, or not finite.
     """
     if times_s is not None and not np.isfinite(times_s).all():
-        raise InputError("a straggler must end", key="straggler-time", remedy="Give its time in seconds.")
+        raise InputError("a straggler must end", key="--straggler-time", remedy="Give its time in seconds.")
     unplanned = _energy_of_fastest_options(front.problem)
     times = [plan.time_s for plan in front.plans] if times_s is None else times_s
     rows = []
     for time in times:
-        point = front.at(float(time), "straggler-time")
+        point = front.at(float(time), "--straggler-time")
         rows.append(
             StragglerRow(
                 time_s=float(time),
@@ -181,7 +181,7 @@ def parse_slow_rank(text: str) -> SlowRank:
     if match is None or value <= 0:
         raise InputError(
             f"{text!r} is no slow rank",
-            key="slow-rank",
+            key="--slow-rank",
             remedy="Write RANK=FACTOR or RANK=CLOCK MHz, as 2=1.2, 0=1100MHz.",
         )
     rank = int(match[1])
@@ -198,9 +198,9 @@ def slowed_problem(problem: FrontProblem, slow: SlowRank) -> FrontProblem:
     """
     ranks = len(problem.dag.ranks)
     if slow.rank >= ranks:
-        raise InputError(f"there is no rank {slow.rank}", key="slow-rank", remedy=f"Ranks are 0 to {ranks - 1}.")
+        raise InputError(f"there is no rank {slow.rank}", key="--slow-rank", remedy=f"Ranks are 0 to {ranks - 1}.")
     if not 1.0 <= slow.factor < np.inf:
-        raise InputError(f"a factor of {slow.factor:g}", key="slow-rank", remedy="Give 1 or more.")
+        raise InputError(f"a factor of {slow.factor:g}", key="--slow-rank", remedy="Give 1 or more.")
     on_rank = problem.dag.rank_of == slow.rank
     wait = float(problem.wait_power_w[slow.rank])
     options = [list(s.options) for s in problem.sets]
@@ -236,7 +236,7 @@ def _slowed(options: Sequence[Option], slow: SlowRank, wait_power_w: float, name
         lowest = min(o.clock_mhz for o in options)
         raise InputError(
             f"{name} has no option at or below {limit:g} MHz",
-            key="slow-rank",
+            key="--slow-rank",
             remedy=f"The lowest is {lowest:g} MHz; give a factor instead.",
         )
     extra = slow.factor - 1.0

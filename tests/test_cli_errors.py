@@ -1,8 +1,13 @@
 """What bad input gets: one readable line on standard error, exit status 2, no traceback, nothing written."""
 
-import pytest
+import re
+from pathlib import Path
 
-from joulecast.cli import main
+import pytest
+from typer.main import get_command
+
+import joulecast
+from joulecast.cli import build_app, main
 
 PLAN = """
 [workload]
@@ -115,3 +120,36 @@ def test_calibration_into_a_missing_folder(capsys, tmp_path):
     rows = tmp_path / "kernels.jsonl"
     rows.write_text("{}\n", encoding="utf-8")
     assert "--out" in refused(capsys, "calibrate", "--rows", rows, "--out", tmp_path / "missing" / "gpu.toml")
+
+
+def options_of(command):
+    """Long options of a command and of those below it."""
+    below = getattr(command, "commands", {}).values()
+    own = {name for parameter in command.params for name in parameter.opts if name.startswith("--")}
+    return own.union(*(options_of(one) for one in below))
+
+
+def test_no_error_names_an_option_without_its_dashes():
+    """Keys of files have underscores, so that a word with a dash can only be an option."""
+    options = {name.removeprefix("--") for name in options_of(get_command(build_app())) if "-" in name[2:]}
+    assert {"time-limit", "power-budget", "slow-rank"} <= options
+    package = Path(joulecast.__file__).parent
+    rooms = [package, *(package / name for name in ("model", "simulator", "plan", "calibrate", "validate"))]
+    sources = {file for room in rooms for file in room.resolve().rglob("*.py")}
+    assert len(sources) > 300
+    pattern = re.compile(rf"key(?:: str)? ?= ?\"({'|'.join(options)})\"")
+    assert not [file.name for file in sources if pattern.search(file.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("choose", "PLAN", "--direction", "sideways"), "[--direction]: unknown direction 'sideways'"),
+        (("choose", "PLAN", "--stage", "9"), "[--stage]: the plan has no stage 9"),
+        (("calibrate", "--device", "cuda:0"), "[--device]: unknown kind of card 'cuda:0'"),
+        (("calibrate", "--device", "0", "--budget", "soon"), "[--budget]: 'soon' is no duration"),
+    ],
+)
+def test_an_error_names_the_option_with_its_dashes(capsys, examples, arguments, says):
+    plan = examples / "llama-3.1-8b-4xh200.toml"
+    assert says in refused(capsys, *(plan if a == "PLAN" else a for a in arguments))

@@ -174,11 +174,19 @@ def test_power_limits(capsys, examples):
         (("--profile", "x.csv", "--microbatches", 3, "--wait-power", 80), "x.csv: no such file"),
         (("--profile", "x.csv", "--microbatches", 3, "--wait-power", 80, "--set", "a.b=1"), "[--set]"),
         (("--profile", "x.csv", "--microbatches", 3, "--wait-power", 80, "--stages", "0-3"), "[--stages]"),
-        (("PROFILE", "--straggler-time", 0.01), "[straggler-time]: no plan takes 0.01 s or less"),
-        (("PROFILE", "--straggler-time", "inf"), "[straggler-time]: a straggler must end"),
-        (("PROFILE", "--transfer-time", "inf"), "[transfer-time]: a transfer of inf s"),
-        (("--profile", "PATH", "--wait-power", 80, "--microbatches", 10**8), "[microbatches]"),
-        (("plan.toml", "--format", "yaml"), "unknown format 'yaml'"),
+        (("PROFILE", "--straggler-time", 0.01), "[--straggler-time]: no plan takes 0.01 s or less"),
+        (("PROFILE", "--straggler-time", "inf"), "[--straggler-time]: a straggler must end"),
+        (("PROFILE", "--transfer-time", "inf"), "[--transfer-time]: a transfer of inf s"),
+        (("--profile", "PATH", "--wait-power", 80, "--microbatches", 10**8), "[--microbatches]"),
+        (("PROFILE", "--time-limit", 0.01), "[--time-limit]: no plan takes 0.01 s or less"),
+        (("PROFILE", "--slow-rank", "9=2"), "[--slow-rank]: there is no rank 9"),
+        (("PROFILE", "--schedule", "1f1c"), "[--schedule]: unknown schedule '1f1c'"),
+        (("PROFILE", "--virtual-stages", 3), "[--virtual-stages]: 4 stages do not divide into 3"),
+        (("PROFILE", "--virtual-stages", 2), "[--virtual-stages]: 2 virtual stages per rank"),
+        (("PROFILE", "--virtual-stages", 2, "--schedule", "interleaved-1f1b", "--microbatches", 5), "[--microbatches]"),
+        (("PROFILE", "--simple", "stages"), "[--simple]: unknown kind of simple plan 'stages'"),
+        (("PROFILE", "--format", "zeus-pfo"), "[--out]"),
+        (("plan.toml", "--format", "yaml"), "[--format]: unknown format 'yaml'"),
         (("plan.toml", "--format", "zeus-pfo"), "[--out]"),
         (("plan.toml", "--simple", "stages"), "Did you mean 'stage'"),
         (("--profile", "x.csv", "--format", "zeus-power-limit"), "a plan is missing"),
@@ -192,6 +200,20 @@ def test_what_is_refused(capsys, tmp_path, monkeypatch, profile, arguments, says
     assert (status, out) == (2, "")
     assert says in err
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--power-limits", "9,700"), "[--power-limits]: 9 W"),
+        (("--per-rank", "--power-budget", 10), "[--power-budget]: 10 W for 4 GPUs"),
+        (("--time-limit", 0.001), "[--time-limit]: no plan takes 0.001 s"),
+    ],
+)
+def test_what_is_refused_of_a_plan_names_the_option(capsys, examples, arguments, says):
+    status, out, err = run(capsys, examples / "llama-3.1-8b-4xh200.toml", *arguments)
+    assert (status, out) == (2, "")
+    assert says in err
 
 
 def test_an_unknown_schedule(capsys, profile):

@@ -181,6 +181,11 @@ def test_command(space_file, capsys):
     with pytest.raises(SystemExit):
         main(["choose", str(PLAN), "--space", str(space_file), "--csv", "--set", "workload.micro_batch_size=2"])
     assert capsys.readouterr().out.startswith("part,clock_mhz,time_s,energy_j,held,nanobatches")
+    with pytest.raises(SystemExit):
+        main(["choose", str(PLAN), "--space", str(space_file), "--set", "workload.micro_batch_size=2"])
+    table, assumed = capsys.readouterr().out.split("\nAssumed:\n")
+    assert "configurations scored" in table
+    assert assumed.startswith("- every kernel runs at the clock shown")
 
 
 def test_pareto():

@@ -31,7 +31,7 @@ def open_device(locator: str) -> Device:
     kind, _, place = locator.partition(":")
     if kind not in _KINDS:
         raise InputError(
-            f"unknown kind of card {locator!r}", key="device", remedy="Known: nvml:0, amd:0, sim:FILE, replay:DIR."
+            f"unknown kind of card {locator!r}", key="--device", remedy="Known: nvml:0, amd:0, sim:FILE, replay:DIR."
         )
     return _KINDS[kind](place)
 
@@ -55,7 +55,7 @@ def locator_of(word: str) -> str:
         else:
             return f"{vendor}:{word}"
     raise DeviceError(
-        f"no GPU {word}: {'; '.join(problems)}", key="device", remedy="joulecast doctor tells what can be done here."
+        f"no GPU {word}: {'; '.join(problems)}", key="--device", remedy="joulecast doctor tells what can be done here."
     )
 
 

@@ -59,7 +59,7 @@ class AmdCard:
     def _set_up(self, place: str) -> None:
         handles = self._smi.call("amdsmi_get_processor_handles")
         if not place.isdecimal() or int(place) >= len(handles):
-            raise DeviceError(f"no AMD GPU {place!r}", key="device", remedy=f"There are {len(handles)}: amd:0, …")
+            raise DeviceError(f"no AMD GPU {place!r}", key="--device", remedy=f"There are {len(handles)}: amd:0, …")
         self._handle = handles[int(place)]
         self._resolution: float | None = None
         self._residency: dict[str, float] = {}
@@ -68,7 +68,7 @@ class AmdCard:
         if not counter and not self._power():
             raise DeviceError(
                 f"amd:{place} reports neither energy nor power",
-                key="device",
+                key="--device",
                 remedy="Of a card with two dies only the even one reports, for both"
                 + (f": take amd:{int(place) - 1}." if int(place) % 2 else "."),
             )

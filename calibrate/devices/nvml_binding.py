@@ -122,14 +122,14 @@ class Nvml:
         """
         count = int(self.call("nvmlDeviceGetCount"))
         if count == 0:
-            raise DeviceError("no NVIDIA GPU here", key="device", remedy="Check nvidia-smi -L.")
+            raise DeviceError("no NVIDIA GPU here", key="--device", remedy="Check nvidia-smi -L.")
         if place.startswith(("GPU-", "MIG-")):
             find: Callable[[], Any] = partial(self.lib.nvmlDeviceGetHandleByUUID, place)
         elif place.isdecimal() and int(place) < count:
             find = partial(self.lib.nvmlDeviceGetHandleByIndex, int(place))
         else:
             raise DeviceError(
-                f"no NVIDIA GPU {place!r}", key="device", remedy=f"There are {count}: nvml:0 to nvml:{count - 1}."
+                f"no NVIDIA GPU {place!r}", key="--device", remedy=f"There are {count}: nvml:0 to nvml:{count - 1}."
             )
         try:
             return find()

@@ -212,7 +212,7 @@ def _job_limits(asked: FrontAsked) -> JobLimits:
 
 def _instructions(asked: FrontAsked, space: FrontSpace | None) -> Instructions:
     if asked.simple not in (None, "stage", "steady", "rank"):
-        raise UnknownNameError("kind of simple plan", str(asked.simple), ("stage", "steady", "rank"), key="simple")
+        raise UnknownNameError("kind of simple plan", str(asked.simple), ("stage", "steady", "rank"), key="--simple")
     if asked.profile is not None:
         made = _of_profile(asked, asked.profile)
     else:

@@ -48,7 +48,8 @@ def choose(
             title = f"{part}, {found.direction}" + f", {found.layers} layers" * (part == "stage")
             output.print_table([_line(line) for line in found.lines() if line["part"] == part], title=title)
             print()
-        print(f"{found.scored} configurations scored. Assumed: {'; '.join(found.notes)}.")
+        print(f"{found.scored} configurations scored")
+        output.print_assumed(found.notes)
 
 
 def _line(line: dict[str, Any]) -> dict[str, Any]:
