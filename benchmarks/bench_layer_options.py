@@ -17,7 +17,7 @@ from joulecast.plan.joint_choice import pareto
 from joulecast.plan.overlap_space import overlap_variants
 from joulecast.simulator.layer_options import TileChoices, TiledKernels, every_combination
 from joulecast.simulator.plan import plan_from_dict
-from joulecast.simulator.program import implementation_of, nanobatches_of
+from joulecast.simulator.plan_implementation import implementation_of, nanobatches_of
 
 CONFIGURATIONS, SCORED_S = 100_000, 5.0
 PLAN = {

@@ -20,7 +20,7 @@ from joulecast.plan.switching import front_of_problem
 from joulecast.plan.tile_space import check_tile_lists, tile_variants
 from joulecast.simulator.clock_columns import locked_index
 from joulecast.simulator.footprints import memory_per_rank
-from joulecast.simulator.ledger_guards import reported_with
+from joulecast.simulator.guards import reported_with
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.plan_gpu import gpu_of
 from joulecast.simulator.prepared import Prepared, fluid_program, prepare

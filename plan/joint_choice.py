@@ -37,7 +37,7 @@ from joulecast.plan.tile_space import TileLists, check_tile_lists, tile_knobs, w
 from joulecast.simulator.layer_options import Scores, TiledKernels, every_combination
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.plan_gpu import gpu_of
-from joulecast.simulator.program import batch_of_part, implementation_of, nanobatches_of
+from joulecast.simulator.plan_implementation import batch_of_part, implementation_of, nanobatches_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -26,7 +26,7 @@ from joulecast.plan.rank_limits import RankLimitFront, RankLimits, undominated
 from joulecast.simulator.clock_columns import is_locked
 from joulecast.simulator.footprints import memory_per_rank
 from joulecast.simulator.forecast import forecast
-from joulecast.simulator.ledger_guards import reported_with
+from joulecast.simulator.guards import reported_with
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.plan_gpu import gpu_of
 from joulecast.simulator.prepared import Prepared, prepare, simulate, step_time_s

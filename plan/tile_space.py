@@ -17,9 +17,9 @@ from joulecast.model.transformer import layer_backward, layer_forward
 from joulecast.plan.overlap_space import Knobs
 from joulecast.simulator.layer_options import TiledKernels
 from joulecast.simulator.plan import Plan
+from joulecast.simulator.plan_implementation import batch_of_part, implementation_of
 from joulecast.simulator.plan_source import Source
 from joulecast.simulator.plan_tiles import KEY, check_tiles, read_tile
-from joulecast.simulator.program import batch_of_part, implementation_of
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]

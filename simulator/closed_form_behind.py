@@ -20,7 +20,7 @@ from joulecast.simulator.closed_form_layout import Layout, RankKind
 from joulecast.simulator.closed_form_parts import Parts, Tails
 from joulecast.simulator.overlap import drag_beside
 from joulecast.simulator.plan import Plan
-from joulecast.simulator.program import implementation_of
+from joulecast.simulator.plan_implementation import implementation_of
 from joulecast.simulator.replicas import behind, stage_tensors
 from joulecast.simulator.schedules import (
     BACKWARD,

@@ -31,7 +31,8 @@ from joulecast.simulator.overlap_steady import WALKED
 from joulecast.simulator.part_limits import limited, mean_clock_mhz
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.plan_gpu import launch_s
-from joulecast.simulator.program import implementation_of, instruction_launches, nanobatches_of
+from joulecast.simulator.plan_implementation import implementation_of, nanobatches_of
+from joulecast.simulator.program import instruction_launches
 from joulecast.simulator.rendezvous import transfers_wait_on_sms
 from joulecast.simulator.replicas import OWN_STREAM
 from joulecast.simulator.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, OPTIMIZER, Instruction

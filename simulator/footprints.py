@@ -8,7 +8,7 @@ from functools import partial
 from joulecast.model.description import GpuDescription
 from joulecast.model.memory_footprint import MemoryFootprint, check_fits, memory_footprint
 from joulecast.simulator.plan import Plan
-from joulecast.simulator.program import implementation_of
+from joulecast.simulator.plan_implementation import implementation_of
 from joulecast.simulator.replicas import state_shards
 from joulecast.simulator.schedules import SHIPPED, build_schedule, peak_in_flight
 

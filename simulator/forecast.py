@@ -14,8 +14,9 @@ from joulecast.model.memory_footprint import MemoryFootprint
 from joulecast.model.power import COMPONENTS, clock_tree_power_w, idle_power_w
 from joulecast.simulator.fluid import FluidResult
 from joulecast.simulator.footprints import footprints
+from joulecast.simulator.guards import reported_with
 from joulecast.simulator.iteration import Iteration, RankForecast
-from joulecast.simulator.ledger_guards import check_iteration, reported_with
+from joulecast.simulator.ledger_guards import check_iteration
 from joulecast.simulator.part_limits import check_parts, spent_at_clocks
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.plan_attention import attention_assumptions

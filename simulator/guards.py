@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,15 @@ ENERGY_TOLERANCE = 1e-9
 SHARE_TOLERANCE = 1e-9
 
 Int = NDArray[np.int64]
+
+
+@contextmanager
+def reported_with(plan: object) -> Iterator[None]:
+    """Attach the plan to a breach of a law, so that its message is a report of the defect."""
+    try:
+        yield
+    except GuardError as error:
+        raise error if error.plan is not None else GuardError(error.message, plan) from error
 
 
 def check_energy(timeline: Timeline, energy_j: float, *, rank: int | None = None) -> None:

@@ -23,9 +23,8 @@ from joulecast.simulator.clock_columns import at_columns
 from joulecast.simulator.engine import EngineResult
 from joulecast.simulator.engine import simulate as run
 from joulecast.simulator.fluid import FluidResult
-from joulecast.simulator.guards import check_causality, check_energy, check_shares, check_streams
+from joulecast.simulator.guards import check_causality, check_energy, check_shares, check_streams, reported_with
 from joulecast.simulator.kernel_segments import RESOURCES, SegmentMaker, waiting_of
-from joulecast.simulator.ledger_guards import reported_with
 from joulecast.simulator.plan import Plan
 from joulecast.simulator.plan_gpu import gpu_of
 from joulecast.simulator.prepared import Prepared, fluid_program, prepare, simulate

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,15 +15,6 @@ from joulecast.simulator.iteration import Iteration, RankForecast
 TOLERANCE = 1e-9
 #: A stage's own iteration may differ by this share from the plan's while the governor still moves its clock.
 DRIFT = 0.02
-
-
-@contextmanager
-def reported_with(plan: object) -> Iterator[None]:
-    """Attach the plan to a breach of a law, so that its message is a report of the defect."""
-    try:
-        yield
-    except GuardError as error:
-        raise error if error.plan is not None else GuardError(error.message, plan) from error
 
 
 def check_iteration(iteration: Iteration, result: FluidResult, first: int, wait_power_w: NDArray[np.float64]) -> None:

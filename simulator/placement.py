@@ -19,6 +19,11 @@ def group_fabric(plan: Plan, members: int, stride: int) -> Fabric:
     return fabric_of(members, stride, plan.cluster.links)
 
 
+def expert_ranks(plan: Plan) -> int:
+    """GPUs that share one copy of a layer's experts."""
+    return plan.parallelism.expert_model_parallel_size * plan.parallelism.expert_tensor_parallel_size
+
+
 def tensor_fabric(plan: Plan) -> Fabric:
     """Links of a tensor-parallel group."""
     return group_fabric(plan, plan.tp, 1)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from joulecast.model.experts import Experts
+from joulecast.simulator.placement import expert_ranks
 from joulecast.simulator.plan_source import Source
-from joulecast.simulator.replicas import expert_ranks
 
 if TYPE_CHECKING:
     from joulecast.simulator.plan import Plan

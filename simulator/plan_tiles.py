@@ -11,6 +11,7 @@ from joulecast.model.gpu_model import gpu_model
 from joulecast.model.operators import Attention, Gemm, Operator, RowTile, Streaming, Tile
 from joulecast.model.tiling import LINEAR, Tiles, is_meant, tile_of, tiled_operator
 from joulecast.model.transformer import layer_backward, layer_forward
+from joulecast.simulator.plan_implementation import batch_of_part, implementation_of
 from joulecast.simulator.plan_source import Source
 
 if TYPE_CHECKING:
@@ -97,8 +98,6 @@ def _check_one(operator: Operator, tile: Tile | RowTile, name: str, gpu: GpuDesc
 
 def tileable_operators(plan: Plan) -> list[Operator]:
     """Distinct kernels of a layer's forward and backward, as the library runs them."""
-    from joulecast.simulator.program import batch_of_part, implementation_of  # reads plans itself
-
     implementation = replace(implementation_of(plan), tiles=())
     w = plan.workload
     arguments = (w.model, implementation, batch_of_part(plan), w.sequence_length)

@@ -12,19 +12,14 @@ from functools import lru_cache
 from joulecast.model import transformer as t
 from joulecast.model.implementation import Implementation
 from joulecast.model.launches import Launch
-from joulecast.model.nanobatches import Nanobatches, layers_backward, layers_forward
+from joulecast.model.nanobatches import layers_backward, layers_forward
 from joulecast.model.operators import Collective
 from joulecast.model.placed import placed, placed_launches
 from joulecast.model.sharded_units import sharded_backward, sharded_forward
 from joulecast.simulator.behind import Behind
-from joulecast.simulator.placement import (
-    context_fabric,
-    expert_fabric,
-    expert_tensor_fabric,
-    stage_fabric,
-    tensor_fabric,
-)
+from joulecast.simulator.placement import stage_fabric, tensor_fabric
 from joulecast.simulator.plan import Plan
+from joulecast.simulator.plan_implementation import implementation_of, nanobatches_of
 from joulecast.simulator.replicas import (
     OWN_STREAM,
     behind,
@@ -76,56 +71,6 @@ class PlanProgram:
     schedule: Schedule
     ranks: tuple[RankProgram, ...]
     transfers: tuple[Collective, ...]
-
-
-def implementation_of(plan: Plan) -> Implementation:
-    """The plan's framework as the model room knows it."""
-    i = plan.implementation
-    return Implementation(
-        framework=i.framework,
-        gradients=i.gradient_precision,
-        moments=i.optimizer_precision,
-        attention_backend=i.attention_backend,
-        attention_fp8=i.attention_precision == "fp8",
-        rotary=i.rotary,
-        tie_embeddings=i.tie_embeddings,
-        tensor_parallel=plan.tp,
-        tensor_domains=tensor_fabric(plan).domains,
-        sequence_parallel=plan.sequence_parallel,
-        shard_head=i.shard_head,
-        recompute=plan.schedule.recompute,
-        recompute_modules=i.recompute_modules,
-        dtype="bf16" if plan.workload.fp8 else plan.workload.precision,
-        ctas=plan.overlap.comm_ctas,
-        threads=plan.overlap.comm_threads,
-        fp8=plan.workload.fp8,
-        tp_comm_overlap=plan.overlap.tp_comm,
-        fused_loss=i.fused_loss,
-        context_parallel=plan.cp,
-        cp_comm_type=plan.parallelism.cp_comm_type,
-        context_fabric=context_fabric(plan),
-        expert_parallel=plan.parallelism.expert_model_parallel_size,
-        expert_tensor_parallel=plan.parallelism.expert_tensor_parallel_size,
-        expert_fabric=expert_fabric(plan) if plan.workload.model.experts else None,
-        expert_tensor_fabric=expert_tensor_fabric(plan) if plan.workload.model.experts else None,
-        expert_dispatcher=i.moe_token_dispatcher_type,
-        expert_load=plan.workload.expert_load,
-        tiles=i.tiles,
-    )
-
-
-def nanobatches_of(plan: Plan) -> Nanobatches:
-    """How the plan cuts its micro-batches."""
-    overlap = plan.overlap
-    if overlap.ep_comm:
-        return Nanobatches(2, shared=True)
-    return Nanobatches(overlap.nanobatches, overlap.windows, overlap.launch)
-
-
-def batch_of_part(plan: Plan) -> int:
-    """Sequences of one part of a micro-batch: all of them where the parts only share the experts' communication."""
-    cut = nanobatches_of(plan)
-    return plan.workload.micro_batch_size // (1 if cut.shared else cut.parts)
 
 
 @lru_cache(maxsize=128)

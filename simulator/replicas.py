@@ -17,7 +17,7 @@ from joulecast.model.parameters import layer_parameters
 from joulecast.model.placed import placed, placed_launches
 from joulecast.model.sharded_units import Sharding, Unit
 from joulecast.simulator.behind import Behind
-from joulecast.simulator.placement import data_fabric, ends_fabric, expert_data_fabric, group_fabric
+from joulecast.simulator.placement import data_fabric, ends_fabric, expert_data_fabric, expert_ranks, group_fabric
 from joulecast.simulator.schedules import BACKWARD, BACKWARD_WEIGHT, FORWARD, Instruction
 
 if TYPE_CHECKING:
@@ -51,11 +51,6 @@ def _sharding(plan: Plan, replicas: int, members: int, stride: int) -> Sharding:
         prefetch=plan.overlap.fsdp_prefetch,
         added_share=1.0 - 1.0 / plan.microbatches,
     )
-
-
-def expert_ranks(plan: Plan) -> int:
-    """GPUs that share one copy of a layer's experts."""
-    return plan.parallelism.expert_model_parallel_size * plan.parallelism.expert_tensor_parallel_size
 
 
 def experts_apart(plan: Plan) -> bool:

@@ -18,9 +18,9 @@ from joulecast.plan.overlap_space import overlap_variants
 from joulecast.plan.tile_space import with_plan_tiles
 from joulecast.simulator.layer_options import TiledKernels, every_combination
 from joulecast.simulator.plan import load_plan, plan_from_dict
+from joulecast.simulator.plan_implementation import implementation_of, nanobatches_of
 from joulecast.simulator.plan_source import Source
 from joulecast.simulator.plan_tiles import read_tiles
-from joulecast.simulator.program import implementation_of, nanobatches_of
 from joulecast.simulator.tables import instruction_table, kernels_of
 
 PLAN = Path(__file__).parent.parent / "examples" / "llama-3.1-8b-4xh200.toml"

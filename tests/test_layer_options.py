@@ -11,7 +11,7 @@ from joulecast.plan.overlap_space import overlap_variants
 from joulecast.plan.tile_space import tiles_of, with_plan_tiles, worthwhile
 from joulecast.simulator.layer_options import TiledKernels, every_combination, governing_name
 from joulecast.simulator.plan import plan_from_dict
-from joulecast.simulator.program import implementation_of, nanobatches_of
+from joulecast.simulator.plan_implementation import implementation_of, nanobatches_of
 from joulecast.simulator.tables import instruction_table, kernels_of
 
 LISTS = (

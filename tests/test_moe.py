@@ -19,7 +19,8 @@ from joulecast.simulator.closed_form import closed_form
 from joulecast.simulator.footprints import footprint_of
 from joulecast.simulator.forecast import forecast
 from joulecast.simulator.plan import Plan, plan_from_dict
-from joulecast.simulator.program import implementation_of, plan_program, stage_parameters
+from joulecast.simulator.plan_implementation import implementation_of
+from joulecast.simulator.program import plan_program, stage_parameters
 from joulecast.simulator.replicas import summed_together
 from joulecast.simulator.tables import host_launches, instruction_table, kernels_of
 

@@ -11,7 +11,7 @@ from joulecast.model.tiling import tile_word, with_tiles
 from joulecast.model.transformer import layer_backward, layer_forward
 from joulecast.simulator.forecast import forecast
 from joulecast.simulator.plan import load_plan, plan_from_dict
-from joulecast.simulator.program import implementation_of
+from joulecast.simulator.plan_implementation import implementation_of
 
 PLAN = Path(__file__).parent.parent / "examples" / "llama-3.1-8b-4xh200.toml"
 

@@ -248,7 +248,7 @@ def _of_profile(asked: FrontAsked, profile: Path) -> Front:
     from joulecast.plan.dag_file import load_dag
     from joulecast.plan.profile_front import problem_from_profile
     from joulecast.plan.switching import front_of_problem
-    from joulecast.simulator.ledger_guards import reported_with
+    from joulecast.simulator.guards import reported_with
     from joulecast.simulator.plan_schema import SCHEDULE_ALIASES
 
     if asked.wait_power is None:
