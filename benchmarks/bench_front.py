@@ -19,7 +19,7 @@ from joulecast.plan.options import Option
 from joulecast.plan.parametric_flow import time_cost_curve
 from joulecast.plan.problem import FrontProblem, make_problem
 from joulecast.plan.profile_front import problem_from_profile
-from joulecast.simulator.plan import load_plan
+from joulecast.simulator.plan_file.plan import load_plan
 
 ROOT = Path(__file__).resolve().parents[1]
 A100, A40 = "stage_profile_gpt3-175b_a100-sxm.csv", "stage_profile_bloom_a40.csv"

@@ -9,15 +9,15 @@ import time
 
 import numpy as np
 
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.gpu_model import gpu_model
-from joulecast.model.nanobatches import layers_forward
-from joulecast.model.operators import RowTile, Tile
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.kernels.operators import RowTile, Tile
+from joulecast.model.training.nanobatches import layers_forward
 from joulecast.plan.joint_choice import pareto
 from joulecast.plan.overlap_space import overlap_variants
-from joulecast.simulator.layer_options import TileChoices, TiledKernels, every_combination
-from joulecast.simulator.plan import plan_from_dict
-from joulecast.simulator.plan_implementation import implementation_of, nanobatches_of
+from joulecast.simulator.instructions.layer_options import TileChoices, TiledKernels, every_combination
+from joulecast.simulator.plan_file.implementation import implementation_of, nanobatches_of
+from joulecast.simulator.plan_file.plan import plan_from_dict
 
 CONFIGURATIONS, SCORED_S = 100_000, 5.0
 PLAN = {

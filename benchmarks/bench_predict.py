@@ -19,16 +19,16 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import joulecast as jc
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.gpu_model import gpu_model
-from joulecast.simulator.engine import simulate as run_engine
-from joulecast.simulator.evaluator import Backend, blocked
-from joulecast.simulator.kernel_timeline import kernel_program, kernel_timeline, timeline_at
-from joulecast.simulator.memoised import simulate_memoised
-from joulecast.simulator.plan import Plan, load_plan
-from joulecast.simulator.plan_evaluator import iteration_evaluator
-from joulecast.simulator.prepared import Prepared, prepare
-from joulecast.simulator.segment_program import Program
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.simulator.closed_form.evaluator import Backend, blocked
+from joulecast.simulator.closed_form.plan_evaluator import iteration_evaluator
+from joulecast.simulator.events.engine import simulate as run_engine
+from joulecast.simulator.events.memoised import simulate_memoised
+from joulecast.simulator.events.segment_program import Program
+from joulecast.simulator.fluid.prepared import Prepared, prepare
+from joulecast.simulator.plan_file.plan import Plan, load_plan
+from joulecast.simulator.traces.kernel_timeline import kernel_program, kernel_timeline, timeline_at
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 PLAN = EXAMPLES / "llama-3.1-8b-4xh200.toml"

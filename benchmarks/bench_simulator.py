@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from joulecast.simulator.engine import simulate
-from joulecast.simulator.evaluator import Backend, Evaluator, blocked, make_evaluator
-from joulecast.simulator.fluid import simulate_fluid
-from joulecast.simulator.fluid_program import FluidProgram, make_fluid_program
-from joulecast.simulator.memoised import simulate_memoised
+from joulecast.simulator.closed_form.evaluator import Backend, Evaluator, blocked, make_evaluator
+from joulecast.simulator.events.engine import simulate
+from joulecast.simulator.events.memoised import simulate_memoised
+from joulecast.simulator.events.segment_program import Program, make_program
+from joulecast.simulator.events.segments import Segment, make_segment
+from joulecast.simulator.fluid.program import FluidProgram, make_fluid_program
+from joulecast.simulator.fluid.simulation import simulate_fluid
 from joulecast.simulator.schedules import build_schedule
-from joulecast.simulator.segment_program import Program, make_program
-from joulecast.simulator.segments import Segment, make_segment
 
 ENGINE_S = 0.6
 MEMOISED_S = 0.020

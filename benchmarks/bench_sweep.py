@@ -20,7 +20,7 @@ from joulecast.plan.sweep.legal import combinations
 from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.search import run_sweep
 from joulecast.plan.sweep.space import Space, load_space
-from joulecast.simulator.closed_form import closed_form
+from joulecast.simulator.closed_form.forecast import closed_form
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 SMALL = EXAMPLES / "sweep-gpt3-175b-64.toml"

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from joulecast.errors import InputError
-from joulecast.simulator.closed_form import closed_form
-from joulecast.simulator.forecast import forecast
-from joulecast.simulator.plan import Plan, plan_from_dict
+from joulecast.simulator.closed_form.forecast import closed_form
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
 
 #: Models and their layers.
 MODELS = (("llama-3.2-1b", 16), ("llama-3.2-3b", 28), ("llama-3.1-8b", 32), ("llama-3.1-70b", 80))

@@ -38,8 +38,8 @@ def large() -> object:
 
 
 def timeline() -> object:
-    from joulecast.simulator.kernel_timeline import kernel_timeline
-    from joulecast.simulator.plan import load_plan
+    from joulecast.simulator.plan_file.plan import load_plan
+    from joulecast.simulator.traces.kernel_timeline import kernel_timeline
 
     return kernel_timeline(load_plan(ROOT / "examples" / "llama-3.1-8b-4xh200.toml"))
 

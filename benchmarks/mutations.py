@@ -178,7 +178,7 @@ class Runner:
         few = [file for file, spent in zip(files, accumulate(whole[f] for f in files), strict=True) if spent < ANEW_S]
         child = os.fork()
         if child == 0:
-            options = ["--one", f"{one.file.name}:{one.number}", *(few or files[:1])]
+            options = ["--one", f"{one.file.relative_to(ROOT / 'model')}:{one.number}", *(few or files[:1])]
             os.execv(sys.executable, [sys.executable, __file__, *options])
         return child
 
@@ -273,7 +273,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", help="one file of model/")
+    parser.add_argument("--only", help="one file of model/, such as kernels/gemm.py")
     parser.add_argument("--least", type=float, default=80.0, help="share that must be noticed [%%]")
     parser.add_argument("--minutes", type=float, default=600.0, help="draw no further mutant after so long")
     parser.add_argument("--jobs", type=int, default=2, help="mutants at once")
@@ -286,7 +286,8 @@ def main() -> int:
 
     if asked.one:
         return one_anew(asked.one, asked.tests)
-    files = sorted(file for file in (ROOT / "model").glob("*.py") if asked.only in (None, file.name))
+    model = ROOT / "model"
+    files = sorted(file for file in model.rglob("*.py") if asked.only in (None, str(file.relative_to(model))))
     runner = Runner(drawn(files, asked.count, asked.seed), asked)
     pytest.main([*OPTIONS, *tests_of_the_model()], plugins=[runner])
     failing = runner.known.failing

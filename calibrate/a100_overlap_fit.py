@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from joulecast.calibrate.a100_overlap_physics import Configurations, energy_j, forecast, walk
 from joulecast.calibrate.priors import Prior
 from joulecast.calibrate.solve import Solution, solve
-from joulecast.model.gpu_model import GpuModel
+from joulecast.model.hardware.gpu_model import GpuModel
 
 Array = NDArray[np.float64]
 

@@ -27,8 +27,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.model.gpu_model import GpuModel
-from joulecast.model.voltage import voltage_ratio
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.power.voltage import voltage_ratio
 
 Array = NDArray[np.float64]
 Values = Mapping[str, float]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from joulecast.calibrate.device_priors import priors_for
 from joulecast.calibrate.priors import Prior
 from joulecast.calibrate.solve import Solution
-from joulecast.model.description import TABLES, GpuDescription, Parameter, Table
+from joulecast.model.hardware.description import TABLES, GpuDescription, Parameter, Table
 
 #: Significant digits of values and of uncertainties in a description.
 DIGITS, SPREAD_DIGITS = 5, 3

@@ -12,10 +12,10 @@ from joulecast.calibrate.fit import collect
 from joulecast.calibrate.fit_collectives import collective_rows, mean_power_w
 from joulecast.calibrate.row_operators import group_key
 from joulecast.calibrate.rows import Row
-from joulecast.model.families import FAMILIES
-from joulecast.model.gpu_model import GpuModel
-from joulecast.model.lowering import lower
-from joulecast.model.operators import Operator
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.kernels.families import FAMILIES
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operators import Operator
 from joulecast.model.predict import Work, parameter_spread, predict_work
 from joulecast.model.uncertainty import NINETY_PERCENT, UNKNOWN_DISCREPANCY
 

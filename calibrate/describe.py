@@ -18,9 +18,9 @@ from joulecast.calibrate.priors import Prior
 from joulecast.calibrate.rows import Row
 from joulecast.calibrate.solve import Solution
 from joulecast.errors import InputError
-from joulecast.model.description import GpuDescription
-from joulecast.model.gpu_model import GpuModel, gpu_model
-from joulecast.model.lowering import lower
+from joulecast.model.hardware.description import GpuDescription
+from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
+from joulecast.model.kernels.lowering import lower
 
 Array = NDArray[np.float64]
 

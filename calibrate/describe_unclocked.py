@@ -15,11 +15,11 @@ from joulecast.calibrate.rows import Row
 from joulecast.calibrate.solve import Solution
 from joulecast.calibrate.unclocked import Unclocked, fit_unclocked, forecast_rows, observed_forecast, usable
 from joulecast.errors import InputError
-from joulecast.model.derivation import merge
-from joulecast.model.description import GpuDescription, Parameter, Table
-from joulecast.model.families import FAMILIES
-from joulecast.model.gpu_model import gpu_model
-from joulecast.model.lowering import lower
+from joulecast.model.hardware.derivation import merge
+from joulecast.model.hardware.description import GpuDescription, Parameter, Table
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.kernels.families import FAMILIES
+from joulecast.model.kernels.lowering import lower
 
 #: Rows that were not fitted are this much further off than those that were [estimate from halves of published tables].
 UNSEEN = 1.15

@@ -17,9 +17,9 @@ from joulecast.calibrate.priors import (
     power_priors,
     time_priors,
 )
-from joulecast.model.catalogue import read_gpu
-from joulecast.model.derivation import distance_of, rule_for, scale_factor
-from joulecast.model.description import Parameter
+from joulecast.model.hardware.catalogue import read_gpu
+from joulecast.model.hardware.derivation import distance_of, rule_for, scale_factor
+from joulecast.model.hardware.description import Parameter
 
 #: The card around whose kind the priors were written.
 REFERENCE = "h200-sxm"
@@ -64,8 +64,8 @@ def priors_for(device: Mapping[str, Parameter]) -> DevicePriors:
     """Priors of a card with these facts.
 
     On the reference card they are those of :mod:`joulecast.calibrate.priors`; elsewhere start and bounds are scaled by
-    the rule of :mod:`joulecast.model.derivation_rules` that would derive the parameter, and the rule's own uncertainty
-    widens the spread.
+    the rule of :mod:`joulecast.model.hardware.derivation_rules` that would derive the parameter, and the rule's own
+    uncertainty widens the spread.
 
     Raises
     ------

@@ -18,10 +18,10 @@ from joulecast.calibrate.relower import Relowering
 from joulecast.calibrate.row_operators import operator_of
 from joulecast.calibrate.rows import Row
 from joulecast.calibrate.solve import Solution, solve
-from joulecast.model.gpu_model import GpuModel
-from joulecast.model.operators import Attention, Gemm, Operator, Streaming
-from joulecast.model.power import idle_power_w, kernel_time_s, static_power_w
-from joulecast.model.voltage import voltage_ratio
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.kernels.operators import Attention, Gemm, Operator, Streaming
+from joulecast.model.power.kernel_power import idle_power_w, kernel_time_s, static_power_w
+from joulecast.model.power.voltage import voltage_ratio
 
 Array = NDArray[np.float64]
 

@@ -11,10 +11,10 @@ from joulecast.calibrate.priors import Prior
 from joulecast.calibrate.row_operators import operator_of
 from joulecast.calibrate.rows import Row
 from joulecast.calibrate.solve import Solution, solve
-from joulecast.model.gpu_model import GpuModel
-from joulecast.model.lowering import lower
-from joulecast.model.operators import Collective, Operator
-from joulecast.model.power import at_clock
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operators import Collective, Operator
+from joulecast.model.power.kernel_power import at_clock
 
 Array = NDArray[np.float64]
 

@@ -12,10 +12,10 @@ from joulecast.calibrate.overlap_rows import OVERLAP_OPS, is_steady, launches_of
 from joulecast.calibrate.priors import Prior
 from joulecast.calibrate.rows import Row
 from joulecast.calibrate.solve import Solution, solve
-from joulecast.model.gpu_model import GpuModel
-from joulecast.model.launches import Launch
-from joulecast.simulator.overlap import is_overlapped
-from joulecast.simulator.repeated import Conditions, predict_repeated
+from joulecast.model.framework.launches import Launch
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.simulator.instructions.overlap import is_overlapped
+from joulecast.simulator.instructions.repeated import Conditions, predict_repeated
 
 Array = NDArray[np.float64]
 

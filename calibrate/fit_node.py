@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from joulecast.errors import DataError
-from joulecast.model.description import Facts
-from joulecast.model.node_power import SUPPLY_LOSSES, node_power_w
+from joulecast.model.cluster.node_power import SUPPLY_LOSSES, node_power_w
+from joulecast.model.hardware.description import Facts
 
 
 def other_power_w(dc_w: ArrayLike, gpu_power_w: float, gpu_limit_w: float, node: Facts, network: Facts) -> float:
@@ -43,7 +43,7 @@ def other_power_w(dc_w: ArrayLike, gpu_power_w: float, gpu_limit_w: float, node:
 def design_efficiency(dc_w: ArrayLike, ac_w: ArrayLike, design_w: float) -> float:
     """Efficiency at training load of supplies whose output and input were measured.
 
-    Inverts :func:`joulecast.model.node_power.supply_efficiency`, whose losses are proportional to 1/η_design − 1.
+    Inverts :func:`joulecast.model.cluster.node_power.supply_efficiency`, whose losses go with 1/η_design − 1.
 
     Parameters
     ----------

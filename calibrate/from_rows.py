@@ -15,8 +15,8 @@ from joulecast.calibrate.device_priors import priors_for
 from joulecast.calibrate.rows import Row, of_card, read_rows, recorded_rows
 from joulecast.calibrate.unclocked import is_unclocked
 from joulecast.errors import InputError
-from joulecast.model.catalogue import load_gpu, read_gpu
-from joulecast.model.description import GpuDescription, Table
+from joulecast.model.hardware.catalogue import load_gpu, read_gpu
+from joulecast.model.hardware.description import GpuDescription, Table
 
 #: The shipped description that is fitted from the shipped rows, and whose data-sheet facts it has.
 SHIPPED_NAME, SHIPPED_BASE = "h200-sxm-rows", "h200-sxm"

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.calibrate.network_rows import SYSTEMS, NetworkRow
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.collectives import REFERENCE_EFFICIENCY, REFERENCE_STEP_S
-from joulecast.model.fabric import Fabric
-from joulecast.model.gpu_model import GpuModel, gpu_model
-from joulecast.model.lowering import lower
-from joulecast.model.operators import Collective
-from joulecast.model.power import kernel_time_s
+from joulecast.model.cluster.collectives import REFERENCE_EFFICIENCY, REFERENCE_STEP_S
+from joulecast.model.cluster.fabric import Fabric
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operators import Collective
+from joulecast.model.power.kernel_power import kernel_time_s
 
 Array = NDArray[np.float64]
 

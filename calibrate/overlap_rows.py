@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from joulecast.errors import InputError
-from joulecast.model.implementation import Implementation
-from joulecast.model.launches import Launch
-from joulecast.model.layer_shard import Shard, shard
-from joulecast.model.model_config import ModelConfig
-from joulecast.model.nanobatches import Nanobatches, take_turns
-from joulecast.model.operators import Collective, Gemm
-from joulecast.model.transformer_layer import attention_half_forward, mlp_half_forward
+from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.launches import Launch
+from joulecast.model.framework.layer_shard import Shard, shard
+from joulecast.model.kernels.operators import Collective, Gemm
+from joulecast.model.training.nanobatches import Nanobatches, take_turns
+from joulecast.model.transformer.eager_layer import attention_half_forward, mlp_half_forward
 
 Configuration = Mapping[str, Any]
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import InputError
-from joulecast.model.gpu_model import GpuModel
-from joulecast.simulator.evaluator import Clocks, Evaluator, make_evaluator
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.simulator.closed_form.evaluator import Clocks, Evaluator, make_evaluator
 from joulecast.simulator.schedules import BACKWARD, FORWARD, Instruction, Schedule
 
 Float = NDArray[np.float64]

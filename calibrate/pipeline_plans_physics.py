@@ -4,7 +4,7 @@ Of stage s and direction d at the clock f that the board really runs, with t and
 
     t(f) = t0·(φ + (1 − φ)·f0/f)                                  a share φ that no clock changes, and cycles
     P(f) = P_rest + D·(V(f)/V(f0))²·t(f0)/t(f)                    energy of switching ∝ V², whatever the time
-    V(f)/V_max = floor ratio, then rising with the slope of :mod:`joulecast.model.voltage`, rounded at the knee
+    V(f)/V_max = floor ratio, then rising with the slope of :mod:`joulecast.model.power.voltage`, rounded at the knee
     1/f = ((1/f_requested)^p + (1/f_limit)^p)^(1/p)               where P(f_limit) is the board's power limit
 
 Every parameter is a number of prior standard deviations from its prior: of the card's voltage curve and power at rest

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.model.costs import Costs, zeros
-from joulecast.model.families import families_of
-from joulecast.model.gpu_model import GpuModel
-from joulecast.model.kernel_arrays import Columns, Kernels
-from joulecast.model.lowering import OperatorGroup, group_operators, lower_group
-from joulecast.model.operators import Operator
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.kernels.arrays import Columns, Kernels
+from joulecast.model.kernels.costs import Costs, zeros
+from joulecast.model.kernels.families import families_of
+from joulecast.model.kernels.lowering import OperatorGroup, group_operators, lower_group
+from joulecast.model.kernels.operators import Operator
 
 #: Lowered forms of a group that are kept: the point of a search and a step to either side of it.
 KEPT = 4
@@ -48,7 +48,7 @@ class _Lowered:
 
 
 class Relowering:
-    """:func:`joulecast.model.lowering.lower` for fixed operators, redone only where a parameter has changed.
+    """:func:`joulecast.model.kernels.lowering.lower` for fixed operators, redone only where a parameter has changed.
 
     Parameters
     ----------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from joulecast.model.operators import DTYPE_BYTES
+from joulecast.model.kernels.operators import DTYPE_BYTES
 
 Configuration = Mapping[str, Any]
 

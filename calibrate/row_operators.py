@@ -16,9 +16,9 @@ from joulecast.calibrate.row_fields import (
     whole_number,
 )
 from joulecast.calibrate.training_kernels import training_kernels
-from joulecast.model.collectives import REFERENCE_EFFICIENCY, REFERENCE_STEP_S
-from joulecast.model.fabric import Fabric
-from joulecast.model.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Streaming, Tile
+from joulecast.model.cluster.collectives import REFERENCE_EFFICIENCY, REFERENCE_STEP_S
+from joulecast.model.cluster.fabric import Fabric
+from joulecast.model.kernels.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Streaming, Tile
 
 ATTENTION_BACKENDS = {
     "FLASH_ATTENTION": "flash-attention-2",

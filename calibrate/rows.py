@@ -14,7 +14,7 @@ from joulecast.calibrate.measure.records import is_recording, json_object, parse
 from joulecast.calibrate.public_times.read import parse_table
 from joulecast.errors import DataError, UnknownNameError
 from joulecast.files import read_text
-from joulecast.model.description import Parameter
+from joulecast.model.hardware.description import Parameter
 
 #: Measured quantities; a prediction never reads them. Their ``_per_gpu`` lists and every ``measured_…`` belong to them.
 MEASURED_FIELDS = frozenset(

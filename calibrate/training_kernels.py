@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from joulecast.model.operators import Streaming
+from joulecast.model.kernels.operators import Streaming
 
 Configuration = Mapping[str, Any]
 

@@ -18,12 +18,12 @@ from joulecast.calibrate.row_operators import KernelWork, operator_of
 from joulecast.calibrate.rows import Row
 from joulecast.calibrate.solve import Solution, robust, solve
 from joulecast.calibrate.timing import observed_time_s, with_windows
-from joulecast.model.attention import resembled
-from joulecast.model.description import GpuDescription
-from joulecast.model.gpu_model import GpuModel, gpu_model
-from joulecast.model.operators import Attention, Gemm, Operator, Streaming
+from joulecast.model.hardware.description import GpuDescription
+from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
+from joulecast.model.kernels.attention import resembled
+from joulecast.model.kernels.operators import Attention, Gemm, Operator, Streaming
+from joulecast.model.kernels.row_blocks import THREADS as ROW_BLOCKS
 from joulecast.model.predict import Forecast, Timer, Work, predict_work
-from joulecast.model.row_blocks import THREADS as ROW_BLOCKS
 
 Array = NDArray[np.float64]
 Residuals = Callable[[Mapping[str, float]], Array]

@@ -26,7 +26,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def plan_keys() -> str:
     """The tables of PLAN.toml with type, default and meaning of every key."""
-    from joulecast.simulator.plan_schema import TABLES
+    from joulecast.simulator.plan_file.schema import TABLES
 
     return keys(TABLES)
 
@@ -55,7 +55,7 @@ def keys(tables: Mapping[str, type[BaseModel]]) -> str:
 def _type(annotation: Any) -> str:
     plain = isinstance(annotation, type) and not hasattr(annotation, "__args__")
     text = annotation.__name__ if plain else str(annotation)
-    for old, new in (("typing.", ""), (" | None", ""), ("joulecast.simulator.plan_schema.", ""), (" | ", " or ")):
+    for old, new in (("typing.", ""), (" | None", ""), ("joulecast.simulator.plan_file.schema.", ""), (" | ", " or ")):
         text = text.replace(old, new)
     return re.sub(r"Literal\[([^\]]*)\]", lambda found: found[1].replace("'", "`"), text)
 

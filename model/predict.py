@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.model.component_power import check_limits, under_limits
-from joulecast.model.costs import Costs
-from joulecast.model.governor import tensor_clock_mhz
-from joulecast.model.gpu_model import GpuModel
-from joulecast.model.limits import skip_cycles
-from joulecast.model.lowering import Lowering, lower
-from joulecast.model.operators import Collective, Operator
-from joulecast.model.power import at_clock, idle_power_w
-from joulecast.model.settled import Curves, settle
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.kernels.costs import Costs
+from joulecast.model.kernels.lowering import Lowering, lower
+from joulecast.model.kernels.operators import Collective, Operator
+from joulecast.model.power.component_power import check_limits, under_limits
+from joulecast.model.power.governor import tensor_clock_mhz
+from joulecast.model.power.kernel_power import at_clock, idle_power_w
+from joulecast.model.power.limits import skip_cycles
+from joulecast.model.power.settled import Curves, settle
 from joulecast.model.uncertainty import DIRECTIONS, composed_spread, deviations, ends, spread_of_changes
 
 Array = NDArray[np.float64]
@@ -92,7 +92,7 @@ def predict_work(
         When the measurement begins after the start, and how long it takes: a short one still sees the faster first
         phase, before the board's slow average meets the limit.
     component_limits_w
-        Limits of parts of the package, by their names in :mod:`joulecast.model.component_power`.
+        Limits of parts of the package, by their names in :mod:`joulecast.model.power.component_power`.
 
     Raises
     ------

@@ -16,10 +16,10 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.model.costs import Costs
-from joulecast.model.description import GpuDescription
-from joulecast.model.description_file import COVARIANCE_TOLERANCE
-from joulecast.model.families import spread_of_families
+from joulecast.model.hardware.description import GpuDescription
+from joulecast.model.hardware.description_file import COVARIANCE_TOLERANCE
+from joulecast.model.kernels.costs import Costs
+from joulecast.model.kernels.families import spread_of_families
 
 Array = NDArray[np.float64]
 

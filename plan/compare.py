@@ -19,9 +19,9 @@ from joulecast.plan.compare_reasons import reasons
 if TYPE_CHECKING:
     import pandas as pd
 
-    from joulecast.model.description import GpuDescription
-    from joulecast.simulator.iteration import Iteration
-    from joulecast.simulator.plan import Plan
+    from joulecast.model.hardware.description import GpuDescription
+    from joulecast.simulator.iteration.result import Iteration
+    from joulecast.simulator.plan_file.plan import Plan
 
 #: Parts of a plan that follow from its other keys; they are left out where those differ.
 DERIVED = {

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from joulecast.plan.compare_ledgers import Item, LedgerDifference
-    from joulecast.simulator.iteration import Iteration
+    from joulecast.simulator.iteration.result import Iteration
 
 #: Ledgers that sentences are made of: quantity, split, its noun, its unit.
 SENTENCES = (

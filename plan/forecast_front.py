@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.model.description import GpuDescription
-from joulecast.model.governor import settled_power_w
-from joulecast.model.gpu_model import GpuModel, gpu_model
+from joulecast.model.hardware.description import GpuDescription
+from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
+from joulecast.model.power.governor import settled_power_w
 from joulecast.plan.dag import make_dag
 from joulecast.plan.exact_front import Front
 from joulecast.plan.front_space import COMM_CTAS, FrontSpace
@@ -18,12 +18,12 @@ from joulecast.plan.overlap_space import Knobs, overlap_variants
 from joulecast.plan.problem import FrontProblem, make_problem
 from joulecast.plan.switching import front_of_problem
 from joulecast.plan.tile_space import check_tile_lists, tile_variants
-from joulecast.simulator.clock_columns import locked_index
-from joulecast.simulator.footprints import memory_per_rank
-from joulecast.simulator.guards import reported_with
-from joulecast.simulator.plan import Plan
-from joulecast.simulator.plan_gpu import gpu_of
-from joulecast.simulator.prepared import Prepared, fluid_program, prepare
+from joulecast.simulator.events.guards import reported_with
+from joulecast.simulator.fluid.prepared import Prepared, fluid_program, prepare
+from joulecast.simulator.instructions.clock_columns import locked_index
+from joulecast.simulator.instructions.footprints import memory_per_rank
+from joulecast.simulator.plan_file.gpu import gpu_of
+from joulecast.simulator.plan_file.plan import Plan
 
 Float = NDArray[np.float64]
 

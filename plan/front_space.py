@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import InputError, NotYetError
-from joulecast.model.nanobatches import LaunchPoint
+from joulecast.model.training.nanobatches import LaunchPoint
 from joulecast.plan.overlap_space import KNOBS
 from joulecast.plan.tile_space import TileLists, read_tile_lists
-from joulecast.simulator.plan_source import Source, read_toml
+from joulecast.simulator.plan_file.source import Source, read_toml
 
 #: Thread blocks of collectives that are tried besides the library's own choice.
 COMM_CTAS = (4, 8, 12, 16, 20, 32)

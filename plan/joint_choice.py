@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import InputError
-from joulecast.model.description import GpuDescription
-from joulecast.model.governor import settled_power_w
-from joulecast.model.gpu_model import GpuModel, gpu_model
-from joulecast.model.launch_shares import shares
-from joulecast.model.launches import Launch
-from joulecast.model.nanobatches import (
+from joulecast.model.framework.launch_shares import shares
+from joulecast.model.framework.launches import Launch
+from joulecast.model.hardware.description import GpuDescription
+from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
+from joulecast.model.power.governor import settled_power_w
+from joulecast.model.training.nanobatches import (
     HALVES,
     Nanobatches,
     half_of,
@@ -29,15 +29,15 @@ from joulecast.model.nanobatches import (
     operator_of,
     take_turns,
 )
-from joulecast.model.transformer import layer_backward, layer_forward
+from joulecast.model.training.step import layer_backward, layer_forward
 from joulecast.plan.forecast_front import comm_ctas_of
 from joulecast.plan.front_space import FrontSpace
 from joulecast.plan.overlap_space import Knobs, overlap_variants
 from joulecast.plan.tile_space import TileLists, check_tile_lists, tile_knobs, with_plan_tiles
-from joulecast.simulator.layer_options import Scores, TiledKernels, every_combination
-from joulecast.simulator.plan import Plan
-from joulecast.simulator.plan_gpu import gpu_of
-from joulecast.simulator.plan_implementation import batch_of_part, implementation_of, nanobatches_of
+from joulecast.simulator.instructions.layer_options import Scores, TiledKernels, every_combination
+from joulecast.simulator.plan_file.gpu import gpu_of
+from joulecast.simulator.plan_file.implementation import batch_of_part, implementation_of, nanobatches_of
+from joulecast.simulator.plan_file.plan import Plan
 
 if TYPE_CHECKING:
     import pandas as pd

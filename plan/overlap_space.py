@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from joulecast.errors import InputError
-from joulecast.model.description import GpuDescription
-from joulecast.simulator.plan import Overlap, Plan
-from joulecast.simulator.plan_gpu import gpu_of
-from joulecast.simulator.plan_overlap import check_overlap, read_windows
-from joulecast.simulator.plan_source import Source
+from joulecast.model.hardware.description import GpuDescription
+from joulecast.simulator.plan_file.gpu import gpu_of
+from joulecast.simulator.plan_file.overlap import check_overlap, read_windows
+from joulecast.simulator.plan_file.plan import Overlap, Plan
+from joulecast.simulator.plan_file.source import Source
 
 #: Knobs of ``[overlap]`` to choose from, in the order in which choices name them.
 KNOBS = ("nanobatches", "window", "launch", "comm_ctas", "comm_threads")

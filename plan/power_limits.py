@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from joulecast.errors import InputError
 
 if TYPE_CHECKING:
-    from joulecast.model.description import GpuDescription
-    from joulecast.simulator.plan import Plan
+    from joulecast.model.hardware.description import GpuDescription
+    from joulecast.simulator.plan_file.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +181,8 @@ def forecast_limits(plan: Plan, limits_w: Sequence[float] | None = None) -> tupl
     InputError
         A limit that the board cannot be set to.
     """
-    from joulecast.simulator.forecast import forecast
-    from joulecast.simulator.plan_gpu import gpu_of
+    from joulecast.simulator.iteration.forecast import forecast
+    from joulecast.simulator.plan_file.gpu import gpu_of
 
     gpu = gpu_of(plan)
     limits = board_steps_w(gpu, 20) if limits_w is None else list(limits_w)

@@ -14,22 +14,22 @@ from dataclasses import replace
 import numpy as np
 
 from joulecast.errors import InputError
-from joulecast.model.description import GpuDescription
-from joulecast.model.gpu_model import GpuModel, gpu_model
-from joulecast.model.limits import group_limit_share
+from joulecast.model.hardware.description import GpuDescription
+from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
+from joulecast.model.power.limits import group_limit_share
 from joulecast.plan.exact_front import exact_front
 from joulecast.plan.forecast_front import problem_from_plan, ways_of
 from joulecast.plan.front_space import FrontSpace
 from joulecast.plan.overlap_space import Knobs
 from joulecast.plan.power_limits import JobPoint, board_steps_w, check_limits
 from joulecast.plan.rank_limits import RankLimitFront, RankLimits, undominated
-from joulecast.simulator.clock_columns import is_locked
-from joulecast.simulator.footprints import memory_per_rank
-from joulecast.simulator.forecast import forecast
-from joulecast.simulator.guards import reported_with
-from joulecast.simulator.plan import Plan
-from joulecast.simulator.plan_gpu import gpu_of
-from joulecast.simulator.prepared import Prepared, prepare, simulate, step_time_s
+from joulecast.simulator.events.guards import reported_with
+from joulecast.simulator.fluid.prepared import Prepared, prepare, simulate, step_time_s
+from joulecast.simulator.instructions.clock_columns import is_locked
+from joulecast.simulator.instructions.footprints import memory_per_rank
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.gpu import gpu_of
+from joulecast.simulator.plan_file.plan import Plan
 
 #: Most combinations of limits that are all simulated, and plans simulated for a way of overlap where there are more.
 ALL, MOST = 640, 256

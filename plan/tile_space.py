@@ -9,17 +9,17 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.model.description import GpuDescription
-from joulecast.model.gpu_model import GpuModel
-from joulecast.model.operators import RowTile, Tile
-from joulecast.model.tiling import Tiles, tile_word
-from joulecast.model.transformer import layer_backward, layer_forward
+from joulecast.model.framework.tiling import Tiles, tile_word
+from joulecast.model.hardware.description import GpuDescription
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.kernels.operators import RowTile, Tile
+from joulecast.model.training.step import layer_backward, layer_forward
 from joulecast.plan.overlap_space import Knobs
-from joulecast.simulator.layer_options import TiledKernels
-from joulecast.simulator.plan import Plan
-from joulecast.simulator.plan_implementation import batch_of_part, implementation_of
-from joulecast.simulator.plan_source import Source
-from joulecast.simulator.plan_tiles import KEY, check_tiles, read_tile
+from joulecast.simulator.instructions.layer_options import TiledKernels
+from joulecast.simulator.plan_file.implementation import batch_of_part, implementation_of
+from joulecast.simulator.plan_file.plan import Plan
+from joulecast.simulator.plan_file.source import Source
+from joulecast.simulator.plan_file.tiles import KEY, check_tiles, read_tile
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]

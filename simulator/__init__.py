@@ -1,17 +1,15 @@
 """From a plan to a program, and from a program to a timeline of time, power and energy.
 
-To read, in this order:
+Each part imports only from those above it:
 
-- The plan: ``plan`` checks and holds a PLAN.toml, whose keys are those of ``plan_schema``; the other modules
-  ``plan_…`` have what one of its tables means.
-- Its program: ``program`` lists what every pipeline rank launches, ``schedules`` in which order; ``replicas`` has what
-  data parallelism adds, ``placement`` the links.
-- Its forecast: ``tables`` has time and energy of every instruction at every clock, with what runs beside it
-  (``overlap``); ``fluid`` runs instructions while ``governor`` moves the clocks; ``forecast`` makes the answer
-  (``iteration``) of it. This is what `joulecast predict` runs.
-- Every kernel of it: ``engine`` plays single kernels as events, for ``kernel_timeline`` and traces; ``memoised`` finds
-  the same times another way, which tests hold it against.
-- Many plans at once: ``evaluator`` where they differ in the clocks of their instructions alone, ``closed_form`` where
-  they differ in anything, for sweeps.
-- Around the GPUs: ``site``. What must hold of every answer: the modules ``…guards``.
+- ``schedules``: which instruction every pipeline rank executes, and in which order.
+- ``plan_file``: a PLAN.toml, read and checked.
+- ``events``: single kernels played as events, and the timeline that comes of it.
+- ``instructions``: what every rank of a plan launches, and time and energy of each instruction at every clock.
+- ``fluid``: instructions while a governor moves the clocks.
+- ``traces``: every kernel of a forecast, to look at.
+- ``iteration``: the forecast that `joulecast predict` makes, and what surrounds its GPUs.
+- ``closed_form``: many plans at once, for sweeps and fronts.
+
+What must hold of every answer stands in the modules ``…guards``.
 """

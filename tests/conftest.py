@@ -17,8 +17,8 @@ from joulecast.threads import use_one_thread
 
 use_one_thread()
 
-from joulecast.model.catalogue import load_gpu  # noqa: E402
-from joulecast.model.gpu_model import GpuModel, gpu_model  # noqa: E402
+from joulecast.model.hardware.catalogue import load_gpu  # noqa: E402
+from joulecast.model.hardware.gpu_model import GpuModel, gpu_model  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 #: How long an input takes depends on what else the machine does.

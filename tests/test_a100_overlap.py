@@ -25,8 +25,8 @@ from joulecast.calibrate.a100_overlap_physics import (
 from joulecast.calibrate.a100_overlap_rows import SETTINGS, LayerRow, read_layers
 from joulecast.cli import main
 from joulecast.errors import DataError, InputError
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.gpu_model import gpu_model
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.validate import run_suite
 from joulecast.validate.a100_overlap_choice import averaged_twins, by_neighbours, choices, telling_window
 from joulecast.validate.result import Prediction

@@ -57,7 +57,7 @@ def test_kernel_as_frame(h200):
 
 
 def test_predict_takes_a_path_or_a_plan(examples):
-    from joulecast.simulator.plan import load_plan
+    from joulecast.simulator.plan_file.plan import load_plan
 
     path = examples / "llama-3.1-8b-4xh200.toml"
     whole = jc.predict(path)

@@ -1,4 +1,7 @@
-"""The direction of imports: model <- simulator <- plan, calibrate and validate beside, the command line above all."""
+"""The direction of imports: model <- simulator <- plan, calibrate and validate beside, the command line above all.
+
+Within the model and the simulator, the order of their parts is that of the lists in their docstrings.
+"""
 
 import ast
 import re
@@ -21,8 +24,10 @@ HEAVY = {"torch", "pandas", "numba", "scipy", "tomlkit", "rich", "typer"}
 #: What commands may import of joulecast when they are registered.
 LIGHT = ("commands", "errors", "files", "front_asked", "options", "output")
 #: Modules that are heavy by nature, and are themselves only imported inside functions.
-LATE = {"joulecast.simulator.evaluator_kernels"}
+LATE = {"joulecast.simulator.closed_form.evaluator_kernels"}
 FILES = [path for name in ALLOWED for path in sorted((ROOT / name).rglob("*.py"))]
+#: Packages that consist of parts; each part may import those that stand above it in the package's docstring.
+OF_PARTS = ("model", "simulator")
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
@@ -36,12 +41,12 @@ def imports(tree: ast.AST) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def at_import_time(tree: ast.Module) -> Iterator[ast.AST]:
-    """Statements that run when the module is imported: not inside functions, not under TYPE_CHECKING."""
+def at_import_time(tree: ast.Module, *, or_later: bool = False) -> Iterator[ast.AST]:
+    """Imports that run when the module is imported: not inside functions (or there too), not under TYPE_CHECKING."""
     waiting: list[ast.AST] = list(tree.body)
     while waiting:
         node = waiting.pop()
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and not or_later:
             continue
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             waiting.extend(node.orelse)
@@ -67,14 +72,68 @@ def forbidden(package: str, tree: ast.AST) -> set[str]:
     )
 
 
+def docstring(package: Path) -> str:
+    return ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))) or ""
+
+
+def parts_of(package: str) -> list[str]:
+    """The parts of a package in the order of its docstring: each begins an item of the list."""
+    return re.findall(r"^- ``(\w+)``", docstring(ROOT / package), re.MULTILINE)
+
+
+def upward(package: str, part: str, tree: ast.Module) -> set[str]:
+    """Parts of the package that a module of this part imports though they do not stand above it."""
+    order = parts_of(package)
+    mine = {
+        name.split(".")[2]
+        for node in at_import_time(tree, or_later=True)
+        for name in imports(node)
+        if name.startswith(f"joulecast.{package}.")
+    }
+    return mine - set(order[: order.index(part) + 1])
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_imports_point_one_way(path):
     package = path.relative_to(ROOT).parts[0]
     assert forbidden(package, ast.parse(path.read_text(encoding="utf-8"))) == set()
 
 
+@pytest.mark.parametrize("package", OF_PARTS)
+def test_imports_among_the_parts_of_a_package_point_one_way(package):
+    wrong = {}
+    for path in sorted((ROOT / package).rglob("*.py")):
+        part = path.relative_to(ROOT / package).with_suffix("").parts[0]
+        if part != "__init__" and (found := upward(package, part, ast.parse(path.read_text(encoding="utf-8")))):
+            wrong[path.relative_to(ROOT).as_posix()] = found
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("package", OF_PARTS)
+def test_the_order_names_every_part_once(package):
+    there = [
+        path.stem for path in (ROOT / package).iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+    ]
+    assert sorted([*parts_of(package), "__init__"]) == sorted(there)
+
+
 @pytest.mark.parametrize(
-    "path", [p for p in FILES if p.relative_to(ROOT).parts[0] in ("model", "simulator")], ids=lambda p: p.stem
+    ("package", "part", "source", "found"),
+    [
+        ("model", "hardware", "from joulecast.model.power.voltage import x", {"power"}),
+        ("model", "hardware", "def f():\n    from joulecast.model.power.voltage import x", {"power"}),
+        ("model", "kernels", "from joulecast.model import hardware, memory", {"memory"}),
+        ("simulator", "plan_file", "import joulecast.simulator.fluid.prepared", {"fluid"}),
+        ("simulator", "fluid", "from joulecast.simulator.plan_file.plan import Plan", set()),
+        ("simulator", "plan_file", "if TYPE_CHECKING:\n    from joulecast.simulator.fluid.prepared import x", set()),
+    ],
+)
+def test_the_rule_of_parts_catches(package, part, source, found):
+    assert upward(package, part, ast.parse(source)) == found
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in FILES if p.relative_to(ROOT).parts[0] in OF_PARTS], ids=lambda p: p.relative_to(ROOT).as_posix()
 )
 def test_nothing_heavy_is_imported_at_the_top_level(path):
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -103,7 +162,7 @@ def test_commands_import_nothing_but_the_command_line_at_the_top_level(path):
 @pytest.mark.parametrize(
     ("package", "source"),
     [
-        ("model", "from joulecast.simulator import plan"),
+        ("model", "from joulecast.simulator import plan_file"),
         ("model", "from joulecast import simulator"),
         ("model", "import joulecast"),
         ("simulator", "import joulecast.commands.predict"),
@@ -117,7 +176,7 @@ def test_the_rule_catches(package, source):
 
 def test_the_rule_lets_pass():
     assert not forbidden(
-        "simulator", ast.parse("from joulecast.model.costs import Costs\nfrom joulecast.errors import x")
+        "simulator", ast.parse("from joulecast.model.kernels.costs import Costs\nfrom joulecast.errors import x")
     )
 
 
@@ -125,6 +184,14 @@ def test_the_rule_lets_pass():
     "path", sorted(p for name in ALLOWED for p in (ROOT / name).rglob("__init__.py")), ids=lambda p: p.parent.name
 )
 def test_the_maps_of_packages_name_modules_that_exist(path):
-    named = re.findall(r"``(\w+)``", ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "")
+    named = re.findall(r"``(\w+)``", docstring(path.parent))
     there = {found.stem for found in path.parent.iterdir() if found.suffix == ".py" or found.is_dir()}
     assert set(named) - there == set()
+
+
+@pytest.mark.parametrize(
+    "path", sorted(p for name in OF_PARTS for p in (ROOT / name).glob("*/__init__.py")), ids=lambda p: p.parent.name
+)
+def test_the_maps_of_parts_name_every_module(path):
+    named = re.findall(r"``(\w+)``", docstring(path.parent))
+    assert {found.stem for found in path.parent.glob("*.py")} - {"__init__"} - set(named) == set()

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from joulecast.model.attention import BLOCK, AttentionShapes, attention_work
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.gpu_model import gpu_model
-from joulecast.model.lowering import lower
-from joulecast.model.operators import Attention
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.kernels.attention import BLOCK, AttentionShapes, attention_work
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operators import Attention
 
 
 def work(gpu, *, batch=1, heads=32, kv_heads=8, sequence=4096, head_dim=128, causal=True, backend="cudnn", back=False):

@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.model.attention_fp8 import KERNELS, fp8_attention
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.fp8 import Fp8
-from joulecast.model.gpu_model import gpu_model
-from joulecast.model.hf import load_model
-from joulecast.model.implementation import Implementation
-from joulecast.model.launches import Launch
-from joulecast.model.layer_shard import shard
-from joulecast.model.lowering import lower
-from joulecast.model.memory_activations import whole_layer_bytes
-from joulecast.model.operators import Attention, Collective, Streaming
-from joulecast.model.transformer import layer_backward, layer_forward
-from joulecast.simulator.forecast import forecast
-from joulecast.simulator.plan import Plan, plan_from_dict
+from joulecast.model.architecture.hf import load_model
+from joulecast.model.framework.fp8 import Fp8
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.launches import Launch
+from joulecast.model.framework.layer_shard import shard
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.kernels.attention_fp8 import KERNELS, fp8_attention
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operators import Attention, Collective, Streaming
+from joulecast.model.memory.activations import whole_layer_bytes
+from joulecast.model.training.step import layer_backward, layer_forward
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
 
 LLAMA = load_model("llama-3.1-8b")
 RUN = Implementation(framework="megatron", fp8=Fp8("delayed"))

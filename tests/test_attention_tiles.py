@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from joulecast.model.attention_tiles import attention_blocks, attention_steps, lower_tiled_attention
-from joulecast.model.operators import Attention, Tile
-from joulecast.model.tile_estimates import estimate
+from joulecast.model.kernels.attention_tiles import attention_blocks, attention_steps, lower_tiled_attention
+from joulecast.model.kernels.operators import Attention, Tile
+from joulecast.model.kernels.tile_estimates import estimate
 
 BATCH, HEADS, KV_HEADS, DIM = 2, 16, 4, 128
 

@@ -32,7 +32,7 @@ from joulecast.plan.power_limits import (
     zeus_power_limits,
 )
 from joulecast.plan.power_limits_read import mean_epochs, read_epochs, read_job_points
-from joulecast.simulator.plan import load_plan
+from joulecast.simulator.plan_file.plan import load_plan
 
 POINTS = (
     JobPoint(300.0, 10.0, 2600.0, 64),

@@ -28,8 +28,8 @@ from joulecast.calibrate.measure.sampler import SamplerPool
 from joulecast.calibrate.microbenchmarks.catalogue import single_gpu
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark
 from joulecast.errors import DeviceError, InputError
-from joulecast.model.gpu_model import GpuModel, gpu_model
-from joulecast.model.operators import Attention, Gemm, Streaming
+from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
+from joulecast.model.kernels.operators import Attention, Gemm, Streaming
 from joulecast.model.predict import Work, predict_work
 
 #: Different from every prior, and from the description that the card is derived from.
@@ -339,7 +339,7 @@ def test_what_an_active_session_adds_says_what_is_set() -> None:
 
 
 def test_a_recording_replays_to_the_same_bytes_wherever_it_lies(tmp_path: Path) -> None:
-    from joulecast.model.description_writer import dump_description
+    from joulecast.model.hardware.description_writer import dump_description
 
     session(SimulatedCard("h200-sxm", TRUTH), tmp_path / "here", 15.0)
     elsewhere = tmp_path / "there" / "deep"

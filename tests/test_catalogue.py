@@ -8,8 +8,8 @@ import pytest
 
 import joulecast as jc
 from joulecast.errors import InputError, UnknownNameError
-from joulecast.model import catalogue
-from joulecast.model.catalogue import (
+from joulecast.model.hardware import catalogue
+from joulecast.model.hardware.catalogue import (
     gpu_names,
     load_gpu,
     load_network,
@@ -18,13 +18,13 @@ from joulecast.model.catalogue import (
     node_names,
     read_gpu,
 )
-from joulecast.model.derivation import rule_for
-from joulecast.model.derivation_rules import RULES
-from joulecast.model.derivation_supplement import SUPPLEMENT
-from joulecast.model.description import Facts, Parameter
-from joulecast.model.description_file import covariance_problem
-from joulecast.model.device_facts import FACTS
-from joulecast.model.technology import TECHNOLOGY
+from joulecast.model.hardware.derivation import rule_for
+from joulecast.model.hardware.derivation_rules import RULES
+from joulecast.model.hardware.derivation_supplement import SUPPLEMENT
+from joulecast.model.hardware.description import Facts, Parameter
+from joulecast.model.hardware.description_file import covariance_problem
+from joulecast.model.hardware.device_facts import FACTS
+from joulecast.model.hardware.technology import TECHNOLOGY
 
 GPUS = [
     "v100-sxm2-16gb",

@@ -11,7 +11,7 @@ import pytest
 import joulecast.model
 from joulecast.cli import main
 from joulecast.errors import InputError, UnknownNameError
-from joulecast.model.catalogue import gpu_names, gpu_package, load_gpu
+from joulecast.model.hardware.catalogue import gpu_names, gpu_package, load_gpu
 
 SHIPPED = Path(joulecast.model.__file__).parent / "catalogue_data" / "gpus"
 

@@ -19,7 +19,7 @@ from joulecast.calibrate.device_priors import DevicePriors, priors_for
 from joulecast.calibrate.fit import family_of
 from joulecast.calibrate.from_rows import facts_of
 from joulecast.calibrate.rows import Row, recorded_rows
-from joulecast.model.gpu_model import GpuModel, gpu_model
+from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.validate import run_suite
 from joulecast.validate.adapters import predict_kernels
 

@@ -19,7 +19,7 @@ from joulecast.calibrate.from_rows import facts_of
 from joulecast.calibrate.measure.recording import FILE_NAME, Card
 from joulecast.calibrate.rows import Row, recorded_folder
 from joulecast.errors import InputError
-from joulecast.model.gpu_model import GpuModel, gpu_model
+from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.validate import run_suite
 from joulecast.validate.adapters import predict_kernels
 

@@ -12,8 +12,8 @@ from joulecast.calibrate.device_priors import DevicePriors, priors_for
 from joulecast.calibrate.fit import collect, power_at_observed_clock_w, predicted_time_s
 from joulecast.calibrate.from_rows import facts_of
 from joulecast.calibrate.rows import parse_rows
-from joulecast.model.gpu_model import GpuModel, gpu_model
-from joulecast.model.operators import Attention, Gemm, Streaming
+from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
+from joulecast.model.kernels.operators import Attention, Gemm, Streaming
 from joulecast.model.predict import Work, predict_work
 
 ROWS = [

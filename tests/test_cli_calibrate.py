@@ -22,7 +22,7 @@ from joulecast.calibrate.devices.simulated_sensors import Faults
 from joulecast.calibrate.from_rows import ParameterReport
 from joulecast.cli import main
 from joulecast.errors import InputError, MeasurementError
-from joulecast.model.catalogue import load_gpu
+from joulecast.model.hardware.catalogue import load_gpu
 
 RECORDING = "simulated-h200-sxm.recording"
 
@@ -213,7 +213,7 @@ def test_an_interruption_says_that_the_rows_are_kept(
 
 
 def test_a_base_from_a_file_stays_with_the_recording(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from joulecast.model import catalogue
+    from joulecast.model.hardware import catalogue
 
     text = Path(catalogue.__file__).parent.joinpath("catalogue_data", "gpus", "h200-sxm.toml").read_text()
     Path("facts.toml").write_text(text)

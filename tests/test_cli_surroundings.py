@@ -9,7 +9,7 @@ import json
 import pytest
 
 from joulecast.cli import main
-from joulecast.model.catalogue import network_names, node_names, site_names
+from joulecast.model.hardware.catalogue import network_names, node_names, site_names
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from joulecast.errors import GuardError
-from joulecast.simulator import closed_form as closed_form_module
-from joulecast.simulator import closed_form_guards
-from joulecast.simulator.closed_form import Shared, closed_form
-from joulecast.simulator.closed_form_clocks import Board, Load, _credit_j
-from joulecast.simulator.closed_form_guards import check_summary
-from joulecast.simulator.closed_form_trust import doubt
-from joulecast.simulator.forecast import forecast
-from joulecast.simulator.governor import PowerGovernor
-from joulecast.simulator.plan import Power, plan_from_dict
+from joulecast.simulator.closed_form import forecast as closed_form_module
+from joulecast.simulator.closed_form import guards
+from joulecast.simulator.closed_form.clocks import Board, Load, _credit_j
+from joulecast.simulator.closed_form.forecast import Shared, closed_form
+from joulecast.simulator.closed_form.guards import check_summary
+from joulecast.simulator.closed_form.trust import doubt
+from joulecast.simulator.fluid.governor import PowerGovernor
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.plan import Power, plan_from_dict
 
 
 def plan(
@@ -274,7 +274,7 @@ def test_guards(monkeypatch, name, change, law):
 
 def test_guards_of_power(monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(closed_form_guards, "idle_power_w", lambda clock, gpu: np.array(2000.0))
+        patch.setattr(guards, "idle_power_w", lambda clock, gpu: np.array(2000.0))
         with pytest.raises(GuardError, match="stage 0: draws less than an idle GPU"):
             closed_form([plan()])
     real = closed_form_module.check_ranks

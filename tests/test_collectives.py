@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.collectives import STEPS, CollectiveShapes, collective_work
-from joulecast.model.gpu_model import gpu_model
-from joulecast.model.lowering import lower
-from joulecast.model.operators import Collective, Gemm
-from joulecast.model.power import kernel_time_s
+from joulecast.model.cluster.collectives import STEPS, CollectiveShapes, collective_work
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operators import Collective, Gemm
+from joulecast.model.power.kernel_power import kernel_time_s
 from joulecast.model.predict import Work, predict_work
 
 SIZE = 256e6

@@ -18,7 +18,7 @@ from joulecast.cli import main
 from joulecast.errors import DoesNotFitError, InputError
 from joulecast.plan.compare import Comparison, compare, differing_keys, names_of
 from joulecast.plan.compare_ledgers import difference_of
-from joulecast.simulator.plan import load_plan
+from joulecast.simulator.plan_file.plan import load_plan
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SMALL = EXAMPLES / "llama-3.1-8b-4xh200.toml"

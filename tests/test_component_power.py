@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 import joulecast as jc
-from joulecast.model.catalogue import gpu_names, load_gpu
-from joulecast.model.component_power import CHIPLETS, ONE_DIE, by_part, moved, package_of, rest_power_w
-from joulecast.model.gpu_model import gpu_model
-from joulecast.model.launches import Launch
-from joulecast.model.power import COMPONENTS, idle_power_w
-from joulecast.simulator.repeated import Conditions, predict_repeated
+from joulecast.model.framework.launches import Launch
+from joulecast.model.hardware.catalogue import gpu_names, load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.power.component_power import CHIPLETS, ONE_DIE, by_part, moved, package_of, rest_power_w
+from joulecast.model.power.kernel_power import COMPONENTS, idle_power_w
+from joulecast.simulator.instructions.repeated import Conditions, predict_repeated
 
 PRODUCT = jc.Gemm(8192, 8192, 8192)
 GATHER = jc.Collective("all_gather", 1e9, 8)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from joulecast.model.hf import load_model
-from joulecast.model.model_flops import training_flops
-from joulecast.model.operators import Attention, Gemm
-from joulecast.simulator.plan import Plan, plan_from_dict
-from joulecast.simulator.program import plan_program, stage_parameters
+from joulecast.model.architecture.hf import load_model
+from joulecast.model.architecture.model_flops import training_flops
+from joulecast.model.kernels.operators import Attention, Gemm
+from joulecast.simulator.instructions.program import plan_program, stage_parameters
+from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
 
 #: Operations of an attention kernel, which recomputes scores in its backward, over those by definition.
 ATTENTION_KERNEL = 3.5 / 3.0

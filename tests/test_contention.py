@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 
 from joulecast.errors import GuardError
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.contention import (
+from joulecast.model.framework.launches import Launch, streaming
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operators import Collective, Gemm, Operator
+from joulecast.model.power.contention import (
     MOST_MEMORY,
     Alone,
     alone,
@@ -18,13 +22,9 @@ from joulecast.model.contention import (
     memory_share,
     wave_loss,
 )
-from joulecast.model.gpu_model import GpuModel, gpu_model
-from joulecast.model.launches import Launch, streaming
-from joulecast.model.lowering import lower
-from joulecast.model.operators import Collective, Gemm, Operator
-from joulecast.model.power import kernel_time_s
-from joulecast.simulator import overlap
-from joulecast.simulator.overlap import contended
+from joulecast.model.power.kernel_power import kernel_time_s
+from joulecast.simulator.instructions import overlap
+from joulecast.simulator.instructions.overlap import contended
 
 CLOCKS = np.array([1400.0, 1700.0])
 GATHER = Collective("all_gather", 4.36e8, 4, dtype="bf16")

@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.fabric import Fabric
-from joulecast.model.gpu_model import gpu_model
-from joulecast.model.implementation import Implementation
-from joulecast.model.launches import Launch
-from joulecast.model.lowering import lower
-from joulecast.model.memory_footprint import memory_footprint
-from joulecast.model.model_config import ModelConfig
-from joulecast.model.operators import Attention, Collective, Gemm
-from joulecast.model.transformer import head_forward, layer_backward, layer_forward
-from joulecast.simulator.footprints import memory_per_rank
-from joulecast.simulator.forecast import forecast
-from joulecast.simulator.plan import Plan, plan_from_dict
-from joulecast.simulator.program import plan_program
-from joulecast.simulator.tables import instruction_table, kernels_of
+from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.cluster.fabric import Fabric
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.launches import Launch
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operators import Attention, Collective, Gemm
+from joulecast.model.memory.footprint import memory_footprint
+from joulecast.model.training.step import head_forward, layer_backward, layer_forward
+from joulecast.simulator.instructions.footprints import memory_per_rank
+from joulecast.simulator.instructions.program import plan_program
+from joulecast.simulator.instructions.tables import instruction_table, kernels_of
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
 
 GPU = gpu_model(load_gpu("h100-sxm"))
 MODEL = ModelConfig("tiny", 1024, 2, 16, 4, 64, 4096, 32000)

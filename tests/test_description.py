@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecast.errors import InputError, UnknownNameError
-from joulecast.model.catalogue import load_gpu, read_gpu
-from joulecast.model.description import TABLES, GpuDescription, Parameter, Table, nest
-from joulecast.model.description_file import covariance_problem, line_of, parse_description, parse_facts
-from joulecast.model.description_writer import dump_description, format_float
+from joulecast.model.hardware.catalogue import load_gpu, read_gpu
+from joulecast.model.hardware.description import TABLES, GpuDescription, Parameter, Table, nest
+from joulecast.model.hardware.description_file import covariance_problem, line_of, parse_description, parse_facts
+from joulecast.model.hardware.description_writer import dump_description, format_float
 
 LEAF = '{value = 0.9, sd = 0.01, source = "a fit", status = "fitted"}'
 
@@ -218,7 +218,7 @@ def relative() -> GpuDescription:
 
 
 def test_derived_parameters_are_marked_and_wider() -> None:
-    from joulecast.model.derivation import complete
+    from joulecast.model.hardware.derivation import complete
 
     derived = complete(read_gpu("a40"), relative())
     assert derived.derivation
@@ -234,7 +234,7 @@ def test_derived_parameters_are_marked_and_wider() -> None:
 
 
 def test_nearer_relatives_widen_less() -> None:
-    from joulecast.model.derivation import complete
+    from joulecast.model.hardware.derivation import complete
 
     sds = [complete(read_gpu(name), relative()).kernel.parameters["x"] for name in ("h100-sxm", "a40", "mi300x")]
     spread = [p.sd / p.number for p in sds]
@@ -243,7 +243,7 @@ def test_nearer_relatives_widen_less() -> None:
 
 
 def test_a_copy_keeps_values_and_status() -> None:
-    from joulecast.model.derivation import complete
+    from joulecast.model.hardware.derivation import complete
 
     device = dump_description({"device": nest(read_gpu("h200-sxm").device)})
     text = f'schema_version = 1\nname = "mine"\n[derivation]\nrelative = "r"\nmethod = "copy"\n{device}'
@@ -253,7 +253,7 @@ def test_a_copy_keeps_values_and_status() -> None:
 
 
 def test_a_stated_parameter_wins_over_the_derived_one() -> None:
-    from joulecast.model.derivation import complete
+    from joulecast.model.hardware.derivation import complete
 
     device = dump_description({"device": nest(read_gpu("a100-sxm-80gb").device)})
     stated = '[kernel.parameters]\nx = {value = 9, sd = 1, source = "measured", status = "measured"}'

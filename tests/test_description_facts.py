@@ -7,9 +7,9 @@ from importlib.resources import files
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.description_file import parse_description
-from joulecast.model.gpu_model import gpu_model
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.description_file import parse_description
+from joulecast.model.hardware.gpu_model import gpu_model
 
 SHIPPED = files("joulecast.model").joinpath("catalogue_data", "gpus", "h200-sxm-rows.toml").read_text("utf-8")
 

@@ -5,7 +5,7 @@ import pytest
 from joulecast.calibrate.device_priors import priors_for
 from joulecast.calibrate.priors import power_priors, time_priors
 from joulecast.errors import InputError
-from joulecast.model.catalogue import gpu_names, read_gpu
+from joulecast.model.hardware.catalogue import gpu_names, read_gpu
 
 
 def test_the_reference_card_keeps_the_priors_as_they_are_written():

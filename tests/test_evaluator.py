@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecast.errors import InputError
-from joulecast.simulator.engine import simulate
-from joulecast.simulator.evaluator import BLOCK, Backend, Evaluator, blocked, make_evaluator
+from joulecast.simulator.closed_form.evaluator import BLOCK, Backend, Evaluator, blocked, make_evaluator
+from joulecast.simulator.events.engine import simulate
+from joulecast.simulator.events.segment_program import make_program
+from joulecast.simulator.events.segments import make_segment
 from joulecast.simulator.schedules import Schedule, build_schedule, schedule_names
-from joulecast.simulator.segment_program import make_program
-from joulecast.simulator.segments import make_segment
 
 KINDS = {"forward": 0, "backward": 1, "backward_input": 2, "backward_weight": 3, "optimizer": 4}
 CLOCKS = 7

@@ -6,10 +6,10 @@ from itertools import pairwise
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.model.catalogue import gpu_names, load_gpu, load_node, node_names
-from joulecast.model.cluster_links import LinkChoices, cluster_links, usual_node
-from joulecast.model.extremes import slowest_of
-from joulecast.model.fabric import Fabric, fabric_of
+from joulecast.model.cluster.extremes import slowest_of
+from joulecast.model.cluster.fabric import Fabric, fabric_of
+from joulecast.model.cluster.links import LinkChoices, cluster_links, usual_node
+from joulecast.model.hardware.catalogue import gpu_names, load_gpu, load_node, node_names
 
 
 def links(gpu="h100-sxm", gpus=1024, node=None, **choices):

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecast.errors import GuardError, InputError
-from joulecast.simulator.engine import simulate
-from joulecast.simulator.fluid import FixedClock, FluidResult, simulate_fluid
-from joulecast.simulator.fluid_program import FluidProgram, make_fluid_program
+from joulecast.simulator.events.engine import simulate
+from joulecast.simulator.events.segment_program import make_program
+from joulecast.simulator.events.segments import make_segment
+from joulecast.simulator.fluid.program import FluidProgram, make_fluid_program
+from joulecast.simulator.fluid.simulation import FixedClock, FluidResult, simulate_fluid
 from joulecast.simulator.schedules import Schedule, build_schedule
-from joulecast.simulator.segment_program import make_program
-from joulecast.simulator.segments import make_segment
 
 CLOCKS = np.linspace(1200.0, 1980.0, 27)
 KINDS = {"forward": 0, "backward": 1, "backward_input": 1, "backward_weight": 0, "optimizer": 2}

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 from joulecast.errors import DoesNotFitError, NotYetError
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.gpu_model import GpuModel, gpu_model
-from joulecast.model.operators import Collective
-from joulecast.simulator import prepared as prepared_module
-from joulecast.simulator.fluid import FixedClock
-from joulecast.simulator.forecast import forecast
-from joulecast.simulator.governor import PowerGovernor
-from joulecast.simulator.kernel_timeline import kernel_timeline
-from joulecast.simulator.plan import Plan, load_plan, plan_from_dict
-from joulecast.simulator.prepared import prepare, simulate
-from joulecast.simulator.program import plan_program, stage_parameters
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
+from joulecast.model.kernels.operators import Collective
+from joulecast.simulator.fluid import prepared as prepared_module
+from joulecast.simulator.fluid.governor import PowerGovernor
+from joulecast.simulator.fluid.prepared import prepare, simulate
+from joulecast.simulator.fluid.simulation import FixedClock
+from joulecast.simulator.instructions.program import plan_program, stage_parameters
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.plan import Plan, load_plan, plan_from_dict
+from joulecast.simulator.traces.kernel_timeline import kernel_timeline
 
 
 @pytest.fixture(scope="module")

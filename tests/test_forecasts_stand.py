@@ -18,9 +18,9 @@ import pytest
 import joulecast as jc
 from joulecast.calibrate.priors import power_priors
 from joulecast.errors import InputError
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.gpu_model import GpuModel, gpu_model
-from joulecast.model.operators import Operator
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
+from joulecast.model.kernels.operators import Operator
 from joulecast.model.predict import Forecast, Work, predict_work
 
 HERE = Path(__file__).parent
@@ -140,7 +140,7 @@ def _columns(found: Forecast) -> tuple[Any, Any]:
 
 
 def _runs(kernel: Operator, gpu: GpuModel) -> bool:
-    from joulecast.model.lowering import lower
+    from joulecast.model.kernels.lowering import lower
 
     try:
         lower([kernel], gpu)

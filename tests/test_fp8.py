@@ -9,19 +9,19 @@ import pytest
 
 import joulecast as jc
 from joulecast.errors import InputError
-from joulecast.model.catalogue import gpu_names, load_gpu
-from joulecast.model.fp8 import Fp8, fp8_on
-from joulecast.model.fp8_kernels import quantised_weights, weight_bytes
-from joulecast.model.gpu_model import gpu_model
-from joulecast.model.implementation import Implementation
-from joulecast.model.launches import Launch
-from joulecast.model.memory_footprint import memory_footprint
-from joulecast.model.model_config import ModelConfig
-from joulecast.model.operators import Attention, Collective, Gemm, Streaming
-from joulecast.model.parameters import parameters_of_stage
-from joulecast.model.transformer import head_backward, head_forward, layer_backward, layer_forward
-from joulecast.simulator.forecast import forecast
-from joulecast.simulator.plan import plan_from_dict
+from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.framework.fp8 import Fp8, fp8_on
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.launches import Launch
+from joulecast.model.hardware.catalogue import gpu_names, load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.kernels.operators import Attention, Collective, Gemm, Streaming
+from joulecast.model.memory.footprint import memory_footprint
+from joulecast.model.training.parameters import parameters_of_stage
+from joulecast.model.training.step import head_backward, head_forward, layer_backward, layer_forward
+from joulecast.model.transformer.fp8_kernels import quantised_weights, weight_bytes
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.plan import plan_from_dict
 
 #: hidden 256, 4 heads of 64 (2 for keys and values), MLP of 512 with a gate.
 MODEL = ModelConfig("tiny", 256, 4, 4, 2, 64, 512, 1024)

@@ -9,7 +9,7 @@ import pytest
 from joulecast.calibrate.from_rows import STRONG_CORRELATION, facts_of, fit_rows, parameter_reports, report_dict
 from joulecast.cli import main
 from joulecast.errors import DataError, UnknownNameError
-from joulecast.model.catalogue import load_gpu
+from joulecast.model.hardware.catalogue import load_gpu
 
 
 @pytest.fixture(scope="module")

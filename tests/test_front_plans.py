@@ -14,7 +14,7 @@ from joulecast.plan.exact_front import exact_front
 from joulecast.plan.options import Option
 from joulecast.plan.problem import make_problem
 from joulecast.plan.profile_front import problem_from_profile
-from joulecast.simulator.evaluator import make_evaluator
+from joulecast.simulator.closed_form.evaluator import make_evaluator
 from joulecast.simulator.schedules import Instruction, build_schedule
 
 A100, A40 = "stage_profile_gpt3-175b_a100-sxm.csv", "stage_profile_bloom_a40.csv"

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.model.operators import Collective
-from joulecast.simulator.closed_form import closed_form
-from joulecast.simulator.footprints import footprint_of
-from joulecast.simulator.forecast import forecast
-from joulecast.simulator.kernel_timeline import kernel_timeline
-from joulecast.simulator.plan import Plan, plan_from_dict
-from joulecast.simulator.program import plan_program
+from joulecast.model.kernels.operators import Collective
+from joulecast.simulator.closed_form.forecast import closed_form
+from joulecast.simulator.instructions.footprints import footprint_of
+from joulecast.simulator.instructions.program import plan_program
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
+from joulecast.simulator.traces.kernel_timeline import kernel_timeline
 
 # Mixtral 8x7B, counted by hand: 32 layers, hidden 4096, 8 experts of 14,336, 32 heads and 8 key-value heads of 128.
 LAYERS, HIDDEN, VOCAB = 32, 4096, 32000

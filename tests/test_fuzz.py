@@ -25,8 +25,8 @@ from damaged_files import (
 import joulecast as jc
 from joulecast.errors import InputError
 from joulecast.kernels import Gpu
-from joulecast.model.catalogue import load_gpu, load_network, load_node, load_site
-from joulecast.model.hf import load_model
+from joulecast.model.architecture.hf import load_model
+from joulecast.model.hardware.catalogue import load_gpu, load_network, load_node, load_site
 from joulecast.plan.dag_file import load_dag
 from joulecast.plan.exports_read import read_zeus_solution
 from joulecast.plan.front_space import load_space as load_front_space
@@ -36,8 +36,8 @@ from joulecast.plan.sweep.journal import VERSION, Journal
 from joulecast.plan.sweep.space import load_space
 from joulecast.reports import front_series, ledger_series, measured_series
 from joulecast.reports.saved import number_of, read_saved
-from joulecast.simulator.forecast import forecast
-from joulecast.simulator.plan import load_plan
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.plan import load_plan
 from joulecast.validate import run_suite
 
 #: Forecasts of plans with more of these are left out: they are right, but take long.

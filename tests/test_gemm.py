@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from joulecast.model.gemm import LARGE_TILES, SMALL_TILES, GemmShapes, gemm_work, tile_efficiency
-from joulecast.model.lowering import lower
-from joulecast.model.operators import Gemm
-from joulecast.model.power import kernel_time_s
+from joulecast.model.kernels.gemm import LARGE_TILES, SMALL_TILES, GemmShapes, gemm_work, tile_efficiency
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operators import Gemm
+from joulecast.model.power.kernel_power import kernel_time_s
 
 SMS = 132
 

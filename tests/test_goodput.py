@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from joulecast.model.goodput import goodput
+from joulecast.model.cluster.goodput import goodput
 
 HOUR = 3600.0
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from joulecast.model.governor import settle_clock_mhz, settled_power_w, tensor_clock_mhz
-from joulecast.model.operators import Gemm, Streaming
+from joulecast.model.kernels.operators import Gemm, Streaming
+from joulecast.model.power.governor import settle_clock_mhz, settled_power_w, tensor_clock_mhz
+from joulecast.model.power.settled import burst_share_of_window
 from joulecast.model.predict import Work, predict_work
-from joulecast.model.settled import burst_share_of_window
 
 CLOCKS = np.arange(345.0, 1981.0, 15.0)
 LARGE = Work((Gemm(8192, 8192, 8192),))

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecast.errors import GuardError
-from joulecast.simulator.engine import EngineResult, simulate
-from joulecast.simulator.guards import check_causality, check_energy, check_shares, check_streams
+from joulecast.simulator.events.engine import EngineResult, simulate
+from joulecast.simulator.events.guards import check_causality, check_energy, check_shares, check_streams
+from joulecast.simulator.events.segment_program import Program, make_program
+from joulecast.simulator.events.segments import make_segment
+from joulecast.simulator.events.timeline import Timeline, timeline_of_instructions, timeline_of_kernels
 from joulecast.simulator.schedules import build_schedule
-from joulecast.simulator.segment_program import Program, make_program
-from joulecast.simulator.segments import make_segment
-from joulecast.simulator.timeline import Timeline, timeline_of_instructions, timeline_of_kernels
 
 
 def case(seed: int) -> tuple[Program, EngineResult, list[Timeline]]:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from joulecast.errors import InputError, NotYetError
-from joulecast.model.experts import Experts
-from joulecast.model.hf import load_model
-from joulecast.model.model_config import ModelConfig
+from joulecast.model.architecture.experts import Experts
+from joulecast.model.architecture.hf import load_model
+from joulecast.model.architecture.model_config import ModelConfig
 
 QWEN = {
     "model_type": "qwen3_moe",

@@ -7,8 +7,8 @@ import pytest
 from perfetto_rules import faults
 
 from joulecast.cli import main
-from joulecast.simulator.iteration_trace import write_iteration_trace
-from joulecast.simulator.plan import load_plan
+from joulecast.simulator.plan_file.plan import load_plan
+from joulecast.simulator.traces.iteration_trace import write_iteration_trace
 
 #: Numbers of the two stages' processes; the streams of each are threads from the same number on.
 GPUS = (1, 3)

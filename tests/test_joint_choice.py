@@ -8,20 +8,20 @@ import pytest
 
 import joulecast as jc
 from joulecast.cli import main
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.gpu_model import gpu_model
-from joulecast.model.nanobatches import layers_forward
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.training.nanobatches import layers_forward
 from joulecast.plan.forecast_front import problem_from_plan
 from joulecast.plan.front_space import FrontSpace, load_space
 from joulecast.plan.joint_choice import joint_choice, pareto
 from joulecast.plan.overlap_space import overlap_variants
 from joulecast.plan.tile_space import with_plan_tiles
-from joulecast.simulator.layer_options import TiledKernels, every_combination
-from joulecast.simulator.plan import load_plan, plan_from_dict
-from joulecast.simulator.plan_implementation import implementation_of, nanobatches_of
-from joulecast.simulator.plan_source import Source
-from joulecast.simulator.plan_tiles import read_tiles
-from joulecast.simulator.tables import instruction_table, kernels_of
+from joulecast.simulator.instructions.layer_options import TiledKernels, every_combination
+from joulecast.simulator.instructions.tables import instruction_table, kernels_of
+from joulecast.simulator.plan_file.implementation import implementation_of, nanobatches_of
+from joulecast.simulator.plan_file.plan import load_plan, plan_from_dict
+from joulecast.simulator.plan_file.source import Source
+from joulecast.simulator.plan_file.tiles import read_tiles
 
 PLAN = Path(__file__).parent.parent / "examples" / "llama-3.1-8b-4xh200.toml"
 SPACE = """

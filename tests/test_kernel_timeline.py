@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 from joulecast.errors import GuardError, InputError
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.gpu_model import GpuModel, gpu_model
-from joulecast.model.launches import Launch
-from joulecast.model.operators import Collective, Gemm
-from joulecast.simulator import kernel_timeline as module
-from joulecast.simulator.engine import simulate
-from joulecast.simulator.forecast import forecast
-from joulecast.simulator.kernel_segments import lay_out
-from joulecast.simulator.kernel_timeline import kernel_timeline
-from joulecast.simulator.memoised import simulate_memoised
-from joulecast.simulator.plan import Plan, load_plan, plan_from_dict
-from joulecast.simulator.plan_evaluator import iteration_evaluator
+from joulecast.model.framework.launches import Launch
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
+from joulecast.model.kernels.operators import Collective, Gemm
+from joulecast.simulator.closed_form.plan_evaluator import iteration_evaluator
+from joulecast.simulator.events.engine import simulate
+from joulecast.simulator.events.memoised import simulate_memoised
+from joulecast.simulator.instructions.kernel_segments import lay_out
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.plan import Plan, load_plan, plan_from_dict
+from joulecast.simulator.traces import kernel_timeline as module
+from joulecast.simulator.traces.kernel_timeline import kernel_timeline
 
 GEMM, REDUCE = Gemm(8, 8, 8), Collective("all_reduce", 8.0, 2)
 

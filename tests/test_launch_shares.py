@@ -3,9 +3,9 @@
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.model.launch_shares import shares
-from joulecast.model.launches import Launch, streaming
-from joulecast.model.operators import Attention, Collective, Gemm
+from joulecast.model.framework.launch_shares import shares
+from joulecast.model.framework.launches import Launch, streaming
+from joulecast.model.kernels.operators import Attention, Collective, Gemm
 
 
 def share(operator, count=2):

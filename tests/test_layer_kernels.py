@@ -5,17 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.model import transformer as t
-from joulecast.model import transformer_moe
-from joulecast.model.attention_tiles import attention_steps
-from joulecast.model.hf import load_model
-from joulecast.model.implementation import Implementation
-from joulecast.model.layer_shard import shard
-from joulecast.model.lowering import lower
-from joulecast.model.memory_activations import head_bytes
-from joulecast.model.operators import Attention, Streaming, Tile
-from joulecast.model.pipeline_stage import stage_transfer
-from joulecast.model.streaming import streaming_work
+from joulecast.model.architecture.hf import load_model
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.layer_shard import shard
+from joulecast.model.kernels.attention_tiles import attention_steps
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operators import Attention, Streaming, Tile
+from joulecast.model.kernels.streaming import streaming_work
+from joulecast.model.memory.activations import head_bytes
+from joulecast.model.training import step as t
+from joulecast.model.training.pipeline_stage import stage_transfer
+from joulecast.model.transformer import moe
 
 MEGATRON = Implementation(framework="megatron")
 SPLIT = Implementation(tensor_parallel=4, sequence_parallel=True)
@@ -37,7 +37,7 @@ def test_two_experts_of_a_token_have_its_row_twice():
     """Mixtral: 8 experts, 2 of them a token, on two ranks; every rank sends and gets as many rows as it has."""
     s = shard(load_model("mixtral-8x7b"), replace(MEGATRON, expert_parallel=2), 1, 1024)
     row = 4096 * 2.0
-    forward, backward = kernels(transformer_moe.forward(s)), kernels(transformer_moe.backward(s))
+    forward, backward = kernels(moe.forward(s)), kernels(moe.backward(s))
     repeated = pytest.approx(
         (0.8 * 2048 * row, 2048 * row)
     )  # the second read of a row is little cheaper than the first

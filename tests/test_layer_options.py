@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.model.nanobatches import layers_backward, layers_forward
-from joulecast.model.operators import RowTile, Tile
+from joulecast.model.kernels.operators import RowTile, Tile
+from joulecast.model.training.nanobatches import layers_backward, layers_forward
 from joulecast.plan.overlap_space import overlap_variants
 from joulecast.plan.tile_space import tiles_of, with_plan_tiles, worthwhile
-from joulecast.simulator.layer_options import TiledKernels, every_combination, governing_name
-from joulecast.simulator.plan import plan_from_dict
-from joulecast.simulator.plan_implementation import implementation_of, nanobatches_of
-from joulecast.simulator.tables import instruction_table, kernels_of
+from joulecast.simulator.instructions.layer_options import TiledKernels, every_combination, governing_name
+from joulecast.simulator.instructions.tables import instruction_table, kernels_of
+from joulecast.simulator.plan_file.implementation import implementation_of, nanobatches_of
+from joulecast.simulator.plan_file.plan import plan_from_dict
 
 LISTS = (
     ("attention.forward", (None, Tile(128, 64, warps=8, stages=3))),
@@ -73,7 +73,7 @@ def test_many_combinations_are_scored_in_pieces(h200, monkeypatch):
     launches = program(plan)
     kernels = TiledKernels([launches], choices, h200, clocks)
     whole = kernels.score(launches, combinations)
-    monkeypatch.setattr("joulecast.simulator.layer_options.COLUMNS", 10)
+    monkeypatch.setattr("joulecast.simulator.instructions.layer_options.COLUMNS", 10)
     assert np.array_equal(kernels.score(launches, combinations).time_s, whole.time_s)
 
 

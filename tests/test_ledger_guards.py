@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from joulecast.errors import GuardError
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.gpu_model import gpu_model
-from joulecast.simulator.forecast import forecast
-from joulecast.simulator.iteration import Iteration
-from joulecast.simulator.ledger_guards import check_iteration
-from joulecast.simulator.plan import Plan, load_plan, plan_from_dict
-from joulecast.simulator.plan_gpu import gpu_of
-from joulecast.simulator.prepared import prepare, simulate
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.simulator.fluid.prepared import prepare, simulate
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.iteration.ledger_guards import check_iteration
+from joulecast.simulator.iteration.result import Iteration
+from joulecast.simulator.plan_file.gpu import gpu_of
+from joulecast.simulator.plan_file.plan import Plan, load_plan, plan_from_dict
 
 
 def plan() -> Plan:
@@ -56,7 +56,7 @@ def test_a_breach_is_reported_with_the_plan(monkeypatch: pytest.MonkeyPatch) -> 
     def breach(*args: Any) -> None:
         raise GuardError("stage 0: a law does not hold")
 
-    monkeypatch.setattr("joulecast.simulator.forecast.check_iteration", breach)
+    monkeypatch.setattr("joulecast.simulator.iteration.forecast.check_iteration", breach)
     with pytest.raises(GuardError, match="please report it with this plan: Plan") as found:
         forecast(plan())
     assert found.value.plan == plan()

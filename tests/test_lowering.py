@@ -7,10 +7,10 @@ import pytest
 
 from joulecast.calibrate.relower import Relowering
 from joulecast.errors import InputError
-from joulecast.model.costs import Costs, concatenate
-from joulecast.model.families import FAMILIES, families_of, spread_of_families
-from joulecast.model.lowering import Lowering, lower
-from joulecast.model.operators import Attention, Collective, Gemm, Streaming, Tile
+from joulecast.model.kernels.costs import Costs, concatenate
+from joulecast.model.kernels.families import FAMILIES, families_of, spread_of_families
+from joulecast.model.kernels.lowering import Lowering, lower
+from joulecast.model.kernels.operators import Attention, Collective, Gemm, Streaming, Tile
 
 MIXED = (
     Gemm(4096, 4096, 4096),

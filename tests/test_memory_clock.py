@@ -6,9 +6,9 @@ import pytest
 
 import joulecast as jc
 from joulecast.errors import InputError
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.gpu_model import gpu_model
-from joulecast.model.memory_clock import at_memory_clock
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.power.memory_clock import at_memory_clock
 
 
 def test_a_lower_memory_clock_slows_copies_in_proportion_and_saves_static_power() -> None:

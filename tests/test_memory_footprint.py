@@ -14,18 +14,18 @@ import pytest
 from joulecast.calibrate.published.plans import plan_row
 from joulecast.calibrate.published.rows import read_published
 from joulecast.errors import DoesNotFitError, InputError, NotYetError, UnknownNameError
-from joulecast.model.hf import load_model
-from joulecast.model.implementation import Implementation
-from joulecast.model.layer_shard import shard
-from joulecast.model.memory_activations import whole_layer_bytes
-from joulecast.model.memory_footprint import MemoryFootprint, check_fits, in_flight, memory_footprint
-from joulecast.model.memory_states import StateShards
-from joulecast.model.model_config import ModelConfig
-from joulecast.model.operators import Streaming
-from joulecast.simulator.footprints import footprint_of
-from joulecast.simulator.forecast import forecast
-from joulecast.simulator.plan import Plan, plan_from_dict
-from joulecast.simulator.program import plan_program
+from joulecast.model.architecture.hf import load_model
+from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.layer_shard import shard
+from joulecast.model.kernels.operators import Streaming
+from joulecast.model.memory.activations import whole_layer_bytes
+from joulecast.model.memory.footprint import MemoryFootprint, check_fits, in_flight, memory_footprint
+from joulecast.model.memory.states import StateShards
+from joulecast.simulator.instructions.footprints import footprint_of
+from joulecast.simulator.instructions.program import plan_program
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
 
 ROWS = Path(__file__).parents[1] / ".." / "shared" / "data" / "h200_sxm" / "train_iterations.jsonl"
 

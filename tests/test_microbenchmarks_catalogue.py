@@ -12,7 +12,7 @@ from joulecast.calibrate.microbenchmarks.shrink import shrink
 from joulecast.calibrate.row_operators import operator_of
 from joulecast.calibrate.rows import is_measured, recorded_rows
 from joulecast.errors import InputError
-from joulecast.model.operators import DTYPE_BYTES, Attention, Gemm, Streaming
+from joulecast.model.kernels.operators import DTYPE_BYTES, Attention, Gemm, Streaming
 
 GIB = 1 << 30
 ALL = single_gpu(memory_bytes=141 * GIB)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from joulecast.errors import InputError, UnknownNameError
-from joulecast.model.hf import load_model, model_names
+from joulecast.model.architecture.hf import load_model, model_names
 
 KNOWN_TOTALS = {
     "llama-3.2-1b": 1_235_814_400,

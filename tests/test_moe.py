@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.gpu_model import gpu_model
-from joulecast.model.hf import load_model
-from joulecast.model.launches import Launch
-from joulecast.model.model_flops import training_flops
-from joulecast.model.operators import Attention, Collective, Gemm
-from joulecast.simulator.closed_form import closed_form
-from joulecast.simulator.footprints import footprint_of
-from joulecast.simulator.forecast import forecast
-from joulecast.simulator.plan import Plan, plan_from_dict
-from joulecast.simulator.plan_implementation import implementation_of
-from joulecast.simulator.program import plan_program, stage_parameters
-from joulecast.simulator.replicas import summed_together
-from joulecast.simulator.tables import host_launches, instruction_table, kernels_of
+from joulecast.model.architecture.hf import load_model
+from joulecast.model.architecture.model_flops import training_flops
+from joulecast.model.framework.launches import Launch
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.kernels.operators import Attention, Collective, Gemm
+from joulecast.simulator.closed_form.forecast import closed_form
+from joulecast.simulator.instructions.footprints import footprint_of
+from joulecast.simulator.instructions.program import plan_program, stage_parameters
+from joulecast.simulator.instructions.replicas import summed_together
+from joulecast.simulator.instructions.tables import host_launches, instruction_table, kernels_of
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.implementation import implementation_of
+from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
 
 
 def plan(**changes: Any) -> Plan:

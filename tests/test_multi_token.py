@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.model.experts import Experts, LatentAttention
-from joulecast.model.hf import load_model
-from joulecast.model.implementation import Implementation
-from joulecast.model.launches import Launch
-from joulecast.model.model_config import ModelConfig
-from joulecast.model.model_flops import training_flops
-from joulecast.model.operators import Attention, Collective, Gemm
-from joulecast.model.parameters import parameters_of_stage
+from joulecast.model.architecture.experts import Experts, LatentAttention
+from joulecast.model.architecture.hf import load_model
+from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.architecture.model_flops import training_flops
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.launches import Launch
+from joulecast.model.kernels.operators import Attention, Collective, Gemm
+from joulecast.model.training.parameters import parameters_of_stage
 from joulecast.plan.compare import differing_keys
-from joulecast.simulator.closed_form import closed_form
-from joulecast.simulator.footprints import footprint_of
-from joulecast.simulator.forecast import forecast
-from joulecast.simulator.plan import Plan, plan_from_dict
-from joulecast.simulator.program import plan_program, stage_parameters
+from joulecast.simulator.closed_form.forecast import closed_form
+from joulecast.simulator.instructions.footprints import footprint_of
+from joulecast.simulator.instructions.program import plan_program, stage_parameters
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
 
 HIDDEN, VOCAB = 512, 4096
 MODEL = ModelConfig(

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulecast.model import transformer as t
-from joulecast.model.data_parallel import gradient_sizes, overlapped_gradient_reduction
-from joulecast.model.hf import load_model
-from joulecast.model.implementation import Implementation
-from joulecast.model.launches import Launch
-from joulecast.model.nanobatches import (
+from joulecast.model.architecture.hf import load_model
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.launches import Launch
+from joulecast.model.kernels.operators import Collective, Gemm
+from joulecast.model.training import step as t
+from joulecast.model.training.data_parallel import gradient_sizes, overlapped_gradient_reduction
+from joulecast.model.training.nanobatches import (
     Nanobatches,
     Window,
     layers_backward,
@@ -21,7 +22,6 @@ from joulecast.model.nanobatches import (
     operators_of_half,
     take_turns,
 )
-from joulecast.model.operators import Collective, Gemm
 
 LLAMA, GPT, QWEN = (replace(load_model(name), layers=3) for name in ("llama-3.1-8b", "gpt3-175b", "qwen3-8b"))
 EVERY = list(product(("pytorch-eager", "megatron"), (False, True), ("none", "selective", "full")))

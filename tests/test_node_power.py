@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.model.catalogue import load_network, load_node, load_site, node_names, site_names
-from joulecast.model.node_power import (
+from joulecast.model.cluster.node_power import (
     FAN_FLOOR,
     cpu_power_w,
     design_power_w,
@@ -20,7 +19,8 @@ from joulecast.model.node_power import (
     supply_efficiency,
     switch_tiers,
 )
-from joulecast.model.site_cost import S_PER_YEAR, Prices, cost_of
+from joulecast.model.cluster.site_cost import S_PER_YEAR, Prices, cost_of
+from joulecast.model.hardware.catalogue import load_network, load_node, load_site, node_names, site_names
 
 NODE, NETWORK = load_node("hgx-h100"), load_network("infiniband-ndr")
 PRICES = Prices(0.1, 0.4, 30_000.0, 300.0, 5.0, 0.8)

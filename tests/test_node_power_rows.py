@@ -11,11 +11,11 @@ from joulecast.calibrate.fit_node import design_efficiency, other_power_w
 from joulecast.calibrate.published.rows import PublishedRow, read_published
 from joulecast.cli import main
 from joulecast.errors import DataError, InputError
-from joulecast.model.catalogue import load_gpu, load_network, load_node
-from joulecast.model.governor import settled_power_w
-from joulecast.model.gpu_model import gpu_model
-from joulecast.model.limits import group_limit_share
-from joulecast.model.node_power import design_power_w, node_ac_w, node_power_w
+from joulecast.model.cluster.node_power import design_power_w, node_ac_w, node_power_w
+from joulecast.model.hardware.catalogue import load_gpu, load_network, load_node
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.power.governor import settled_power_w
+from joulecast.model.power.limits import group_limit_share
 from joulecast.validate.node_power import (
     LORA_TENSOR_PARALLEL,
     configuration_of,

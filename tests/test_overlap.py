@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.contention import Alone
-from joulecast.model.gpu_model import GpuModel, gpu_model
-from joulecast.model.launches import Launch
-from joulecast.model.operators import Collective, Gemm
-from joulecast.simulator.overlap import contended, follow
+from joulecast.model.framework.launches import Launch
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
+from joulecast.model.kernels.operators import Collective, Gemm
+from joulecast.model.power.contention import Alone
+from joulecast.simulator.instructions.overlap import contended, follow
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from joulecast.calibrate.rows import Measured, Row
-from joulecast.model.catalogue import load_gpu
+from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.validate import run_suite
 from joulecast.validate.overlap_choice import overlap_choices
 from joulecast.validate.result import Prediction, ScoredRow

@@ -13,24 +13,24 @@ import pytest
 from joulecast.calibrate.overlap_rows import launches_of
 from joulecast.calibrate.rows import parse_rows
 from joulecast.errors import InputError
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.gpu_model import GpuModel, gpu_model
-from joulecast.model.launches import Launch
-from joulecast.model.operators import Collective
+from joulecast.model.framework.launches import Launch
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
+from joulecast.model.kernels.operators import Collective
 from joulecast.plan.forecast_front import problem_from_plan
 from joulecast.plan.front_space import load_space
 from joulecast.plan.overlap_space import overlap_variants
-from joulecast.simulator import overlap_steady
-from joulecast.simulator.forecast import forecast
-from joulecast.simulator.kernel_timeline import kernel_timeline
-from joulecast.simulator.memoised import simulate_memoised
-from joulecast.simulator.overlap import contended
-from joulecast.simulator.overlap_steady import contended_stack, repeating
-from joulecast.simulator.plan import Plan, load_plan, plan_from_dict
-from joulecast.simulator.plan_evaluator import iteration_evaluator
-from joulecast.simulator.program import plan_program
-from joulecast.simulator.repeated import Conditions, predict_repeated
-from joulecast.simulator.tables import kernels_of
+from joulecast.simulator.closed_form.plan_evaluator import iteration_evaluator
+from joulecast.simulator.events.memoised import simulate_memoised
+from joulecast.simulator.instructions import overlap_steady
+from joulecast.simulator.instructions.overlap import contended
+from joulecast.simulator.instructions.overlap_steady import contended_stack, repeating
+from joulecast.simulator.instructions.program import plan_program
+from joulecast.simulator.instructions.repeated import Conditions, predict_repeated
+from joulecast.simulator.instructions.tables import kernels_of
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.plan import Plan, load_plan, plan_from_dict
+from joulecast.simulator.traces.kernel_timeline import kernel_timeline
 
 GPU: GpuModel = replace(gpu_model(load_gpu("h200-sxm-rows")), description=None)
 

@@ -13,9 +13,9 @@ from joulecast.calibrate.fit_contention import fit_contention
 from joulecast.calibrate.overlap_rows import launches_of
 from joulecast.calibrate.rows import parse_rows, recorded_rows
 from joulecast.errors import InputError
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.gpu_model import gpu_model
-from joulecast.simulator.repeated import Conditions, predict_repeated
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.simulator.instructions.repeated import Conditions, predict_repeated
 from joulecast.validate.overlap import predict_overlap
 
 RECORDED = Path(str(files("joulecast.validate").joinpath("recorded", "h200_sxm", "overlap.jsonl")))

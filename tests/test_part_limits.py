@@ -8,14 +8,14 @@ import pytest
 
 import joulecast as jc
 from joulecast.errors import GuardError
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.component_power import waiting_power_w
-from joulecast.model.gpu_model import gpu_model
-from joulecast.model.power import wait_power_w
-from joulecast.simulator import part_limits
-from joulecast.simulator.closed_form import closed_form
-from joulecast.simulator.forecast import forecast
-from joulecast.simulator.plan import plan_from_dict
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.power.component_power import waiting_power_w
+from joulecast.model.power.kernel_power import wait_power_w
+from joulecast.simulator.closed_form.forecast import closed_form
+from joulecast.simulator.fluid import part_limits
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.plan import plan_from_dict
 
 TABLES = {
     "workload": {
@@ -142,7 +142,11 @@ def test_limits_that_cannot_be(limits, error, said):
 
 
 def test_the_guard_sees_a_part_above_its_limit(monkeypatch):
-    monkeypatch.setattr("joulecast.simulator.tables.limited_kernels", lambda times, clocks, limits, gpu: (times, None))
-    monkeypatch.setattr("joulecast.simulator.prepared.limited", lambda table, clocks, limits, gpu: (table, clocks[-1:]))
+    monkeypatch.setattr(
+        "joulecast.simulator.instructions.tables.limited_kernels", lambda times, clocks, limits, gpu: (times, None)
+    )
+    monkeypatch.setattr(
+        "joulecast.simulator.fluid.prepared.limited", lambda table, clocks, limits, gpu: (table, clocks[-1:])
+    )
     with pytest.raises(GuardError, match=r"stage 0: compute draws .* W under a limit of 300 W"):
         forecast(plan({"compute": 300.0}))

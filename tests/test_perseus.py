@@ -12,8 +12,8 @@ from joulecast.calibrate.pipeline_plans import PlanReadings, choose_plans, make_
 from joulecast.calibrate.pipeline_plans_fit import _Problem, fit_job
 from joulecast.cli import main
 from joulecast.errors import DataError, InputError
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.gpu_model import gpu_model
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.validate import run_suite
 from joulecast.validate.perseus import run_perseus
 from joulecast.validate.perseus_files import WORKLOAD, read_plans

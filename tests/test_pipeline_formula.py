@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from joulecast.errors import GuardError
-from joulecast.simulator import pipeline_walk
-from joulecast.simulator.pipeline_formula import StageTimes, iteration_time_s
+from joulecast.simulator.closed_form import pipeline_walk
+from joulecast.simulator.closed_form.pipeline_formula import StageTimes, iteration_time_s
 from joulecast.simulator.schedules import _ORDERS, BACKWARD_WEIGHT, FORWARD, build_schedule
 
 SHAPES = [

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.simulator.plan import Plan, load_plan, plan_from_dict
+from joulecast.simulator.plan_file.plan import Plan, load_plan, plan_from_dict
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 EXAMPLE = EXAMPLES / "llama-3.1-8b-4xh200.toml"

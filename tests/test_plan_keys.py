@@ -15,11 +15,11 @@ from joulecast.errors import InputError
 from joulecast.plan.sweep.plan_text import plan_text
 from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.space import space_from_dict
-from joulecast.simulator import forecast as forecast_module
-from joulecast.simulator.forecast import forecast
-from joulecast.simulator.plan import plan_from_dict
-from joulecast.simulator.plan_schema import TABLES
-from joulecast.simulator.uncertainty import Interval
+from joulecast.simulator.iteration import forecast as forecast_module
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.iteration.uncertainty import Interval
+from joulecast.simulator.plan_file.plan import plan_from_dict
+from joulecast.simulator.plan_file.schema import TABLES
 
 #: Another value of every key than the bases below have.
 OTHER: dict[str, dict[str, Any]] = {

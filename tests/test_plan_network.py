@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.extremes import slowest_of
-from joulecast.model.gpu_model import gpu_model
-from joulecast.model.limits import group_lag
-from joulecast.simulator.forecast import forecast
-from joulecast.simulator.placement import data_fabric, stage_fabric, tensor_fabric
-from joulecast.simulator.plan import plan_from_dict
-from joulecast.simulator.prepared import fluid_program, lag_of, prepare
+from joulecast.model.cluster.extremes import slowest_of
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.power.limits import group_lag
+from joulecast.simulator.fluid.prepared import fluid_program, lag_of, prepare
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.placement import data_fabric, stage_fabric, tensor_fabric
+from joulecast.simulator.plan_file.plan import plan_from_dict
 from joulecast.simulator.schedules import build_schedule
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.model.operators import Attention, Gemm, RowTile, Streaming, Tile
-from joulecast.model.tiling import tile_word, with_tiles
-from joulecast.model.transformer import layer_backward, layer_forward
-from joulecast.simulator.forecast import forecast
-from joulecast.simulator.plan import load_plan, plan_from_dict
-from joulecast.simulator.plan_implementation import implementation_of
+from joulecast.model.framework.tiling import tile_word, with_tiles
+from joulecast.model.kernels.operators import Attention, Gemm, RowTile, Streaming, Tile
+from joulecast.model.training.step import layer_backward, layer_forward
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.implementation import implementation_of
+from joulecast.simulator.plan_file.plan import load_plan, plan_from_dict
 
 PLAN = Path(__file__).parent.parent / "examples" / "llama-3.1-8b-4xh200.toml"
 

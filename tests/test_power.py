@@ -5,9 +5,9 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from joulecast.model.lowering import lower
-from joulecast.model.operators import Attention, Collective, Gemm, Streaming
-from joulecast.model.power import (
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operators import Attention, Collective, Gemm, Streaming
+from joulecast.model.power.kernel_power import (
     COMPONENTS,
     REFERENCE_TEMPERATURE_C,
     at_clock,

@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.gpu_model import gpu_model
-from joulecast.model.limits import skip_cycles
-from joulecast.model.lowering import lower
-from joulecast.model.operators import Gemm
-from joulecast.model.power import at_clock, idle_power_w
-from joulecast.simulator.fluid import simulate_fluid
-from joulecast.simulator.fluid_program import make_fluid_program
-from joulecast.simulator.governor import PowerGovernor
-from joulecast.simulator.power_over_time import power_by_ticks, spread_of
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operators import Gemm
+from joulecast.model.power.kernel_power import at_clock, idle_power_w
+from joulecast.model.power.limits import skip_cycles
+from joulecast.simulator.fluid.governor import PowerGovernor
+from joulecast.simulator.fluid.power_over_time import power_by_ticks, spread_of
+from joulecast.simulator.fluid.program import make_fluid_program
+from joulecast.simulator.fluid.simulation import simulate_fluid
 from joulecast.simulator.schedules import build_schedule
 
 LIMIT_W, KERNELS, PAUSE_S, TICK_S = 700.0, 400, 3.0, 10e-3

@@ -7,10 +7,10 @@ from joulecast.calibrate.fit import family_of
 from joulecast.calibrate.priors import FIXED, GOVERNOR, collective_priors, power_priors, time_priors
 from joulecast.calibrate.row_operators import operator_of
 from joulecast.calibrate.rows import recorded_rows
-from joulecast.model.description import TABLES
-from joulecast.model.gpu_model import GpuModel
-from joulecast.model.lowering import lower
-from joulecast.model.power import at_clock
+from joulecast.model.hardware.description import TABLES
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.power.kernel_power import at_clock
 
 ALL = {**time_priors(), **power_priors(), **collective_priors(), **GOVERNOR, **FIXED}
 

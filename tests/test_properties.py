@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 
 import joulecast as jc
 from joulecast.errors import DoesNotFitError, InputError
-from joulecast.model.catalogue import gpu_names, load_gpu
-from joulecast.model.gemm import SPLIT_CAUTION, GemmShapes, gemm_work
-from joulecast.model.gpu_model import GpuModel, gpu_model
-from joulecast.model.hf import model_names
-from joulecast.model.lowering import lower
-from joulecast.model.operators import Attention, Collective, Gemm, Operator, Streaming
-from joulecast.model.power import at_clock
-from joulecast.simulator.forecast import forecast
-from joulecast.simulator.kernel_segments import RESOURCES
-from joulecast.simulator.kernel_timeline import kernel_timeline
-from joulecast.simulator.plan import Plan, plan_from_dict
+from joulecast.model.architecture.hf import model_names
+from joulecast.model.hardware.catalogue import gpu_names, load_gpu
+from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
+from joulecast.model.kernels.gemm import SPLIT_CAUTION, GemmShapes, gemm_work
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operators import Attention, Collective, Gemm, Operator, Streaming
+from joulecast.model.power.kernel_power import at_clock
+from joulecast.simulator.instructions.kernel_segments import RESOURCES
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
+from joulecast.simulator.traces.kernel_timeline import kernel_timeline
 
 GPU_NAME = "h200-sxm-rows"
 GPU: GpuModel = gpu_model(load_gpu(GPU_NAME))

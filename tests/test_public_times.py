@@ -15,11 +15,11 @@ from joulecast.calibrate.rows import Row, read_rows
 from joulecast.calibrate.timing import LAUNCH_S, PRODUCT_OFFSET_S, WAITED_S, observed_time_s
 from joulecast.cli import main
 from joulecast.errors import DataError, InputError
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.gpu_model import gpu_model
-from joulecast.model.lowering import lower
-from joulecast.model.operators import Attention, Gemm, Streaming
-from joulecast.model.power import idle_power_w, wait_power_w
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operators import Attention, Gemm, Streaming
+from joulecast.model.power.kernel_power import idle_power_w, wait_power_w
 from joulecast.model.predict import Work, predict_work
 from joulecast.validate import run_suite
 

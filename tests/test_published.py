@@ -24,8 +24,8 @@ from joulecast.calibrate.published.left_out import (
 from joulecast.calibrate.published.plans import PlannedRow, generation_of, plan_row, stage_layers
 from joulecast.calibrate.published.rows import PublishedRow, read_published
 from joulecast.errors import DataError, InputError
-from joulecast.model.description_file import parse_training
-from joulecast.simulator.forecast import forecast
+from joulecast.model.hardware.description_file import parse_training
+from joulecast.simulator.iteration.forecast import forecast
 from joulecast.validate import run_suite
 from joulecast.validate.published import every_other
 from joulecast.validate.published_order import order_of_pairs

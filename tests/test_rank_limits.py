@@ -14,7 +14,7 @@ from joulecast.plan import rank_limits_search as search
 from joulecast.plan.forecast_front import forecast_front
 from joulecast.plan.front_space import FrontSpace, load_space
 from joulecast.plan.rank_limits import RankLimits, undominated
-from joulecast.simulator.plan import plan_from_dict
+from joulecast.simulator.plan_file.plan import plan_from_dict
 
 PLAN = """
 [workload]

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.model.experts import Experts, LatentAttention
-from joulecast.model.implementation import Implementation
-from joulecast.model.layer_shard import shard
-from joulecast.model.memory_activations import layer_bytes, layer_transient_bytes
-from joulecast.model.model_config import ModelConfig
-from joulecast.model.operators import Gemm
-from joulecast.model.transformer import layer_backward
-from joulecast.simulator.closed_form import closed_form
-from joulecast.simulator.footprints import footprint_of
-from joulecast.simulator.forecast import forecast
-from joulecast.simulator.plan import plan_from_dict
+from joulecast.model.architecture.experts import Experts, LatentAttention
+from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.layer_shard import shard
+from joulecast.model.kernels.operators import Gemm
+from joulecast.model.memory.activations import layer_bytes, layer_transient_bytes
+from joulecast.model.training.step import layer_backward
+from joulecast.simulator.closed_form.forecast import closed_form
+from joulecast.simulator.instructions.footprints import footprint_of
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.plan import plan_from_dict
 
 DENSE = ModelConfig("tiny", 512, 4, 8, 4, 64, 1024, 4096)
 MOE = replace(DENSE, experts=Experts(16, 2, 256, shared_ffn=256))

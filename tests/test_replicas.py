@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecast.errors import InputError, NotYetError
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.gpu_model import gpu_model
-from joulecast.model.operators import Collective
-from joulecast.simulator.behind import Behind, exposed_s
-from joulecast.simulator.clock_columns import mean_power_w
-from joulecast.simulator.footprints import footprint_of
-from joulecast.simulator.forecast import forecast
-from joulecast.simulator.kernel_timeline import kernel_timeline
-from joulecast.simulator.plan import Plan, plan_from_dict
-from joulecast.simulator.prepared import prepare
-from joulecast.simulator.program import plan_program, stage_parameters
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.kernels.operators import Collective
+from joulecast.simulator.fluid.prepared import prepare
+from joulecast.simulator.instructions.behind import Behind, exposed_s
+from joulecast.simulator.instructions.clock_columns import mean_power_w
+from joulecast.simulator.instructions.footprints import footprint_of
+from joulecast.simulator.instructions.program import plan_program, stage_parameters
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
+from joulecast.simulator.traces.kernel_timeline import kernel_timeline
 
 ONE_NODE = {"model": "llama-3.2-1b", "sequence_length": 4096, "global_batch_size": 32}
 

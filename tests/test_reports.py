@@ -390,7 +390,7 @@ def charts_of(text):
 def test_forecast_limits_have_error_bars_and_measured_ones_none(examples):
     from joulecast.plan.power_limits import JobPoint, forecast_limits, to_target
     from joulecast.reports.limits_chart import Dot, Group, limits_chart
-    from joulecast.simulator.plan import load_plan
+    from joulecast.simulator.plan_file.plan import load_plan
 
     (point,) = forecast_limits(load_plan(examples / PLAN), [500.0])
     told = point.to_dict()

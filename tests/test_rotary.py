@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from joulecast.model.hf import load_model
-from joulecast.model.implementation import Implementation
-from joulecast.model.layer_shard import shard
-from joulecast.model.rotary import head_norm_backward, head_norm_forward, rotary_backward, rotary_forward
+from joulecast.model.architecture.hf import load_model
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.layer_shard import shard
+from joulecast.model.transformer.rotary import head_norm_backward, head_norm_forward, rotary_backward, rotary_forward
 
 TOKENS, DIM = 2 * 1024, 128
 

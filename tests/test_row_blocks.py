@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.model.operators import Streaming
-from joulecast.model.row_blocks import lower_row_blocks
+from joulecast.model.kernels.operators import Streaming
+from joulecast.model.kernels.row_blocks import lower_row_blocks
 
 PATTERN = "vllm_rms_norm"
 PREFIX = f"kernel.row_blocks.{PATTERN}."

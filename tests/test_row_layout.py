@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.model.contention import alone, compute_drag
-from joulecast.model.lowering import lower
-from joulecast.model.operators import Collective, Gemm, Streaming
-from joulecast.model.power import kernel_time_s
-from joulecast.model.row_layout import barriers, row_layout
-from joulecast.model.row_tiles import tile_blocks
-from joulecast.model.tile_estimates import estimate
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operators import Collective, Gemm, Streaming
+from joulecast.model.kernels.row_layout import barriers, row_layout
+from joulecast.model.kernels.row_tiles import tile_blocks
+from joulecast.model.kernels.tile_estimates import estimate
+from joulecast.model.power.contention import alone, compute_drag
+from joulecast.model.power.kernel_power import kernel_time_s
 
 BF16, FP32 = 2.0, 4.0
 

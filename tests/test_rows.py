@@ -12,7 +12,7 @@ from joulecast.calibrate.overlap_rows import OVERLAP_OPS, launches_of
 from joulecast.calibrate.row_operators import KERNEL_OPS, group_key, operator_of
 from joulecast.calibrate.rows import MEASURED_FIELDS, read_rows, recorded_rows
 from joulecast.errors import DataError, UnknownNameError
-from joulecast.model.operators import Attention, Collective, Gemm, Streaming, Tile
+from joulecast.model.kernels.operators import Attention, Collective, Gemm, Streaming, Tile
 
 GEMM = {"name": "g", "op": "gemm", "M": 64, "N": 128, "K": 256, "dtype": "bf16", "time_s": 1e-3, "settle_s": 0.8}
 

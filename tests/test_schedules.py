@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecast.errors import InputError
-from joulecast.simulator.engine import simulate
+from joulecast.simulator.events.engine import simulate
+from joulecast.simulator.events.segment_program import make_program
+from joulecast.simulator.events.segments import make_segment
 from joulecast.simulator.schedules import (
     BACKWARD,
     BACKWARD_INPUT,
@@ -21,8 +23,6 @@ from joulecast.simulator.schedules import (
     peak_in_flight,
     schedule_names,
 )
-from joulecast.simulator.segment_program import make_program
-from joulecast.simulator.segments import make_segment
 
 
 @st.composite

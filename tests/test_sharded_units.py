@@ -1,10 +1,10 @@
 """Where the communication of sharded parameters stands between the launches of a stage."""
 
-from joulecast.model.fabric import Fabric
-from joulecast.model.implementation import Implementation
-from joulecast.model.launches import Launch
-from joulecast.model.operators import Gemm, Streaming
-from joulecast.model.sharded_units import Sharding, Unit, sharded_backward, sharded_forward
+from joulecast.model.cluster.fabric import Fabric
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.launches import Launch
+from joulecast.model.kernels.operators import Gemm, Streaming
+from joulecast.model.training.sharded_units import Sharding, Unit, sharded_backward, sharded_forward
 
 MEGATRON = Implementation(framework="megatron")
 EAGER = Implementation()

@@ -16,8 +16,8 @@ from joulecast.calibrate.devices.simulated_work import SimulatedWork
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark
 from joulecast.calibrate.row_operators import operator_of
 from joulecast.errors import DeviceError, InputError, MeasurementError, PermissionDeniedError, UnknownNameError
-from joulecast.model.operators import Gemm
-from joulecast.model.power import idle_power_w
+from joulecast.model.kernels.operators import Gemm
+from joulecast.model.power.kernel_power import idle_power_w
 from joulecast.model.predict import Work, predict_work
 
 GEMM = {"op": "gemm", "M": 8192, "N": 8192, "K": 8192, "dtype": "bf16", "data": "randn"}

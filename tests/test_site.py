@@ -13,11 +13,11 @@ import pytest
 import joulecast as jc
 from joulecast.cli import main
 from joulecast.errors import InputError
-from joulecast.model.catalogue import load_gpu
-from joulecast.simulator.plan import Plan, load_plan
-from joulecast.simulator.power_over_time import PowerOverTime, groups_of_stages, spread_of
-from joulecast.simulator.site import SiteForecast
-from joulecast.simulator.site_model import site_model
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.simulator.fluid.power_over_time import PowerOverTime, groups_of_stages, spread_of
+from joulecast.simulator.iteration.site import SiteForecast
+from joulecast.simulator.iteration.site_model import site_model
+from joulecast.simulator.plan_file.plan import Plan, load_plan
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SMALL, LARGE = EXAMPLES / "llama-3.1-8b-4xh200.toml", EXAMPLES / "gpt3-175b-64xa100.toml"
@@ -269,7 +269,7 @@ def test_another_currency_with_its_own_prices() -> None:
 
 
 def test_a_site_of_ones_own(tmp_path: Path) -> None:
-    from joulecast.model import catalogue
+    from joulecast.model.hardware import catalogue
 
     shipped = Path(catalogue.__file__).parent / "catalogue_data" / "sites" / "default.toml"
     path = tmp_path / "hydro.toml"
@@ -282,7 +282,7 @@ def test_a_site_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_a_node_of_ones_own(tmp_path: Path) -> None:
-    from joulecast.model import catalogue
+    from joulecast.model.hardware import catalogue
 
     shipped = Path(catalogue.__file__).parent / "catalogue_data" / "nodes" / "hgx-h200.toml"
     text, path = shipped.read_text(encoding="utf-8"), tmp_path / "own.toml"

@@ -14,11 +14,11 @@ from joulecast.calibrate.priors import Prior
 from joulecast.calibrate.rows import Measured, Row, recorded_rows
 from joulecast.calibrate.solve import Solution, solve
 from joulecast.errors import InputError
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.description import Parameter
-from joulecast.model.gpu_model import GpuModel, gpu_model
-from joulecast.model.lowering import lower
-from joulecast.model.power import kernel_time_s
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.description import Parameter
+from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.power.kernel_power import kernel_time_s
 
 #: NIST StRD, nonlinear least squares: Misra1a, y = b1·(1 − exp(−b2·x)); and DanWood, y = b1·x^b2.
 MISRA1A = np.array(

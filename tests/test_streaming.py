@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from joulecast.model.lowering import lower
-from joulecast.model.operators import Gemm, Streaming
-from joulecast.model.power import at_clock, kernel_time_s
-from joulecast.model.streaming import extra_read_passes, residency, streaming_work
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operators import Gemm, Streaming
+from joulecast.model.kernels.streaming import extra_read_passes, residency, streaming_work
+from joulecast.model.power.kernel_power import at_clock, kernel_time_s
 
 GB = 1e9
 

@@ -16,7 +16,7 @@ from joulecast.plan.sweep.legal import combinations
 from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.rows import needed_bytes
 from joulecast.plan.sweep.space import space_from_dict
-from joulecast.simulator.footprints import footprint_of
+from joulecast.simulator.instructions.footprints import footprint_of
 
 TP, PP = "parallelism__tensor_model_parallel_size", "parallelism__pipeline_model_parallel_size"
 VP, MICRO = "parallelism__virtual_pipeline_model_parallel_size", "workload__micro_batch_size"
@@ -52,7 +52,7 @@ def test_the_best_plans_are_simulated_exactly_as_predict_does(tables):
     first = found.best[0]
     overrides = [f"{key}={json.dumps(first[key])}" for key in found.keys]
     plain = {name: table for name, table in tables().items() if name not in ("constraints", "objective")}
-    from joulecast.simulator.plan import plan_from_dict
+    from joulecast.simulator.plan_file.plan import plan_from_dict
 
     iteration = jc.predict(plan_from_dict(plain, overrides=overrides))
     assert (first["time_s"], first["energy_j"]) == (iteration.time_s, iteration.energy_j)

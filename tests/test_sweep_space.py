@@ -9,7 +9,7 @@ from joulecast.errors import InputError
 from joulecast.plan.sweep.legal import combinations
 from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.space import load_space, space_from_dict
-from joulecast.simulator.plan import plan_from_dict
+from joulecast.simulator.plan_file.plan import plan_from_dict
 
 TP, PP = "parallelism__tensor_model_parallel_size", "parallelism__pipeline_model_parallel_size"
 VP, MICRO = "parallelism__virtual_pipeline_model_parallel_size", "workload__micro_batch_size"

@@ -181,7 +181,7 @@ def test_exit_statuses_are_those_of_the_page(monkeypatch, capsys, root):
     def broken(*_):
         raise GuardError("energy is lost")
 
-    monkeypatch.setattr("joulecast.simulator.forecast.check_iteration", broken)
+    monkeypatch.setattr("joulecast.simulator.iteration.forecast.check_iteration", broken)
     assert run("predict", PLAN) == 3
     assert "error: energy is lost" in capsys.readouterr().err  # and the plan, for the report
     text = (root / "docs" / "reference" / "command-line.md").read_text(encoding="utf-8")

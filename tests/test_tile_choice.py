@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from joulecast.calibrate.row_operators import operator_of
-from joulecast.model.attention_tiles import attention_blocks
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.gpu_model import gpu_model
-from joulecast.model.occupancy import spilled_registers
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.kernels.attention_tiles import attention_blocks
+from joulecast.model.kernels.occupancy import spilled_registers
 from joulecast.validate import run_suite
 from joulecast.validate.tile_choice import pairs_in_order, rank_correlation
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.model.lowering import lower
-from joulecast.model.occupancy import Blocks, resident_blocks, spilled_registers
-from joulecast.model.operators import Attention, Gemm, RowTile, Streaming, Tile
-from joulecast.model.power import kernel_time_s
-from joulecast.model.row_tiles import tile_blocks
-from joulecast.model.tile_estimates import estimate
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.occupancy import Blocks, resident_blocks, spilled_registers
+from joulecast.model.kernels.operators import Attention, Gemm, RowTile, Streaming, Tile
+from joulecast.model.kernels.row_tiles import tile_blocks
+from joulecast.model.kernels.tile_estimates import estimate
+from joulecast.model.power.kernel_power import kernel_time_s
 
 SMS = 132
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.model.lowering import lower
-from joulecast.model.operators import Gemm
-from joulecast.model.toggling import memory_toggle, toggle_factor
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operators import Gemm
+from joulecast.model.kernels.toggling import memory_toggle, toggle_factor
 
 
 def test_random_values_are_the_reference(h200):

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.collectives import REFERENCE_EFFICIENCY
-from joulecast.model.gpu_model import gpu_model
-from joulecast.model.lowering import lower
-from joulecast.model.operators import Collective
+from joulecast.model.cluster.collectives import REFERENCE_EFFICIENCY
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operators import Collective
 from joulecast.plan.sweep.legal import combinations
 from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.space import space_from_dict
-from joulecast.simulator.closed_form import closed_form
-from joulecast.simulator.forecast import forecast
-from joulecast.simulator.plan import Plan, plan_from_dict
-from joulecast.simulator.program import plan_program
+from joulecast.simulator.closed_form.forecast import closed_form
+from joulecast.simulator.instructions.program import plan_program
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
 
 GPU = gpu_model(load_gpu("h100-sxm"))
 TP = "parallelism.tensor_model_parallel_size"

@@ -10,22 +10,22 @@ import numpy as np
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.gpu_model import gpu_model
-from joulecast.model.hf import load_model
-from joulecast.model.implementation import Implementation
-from joulecast.model.launches import Launch, linear_forward
-from joulecast.model.layer_shard import shard
-from joulecast.model.lowering import lower
-from joulecast.model.memory_activations import layer_bytes, layer_transient_bytes
-from joulecast.model.operators import Collective, Gemm, Streaming
-from joulecast.model.pipelined_products import gathered_product, scattered_product
-from joulecast.model.power import at_clock
-from joulecast.model.transformer import layer_backward, layer_forward
-from joulecast.model.unfused_attention import kept_bytes
-from joulecast.simulator.forecast import forecast
-from joulecast.simulator.plan import plan_from_dict
-from joulecast.simulator.tables import instruction_table, kernels_of
+from joulecast.model.architecture.hf import load_model
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.launches import Launch, linear_forward
+from joulecast.model.framework.layer_shard import shard
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operators import Collective, Gemm, Streaming
+from joulecast.model.memory.activations import layer_bytes, layer_transient_bytes
+from joulecast.model.power.kernel_power import at_clock
+from joulecast.model.training.step import layer_backward, layer_forward
+from joulecast.model.transformer.pipelined_products import gathered_product, scattered_product
+from joulecast.model.transformer.unfused_attention import kept_bytes
+from joulecast.simulator.instructions.tables import instruction_table, kernels_of
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.plan import plan_from_dict
 
 GPU = gpu_model(load_gpu("h100-sxm"))
 CLOCKS = np.array([1410.0, 1980.0])

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.simulator.engine import simulate
+from joulecast.simulator.events.engine import simulate
+from joulecast.simulator.events.segment_program import make_program
+from joulecast.simulator.events.segments import make_segment
+from joulecast.simulator.events.timeline import Timeline, timeline_of_kernels
 from joulecast.simulator.schedules import build_schedule
-from joulecast.simulator.segment_program import make_program
-from joulecast.simulator.segments import make_segment
-from joulecast.simulator.timeline import Timeline, timeline_of_kernels
-from joulecast.simulator.trace import Arrow, Counter, write_trace
+from joulecast.simulator.traces.perfetto import Arrow, Counter, write_trace
 
 
 def timelines() -> list[Timeline]:

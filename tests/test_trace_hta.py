@@ -12,10 +12,10 @@ import pytest
 import joulecast as jc
 from joulecast.cli import main
 from joulecast.errors import InputError, UnknownNameError
-from joulecast.simulator.breakdown import breakdown
-from joulecast.simulator.memory_over_time import memory_over_time
-from joulecast.simulator.timeline import covered_ns
-from joulecast.simulator.trace_hta import COLLECTIVES, WAITING_KERNEL
+from joulecast.simulator.events.timeline import covered_ns
+from joulecast.simulator.instructions.memory_over_time import memory_over_time
+from joulecast.simulator.traces.breakdown import breakdown
+from joulecast.simulator.traces.hta import COLLECTIVES, WAITING_KERNEL
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Standard deviation of an end that is rounded to a microsecond, and how many of those a sum may be off.
@@ -150,7 +150,7 @@ def test_nothing_is_left_where_it_fails(tmp_path, capsys, examples):
 
 
 def test_memory_rises_with_forwards_to_the_footprints_peak(traced):
-    from joulecast.simulator.footprints import footprint_of
+    from joulecast.simulator.instructions.footprints import footprint_of
 
     iteration, timeline, _ = traced
     for rank, forecast in enumerate(iteration.ranks):

@@ -9,17 +9,17 @@ import pytest
 from joulecast.calibrate.published import plans as published_plans
 from joulecast.calibrate.published.fit import Linearised, TrainingRun, factors_of, fit, linearise, log_times
 from joulecast.calibrate.published.write import training_toml
-from joulecast.model.catalogue import load_gpu, load_training
-from joulecast.model.description import Parameter
-from joulecast.model.description_file import parse_training
-from joulecast.model.gpu_model import gpu_model
-from joulecast.model.lowering import lower
-from joulecast.model.operators import Attention, Gemm
-from joulecast.model.power import at_clock
-from joulecast.model.training_factors import Generation, factors_on, scaled, trained
-from joulecast.simulator.forecast import forecast
-from joulecast.simulator.plan import Plan, plan_from_dict
-from joulecast.simulator.plan_gpu import gpu_of
+from joulecast.model.hardware.catalogue import load_gpu, load_training
+from joulecast.model.hardware.description import Parameter
+from joulecast.model.hardware.description_file import parse_training
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operators import Attention, Gemm
+from joulecast.model.power.kernel_power import at_clock
+from joulecast.model.training.factors import Generation, factors_on, scaled, trained
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.gpu import gpu_of
+from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
 
 H100 = load_gpu("h100-sxm")
 KERNELS = [Gemm(8192, 8192, 8192), Gemm(8192, 8192, 8192, dtype="fp8"), Attention(1, 32, 8, 4096, 128)]

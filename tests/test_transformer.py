@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.model.data_parallel import gradient_reduction, gradient_sizes, overlapped_gradient_reduction
-from joulecast.model.hf import load_model
-from joulecast.model.model_config import ModelConfig
-from joulecast.model.operators import Attention, Collective, Gemm, Streaming
-from joulecast.model.transformer import (
+from joulecast.model.architecture.hf import load_model
+from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.kernels.operators import Attention, Collective, Gemm, Streaming
+from joulecast.model.training.data_parallel import gradient_reduction, gradient_sizes, overlapped_gradient_reduction
+from joulecast.model.training.step import (
     Implementation,
     Launch,
     embedding_backward,

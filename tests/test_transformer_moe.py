@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from joulecast.model.experts import Experts, LatentAttention
-from joulecast.model.fabric import Fabric
-from joulecast.model.fp8 import Fp8
-from joulecast.model.hf import load_model
-from joulecast.model.implementation import Implementation
-from joulecast.model.launches import Launch
-from joulecast.model.layer_shard import shard
-from joulecast.model.memory_footprint import memory_footprint
-from joulecast.model.memory_states import StateShards
-from joulecast.model.model_config import ModelConfig
-from joulecast.model.model_flops import training_flops
-from joulecast.model.operators import Attention, Collective, Gemm
-from joulecast.model.parameters import parameters_of_stage
-from joulecast.model.transformer import head_backward, head_forward, layer_backward, layer_forward
-from joulecast.model.transformer_moe import different_parts, expert_shard
-from joulecast.simulator.tables import LOOPED_LAUNCH, host_launches
+from joulecast.model.architecture.experts import Experts, LatentAttention
+from joulecast.model.architecture.hf import load_model
+from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.architecture.model_flops import training_flops
+from joulecast.model.cluster.fabric import Fabric
+from joulecast.model.framework.fp8 import Fp8
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.launches import Launch
+from joulecast.model.framework.layer_shard import shard
+from joulecast.model.kernels.operators import Attention, Collective, Gemm
+from joulecast.model.memory.footprint import memory_footprint
+from joulecast.model.memory.states import StateShards
+from joulecast.model.training.parameters import parameters_of_stage
+from joulecast.model.training.step import head_backward, head_forward, layer_backward, layer_forward
+from joulecast.model.transformer.moe import different_parts, expert_shard
+from joulecast.simulator.instructions.tables import LOOPED_LAUNCH, host_launches
 
 #: hidden 512, 8 heads of 64 (4 for keys and values), 2 of 16 experts of 256, one shared expert, one layer dense.
 MODEL = ModelConfig("tiny", 512, 4, 8, 4, 64, 1024, 4096, experts=Experts(16, 2, 256, shared_ffn=256, dense_layers=1))

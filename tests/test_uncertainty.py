@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from joulecast.calibrate.cross_validation import form_spread
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.families import FAMILIES
-from joulecast.model.gpu_model import gpu_model
-from joulecast.model.lowering import lower
-from joulecast.model.operators import Attention, Gemm, Streaming
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.kernels.families import FAMILIES
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operators import Attention, Gemm, Streaming
 from joulecast.model.predict import Work, parameter_spread, predict_work
 from joulecast.model.uncertainty import (
     CARD_TIME_SHARE,

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.model import transformer as t
-from joulecast.model import transformer_loss
-from joulecast.model import unfused_attention as unfused
-from joulecast.model.implementation import Implementation
-from joulecast.model.layer_shard import shard
-from joulecast.model.memory_activations import layer_bytes
-from joulecast.model.model_config import ModelConfig
-from joulecast.model.operators import Gemm, Streaming
-from joulecast.simulator.plan import load_plan
+from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.layer_shard import shard
+from joulecast.model.kernels.operators import Gemm, Streaming
+from joulecast.model.memory.activations import layer_bytes
+from joulecast.model.training import step as t
+from joulecast.model.transformer import loss
+from joulecast.model.transformer import unfused_attention as unfused
+from joulecast.simulator.plan_file.plan import load_plan
 
 GPT = ModelConfig(
     name="gpt",
@@ -84,7 +84,7 @@ def test_tensor_parallel_ranks_send_a_share_each() -> None:
 
 def test_the_ranks_of_a_fused_loss_exchange_three_numbers_a_token() -> None:
     s = shard(GPT, replace(RUN, fused_loss=True, tensor_parallel=4), 2, 1024)
-    (gathered,) = (x.operator for x in transformer_loss.forward(s, 32064, split=True) if x.stream == "communication")
+    (gathered,) = (x.operator for x in loss.forward(s, 32064, split=True) if x.stream == "communication")
     assert (gathered.kind, gathered.bytes, gathered.gpus) == ("all_gather", 3 * 4 * 2048 * 4, 4)  # type: ignore[union-attr]
 
 

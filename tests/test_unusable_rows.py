@@ -10,8 +10,8 @@ import pytest
 
 from joulecast.calibrate.row_operators import operator_of
 from joulecast.errors import DataError, InputError
-from joulecast.model.toggling import memory_toggle
-from joulecast.simulator.plan import plan_from_dict
+from joulecast.model.kernels.toggling import memory_toggle
+from joulecast.simulator.plan_file.plan import plan_from_dict
 from joulecast.validate.row_plans import gradient_reduction, head_is_sharded, inline_model, plan_of_row
 from joulecast.validate.suites import run_suite
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from joulecast.calibrate.rows import Measured, Row, read_rows
-from joulecast.model.operators import Attention, Collective, Gemm
+from joulecast.model.kernels.operators import Attention, Collective, Gemm
 from joulecast.validate.adapters import block_operators
 from joulecast.validate.baselines import transformer_flops
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from joulecast.model.voltage import voltage_ratio
+from joulecast.model.power.voltage import voltage_ratio
 
 
 def test_highest_clock_has_the_reference_voltage(h200):

@@ -28,8 +28,8 @@ from joulecast.calibrate.a100_overlap_physics import GPUS, Configurations, forec
 from joulecast.calibrate.a100_overlap_rows import LayerRow, read_layers
 from joulecast.calibrate.rows import Measured, Row
 from joulecast.errors import DataError, InputError
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.gpu_model import GpuModel, gpu_model
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.uncertainty import NINETY_PERCENT
 from joulecast.validate.a100_overlap_choice import Choice, averaged_twins, by_neighbours, choices, telling_window
 from joulecast.validate.result import Prediction, ScoredRow, SuiteResult

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from joulecast.calibrate.row_operators import KernelWork, operator_of
 from joulecast.calibrate.rows import Row
 from joulecast.errors import DataError, InputError
-from joulecast.model.description import GpuDescription
-from joulecast.model.operators import Operator
+from joulecast.model.hardware.description import GpuDescription
+from joulecast.model.kernels.operators import Operator
 from joulecast.validate.result import Answer, Prediction, Unpredicted
 from joulecast.validate.row_plans import inline_model, plan_of_row, whole_number
 
 if TYPE_CHECKING:
-    from joulecast.simulator.iteration import Iteration
+    from joulecast.simulator.iteration.result import Iteration
 
 
 def predict_kernels(gpu: GpuDescription, rows: Sequence[Row]) -> list[Answer]:
@@ -84,8 +84,8 @@ def _guarded(predict: Any, gpu: GpuDescription, row: Row) -> Answer:
 
 def block_operators(row: Row) -> list[Operator]:
     """Kernels of one repetition of a block, as sharded by ``tp`` but without its communication."""
-    from joulecast.model.model_config import ModelConfig
-    from joulecast.model.transformer import Implementation, layer_backward, layer_forward
+    from joulecast.model.architecture.model_config import ModelConfig
+    from joulecast.model.training.step import Implementation, layer_backward, layer_forward
 
     table = inline_model({**row.configuration, "vocab": 1, "layers": 1})
     config = ModelConfig(
@@ -127,8 +127,8 @@ def _predict_block(gpu: GpuDescription, row: Row) -> Answer:
 
 
 def _predict_iteration(gpu: GpuDescription, row: Row) -> Answer:
-    from joulecast.simulator.forecast import forecast
-    from joulecast.simulator.plan import plan_from_dict
+    from joulecast.simulator.iteration.forecast import forecast
+    from joulecast.simulator.plan_file.plan import plan_from_dict
 
     plan = plan_from_dict(plan_of_row(row.configuration, gpu.name), file=row.name, gpu=gpu)
     return of_iteration(forecast(plan, gpu=gpu, must_fit=False))

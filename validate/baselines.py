@@ -14,7 +14,7 @@ from typing import Any
 
 from joulecast.calibrate.row_operators import operator_of
 from joulecast.calibrate.rows import Row
-from joulecast.model.operators import Attention, Collective, Gemm, Streaming
+from joulecast.model.kernels.operators import Attention, Collective, Gemm, Streaming
 from joulecast.validate import metrics
 from joulecast.validate.result import Prediction
 

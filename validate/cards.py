@@ -8,7 +8,7 @@ from pathlib import Path
 
 from joulecast.calibrate.rows import Row
 from joulecast.calibrate.rows import of_card as own_rows
-from joulecast.model.description import GpuDescription
+from joulecast.model.hardware.description import GpuDescription
 
 
 def of_card(rows: Sequence[Row], gpu: GpuDescription) -> tuple[list[Row], list[tuple[str, str]]]:

@@ -19,7 +19,7 @@ from joulecast.calibrate.clock_sweeps.parameters import Kind
 from joulecast.calibrate.clock_sweeps.rows import SweepRow
 from joulecast.calibrate.rows import Row
 from joulecast.errors import InputError
-from joulecast.model.catalogue import load_gpu
+from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.validate.clock_baselines import mean_curve, nearest_setting, straight_line
 from joulecast.validate.clock_floor import from_all_others
 from joulecast.validate.clock_splits import EDGES, ONE_EDGES, WORKLOAD, Part, parts

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from joulecast.calibrate.row_operators import group_key, operator_of
 from joulecast.calibrate.unclocked import is_unclocked
-from joulecast.model.operators import Attention, Gemm, Operator, Streaming
+from joulecast.model.kernels.operators import Attention, Gemm, Operator, Streaming
 from joulecast.validate.result import Prediction, ScoredRow
 from joulecast.validate.smoother import each_from_the_others
 

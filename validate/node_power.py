@@ -20,16 +20,16 @@ from joulecast.calibrate.published.plans import plan_row
 from joulecast.calibrate.published.rows import PublishedRow
 from joulecast.calibrate.rows import Measured, Row
 from joulecast.errors import InputError
-from joulecast.model.catalogue import load_gpu, load_network, load_node
-from joulecast.model.description import GpuDescription
-from joulecast.model.governor import settled_power_w
-from joulecast.model.gpu_model import gpu_model
-from joulecast.model.limits import group_limit_share
-from joulecast.simulator.forecast import forecast
-from joulecast.simulator.iteration import Iteration
-from joulecast.simulator.plan import Plan
-from joulecast.simulator.plan_site import Site
-from joulecast.simulator.site_model import half_widths, surroundings
+from joulecast.model.hardware.catalogue import load_gpu, load_network, load_node
+from joulecast.model.hardware.description import GpuDescription
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.power.governor import settled_power_w
+from joulecast.model.power.limits import group_limit_share
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.iteration.result import Iteration
+from joulecast.simulator.iteration.site_model import half_widths, surroundings
+from joulecast.simulator.plan_file.plan import Plan
+from joulecast.simulator.plan_file.site import Site
 from joulecast.validate.node_power_files import NodePowerRow
 from joulecast.validate.result import Prediction, ScoredRow
 from joulecast.validate.summary import summarise

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from joulecast.calibrate.overlap_rows import launches_of
 from joulecast.calibrate.rows import Row
 from joulecast.errors import InputError
-from joulecast.model.description import GpuDescription
-from joulecast.model.gpu_model import GpuModel, gpu_model
-from joulecast.model.launches import Launch
+from joulecast.model.framework.launches import Launch
+from joulecast.model.hardware.description import GpuDescription
+from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.predict import Forecast
-from joulecast.simulator.overlap import is_overlapped
-from joulecast.simulator.repeated import Conditions, predict_repeated
+from joulecast.simulator.instructions.overlap import is_overlapped
+from joulecast.simulator.instructions.repeated import Conditions, predict_repeated
 from joulecast.validate.result import Answer, Prediction, Unpredicted
 
 

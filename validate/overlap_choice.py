@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from joulecast.model.description import GpuDescription
-from joulecast.model.gpu_model import gpu_model
+from joulecast.model.hardware.description import GpuDescription
+from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.validate.metrics import Array
 from joulecast.validate.regret import CHOSEN_BY, forecast, line, measured, problems, regret
 from joulecast.validate.result import ScoredRow

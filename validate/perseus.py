@@ -27,9 +27,9 @@ from joulecast.calibrate.pipeline_plans import (
 from joulecast.calibrate.pipeline_plans_fit import FittedJob, PlanForecast, fit_job
 from joulecast.calibrate.rows import Measured, Row
 from joulecast.errors import InputError
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.gpu_model import gpu_model
-from joulecast.model.power import wait_power_w
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.power.kernel_power import wait_power_w
 from joulecast.model.uncertainty import NINETY_PERCENT
 from joulecast.validate.perseus_files import WORKLOAD, PlanRow, read_plans
 from joulecast.validate.result import Answer, Prediction, ScoredRow, SuiteResult, Unpredicted

@@ -16,10 +16,10 @@ from joulecast.calibrate.published.rows import PublishedRow, read_published
 from joulecast.calibrate.published.shipped import collected_factors, linearised
 from joulecast.calibrate.rows import Measured, Row
 from joulecast.errors import InputError
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.description import GpuDescription
-from joulecast.simulator.forecast import forecast
-from joulecast.simulator.plan import Plan
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.description import GpuDescription
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.plan import Plan
 from joulecast.validate.adapters import of_iteration
 from joulecast.validate.folds import evenly_spread
 from joulecast.validate.node_power import node_power_rows, node_summary, node_table

@@ -11,8 +11,8 @@ from typing import Any
 from joulecast.calibrate.overlap_rows import OVERLAP_OPS
 from joulecast.calibrate.row_operators import COLLECTIVE_KINDS, KERNEL_OPS, operator_of
 from joulecast.calibrate.rows import Row
-from joulecast.model.description import GpuDescription
-from joulecast.model.operators import Attention, Gemm, Streaming
+from joulecast.model.hardware.description import GpuDescription
+from joulecast.model.kernels.operators import Attention, Gemm, Streaming
 from joulecast.validate import adapters, overlap
 from joulecast.validate.a100_overlap import run_a100_overlap
 from joulecast.validate.clock_suites import KINDS as CLOCK_SUITES

@@ -9,8 +9,8 @@ from joulecast.calibrate.row_operators import operator_of
 from joulecast.calibrate.rows import Row, read_rows, recorded_rows
 from joulecast.calibrate.unclocked import is_unclocked
 from joulecast.errors import DataError, InputError, UnknownNameError
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.description import GpuDescription
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.description import GpuDescription
 from joulecast.validate import folds
 from joulecast.validate.baselines import baselines
 from joulecast.validate.cards import of_card

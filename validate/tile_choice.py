@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from joulecast.model.description import GpuDescription
+from joulecast.model.hardware.description import GpuDescription
 from joulecast.validate.metrics import Array
 from joulecast.validate.regret import CHOSEN_BY, forecast, measured, problems, regret
 from joulecast.validate.result import ScoredRow

@@ -8,8 +8,8 @@ from pathlib import Path
 from joulecast.calibrate.devices.protocol import CardFacts
 from joulecast.calibrate.from_rows import facts_of
 from joulecast.errors import InputError, nearest
-from joulecast.model.catalogue import gpu_names, read_gpu
-from joulecast.model.description import GpuDescription, Parameter
+from joulecast.model.hardware.catalogue import gpu_names, read_gpu
+from joulecast.model.hardware.description import GpuDescription, Parameter
 
 #: How a simulated card calls itself before the name of what it simulates.
 SIMULATED = "Simulated "

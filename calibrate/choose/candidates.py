@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from joulecast.calibrate.row_operators import KernelWork, operator_of
 from joulecast.errors import InputError
-from joulecast.model.gpu_model import GpuModel
-from joulecast.model.lowering import lower
-from joulecast.model.operators import Operator
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operators import Operator
 from joulecast.model.predict import Forecast, Work, predict_work
 
 Array = NDArray[np.float64]

@@ -31,8 +31,8 @@ from joulecast.calibrate.fit import IDLE_NOISE, POWER_NOISE, SETTLED_WINDOW_S, S
 from joulecast.calibrate.fit import TIME_NOISE as SETTLED_TIME_NOISE
 from joulecast.calibrate.priors import Prior
 from joulecast.calibrate.row_operators import KernelWork, group_key
-from joulecast.model.gpu_model import GpuModel
-from joulecast.model.operators import Collective
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.kernels.operators import Collective
 from joulecast.model.predict import Work
 
 Array = NDArray[np.float64]

@@ -24,7 +24,7 @@ from joulecast.calibrate.measure.recording import FILE_NAME, Card, read_recordin
 from joulecast.calibrate.priors import Prior
 from joulecast.calibrate.rows import Row, recorded_folder
 from joulecast.errors import InputError
-from joulecast.model.gpu_model import GpuModel
+from joulecast.model.hardware.gpu_model import GpuModel
 
 #: How folders of recordings are named that the project ships.
 SHIPPED = "*_live"

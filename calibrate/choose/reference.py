@@ -12,10 +12,10 @@ import numpy as np
 from joulecast.calibrate.choose.candidates import Candidate, Reference
 from joulecast.calibrate.fit import family_of
 from joulecast.errors import InputError
-from joulecast.model.gpu_model import GpuModel
-from joulecast.model.lowering import lower
-from joulecast.model.operators import Collective, Gemm, Operator
-from joulecast.model.power import kernel_time_s
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operators import Collective, Gemm, Operator
+from joulecast.model.power.kernel_power import kernel_time_s
 
 #: Training steps: model, tensor-parallel size, micro-batch, sequence, attention backend, data type, framework.
 STEPS = (
@@ -90,8 +90,8 @@ def _shares(step: tuple[str, int, int, int, str, str, str], gpu: GpuModel) -> di
 
 @lru_cache(maxsize=len(STEPS))
 def _step_kernels(step: tuple[str, int, int, int, str, str, str]) -> Counter[Operator]:
-    from joulecast.model.implementation import Implementation
-    from joulecast.model.transformer import load_model, single_gpu_training_step
+    from joulecast.model.framework.implementation import Implementation
+    from joulecast.model.training.step import load_model, single_gpu_training_step
 
     model, parallel, batch, sequence, backend, dtype, framework = step
     implementation = Implementation(framework, backend, tensor_parallel=parallel, dtype=dtype)

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from joulecast.calibrate.priors import Prior
 from joulecast.calibrate.relower import Recorder, Relowering
-from joulecast.model.gpu_model import GpuModel
-from joulecast.model.power import at_clock, idle_power_w
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.power.kernel_power import at_clock, idle_power_w
 from joulecast.model.predict import Work
 
 Array = NDArray[np.float64]

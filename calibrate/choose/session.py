@@ -29,8 +29,8 @@ from joulecast.calibrate.measure.settings import MeasureSettings, expected_cost_
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark, Runner
 from joulecast.calibrate.rows import Row
 from joulecast.errors import DeviceError
-from joulecast.model.description import GpuDescription
-from joulecast.model.gpu_model import GpuModel, gpu_model
+from joulecast.model.hardware.description import GpuDescription
+from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 
 #: Rows after which the choice is made again at first; later after each quarter of the rows so far.
 BATCH = 8

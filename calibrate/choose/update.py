@@ -24,7 +24,7 @@ from joulecast.calibrate.fit import IDLE_NOISE, POWER_NOISE, TIME_NOISE, bursts,
 from joulecast.calibrate.priors import Prior
 from joulecast.calibrate.row_operators import group_key, operator_of
 from joulecast.calibrate.rows import Row
-from joulecast.model.gpu_model import GpuModel
+from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.predict import Work
 
 Array = NDArray[np.float64]

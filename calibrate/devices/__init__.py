@@ -79,7 +79,7 @@ def _replayed(place: str) -> Device:
 
 def _simulated(place: str) -> Device:
     from joulecast.calibrate.devices.simulated import SimulatedCard
-    from joulecast.model.catalogue import gpu_names
+    from joulecast.model.hardware.catalogue import gpu_names
 
     if place in gpu_names():
         return SimulatedCard(place)

@@ -1,8 +1,8 @@
 """A board of known physics over time: what a simulated card is made of.
 
 Power of the work at a clock is that of :mod:`joulecast.calibrate.devices.simulated_work`; here it meets the board's
-governor (the loops of :mod:`joulecast.simulator.governor`), a temperature that follows power, and settings that take
-effect late:
+governor (the loops of :mod:`joulecast.simulator.fluid.governor`), a temperature that follows power, and settings that
+take effect late:
 
     dE/dt = P = P_dynamic(f) + P_static + λ·(T − T₀) + P_neighbour,      τ·dT/dt = T_inlet + R·P − T
 """
@@ -13,9 +13,9 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from joulecast.calibrate.devices.simulated_work import COMPONENT_GROUPS, SimulatedWork, WorkTable
-from joulecast.model.gpu_model import GpuModel
-from joulecast.model.power import REFERENCE_TEMPERATURE_C, idle_power_w
-from joulecast.simulator.governor import CLOCK_TO_AVERAGE, POWER_PER_CLOCK, SLOW_GAIN
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.power.kernel_power import REFERENCE_TEMPERATURE_C, idle_power_w
+from joulecast.simulator.fluid.governor import CLOCK_TO_AVERAGE, POWER_PER_CLOCK, SLOW_GAIN
 
 #: Times closer than this are one [s].
 SAME_TIME_S = 1e-9
@@ -210,7 +210,7 @@ class Board:
         self._govern(power, step_s, min(table.top, self.highest))
 
     def _govern(self, power_w: float, step_s: float, top: float) -> None:
-        """The loops of :class:`joulecast.simulator.governor.PowerGovernor`, for steps of any length."""
+        """The loops of :class:`joulecast.simulator.fluid.governor.PowerGovernor`, for steps of any length."""
         state, laws = self.state, self._laws
         state.fast_w += step_s / (laws.fast_s + step_s) * (power_w - state.fast_w)
         settled = self.limit_w * laws.settled_share

@@ -10,8 +10,8 @@ from joulecast.calibrate.devices.simulated_board import Board
 from joulecast.calibrate.devices.simulated_file import CardFile
 from joulecast.calibrate.devices.simulated_work import COMPONENT_GROUPS
 from joulecast.errors import DeviceError, UnknownNameError
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.gpu_model import GpuModel, gpu_model
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 
 
 def true_model(gpu: str, truth: Mapping[str, float]) -> GpuModel:

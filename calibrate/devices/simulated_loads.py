@@ -11,8 +11,8 @@ from joulecast.calibrate.devices.simulated_board import SAME_TIME_S, Board
 from joulecast.calibrate.devices.simulated_work import SimulatedWork
 from joulecast.calibrate.row_operators import operator_of
 from joulecast.errors import InputError, MeasurementError
-from joulecast.model.gpu_model import GpuModel
-from joulecast.model.operators import Gemm
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.kernels.operators import Gemm
 
 #: Size of the square products beside a kernel, how often they run in a row, and how long the kernel then runs.
 COMPANION_SIZE, COMPANION_COUNT, GROUP_S = 8192, 12, 4e-3

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from joulecast.model.governor import tensor_clock_mhz
-from joulecast.model.gpu_model import GpuModel
-from joulecast.model.limits import skip_cycles
-from joulecast.model.lowering import lower
-from joulecast.model.operators import Collective, Operator
-from joulecast.model.power import at_clock, clock_tree_power_w
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operators import Collective, Operator
+from joulecast.model.power.governor import tensor_clock_mhz
+from joulecast.model.power.kernel_power import at_clock, clock_tree_power_w
+from joulecast.model.power.limits import skip_cycles
 
 #: Energy of a kernel by what an MI300 reports apart: compute dies, I/O dies, memory stacks.
 COMPONENT_GROUPS = {

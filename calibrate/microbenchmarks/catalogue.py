@@ -13,7 +13,7 @@ from joulecast.calibrate.microbenchmarks.collective_catalogue import collectives
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark
 from joulecast.calibrate.microbenchmarks.row_forms import Row
 from joulecast.errors import InputError
-from joulecast.model.operators import DTYPE_BYTES
+from joulecast.model.kernels.operators import DTYPE_BYTES
 
 #: Share of a card's memory that one microbenchmark may take.
 MEMORY_SHARE = 0.6

@@ -8,7 +8,7 @@ from joulecast.calibrate.microbenchmarks import row_forms as forms
 from joulecast.calibrate.microbenchmarks.catalogue import single_gpu
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark
 from joulecast.errors import InputError, UnknownNameError
-from joulecast.model.operators import DTYPE_BYTES
+from joulecast.model.kernels.operators import DTYPE_BYTES
 
 #: Rows that are no single kernel.
 COMPOSITE = ("duty", "interleave", "idle", "pulse")

@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.description import GpuDescription
-from joulecast.model.gpu_model import gpu_model
-from joulecast.model.training_factors import scaled
-from joulecast.simulator.plan import Plan
-from joulecast.simulator.prepared import prepare, simulate, step_time_s
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.description import GpuDescription
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.training.factors import scaled
+from joulecast.simulator.fluid.prepared import prepare, simulate, step_time_s
+from joulecast.simulator.plan_file.plan import Plan
 
 Array = NDArray[np.float64]
 
@@ -117,7 +117,7 @@ def owner_of(gpu: str) -> str:
 
 
 def factors_of(run: TrainingRun) -> dict[str, str]:
-    """Factors that act on a run: name in the fit to name in :func:`~joulecast.model.training_factors.scaled`."""
+    """Factors that act on a run: name in the fit to name in :func:`~joulecast.model.training.factors.scaled`."""
     plan = run.plan
     owner = owner_of(plan.cluster.gpu)
     names = [f"products.{'bf16' if plan.workload.fp8 else plan.workload.precision}", "streaming", "power"]

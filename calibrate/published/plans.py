@@ -8,9 +8,9 @@ from typing import Any
 
 from joulecast.calibrate.published.rows import PublishedRow
 from joulecast.errors import DataError, InputError, nearest
-from joulecast.model.catalogue import gpu_names, load_gpu, load_node
-from joulecast.model.cluster_links import usual_node
-from joulecast.simulator.plan import Plan, plan_from_dict
+from joulecast.model.cluster.links import usual_node
+from joulecast.model.hardware.catalogue import gpu_names, load_gpu, load_node
+from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,9 @@ from joulecast.calibrate.published.rows import read_published
 from joulecast.calibrate.published.write import training_toml
 from joulecast.calibrate.rows import recorded_folder
 from joulecast.files import write_text
-from joulecast.model.catalogue import load_training
-from joulecast.model.description import Parameter
-from joulecast.model.description_file import parse_training
+from joulecast.model.hardware.catalogue import load_training
+from joulecast.model.hardware.description import Parameter
+from joulecast.model.hardware.description_file import parse_training
 
 Errors = list[tuple[PlannedRow, float]]
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from joulecast.calibrate.published.fit import Fitted
-from joulecast.model.description import SCHEMA_VERSION
+from joulecast.model.hardware.description import SCHEMA_VERSION
 
 #: Significant digits of what is written.
 DIGITS = 5
@@ -35,7 +35,7 @@ def training_toml(
         Fitted steps of each GPU.
     """
     lines = [
-        "# How kernels fare in long training runs; see model/training_factors.py.",
+        "# How kernels fare in long training runs; see model/training/factors.py.",
         f"schema_version = {SCHEMA_VERSION}",
         'name = "published"',
         f"provenance = {json.dumps(provenance)}",

@@ -6,7 +6,7 @@ clock saves 10.1 % of energy for 1.4 % of time, better than a power limit; besid
 and moving that back is worth about 5 %.
 
 Nothing is fitted to these figures: the MI300X's description is derived from the H200's and data sheets, the shares of
-its parts are estimates (joulecast.model.component_power). Run: python examples/published/components_mi300x.py
+its parts are estimates (joulecast.model.power.component_power). Run: python examples/published/components_mi300x.py
 """
 
 from dataclasses import replace
@@ -14,17 +14,17 @@ from dataclasses import replace
 import numpy as np
 from findings import Finding, Findings, agreeing, print_findings, rests_on, varied
 
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.component_power import by_part, package_of
-from joulecast.model.gpu_model import GpuModel, gpu_model
-from joulecast.model.launches import Launch
-from joulecast.model.limits import skip_cycles
-from joulecast.model.lowering import lower
-from joulecast.model.operators import Collective, Gemm, Operator, Streaming
-from joulecast.model.power import at_clock
+from joulecast.model.framework.launches import Launch
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operators import Collective, Gemm, Operator, Streaming
+from joulecast.model.power.component_power import by_part, package_of
+from joulecast.model.power.kernel_power import at_clock
+from joulecast.model.power.limits import skip_cycles
 from joulecast.model.predict import Forecast, Work, predict_work
 from joulecast.output import print_table
-from joulecast.simulator.repeated import Conditions, predict_repeated
+from joulecast.simulator.instructions.repeated import Conditions, predict_repeated
 
 GPUS = 8
 GATHER = Collective("all_gather", 2e9, GPUS)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
-from joulecast.model.gpu_model import GpuModel
+from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.output import print_table
 
 #: What a forecast says of a finding, and whether it agrees.

@@ -15,16 +15,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from findings import Finding, Findings, agreeing, print_findings, rests_on, varied
 
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.component_power import by_part
-from joulecast.model.gpu_model import GpuModel, gpu_model
-from joulecast.model.limits import skip_cycles
-from joulecast.model.lowering import lower
-from joulecast.model.operators import Collective, Gemm, Operator, Streaming
-from joulecast.model.power import at_clock, idle_power_w
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operators import Collective, Gemm, Operator, Streaming
+from joulecast.model.power.component_power import by_part
+from joulecast.model.power.kernel_power import at_clock, idle_power_w
+from joulecast.model.power.limits import skip_cycles
 from joulecast.model.predict import Forecast, Work, predict_work
 from joulecast.output import print_table
-from joulecast.simulator.governor import PowerGovernor
+from joulecast.simulator.fluid.governor import PowerGovernor
 
 #: Step of the governor, and what the logger averages over [s].
 TICK_S, LOGGER_S = 5e-5, 1e-3

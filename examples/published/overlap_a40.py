@@ -14,17 +14,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 from findings import rests_on, varied
 
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.gpu_model import GpuModel, gpu_model
-from joulecast.model.hf import load_model
-from joulecast.model.implementation import Implementation
-from joulecast.model.launches import Launch
-from joulecast.model.layer_shard import shard
-from joulecast.model.operators import Collective
-from joulecast.model.transformer_layer import attention_half_forward, mlp_half_forward
+from joulecast.model.architecture.hf import load_model
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.launches import Launch
+from joulecast.model.framework.layer_shard import shard
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
+from joulecast.model.kernels.operators import Collective
+from joulecast.model.transformer.eager_layer import attention_half_forward, mlp_half_forward
 from joulecast.output import print_table
 from joulecast.plan.joint_choice import pareto
-from joulecast.simulator.layer_options import TiledKernels
+from joulecast.simulator.instructions.layer_options import TiledKernels
 
 GPUS, BATCH, SEQUENCE = 2, 4, 4096
 LOWEST_MHZ = 1400.0

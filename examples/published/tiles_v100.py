@@ -17,15 +17,15 @@ import numpy as np
 from findings import Findings, agreeing, print_findings, rests_on, varied
 
 from joulecast.errors import InputError
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.costs import Costs
-from joulecast.model.gpu_model import GpuModel, gpu_model
-from joulecast.model.lowering import lower
-from joulecast.model.operators import Attention, Gemm, Operator, RowTile, Streaming, Tile
-from joulecast.model.power import at_clock
-from joulecast.model.tile_estimates import ESTIMATES
-from joulecast.model.tile_limits import check_tile
-from joulecast.model.tiling import tile_word
+from joulecast.model.framework.tile_limits import check_tile
+from joulecast.model.framework.tiling import tile_word
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
+from joulecast.model.kernels.costs import Costs
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operators import Attention, Gemm, Operator, RowTile, Streaming, Tile
+from joulecast.model.kernels.tile_estimates import ESTIMATES
+from joulecast.model.power.kernel_power import at_clock
 from joulecast.output import print_table
 
 CLOCK_STEP = 8

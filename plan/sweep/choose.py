@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from joulecast.errors import InputError
 from joulecast.plan.sweep.rows import Row
-from joulecast.simulator.closed_form_trust import DOUBTFUL_ERROR, USUAL_ERROR
+from joulecast.simulator.closed_form.trust import DOUBTFUL_ERROR, USUAL_ERROR
 
 if TYPE_CHECKING:
     from joulecast.plan.sweep.space import ConstraintsTable, Space

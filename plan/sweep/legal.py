@@ -1,7 +1,7 @@
 """Combinations of a space's values that can be plans.
 
 Sizes that do not divide each other are left out in whole arrays, axis by axis, before a plan is built: exact, for every
-rule here is one of :mod:`joulecast.simulator.plan_checks`. What passes is checked there in full.
+rule here is one of :mod:`joulecast.simulator.plan_file.checks`. What passes is checked there in full.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from joulecast.errors import InputError
 from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.space import MICRO_BATCH, PP, SCHEDULE, TP, VP, Space
-from joulecast.simulator.plan import PlanFrame
-from joulecast.simulator.plan_checks import schedule_alias
+from joulecast.simulator.plan_file.checks import schedule_alias
+from joulecast.simulator.plan_file.plan import PlanFrame
 
 Int = NDArray[np.int64]
 

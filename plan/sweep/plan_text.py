@@ -9,8 +9,8 @@ from typing import Any
 from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.rows import Row
 from joulecast.plan.sweep.space import Space
-from joulecast.simulator.plan_features import given, is_of_others
-from joulecast.simulator.plan_schema import PlanFile
+from joulecast.simulator.plan_file.features import given, is_of_others
+from joulecast.simulator.plan_file.schema import PlanFile
 
 
 def plan_text(space: Space, row: Row) -> str:

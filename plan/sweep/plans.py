@@ -8,9 +8,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from joulecast.plan.sweep.space import Space
-from joulecast.simulator.plan import FRAME_FREE, Plan, PlanFrame
-from joulecast.simulator.plan_schema import TABLES, PlanFile
-from joulecast.simulator.plan_source import Source, explain
+from joulecast.simulator.plan_file.plan import FRAME_FREE, Plan, PlanFrame
+from joulecast.simulator.plan_file.schema import TABLES, PlanFile
+from joulecast.simulator.plan_file.source import Source, explain
 
 
 class Plans:

@@ -13,21 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from joulecast.errors import InputError, UnknownNameError
-from joulecast.model.catalogue import load_gpu
-from joulecast.model.site_cost import cost_of
+from joulecast.model.cluster.site_cost import cost_of
+from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.plan.sweep.legal import Combinations, combinations
 from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.space import Space, digest
-from joulecast.simulator.closed_form import ClosedForm, Shared, closed_form
-from joulecast.simulator.closed_form_layout import shape_of
-from joulecast.simulator.closed_form_trust import doubt
-from joulecast.simulator.footprints import footprints_of
-from joulecast.simulator.forecast import forecast
-from joulecast.simulator.iteration import Iteration
-from joulecast.simulator.plan import Plan
-from joulecast.simulator.plan_names import place, resolve_path
-from joulecast.simulator.plan_site import goodput_of
-from joulecast.simulator.site_model import SiteModel, site_model
+from joulecast.simulator.closed_form.forecast import ClosedForm, Shared, closed_form
+from joulecast.simulator.closed_form.layout import shape_of
+from joulecast.simulator.closed_form.trust import doubt
+from joulecast.simulator.instructions.footprints import footprints_of
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.iteration.result import Iteration
+from joulecast.simulator.iteration.site_model import SiteModel, site_model
+from joulecast.simulator.plan_file.names import place, resolve_path
+from joulecast.simulator.plan_file.plan import Plan
+from joulecast.simulator.plan_file.site import goodput_of
 
 #: Rows that are evaluated together: few enough that a killed process loses hundredths of a second.
 TOGETHER = 128

@@ -13,10 +13,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from joulecast.errors import UnknownNameError
-from joulecast.simulator.plan_checks import schedule_alias
-from joulecast.simulator.plan_names import place
-from joulecast.simulator.plan_schema import TABLES, PlanFile
-from joulecast.simulator.plan_source import Source, apply_overrides, explain, read_toml, right_name
+from joulecast.simulator.plan_file.checks import schedule_alias
+from joulecast.simulator.plan_file.names import place
+from joulecast.simulator.plan_file.schema import TABLES, PlanFile
+from joulecast.simulator.plan_file.source import Source, apply_overrides, explain, read_toml, right_name
 from joulecast.simulator.schedules import schedule_names
 
 TP, PP = "parallelism.tensor_model_parallel_size", "parallelism.pipeline_model_parallel_size"

@@ -23,25 +23,25 @@ if TYPE_CHECKING:
         NotYetError,
         UnknownNameError,
     )
-    from joulecast.model.fabric import Fabric
-    from joulecast.model.operators import Attention, Collective, Gemm, RowTile, Streaming, Tile
+    from joulecast.model.cluster.fabric import Fabric
+    from joulecast.model.kernels.operators import Attention, Collective, Gemm, RowTile, Streaming, Tile
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Attention": "joulecast.model.operators",
-    "Collective": "joulecast.model.operators",
+    "Attention": "joulecast.model.kernels.operators",
+    "Collective": "joulecast.model.kernels.operators",
     "DataError": "joulecast.errors",
     "DoesNotFitError": "joulecast.errors",
-    "Fabric": "joulecast.model.fabric",
-    "Gemm": "joulecast.model.operators",
+    "Fabric": "joulecast.model.cluster.fabric",
+    "Gemm": "joulecast.model.kernels.operators",
     "GuardError": "joulecast.errors",
     "InputError": "joulecast.errors",
     "JoulecastError": "joulecast.errors",
     "NotYetError": "joulecast.errors",
-    "RowTile": "joulecast.model.operators",
-    "Streaming": "joulecast.model.operators",
-    "Tile": "joulecast.model.operators",
+    "RowTile": "joulecast.model.kernels.operators",
+    "Streaming": "joulecast.model.kernels.operators",
+    "Tile": "joulecast.model.kernels.operators",
     "UnknownNameError": "joulecast.errors",
     "choose": "joulecast.api",
     "compare": "joulecast.api",

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from joulecast.plan.exact_front import Front
     from joulecast.plan.joint_choice import JointChoice
     from joulecast.plan.sweep.result import SweepResult
-    from joulecast.simulator.iteration import Iteration
-    from joulecast.simulator.plan import Plan
+    from joulecast.simulator.iteration.result import Iteration
+    from joulecast.simulator.plan_file.plan import Plan
 
 
 def gpu(name_or_path: str | Path) -> Gpu:
@@ -27,7 +27,7 @@ def gpu(name_or_path: str | Path) -> Gpu:
         The file cannot be used.
     """
     from joulecast.kernels import Gpu
-    from joulecast.model.catalogue import load_gpu
+    from joulecast.model.hardware.catalogue import load_gpu
 
     return Gpu(load_gpu(name_or_path))
 
@@ -50,7 +50,7 @@ def predict(plan: str | Path | Mapping[str, Any] | Plan, overrides: Sequence[str
         A GPU's memory is too small.
     """
     loaded = _loaded(plan, overrides)
-    from joulecast.simulator.forecast import forecast
+    from joulecast.simulator.iteration.forecast import forecast
 
     return forecast(loaded)
 
@@ -118,7 +118,7 @@ def compare(plans: Sequence[str | Path | Mapping[str, Any] | Plan], overrides: S
     """
     from joulecast.errors import DoesNotFitError
     from joulecast.plan.compare import check_count, compare, names_of
-    from joulecast.simulator.forecast import forecast
+    from joulecast.simulator.iteration.forecast import forecast
 
     check_count(1 if isinstance(plans, str | Path | Mapping) else len(plans))
     loaded = [_loaded(plan, overrides) for plan in plans]
@@ -203,7 +203,7 @@ def choose(
 
 def _loaded(plan: str | Path | Mapping[str, Any] | Plan, overrides: Sequence[str]) -> Plan:
     from joulecast.errors import InputError
-    from joulecast.simulator.plan import Plan, load_plan, plan_from_dict
+    from joulecast.simulator.plan_file.plan import Plan, load_plan, plan_from_dict
 
     wanted = [overrides] if isinstance(overrides, str) else overrides
     if isinstance(plan, str | Path):

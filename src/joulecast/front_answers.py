@@ -248,8 +248,8 @@ def _of_profile(asked: FrontAsked, profile: Path) -> Front:
     from joulecast.plan.dag_file import load_dag
     from joulecast.plan.profile_front import problem_from_profile
     from joulecast.plan.switching import front_of_problem
-    from joulecast.simulator.guards import reported_with
-    from joulecast.simulator.plan_schema import SCHEDULE_ALIASES
+    from joulecast.simulator.events.guards import reported_with
+    from joulecast.simulator.plan_file.schema import SCHEDULE_ALIASES
 
     if asked.wait_power is None:
         raise InputError("the waiting power is missing", key="--wait-power", remedy="Give it in watts for one GPU.")

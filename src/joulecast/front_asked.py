@@ -14,7 +14,7 @@ from joulecast.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
     from joulecast.plan.front_space import FrontSpace
-    from joulecast.simulator.plan import Plan
+    from joulecast.simulator.plan_file.plan import Plan
 
 #: Kinds of fronts: of a plan's or a profile's instructions, over limits of a whole job, and over limits of ranks.
 PLAN, PROFILE, JOB_LIMITS, RANK_LIMITS = "a plan", "a profile", "power limits of a job", "power limits of ranks"
@@ -181,7 +181,7 @@ class FrontAsked:
 
     def loaded_plan(self, more: Sequence[str] = ()) -> Plan:
         """The plan, with some more settings."""
-        from joulecast.simulator.plan import load_plan
+        from joulecast.simulator.plan_file.plan import load_plan
 
         if self.plan is None:
             raise InputError("a plan is missing", remedy="This format needs a PLAN.toml.")

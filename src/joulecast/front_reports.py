@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from joulecast.plan.power_limits import JobPoint
     from joulecast.plan.problem import FrontProblem
     from joulecast.plan.stragglers import StragglerRow
-    from joulecast.simulator.plan import Plan
+    from joulecast.simulator.plan_file.plan import Plan
 
 
 #: Loads a plan with some more settings, as ``table.key=value``.

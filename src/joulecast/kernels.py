@@ -10,20 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import InputError
-from joulecast.model.component_power import by_part
-from joulecast.model.description import GpuDescription
-from joulecast.model.gpu_model import GpuModel, gpu_model
-from joulecast.model.lowering import lower
-from joulecast.model.memory_clock import at_memory_clock
-from joulecast.model.operator_checks import check_operator
-from joulecast.model.operators import Operator
+from joulecast.model.framework.tile_limits import check_tile
+from joulecast.model.hardware.description import GpuDescription
+from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operator_checks import check_operator
+from joulecast.model.kernels.operators import Operator
+from joulecast.model.power.component_power import by_part
+from joulecast.model.power.memory_clock import at_memory_clock
 from joulecast.model.predict import Work, predict_work
-from joulecast.model.tile_limits import check_tile
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from joulecast.model.tile_use import TileUse
+    from joulecast.model.kernels.tile_use import TileUse
 
 #: Fields of a forecast that tell its 90 % interval.
 INTERVAL = ("time_s_p05", "time_s_p95", "energy_j_p05", "energy_j_p95")
@@ -170,7 +170,7 @@ class Gpu:
         InputError
             It has no tile, one that does not fit into shared memory, or sizes that no kernel has.
         """
-        from joulecast.model.tile_use import tile_use
+        from joulecast.model.kernels.tile_use import tile_use
 
         check_operator(operator, self._model)
         check_tile(operator, self._model, may_spill=True)

@@ -159,7 +159,7 @@ def _answer(asked: CalibrateAsked, fit: RowsFit, live: dict[str, Any]) -> None:
 
     from joulecast.calibrate.choose.report import report_text
     from joulecast.calibrate.from_rows import parameter_reports, report_dict
-    from joulecast.model.description_writer import dump_description
+    from joulecast.model.hardware.description_writer import dump_description
 
     out = asked.out
     if out is not None:

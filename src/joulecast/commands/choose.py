@@ -35,7 +35,7 @@ def choose(
     use_one_thread()
     from joulecast.plan.front_space import load_space
     from joulecast.plan.joint_choice import joint_choice
-    from joulecast.simulator.plan import load_plan
+    from joulecast.simulator.plan_file.plan import load_plan
 
     chosen = None if space is None else load_space(space)
     found = joint_choice(load_plan(plan, settings or ()), space=chosen, direction=direction, stage=stage)

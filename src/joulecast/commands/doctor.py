@@ -185,8 +185,8 @@ def amd_devices() -> dict[str, Any]:
 
 def catalogue() -> str:
     """How many GPUs and models are shipped."""
-    from joulecast.model.catalogue import gpu_names
-    from joulecast.model.hf import model_names
+    from joulecast.model.architecture.hf import model_names
+    from joulecast.model.hardware.catalogue import gpu_names
 
     return f"{len(gpu_names())} GPUs, {len(model_names())} models"
 

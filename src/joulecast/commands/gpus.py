@@ -21,7 +21,7 @@ def list_gpus(context: typer.Context, json: output.JsonOption = False, csv: outp
     """List the catalogue of GPUs, or show one."""
     if context.invoked_subcommand is not None:
         return
-    from joulecast.model.catalogue import gpu_names, gpu_package, load_gpu
+    from joulecast.model.hardware.catalogue import gpu_names, gpu_package, load_gpu
 
     rows = []
     for name in gpu_names():
@@ -56,7 +56,7 @@ def show_gpu(
     """Show every number of one GPU with its uncertainty and source."""
     from dataclasses import asdict
 
-    from joulecast.model.catalogue import gpu_package, load_gpu
+    from joulecast.model.hardware.catalogue import gpu_package, load_gpu
 
     gpu, package = load_gpu(name), gpu_package(name)
     rows = [asdict(row) for row in gpu.rows()]

@@ -9,7 +9,7 @@ import typer
 from joulecast import output
 
 if TYPE_CHECKING:
-    from joulecast.model.model_config import ModelConfig
+    from joulecast.model.architecture.model_config import ModelConfig
 
 #: What the list shows; JSON and CSV have everything.
 COLUMNS = (
@@ -39,7 +39,7 @@ def list_models(context: typer.Context, json: output.JsonOption = False, csv: ou
     """List the catalogue of models, or show one."""
     if context.invoked_subcommand is not None:
         return
-    from joulecast.model.hf import load_model, model_names
+    from joulecast.model.architecture.hf import load_model, model_names
 
     rows = [{"name": name, **_facts(load_model(name))} for name in model_names()]
     if json:
@@ -55,7 +55,7 @@ def show_model(
     json: output.JsonOption = False,
 ) -> None:
     """Show the sizes of one model."""
-    from joulecast.model.hf import load_model
+    from joulecast.model.architecture.hf import load_model
 
     facts = _facts(load_model(name))
     if json:
@@ -67,7 +67,7 @@ def show_model(
 def _facts(model: ModelConfig) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from joulecast.model.experts import Experts, LatentAttention
+    from joulecast.model.architecture.experts import Experts, LatentAttention
 
     facts = asdict(model)
     experts, latent = facts.pop("experts"), facts.pop("latent")

@@ -13,7 +13,7 @@ from joulecast.errors import InputError, UnknownNameError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from joulecast.simulator.iteration import Iteration
+    from joulecast.simulator.iteration.result import Iteration
 
 Out: TypeAlias = Annotated[Path, typer.Option(metavar="FILE", help="Where to: .pdf, .png or .svg.")]
 Width: TypeAlias = Annotated[
@@ -163,8 +163,8 @@ def _is_saved(source: Path, settings: list[str] | None) -> bool:
 
 
 def _iteration(plan: Path, settings: list[str] | None) -> Iteration:
-    from joulecast.simulator.forecast import forecast
-    from joulecast.simulator.plan import load_plan
+    from joulecast.simulator.iteration.forecast import forecast
+    from joulecast.simulator.plan_file.plan import load_plan
 
     return forecast(load_plan(plan, settings or ()))
 

@@ -10,7 +10,7 @@ import typer
 from joulecast import output
 
 if TYPE_CHECKING:
-    from joulecast.simulator.iteration import Iteration
+    from joulecast.simulator.iteration.result import Iteration
 
 
 def register(app: typer.Typer) -> None:
@@ -32,10 +32,10 @@ def predict(
     csv: output.CsvOption = False,
 ) -> None:
     """Forecast the time, power and energy of one training iteration."""
-    from joulecast.simulator.plan import load_plan
+    from joulecast.simulator.plan_file.plan import load_plan
 
     loaded = load_plan(plan, settings or ())
-    from joulecast.simulator.forecast import forecast
+    from joulecast.simulator.iteration.forecast import forecast
 
     iteration = forecast(loaded)
     for check in iteration.site.limits if iteration.site else ():
@@ -58,7 +58,7 @@ def predict(
 
 def stage_rows(iteration: Iteration) -> list[dict[str, Any]]:
     """One flat line for each pipeline stage, as of one of its GPUs."""
-    from joulecast.simulator.iteration import flat_line
+    from joulecast.simulator.iteration.result import flat_line
 
     return [flat_line(stage) for stage in iteration.to_dict()["stages"]]
 

@@ -10,7 +10,7 @@ import typer
 from joulecast import output
 
 if TYPE_CHECKING:
-    from joulecast.model.description import Facts
+    from joulecast.model.hardware.description import Facts
 
 #: Kinds of entries, what they are, and the facts that the list shows; ``show`` has all.
 KINDS = {
@@ -93,7 +93,7 @@ def _shower(kind: str) -> Callable[..., None]:
 
 def _catalogue(kind: str) -> tuple[Callable[[], list[str]], Callable[[str], Facts]]:
     """Names of a kind, and what loads one."""
-    from joulecast.model import catalogue
+    from joulecast.model.hardware import catalogue
 
     return {
         "nodes": (catalogue.node_names, catalogue.load_node),

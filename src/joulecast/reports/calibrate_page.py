@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from joulecast.calibrate.describe import RowsFit
     from joulecast.calibrate.from_rows import ParameterReport
-    from joulecast.model.description import GpuDescription
+    from joulecast.model.hardware.description import GpuDescription
 
 
 def calibrate_page(fit: RowsFit) -> Page:

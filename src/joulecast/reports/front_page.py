@@ -15,7 +15,7 @@ from joulecast.reports.timeline_series import limits_w
 if TYPE_CHECKING:
     from joulecast.plan.exact_front import Front
     from joulecast.reports.front_series import FrontSeries
-    from joulecast.simulator.iteration import Iteration
+    from joulecast.simulator.iteration.result import Iteration
 
 #: Times that differ by less are called the same.
 SAME = 5e-4

@@ -18,7 +18,7 @@ from joulecast.reports.saved import number_of
 if TYPE_CHECKING:
     from joulecast.plan.exact_front import Front, FrontPoint
     from joulecast.plan.options import Option
-    from joulecast.simulator.iteration import Iteration
+    from joulecast.simulator.iteration.result import Iteration
 
 #: Breakpoints of a lower bound beyond which more cannot be seen.
 MOST_BREAKPOINTS = 800

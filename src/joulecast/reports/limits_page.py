@@ -15,7 +15,7 @@ from joulecast.reports.parts import assumptions, plan_section, provenance
 
 if TYPE_CHECKING:
     from joulecast.plan.rank_limits import RankLimitFront, RankLimits
-    from joulecast.simulator.plan import Plan
+    from joulecast.simulator.plan_file.plan import Plan
 
 #: Weight of energy against time of the limit that is pointed out where none was asked for.
 USUAL_WEIGHT = 0.5
@@ -105,7 +105,7 @@ def _origin(plan: Plan | None) -> list[Section]:
     """The plan, and where the numbers of its GPU come from."""
     if plan is None:
         return []
-    from joulecast.simulator.plan_gpu import gpu_of
+    from joulecast.simulator.plan_file.gpu import gpu_of
 
     return [plan_section(plan), provenance(gpu_of(plan))]
 

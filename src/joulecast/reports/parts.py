@@ -12,8 +12,8 @@ from joulecast.reports.page import Figure, Section
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from joulecast.model.description import GpuDescription
-    from joulecast.simulator.plan import Plan
+    from joulecast.model.hardware.description import GpuDescription
+    from joulecast.simulator.plan_file.plan import Plan
 
 
 def with_interval(label: str, value: float, low: float | None, high: float | None, unit: Unit) -> Figure:

@@ -18,11 +18,11 @@ from joulecast.reports.parts import assumptions, plan_section, provenance, with_
 from joulecast.reports.site_section import site_figures, site_section
 from joulecast.reports.timeline_chart import timeline_chart
 from joulecast.reports.timeline_series import limit_words, limits_w
-from joulecast.simulator.site import SITE_ASSUMPTIONS
+from joulecast.simulator.iteration.site import SITE_ASSUMPTIONS
 
 if TYPE_CHECKING:
     from joulecast.plan.exact_front import Front
-    from joulecast.simulator.iteration import Iteration
+    from joulecast.simulator.iteration.result import Iteration
 
 
 def predict_page(

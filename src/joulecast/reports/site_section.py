@@ -11,7 +11,7 @@ from joulecast.reports.page import Figure, Section
 from joulecast.reports.parts import with_interval
 
 if TYPE_CHECKING:
-    from joulecast.simulator.site import SiteForecast
+    from joulecast.simulator.iteration.site import SiteForecast
 
 #: Levels and places by the words that people read.
 LEVELS = {

@@ -119,7 +119,7 @@ def thinned(result: SweepResult) -> list[dict[str, Any]]:
 def _origin(result: SweepResult, space: Space) -> list[Section]:
     """The best plan, and where the numbers of the GPUs of the best come from."""
     from joulecast.plan.sweep.plans import Plans
-    from joulecast.simulator.plan_gpu import gpu_of
+    from joulecast.simulator.plan_file.gpu import gpu_of
 
     plans = Plans(space)
     best = [plans.plan({key: row[key] for key in result.keys}) for row in result.best]

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.reports.palette import word
-from joulecast.simulator.kernel_segments import MARKER
-from joulecast.simulator.segments import COMMUNICATION
+from joulecast.simulator.events.segments import COMMUNICATION
+from joulecast.simulator.instructions.kernel_segments import MARKER
 
 if TYPE_CHECKING:
     from joulecast.plan.exact_front import Front, FrontPoint
-    from joulecast.simulator.iteration import Iteration
-    from joulecast.simulator.kernel_timeline import KernelTimeline
-    from joulecast.simulator.timeline import Timeline
+    from joulecast.simulator.events.timeline import Timeline
+    from joulecast.simulator.iteration.result import Iteration
+    from joulecast.simulator.traces.kernel_timeline import KernelTimeline
 
 Float = NDArray[np.float64]
 

@@ -14,7 +14,7 @@ from joulecast.reports.page import Figure, Page, Section
 from joulecast.reports.parts import provenance
 
 if TYPE_CHECKING:
-    from joulecast.model.description import GpuDescription
+    from joulecast.model.hardware.description import GpuDescription
     from joulecast.reports.html import Rows
 
 #: Lines of a summary that are shown without being asked for.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from joulecast.calibrate.describe import RowsFit
-    from joulecast.model.description import GpuDescription
+    from joulecast.model.hardware.description import GpuDescription
     from joulecast.plan.compare import Comparison
     from joulecast.plan.exact_front import Front
     from joulecast.plan.power_limits import JobPoint
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from joulecast.plan.sweep.space import Space
     from joulecast.reports.html import Rows
     from joulecast.reports.page import Page
-    from joulecast.simulator.iteration import Iteration
-    from joulecast.simulator.plan import Plan
+    from joulecast.simulator.iteration.result import Iteration
+    from joulecast.simulator.plan_file.plan import Plan
 
 #: Instructions above which a forecast's report leaves the front out: finding it takes longer than a reader waits.
 MOST_INSTRUCTIONS = 1100
@@ -44,7 +44,7 @@ def report_of_front(
 
     iteration = None
     if plan is not None:
-        from joulecast.simulator.forecast import forecast
+        from joulecast.simulator.iteration.forecast import forecast
 
         iteration = forecast(plan)
         about = f"{plan.workload.model_name} on {plan.cluster.gpus} × {plan.cluster.gpu}"
@@ -117,7 +117,7 @@ def _front(iteration: Iteration) -> tuple[Front | None, str]:
 
 def _description(name: object) -> GpuDescription | None:
     """The catalogue's description of a GPU; a suite may be of a GPU, or a protocol, that no description made."""
-    from joulecast.model.catalogue import load_gpu
+    from joulecast.model.hardware.catalogue import load_gpu
 
     try:
         return load_gpu(str(name)) if name else None

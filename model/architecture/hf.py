@@ -1,0 +1,181 @@
+"""The catalogue of models, and Hugging Face's ``config.json`` files, read into :class:`ModelConfig`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import resources
+from os.path import isdir  # of a name that no file can have, too: pathlib raises
+from pathlib import Path
+
+from joulecast.errors import InputError, UnknownNameError
+from joulecast.files import parse_json, read_text
+from joulecast.model.architecture.hf_experts import read_experts, read_latent_attention
+from joulecast.model.architecture.hf_families import FAMILIES, Family
+from joulecast.model.architecture.hf_reader import Reader
+from joulecast.model.architecture.model_config import ModelConfig
+
+#: Key of the number of modules that predict further tokens.
+NEXTN = "num_nextn_predict_layers"
+#: Other spellings of catalogue names.
+ALIASES = {
+    "llama-3-8b": "llama-3.1-8b",
+    "llama-3-70b": "llama-3.1-70b",
+    "mistral-7b-v0.1": "mistral-7b",
+    "gpt-175b": "gpt3-175b",
+    "gpt-3-175b": "gpt3-175b",
+}
+
+
+def model_names() -> tuple[str, ...]:
+    """Names of the catalogue's models, sorted; aliases are left out."""
+    folder = resources.files("joulecast.model").joinpath("catalogue_data", "models")
+    return tuple(sorted(f.name[: -len(".json")] for f in folder.iterdir() if f.name.endswith(".json")))
+
+
+def load_model(name_or_path: str | Path) -> ModelConfig:
+    """Read a model by catalogue name or from a Hugging Face ``config.json`` file.
+
+    Parameters
+    ----------
+    name_or_path
+        A name of :func:`model_names`, an alias of it, or the path of a file or of a folder with a ``config.json``.
+
+    Raises
+    ------
+    UnknownNameError
+        If it is neither a name of the catalogue nor an existing path.
+    InputError
+        If the file cannot be used; it names the file and the key.
+    NotYetError
+        If some of its layers are of a form that is not implemented.
+    """
+    text = str(name_or_path)
+    path = Path(text)
+    if path.suffix == ".json" or "/" in text or isdir(path):
+        return _load_path(path)
+    return _load_name(text.lower())
+
+
+@lru_cache(maxsize=64)
+def _load_name(name: str) -> ModelConfig:
+    name = ALIASES.get(name, name)
+    if name not in model_names():
+        raise UnknownNameError("model", name, [*model_names(), *ALIASES])
+    file = resources.files("joulecast.model").joinpath("catalogue_data", "models", f"{name}.json")
+    return parse_config(json.loads(file.read_text(encoding="utf-8")), name=name, file=f"{name}.json")
+
+
+def _load_path(path: Path) -> ModelConfig:
+    file = path / "config.json" if isdir(path) else path
+    remedy = "Give a config.json or a name of `joulecast models`."
+    text = read_text(file, "JSON", absent="no such model file", missing=remedy)
+    data = parse_json(text, str(file), remedy="Repair the file.")
+    name = file.parent.name if file.stem == "config" and file.parent.name else file.stem
+    return parse_config(data, name=name, file=str(file))
+
+
+def parse_config(data: object, *, name: str, file: str) -> ModelConfig:
+    """Turn the content of a ``config.json`` into a :class:`ModelConfig`.
+
+    Raises
+    ------
+    InputError
+        For an unknown ``model_type``, a missing key, a wrong type or sizes that do not fit together.
+    """
+    if not isinstance(data, Mapping):
+        raise InputError("a model configuration must be a JSON object", file=file)
+    reader = Reader(data, file)
+    kind = data.get("model_type")
+    if not isinstance(kind, str):
+        raise InputError(
+            "missing model_type", file=file, key="model_type", remedy=f"One of {', '.join(sorted(FAMILIES))}."
+        )
+    if kind not in FAMILIES:
+        raise UnknownNameError("model_type", kind, FAMILIES, file=file, key="model_type")
+    family = FAMILIES[kind]
+    hidden, heads, kv_heads, head_dim = _attention_sizes(reader, family)
+    positions = reader.count(family.key("max_position_embeddings"), 0 if family.rotary else None)
+    theta, rope_type, fraction = _rope(reader, family)
+    latent = read_latent_attention(reader) if family.latent else None
+    experts = read_experts(reader, kind, family.experts)
+    return ModelConfig(
+        name=name,
+        hidden=hidden,
+        layers=reader.count(family.key("num_hidden_layers")),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim if latent is None else (latent.key_dim + latent.value_dim) // 2,
+        ffn=reader.count(family.key("intermediate_size"), family.ffn_multiple * hidden or None),
+        vocab=reader.count("vocab_size"),
+        tied_embeddings=reader.flag("tie_word_embeddings", family.tied),
+        gated_mlp=family.gated,
+        activation=_activation(reader, family),
+        norm=family.norm,
+        norm_bias=reader.flag("norm_bias", family.norm_bias),
+        qkv_bias=reader.flag(family.attention_bias_key, family.qkv_bias),
+        output_bias=reader.flag(family.attention_bias_key, family.output_bias)
+        if family.output_follows
+        else family.output_bias,
+        mlp_bias=reader.flag(family.mlp_bias_key, family.mlp_bias),
+        qk_norm=family.qk_norm,
+        rotary=family.rotary,
+        rotary_fraction=fraction,
+        rope_theta=theta,
+        rope_type=rope_type,
+        learned_positions=0 if family.rotary else positions + family.extra_positions,
+        max_positions=positions,
+        experts=experts,
+        latent=latent,
+        nextn_layers=0 if data.get(NEXTN) in (None, 0) else reader.count(NEXTN),
+    )
+
+
+def _attention_sizes(reader: Reader, family: Family) -> tuple[int, int, int, int]:
+    """Hidden size, heads, key/value heads and head size, checked against each other."""
+    heads_key = family.key("num_attention_heads")
+    hidden, heads = reader.count(family.key("hidden_size")), reader.count(heads_key)
+    kv_heads = reader.count("num_key_value_heads", heads)
+    if heads % kv_heads:
+        raise InputError(
+            f"{heads} attention heads are not divisible by {kv_heads} key/value heads",
+            file=reader.file,
+            key="num_key_value_heads",
+            remedy=f"Choose a divisor of {heads_key}.",
+        )
+    return hidden, heads, kv_heads, reader.count("head_dim", 0) or reader.divide(hidden, heads, heads_key)
+
+
+def _rope(reader: Reader, family: Family) -> tuple[float, str, float]:
+    """Base, scaling kind, rotated share, from ``rope_parameters`` or the older ``rope_theta`` and ``rope_scaling``."""
+    newer = reader.table("rope_parameters")
+    scaling = newer or reader.table("rope_scaling")
+    theta = reader.number("rope_theta", reader.number("rotary_emb_base", 10000.0))
+    fraction = reader.number("partial_rotary_factor", reader.number("rotary_pct", family.rotary_fraction))
+    if newer:
+        nested = Reader(newer, reader.file, "rope_parameters.")
+        theta = nested.number("rope_theta", theta)
+        fraction = nested.number("partial_rotary_factor", fraction)
+    kind = str(scaling.get("rope_type", scaling.get("type", "default")))
+    return theta, kind, fraction
+
+
+_ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu",
+    "gelu_fast": "gelu",
+    "gelu_pytorch_tanh": "gelu",
+    "relu": "relu",
+    "relu2": "relu2",
+}
+
+
+def _activation(reader: Reader, family: Family) -> str:
+    key = family.key("hidden_act")
+    value = reader.data.get("hidden_activation") or reader.data.get(key) or family.activation
+    if value not in _ACTIVATIONS:
+        raise UnknownNameError("activation", str(value), _ACTIVATIONS, file=reader.file, key=key)
+    return _ACTIVATIONS[str(value)]

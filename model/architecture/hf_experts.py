@@ -1,0 +1,90 @@
+"""Mixture of Experts and multi-head latent attention as Hugging Face's ``config.json`` files have them."""
+
+from __future__ import annotations
+
+from joulecast.errors import InputError, NotYetError
+from joulecast.model.architecture.experts import Experts, LatentAttention
+from joulecast.model.architecture.hf_families import FAMILIES, ExpertKeys
+from joulecast.model.architecture.hf_reader import Reader
+
+#: Keys that count experts in some family.
+_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+
+
+def read_experts(reader: Reader, kind: str, keys: ExpertKeys | None) -> Experts | None:
+    """A file's Mixture of Experts; ``None`` where its family has none.
+
+    Raises
+    ------
+    InputError
+        Experts in a family that has none, or sizes that do not fit together.
+    NotYetError
+        Layers without experts elsewhere than at the beginning.
+    """
+    if keys is None:
+        _refuse(reader, kind)
+        return None
+    count, active = reader.count(keys.count), reader.count("num_experts_per_tok")
+    if active > count:
+        raise InputError(
+            f"a token cannot be sent to {active} of {count} experts",
+            file=reader.file,
+            key="num_experts_per_tok",
+            remedy=f"Use at most {keys.count}.",
+        )
+    _only_leading(reader, keys)
+    width = reader.count(keys.width)
+    shared = _optional(reader, keys.shared) * width if keys.shared else _optional(reader, keys.shared_width)
+    return Experts(
+        count=count,
+        active=active,
+        ffn=width,
+        shared_ffn=shared,
+        shared_gate=bool(keys.shared_width and shared),
+        dense_layers=_optional(reader, keys.dense),
+    )
+
+
+def _refuse(reader: Reader, kind: str) -> None:
+    for key in _COUNTS:
+        if reader.count(key, 1) > 1:
+            with_experts = [name for name, family in FAMILIES.items() if family.experts is not None]
+            raise InputError(
+                f"models of type {kind!r} have no experts",
+                file=reader.file,
+                key=key,
+                remedy=f"Remove the key, or set model_type to one of {', '.join(sorted(with_experts))}.",
+            )
+
+
+def _only_leading(reader: Reader, keys: ExpertKeys) -> None:
+    if reader.count(keys.every, 1) != 1:
+        raise NotYetError(
+            "experts in some layers between others are not implemented yet",
+            file=reader.file,
+            key=keys.every,
+            remedy="Use a model whose layers have experts from some layer on.",
+        )
+    if reader.data.get(keys.without):
+        raise NotYetError(
+            "layers without experts between others are not implemented yet",
+            file=reader.file,
+            key=keys.without,
+            remedy="Use a model whose layers have experts from some layer on.",
+        )
+
+
+def _optional(reader: Reader, key: str) -> int:
+    """A whole number that may be missing or zero."""
+    return 0 if not key or reader.data.get(key) in (None, 0) else reader.count(key)
+
+
+def read_latent_attention(reader: Reader) -> LatentAttention:
+    """A file's multi-head latent attention."""
+    return LatentAttention(
+        query_rank=_optional(reader, "q_lora_rank"),
+        kv_rank=reader.count("kv_lora_rank"),
+        plain_dim=reader.count("qk_nope_head_dim"),
+        rotary_dim=reader.count("qk_rope_head_dim"),
+        value_dim=reader.count("v_head_dim"),
+    )

@@ -1,0 +1,150 @@
+"""The shape of a decoder-only transformer, and the parameters that follow from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from joulecast.model.architecture.experts import Experts, LatentAttention
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Shape of a decoder-only transformer.
+
+    Attributes
+    ----------
+    name
+        Catalogue name or the file's stem.
+    hidden, layers, heads, kv_heads, head_dim, ffn, vocab
+        Widths and counts; ``head_dim`` need not be ``hidden / heads``.
+    tied_embeddings
+        Whether the output head is the embedding matrix.
+    gated_mlp
+        Whether the MLP's first product has two halves, ``activation(gate)·up``.
+    activation
+        ``silu gelu relu relu2`` (relu2: squared ReLU).
+    norm, norm_bias
+        ``rmsnorm`` or ``layernorm``, and whether it adds a bias.
+    qkv_bias, output_bias, mlp_bias
+        Biases of the linear layers: query/key/value, attention output, both of the MLP.
+    qk_norm
+        Whether queries and keys are normalised per head (Qwen3).
+    rotary, rotary_fraction, rope_theta, rope_type
+        Rotary position embedding: used at all, on which share of the head, base, scaling kind (``default``: none).
+    learned_positions
+        Rows of a learned position table, 0 without one.
+    max_positions
+        Longest sequence that the model is made for.
+    experts
+        Mixture of Experts in place of the MLP, in all layers but the first few; ``ffn`` is then the width of those few.
+    latent
+        Multi-head latent attention; ``head_dim`` is then the mean size of keys and values.
+    nextn_layers, mtp_layers
+        Modules that predict further tokens: those that the file knows (``num_nextn_predict_layers``), and those that
+        are trained.
+    """
+
+    name: str
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    vocab: int
+    tied_embeddings: bool = False
+    gated_mlp: bool = True
+    activation: str = "silu"
+    norm: str = "rmsnorm"
+    norm_bias: bool = False
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    rotary: bool = True
+    rotary_fraction: float = 1.0
+    rope_theta: float = 10000.0
+    rope_type: str = "default"
+    learned_positions: int = 0
+    max_positions: int = 0
+    experts: Experts | None = None
+    latent: LatentAttention | None = None
+    nextn_layers: int = 0
+    mtp_layers: int = 0
+
+    @property
+    def qkv_width(self) -> int:
+        """Width of queries, keys and values together."""
+        if self.latent is not None:
+            return self.heads * (2 * self.latent.key_dim + self.latent.value_dim)
+        return (self.heads + 2 * self.kv_heads) * self.head_dim
+
+    @property
+    def attention_width(self) -> int:
+        """Width of the concatenated heads."""
+        return self.heads * (self.head_dim if self.latent is None else self.latent.value_dim)
+
+    @property
+    def dense_layers(self) -> int:
+        """Leading layers with an ordinary MLP: all without a Mixture of Experts."""
+        return self.layers if self.experts is None else min(self.layers, self.experts.dense_layers)
+
+    @property
+    def dense(self) -> ModelConfig:
+        """The same model with an ordinary MLP in every layer, as its leading layers have it."""
+        return self if self.experts is None else replace(self, experts=None)
+
+    @property
+    def up_width(self) -> int:
+        """Output width of the MLP's first product."""
+        return self.ffn * (2 if self.gated_mlp else 1)
+
+    @property
+    def norm_parameters(self) -> int:
+        """Parameters of one norm over the hidden size."""
+        return self.hidden * (2 if self.norm_bias else 1)
+
+    @property
+    def attention_parameters(self) -> int:
+        """Parameters of a layer's attention, norms of queries and keys included."""
+        if self.latent is not None:
+            return self.latent.parameters(self.hidden, self.heads)
+        biases = self.qkv_bias * self.qkv_width + self.output_bias * self.hidden
+        return self.hidden * (self.qkv_width + self.attention_width) + biases + self.qk_norm * 2 * self.head_dim
+
+    @property
+    def layer_parameters(self) -> int:
+        """Parameters of one transformer layer: with experts where the model has them."""
+        return self._layer_parameters(active=False)
+
+    def _layer_parameters(self, *, active: bool) -> int:
+        outside = self.attention_parameters + 2 * self.norm_parameters
+        if self.experts is not None:
+            return outside + self.experts.parameters(self.hidden, gated=self.gated_mlp, active=active)
+        biases = self.mlp_bias * (self.up_width + self.hidden)
+        return outside + self.hidden * (self.up_width + self.ffn) + biases
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Parameters of the token and position tables."""
+        return (self.vocab + self.learned_positions) * self.hidden
+
+    @property
+    def head_parameters(self) -> int:
+        """Parameters of the output head that are not shared with the embedding."""
+        return 0 if self.tied_embeddings else self.vocab * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """All parameters, tied ones once, without modules that predict further tokens."""
+        return self._parameters(active=False)
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that one token meets: all but the experts that it is not sent to."""
+        return self._parameters(active=True)
+
+    def _parameters(self, *, active: bool) -> int:
+        dense = self.dense_layers * self.dense.layer_parameters
+        others = (self.layers - self.dense_layers) * self._layer_parameters(active=active)
+        return self.embedding_parameters + dense + others + self.norm_parameters + self.head_parameters

@@ -1,0 +1,148 @@
+"""The options that decide what a framework launches: its kernels, data types, and how a layer is split over ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from joulecast.errors import InputError, UnknownNameError
+from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.cluster.fabric import Fabric
+from joulecast.model.framework.fp8 import Fp8
+from joulecast.model.kernels.operators import DTYPE_BYTES, RowTile, Tile
+
+Framework = Literal["pytorch-eager", "megatron"]
+Recompute = Literal["none", "selective", "full"]
+AttentionBackend = Literal["cudnn", "flash-attention-1", "flash-attention-2", "flash-attention-3", "unfused"]
+#: Parts of a layer that may be computed again, see :mod:`joulecast.model.memory.recomputation`.
+RecomputeModule = Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe_act", "shared_experts", "moe"]
+
+_NAMES = {
+    "framework": get_args(Framework),
+    "recompute": get_args(Recompute),
+    "attention_backend": get_args(AttentionBackend),
+    "dtype": tuple(DTYPE_BYTES),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """What the framework really runs.
+
+    Attributes
+    ----------
+    framework
+        ``pytorch-eager``: separate PyTorch kernels, gradients of the parameters' dtype accumulated by one addition per
+        parameter. ``megatron``: Megatron-Core with Transformer Engine, see
+        :mod:`joulecast.model.transformer.megatron_layer`.
+    attention_backend
+        ``cudnn flash-attention-1 flash-attention-2 flash-attention-3``, or in ``megatron`` also ``unfused`` kernels.
+    attention_fp8
+        Whether these kernels run in FP8 (:mod:`joulecast.model.kernels.attention_fp8`), with ``fp8``'s linear layers.
+    rotary
+        Whether the model's rotary embedding runs; ``False`` leaves it out even where the model has one.
+    tie_embeddings
+        Whether head and embedding share one matrix; ``None`` follows the model.
+    tensor_parallel, tensor_domains
+        Degree of tensor parallelism, and how many domains of fast links its ranks lie in.
+    sequence_parallel
+        Shard norms and residuals over the tensor-parallel ranks too.
+    shard_head
+        Whether the head's vocabulary (and the loss) is split over the tensor-parallel ranks.
+    recompute, recompute_modules
+        ``none``, ``selective`` (``recompute_modules`` alone) or ``full`` (a layer's forward again before its backward).
+    dtype
+        Of parameters and activations.
+    ctas
+        Thread blocks that collectives are held to, ``None`` for the library's choice.
+    threads
+        Of such a block, ``None`` for the library's choice.
+    fp8
+        How linear layers run in FP8; ``None``: in ``dtype``.
+    context_parallel, cp_comm_type, context_fabric
+        Ranks that the sequence is split over, how keys and values move between them
+        (:mod:`joulecast.model.transformer.context_parallel`), and what joins them (``None``: the GPU's own links).
+    expert_parallel, expert_tensor_parallel, expert_fabric, expert_tensor_fabric
+        Ranks that share the experts of a layer, and each expert, and what joins either.
+    expert_dispatcher
+        ``alltoall`` sends every copy of a token, ``flex`` one to each domain or rank (DeepEP).
+    expert_load
+        Rows of the busiest rank's experts over the mean, or the capacity factor.
+    tp_comm_overlap
+        Whether sequence-parallel gathering and scattering run in steps beside the products that need or make them.
+    fused_loss
+        Whether Megatron's cross-entropy runs in one kernel a direction on the logits as they are.
+    tiles
+        Explicit tiles of a layer's kernels, as :mod:`joulecast.model.framework.tiling` has them; the library's without.
+    gradients, moments
+        Types in which gradients are kept and reduced, and the optimizer's moments are kept; ``None`` is fp32 in
+        Megatron, else ``dtype``.
+    """
+
+    framework: str = "pytorch-eager"
+    attention_backend: str = "cudnn"
+    attention_fp8: bool = False
+    rotary: bool = True
+    tie_embeddings: bool | None = None
+    tensor_parallel: int = 1
+    tensor_domains: int = 1
+    sequence_parallel: bool = False
+    shard_head: bool = True
+    recompute: str = "none"
+    recompute_modules: tuple[str, ...] = ("core_attn",)
+    dtype: str = "bf16"
+    ctas: int | None = None
+    threads: int | None = None
+    fp8: Fp8 | None = None
+    tp_comm_overlap: bool = False
+    fused_loss: bool = False
+    context_parallel: int = 1
+    cp_comm_type: str = "p2p"
+    context_fabric: Fabric | None = None
+    expert_parallel: int = 1
+    expert_tensor_parallel: int = 1
+    expert_fabric: Fabric | None = None
+    expert_tensor_fabric: Fabric | None = None
+    expert_dispatcher: str = "alltoall"
+    expert_load: float = 1.0
+    tiles: tuple[tuple[str, Tile | RowTile], ...] = ()
+    gradients: str | None = None
+    moments: str | None = None
+
+    def __post_init__(self) -> None:
+        for kind, known in _NAMES.items():
+            if getattr(self, kind) not in known:
+                raise UnknownNameError(kind, getattr(self, kind), known, key=kind)
+        if self.tensor_parallel < 1:
+            raise InputError(
+                "must be at least 1", key="tensor_model_parallel_size", remedy="Use a positive whole number."
+            )
+
+    @property
+    def attention_dtype(self) -> str:
+        """Type of what attention multiplies."""
+        return "fp8" if self.attention_fp8 else self.dtype
+
+    @property
+    def gradient_dtype(self) -> str:
+        """Type in which gradients are kept and reduced."""
+        own = "fp32" if self.framework == "megatron" else self.dtype
+        return self.gradients or own
+
+    @property
+    def narrow_states(self) -> bool:
+        """Whether Megatron's optimizer keeps its moments in less than fp32, and takes gradients as they are."""
+        return self.framework == "megatron" and self.moments not in (None, "fp32")
+
+    @property
+    def split_main_parameters(self) -> bool:
+        """Whether that optimizer keeps only what fp32 weights have beyond the bf16 ones."""
+        return self.narrow_states and (self.fp8 is None or not self.fp8.parameters)
+
+    def recomputes(self, module: str) -> bool:
+        """Whether selective recomputation runs a part of :data:`RecomputeModule` again."""
+        return self.recompute == "selective" and module in self.recompute_modules
+
+    def tied(self, config: ModelConfig) -> bool:
+        """Whether head and embedding are one matrix."""
+        return config.tied_embeddings if self.tie_embeddings is None else self.tie_embeddings

@@ -1,0 +1,55 @@
+"""Equal shares of launches: as much of a kernel's cost as of its work, not a smaller kernel that runs less well.
+
+Two micro-batches of a pipeline rank, one forward and one backward, can take turns layer by layer, so that the experts'
+communication of one runs beside the computation of the other (Megatron's ``overlap_moe_expert_parallel_comm``;
+DeepSeek-V3, arXiv 2412.19437, section 3.2.1). That is forecast as a micro-batch in two halves that take turns with each
+other, whose kernels are halves of whole ones: communication meets as much computation of its own kind. Where the
+forward is bound by communication and the backward by computation, real turns gain more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from joulecast.errors import InputError
+from joulecast.model.framework.launches import Launch
+from joulecast.model.kernels.operators import Attention, Gemm, Operator, Streaming
+
+
+def shares(part: tuple[Launch, ...], count: int) -> tuple[Launch, ...]:
+    """One of ``count`` equal shares of every launch; equal launches stay the same object."""
+    made: dict[int, Launch] = {}
+    for launch in part:
+        if id(launch) not in made:
+            made[id(launch)] = replace(launch, operator=_share(launch.operator, count), share=launch.share * count)
+    return tuple(made[id(launch)] for launch in part)
+
+
+@lru_cache(maxsize=4096)
+def _share(operator: Operator, count: int) -> Operator:
+    if isinstance(operator, Gemm):
+        return replace(operator, m=max(1, operator.m // count), parts=operator.parts * count)
+    if isinstance(operator, Attention):
+        return _share_of_attention(operator, count)
+    if isinstance(operator, Streaming):
+        return replace(
+            operator,
+            bytes_read=operator.bytes_read / count,
+            bytes_written=operator.bytes_written / count,
+            elements=operator.elements / count,
+            rows=operator.rows // count,
+        )
+    return replace(operator, bytes=operator.bytes / count)
+
+
+def _share_of_attention(operator: Attention, count: int) -> Attention:
+    if operator.batch % count == 0:
+        return replace(operator, batch=operator.batch // count)
+    if operator.heads % count == 0:
+        return replace(operator, heads=operator.heads // count, kv_heads=max(1, operator.kv_heads // count))
+    raise InputError(
+        f"{operator.heads} attention heads of {operator.batch} sequences cannot be shared by {count}",
+        key="overlap.ep_comm",
+        remedy="Set it to false, or use an even number of heads on a rank.",
+    )

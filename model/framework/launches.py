@@ -1,0 +1,120 @@
+"""What a framework launches: operators on streams, in program order."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from joulecast.model.cluster.fabric import Fabric
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.kernels.operators import DTYPE_BYTES, Collective, Gemm, Operator, Streaming
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One operator put on a stream, in program order.
+
+    Attributes
+    ----------
+    operator
+        The kernel's work.
+    stream
+        ``compute`` or ``communication``. A communication starts once every compute launch listed before it has finished
+        and every earlier communication has.
+    waits
+        On a communication: the compute stream stands still until it has finished (a synchronous collective). On a
+        compute launch: it starts only after all communications listed before it have finished, but for the last
+        ``outstanding`` ones.
+    repeat
+        Number of times the operator runs back to back (an optimizer's many equal launches).
+    completes
+        Name of the parameter whose gradient of this micro-batch is complete with this launch, else empty.
+    share
+        The launch is one of as many shares of a real one.
+    prompt
+        A communication whose blocks get their SMs before the compute launched behind it does.
+    """
+
+    operator: Operator
+    stream: str = "compute"
+    waits: bool = False
+    outstanding: int = 0
+    repeat: int = 1
+    completes: str = ""
+    prompt: bool = False
+    share: int = 1
+
+
+def streaming(
+    pattern: str,
+    name: str,
+    elements: float,
+    *,
+    reads: float = 1.0,
+    writes: float = 1.0,
+    dtype: str = "bf16",
+    rows: int = 0,
+    columns: int = 0,
+    completes: str = "",
+) -> Launch:
+    """Launch of a memory-bound kernel that reads and writes ``reads`` and ``writes`` times ``elements`` values.
+
+    Its data are taken to come from memory: in a training step hundreds of megabytes pass between two uses.
+    """
+    size = elements * DTYPE_BYTES[dtype]
+    operator = Streaming(
+        pattern,
+        float(reads * size),
+        float(writes * size),
+        elements=float(elements),
+        dtype=dtype,
+        footprint_bytes=math.inf,
+        rows=rows,
+        columns=columns,
+        name=name,
+    )
+    return Launch(operator, completes=completes)
+
+
+def linear_forward(name: str, tokens: int, outputs: int, inputs: int, dtype: str) -> Launch:
+    """Launch of ``y[tokens, outputs] = x·Wᵀ``; a bias is added in its epilogue and costs nothing of note."""
+    return Launch(Gemm(tokens, outputs, inputs, dtype=dtype, layout="tn", footprint_bytes=math.inf, name=name))
+
+
+def input_gradient(name: str, tokens: int, outputs: int, inputs: int, dtype: str) -> Launch:
+    """Launch of ``dx[tokens, inputs] = dy·W``."""
+    return Launch(
+        Gemm(tokens, inputs, outputs, dtype=dtype, layout="nn", footprint_bytes=math.inf, name=f"{name}.dgrad")
+    )
+
+
+def weight_gradient(name: str, tokens: int, outputs: int, inputs: int, dtype: str, completes: str = "") -> Launch:
+    """Launch of ``dW[outputs, inputs] = dyᵀ·x``."""
+    return Launch(
+        Gemm(outputs, inputs, tokens, dtype=dtype, layout="nt", footprint_bytes=math.inf, name=f"{name}.wgrad"),
+        completes=completes,
+    )
+
+
+def collective(
+    kind: str,
+    name: str,
+    size_bytes: float,
+    implementation: Implementation,
+    *,
+    ranks: int | None = None,
+    fabric: Fabric | None = None,
+    waits: bool = True,
+) -> Launch:
+    """Launch of a collective among ``ranks``, by default the tensor-parallel ones."""
+    operator = Collective(
+        kind,
+        size_bytes,
+        implementation.tensor_parallel if ranks is None else ranks,
+        ctas=implementation.ctas,
+        fabric=fabric,
+        dtype=implementation.dtype,
+        name=name,
+        threads=implementation.threads,
+    )
+    return Launch(operator, stream="communication", waits=waits)

@@ -1,0 +1,97 @@
+"""What one rank has of a layer that is split over tensor- and context-parallel ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from joulecast.errors import InputError
+from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.kernels.operators import DTYPE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Sizes of one layer as one tensor-parallel rank sees them, for one micro-batch.
+
+    ``sequence`` is this context-parallel rank's share of it. ``tokens`` are all of the rank's micro-batch,
+    ``norm_tokens`` those that norms and residual additions work on. With a Mixture of Experts ``ffn`` and ``up_width``
+    are those of the shared experts.
+    """
+
+    config: ModelConfig
+    implementation: Implementation
+    batch: int
+    sequence: int
+    tokens: int
+    norm_tokens: int
+    heads: int
+    kv_heads: int
+    attention_width: int
+    qkv_width: int
+    ffn: int
+    up_width: int
+
+    @property
+    def activation_bytes(self) -> float:
+        """Bytes of one residual-stream tensor of the whole micro-batch."""
+        return float(self.tokens * self.config.hidden * DTYPE_BYTES[self.implementation.dtype])
+
+
+def shard(config: ModelConfig, implementation: Implementation, batch: int, sequence: int) -> Shard:
+    """Split a layer over the tensor-parallel ranks.
+
+    Raises
+    ------
+    InputError
+        If heads, key/value heads, MLP width or (sequence-parallel) tokens are not divisible by the degree.
+    """
+    tp = implementation.tensor_parallel
+    width = config.ffn if config.experts is None else config.experts.shared_ffn
+    for what, size in (("attention heads", config.heads), ("MLP width", width)):
+        if size % tp:
+            raise InputError(
+                f"{what} {size} of {config.name} not divisible by the tensor-parallel degree {tp}",
+                key="tensor_model_parallel_size",
+                remedy=f"Choose a divisor of {size}.",
+            )
+    if config.kv_heads % tp and tp % config.kv_heads:
+        raise InputError(
+            f"{config.kv_heads} key/value heads of {config.name} cannot be split over {tp} ranks",
+            key="tensor_model_parallel_size",
+            remedy=f"Choose a divisor or a multiple of {config.kv_heads}.",
+        )
+    sequence = _local_sequence(sequence, implementation)
+    if implementation.sequence_parallel and (batch * sequence) % tp:
+        raise InputError(
+            f"{sequence} tokens a sequence not divisible by the tensor-parallel degree {tp}",
+            key="sequence_length",
+            remedy="Sequence parallelism splits it over the ranks.",
+        )
+    tokens, heads, kv_heads = batch * sequence, config.heads // tp, max(1, config.kv_heads // tp)
+    return Shard(
+        config=config,
+        implementation=implementation,
+        batch=batch,
+        sequence=sequence,
+        tokens=tokens,
+        norm_tokens=tokens // tp if implementation.sequence_parallel else tokens,
+        heads=heads,
+        kv_heads=kv_heads,
+        attention_width=config.attention_width // config.heads * heads,
+        qkv_width=(heads + 2 * kv_heads) * config.head_dim if config.latent is None else config.qkv_width // tp,
+        ffn=width // tp,
+        up_width=width * (2 if config.gated_mlp else 1) // tp,
+    )
+
+
+def _local_sequence(sequence: int, implementation: Implementation) -> int:
+    """Positions of one context-parallel rank: two chunks of as many as fit twice into the number of ranks."""
+    ranks = implementation.context_parallel
+    if ranks > 1 and sequence % (2 * ranks):
+        raise InputError(
+            f"a sequence of {sequence} cannot be cut into two chunks for each of {ranks} context-parallel ranks",
+            key="context_parallel_size",
+            remedy=f"Use a sequence that is a multiple of {2 * ranks}.",
+        )
+    return sequence // ranks

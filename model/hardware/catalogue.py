@@ -1,0 +1,179 @@
+"""The hardware catalogue: GPUs, node types and networks by name or from files.
+
+One TOML per GPU, node type and network, read only when asked for. Third-party packages add GPUs by entry points, see
+:mod:`joulecast.model.hardware.catalogue_packages`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from types import MappingProxyType
+
+from joulecast.errors import InputError, UnknownNameError
+from joulecast.files import read_text
+from joulecast.model.hardware.catalogue_packages import PackagedGpu, packaged_gpus
+from joulecast.model.hardware.derivation import complete
+from joulecast.model.hardware.description import Facts, GpuDescription, Parameter
+from joulecast.model.hardware.description_file import ParsedDescription, parse_description, parse_facts, parse_training
+
+
+def load_gpu(name_or_path: str | Path) -> GpuDescription:
+    """A GPU by catalogue name or from a description file.
+
+    Parameters
+    ----------
+    name_or_path
+        A name of :func:`gpu_names`, or a path (anything with a folder or the ending ``.toml``).
+
+    Raises
+    ------
+    joulecast.errors.UnknownNameError
+        No such GPU; the message lists the nearest names.
+    joulecast.errors.InputError
+        The file is missing or wrong; the message names the key.
+    """
+    return _load_gpu(str(name_or_path), ())
+
+
+def gpu_names() -> list[str]:
+    """Names of the shipped GPUs and of those that other packages add, sorted."""
+    return sorted({*_built_in("gpus"), *_packaged()})
+
+
+def gpu_package(name_or_path: str | Path) -> str:
+    """Name and version of the other package that adds a GPU; empty for shipped ones and for files.
+
+    Raises
+    ------
+    joulecast.errors.UnknownNameError
+        No such GPU.
+    """
+    name = str(name_or_path)
+    return "" if _is_path(name) or name in _built_in("gpus") else _packaged_gpu(name).package
+
+
+def load_node(name_or_path: str | Path) -> Facts:
+    """A node type by catalogue name or from a file."""
+    return _load_facts("node", str(name_or_path))
+
+
+def node_names() -> list[str]:
+    """Names of the shipped node types, sorted."""
+    return _built_in("nodes")
+
+
+def load_network(name_or_path: str | Path) -> Facts:
+    """A network by catalogue name or from a file."""
+    return _load_facts("network", str(name_or_path))
+
+
+def network_names() -> list[str]:
+    """Names of the shipped networks, sorted."""
+    return _built_in("networks")
+
+
+def load_site(name_or_path: str | Path) -> Facts:
+    """What energy and hardware cost at a site, by catalogue name or from a file."""
+    return _load_facts("site", str(name_or_path))
+
+
+def site_names() -> list[str]:
+    """Names of the shipped sites, sorted."""
+    return _built_in("sites")
+
+
+@lru_cache(maxsize=1)
+def load_training() -> Mapping[str, Parameter]:
+    """The shipped factors of long training runs; see :mod:`joulecast.model.training.factors`."""
+    text = _built_in_text("training", "published") or ""
+    return MappingProxyType(parse_training(text, file="published.toml"))
+
+
+def read_gpu(name_or_path: str | Path) -> ParsedDescription:
+    """A GPU description as its file states it, without deriving what it leaves out."""
+    name = str(name_or_path)
+    if _is_path(name):
+        return parse_description(read_text(name, "TOML"), file=name)
+    return parse_description(_gpu_text(name), file=f"{name}.toml")
+
+
+@lru_cache(maxsize=64)
+def _load_shipped(name: str, seen: tuple[str, ...]) -> GpuDescription:
+    return _complete(read_gpu(name), (*seen, name))
+
+
+def _load_gpu(name: str, seen: tuple[str, ...]) -> GpuDescription:
+    # Files may change between two calls; what a package ships does not.
+    if _is_path(name):
+        return _complete(read_gpu(name), (*seen, name))
+    return _load_shipped(name, seen)
+
+
+def _complete(parsed: ParsedDescription, seen: tuple[str, ...]) -> GpuDescription:
+    if parsed.relative is None:
+        return complete(parsed, None)
+    if parsed.relative in seen:
+        raise InputError(
+            f"derivation goes in a circle: {' -> '.join((*seen, parsed.relative))}",
+            file=parsed.file,
+            key="derivation.relative",
+            remedy="Name a description with fitted tables.",
+        )
+    try:
+        relative = _load_gpu(parsed.relative, seen)
+    except UnknownNameError as error:
+        raise InputError(error.message, file=parsed.file, key="derivation.relative", remedy=error.remedy) from None
+    try:
+        return complete(parsed, relative)
+    except InputError as error:
+        raise InputError(error.message, file=parsed.file, key=error.key, remedy=error.remedy) from None
+
+
+def _load_facts(kind: str, name: str) -> Facts:
+    if _is_path(name):
+        return parse_facts(kind, read_text(name, "TOML"), file=name)
+    return _load_shipped_facts(kind, name)
+
+
+@lru_cache(maxsize=64)
+def _load_shipped_facts(kind: str, name: str) -> Facts:
+    text = _built_in_text(f"{kind}s", name)
+    if text is None:
+        raise UnknownNameError(kind, name, _built_in(f"{kind}s"))
+    return parse_facts(kind, text, file=f"{name}.toml")
+
+
+def _gpu_text(name: str) -> str:
+    text = _built_in_text("gpus", name)
+    return read_text(str(_packaged_gpu(name).file), "TOML") if text is None else text
+
+
+def _packaged_gpu(name: str) -> PackagedGpu:
+    added = _packaged()
+    if name not in added:
+        raise UnknownNameError("GPU", name, {*_built_in("gpus"), *added})
+    return added[name]
+
+
+def _packaged() -> dict[str, PackagedGpu]:
+    return packaged_gpus(_built_in("gpus"))
+
+
+def _is_path(name: str) -> bool:
+    return name.endswith(".toml") or "/" in name or "\\" in name
+
+
+def _built_in(folder: str) -> list[str]:
+    entries: Iterable[str] = (
+        entry.name for entry in files("joulecast.model").joinpath("catalogue_data", folder).iterdir()
+    )
+    return sorted(name.removesuffix(".toml") for name in entries if name.endswith(".toml"))
+
+
+def _built_in_text(folder: str, name: str) -> str | None:
+    if name not in _built_in(folder):  # not every name could be a file's: the system refuses very long ones
+        return None
+    return files("joulecast.model").joinpath("catalogue_data", folder, f"{name}.toml").read_text(encoding="utf-8")

@@ -1,0 +1,66 @@
+"""Parameters of kernels that the calibrated relatives were not asked about, for derived descriptions.
+
+vLLM's row-wise kernels (:mod:`joulecast.model.kernels.row_blocks`) run the same instructions on every SM of NVIDIA's
+since Ampere, so that cycles and bytes in a cycle are a property of their code: the figures lie between what fits to
+each of the three cards that Vidur measured give (A100, A40 and H100; Agrawal et al., MLSys 2024; MIT), 10 % apart on
+average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from joulecast.model.hardware.derivation_rules import DISTANCES, Distance
+from joulecast.model.hardware.description import Parameter, Table
+
+_SOURCE = "fits to the operators that Vidur measured on A100 SXM, A40 and H100 SXM (MLSys 2024)"
+
+#: Pattern to cycles of a sweep, bytes in a cycle of an SM, share of the memory's bandwidth, latency floor [s], cycles
+#: between two blocks.
+_ROW_BLOCKS = {
+    "vllm_rms_norm": (1030.0, 6.5, 0.52, 1.8e-6, 500.0),
+    "vllm_silu_and_mul": (1020.0, 8.2, 0.82, 0.9e-6, 750.0),
+    "vllm_rotary": (620.0, 7.4, 0.7, 1.9e-6, 750.0),
+}
+_SPREADS = (0.15, 0.1, 0.1, 0.2, 0.5)
+_NAMES = (
+    ("sweep_cycles", "cycle"),
+    ("bytes_per_sm_cycle", "B/cycle"),
+    ("bandwidth_share", ""),
+    ("fixed_s", "s"),
+    ("block_cycles", "cycle"),
+)
+
+
+#: Factor on the rate of cuDNN's backward attention for each doubling of the head's width over 128, by architecture.
+#: Blackwell keeps sums in tensor memory, 512 columns of 128 rows: the five of a backward step already take 640 at a
+#: width of 128, and blocks of wider heads are shorter.
+_WIDE_HEADS = {
+    architecture: Parameter(0.55, 0.15, "", "SimuMax's backward attention at heads of 192 and 128, B200", "estimate")
+    for architecture in ("Blackwell", "Blackwell Ultra")
+}
+
+
+def supplemented(table: Table, distance: Distance, device: Mapping[str, Parameter]) -> Table:
+    """A derived table with what no relative knows; what it states already stays. Other vendors run other code."""
+    added = {} if distance is DISTANCES["other"] else dict(SUPPLEMENT.get(table.name, {}))
+    if table.name == "kernel":
+        wide = _WIDE_HEADS.get(str(device["architecture"].value))
+        added |= {} if wide is None else {"attention.cudnn.backward.wide": wide}
+    return Table(
+        table.provenance,
+        {**added, **table.parameters},
+        table.covariance_names,
+        table.covariance,
+        table.discrepancy,
+        table.name,
+    )
+
+
+SUPPLEMENT: dict[str, dict[str, Parameter]] = {
+    "kernel": {
+        f"row_blocks.{pattern}.{name}": Parameter(value, spread * value, unit, _SOURCE, "fitted")
+        for pattern, values in _ROW_BLOCKS.items()
+        for (name, unit), value, spread in zip(_NAMES, values, _SPREADS, strict=True)
+    }
+}

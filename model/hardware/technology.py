@@ -1,0 +1,205 @@
+"""Technology figures by which GPUs differ: by architecture, process node, kind of memory and kind of link.
+
+Every figure is an estimate from public data sheets and published measurements, relative to Hopper, HBM3e and NVLink 4;
+:mod:`joulecast.model.hardware.derivation_rules` says what each scales, and how far to trust it.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+#: A figure for each value of a device's fact.
+Figures: TypeAlias = dict[float | str | bool, float]
+
+#: Energy of one matrix-unit operation at the highest clock, relative to Hopper: what large products sustain at the
+#: power limit, and power by clock of pipeline stages. GA100: 1.0-1.3 on A100 SXM and PCIe (Vidur, LLMCompass, SimuMax),
+#: 1.25 by a GPT-3 stage (Perseus artifact). GA102: 1.7 on A40 (Vidur), 2.1 by a BLOOM stage (Perseus artifact).
+#: Blackwell: 0.75 on B200 (SimuMax). CDNA3: the clocks of the largest products on MI300X and MI325X, 1207 and 1447 MHz
+#: in bf16 (ROCm blogs, Measuring Max-Achievable FLOPs, part 2). CDNA4: a fifth less, by process. GeForce cards
+#: accumulate in FP32 at half the rate of the same units: all else weighs double.
+TENSOR_ENERGY: Figures = {
+    "Volta": 3.2,
+    "Ampere GA100": 1.25,
+    "Ampere GA102": 2.05,
+    "Ada": 1.4,
+    "Ada GeForce": 2.0,
+    "Hopper": 1.0,
+    "Blackwell": 0.75,
+    "Blackwell Ultra": 0.75,
+    "CDNA2": 1.6,
+    "CDNA3": 1.25,
+    "CDNA4": 1.0,
+}
+
+#: Energy of an FP8 operation beside a bf16 one, relative to Hopper's 0.72. Blackwell: FP8 training that was published
+#: of B200 and GB300 (Megatron-Bridge) would not fit their power otherwise. CDNA3: 1.8 times the rate at the clocks of
+#: bf16 (Max-Achievable FLOPs).
+FP8_ENERGY: Figures = {
+    **dict.fromkeys(TENSOR_ENERGY, 1.0),
+    "Blackwell": 0.5,
+    "Blackwell Ultra": 0.5,
+    "CDNA3": 0.78,
+    "CDNA4": 0.78,
+}
+
+#: Switching energy of like logic at its own highest voltage, by process node [nm], relative to 4 nm.
+LOGIC_ENERGY: Figures = {12: 2.2, 8: 1.7, 7: 1.5, 6: 1.4, 5: 1.05, 4: 1.0, 3: 0.8}
+
+#: Energy of a byte to or from memory, relative to HBM3e.
+MEMORY_ENERGY: Figures = {
+    "HBM2": 1.4,
+    "HBM2e": 1.2,
+    "HBM3": 1.05,
+    "HBM3e": 1.0,
+    "GDDR6": 1.9,
+    "GDDR6X": 1.9,
+}
+
+#: Energy of a byte over a link between GPUs, relative to NVLink 4.
+LINK_ENERGY: Figures = {
+    "NVLink2": 1.4,
+    "NVLink3": 1.2,
+    "NVLink3 bridge": 1.2,
+    "NVLink4": 1.0,
+    "NVLink4 bridge": 1.0,
+    "NVLink5": 0.9,
+    "PCIe4": 1.6,
+    "PCIe5": 1.4,
+    "xGMI3": 1.4,
+    "xGMI4": 1.3,
+}
+
+#: Share of the peak rate that the vendor's own library reaches at its real clock, relative to cuBLAS on Hopper.
+#: Blackwell: products measured by SimuMax, held by their power at 0.65 of the peak for tens of ms, then at 0.46-0.51.
+#: A100: 0.92 of the peak (LLMCompass), 0.81 (Vidur). CDNA3: 0.94 at its clock (Max-Achievable FLOPs).
+LIBRARY: Figures = {
+    "Volta": 0.92,
+    "Ampere GA100": 1.04,
+    "Ampere GA102": 1.0,
+    "Ada": 1.0,
+    "Ada GeForce": 1.0,
+    "Hopper": 1.0,
+    "Blackwell": 0.82,
+    "Blackwell Ultra": 0.82,
+    "CDNA2": 0.8,
+    "CDNA3": 1.04,
+    "CDNA4": 1.04,
+}
+
+#: The same of fused attention. Blackwell: SimuMax's cuDNN kernels on B200, 0.8 of Hopper's share forward and backward.
+ATTENTION_LIBRARY: Figures = {
+    **LIBRARY,
+    **dict.fromkeys(("Blackwell", "Blackwell Ultra", "CDNA3", "CDNA4"), 0.8),
+}
+
+#: Where FlashAttention-2 is not compiled for Ampere's matrix instructions but, on AMD's cards, for their own, it
+#: reaches Hopper's share of their rate. MI300X: 329 TFLOP/s forward with heads of 64 (Azure's AI benchmarking guide).
+FLASH_2_COMPILED: Figures = {
+    **dict.fromkeys(LIBRARY, 1.0),
+    "CDNA2": 0.25,
+    "CDNA3": 0.5,
+    "CDNA4": 1.0,
+}
+
+#: Share of the memory's bandwidth that streaming kernels draw, relative to Hopper. CDNA3: copies of 4.1 TB/s on MI300X
+#: (Azure's guide); CDNA4 is taken for the same.
+STREAMS: Figures = {**dict.fromkeys(LIBRARY, 1.0), "CDNA3": 0.88, "CDNA4": 0.88}
+
+#: Share of the memory's bandwidth that products of few rows draw, relative to cuBLAS on Hopper, whose bulk copies keep
+#: more bytes in flight. Ampere: Vidur and LLMCompass on A100 0.81-1.01, Vidur on A40 0.80. CDNA2: LLMCompass on MI210.
+PRODUCT_STREAMS: Figures = {
+    "Volta": 0.85,
+    "Ampere GA100": 0.88,
+    "Ampere GA102": 0.84,
+    "Ada": 0.9,
+    "Ada GeForce": 0.9,
+    "Hopper": 1.0,
+    "Blackwell": 0.8,
+    "Blackwell Ultra": 0.8,
+    "CDNA2": 0.4,
+    "CDNA3": 0.6,
+    "CDNA4": 0.7,
+}
+
+#: Exponent by which memory and computation overlap in a kernel, relative to cuBLAS on Hopper. Blackwell: SimuMax, B200.
+OVERLAP: Figures = {**dict.fromkeys(LIBRARY, 1.0), "Blackwell": 0.5, "Blackwell Ultra": 0.5}
+
+#: Cycles of a tile's prologue and epilogue, relative to cuBLAS on Hopper, which overlaps them with other tiles.
+#: Ampere: 1.1-1.9 on A100 and A40; CDNA2: 2.3 on MI210; Blackwell: 1.4 on B200 (Vidur, LLMCompass, SimuMax). CDNA3: as
+#: large for products whose fixed cycles AMD's figure of large ones leaves out (FP8 on MI300X, Azure's guide).
+TILE_OVERHEAD: Figures = {
+    "Volta": 1.4,
+    "Ampere GA100": 1.4,
+    "Ampere GA102": 1.6,
+    "Ada": 1.4,
+    "Ada GeForce": 1.4,
+    "Hopper": 1.0,
+    "Blackwell": 1.4,
+    "Blackwell Ultra": 1.4,
+    "CDNA2": 2.0,
+    "CDNA3": 4.0,
+    "CDNA4": 4.0,
+}
+
+#: Share of the links' bandwidth that collectives reach, relative to NVLink 4. xGMI4: RCCL's all-reduces of gigabytes on
+#: eight MI300X, 315 GB/s of bus bandwidth (Azure's guide); xGMI3 is taken for the same.
+LINK_SHARE: Figures = {**dict.fromkeys(LINK_ENERGY, 1.0), "xGMI3": 0.88, "xGMI4": 0.88}
+
+#: Latency of a message between two GPUs, relative to NVLink 4 through a switch. xGMI4: 82 us for an all-reduce of 1 MB
+#: on eight MI300X (Azure's guide).
+LINK_LATENCY: Figures = {
+    "NVLink2": 1.2,
+    "NVLink3": 1.1,
+    "NVLink3 bridge": 1.1,
+    "NVLink4": 1.0,
+    "NVLink4 bridge": 1.0,
+    "NVLink5": 1.0,
+    "PCIe4": 1.6,
+    "PCIe5": 1.5,
+    "xGMI3": 2.3,
+    "xGMI4": 2.3,
+}
+
+#: The board's limit on the rate of the matrix units by architecture, relative to Hopper's share of the highest clock.
+#: A100 reaches 94 % of its peak in short products (LLMCompass): none is seen there, so that it never binds at 2.
+TENSOR_LIMIT: Figures = {
+    "Volta": 2.0,
+    "Ampere GA100": 2.0,
+    "Ampere GA102": 2.0,
+    "Ada": 2.0,
+    "Ada GeForce": 2.0,
+    "Hopper": 1.0,
+    "Blackwell": 1.0,
+    "Blackwell Ultra": 1.0,
+    "CDNA2": 2.0,
+    "CDNA3": 2.0,
+    "CDNA4": 2.0,
+}
+
+#: Whether the library's products launch their blocks in clusters: on Hopper and later.
+CLUSTERS: Figures = {
+    **dict.fromkeys(TENSOR_ENERGY, 0.01),
+    "Hopper": 1.0,
+    "Blackwell": 1.0,
+    "Blackwell Ultra": 1.0,
+}
+
+#: Quantity to the device fact that selects it and its table.
+TECHNOLOGY: dict[str, tuple[str, Figures]] = {
+    "tensor_energy": ("architecture", TENSOR_ENERGY),
+    "fp8_energy": ("architecture", FP8_ENERGY),
+    "library": ("architecture", LIBRARY),
+    "attention_library": ("architecture", ATTENTION_LIBRARY),
+    "flash_2_compiled": ("architecture", FLASH_2_COMPILED),
+    "streams": ("architecture", STREAMS),
+    "product_streams": ("architecture", PRODUCT_STREAMS),
+    "overlap": ("architecture", OVERLAP),
+    "tile_overhead": ("architecture", TILE_OVERHEAD),
+    "tensor_limit": ("architecture", TENSOR_LIMIT),
+    "clusters": ("architecture", CLUSTERS),
+    "logic_energy": ("process_node_nm", LOGIC_ENERGY),
+    "memory_energy": ("memory_kind", MEMORY_ENERGY),
+    "link_energy": ("link_kind", LINK_ENERGY),
+    "link_latency": ("link_kind", LINK_LATENCY),
+    "link_library": ("link_kind", LINK_SHARE),
+}

@@ -1,0 +1,13 @@
+"""Single kernels: what they compute, and their work on one GPU.
+
+- ``operators``: work free of any GPU; ``operator_checks`` refuses what no kernel has, ``families`` names kernels whose
+  errors are told as one.
+- The library's kernels: ``gemm``; ``attention``, and ``attention_fp8`` for its pace in FP8; ``streaming`` for those
+  that move data, ``row_blocks`` for vLLM's row-wise ones.
+- Kernels whose schedule is given: ``tiles`` (matrix products), ``attention_tiles``, ``row_tiles`` with ``row_layout``;
+  ``occupancy`` says how many blocks an SM holds, ``tile_estimates`` what a description may leave out, ``tile_use`` what
+  a tile makes of a GPU.
+- ``toggling``: switching activity by input values.
+- ``lowering``: from operators to their work, all kernels of a family in one call, as the arrays of ``costs``;
+  ``arrays`` has what the lowerings share.
+"""

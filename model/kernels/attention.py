@@ -1,0 +1,95 @@
+"""Fused attention: blocks of queries against blocks of keys, spread over the SMs.
+
+A (batch, head, query block) needs ``j + 1`` key blocks when causal, all of them otherwise. The SMs take query blocks in
+turn, so the kernel ends when the last long one does:
+
+    cycles = c · (blocks / SMs + a · longest + o · query_blocks / SMs) + c0,      c = 2·flop(block) / (R·η)
+
+``a`` is the share of the longest query block that the other SMs cannot fill, ``o`` the prologue and epilogue of a query
+block in units of one key block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.kernels.attention_fp8 import fp8_attention
+
+Array = NDArray[np.float64]
+
+#: Rows of queries and of keys in one block.
+BLOCK = 128.0
+#: Kernels that no card was asked about: whose they resemble, and at what pace. FlashAttention's first ones, and those
+#: in Triton that take a bias such as ALiBi's, run at half the pace of FlashAttention-2 (Dao, arXiv 2307.08691).
+RESEMBLES: dict[str, tuple[str, float]] = {"flash-attention-1": ("flash-attention-2", 0.5)}
+
+
+@dataclass(frozen=True)
+class AttentionShapes:
+    """Shapes of ``n`` attention kernels; every field has shape ``(n,)``."""
+
+    batch: Array
+    heads: Array
+    kv_heads: Array
+    sequence: Array
+    head_dim: Array
+    causal: Array
+    keys: Array
+
+
+@dataclass(frozen=True)
+class AttentionWork:
+    """Work of ``n`` attention kernels; every field has shape ``(n,)``."""
+
+    cycles: Array
+    busy_share: Array
+    executed_flops: Array
+    hbm_bytes: Array
+
+
+def resembled(backend: str) -> tuple[str, float]:
+    """The backend whose parameters describe a backend's kernels, and their pace beside it [1]."""
+    return RESEMBLES.get(backend, (backend, 1.0))
+
+
+def attention_work(shapes: AttentionShapes, backend: str, direction: str, dtype: str, gpu: GpuModel) -> AttentionWork:
+    """Cycles and bytes of attention kernels of one backend and direction.
+
+    Reads ``kernel.attention.<backend>.<direction>.*``: ``eta`` (share of the dense rate at head dimension 128),
+    ``narrow`` (factor on it at 64), ``wide`` (for each doubling over 128, by default 1), ``imbalance`` (a),
+    ``block_overhead`` (o), ``fixed_cycles`` (c0); of a backend in :data:`RESEMBLES` those of the one that it is like.
+    Kernels in FP8 are those in bf16 at another pace, see :mod:`joulecast.model.kernels.attention_fp8`.
+    """
+    kernels, pace = resembled(backend)
+    prefix = f"kernel.attention.{kernels}.{direction}."
+    fp8 = fp8_attention(gpu) if dtype == "fp8" else None
+    if fp8 is not None and direction == "backward" and not fp8.skips:
+        shapes = replace(shapes, causal=np.zeros_like(shapes.causal))
+    faster = 1.0 if fp8 is None else getattr(fp8, direction)
+    rate = faster * gpu.flops_per_cycle("bf16" if fp8 is not None else dtype) / gpu.sm_count
+    doublings = np.log2(shapes.head_dim / 128.0)
+    narrow = gpu[prefix + "narrow"] ** np.maximum(-doublings, 0.0)
+    wide = gpu.get(prefix + "wide", 1.0) ** np.maximum(doublings, 0.0)
+    products = 2.0 if direction == "forward" else 5.0
+    block_flops = products * 2.0 * BLOCK * BLOCK * shapes.head_dim
+    block_cycles = block_flops / (rate * pace * gpu[prefix + "eta"] * narrow * wide)
+    per_head = np.ceil(shapes.sequence / BLOCK)
+    keys = np.ceil(shapes.keys / BLOCK)
+    blocks = per_head * np.where(shapes.causal > 0, keys - (per_head - 1.0) / 2.0, keys)
+    heads = shapes.batch * shapes.heads
+    mean = heads * (blocks + gpu[prefix + "block_overhead"] * per_head) / gpu.sm_count
+    tail = gpu[prefix + "imbalance"] * np.minimum(keys, mean)
+    cycles = block_cycles * (mean + tail) + gpu[prefix + "fixed_cycles"]
+    queried = shapes.batch * shapes.sequence * shapes.head_dim * 2.0 * shapes.heads
+    read = shapes.batch * shapes.keys * shapes.head_dim * 2.0 * shapes.kv_heads
+    width = 0.5 if fp8 is not None else 1.0  # of inputs; results stay wide
+    if direction == "forward":
+        traffic = (1.0 + width) * queried + width * 2.0 * read
+    else:  # Q, O, dO, dQ; K, V, dK, dV; fp32 accumulator of dQ written, added to and converted
+        traffic = (1.0 + 3.0 * width) * queried + (2.0 + 2.0 * width) * read + 6.0 * queried
+    executed = block_flops * mean * gpu.sm_count
+    return AttentionWork(cycles, mean / (mean + tail), executed, traffic)

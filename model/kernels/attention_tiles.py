@@ -1,0 +1,198 @@
+"""Fused attention whose schedule is given: queries and keys of a block, warps and stages.
+
+Forward a block holds BM queries and takes the keys BN at a time; each step is two products, a softmax of the scores,
+and a scaling of what was summed before,
+
+    cycles of a step = (2·2·BM·BN·D / (R·η) + s·BM·BN + r·BM·D) · g
+
+with R the dense rate of one SM. g > 1 where the SM has no second group of four warps whose products could hide that
+softmax, where eight warps share 64 rows, and where fewer than three stages leave loads exposed. Blocks of different
+length (a causal mask) even out over the SMs but for the last.
+
+Backward a block holds BN keys and takes the queries BM at a time: five products, and D values for each query that are
+loaded twice (Q, dO) and added to dQ in L2. There r is of these, products whose rows or columns are fewer than 64 use
+narrower matrix instructions, and g > 1 where the SM has no second block to run meanwhile. To fill its pipeline and to
+store its sums takes a block some steps more. (Dao 2023, "FlashAttention-2", algorithms 1 and 2.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.kernels.arrays import PICO, Columns, column, hbm_energy_j
+from joulecast.model.kernels.occupancy import WARP, Blocks, resident_blocks, spilled_registers
+from joulecast.model.kernels.operators import DTYPE_BYTES, Attention
+from joulecast.model.kernels.tile_estimates import estimate
+
+Array = NDArray[np.float64]
+#: Products of a pair of blocks, by direction.
+PRODUCTS = {"forward": 2.0, "backward": 5.0}
+#: Constants of the backward kernel, and bytes of a value of dQ while it is summed.
+BACKWARD, SUM_BYTES = "kernel.tile_attention_backward", 4.0
+#: Registers that the compiler frees by computing values again before it moves any to memory.
+COMPUTED_AGAIN = 45.0
+#: Registers that it moves for each that it then still lacks (estimate; three compiled tiles: 1.9 to 3.6).
+SHUFFLED = 2.0
+#: Backend whose energy of an operation a kernel with an explicit tile has.
+LIKE = "flash-attention-2"
+#: Rows that four warps multiply at a time.
+GROUP_ROWS = 64.0
+#: Columns from which on matrix instructions backward are not too narrow.
+MANY_COLUMNS = 128.0
+#: Queries of a block to which that energy refers.
+REFERENCE_QUERIES = 128.0
+
+
+def attention_blocks(operators: Sequence[Attention], gpu: GpuModel) -> Blocks:
+    """What a thread block of each kernel needs."""
+    m, n, warps, stages, dim = _sides(operators)
+    threads = WARP * warps
+    direction = operators[0].direction
+    kept, walked = (m, n) if direction == "forward" else (n, m)
+    size = DTYPE_BYTES[operators[0].dtype]
+    if direction == "forward":
+        registers = estimate(gpu, "kernel.tile_attention.registers") + kept * dim / threads
+        registers = registers + estimate(gpu, "kernel.tile_attention.registers_per_score") * m * n / threads
+        return Blocks(threads, registers, (kept + 2.0 * stages * walked) * dim * size)
+    values = estimate(gpu, f"{BACKWARD}.registers_per_sum") * 2.0 * kept * dim + walked * dim
+    values = values + estimate(gpu, f"{BACKWARD}.registers_per_score") * m * n
+    # Where loads are on the way to shared memory, what is added to dQ needs room of its own there.
+    added = np.where(stages > 1.0, walked * dim * SUM_BYTES, 0.0)
+    shared = (2.0 * kept + 2.0 * stages * walked) * dim * size + added
+    return Blocks(threads, estimate(gpu, f"{BACKWARD}.registers") + values / threads, shared)
+
+
+def lower_tiled_attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
+    """Work of attention kernels with explicit tiles, all of one direction and data type."""
+    first = operators[0]
+    m, n, _, _, dim = _sides(operators)
+    batch, heads, kv_heads = (column(operators, c) for c in ("batch", "heads", "kv_heads"))
+    sequence, keys = column(operators, "sequence"), column(operators, "keys")
+    products, size = PRODUCTS[first.direction], DTYPE_BYTES[first.dtype]
+    walk = attention_steps(operators)
+    steps, kept, walked, full = walk.steps, walk.kept, walk.walked, walk.full
+    blocks = attention_blocks(operators, gpu)
+    step = _step_cycles(operators, blocks, gpu)
+    mean = batch * heads * steps / gpu.sm_count
+    hbm = batch * dim * size * (2.0 * heads * sequence + 2.0 * kv_heads * keys)
+    executed = products * 2.0 * batch * heads * steps * m * n * dim
+    if first.direction == "forward":
+        spilled = 8.0 * spilled_registers(blocks, gpu) * blocks.threads
+        spilled_cycles = spilled / estimate(gpu, "kernel.tile_spill.bytes_per_sm_cycle")
+        spilled_j = spilled * estimate(gpu, "power.tile_spill_pj_per_byte") * PICO
+        last = 0.5 * np.minimum(full, mean)
+        l2 = batch * heads * steps * walked * 2.0 * dim * size * np.maximum(1.0 - kept / REFERENCE_QUERIES, 0.0)
+        l2_j = l2 * gpu["power.tile_pj_per_l2_byte"] * PICO
+        share = np.full(len(operators), estimate(gpu, "power.tile_attention_share"))
+    else:
+        spilled_cycles, spilled_j = _backward_spills(blocks, gpu)
+        last = estimate(gpu, f"{BACKWARD}.steps_of_block") * batch * heads * walk.rows / gpu.sm_count
+        l2 = batch * heads * steps * walked * dim * (2.0 * size + SUM_BYTES)
+        l2_j = l2 * estimate(gpu, "power.tile_attention_backward.pj_per_walked_byte") * PICO
+        share = estimate(gpu, "power.tile_attention_backward.share") * _read_twice(n, blocks.threads / WARP, gpu)
+        # Gradients, and the kernels before and behind: row products of dO and O, dQ cleared and rounded.
+        hbm = 2.0 * hbm + batch * sequence * dim * heads * (2.0 * size + 3.0 * SUM_BYTES)
+    cycles = (step + spilled_cycles) * (mean + last) + gpu["kernel.tile_gemm.tile_overhead_cycles"]
+    per_flop = share * gpu[f"power.attention_pj_per_flop.{LIKE}.{first.direction}"]
+    return {
+        "fixed_s": np.full(len(operators), gpu["kernel.attention.fixed_s"]),
+        "core_cycles": cycles,
+        "memory_s": hbm / gpu.device["memory_bandwidth_bytes_per_s"],
+        "activity": mean / (mean + last),
+        "tensor_use": executed / (gpu.flops_per_cycle(first.dtype) * cycles),
+        "tensor_j": executed * per_flop * PICO,
+        "onchip_j": l2_j + batch * heads * steps * spilled_j,
+        "hbm_j": hbm_energy_j(hbm, gpu),
+    }
+
+
+def _backward_spills(blocks: Blocks, gpu: GpuModel) -> tuple[Array, Array]:
+    """Cycles and energy [J] of what a step moves out of its registers and back, shape ``(n,)`` each.
+
+    The first-level cache holds what fits beside shared memory; the rest goes through L2.
+    """
+    moved = SHUFFLED * np.maximum(spilled_registers(blocks, gpu) - COMPUTED_AGAIN, 0.0)
+    bytes_ = 8.0 * moved * blocks.threads
+    room = gpu.device["shared_memory_per_sm_bytes"] / resident_blocks(blocks, gpu) - blocks.shared_bytes
+    far = np.maximum(bytes_ - 2.0 * room.clip(0.0), 0.0)
+    near = bytes_ - far
+    cycles = near / estimate(gpu, "kernel.tile_gemm.register_bytes_per_sm_cycle")
+    cycles = cycles + far / gpu["kernel.l2.bytes_per_sm_cycle"]
+    energy = near * estimate(gpu, "power.tile_spill_pj_per_byte") + far * gpu["power.l2_pj_per_byte"]
+    return cycles, energy * PICO
+
+
+@dataclass(frozen=True)
+class AttentionSteps:
+    """How the blocks of one head walk; every field has shape ``(n,)``.
+
+    ``rows`` blocks keep ``kept`` positions each, and take ``walked`` others in a step; without a mask in ``full``
+    steps each, with it in ``steps`` altogether.
+    """
+
+    rows: Array
+    kept: Array
+    walked: Array
+    full: Array
+    steps: Array
+
+
+def attention_steps(operators: Sequence[Attention]) -> AttentionSteps:
+    """Blocks and steps of one head of kernels that share a direction."""
+    m, n, _, _, _ = _sides(operators)
+    sequence, keys = column(operators, "sequence"), column(operators, "keys")
+    forward = operators[0].direction == "forward"
+    kept, walked, held, swept = (m, n, sequence, keys) if forward else (n, m, keys, sequence)
+    rows, full = np.ceil(held / kept), np.ceil(swept / walked)
+    # Of the last keys, as many as there are queries, a causal mask leaves the blocks below the diagonal.
+    hidden = np.minimum(sequence, swept) / (2.0 * walked) * sequence / held - np.ceil(kept / walked) / 2.0
+    causal = np.array([o.causal for o in operators])
+    return AttentionSteps(rows, kept, walked, full, rows * (full - np.where(causal, np.maximum(hidden, 0.0), 0.0)))
+
+
+def _step_cycles(operators: Sequence[Attention], blocks: Blocks, gpu: GpuModel) -> Array:
+    """Cycles of one pair of blocks without spills."""
+    first = operators[0]
+    m, n, warps, stages, dim = _sides(operators)
+    rate = gpu.flops_per_cycle(first.dtype) / gpu.sm_count
+    one = 2.0 * m * n * dim / (rate * estimate(gpu, "kernel.tile_attention.eta"))
+    if first.direction == "backward":
+        return _backward_step_cycles(operators, blocks, one, gpu)
+    kept, products = m, PRODUCTS[first.direction] * one
+    scores = estimate(gpu, "kernel.tile_attention.cycles_per_score") * m * n
+    scaling = estimate(gpu, "kernel.tile_attention.cycles_per_scaled_value") * kept * dim
+    groups = resident_blocks(blocks, gpu) * np.minimum(warps / 4.0, np.ceil(kept / GROUP_ROWS))
+    alone = np.where(groups < 2.0, estimate(gpu, "kernel.tile_attention.alone"), 1.0)
+    thin = np.where(warps / 4.0 > kept / GROUP_ROWS, estimate(gpu, "kernel.tile_attention.thin"), 1.0)
+    exposed = 1.0 + estimate(gpu, "kernel.tile_attention.exposed_stage") * np.maximum(3.0 - stages, 0.0)
+    return np.asarray((products + scores + scaling) * alone * thin * exposed)
+
+
+def _backward_step_cycles(operators: Sequence[Attention], blocks: Blocks, product: Array, gpu: GpuModel) -> Array:
+    """The same backward; ``product`` is what one of the five takes at the tensor units' pace."""
+    m, n, warps, stages, dim = _sides(operators)
+    few = estimate(gpu, f"{BACKWARD}.few_rows")
+    short = 1.0 + estimate(gpu, f"{BACKWARD}.few_columns") * np.maximum(MANY_COLUMNS / m - 1.0, 0.0)
+    # Scores, dP, dV and dK have a row for each key; dQ one for each query.
+    products = product * (4.0 * short * np.where(n < GROUP_ROWS, few, 1.0) + np.where(m < GROUP_ROWS, few, 1.0))
+    scores = estimate(gpu, f"{BACKWARD}.cycles_per_score") * m * n
+    walked = estimate(gpu, f"{BACKWARD}.cycles_per_walked_value") * m * dim
+    alone = np.where(resident_blocks(blocks, gpu) < 2.0, estimate(gpu, f"{BACKWARD}.alone"), 1.0)
+    exposed = 1.0 + estimate(gpu, f"{BACKWARD}.exposed_stage") * np.maximum(2.0 - stages, 0.0)
+    return np.asarray((products + scores + walked) * _read_twice(n, warps, gpu) * alone * exposed)
+
+
+def _read_twice(keys: Array, warps: Array, gpu: GpuModel) -> Array:
+    """How much more products cost backward where two groups of four warps share 64 keys: both read every operand."""
+    return np.where(warps / 4.0 > keys / GROUP_ROWS, estimate(gpu, f"{BACKWARD}.thin"), 1.0)
+
+
+def _sides(operators: Sequence[Attention]) -> tuple[Array, Array, Array, Array, Array]:
+    tiles = [o.tile for o in operators if o.tile is not None]
+    m, n, warps, stages = (column(tiles, name) for name in ("m", "n", "warps", "stages"))
+    return m, n, warps, stages, column(operators, "head_dim")

@@ -1,0 +1,89 @@
+"""Operator families: kernels about whose errors one figure is told.
+
+A family is finer than a kind of operator where the model's form errs differently: products that leave most SMs idle or
+multiply special values, data that L2 holds, kernels that reduce, directions of attention, all-reduces, small messages,
+communication between nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.kernels.operators import Attention, Gemm, Operator, Streaming
+
+#: Every family; the first word is the kind, whose figure stands in where a family has none.
+FAMILIES = (
+    "gemm",
+    "gemm_small",
+    "gemm_values",
+    "attention_forward",
+    "attention_backward",
+    "streaming",
+    "streaming_l2",
+    "streaming_reduction",
+    "tile_gemm",
+    "tile_rows",
+    "tile_attention",
+    "collective",
+    "collective_all_reduce",
+    "collective_small",
+    "network",
+)
+_INDEX = {family: index for index, family in enumerate(FAMILIES)}
+#: Patterns that combine values of a row or a column.
+REDUCTIONS = frozenset(
+    {
+        *("sum", "reduce", "reduce_min", "bias_reduce", "gamma_backward", "softmax", "log_softmax", "rmsnorm"),
+        *("layernorm", "norm_backward", "nll_loss", "embedding_backward", "embedding_segments", "embedding_sort"),
+        "vllm_rms_norm",
+    }
+)
+#: Smaller messages are bound by latencies and launches, not by the link [bytes].
+SMALL_MESSAGE = 16e6
+#: A product is small when its outputs make fewer tiles of this size than half the SMs.
+TILE_OUTPUTS = 128 * 128
+
+
+def families_of(operators: Sequence[Operator], device: Mapping[str, float]) -> NDArray[np.int64]:
+    """Index into :data:`FAMILIES` of each operator on a GPU with these data-sheet facts, shape ``(n,)``."""
+    small_outputs = 0.5 * TILE_OUTPUTS * device["sm_count"]
+    cache_bytes = device["l2_bytes"]
+    found = [_INDEX[_family(operator, small_outputs, cache_bytes)] for operator in operators]
+    return np.array(found, dtype=np.int64)
+
+
+def _family(operator: Operator, small_outputs: float, cache_bytes: float) -> str:
+    if isinstance(operator, Gemm):
+        if operator.tile is not None:
+            return "tile_gemm"
+        if operator.m * operator.parts * operator.n * operator.batch < small_outputs:
+            return "gemm_small"
+        return "gemm" if operator.data == "randn" else "gemm_values"
+    if isinstance(operator, Streaming):
+        if operator.warps:
+            return "tile_rows"
+        own = operator.bytes_read + operator.bytes_written
+        touched = own if operator.footprint_bytes is None else operator.footprint_bytes
+        if touched < cache_bytes:
+            return "streaming_l2"
+        return "streaming_reduction" if operator.pattern in REDUCTIONS else "streaming"
+    if isinstance(operator, Attention):
+        return f"attention_{operator.direction}" if operator.tile is None else "tile_attention"
+    if operator.fabric is not None and operator.fabric.domains > 1:
+        return "network"
+    if operator.bytes < SMALL_MESSAGE:
+        return "collective_small"
+    return "collective_all_reduce" if operator.kind == "all_reduce" else "collective"
+
+
+def spread_of_families(known: Mapping[str, Mapping[str, float]], quantity: str, unknown: float) -> NDArray[np.float64]:
+    """Relative standard deviation of every family; its kind's or ``unknown`` where it has none."""
+
+    def of(family: str) -> float:
+        own = known.get(family) or known.get(family.partition("_")[0]) or {}
+        return float(own.get(quantity, unknown))
+
+    return np.array([of(family) for family in FAMILIES])

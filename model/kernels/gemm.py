@@ -1,0 +1,180 @@
+"""Matrix products: cycles by tile and wave, and bytes by memory level.
+
+A product is cut into tiles of ``BM × BN``; each SM works on one at a time, so the product takes
+
+    cycles = ceil(tiles / SMs) · (K·max(2·BM·BN / (R·η), (BM + BN)·size / l) + c0),    η = η0 / (1 + b·(64/BM + 64/BN)²)
+
+with R the dense rate of one SM and l the bytes that it loads in a cycle. η falls for small tiles because every operand
+byte staged through shared memory then serves fewer operations. Where tiles are few, K can be split s-fold: s times the
+tiles of K/s, and partial sums that pass through L2. The library is taken to pick the fastest of its choices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.kernels.operators import DTYPE_BYTES
+from joulecast.model.kernels.streaming import residency
+
+Array = NDArray[np.float64]
+
+#: Tiles (BM, BN) that the vendors' libraries have for large products: the set seen in profiles of cuBLAS on Hopper (its
+#: names give BN x BM, for it computes the transpose).
+LARGE_TILES = ((128, 320), (256, 128), (128, 256), (192, 192), (128, 192), (192, 128))
+#: Tiles for products too small to fill the GPU with large ones.
+SMALL_TILES = (
+    *((128, n) for n in (64, 72, 80, 96, 104, 112, 128, 144, 160)),
+    *((64, n) for n in (32, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256)),
+    (256, 64),
+    (192, 64),
+)
+#: What the library chooses from: every tile, and the larger ones with K split over several SMs.
+SPLITS = (2, 4, 8)
+#: Gain from which on a split is taken, as a factor: sums of parts are less exact, and libraries avoid them [estimate].
+SPLIT_CAUTION = 1.15
+CHOICES = np.array(
+    [(*tile, 1) for tile in LARGE_TILES + SMALL_TILES]
+    + [(*tile, split) for tile in (*LARGE_TILES, (128, 128), (64, 128), (128, 64)) for split in SPLITS],
+    dtype=np.float64,
+)
+#: Tile by which operand traffic is counted, so that it grows smoothly with the product.
+REFERENCE_TILE = (128.0, 256.0)
+#: Rows of both operands must be whole multiples of this many bytes, or the library falls back to an old kernel.
+ALIGNMENT_BYTES = 16
+#: Share of the rate of their data type that products reach where the description has none. Blocks with scales of their
+#: own: pairs of Llama runs in MXFP8 and with one scale a tensor on B200 (Megatron-Bridge 25.09) [estimate, +-10 %].
+EFFICIENCY = {"blocked": 0.83}
+
+
+@dataclass(frozen=True)
+class GemmShapes:
+    """Shapes of ``n`` products; every field has shape ``(n,)``."""
+
+    m: Array
+    n: Array
+    k: Array
+    batch: Array
+    footprint_bytes: Array  # NaN: the product's own operands
+
+
+@dataclass(frozen=True)
+class GemmWork:
+    """Work of ``n`` products; every field has shape ``(n,)``."""
+
+    cycles: Array
+    l2_bytes: Array  # operands only
+    output_bytes: Array
+    hbm_bytes: Array
+    tile: Array  # shape (n, 2)
+    splits: Array
+    tiles: Array  # of all splits, of which an SM has one at a time
+
+
+def tile_efficiency(bm: Array, bn: Array, eta: float, penalty: float) -> Array:
+    """Share of the dense rate that a tile of ``bm × bn`` reaches between its first and last operand load."""
+    return np.asarray(eta / (1.0 + penalty * (64.0 / bm + 64.0 / bn) ** 2))
+
+
+def gemm_work(
+    shapes: GemmShapes,
+    dtype: str,
+    layout: str,
+    gpu: GpuModel,
+    output_bytes_per_element: float | None = None,
+    *,
+    separate: bool = False,
+    block_scaled: bool = False,
+) -> GemmWork:
+    """Cycles and bytes of products of one data type and layout with the library's own tiles.
+
+    Parameters
+    ----------
+    shapes
+        Sizes, arrays of shape ``(n,)``.
+    dtype, layout
+        As in :class:`~joulecast.model.kernels.operators.Gemm`.
+    gpu
+        The GPU; reads ``kernel.gemm.*``.
+    output_bytes_per_element
+        Bytes written and read again for each value of the result; by default the inputs' size.
+    separate
+        Whether a batch is launched product by product on several streams.
+    block_scaled
+        Whether blocks of operands have scales of their own.
+
+    Returns
+    -------
+    GemmWork
+        Critical-path cycles, bytes from L2 to the SMs and from HBM.
+    """
+    size = DTYPE_BYTES[dtype]
+    cycles, outputs = _cycles_of_choices(shapes, size, _sm_rate(dtype, layout, gpu, block_scaled), gpu, separate)
+    best = np.argmin(cycles * np.where(CHOICES[:, 2] > 1, SPLIT_CAUTION, 1.0), axis=1)
+    rows = np.arange(len(best))
+    slow = np.where(_unaligned(shapes, size, layout), gpu.get("kernel.gemm.fallback_slowdown", 7.0), 1.0)
+    output = shapes.batch * shapes.m * shapes.n * (output_bytes_per_element or size)
+    return GemmWork(
+        cycles=cycles[rows, best] * slow,
+        l2_bytes=outputs[rows, best] * CHOICES[best, :2].sum(axis=1) * shapes.k * size,
+        output_bytes=output,
+        hbm_bytes=_hbm_bytes(shapes, size, output, gpu),
+        tile=CHOICES[best, :2],
+        splits=CHOICES[best, 2],
+        tiles=outputs[rows, best] * CHOICES[best, 2],
+    )
+
+
+def _sm_rate(dtype: str, layout: str, gpu: GpuModel, block_scaled: bool) -> float:
+    """Floating-point operations of one SM in a cycle at the rate that products of this kind reach."""
+    rate = gpu.flops_per_cycle(dtype) / gpu.sm_count
+    rate *= gpu.get(f"kernel.gemm.efficiency.{dtype}", 1.0) * gpu.get(f"kernel.gemm.layout.{layout}", 1.0)
+    if block_scaled:
+        rate *= gpu.get("kernel.gemm.efficiency.blocked", EFFICIENCY["blocked"])
+    return rate
+
+
+def _cycles_of_choices(
+    shapes: GemmShapes, size: float, rate: float, gpu: GpuModel, separate: bool
+) -> tuple[Array, Array]:
+    """Cycles of each of :data:`CHOICES` and its tiles of the result, both of shape ``(n, choices)``."""
+    bm, bn, splits = CHOICES[:, 0], CHOICES[:, 1], CHOICES[:, 2]
+    eta = tile_efficiency(bm, bn, gpu["kernel.gemm.eta"], gpu["kernel.gemm.tile_penalty"])
+    k = np.ceil(shapes.k[:, None] / splits)
+    overhead = gpu["kernel.gemm.tile_overhead_cycles"]
+    outputs = np.ceil(shapes.m[:, None] / bm) * np.ceil(shapes.n[:, None] / bn) * shapes.batch[:, None]
+    tiles = outputs * splits
+    waves = np.ceil(tiles / gpu.sm_count)
+    if separate:  # half-way between all at once and one after another, as on four streams [estimate from SimuMax, B200]
+        batch = shapes.batch[:, None]
+        waves = np.sqrt(waves * np.ceil(tiles / batch / gpu.sm_count) * batch)
+    loads = (bm + bn) * size / gpu["kernel.gemm.load_bytes_per_sm_cycle"]
+    cycles = waves * (np.maximum(2.0 * bm * bn / (rate * eta), loads) * k + overhead)
+    cycles = cycles + np.where(splits > 1, overhead + _reduction_cycles(shapes, splits, gpu), 0.0)
+    return cycles, outputs
+
+
+def _hbm_bytes(shapes: GemmShapes, size: float, output_bytes: Array, gpu: GpuModel) -> Array:
+    """Bytes between HBM and L2: at least every operand once, less what stays in L2 between launches."""
+    compulsory = shapes.batch * (shapes.m * shapes.k + shapes.n * shapes.k) * size + output_bytes
+    footprint = np.where(np.isnan(shapes.footprint_bytes), compulsory, shapes.footprint_bytes)
+    missed = 1.0 - residency(footprint, gpu)
+    # SMs at work together share operand stripes of about sqrt(SMs) tiles; the next wave finds little of them in L2.
+    staged = shapes.batch * shapes.m * shapes.n * shapes.k * size * (1.0 / REFERENCE_TILE[0] + 1.0 / REFERENCE_TILE[1])
+    return np.asarray(np.maximum(compulsory, gpu["kernel.gemm.reread_share"] * staged / np.sqrt(gpu.sm_count)) * missed)
+
+
+def _reduction_cycles(shapes: GemmShapes, splits: Array, gpu: GpuModel) -> Array:
+    """Cycles to write and read again the fp32 partial sums of products whose K is split, through L2."""
+    partial = 2.0 * 4.0 * (shapes.batch * shapes.m * shapes.n)[:, None] * splits
+    return np.asarray(partial / (gpu["kernel.l2.bytes_per_sm_cycle"] * gpu.sm_count))
+
+
+def _unaligned(shapes: GemmShapes, size: int, layout: str) -> NDArray[np.bool_]:
+    """Whether a row in memory is no whole number of 16 bytes; weight gradients read and write rows of M and N."""
+    step = ALIGNMENT_BYTES / size
+    along = shapes.m if layout == "nt" else shapes.k
+    return np.asarray((along % step != 0) | (shapes.n % step != 0))

@@ -1,0 +1,261 @@
+"""From operators to their work on one GPU, all kernels of a family in one call."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.errors import InputError
+from joulecast.model.cluster.collectives import CollectiveShapes, collective_work, copy_share
+from joulecast.model.cluster.fabric import Fabric
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.kernels.arrays import PICO, Columns, Kernels, column, footprints, hbm_energy_j
+from joulecast.model.kernels.attention import AttentionShapes, attention_work, resembled
+from joulecast.model.kernels.costs import Costs, zeros
+from joulecast.model.kernels.families import families_of
+from joulecast.model.kernels.gemm import GemmShapes, gemm_work
+from joulecast.model.kernels.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Streaming
+from joulecast.model.kernels.row_blocks import THREADS as ROW_BLOCKS
+from joulecast.model.kernels.row_blocks import lower_row_blocks
+from joulecast.model.kernels.streaming import extra_read_passes, streaming_work
+from joulecast.model.kernels.toggling import toggle_factor
+
+#: Start of a copy to another GPU by a copy engine, and the event that tells its end [s; estimate, +-50 %].
+COPY_ENGINE_LATENCY_S = 4e-6
+#: Columns of a kernel's costs that are times, or cycles.
+TIMES = ("fixed_s", "core_cycles", "memory_s", "link_s")
+#: Patterns that write one value everywhere: the memory's wires hardly flip.
+CONSTANT_WRITES = ("fill", "zero_grad")
+
+
+@dataclass(frozen=True, eq=False)
+class OperatorGroup:
+    """Kernels that are lowered in one call: they share every parameter's name.
+
+    Attributes
+    ----------
+    key
+        What they have in common.
+    operators, index
+        The kernels and their places.
+    """
+
+    key: tuple[Hashable, ...]
+    operators: list[Operator]
+    index: NDArray[np.int64]
+
+
+def lower(operators: Sequence[Operator], gpu: GpuModel) -> Costs:
+    """Work of kernels on a GPU, in the order given.
+
+    Raises
+    ------
+    InputError
+        An operator whose data type, backend or access pattern the GPU's description does not know.
+    """
+    return _lowered(group_operators(operators), families_of(operators, gpu.device), gpu)
+
+
+class Lowering:
+    """:func:`lower` of the same kernels with several values of the parameters of one device.
+
+    Parameters
+    ----------
+    operators
+        The kernels.
+    device
+        Facts of the GPU.
+    """
+
+    def __init__(self, operators: Sequence[Operator], device: Mapping[str, float]) -> None:
+        groups = group_operators(operators)
+        self._groups = [replace(group, operators=Kernels(group.operators)) for group in groups]
+        self._family = families_of(operators, device)
+
+    def __call__(self, gpu: GpuModel) -> Costs:
+        """Work of the kernels on ``gpu``."""
+        return _lowered(self._groups, self._family, gpu)
+
+
+def _lowered(groups: Sequence[OperatorGroup], family: NDArray[np.int64], gpu: GpuModel) -> Costs:
+    columns = zeros(len(family))
+    for group in groups:
+        for name, values in lower_group(group, gpu).items():
+            columns[name][group.index] = values
+    slower = gpu.get("kernel.time_factor", 1.0)
+    for name in TIMES:
+        columns[name] = columns[name] * slower
+    return Costs(**columns, family=family)
+
+
+def group_operators(operators: Sequence[Operator]) -> list[OperatorGroup]:
+    """Kernels by what is lowered together."""
+    members: dict[tuple[Hashable, ...], list[int]] = defaultdict(list)
+    for index, operator in enumerate(operators):
+        members[_group(operator)].append(index)
+    return [OperatorGroup(k, [operators[i] for i in index], np.array(index)) for k, index in members.items()]
+
+
+def lower_group(group: OperatorGroup, gpu: GpuModel) -> Columns:
+    """Columns of :class:`~joulecast.model.kernels.costs.Costs` of one group; those left out are zero."""
+    try:
+        return _LOWERINGS[str(group.key[0])](group.operators, gpu)
+    except KeyError as missing:
+        raise InputError(f"{gpu.name} has no parameter {missing.args[0]!r} for {group.key}") from missing
+
+
+def _group(operator: Operator) -> tuple[Hashable, ...]:
+    if isinstance(operator, Gemm):
+        kind = "gemm" if operator.tile is None else "tile_gemm"
+        kinds = (operator.dtype, operator.data, operator.layout, operator.out_dtype)
+        return (kind, *kinds, operator.accumulate, operator.separate, operator.block_scaled)
+    if isinstance(operator, Attention):
+        kind, backend = ("attention", operator.backend) if operator.tile is None else ("tile_attention", "")
+        return (kind, backend, operator.direction, operator.dtype)
+    if isinstance(operator, Streaming):
+        if operator.warps:
+            return ("tile_rows", operator.pattern.removeprefix("tile_"))
+        if operator.pattern in ROW_BLOCKS:
+            return ("row_blocks", operator.pattern)
+        return ("streaming", operator.pattern, operator.dtype, operator.data)
+    return ("collective", operator.kind, operator.algorithm)
+
+
+def _gemm(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
+    first = operators[0]
+    footprint = np.array([np.nan if o.footprint_bytes is None else o.footprint_bytes for o in operators])
+    m, n, k, batch, parts = (column(operators, name) for name in ("m", "n", "k", "batch", "parts"))
+    shapes = GemmShapes(m * parts, n, k, batch, footprint)
+    output_bytes = first.output_bytes_per_element
+    options = {"separate": first.separate, "block_scaled": first.block_scaled}
+    work = gemm_work(shapes, first.dtype, first.layout, gpu, output_bytes, **options)
+    toggle = toggle_factor(first.data, gpu)
+    peak = gpu.device["memory_bandwidth_bytes_per_s"]
+    flops = 2.0 * shapes.m * shapes.n * shapes.k * shapes.batch
+    use = flops / (gpu.flops_per_cycle(first.dtype) * work.cycles)
+    whole = {
+        "core_cycles": work.cycles,
+        "memory_s": work.hbm_bytes / (gpu["kernel.gemm.bandwidth_share"] * peak),
+        "tensor_j": flops * gpu[f"power.tensor_pj_per_flop.{first.dtype}"] * PICO * toggle,
+        "onchip_j": (work.l2_bytes * gpu["power.gemm_pj_per_l2_byte"] + work.output_bytes * gpu["power.l2_pj_per_byte"])
+        * (PICO * toggle),
+        "hbm_j": hbm_energy_j(work.hbm_bytes, gpu, first.data),
+    }
+    return {
+        "fixed_s": np.full(len(operators), gpu["kernel.gemm.fixed_s"]),
+        "activity": use,
+        "tensor_use": use * (first.dtype != "fp32"),
+        "tiles": work.tiles,
+        **{column: values / parts for column, values in whole.items()},
+    }
+
+
+def _attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
+    first = operators[0]
+    names = ("batch", "heads", "kv_heads", "sequence", "head_dim", "causal", "keys")
+    shapes = AttentionShapes(*(column(operators, name) for name in names))
+    work = attention_work(shapes, first.backend, first.direction, first.dtype, gpu)
+    kernels, _ = resembled(first.backend)
+    per_flop = gpu[f"power.attention_pj_per_flop.{kernels}.{first.direction}"]
+    if first.dtype == "fp8":  # an estimate: the matrix units' share changes, softmax does not
+        per_flop -= gpu["power.tensor_pj_per_flop.bf16"] - gpu["power.tensor_pj_per_flop.fp8"]
+    narrow = np.log2(128.0 / shapes.head_dim).clip(0.0)
+    flops = column(operators, "flops")
+    switched = flops + gpu["power.attention_overhead_share"] * (work.executed_flops - flops)
+    widen = 1.0 + narrow * gpu.get("power.attention_narrow_extra", 0.0)
+    return {
+        "fixed_s": np.full(len(operators), gpu["kernel.attention.fixed_s"]),
+        "core_cycles": work.cycles,
+        "memory_s": work.hbm_bytes / gpu.device["memory_bandwidth_bytes_per_s"],
+        "activity": work.busy_share,
+        "tensor_use": column(operators, "flops") / (gpu.flops_per_cycle(first.dtype) * work.cycles),
+        "tensor_j": switched * per_flop * PICO * widen,
+        "hbm_j": hbm_energy_j(work.hbm_bytes, gpu),
+    }
+
+
+def _streaming(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
+    first = operators[0]
+    bytes_ = column(operators, "bytes_read") + column(operators, "bytes_written")
+    footprint = footprints(operators, bytes_)
+    pattern = f"{first.pattern}_{first.dtype}"
+    if f"kernel.streaming.{pattern}.fixed_s" not in gpu.parameters:
+        pattern = first.pattern
+    passes = extra_read_passes(first.pattern, column(operators, "columns") * DTYPE_BYTES[first.dtype], gpu)
+    bytes_ = bytes_ + passes * column(operators, "bytes_read")
+    work = streaming_work(pattern, bytes_, footprint, gpu, column(operators, "far_bytes"))
+    data = "zeros" if first.pattern in CONSTANT_WRITES else first.data
+    vector = gpu[f"power.streaming_pj_per_byte.{pattern}"]
+    return {
+        "fixed_s": work.fixed_s,
+        "core_cycles": work.cycles,
+        "memory_s": work.memory_s,
+        "activity": np.ones(len(operators)),
+        "vector_j": bytes_ * vector * PICO,
+        "onchip_j": work.l2_bytes * gpu["power.l2_pj_per_byte"] * PICO,
+        "hbm_j": hbm_energy_j(work.hbm_bytes, gpu, data),
+    }
+
+
+def _collective(operators: Sequence[Collective], gpu: GpuModel) -> Columns:
+    work = collective_work(_collective_shapes(operators), operators[0].kind, gpu, operators[0].algorithm)
+    by_sm = np.array([not o.copy_engine for o in operators])
+    return {
+        "fixed_s": np.where(by_sm, work.fixed_s, COPY_ENGINE_LATENCY_S),
+        "core_cycles": by_sm * work.cycles / np.array([copy_share(o.threads) for o in operators]),
+        "link_s": work.link_s,
+        "memory_s": work.memory_bytes / gpu.device["memory_bandwidth_bytes_per_s"],
+        "activity": by_sm * gpu["power.collective_w"] / gpu["power.sm_w"],
+        "link_j": work.link_bytes * gpu["power.link_pj_per_byte"] * PICO,
+    }
+
+
+#: What joins the GPUs of a collective without a fabric of its own.
+_OWN_LINKS = Fabric()
+
+
+def _collective_shapes(operators: Sequence[Collective]) -> CollectiveShapes:
+    fabrics = [_OWN_LINKS if o.fabric is None else o.fabric for o in operators]
+    names = ("domains", "exit_bytes_per_s", "efficiency", "step_latency_s", "delay", "nvls", "sharp")
+    return CollectiveShapes(
+        bytes=column(operators, "bytes"),
+        gpus=column(operators, "gpus"),
+        ctas=np.array([np.nan if o.ctas is None else o.ctas for o in operators]),
+        link_bytes_per_s=np.array([np.nan if f.link_bytes_per_s is None else f.link_bytes_per_s for f in fabrics]),
+        **{name: column(fabrics, name) for name in names},
+    )
+
+
+# Few forecasts have explicit tiles: the others start without their modules.
+def _tiled_attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
+    from joulecast.model.kernels.attention_tiles import lower_tiled_attention
+
+    return lower_tiled_attention(operators, gpu)
+
+
+def _tiled_gemms(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
+    from joulecast.model.kernels.tiles import lower_tiled_gemms
+
+    return lower_tiled_gemms(operators, gpu)
+
+
+def _tiled_rows(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
+    from joulecast.model.kernels.row_tiles import lower_tiled_rows
+
+    return lower_tiled_rows(operators, gpu)
+
+
+_LOWERINGS: dict[str, Callable[..., Columns]] = {
+    "gemm": _gemm,
+    "attention": _attention,
+    "streaming": _streaming,
+    "collective": _collective,
+    "tile_attention": _tiled_attention,
+    "tile_gemm": _tiled_gemms,
+    "tile_rows": _tiled_rows,
+    "row_blocks": lower_row_blocks,
+}

@@ -1,0 +1,122 @@
+"""Refuses work that no kernel has, before it becomes a number that means nothing."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+
+from joulecast.errors import InputError, UnknownNameError
+from joulecast.model.cluster.fabric import Fabric
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.kernels.attention import RESEMBLES
+from joulecast.model.kernels.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Streaming, Tile
+from joulecast.model.kernels.row_blocks import THREADS as ROW_BLOCKS
+
+#: Orders of a product's operands, and what attention computes and in which types.
+LAYOUTS, DIRECTIONS, ATTENTION_DTYPES = ("tn", "nn", "nt"), ("forward", "backward"), ("bf16", "fp16", "fp8")
+
+
+def check_operator(operator: Operator, gpu: GpuModel) -> None:
+    """Refuse sizes that are not whole or too small, bytes that are negative, and words that the GPU does not know.
+
+    Raises
+    ------
+    InputError
+        One message with the field, its value and the remedy.
+    """
+    if isinstance(operator, Gemm):
+        _check_gemm(operator)
+    elif isinstance(operator, Attention):
+        _check_attention(operator, gpu)
+    elif isinstance(operator, Streaming):
+        _check_streaming(operator, gpu)
+    elif isinstance(operator, Collective):
+        _whole(operator, "gpus")
+        _optional(operator, "ctas", "threads")
+        _amounts(operator, "bytes")
+        _kind_of(operator, "fabric", Fabric)
+    else:
+        kinds = "Gemm, Attention, Streaming or Collective"
+        raise InputError(f"{type(operator).__name__} is no kernel", remedy=f"Give a {kinds}.")
+
+
+def _check_gemm(gemm: Gemm) -> None:
+    _whole(gemm, "m", "n", "k", "batch", "parts")
+    _named(gemm, "dtype", "data type", tuple(DTYPE_BYTES))
+    _named(gemm, "out_dtype", "data type", ("", *DTYPE_BYTES))
+    _named(gemm, "layout", "layout", LAYOUTS)
+    _footprint(gemm)
+    _kind_of(gemm, "tile", Tile)
+
+
+def _check_attention(attention: Attention, gpu: GpuModel) -> None:
+    _whole(attention, "batch", "heads", "kv_heads", "sequence", "head_dim")
+    _whole(attention, "kv_sequence", least=0)
+    _named(attention, "direction", "direction", DIRECTIONS)
+    _kind_of(attention, "tile", Tile)
+    if attention.tile is None:
+        _named(attention, "dtype", "data type of attention", ATTENTION_DTYPES)
+        _named(attention, "backend", "backend of attention", (*_known("kernel.attention.", gpu), *RESEMBLES))
+    if attention.heads % attention.kv_heads:
+        raise InputError(
+            f"{attention.heads} heads cannot share {attention.kv_heads} of keys and values",
+            key="kv_heads",
+            remedy="Use a divisor of heads.",
+        )
+
+
+def _check_streaming(streaming: Streaming, gpu: GpuModel) -> None:
+    _amounts(streaming, "bytes_read", "bytes_written", "far_bytes", "elements")
+    _whole(streaming, "rows", "columns", least=1 if streaming.pattern in ROW_BLOCKS else 0)
+    _footprint(streaming)
+    if not streaming.warps:
+        _named(streaming, "pattern", "access pattern", (*_known("kernel.streaming.", gpu), *ROW_BLOCKS))
+
+
+def _known(prefix: str, gpu: GpuModel) -> tuple[str, ...]:
+    """Names that stand behind a prefix among the GPU's parameters of more than one part."""
+    rests = (key.removeprefix(prefix) for key in gpu.parameters if key.startswith(prefix))
+    return tuple(dict.fromkeys(rest.partition(".")[0] for rest in rests if "." in rest))
+
+
+def _whole(operator: Operator, *names: str, least: int = 1) -> None:
+    for name in names:
+        value = getattr(operator, name)
+        if not (_number(value) >= least and _number(value).is_integer()):
+            raise InputError(f"{name} = {value!r}", key=name, remedy=f"It is a whole number of {least} or more.")
+
+
+def _number(value: object) -> float:
+    """A value as a number; NaN where it is none, which no bound holds."""
+    return float(value) if isinstance(value, Real) else math.nan
+
+
+def _optional(operator: Operator, *names: str) -> None:
+    _whole(operator, *(name for name in names if getattr(operator, name) is not None))
+
+
+def _amounts(operator: Operator, *names: str) -> None:
+    for name in names:
+        value = getattr(operator, name)
+        if not 0 <= _number(value) < math.inf:
+            raise InputError(f"{name} = {value!r}", key=name, remedy="It is a number of 0 or more.")
+
+
+def _footprint(operator: Gemm | Streaming) -> None:
+    value = operator.footprint_bytes
+    if value is not None and not _number(value) >= 0:
+        raise InputError(
+            f"footprint_bytes = {value!r}", key="footprint_bytes", remedy="It is a number of 0 or more, inf, or None."
+        )
+
+
+def _kind_of(operator: Operator, field: str, kind: type) -> None:
+    value = getattr(operator, field)
+    if value is not None and not isinstance(value, kind):
+        raise InputError(f"{field} = {value!r}", key=field, remedy=f"It is a {kind.__name__}, or None.")
+
+
+def _named(operator: Operator, field: str, kind: str, known: tuple[str, ...]) -> None:
+    value = getattr(operator, field)
+    if value not in known:
+        raise UnknownNameError(kind, str(value), [name for name in known if name], key=field)

@@ -1,0 +1,235 @@
+"""The work of single GPU kernels, free of any GPU: what is computed and which bytes are touched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from joulecast.errors import InputError
+from joulecast.model.cluster.fabric import Fabric
+
+#: Bytes of one element by data type.
+DTYPE_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Tile of a matrix product or of fused attention with explicit tiling (for instance a Triton kernel).
+
+    Parameters
+    ----------
+    m, n, k
+        Outputs ``m × n`` of a thread block, and the step along the inner dimension. Of attention ``m`` queries and
+        ``n`` keys; ``k`` is the head's and not read.
+    warps, stages
+        Warps of a thread block, and steps whose operands are on the way at a time.
+    split_k
+        Parts into which the inner dimension is cut; their sums pass through memory.
+    staged
+        Whether operands pass through shared memory; otherwise every warp loads its own.
+    """
+
+    m: int
+    n: int
+    k: int = 64
+    warps: int = 8
+    stages: int = 3
+    split_k: int = 1
+    staged: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RowTile:
+    """Schedule of a row-wise or element-wise kernel: each thread block works on ``rows × columns`` values at a time.
+
+    ``columns`` = 0 takes whole rows. ``staged`` puts the values into shared memory instead of registers.
+    """
+
+    rows: int = 1
+    columns: int = 0
+    warps: int = 4
+    staged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """Matrix product C[m, n] = A[m, k] · B[n, k]ᵀ.
+
+    Parameters
+    ----------
+    m, n, k
+        Sizes; ``batch`` independent products.
+    dtype
+        Input type: of ``bf16 fp16 tf32 fp32 fp64 fp8`` those that the GPU's description has.
+    data
+        Input values, which set the toggling: ``randn`` (default), ``zeros``, ``ones``, ``pow2`` (±1) or ``sparseX``
+        (fraction X zeroed).
+    layout
+        ``tn`` forward (activations × weightᵀ), ``nn`` input gradient, ``nt`` weight gradient.
+    tile
+        Explicit tiling; ``None`` takes what the vendor's library picks.
+    footprint_bytes
+        Data touched between two uses of the same operands, as in :class:`Streaming`.
+    out_dtype
+        Type of the result, empty for the inputs'.
+    accumulate
+        Whether the result is added to what stands there.
+    block_scaled
+        Whether blocks of operands have scales of their own, which the matrix units read as they go.
+    separate
+        Whether the products of a batch are launched one by one on several streams, as those of experts are.
+    parts
+        The product is one of as many equal ones along ``m`` that follow each other on several streams, so that each
+        begins in the tail of the one before.
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: str = "bf16"
+    data: str = "randn"
+    layout: str = "tn"
+    batch: int = 1
+    tile: Tile | None = None
+    footprint_bytes: float | None = None
+    name: str = "gemm"
+    out_dtype: str = ""
+    accumulate: bool = False
+    block_scaled: bool = False
+    parts: int = 1
+    separate: bool = False
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations, 2·m·n·k·batch."""
+        return 2.0 * self.m * self.n * self.k * self.batch
+
+    @property
+    def output_bytes_per_element(self) -> int:
+        """Bytes written, and when accumulating read, for each value of the result."""
+        return DTYPE_BYTES[self.out_dtype or self.dtype] * (2 if self.accumulate else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Fused softmax(Q·Kᵀ)·V or its gradient.
+
+    ``backend`` is ``flash-attention-1``, ``-2``, ``-3`` or ``cudnn``; ``direction`` is ``forward`` or
+    ``backward``. The backward includes the backend's small helper kernels (dot of dO and O, conversion of dQ, reduction
+    over groups). ``kv_sequence`` keys, where they are not as many as the queries (0), end where the queries end: a
+    causal mask hides only the keys behind each query.
+    With a ``tile`` it is a kernel of that tile, whatever the backend.
+    """
+
+    batch: int
+    heads: int
+    kv_heads: int
+    sequence: int
+    head_dim: int
+    causal: bool = True
+    backend: str = "cudnn"
+    direction: str = "forward"
+    dtype: str = "bf16"
+    name: str = "attention"
+    kv_sequence: int = 0
+    tile: Tile | None = None
+
+    @property
+    def keys(self) -> int:
+        """Key positions."""
+        return self.kv_sequence or self.sequence
+
+    @property
+    def flops(self) -> float:
+        """4·B·H·D for each pair of positions forward, S² of them, half of it masked when causal; ×2.5 backward."""
+        pairs = self.sequence * (self.keys - (0.5 * self.sequence if self.causal else 0.0))
+        return 4.0 * self.batch * self.heads * self.head_dim * pairs * (2.5 if self.direction == "backward" else 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """A kernel bound by moving data: copies, element-wise operators, norms, reductions, optimizer.
+
+    Parameters
+    ----------
+    pattern
+        Access pattern, a name under ``streaming`` in the GPU's ``[kernel]`` table (``copy``, ``add``, ``rmsnorm``, …).
+    bytes_read, bytes_written
+        Bytes that reach beyond the SM, each input and output once.
+    elements
+        Elements processed (vector work).
+    footprint_bytes
+        Data touched between two uses of the same bytes: below the L2 size they stay in L2. ``None`` takes the kernel's
+        own bytes, as when one kernel is run back to back; use ``inf`` inside a long sequence of other kernels.
+    tile_rows, tile_columns, warps, staged
+        Explicit schedule as :class:`RowTile` has it; ``warps`` = 0 is the library's own.
+    far_bytes
+        Bytes that come from memory even where the others stay in L2: of what the kernel before did not touch.
+    rows, columns
+        Shape of row-wise kernels (norms, softmax, reductions), 0 where it does not matter.
+    """
+
+    pattern: str
+    bytes_read: float
+    bytes_written: float
+    elements: float = 0.0
+    dtype: str = "bf16"
+    data: str = "randn"
+    footprint_bytes: float | None = None
+    far_bytes: float = 0.0
+    rows: int = 0
+    columns: int = 0
+    tile_rows: int = 0
+    tile_columns: int = 0
+    warps: int = 0
+    name: str = "streaming"
+    staged: bool = False
+
+    def with_tile(self, tile: RowTile) -> Streaming:
+        """The same kernel with an explicit schedule.
+
+        Raises
+        ------
+        InputError
+            No warps: without any the kernel would be the library's.
+        """
+        if not tile.warps:
+            raise InputError("warps = 0 must be at least 1", key="warps", remedy="The nearest is 1.")
+        return replace(self, tile_rows=tile.rows, tile_columns=tile.columns, warps=tile.warps, staged=tile.staged)
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """A communication among ``gpus`` GPUs.
+
+    Parameters
+    ----------
+    kind
+        ``all_reduce all_gather reduce_scatter all_to_all broadcast send_recv``, or ``ring_step``: every rank sends to
+        the next and receives from the one before; ``rings_step``: in as many rings as a domain has members.
+    bytes
+        The full buffer: for all-gather the gathered one, for reduce-scatter the input, for all-to-all what one GPU has.
+    ctas, threads
+        Thread blocks that the kernel is held to, and their size; ``None`` is the library's own choice.
+    fabric
+        What joins the GPUs, from :func:`joulecast.model.cluster.fabric.fabric_of`; ``None`` is the GPU's own links.
+    algorithm
+        ``ring``, or for an all-reduce ``tree``, ``nvls`` or ``sharp`` (reduction in the switches), or ``auto``, the
+        fastest of those that the fabric has.
+    copy_engine
+        Whether the GPU's copy engines move the data instead of its SMs.
+    """
+
+    kind: str
+    bytes: float
+    gpus: int
+    ctas: int | None = None
+    fabric: Fabric | None = None
+    algorithm: str = "ring"
+    dtype: str = "bf16"
+    name: str = "collective"
+    threads: int | None = None
+    copy_engine: bool = False
+
+
+Operator: TypeAlias = Gemm | Attention | Streaming | Collective

@@ -1,0 +1,227 @@
+"""Row-wise and element-wise kernels whose schedule is given: rows, columns and warps of a thread block.
+
+A block loads its values, combines them and writes the result. Its threads work through their values one after another,
+so with R blocks on an SM at a time
+
+    cycles = blocks / (SMs·R) · (l + b·barriers·warps + c·values + s·spilled)
+
+where l is the latency of a block, b what each warp adds to a barrier, c the cycles of a thread's value and s those of a
+register that does not fit and is kept in the first-level cache. Few blocks with few bytes leave the memory waiting, and
+many small ones the scheduler, which starts about one in a cycle. So much of this goes on at a time that it shows little
+beside the memory unless it takes about as long: the smooth maximum of both is sharper than other kernels'.
+
+The memory is not busy throughout. At the end of few waves the last blocks leave it idle, and so does an SM that holds
+one block at a time between two of them. Kernels that read a block's rows before they write any lose time as the
+memory turns around, the more often the fewer bytes a block has. A thread with many more values than registers keeps
+all of them in memory, beyond the caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.kernels.arrays import PICO, Columns, column, footprints, hbm_energy_j
+from joulecast.model.kernels.occupancy import MOST_REGISTERS, WARP, Blocks, resident_blocks, spilled_registers
+from joulecast.model.kernels.operators import DTYPE_BYTES, Streaming
+from joulecast.model.kernels.row_layout import RowLayout, barriers, row_layout
+from joulecast.model.kernels.streaming import residency
+from joulecast.model.kernels.tile_estimates import ESTIMATES, estimate
+
+Array = NDArray[np.float64]
+#: Patterns that combine the values of a row as they come, and so hold few of them.
+FOLDING = ("reduce_min", "sum", "gemv")
+#: Patterns that need a whole row at a time.
+WHOLE_ROWS = ("rmsnorm", "layernorm", "softmax", "log_softmax", "norm_backward")
+#: How long warps take to combine the values of a row where they do it twice; the second time they are in step [1].
+COMBINED = {"layernorm": 1.5, "softmax": 1.5, "log_softmax": 1.5, "norm_backward": 1.5}
+#: Weights of columns for which a thread has room in registers that its loads leave free, and registers of each other.
+FREE_WEIGHTS, REGISTERS_PER_WEIGHT = 40.0, 0.7
+#: Bytes of a block above which the memory turns around seldom enough, and halvings of it that cost time.
+LONG_RUN_BYTES, SHORTER_RUNS = 65536.0, 2.0
+#: Values that a thread holds where it combines them as they come, or keeps them in shared memory.
+FEW = 16.0
+#: Registers that the compiler leaves a thread, and bytes of memory for each of its values, where it gives up.
+GIVEN_UP_REGISTERS, GIVEN_UP_BYTES = 64.0, 8.0
+
+
+@dataclass(frozen=True)
+class RowBlocks:
+    """Thread blocks of ``n`` kernels; every field has shape ``(n,)``.
+
+    Attributes
+    ----------
+    blocks
+        Their needs.
+    count
+        How many each kernel has.
+    values, loads
+        Values that a thread works through, and the instructions with which it loads them.
+    layout
+        How a tile lies over the block's threads.
+    """
+
+    blocks: Blocks
+    count: Array
+    values: Array
+    loads: Array
+    layout: RowLayout
+
+
+def tile_blocks(operators: Sequence[Streaming], gpu: GpuModel) -> RowBlocks:
+    """Thread blocks of row-wise or element-wise kernels with explicit schedules."""
+    threads = WARP * column(operators, "warps")
+    rows, whole = column(operators, "tile_rows").clip(1.0), column(operators, "columns")
+    tile = column(operators, "tile_columns")
+    columns = np.where(tile > 0.0, tile, whole)
+    folding = np.array([base_pattern(o.pattern) in FOLDING for o in operators])
+    steps = np.where(folding & (whole > 0.0), np.ceil(whole / columns), 1.0)
+    values = rows * columns / threads
+    staged = column(operators, "staged") > 0.0
+    held = np.where(staged | folding, np.minimum(values, FEW), values)
+    # Weights of the columns are shared by the rows and come last.
+    weights = (held / rows - FREE_WEIGHTS).clip(0.0)
+    registers = estimate(gpu, "kernel.tile_rows.registers") + REGISTERS_PER_WEIGHT * weights
+    registers = registers + estimate(gpu, "kernel.tile_rows.registers_per_value") * held
+    size = np.array([DTYPE_BYTES[o.dtype] for o in operators], dtype=np.float64)
+    shared = np.where(staged, rows * columns * size, 0.0)
+    touched = np.maximum(column(operators, "bytes_read"), column(operators, "bytes_written"))
+    elements = np.where(column(operators, "elements") > 0.0, column(operators, "elements"), touched / size)
+    count = np.ceil(elements / (rows * columns * steps))
+    layout = row_layout(rows, columns.clip(1.0), threads / WARP, size)
+    return RowBlocks(
+        Blocks(threads, registers, shared), count, steps * np.maximum(values, 1.0), steps * layout.loads, layout
+    )
+
+
+def base_pattern(pattern: str) -> str:
+    """Pattern of the kernel without a schedule: ``tile_rmsnorm`` is an ``rmsnorm``."""
+    return pattern.removeprefix("tile_")
+
+
+def lower_tiled_rows(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
+    """Work of row-wise and element-wise kernels with explicit schedules, all of one pattern."""
+    pattern = base_pattern(operators[0].pattern)
+    found = tile_blocks(operators, gpu)
+    bytes_ = column(operators, "bytes_read") + column(operators, "bytes_written")
+    spill = _spills(found, gpu)
+    latency = _own(pattern, "kernel", "block_cycles", gpu)
+    one = latency + _block_cycles(pattern, found, spill, gpu)
+    rounds = np.maximum(found.count / (gpu.sm_count * spill.resident), 1.0)
+    hit = residency(footprints(operators, bytes_), gpu)
+    hbm = bytes_ * (1.0 - hit)
+    from_l2 = hit * bytes_ / (gpu["kernel.l2.bytes_per_sm_cycle"] * gpu.sm_count)
+    peak = gpu.device["memory_bandwidth_bytes_per_s"]
+    memory_s = hbm * _turning(pattern, bytes_ / found.count, gpu) / (_bandwidth_share(pattern, gpu) * peak)
+    memory_s = memory_s + spill.far_bytes / (estimate(gpu, "kernel.tile_spill.bandwidth_share") * peak)
+    waiting_s = (latency + _lone_cycles(spill.resident, rounds, gpu)) / (gpu.max_clock_mhz * 1e6)
+    waiting_s = waiting_s + estimate(gpu, "kernel.tile_rows.tail_share") * memory_s / rounds
+    staged = np.where(column(operators, "staged") > 0.0, bytes_, 0.0)
+    near = spill.near_bytes * estimate(gpu, "power.tile_spill_pj_per_byte")
+    return {
+        "fixed_s": gpu["kernel.tile_gemm.fixed_s"] + waiting_s,
+        "core_cycles": np.maximum.reduce([rounds * one, from_l2, _launch_cycles(found.count, memory_s, gpu)]),
+        "memory_s": memory_s,
+        "overlap": np.full(len(operators), estimate(gpu, "kernel.tile_rows.overlap_exponent")),
+        "activity": np.ones(len(operators)),
+        "vector_j": _vector_j(pattern, bytes_, found, gpu),
+        "onchip_j": ((bytes_ + spill.far_bytes) * gpu["power.l2_pj_per_byte"] + near) * PICO
+        + staged * estimate(gpu, "power.tile_shared_pj_per_byte") * PICO,
+        "hbm_j": hbm_energy_j(hbm + spill.far_bytes, gpu),
+    }
+
+
+def _block_cycles(pattern: str, found: RowBlocks, spill: _Spills, gpu: GpuModel) -> Array:
+    """Cycles of a block beyond its latency, shape ``(n,)``."""
+    waits = np.zeros(len(found.count))
+    if pattern in (*WHOLE_ROWS, *FOLDING):
+        waits = COMBINED.get(pattern, 1.0) * barriers(found.layout) * found.blocks.threads / WARP
+    return np.asarray(
+        estimate(gpu, "kernel.tile_rows.barrier_cycles_per_warp") * waits
+        + estimate(gpu, "kernel.tile_rows.cycles_per_value") * found.values
+        + estimate(gpu, "kernel.tile_spill.cycles_per_register") * spill.registers
+    )
+
+
+def _turning(pattern: str, block_bytes: Array, gpu: GpuModel) -> Array:
+    """Factor on the memory's time where blocks read all their rows before they write any, shape ``(n,)`` [1]."""
+    if pattern not in WHOLE_ROWS:
+        return np.ones(len(block_bytes))
+    halvings = np.log2(LONG_RUN_BYTES / block_bytes).clip(0.0, SHORTER_RUNS)
+    return np.asarray(1.0 + estimate(gpu, "kernel.tile_rows.turning_share") * halvings)
+
+
+def _lone_cycles(resident: Array, rounds: Array, gpu: GpuModel) -> Array:
+    """Cycles in which SMs that hold one block at a time have none, shape ``(n,)``."""
+    return np.where(resident > 1.0, 0.0, rounds * estimate(gpu, "kernel.tile_rows.lone_block_cycles"))
+
+
+@dataclass(frozen=True)
+class _Spills:
+    """Blocks that an SM holds, registers of a thread in the first-level cache, and bytes; shape ``(n,)`` each."""
+
+    resident: Array
+    registers: Array
+    near_bytes: Array
+    far_bytes: Array
+
+
+def _spills(found: RowBlocks, gpu: GpuModel) -> _Spills:
+    """What does not fit into registers: a little is written and read once, close by.
+
+    Where more spills than there are registers, the compiler gives up keeping values, and every use of one goes through
+    memory; the threads of an SM then need more than its caches hold.
+    """
+    blocks = found.blocks
+    over = spilled_registers(blocks, gpu)
+    given_up = over > MOST_REGISTERS
+    registers = np.where(given_up, GIVEN_UP_REGISTERS, blocks.registers)
+    resident = resident_blocks(Blocks(blocks.threads, registers, blocks.shared_bytes), gpu)
+    threads = found.count * blocks.threads
+    uses = estimate(gpu, "kernel.tile_spill.uses_in_memory")
+    far = threads * uses * GIVEN_UP_BYTES * found.values
+    near = np.where(given_up, 0.0, over)
+    return _Spills(resident, near, 8.0 * threads * near, np.where(given_up, far, 0.0))
+
+
+def _launch_cycles(count: Array, memory_s: Array, gpu: GpuModel) -> Array:
+    """Cycles in which so many blocks can be started; it goes on beside the memory and shows where it takes longer."""
+    cycles = count / estimate(gpu, "kernel.tile_rows.blocks_per_cycle")
+    launch_s = cycles / (gpu.max_clock_mhz * 1e6)
+    shows = np.minimum(launch_s / np.maximum(memory_s, launch_s), 1.0) ** 2
+    return np.asarray(cycles * shows)
+
+
+def _bandwidth_share(pattern: str, gpu: GpuModel) -> float:
+    """Share of the memory's peak that this pattern reaches: its own, of element-wise kernels the library's."""
+    keys = [f"kernel.tile_{pattern}.bandwidth_share"]
+    keys += [f"kernel.streaming.{pattern}.bandwidth_share"] * (pattern not in WHOLE_ROWS)
+    return next((gpu[key] for key in keys if key in gpu.parameters), gpu["kernel.tile_rmsnorm.bandwidth_share"])
+
+
+def _own(pattern: str, table: str, name: str, gpu: GpuModel) -> float:
+    """A constant of this pattern, else that of RMS norms."""
+    key = f"{table}.tile_{pattern}.{name}"
+    if key in gpu.parameters:
+        return gpu[key]
+    return estimate(gpu, key if key in ESTIMATES else f"{table}.tile_rmsnorm.{name}")
+
+
+def _vector_j(pattern: str, bytes_: Array, found: RowBlocks, gpu: GpuModel) -> Array:
+    """Energy of computing, and of starting and joining threads: the fewer values each has the more there are [J].
+
+    Where values are folded as they come, loads and joins of lanes count on their own; of kernels that hold whole rows
+    they were measured with the rest.
+    """
+    threads = found.count * found.blocks.threads
+    each = _own(pattern, "power", "value_pj_per_byte", gpu)
+    total = bytes_ * each + threads * _own(pattern, "power", "pj_per_thread", gpu)
+    if pattern in FOLDING:
+        joins = found.layout.rows * np.log2(found.layout.lanes)
+        total = total + threads * joins * estimate(gpu, "power.tile_rows.pj_per_join")
+        total = total + threads * found.loads * estimate(gpu, "power.tile_rows.pj_per_load")
+    return np.asarray(total * PICO)

@@ -1,0 +1,78 @@
+"""Kernels that move data: bandwidth by access pattern, L2 residency, and the SM's own issue rate.
+
+    t = t0 + ((bytes / (φ·B_HBM))^p + (bytes / (x·SMs·f))^p)^(1/p)
+
+φ is the pattern's share of the memory's peak bandwidth, x the bytes that one SM moves in a clock cycle in this pattern:
+a strided element-wise kernel is bound by its instructions and slows with the clock, a copy is not. Data that stay in L2
+between two uses move at the L2's bandwidth, which also follows the SM clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.hardware.gpu_model import GpuModel
+
+Array = NDArray[np.float64]
+
+#: Patterns that first reduce a row and then read it again.
+TWO_PASS = ("log_softmax",)
+
+
+@dataclass(frozen=True)
+class StreamingWork:
+    """Work of ``n`` streaming kernels; every field has shape ``(n,)``."""
+
+    fixed_s: Array
+    cycles: Array
+    memory_s: Array
+    hbm_bytes: Array
+    l2_bytes: Array
+
+
+def residency(footprint_bytes: Array, gpu: GpuModel) -> Array:
+    """Share of accesses that L2 serves when ``footprint_bytes`` are touched between two uses of the same data.
+
+    Full up to the effective capacity, none from a tenth beyond: with least-recently-used replacement a cyclic sweep
+    over more than fits finds nothing left.
+    """
+    capacity = gpu["kernel.l2.capacity_share"] * gpu.device["l2_bytes"]
+    return np.clip((1.1 * capacity - footprint_bytes) / (0.1 * capacity), 0.0, 1.0)
+
+
+def streaming_work(
+    pattern: str, bytes_: Array, footprint_bytes: Array, gpu: GpuModel, far_bytes: Array | float = 0.0
+) -> StreamingWork:
+    """Time and bytes of kernels of one access pattern.
+
+    Parameters
+    ----------
+    pattern
+        Reads ``kernel.streaming.<pattern>.``: ``bandwidth_share`` (φ), ``bytes_per_sm_cycle`` (x), ``fixed_s`` (t0).
+    bytes_, footprint_bytes
+        Bytes read plus written, and data touched between two uses; shape ``(n,)`` [bytes].
+    far_bytes
+        Part of ``bytes_`` that comes from memory in any case.
+    """
+    prefix = f"kernel.streaming.{pattern}."
+    hit = residency(footprint_bytes, gpu) * (1.0 - far_bytes / np.maximum(bytes_, 1.0))
+    peak = gpu.device["memory_bandwidth_bytes_per_s"]
+    issue = bytes_ / (gpu[prefix + "bytes_per_sm_cycle"] * gpu.sm_count)
+    from_l2 = hit * bytes_ / (gpu["kernel.l2.bytes_per_sm_cycle"] * gpu.sm_count)
+    return StreamingWork(
+        fixed_s=np.full_like(bytes_, gpu[prefix + "fixed_s"]),
+        cycles=np.maximum(issue, from_l2),
+        memory_s=(1.0 - hit) * bytes_ / (gpu[prefix + "bandwidth_share"] * peak),
+        hbm_bytes=(1.0 - hit) * bytes_,
+        l2_bytes=bytes_,
+    )
+
+
+def extra_read_passes(pattern: str, row_bytes: Array, gpu: GpuModel) -> Array:
+    """Further reads of the input by row-wise kernels that need a row twice and cannot hold it in shared memory."""
+    if pattern not in TWO_PASS:
+        return np.zeros_like(row_bytes)
+    return np.where(row_bytes > gpu.device["shared_memory_per_sm_bytes"], 1.0, 0.0)

@@ -1,0 +1,206 @@
+"""Bytes that one layer, head or boundary keeps between forward and backward, by framework and recomputation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.layer_shard import Shard, shard
+from joulecast.model.kernels.operators import DTYPE_BYTES
+from joulecast.model.memory.recomputation import saved_bytes
+from joulecast.model.transformer import multi_token, unfused_attention
+from joulecast.model.transformer.head import head_is_split, local_vocabulary
+from joulecast.model.transformer.megatron_linear import gathered_bytes
+from joulecast.model.transformer.moe import expert_bytes, expert_shard
+
+#: Bytes of an fp32 statistic a row (softmax's log-sum-exp, a norm's scale or mean).
+_STATISTIC_BYTES = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatchBytes:
+    """What one micro-batch takes wherever a stage stands; all but ``shard``, its sizes, in bytes.
+
+    Attributes
+    ----------
+    layer, ends
+        Kept by one layer, and behind the last one by head and modules that predict further tokens.
+    boundary, logits
+        The residual stream between two stages, and the logits.
+    layer_transient, loss_transient
+        Temporary results at the worst moment of a layer's backward, and of the loss's.
+    user_buffers
+        Buffers of stepwise communication.
+    """
+
+    shard: Shard
+    layer: float
+    ends: float
+    boundary: float
+    logits: float
+    layer_transient: float
+    loss_transient: float
+    user_buffers: float
+
+
+@lru_cache(maxsize=4096)
+def micro_batch_bytes(
+    config: ModelConfig, implementation: Implementation, batch: int, sequence: int
+) -> MicroBatchBytes:
+    """What a micro-batch of so many sequences takes; plans that differ in how they are staged share it."""
+    s = shard(config, implementation, batch, sequence)
+    return MicroBatchBytes(
+        shard=s,
+        layer=layer_bytes(s),
+        ends=_ends_bytes(s),
+        boundary=boundary_bytes(s),
+        logits=logits_bytes(s),
+        layer_transient=layer_transient_bytes(s),
+        loss_transient=loss_transient_bytes(s),
+        user_buffers=_user_buffer_bytes(s),
+    )
+
+
+def _ends_bytes(s: Shard) -> float:
+    """What one micro-batch keeps behind the last layer: the head's, and that of modules that predict further tokens."""
+    further = s.config.mtp_layers
+    more = multi_token.kept_bytes(s) + layer_bytes(s) + head_bytes(s) if further else 0.0
+    return head_bytes(s) + further * more
+
+
+def _user_buffer_bytes(s: Shard) -> float:
+    """Buffers of stepwise communication: six that gather (in FP8 where the products are), four that scatter."""
+    if not s.implementation.tp_comm_overlap:
+        return 0.0
+    return 6.0 * gathered_bytes(s) + 4.0 * s.activation_bytes
+
+
+def boundary_bytes(s: Shard) -> float:
+    """One residual-stream tensor as a rank holds it and sends it to the next stage."""
+    return float(s.norm_tokens * s.config.hidden * DTYPE_BYTES[s.implementation.dtype])
+
+
+def layer_bytes(s: Shard) -> float:
+    """Bytes that one layer keeps for one micro-batch.
+
+    Full recomputation keeps the layer's input. Selective recomputation leaves out what its parts make.
+    """
+    if s.implementation.recompute == "full":
+        return boundary_bytes(s)
+    return whole_layer_bytes(s) - saved_bytes(s)
+
+
+def whole_layer_bytes(s: Shard) -> float:
+    """Bytes of everything that a layer's backward reads, nothing recomputed."""
+    config, implementation = s.config, s.implementation
+    size = DTYPE_BYTES[implementation.dtype]
+    megatron = implementation.framework == "megatron"
+    # Norm inputs stay sharded; their outputs are kept as the products' inputs, in eager mode after the gathering.
+    streams = 2 * s.norm_tokens + 2 * (s.norm_tokens if megatron else s.tokens)
+    per_token = s.qkv_width + s.attention_width + s.up_width + s.ffn
+    heads = (s.heads + s.kv_heads) * config.head_dim
+    if config.qk_norm:
+        per_token += heads
+    if config.rotary and implementation.rotary:
+        per_token += heads  # rotated queries and keys; the joint product lives on as long as the values, its view
+    if not megatron:
+        per_token += _eager_activation_extra(s)
+    moments = 2 if config.norm == "layernorm" else 1
+    statistics = 2 * moments * s.norm_tokens + s.heads * s.tokens
+    if config.qk_norm:
+        statistics += (s.heads + s.kv_heads) * s.tokens
+    if implementation.recomputes("core_attn") or implementation.attention_backend == "unfused":
+        statistics -= s.heads * s.tokens
+    experts = 0.0 if config.experts is None else expert_bytes(s)
+    kept = size * (streams * config.hidden + s.tokens * per_token) + _STATISTIC_BYTES * statistics
+    return kept + experts + _fp8_difference_bytes(s) + _unfused_bytes(s)
+
+
+def _unfused_bytes(s: Shard) -> float:
+    """Scores of attention whose kernels are not fused; selective recomputation leaves them out."""
+    implementation = s.implementation
+    if implementation.attention_backend != "unfused" or implementation.recomputes("core_attn"):
+        return 0.0
+    return unfused_attention.kept_bytes(s)
+
+
+def _fp8_difference_bytes(s: Shard) -> float:
+    """What FP8 changes: products keep one copy of their inputs, attention its output in ``dtype`` beside it."""
+    fp8, wide = s.implementation.fp8, DTYPE_BYTES[s.implementation.dtype]
+    if fp8 is None:
+        return 0.0
+    replaced = 2 * s.norm_tokens * s.config.hidden + s.tokens * s.ffn
+    if s.config.experts is not None:  # their rows are counted in FP8 already; the router's input stays wide
+        replaced -= s.norm_tokens * s.config.hidden
+    kept = (fp8.value_bytes - wide) * replaced + fp8.value_bytes * s.tokens * s.attention_width
+    if s.implementation.attention_fp8:  # one copy of queries, keys and values in FP8 with one scale each
+        rotated = (s.heads + s.kv_heads) * s.config.head_dim if s.config.rotary and s.implementation.rotary else 0
+        kept += s.tokens * (s.qkv_width - wide * (s.qkv_width + rotated))
+    return kept
+
+
+def _eager_activation_extra(s: Shard) -> int:
+    """Width of the intermediate results that unfused activations keep besides their input and output."""
+    return s.ffn if s.config.gated_mlp else 0
+
+
+def head_bytes(s: Shard) -> float:
+    """Final norm's input and output, and what the loss keeps, for one micro-batch."""
+    vocab = local_vocabulary(s.config.vocab, head_is_split(s.implementation), s.implementation)
+    whole = s.activation_bytes if s.implementation.sequence_parallel else boundary_bytes(s)
+    return boundary_bytes(s) + whole + s.tokens * vocab * _kept_logit_bytes(s)
+
+
+def _in_fp32(s: Shard) -> bool:
+    return head_is_split(s.implementation) or s.implementation.framework == "megatron"
+
+
+def _kept_logit_bytes(s: Shard) -> float:
+    """The log-softmax in the logits' dtype (fused: their gradient), or the softmax in fp32."""
+    return 4.0 if _in_fp32(s) and not s.implementation.fused_loss else float(DTYPE_BYTES[s.implementation.dtype])
+
+
+def logits_bytes(s: Shard) -> float:
+    """The logits of one micro-batch on one rank."""
+    vocab = local_vocabulary(s.config.vocab, head_is_split(s.implementation), s.implementation)
+    return float(s.tokens * vocab * DTYPE_BYTES[s.implementation.dtype])
+
+
+def loss_transient_bytes(s: Shard) -> float:
+    """Highest of what the backward of loss and head holds beside what was kept.
+
+    Eager: the dense gradient of the log-softmax and that of the logits; then, log-softmax and the first of them freed,
+    the weight's gradient. In fp32 the gradient takes the kept softmax's place and only its narrow copy is new.
+    """
+    logits, size = logits_bytes(s), DTYPE_BYTES[s.implementation.dtype]
+    vocab = local_vocabulary(s.config.vocab, head_is_split(s.implementation), s.implementation)
+    weight = float(vocab * s.config.hidden * size)
+    if s.implementation.fused_loss:
+        return 0.0
+    if _in_fp32(s):
+        return logits + (0.0 if s.implementation.framework == "megatron" else max(0.0, weight - 2 * logits))
+    return max(2 * logits, weight + boundary_bytes(s))
+
+
+def layer_transient_bytes(s: Shard) -> float:
+    """Gradients alive at the start of a layer's backward, when everything kept is still there.
+
+    They are the last product's weight and input gradients (Megatron's weight gradient goes into its buffer) and, with
+    full recomputation, the layer's activations computed again.
+    """
+    size, implementation = DTYPE_BYTES[s.implementation.dtype], s.implementation
+    weight = 0 if implementation.framework == "megatron" else s.config.hidden * s.ffn
+    gradients = float(size * (weight + s.tokens * s.ffn))
+    if s.config.experts is not None:
+        e = expert_shard(s)
+        gradients += float(size * e.all_rows * (s.config.hidden + e.ffn))
+    if implementation.sequence_parallel and implementation.tensor_parallel > 1:
+        gradients += s.activation_bytes
+    gradients += saved_bytes(s)
+    if implementation.recomputes("core_attn") and implementation.attention_backend == "unfused":
+        gradients = max(gradients, unfused_attention.kept_bytes(s))  # neither is alive while the other is
+    if implementation.recompute == "full":
+        gradients += whole_layer_bytes(s) - boundary_bytes(s)
+    return gradients

@@ -1,0 +1,234 @@
+"""Memory of one GPU during training: what is held, when it is highest, and whether it fits.
+
+The parts are those that ``torch.cuda.max_memory_allocated`` counts, plus what lies outside PyTorch's allocator. Of
+``torch.distributed.pipelining`` the model knows that it holds receive buffers of every micro-batch, the stages' outputs
+until their backward, and the last stage's logits of all micro-batches until the end of the iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from joulecast.errors import DoesNotFitError, UnknownNameError
+from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.kernels.operators import DTYPE_BYTES
+from joulecast.model.memory.activations import MicroBatchBytes, micro_batch_bytes
+from joulecast.model.memory.states import StateShards, gathered_by_fsdp_bytes, parameter_bytes
+from joulecast.model.training.optimizer import optimizer_state_bytes
+
+#: Workspaces of cuBLAS and cuBLASLt on Hopper, 32 MiB each.
+WORKSPACE_BYTES = 2 * 32 * 1024.0**2
+#: CUDA context and kernels' code, outside the allocator: an estimate.
+CONTEXT_BYTES = 1.1e9
+#: Channels of one communicator: 24 of two connections with 4 MiB each, outside the allocator as well: an estimate.
+COMMUNICATOR_BYTES = 24 * 2 * 4 * 1024.0**2
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFootprint:
+    """Memory of one GPU at its peak, by purpose; all in bytes.
+
+    Attributes
+    ----------
+    parameters, gradients, optimizer
+        Model states.
+    activations
+        Kept for the backward by the micro-batches in flight.
+    outputs
+        Stage outputs, and on the last stage logits, that the pipeline holds on to.
+    buffers
+        Receive buffers of the pipeline that hold no activation counted above.
+    transient
+        Gradients and temporary results at the peak.
+    workspace
+        Workspaces of the libraries.
+    gathered
+        Parameters and gradients that FSDP holds whole while they are at work.
+    context
+        What lies outside the framework's allocator: the driver's context and the communicators' channels.
+    """
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    activations: float
+    outputs: float
+    buffers: float
+    transient: float
+    workspace: float = WORKSPACE_BYTES
+    gathered: float = 0.0
+    context: float = CONTEXT_BYTES
+
+    @property
+    def states_bytes(self) -> float:
+        """Parameters, gradients and optimizer states."""
+        return self.parameters + self.gradients + self.optimizer
+
+    @property
+    def allocated_bytes(self) -> float:
+        """Peak of the framework's allocator, comparable to ``torch.cuda.max_memory_allocated``."""
+        held = self.activations + self.outputs + self.buffers + self.transient + self.workspace + self.gathered
+        return self.states_bytes + held
+
+    @property
+    def total_bytes(self) -> float:
+        """Everything on the GPU."""
+        return self.allocated_bytes + self.context
+
+
+def in_flight(schedule: str, stage: int, stages: int, micro_batches: int, virtual_stages: int = 1) -> int:
+    """Most forwards of a rank (micro-batches, times chunks if interleaved) whose backward is still to come.
+
+    Parameters
+    ----------
+    schedule
+        ``none gpipe 1f1b interleaved-1f1b zb-h1``.
+    stage, stages
+        Pipeline rank and their number.
+    """
+    if stages == 1 and virtual_stages == 1:
+        return 1
+    total = micro_batches * virtual_stages
+    if schedule == "none":
+        return 1
+    if schedule == "gpipe":
+        return total
+    if schedule == "1f1b":
+        return min(total, stages - stage)
+    if schedule == "zb-h1":
+        return min(total, stages)
+    if schedule == "interleaved-1f1b":
+        group = micro_batches // max(1, micro_batches // stages)
+        return min(total, 2 * (stages - stage - 1) + (virtual_stages - 1) * group + 1)
+    raise UnknownNameError(
+        "schedule", schedule, ("none", "gpipe", "1f1b", "interleaved-1f1b", "zb-h1"), key="schedule.name"
+    )
+
+
+def memory_footprint(
+    config: ModelConfig,
+    implementation: Implementation,
+    batch: int,
+    sequence: int,
+    *,
+    layers: Sequence[int],
+    stage: int = 0,
+    stages: int = 1,
+    micro_batches: int = 1,
+    schedule: str = "1f1b",
+    shards: StateShards | None = None,
+    communicators: int = 2,
+    dense_layers: Sequence[int] | None = None,
+    forwards: int | None = None,
+) -> MemoryFootprint:
+    """Peak memory of a GPU on one pipeline stage.
+
+    Parameters
+    ----------
+    batch, sequence
+        Of one micro-batch.
+    layers
+        Number of layers of each chunk (virtual stage) that the rank holds: one entry unless interleaved.
+    stage, stages
+        Pipeline rank and their number; the first holds the embedding, the last norm and head.
+    shards
+        How the model states are split over data-parallel ranks, ``None`` where they are not.
+    communicators
+        Groups that the GPU communicates in.
+    dense_layers
+        How many layers of each chunk come without the model's experts; ``None``: none.
+    forwards
+        Most forwards whose backward is still to come; by default what ``schedule`` gives.
+    """
+    split = shards or StateShards()
+    one = micro_batch_bytes(config, implementation, batch, sequence)
+    chunks = len(layers)
+    if forwards is None:
+        forwards = in_flight(schedule, stage, stages, micro_batches, chunks)
+    first, last = stage == 0, stage == stages - 1
+    dense = sum(dense_layers) if dense_layers is not None and config.experts is not None else 0
+    held = config, implementation, sum(layers), first, last, dense
+    rest, experts = parameter_bytes(*held)
+    states = rest.elements / split.optimizer + experts.elements / split.expert_optimizer
+    gradients = rest.elements / split.gradients + experts.elements / split.expert_gradients
+    of_dense = micro_batch_bytes(config.dense, implementation, batch, sequence).layer if dense else 0.0
+    stack = (sum(layers) - dense) * one.layer + dense * of_dense
+    kept = forwards * stack / chunks + (-(-forwards // chunks) * one.ends if last else 0.0)
+    pipelined = stages > 1 or chunks > 1
+    outputs, buffers = _pipeline_bytes(one, stage, stages, micro_batches, chunks, forwards) if pipelined else (0.0, 0.0)
+    return MemoryFootprint(
+        parameters=rest.weights / split.parameters + experts.weights / split.expert_parameters,
+        gradients=gradients * DTYPE_BYTES[implementation.gradient_dtype],
+        optimizer=states * optimizer_state_bytes(implementation),
+        activations=kept,
+        outputs=outputs,
+        buffers=buffers,
+        transient=_transient_bytes(one, kept, forwards, micro_batches if pipelined else 0, first=first, last=last),
+        workspace=WORKSPACE_BYTES + one.user_buffers,
+        gathered=gathered_by_fsdp_bytes(*held, split) if max(split.parameters, split.expert_parameters) > 1 else 0.0,
+        context=CONTEXT_BYTES + communicators * COMMUNICATOR_BYTES,
+    )
+
+
+def _transient_bytes(
+    one: MicroBatchBytes, kept: float, forwards: int, merged_micro_batches: int, *, first: bool, last: bool
+) -> float:
+    """Temporary memory, as what the worst moment of the iteration needs beyond everything kept."""
+    s, moments = one.shard, [one.layer_transient]
+    if last:
+        moments.append(one.loss_transient)
+        if s.implementation.framework == "pytorch-eager":  # the outputs are concatenated when everything kept is gone
+            moments.append(merged_micro_batches * one.logits - kept)
+    if first:  # the embedding's dense gradient, when the activations of its micro-batch are gone
+        table = float(s.config.vocab * s.config.hidden * DTYPE_BYTES[s.implementation.dtype])
+        moments.append(table - kept / max(1, forwards))
+    return max(moments)
+
+
+def _pipeline_bytes(
+    one: MicroBatchBytes, stage: int, stages: int, micro_batches: int, chunks: int, forwards: int
+) -> tuple[float, float]:
+    """Held outputs and receive buffers of a pipeline on one rank: Megatron holds one of each, freeing its outputs."""
+    if one.shard.implementation.framework == "megatron":
+        return 0.0, 2 * one.boundary
+    first, last = stage == 0, stage == stages - 1
+    receiving = chunks - first  # chunks that receive activations
+    returning = chunks - last  # chunks that receive gradients
+    outputs = one.boundary * forwards * returning / chunks
+    if last:
+        outputs += micro_batches * one.logits
+    # Buffers in flight are the chunks' inputs, counted as activations already; one input gradient is being sent.
+    spare = max(0.0, receiving * micro_batches - forwards * receiving / chunks)
+    sending = 1 if receiving and spare else 0
+    return outputs, one.boundary * (spare + sending + returning * micro_batches)
+
+
+def check_fits(footprint: MemoryFootprint, capacity_bytes: float, *, file: str | None = None) -> None:
+    """Refuse a plan whose peak exceeds the GPU's memory.
+
+    Raises
+    ------
+    DoesNotFitError
+        Saying by how much and what takes the most.
+    """
+    excess = footprint.total_bytes - capacity_bytes
+    if excess <= 0:
+        return
+    parts = {
+        "parameters, gradients and optimizer states": footprint.states_bytes,
+        "activations": footprint.activations,
+        "temporary results": footprint.transient,
+        "pipeline outputs and buffers": footprint.outputs + footprint.buffers,
+        "parameters and gradients gathered by FSDP": footprint.gathered,
+    }
+    largest = max(parts, key=lambda k: parts[k])
+    raise DoesNotFitError(
+        f"the plan needs {footprint.total_bytes / 1e9:.1f} GB a GPU, {excess / 1e9:.1f} GB more than the "
+        f"{capacity_bytes / 1e9:.1f} GB it has (most: {largest}, {parts[largest] / 1e9:.1f} GB)",
+        file=file,
+        key="parallelism",
+        remedy="Raise tensor- or pipeline_model_parallel_size, lower micro_batch_size, set recompute, or split states "
+        "with distributed_optimizer or fsdp.",
+    )

@@ -1,0 +1,84 @@
+"""Parameters that a GPU holds, how its states are split over data-parallel ranks, and what FSDP holds whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.kernels.operators import DTYPE_BYTES
+from joulecast.model.training.parameters import ParameterTensor, layer_parameters, parameters_of_stage
+from joulecast.model.transformer.fp8_kernels import weight_bytes
+
+#: Layers whose parameters FSDP holds whole at once: the one at work and the next; and their gradients: the one at work
+#: and the one that is being reduced.
+WHOLE_LAYERS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class StateShards:
+    """Ranks over which parameters, gradients and optimizer states (those of experts apart) are split; 1 is whole."""
+
+    parameters: int = 1
+    gradients: int = 1
+    optimizer: int = 1
+    expert_parameters: int = 1
+    expert_gradients: int = 1
+    expert_optimizer: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Parameters held together: their number, and the bytes of their weights."""
+
+    elements: float
+    weights: float
+
+
+def _held(parameters: Iterable[ParameterTensor], of: Implementation) -> Held:
+    some = tuple(parameters)
+    return Held(float(sum(p.elements for p in some)), weight_bytes(some, of.fp8, of.dtype))
+
+
+@lru_cache(maxsize=4096)
+def parameter_bytes(
+    config: ModelConfig, implementation: Implementation, layers: int, first: bool, last: bool, dense: int
+) -> tuple[Held, Held]:
+    """A stage's parameters: those that are no experts', and those that are."""
+    parameters = parameters_of_stage(config, implementation, layers, first=first, last=last, dense=dense)
+    return (
+        _held((p for p in parameters if not p.expert), implementation),
+        _held((p for p in parameters if p.expert), implementation),
+    )
+
+
+@lru_cache(maxsize=4096)
+def gathered_by_fsdp_bytes(
+    config: ModelConfig,
+    implementation: Implementation,
+    layers: int,
+    first: bool,
+    last: bool,
+    dense: int,
+    split: StateShards,
+) -> float:
+    """What FSDP holds whole: some layers and all outside them, with gradients; eagerly also the source of a copy.
+
+    Parameters that are not split are whole anyway.
+    """
+    width = DTYPE_BYTES[implementation.gradient_dtype]
+
+    def whole(parameters: Iterable[ParameterTensor]) -> Held:
+        gathered = (p for p in parameters if (split.expert_parameters if p.expert else split.parameters) > 1)
+        return _held(gathered, implementation)
+
+    outside = whole(parameters_of_stage(config, implementation, 0, first=first, last=last))
+    kinds = [whole(layer_parameters(config.dense, implementation))] * dense
+    kinds += [whole(layer_parameters(config, implementation))] * (layers - dense)
+    largest = sorted(kinds, key=lambda one: one.elements, reverse=True)
+    copies = 0 if implementation.framework == "megatron" else 1
+    held = largest[:WHOLE_LAYERS]
+    weights = sum(one.weights for one in (outside, *held, *largest[:copies]))
+    return weights + width * sum(one.elements for one in (outside, *held))

@@ -1,0 +1,57 @@
+"""The clock that a board settles at: its power limit, and its limit on tensor throughput.
+
+The slow loop holds the average power of about one second at ``settled_share`` of the limit. A second limiter holds
+tensor kernels below the maximum clock even far from the power limit, by how much of the tensor units' rate they use.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from joulecast.model.hardware.gpu_model import GpuModel
+
+Array = NDArray[np.float64]
+
+
+def settled_power_w(power_limit_w: ArrayLike, gpu: GpuModel) -> Array:
+    """Average power at which a board under ``power_limit_w`` settles [W]."""
+    return np.asarray(power_limit_w, dtype=np.float64) * gpu["governor.settled_share"]
+
+
+def tensor_clock_mhz(tensor_use: ArrayLike, gpu: GpuModel) -> Array:
+    """Highest clock that the second limiter grants a kernel with this share of the dense tensor rate [MHz]."""
+    use = np.maximum(np.asarray(tensor_use, dtype=np.float64), 1e-9)
+    return np.minimum(gpu.max_clock_mhz, gpu["governor.tensor_clock_mhz"] / use)
+
+
+def settle_clock_mhz(clocks_mhz: Array, power_w: Array, limit_w: ArrayLike, ceiling_mhz: ArrayLike) -> Array:
+    """Clock at which a workload's power meets a limit.
+
+    Parameters
+    ----------
+    clocks_mhz
+        Grid of clocks, ascending, shape ``(c,)``.
+    power_w
+        Power of each of ``n`` workloads at each clock, shape ``(c, n)``, rising with the clock.
+    limit_w
+        Power to settle at, shape ``()`` or ``(n,)``.
+    ceiling_mhz
+        Highest clock allowed, shape ``()`` or ``(n,)``.
+
+    Returns
+    -------
+    ndarray
+        Clock between the steps of the grid: the board alternates between two of them. The lowest clock where even that
+        exceeds the limit. Shape ``(n,)``.
+    """
+    power = np.maximum.accumulate(power_w, axis=0)
+    limit = np.broadcast_to(np.asarray(limit_w, dtype=np.float64), power.shape[1:])
+    above = (power > limit).argmax(axis=0)
+    over_all = power[-1] > limit
+    upper = np.where(over_all, np.maximum(above, 1), 1)
+    columns = np.arange(power.shape[1])
+    p1, p0 = power[upper, columns], power[upper - 1, columns]
+    f1, f0 = clocks_mhz[upper], clocks_mhz[upper - 1]
+    inside = f0 + (f1 - f0) * np.clip((limit - p0) / np.maximum(p1 - p0, 1e-9), 0.0, 1.0)
+    return np.asarray(np.minimum(np.where(over_all, inside, clocks_mhz[-1]), ceiling_mhz))

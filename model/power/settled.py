@@ -1,0 +1,103 @@
+"""What a measurement window sees of work that repeats back to back under the board's limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.power.governor import settle_clock_mhz, settled_power_w
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """Time and energy of ``n`` pieces of work on a grid of ``c`` clocks, shape ``(c, n)`` [s], [J]."""
+
+    time_s: Array
+    energy_j: Array
+    components_j: dict[str, Array]
+
+    def at(self, clocks_mhz: Array, clock_mhz: Array) -> Curves:
+        """At a clock of each piece, shape ``(n,)``, between the grid's steps."""
+        upper = np.clip(np.searchsorted(clocks_mhz, clock_mhz), 1, len(clocks_mhz) - 1)
+        share = (clock_mhz - clocks_mhz[upper - 1]) / (clocks_mhz[upper] - clocks_mhz[upper - 1])
+        columns = np.arange(len(clock_mhz))
+
+        def pick(table: Array) -> Array:
+            return np.asarray((1.0 - share) * table[upper - 1, columns] + share * table[upper, columns])
+
+        return Curves(pick(self.time_s), pick(self.energy_j), {c: pick(v) for c, v in self.components_j.items()})
+
+
+@dataclass(frozen=True)
+class Settled:
+    """One repetition as a window sees it on average; shape ``(n,)`` [s], [J], [MHz]."""
+
+    time_s: Array
+    energy_j: Array
+    clock_mhz: Array
+    components_j: dict[str, Array]
+
+
+def settle(
+    curves: Curves,
+    clocks_mhz: Array,
+    limit_w: ArrayLike,
+    ceiling_mhz: ArrayLike,
+    gpu: GpuModel,
+    settle_s: ArrayLike,
+    window_s: ArrayLike,
+) -> Settled:
+    """Work at the clocks that the board gives it during a window.
+
+    Parameters
+    ----------
+    curves
+        The work at every clock of ``clocks_mhz``.
+    limit_w, ceiling_mhz
+        Power limit and highest clock, shape ``()`` or ``(n,)``.
+    settle_s, window_s
+        When the window begins after the start of the work, and how long it takes: a short one still sees the faster
+        first phases, before the board's fast loop answers and its slow average meets the limit.
+    """
+    power = curves.energy_j / curves.time_s
+    limit = np.asarray(limit_w, dtype=np.float64)
+    slow = settle_clock_mhz(clocks_mhz, power, settled_power_w(limit, gpu), ceiling_mhz)
+    fast = settle_clock_mhz(clocks_mhz, power, limit * gpu["governor.burst_share"], ceiling_mhz)
+    early = burst_share_of_window(settle_s, window_s, gpu)
+    phases = [(1.0 - early, slow), (early, fast)]
+    first = share_of_window_before(gpu["governor.fast_s"], settle_s, window_s)
+    if first.any():
+        peak = settle_clock_mhz(clocks_mhz, power, limit * gpu["governor.peak_share"], ceiling_mhz)
+        phases = [phases[0], (early - first, fast), (first, peak)]
+    return _mixed(curves, clocks_mhz, phases)
+
+
+def _mixed(curves: Curves, clocks_mhz: Array, phases: Sequence[tuple[Array, Array]]) -> Settled:
+    """The mean over phases, each with its share of the window's time and its clock: rates average, not times."""
+    found = [(share, clock, curves.at(clocks_mhz, clock)) for share, clock in phases]
+    time = 1.0 / sum((share / at.time_s for share, _, at in found), np.zeros(()))
+    parts = [(share / at.time_s * time, at) for share, _, at in found]
+
+    def mean(values: Sequence[Array]) -> Array:
+        return np.asarray(sum((part * v for (part, _), v in zip(parts, values, strict=True)), np.zeros(())))
+
+    mix = {c: mean([at.components_j[c] for _, at in parts]) for c in curves.components_j}
+    clock = np.asarray(sum((share * clock for share, clock, _ in found), np.zeros(())))
+    return Settled(time, mean([at.energy_j for _, at in parts]), clock, mix)
+
+
+def burst_share_of_window(settle_s: ArrayLike, window_s: ArrayLike, gpu: GpuModel) -> Array:
+    """Share of a window that lies before the slow loop binds, ``governor.burst_s`` after the start."""
+    return share_of_window_before(gpu["governor.burst_s"], settle_s, window_s)
+
+
+def share_of_window_before(end_s: float, settle_s: ArrayLike, window_s: ArrayLike) -> Array:
+    """Share of a window that lies before ``end_s`` after the start of the load."""
+    left = end_s - np.asarray(settle_s, dtype=np.float64)
+    return np.asarray(np.clip(left / np.maximum(np.asarray(window_s, dtype=np.float64), 1e-9), 0.0, 1.0))

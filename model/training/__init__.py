@@ -1,0 +1,8 @@
+"""A training step: a stage's kernels, and what is around its layers.
+
+- ``step``: layers, embedding and head as the framework launches them; ``pipeline_stage``: what a pipeline adds.
+- ``parameters``: the tensors of a stage; ``optimizer``: the step over them.
+- ``data_parallel``: reduction of gradients over replicas; ``sharded_units``: FSDP's parameters, unit by unit.
+- ``nanobatches``: a micro-batch in parts, the communication of one beside the computation of another.
+- ``factors``: how kernels fare in long runs on clusters, beside the same kernels alone.
+"""

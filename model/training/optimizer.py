@@ -1,0 +1,126 @@
+"""The optimizer step and the handling of gradients around it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.launches import Launch, streaming
+from joulecast.model.kernels.operators import DTYPE_BYTES
+from joulecast.model.training.parameters import ParameterTensor
+
+#: Values that one launch of PyTorch's multi-tensor kernels handles: 320 blocks of 65,536.
+MULTI_TENSOR_ELEMENTS = 320 * 65536
+
+
+def optimizer_step(
+    parameters: Sequence[ParameterTensor],
+    implementation: Implementation,
+    *,
+    tokens_per_step: int = 0,
+    state_shards: int = 1,
+    gradient_shards: int = 1,
+    zeroed: bool = True,
+) -> tuple[Launch, ...]:
+    """Launches of one AdamW step and of the zeroing of gradients on one rank.
+
+    Parameters
+    ----------
+    parameters
+        The rank's tensors, from :func:`joulecast.model.training.parameters.parameters_of_stage`.
+    tokens_per_step
+        Tokens whose gradients this rank's embedding has received since the last step (all data-parallel ranks); rows
+        without any keep zero gradients and zero states. 0 takes every row as touched.
+    state_shards, gradient_shards
+        Ranks over which the states, and the gradients that a rank keeps, are split (distributed optimizer, FSDP).
+    zeroed
+        Whether PyTorch's gradients are kept and set to zero, or dropped (FSDP's are, by ``zero_grad``'s default).
+
+    Notes
+    -----
+    ``pytorch-eager``: ``AdamW(fused=True)`` on parameters, gradients and two states of the parameters' dtype (bf16: 8
+    bytes read and 6 written a parameter), then ``zero_grad(set_to_none=False)``. ``megatron``: fp32 gradients, master
+    weights and states: gradient norm, Adam (16 bytes read, 14 written with the bf16 copy), zeroing of the buffer.
+    Gradients kept in bf16 are first copied to fp32, unless the moments are narrow too (``precision-aware``): then the
+    kernel reads them as they are, and of fp32 weights keeps the 16 bits that the bf16 weights lack.
+    """
+    total = sum(p.elements for p in parameters)
+    if implementation.framework == "megatron":
+        return _megatron_step(total / gradient_shards, total / state_shards, implementation)
+    untouched = sum(p.elements * _untouched_share(p, tokens_per_step) for p in parameters)
+    return (
+        streaming("foreach_add", "optimizer.count", len(parameters), dtype="fp32"),
+        *_adamw("adamw_untouched", "optimizer.adamw.untouched", untouched / state_shards, implementation.dtype),
+        *_adamw("adamw", "optimizer.adamw", (total - untouched) / state_shards, implementation.dtype),
+        *_many("zero_grad", "optimizer.zero_grad", zeroed * total / gradient_shards, 0, 1, implementation.dtype),
+    )
+
+
+def _untouched_share(parameter: ParameterTensor, tokens: int) -> float:
+    """Expected share of a table's rows that none of ``tokens`` uniformly drawn tokens hits."""
+    return (1 - 1 / parameter.rows) ** tokens if parameter.rows and tokens else 0.0
+
+
+def _adamw(pattern: str, name: str, elements: float, dtype: str) -> tuple[Launch, ...]:
+    return _many(pattern, name, elements, 4, 3, dtype)
+
+
+def _many(pattern: str, name: str, elements: float, reads: float, writes: float, dtype: str) -> tuple[Launch, ...]:
+    """Equal multi-tensor launches that share ``elements``."""
+    if elements < 1:
+        return ()
+    count = math.ceil(elements / MULTI_TENSOR_ELEMENTS)
+    one = streaming(pattern, name, elements / count, reads=reads, writes=writes, dtype=dtype)
+    return (Launch(one.operator, repeat=count),)
+
+
+def _megatron_step(total: float, share: float, implementation: Implementation) -> tuple[Launch, ...]:
+    """Step on the rank's share of the states; narrow gradients become fp32 first, but for narrow moments."""
+    gradients = implementation.gradient_dtype
+    if implementation.narrow_states:
+        states = optimizer_state_bytes(implementation)
+        weights = 2.0 if implementation.split_main_parameters else 0.0  # read with their other half
+        return (
+            streaming("reduce", "optimizer.grad_norm", share, writes=0, dtype=gradients),
+            *_many(
+                "adamw",
+                "optimizer.adam",
+                share,
+                (DTYPE_BYTES[gradients] + weights + states) / 4,
+                (2.0 + states) / 4,
+                "fp32",
+            ),
+            streaming("fill", "optimizer.zero_grad", total, reads=0, dtype=gradients),
+        )
+    width = DTYPE_BYTES["fp32"] / DTYPE_BYTES[gradients]
+    widened = () if width == 1 else (streaming("copy", "optimizer.main_grads", share, writes=width, dtype=gradients),)
+    return (
+        *widened,
+        streaming("reduce", "optimizer.grad_norm", share, writes=0, dtype="fp32"),
+        *_many("adamw", "optimizer.adam", share, 4, 3.5, "fp32"),
+        streaming("fill", "optimizer.zero_grad", total, reads=0, dtype=gradients),
+    )
+
+
+def gradient_scaling(parameters: Sequence[ParameterTensor], implementation: Implementation) -> tuple[Launch, ...]:
+    """Division of every gradient by the number of micro-batches, one kernel a parameter.
+
+    ``torch.distributed.pipelining`` does so at the end of a step of more than one micro-batch (``scale_grads``).
+    """
+    if implementation.framework != "pytorch-eager":
+        return ()
+    return tuple(streaming("unary", f"{p.name}.scale", p.elements, dtype=implementation.dtype) for p in parameters)
+
+
+def optimizer_state_bytes(implementation: Implementation) -> float:
+    """Bytes of optimizer state a parameter: two moments; in Megatron fp32 weights, and gradients if kept narrower.
+
+    With narrow moments gradients stay as they are, and of the fp32 weights two bytes are kept beside bf16 ones
+    (Megatron-Core's ``use_precision_aware_optimizer`` and ``store_param_remainders``).
+    """
+    if implementation.framework != "megatron":
+        return 2.0 * DTYPE_BYTES[implementation.dtype]
+    if implementation.narrow_states and implementation.moments:
+        return 2.0 * DTYPE_BYTES[implementation.moments] + (2.0 if implementation.split_main_parameters else 4.0)
+    return 12.0 if implementation.gradient_dtype == "fp32" else 16.0

@@ -1,0 +1,164 @@
+"""Parameter tensors of a pipeline stage on one rank, in the order in which a module registers them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from joulecast.model.architecture.experts import Experts, LatentAttention
+from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.layer_shard import Shard, shard
+from joulecast.model.transformer.head import embedding_is_split, head_is_split, local_vocabulary
+from joulecast.model.transformer.moe import expert_shard
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterTensor:
+    """One parameter of a module.
+
+    Attributes
+    ----------
+    name
+        ``embedding.weight``, ``layers.3.qkv.weight``, …; without the layer's prefix it is what
+        :attr:`joulecast.model.framework.launches.Launch.completes` says.
+    elements
+        Number of values on this rank.
+    rows
+        Rows of a table whose gradient reaches only the rows of the tokens seen (an untied embedding), else 0.
+    replicated
+        Whether the tensor-parallel ranks hold copies rather than shares.
+    linear
+        Whether it is the weight of a layer's linear layer, which may run in FP8.
+    expert
+        Whether it belongs to experts, whose gradients other ranks sum than those of the rest.
+    """
+
+    name: str
+    elements: int
+    rows: int = 0
+    replicated: bool = False
+    linear: bool = False
+    expert: bool = False
+
+
+@lru_cache(maxsize=256)
+def layer_parameters(config: ModelConfig, implementation: Implementation) -> tuple[ParameterTensor, ...]:
+    """Parameters of one layer on one tensor-parallel rank, names without the layer's prefix."""
+    s = shard(config, implementation, 1, 2 * implementation.tensor_parallel * implementation.context_parallel)
+    hidden = config.hidden
+    tensors: list[ParameterTensor] = []
+    linears = [
+        ("qkv", s.qkv_width, hidden, config.qkv_bias, True),
+        ("output", hidden, s.attention_width, config.output_bias, False),
+    ]
+    if config.latent is not None:
+        tensors += _latent(s, config.latent)
+        del linears[0]
+    if config.experts is None:
+        linears.append(("up", s.up_width, hidden, config.mlp_bias, True))
+        linears.append(("down", hidden, s.ffn, config.mlp_bias, False))
+    else:
+        tensors += _experts(s, config.experts)
+    for name, outputs, inputs, bias, split_bias in linears:
+        tensors.append(ParameterTensor(f"{name}.weight", outputs * inputs, linear=True))
+        if bias:
+            tensors.append(ParameterTensor(f"{name}.bias", outputs, replicated=not split_bias))
+    if config.qk_norm:
+        tensors += [
+            ParameterTensor(f"{part}_norm.weight", config.head_dim, replicated=True) for part in ("query", "key")
+        ]
+    return (*tensors, *_norm("norm1", config), *_norm("norm2", config))
+
+
+def _latent(s: Shard, latent: LatentAttention) -> Iterator[ParameterTensor]:
+    """Projections of latent attention in front of its kernel; those to the latent vectors are on every rank."""
+    hidden, keys = s.config.hidden, latent.kv_rank
+    if latent.query_rank:
+        yield ParameterTensor("query_down.weight", hidden * latent.query_rank, replicated=True, linear=True)
+        yield ParameterTensor("query_norm.weight", latent.query_rank, replicated=True)
+    queries = s.heads * latent.key_dim * (latent.query_rank or hidden)
+    yield ParameterTensor("query_up.weight", queries, linear=True)
+    yield ParameterTensor("key_down.weight", hidden * (keys + latent.rotary_dim), replicated=True, linear=True)
+    yield ParameterTensor("key_norm.weight", keys, replicated=True)
+    yield ParameterTensor("key_up.weight", keys * s.heads * (latent.plain_dim + latent.value_dim), linear=True)
+
+
+def _experts(s: Shard, experts: Experts) -> Iterator[ParameterTensor]:
+    """Router, the rank's experts and its share of the shared ones."""
+    e, hidden = expert_shard(s), s.config.hidden
+    yield ParameterTensor("router.weight", hidden * experts.count, replicated=True)
+    yield ParameterTensor("experts.up.weight", e.experts * e.up_width * hidden, linear=True, expert=True)
+    yield ParameterTensor("experts.down.weight", e.experts * e.ffn * hidden, linear=True, expert=True)
+    if experts.shared_ffn:
+        yield ParameterTensor("shared_up.weight", s.up_width * hidden, linear=True)
+        yield ParameterTensor("shared_down.weight", s.ffn * hidden, linear=True)
+    if experts.shared_gate:
+        yield ParameterTensor("shared_gate.weight", hidden, replicated=True)
+
+
+def _predictions(config: ModelConfig, run: Implementation, *, embedding: bool) -> Iterator[ParameterTensor]:
+    """Modules that predict further tokens; ``embedding``: with a copy of the table that another stage has too."""
+    if embedding:
+        split = embedding_is_split(config, run)
+        rows = local_vocabulary(config.vocab, split, run)
+        yield ParameterTensor("mtp.embedding.weight", rows * config.hidden, rows=rows, replicated=not split)
+    for index in range(config.mtp_layers):
+        projection = config.hidden // run.tensor_parallel * 2 * config.hidden
+        yield ParameterTensor(f"mtp.{index}.projection.weight", projection, linear=True)
+        for name in ("token_norm", "hidden_norm", "norm"):
+            yield from _norm(f"mtp.{index}.{name}", config)
+        for tensor in layer_parameters(config, run):
+            yield replace(tensor, name=f"mtp.{index}.{tensor.name}")
+
+
+def _norm(name: str, config: ModelConfig) -> tuple[ParameterTensor, ...]:
+    kinds = ("weight", "bias") if config.norm_bias else ("weight",)
+    return tuple(ParameterTensor(f"{name}.{kind}", config.hidden, replicated=True) for kind in kinds)
+
+
+@lru_cache(maxsize=2048)
+def _numbered(config: ModelConfig, implementation: Implementation, index: int) -> tuple[ParameterTensor, ...]:
+    """Parameters of a layer with its number in their names."""
+    return tuple(replace(t, name=f"layers.{index}.{t.name}") for t in layer_parameters(config, implementation))
+
+
+@lru_cache(maxsize=256)
+def parameters_of_stage(
+    config: ModelConfig, implementation: Implementation, layers: int, *, first: bool, last: bool, dense: int = 0
+) -> tuple[ParameterTensor, ...]:
+    """Parameters of one stage (or virtual stage) on one tensor-parallel rank.
+
+    Parameters
+    ----------
+    layers
+        Number of the stage's layers.
+    dense
+        How many of them come without the model's experts.
+    first, last
+        If it holds the embedding, and the final norm with the head. A tied matrix counts once where the stage holds
+        both, and on each stage otherwise. Modules that predict further tokens lie behind the final norm.
+    """
+    tied = implementation.tied(config)
+    tensors: list[ParameterTensor] = []
+    if first:
+        split = embedding_is_split(config, implementation)
+        rows = local_vocabulary(config.vocab, split, implementation)
+        sparse = 0 if tied else rows
+        tensors.append(ParameterTensor("embedding.weight", rows * config.hidden, rows=sparse, replicated=not split))
+        if config.learned_positions:
+            tensors.append(
+                ParameterTensor("positions.weight", config.learned_positions * config.hidden, replicated=True)
+            )
+    for index in range(layers):
+        tensors += _numbered(config.dense if index < dense else config, implementation, index)
+    if last:
+        tensors += _norm("norm", config)
+        if not (tied and first):
+            split = head_is_split(implementation)
+            rows = local_vocabulary(config.vocab, split, implementation)
+            tensors.append(ParameterTensor("head.weight", rows * config.hidden, replicated=not split))
+        if config.mtp_layers:
+            tensors += _predictions(config, implementation, embedding=not (first or tied))
+    return tuple(tensors)

@@ -1,0 +1,222 @@
+"""Parameters sharded over the data-parallel ranks (FSDP, ZeRO-3): gathered unit by unit, gradients reduced likewise.
+
+A unit is a layer; what lies outside the layers is one more, the root. Before a layer's forward, and again before its
+backward, its parameters are gathered; after its backward its gradients are reduced and scattered. With prefetch the
+next layer's parameters come beside the computation of this one; without, every communication is waited for. The root's
+parameters stay from the forward to the backward of a micro-batch. Gradients are reduced after every micro-batch, as
+PyTorch's ``fully_shard`` does by default, and added up as shards: whole gradients are new in every backward. In hybrid
+sharding the shards of ``members`` ranks have ``replicas`` copies, which add up their shards of the gradients.
+
+PyTorch copies a unit's shards into one buffer before they are gathered, out of the gathered one, and gradients into one
+before they are reduced; the first runs on a stream of its own, here in front of what it runs beside.
+
+Experts that are split over expert-parallel ranks have fewer copies than the rest. They are sharded over the ranks that
+hold the same ones, with collectives of their own: of a layer the rest's first, then its experts'.
+
+References: Zhao et al., PyTorch FSDP, arXiv:2304.11277; Rajbhandari et al., ZeRO, arXiv:1910.02054; Liang et al.,
+TorchTitan, arXiv:2410.06511 (experts on a mesh of their own).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from joulecast.model.cluster.fabric import Fabric
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.launches import Launch, streaming
+from joulecast.model.framework.placed import placed
+from joulecast.model.kernels.operators import DTYPE_BYTES, Collective
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """How parameters are sharded.
+
+    Attributes
+    ----------
+    members, fabric
+        Ranks that share one copy of the parameters, and their links.
+    replicas, replica_fabric
+        Copies, and the links between the ranks that hold the same shard.
+    prefetch
+        Whether communication runs beside computation.
+    added_share
+        Share of the backwards that find gradients of an earlier micro-batch and add theirs [1].
+    experts
+        How experts are sharded; ``None``: as the rest is, and with it.
+    """
+
+    members: int
+    fabric: Fabric
+    replicas: int = 1
+    replica_fabric: Fabric | None = None
+    prefetch: bool = True
+    added_share: float = 0.0
+    experts: Sharding | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One pass through parameters that are gathered together.
+
+    Attributes
+    ----------
+    launches
+        What runs with them.
+    elements, gathered_bytes
+        Elements of the parameters, 0 for what has none of its own, and their bytes when gathered.
+    expert_elements, expert_bytes
+        The same of experts that are sharded otherwise than the rest.
+    """
+
+    launches: tuple[Launch, ...]
+    elements: int = 0
+    gathered_bytes: float = 0.0
+    expert_elements: int = 0
+    expert_bytes: float = 0.0
+
+
+def sharded_forward(
+    units: Sequence[Unit], root: Unit, sharding: Sharding, implementation: Implementation
+) -> tuple[Launch, ...]:
+    """Forward of a stage for one micro-batch: the root's parameters first, then each layer's beside the one before.
+
+    Parameters
+    ----------
+    units
+        Layers in order of execution, and between them what has no parameters but the root's.
+    root
+        The parameters outside the layers.
+    """
+    weaver = _Weaver(sharding, implementation)
+    if root.elements:
+        weaver.run(root, weaver.gather(root, "root"))
+    weaver.layers(units, reduce=False)
+    return tuple(weaver.out)
+
+
+def sharded_backward(
+    units: Sequence[Unit], root: Unit, sharding: Sharding, implementation: Implementation
+) -> tuple[Launch, ...]:
+    """Backward of a stage for one micro-batch; the root's gradients come last."""
+    weaver = _Weaver(sharding, implementation)
+    weaver.layers(units, reduce=True)
+    if root.elements:
+        weaver.reduce(root, "root")
+    return tuple(weaver.out)
+
+
+class _Weaver:
+    """Puts communications of units between launches; the launches' own waits still mean what they meant."""
+
+    def __init__(self, sharding: Sharding, implementation: Implementation) -> None:
+        self.sharding, self.implementation = sharding, implementation
+        self.out: list[Launch] = []
+        self.spoken = 0
+        self._due = -1  # communication that the next computation waits for
+        self._known: dict[tuple[int, int], Launch] = {}
+        self._operators: dict[tuple[str, float, int, str], tuple[Launch, ...]] = {}
+
+    def layers(self, units: Sequence[Unit], *, reduce: bool) -> None:
+        """All units, each layer gathered while what is before it runs."""
+        gathered: dict[int, int | None] = {}
+        layers = [i for i, unit in enumerate(units) if unit.elements]
+        for i, unit in enumerate(units):
+            if unit.elements and i not in gathered:
+                gathered[i] = self.gather(unit, "layer")
+            ahead = next((j for j in layers if j > i), None)
+            if self.sharding.prefetch and ahead is not None and ahead not in gathered:
+                gathered[ahead] = self.gather(units[ahead], "layer")
+            self.run(unit, gathered.get(i))
+            if unit.elements and reduce:
+                self.reduce(unit, "layer")
+
+    def gather(self, unit: Unit, name: str) -> int | None:
+        """All-gather of a unit's parameters; its number among the communications, if there is one."""
+        launches = self._communication("all_gather", unit, name)
+        if launches:
+            self.out.extend(self._eager("all_gather.shards.copy", self._of_one_rank(unit)))
+        self._speak(launches)
+        return self.spoken - 1 if launches else None
+
+    def reduce(self, unit: Unit, name: str) -> None:
+        """Reduce-scatter of a unit's gradients, and the sum over the copies of its shard."""
+        self.out.extend(self._eager("reduce_scatter.copy", unit.elements + unit.expert_elements))
+        self._speak(self._communication("reduce_scatter", unit, name))
+        added = self._of_one_rank(unit) * self.sharding.added_share
+        if added:
+            self.out.extend(self._eager("shards.accumulate", added, "add", reads=2))
+
+    def _speak(self, launches: tuple[Launch, ...]) -> None:
+        self.out.extend(launches)
+        self.spoken += len(launches)
+
+    def _of_one_rank(self, unit: Unit) -> float:
+        """Elements of a unit's shard."""
+        apart = self.sharding.experts or self.sharding
+        return unit.elements / self.sharding.members + unit.expert_elements / apart.members
+
+    def _eager(self, name: str, elements: float, pattern: str = "copy", reads: float = 1) -> tuple[Launch, ...]:
+        """What runs on shards and gathered tensors, which Megatron's one buffer needs not."""
+        of = self.implementation
+        if of.framework == "megatron":
+            return ()
+        key = (pattern, elements, 0, name)
+        if key not in self._operators:
+            self._operators[key] = (streaming(pattern, name, elements, reads=reads, dtype=of.dtype),)
+        return self._operators[key]
+
+    def run(self, unit: Unit, gathered: int | None) -> None:
+        """A unit's launches, the first computation waiting for its parameters."""
+        number: list[int] = []  # of each communication of the unit among all
+        copied = () if gathered is None else self._eager("all_gather.copy", unit.elements + unit.expert_elements)
+        self._due = max(self._due, -1 if gathered is None else gathered)
+        for launch in (*copied, *unit.launches):
+            if launch.stream == "communication":
+                number.append(self.spoken)
+                self.spoken += 1
+                self.out.append(launch)
+                continue
+            awaited = -1
+            if launch.waits and len(number) > launch.outstanding:
+                awaited = number[len(number) - 1 - launch.outstanding]
+            awaited, self._due = max(awaited, self._due), -1
+            self.out.append(launch if awaited < 0 else self._waiting(launch, self.spoken - 1 - awaited))
+
+    def _waiting(self, launch: Launch, outstanding: int) -> Launch:
+        """The same object for the same launch, so that equal layers are recognised as such."""
+        key = (id(launch), outstanding)
+        if key not in self._known:
+            self._known[key] = replace(launch, waits=True, outstanding=outstanding)
+        return self._known[key]
+
+    def _communication(self, kind: str, unit: Unit, name: str) -> tuple[Launch, ...]:
+        key = (kind, unit.elements, unit.expert_elements, name)
+        if key not in self._operators:
+            own = self._make(kind, unit.elements, unit.gathered_bytes, name, self.sharding)
+            if self.sharding.experts is not None and unit.expert_elements:
+                size = unit.expert_elements, unit.expert_bytes
+                own += self._make(kind, *size, f"{name}.experts", self.sharding.experts)
+            self._operators[key] = own
+        return self._operators[key]
+
+    def _make(self, kind: str, elements: int, gathered: float, name: str, s: Sharding) -> tuple[Launch, ...]:
+        """One communication of parameters that are sharded alike; none where each of their ranks has them whole."""
+        of, gathers = self.implementation, kind == "all_gather"
+        dtype = of.dtype if gathers else of.gradient_dtype
+        size = gathered if gathers else float(elements * DTYPE_BYTES[dtype])
+        steps = []
+        if s.members > 1:
+            whole = _collective(kind, size, s.members, dtype, f"{name}.{kind}", of)
+            steps.append(Launch(placed(whole, s.fabric), stream="communication", waits=not s.prefetch))
+        if kind == "reduce_scatter" and s.replicas > 1:
+            rest = _collective("all_reduce", size / s.members, s.replicas, dtype, f"{name}.all_reduce", of)
+            steps.append(
+                Launch(placed(rest, s.replica_fabric or Fabric()), stream="communication", waits=not s.prefetch)
+            )
+        return tuple(steps)
+
+
+def _collective(kind: str, size: float, gpus: int, dtype: str, name: str, of: Implementation) -> Collective:
+    return Collective(kind, size, gpus, ctas=of.ctas, dtype=dtype, name=name, threads=of.threads)

@@ -1,0 +1,165 @@
+"""Operators of a transformer's training step, as lists of launches in program order.
+
+Every function is pure and cached: the same arguments give the same tuple. ``batch`` and ``sequence`` are one
+micro-batch's. The ``framework`` of the :class:`~joulecast.model.framework.implementation.Implementation` chooses
+between the kernels of PyTorch's eager mode (:mod:`joulecast.model.transformer.eager_layer`) and Megatron's
+(:mod:`joulecast.model.transformer.megatron_layer`).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from joulecast.model.architecture.hf import load_model, model_names
+from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.launches import Launch
+from joulecast.model.framework.layer_shard import Shard, shard
+from joulecast.model.framework.tiling import with_tiles
+from joulecast.model.training.optimizer import gradient_scaling, optimizer_step
+from joulecast.model.training.parameters import ParameterTensor, parameters_of_stage
+from joulecast.model.training.pipeline_stage import split_backward, stage_transfer, step_epilogue
+from joulecast.model.transformer import eager_layer as eager
+from joulecast.model.transformer import head, multi_token
+from joulecast.model.transformer import megatron_layer as megatron
+
+__all__ = [
+    "Implementation",
+    "Launch",
+    "ModelConfig",
+    "ParameterTensor",
+    "Shard",
+    "embedding_backward",
+    "embedding_forward",
+    "gradient_scaling",
+    "head_backward",
+    "head_forward",
+    "layer_backward",
+    "layer_forward",
+    "load_model",
+    "model_names",
+    "optimizer_step",
+    "parameters_of_stage",
+    "prediction_backward",
+    "prediction_forward",
+    "shard",
+    "single_gpu_training_step",
+    "split_backward",
+    "stage_transfer",
+    "step_epilogue",
+]
+
+
+@lru_cache(maxsize=512)
+def layer_forward(config: ModelConfig, implementation: Implementation, batch: int, sequence: int) -> tuple[Launch, ...]:
+    """Forward of one layer for one micro-batch."""
+    s = shard(config, implementation, batch, sequence)
+    launches = megatron.forward(s) if implementation.framework == "megatron" else eager.forward(s)
+    return with_tiles(launches, implementation.tiles)
+
+
+@lru_cache(maxsize=512)
+def layer_backward(
+    config: ModelConfig,
+    implementation: Implementation,
+    batch: int,
+    sequence: int,
+    *,
+    accumulate: bool = True,
+    leaf_input: bool = False,
+) -> tuple[Launch, ...]:
+    """Backward of one layer for one micro-batch, with the recomputed forward in front where there is one.
+
+    Parameters
+    ----------
+    accumulate
+        Whether gradients exist already and are added to. They do not in the first micro-batch after
+        ``zero_grad(set_to_none=True)``; after ``set_to_none=False`` they always do.
+    leaf_input
+        Whether the layer's input keeps (and accumulates) a gradient of its own, as when one block is run alone.
+    """
+    s = shard(config, implementation, batch, sequence)
+    if implementation.framework == "megatron":
+        repeated = megatron.forward(s) if implementation.recompute == "full" else ()
+        return with_tiles((*repeated, *megatron.backward(s)), implementation.tiles)
+    again = eager.recomputed_forward(s) if implementation.recompute == "full" else ()
+    launches = (*again, *eager.backward(s, accumulate=accumulate, leaf_input=leaf_input))
+    return with_tiles(launches, implementation.tiles)
+
+
+@lru_cache(maxsize=512)
+def embedding_forward(
+    config: ModelConfig, implementation: Implementation, batch: int, sequence: int
+) -> tuple[Launch, ...]:
+    """Token (and position) embedding of one micro-batch."""
+    return head.embedding_forward(shard(config, implementation, batch, sequence))
+
+
+@lru_cache(maxsize=512)
+def embedding_backward(
+    config: ModelConfig,
+    implementation: Implementation,
+    batch: int,
+    sequence: int,
+    *,
+    accumulate: bool = True,
+    head_here: bool = True,
+) -> tuple[Launch, ...]:
+    """Gradient of the embedding; ``head_here`` says whether the head lies on the same stage, which matters if tied."""
+    s = shard(config, implementation, batch, sequence)
+    return head.embedding_backward(s, accumulate=accumulate, head_here=head_here)
+
+
+@lru_cache(maxsize=512)
+def head_forward(config: ModelConfig, implementation: Implementation, batch: int, sequence: int) -> tuple[Launch, ...]:
+    """Final norm, output head and loss of one micro-batch."""
+    return head.head_forward(shard(config, implementation, batch, sequence))
+
+
+@lru_cache(maxsize=512)
+def head_backward(
+    config: ModelConfig,
+    implementation: Implementation,
+    batch: int,
+    sequence: int,
+    *,
+    accumulate: bool = True,
+    embedding_here: bool = True,
+) -> tuple[Launch, ...]:
+    """Gradient of loss, output head and final norm; ``embedding_here`` as ``head_here`` above."""
+    s = shard(config, implementation, batch, sequence)
+    return head.head_backward(s, accumulate=accumulate, embedding_here=embedding_here)
+
+
+@lru_cache(maxsize=64)
+def prediction_forward(
+    config: ModelConfig, implementation: Implementation, batch: int, sequence: int
+) -> tuple[Launch, ...]:
+    """What a module that predicts a further token runs in front of its layer."""
+    return multi_token.forward(shard(config, implementation, batch, sequence))
+
+
+@lru_cache(maxsize=64)
+def prediction_backward(
+    config: ModelConfig, implementation: Implementation, batch: int, sequence: int
+) -> tuple[Launch, ...]:
+    """Gradient of :func:`prediction_forward`."""
+    return multi_token.backward(shard(config, implementation, batch, sequence))
+
+
+def single_gpu_training_step(
+    config: ModelConfig, implementation: Implementation, batch: int, sequence: int, *, micro_batches: int = 1
+) -> tuple[Launch, ...]:
+    """Whole training step of one GPU (or of one tensor-parallel rank without pipeline and data parallelism)."""
+    arguments = (config, implementation, batch, sequence)
+    one = (
+        *embedding_forward(*arguments),
+        *layer_forward(*arguments) * config.layers,
+        *head_forward(*arguments),
+        *head_backward(*arguments),
+        *layer_backward(*arguments) * config.layers,
+        *embedding_backward(*arguments),
+    )
+    parameters = parameters_of_stage(config, implementation, config.layers, first=True, last=True)
+    tokens = batch * sequence * micro_batches
+    return (*one * micro_batches, *optimizer_step(parameters, implementation, tokens_per_step=tokens))

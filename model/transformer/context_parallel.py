@@ -1,0 +1,142 @@
+"""Attention over a sequence that is split over context-parallel ranks, as Transformer Engine does it.
+
+With ``c`` ranks a rank holds chunks r and 2c − 1 − r of the 2c that a sequence is cut into, so that causal attention is
+the same work on every rank. Queries stay, keys and values move:
+
+``p2p``
+    around a ring, beside attention. The first step is causal over the rank's own positions; each later one is half of
+    its pairs unmasked, all queries with half of the keys or half of the queries with all keys. Partial results are
+    joined after every step. In the backward the gradients of keys and values follow them around the ring.
+``all_gather``
+    to every rank before attention, which then runs for each of its two chunks with the keys before it; their gradients
+    are summed by a reduce-scatter.
+``a2a``
+    heads are exchanged for positions by an all-to-all in front of attention, and back behind it.
+
+Sources: Liu et al., Ring Attention, arXiv 2310.01889; Jacobs et al., DeepSpeed Ulysses, arXiv 2309.14509; Llama 3,
+arXiv 2407.21783, section 3.3.2; Transformer Engine 2, ``context_parallel``. The names are those of Megatron's
+``cp_comm_type``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from joulecast.model.framework.launches import Launch, collective, streaming
+from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.kernels.operators import DTYPE_BYTES
+from joulecast.model.transformer import eager_layer as eager
+
+
+def attention(s: Shard, direction: str) -> tuple[Launch, ...]:
+    """Attention of one rank with its communication, ``forward`` or ``backward``."""
+    kind = s.implementation.cp_comm_type
+    if kind == "all_gather":
+        return _gathered(s, direction)
+    if kind == "a2a":
+        return _exchanged(s, direction)
+    return _ring_forward(s) if direction == "forward" else _ring_backward(s)
+
+
+def _ring_forward(s: Shard) -> tuple[Launch, ...]:
+    ranks = s.implementation.context_parallel
+    out = [_hop(s, "attention.ring") for _ in range(ranks - 1)]
+    out.append(_local(s, "forward"))
+    for step in range(1, ranks):
+        kernel = _step(s, "forward", step)
+        joined = _queries(s, step) * s.attention_width
+        out.append(replace(kernel, waits=True, outstanding=ranks - 1 - step))
+        out.append(streaming("add", "attention.join", joined, reads=2, dtype=s.implementation.dtype))
+    return tuple(out)
+
+
+def _ring_backward(s: Shard) -> tuple[Launch, ...]:
+    ranks, dtype = s.implementation.context_parallel, s.implementation.dtype
+    out = [_hop(s, "attention.ring") for _ in range(ranks - 1)]
+    out.append(_local(s, "backward"))
+    gradient = streaming("add", "attention.ring.grad.join", _kv_values(s), reads=2, dtype=dtype)
+    for step in range(1, ranks):
+        # Of the communications so far, this step's keys are number step − 1.
+        out.append(replace(_step(s, "backward", step), waits=True, outstanding=ranks - 2))
+        joined = _queries(s, step) * s.attention_width
+        out.append(streaming("add", "attention.join.grad", joined, reads=2, dtype=dtype))
+        if step > 1:
+            out.append(replace(gradient, waits=True))
+        out.append(_hop(s, "attention.ring.grad"))
+    return (*out, replace(gradient, waits=True))
+
+
+def _gathered(s: Shard, direction: str) -> tuple[Launch, ...]:
+    ranks, half, dtype = s.implementation.context_parallel, s.sequence // 2, s.implementation.dtype
+    everything = ranks * _kv_values(s)
+    size = everything * DTYPE_BYTES[dtype]
+    early, late = (ranks - 1) // 2, 2 * ranks - 1 - (ranks - 1) // 2  # any pair of chunks is as much work
+    kernels = [_kernel(s, direction, half, (chunk + 1) * half, causal=True) for chunk in (early, late)]
+    out = [
+        _collective(s, "all_gather", "attention.keys.all_gather", size),
+        streaming("cat", "attention.keys.order", everything, dtype=dtype),
+        *kernels,
+    ]
+    if direction == "backward":
+        out.append(streaming("add", "attention.keys.grad.join", everything / 2, reads=2, dtype=dtype))
+        out.append(streaming("cat", "attention.keys.grad.order", everything, dtype=dtype))
+        out.append(_collective(s, "reduce_scatter", "attention.keys.grad.reduce_scatter", size))
+    return tuple(out)
+
+
+def _exchanged(s: Shard, direction: str) -> tuple[Launch, ...]:
+    dtype, ranks = s.implementation.dtype, s.implementation.context_parallel
+    names = ("heads", "positions") if direction == "forward" else ("positions.grad", "heads.grad")
+    widths = (s.qkv_width, s.attention_width) if direction == "forward" else (s.attention_width, s.qkv_width)
+    kernel = eager.attention(s, direction)
+    sequence = ranks * s.sequence
+    kernel = replace(kernel, sequence=sequence, heads=s.heads // ranks, kv_heads=max(1, s.kv_heads // ranks))
+    before, after = (
+        (
+            _collective(s, "all_to_all", f"attention.{name}.all_to_all", s.tokens * width * DTYPE_BYTES[dtype]),
+            streaming("cat", f"attention.{name}.order", s.tokens * width, dtype=dtype),
+        )
+        for name, width in zip(names, widths, strict=True)
+    )
+    return (*before, Launch(kernel), *after)
+
+
+def _local(s: Shard, direction: str) -> Launch:
+    """The rank's own positions, causal."""
+    return _kernel(s, direction, s.sequence, s.sequence, causal=True)
+
+
+def _step(s: Shard, direction: str, step: int) -> Launch:
+    """A later step of the ring, unmasked: half of an earlier rank's keys, or half of the queries."""
+    queries = _queries(s, step) // s.batch
+    keys = s.sequence if queries < s.sequence else s.sequence // 2
+    return _kernel(s, direction, queries, keys, causal=False)
+
+
+def _queries(s: Shard, step: int) -> int:
+    """Query positions of a later step, as on the rank in the ring's middle."""
+    return s.tokens if 2 * step <= s.implementation.context_parallel else s.tokens // 2
+
+
+def _kernel(s: Shard, direction: str, queries: int, keys: int, *, causal: bool) -> Launch:
+    whole = eager.attention(s, direction)
+    return Launch(replace(whole, sequence=queries, kv_sequence=keys, causal=causal))
+
+
+def _kv_values(s: Shard) -> float:
+    """Keys and values of the rank's positions."""
+    return 2.0 * s.tokens * s.kv_heads * s.config.head_dim
+
+
+def _hop(s: Shard, name: str) -> Launch:
+    """Keys and values (or their gradients) to the next rank and from the one before, beside what follows."""
+    run = s.implementation
+    width = DTYPE_BYTES[run.dtype if name.endswith(".grad") else run.attention_dtype]
+    launch = _collective(s, "ring_step", name, _kv_values(s) * width)
+    return replace(launch, waits=False, prompt=True)
+
+
+def _collective(s: Shard, kind: str, name: str, size_bytes: float) -> Launch:
+    """A communication among the context-parallel ranks that attention waits for."""
+    run = s.implementation
+    return collective(kind, name, size_bytes, run, ranks=run.context_parallel, fabric=run.context_fabric)

@@ -1,0 +1,36 @@
+"""What stands between attention's linear layers in Megatron: one kernel, several, or other ranks' keys and values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from joulecast.model.framework.launches import Launch
+from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.transformer import context_parallel, fp8_kernels
+from joulecast.model.transformer import eager_layer as eager
+from joulecast.model.transformer import unfused_attention as unfused
+
+
+def core_attention(s: Shard, direction: str) -> tuple[Launch, ...]:
+    """softmax(Q·Kᵀ)·V of one rank, ``forward`` or ``backward``."""
+    if s.implementation.context_parallel > 1:
+        return (*_cast(s, direction), *context_parallel.attention(s, direction))
+    if s.implementation.attention_backend != "unfused":
+        return (*_cast(s, direction), Launch(eager.attention(s, direction)))
+    return unfused.attention_forward(s) if direction == "forward" else unfused.attention_backward(s)
+
+
+def _cast(s: Shard, direction: str) -> tuple[Launch, ...]:
+    """FP8 copies of queries, keys and values, or of the gradient of the result, with one scale for each tensor."""
+    fp8 = s.implementation.fp8
+    if fp8 is None or not s.implementation.attention_fp8:
+        return ()
+    name, width = ("attention.qkv", s.qkv_width) if direction == "forward" else ("attention.grad", s.attention_width)
+    scaled = replace(fp8, recipe="delayed" if fp8.recipe == "delayed" else "tensorwise")
+    return fp8_kernels.quantise(name, s.tokens * width, scaled, s.implementation.dtype, copies=1)
+
+
+def backward(s: Shard) -> tuple[Launch, ...]:
+    """The gradient, behind the forward again where that is recomputed selectively."""
+    again = core_attention(s, "forward") if s.implementation.recomputes("core_attn") else ()
+    return (*again, *core_attention(s, "backward"))

@@ -1,0 +1,281 @@
+"""One transformer layer as PyTorch's eager mode launches it, forward and backward.
+
+The order and the sizes were checked against profiles of the real kernels: linear layers are single matrix products (a
+bias sits in the epilogue), the MLP's gate and up halves are strided views of one product, so that activation and gate
+product run as non-vectorised element-wise kernels; in the backward, gradients of views are concatenated, branches of
+the residual stream are added, and each parameter's gradient is added to the one accumulated before.
+"""
+
+from __future__ import annotations
+
+from joulecast.model.framework.launches import (
+    Launch,
+    collective,
+    input_gradient,
+    linear_forward,
+    streaming,
+    weight_gradient,
+)
+from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.kernels.operators import Attention
+from joulecast.model.transformer.rotary import head_norm_backward, head_norm_forward, rotary_backward, rotary_forward
+
+
+def forward(s: Shard) -> tuple[Launch, ...]:
+    """Forward of a layer."""
+    return (*attention_half_forward(s), *mlp_half_forward(s))
+
+
+def recomputed_forward(s: Shard) -> tuple[Launch, ...]:
+    """Forward run again inside the backward under full recomputation.
+
+    ``torch.utils.checkpoint`` stops early, once everything that the backward needs is there: the last matrix product,
+    its communication and the residual addition are not repeated.
+    """
+    launches = forward(s)
+    last = max(i for i, launch in enumerate(launches) if launch.operator.name == "down")
+    return launches[:last]
+
+
+def attention_half_forward(s: Shard) -> tuple[Launch, ...]:
+    """Norm, attention block and residual addition."""
+    config, dtype = s.config, s.implementation.dtype
+    launches = [
+        norm_forward("norm1", s),
+        *enter_forward("qkv", s),
+        linear_forward("qkv", s.tokens, s.qkv_width, config.hidden, dtype),
+        *head_norm_forward(s),
+        *rotary_forward(s),
+        Launch(attention(s, "forward")),
+        linear_forward("output", s.tokens, config.hidden, s.attention_width, dtype),
+        *leave_forward("output", s),
+        residual_addition("residual1", s),
+    ]
+    return tuple(launches)
+
+
+def mlp_half_forward(s: Shard) -> tuple[Launch, ...]:
+    """Norm, MLP and residual addition."""
+    config, dtype = s.config, s.implementation.dtype
+    return (
+        norm_forward("norm2", s),
+        *enter_forward("up", s),
+        linear_forward("up", s.tokens, s.up_width, config.hidden, dtype),
+        *activation_forward(s),
+        linear_forward("down", s.tokens, config.hidden, s.ffn, dtype),
+        *leave_forward("down", s),
+        residual_addition("residual2", s),
+    )
+
+
+def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:
+    """Backward of a layer without recomputation; see :func:`joulecast.model.training.step.layer_backward`."""
+    return (*mlp_half_backward(s, accumulate), *attention_half_backward(s, accumulate, leaf_input))
+
+
+def mlp_half_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
+    """From the gradient after the second residual addition to the one before the second norm."""
+    config = s.config
+    return (
+        *leave_backward("down", s),
+        *linear_backward("down", s, config.hidden, s.ffn, config.mlp_bias, accumulate),
+        *activation_backward(s),
+        *linear_backward("up", s, s.up_width, config.hidden, config.mlp_bias, accumulate),
+        *norm_half_backward("norm2", "up", s, accumulate),
+    )
+
+
+def attention_half_backward(s: Shard, accumulate: bool, leaf_input: bool = False) -> tuple[Launch, ...]:
+    """From the gradient after the first residual addition to the layer's input gradient."""
+    config = s.config
+    again = (Launch(attention(s, "forward")),) if s.implementation.recomputes("core_attn") else ()
+    return (
+        *leave_backward("output", s),
+        *linear_backward("output", s, config.hidden, s.attention_width, config.output_bias, accumulate),
+        *again,
+        Launch(attention(s, "backward")),
+        *rotary_backward(s),
+        *head_norm_backward(s, accumulate),
+        streaming("cat", "qkv.cat", s.tokens * s.qkv_width, dtype=s.implementation.dtype),
+        *linear_backward("qkv", s, s.qkv_width, config.hidden, config.qkv_bias, accumulate),
+        *norm_half_backward("norm1", "qkv", s, accumulate, leaf_input=leaf_input),
+    )
+
+
+def attention(s: Shard, direction: str) -> Attention:
+    """The fused attention kernel of one rank."""
+    return Attention(
+        s.batch,
+        s.heads,
+        s.kv_heads,
+        s.sequence,
+        s.config.head_dim,
+        backend=s.implementation.attention_backend,
+        direction=direction,
+        dtype=s.implementation.attention_dtype,
+        name=f"attention.{direction}",
+    )
+
+
+def norm_forward(name: str, s: Shard, tokens: int = 0) -> Launch:
+    """RMSNorm or LayerNorm over the hidden size."""
+    rows, columns = tokens or s.norm_tokens, s.config.hidden
+    return streaming(s.config.norm, name, rows * columns, dtype=s.implementation.dtype, rows=rows, columns=columns)
+
+
+def residual_addition(name: str, s: Shard) -> Launch:
+    """Vectorised addition of two residual-stream tensors."""
+    return streaming("add", name, s.norm_tokens * s.config.hidden, reads=2, dtype=s.implementation.dtype)
+
+
+def enter_forward(name: str, s: Shard) -> tuple[Launch, ...]:
+    """Into a tensor-parallel region: nothing, or the gathering of the sequence."""
+    if s.implementation.tensor_parallel == 1 or not s.implementation.sequence_parallel:
+        return ()
+    return (collective("all_gather", f"{name}.all_gather", s.activation_bytes, s.implementation),)
+
+
+def leave_forward(name: str, s: Shard) -> tuple[Launch, ...]:
+    """Out of a tensor-parallel region: the sum over the ranks."""
+    if s.implementation.tensor_parallel == 1:
+        return ()
+    kind = "reduce_scatter" if s.implementation.sequence_parallel else "all_reduce"
+    return (collective(kind, f"{name}.{kind}", s.activation_bytes, s.implementation),)
+
+
+def leave_backward(name: str, s: Shard) -> tuple[Launch, ...]:
+    """Gradient of :func:`leave_forward`: nothing, or the gathering of the sequence."""
+    if s.implementation.tensor_parallel == 1 or not s.implementation.sequence_parallel:
+        return ()
+    return (collective("all_gather", f"{name}.grad.all_gather", s.activation_bytes, s.implementation),)
+
+
+def enter_backward(name: str, s: Shard) -> tuple[Launch, ...]:
+    """Gradient of :func:`enter_forward`: the sum over the ranks."""
+    if s.implementation.tensor_parallel == 1:
+        return ()
+    kind = "reduce_scatter" if s.implementation.sequence_parallel else "all_reduce"
+    return (collective(kind, f"{name}.grad.{kind}", s.activation_bytes, s.implementation),)
+
+
+def activation_forward(s: Shard) -> tuple[Launch, ...]:
+    """Between the two products of the MLP."""
+    elements, dtype, kind = s.tokens * s.ffn, s.implementation.dtype, s.config.activation
+    if s.config.gated_mlp:
+        pattern = "strided_unary"
+        return (
+            streaming(pattern, f"gate.{kind}", elements, dtype=dtype),
+            streaming("strided_binary", "gate.product", elements, reads=2, dtype=dtype),
+        )
+    if kind == "relu2":
+        return (
+            streaming("unary", "activation.relu", elements, dtype=dtype),
+            streaming("unary", "activation.square", elements, dtype=dtype),
+        )
+    pattern = "gelu" if kind == "gelu" else "unary"
+    return (streaming(pattern, f"activation.{kind}", elements, dtype=dtype),)
+
+
+def activation_backward(s: Shard) -> tuple[Launch, ...]:
+    """Gradient of :func:`activation_forward`."""
+    elements, dtype, kind = s.tokens * s.ffn, s.implementation.dtype, s.config.activation
+    if s.config.gated_mlp:
+        return (
+            streaming("mul", "gate.product.grad_up", elements, reads=2, dtype=dtype),
+            streaming("strided_binary", "gate.product.grad_gate", elements, reads=2, dtype=dtype),
+            streaming("strided_silu_backward", f"gate.{kind}.grad", elements, reads=2, dtype=dtype),
+            streaming("cat", "gate.cat", 2 * elements, dtype=dtype),
+        )
+    if kind == "relu2":
+        return (
+            streaming("unary", "activation.square.double", elements, dtype=dtype),
+            streaming("mul", "activation.square.grad", elements, reads=2, dtype=dtype),
+            streaming("mul", "activation.relu.grad", elements, reads=2, dtype=dtype),
+        )
+    pattern = "gelu_backward" if kind == "gelu" else "mul"
+    return (streaming(pattern, f"activation.{kind}.grad", elements, reads=2, dtype=dtype),)
+
+
+def linear_backward(name: str, s: Shard, outputs: int, inputs: int, bias: bool, accumulate: bool) -> tuple[Launch, ...]:
+    """Weight and input gradient of a linear layer, bias sum and accumulation.
+
+    Without a bias autograd takes the weight's gradient first, with one the input's.
+    """
+    dtype, weight = s.implementation.dtype, f"{name}.weight"
+    wgrad = weight_gradient(name, s.tokens, outputs, inputs, dtype, completes="" if accumulate else weight)
+    dgrad = input_gradient(name, s.tokens, outputs, inputs, dtype)
+    if not bias:
+        return (wgrad, dgrad, *accumulation(weight, outputs * inputs, dtype, accumulate))
+    column_sum = streaming(
+        "bias_reduce",
+        f"{name}.bias.grad",
+        s.tokens * outputs,
+        writes=1 / s.tokens,
+        dtype=dtype,
+        rows=s.tokens,
+        columns=outputs,
+        completes="" if accumulate else f"{name}.bias",
+    )
+    return (
+        dgrad,
+        wgrad,
+        column_sum,
+        *accumulation(f"{name}.bias", outputs, dtype, accumulate),
+        *accumulation(weight, outputs * inputs, dtype, accumulate),
+    )
+
+
+def accumulation(parameter: str, elements: int, dtype: str, accumulate: bool) -> tuple[Launch, ...]:
+    """Addition of a parameter's new gradient to the accumulated one; nothing where it is simply kept."""
+    if not accumulate:
+        return ()
+    return (streaming("add", f"{parameter}.accumulate", elements, reads=2, dtype=dtype, completes=parameter),)
+
+
+def norm_half_backward(
+    norm: str, linear: str, s: Shard, accumulate: bool, *, leaf_input: bool = False
+) -> tuple[Launch, ...]:
+    """Communication, norm gradient and the meeting with the residual stream's gradient.
+
+    In plain tensor parallelism the sum over the ranks stands before the norm, that is after its gradient here.
+    """
+    sequence_parallel = s.implementation.sequence_parallel
+    before = enter_backward(linear, s) if sequence_parallel else ()
+    between = () if sequence_parallel else enter_backward(linear, s)
+    kernels, accumulations = norm_backward(norm, s, accumulate)
+    join = [residual_addition(f"{norm}.grad.join", s)]
+    if leaf_input:
+        join.append(residual_addition(f"{norm}.grad.leaf", s))
+    if between:
+        # The parameters' accumulation is ready before the collective's node and has the highest priority.
+        return (*before, *kernels, *accumulations, *between, *join)
+    return (*before, *kernels, *join, *accumulations)
+
+
+def norm_backward(
+    name: str, s: Shard, accumulate: bool, tokens: int = 0
+) -> tuple[tuple[Launch, ...], tuple[Launch, ...]]:
+    """Gradient kernels of a norm, and the accumulation of its parameters' gradients."""
+    config, dtype = s.config, s.implementation.dtype
+    rows, columns = tokens or s.norm_tokens, config.hidden
+    elements = rows * columns
+    weight = f"{name}.weight"
+    done = "" if accumulate else weight
+    kernels = (
+        streaming("norm_backward", f"{name}.grad", elements, reads=2, dtype=dtype, rows=rows, columns=columns),
+        streaming(
+            "gamma_backward",
+            f"{name}.gamma.grad",
+            elements,
+            reads=2,
+            writes=1 / rows,
+            dtype=dtype,
+            rows=rows,
+            columns=columns,
+            completes=done,
+        ),
+    )
+    sums = accumulation(weight, columns, dtype, accumulate)
+    if config.norm_bias:
+        sums += accumulation(f"{name}.bias", columns, dtype, accumulate)
+    return kernels, sums

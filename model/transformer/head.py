@@ -1,0 +1,175 @@
+"""Embedding and output head, forward and backward, as PyTorch's eager mode launches them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.launches import (
+    Launch,
+    collective,
+    input_gradient,
+    linear_forward,
+    streaming,
+    weight_gradient,
+)
+from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.kernels.operators import DTYPE_BYTES
+from joulecast.model.transformer import eager_layer as layer
+from joulecast.model.transformer import loss
+from joulecast.model.transformer import megatron_linear as linear
+from joulecast.model.transformer.megatron_norm import accumulation, norm_backward
+
+#: Tokens up to which PyTorch scatters embedding gradients by one kernel without sorting the indices.
+UNSORTED_EMBEDDING_TOKENS = 3072
+
+
+def head_is_split(implementation: Implementation) -> bool:
+    """Whether the head's vocabulary is split over the tensor-parallel ranks."""
+    return implementation.shard_head and implementation.tensor_parallel > 1
+
+
+def embedding_is_split(config: ModelConfig, implementation: Implementation) -> bool:
+    """Whether the embedding's vocabulary is split: in Megatron, and where it is the split head's matrix."""
+    if implementation.tensor_parallel == 1:
+        return False
+    return implementation.framework == "megatron" or (implementation.shard_head and implementation.tied(config))
+
+
+def local_vocabulary(vocab: int, split: bool, implementation: Implementation) -> int:
+    """Rows of the table on one rank."""
+    return -(-vocab // implementation.tensor_parallel) if split else vocab
+
+
+def embedding_forward(s: Shard) -> tuple[Launch, ...]:
+    """Gather of the tokens' rows, and of the positions' where they are learned.
+
+    Under sequence parallelism every rank embeds its own share of the sequence, unless the table is split.
+    """
+    config, implementation = s.config, s.implementation
+    split = embedding_is_split(config, implementation)
+    tokens = s.tokens if split else s.norm_tokens
+    launches = [_gather("embedding", tokens, config.hidden, implementation.dtype)]
+    if split:
+        kind = "reduce_scatter" if implementation.sequence_parallel else "all_reduce"
+        launches.append(collective(kind, f"embedding.{kind}", s.activation_bytes, implementation))
+    if config.learned_positions:
+        elements = s.norm_tokens * config.hidden
+        launches.append(_gather("positions", min(s.norm_tokens, s.sequence), config.hidden, implementation.dtype))
+        launches.append(streaming("add", "positions.add", elements, reads=2, dtype=implementation.dtype))
+    return tuple(launches)
+
+
+def _gather(name: str, rows: int, columns: int, dtype: str) -> Launch:
+    return streaming("embedding", name, rows * columns, dtype=dtype, rows=rows, columns=columns)
+
+
+def embedding_backward(s: Shard, *, accumulate: bool, head_here: bool) -> tuple[Launch, ...]:
+    """Gradient of the embedding: sorted indices, a dense gradient filled with zeros, scattered sums, accumulation."""
+    config, implementation = s.config, s.implementation
+    launches: list[Launch] = []
+    if config.learned_positions:
+        launches.append(
+            streaming(
+                "reduce",
+                "positions.grad.batch",
+                s.norm_tokens * config.hidden,
+                writes=1 / s.batch,
+                dtype=implementation.dtype,
+            )
+        )
+        launches += _scatter("positions", min(s.norm_tokens, s.sequence), config.learned_positions, s, accumulate)
+    split = embedding_is_split(config, implementation)
+    if split and implementation.sequence_parallel:
+        launches.append(collective("all_gather", "embedding.grad.all_gather", s.activation_bytes, implementation))
+    rows = local_vocabulary(config.vocab, split, implementation)
+    # A tied head's gradient of the same matrix waits in the autograd engine and is added first.
+    join = head_here and implementation.tied(config) and implementation.framework == "pytorch-eager"
+    launches += _scatter("embedding", s.tokens if split else s.norm_tokens, rows, s, accumulate, join=join)
+    return tuple(launches)
+
+
+def _scatter(name: str, tokens: int, rows: int, s: Shard, accumulate: bool, *, join: bool = False) -> list[Launch]:
+    """Gradient of a table of ``rows`` from that of ``tokens`` gathered rows; ``join`` adds the tied head's first."""
+    dtype, table, weight = s.implementation.dtype, rows * s.config.hidden, f"{name}.weight"
+    launches = [streaming("fill", f"{name}.grad.fill", table, reads=0, dtype=dtype)]
+    added = accumulate or s.implementation.framework == "megatron"  # which has a buffer of gradients, sharded or not
+    done = "" if added else weight
+    if tokens <= UNSORTED_EMBEDDING_TOKENS:
+        launches.append(_scattered_sum(f"{name}.grad", tokens, s, completes=done))
+    else:
+        wide = 4 / DTYPE_BYTES[dtype]  # partial sums are fp32
+        # Eight radix passes over 8-byte indices and their 8-byte positions.
+        launches.insert(0, streaming("embedding_sort", f"{name}.sort", 16 * tokens, dtype="fp64", rows=tokens))
+        launches.append(streaming("embedding_segments", f"{name}.segments", 2 * tokens, dtype="fp64", rows=tokens))
+        launches.append(_scattered_sum(f"{name}.grad.partial", tokens, s, writes=wide))
+        launches.append(_scattered_sum(f"{name}.grad.sum", tokens, s, reads=wide, completes=done))
+    if join:
+        launches.append(streaming("add", f"{name}.grad.join", table, reads=2, dtype=dtype))
+    if s.implementation.framework == "megatron":
+        return [*launches, *accumulation(weight, table, s.implementation)]
+    return [*launches, *layer.accumulation(weight, table, dtype, accumulate)]
+
+
+def _scattered_sum(
+    name: str, tokens: int, s: Shard, *, reads: float = 1.0, writes: float = 1.0, completes: str = ""
+) -> Launch:
+    columns, dtype = s.config.hidden, s.implementation.dtype
+    return streaming(
+        "embedding_backward",
+        name,
+        tokens * columns,
+        reads=reads,
+        writes=writes,
+        dtype=dtype,
+        rows=tokens,
+        columns=columns,
+        completes=completes,
+    )
+
+
+def head_forward(s: Shard) -> tuple[Launch, ...]:
+    """Final norm, head and loss of one micro-batch; under sequence parallelism the head sees the gathered sequence."""
+    config, implementation = s.config, s.implementation
+    vocab = local_vocabulary(config.vocab, head_is_split(implementation), implementation)
+    return (
+        layer.norm_forward("norm", s),
+        *layer.enter_forward("head", s),
+        linear_forward("head", s.tokens, vocab, config.hidden, implementation.dtype),
+        *loss.forward(s, vocab, split=head_is_split(implementation)),
+    )
+
+
+def head_backward(s: Shard, *, accumulate: bool, embedding_here: bool) -> tuple[Launch, ...]:
+    """Gradient of loss, head and final norm."""
+    config, implementation = s.config, s.implementation
+    split, dtype = head_is_split(implementation), implementation.dtype
+    vocab = local_vocabulary(config.vocab, split, implementation)
+    if implementation.framework == "megatron":
+        wide = replace(s, implementation=replace(implementation, fp8=None))  # Transformer Engine leaves the head alone
+        products = linear.column_backward("head", wide, vocab) if split else _whole_products(s, vocab)
+        return (*loss.backward(s, vocab, split=split), *products, *norm_backward("norm", s))
+    tied = embedding_here and implementation.tied(config)
+    keep = accumulate and not tied  # a tied matrix is accumulated with the embedding's gradient
+    done = "head.weight" if not (accumulate or tied) else ""
+    kernels, sums = layer.norm_backward("norm", s, accumulate)
+    return (
+        *loss.backward(s, vocab, split=split),
+        weight_gradient("head", s.tokens, vocab, config.hidden, dtype, completes=done),
+        input_gradient("head", s.tokens, vocab, config.hidden, dtype),
+        *layer.accumulation("head.weight", vocab * config.hidden, dtype, keep),
+        *(layer.enter_backward("head", s) if split or implementation.sequence_parallel else ()),
+        *kernels,
+        *sums,
+    )
+
+
+def _whole_products(s: Shard, vocab: int) -> tuple[Launch, ...]:
+    """Gradients of a head that every rank holds whole, in Megatron's order."""
+    hidden, dtype = s.config.hidden, s.implementation.dtype
+    return (
+        input_gradient("head", s.tokens, vocab, hidden, dtype),
+        weight_gradient("head", s.tokens, vocab, hidden, dtype, completes="head.weight"),
+        *(layer.enter_backward("head", s) if s.implementation.sequence_parallel else ()),
+    )

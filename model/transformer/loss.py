@@ -1,0 +1,86 @@
+"""Cross-entropy of the next token.
+
+``forward`` and ``backward`` choose between PyTorch's own (log-softmax and negative log-likelihood in the logits' type),
+Megatron's vocabulary-parallel one (in fp32, with three small all-reduces where the vocabulary is split) and that of
+Transformer Engine: a pass over the logits for each row's maximum and sum, another that writes the gradient over them.
+"""
+
+from __future__ import annotations
+
+from joulecast.model.framework.launches import Launch, collective, streaming
+from joulecast.model.framework.layer_shard import Shard
+
+
+def _parallel(s: Shard, split: bool) -> bool:
+    return split or s.implementation.framework == "megatron"
+
+
+def forward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
+    """Loss of ``tokens x vocab`` logits on one rank."""
+    if s.implementation.fused_loss:
+        return _fused_forward(s, vocab, split)
+    if _parallel(s, split):
+        return _parallel_forward(s, vocab, split)
+    tokens, dtype = s.tokens, s.implementation.dtype
+    logits = tokens * vocab
+    return (
+        streaming("log_softmax", "loss.log_softmax", logits, dtype=dtype, rows=tokens, columns=vocab),
+        streaming("nll_loss", "loss.nll", tokens, dtype=dtype, rows=tokens),
+    )
+
+
+def backward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
+    """Gradient of the loss with respect to the logits."""
+    if s.implementation.fused_loss:
+        return (streaming("unary", "loss.scale.grad", s.tokens * vocab, dtype=s.implementation.dtype),)
+    if _parallel(s, split):
+        return _parallel_backward(s, vocab)
+    tokens, dtype = s.tokens, s.implementation.dtype
+    logits = tokens * vocab
+    return (
+        streaming("fill", "loss.grad.one", 1, reads=0, dtype=dtype),
+        streaming("fill", "loss.grad.fill", logits, reads=0, dtype=dtype),
+        streaming("nll_loss_backward", "loss.nll.grad", tokens, dtype=dtype, rows=tokens),
+        streaming(
+            "log_softmax_backward", "loss.log_softmax.grad", logits, reads=2, dtype=dtype, rows=tokens, columns=vocab
+        ),
+    )
+
+
+def _fused_forward(s: Shard, vocab: int, split: bool) -> tuple[Launch, ...]:
+    tokens, logits, dtype = s.tokens, s.tokens * vocab, s.implementation.dtype
+    statistics = 3 * 4.0 * tokens * s.implementation.tensor_parallel  # maximum, sum and the target's logit of each rank
+    return (
+        streaming("reduce", "loss.statistics", logits, writes=0, dtype=dtype, rows=tokens, columns=vocab),
+        *((collective("all_gather", "loss.all_gather", statistics, s.implementation),) if split else ()),
+        streaming("unary", "loss.gradient", logits, dtype=dtype),
+    )
+
+
+def _parallel_forward(s: Shard, vocab: int, split: bool) -> tuple[Launch, ...]:
+    tokens, logits = s.tokens, s.tokens * vocab
+
+    def exchange(name: str) -> tuple[Launch, ...]:
+        return (collective("all_reduce", f"loss.{name}.all_reduce", 4.0 * tokens, s.implementation),) if split else ()
+
+    return (
+        streaming("unary", "loss.to_fp32", logits, reads=0.5, dtype="fp32"),
+        streaming("reduce", "loss.max", logits, writes=1 / vocab, dtype="fp32", rows=tokens, columns=vocab),
+        *exchange("max"),
+        streaming("strided_binary", "loss.subtract", logits, dtype="fp32"),
+        streaming("nll_loss", "loss.pick", tokens, dtype="fp32", rows=tokens),
+        *exchange("pick"),
+        streaming("unary", "loss.exp", logits, dtype="fp32"),
+        streaming("reduce", "loss.sum", logits, writes=1 / vocab, dtype="fp32", rows=tokens, columns=vocab),
+        *exchange("sum"),
+        streaming("strided_binary", "loss.divide", logits, dtype="fp32"),
+    )
+
+
+def _parallel_backward(s: Shard, vocab: int) -> tuple[Launch, ...]:
+    tokens, logits = s.tokens, s.tokens * vocab
+    return (
+        streaming("nll_loss_backward", "loss.pick.grad", tokens, dtype="fp32", rows=tokens),
+        streaming("strided_binary", "loss.scale.grad", logits, dtype="fp32"),
+        streaming("unary", "loss.from_fp32", logits, writes=0.5, dtype="fp32"),
+    )

@@ -1,0 +1,96 @@
+"""One transformer layer as Megatron-Core with Transformer Engine launches it, forward and backward.
+
+What differs from PyTorch's eager mode (:mod:`joulecast.model.transformer.eager_layer`):
+
+- activation and gate product are one kernel (SwiGLU, bias-GELU, squared ReLU), in both directions, so nothing is
+  concatenated in the MLP's backward;
+- rotary embedding is one kernel each for queries and keys;
+- a norm's backward writes the partial sums of its weight's gradient itself;
+- the weight-gradient product adds into an fp32 gradient buffer (``gradient_accumulation_fusion``), so that no separate
+  addition runs except for norms, biases and the embedding;
+- the input-gradient product comes first, and its communication runs beside the weight-gradient product; with sequence
+  parallelism the layer's input is gathered again in the backward, beside the input-gradient product;
+- full recomputation repeats the whole forward, its communication included;
+- the MLP may be a Mixture of Experts (:mod:`joulecast.model.transformer.moe`), attention may be latent
+  (:mod:`joulecast.model.transformer.latent_attention`);
+- linear layers may run in FP8 (:mod:`joulecast.model.framework.fp8`);
+- the loss is vocabulary-parallel and in fp32, the optimizer keeps fp32 master weights.
+
+Dropout is taken as zero.
+"""
+
+from __future__ import annotations
+
+from joulecast.model.framework.launches import Launch, streaming
+from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.transformer import core_attention, latent_attention, megatron_mlp, moe
+from joulecast.model.transformer import eager_layer as eager
+from joulecast.model.transformer import megatron_linear as linear
+from joulecast.model.transformer.megatron_mlp import bias_backward
+from joulecast.model.transformer.megatron_norm import accumulation, norm_backward, recomputed_norm
+
+
+def forward(s: Shard) -> tuple[Launch, ...]:
+    """Forward of a layer."""
+    first = attention_forward(s) if s.config.latent is None else latent_attention.forward(s)
+    return (*first, *(megatron_mlp.forward(s) if s.config.experts is None else moe.forward(s)))
+
+
+def backward(s: Shard) -> tuple[Launch, ...]:
+    """Backward of a layer without recomputation in front."""
+    last = attention_backward(s) if s.config.latent is None else latent_attention.backward(s)
+    return (*(megatron_mlp.backward(s) if s.config.experts is None else moe.backward(s)), *last)
+
+
+def attention_forward(s: Shard) -> tuple[Launch, ...]:
+    """Norm, attention block and residual addition."""
+    return (
+        *linear.column_forward("norm1", "qkv", s, s.qkv_width),
+        *_head_norms(s, "rmsnorm", ""),
+        *_rotary(s, ""),
+        *core_attention.core_attention(s, "forward"),
+        *linear.row_forward("output", s, s.attention_width),
+        eager.residual_addition("residual1", s),
+    )
+
+
+def attention_backward(s: Shard) -> tuple[Launch, ...]:
+    """From the gradient behind the first residual addition to the layer's input gradient."""
+    config = s.config
+    return (
+        *recomputed_norm("norm1", s),
+        *bias_backward(s, "output", s.norm_tokens, config.hidden, config.output_bias),
+        *linear.row_backward("output", s, s.attention_width),
+        *core_attention.backward(s),
+        *_rotary(s, ".grad"),
+        *_head_norms(s, "norm_backward", ".grad"),
+        streaming("cat", "qkv.cat", s.tokens * s.qkv_width, dtype=s.implementation.dtype),
+        *linear.column_backward("qkv", s, s.qkv_width),
+        *norm_backward("norm1", s),
+        eager.residual_addition("norm1.grad.join", s),
+    )
+
+
+def _rotary(s: Shard, suffix: str) -> tuple[Launch, ...]:
+    if not (s.config.rotary and s.implementation.rotary):
+        return ()
+    dtype, width = s.implementation.dtype, s.config.head_dim
+    return tuple(
+        streaming("rope", f"rotary.{part}{suffix}", s.tokens * heads * width, dtype=dtype)
+        for part, heads in (("query", s.heads), ("key", s.kv_heads))
+    )
+
+
+def _head_norms(s: Shard, pattern: str, suffix: str) -> tuple[Launch, ...]:
+    if not s.config.qk_norm:
+        return ()
+    dtype, columns = s.implementation.dtype, s.config.head_dim
+    launches: list[Launch] = []
+    for part, heads in (("query", s.heads), ("key", s.kv_heads)):
+        rows = s.tokens * heads
+        reads = 2 if suffix else 1
+        name = f"{part}_norm{suffix}"
+        launches.append(streaming(pattern, name, rows * columns, reads=reads, dtype=dtype, rows=rows, columns=columns))
+        if suffix:
+            launches += accumulation(f"{part}_norm.weight", columns, s.implementation)
+    return tuple(launches)

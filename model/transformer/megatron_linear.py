@@ -1,0 +1,133 @@
+"""Megatron's linear layers on tensor-parallel ranks: products, their communication, and what FP8 adds.
+
+A column-parallel layer stands behind a norm and splits its outputs; a row-parallel layer splits its inputs and sums
+over the ranks. With sequence parallelism the former gathers its input (again in the backward, beside the product) and
+the latter scatters its sum; in FP8 they gather FP8. With ``tp_comm_overlap`` they do so in steps beside the products
+(:mod:`joulecast.model.transformer.pipelined_products`); in the column-parallel backward both run beside a whole product
+either way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from joulecast.model.framework.launches import (
+    Launch,
+    collective,
+    input_gradient,
+    linear_forward,
+    streaming,
+    weight_gradient,
+)
+from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm
+from joulecast.model.transformer import eager_layer as eager
+from joulecast.model.transformer import fp8_kernels, pipelined_products
+
+
+def column_forward(norm: str, name: str, s: Shard, outputs: int) -> tuple[Launch, ...]:
+    """Norm, gathering and product whose outputs are split; without a norm of its own where ``norm`` is empty."""
+    hidden, dtype, fp8 = s.config.hidden, s.implementation.dtype, s.implementation.fp8
+    product = fp8_kernels.product(linear_forward(name, s.tokens, outputs, hidden, dtype), fp8)
+    multiplied = gathered_product(name, product, s)
+    if fp8 is None:
+        return (*((eager.norm_forward(norm, s),) if norm else ()), *multiplied)
+    rows = s.norm_tokens
+    fused = fp8.norms_cast and norm != ""
+    width = fp8.value_bytes / DTYPE_BYTES[dtype] if fused else 1.0
+    kernel = streaming(s.config.norm, norm, rows * hidden, writes=width, dtype=dtype, rows=rows, columns=hidden)
+    cast: tuple[Launch, ...] = ()
+    if not fused:
+        copies = 1 if gathers(s) and fp8.transposes else fp8.copies
+        cast = fp8_kernels.quantise(f"{name}.input", rows * hidden, fp8, dtype, copies)
+    return (*((kernel,) if norm else ()), *cast, *multiplied)
+
+
+def row_forward(name: str, s: Shard, inputs: int) -> tuple[Launch, ...]:
+    """Product whose inputs are split, and the sum over the ranks."""
+    dtype, fp8 = s.implementation.dtype, s.implementation.fp8
+    product = fp8_kernels.product(linear_forward(name, s.tokens, s.config.hidden, inputs, dtype), fp8)
+    cast = fp8_kernels.quantise(f"{name}.input", s.tokens * inputs, fp8, dtype)
+    if pipelined(s):
+        values = float(s.tokens * s.config.hidden)
+        return (*cast, *pipelined_products.scattered_product(name, product, values, s.implementation))
+    return (*cast, product, *eager.leave_forward(name, s))
+
+
+def row_backward(name: str, s: Shard, inputs: int) -> tuple[Launch, ...]:
+    """Gradients of a product whose inputs are split over the ranks."""
+    hidden, dtype, fp8 = s.config.hidden, s.implementation.dtype, s.implementation.fp8
+    dgrad = fp8_kernels.product(input_gradient(name, s.tokens, hidden, inputs, dtype), fp8)
+    wgrad = fused_weight_gradient(name, s, hidden, inputs)
+    if fp8 is None:
+        return (*gathered_product(f"{name}.grad", dgrad, s), wgrad)
+    late = gathers(s) and fp8.transposes  # the second copy is made from the gathered first one
+    copies = 1 if late else fp8.copies
+    cast = fp8_kernels.quantise(f"{name}.grad", s.norm_tokens * hidden, fp8, dtype, copies)
+    turned = (fp8_kernels.transpose(f"{name}.grad", s.tokens * hidden),) if late else ()
+    return (*cast, *gathered_product(f"{name}.grad", dgrad, s, copies), *turned, wgrad)
+
+
+def column_backward(name: str, s: Shard, outputs: int, *, normed: bool = True) -> tuple[Launch, ...]:
+    """Gradients of a product whose outputs are split, with its communication beside the products.
+
+    ``normed``: the input comes from the layer's own norm, which in FP8 may have written one copy only.
+    """
+    hidden, dtype, fp8 = s.config.hidden, s.implementation.dtype, s.implementation.fp8
+    dgrad = fp8_kernels.product(input_gradient(name, s.tokens, outputs, hidden, dtype), fp8)
+    wgrad = fused_weight_gradient(name, s, outputs, hidden)
+    before: tuple[Launch, ...] = ()
+    last = [wgrad]
+    if fp8 is not None:
+        before = fp8_kernels.quantise(f"{name}.grad", s.tokens * outputs, fp8, dtype)
+        if fp8.transposes and (gathers(s) or (fp8.norms_cast and normed)):
+            last.insert(0, fp8_kernels.transpose(f"{name}.input", s.tokens * hidden))
+    implementation = s.implementation
+    if implementation.tensor_parallel == 1:
+        return (*before, dgrad, *last)
+    if not implementation.sequence_parallel:
+        return (*before, dgrad, _beside("all_reduce", f"{name}.grad.all_reduce", s.activation_bytes, s), *last)
+    last[0] = replace(last[0], waits=True, outstanding=1)  # for its input, not for what is scattered beside it
+    gather = _beside("all_gather", f"{name}.input.all_gather", gathered_bytes(s), s)
+    scatter = _beside("reduce_scatter", f"{name}.grad.reduce_scatter", s.activation_bytes, s)
+    return (*before, gather, dgrad, scatter, *last)
+
+
+def _beside(kind: str, name: str, size_bytes: float, s: Shard) -> Launch:
+    """A collective beside the product launched behind it."""
+    return replace(collective(kind, name, size_bytes, s.implementation, waits=False), prompt=True)
+
+
+def fused_weight_gradient(name: str, s: Shard, outputs: int, inputs: int) -> Launch:
+    """Weight gradient added to the gradients' buffer within the product (``gradient_accumulation_fusion``)."""
+    launch = weight_gradient(name, s.tokens, outputs, inputs, s.implementation.dtype, completes=f"{name}.weight")
+    if isinstance(launch.operator, Gemm):
+        launch = replace(
+            launch, operator=replace(launch.operator, out_dtype=s.implementation.gradient_dtype, accumulate=True)
+        )
+    return fp8_kernels.product(launch, s.implementation.fp8)
+
+
+def gathers(s: Shard) -> bool:
+    """Whether the sequence is split between linear layers."""
+    return s.implementation.sequence_parallel and s.implementation.tensor_parallel > 1
+
+
+def pipelined(s: Shard) -> bool:
+    """Whether that is gathered and scattered in steps beside the products."""
+    return gathers(s) and s.implementation.tp_comm_overlap
+
+
+def gathered_product(name: str, product: Launch, s: Shard, copies: int = 1) -> tuple[Launch, ...]:
+    """A product of a tensor that is gathered before it, in FP8 ``copies`` of it."""
+    if pipelined(s):
+        return pipelined_products.gathered_product(name, product, gathered_bytes(s, copies), s.implementation)
+    if not gathers(s):
+        return (product,)
+    return (collective("all_gather", f"{name}.all_gather", gathered_bytes(s, copies), s.implementation), product)
+
+
+def gathered_bytes(s: Shard, copies: int = 1) -> float:
+    """Bytes of a gathered residual-stream tensor, in FP8 of ``copies`` of it."""
+    fp8 = s.implementation.fp8
+    return s.activation_bytes if fp8 is None else float(s.tokens * s.config.hidden * copies * fp8.value_bytes)

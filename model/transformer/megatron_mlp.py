@@ -1,0 +1,73 @@
+"""The MLP half of a layer in Megatron, forward and backward; activation and gate product are one kernel."""
+
+from __future__ import annotations
+
+from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.framework.launches import Launch, streaming
+from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.transformer import eager_layer as eager
+from joulecast.model.transformer import megatron_linear as linear
+from joulecast.model.transformer.megatron_norm import accumulation, norm_backward, recomputed_norm
+
+
+def forward(s: Shard) -> tuple[Launch, ...]:
+    """Norm, MLP and residual addition."""
+    return (*_mlp_forward(s), eager.residual_addition("residual2", s))
+
+
+def _mlp_forward(s: Shard) -> tuple[Launch, ...]:
+    return (
+        *linear.column_forward("norm2", "up", s, s.up_width),
+        activation(s.config, s.tokens * s.ffn, s.implementation.dtype),
+        *linear.row_forward("down", s, s.ffn),
+    )
+
+
+def backward(s: Shard) -> tuple[Launch, ...]:
+    """From the gradient behind the residual addition to the one before the norm."""
+    config = s.config
+    whole = s.implementation.recomputes("mlp")
+    return (
+        *(_mlp_forward(s) if whole else recomputed_norm("norm2", s)),
+        *bias_backward(s, "down", s.norm_tokens, config.hidden, config.mlp_bias),
+        *linear.row_backward("down", s, s.ffn),
+        activation_backward(s.config, s.tokens * s.ffn, s.implementation.dtype),
+        *bias_backward(s, "up", s.tokens, s.up_width, config.mlp_bias),
+        *linear.column_backward("up", s, s.up_width),
+        *norm_backward("norm2", s),
+        eager.residual_addition("norm2.grad.join", s),
+    )
+
+
+def activation(config: ModelConfig, elements: float, dtype: str) -> Launch:
+    """Between the two products, for ``elements`` values of its result."""
+    kind = config.activation
+    if config.gated_mlp:
+        return streaming("swiglu", f"gate.{kind}", elements, reads=2, dtype=dtype)
+    return streaming("gelu" if kind == "gelu" else "unary", f"activation.{kind}", elements, dtype=dtype)
+
+
+def activation_backward(config: ModelConfig, elements: float, dtype: str) -> Launch:
+    """Gradient of :func:`activation`."""
+    kind = config.activation
+    if config.gated_mlp:
+        return streaming("swiglu_backward", f"gate.{kind}.grad", elements, reads=3, writes=2, dtype=dtype)
+    pattern = "gelu_backward" if kind == "gelu" else "mul"
+    return streaming(pattern, f"activation.{kind}.grad", elements, reads=2, dtype=dtype)
+
+
+def bias_backward(s: Shard, name: str, tokens: int, outputs: int, present: bool) -> tuple[Launch, ...]:
+    """Column sum of a bias that is added outside the product (all but the projection to queries, keys, values)."""
+    if not present:
+        return ()
+    dtype = s.implementation.dtype
+    total = streaming(
+        "bias_reduce",
+        f"{name}.bias.grad",
+        tokens * outputs,
+        writes=1 / tokens,
+        dtype=dtype,
+        rows=tokens,
+        columns=outputs,
+    )
+    return (total, *accumulation(f"{name}.bias", outputs, s.implementation))

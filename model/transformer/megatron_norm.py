@@ -1,0 +1,36 @@
+"""Gradients of norms in Megatron, and of all parameters whose gradient no product adds to their buffer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.launches import Launch, streaming
+from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.kernels.operators import DTYPE_BYTES
+from joulecast.model.transformer import eager_layer as eager
+
+
+def recomputed_norm(name: str, s: Shard) -> tuple[Launch, ...]:
+    """A norm's output made again, where selective recomputation does so."""
+    return (eager.norm_forward(name, s),) if s.implementation.recomputes("layernorm") else ()
+
+
+def norm_backward(name: str, s: Shard) -> tuple[Launch, ...]:
+    """Gradient of a norm; it needs the communication that ran beside the product before it."""
+    rows, columns, dtype = s.norm_tokens, s.config.hidden, s.implementation.dtype
+    kernel = streaming(
+        "norm_backward", f"{name}.grad", rows * columns, reads=2, dtype=dtype, rows=rows, columns=columns
+    )
+    return (
+        replace(kernel, waits=s.implementation.tensor_parallel > 1),
+        *accumulation(f"{name}.weight", columns, s.implementation),
+        *(accumulation(f"{name}.bias", columns, s.implementation) if s.config.norm_bias else ()),
+    )
+
+
+def accumulation(parameter: str, elements: int, implementation: Implementation) -> tuple[Launch, ...]:
+    """Addition of a parameter's gradient to the gradients' buffer."""
+    buffer = implementation.gradient_dtype
+    reads = 1 + DTYPE_BYTES[implementation.dtype] / DTYPE_BYTES[buffer]
+    return (streaming("add", f"{parameter}.accumulate", elements, reads=reads, dtype=buffer, completes=parameter),)

@@ -1,0 +1,108 @@
+"""Rotary embedding and per-head norms as eager PyTorch code runs them on queries and keys.
+
+The rotation is Hugging Face's ``q·cos + rotate_half(q)·sin``: five kernels forward for queries and for keys, none of
+them fused, on strided views of the joint projection's output.
+"""
+
+from __future__ import annotations
+
+from joulecast.model.framework.launches import Launch, streaming
+from joulecast.model.framework.layer_shard import Shard
+
+
+def _parts(s: Shard) -> tuple[tuple[str, int], tuple[str, int]]:
+    return ("query", s.heads), ("key", s.kv_heads)
+
+
+def rotary_forward(s: Shard) -> tuple[Launch, ...]:
+    """Rotation of queries and keys; nothing where the model or the implementation has none."""
+    if not (s.config.rotary and s.implementation.rotary):
+        return ()
+    launches: list[Launch] = []
+    dtype, fraction = s.implementation.dtype, s.config.rotary_fraction
+    for part, heads in _parts(s):
+        name, elements = f"rotary.{part}", s.tokens * heads * s.config.head_dim * fraction
+        launches += [
+            streaming("strided_binary", f"{name}.cos", elements, dtype=dtype),
+            streaming("strided_unary", f"{name}.neg", elements / 2, dtype=dtype),
+            streaming("cat", f"{name}.cat", elements, dtype=dtype),
+            streaming("strided_binary", f"{name}.sin", elements, dtype=dtype),
+            streaming("strided_binary", f"{name}.add", elements, reads=2, dtype=dtype),
+        ]
+        if fraction < 1:
+            whole = s.tokens * heads * s.config.head_dim
+            launches.append(streaming("cat", f"{name}.pass", whole, dtype=dtype))
+    return tuple(launches)
+
+
+def rotary_backward(s: Shard) -> tuple[Launch, ...]:
+    """Gradient of :func:`rotary_forward`: autograd undoes the halves by slices filled with zeros."""
+    if not (s.config.rotary and s.implementation.rotary):
+        return ()
+    launches: list[Launch] = []
+    dtype, fraction = s.implementation.dtype, s.config.rotary_fraction
+    for part, heads in reversed(_parts(s)):
+        name, elements = f"rotary.{part}.grad", s.tokens * heads * s.config.head_dim * fraction
+        launches += [
+            streaming("strided_binary", f"{name}.sin", elements, dtype=dtype),
+            streaming("strided_unary", f"{name}.neg", elements / 2, dtype=dtype),
+            streaming("fill", f"{name}.slice1.fill", elements, reads=0, dtype=dtype),
+            streaming("strided_unary", f"{name}.slice1.copy", elements / 2, dtype=dtype),
+            streaming("fill", f"{name}.slice2.fill", elements, reads=0, dtype=dtype),
+            streaming("strided_unary", f"{name}.slice2.copy", elements / 2, dtype=dtype),
+            streaming("add", f"{name}.slices", elements, reads=2, dtype=dtype),
+            streaming("strided_binary", f"{name}.cos", elements, dtype=dtype),
+            streaming("strided_binary", f"{name}.add", elements, reads=2, dtype=dtype),
+        ]
+        if fraction < 1:
+            whole = s.tokens * heads * s.config.head_dim
+            launches.append(streaming("cat", f"{name}.pass", whole, dtype=dtype))
+    for part, heads in reversed(_parts(s)):  # from heads first to tokens first, as the joint projection has them
+        whole = s.tokens * heads * s.config.head_dim
+        launches.append(streaming("strided_unary", f"rotary.{part}.grad.clone", whole, dtype=dtype))
+    return tuple(launches)
+
+
+def head_norm_forward(s: Shard) -> tuple[Launch, ...]:
+    """Norm of every query and key head (Qwen3): a copy to contiguous memory, then the norm kernel."""
+    if not s.config.qk_norm:
+        return ()
+    launches: list[Launch] = []
+    dtype, columns = s.implementation.dtype, s.config.head_dim
+    for part, heads in _parts(s):
+        rows = s.tokens * heads
+        launches += [
+            streaming("strided_unary", f"{part}_norm.copy", rows * columns, dtype=dtype),
+            streaming("rmsnorm", f"{part}_norm", rows * columns, dtype=dtype, rows=rows, columns=columns),
+        ]
+    return tuple(launches)
+
+
+def head_norm_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
+    """Gradient of :func:`head_norm_forward`."""
+    if not s.config.qk_norm:
+        return ()
+    launches: list[Launch] = []
+    dtype, columns = s.implementation.dtype, s.config.head_dim
+    for part, heads in reversed(_parts(s)):
+        rows, weight = s.tokens * heads, f"{part}_norm.weight"
+        done = "" if accumulate else weight
+        launches += [
+            streaming(
+                "norm_backward", f"{part}_norm.grad", rows * columns, reads=2, dtype=dtype, rows=rows, columns=columns
+            ),
+            streaming(
+                "gamma_backward",
+                f"{part}_norm.gamma.grad",
+                rows * columns,
+                reads=2,
+                writes=1 / rows,
+                dtype=dtype,
+                completes=done,
+                rows=rows,
+                columns=columns,
+            ),
+        ]
+        if accumulate:
+            launches.append(streaming("add", f"{weight}.accumulate", columns, reads=2, dtype=dtype, completes=weight))
+    return tuple(launches)

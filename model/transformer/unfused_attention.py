@@ -1,0 +1,81 @@
+"""Attention as separate kernels, as Megatron-LM ran it before fused attention: two batched products around a softmax.
+
+Forward: scores = Q·Kᵀ; one kernel scales, masks and takes the softmax; dropout; then the product with V. The products
+do not know the mask and compute all of the square. The backward has two products for each of the forward's, and reads
+the softmax and its gradient.
+
+Source: Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models, arXiv 2205.05198, figure 4:
+softmax, dropout mask (one byte a score) and dropped-out scores are kept, or recomputed selectively.
+"""
+
+from __future__ import annotations
+
+import math
+
+from joulecast.model.framework.launches import Launch, streaming
+from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm
+
+
+def attention_forward(s: Shard) -> tuple[Launch, ...]:
+    """Scores, softmax, dropout and the weighted sum of the values."""
+    scores, dtype = _scores(s), s.implementation.dtype
+    return (
+        _product("attention.scores", s, s.sequence, s.sequence, s.config.head_dim, "tn"),
+        streaming("softmax", "attention.softmax", scores, dtype=dtype, rows=_rows(s), columns=s.sequence),
+        streaming("unary", "attention.dropout", scores, writes=1.0 + _mask(dtype), dtype=dtype),
+        _product("attention.values", s, s.sequence, s.config.head_dim, s.sequence, "nn"),
+    )
+
+
+def attention_backward(s: Shard) -> tuple[Launch, ...]:
+    """Gradients of values, dropout, softmax, queries and keys."""
+    scores, dtype, width = _scores(s), s.implementation.dtype, s.config.head_dim
+    return (
+        _product("attention.dropped.dgrad", s, s.sequence, s.sequence, width, "tn"),
+        _product("attention.values.dgrad", s, s.sequence, width, s.sequence, "nt"),
+        streaming("mul", "attention.dropout.grad", scores, reads=1.0 + _mask(dtype), dtype=dtype),
+        streaming(
+            "log_softmax_backward",
+            "attention.softmax.grad",
+            scores,
+            reads=2,
+            dtype=dtype,
+            rows=_rows(s),
+            columns=s.sequence,
+        ),
+        _product("attention.queries.dgrad", s, s.sequence, width, s.sequence, "nn"),
+        _product("attention.keys.dgrad", s, s.sequence, width, s.sequence, "nt"),
+    )
+
+
+def kept_bytes(s: Shard) -> float:
+    """Softmax, dropout mask and dropped-out scores, which the backward reads [bytes]."""
+    return _scores(s) * (2.0 * DTYPE_BYTES[s.implementation.dtype] + 1.0)
+
+
+def _product(name: str, s: Shard, m: int, n: int, k: int, layout: str) -> Launch:
+    operator = Gemm(
+        m,
+        n,
+        k,
+        dtype=s.implementation.dtype,
+        layout=layout,
+        batch=s.batch * s.heads,
+        footprint_bytes=math.inf,
+        name=name,
+    )
+    return Launch(operator)
+
+
+def _rows(s: Shard) -> int:
+    return s.batch * s.heads * s.sequence
+
+
+def _scores(s: Shard) -> float:
+    return float(_rows(s)) * s.sequence
+
+
+def _mask(dtype: str) -> float:
+    """A byte for each value of ``dtype``."""
+    return 1.0 / DTYPE_BYTES[dtype]

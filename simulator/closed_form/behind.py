@@ -1,0 +1,255 @@
+"""Gradients and parameters that travel beside a rank's instructions, for many plans at once.
+
+What of them is exposed depends on the instructions near the ends of an iteration alone, so a few rounds of
+micro-batches stand for all. Ranks of as many types of instructions with as many items to carry are evaluated together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.kernels.operators import Collective
+from joulecast.model.power.kernel_power import idle_power_w, wait_power_w
+from joulecast.simulator.closed_form.layout import Layout, RankKind
+from joulecast.simulator.closed_form.parts import Parts, Tails
+from joulecast.simulator.instructions.behind import CARRIED, beyond_s
+from joulecast.simulator.instructions.overlap import drag_beside
+from joulecast.simulator.instructions.replicas import behind, stage_tensors
+from joulecast.simulator.instructions.tables import kernels_of
+from joulecast.simulator.plan_file.implementation import implementation_of
+from joulecast.simulator.plan_file.plan import Plan
+from joulecast.simulator.schedules import (
+    BACKWARD,
+    BACKWARD_WEIGHT,
+    FORWARD,
+    OPTIMIZER,
+    Instruction,
+    build_schedule,
+)
+
+Array = NDArray[np.float64]
+Int = NDArray[np.int64]
+
+#: Rounds of as many micro-batches as there are ranks that stand for an iteration.
+ROUNDS = 2
+#: Most values of one array of instructions' lengths.
+MOST_VALUES = 2_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Added:
+    """What the tails of some rank rows gain at every clock, shape ``(rows, c)`` [s], [J]."""
+
+    rows: list[int]
+    time_s: Array
+    exposed_s: Array
+    energy_j: Array
+
+
+@dataclass(frozen=True, eq=False)
+class _Order:
+    """Order of a rank's instructions, and its marks: the first forwards and last backwards, where something may travel.
+
+    Attributes
+    ----------
+    kinds, chunks
+        Of each of ``t`` types of instructions: 0 forward, 1 backward, 2 weight gradient; and the chunk.
+    counts
+        How many instructions of each type there are, shape ``(t,)``.
+    before
+        How many of each type end with or before each mark, shape ``(marks, t)``.
+    types
+        Type of each mark.
+    instructions, marks
+        Those, and what tells them apart.
+    """
+
+    kinds: tuple[int, ...]
+    chunks: tuple[int, ...]
+    counts: Array
+    before: Array
+    types: Int
+    instructions: tuple[Instruction, ...]
+    marks: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Items:
+    """What travels beside a rank's instructions: ``i`` items.
+
+    Attributes
+    ----------
+    operator
+        Which of the collectives that travel, shape ``(i,)``.
+    buckets
+        Shape ``(i,)``.
+    mark
+        Place among the marks of an order.
+    ahead
+        Whether each is gathered rather than reduced.
+    ctas
+        Thread blocks of its collectives.
+    """
+
+    operator: list[int]
+    buckets: list[int]
+    mark: list[int]
+    ahead: tuple[bool, ...]
+    ctas: float
+
+
+class _Travelling:
+    """Distinct collectives that travel beside instructions on one GPU."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._numbers: dict[Collective, int] = {}
+        self._tables = np.empty((2, 0, len(parts.clocks_mhz)))
+
+    def number(self, operator: Collective) -> int:
+        """Its place in :meth:`tables`."""
+        return self._numbers.setdefault(operator, len(self._numbers))
+
+    def tables(self) -> Array:
+        """Time, and energy on top of what the board draws anyway, shape ``(2, collectives, c)`` [s], [J]."""
+        if fresh := list(self._numbers)[self._tables.shape[1] :]:
+            gpu, clocks = self._parts.gpu, self._parts.clocks_mhz
+            times = kernels_of([], clocks, gpu, None, fresh, self._parts.limits_w).times
+            carried = np.sum([np.broadcast_to(times.components_j[c], times.time_s.shape) for c in CARRIED], axis=0)
+            self._tables = np.concatenate([self._tables, np.stack([times.time_s.T, carried.T])], axis=1)
+        return self._tables
+
+
+def travels_beside(plan: Plan) -> bool:
+    """Whether gradients or parameters of the plan travel beside its instructions."""
+    overlap = plan.overlap
+    return max(plan.replicas, plan.expert_replicas) > 1 and "overlapped" in (overlap.grad_reduce, overlap.param_gather)
+
+
+def communication_behind(plans: Sequence[Plan], layout: Layout, parts: Parts, stage_s: Array) -> Iterator[Added]:
+    """What tails gain by what travels beside their ranks' instructions.
+
+    Parameters
+    ----------
+    stage_s
+        Times of distinct stages' forward, backward and weight gradient, shape ``(3, u, c)`` [s].
+    """
+    travelling = parts.once(_Travelling, lambda: _Travelling(parts))
+    groups: dict[tuple[int, tuple[bool, ...]], list[_Rank]] = {}
+    for number, plan in enumerate(plans):
+        if not travels_beside(plan):
+            continue
+        shape, tails = layout.shapes[number], parts.tails_of(plan)
+        named = (plan.schedule.name, plan.pp, _rounds(plan), plan.vp)
+        for place, kind in enumerate(shape.kinds):
+            order = _order(*named, kind.rank)
+            items = _items(plan, kind, tails, order, parts, travelling)
+            if not items.ahead:
+                continue
+            first, chunks = int(layout.first_stage_row[number]), shape.stage_of_chunk[place]
+            stages = [first + chunks[chunk] for chunk in order.chunks]
+            row = _Rank(int(layout.first_rank_row[number]) + place, stages, order, items)
+            groups.setdefault((len(stages), items.ahead), []).append(row)
+    if groups:
+        tables = travelling.tables()
+        for (types, ahead), members in groups.items():
+            most = max(1, MOST_VALUES // ((types + len(ahead)) * len(parts.clocks_mhz)))
+            for start in range(0, len(members), most):
+                yield _added(members[start : start + most], layout, parts, stage_s, tables)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """A rank row, its stage row of every type of instruction, and what travels beside these."""
+
+    row: int
+    stages: list[int]
+    order: _Order
+    items: _Items
+
+
+def _added(members: Sequence[_Rank], layout: Layout, parts: Parts, stage_s: Array, tables: Array) -> Added:
+    gpu, clocks = parts.gpu, parts.clocks_mhz
+    kinds = np.array([one.order.kinds for one in members])
+    types_s = stage_s[kinds, layout.stages.of[[one.stages for one in members]]]
+    ends = np.array([one.order.before[one.items.mark] for one in members]) @ types_s
+    rows = np.arange(len(members))[:, None]
+    lengths = types_s[rows, [one.order.types[one.items.mark] for one in members]]
+    finish = (np.array([[one.order.counts] for one in members]) @ types_s)[:, 0]
+    operators = np.array([one.items.operator for one in members])
+    buckets = np.array([one.items.buckets for one in members], dtype=np.float64)[..., None]
+    time, carried = tables[:, operators]
+    count, one_s, end, length = (np.swapaxes(values, 0, 1) for values in (buckets, time, ends, lengths))
+    exposed = beyond_s(members[0].items.ahead, count, one_s, end, length, finish)
+    hidden = np.maximum((buckets * time).sum(1) - exposed, 0.0)
+    drag = np.array([drag_beside(one.items.ctas, gpu) for one in members])[:, None]
+    longer = exposed + hidden * drag
+    idle = idle_power_w(clocks, gpu)
+    energy = (buckets * carried).sum(1) + longer * idle + exposed * (wait_power_w(clocks, gpu) - idle)
+    return Added([one.row for one in members], longer, exposed, energy)
+
+
+def _items(plan: Plan, kind: RankKind, tails: Tails, order: _Order, parts: Parts, travelling: _Travelling) -> _Items:
+    """What travels beside a rank's instructions; plans with the same tails share it."""
+
+    def make() -> _Items:
+        impl = implementation_of(plan)
+        chunks = [stage_tensors(plan, impl, stage) for stage in plan.stages_of_rank(kind.rank)]
+        found = behind(plan, impl, kind.rank, order.instructions, chunks)
+        blocks = found[0].operator.ctas if found else None
+        return _Items(
+            operator=[travelling.number(item.operator) for item in found],
+            buckets=[item.buckets for item in found],
+            mark=[item.place for item in found],
+            ahead=tuple(item.ahead for item in found),
+            ctas=float(blocks or parts.gpu["collective.default_ctas"]),
+        )
+
+    return parts.once((tails, kind.rank == 0, kind.places, kind.place_of_chunk, order.marks), make)
+
+
+def _rounds(plan: Plan) -> int:
+    """Micro-batches that stand for all."""
+    if plan.schedule.name == "interleaved-1f1b" and plan.microbatches % plan.pp:
+        return plan.microbatches
+    return min(plan.microbatches, ROUNDS * plan.pp)
+
+
+@lru_cache(maxsize=4096)
+def _order(name: str, stages: int, microbatches: int, chunks: int, rank: int) -> _Order:
+    order = _ranks(name, stages, microbatches, chunks)[rank][:-1]
+    last = microbatches - 1
+    numbers: dict[tuple[int, int], int] = {}
+    row = [numbers.setdefault((_kind(one), one.chunk), len(numbers)) for one in order]
+    before = np.zeros((len(order), len(numbers)))
+    before[np.arange(len(order)), row] = 1.0
+    before = before.cumsum(0)
+    marked = [
+        place
+        for place, one in enumerate(order)
+        if (one.kind == FORWARD and one.microbatch == 0)
+        or (one.kind in (BACKWARD, BACKWARD_WEIGHT) and one.microbatch == last)
+    ]
+    return _Order(
+        kinds=tuple(kind for kind, _ in numbers),
+        chunks=tuple(chunk for _, chunk in numbers),
+        counts=before[-1],
+        before=before[marked],
+        types=np.array([row[place] for place in marked]),
+        instructions=tuple(order[place] for place in marked),
+        marks=tuple(2 * order[place].chunk + (order[place].kind == FORWARD) for place in marked),
+    )
+
+
+def _kind(one: Instruction) -> int:
+    return 0 if one.kind == FORWARD else (2 if one.kind == BACKWARD_WEIGHT else 1)
+
+
+@lru_cache(maxsize=256)
+def _ranks(name: str, stages: int, microbatches: int, chunks: int) -> tuple[tuple[Instruction, ...], ...]:
+    return build_schedule(name, stages, microbatches, virtual_stages_per_rank=chunks, tail=(OPTIMIZER,)).ranks

@@ -1,0 +1,177 @@
+"""The clocks at which the boards of many pipelines settle, from averages instead of a simulation.
+
+A board holds the average power of its work and its waits at the settled limit. Work may therefore draw more, by what
+waits leave over: ``P_work = P_settled + (P_settled − P_wait)·t_wait/t_work``. Waits longer than the fast loop's average
+give less: behind each the board runs at the burst limit, for as long as the slow average looks back, and above it until
+the loops of :mod:`joulecast.simulator.fluid.governor` have brought the clock down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.power.governor import settle_clock_mhz
+from joulecast.simulator.fluid.governor import CLOCK_TO_AVERAGE, POWER_PER_CLOCK
+
+Array = NDArray[np.float64]
+
+#: Rounds of clocks and waits; they agree to 0.01 % after three.
+ROUNDS = 5
+#: How long the fast loop takes to follow a change of power, in its time constants.
+OVERSHOOT = 2.0
+
+
+@dataclass(frozen=True, eq=False)
+class Board:
+    """What holds the clocks of ``r`` kinds of ranks.
+
+    Attributes
+    ----------
+    clocks_mhz, wait_power_w
+        Grid of clocks, and the power of waiting at each, shape ``(c,)`` [MHz], [W].
+    settled_w, burst_w, top_mhz
+        Averages over long and short times, and the highest clock, shape ``(r,)`` [W], [MHz].
+    governed
+        False where the clocks stand still at the top, shape ``(r,)``.
+    slow_s, fast_s
+        Time constants of the two loops [s].
+    """
+
+    clocks_mhz: Array
+    wait_power_w: Array
+    settled_w: Array
+    burst_w: Array
+    top_mhz: Array
+    governed: NDArray[np.bool_]
+    slow_s: float
+    fast_s: float
+
+
+@dataclass(frozen=True, eq=False)
+class Load:
+    """What ``r`` kinds of ranks do in an iteration at every clock, shape ``(r, c)`` [s], [J].
+
+    The tail is what follows the last backward, the work all before it, in ``rounds`` pieces of shape ``(r,)``. Long
+    waits are in so many ``pauses``, of shape ``(r,)``.
+    """
+
+    work_s: Array
+    work_j: Array
+    tail_s: Array
+    tail_j: Array
+    rounds: Array
+    pauses: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Settled:
+    """Kinds of ranks at their clocks: all of shape ``(r,)`` [MHz], [s], [J]; ``energy_j`` is with waiting."""
+
+    clock_mhz: Array
+    tail_clock_mhz: Array
+    wait_s: Array
+    wait_j: Array
+    energy_j: Array
+
+
+#: From clocks of work and tail, shape ``(r,)``: waiting within the steady state, and while the pipeline fills and
+#: empties [s].
+Waits = Callable[[Array, Array], tuple[Array, Array]]
+
+
+def settle(load: Load, board: Board, waits: Waits) -> Settled:
+    """Clocks at which every rank's average power meets its limit.
+
+    Parameters
+    ----------
+    load
+        What the ranks do.
+    waits
+        What they wait at given clocks.
+    """
+    power = np.divide(load.work_j, load.work_s).T
+    tail_power = np.divide(load.tail_j, load.tail_s, out=np.zeros_like(load.tail_j), where=load.tail_s > 0).T
+    target = board.settled_w
+    for _ in range(ROUNDS):
+        clock, own = _clock(power, target, board), _clock(tail_power, target, board)
+        tail = at(load.tail_s, board.clocks_mhz, own)
+        mixed = np.exp(-tail / (OVERSHOOT * board.fast_s))
+        tail_clock = mixed * clock + (1.0 - mixed) * own
+        short, long = waits(clock, tail_clock)
+        target = board.settled_w + _spare_w(load, board, clock, tail_clock, short, long)
+    energy = at(load.work_j, board.clocks_mhz, clock) + at(load.tail_j, board.clocks_mhz, tail_clock)
+    waited = _power_w(board, clock) * short + _power_w(board, _clock_of_long_wait(board, clock, long)) * long
+    return Settled(clock, tail_clock, short + long, waited, energy + waited)
+
+
+def _clock(power_w: Array, target_w: Array, board: Board) -> Array:
+    settled = settle_clock_mhz(board.clocks_mhz, power_w, target_w, board.top_mhz)
+    return np.where(board.governed, settled, board.top_mhz)
+
+
+def _power_w(board: Board, clock_mhz: Array) -> Array:
+    """Power of waiting at a clock [W]."""
+    return np.interp(clock_mhz, board.clocks_mhz, board.wait_power_w)
+
+
+def at(values: Array, clocks_mhz: Array, clock_mhz: Array, rows: NDArray[np.int64] | None = None) -> Array:
+    """Each row's value at its own clock, between the grid's; ``(r, c)`` at ``(r,)`` gives ``(r,)``.
+
+    ``rows`` names the row of each clock where they are others than all in order.
+    """
+    upper = np.clip(np.searchsorted(clocks_mhz, clock_mhz), 1, len(clocks_mhz) - 1)
+    share = (clock_mhz - clocks_mhz[upper - 1]) / (clocks_mhz[upper] - clocks_mhz[upper - 1])
+    rows = np.arange(len(clock_mhz)) if rows is None else rows
+    return np.asarray((1.0 - share) * values[rows, upper - 1] + share * values[rows, upper])
+
+
+def _spare_w(load: Load, board: Board, clock_mhz: Array, tail_clock_mhz: Array, short_s: Array, long_s: Array) -> Array:
+    """Power above the settled limit that waits and a modest tail leave to the work of a rank [W]."""
+    busy, tail = at(load.work_s, board.clocks_mhz, clock_mhz), at(load.tail_s, board.clocks_mhz, tail_clock_mhz)
+    left = board.settled_w - _power_w(board, clock_mhz)
+    left_by_tail = board.settled_w * tail - at(load.tail_j, board.clocks_mhz, tail_clock_mhz)
+    everything = left * (short_s + long_s) + left_by_tail
+    above = board.burst_w - board.settled_w
+    burst = above * np.minimum(busy, board.slow_s)
+    credit = load.pauses * _credit_j(load, board, clock_mhz, (long_s + tail) / load.pauses)
+    behind = np.minimum(left * long_s + left_by_tail, credit)
+    between = _spare_between_j(load, board, busy, short_s, left, above)
+    return np.asarray(np.minimum(everything, between + burst + behind) / busy)
+
+
+def _credit_j(load: Load, board: Board, clock_mhz: Array, long_s: Array) -> Array:
+    """What the fast loop lets work draw above the burst limit behind a long wait [J].
+
+    The work draws what it does at the top clock until the fast average, which the wait has let fall, reaches the burst
+    limit again; then as much more as the clock has to come down.
+    """
+    clocks, top = board.clocks_mhz, board.top_mhz
+    excess = np.maximum(at(load.work_j, clocks, top) / at(load.work_s, clocks, top) - board.burst_w, 1.0)
+    below = np.maximum(board.burst_w - _power_w(board, clock_mhz), 0.0)
+    fallen_s = board.fast_s * -np.expm1(-long_s / board.fast_s)
+    until = board.fast_s * np.log1p(below * fallen_s / board.fast_s / excess)
+    down = (1.0 - clock_mhz / top) * POWER_PER_CLOCK * board.settled_w * CLOCK_TO_AVERAGE * board.fast_s
+    return np.asarray(excess * until + np.minimum(down, below * (long_s - fallen_s)))
+
+
+def _spare_between_j(load: Load, board: Board, busy_s: Array, short_s: Array, left_w: Array, above_w: Array) -> Array:
+    """What the waits between a rank's pieces of work leave to these [J].
+
+    All that they do not draw, but no more than the fast loop grants: the burst limit while a piece lasts, as long as
+    the slow average looks back, and more only while the fast average still remembers the wait.
+    """
+    piece, wait = busy_s / load.rounds, short_s / load.rounds
+    granted = above_w * np.minimum(piece, board.slow_s) + (above_w + left_w) * np.minimum(
+        wait, OVERSHOOT * board.fast_s
+    )
+    return np.asarray(load.rounds * np.minimum(left_w * wait, granted))
+
+
+def _clock_of_long_wait(board: Board, clock_mhz: Array, long_s: Array) -> Array:
+    """Mean clock of a long wait: it rises to the top within some time constants of the fast loop."""
+    rising = np.minimum(OVERSHOOT * board.fast_s / np.maximum(long_s, 1e-9), 1.0)
+    return np.asarray(np.where(board.governed, rising * clock_mhz + (1.0 - rising) * board.top_mhz, clock_mhz))

@@ -1,0 +1,259 @@
+"""How the ranks and stages of many plans lie in flat arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.simulator.closed_form.keys import Place
+from joulecast.simulator.closed_form.parts import Parts
+from joulecast.simulator.fluid.prepared import board_limits_w
+from joulecast.simulator.plan_file.plan import Plan
+
+Int = NDArray[np.int64]
+Float = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class RankKind:
+    """Pipeline ranks of one plan that do the same.
+
+    Attributes
+    ----------
+    rank
+        The first of them.
+    places
+        Their distinct stages with the number of chunks that each stands for.
+    place_of_chunk
+        Index into ``places`` of every chunk.
+    whole
+        The whole rank as one stage, for its parameters.
+    """
+
+    rank: int
+    places: tuple[tuple[Place, int], ...]
+    place_of_chunk: tuple[int, ...]
+    whole: Place
+
+
+@dataclass(frozen=True, eq=False)
+class Shape:
+    """A pipeline's kinds of ranks (``r`` rows) and their distinct stages (``q`` rows), alike for many plans.
+
+    Attributes
+    ----------
+    kinds, kind_of_rank
+        Kinds of ranks, and the kind of every rank, shape ``(pp,)``.
+    ranks, first_rank
+        How many ranks are of each kind, and the first of them, shape ``(r,)``.
+    places
+        Of each stage row.
+    rank_of_stage, chunks
+        Kind of rank that has a stage row, and how many of its chunks the row stands for, shape ``(q,)``.
+    stage_of_chunk
+        Stage rows of each kind's chunks.
+    first_chunk, last_chunk
+        Those of the first and the last, shape ``(r,)``.
+    """
+
+    kinds: tuple[RankKind, ...]
+    kind_of_rank: Int
+    ranks: Int
+    first_rank: Int
+    places: tuple[Place, ...]
+    rank_of_stage: Int
+    chunks: Int
+    stage_of_chunk: tuple[tuple[int, ...], ...]
+    first_chunk: Int
+    last_chunk: Int
+
+    @property
+    def stage_row_of_chunk(self) -> Int:
+        """Stage row of every rank's chunks, shape ``(p, v)``."""
+        return np.array(self.stage_of_chunk)[self.kind_of_rank]
+
+
+@lru_cache(maxsize=4096)
+def _shape(pp: int, vp: int, stage_layers: tuple[int, ...], rank_keys: tuple[object, ...], dense_layers: int) -> Shape:
+    """``rank_keys`` keeps ranks apart that differ in them; ``dense_layers`` is how many leading layers lack experts."""
+    found: dict[object, int] = {}
+    kinds: list[RankKind] = []
+    of_rank: list[int] = []
+    last = pp * vp - 1
+    before = np.cumsum((0, *stage_layers)).tolist()
+    dense = [min(max(dense_layers - b, 0), n) for b, n in zip(before, stage_layers, strict=False)]
+    for rank in range(pp):
+        places = tuple(Place(stage_layers[s], s == 0, s == last, dense[s]) for s in range(rank, pp * vp, pp))
+        key = (places, rank_keys[rank] if rank_keys else None)
+        if key not in found:
+            found[key] = len(kinds)
+            distinct = list(dict.fromkeys(places))
+            of_chunk = tuple(distinct.index(p) for p in places)
+            kinds.append(RankKind(rank, tuple((p, places.count(p)) for p in distinct), of_chunk, _together(places)))
+        of_rank.append(found[key])
+    counts = [len(kind.places) for kind in kinds]
+    starts = np.cumsum([0, *counts[:-1]]).tolist()
+    chunks = tuple(tuple(start + p for p in k.place_of_chunk) for start, k in zip(starts, kinds, strict=True))
+    return Shape(
+        kinds=tuple(kinds),
+        kind_of_rank=np.array(of_rank),
+        ranks=np.bincount(of_rank),
+        first_rank=np.array([kind.rank for kind in kinds]),
+        places=tuple(place for kind in kinds for place, _ in kind.places),
+        rank_of_stage=np.repeat(np.arange(len(kinds)), counts),
+        chunks=np.array([count for kind in kinds for _, count in kind.places]),
+        stage_of_chunk=chunks,
+        first_chunk=np.array([own[0] for own in chunks]),
+        last_chunk=np.array([own[-1] for own in chunks]),
+    )
+
+
+def _together(places: Sequence[Place]) -> Place:
+    layers, dense = sum(p.layers for p in places), sum(p.dense for p in places)
+    return Place(layers, places[0].first, places[-1].last, dense)
+
+
+def shape_of(plan: Plan) -> Shape:
+    """Kinds of ranks of a plan and their stages."""
+    model = plan.workload.model
+    dense = 0 if model.experts is None else model.dense_layers
+    return _shape(plan.pp, plan.vp, plan.parallelism.stage_layers, power_keys(plan), dense)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Distinct stages or tails of many plans, each evaluated once.
+
+    Attributes
+    ----------
+    part
+        Which of the recipes of :class:`Parts` each is, shape ``(u,)``.
+    rank
+        One of the rank rows that have it, shape ``(u,)``.
+    of
+        Row of every stage or tail.
+    """
+
+    part: Int
+    rank: Int
+    of: Int
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Plans, their kinds of ranks (``r`` rows) and those kinds' distinct stages (``q`` rows).
+
+    Attributes
+    ----------
+    shapes
+        Of the plans.
+    first_rank_row
+        Of each plan.
+    plan_of_rank, plan_of_stage, rank_of_stage
+        Row above each row.
+    ranks
+        Ranks of each kind, shape ``(r,)``.
+    chunks
+        Chunks that each stage row stands for, shape ``(q,)``.
+    first_stage_row
+        Of each plan; its shape counts stage rows from there.
+    first_chunk, last_chunk
+        Stage rows of each kind's first and last chunk, shape ``(r,)``.
+    first_rank
+        First pipeline rank of each kind, shape ``(r,)``.
+    limit_w
+        Power limit of each kind's boards, shape ``(r,)`` [W].
+    stages, tails
+        What of stage rows and tails of rank rows has to be evaluated.
+    """
+
+    shapes: tuple[Shape, ...]
+    first_rank_row: Int
+    first_stage_row: Int
+    plan_of_rank: Int
+    plan_of_stage: Int
+    rank_of_stage: Int
+    ranks: Float
+    chunks: Float
+    first_chunk: Int
+    last_chunk: Int
+    first_rank: Int
+    limit_w: Float
+    stages: Rows
+    tails: Rows
+
+
+def lay_out(plans: Sequence[Plan], parts: Parts) -> Layout:
+    """Rows of plans on one GPU, with every part that they need asked for."""
+    shapes = tuple(shape_of(plan) for plan in plans)
+    ranks, stages = (np.array([len(of) for of in all_]) for all_ in _lists(shapes))
+    first_rank_row, first_stage_row = np.cumsum(ranks) - ranks, np.cumsum(stages) - stages
+
+    def joined(name: str) -> Int:
+        return np.concatenate([getattr(shape, name) for shape in shapes])
+
+    plan_of_rank = np.repeat(np.arange(len(plans)), ranks)
+    rank_of_stage = joined("rank_of_stage") + np.repeat(first_rank_row, stages)
+    stage_parts, tail_parts = [], []
+    for plan, shape in zip(plans, shapes, strict=True):
+        stage, tail = parts.stages_of(plan).stage, parts.tails_of(plan).tail
+        stage_parts += [stage(place) for place in shape.places]
+        tail_parts += [tail(kind.whole) for kind in shape.kinds]
+    limits = [board_limits_w(plan, parts.gpu) for plan in plans]
+    limit_w = np.array([limits[p][k.rank] for p, shape in enumerate(shapes) for k in shape.kinds])
+    alike = _alike(plans, plan_of_rank, limit_w)
+    return Layout(
+        shapes=shapes,
+        first_rank_row=first_rank_row,
+        first_stage_row=first_stage_row,
+        plan_of_rank=plan_of_rank,
+        plan_of_stage=np.repeat(np.arange(len(plans)), stages),
+        rank_of_stage=rank_of_stage,
+        ranks=joined("ranks").astype(np.float64),
+        chunks=joined("chunks").astype(np.float64),
+        first_chunk=joined("first_chunk") + np.repeat(first_stage_row, ranks),
+        last_chunk=joined("last_chunk") + np.repeat(first_stage_row, ranks),
+        first_rank=joined("first_rank"),
+        limit_w=limit_w,
+        stages=_rows(np.array(stage_parts), rank_of_stage, alike),
+        tails=_rows(np.array(tail_parts), np.arange(len(plan_of_rank)), alike),
+    )
+
+
+def _lists(shapes: Sequence[Shape]) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
+    return [shape.kinds for shape in shapes], [shape.places for shape in shapes]
+
+
+def _alike(plans: Sequence[Plan], layout_of: Int, limit_w: Float) -> Int:
+    """Number that rank rows share whose boards run equal parts alike, shape ``(r,)``; where clocks are set, none do.
+
+    ``layout_of`` is the plan of every rank row.
+    """
+    found: dict[object, int] = {}
+    keys = [(plan.tp, plan.replicas, id(plan.cluster)) for plan in plans]
+    sets = [bool(plan.power.clocks_mhz) for plan in plans]
+    return np.array(
+        [
+            found.setdefault(row if sets[plan] else (*keys[plan], limit), len(found))
+            for row, (plan, limit) in enumerate(zip(layout_of.tolist(), limit_w.tolist(), strict=True))
+        ]
+    )
+
+
+def _rows(parts: Int, rank: Int, alike: Int) -> Rows:
+    """Distinct pairs of a part and what is alike of the ranks that have it."""
+    own = alike[rank]
+    _, first, of = np.unique(parts * (own.max() + 1) + own, return_index=True, return_inverse=True)
+    return Rows(parts[first], rank[first], of)
+
+
+def power_keys(plan: Plan) -> tuple[object, ...]:
+    """What the plan's clocks and limits tell apart of its ranks: nothing where every stage has the same."""
+    clocks, limit = plan.power.clocks_mhz, plan.power.power_limit_w
+    if all(len(set(stages)) == 1 for _, stages in clocks) and not isinstance(limit, tuple):
+        return ()
+    return tuple((*(stages[rank] for _, stages in clocks), plan.power.limit_w(rank)) for rank in range(plan.pp))

@@ -1,0 +1,279 @@
+"""Parts of many plans' instructions: each distinct one is lowered once, and tabulated on a grid of clocks.
+
+Stages of one model differ in how many layers they have and in what stands before and behind them. A stage's instruction
+is therefore ``ends + layers · layer``; where communication runs beside compute, kernels influence those near them, and
+it is ``T(k) + (layers − k)·(T(k + 1) − T(k))`` from some number k of layers on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.framework.launches import Launch
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.power.kernel_power import idle_power_w
+from joulecast.simulator.closed_form.clocks import at
+from joulecast.simulator.closed_form.keys import Place, at_place, rank_of, stage_key, stage_plan, tail_key, tail_plan
+from joulecast.simulator.fluid.part_limits import limited, mean_clock_mhz
+from joulecast.simulator.fluid.rendezvous import transfers_wait_on_sms
+from joulecast.simulator.instructions.overlap_steady import WALKED
+from joulecast.simulator.instructions.program import instruction_launches
+from joulecast.simulator.instructions.replicas import OWN_STREAM
+from joulecast.simulator.instructions.tables import (
+    beside_each_other,
+    host_launches,
+    instruction_table,
+    is_communication,
+    kernels_of,
+)
+from joulecast.simulator.plan_file.gpu import launch_s
+from joulecast.simulator.plan_file.implementation import implementation_of, nanobatches_of
+from joulecast.simulator.plan_file.plan import Plan
+from joulecast.simulator.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, OPTIMIZER, Instruction
+
+Array = NDArray[np.float64]
+T = TypeVar("T")
+
+#: A sum of parts: rows of :class:`Parts` and how often each counts.
+Recipe = tuple[tuple[int, float], ...]
+#: Layers from which on an overlapped stage grows evenly.
+STEADY_LAYERS = WALKED + 1
+#: Parts tabulated in one call.
+_AT_ONCE = 96
+#: Every how many of the GPU's clocks one is tabulated; what lies between is interpolated, 0.05 % off at most.
+_CLOCK_STRIDE = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Tabulated:
+    """Every part at every clock of the grid, shape ``(parts, clocks)`` [s], [J].
+
+    ``exposed_s`` is communication without compute beside it, ``host_s`` what the host needs to launch a part;
+    ``clock_mhz`` is the mean clock of a part's kernels, below the grid's where parts of the GPU are limited.
+    """
+
+    duration_s: Array
+    exposed_s: Array
+    energy_j: Array
+    host_s: Array
+    clock_mhz: Array
+
+
+class Parts:
+    """Distinct parts of plans on one GPU, tabulated when they are first asked for.
+
+    Parameters
+    ----------
+    limits_w
+        Limits of parts of the GPU's package, by name [W].
+
+    Attributes
+    ----------
+    stage_recipes
+        Parts of forward, backward and weight gradient of every distinct stage; the last is empty unless split off.
+    tail_recipes
+        Parts of every distinct tail, which is what follows the last backward.
+    """
+
+    def __init__(self, gpu: GpuModel, limits_w: Mapping[str, float] | None = None) -> None:
+        self.gpu, self.limits_w = gpu, limits_w or {}
+        self.clocks_mhz = coarse_clocks(gpu)
+        self.stage_recipes: list[tuple[Recipe, Recipe, Recipe]] = []
+        self.tail_recipes: list[Recipe] = []
+        self._rows: dict[_Part, int] = {((), False, 0.0): 0}
+        self._stages: dict[object, Stages] = {}
+        self._tails: dict[object, Tails] = {}
+        self._tables: dict[float, list[Tabulated]] = {}
+        self._once: dict[object, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def stages_of(self, plan: Plan) -> Stages:
+        """A plan's stages."""
+        split, beside = plan.schedule.name == "zb-h1", transfers_wait_on_sms(plan)
+        key = (stage_key(plan), split, beside)
+        if key not in self._stages:
+            kinds = (FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT) if split else (FORWARD, BACKWARD)
+            self._stages[key] = Stages(self, stage_plan(plan), kinds, beside)
+        return self._stages[key]
+
+    def tails_of(self, plan: Plan) -> Tails:
+        """What follows the last backward on a plan's ranks."""
+        key = tail_key(plan)
+        if key not in self._tails:
+            self._tails[key] = Tails(self, tail_plan(plan))
+        return self._tails[key]
+
+    def once(self, key: object, make: Callable[[], T]) -> T:
+        """What ``make`` gives, made when it is asked for first."""
+        if key not in self._once:
+            self._once[key] = make()
+        found: T = self._once[key]
+        return found
+
+    def add(self, plan: Plan, kind: str, place: Place, *, beside: bool = False, reduces: bool = False) -> int:
+        """Row of what a stage at a place launches for one instruction.
+
+        ``beside``: pipeline transfers wait on the SMs; ``reduces``: gradients are reduced among the launches.
+        """
+        at, rank = at_place(plan, place), rank_of(place)
+        launches = instruction_launches(at, implementation_of(at), Instruction(kind), rank, reduces)
+        part = (launches, beside, launch_s(at, self.gpu))
+        return self._rows.setdefault(part, len(self._rows))
+
+    def tabulate(self, limit_w: float) -> Tabulated:
+        """All parts asked for so far, under the board's instant limit that comes with a power limit."""
+        done = self._tables.setdefault(limit_w, [])
+        start = sum(len(table.duration_s) for table in done)
+        left = list(self._rows)[start:]
+        for first in range(0, len(left), _AT_ONCE):
+            done.append(self._tabulate(left[first : first + _AT_ONCE], limit_w * self.gpu["governor.peak_share"]))
+        if len(done) > 1:
+            done[:] = [_stacked(done)]
+        return done[0]
+
+    def _tabulate(self, parts: Sequence[_Part], peak_w: float) -> Tabulated:
+        """As :func:`~joulecast.simulator.instructions.tables.instruction_table`, but sums depend on no other part."""
+        if self.limits_w:
+            return _stacked([self._limited(part, peak_w) for part in parts])
+        gpu, types = self.gpu, [part[0] for part in parts]
+        kernels = kernels_of([types], self.clocks_mhz, gpu, peak_w)
+        times = kernels.times
+        index = {operator: i for i, operator in enumerate(kernels.operators)}
+        sums = Sums([tuple((index[x.operator], float(x.repeat)) for x in launches) for launches in types])
+        serial = sums.of(times.time_s.T)
+        communication = sums.of(np.where(is_communication(kernels), times.time_s, 0.0).T)
+        duration, exposed = serial.copy(), communication.copy()
+        for beside in (False, True):
+            own = [i for i, part in enumerate(parts) if part[1] == beside]
+            duration[own], exposed[own], _ = beside_each_other(
+                [types[i] for i in own], serial[own], communication[own], kernels, gpu, beside
+            )
+        energy = sums.of(times.energy_j.T) + (duration - serial) * idle_power_w(self.clocks_mhz, gpu)
+        grid = np.broadcast_to(self.clocks_mhz, serial.shape)
+        return Tabulated(duration, exposed, energy, _host_s(parts, serial.shape), grid)
+
+    def _limited(self, part: _Part, peak_w: float) -> Tabulated:
+        """A part whose kernels' powers add up, at the limits of the GPU's parts."""
+        launches, beside, _ = part
+        kernels = kernels_of([[launches]], self.clocks_mhz, self.gpu, peak_w, (), self.limits_w)
+        table = instruction_table([launches], kernels, self.gpu, None, beside)
+        clock = mean_clock_mhz(table, kernels)
+        table, ceiling = limited(table, self.clocks_mhz, self.limits_w, self.gpu)
+        free = self.clocks_mhz <= ceiling[:, None]
+
+        def held(values: Array) -> Array:
+            return np.where(free, values, at(values, self.clocks_mhz, ceiling)[:, None])
+
+        exposed = held(table.communication_s[..., 1])
+        host = _host_s([part], clock.shape)
+        return Tabulated(held(table.duration_s), exposed, held(table.energy_j), host, held(clock))
+
+
+#: What a part launches, whether pipeline transfers wait on the SMs meanwhile, and the host's time for a launch [s].
+_Part = tuple[tuple[Launch, ...], bool, float]
+
+
+def _stacked(tables: Sequence[Tabulated]) -> Tabulated:
+    return Tabulated(*(np.vstack([getattr(table, f.name) for table in tables]) for f in fields(Tabulated)))
+
+
+def _host_s(parts: Sequence[_Part], shape: tuple[int, ...]) -> Array:
+    return np.broadcast_to(np.array([[launch * host_launches(own)] for own, _, launch in parts]), shape)
+
+
+class Stages:
+    """Stages that differ in their place and number of layers alone."""
+
+    def __init__(self, parts: Parts, plan: Plan, kinds: Sequence[str], beside: bool) -> None:
+        self._parts, self._plan, self._kinds, self._beside = parts, plan, kinds, beside
+        self._layers_apart = nanobatches_of(plan).parts == 1 and not plan.parallelism.fsdp
+        self._rows: dict[Place, tuple[int, ...]] = {}
+        self._stages: dict[Place, int] = {}
+
+    def stage(self, place: Place) -> int:
+        """Which of :attr:`Parts.stage_recipes` stands at a place."""
+        if place not in self._stages:
+            terms = [(self._rows_at(part), share) for part, share in self._terms(place)]
+            recipes = [tuple((rows[kind], share) for rows, share in terms) for kind in range(len(self._kinds))]
+            self._stages[place] = len(self._parts.stage_recipes)
+            self._parts.stage_recipes.append((recipes[0], recipes[1], recipes[2] if len(recipes) > 2 else ()))
+        return self._stages[place]
+
+    def _terms(self, place: Place) -> list[tuple[Place, float]]:
+        """Places whose instructions a stage's are the sum of, and how often each counts."""
+        layers, first, last, dense = place
+        if self._layers_apart:
+            ends = [(Place(0, first, last), 1.0)] if first or last else []
+            layer = ((_DENSE_LAYER, float(dense)), (_LAYER, float(layers - dense)))
+            return [*ends, *(term for term in layer if term[1])]
+        few = dense + STEADY_LAYERS
+        if layers <= few:
+            return [(place, 1.0)]
+        more = float(layers - few)
+        steady = place._replace(layers=few), place._replace(layers=few + 1)
+        return [(steady[0], 1.0 - more), (steady[1], more)]
+
+    def _rows_at(self, place: Place) -> tuple[int, ...]:
+        """Rows of every kind of instruction of a stage at a place."""
+        if place not in self._rows:
+            self._rows[place] = tuple(self._parts.add(self._plan, k, place, beside=self._beside) for k in self._kinds)
+        return self._rows[place]
+
+
+_LAYER, _DENSE_LAYER = Place(1, False, False), Place(1, False, False, 1)
+
+
+class Tails:
+    """What follows the last backward, of ranks that differ in their place alone."""
+
+    def __init__(self, parts: Parts, plan: Plan) -> None:
+        self._parts, self._plan = parts, plan
+        self._tails: dict[Place, int] = {}
+
+    def tail(self, place: Place) -> int:
+        """Which of :attr:`Parts.tail_recipes` a rank has, all its chunks taken as one stage."""
+        if place not in self._tails:
+            recipe: Recipe = ((self._parts.add(self._plan, OPTIMIZER, place), 1.0),)
+            if reduces_among_launches(self._plan):
+                last, other = (self._parts.add(self._plan, BACKWARD, place, reduces=r) for r in (True, False))
+                recipe += ((last, 1.0), (other, -1.0))
+            self._tails[place] = len(self._parts.tail_recipes)
+            self._parts.tail_recipes.append(recipe)
+        return self._tails[place]
+
+
+def reduces_among_launches(plan: Plan) -> bool:
+    """Whether the last backward reduces gradients among its own launches, as PyTorch's buckets do."""
+    overlapped = plan.replicas > 1 and plan.overlap.grad_reduce == "overlapped"
+    return overlapped and plan.implementation.framework != OWN_STREAM
+
+
+def coarse_clocks(gpu: GpuModel) -> Array:
+    """Some of the GPU's clocks, the lowest and the highest among them, ascending [MHz]."""
+    clocks = gpu.clocks_mhz
+    return np.unique(np.append(clocks[::-_CLOCK_STRIDE], clocks[0]))
+
+
+class Sums:
+    """Sums of parts, one for each recipe."""
+
+    def __init__(self, recipes: Sequence[Recipe]) -> None:
+        full = [recipe or _NOTHING for recipe in recipes]
+        self._rows = np.array([row for recipe in full for row, _ in recipe], dtype=np.int64)
+        self._share = np.array([share for recipe in full for _, share in recipe])[:, None]
+        self._starts = np.cumsum([0, *(len(recipe) for recipe in full[:-1])])
+
+    def of(self, values: Array) -> Array:
+        """Of a table of parts, shape ``(recipes, clocks)``."""
+        return np.asarray(np.add.reduceat(values[self._rows] * self._share, self._starts, axis=0))
+
+
+#: No part: a share of 0 of the first.
+_NOTHING: Recipe = ((0, 0.0),)

@@ -1,0 +1,157 @@
+"""Lengths of many plans' pipelines instruction by instruction, where no formula holds: max-plus over levels.
+
+An instruction starts when its rank is free and what it needs has arrived; in PyTorch's interleaved runtime also when
+the transfers listed before its own have ended (:mod:`joulecast.simulator.fluid.rendezvous`). Instructions of equal
+depth in this graph do not wait for each other, so a level of all plans is one operation on arrays:
+
+    end[i] = max(end[j] + hops(j, i)·d over all j that i waits for) + duration[i]
+
+Many micro-batches repeat a round of as many as there are ranks: two rounds are walked through, and further ones take as
+long as the second added, or as the busiest rank's work if that is more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.errors import GuardError
+from joulecast.simulator.fluid.rendezvous import listed_transfers
+from joulecast.simulator.schedules import BACKWARD_WEIGHT, FORWARD, build_schedule
+
+Array = NDArray[np.float64]
+Int = NDArray[np.int64]
+
+#: Rounds that are walked through.
+ROUNDS = 2
+INTERLEAVED = "interleaved-1f1b"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the order of instructions depends on; ``listed``: transfers run in the order of PyTorch's lists."""
+
+    schedule: str
+    ranks: int
+    microbatches: int
+    chunks: int
+    listed: bool
+
+
+@dataclass(frozen=True, eq=False)
+class _Level:
+    """Instructions that do not wait for each other, ``k`` of them: ``rows`` of all in the order of levels.
+
+    ``waits_for`` are rows of up to ``s`` instructions that each waits for, filled up with one that ends at 0, shape
+    ``(s, k)``, ``hops`` the transfers in between, shape ``(s, k, 1)``.
+    """
+
+    rows: slice
+    waits_for: Int
+    hops: Array
+
+
+@dataclass(frozen=True, eq=False)
+class _Levels:
+    """All ``i`` instructions by levels.
+
+    ``of`` is the duration of each, counted over ranks, chunks and the three kinds, shape ``(i,)``; ``last`` is the row
+    of the first rank's last instruction.
+    """
+
+    levels: tuple[_Level, ...]
+    of: Int
+    last: int
+
+
+def walked_s(order: Order, durations_s: Array, transfer_s: Array) -> Array:
+    """Length of pipelines, from the first rank's start to its end, shape ``(n,)`` [s].
+
+    Parameters
+    ----------
+    durations_s
+        Forward, backward and weight gradient of every chunk on every rank, shape ``(n, p, v, 3)`` [s].
+    transfer_s
+        From one stage to the next, shape ``(n,)`` [s].
+    """
+    rounds, rest = divmod(order.microbatches, order.ranks)
+    if rounds <= ROUNDS or (rest and order.schedule == INTERLEAVED):  # whose rounds are longer then
+        return _walk_s(order, durations_s, transfer_s)
+    shorter, whole = (
+        _walk_s(replace(order, microbatches=n * order.ranks + rest), durations_s, transfer_s)
+        for n in (ROUNDS - 1, ROUNDS)
+    )
+    busiest = order.ranks * durations_s.sum((2, 3)).max(1)
+    return np.asarray(whole + (rounds - ROUNDS) * np.maximum(whole - shorter, busiest))
+
+
+def _walk_s(order: Order, durations_s: Array, transfer_s: Array) -> Array:
+    found, plans = _levels(order), len(durations_s)
+    work = durations_s.reshape(plans, -1).T[found.of]
+    end = np.zeros((len(work) + 1, plans))
+    for level in found.levels:
+        ready = end[level.waits_for]
+        ready += level.hops * transfer_s
+        end[level.rows] = np.maximum.reduce(ready) + work[level.rows]
+    return np.asarray(end[found.last])
+
+
+@lru_cache(maxsize=256)
+def _levels(order: Order) -> _Levels:
+    schedule = build_schedule(
+        order.schedule, order.ranks, order.microbatches, virtual_stages_per_rank=order.chunks, tail=()
+    )
+    flat, offsets = list(schedule.flat()), schedule.offsets
+    needs: list[dict[int, int]] = [{} for _ in flat]  # hops by the instruction that is waited for
+    begins = set(offsets)
+    for i in range(len(flat)):
+        if i not in begins:
+            needs[i][i - 1] = 0
+    edges = schedule.edges
+    for source, target in zip(edges.source.tolist(), edges.target.tolist(), strict=True):
+        needs[target][source] = max(needs[target].get(source, 0), 1)
+    for transfer in listed_transfers(schedule) if order.listed else ():
+        for rank, (position, hops) in transfer.front.items():
+            source, target = offsets[rank] + position, transfer.consumer
+            needs[target][source] = max(needs[target].get(source, 0), hops)
+    depths = _by_depth(needs)
+    by_level = [i for members in depths for i in members]
+    if len(by_level) < len(flat):
+        raise GuardError(f"schedule {order.schedule!r} of {order.ranks} ranks never ends: each waits for another")
+    row = {instruction: number for number, instruction in enumerate(by_level)}
+    levels, done = list[_Level](), 0
+    for members in depths:
+        width = max(1, *(len(needs[i]) for i in members))
+        waits = [[(row[source], hops) for source, hops in needs[i].items()] for i in members]
+        table = np.array([[*own, *[(len(flat), 0)] * (width - len(own))] for own in waits], dtype=np.int64).T
+        levels.append(_Level(slice(done, done + len(members)), table[0], table[1, ..., None].astype(np.float64)))
+        done += len(members)
+    of = [(rank * order.chunks + one.chunk) * 3 + kind_of(one.kind) for rank, one in (flat[i] for i in by_level)]
+    return _Levels(tuple(levels), np.array(of), row[offsets[1] - 1])
+
+
+def _by_depth(needs: list[dict[int, int]]) -> list[list[int]]:
+    """Instructions by the length of the longest chain of waits before them."""
+    left = [len(of) for of in needs]
+    after: list[list[int]] = [[] for _ in needs]
+    for target, of in enumerate(needs):
+        for source in of:
+            after[source].append(target)
+    levels = [[i for i, count in enumerate(left) if count == 0]]
+    while levels[-1]:
+        following = []
+        for i in levels[-1]:
+            for target in after[i]:
+                left[target] -= 1
+                if left[target] == 0:
+                    following.append(target)
+        levels.append(following)
+    return levels[:-1]
+
+
+def kind_of(instruction: str) -> int:
+    """0 of a forward, 1 of a backward, 2 of a weight gradient."""
+    return {FORWARD: 0, BACKWARD_WEIGHT: 2}.get(instruction, 1)

@@ -1,0 +1,181 @@
+"""Lengths and waits of many plans' pipelines, and what travels between their stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operators import Collective
+from joulecast.model.power.kernel_power import at_clock
+from joulecast.simulator.closed_form.clocks import Load, Settled, at
+from joulecast.simulator.closed_form.keys import transfer_key
+from joulecast.simulator.closed_form.layout import Layout
+from joulecast.simulator.closed_form.parts import Parts
+from joulecast.simulator.closed_form.pipeline_formula import StageTimes, iteration_time_s, length_s
+from joulecast.simulator.closed_form.pipeline_walk import Order, walked_s
+from joulecast.simulator.fluid.rendezvous import transfers_wait_on_sms
+from joulecast.simulator.instructions.program import stage_transfers
+from joulecast.simulator.plan_file.plan import Plan
+from joulecast.simulator.schedules import SHIPPED
+
+Float = NDArray[np.float64]
+Int = NDArray[np.int64]
+
+
+class Pipelines:
+    """Lengths and waits of plans' pipelines at any clocks of their ranks.
+
+    ``stage_s`` and ``tail_s`` are times on the grid: of distinct stages' forward, backward and weight gradient
+    ``(3, u, c)``, and of rank rows' tails ``(r, c)``.
+    """
+
+    def __init__(
+        self, plans: Sequence[Plan], layout: Layout, stage_s: Float, tail_s: Float, clocks_mhz: Float, transfer_s: Float
+    ) -> None:
+        self._layout, self._stage_s, self._tail_s, self._clocks = layout, stage_s, tail_s, clocks_mhz
+        self._transfer_s = transfer_s
+        self._microbatches = np.array([float(plan.microbatches) for plan in plans])
+        self._chunks = np.array([float(plan.vp) for plan in plans])
+        self._ranks = np.array([plan.pp for plan in plans])
+        self._starts = layout.first_rank_row
+        groups: dict[tuple[str, int], list[int]] = {}
+        for number, plan in enumerate(plans):
+            groups.setdefault((plan.schedule.name, plan.pp), []).append(number)
+        self._groups = [
+            (name, np.array(own), np.stack([layout.first_rank_row[n] + layout.shapes[n].kind_of_rank for n in own]))
+            for (name, _), own in groups.items()
+        ]
+        self._stretch = np.ones(len(plans))
+        self._walk(plans)
+
+    def load(self, stage_j: Float, tail_j: Float) -> Load:
+        """What each rank row does in an iteration, at every clock."""
+        layout = self._layout
+        often = (self._microbatches[layout.plan_of_stage] * layout.chunks)[:, None]
+        starts = np.flatnonzero(np.diff(layout.rank_of_stage, prepend=-1))
+        time, energy = (
+            np.add.reduceat(often * of.sum(0)[layout.stages.of], starts, axis=0) for of in (self._stage_s, stage_j)
+        )
+        rounds = self._microbatches * self._chunks
+        # Fewer micro-batches than ranks: a rank waits for each of its chunks' turns.
+        pauses = np.where(self._microbatches < self._ranks, 2.0 * self._chunks - 1.0, 1.0)
+        return Load(time, energy, self._tail_s, tail_j, rounds[layout.plan_of_rank], pauses[layout.plan_of_rank])
+
+    def of_iteration(self, stage: Float, tail: Float, settled: Settled) -> Float:
+        """Sum over an iteration of distinct stages ``(3, u, c)`` and tails ``(r, c)``, at settled clocks, ``(r,)``."""
+        clock = settled.clock_mhz[self._layout.rank_of_stage]
+        one = self._on_ranks(at(stage.sum(0), self._clocks, clock, self._layout.stages.of))
+        again = self._microbatches[self._layout.plan_of_rank]
+        return again * one + at(tail, self._clocks, settled.tail_clock_mhz)
+
+    def time_s(self, clock_mhz: Float, tail_clock_mhz: Float) -> Float:
+        """Length of every plan's iteration at clocks of work and tail, shape ``(r,)`` [s]."""
+        return self._lengths(self._stages(clock_mhz), at(self._tail_s, self._clocks, tail_clock_mhz))
+
+    def waits(self, clock_mhz: Float, tail_clock_mhz: Float) -> tuple[Float, Float]:
+        """What each rank row waits for slower ranks in the steady state, and while the pipeline fills and drains."""
+        layout = self._layout
+        stages, tail = self._stages(clock_mhz), at(self._tail_s, self._clocks, tail_clock_mhz)
+        work = self._on_ranks(stages.sum(0))
+        again = self._microbatches[layout.plan_of_rank]
+        pace = np.maximum.reduceat(work, self._starts)[layout.plan_of_rank]
+        wait = (self._lengths(stages, tail)[layout.plan_of_rank] - again * work - tail).clip(0.0)
+        short = np.minimum(again * (pace - work), wait)
+        return short, wait - short
+
+    def _stages(self, clock_mhz: Float) -> Float:
+        """Forward, backward and weight gradient of each stage row, shape ``(3, q)`` [s]."""
+        clock, rows = clock_mhz[self._layout.rank_of_stage], self._layout.stages.of
+        return np.stack([at(table, self._clocks, clock, rows) for table in self._stage_s])
+
+    def _on_ranks(self, of_stage: Float) -> Float:
+        layout = self._layout
+        return np.asarray(np.bincount(layout.rank_of_stage, layout.chunks * of_stage, len(layout.ranks)), np.float64)
+
+    def _lengths(self, stages: Float, tail_s: Float) -> Float:
+        out = np.empty(len(self._microbatches))
+        for name, plans, times in self._times(stages, tail_s):
+            out[plans] = iteration_time_s(name, times)
+        return out
+
+    def _times(self, stages: Float, tail_s: Float) -> Iterator[tuple[str, Int, StageTimes]]:
+        """Times of plans with one schedule and number of ranks, with the schedule and the plans."""
+        layout = self._layout
+        forward, backward, weight = (self._on_ranks(part) for part in stages)
+        first, last = stages[:2, layout.first_chunk], stages[:2, layout.last_chunk]
+        for name, plans, ranks in self._groups:
+            yield (
+                name,
+                plans,
+                StageTimes(
+                    forward[ranks],
+                    backward[ranks],
+                    weight[ranks],
+                    first[:, ranks],
+                    last[:, ranks],
+                    tail_s[ranks],
+                    self._transfer_s[plans],
+                    self._microbatches[plans],
+                    self._chunks[plans],
+                    self._stretch[plans],
+                ),
+            )
+
+    def _walk(self, plans: Sequence[Plan]) -> None:
+        """How much longer pipelines are of which no formula holds, at the highest clocks."""
+        groups: dict[Order, list[int]] = {}
+        for number, plan in enumerate(plans):
+            if is_walked(plan):
+                order = Order(plan.schedule.name, plan.pp, plan.microbatches, plan.vp, transfers_wait_on_sms(plan))
+                groups.setdefault(order, []).append(number)
+        if not groups:
+            return
+        layout, walked = self._layout, np.full(len(plans), np.nan)
+        stages = self._stage_s[:, layout.stages.of, -1]
+        for order, own in groups.items():
+            places = np.stack([layout.first_stage_row[n] + layout.shapes[n].stage_row_of_chunk for n in own])
+            walked[own] = walked_s(order, np.moveaxis(stages[:, places], 0, -1), self._transfer_s[own])
+        for name, some, times in self._times(stages, np.zeros(len(layout.ranks))):
+            waits = ~np.isnan(walked[some])
+            if waits.any():
+                self._stretch[some] = np.where(waits, walked[some] / length_s(name, times), 1.0)
+
+
+def is_walked(plan: Plan) -> bool:
+    """Whether instructions of a plan are walked through, because no formula holds of its pipeline.
+
+    That is so where transfers wait for each other, where interleaved ranks have no round of micro-batches after the
+    first, for zero bubbles of unequal stages and for schedules from outside.
+    """
+    name, layers = plan.schedule.name, plan.parallelism.stage_layers
+    if plan.pp == 1 or name not in SHIPPED:
+        return plan.pp > 1
+    if name == "interleaved-1f1b":
+        return transfers_wait_on_sms(plan) or plan.microbatches <= plan.pp
+    return name == "zb-h1" and len(set(layers)) > 1
+
+
+def transfers_s(plans: Sequence[Plan], parts: Parts) -> Float:
+    """Mean time of a transfer from one of a plan's stages to the next, 0 with one stage [s]."""
+    keys: dict[object, int] = {}
+    distinct: dict[Collective, int] = {}
+    places: list[int] = []
+    counts: list[int] = []
+    of_plan = np.empty(len(plans), dtype=np.int64)
+    for number, plan in enumerate(plans):
+        key = transfer_key(plan)
+        of_plan[number] = keys.setdefault(key, len(keys))
+        if len(keys) > len(counts):
+            hops = parts.once(key, partial(stage_transfers, plan))[: plan.pp if plan.vp > 1 else plan.pp - 1]
+            places += [distinct.setdefault(transfer, len(distinct)) for transfer in hops]
+            counts.append(len(hops))
+    if not distinct:
+        return np.zeros(len(plans))
+    times = at_clock(lower(tuple(distinct), parts.gpu), parts.gpu.max_clock_mhz, parts.gpu).time_s
+    owner = np.repeat(np.arange(len(counts)), counts)
+    mean = np.bincount(owner, times[places], len(counts)) / np.maximum(counts, 1)
+    return np.asarray(mean[of_plan])

@@ -1,0 +1,72 @@
+"""The vectorised evaluator of a plan: its iteration time and energy for any choice of clocks, many choices at once."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.errors import InputError
+from joulecast.model.hardware.description import GpuDescription
+from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
+from joulecast.model.power.kernel_power import idle_power_w, wait_power_w
+from joulecast.simulator.closed_form.evaluator import Evaluator, make_evaluator
+from joulecast.simulator.fluid.prepared import fluid_program, prepare
+from joulecast.simulator.instructions.clock_columns import at_columns
+from joulecast.simulator.instructions.kernel_segments import SegmentMaker
+from joulecast.simulator.instructions.tables import instruction_table
+from joulecast.simulator.plan_file.gpu import gpu_of
+from joulecast.simulator.plan_file.plan import Plan
+
+
+def iteration_evaluator(
+    plan: Plan, gpu: GpuDescription | GpuModel | None = None, *, wait_clock_mhz: float | None = None
+) -> Evaluator:
+    """Evaluator of a plan's schedule, with the tables of its instructions at every clock of the GPU.
+
+    Its clock indices count the GPU's clocks from the lowest; the plan's own clocks play no part, and its power limit
+    only as the instant limit above which kernels skip cycles. Times are those of the engine, to the nanosecond;
+    energies are of one GPU of each pipeline stage together.
+
+    Parameters
+    ----------
+    gpu
+        GPU to use in place of the plan's own.
+    wait_clock_mhz
+        Clock at which GPUs wait, by default the highest [MHz].
+
+    Raises
+    ------
+    InputError
+        The GPU has more clocks than the evaluator's 256, or not the one to wait at.
+    """
+    model = gpu if isinstance(gpu, GpuModel) else gpu_model(gpu if gpu is not None else gpu_of(plan))
+    clocks = model.clocks_mhz
+    if wait_clock_mhz is not None and not np.isclose(clocks, wait_clock_mhz).any():
+        raise InputError(f"{wait_clock_mhz:g} MHz is not a clock of {model.name}", key="wait_clock_mhz")
+    prepared = prepare(plan, model, governed=False)
+    waiting_mhz = float(clocks[prepared.wait_columns[-1]]) if wait_clock_mhz is None else wait_clock_mhz
+    makers = {kernels: SegmentMaker(kernels, model) for kernels in prepared.kernels}
+    idle = idle_power_w(clocks, model)
+    durations: list[NDArray[np.int64]] = []
+    energies: list[NDArray[np.float64]] = []
+    types: list[list[int]] = []
+    of_ranks = zip(prepared.program.ranks, prepared.kernels, prepared.tables, prepared.columns, strict=True)
+    for rank, kernels, table, columns in of_ranks:
+        types.append([len(durations) + kind for kind in rank.order])
+        plain = at_columns(instruction_table(rank.types, kernels, model), columns)
+        for kind, launches in enumerate(rank.types):
+            waiting = np.rint((table.duration_s[kind] - plain.duration_s[kind]).clip(0.0) * 1e9)
+            length = makers[kernels].length_ns(launches)[columns[kind]]
+            rounding = length * 1e-9 - plain.duration_s[kind]
+            durations.append(length + waiting.astype(np.int64))
+            energies.append(table.energy_j[kind] + idle[columns[kind]] * rounding)
+    fluid = fluid_program(prepared)
+    return make_evaluator(
+        prepared.program.schedule,
+        types,
+        durations,
+        energies,
+        float(wait_power_w(waiting_mhz, model)),
+        np.rint(fluid.delay_s * 1e9).astype(np.int64),
+        (fluid.source, fluid.target),
+    )

@@ -1,0 +1,138 @@
+"""Power over the time of an iteration: of a GPU, and of groups of GPUs that run in step.
+
+Ranks of an iteration run in step: when all pipeline stages compute at once, their power adds up, and a supply must hold
+the sum. Powers are means over steps of at most ten milliseconds, about what a supply's capacitors and a node's power
+sensor average over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from joulecast.simulator.fluid.prepared import Prepared
+    from joulecast.simulator.fluid.simulation import FluidResult
+
+Float = NDArray[np.float64]
+Int = NDArray[np.int64]
+
+#: Step where it can be chosen [s], and the least and the most steps.
+STEP_S, LEAST_STEPS, MOST_STEPS = 10e-3, 60, 20_000
+
+
+@dataclass(frozen=True, eq=False)
+class PowerOverTime:
+    """Power of one GPU of each pipeline stage over the iterations that count.
+
+    Attributes
+    ----------
+    step_s
+        Length of a step [s].
+    power_w
+        Mean power in each step, shape ``(steps, stages)`` [W].
+    """
+
+    step_s: float
+    power_w: Float
+
+    def group_w(self, gpus_of_stage: Int) -> Float:
+        """Power of groups of GPUs in step, shape ``(steps, groups)`` [W].
+
+        ``gpus_of_stage`` counts the GPUs of every stage in each group, shape ``(groups, stages)``.
+        """
+        return np.asarray(self.power_w @ gpus_of_stage.T)
+
+
+def power_of_iterations(prepared: Prepared, result: FluidResult, first: int, wait_power_w: Float) -> PowerOverTime:
+    """Power over the iterations from number ``first`` on.
+
+    ``wait_power_w`` is that of a waiting GPU at each clock, shape ``(clocks,)`` [W].
+    """
+    if not prepared.still:
+        return power_by_ticks(result, first)
+    clocks = result.clock_index[0]
+    ranks = list(zip(prepared.tables, prepared.program.ranks, clocks, strict=True))
+    energy = [table.energy_j[list(run.order), clock] for table, run, clock in ranks]
+    duration = [table.duration_s[list(run.order), clock] for table, run, clock in ranks]
+    return power_at_fixed_clocks(result, first, energy, duration, wait_power_w[clocks].tolist())
+
+
+def power_by_ticks(result: FluidResult, first: int) -> PowerOverTime:
+    """Ticks of the governor that lie within the iterations from number ``first`` on."""
+    ends, tick = result.iteration_end_s.max(axis=1), result.tick_s
+    begin = int(np.ceil(ends[first - 1] / tick - 1e-9)) if first else 0
+    finish = max(int(np.floor(ends[-1] / tick + 1e-9)), begin + 1)
+    return PowerOverTime(tick, result.power_w[begin:finish])
+
+
+def power_at_fixed_clocks(
+    result: FluidResult,
+    first: int,
+    energy_j: Sequence[Float],
+    duration_s: Sequence[Float],
+    wait_power_w: Sequence[float],
+) -> PowerOverTime:
+    """Power where clocks stand still, however long the ticks are: from the instants of the instructions.
+
+    Parameters
+    ----------
+    energy_j, duration_s
+        Per rank, of each instruction in its order, shape ``(instructions,)`` [J], [s]; in what an instruction takes
+        beyond its duration the rank waits.
+    wait_power_w
+        Per rank, while it waits [W].
+    """
+    ends = result.iteration_end_s.max(axis=1)
+    begin, finish = float(ends[first - 1]) if first else 0.0, float(ends[-1])
+    steps = min(max(round((finish - begin) / STEP_S), LEAST_STEPS), MOST_STEPS)
+    edges = np.linspace(begin, finish, steps + 1)
+    power = np.zeros((steps, len(energy_j)))
+    for rank, (energy, duration, wait) in enumerate(zip(energy_j, duration_s, wait_power_w, strict=True)):
+        start, end = result.start_s[rank].ravel(), result.end_s[rank].ravel()
+        spent = (np.tile(energy - duration * wait, len(result.start_s[rank]))).cumsum()
+        instants = np.stack([start, end], axis=1).ravel()
+        above = np.stack([np.append(0.0, spent[:-1]), spent], axis=1).ravel()  # energy beyond that of waiting
+        power[:, rank] = np.diff(np.interp(edges, instants, above)) / np.diff(edges) + wait
+    return PowerOverTime((finish - begin) / steps, power)
+
+
+def groups_of_stages(stages: int, gpus_per_stage: int, group: int) -> Int:
+    """Distinct groups of ``group`` neighbouring GPUs: how many GPUs of each stage they hold, shape ``(n, stages)``.
+
+    GPUs are numbered as Megatron does it: tensor-parallel ranks next to each other, then data-parallel replicas, then
+    pipeline stages. The last group may be smaller.
+
+    >>> groups_of_stages(2, 6, 4).tolist()
+    [[0, 4], [2, 2], [4, 0]]
+    """
+    total = stages * gpus_per_stage
+    begin = np.arange(0, total, group)[:, None]
+    end = np.minimum(begin + group, total)
+    stage = np.arange(stages)[None, :] * gpus_per_stage
+    held = np.minimum(end, stage + gpus_per_stage) - np.maximum(begin, stage)
+    return np.array(sorted(set(map(tuple, np.maximum(held, 0).tolist()))))
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Power of one thing over time [W]: mean, percentiles and the highest step."""
+
+    mean_w: float
+    p50_w: float
+    p95_w: float
+    p99_w: float
+    peak_w: float
+
+
+def spread_of(power_w: Float) -> Spread:
+    """Spread of the group with the highest peak; ``power_w`` has shape ``(steps, groups)`` [W]."""
+    ordered = np.sort(power_w[:, int(power_w.max(axis=0).argmax())])
+    last = len(ordered) - 1
+    # As np.percentile, which would import numpy.ma: it costs more than all the rest.
+    p50, p95, p99 = np.interp([0.5 * last, 0.95 * last, 0.99 * last], np.arange(last + 1), ordered).tolist()
+    return Spread(float(ordered.mean()), p50, p95, p99, float(ordered[-1]))

@@ -1,0 +1,207 @@
+"""A plan's kernels and instructions tabulated at every clock, and iterations simulated from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.framework.launches import Launch
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.power.governor import settle_clock_mhz, settled_power_w
+from joulecast.model.power.kernel_power import at_clock, wait_power_w
+from joulecast.model.power.limits import group_lag, group_limit_share
+from joulecast.simulator.fluid.governor import PowerGovernor
+from joulecast.simulator.fluid.part_limits import index_below, limited, wait_columns
+from joulecast.simulator.fluid.program import FluidProgram, make_fluid_program
+from joulecast.simulator.fluid.ranks import Governor
+from joulecast.simulator.fluid.rendezvous import transfers_wait_on_sms, with_transfers_in_order
+from joulecast.simulator.fluid.simulation import FixedClock, FluidResult, simulate_fluid
+from joulecast.simulator.instructions.behind import with_communication_behind
+from joulecast.simulator.instructions.clock_columns import (
+    at_columns,
+    clock_columns,
+    is_locked,
+    locked_index,
+    mean_power_w,
+)
+from joulecast.simulator.instructions.program import PlanProgram, plan_program
+from joulecast.simulator.instructions.tables import (
+    InstructionTable,
+    Kernels,
+    instruction_table,
+    kernels_of,
+    under_limits,
+)
+from joulecast.simulator.plan_file.gpu import launch_s
+from joulecast.simulator.plan_file.plan import Plan
+
+Array = NDArray[np.float64]
+
+#: Length of a governor's tick [s], and ticks of a short iteration.
+TICK_S, TICKS_PER_ITERATION = 10e-3, 60
+#: Most ticks of a long iteration: its phases last many ticks anyway.
+MOST_TICKS = 10_000
+#: Simulated time before the iterations that count, so that the loops have settled [s].
+WARM_UP_S = 2.0
+#: Time over which iterations are averaged [s].
+WINDOW_S = 2.0
+#: Most iterations simulated; an iteration of many seconds settles within itself.
+MOST_ITERATIONS = 12
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A plan with its tables, ready to be simulated.
+
+    ``tables`` say what an instruction takes and draws where the governor sets a clock, ``columns`` at which clock it
+    then runs: the plan and the board's instant limit may hold it below. ``kernels`` are those of each pipeline rank,
+    the same where the ranks' limits ``limits_w`` are. ``transfer_s`` is the time of a transfer from each pipeline rank
+    to the next. Clocks stand ``still`` where the plan sets all of them and no instruction reaches the power limit.
+    ``wait_columns`` says at which clock a GPU waits where the governor sets one.
+    """
+
+    program: PlanProgram
+    kernels: tuple[Kernels, ...]
+    tables: tuple[InstructionTable, ...]
+    columns: tuple[NDArray[np.int64], ...]
+    limits_w: tuple[float, ...]
+    gpu: GpuModel
+    transfer_s: Array
+    still: bool
+    wait_columns: NDArray[np.int64]
+
+    @property
+    def wait_power_w(self) -> Array:
+        """Power of a waiting GPU where the governor sets a clock, shape ``(clocks,)`` [W]."""
+        return np.asarray(wait_power_w(self.clocks_mhz[self.wait_columns], self.gpu))
+
+    @property
+    def clocks_mhz(self) -> Array:
+        """The grid of clocks, shape ``(clocks,)`` [MHz]."""
+        return self.kernels[0].clocks_mhz
+
+
+def prepare(plan: Plan, gpu: GpuModel, *, governed: bool = True) -> Prepared:
+    """Lower a plan's kernels and tabulate its instructions at every clock.
+
+    Where not ``governed``, the tables are those of clocks that stand still, whatever clocks the plan sets.
+    """
+    program = plan_program(plan)
+    limits = board_limits_w(plan, gpu)
+    peaks = [limit * gpu["governor.peak_share"] for limit in limits]
+    parts = dict(plan.power.component_limits_w)
+    waits = wait_columns(gpu.clocks_mhz, parts, gpu)
+    beside = [item.operator for rank in program.ranks for item in rank.behind]
+    unlimited = kernels_of([rank.types for rank in program.ranks], gpu.clocks_mhz, gpu, others=beside)
+    by_peak = {peak: under_limits(unlimited, gpu, peak, parts) for peak in dict.fromkeys(peaks)}
+    kernels = tuple(by_peak[peak] for peak in peaks)
+    transfer = np.zeros(len(program.ranks))
+    if program.transfers:
+        transfer = np.asarray(at_clock(lower(program.transfers, gpu), gpu.max_clock_mhz, gpu).time_s)
+    if not governed or is_locked(plan):
+        tables = _tables(program, kernels, gpu, peaks, None, governed)
+        still = Prepared(program, kernels, *tables, limits, gpu, transfer, True, waits)
+        if not governed or (_highest_power_w(still) <= settled_power_w(limits, gpu)).all():
+            return still
+    lag = lag_of(plan, gpu.clocks_mhz, gpu)
+    tables = _tables(program, kernels, gpu, peaks, lag, governed)
+    return Prepared(program, kernels, *tables, limits, gpu, transfer, False, waits)
+
+
+def lag_of(plan: Plan, clocks_mhz: Array, gpu: GpuModel) -> Array:
+    """How far the pace of a plan's groups stays behind their mean clock, at each mean clock [1]."""
+    in_step = plan.tp * (plan.replicas if plan.parallelism.fsdp else 1)
+    if plan.cluster.nodes == 1:
+        return group_lag(clocks_mhz, in_step, plan.tp * plan.replicas, gpu)
+    # The slowest of all GPUs slows its stage, and the slowest stage the pipeline.
+    return group_lag(clocks_mhz, in_step, plan.cluster.gpus, gpu, plan.cluster.node_clock_spread)
+
+
+def _tables(
+    program: PlanProgram,
+    kernels: Sequence[Kernels],
+    gpu: GpuModel,
+    peaks_w: Sequence[float],
+    lag: Array | None,
+    locked: bool,
+) -> tuple[tuple[InstructionTable, ...], tuple[NDArray[np.int64], ...]]:
+    """Tables and columns of every rank, with the plan's clocks where ``locked``."""
+    tables, columns = [], []
+    limits = dict(program.plan.power.component_limits_w)
+    top = np.array(len(gpu.clocks_mhz) - 1)
+    taken_s: dict[float, dict[tuple[Launch, ...], Array]] = {peak: {} for peak in peaks_w}
+    for rank, (run, own, peak) in enumerate(zip(program.ranks, kernels, peaks_w, strict=True)):
+        beside, launch = transfers_wait_on_sms(program.plan), launch_s(program.plan, gpu)
+        table = instruction_table(run.types, own, gpu, lag, beside, taken_s[peak], launch)
+        table = with_communication_behind(table, run.order, run.behind, own, gpu)
+        highest = locked_index(program, rank, gpu.clocks_mhz) if locked else top
+        if limits:
+            table, ceiling = limited(table, gpu.clocks_mhz, limits, gpu)
+            highest = np.minimum(highest, index_below(gpu.clocks_mhz, ceiling))
+        columns.append(clock_columns(table, highest, peak))
+        tables.append(at_columns(table, columns[-1]))
+    return tuple(tables), tuple(columns)
+
+
+def _highest_power_w(prepared: Prepared) -> Array:
+    """Power of the most demanding instruction of each rank at its highest clock, shape ``(ranks,)`` [W]."""
+    return np.array([mean_power_w(table)[:, -1].max() for table in prepared.tables])
+
+
+def board_limits_w(plan: Plan, gpu: GpuModel) -> tuple[float, ...]:
+    """Power limit of each GPU of every pipeline rank, the plan's or the board's own [W]."""
+    stated = [plan.power.limit_w(rank) for rank in range(plan.pp)]
+    return tuple(gpu.device["power_limit_w"] if limit is None else limit for limit in stated)
+
+
+def simulate(prepared: Prepared) -> tuple[FluidResult, int]:
+    """Iterations back to back, and the first one that counts."""
+    fluid = fluid_program(prepared)
+    start, governors, length, tick = _start(prepared)
+    warm_up = min(MOST_ITERATIONS // 2, max(1, round(WARM_UP_S / length)))
+    iterations = warm_up + min(MOST_ITERATIONS // 2, max(1, round(WINDOW_S / length)))
+    return simulate_fluid(fluid, governors, start, iterations=iterations, tick_s=tick), warm_up
+
+
+def fluid_program(prepared: Prepared) -> FluidProgram:
+    """What every rank executes in an iteration, and who waits for whom."""
+    program = prepared.program
+    durations = [table.duration_s for table in prepared.tables]
+    powers = [mean_power_w(table) for table in prepared.tables]
+    waits = [prepared.wait_power_w] * len(program.ranks)
+    edges = program.schedule.edges
+    delays = prepared.transfer_s[np.where(edges.backward, edges.target_rank, edges.source_rank)]
+    fluid = make_fluid_program(program.schedule, [r.order for r in program.ranks], durations, powers, waits, delays)
+    if program.plan.implementation.framework == "pytorch-eager":
+        fluid = with_transfers_in_order(fluid, program.schedule, float(prepared.transfer_s.mean()))
+    return fluid
+
+
+def _start(prepared: Prepared) -> tuple[list[int], list[Governor], float, float]:
+    """Clocks to start from, what moves each, and the rough length of an iteration and a tick."""
+    plan, gpu, clocks = prepared.program.plan, prepared.gpu, prepared.clocks_mhz
+    index, length = [], 0.0
+    for rank, table, limit in zip(prepared.program.ranks, prepared.tables, prepared.limits_w, strict=True):
+        order = np.array(rank.order)
+        time, energy = table.duration_s[order].sum(0), table.energy_j[order].sum(0)
+        clock = settle_clock_mhz(clocks, (energy / time)[:, None], settled_power_w(limit, gpu), gpu.max_clock_mhz)
+        index.append(int(np.searchsorted(clocks, clock[0] + 1e-6) - 1))
+        length = max(length, float(time[index[-1]]))
+    tick = max(min(TICK_S, length / TICKS_PER_ITERATION), length / MOST_TICKS)
+    tops = [int(columns.max()) for columns in prepared.columns]
+    if prepared.still:
+        return tops, [FixedClock(top) for top in tops], length, length / TICKS_PER_ITERATION
+    start = [min(i, top) for i, top in zip(index, tops, strict=True)]
+    reached = [limit * group_limit_share(plan.tp, gpu) for limit in prepared.limits_w]
+    governors: list[Governor] = [PowerGovernor(gpu, *board, tick) for board in zip(reached, tops, start, strict=True)]
+    return start, governors, length, tick
+
+
+def step_time_s(result: FluidResult, first: int) -> float:
+    """Mean time of the iterations that count [s]."""
+    ends = result.iteration_end_s.max(axis=1)
+    return float((ends[-1] - ends[first - 1]) / (len(ends) - first))

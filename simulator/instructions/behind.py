@@ -1,0 +1,175 @@
+"""Communication beside whole instructions: what only the optimizer, or the next iteration's forwards, wait for.
+
+Megatron reduces a chunk's gradients bucket by bucket from its last backward on, and gathers updated parameters before
+each chunk's first forward, on a stream of its own; other instructions run meanwhile. With instructions that end at E
+and begin at B, of length d, and n buckets of time t each in the order of the instructions,
+
+    reduction:  end ← max(end + n·t,  E − d·(n − 1)/n + n·t,  E + t),      exposed = end − E of the rank's last one
+    gathering:  end ← end + n·t,      exposed = max(end − (n − 1)·t − B,  end − B − d·(n − 1)/n) over all
+
+Idle slots between instructions are not counted on: they would only hide more. What is exposed of either adds to the
+optimizer's instruction, where every rank waits for it at the same time. While they last, compute loses the SMs of the
+communication kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.kernels.operators import Collective
+from joulecast.model.power.kernel_power import COMPONENTS, clock_tree_power_w, idle_power_w, wait_power_w
+from joulecast.simulator.instructions.overlap import drag_beside
+from joulecast.simulator.instructions.tables import InstructionTable, Kernels
+
+Array = NDArray[np.float64]
+STATIC, CLOCK, SM = (COMPONENTS.index(name) for name in ("static", "clock", "sm"))
+#: Components that communication adds to what the board draws anyway.
+CARRIED = tuple(name for name in COMPONENTS if name not in ("static", "clock"))
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """Buckets of communication beside a rank's instructions.
+
+    Attributes
+    ----------
+    operator
+        One bucket.
+    buckets
+        How many.
+    place
+        Place in the rank's order of the instruction that makes the data, or needs them first.
+    ahead
+        Whether that instruction needs them (gathering) rather than makes them (reduction).
+    """
+
+    operator: Collective
+    buckets: int
+    place: int
+    ahead: bool = False
+
+
+def exposed_s(items: Sequence[Behind], bucket_s: Sequence[Array], lengths_s: Array) -> Array:
+    """Time that communication takes beyond the instructions beside it, shape ``(c,)`` [s].
+
+    Parameters
+    ----------
+    bucket_s
+        Time of one bucket of each item at every clock, each of shape ``(c,)`` [s].
+    lengths_s
+        Length of the rank's instructions in order, the optimizer left out, shape ``(instructions, c)`` [s].
+    """
+    ends = lengths_s.cumsum(0)
+    places = [item.place for item in items]
+    counts = np.array([item.buckets for item in items], dtype=np.float64)
+    finish = ends[-1] if len(ends) else np.zeros(lengths_s.shape[1])
+    return beyond_s([item.ahead for item in items], counts, bucket_s, ends[places], lengths_s[places], finish)
+
+
+def beyond_s(
+    ahead: Sequence[bool],
+    buckets: Array,
+    bucket_s: Sequence[Array] | Array,
+    ends_s: Array,
+    lengths_s: Array,
+    finish_s: Array,
+) -> Array:
+    """:func:`exposed_s` from the ends and lengths of the instructions at the items' places.
+
+    Parameters
+    ----------
+    ahead
+        Of each item, whether it is gathered.
+    buckets
+        How many, shape ``(items, …)``.
+    bucket_s, ends_s, lengths_s
+        Of each item, shape ``(items, …)`` [s].
+    finish_s
+        End of the rank's last instruction, shape ``(…)`` [s].
+    """
+    reduced, gathered, late = np.zeros_like(finish_s), np.zeros_like(finish_s), np.zeros_like(finish_s)
+    for first, n, one, end, length in zip(ahead, buckets, bucket_s, ends_s, lengths_s, strict=True):
+        inside = length * (n - 1) / n
+        if first:
+            begin = end - length
+            gathered = gathered + n * one
+            late = np.maximum(late, np.maximum(gathered - (n - 1) * one - begin, gathered - begin - inside))
+        else:
+            reduced = np.maximum(np.maximum(reduced, end - inside) + n * one, end + one)
+    return np.asarray(np.maximum(reduced - finish_s, 0.0) + late)
+
+
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """Communication of a rank's iteration: kernels and how often each runs, times of shape ``(c,)``, energy.
+
+    Energy is what it draws on top of what the board draws anyway, shape ``(c, components)`` [J].
+    """
+
+    rows: list[int]
+    counts: Array
+    exposed_s: Array
+    hidden_s: Array
+    energy_j: Array
+
+    @property
+    def hidden_share(self) -> Array:
+        """Share of the communication that nothing waits for, shape ``(c,)``."""
+        return np.asarray(self.hidden_s / (self.hidden_s + self.exposed_s))
+
+
+def _sums(table: InstructionTable, order: Sequence[int], items: Sequence[Behind], kernels: Kernels) -> _Sums:
+    index = {operator: i for i, operator in enumerate(kernels.operators)}
+    rows = [index[item.operator] for item in items]
+    counts = np.array([item.buckets for item in items], dtype=np.float64)
+    times = kernels.times
+    exposed = exposed_s(items, [times.time_s[:, row] for row in rows], table.duration_s[list(order[:-1])])
+    hidden = np.maximum(counts @ times.time_s[:, rows].T - exposed, 0.0)
+    energy = np.zeros(table.components_j.shape[1:])
+    for component in CARRIED:
+        of_kernels = np.broadcast_to(times.components_j[component], times.time_s.shape)
+        energy[:, COMPONENTS.index(component)] = counts @ of_kernels[:, rows].T
+    return _Sums(rows, counts, exposed, hidden, energy)
+
+
+def with_communication_behind(
+    table: InstructionTable, order: Sequence[int], items: Sequence[Behind], kernels: Kernels, gpu: GpuModel
+) -> InstructionTable:
+    """A rank's table with the communication beside its instructions.
+
+    The time that it takes beyond them is on account of the last one, the optimizer, with its energy. What the hidden
+    part draws on top of the other instructions is spread over these.
+    """
+    if not items:
+        return table
+    sums, last = _sums(table, order, items, kernels), order[-1]
+    blocks = items[0].operator.ctas or gpu["collective.default_ctas"]
+    longer = sums.exposed_s + sums.hidden_s * drag_beside(float(blocks), gpu)
+    duration, spoken = table.duration_s.copy(), table.communication_s.copy()
+    duration[last] += longer
+    spoken[last] += np.stack([sums.hidden_s, sums.exposed_s], -1)
+    beside = np.zeros_like(table.components_j)
+    beside[sorted(set(order[:-1]))] = (sums.hidden_share / (len(order) - 1))[:, None] * sums.energy_j
+    parts = table.components_j + beside
+    parts[last] += (1.0 - sums.hidden_share)[:, None] * sums.energy_j
+    clock = clock_tree_power_w(kernels.clocks_mhz, gpu)
+    idle = idle_power_w(kernels.clocks_mhz, gpu)
+    parts[last, :, STATIC] += longer * (idle - clock)
+    parts[last, :, CLOCK] += longer * clock
+    parts[last, :, SM] += sums.exposed_s * (wait_power_w(kernels.clocks_mhz, gpu) - idle)
+    run = table.counts.copy()
+    run[last, sums.rows] += sums.counts
+    return replace(
+        table,
+        duration_s=duration,
+        energy_j=parts.sum(-1),
+        components_j=parts,
+        communication_s=spoken,
+        counts=run,
+        beside_j=beside,
+    )

@@ -1,0 +1,74 @@
+"""Peak memory of the GPUs of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+from joulecast.model.hardware.description import GpuDescription
+from joulecast.model.memory.footprint import MemoryFootprint, check_fits, memory_footprint
+from joulecast.simulator.instructions.replicas import state_shards
+from joulecast.simulator.plan_file.implementation import implementation_of
+from joulecast.simulator.plan_file.plan import Plan
+from joulecast.simulator.schedules import SHIPPED, build_schedule, peak_in_flight
+
+
+def memory_per_rank(plan: Plan, gpu: GpuDescription, *, must_fit: bool = True) -> list[float]:
+    """Peak memory of a GPU of each pipeline rank [bytes]; a plan that ``must_fit`` and does not is an error."""
+    return [float(footprint.allocated_bytes) for footprint in footprints(plan, gpu, must_fit=must_fit)]
+
+
+def footprints(plan: Plan, gpu: GpuDescription, *, must_fit: bool = True) -> list[MemoryFootprint]:
+    """Memory of a GPU of each pipeline rank; a plan that ``must_fit`` and does not is an error."""
+    found = list(footprints_of(plan, range(plan.pp)))
+    if must_fit:
+        for footprint in found:
+            check_fits(footprint, gpu.number("memory_bytes"), file=plan.file)
+    return found
+
+
+def footprint_of(plan: Plan, rank: int) -> MemoryFootprint:
+    """Memory of a GPU of one pipeline rank."""
+    return next(footprints_of(plan, (rank,)))
+
+
+def footprints_of(plan: Plan, ranks: Iterable[int]) -> Iterator[MemoryFootprint]:
+    """Memory of a GPU of each of some pipeline ranks."""
+    w, layers = plan.workload, plan.parallelism.stage_layers
+    of_stages = partial(
+        memory_footprint,
+        w.model,
+        implementation_of(plan),
+        w.micro_batch_size,
+        w.sequence_length,
+        stages=plan.pp,
+        micro_batches=plan.microbatches,
+        schedule=plan.schedule.name,
+        shards=state_shards(plan),
+        communicators=_communicators(plan),
+    )
+    dense = [plan.stage_models(stage)[0][1] for stage in range(len(layers))] if w.model.experts is not None else None
+    for rank in ranks:
+        yield of_stages(
+            layers=layers[rank :: plan.pp],
+            stage=rank,
+            dense_layers=dense and dense[rank :: plan.pp],
+            forwards=_forwards_of_added_schedule(plan, rank),
+        )
+
+
+def _forwards_of_added_schedule(plan: Plan, rank: int) -> int | None:
+    """Most forwards that a rank holds in a schedule that was added from outside; of the others a formula is known."""
+    if plan.schedule.name in SHIPPED:
+        return None
+    order = build_schedule(plan.schedule.name, plan.pp, plan.microbatches, virtual_stages_per_rank=plan.vp)
+    return peak_in_flight(order, rank)
+
+
+def _communicators(plan: Plan) -> int:
+    """Groups that a GPU communicates in."""
+    sizes = [plan.tp, plan.cp, plan.pp, plan.replicas]
+    if plan.workload.model.experts is not None:
+        split = plan.parallelism
+        sizes += [split.expert_model_parallel_size, split.expert_tensor_parallel_size, plan.expert_replicas]
+    return sum(size > 1 for size in sizes)

@@ -1,0 +1,45 @@
+"""Memory of one GPU over an iteration: activations come with a forward and go with its backward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.memory.footprint import MemoryFootprint
+from joulecast.simulator.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Instruction
+
+Float = NDArray[np.float64]
+
+
+def memory_over_time(
+    footprint: MemoryFootprint, steps: Sequence[Instruction], start_s: Float, end_s: Float
+) -> tuple[Float, Float]:
+    """Allocated memory, as steps that end with the iteration.
+
+    Activations of a micro-batch are counted from the start of its forward to the end of its last backward; everything
+    else is counted at its peak all the time, so that the highest step is the footprint's peak.
+
+    Parameters
+    ----------
+    steps
+        Instructions of the rank in order of execution.
+    start_s, end_s
+        When each runs, shape ``(n,)`` [s].
+
+    Returns
+    -------
+    time_s, bytes
+        Start of each step and the memory from there on, shape ``(m,)``.
+    """
+    last = BACKWARD_WEIGHT if any(i.kind == BACKWARD_WEIGHT for i in steps) else None
+    backward = (last,) if last else (BACKWARD, BACKWARD_INPUT)
+    rows = list(zip(steps, start_s.tolist(), end_s.tolist(), strict=True))
+    changes = [(0.0, 0), *((start, 1) for step, start, _ in rows if step.kind == FORWARD)]
+    changes += [(end, -1) for step, _, end in rows if step.kind in backward]
+    changes.sort()
+    time = np.array([at for at, _ in changes])
+    held = np.cumsum([change for _, change in changes])
+    share = held / max(int(held.max(initial=0)), 1)
+    return time, footprint.allocated_bytes - footprint.activations * (1.0 - share)

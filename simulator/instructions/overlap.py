@@ -1,0 +1,184 @@
+"""Compute and communication of one instruction beside each other: how long every kernel takes, and when it runs.
+
+While both streams are busy, each kernel is slowed by the other as :mod:`joulecast.model.power.contention` says; alone,
+each runs at full speed. A communication whose stream is idle waits for an event of the compute stream, and so comes too
+late: the compute kernel right behind that event has filled the SMs, and the communication's blocks get in when that
+kernel ends. Recorded on H200: an all-gather issued just before a large matrix product gains nothing from it, an
+all-reduce issued before a norm runs beside all that follows the norm. Megatron has one hardware queue for both streams
+(``CUDA_DEVICE_MAX_CONNECTIONS=1``), so that what is launched first gets in first: such communication is ``prompt``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.framework.launches import Launch
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.kernels.operators import Collective
+from joulecast.model.power.contention import Alone, communication_drag, compute_drag, memory_share, sm_loss
+from joulecast.simulator.events.guards import check_beside
+
+Array = NDArray[np.float64]
+
+#: Shares of a kernel below this are rounding.
+_NOTHING = 1e-12
+
+
+def is_overlapped(launches: Sequence[Launch]) -> bool:
+    """Whether a communication runs beside compute."""
+    return any(launch.stream == "communication" and not launch.waits for launch in launches)
+
+
+def contended(launches: Sequence[Launch], kernels: Alone, gpu: GpuModel) -> Array:
+    """Time of one kernel of every launch beside the other stream's kernels, shape ``(launches, c)``.
+
+    Parameters
+    ----------
+    kernels
+        One kernel of every launch alone, at ``c`` clocks.
+    """
+    walk = _Walk(launches, kernels, gpu)
+    taken = np.empty_like(kernels.time)
+    for i, launch in enumerate(launches):
+        if launch.stream == "communication":
+            walk.speak(i)
+            if launch.waits:
+                walk.wait_for(len(walk.spoken) - 1)
+            continue
+        if launch.waits:
+            walk.wait_for(len(walk.spoken) - 1 - launch.outstanding)
+        taken[i] = walk.compute(i) / launch.repeat
+    walk.wait_for(len(walk.spoken) - 1)
+    for i, duration in walk.durations():
+        taken[i] = duration / launches[i].repeat
+    return taken
+
+
+def follow(launches: Sequence[Launch], taken: Array) -> tuple[Array, Array]:
+    """Length of an instruction from its kernels' times, and how much of it no compute runs, each of shape ``(c,)``.
+
+    Exact for whole numbers: the sum of what the engine executes kernel by kernel.
+    """
+    compute = np.zeros(taken.shape[1])
+    speech, busy = compute, compute
+    ends: list[Array] = []
+    for launch, one in zip(launches, taken, strict=True):
+        if launch.stream == "communication":
+            speech = np.maximum(compute, speech) + one * launch.repeat
+            ends.append(speech)
+            compute = speech if launch.waits else compute
+            continue
+        if launch.waits and len(ends) > launch.outstanding:
+            compute = np.maximum(compute, ends[len(ends) - 1 - launch.outstanding])
+        compute = compute + one * launch.repeat
+        busy = busy + one * launch.repeat
+    total = np.maximum(compute, speech)
+    return total, total - busy
+
+
+@dataclass(eq=False)
+class _Spoken:
+    """A communication under way: the share of it that is left, and whether its blocks wait for the SMs, per clock."""
+
+    launch: int
+    left: Array
+    held: NDArray[np.bool_]
+    begin: Array
+    end: Array
+
+
+class _Walk:
+    """Both streams over time at ``c`` clocks."""
+
+    def __init__(self, launches: Sequence[Launch], kernels: Alone, gpu: GpuModel) -> None:
+        self.launches, self.kernels, self.gpu = launches, kernels, gpu
+        self.now = np.zeros(kernels.time.shape[1])
+        self.spoken: list[_Spoken] = []
+        self.first = 0  # the first communication that is not done at every clock
+        self._drags: dict[tuple[int, int], tuple[Array, Array]] = {}
+
+    def speak(self, i: int) -> None:
+        """Issue a communication; if the stream is idle its blocks come behind the next compute kernel's."""
+        idle = np.ones(len(self.now), dtype=bool)
+        for earlier in self.spoken[self.first :]:
+            idle &= earlier.left <= _NOTHING
+        # A copy engine waits for no SM.
+        idle &= blocks_of(self.launches[i], self.gpu) > 0 and not self.launches[i].prompt
+        endless = np.full_like(self.now, np.inf)
+        self.spoken.append(_Spoken(i, np.ones_like(self.now), idle, self.now, endless))
+
+    def compute(self, i: int) -> Array:
+        """Run a compute launch; the time that it took."""
+        begin, left = self.now, np.ones_like(self.now)
+        whole = self.kernels.time[i] * self.launches[i].repeat
+        blocked = np.zeros(len(left), dtype=bool)
+        for one in self.spoken[self.first :]:
+            compute, speech = self._beside(i, one.launch)
+            needed = one.left * self._work(one.launch) * speech
+            blocked |= one.held & (one.left > _NOTHING)
+            span = np.where(blocked, 0.0, np.minimum(needed, left * whole * compute))
+            self._progress(one, span, speech)
+            left = np.maximum(left - np.divide(span, whole * compute, out=np.zeros_like(span), where=whole > 0), 0.0)
+            blocked |= one.left > _NOTHING
+            one.held[:] = False
+        self.now = self.now + left * whole
+        self._retire()
+        return np.asarray(self.now - begin)
+
+    def wait_for(self, number: int) -> None:
+        """Let the compute stream wait for a communication and all before it."""
+        for one in self.spoken[self.first : max(number + 1, 0)]:
+            self._progress(one, one.left * self._work(one.launch), 1.0)
+        self._retire()
+
+    def durations(self) -> list[tuple[int, Array]]:
+        """Launch and time of every communication, from when it could start on."""
+        found, before = [], np.zeros_like(self.now)
+        for one in self.spoken:
+            found.append((one.launch, one.end - np.maximum(one.begin, before)))
+            before = one.end
+        return found
+
+    def _work(self, launch: int) -> Array:
+        return np.asarray(self.kernels.time[launch] * self.launches[launch].repeat)
+
+    def _progress(self, one: _Spoken, span: Array, speech: Array | float) -> None:
+        """Let a time pass in which a communication runs."""
+        work = self._work(one.launch) * speech
+        one.left = one.left - np.divide(span, work, out=np.ones_like(span), where=work > 0)
+        one.left[one.left < _NOTHING] = 0.0
+        self.now = self.now + span
+        one.end = np.where(np.isinf(one.end) & (one.left <= _NOTHING), self.now, one.end)
+
+    def _retire(self) -> None:
+        while self.first < len(self.spoken) and not np.isinf(self.spoken[self.first].end).any():
+            self.first += 1
+
+    def _beside(self, i: int, speech: int) -> tuple[Array, Array]:
+        """How much longer compute launch ``i`` and a communication take beside each other."""
+        operators = self.launches[i].operator, self.launches[speech].operator
+        key = id(operators[0]), id(operators[1])
+        if key not in self._drags:
+            ctas = blocks_of(self.launches[speech], self.gpu)
+            compute = compute_drag(self.kernels, i, speech, ctas, self.gpu)
+            slower = communication_drag(self.kernels, speech, i, self.gpu)
+            used = memory_share(self.kernels, i, compute, speech, slower)
+            check_beside(used, "memory", operators[0].name, operators[1].name)
+            self._drags[key] = compute, slower
+        return self._drags[key]
+
+
+def blocks_of(launch: Launch, gpu: GpuModel) -> float:
+    """Thread blocks of a communication, one an SM; none of what is no collective or moved by copy engines."""
+    if not isinstance(launch.operator, Collective) or launch.operator.copy_engine:
+        return 0.0
+    return float(launch.operator.ctas or gpu["collective.default_ctas"])
+
+
+def drag_beside(ctas: float, gpu: GpuModel) -> float:
+    """Relative extra time of compute while a communication kernel holds ``ctas`` thread blocks, one an SM."""
+    return sm_loss(ctas, gpu) - 1.0

@@ -1,0 +1,212 @@
+"""From a plan to what every pipeline rank runs: the launches of each kind of instruction.
+
+Ranks of one tensor-parallel group, and replicas, all do the same; one of each pipeline stage is simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.launches import Launch
+from joulecast.model.framework.placed import placed, placed_launches
+from joulecast.model.kernels.operators import Collective
+from joulecast.model.training import step as t
+from joulecast.model.training.nanobatches import layers_backward, layers_forward
+from joulecast.model.training.sharded_units import sharded_backward, sharded_forward
+from joulecast.simulator.instructions.behind import Behind
+from joulecast.simulator.instructions.replicas import (
+    OWN_STREAM,
+    behind,
+    optimizer_launches,
+    reduced_beside,
+    sharded_stage,
+    sharding_of,
+    stage_tensors,
+)
+from joulecast.simulator.plan_file.implementation import implementation_of, nanobatches_of
+from joulecast.simulator.plan_file.placement import stage_fabric, tensor_fabric
+from joulecast.simulator.plan_file.plan import Plan
+from joulecast.simulator.schedules import (
+    BACKWARD,
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    FORWARD,
+    OPTIMIZER,
+    Instruction,
+    Schedule,
+    build_schedule,
+)
+
+
+@dataclass(frozen=True)
+class RankProgram:
+    """What one pipeline rank runs in an iteration.
+
+    Attributes
+    ----------
+    types
+        Launches of each type of instruction.
+    names
+        A name for each type, for ledgers and traces.
+    order
+        Type of every instruction, in execution order.
+    behind
+        Communication beside whole instructions.
+    """
+
+    types: tuple[tuple[Launch, ...], ...]
+    names: tuple[str, ...]
+    order: tuple[int, ...]
+    behind: tuple[Behind, ...] = ()
+
+
+@dataclass(frozen=True)
+class PlanProgram:
+    """A plan's schedule, what its ranks run, and the transfers from each pipeline rank to the next."""
+
+    plan: Plan
+    schedule: Schedule
+    ranks: tuple[RankProgram, ...]
+    transfers: tuple[Collective, ...]
+
+
+@lru_cache(maxsize=128)
+def plan_program(plan: Plan) -> PlanProgram:
+    """Schedule and launches of a plan."""
+    schedule = build_schedule(
+        plan.schedule.name, plan.pp, plan.microbatches, virtual_stages_per_rank=plan.vp, tail=(OPTIMIZER,)
+    )
+    implementation = implementation_of(plan)
+    ranks = tuple(_rank_program(plan, implementation, schedule.ranks[r], r) for r in range(plan.pp))
+    return PlanProgram(plan, schedule, ranks, stage_transfers(plan))
+
+
+def stage_transfers(plan: Plan) -> tuple[Collective, ...]:
+    """What each pipeline rank sends to the next for one micro-batch; nothing where there is one stage."""
+    if plan.pp * plan.vp == 1:
+        return ()
+    w = plan.workload
+    transfer = t.stage_transfer(w.model, implementation_of(plan), w.micro_batch_size, w.sequence_length)
+    fabrics = [stage_fabric(plan, rank) for rank in range(plan.pp)]
+    over = {fabric: placed(transfer, fabric) for fabric in dict.fromkeys(fabrics)}
+    return tuple(over[fabric] for fabric in fabrics)
+
+
+def _rank_program(plan: Plan, impl: Implementation, order: Sequence[Instruction], rank: int) -> RankProgram:
+    last = max((i.microbatch for i in order), default=0)
+    keys: dict[tuple[str, int, bool], int] = {}
+    types: list[tuple[Launch, ...]] = []
+    names: list[str] = []
+    row: list[int] = []
+    reduces = plan.replicas > 1 and plan.overlap.grad_reduce == "overlapped" and impl.framework != OWN_STREAM
+    for instruction in order:
+        special = reduces and instruction.microbatch == last and instruction.kind in (BACKWARD, BACKWARD_WEIGHT)
+        key = (instruction.kind, instruction.chunk, special)
+        if key not in keys:
+            keys[key] = len(types)
+            types.append(instruction_launches(plan, impl, instruction, rank, special))
+            names.append(_name(plan, instruction, special))
+        row.append(keys[key])
+    chunks = [stage_tensors(plan, impl, stage) for stage in plan.stages_of_rank(rank)]
+    return RankProgram(tuple(types), tuple(names), tuple(row), behind(plan, impl, rank, order, chunks))
+
+
+def _name(plan: Plan, instruction: Instruction, special: bool) -> str:
+    name = instruction.kind
+    if plan.vp > 1 and instruction.kind != OPTIMIZER:
+        name += f" chunk {instruction.chunk}"
+    return name + " with gradient reduction" if special else name
+
+
+def instruction_launches(
+    plan: Plan, impl: Implementation, instruction: Instruction, rank: int, reduces: bool = False
+) -> tuple[Launch, ...]:
+    """What one instruction of a pipeline rank launches; ``reduces``: with gradients' reduction beside it."""
+    if instruction.kind == OPTIMIZER:
+        return _tail(plan, impl, rank)
+    stage = plan.stages_of_rank(rank)[instruction.chunk]
+    if instruction.kind == FORWARD:
+        return placed_launches(_forward(plan, impl, stage), tensor_fabric(plan))
+    whole = placed_launches(_backward(plan, impl, stage), tensor_fabric(plan))
+    if instruction.kind != BACKWARD:
+        parts = t.split_backward(whole)
+        whole = parts[0] if instruction.kind == BACKWARD_INPUT else parts[1]
+    return reduced_beside(plan, impl, whole) if reduces else whole
+
+
+def _forward(plan: Plan, impl: Implementation, stage: int) -> tuple[Launch, ...]:
+    w, layers = plan.workload, plan.parallelism.stage_layers
+    size = (w.model, impl, w.micro_batch_size, w.sequence_length)
+    before = t.embedding_forward(*size) if stage == 0 else ()
+    after = _ends_forward(plan, impl) if stage == len(layers) - 1 else ()
+    sharding = sharding_of(plan)
+    if sharding is None:
+        for model, count in plan.stage_models(stage):
+            before += layers_forward(model, *size[1:], count, nanobatches_of(plan))
+        return (*before, *after)
+    kinds = [(t.layer_forward(model, *size[1:]), model, count) for model, count in plan.stage_models(stage) if count]
+    units = sharded_stage(plan, impl, stage, before, kinds, after)
+    return sharded_forward(*units, sharding, impl)
+
+
+def _backward(plan: Plan, impl: Implementation, stage: int) -> tuple[Launch, ...]:
+    w, layers = plan.workload, plan.parallelism.stage_layers
+    size = (w.model, impl, w.micro_batch_size, w.sequence_length)
+    one_stage = len(layers) == 1
+    sharding = sharding_of(plan)
+    kept = sharding is None
+    before = _ends_backward(plan, impl, kept) if stage == len(layers) - 1 else ()
+    after = t.embedding_backward(*size, accumulate=kept, head_here=one_stage) if stage == 0 else ()
+    if sharding is None:
+        for model, count in reversed(plan.stage_models(stage)):
+            before += layers_backward(model, *size[1:], count, nanobatches_of(plan))
+        return (*before, *after)
+    models = [(model, n) for model, n in reversed(plan.stage_models(stage)) if n]
+    kinds = [(t.layer_backward(model, *size[1:], accumulate=False), model, n) for model, n in models]
+    units = sharded_stage(plan, impl, stage, before, kinds, after)
+    return sharded_backward(*units, sharding, impl)
+
+
+def _ends_forward(plan: Plan, impl: Implementation) -> tuple[Launch, ...]:
+    """Behind the last layer: the output head, then modules that predict further tokens, each with its own layer."""
+    w = plan.workload
+    size = (w.model, impl, w.micro_batch_size, w.sequence_length)
+    layer = layers_forward(*size, 1, nanobatches_of(plan)) if w.model.mtp_layers else ()
+    further = (*t.prediction_forward(*size), *layer, *t.head_forward(*size)) if w.model.mtp_layers else ()
+    return (*t.head_forward(*size), *further * w.model.mtp_layers)
+
+
+def _ends_backward(plan: Plan, impl: Implementation, accumulate: bool) -> tuple[Launch, ...]:
+    w = plan.workload
+    size = (w.model, impl, w.micro_batch_size, w.sequence_length)
+    head = t.head_backward(*size, accumulate=accumulate, embedding_here=len(plan.parallelism.stage_layers) == 1)
+    layer = layers_backward(*size, 1, nanobatches_of(plan)) if w.model.mtp_layers else ()
+    further = (*head, *layer, *t.prediction_backward(*size)) if w.model.mtp_layers else ()
+    return (*further * w.model.mtp_layers, *head)
+
+
+def stage_parameters(plan: Plan, rank: int) -> tuple[t.ParameterTensor, ...]:
+    """Parameter tensors on one GPU of a pipeline rank."""
+    impl = implementation_of(plan)
+    return tuple(p for stage in plan.stages_of_rank(rank) for p in stage_tensors(plan, impl, stage))
+
+
+def _tail(plan: Plan, impl: Implementation, rank: int) -> tuple[Launch, ...]:
+    """What follows the last backward: gradient reduction, the pipeline's epilogue, the optimizer."""
+    w = plan.workload
+    parameters = stage_parameters(plan, rank)
+    out: tuple[Launch, ...] = ()
+    if plan.pp > 1:
+        out += t.step_epilogue(
+            w.model,
+            impl,
+            w.micro_batch_size,
+            w.sequence_length,
+            parameters=parameters,
+            micro_batches=plan.microbatches,
+            last=len(plan.parallelism.stage_layers) - 1 in plan.stages_of_rank(rank),
+        )
+    return out + optimizer_launches(plan, impl, parameters)

@@ -1,0 +1,129 @@
+"""Forecasts of launches on both streams that repeat back to back, on one GPU of a group that works in step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.framework.launches import Launch
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.power.component_power import check_limits, under_limits
+from joulecast.model.power.governor import tensor_clock_mhz
+from joulecast.model.power.kernel_power import COMPONENTS
+from joulecast.model.power.limits import group_lag, group_limit_share
+from joulecast.model.power.settled import Curves, settle
+from joulecast.model.predict import Forecast, coarse_clocks
+from joulecast.model.uncertainty import FEW_DIRECTIONS, composed_spread, deviations, ends, spread_of_changes
+from joulecast.simulator.instructions.tables import InstructionTable, Kernels, instruction_table, kernels_of
+
+Array = NDArray[np.float64]
+
+#: GPUs in step beyond which a group that repeats the same work draws no less power at its limits: on recorded layers
+#: beside all-reduces groups of four draw 694 W each (15 rows), pairs 692 W (22 rows). What larger groups lose was seen
+#: over whole iterations, whose phases differ; groups of eight at repeated work were not measured.
+MOST_LOSING = 2
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Under what launches repeat.
+
+    Attributes
+    ----------
+    in_step
+        GPUs that wait for each other at every communication; 1 for none.
+    clock_mhz
+        Locked SM clock, kept as far as the limit allows; by default the board chooses.
+    power_limit_w
+        Of each board; by default the card's own.
+    settle_s, window_s
+        When the measurement begins after the start, and how long it takes.
+    component_limits_w
+        Limits of parts of the package, by their names in :mod:`joulecast.model.power.component_power`.
+    """
+
+    in_step: int = 1
+    clock_mhz: float | None = None
+    power_limit_w: float | None = None
+    settle_s: float = 10.0
+    window_s: float = 10.0
+    component_limits_w: Mapping[str, float] | None = None
+
+
+def predict_repeated(programs: Sequence[Sequence[Launch]], gpu: GpuModel, conditions: Conditions) -> Forecast:
+    """Time, energy, power and clock of one repetition of each of ``n`` programs, on one of the GPUs.
+
+    Raises
+    ------
+    InputError
+        The description lacks what a kernel needs, a part that the GPU does not have, or a limit that it cannot meet.
+    """
+    check_limits(conditions.component_limits_w or {}, gpu)
+    clocks = gpu.clocks_mhz
+    kernels, table = _tabulate(programs, gpu, clocks, conditions)
+    forecast = _settled(kernels, table, gpu, conditions)
+    if gpu.description is None:
+        return forecast
+    few = coarse_clocks(clocks)
+    varied = (gpu, *(gpu.with_values(values) for values in deviations(gpu.description, FEW_DIRECTIONS)))
+    found = [_settled(*_tabulate(programs, one, few, conditions), one, conditions) for one in varied]
+    time, energy = np.array([f.time_s for f in found]), np.array([f.energy_j for f in found])
+    form_time, form_energy = _form_spread(kernels, table, forecast, gpu)
+    low_time, high_time = ends(forecast.time_s, np.hypot(spread_of_changes(time[0], time[1:]), form_time))
+    low_energy, high_energy = ends(forecast.energy_j, np.hypot(spread_of_changes(energy[0], energy[1:]), form_energy))
+    return replace(
+        forecast,
+        time_s_p05=low_time,
+        time_s_p95=high_time,
+        energy_j_p05=low_energy,
+        energy_j_p95=high_energy,
+    )
+
+
+def _tabulate(
+    programs: Sequence[Sequence[Launch]], gpu: GpuModel, clocks: Array, conditions: Conditions
+) -> tuple[Kernels, InstructionTable]:
+    limit = _limit_w(gpu, conditions)
+    kernels = kernels_of([programs], clocks, gpu, limit * gpu["governor.peak_share"])
+    lag = group_lag(clocks, conditions.in_step, conditions.in_step, gpu) if conditions.in_step > 1 else None
+    return kernels, instruction_table(programs, kernels, gpu, lag)
+
+
+def _limit_w(gpu: GpuModel, conditions: Conditions) -> float:
+    return gpu.device["power_limit_w"] if conditions.power_limit_w is None else conditions.power_limit_w
+
+
+def _settled(kernels: Kernels, table: InstructionTable, gpu: GpuModel, conditions: Conditions) -> Forecast:
+    parts = {c: table.components_j[..., i].T for i, c in enumerate(COMPONENTS)}
+    curves = Curves(table.duration_s.T, table.energy_j.T, parts)
+    dense = table.counts @ (kernels.costs.core_cycles * kernels.costs.tensor_use)
+    ceiling = tensor_clock_mhz(dense / (table.duration_s[:, -1] * kernels.clocks_mhz[-1] * 1e6), gpu)
+    if conditions.clock_mhz is not None:
+        ceiling = np.minimum(ceiling, conditions.clock_mhz)
+    if conditions.component_limits_w:
+        curves, highest = under_limits(curves, kernels.clocks_mhz, conditions.component_limits_w, gpu)
+        ceiling = np.minimum(ceiling, highest)
+    limit = _limit_w(gpu, conditions) * group_limit_share(min(conditions.in_step, MOST_LOSING), gpu)
+    found = settle(curves, kernels.clocks_mhz, limit, ceiling, gpu, conditions.settle_s, conditions.window_s)
+    power = found.energy_j / found.time_s
+    return Forecast(found.time_s, found.energy_j, power, found.clock_mhz, found.components_j)
+
+
+def _form_spread(kernels: Kernels, table: InstructionTable, forecast: Forecast, gpu: GpuModel) -> tuple[Array, Array]:
+    """Relative standard deviation of time and energy from what the kernels' forms get wrong, each of shape ``(n,)``."""
+    found = []
+    description = gpu.description
+    if description is None:
+        nothing = np.zeros(len(forecast.time_s))
+        return nothing, nothing
+    owner, kernel = np.nonzero(table.counts)
+    costs = kernels.costs.take(kernel)
+    for quantity, values in (("time", kernels.times.time_s), ("energy", kernels.times.energy_j)):
+        pairs = zip(forecast.clock_mhz[owner], kernel, strict=True)
+        each = [np.interp(clock, kernels.clocks_mhz, values[:, k]) for clock, k in pairs]
+        amount = np.array(each) * table.counts[owner, kernel]
+        found.append(composed_spread(amount, owner, costs, description, quantity, len(forecast.time_s)))
+    return found[0], found[1]

@@ -1,0 +1,280 @@
+"""What data parallelism adds to a rank's work: reduction of gradients, gathering of parameters, shards of both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from joulecast.model.cluster.fabric import Fabric
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.launches import Launch
+from joulecast.model.framework.placed import placed, placed_launches
+from joulecast.model.kernels.operators import DTYPE_BYTES, Collective
+from joulecast.model.memory.states import StateShards
+from joulecast.model.training import data_parallel
+from joulecast.model.training import step as t
+from joulecast.model.training.parameters import layer_parameters
+from joulecast.model.training.sharded_units import Sharding, Unit
+from joulecast.model.transformer.fp8_kernels import quantised_weights
+from joulecast.simulator.instructions.behind import Behind
+from joulecast.simulator.plan_file.placement import (
+    data_fabric,
+    ends_fabric,
+    expert_data_fabric,
+    expert_ranks,
+    group_fabric,
+)
+from joulecast.simulator.schedules import BACKWARD, BACKWARD_WEIGHT, FORWARD, Instruction
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from joulecast.model.architecture.model_config import ModelConfig
+    from joulecast.simulator.plan_file.plan import Plan
+
+#: Megatron's own stream carries what it overlaps; PyTorch's buckets share one with the layers' communication.
+OWN_STREAM = "megatron"
+
+
+def sharding_of(plan: Plan) -> Sharding | None:
+    """How FSDP shards the parameters; ``None`` where it does not."""
+    if not plan.parallelism.fsdp or max(plan.replicas, plan.expert_replicas) == 1:
+        return None
+    rest = _sharding(plan, plan.replicas, plan.parallelism.fsdp_shard_size, plan.tp)
+    if not experts_apart(plan):
+        return rest
+    return replace(rest, experts=_sharding(plan, plan.expert_replicas, expert_shard_size(plan), expert_ranks(plan)))
+
+
+def _sharding(plan: Plan, replicas: int, members: int, stride: int) -> Sharding:
+    """Shards over ``members`` of ``replicas`` ranks that are ``stride`` ranks apart."""
+    copies = replicas // members
+    return Sharding(
+        members=members,
+        fabric=group_fabric(plan, members, stride),
+        replicas=copies,
+        replica_fabric=group_fabric(plan, copies, stride * members),
+        prefetch=plan.overlap.fsdp_prefetch,
+        added_share=1.0 - 1.0 / plan.microbatches,
+    )
+
+
+def experts_apart(plan: Plan) -> bool:
+    """Whether FSDP shards experts over other ranks than the rest: those that hold the same ones."""
+    return plan.workload.model.experts is not None and expert_ranks(plan) != plan.tp
+
+
+def expert_shard_size(plan: Plan) -> int:
+    """Ranks over which FSDP splits an expert-parallel rank's experts: within the GPUs that share the rest, or 1."""
+    return max(1, plan.parallelism.fsdp_shard_size * plan.tp // expert_ranks(plan))
+
+
+def state_shards(plan: Plan) -> StateShards:
+    """How a plan splits the model states over its replicas."""
+    split = plan.parallelism
+    if split.fsdp:
+        rest, experts = split.fsdp_shard_size, expert_shard_size(plan)
+        return StateShards(rest, rest, rest, experts, experts, experts)
+    if not split.distributed_optimizer:
+        return StateShards()
+    return StateShards(optimizer=plan.replicas, expert_optimizer=plan.expert_replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """Parameters whose gradients the same ranks sum, how many these are, and their links."""
+
+    parameters: tuple[t.ParameterTensor, ...]
+    replicas: int
+    fabric: Fabric
+
+    @property
+    def experts(self) -> bool:
+        """Whether they are experts'."""
+        return any(p.expert for p in self.parameters)
+
+
+def summed_together(plan: Plan, parameters: Sequence[t.ParameterTensor]) -> tuple[Summed, ...]:
+    """Experts apart from the rest, where there are any."""
+    experts = tuple(p for p in parameters if p.expert)
+    others = tuple(p for p in parameters if not p.expert)
+    found = [] if experts and not others else [Summed(others, plan.replicas, data_fabric(plan))]
+    if experts:
+        found.append(Summed(experts, plan.expert_replicas, expert_data_fabric(plan)))
+    return tuple(found)
+
+
+def stage_tensors(plan: Plan, impl: Implementation, stage: int) -> tuple[t.ParameterTensor, ...]:
+    """Parameter tensors of a virtual stage on one GPU."""
+    layers = plan.parallelism.stage_layers
+    dense = plan.stage_models(stage)[0][1]
+    return t.parameters_of_stage(
+        plan.workload.model, impl, layers[stage], first=stage == 0, last=stage == len(layers) - 1, dense=dense
+    )
+
+
+def sharded_stage(
+    plan: Plan,
+    impl: Implementation,
+    stage: int,
+    before: tuple[Launch, ...],
+    layers: Sequence[tuple[tuple[Launch, ...], ModelConfig, int]],
+    after: tuple[Launch, ...],
+) -> tuple[list[Unit], Unit]:
+    """One pass through a virtual stage as units, and the parameters outside its layers.
+
+    ``layers``: launches, model and number of each kind of layer, in the order of the pass.
+    """
+    units = [Unit(before)]
+    for launches, model, count in layers:
+        units += [_unit(plan, impl, launches, layer_parameters(model, impl))] * count
+    last = len(plan.parallelism.stage_layers) - 1
+    outside = t.parameters_of_stage(plan.workload.model, impl, 0, first=stage == 0, last=stage == last)
+    return [*units, Unit(after)], _unit(plan, impl, (), outside)
+
+
+def _unit(
+    plan: Plan, impl: Implementation, launches: tuple[Launch, ...], parameters: Sequence[t.ParameterTensor]
+) -> Unit:
+    """Parameters that are gathered together, experts apart where other ranks share them."""
+    apart = [p for p in parameters if p.expert and experts_apart(plan)]
+    rest = [p for p in parameters if not (p.expert and experts_apart(plan))]
+    return Unit(
+        launches,
+        sum(p.elements for p in rest),
+        data_parallel.gathered_bytes(rest, impl),
+        sum(p.elements for p in apart),
+        data_parallel.gathered_bytes(apart, impl),
+    )
+
+
+def reduced_beside(plan: Plan, impl: Implementation, launches: tuple[Launch, ...]) -> tuple[Launch, ...]:
+    """A last backward with the reduction of full buckets among its launches."""
+    sizes = data_parallel.gradient_sizes(plan.workload.model, impl)
+    scatter = plan.parallelism.distributed_optimizer
+    bucket = plan.overlap.grad_bucket_bytes
+    whole = data_parallel.overlapped_gradient_reduction(launches, sizes, impl, plan.replicas, bucket, scatter=scatter)
+    buckets = placed_launches([x for x in whole if data_parallel.is_bucket(x)], data_fabric(plan))
+    following = iter(buckets)
+    return tuple(next(following) if data_parallel.is_bucket(x) else x for x in whole)
+
+
+def optimizer_launches(plan: Plan, impl: Implementation, parameters: Sequence[t.ParameterTensor]) -> tuple[Launch, ...]:
+    """Reduction of gradients that is not overlapped, the optimizer, and the gathering of parameters where it waits."""
+    out: tuple[Launch, ...] = ()
+    groups, split, w = summed_together(plan, parameters), plan.parallelism, plan.workload
+    if not split.fsdp and plan.overlap.grad_reduce != "overlapped":
+        for group in groups:
+            reduction = data_parallel.gradient_reduction(
+                group.parameters,
+                impl,
+                group.replicas,
+                plan.overlap.grad_bucket_bytes,
+                scatter=split.distributed_optimizer,
+            )
+            out += placed_launches(reduction, group.fabric)
+    out += _tied_embedding(plan, impl, parameters)
+    shards, zeroed = state_shards(plan), sharding_of(plan) is None
+    for group in groups:
+        out += t.optimizer_step(
+            group.parameters,
+            impl,
+            tokens_per_step=w.micro_batch_size * w.sequence_length * plan.microbatches * plan.dp,
+            state_shards=shards.expert_optimizer if group.experts else shards.optimizer,
+            gradient_shards=shards.expert_gradients if group.experts else shards.gradients,
+            zeroed=zeroed,
+        )
+    out += quantised_weights(parameters, impl.fp8, impl.dtype)
+    if split.distributed_optimizer and not split.fsdp and plan.overlap.param_gather != "overlapped":
+        for group in (g for g in groups if g.parameters):
+            gather = data_parallel.distributed_optimizer_gather(group.parameters, impl, group.replicas)
+            out += placed_launches(gather, group.fabric)
+    return out
+
+
+def _tied_embedding(plan: Plan, impl: Implementation, parameters: Sequence[t.ParameterTensor]) -> tuple[Launch, ...]:
+    """Sum of a table's gradients over the first and the last stage, which hold a copy each in Megatron.
+
+    Such are a tied matrix and the embedding of modules that predict further tokens.
+    """
+    tied = impl.tied(plan.workload.model)
+    if plan.pp == 1 or impl.framework != OWN_STREAM or not (tied or plan.workload.model.mtp_layers):
+        return ()
+    fabric = ends_fabric(plan)
+    copies = ("embedding.weight", "head.weight" if tied else "mtp.embedding.weight")
+    tables = [p for p in parameters if p.name in copies]
+    return placed_launches((x for p in tables for x in data_parallel.gradient_reduction([p], impl, 2)), fabric)
+
+
+def behind(
+    plan: Plan,
+    impl: Implementation,
+    rank: int,
+    order: Sequence[Instruction],
+    parameters: Sequence[Sequence[t.ParameterTensor]],
+) -> tuple[Behind, ...]:
+    """Communication of Megatron that runs beside a rank's instructions on a stream of its own.
+
+    Parameters
+    ----------
+    order
+        The rank's instructions.
+    parameters
+        Of each of its chunks.
+    """
+    overlap = plan.overlap
+    if plan.parallelism.fsdp or impl.framework != OWN_STREAM:
+        return ()
+    scatter = plan.parallelism.distributed_optimizer
+    found: list[Behind] = []
+    made: dict[tuple[int, str, bool], list[tuple[Collective, int]]] = {}  # equal chunks share their tensors
+    last = max(i.microbatch for i in order)
+    for place, one in enumerate(order):
+        ends = one.microbatch == last and one.kind in (BACKWARD, BACKWARD_WEIGHT)
+        begins = one.microbatch == 0 and one.kind == FORWARD
+        if ends and overlap.grad_reduce == "overlapped":
+            kind = "reduce_scatter" if scatter else "all_reduce"
+        elif begins and overlap.param_gather == "overlapped":
+            kind = "all_gather"
+        else:
+            continue
+        cut = rank == one.chunk == 0
+        key = (id(parameters[one.chunk]), kind, cut)
+        if key not in made:
+            made[key] = _buckets(plan, impl, parameters[one.chunk], kind, cut=cut)
+        found += [Behind(each, count, place, ahead=kind == "all_gather") for each, count in made[key]]
+    return tuple(found)
+
+
+def _buckets(
+    plan: Plan, impl: Implementation, parameters: Sequence[t.ParameterTensor], kind: str, *, cut: bool
+) -> list[tuple[Collective, int]]:
+    """Buckets of a chunk, and how many of each: several only where the chunk is ``cut``."""
+    found = []
+    for group in summed_together(plan, parameters):
+        if group.replicas == 1 or not group.parameters:
+            continue
+        count = _bucket_count(group.parameters, impl, plan.overlap.grad_bucket_bytes) if cut else 1
+        found.append((_bucket(group, impl, kind, count), count))
+    return found
+
+
+def _bucket_count(parameters: Sequence[t.ParameterTensor], impl: Implementation, limit_bytes: float) -> int:
+    """Buckets of the first rank's first chunk; Megatron leaves all other chunks in one piece."""
+    if not limit_bytes:
+        return len(parameters)
+    width = DTYPE_BYTES[impl.gradient_dtype]
+    return max(1, round(sum(p.elements for p in parameters) * width / limit_bytes))
+
+
+def _bucket(group: Summed, impl: Implementation, kind: str, count: int) -> Collective:
+    """One of ``count`` equal buckets of a chunk."""
+    dtype = impl.dtype if kind == "all_gather" else impl.gradient_dtype
+    if kind == "all_gather":
+        size = data_parallel.gathered_bytes(group.parameters, impl)
+    else:
+        size = float(sum(p.elements for p in group.parameters) * DTYPE_BYTES[dtype])
+    one = Collective(
+        kind, size / count, group.replicas, ctas=impl.ctas, dtype=dtype, name=f"chunk.{kind}", threads=impl.threads
+    )
+    return placed(one, group.fabric)

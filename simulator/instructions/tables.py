@@ -1,0 +1,243 @@
+"""Time and energy of every type of instruction at every clock, from its launches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.framework.launches import Launch
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.kernels.costs import Costs
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operators import Collective, Gemm, Operator
+from joulecast.model.power.component_power import limited_kernels
+from joulecast.model.power.contention import Alone, alone
+from joulecast.model.power.kernel_power import (
+    COMPONENTS,
+    KernelTimes,
+    at_clock,
+    clock_tree_power_w,
+    idle_power_w,
+    wait_power_w,
+)
+from joulecast.model.power.limits import skip_cycles
+from joulecast.simulator.instructions.overlap import drag_beside, follow, is_overlapped
+from joulecast.simulator.instructions.overlap_steady import contended_stacks
+
+Array = NDArray[np.float64]
+
+#: How sharply the longer of host and GPU decides; an estimate: short and long kernels alternate within a layer.
+HOST_EXPONENT = 8.0
+#: Ends of the names of kernels that another kernel's module launches with it.
+WITHIN = (".step", ".quantise", ".amax", ".transpose", ".accumulate")
+#: Host's time for a launch in a library's own loop, over that of a module's launch [estimate, +-50 %].
+LOOPED_LAUNCH = 0.2
+
+
+@dataclass(frozen=True, eq=False)
+class Kernels:
+    """Distinct kernels of a program and their behaviour on a grid of ``c`` clocks.
+
+    ``held_mhz`` is the clock at which each really runs where parts of the GPU are limited, shape ``(c, kernels)``.
+    """
+
+    operators: tuple[Operator, ...]
+    costs: Costs
+    clocks_mhz: Array
+    times: KernelTimes
+    held_mhz: Array | None = None
+
+    def alone(self, rows: Sequence[int], unit_s: float = 1.0) -> Alone:
+        """Kernels ``rows`` without any other beside them, at every clock."""
+        index = np.array(rows, dtype=np.int64)
+        return alone(self.costs, index, self.times.time_s[:, index].T / unit_s, self.clocks_mhz, unit_s)
+
+
+@dataclass(frozen=True, eq=False)
+class InstructionTable:
+    """Types of instructions of one rank on a grid of clocks.
+
+    Attributes
+    ----------
+    duration_s, energy_j
+        Shape ``(types, clocks)`` [s], [J].
+    components_j
+        Energy by component, shape ``(types, clocks, components)``, in the order of :data:`COMPONENTS` [J].
+    communication_s
+        Communication beside compute, and communication or waiting for the group without, shape
+        ``(types, clocks, 2)`` [s].
+    counts
+        How often each distinct kernel runs in each type, shape ``(types, kernels)``.
+    beside_j
+        What of the energy communication draws that hides behind whole instructions, by component as above; ``None``
+        where there is none.
+    """
+
+    duration_s: Array
+    energy_j: Array
+    components_j: Array
+    communication_s: Array
+    counts: Array
+    beside_j: Array | None = None
+
+
+def kernels_of(
+    programs: Sequence[Sequence[Sequence[Launch]]],
+    clocks_mhz: Array,
+    gpu: GpuModel,
+    peak_w: float | None = None,
+    others: Sequence[Operator] = (),
+    part_limits_w: Mapping[str, float] | None = None,
+) -> Kernels:
+    """Every distinct operator of all ranks' types, lowered and evaluated at every clock in one call.
+
+    ``peak_w`` is the board's instant limit, ``None`` without one; ``others`` are operators beside the programs;
+    ``part_limits_w`` limits parts of the GPU, see :mod:`joulecast.model.power.component_power`.
+    """
+    distinct: dict[Operator, int] = {}
+    for rank in programs:
+        for launches in rank:
+            for launch in launches:
+                distinct.setdefault(launch.operator, len(distinct))
+    for operator in others:
+        distinct.setdefault(operator, len(distinct))
+    operators = tuple(distinct)
+    costs = lower(operators, gpu)
+    found = Kernels(operators, costs, clocks_mhz, at_clock(costs, clocks_mhz[:, None], gpu))
+    return under_limits(found, gpu, peak_w, part_limits_w)
+
+
+def under_limits(
+    kernels: Kernels, gpu: GpuModel, peak_w: float | None = None, part_limits_w: Mapping[str, float] | None = None
+) -> Kernels:
+    """The same kernels under a board's instant limit, and under limits of its parts [W]."""
+    if peak_w is not None:
+        kernels = replace(kernels, times=skip_cycles(kernels.times, kernels.clocks_mhz, peak_w, gpu))
+    if part_limits_w:
+        times, held = limited_kernels(kernels.times, kernels.clocks_mhz, part_limits_w, gpu)
+        kernels = replace(kernels, times=times, held_mhz=held)
+    return kernels
+
+
+def instruction_table(
+    types: Sequence[Sequence[Launch]],
+    kernels: Kernels,
+    gpu: GpuModel,
+    lag: Array | None = None,
+    beside_transfers: bool = False,
+    taken_s: dict[tuple[Launch, ...], Array] | None = None,
+    launch_s: float = 0.0,
+) -> InstructionTable:
+    """Durations and energies of one rank's types of instructions.
+
+    ``lag`` is how far the pace of the rank's group stays behind its mean clock, from
+    :func:`joulecast.model.power.limits.group_lag`; the others wait meanwhile.
+    ``beside_transfers``: kernels of pipeline transfers wait on the SMs while the rank computes.
+    ``taken_s`` keeps how long overlapping launches take, for other ranks that run the same ones.
+    ``launch_s`` is the host's time for a launch: no instruction is shorter than its host needs, and one that is not
+    much longer waits for it where its kernels are short.
+    Compute and synchronous communication follow each other; for communication beside compute see
+    :mod:`joulecast.simulator.instructions.overlap`. What both streams' kernels draw without doing anything is counted
+    once.
+    """
+    index = {operator: i for i, operator in enumerate(kernels.operators)}
+    counts = np.zeros((len(types), len(index)))
+    for row, launches in enumerate(types):
+        for launch in launches:
+            counts[row, index[launch.operator]] += launch.repeat
+    times = kernels.times
+    serial = counts @ times.time_s.T
+    exposed = counts @ np.where(is_communication(kernels), times.time_s, 0.0).T
+    duration, exposed, beside = beside_each_other(types, serial, exposed, kernels, gpu, beside_transfers, taken_s)
+    parts = np.stack([counts @ np.broadcast_to(times.components_j[c], times.time_s.shape).T for c in COMPONENTS], -1)
+    hidden = duration - serial
+    clock = clock_tree_power_w(kernels.clocks_mhz, gpu)
+    parts[..., 0] += hidden * (idle_power_w(kernels.clocks_mhz, gpu) - clock)
+    parts[..., 1] += hidden * clock
+    if lag is not None:
+        paced = at_pace(duration - exposed, kernels.clocks_mhz, lag)
+        waiting = paced - (duration - exposed)
+        duration, exposed = duration + waiting, exposed + waiting
+        parts[..., 0] += waiting * (idle_power_w(kernels.clocks_mhz, gpu) - clock)
+        parts[..., 1] += waiting * clock
+        parts[..., 2] += waiting * (wait_power_w(kernels.clocks_mhz, gpu) - idle_power_w(kernels.clocks_mhz, gpu))
+    if launch_s > 0:
+        gaps = host_gaps(duration, launch_s * np.array([host_launches(t) for t in types])[:, None])
+        duration = duration + gaps
+        parts[..., 0] += gaps * (idle_power_w(kernels.clocks_mhz, gpu) - clock)
+        parts[..., 1] += gaps * clock
+    return InstructionTable(duration, parts.sum(-1), parts, np.stack([beside, exposed], -1), counts)
+
+
+def beside_each_other(
+    types: Sequence[Sequence[Launch]],
+    serial_s: Array,
+    communication_s: Array,
+    kernels: Kernels,
+    gpu: GpuModel,
+    beside_transfers: bool = False,
+    taken_s: dict[tuple[Launch, ...], Array] | None = None,
+) -> tuple[Array, Array, Array]:
+    """Duration, exposed communication and communication beside compute, each of shape ``(types, clocks)`` [s].
+
+    Parameters
+    ----------
+    types, kernels, beside_transfers, taken_s
+        As :func:`instruction_table` has them.
+    serial_s, communication_s
+        All of a type's kernels one after the other, and its communication alone, shape ``(types, clocks)`` [s].
+    """
+    duration, exposed, beside = serial_s.copy(), communication_s.copy(), np.zeros_like(serial_s)
+    index = {operator: i for i, operator in enumerate(kernels.operators)}
+    found = {row: tuple(launches) for row, launches in enumerate(types) if is_overlapped(launches)}
+    known = {} if taken_s is None else taken_s
+    fresh = [launches for launches in dict.fromkeys(found.values()) if launches not in known]
+    alone_ = [kernels.alone([index[launch.operator] for launch in launches]) for launches in fresh]
+    known.update(zip(fresh, contended_stacks(fresh, alone_, gpu), strict=True))
+    for row, launches in found.items():
+        taken = known[launches]
+        duration[row], exposed[row] = follow(launches, taken)
+        speaks = np.array([launch.repeat if launch.stream == "communication" else 0 for launch in launches])
+        beside[row] = np.maximum(speaks @ taken - exposed[row], 0.0)
+    if beside_transfers:
+        duration = duration + (duration - exposed) * drag_beside(gpu["collective.transfer_ctas"], gpu)
+    return duration, exposed, beside
+
+
+def host_gaps(duration_s: Array, host_s: Array) -> Array:
+    """Time for which the GPU waits for its host, which needs ``host_s`` to launch what takes ``duration_s`` [s]."""
+    longer = (duration_s**HOST_EXPONENT + host_s**HOST_EXPONENT) ** (1.0 / HOST_EXPONENT)
+    return np.asarray(longer - duration_s)
+
+
+def host_launches(launches: Sequence[Launch]) -> float:
+    """Launches that cost the host time of their own: steps of one product count once, and casts come with theirs.
+
+    Products of one layer's experts are launched in a loop of the library, each further one at a share of the cost.
+    """
+    own = [launch for launch in launches if not launch.operator.name.endswith(WITHIN)]
+    count, before = 0.0, ""
+    for launch in own:
+        operator, part = launch.operator, 1.0 / launch.share
+        count += part if operator.name != before or launch.share > 1 else 0.0
+        before = operator.name
+        if isinstance(operator, Gemm) and operator.separate:
+            count += LOOPED_LAUNCH * (operator.batch - 1) * part
+    return count
+
+
+def at_pace(compute_s: Array, clocks_mhz: Array, lag: Array) -> Array:
+    """Compute time of the slowest of a group whose clocks have the grid's as their mean."""
+    slow = clocks_mhz * (1.0 - lag)
+    upper = np.clip(np.searchsorted(clocks_mhz, slow), 1, len(clocks_mhz) - 1)
+    share = (slow - clocks_mhz[upper - 1]) / (clocks_mhz[upper] - clocks_mhz[upper - 1])
+    pace = compute_s[:, upper - 1] + share * (compute_s[:, upper] - compute_s[:, upper - 1])
+    return np.maximum(pace, compute_s)
+
+
+def is_communication(kernels: Kernels) -> NDArray[np.bool_]:
+    """Which kernels are collectives, shape ``(kernels,)``."""
+    return np.array([isinstance(operator, Collective) for operator in kernels.operators], dtype=bool)

@@ -1,0 +1,151 @@
+"""Forecasts a training iteration: instructions under the board's governor, in the steady state of a training loop."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.hardware.description import GpuDescription
+from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
+from joulecast.model.memory.footprint import MemoryFootprint
+from joulecast.model.power.component_power import by_part
+from joulecast.model.power.kernel_power import COMPONENTS, clock_tree_power_w, idle_power_w
+from joulecast.simulator.events.guards import reported_with
+from joulecast.simulator.fluid.part_limits import check_parts, spent_at_clocks
+from joulecast.simulator.fluid.power_over_time import power_of_iterations
+from joulecast.simulator.fluid.prepared import Prepared, prepare, simulate, step_time_s
+from joulecast.simulator.fluid.simulation import FluidResult
+from joulecast.simulator.instructions.footprints import footprints
+from joulecast.simulator.iteration.ledger_guards import check_iteration
+from joulecast.simulator.iteration.result import Iteration, RankForecast
+from joulecast.simulator.iteration.uncertainty import interval
+from joulecast.simulator.plan_file.attention import attention_assumptions
+from joulecast.simulator.plan_file.experts import expert_assumptions
+from joulecast.simulator.plan_file.gpu import gpu_of, launch_s
+from joulecast.simulator.plan_file.network import network_assumptions
+from joulecast.simulator.plan_file.overlap import overlap_assumptions
+from joulecast.simulator.plan_file.plan import Plan
+from joulecast.simulator.plan_file.prediction import prediction_assumptions
+
+Array = NDArray[np.float64]
+
+#: What every forecast takes for granted.
+ASSUMPTIONS = (
+    "training data toggles bits like random-normal values",
+    "replicas and tensor-parallel ranks behave alike; one GPU of each pipeline stage is simulated",
+)
+
+
+def forecast(plan: Plan, gpu: GpuDescription | None = None, *, must_fit: bool = True) -> Iteration:
+    """Time, power and energy of one iteration of a training loop.
+
+    Parameters
+    ----------
+    plan
+        What runs where.
+    gpu
+        Description to use in place of the plan's own.
+    must_fit
+        Whether a plan whose memory is forecast to exceed a GPU's is an error; one that was run did fit.
+
+    Raises
+    ------
+    DoesNotFitError
+        The plan needs more memory than a GPU has.
+    GuardError
+        A law of conservation does not hold: a defect, reported with the plan.
+    """
+    with reported_with(plan):
+        return _forecast(plan, gpu if gpu is not None else gpu_of(plan), must_fit)
+
+
+def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iteration:
+    memory = footprints(plan, description, must_fit=must_fit)
+    prepared = prepare(plan, gpu_model(description))
+    result, first = simulate(prepared)
+    ranks = tuple(_rank(prepared, result, first, r, memory[r]) for r in range(plan.pp))
+    time = step_time_s(result, first)
+    energy = sum(rank.energy_j * rank.gpus for rank in ranks)
+    low_high = interval(prepared, description, result, first)
+    w = plan.workload
+    iteration = Iteration(
+        time_s=time,
+        energy_j=energy,
+        power_w=energy / time,
+        clock_mhz=float(np.mean([r.clock_mhz for r in ranks])),
+        time_s_p05=time * low_high.time[0],
+        time_s_p95=time * low_high.time[1],
+        energy_j_p05=energy * low_high.energy[0],
+        energy_j_p95=energy * low_high.energy[1],
+        tokens=w.sequence_length * w.global_batch_size,
+        ranks=ranks,
+        plan=plan,
+        power_over_time=power_of_iterations(prepared, result, first, prepared.wait_power_w),
+        assumptions=(
+            *ASSUMPTIONS,
+            _host_assumption(plan, prepared.gpu),
+            *network_assumptions(plan, description),
+            *overlap_assumptions(plan),
+            *attention_assumptions(plan, description),
+            *expert_assumptions(plan),
+            *prediction_assumptions(plan),
+        ),
+        description=description,
+    )
+    check_iteration(iteration, result, first, prepared.wait_power_w)
+    check_parts(prepared, result, first)
+    return iteration
+
+
+def _host_assumption(plan: Plan, gpu: GpuModel) -> str:
+    """What is taken for granted of the host that launches kernels."""
+    if (one := launch_s(plan, gpu)) > 0:
+        return f"a launch takes the host {1e6 * one:.0f} us, for which the GPU waits where its kernels are shorter"
+    return "the host launches kernels faster than the GPU runs them"
+
+
+def _median(values: Array, weights: Array) -> float:
+    """Value in the middle of weights, both of shape ``(n,)``, in ascending order of the values."""
+    return float(values[np.searchsorted(weights.cumsum(), 0.5 * weights.sum())])
+
+
+def _rank(prepared: Prepared, result: FluidResult, first: int, rank: int, memory: MemoryFootprint) -> RankForecast:
+    plan, gpu, table = prepared.program.plan, prepared.gpu, prepared.tables[rank]
+    clocks, names = prepared.clocks_mhz, prepared.program.ranks[rank].names
+    waits_at = clocks[prepared.wait_columns]
+    time, count = step_time_s(result, first), len(result.iteration_end_s) - first
+    executed = result.executed[rank][first:].sum(0) / count
+    waited = result.wait_s[rank][first:].sum(0) / count
+    parts = np.einsum("tc,tcp->tp", executed, table.components_j)
+    waiting = prepared.wait_power_w * waited
+    by_component = dict(zip(COMPONENTS, parts.sum(0).tolist(), strict=True))
+    tree = float((clock_tree_power_w(waits_at, gpu) * waited).sum())
+    resting = float((idle_power_w(waits_at, gpu) * waited).sum())
+    by_component["clock"] += tree
+    by_component["static"] += resting - tree
+    by_component["sm"] += float(waiting.sum()) - resting
+    by_instruction = dict(zip(names, parts.sum(1).tolist(), strict=True)) | {"waiting": float(waiting.sum())}
+    energy = float(sum(by_component.values()))
+    busy = executed * table.duration_s
+    spoken = float((executed * table.communication_s[..., 1]).sum())
+    ends = result.iteration_end_s[:, rank]
+    drift = time - float(ends[-1] - ends[first - 1]) / count
+    return RankForecast(
+        stage=rank,
+        gpus=plan.tp * plan.replicas,
+        power_w=energy / time,
+        clock_mhz=_median(*spent_at_clocks(prepared, rank, busy, waited)),
+        energy_j=energy,
+        compute_s=float(busy.sum()) - spoken,
+        exposed_communication_s=spoken,
+        overlapped_communication_s=float((executed * table.communication_s[..., 0]).sum()),
+        waiting_s=max(float(waited.sum()) + drift, 0.0),
+        memory_bytes=float(memory.allocated_bytes),
+        memory_by_part_bytes={name: float(value) for name, value in asdict(memory).items()},
+        memory_margin_bytes=gpu.device["memory_bytes"] - float(memory.total_bytes),
+        energy_by_component_j=by_component,
+        energy_by_instruction_j=by_instruction,
+        power_by_part_w={part: float(energy) / time for part, energy in by_part(by_component, gpu).items()},
+    )

@@ -1,0 +1,258 @@
+"""A forecast iteration beyond its GPUs: nodes, network switches and facility, money and carbon, and power limits.
+
+A job pays for its share of the nodes in which it runs: where it takes half of a node's GPUs, half of the node. All
+nodes draw their mean power for energy and cost; peaks are those of the nodes and racks with the most demanding stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from math import exp
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.cluster.node_power import NodePower
+from joulecast.model.cluster.site_cost import Cost, Prices, cost_of, cost_rel_sd
+from joulecast.model.uncertainty import NINETY_PERCENT
+from joulecast.simulator.fluid.power_over_time import PowerOverTime, Spread, groups_of_stages, spread_of
+from joulecast.simulator.iteration.site_model import Levels, SiteModel, half_widths
+from joulecast.simulator.plan_file.site import Site, goodput_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from joulecast.simulator.iteration.result import Iteration
+    from joulecast.simulator.plan_file.plan import Plan
+
+Array = NDArray[np.float64]
+
+#: What every result beyond the GPUs takes for granted.
+SITE_ASSUMPTIONS = (
+    "a job pays for its share of the nodes in which it runs, whose other GPUs work as its own do",
+    "fans follow a node's mean power, supplies its power at every instant",
+    "nodes stand in racks in the order of their ranks",
+    "a run loses no time to checkpoints and failures but what site.goodput and site.node_mtbf_hours say",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitCheck:
+    """A power limit of the site, and the highest power that the forecast puts against it [W]."""
+
+    key: str
+    limit_w: float
+    peak_w: float
+
+    @property
+    def met(self) -> bool:
+        """Whether the power stays below the limit."""
+        return self.peak_w <= self.limit_w
+
+    def __str__(self) -> str:
+        word = "is met" if self.met else "is exceeded"
+        return f"{self.key} = {self.limit_w:g} W {word}: the peak is {self.peak_w:.0f} W"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The whole training run: iterations until ``tokens`` tokens are trained, and time lost at the same power."""
+
+    tokens: float
+    iterations: float
+    time_s: float
+    energy_j: float
+    cost: Cost
+    goodput: float
+
+    @property
+    def paid_iterations(self) -> float:
+        """Iterations that the time and energy of the run would be enough for."""
+        return self.iterations / self.goodput
+
+
+@dataclass(frozen=True, slots=True)
+class SiteForecast:
+    """An iteration beyond its GPUs.
+
+    Attributes
+    ----------
+    node, network, currency
+        Names of the node type and the network, and the prices' currency.
+    power_w, energy_j
+        Mean power and energy of the job at every level.
+    energy_j_p05, energy_j_p95
+        90 % interval at every level: the GPUs', the node's parts, the supplies' and the facility's.
+    node_power
+        Mean parts of one whole node [W].
+    cost
+        Of one iteration.
+    money_half_width, carbon_half_width
+        Half of the logarithmic 90 % intervals of money and carbon, of an iteration, a token and a run alike: energy,
+        time, and what the plan leaves to the catalogue.
+    tokens
+        Tokens of one iteration.
+    spread_w
+        Power over time of a ``gpu``, a ``node`` at its outlet, a ``rack`` where one is stated, and the ``job`` at the
+        facility's meter, the most demanding of each, in steps of ``step_s``.
+    limits
+        Limits of the plan's site, met or not.
+    run
+        The whole run, where the plan states ``workload.training_tokens``.
+    """
+
+    node: str
+    network: str
+    currency: str
+    power_w: Levels
+    energy_j: Levels
+    energy_j_p05: Levels
+    energy_j_p95: Levels
+    node_power: NodePower
+    cost: Cost
+    money_half_width: float
+    carbon_half_width: float
+    tokens: int
+    spread_w: Mapping[str, Spread]
+    step_s: float
+    limits: tuple[LimitCheck, ...]
+    run: Run | None
+
+    @property
+    def energy_per_token_j(self) -> float:
+        """Energy of a token at the facility's meter [J]."""
+        return self.energy_j.facility / self.tokens
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, as ``--json`` prints it."""
+        run = self.run
+        return {
+            "node": self.node,
+            "network": self.network,
+            "currency": self.currency,
+            "power_w": asdict(self.power_w),
+            "energy_j": asdict(self.energy_j),
+            "energy_j_p05": asdict(self.energy_j_p05),
+            "energy_j_p95": asdict(self.energy_j_p95),
+            "node_power_w": self.node_power.to_dict() | {"dc_w": self.node_power.dc_w},
+            "iteration": self.cost_of(1.0),
+            "token": {"energy_j": self.energy_per_token_j} | self.cost_of(1.0 / self.tokens),
+            "run": run
+            and {"tokens": run.tokens, "iterations": run.iterations, "time_s": run.time_s, "energy_j": run.energy_j}
+            | self.cost_of(run.paid_iterations),
+            "spread_w": {name: asdict(spread) for name, spread in self.spread_w.items()},
+            "step_s": self.step_s,
+            "limits": [asdict(check) | {"met": check.met} for check in self.limits],
+            "assumptions": list(SITE_ASSUMPTIONS),
+        }
+
+    def cost_of(self, iterations: float) -> dict[str, float]:
+        """Cost of so many iterations, with the intervals of money and carbon."""
+        parts = ("money", "electricity", "hardware", "carbon_kg", "operational_kg", "embodied_kg")
+        found = {name: float(getattr(self.cost, name)) * iterations for name in parts}
+        for name, half in (("money", self.money_half_width), ("carbon_kg", self.carbon_half_width)):
+            found |= {f"{name}_p05": found[name] * exp(-half), f"{name}_p95": found[name] * exp(half)}
+        return found
+
+    def to_frame(self) -> pd.DataFrame:
+        """One line for each level; needs pandas."""
+        import pandas as pd
+
+        columns = {
+            "power_w": self.power_w,
+            "energy_j": self.energy_j,
+            "energy_j_p05": self.energy_j_p05,
+            "energy_j_p95": self.energy_j_p95,
+        }
+        return pd.DataFrame({name: asdict(levels) for name, levels in columns.items()}).rename_axis("level")
+
+
+def site_forecast(iteration: Iteration, model: SiteModel) -> SiteForecast:
+    """Nodes, facility, money, carbon and power limits of a forecast iteration."""
+    plan = iteration.plan
+    activity = _nic_activity(iteration, model)
+    node = model.node_power(iteration.power_w / plan.cluster.gpus, activity)
+    nodes = plan.cluster.gpus / model.gpus_per_node
+    switches = model.switches_w(plan.cluster.gpus)
+    ac = float(model.ac_w(node.dc_w)) * nodes
+    power = Levels(iteration.power_w, node.dc_w * nodes, ac, switches, model.pue * (ac + switches))
+    energy = power.times(iteration.time_s)
+    gpu_sd = _rel_sd(iteration.energy_j_p05, iteration.energy_j_p95)
+    time_sd = _rel_sd(iteration.time_s_p05, iteration.time_s_p95)
+    half = half_widths(model, node, gpu_sd, time_sd, switches / (ac + switches))
+    cost = cost_of(energy.facility, iteration.time_s, plan.cluster.gpus, model.prices)
+    money_sd, carbon_sd = cost_rel_sd(cost, model.price_spread, half.facility / NINETY_PERCENT, time_sd)
+    spread = _spread(iteration.power_over_time, plan, model, node, power)
+    return SiteForecast(
+        node=model.node.name,
+        network=model.network.name,
+        currency=model.currency,
+        power_w=power,
+        energy_j=energy,
+        energy_j_p05=Levels(*(e * exp(-h) for e, h in zip(energy.values, half.values, strict=True))),
+        energy_j_p95=Levels(*(e * exp(h) for e, h in zip(energy.values, half.values, strict=True))),
+        node_power=node,
+        cost=cost,
+        money_half_width=NINETY_PERCENT * money_sd,
+        carbon_half_width=NINETY_PERCENT * carbon_sd,
+        tokens=iteration.tokens,
+        spread_w=spread,
+        step_s=iteration.power_over_time.step_s,
+        limits=_limits(plan.site, spread),
+        run=_run(iteration, energy.facility, model.prices),
+    )
+
+
+def _rel_sd(low: float, high: float) -> float:
+    """Relative standard deviation of what lies between ``low`` and ``high`` with 90 %."""
+    return 0.5 * float(np.log(high / low)) / NINETY_PERCENT
+
+
+def _nic_activity(iteration: Iteration, model: SiteModel) -> float:
+    """Share of the iteration in which GPUs communicate at all, an upper bound of the cards' mean load."""
+    if iteration.gpus <= model.gpus_per_node:
+        return 0.0
+    spoken = sum(r.gpus * (r.exposed_communication_s + r.overlapped_communication_s) for r in iteration.ranks)
+    return min(1.0, spoken / (iteration.gpus * iteration.time_s))
+
+
+def _run(iteration: Iteration, energy_j: float, prices: Prices) -> Run | None:
+    tokens = iteration.plan.workload.training_tokens
+    if tokens is None:
+        return None
+    count, goodput = tokens / iteration.tokens, goodput_of(iteration.plan)
+    time, energy = iteration.time_s * count / goodput, energy_j * count / goodput
+    return Run(tokens, count, time, energy, cost_of(energy, time, iteration.gpus, prices), goodput)
+
+
+def _spread(
+    over_time: PowerOverTime, plan: Plan, model: SiteModel, node: NodePower, power: Levels
+) -> dict[str, Spread]:
+    """Power over time of the most demanding GPU, node and rack, and of the job."""
+    per_stage, rest = plan.tp * plan.replicas, node.dc_w - node.gpu_w
+    size = min(model.gpus_per_node, plan.cluster.gpus_per_node)
+    whole = model.gpus_per_node / size  # a node that the job shares is one whose other GPUs do the same
+
+    def outlet(gpus: int) -> Array:
+        """Power at the outlet of groups of nodes with so many GPUs of the job, shape ``(steps, groups)``."""
+        groups = groups_of_stages(plan.pp, per_stage, gpus)
+        nodes = groups.sum(axis=1) / size
+        mean_dc = over_time.group_w(groups) / nodes * whole + rest
+        return np.asarray(model.ac_w(mean_dc) * nodes)
+
+    found = {"gpu": spread_of(over_time.power_w), "node": spread_of(outlet(size))}
+    if plan.site.nodes_per_rack is not None:
+        found["rack"] = spread_of(outlet(size * plan.site.nodes_per_rack))
+    job = outlet(plan.cluster.gpus) / whole
+    found["job"] = spread_of(model.pue * (job + power.network))
+    return found
+
+
+def _limits(site: Site, spread: Mapping[str, Spread]) -> tuple[LimitCheck, ...]:
+    keys = {"node_power_limit_w": "node", "rack_power_limit_w": "rack", "power_limit_w": "job"}
+    limits = {key: getattr(site, key) for key in keys}
+    return tuple(
+        LimitCheck(f"site.{key}", limit, spread[keys[key]].peak_w) for key, limit in limits.items() if limit is not None
+    )

@@ -1,0 +1,57 @@
+"""What must hold of attention in FP8, and what a forecast says of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from joulecast.model.kernels.attention_fp8 import KERNELS
+from joulecast.simulator.plan_file.source import Source
+
+if TYPE_CHECKING:
+    from joulecast.model.hardware.description import GpuDescription
+    from joulecast.simulator.plan_file.plan import Plan
+
+KEY = "implementation.attention_precision"
+
+
+def check_attention(plan: Plan, gpu: GpuDescription, source: Source) -> None:
+    """Refuse attention in FP8 where its kernels are not known."""
+    run = plan.implementation
+    if not run.attention_precision:
+        return
+    architecture = gpu.text("architecture")
+    problems = {
+        "attention in FP8 comes with linear layers in FP8": (
+            plan.workload.fp8 is None,
+            'Set workload.precision = "fp8", or leave the key out.',
+        ),
+        f"attention in FP8 is known of cuDNN, not of {run.attention_backend}": (
+            run.attention_backend != "cudnn",
+            'Set implementation.attention_backend = "cudnn", or leave the key out.',
+        ),
+        f"attention in FP8 is not known on {gpu.name} ({architecture})": (
+            architecture not in KERNELS,
+            f"Leave the key out, or use a GPU of {', '.join(KERNELS)}.",
+        ),
+        "attention in FP8 splits the sequence around a ring only": (
+            plan.cp > 1 and plan.parallelism.cp_comm_type != "p2p",
+            'Set parallelism.cp_comm_type = "p2p", or leave the key out.',
+        ),
+        "tiles of attention in FP8 are not known": (
+            any(name.startswith("attention") for name, _ in run.tiles),
+            "Leave attention out of implementation.tiles, or this key.",
+        ),
+    }
+    for message, (wrong, remedy) in problems.items():
+        if wrong:
+            raise source.error(message, KEY, remedy=remedy)
+
+
+def attention_assumptions(plan: Plan, gpu: GpuDescription) -> tuple[str, ...]:
+    """How attention in FP8 is forecast."""
+    if not plan.implementation.attention_precision:
+        return ()
+    kernels = KERNELS[gpu.text("architecture")]
+    words = f"attention in FP8 is an estimate: {kernels.forward:g} times as fast as in bf16 forward, "
+    words += f"{kernels.backward:g} times backward, as published for cuDNN"
+    return (words + ("" if kernels.skips else "; its backward computes what a causal mask hides, too"),)

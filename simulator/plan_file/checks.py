@@ -1,0 +1,291 @@
+"""What must agree between the keys of a plan; every violation is one readable error with its remedy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from joulecast.errors import InputError, NotYetError, UnknownNameError
+from joulecast.model.hardware.description import GpuDescription
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.power.component_power import check_limits
+from joulecast.simulator.plan_file.attention import check_attention
+from joulecast.simulator.plan_file.context import check_context
+from joulecast.simulator.plan_file.experts import check_experts
+from joulecast.simulator.plan_file.names import place
+from joulecast.simulator.plan_file.overlap import check_overlap
+from joulecast.simulator.plan_file.replicas import check_replicas
+from joulecast.simulator.plan_file.schema import SCHEDULE_ALIASES, ParallelismTable, PlanFile
+from joulecast.simulator.plan_file.source import Source
+from joulecast.simulator.plan_file.tiles import check_tiles
+from joulecast.simulator.schedules import schedule_names
+
+if TYPE_CHECKING:
+    from joulecast.simulator.plan_file.parts import Power
+    from joulecast.simulator.plan_file.plan import Plan
+
+TP, PP = "parallelism.tensor_model_parallel_size", "parallelism.pipeline_model_parallel_size"
+VP = "parallelism.virtual_pipeline_model_parallel_size"
+
+
+def reserved(parsed: PlanFile, source: Source) -> None:
+    """Options that are understood but not implemented."""
+    run = parsed.implementation
+    mixed = run.framework == "megatron"
+    kept = "fp32" if mixed else parsed.workload.precision
+    neutral = {
+        "implementation.gradient_precision": run.gradient_precision in (None, kept, mixed and _compute_dtype(parsed)),
+        "implementation.optimizer_precision": run.optimizer_precision in (None, kept)
+        or (mixed and run.optimizer_precision == _compute_dtype(parsed) == "bf16"),
+        "implementation.main_parameters": run.main_parameters in (None, mixed),
+    }
+    for key, is_neutral in neutral.items():
+        if not is_neutral:
+            raise source.error(
+                "this option is reserved and not yet implemented", key, remedy="Remove it.", kind=NotYetError
+            )
+
+
+def _compute_dtype(parsed: PlanFile) -> str:
+    return "bf16" if parsed.workload.precision == "fp8" else parsed.workload.precision
+
+
+def schedule_alias(name: str) -> str:
+    """Our name of a schedule from any spelling that the tools of the field use; others in lower case."""
+    plain = name.lower().replace(" ", "-")
+    return SCHEDULE_ALIASES.get(plain, plain)
+
+
+def schedule_name(parsed: PlanFile, source: Source) -> str:
+    """Our name of the schedule; it must exist, and go with the plan's stages."""
+    name = schedule_alias(parsed.schedule.name)
+    if name not in schedule_names():
+        error = UnknownNameError("schedule", parsed.schedule.name, schedule_names())
+        raise place(error, source, "schedule.name")
+    stages, virtual = (
+        parsed.parallelism.pipeline_model_parallel_size,
+        parsed.parallelism.virtual_pipeline_model_parallel_size,
+    )
+    if name == "none" and stages > 1:
+        raise source.error(
+            f"schedule 'none' is a loop on one stage, but there are {stages} pipeline stages",
+            "schedule.name",
+            remedy="Choose gpipe, 1f1b, interleaved-1f1b or zb-h1.",
+        )
+    if virtual > 1 and stages == 1:
+        raise source.error("virtual stages need more than one pipeline stage", VP, remedy="Set it to 1.")
+    if virtual > 1 and name != "interleaved-1f1b":
+        raise source.error(
+            f"schedule {name!r} has one stage per rank, not {virtual}",
+            VP,
+            remedy="Set schedule.name = 'interleaved-1f1b', or this key to 1.",
+        )
+    if name == "interleaved-1f1b" and virtual == 1 and stages > 1:
+        raise source.error(
+            "schedule 'interleaved-1f1b' needs virtual stages", "schedule.name", remedy=f"Set {VP} to 2 or more."
+        )
+    return name
+
+
+def data_parallel_size(parsed: PlanFile, source: Source) -> int:
+    """Data-parallel size: the GPUs left after tensor, context and pipeline parallelism."""
+    gpus, split = parsed.cluster.gpus, parsed.parallelism
+    context = split.context_parallel_size
+    product = split.tensor_model_parallel_size * split.pipeline_model_parallel_size * context
+    named = f"tensor {split.tensor_model_parallel_size} x pipeline {split.pipeline_model_parallel_size}"
+    named += f" x context {context}" if context > 1 else ""
+    if gpus % product:
+        raise source.error(
+            f"{gpus} GPUs cannot be split into {named} = {product}",
+            "cluster.gpus",
+            remedy=f"Use a multiple of {product} GPUs, or other sizes in [parallelism].",
+        )
+    data = gpus // product
+    if split.data_parallel_size not in (None, data):
+        raise source.error(
+            f"data-parallel size is {data} ({gpus} GPUs / {product}), not {split.data_parallel_size}",
+            "parallelism.data_parallel_size",
+            remedy="Leave the key out, or make the sizes multiply to the number of GPUs.",
+        )
+    return data
+
+
+def stage_layers(table: ParallelismTable, layers: int, source: Source) -> tuple[int, ...]:
+    """Blocks of each virtual stage: evenly, or as given."""
+    count = table.pipeline_model_parallel_size * table.virtual_pipeline_model_parallel_size
+    key = "parallelism.stage_layers"
+    if table.stage_layers is not None:
+        for name in ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"):
+            if getattr(table, name):
+                raise source.error(
+                    "the stages' layers are given", f"parallelism.{name}", remedy=f"Leave it out, or {key}."
+                )
+        given = tuple(table.stage_layers)
+        if len(given) != count or sum(given) != layers or min(given) < 0:
+            raise source.error(
+                f"{list(given)} has {len(given)} stages and {sum(given)} layers, "
+                f"the plan {count} stages and the model {layers} layers",
+                key,
+                remedy=f"Give {count} numbers that add up to {layers}.",
+            )
+        return given
+    first, last = table.account_for_embedding_in_pipeline_split, table.account_for_loss_in_pipeline_split
+    blocks = layers + first + last
+    if blocks % count or blocks // count < first + last * (count == 1):
+        counted = f" with embedding or head, {blocks} blocks," if first or last else ""
+        raise source.error(
+            f"{layers} layers{counted} cannot be split evenly over {count} stages",
+            PP if table.virtual_pipeline_model_parallel_size == 1 else VP,
+            remedy=f"Use a number of stages that divides {blocks}, or give {key}.",
+        )
+    shares = [blocks // count] * count
+    shares[0] -= first
+    shares[-1] -= last
+    return tuple(shares)
+
+
+def whole(plan: Plan, gpu: GpuDescription, source: Source) -> None:
+    """Checks that need the whole plan: shapes, batch, nodes and the GPU's clocks and limits."""
+    _shapes(plan, source)
+    _megatron_only(plan, source)
+    check_context(plan, source)
+    check_attention(plan, gpu, source)
+    check_experts(plan, source)
+    _batch(plan, source)
+    _nodes(plan, source)
+    check_overlap(plan, gpu, source)
+    check_replicas(plan, source)
+    check_tiles(plan, gpu, source)
+    _power(plan, gpu, source)
+
+
+def _megatron_only(plan: Plan, source: Source) -> None:
+    """Kernels that only Megatron has."""
+    run = plan.implementation
+    if run.recompute_modules != ("core_attn",) and plan.schedule.recompute != "selective":
+        raise source.error(
+            f"these modules are recomputed selectively, and recompute is {plan.schedule.recompute!r}",
+            "schedule.recompute_modules",
+            remedy='Set schedule.recompute = "selective", or leave the key out.',
+        )
+    if run.framework == "megatron":
+        _narrow_states(plan, source)
+        return
+    if run.recompute_modules != ("core_attn",):
+        raise source.error(
+            "PyTorch's eager mode recomputes the core of attention alone",
+            "schedule.recompute_modules",
+            remedy='Set implementation.framework = "megatron", or leave the key out.',
+        )
+    remedy = 'Set implementation.framework = "megatron", or leave the key out.'
+    if run.attention_backend == "unfused":
+        what = "attention in separate kernels is known as Megatron-LM ran it"
+        raise source.error(what, "implementation.attention_backend", remedy=remedy)
+    if run.fused_loss:
+        raise source.error("this loss is Transformer Engine's", "implementation.fused_loss", remedy=remedy)
+    if run.generation:
+        raise source.error("these are generations of Megatron", "implementation.generation", remedy=remedy)
+
+
+def _narrow_states(plan: Plan, source: Source) -> None:
+    """Megatron's optimizer of narrow states is the distributed one."""
+    split = plan.parallelism
+    if plan.implementation.optimizer_precision == "fp32" or split.distributed_optimizer or split.fsdp:
+        return
+    raise source.error(
+        "Megatron keeps moments in bf16 in its distributed optimizer alone",
+        "implementation.optimizer_precision",
+        remedy="Set parallelism.distributed_optimizer = true, or leave the key out.",
+    )
+
+
+def _shapes(plan: Plan, source: Source) -> None:
+    model, tp = plan.workload.model, plan.tp
+    parts = {
+        "attention heads": model.heads,
+        # Fewer key-value heads than ranks are replicated.
+        "key-value heads": tp if tp % model.kv_heads == 0 else model.kv_heads,
+    }
+    if model.dense_layers:
+        parts["MLP columns"] = model.ffn
+    if model.experts is not None:
+        parts["columns of shared experts"] = model.experts.shared_ffn
+    for what, size in parts.items():
+        if size % tp:
+            fitting = [str(d) for d in range(1, size + 1) if size % d == 0 and d <= 64]
+            raise source.error(
+                f"{size} {what} cannot be split over {tp} tensor-parallel ranks",
+                TP,
+                remedy=f"Use one of {', '.join(fitting)}.",
+            )
+    if plan.sequence_parallel and plan.workload.sequence_length % tp:
+        raise source.error(
+            f"a sequence of {plan.workload.sequence_length} cannot be split over {tp} ranks",
+            "workload.sequence_length",
+            remedy=f"Use a multiple of {tp}, or sequence_parallel = false.",
+        )
+
+
+def _batch(plan: Plan, source: Source) -> None:
+    batch, micro, dp = plan.workload.global_batch_size, plan.workload.micro_batch_size, plan.dp
+    if batch % (micro * dp):
+        raise source.error(
+            f"a global batch of {batch} cannot be split into micro-batches of {micro} on {dp} data-parallel ranks",
+            "workload.global_batch_size",
+            remedy=f"Use a multiple of {micro * dp}.",
+        )
+    rounds = max(1, plan.microbatches // plan.pp)
+    if plan.schedule.name == "interleaved-1f1b" and plan.microbatches % rounds:
+        raise source.error(
+            f"interleaving needs equal rounds, but {plan.microbatches} micro-batches do not fill {rounds}",
+            "workload.global_batch_size",
+            remedy=f"Use a multiple of {micro * dp * plan.pp}.",
+        )
+
+
+def _nodes(plan: Plan, source: Source) -> None:
+    gpus, per_node = plan.cluster.gpus, plan.cluster.gpus_per_node
+    if gpus % per_node:
+        raise source.error(
+            f"{gpus} GPUs do not fill nodes of {per_node}",
+            "cluster.gpus",
+            remedy=f"Use a multiple of {per_node}, or another cluster.gpus_per_node.",
+        )
+
+
+def _power(plan: Plan, gpu: GpuDescription, source: Source) -> None:
+    power = plan.power
+    if power.clocks_mhz:
+        _clocks(power, gpu, source)
+    if power.component_limits_w:
+        try:
+            check_limits(dict(power.component_limits_w), gpu_model(gpu), waits=True)
+        except InputError as error:
+            raise place(error, source, f"power.{error.key}") from None
+    limits = power.power_limit_w
+    for limit in limits if isinstance(limits, tuple) else (limits,):
+        if limit is None:
+            continue
+        low, high = gpu.number("min_power_limit_w"), gpu.number("max_power_limit_w")
+        if not low <= limit <= high:
+            raise source.error(
+                f"{limit:g} W is not a power limit of {gpu.name}",
+                "power.power_limit_w",
+                remedy=f"Use {low:g} to {high:g} W.",
+            )
+
+
+def _clocks(power: Power, gpu: GpuDescription, source: Source) -> None:
+    low, high = gpu.number("min_clock_mhz"), gpu.number("max_clock_mhz")
+    step = gpu.number("clock_step_mhz")
+    for name, clocks in power.clocks_mhz:
+        key = f"power.clock_mhz.{name}" if name else "power.clock_mhz"
+        for clock in clocks:
+            off = (high - clock) / step
+            if low <= clock <= high and abs(off - round(off)) < 1e-6:
+                continue
+            nearby = min(high, max(low, high - round(off) * step))
+            raise source.error(
+                f"{clock:g} MHz is not a clock of {gpu.name}",
+                key,
+                remedy=f"It has {low:g} to {high:g} MHz in steps of {step:g}; the nearest is {nearby:g}.",
+            )

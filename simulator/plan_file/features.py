@@ -1,0 +1,151 @@
+"""Keys that say how a feature works: given where the feature is off they would be ignored in silence, and are refused.
+
+What a space states once for a feature that only some of its plans have is left out of the others.
+
+Keys about sizes are others: a plan of one replica, node or rank has nothing that its keys for several could change, and
+spaces that vary the number hold such plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from joulecast.simulator.plan_file.schema import TABLES, PlanFile
+from joulecast.simulator.plan_file.source import Source
+
+if TYPE_CHECKING:
+    from joulecast.model.architecture.model_config import ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A key that means nothing while a feature is off.
+
+    Attributes
+    ----------
+    table, name
+        The key.
+    switch
+        The key that turns the feature on and off.
+    is_off
+        Whether a plan and its model have the feature off.
+    problem, remedy
+        What the error says.
+    """
+
+    table: str
+    name: str
+    switch: str
+    is_off: Callable[[PlanFile, ModelConfig], bool]
+    problem: str
+    remedy: str
+
+    @property
+    def key(self) -> str:
+        """The key with its table."""
+        return f"{self.table}.{self.name}"
+
+
+def _no_fp8(parsed: PlanFile, model: ModelConfig) -> bool:
+    return parsed.workload.precision != "fp8"
+
+
+def _no_fsdp(parsed: PlanFile, model: ModelConfig) -> bool:
+    return not parsed.parallelism.fsdp
+
+
+def _fsdp(parsed: PlanFile, model: ModelConfig) -> bool:
+    return parsed.parallelism.fsdp
+
+
+def _no_run(parsed: PlanFile, model: ModelConfig) -> bool:
+    return parsed.workload.training_tokens is None
+
+
+def _no_failures(parsed: PlanFile, model: ModelConfig) -> bool:
+    return parsed.site.node_mtbf_hours is None
+
+
+_FP8 = ("workload.precision", _no_fp8, "nothing is computed in FP8", 'Set workload.precision = "fp8"')
+_FSDP = ("parallelism.fsdp", _no_fsdp, "there is nothing to shard: FSDP is off", "Set parallelism.fsdp = true")
+_WITH_FSDP = ("parallelism.fsdp", _fsdp)
+_RUN = (
+    "workload.training_tokens",
+    _no_run,
+    "it is about the whole run's time, and no run is asked for",
+    "Set workload.training_tokens",
+)
+_FAILURES = ("site.node_mtbf_hours", _no_failures, "no node fails", "Set site.node_mtbf_hours")
+_NO = "Set parallelism.fsdp = false"
+FEATURES = (
+    Feature("workload", "fp8_recipe", *_FP8),
+    Feature("workload", "fp8_param_gather", *_FP8),
+    Feature("parallelism", "fsdp_shard_size", *_FSDP),
+    Feature("overlap", "fsdp_prefetch", *_FSDP),
+    Feature("parallelism", "distributed_optimizer", *_WITH_FSDP, "FSDP splits the optimizer's states already", _NO),
+    Feature(
+        "overlap",
+        "grad_reduce",
+        *_WITH_FSDP,
+        "FSDP reduces gradients layer by layer, and overlap.fsdp_prefetch says whether beside computation",
+        _NO,
+    ),
+    Feature("overlap", "param_gather", *_WITH_FSDP, "FSDP gathers parameters layer by layer", _NO),
+    Feature("overlap", "grad_bucket_mb", *_WITH_FSDP, "FSDP reduces gradients layer by layer, not in buckets", _NO),
+    Feature(
+        "implementation",
+        "moe_token_dispatcher_type",
+        "workload.model",
+        lambda parsed, model: model.experts is None,
+        "the model has no experts to send tokens to",
+        "Choose a model with experts",
+    ),
+    Feature("site", "goodput", *_RUN),
+    Feature("site", "node_mtbf_hours", *_RUN),
+    Feature("site", "checkpoint_s", *_FAILURES),
+    Feature("site", "restart_s", *_FAILURES),
+)
+_DEFAULTS = {f.key: TABLES[f.table].model_fields[f.name].default for f in FEATURES}
+
+
+def given(parsed: PlanFile, free: Container[str] = ()) -> tuple[Feature, ...]:
+    """Features whose key is given, other than its default, or may be in plans that differ in the tables ``free``."""
+    return tuple(f for f in FEATURES if f.table in free or _is_given(f, parsed))
+
+
+def with_features(
+    parsed: PlanFile, model: ModelConfig, source: Source, features: Sequence[Feature], varied: Container[str] = ()
+) -> PlanFile:
+    """The plan's tables without keys that a space states for other plans.
+
+    Parameters
+    ----------
+    features
+        Those to look at, from :func:`given`.
+    varied
+        Keys in which a space's plans differ.
+
+    Raises
+    ------
+    InputError
+        A key is given while its feature is off.
+    """
+    for feature in features:
+        if not (_is_given(feature, parsed) and feature.is_off(parsed, model)):
+            continue
+        if not is_of_others(feature, varied):
+            raise source.error(feature.problem, feature.key, remedy=f"{feature.remedy}, or leave this key out.")
+        table = getattr(parsed, feature.table).model_copy(update={feature.name: _DEFAULTS[feature.key]})
+        parsed = parsed.model_copy(update={feature.table: table})
+    return parsed
+
+
+def is_of_others(feature: Feature, varied: Container[str]) -> bool:
+    """Whether a space states a key once, and varies its feature: then plans without the feature do without it."""
+    return feature.switch in varied and feature.key not in varied
+
+
+def _is_given(feature: Feature, parsed: PlanFile) -> bool:
+    return bool(getattr(getattr(parsed, feature.table), feature.name) != _DEFAULTS[feature.key])

@@ -1,0 +1,62 @@
+"""A plan's framework and its nano-batches as the model room knows them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.training.nanobatches import Nanobatches
+from joulecast.simulator.plan_file.placement import context_fabric, expert_fabric, expert_tensor_fabric, tensor_fabric
+
+if TYPE_CHECKING:
+    from joulecast.simulator.plan_file.plan import Plan
+
+
+def implementation_of(plan: Plan) -> Implementation:
+    """The plan's framework and what it decides."""
+    i = plan.implementation
+    return Implementation(
+        framework=i.framework,
+        gradients=i.gradient_precision,
+        moments=i.optimizer_precision,
+        attention_backend=i.attention_backend,
+        attention_fp8=i.attention_precision == "fp8",
+        rotary=i.rotary,
+        tie_embeddings=i.tie_embeddings,
+        tensor_parallel=plan.tp,
+        tensor_domains=tensor_fabric(plan).domains,
+        sequence_parallel=plan.sequence_parallel,
+        shard_head=i.shard_head,
+        recompute=plan.schedule.recompute,
+        recompute_modules=i.recompute_modules,
+        dtype="bf16" if plan.workload.fp8 else plan.workload.precision,
+        ctas=plan.overlap.comm_ctas,
+        threads=plan.overlap.comm_threads,
+        fp8=plan.workload.fp8,
+        tp_comm_overlap=plan.overlap.tp_comm,
+        fused_loss=i.fused_loss,
+        context_parallel=plan.cp,
+        cp_comm_type=plan.parallelism.cp_comm_type,
+        context_fabric=context_fabric(plan),
+        expert_parallel=plan.parallelism.expert_model_parallel_size,
+        expert_tensor_parallel=plan.parallelism.expert_tensor_parallel_size,
+        expert_fabric=expert_fabric(plan) if plan.workload.model.experts else None,
+        expert_tensor_fabric=expert_tensor_fabric(plan) if plan.workload.model.experts else None,
+        expert_dispatcher=i.moe_token_dispatcher_type,
+        expert_load=plan.workload.expert_load,
+        tiles=i.tiles,
+    )
+
+
+def nanobatches_of(plan: Plan) -> Nanobatches:
+    """How the plan cuts its micro-batches."""
+    overlap = plan.overlap
+    if overlap.ep_comm:
+        return Nanobatches(2, shared=True)
+    return Nanobatches(overlap.nanobatches, overlap.windows, overlap.launch)
+
+
+def batch_of_part(plan: Plan) -> int:
+    """Sequences of one part of a micro-batch: all of them where the parts only share the experts' communication."""
+    cut = nanobatches_of(plan)
+    return plan.workload.micro_batch_size // (1 if cut.shared else cut.parts)

@@ -1,0 +1,113 @@
+"""What the names in a plan stand for: its GPU, its model and paths, with errors that say where they stand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from joulecast.errors import InputError, UnknownNameError
+from joulecast.model.architecture.hf import load_model
+from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.framework.fp8 import Fp8, fp8_on
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.description import GpuDescription
+from joulecast.simulator.plan_file.schema import InlineModel, PlanFile, WorkloadTable
+from joulecast.simulator.plan_file.source import Source
+
+
+def named_gpu(parsed: PlanFile, source: Source) -> GpuDescription:
+    """The GPU that the plan names."""
+    try:
+        return load_gpu(resolve_path(parsed.cluster.gpu, ".toml", source))
+    except UnknownNameError as error:
+        raise place(error, source, "cluster.gpu") from None
+
+
+def fp8_of(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Fp8 | None:
+    """How the plan's linear layers run in FP8 on its GPU, if they do."""
+    table = parsed.workload
+    if table.precision != "fp8":
+        return None
+    if parsed.implementation.framework != "megatron":
+        raise source.error(
+            "FP8 is known as Transformer Engine runs it, which PyTorch's eager mode does not",
+            "workload.precision",
+            remedy='Set implementation.framework = "megatron", or another precision.',
+        )
+    try:
+        return fp8_on(gpu, table.fp8_recipe, parameters=table.fp8_param_gather)
+    except InputError as error:
+        raise place(error, source, error.key or "cluster.gpu") from None
+
+
+def resolve_path(name: str, suffix: str, source: Source) -> str:
+    """A path in a plan is meant relative to the plan's folder; a catalogue name stays as it is."""
+    if not (name.endswith(suffix) or "/" in name):
+        return name
+    beside = source.folder / name
+    return str(beside if beside.exists() else Path(name))
+
+
+def resolve_model(table: WorkloadTable, source: Source) -> ModelConfig:
+    """The model of a plan from the catalogue, a ``config.json`` or the plan itself, shortened where asked."""
+    model = _named_model(table, source)
+    if table.layers is None:
+        return model
+    if table.layers > model.layers:
+        raise source.error(
+            f"{table.layers} layers, but the model has {model.layers}",
+            "workload.layers",
+            remedy=f"Use at most {model.layers}, or leave the key out.",
+        )
+    return replace(model, layers=table.layers)
+
+
+def _named_model(table: WorkloadTable, source: Source) -> ModelConfig:
+    if isinstance(table.model, InlineModel):
+        return _inline_model(table.model, source)
+    try:
+        return load_model(resolve_path(table.model, ".json", source))
+    except UnknownNameError as error:
+        raise place(error, source, "workload.model") from None
+
+
+def _inline_model(table: InlineModel, source: Source) -> ModelConfig:
+    heads, kv_heads = table.num_attention_heads, table.num_key_value_heads or table.num_attention_heads
+    if heads % kv_heads:
+        raise source.error(
+            f"{heads} attention heads cannot share {kv_heads} key-value heads evenly",
+            "workload.model.num_key_value_heads",
+            remedy="Use a divisor of num_attention_heads.",
+        )
+    if table.head_dim is None and table.hidden_size % heads:
+        raise source.error(
+            f"a hidden size of {table.hidden_size} cannot be split over {heads} heads",
+            "workload.model.num_attention_heads",
+            remedy="Use a divisor of hidden_size, or give head_dim.",
+        )
+    return ModelConfig(
+        name="inline",
+        hidden=table.hidden_size,
+        layers=table.num_hidden_layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=table.head_dim or table.hidden_size // heads,
+        ffn=table.intermediate_size,
+        vocab=table.vocab_size,
+        tied_embeddings=table.tie_word_embeddings,
+        gated_mlp=table.gated_mlp,
+        activation=table.activation,
+        norm=table.norm,
+        norm_bias=table.norm == "layernorm",
+        qkv_bias=table.bias,
+        output_bias=table.bias,
+        mlp_bias=table.bias,
+        rotary=table.rotary,
+    )
+
+
+def place(error: InputError, source: Source, key: str) -> InputError:
+    """The same error, naming the place in this input; one that names a file of its own stays as it is."""
+    if error.file is not None:
+        return error
+    return source.error(error.message, key, remedy=error.remedy, kind=InputError)

@@ -1,0 +1,208 @@
+"""What a plan consists of; :class:`joulecast.simulator.plan_file.plan.Plan` holds these, checked when it was read."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from joulecast.model.framework.fp8 import Fp8
+from joulecast.model.framework.tiling import Tiles
+from joulecast.model.power.limits import NODE_CLOCK_SPREAD
+from joulecast.model.training.nanobatches import Window
+
+if TYPE_CHECKING:
+    from joulecast.model.architecture.model_config import ModelConfig
+    from joulecast.model.cluster.fabric import ClusterLinks
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is trained.
+
+    Attributes
+    ----------
+    model
+        The model as it is run: shortened to ``layers``, with the plan's rotary and tied embeddings.
+    model_name
+        Its name or path in the plan, ``"inline"`` for a table of sizes.
+    fp8
+        How linear layers run in FP8, ``None`` unless ``precision`` is ``fp8``.
+    expert_load
+        Rows of the busiest rank's experts over the mean, or the capacity factor.
+    training_tokens
+        Tokens of the whole run, ``None`` where nobody asks for its cost.
+    mtp_num_layers
+        Modules that predict a further token each; the model has as many.
+    """
+
+    model: ModelConfig
+    model_name: str
+    layers: int
+    sequence_length: int
+    micro_batch_size: int
+    global_batch_size: int
+    precision: str
+    fp8: Fp8 | None = None
+    expert_load: float = 1.0
+    training_tokens: float | None = None
+    mtp_num_layers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where it is trained.
+
+    Attributes
+    ----------
+    gpu
+        A catalogue name or a path, resolved against the plan's folder.
+    gpus_per_node
+        GPUs joined by the fast links.
+    node
+        Node type that the plan names.
+    links
+        What joins the GPUs.
+    network
+        Network between nodes that the plan names; ``None`` is the node type's.
+    node_clock_spread
+        Relative standard deviation of clocks at the power limit between nodes.
+    """
+
+    gpu: str
+    gpus: int
+    gpus_per_node: int
+    node: str | None
+    links: ClusterLinks
+    network: str | None = None
+    node_clock_spread: float = NODE_CLOCK_SPREAD
+
+    @property
+    def nodes(self) -> int:
+        """Nodes in use."""
+        return math.ceil(self.gpus / self.gpus_per_node)
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """How the model is split.
+
+    Attributes
+    ----------
+    stage_layers
+        Blocks of every virtual stage in the model's order.
+    distributed_optimizer
+        Optimizer states split over the data-parallel ranks.
+    fsdp, fsdp_shard_size
+        Parameters split as well, over this many of them.
+    """
+
+    tensor_model_parallel_size: int
+    pipeline_model_parallel_size: int
+    virtual_pipeline_model_parallel_size: int
+    data_parallel_size: int
+    sequence_parallel: bool
+    stage_layers: tuple[int, ...]
+    context_parallel_size: int = 1
+    cp_comm_type: str = "p2p"
+    expert_model_parallel_size: int = 1
+    expert_tensor_parallel_size: int = 1
+    distributed_optimizer: bool = False
+    fsdp: bool = False
+    fsdp_shard_size: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The order of micro-batches: ``gpipe 1f1b interleaved-1f1b zb-h1``, or ``none`` (one stage, a loop)."""
+
+    name: str
+    recompute: str
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Communication beside computation.
+
+    Attributes
+    ----------
+    nanobatches, windows, launch
+        As :class:`joulecast.model.training.nanobatches.Nanobatches` has them.
+    comm_ctas, comm_threads
+        Thread blocks of a collective and their threads; ``None`` is the library's choice.
+    tp_comm
+        Sequence-parallel gathering and scattering in steps beside the products.
+    ep_comm
+        Communication of experts beside another micro-batch's computation.
+    grad_reduce, param_gather
+        ``after`` or ``overlapped``.
+    grad_bucket_bytes
+        0 is one collective per parameter, inf a single one.
+    fsdp_prefetch
+        FSDP's communication runs beside computation.
+    """
+
+    nanobatches: int
+    windows: tuple[Window, ...]
+    launch: str
+    comm_ctas: int | None
+    comm_threads: int | None
+    grad_reduce: str
+    grad_bucket_bytes: float
+    tp_comm: bool = False
+    ep_comm: bool = False
+    param_gather: str = "after"
+    fsdp_prefetch: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """What the framework really runs, with the framework's defaults filled in."""
+
+    framework: str
+    attention_backend: str
+    rotary: bool
+    tie_embeddings: bool
+    shard_head: bool
+    optimizer: str
+    gradient_precision: str
+    optimizer_precision: str
+    main_parameters: bool
+    moe_token_dispatcher_type: str = "alltoall"
+    recompute_modules: tuple[str, ...] = ("core_attn",)
+    fused_loss: bool = False
+    attention_precision: str = ""
+    tiles: Tiles = ()
+    generation: str = ""
+    cuda_graphs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """Clocks and limits.
+
+    Attributes
+    ----------
+    clocks_mhz
+        Pairs (instruction, clock of each pipeline stage [MHz]); empty: the governor decides alone. The instruction
+        ``""`` stands for all that have no pair of their own.
+    power_limit_w
+        Limit of each GPU, or one for the GPUs of each pipeline stage [W]; ``None``: the board's default.
+    component_limits_w
+        Pairs (part of the package, its limit [W]), by name.
+    """
+
+    clocks_mhz: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    power_limit_w: float | tuple[float, ...] | None = None
+    component_limits_w: tuple[tuple[str, float], ...] = ()
+
+    def limit_w(self, stage: int = 0) -> float | None:
+        """Limit of each GPU of a pipeline stage, or ``None`` where none is set [W]."""
+        limit = self.power_limit_w
+        return limit[stage] if isinstance(limit, tuple) else limit
+
+    def clock_mhz(self, stage: int = 0, instruction: str = "") -> float | None:
+        """Clock set for an instruction of a pipeline stage, or ``None`` where none is set."""
+        table = dict(self.clocks_mhz)
+        clocks = table.get(instruction, table.get(""))
+        return clocks[stage] if clocks else None

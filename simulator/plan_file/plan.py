@@ -1,0 +1,237 @@
+"""PLAN.toml: everything that software decides about a training iteration, as one frozen, checked object."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from joulecast.simulator.plan_file import checks, names
+from joulecast.simulator.plan_file.features import given, with_features
+from joulecast.simulator.plan_file.parts import Cluster, Implementation, Overlap, Parallelism, Power, Schedule, Workload
+from joulecast.simulator.plan_file.schema import TABLES, PlanFile
+from joulecast.simulator.plan_file.site import Site, read_site
+from joulecast.simulator.plan_file.source import Source, apply_overrides, explain, read_toml
+from joulecast.simulator.plan_file.tables import (
+    read_cluster,
+    read_implementation,
+    read_overlap,
+    read_parallelism,
+    read_power,
+    read_workload,
+)
+
+if TYPE_CHECKING:
+    from joulecast.model.architecture.model_config import ModelConfig
+    from joulecast.model.hardware.description import GpuDescription
+
+#: Tables and keys in which plans of one :class:`PlanFrame` may differ.
+FRAME_FREE = ("parallelism", "schedule", "power", "workload.micro_batch_size")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A whole plan, checked; ``file`` is where it came from."""
+
+    workload: Workload
+    cluster: Cluster
+    parallelism: Parallelism
+    schedule: Schedule
+    overlap: Overlap
+    implementation: Implementation
+    power: Power
+    site: Site
+    file: str | None = None
+
+    @property
+    def tp(self) -> int:
+        """Tensor-parallel size."""
+        return self.parallelism.tensor_model_parallel_size
+
+    @property
+    def pp(self) -> int:
+        """Pipeline ranks."""
+        return self.parallelism.pipeline_model_parallel_size
+
+    @property
+    def vp(self) -> int:
+        """Virtual stages on each pipeline rank."""
+        return self.parallelism.virtual_pipeline_model_parallel_size
+
+    @property
+    def dp(self) -> int:
+        """Data-parallel size."""
+        return self.parallelism.data_parallel_size
+
+    @property
+    def cp(self) -> int:
+        """Context-parallel size."""
+        return self.parallelism.context_parallel_size
+
+    @property
+    def replicas(self) -> int:
+        """GPUs with the same parameters, which sum their gradients: data- and context-parallel ranks."""
+        return self.dp * self.cp
+
+    @property
+    def expert_replicas(self) -> int:
+        """GPUs with the same experts, which sum their gradients."""
+        split = self.parallelism
+        sharing = split.expert_model_parallel_size * split.expert_tensor_parallel_size
+        return self.tp * self.replicas // sharing
+
+    def stage_models(self, stage: int) -> tuple[tuple[ModelConfig, int], ...]:
+        """Layers of a virtual stage as pairs of their model and number: without experts first, then with them."""
+        layers, model = self.parallelism.stage_layers, self.workload.model
+        before = sum(layers[:stage])
+        dense = min(max(model.dense_layers - before, 0), layers[stage])
+        return ((model.dense, dense), (model, layers[stage] - dense))
+
+    @property
+    def microbatches(self) -> int:
+        """Micro-batches of one iteration on each data-parallel rank."""
+        return self.workload.global_batch_size // (self.workload.micro_batch_size * self.dp)
+
+    @property
+    def sequence_parallel(self) -> bool:
+        """Whether norms and residuals are really split: it takes more than one tensor-parallel rank."""
+        return self.parallelism.sequence_parallel and self.tp > 1
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one iteration."""
+        return self.workload.global_batch_size * self.workload.sequence_length
+
+    def stages_of_rank(self, rank: int) -> tuple[int, ...]:
+        """Virtual stages on a pipeline rank: v = rank + pp·i holds the v-th share of the layers."""
+        return tuple(range(rank, self.pp * self.vp, self.pp))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain nested dictionary of everything, for reports and results."""
+        return asdict(self)
+
+
+def load_plan(path: str | Path, overrides: Sequence[str] = ()) -> Plan:
+    """Read and check a PLAN.toml.
+
+    Parameters
+    ----------
+    path
+        The file.
+    overrides
+        Settings of the form ``table.key=value`` that win over the file.
+
+    Raises
+    ------
+    InputError
+        One readable message with file, line, key and remedy (also :class:`UnknownNameError`, :class:`NotYetError`).
+    """
+    tables, source = read_toml(path, overrides)
+    return _build(tables, source)
+
+
+def plan_from_dict(
+    tables: Mapping[str, Any],
+    file: str | None = None,
+    overrides: Sequence[str] = (),
+    gpu: GpuDescription | None = None,
+) -> Plan:
+    """Check tables as they would stand in a PLAN.toml.
+
+    Parameters
+    ----------
+    tables, overrides
+        As :func:`load_plan` reads them.
+    file
+        Is named in errors.
+    gpu
+        The GPU that ``cluster.gpu`` names, where that name is of neither the catalogue nor a file.
+
+    Raises
+    ------
+    InputError
+        As :func:`load_plan` does.
+    """
+    merged, keys = apply_overrides(tables, overrides)
+    return _build(merged, Source(file, "", keys), gpu)
+
+
+def _build(tables: Mapping[str, Any], source: Source, gpu: GpuDescription | None = None) -> Plan:
+    try:
+        parsed = PlanFile.model_validate(dict(tables))
+    except ValidationError as error:
+        raise explain(error, source, TABLES) from None
+    return PlanFrame(parsed, source, gpu).plan(parsed)
+
+
+class PlanFrame:
+    """Plans that differ in how they split model, batch and time, and in power, alone; all else is read once.
+
+    Parameters
+    ----------
+    parsed
+        Tables of one such plan.
+    source
+        Named in errors.
+    gpu
+        Description to check against in place of the tables' own.
+    varied
+        Keys in which the plans of a space differ, of this frame and others.
+    """
+
+    def __init__(
+        self, parsed: PlanFile, source: Source, gpu: GpuDescription | None = None, varied: Container[str] = ()
+    ) -> None:
+        checks.reserved(parsed, source)
+        self._source, self._varied, self._features = source, varied, given(parsed, FRAME_FREE)
+        self._gpu = gpu or names.named_gpu(parsed, source)
+        self._workload = read_workload(parsed, self._gpu, source)
+        self._workloads = {self._workload.micro_batch_size: self._workload}
+        self.cluster = read_cluster(parsed, self._gpu, source)
+        self._implementation = read_implementation(parsed, self._workload.model, source)
+        self._site = read_site(parsed.site, source)
+
+    @property
+    def model(self) -> ModelConfig:
+        """The model as it is run."""
+        return self._workload.model
+
+    def plan(self, parsed: PlanFile) -> Plan:
+        """The plan of tables that differ from the frame's in ``FRAME_FREE`` keys alone, checked as a whole."""
+        source, micro_batch = self._source, parsed.workload.micro_batch_size
+        if micro_batch not in self._workloads:
+            self._workloads[micro_batch] = replace(self._workload, micro_batch_size=micro_batch)
+        workload = self._workloads[micro_batch]
+        parsed = with_features(parsed, workload.model, source, self._features, self._varied)
+        parallelism = read_parallelism(parsed, workload.model, source)
+        plan = Plan(
+            workload=workload,
+            cluster=self.cluster,
+            parallelism=parallelism,
+            schedule=Schedule(checks.schedule_name(parsed, source), parsed.schedule.recompute),
+            overlap=read_overlap(parsed, workload.model, parallelism, source),
+            implementation=self._implementation,
+            power=read_power(parsed, source),
+            site=self._site,
+            file=source.file,
+        )
+        checks.whole(plan, self._gpu, source)
+        return plan
+
+
+__all__ = [
+    "Cluster",
+    "Implementation",
+    "Overlap",
+    "Parallelism",
+    "Plan",
+    "PlanFrame",
+    "Power",
+    "Schedule",
+    "Workload",
+    "load_plan",
+    "plan_from_dict",
+]

@@ -1,0 +1,55 @@
+"""What must hold of the keys by which a plan shares work and states among data-parallel ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from joulecast.simulator.plan_file.plan import Plan
+    from joulecast.simulator.plan_file.source import Source
+
+SHARD_SIZE = "parallelism.fsdp_shard_size"
+
+
+def check_replicas(plan: Plan, source: Source) -> None:
+    """Refuse combinations that no framework has, and sizes that do not divide.
+
+    Raises
+    ------
+    InputError
+        One of them.
+    """
+    split, overlap = plan.parallelism, plan.overlap
+    if overlap.param_gather == "overlapped" and not split.distributed_optimizer:
+        raise source.error(
+            "only a distributed optimizer gathers parameters after its step",
+            "overlap.param_gather",
+            remedy="Set parallelism.distributed_optimizer = true, or leave this key out.",
+        )
+    if overlap.param_gather == "overlapped" and plan.implementation.framework != "megatron":
+        raise source.error(
+            "gathering parameters beside forwards is Megatron's",
+            "overlap.param_gather",
+            remedy="Set implementation.framework = 'megatron', or leave this key out.",
+        )
+    if not split.fsdp:
+        return
+    if plan.replicas % split.fsdp_shard_size:
+        sizes = [str(n) for n in range(1, plan.replicas + 1) if plan.replicas % n == 0]
+        raise source.error(
+            f"{split.fsdp_shard_size} ranks do not divide the {plan.replicas} data-parallel ones",
+            SHARD_SIZE,
+            remedy=f"Use one of {', '.join(sizes[-8:])}.",
+        )
+    for key, wrong in {
+        "schedule.name": plan.schedule.name == "zb-h1",
+        "overlap.nanobatches": overlap.nanobatches > 1,
+        "overlap.ep_comm": overlap.ep_comm,
+    }.items():
+        if wrong:
+            remedies = {
+                "schedule.name": "Use another schedule: a backward in two parts would gather parameters twice.",
+                "overlap.ep_comm": "Set it to false: layers are gathered one after the other.",
+                "overlap.nanobatches": "Set it to 1: layers are gathered one after the other.",
+            }
+            raise source.error("this does not go with FSDP", key, remedy=remedies[key])

@@ -1,0 +1,327 @@
+"""The tables and keys of PLAN.toml as pydantic models: types, ranges, defaults and one line of description each.
+
+Only the file boundary uses these; everything behind it takes the frozen
+:class:`joulecast.simulator.plan_file.plan.Plan`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from joulecast.model.cluster.links import TRANSFER_JITTER
+from joulecast.model.framework.fp8 import Recipe
+from joulecast.model.framework.implementation import AttentionBackend, Framework, Recompute, RecomputeModule
+from joulecast.model.power.limits import NODE_CLOCK_SPREAD
+from joulecast.model.training.factors import Generation
+from joulecast.model.training.nanobatches import LaunchPoint
+
+#: Spellings of other tools for our schedules.
+SCHEDULE_ALIASES = {
+    "interleaved": "interleaved-1f1b",
+    "interleaved1f1b": "interleaved-1f1b",
+    "interleaved_1f1b": "interleaved-1f1b",
+    "schedule1f1b": "1f1b",
+    "schedulegpipe": "gpipe",
+    "zb_h1": "zb-h1",
+    "zbh1": "zb-h1",
+}
+_Watts = Annotated[float, Field(gt=0)]
+
+
+class Table(BaseModel):
+    """One table of a file: no unknown keys, no silent conversion of types."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
+
+
+class InlineModel(Table):
+    """A model written into the plan, with the names of a Hugging Face ``config.json``."""
+
+    hidden_size: int = Field(gt=0, description="Width of the residual stream.")
+    num_attention_heads: int = Field(gt=0, description="Query heads.")
+    num_key_value_heads: int | None = Field(
+        None, gt=0, description="Key and value heads; default: as many as query heads."
+    )
+    intermediate_size: int = Field(gt=0, description="Width of the MLP.")
+    vocab_size: int = Field(gt=0, description="Rows of the embedding.")
+    num_hidden_layers: int = Field(gt=0, description="Transformer blocks.")
+    head_dim: int | None = Field(None, gt=0, description="Size of a head; default: hidden_size / num_attention_heads.")
+    gated_mlp: bool = Field(True, description="MLP with a gate (SwiGLU) or without (GPT).")
+    bias: bool = Field(False, description="Biases in the linear layers.")
+    norm: Literal["rmsnorm", "layernorm"] = Field("rmsnorm", description="Normalisation.")
+    activation: Literal["silu", "gelu", "relu2"] = Field("silu", description="Activation of the MLP.")
+    rotary: bool = Field(True, description="Rotary position embedding.")
+    tie_word_embeddings: bool = Field(False, description="Output head shares the embedding's matrix.")
+
+
+class WorkloadTable(Table):
+    """``[workload]``: what is trained."""
+
+    model: str | InlineModel = Field(description="Catalogue name, path of a config.json, or a table of its sizes.")
+    layers: int | None = Field(None, gt=0, description="Blocks of a shortened model; default: all.")
+    mtp_num_layers: int = Field(
+        0, ge=0, description="Modules that predict a further token each, trained on the last stage (megatron)."
+    )
+    sequence_length: int = Field(gt=0, description="Tokens of one sample.")
+    micro_batch_size: int = Field(1, gt=0, description="Samples of one micro-batch on one data-parallel rank.")
+    global_batch_size: int = Field(gt=0, description="Samples of one iteration over all data-parallel ranks.")
+    precision: Literal["bf16", "fp16", "fp32", "fp8"] = Field(
+        "bf16", description="Data type of weights and activations; fp8: linear layers in FP8, all else in bf16."
+    )
+    fp8_recipe: Recipe = Field(
+        "delayed",
+        description="Scaling of FP8: what has a scale of its own, and of which step; see model/framework/fp8.py.",
+    )
+    moe_expert_capacity_factor: float | None = Field(
+        None, gt=0, description="Rows of every expert over the mean, padded or cut; default: dropless."
+    )
+    moe_load_imbalance: float | None = Field(
+        None, ge=1, description="Rows of the busiest rank's experts over the mean, if dropless; default: 1.1."
+    )
+    fp8_param_gather: bool = Field(False, description="Weights kept, and gathered, in FP8 instead of bf16.")
+    training_tokens: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="Tokens of the whole run; default: not asked."
+    )
+
+
+class ClusterTable(Table):
+    """``[cluster]``: where it is trained."""
+
+    gpu: str = Field(description="Catalogue name or path of a GPU description.")
+    gpus: int = Field(gt=0, description="GPUs in total.")
+    gpus_per_node: int | None = Field(
+        None, gt=0, description="GPUs joined by the fast links; default: the node type's, 8 where it is not known."
+    )
+    node: str | None = Field(
+        None, description="Catalogue name or path of the node type; default: the one in which the GPU is usually sold."
+    )
+    node_clock_spread: float = Field(
+        NODE_CLOCK_SPREAD,
+        ge=0,
+        le=0.2,
+        description="Relative standard deviation of clocks at the power limit between cards of different nodes.",
+    )
+
+
+class NetworkTable(Table):
+    """``[network]``: what joins the nodes; by default what the node type has."""
+
+    name: str | None = Field(None, description="Catalogue name or path of the network; default: the node type's.")
+    nics_per_node: int | None = Field(None, gt=0, description="Network cards of a node; default: the node type's.")
+    nic_gbit_per_s: float | None = Field(
+        None, gt=0, description="Line rate of a card, one direction [Gbit/s]; default: the network's."
+    )
+    efficiency: float | None = Field(
+        None, gt=0, le=1, description="Share of it that large messages reach; default: the network's."
+    )
+    step_latency_us: float | None = Field(
+        None, ge=0, description="One step between two nodes on one leaf switch [us]; default: the network's."
+    )
+    rails: int | None = Field(
+        None, gt=0, description="Leaf switches that a node's cards spread over; default: one for each card, at most 8."
+    )
+    oversubscription: float = Field(1.0, ge=1, description="Rate into a leaf switch over the rate out of it.")
+    jitter: float = Field(
+        TRANSFER_JITTER, ge=0, le=1, description="Relative standard deviation of a transfer's time between nodes."
+    )
+    nvls: bool = Field(False, description="All-reduces in the switches of a node (NVLink SHARP).")
+    sharp: bool = Field(False, description="All-reduces in the switches of the network (SHARP).")
+
+
+class ParallelismTable(Table):
+    """``[parallelism]``: how the model is split; data-parallel size follows from the number of GPUs."""
+
+    tensor_model_parallel_size: int = Field(1, gt=0, description="GPUs that share each layer.")
+    pipeline_model_parallel_size: int = Field(1, gt=0, description="Pipeline stages.")
+    virtual_pipeline_model_parallel_size: int = Field(1, gt=0, description="Virtual stages on each pipeline rank.")
+    data_parallel_size: int | None = Field(None, gt=0, description="Derived; if given, it must agree.")
+    sequence_parallel: bool = Field(False, description="Split norms and residuals along the sequence too.")
+    stage_layers: list[int] | None = Field(None, description="Blocks of each (virtual) stage, in the model's order.")
+    account_for_embedding_in_pipeline_split: bool = Field(
+        False, description="The embedding counts as a block of the first stage where blocks are split evenly."
+    )
+    account_for_loss_in_pipeline_split: bool = Field(
+        False, description="The output head counts as a block of the last stage where blocks are split evenly."
+    )
+    context_parallel_size: int = Field(1, gt=0, description="GPUs that share each sequence.")
+    cp_comm_type: Literal["p2p", "all_gather", "a2a"] = Field(
+        "p2p", description="How keys and values reach them: around a ring, gathered, or heads exchanged for positions."
+    )
+    expert_model_parallel_size: int = Field(1, gt=0, description="GPUs that share the experts of a layer.")
+    expert_tensor_parallel_size: int | None = Field(
+        None, gt=0, description="GPUs that share each expert; default: the tensor-parallel size, as in Megatron."
+    )
+    distributed_optimizer: bool = Field(
+        False, description="Optimizer states split over the data-parallel ranks (ZeRO-1)."
+    )
+    fsdp: bool = Field(False, description="Parameters, gradients and states split over them (ZeRO-3).")
+    fsdp_shard_size: int | None = Field(
+        None, gt=0, description="Ranks that share one copy of the parameters; default: all data-parallel ranks."
+    )
+
+
+class ScheduleTable(Table):
+    """``[schedule]``: the order of micro-batches."""
+
+    name: str = Field("1f1b", description="gpipe, 1f1b, interleaved-1f1b, zb-h1 or none (one stage).")
+    recompute: Recompute = Field("none", description="Activations computed again.")
+    recompute_modules: list[RecomputeModule] | None = Field(
+        None, description="What selective recomputation computes again; default: core_attn."
+    )
+
+
+class OverlapTable(Table):
+    """``[overlap]``: communication beside computation."""
+
+    nanobatches: int = Field(1, gt=0, description="Parts of a micro-batch that overlap each other; 1 = none.")
+    window: Any = Field(
+        None,
+        description="Operators of half a layer beside which communication may run: [first, last] by name or place, "
+        "or a table attention/mlp of such pairs; default: all of it.",
+    )
+    launch: LaunchPoint | None = Field(
+        None, description="Communication is issued as soon as it can be, or before its window; default: the latter."
+    )
+    comm_ctas: int | None = Field(
+        None, gt=0, description="Thread blocks of a collective; default: the library's choice."
+    )
+    comm_threads: int | None = Field(None, gt=0, description="Threads of such a block; default: the library's.")
+    tp_comm: bool = Field(
+        False, description="Gathering and scattering of the sequence in steps beside the products (user buffers)."
+    )
+    ep_comm: bool = Field(
+        False, description="Communication of experts beside another micro-batch's computation (combined 1F1B)."
+    )
+    grad_reduce: Literal["after", "overlapped"] = Field(
+        "after", description="Data-parallel gradient reduction after the last backward or beside it."
+    )
+    param_gather: Literal["after", "overlapped"] = Field(
+        "after", description="Gathering of a distributed optimizer's parameters: after its step, or beside forwards."
+    )
+    fsdp_prefetch: bool = Field(
+        True, description="FSDP gathers the next layer's parameters, and reduces gradients, beside computation."
+    )
+    grad_bucket_mb: float | None = Field(
+        None, ge=0, description="Bucket of that reduction [MiB]; 0 = one collective per parameter, inf = a single one."
+    )
+
+
+class ImplementationTable(Table):
+    """``[implementation]``: what the framework really runs."""
+
+    framework: Framework = Field("pytorch-eager", description="Decides fusions and defaults.")
+    generation: Generation | None = Field(
+        None, description="Generation of Megatron and what trains with it; default: none in particular."
+    )
+    attention_backend: AttentionBackend = Field(
+        "cudnn", description="Kernels of scaled-dot-product attention; unfused: Megatron-LM's own products and softmax."
+    )
+    attention_precision: Literal["fp8"] | None = Field(
+        None, description="fp8: attention multiplies in FP8 too (Transformer Engine's fp8_dpa); default: bf16 or fp16."
+    )
+    moe_token_dispatcher_type: Literal["alltoall", "flex"] = Field(
+        "alltoall", description="Every copy of a token is sent to its expert, or one to each node or GPU (DeepEP)."
+    )
+    rotary: bool | None = Field(None, description="Rotary embedding is really computed; default: the model's.")
+    tie_embeddings: bool | None = Field(None, description="Head shares the embedding's matrix; default: the model's.")
+    shard_head: bool = Field(True, description="Embedding and head split over tensor-parallel ranks.")
+    cuda_graphs: bool = Field(False, description="Launches are replayed as graphs: no kernel waits for the host.")
+    fused_loss: bool = Field(False, description="Cross-entropy of Transformer Engine, in megatron: fewer passes.")
+    optimizer: Literal["adamw"] = Field("adamw", description="Fused AdamW.")
+    gradient_precision: Literal["bf16", "fp16", "fp32"] | None = Field(
+        None,
+        description="Data type in which gradients are kept and reduced; default: fp32 in megatron, which may also keep "
+        "them like the weights, else that of the weights.",
+    )
+    optimizer_precision: Literal["bf16", "fp16", "fp32"] | None = Field(
+        None,
+        description="Data type of AdamW's two moments; default: fp32 in megatron, which may also keep them in bf16 "
+        "(use_precision_aware_optimizer), else that of the weights.",
+    )
+    main_parameters: bool | None = Field(
+        None, description="A second, fp32 copy of the weights in the optimizer; default: only in megatron."
+    )
+    tiles: Any = Field(
+        None,
+        description="Explicit tiles by operator of a layer: [m, n, k], or a table of its fields; else the library's.",
+    )
+
+
+class PowerTable(Table):
+    """``[power]``: clocks and limits; without either the board's default limit acts."""
+
+    clock_mhz: Any = Field(
+        None, description="SM clock [MHz]: a number, a list by stage, or a table forward/backward/… of either."
+    )
+    power_limit_w: _Watts | list[_Watts] | None = Field(
+        None, description="Power limit of each GPU [W]: a number, or a list by stage."
+    )
+    component_limits_w: dict[str, float] = Field(
+        {}, description="Limits on parts of each GPU, by name: compute, hbm, io or link [W]."
+    )
+
+
+class SiteTable(Table):
+    """``[site]``: what surrounds the GPUs, what it costs and how much power it may draw."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    name: str = Field("default", description="Catalogue name or path of a site; the keys below win over it.")
+    currency: str | None = Field(None, min_length=1, description="Currency of all prices.")
+    pue: float | None = Field(None, ge=1, description="Energy at the facility's meter over that of its computers.")
+    electricity_price_per_kwh: float | None = Field(None, ge=0, description="Price of a kilowatt-hour.")
+    carbon_intensity_kg_per_kwh: float | None = Field(None, ge=0, description="CO2 equivalent of it [kg/kWh].")
+    hardware_price_per_gpu: float | None = Field(
+        None, ge=0, description="A GPU with its share of node and network; default: the node type's price and network."
+    )
+    embodied_kg_per_gpu: float | None = Field(None, ge=0, description="CO2 equivalent of making that [kg].")
+    hardware_lifetime_years: float | None = Field(None, gt=0, description="Years until hardware is replaced.")
+    hardware_utilisation: float | None = Field(
+        None, gt=0, le=1, description="Share of that time in which it does paid work."
+    )
+    goodput: float = Field(
+        1.0, gt=0, le=1, description="Share of a run's time in which training advances: not checkpoints or restarts."
+    )
+    node_mtbf_hours: float | None = Field(
+        None, gt=0, description="Mean time between failures of a node, each of which ends the job [h]; default: never."
+    )
+    checkpoint_s: float = Field(
+        30.0, gt=0, description="Time in which a checkpoint holds up training; they are as far apart as is best [s]."
+    )
+    restart_s: float = Field(600.0, ge=0, description="From a failure to training again from the last checkpoint [s].")
+    node_power_limit_w: float | None = Field(None, gt=0, description="Most that a node may draw from its outlet [W].")
+    nodes_per_rack: int | None = Field(None, gt=0, description="Nodes of the node type in one rack.")
+    rack_power_limit_w: float | None = Field(None, gt=0, description="Most that a rack's nodes may draw [W].")
+    power_limit_w: float | None = Field(
+        None, gt=0, description="Most that the job may draw at the facility's meter [W]."
+    )
+
+
+class PlanFile(Table):
+    """A whole PLAN.toml."""
+
+    workload: WorkloadTable
+    cluster: ClusterTable
+    parallelism: ParallelismTable = ParallelismTable()
+    schedule: ScheduleTable = ScheduleTable()
+    overlap: OverlapTable = OverlapTable()
+    implementation: ImplementationTable = ImplementationTable()
+    power: PowerTable = PowerTable()
+    network: NetworkTable = NetworkTable()
+    site: SiteTable = SiteTable()
+
+
+TABLES: dict[str, type[Table]] = {
+    "workload": WorkloadTable,
+    "cluster": ClusterTable,
+    "parallelism": ParallelismTable,
+    "schedule": ScheduleTable,
+    "overlap": OverlapTable,
+    "implementation": ImplementationTable,
+    "power": PowerTable,
+    "network": NetworkTable,
+    "site": SiteTable,
+    "workload.model": InlineModel,
+}

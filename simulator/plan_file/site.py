@@ -1,0 +1,106 @@
+"""The ``[site]`` table of a plan: what surrounds the GPUs, what it costs and how much power it may draw."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from joulecast.errors import UnknownNameError
+from joulecast.model.cluster.goodput import goodput
+from joulecast.model.hardware.catalogue import load_site
+from joulecast.model.hardware.description import Facts
+from joulecast.simulator.plan_file.names import place, resolve_path
+from joulecast.simulator.plan_file.schema import SiteTable
+from joulecast.simulator.plan_file.source import Source
+
+if TYPE_CHECKING:
+    from joulecast.simulator.plan_file.plan import Plan
+
+#: Currency of the node types' prices.
+NODE_CURRENCY = "USD"
+#: Every plan's site unless it says otherwise.
+DEFAULT_SITE = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A site as the plan states it; ``None`` is what the catalogue's site ``name`` says, or no limit.
+
+    Attributes
+    ----------
+    name
+        Catalogue name or path of a site, see :func:`joulecast.model.hardware.catalogue.load_site`.
+    hardware_price_per_gpu, embodied_kg_per_gpu
+        A GPU with its share of node and network [currency], [kgCO2e].
+    goodput
+        Share of a run's time in which training advances, failures of nodes apart.
+    node_mtbf_hours, checkpoint_s, restart_s
+        Failures of a node [h], and what they cost, see :func:`joulecast.model.cluster.goodput.goodput`; ``None``: none
+        fail.
+    node_power_limit_w, rack_power_limit_w
+        At the node's and the rack's outlet [W].
+    power_limit_w
+        Of the job at the facility's meter [W].
+    """
+
+    name: str = DEFAULT_SITE
+    currency: str | None = None
+    pue: float | None = None
+    electricity_price_per_kwh: float | None = None
+    carbon_intensity_kg_per_kwh: float | None = None
+    hardware_price_per_gpu: float | None = None
+    embodied_kg_per_gpu: float | None = None
+    hardware_lifetime_years: float | None = None
+    hardware_utilisation: float | None = None
+    goodput: float = 1.0
+    node_mtbf_hours: float | None = None
+    checkpoint_s: float = 30.0
+    restart_s: float = 600.0
+    node_power_limit_w: float | None = None
+    nodes_per_rack: int | None = None
+    rack_power_limit_w: float | None = None
+    power_limit_w: float | None = None
+
+
+def goodput_of(plan: Plan) -> float:
+    """Share of a run's time in which training advances, with failures where the site states how often nodes fail."""
+    site = plan.site
+    if site.node_mtbf_hours is None:
+        return site.goodput
+    return site.goodput * goodput(plan.cluster.nodes, 3600.0 * site.node_mtbf_hours, site.checkpoint_s, site.restart_s)
+
+
+def read_site(table: SiteTable, source: Source) -> Site:
+    """The checked table.
+
+    Raises
+    ------
+    InputError
+        No such site, or a rack's limit without its nodes.
+    """
+    name = resolve_path(table.name, ".toml", source)
+    if name != DEFAULT_SITE or table.currency is not None:
+        try:
+            _check_currency(table, load_site(name), source)
+        except UnknownNameError as error:
+            raise place(error, source, "site.name") from None
+    if table.rack_power_limit_w is not None and table.nodes_per_rack is None:
+        raise source.error(
+            "a rack's limit needs its number of nodes", "site.rack_power_limit_w", remedy="Add site.nodes_per_rack."
+        )
+    stated = {field.name: getattr(table, field.name) for field in fields(Site)}
+    return Site(**(stated | {"name": name}))
+
+
+def _check_currency(table: SiteTable, site: Facts, source: Source) -> None:
+    """Prices that the table leaves to the catalogue are in the catalogue's currencies."""
+    known = site.text("currency")
+    currency = known if table.currency is None else table.currency
+    inherited = {"electricity_price_per_kwh": known, "hardware_price_per_gpu": NODE_CURRENCY}
+    for key, other in inherited.items():
+        if getattr(table, key) is None and other != currency:
+            raise source.error(
+                f"prices are in {currency}, but the default of {key} is in {other}",
+                "site.currency" if table.currency else "site.name",
+                remedy=f"Add site.{key}.",
+            )
