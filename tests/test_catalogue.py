@@ -236,7 +236,7 @@ def test_a_missing_file_is_one_readable_error(tmp_path: Path) -> None:
 
 
 def test_a_derivation_that_goes_nowhere(tmp_path: Path) -> None:
-    shipped = Path(catalogue.__file__).parent / "catalogue_data" / "gpus" / "a40.toml"
+    shipped = Path(catalogue.__file__).parents[1] / "catalogue_data" / "gpus" / "a40.toml"
     path = tmp_path / "own.toml"
     path.write_text(shipped.read_text(encoding="utf-8").replace("h200-sxm-rows", "h300"), encoding="utf-8")
     with pytest.raises(InputError, match=r"own\.toml \[derivation.relative\]: unknown GPU 'h300'"):

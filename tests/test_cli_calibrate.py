@@ -215,7 +215,7 @@ def test_an_interruption_says_that_the_rows_are_kept(
 def test_a_base_from_a_file_stays_with_the_recording(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from joulecast.model.hardware import catalogue
 
-    text = Path(catalogue.__file__).parent.joinpath("catalogue_data", "gpus", "h200-sxm.toml").read_text()
+    text = Path(catalogue.__file__).parents[1].joinpath("catalogue_data", "gpus", "h200-sxm.toml").read_text()
     Path("facts.toml").write_text(text)
     run(capsys, "--device", "sim:card.json", "--budget", "8s", "--base", "facts.toml", "--out", "gpu.toml")
     Path("facts.toml").unlink()

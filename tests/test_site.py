@@ -271,7 +271,7 @@ def test_another_currency_with_its_own_prices() -> None:
 def test_a_site_of_ones_own(tmp_path: Path) -> None:
     from joulecast.model.hardware import catalogue
 
-    shipped = Path(catalogue.__file__).parent / "catalogue_data" / "sites" / "default.toml"
+    shipped = Path(catalogue.__file__).parents[1] / "catalogue_data" / "sites" / "default.toml"
     path = tmp_path / "hydro.toml"
     path.write_text(shipped.read_text(encoding="utf-8").replace("value = 0.37", "value = 0.02"), encoding="utf-8")
     own, default = site_of(f"site.name={path}"), site_of()
@@ -284,7 +284,7 @@ def test_a_site_of_ones_own(tmp_path: Path) -> None:
 def test_a_node_of_ones_own(tmp_path: Path) -> None:
     from joulecast.model.hardware import catalogue
 
-    shipped = Path(catalogue.__file__).parent / "catalogue_data" / "nodes" / "hgx-h200.toml"
+    shipped = Path(catalogue.__file__).parents[1] / "catalogue_data" / "nodes" / "hgx-h200.toml"
     text, path = shipped.read_text(encoding="utf-8"), tmp_path / "own.toml"
     path.write_text(text.replace("fan_power_w = {value = 900", "fan_power_w = {value = 1800"), encoding="utf-8")
     own, usual = site_of(f"cluster.node={path}"), site_of()
