@@ -115,21 +115,26 @@ def _load_gpu(name: str, seen: tuple[str, ...]) -> GpuDescription:
 def _complete(parsed: ParsedDescription, seen: tuple[str, ...]) -> GpuDescription:
     if parsed.relative is None:
         return complete(parsed, None)
-    if parsed.relative in seen:
-        raise InputError(
-            f"derivation goes in a circle: {' -> '.join((*seen, parsed.relative))}",
-            file=parsed.file,
-            key="derivation.relative",
-            remedy="Name a description with fitted tables.",
-        )
-    try:
-        relative = _load_gpu(parsed.relative, seen)
-    except UnknownNameError as error:
-        raise InputError(error.message, file=parsed.file, key="derivation.relative", remedy=error.remedy) from None
+    relative = _load_relative(parsed.relative, parsed.file, seen)
     try:
         return complete(parsed, relative)
     except InputError as error:
         raise InputError(error.message, file=parsed.file, key=error.key, remedy=error.remedy) from None
+
+
+def _load_relative(name: str, file: str, seen: tuple[str, ...]) -> GpuDescription:
+    """The relative that the description in a file names."""
+    if name in seen:
+        raise InputError(
+            f"derivation goes in a circle: {' -> '.join((*seen, name))}",
+            file=file,
+            key="derivation.relative",
+            remedy="Name a description with fitted tables.",
+        )
+    try:
+        return _load_gpu(name, seen)
+    except UnknownNameError as error:
+        raise InputError(error.message, file=file, key="derivation.relative", remedy=error.remedy) from None
 
 
 def _load_facts(kind: str, name: str) -> Facts:

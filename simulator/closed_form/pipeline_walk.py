@@ -129,7 +129,7 @@ def _levels(order: Order) -> _Levels:
         table = np.array([[*own, *[(len(flat), 0)] * (width - len(own))] for own in waits], dtype=np.int64).T
         levels.append(_Level(slice(done, done + len(members)), table[0], table[1, ..., None].astype(np.float64)))
         done += len(members)
-    of = [(rank * order.chunks + one.chunk) * 3 + kind_of(one.kind) for rank, one in (flat[i] for i in by_level)]
+    of = [(rank * order.chunks + one.chunk) * 3 + _kind_of(one.kind) for rank, one in (flat[i] for i in by_level)]
     return _Levels(tuple(levels), np.array(of), row[offsets[1] - 1])
 
 
@@ -152,6 +152,6 @@ def _by_depth(needs: list[dict[int, int]]) -> list[list[int]]:
     return levels[:-1]
 
 
-def kind_of(instruction: str) -> int:
+def _kind_of(instruction: str) -> int:
     """0 of a forward, 1 of a backward, 2 of a weight gradient."""
     return {FORWARD: 0, BACKWARD_WEIGHT: 2}.get(instruction, 1)

@@ -129,7 +129,7 @@ class Pipelines:
         """How much longer pipelines are of which no formula holds, at the highest clocks."""
         groups: dict[Order, list[int]] = {}
         for number, plan in enumerate(plans):
-            if is_walked(plan):
+            if _is_walked(plan):
                 order = Order(plan.schedule.name, plan.pp, plan.microbatches, plan.vp, transfers_wait_on_sms(plan))
                 groups.setdefault(order, []).append(number)
         if not groups:
@@ -145,7 +145,7 @@ class Pipelines:
                 self._stretch[some] = np.where(waits, walked[some] / length_s(name, times), 1.0)
 
 
-def is_walked(plan: Plan) -> bool:
+def _is_walked(plan: Plan) -> bool:
     """Whether instructions of a plan are walked through, because no formula holds of its pipeline.
 
     That is so where transfers wait for each other, where interleaved ranks have no round of micro-batches after the
