@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.kernels.costs import Costs
+from joulecast.model.kernels.lowering import Lowering
+from joulecast.model.kernels.operators import Operator
 from joulecast.model.power.component_power import check_limits, under_limits
 from joulecast.model.power.governor import tensor_clock_mhz
 from joulecast.model.power.kernel_power import COMPONENTS
@@ -17,7 +20,13 @@ from joulecast.model.power.limits import group_lag, group_limit_share
 from joulecast.model.power.settled import Curves, settle
 from joulecast.model.predict import Forecast, coarse_clocks
 from joulecast.model.uncertainty import FEW_DIRECTIONS, composed_spread, deviations, ends, spread_of_changes
-from joulecast.simulator.instructions.tables import InstructionTable, Kernels, instruction_table, kernels_of
+from joulecast.simulator.instructions.tables import (
+    InstructionTable,
+    Kernels,
+    distinct_operators,
+    instruction_table,
+    kernels_at,
+)
 
 Array = NDArray[np.float64]
 
@@ -63,13 +72,20 @@ def predict_repeated(programs: Sequence[Sequence[Launch]], gpu: GpuModel, condit
     """
     check_limits(conditions.component_limits_w or {}, gpu)
     clocks = gpu.clocks_mhz
-    kernels, table = _tabulate(programs, gpu, clocks, conditions)
+    operators = distinct_operators([programs])
+    lowering = Lowering(operators, gpu.device)
+    own = lowering(gpu)
+    kernels, table = _tabulate(programs, operators, own, clocks, gpu, conditions)
     forecast = _settled(kernels, table, gpu, conditions)
     if gpu.description is None:
         return forecast
     few = coarse_clocks(clocks)
-    varied = (gpu, *(gpu.with_values(values) for values in deviations(gpu.description, FEW_DIRECTIONS)))
-    found = [_settled(*_tabulate(programs, one, few, conditions), one, conditions) for one in varied]
+    varied = [gpu.with_values(values) for values in deviations(gpu.description, FEW_DIRECTIONS)]
+    lowered = [(gpu, own), *((one, lowering(one)) for one in varied)]
+    found = [
+        _settled(*_tabulate(programs, operators, costs, few, one, conditions), one, conditions)
+        for one, costs in lowered
+    ]
     time, energy = np.array([f.time_s for f in found]), np.array([f.energy_j for f in found])
     form_time, form_energy = _form_spread(kernels, table, forecast, gpu)
     low_time, high_time = ends(forecast.time_s, np.hypot(spread_of_changes(time[0], time[1:]), form_time))
@@ -84,10 +100,15 @@ def predict_repeated(programs: Sequence[Sequence[Launch]], gpu: GpuModel, condit
 
 
 def _tabulate(
-    programs: Sequence[Sequence[Launch]], gpu: GpuModel, clocks: Array, conditions: Conditions
+    programs: Sequence[Sequence[Launch]],
+    operators: tuple[Operator, ...],
+    costs: Costs,
+    clocks: Array,
+    gpu: GpuModel,
+    conditions: Conditions,
 ) -> tuple[Kernels, InstructionTable]:
-    limit = _limit_w(gpu, conditions)
-    kernels = kernels_of([programs], clocks, gpu, limit * gpu["governor.peak_share"])
+    peak_w = _limit_w(gpu, conditions) * gpu["governor.peak_share"]
+    kernels = kernels_at(operators, costs, clocks, gpu, peak_w)
     lag = group_lag(clocks, conditions.in_step, conditions.in_step, gpu) if conditions.in_step > 1 else None
     return kernels, instruction_table(programs, kernels, gpu, lag)
 

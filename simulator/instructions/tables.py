@@ -97,15 +97,27 @@ def kernels_of(
     ``peak_w`` is the board's instant limit, ``None`` without one; ``others`` are operators beside the programs;
     ``part_limits_w`` limits parts of the GPU, see :mod:`joulecast.model.power.component_power`.
     """
-    distinct: dict[Operator, int] = {}
-    for rank in programs:
-        for launches in rank:
-            for launch in launches:
-                distinct.setdefault(launch.operator, len(distinct))
-    for operator in others:
-        distinct.setdefault(operator, len(distinct))
-    operators = tuple(distinct)
-    costs = lower(operators, gpu)
+    operators = distinct_operators(programs, others)
+    return kernels_at(operators, lower(operators, gpu), clocks_mhz, gpu, peak_w, part_limits_w)
+
+
+def distinct_operators(
+    programs: Sequence[Sequence[Sequence[Launch]]], others: Sequence[Operator] = ()
+) -> tuple[Operator, ...]:
+    """Every distinct operator of all ranks' types, and of others beside them, in the order in which they come."""
+    launched = (launch.operator for rank in programs for launches in rank for launch in launches)
+    return tuple(dict.fromkeys((*launched, *others)))
+
+
+def kernels_at(
+    operators: tuple[Operator, ...],
+    costs: Costs,
+    clocks_mhz: Array,
+    gpu: GpuModel,
+    peak_w: float | None = None,
+    part_limits_w: Mapping[str, float] | None = None,
+) -> Kernels:
+    """Lowered operators at every clock, under limits as :func:`kernels_of` has them."""
     found = Kernels(operators, costs, clocks_mhz, at_clock(costs, clocks_mhz[:, None], gpu))
     return under_limits(found, gpu, peak_w, part_limits_w)
 
