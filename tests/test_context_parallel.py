@@ -18,7 +18,7 @@ from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Attention, Collective, Gemm
-from joulecast.model.memory.footprint import memory_footprint
+from joulecast.model.memory.footprint import PipelineRank, memory_footprint
 from joulecast.model.training.step import head_forward, layer_backward, layer_forward
 from joulecast.simulator.instructions.footprints import memory_per_rank
 from joulecast.simulator.instructions.program import plan_program
@@ -135,7 +135,7 @@ def test_a_hop_takes_one_card_and_what_others_have_does_not_help():
 
 def test_activations_fall_with_the_ranks():
     def kept(run: Implementation) -> float:
-        return memory_footprint(MODEL, run, BATCH, SEQUENCE, layers=[2]).activations
+        return memory_footprint(MODEL, run, BATCH, SEQUENCE, PipelineRank([2])).activations
 
     assert kept(split(4)) == pytest.approx(kept(ALONE) / 4)
 

@@ -16,7 +16,7 @@ from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.catalogue import gpu_names, load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.operators import Attention, Collective, Gemm, Streaming
-from joulecast.model.memory.footprint import memory_footprint
+from joulecast.model.memory.footprint import PipelineRank, memory_footprint
 from joulecast.model.training.parameters import parameters_of_stage
 from joulecast.model.training.step import head_backward, head_forward, layer_backward, layer_forward
 from joulecast.model.transformer.fp8_kernels import quantised_weights, weight_bytes
@@ -128,7 +128,7 @@ def test_weights_are_quantised_once_an_iteration_and_kept():
     kept = Fp8("delayed", one_layout=False, parameters=True)
     assert weight_bytes(parameters, kept, "bf16") == 2 * everything - linear
     assert quantised_weights(parameters, kept, "bf16") == ()
-    footprint = memory_footprint(MODEL, run, 1, TOKENS, layers=[4])
+    footprint = memory_footprint(MODEL, run, 1, TOKENS, PipelineRank([4]))
     assert footprint.parameters == 2 * everything + 2 * linear
 
 
@@ -136,7 +136,7 @@ def test_activations_by_hand():
     """Norm outputs and the MLP's second input in one byte instead of two, attention's output in one more."""
 
     def kept(fp8: Fp8 | None) -> float:
-        return memory_footprint(MODEL, implementation(fp8), 1, TOKENS, layers=[1]).activations
+        return memory_footprint(MODEL, implementation(fp8), 1, TOKENS, PipelineRank([1])).activations
 
     assert kept(HOPPER) - kept(None) == TOKENS * (ATTENTION - 2 * HIDDEN - FFN)
 

@@ -20,7 +20,7 @@ from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.layer_shard import shard
 from joulecast.model.kernels.operators import Streaming
 from joulecast.model.memory.activations import whole_layer_bytes
-from joulecast.model.memory.footprint import MemoryFootprint, check_fits, in_flight, memory_footprint
+from joulecast.model.memory.footprint import MemoryFootprint, PipelineRank, check_fits, in_flight, memory_footprint
 from joulecast.model.memory.states import StateShards
 from joulecast.simulator.instructions.footprints import footprint_of
 from joulecast.simulator.instructions.program import plan_program
@@ -49,11 +49,13 @@ def predict(row: dict[str, Any], stage: int) -> MemoryFootprint:
         Implementation(rotary=False, tensor_parallel=row["tp"], shard_head=False),
         row["micro_batch"],
         row["seq"],
-        layers=[row["layers"] // row["pp"]],
-        stage=stage,
-        stages=row["pp"],
-        micro_batches=row["microbatches"],
-        schedule={"1F1B": "1f1b", "GPipe": "gpipe"}[row["schedule"]],
+        PipelineRank(
+            [row["layers"] // row["pp"]],
+            stage=stage,
+            stages=row["pp"],
+            micro_batches=row["microbatches"],
+            schedule={"1F1B": "1f1b", "GPipe": "gpipe"}[row["schedule"]],
+        ),
     )
 
 
@@ -89,7 +91,7 @@ def test_recomputation_and_sharding_save_memory() -> None:
     config, base = load_model("llama-3.1-8b"), Implementation(tensor_parallel=4)
 
     def activations(implementation: Implementation) -> float:
-        return memory_footprint(config, implementation, 1, 8192, layers=[32]).activations
+        return memory_footprint(config, implementation, 1, 8192, PipelineRank([32])).activations
 
     plain = activations(base)
     assert activations(replace(base, sequence_parallel=True)) < plain
@@ -99,8 +101,8 @@ def test_recomputation_and_sharding_save_memory() -> None:
 
 def test_distributed_optimizer_shares_its_states() -> None:
     config, megatron = load_model("llama-3.1-8b"), Implementation(framework="megatron")
-    whole = memory_footprint(config, megatron, 1, 4096, layers=[32])
-    shared = memory_footprint(config, megatron, 1, 4096, layers=[32], shards=StateShards(optimizer=8))
+    whole = memory_footprint(config, megatron, 1, 4096, PipelineRank([32]))
+    shared = memory_footprint(config, megatron, 1, 4096, PipelineRank([32]), shards=StateShards(optimizer=8))
     assert whole.states_bytes == 18 * config.parameters
     assert shared.optimizer == whole.optimizer / 8
 
@@ -111,8 +113,8 @@ def test_an_eager_pipeline_holds_outputs_and_buffers_of_what_is_under_way() -> N
 
     def held(stage: int, schedule: str = "1f1b", framework: str = "pytorch-eager") -> tuple[float, float]:
         implementation = Implementation(framework=framework)
-        how = {"layers": [8], "stage": stage, "stages": 4, "micro_batches": 8, "schedule": schedule}
-        found = memory_footprint(load_model("llama-3.1-8b"), implementation, 1, 4096, **how)  # type: ignore[arg-type]
+        rank = PipelineRank([8], stage=stage, stages=4, micro_batches=8, schedule=schedule)
+        found = memory_footprint(load_model("llama-3.1-8b"), implementation, 1, 4096, rank)
         return found.outputs / boundary, found.buffers / boundary
 
     assert held(0) == (4, 8)  # four forwards under way; gradients of eight come back
@@ -134,7 +136,7 @@ def test_statistics_are_kept_for_every_norm_head_and_recomputation() -> None:
 
 
 def test_plan_that_does_not_fit_says_by_how_much() -> None:
-    footprint = memory_footprint(load_model("llama-3.1-70b"), Implementation(), 1, 4096, layers=[80])
+    footprint = memory_footprint(load_model("llama-3.1-70b"), Implementation(), 1, 4096, PipelineRank([80]))
     with pytest.raises(DoesNotFitError, match=r"\d+\.\d GB more than the 141\.0 GB"):
         check_fits(footprint, 141e9)
     check_fits(footprint, footprint.total_bytes)

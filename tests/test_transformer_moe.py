@@ -18,7 +18,7 @@ from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launches import Launch
 from joulecast.model.framework.layer_shard import shard
 from joulecast.model.kernels.operators import Attention, Collective, Gemm
-from joulecast.model.memory.footprint import memory_footprint
+from joulecast.model.memory.footprint import PipelineRank, memory_footprint
 from joulecast.model.memory.states import StateShards
 from joulecast.model.training.parameters import parameters_of_stage
 from joulecast.model.training.step import head_backward, head_forward, layer_backward, layer_forward
@@ -175,7 +175,7 @@ def test_memory_of_experts_by_hand():
     tensors = parameters_of_stage(MODEL, how, 1, first=False, last=False)
     rest = sum(p.elements for p in tensors) - own
     shards = StateShards(optimizer=16, expert_optimizer=2)
-    footprint = memory_footprint(MODEL, how, BATCH, SEQUENCE, layers=[1], stage=1, stages=3, shards=shards)
+    footprint = memory_footprint(MODEL, how, BATCH, SEQUENCE, PipelineRank([1], stage=1, stages=3), shards=shards)
     assert footprint.parameters == 2 * (rest + own) and footprint.gradients == 4 * (rest + own)
     assert footprint.optimizer == pytest.approx(12 * (rest / 16 + own / 2))
 
@@ -188,7 +188,7 @@ def test_activations_of_experts_by_hand():
     shared = 2 * TOKENS * (UP + EXPERT) - 2 * TOKENS * (2 * 1024 + 1024)
 
     def kept(config: ModelConfig) -> float:
-        return memory_footprint(config, run(ep=8), BATCH, SEQUENCE, layers=[1]).activations
+        return memory_footprint(config, run(ep=8), BATCH, SEQUENCE, PipelineRank([1])).activations
 
     assert kept(MODEL) - kept(MODEL.dense) == rows + shared + 2 * 4 * TOKENS * 16
 

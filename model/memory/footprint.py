@@ -107,57 +107,93 @@ def in_flight(schedule: str, stage: int, stages: int, micro_batches: int, virtua
     )
 
 
+@dataclass(frozen=True, slots=True)
+class PipelineRank:
+    """What one rank of a pipeline holds, and what is under way in it.
+
+    Attributes
+    ----------
+    layers
+        Number of layers of each chunk (virtual stage) that the rank holds: one entry unless interleaved.
+    dense_layers
+        How many layers of each chunk come without the model's experts; ``None``: none.
+    stage, stages
+        Pipeline rank and their number; the first holds the embedding, the last norm and head.
+    micro_batches
+        Of an iteration.
+    schedule
+        As :func:`in_flight` knows it.
+    forwards
+        Most forwards whose backward is still to come; by default what ``schedule`` gives.
+    """
+
+    layers: Sequence[int]
+    dense_layers: Sequence[int] | None = None
+    stage: int = 0
+    stages: int = 1
+    micro_batches: int = 1
+    schedule: str = "1f1b"
+    forwards: int | None = None
+
+    @property
+    def chunks(self) -> int:
+        """Virtual stages."""
+        return len(self.layers)
+
+    @property
+    def first(self) -> bool:
+        """Whether the rank holds the embedding."""
+        return self.stage == 0
+
+    @property
+    def last(self) -> bool:
+        """Whether the rank holds the final norm and the head."""
+        return self.stage == self.stages - 1
+
+    @property
+    def pipelined(self) -> bool:
+        """Whether the rank sends and receives."""
+        return self.stages > 1 or self.chunks > 1
+
+    @property
+    def under_way(self) -> int:
+        """Most forwards whose backward is still to come."""
+        if self.forwards is not None:
+            return self.forwards
+        return in_flight(self.schedule, self.stage, self.stages, self.micro_batches, self.chunks)
+
+
 def memory_footprint(
     config: ModelConfig,
     implementation: Implementation,
     batch: int,
     sequence: int,
+    rank: PipelineRank,
     *,
-    layers: Sequence[int],
-    stage: int = 0,
-    stages: int = 1,
-    micro_batches: int = 1,
-    schedule: str = "1f1b",
     shards: StateShards | None = None,
     communicators: int = 2,
-    dense_layers: Sequence[int] | None = None,
-    forwards: int | None = None,
 ) -> MemoryFootprint:
-    """Peak memory of a GPU on one pipeline stage.
+    """Peak memory of a GPU of one pipeline rank.
 
     Parameters
     ----------
     batch, sequence
         Of one micro-batch.
-    layers
-        Number of layers of each chunk (virtual stage) that the rank holds: one entry unless interleaved.
-    stage, stages
-        Pipeline rank and their number; the first holds the embedding, the last norm and head.
     shards
         How the model states are split over data-parallel ranks, ``None`` where they are not.
     communicators
         Groups that the GPU communicates in.
-    dense_layers
-        How many layers of each chunk come without the model's experts; ``None``: none.
-    forwards
-        Most forwards whose backward is still to come; by default what ``schedule`` gives.
     """
     split = shards or StateShards()
     one = micro_batch_bytes(config, implementation, batch, sequence)
-    chunks = len(layers)
-    if forwards is None:
-        forwards = in_flight(schedule, stage, stages, micro_batches, chunks)
-    first, last = stage == 0, stage == stages - 1
-    dense = sum(dense_layers) if dense_layers is not None and config.experts is not None else 0
-    held = config, implementation, sum(layers), first, last, dense
+    dense = sum(rank.dense_layers) if rank.dense_layers is not None and config.experts is not None else 0
+    held = config, implementation, sum(rank.layers), rank.first, rank.last, dense
     rest, experts = parameter_bytes(*held)
     states = rest.elements / split.optimizer + experts.elements / split.expert_optimizer
     gradients = rest.elements / split.gradients + experts.elements / split.expert_gradients
     of_dense = micro_batch_bytes(config.dense, implementation, batch, sequence).layer if dense else 0.0
-    stack = (sum(layers) - dense) * one.layer + dense * of_dense
-    kept = forwards * stack / chunks + (-(-forwards // chunks) * one.ends if last else 0.0)
-    pipelined = stages > 1 or chunks > 1
-    outputs, buffers = _pipeline_bytes(one, stage, stages, micro_batches, chunks, forwards) if pipelined else (0.0, 0.0)
+    kept = _kept_bytes(one, of_dense, dense, rank)
+    outputs, buffers = _pipeline_bytes(one, rank) if rank.pipelined else (0.0, 0.0)
     return MemoryFootprint(
         parameters=rest.weights / split.parameters + experts.weights / split.expert_parameters,
         gradients=gradients * DTYPE_BYTES[implementation.gradient_dtype],
@@ -165,44 +201,47 @@ def memory_footprint(
         activations=kept,
         outputs=outputs,
         buffers=buffers,
-        transient=_transient_bytes(one, kept, forwards, micro_batches if pipelined else 0, first=first, last=last),
+        transient=_transient_bytes(one, kept, rank),
         workspace=WORKSPACE_BYTES + one.user_buffers,
         gathered=gathered_by_fsdp_bytes(*held, split) if max(split.parameters, split.expert_parameters) > 1 else 0.0,
         context=CONTEXT_BYTES + communicators * COMMUNICATOR_BYTES,
     )
 
 
-def _transient_bytes(
-    one: MicroBatchBytes, kept: float, forwards: int, merged_micro_batches: int, *, first: bool, last: bool
-) -> float:
+def _kept_bytes(one: MicroBatchBytes, of_dense: float, dense: int, rank: PipelineRank) -> float:
+    """Activations of all micro-batches under way; those of layers without experts are ``of_dense`` each."""
+    stack = (sum(rank.layers) - dense) * one.layer + dense * of_dense
+    ends = -(-rank.under_way // rank.chunks) * one.ends if rank.last else 0.0
+    return rank.under_way * stack / rank.chunks + ends
+
+
+def _transient_bytes(one: MicroBatchBytes, kept: float, rank: PipelineRank) -> float:
     """Temporary memory, as what the worst moment of the iteration needs beyond everything kept."""
     s, moments = one.shard, [one.layer_transient]
-    if last:
+    if rank.last:
         moments.append(one.loss_transient)
         if s.implementation.framework == "pytorch-eager":  # the outputs are concatenated when everything kept is gone
-            moments.append(merged_micro_batches * one.logits - kept)
-    if first:  # the embedding's dense gradient, when the activations of its micro-batch are gone
+            merged = rank.micro_batches if rank.pipelined else 0
+            moments.append(merged * one.logits - kept)
+    if rank.first:  # the embedding's dense gradient, when the activations of its micro-batch are gone
         table = float(s.config.vocab * s.config.hidden * DTYPE_BYTES[s.implementation.dtype])
-        moments.append(table - kept / max(1, forwards))
+        moments.append(table - kept / max(1, rank.under_way))
     return max(moments)
 
 
-def _pipeline_bytes(
-    one: MicroBatchBytes, stage: int, stages: int, micro_batches: int, chunks: int, forwards: int
-) -> tuple[float, float]:
+def _pipeline_bytes(one: MicroBatchBytes, rank: PipelineRank) -> tuple[float, float]:
     """Held outputs and receive buffers of a pipeline on one rank: Megatron holds one of each, freeing its outputs."""
     if one.shard.implementation.framework == "megatron":
         return 0.0, 2 * one.boundary
-    first, last = stage == 0, stage == stages - 1
-    receiving = chunks - first  # chunks that receive activations
-    returning = chunks - last  # chunks that receive gradients
-    outputs = one.boundary * forwards * returning / chunks
-    if last:
-        outputs += micro_batches * one.logits
+    receiving = rank.chunks - rank.first  # chunks that receive activations
+    returning = rank.chunks - rank.last  # chunks that receive gradients
+    outputs = one.boundary * rank.under_way * returning / rank.chunks
+    if rank.last:
+        outputs += rank.micro_batches * one.logits
     # Buffers in flight are the chunks' inputs, counted as activations already; one input gradient is being sent.
-    spare = max(0.0, receiving * micro_batches - forwards * receiving / chunks)
+    spare = max(0.0, receiving * rank.micro_batches - rank.under_way * receiving / rank.chunks)
     sending = 1 if receiving and spare else 0
-    return outputs, one.boundary * (spare + sending + returning * micro_batches)
+    return outputs, one.boundary * (spare + sending + returning * rank.micro_batches)
 
 
 def check_fits(footprint: MemoryFootprint, capacity_bytes: float, *, file: str | None = None) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 
 from joulecast.model.hardware.description import GpuDescription
-from joulecast.model.memory.footprint import MemoryFootprint, check_fits, memory_footprint
+from joulecast.model.memory.footprint import MemoryFootprint, PipelineRank, check_fits, memory_footprint
 from joulecast.simulator.instructions.replicas import state_shards
 from joulecast.simulator.plan_file.implementation import implementation_of
 from joulecast.simulator.plan_file.plan import Plan
@@ -35,25 +34,26 @@ def footprint_of(plan: Plan, rank: int) -> MemoryFootprint:
 def footprints_of(plan: Plan, ranks: Iterable[int]) -> Iterator[MemoryFootprint]:
     """Memory of a GPU of each of some pipeline ranks."""
     w, layers = plan.workload, plan.parallelism.stage_layers
-    of_stages = partial(
-        memory_footprint,
-        w.model,
-        implementation_of(plan),
-        w.micro_batch_size,
-        w.sequence_length,
-        stages=plan.pp,
-        micro_batches=plan.microbatches,
-        schedule=plan.schedule.name,
-        shards=state_shards(plan),
-        communicators=_communicators(plan),
-    )
+    implementation, shards, communicators = implementation_of(plan), state_shards(plan), _communicators(plan)
     dense = [plan.stage_models(stage)[0][1] for stage in range(len(layers))] if w.model.experts is not None else None
     for rank in ranks:
-        yield of_stages(
-            layers=layers[rank :: plan.pp],
+        held = PipelineRank(
+            layers[rank :: plan.pp],
+            dense and dense[rank :: plan.pp],
             stage=rank,
-            dense_layers=dense and dense[rank :: plan.pp],
+            stages=plan.pp,
+            micro_batches=plan.microbatches,
+            schedule=plan.schedule.name,
             forwards=_forwards_of_added_schedule(plan, rank),
+        )
+        yield memory_footprint(
+            w.model,
+            implementation,
+            w.micro_batch_size,
+            w.sequence_length,
+            held,
+            shards=shards,
+            communicators=communicators,
         )
 
 
