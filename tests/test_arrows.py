@@ -22,7 +22,7 @@ ALLOWED = {
 #: Too heavy for the path of `joulecast predict`; they may only be imported inside functions there.
 HEAVY = {"torch", "pandas", "numba", "scipy", "tomlkit", "rich", "typer"}
 #: What commands may import of joulecast when they are registered.
-LIGHT = ("commands", "errors", "files", "front_asked", "options", "output")
+LIGHT = ("destinations", "commands", "errors", "files", "front_asked", "options", "output")
 #: Modules that are heavy by nature, and are themselves only imported inside functions.
 LATE = {"joulecast.simulator.closed_form.evaluator_kernels"}
 FILES = [path for name in ALLOWED for path in sorted((ROOT / name).rglob("*.py"))]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.files import write_text
+from joulecast.files import write_folder, write_text
 
 
 def test_a_file_is_replaced_whole_or_left(tmp_path, monkeypatch):
@@ -27,6 +27,18 @@ def test_a_link_stays_and_its_file_is_replaced(tmp_path):
     write_text(link, "one\n")
     assert link.is_symlink()
     assert (tmp_path / "there" / "file.txt").read_text() == "one\n"
+
+
+def test_a_folder_is_not_written_over(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in (tmp_path, Path()):
+        with pytest.raises(InputError, match="is a folder"):
+            write_text(path, "one\n")
+    with pytest.raises(InputError, match="is the current folder"):
+        write_folder(Path(), {"a.txt": "one\n"})
+    with pytest.raises(InputError, match="no such folder"):
+        write_folder(tmp_path / "no" / "new", {"a.txt": "one\n"})
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_device_gets_the_bytes_and_stays_a_device(tmp_path):

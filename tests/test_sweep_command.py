@@ -57,6 +57,37 @@ def test_why_combinations_are_left_out_is_told(file, capsys):
     assert "left out, such as" not in json.loads(out)["notes"][-1]
 
 
+def test_how_many_plans_each_constraint_leaves_out_is_told(file, tmp_path, capsys):
+    """Two of the four plans have the margin; of these and the others two are fast enough."""
+    rows = tmp_path / "rows.csv"
+    run(capsys, file, "--out", rows)
+    found = [(float(r["memory_margin"]), float(r["time_s"])) for r in csv.DictReader(io.StringIO(rows.read_text()))]
+    margin, time = sorted(m for m, _ in found)[2], sorted(t for _, t in found)[2]
+    settings = ["--set", f"constraints.min_memory_margin={margin}", "--set", f"constraints.max_time_s={1.001 * time}"]
+    _, out, _ = run(capsys, file, *settings)
+    assert "\nLeft out by: max_time_s 1, min_memory_margin 2\n" in out
+    _, out, _ = run(capsys, file, *settings, "--json")
+    assert json.loads(out)["beyond"] == {"max_time_s": 1, "min_memory_margin": 2}
+
+
+def test_a_space_without_plans_leaves_no_file(file, tmp_path, capsys):
+    """One whose constraints nobody keeps to does: a sweep with others goes on from it."""
+    out = tmp_path / "rows.csv"
+    assert run(capsys, file, "--out", out, "--set", "parallelism.tensor_model_parallel_size=[3]")[0] == 2
+    assert list(tmp_path.iterdir()) == [file]
+    code, _, err = run(capsys, file, "--out", out, "--set", "constraints.max_time_s=1e-6")
+    assert code == 2 and "Loosen it and go on with --resume" in err
+    code, _, err = run(capsys, file, "--out", out, "--resume")
+    assert code == 0 and "rows.csv.partial holds 4 plans in closed form" in err
+    assert set(tmp_path.iterdir()) == {file, out}
+
+
+def test_a_space_given_as_a_plan_is_told_apart(file, capsys):
+    with pytest.raises(SystemExit):
+        main(["predict", str(file)])
+    assert "[objective]: this file is a space, not a plan. joulecast sweep goes through it." in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

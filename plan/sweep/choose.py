@@ -65,6 +65,14 @@ def within(rows: Sequence[Row], space: Space, slack: Array | float = 0.0) -> Boo
     return keeps
 
 
+def beyond(rows: Sequence[Row], space: Space) -> dict[str, int]:
+    """How many rows each constraint leaves out, whatever the others do."""
+    found = [
+        (limit.key, _keeps(limit, column(rows, limit, space), bound, 0.0)) for limit, bound in stated(space.constraints)
+    ]
+    return {key: int((~keeps).sum()) for key, keeps in found}
+
+
 def likely(rows: Sequence[Row], simulated: Sequence[tuple[Row, Row]], space: Space) -> list[Row]:
     """Rows in closed form that may keep to the constraints, from how simulated ones differ from their closed form.
 
@@ -200,11 +208,12 @@ def _alone(over: Array) -> Array:
     return np.where(others.T, over, np.inf)
 
 
-def none_is_within(rows: Sequence[Row], space: Space, what: str) -> InputError:
+def none_is_within(rows: Sequence[Row], space: Space, what: str, *, kept: bool = False) -> InputError:
     """The error where no row keeps to the constraints: the tightest of them, and the nearest value that one does.
 
     The tightest is the one that asks for the least change where it alone is loosened; where none suffices alone, the
-    most violated one of the plan whose worst violation is the smallest. ``what`` says what does not keep to them.
+    most violated one of the plan whose worst violation is the smallest. ``what`` says what does not keep to them,
+    ``kept`` whether a file holds what was forecast.
     """
     over, table = _violations(rows, space)
     alone = _alone(over)
@@ -220,7 +229,7 @@ def none_is_within(rows: Sequence[Row], space: Space, what: str) -> InputError:
         f"no {what} keeps to the constraints; the tightest is {limit.key} = {value:g}: "
         f"{found} {_rounded(float(table[row, tightest]), limit.sense):g}",
         f"constraints.{limit.key}",
-        remedy="Loosen it, or widen the space.",
+        remedy=f"Loosen it{' and go on with --resume' if kept else ''}, or widen the space.",
     )
 
 

@@ -82,6 +82,11 @@ class Journal:
             self._append([header])
             _keep_name(path)
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether there is a file, from which a sweep can go on."""
+        return self._path is not None
+
     def missing(self, count: int) -> list[Sequence[int]]:
         """Which of ``count`` combinations still have to be evaluated: ranges of them, and rows of batches cut off."""
         found: list[Sequence[int]] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +44,8 @@ class SweepResult:
         as known) and were simulated.
     refused
         What is wrong with the first combination that is not legal; empty where all are, or not known.
+    beyond
+        How many of the plans that fit memory each constraint leaves out.
     """
 
     minimise: tuple[str, ...]
@@ -56,6 +58,7 @@ class SweepResult:
     within: int
     simulated: int
     refused: str = ""
+    beyond: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -73,6 +76,7 @@ class SweepResult:
         return {
             "minimise": list(self.minimise),
             "counts": self.counts,
+            "beyond": dict(self.beyond),
             "best": list(self.best),
             "notes": [*NOTES[: 2 if self.simulated else 1], *([self.refused] if self.refused else [])],
         }

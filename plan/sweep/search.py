@@ -17,6 +17,7 @@ import numpy as np
 
 from joulecast.errors import InputError
 from joulecast.plan.sweep.choose import (
+    beyond,
     is_undominated,
     likely,
     nearest,
@@ -93,7 +94,8 @@ class _Sweep:
         close = nearest(rows, self.space, max(self.space.objective.top, LEAST_NEAREST))
         self._run({row["plan"] for row in close} - set(self.journal.done.simulated))
         simulated = [self.journal.done.simulated[row["plan"]] for row in close]
-        return none_is_within(simulated, self.space, f"plan that fits memory, of {len(rows)},")
+        what = f"plan that fits memory, of {len(rows)},"
+        return none_is_within(simulated, self.space, what, kept=self.journal.is_kept)
 
     def _run(self, plans: set[int]) -> None:
         jobs = {number: (self.space, number) for number in sorted(plans)}
@@ -148,6 +150,7 @@ def run_sweep(
     try:
         rows = sweep.evaluate()
         if not rows:
+            journal.remove()  # no other constraint or objective would find more in it
             raise _nothing_fits(space, found, journal)
         simulated = sweep.simulate(rows) if space.objective.top else []
         result = _result(space, found, journal, rows, simulated)
@@ -175,7 +178,8 @@ def _result(space: Space, found: Combinations, journal: Journal, rows: list[Row]
     kept = [row for row, keeps in zip(candidates, within(candidates, space), strict=True) if keeps]
     if not kept:
         what = "simulated plan" if simulated else "plan that fits memory"
-        raise none_is_within(candidates, space, f"{what}, of {len(candidates)},")
+        raise none_is_within(candidates, space, f"{what}, of {len(candidates)},", kept=journal.is_kept)
+    known = tuple(exact.get(row["plan"], row) for row in rows)
     values = objectives(kept, space)
     chosen = np.flatnonzero(is_undominated(values)) if values.shape[1] > 1 else np.arange(len(kept))
     order = chosen[np.argsort(values[chosen, 0], kind="stable")]
@@ -185,12 +189,13 @@ def _result(space: Space, found: Combinations, journal: Journal, rows: list[Row]
     return SweepResult(
         minimise=space.minimise,
         keys=space.keys,
-        rows=tuple(exact.get(row["plan"], row) for row in rows),
+        rows=known,
         best=tuple(kept[i] for i in order),
         offered=found.offered,
         legal=len(found) - illegal,
         fitting=len(rows),
-        within=int(within(rows, space).sum()),
+        within=int(within(known, space).sum()),
+        beyond=beyond(known, space),
         simulated=len(simulated),
         refused=_refused(space, found, journal) if illegal else "",
     )

@@ -18,6 +18,8 @@ from joulecast.files import parse_toml, read_text
 
 _SECTION = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]")
 _KEY = re.compile(r"^\s*([A-Za-z0-9_.\"'-]+)\s*=")
+#: Tables that only a space of plans has.
+SPACE_TABLES = ("constraints", "objective")
 _TYPE_WORDS = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -137,6 +139,8 @@ def explain(
     location = [str(part) for part in first["loc"] if str(part) not in _UNION_BRANCHES]
     key = ".".join(location)
     if first["type"] == "extra_forbidden":
+        if location[-1] in SPACE_TABLES:
+            return source.error("this file is a space, not a plan", key, remedy="joulecast sweep goes through it.")
         return source.error("unknown key", key, remedy=right_name(location, tables, extra_names))
     if first["type"] == "missing":
         model = tables.get(".".join(location[:-1]))

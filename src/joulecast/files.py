@@ -213,6 +213,8 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
     if path.exists() and not path.is_file() and not path.is_dir():
         _write_through(path, write)
         return
+    if path.is_dir():
+        raise InputError("is a folder", file=str(path), remedy="Give a file.")
     path = path.resolve() if path.is_symlink() else path
     draft = _draft_of(path)
     try:
@@ -256,8 +258,7 @@ def write_folder(path: Path, files: Mapping[str, str]) -> None:
     InputError
         Something other than an empty folder stands there already, or it cannot be written.
     """
-    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise InputError("is not empty", file=str(path), remedy="Choose a folder that does not exist yet.")
+    check_new_folder(path)
     draft = _draft_of(path)
     try:
         draft.mkdir()
@@ -268,6 +269,23 @@ def write_folder(path: Path, files: Mapping[str, str]) -> None:
         raise _cannot(path, error) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def check_new_folder(path: Path, key: str | None = None) -> None:
+    """Refuse a folder to write that is there and holds something, or is the current one.
+
+    Raises
+    ------
+    InputError
+        It is; names ``key``, such as the option that names the folder.
+    """
+    remedy = "Choose a folder that does not exist yet."
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise InputError("is not empty", file=str(path), key=key, remedy=remedy)
+    if not path.name:
+        raise InputError("is the current folder", file=str(path), key=key, remedy=remedy)
+    if not path.parent.is_dir():
+        raise InputError("no such folder", file=str(path.parent), key=key, remedy="Create it first.")
 
 
 def _draft_of(path: Path) -> Path:

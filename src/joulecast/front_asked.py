@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from joulecast import output
+from joulecast.destinations import check_destinations
 from joulecast.errors import InputError, UnknownNameError
+from joulecast.files import check_new_folder
 
 if TYPE_CHECKING:
     from joulecast.plan.front_space import FrontSpace
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 PLAN, PROFILE, JOB_LIMITS, RANK_LIMITS = "a plan", "a profile", "power limits of a job", "power limits of ranks"
 #: Format of power limits of a whole job.
 ZEUS_LIMITS = "zeus-power-limit"
+#: Format that is a folder.
+ZEUS_PFO = "zeus-pfo"
 
 _INSTRUCTIONS = (PLAN, PROFILE)
 _LIMITS = (JOB_LIMITS, RANK_LIMITS)
@@ -173,6 +177,14 @@ class FrontAsked:
             return JOB_LIMITS
         return PLAN if self.profile is None else PROFILE
 
+    def check_files(self) -> None:
+        """Refuse files to write that are read, or could not be written."""
+        outputs = {"--report": self.report, "--out": None if self.form == ZEUS_PFO else self.out}
+        if self.form == ZEUS_PFO and self.out is not None:
+            check_new_folder(self.out, "--out")
+        limits = None if self.power_limits is None else Path(self.power_limits)
+        check_destinations(outputs, [self.plan, self.space, self.profile, self.dag, self.epochs, limits])
+
     def loaded_space(self) -> FrontSpace | None:
         """The choices of a SPACE.toml, where one was given."""
         from joulecast.plan.front_space import load_space
@@ -201,7 +213,7 @@ def checked_form(form: str | None, out: Path | None) -> str | None:
     known = (*formats(), ZEUS_LIMITS)
     if form is not None and form not in known:
         raise UnknownNameError("format", form, known, key="--format")
-    if form in ("parquet", "zeus-pfo") and out is None:
+    if form in ("parquet", ZEUS_PFO) and out is None:
         raise InputError(f"{form} is written to files", key="--out", remedy="Say where with --out.")
     if form is None and out is not None:
         return {".csv": "csv", ".parquet": "parquet"}.get(out.suffix.lower(), "json")

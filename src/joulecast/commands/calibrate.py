@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from joulecast import output
+from joulecast.destinations import check_destinations
 from joulecast.errors import InputError
 from joulecast.files import write_text
 from joulecast.options import command_of
@@ -105,9 +106,8 @@ def _check(asked: CalibrateAsked) -> None:
         raise InputError(f"unexpected {asked.files[0]}", remedy=f"Give --rows {asked.files[0]}.")
     if asked.out is None and not (asked.device or asked.replay):
         raise InputError("calibrate needs a file to write", key="--out", remedy="Give --out GPU.toml.")
-    for option, file in (("--out", asked.out), ("--report-json", asked.report_json)):  # before minutes of measuring
-        if file is not None and not file.parent.is_dir():
-            raise InputError("no such folder", file=str(file.parent), key=option, remedy="Create it first.")
+    outputs = {"--out": asked.out, "--report-json": asked.report_json, "--report": asked.report}
+    check_destinations(outputs, asked.files)
     for option in ("active", "gpus", "record", "yes"):
         if getattr(asked, option) and asked.device is None:
             raise InputError("only a card can be measured so", key=f"--{option}", remedy="Give --device 0.")

@@ -31,7 +31,9 @@ def compare(
 ) -> None:
     """Say how and why the forecasts of plans differ."""
     from joulecast.api import compare as compare_plans
+    from joulecast.destinations import check_destinations
 
+    check_destinations({"--report": report}, plans)
     found = compare_plans(plans, settings or ())
     if report is not None:
         from joulecast.reports.write import report_of_comparison

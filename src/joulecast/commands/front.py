@@ -24,6 +24,7 @@ def front(asked: FrontAsked) -> None:
     from joulecast.front_answers import answer
 
     asked = replace(asked, form=checked_form(asked.form, asked.out))
+    asked.check_files()
     out, form = asked.out, asked.form
     found = answer(asked)
     if out is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from joulecast import output
+from joulecast.files import check_new_folder
 
 if TYPE_CHECKING:
     from joulecast.simulator.iteration.result import Iteration
@@ -32,8 +33,13 @@ def predict(
     csv: output.CsvOption = False,
 ) -> None:
     """Forecast the time, power and energy of one training iteration."""
+    from joulecast.destinations import check_destinations
     from joulecast.simulator.plan_file.plan import load_plan
 
+    folder = trace_format == "hta"
+    check_destinations({"--report": report, "--trace": None if folder else trace}, [plan])
+    if folder and trace is not None:
+        check_new_folder(trace, "--trace")
     loaded = load_plan(plan, settings or ())
     from joulecast.simulator.iteration.forecast import forecast
 

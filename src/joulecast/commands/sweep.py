@@ -43,10 +43,12 @@ def sweep(
 
     Constraints and objective stand in the space.
     """
+    from joulecast.destinations import check_destinations
     from joulecast.plan.sweep.search import run_sweep
     from joulecast.plan.sweep.space import load_space
     from joulecast.progress import ProgressBar
 
+    check_destinations({"--out": out, "--plan": plan, "--report": report}, [space])
     loaded = load_space(space, settings or ())
     with ProgressBar() as bar:
         result = run_sweep(
@@ -74,8 +76,10 @@ def sweep(
 def print_result(result: SweepResult) -> None:
     """Print the best plans for people."""
     counts = ", ".join(f"{count} {what}" for what, count in result.counts.items())
-    print(f"Combinations: {counts}\n")
-    print(f"Best by {' and '.join(result.minimise)}" + (", the front" if len(result.minimise) > 1 else ""))
+    print(f"Combinations: {counts}")
+    if result.beyond:
+        print(f"Left out by: {', '.join(f'{key} {count}' for key, count in result.beyond.items())}")
+    print(f"\nBest by {' and '.join(result.minimise)}" + (", the front" if len(result.minimise) > 1 else ""))
     output.print_table([_line(row, result.keys) for row in result.best[:LINES]])
     if len(result.best) > LINES:
         print(f"… and {len(result.best) - LINES} more; --out FILE or --csv has all")

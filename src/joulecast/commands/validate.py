@@ -73,8 +73,10 @@ def validate(
     from joulecast.threads import use_one_thread
 
     use_one_thread()
+    from joulecast.destinations import check_destinations
     from joulecast.validate import run_suite
 
+    check_destinations({"--report": report}, [data, fit_rows])
     with output.working(f"forecasting {suite}"):
         result = run_suite(
             suite,

@@ -54,12 +54,19 @@ def sweep_page(result: SweepResult, lines: Rows, space: Space) -> Page:
         Section("Every plan", about, (sweep_chart(result, shown, space, limits),)),
         Section(f"The best by {goal}", table(lines) if lines else "<p>No plan keeps to the constraints.</p>"),
         Section("How many combinations there are", pairs(result.counts.items())),
-        *([Section("Constraints", pairs(limits.items()))] if limits else []),
+        *([Section("Constraints", table(_left_out(result, limits)))] if limits else []),
         assumptions(result.to_dict()["notes"]),
         *_origin(result, space),
     ]
     kicker = f"{result.offered:,} combinations of {len(result.keys)} keys".replace(",", "\u202f")
     return Page("Sweep", kicker, answer(result), more(result), head(result), sections)
+
+
+def _left_out(result: SweepResult, limits: Mapping[str, float]) -> list[dict[str, Any]]:
+    return [
+        {"constraint": key, "bound": bound, "plans left out": result.beyond.get(key, 0)}
+        for key, bound in limits.items()
+    ]
 
 
 def answer(result: SweepResult) -> str:
