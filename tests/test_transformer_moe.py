@@ -22,7 +22,7 @@ from joulecast.model.memory.footprint import PipelineRank, memory_footprint
 from joulecast.model.memory.states import StateShards
 from joulecast.model.training.parameters import parameters_of_stage
 from joulecast.model.training.step import head_backward, head_forward, layer_backward, layer_forward
-from joulecast.model.transformer.moe import different_parts, expert_shard
+from joulecast.model.transformer.expert_rows import different_parts, expert_shard
 from joulecast.simulator.instructions.tables import LOOPED_LAUNCH, host_launches
 
 #: hidden 512, 8 heads of 64 (4 for keys and values), 2 of 16 experts of 256, one shared expert, one layer dense.

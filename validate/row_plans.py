@@ -48,6 +48,18 @@ def inline_model(configuration: Configuration) -> dict[str, Any]:
         "activation": _word(configuration, "activation", "silu", {"silu", "gelu"}),
         "rotary": _flag(configuration, "rotary"),
         "tie_word_embeddings": _flag(configuration, "tied_embeddings"),
+        **_experts(configuration),
+    }
+
+
+def _experts(configuration: Configuration) -> dict[str, Any]:
+    """Experts in place of the MLP: how many, how many each token is sent to, and the width of one."""
+    if configuration.get("experts") is None:
+        return {}
+    return {
+        "num_experts": whole_number(configuration, "experts"),
+        "num_experts_per_tok": whole_number(configuration, "experts_per_token"),
+        "moe_intermediate_size": whole_number(configuration, "expert_ffn"),
     }
 
 
@@ -65,7 +77,7 @@ def _single_gpu_step(row: Configuration, gpu: str) -> dict[str, Any]:
 
 
 def _iteration(row: Configuration, gpu: str) -> dict[str, Any]:
-    tp, pp, dp = (whole_number(row, key, 1) for key in ("tp", "pp", "dp"))
+    tp, pp, cp, dp = (whole_number(row, key, 1) for key in ("tp", "pp", "cp", "dp"))
     micro_batch, microbatches = whole_number(row, "micro_batch", 1), whole_number(row, "microbatches", 1)
     virtual = whole_number(row, "virtual_stages_per_rank", 1) if pp > 1 else 1
     return {
@@ -75,14 +87,18 @@ def _iteration(row: Configuration, gpu: str) -> dict[str, Any]:
             "micro_batch_size": micro_batch,
             "global_batch_size": micro_batch * microbatches * dp,
             "precision": str(row.get("dtype") or "bf16"),
+            **expert_load(row),
         },
-        "cluster": {"gpu": gpu, "gpus": tp * pp * dp},
+        "cluster": {"gpu": gpu, "gpus": tp * pp * cp * dp},
         "parallelism": {
             "tensor_model_parallel_size": tp,
             "pipeline_model_parallel_size": pp,
             "virtual_pipeline_model_parallel_size": virtual,
             "data_parallel_size": dp,
             "sequence_parallel": _flag(row, "sequence_parallel"),
+            "context_parallel_size": cp,
+            "cp_comm_type": str(row.get("cp_comm_type") or "p2p"),
+            "expert_model_parallel_size": whole_number(row, "ep", 1),
             **sharding(row),
         },
         # With one stage the schedule means nothing: the micro-batches run in a loop.
@@ -93,10 +109,20 @@ def _iteration(row: Configuration, gpu: str) -> dict[str, Any]:
         "overlap": communication_beside(row),
         "implementation": {
             "framework": "pytorch-eager",
-            "attention_backend": "cudnn",
+            "attention_backend": str(row.get("attention_backend") or "cudnn"),
             "shard_head": head_is_sharded(row.get("head")),
         },
     }
+
+
+def expert_load(row: Configuration) -> dict[str, Any]:
+    """Rows of the busiest rank's experts over the mean, where the row says it."""
+    load = row.get("expert_load")
+    if load is None:
+        return {}
+    if isinstance(load, bool) or not isinstance(load, int | float) or not 1 <= load <= MOST:
+        raise DataError("field 'expert_load' is not a number of at least 1", key="expert_load")
+    return {"moe_load_imbalance": float(load)}
 
 
 def sharding(row: Configuration) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from joulecast.model.framework.layer_shard import Shard, shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.memory.recomputation import saved_bytes
 from joulecast.model.transformer import multi_token, unfused_attention
+from joulecast.model.transformer.expert_rows import expert_bytes, expert_shard
 from joulecast.model.transformer.head import head_is_split, local_vocabulary
 from joulecast.model.transformer.megatron_linear import gathered_bytes
-from joulecast.model.transformer.moe import expert_bytes, expert_shard
 
 #: Bytes of an fp32 statistic a row (softmax's log-sum-exp, a norm's scale or mean).
 _STATISTIC_BYTES = 4.0

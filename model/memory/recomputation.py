@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.transformer.moe import expert_bytes, expert_shard
+from joulecast.model.transformer.expert_rows import expert_bytes, expert_shard
 
 
 def saved_bytes(s: Shard) -> float:

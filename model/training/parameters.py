@@ -10,8 +10,8 @@ from joulecast.model.architecture.experts import Experts, LatentAttention
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.layer_shard import Shard, shard
+from joulecast.model.transformer.expert_rows import expert_shard
 from joulecast.model.transformer.head import embedding_is_split, head_is_split, local_vocabulary
-from joulecast.model.transformer.moe import expert_shard
 
 
 @dataclass(frozen=True, slots=True)

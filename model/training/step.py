@@ -2,7 +2,7 @@
 
 Every function is pure and cached: the same arguments give the same tuple. ``batch`` and ``sequence`` are one
 micro-batch's. The ``framework`` of the :class:`~joulecast.model.framework.implementation.Implementation` chooses
-between the kernels of PyTorch's eager mode (:mod:`joulecast.model.transformer.eager_layer`) and Megatron's
+between the kernels of PyTorch's eager mode (:mod:`joulecast.model.transformer.pytorch_layer`) and Megatron's
 (:mod:`joulecast.model.transformer.megatron_layer`).
 """
 
@@ -19,9 +19,9 @@ from joulecast.model.framework.tiling import with_tiles
 from joulecast.model.training.optimizer import gradient_scaling, optimizer_step
 from joulecast.model.training.parameters import ParameterTensor, parameters_of_stage
 from joulecast.model.training.pipeline_stage import split_backward, stage_transfer, step_epilogue
-from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer import head, multi_token
 from joulecast.model.transformer import megatron_layer as megatron
+from joulecast.model.transformer import pytorch_layer as eager
 
 __all__ = [
     "Implementation",

@@ -25,7 +25,7 @@ from dataclasses import replace
 from joulecast.model.framework.launches import Launch, collective, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.transformer import eager_layer as eager
+from joulecast.model.transformer import attention_kernel
 
 
 def attention(s: Shard, direction: str) -> tuple[Launch, ...]:
@@ -88,7 +88,7 @@ def _exchanged(s: Shard, direction: str) -> tuple[Launch, ...]:
     dtype, ranks = s.implementation.dtype, s.implementation.context_parallel
     names = ("heads", "positions") if direction == "forward" else ("positions.grad", "heads.grad")
     widths = (s.qkv_width, s.attention_width) if direction == "forward" else (s.attention_width, s.qkv_width)
-    kernel = eager.attention(s, direction)
+    kernel = attention_kernel.attention(s, direction)
     sequence = ranks * s.sequence
     kernel = replace(kernel, sequence=sequence, heads=s.heads // ranks, kv_heads=max(1, s.kv_heads // ranks))
     before, after = (
@@ -119,7 +119,7 @@ def _queries(s: Shard, step: int) -> int:
 
 
 def _kernel(s: Shard, direction: str, queries: int, keys: int, *, causal: bool) -> Launch:
-    whole = eager.attention(s, direction)
+    whole = attention_kernel.attention(s, direction)
     return Launch(replace(whole, sequence=queries, kv_sequence=keys, causal=causal))
 
 

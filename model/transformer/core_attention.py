@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from joulecast.model.framework.launches import Launch
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.transformer import context_parallel, fp8_kernels
-from joulecast.model.transformer import eager_layer as eager
+from joulecast.model.transformer import attention_kernel, context_parallel, fp8_kernels
 from joulecast.model.transformer import unfused_attention as unfused
 
 
@@ -16,7 +15,7 @@ def core_attention(s: Shard, direction: str) -> tuple[Launch, ...]:
     if s.implementation.context_parallel > 1:
         return (*_cast(s, direction), *context_parallel.attention(s, direction))
     if s.implementation.attention_backend != "unfused":
-        return (*_cast(s, direction), Launch(eager.attention(s, direction)))
+        return (*_cast(s, direction), Launch(attention_kernel.attention(s, direction)))
     return unfused.attention_forward(s) if direction == "forward" else unfused.attention_backward(s)
 
 

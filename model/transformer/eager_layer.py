@@ -1,4 +1,4 @@
-"""One transformer layer as PyTorch's eager mode launches it, forward and backward.
+"""The halves of a transformer layer as PyTorch's eager mode launches them, forward and backward.
 
 The order and the sizes were checked against profiles of the real kernels: linear layers are single matrix products (a
 bias sits in the epilogue), the MLP's gate and up halves are strided views of one product, so that activation and gate
@@ -17,24 +17,8 @@ from joulecast.model.framework.launches import (
     weight_gradient,
 )
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.kernels.operators import Attention
+from joulecast.model.transformer import core_attention
 from joulecast.model.transformer.rotary import head_norm_backward, head_norm_forward, rotary_backward, rotary_forward
-
-
-def forward(s: Shard) -> tuple[Launch, ...]:
-    """Forward of a layer."""
-    return (*attention_half_forward(s), *mlp_half_forward(s))
-
-
-def recomputed_forward(s: Shard) -> tuple[Launch, ...]:
-    """Forward run again inside the backward under full recomputation.
-
-    ``torch.utils.checkpoint`` stops early, once everything that the backward needs is there: the last matrix product,
-    its communication and the residual addition are not repeated.
-    """
-    launches = forward(s)
-    last = max(i for i, launch in enumerate(launches) if launch.operator.name == "down")
-    return launches[:last]
 
 
 def attention_half_forward(s: Shard) -> tuple[Launch, ...]:
@@ -46,7 +30,7 @@ def attention_half_forward(s: Shard) -> tuple[Launch, ...]:
         linear_forward("qkv", s.tokens, s.qkv_width, config.hidden, dtype),
         *head_norm_forward(s),
         *rotary_forward(s),
-        Launch(attention(s, "forward")),
+        *core_attention.core_attention(s, "forward"),
         linear_forward("output", s.tokens, config.hidden, s.attention_width, dtype),
         *leave_forward("output", s),
         residual_addition("residual1", s),
@@ -68,11 +52,6 @@ def mlp_half_forward(s: Shard) -> tuple[Launch, ...]:
     )
 
 
-def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:
-    """Backward of a layer without recomputation; see :func:`joulecast.model.training.step.layer_backward`."""
-    return (*mlp_half_backward(s, accumulate), *attention_half_backward(s, accumulate, leaf_input))
-
-
 def mlp_half_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """From the gradient after the second residual addition to the one before the second norm."""
     config = s.config
@@ -88,32 +67,15 @@ def mlp_half_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
 def attention_half_backward(s: Shard, accumulate: bool, leaf_input: bool = False) -> tuple[Launch, ...]:
     """From the gradient after the first residual addition to the layer's input gradient."""
     config = s.config
-    again = (Launch(attention(s, "forward")),) if s.implementation.recomputes("core_attn") else ()
     return (
         *leave_backward("output", s),
         *linear_backward("output", s, config.hidden, s.attention_width, config.output_bias, accumulate),
-        *again,
-        Launch(attention(s, "backward")),
+        *core_attention.backward(s),
         *rotary_backward(s),
         *head_norm_backward(s, accumulate),
         streaming("cat", "qkv.cat", s.tokens * s.qkv_width, dtype=s.implementation.dtype),
         *linear_backward("qkv", s, s.qkv_width, config.hidden, config.qkv_bias, accumulate),
         *norm_half_backward("norm1", "qkv", s, accumulate, leaf_input=leaf_input),
-    )
-
-
-def attention(s: Shard, direction: str) -> Attention:
-    """The fused attention kernel of one rank."""
-    return Attention(
-        s.batch,
-        s.heads,
-        s.kv_heads,
-        s.sequence,
-        s.config.head_dim,
-        backend=s.implementation.attention_backend,
-        direction=direction,
-        dtype=s.implementation.attention_dtype,
-        name=f"attention.{direction}",
     )
 
 

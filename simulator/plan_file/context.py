@@ -17,12 +17,6 @@ def check_context(plan: Plan, source: Source) -> None:
     ranks, sequence, run = plan.cp, plan.workload.sequence_length, plan.implementation
     if ranks == 1:
         return
-    if run.framework != "megatron":
-        raise source.error(
-            "context parallelism is known as Transformer Engine runs it, which PyTorch's eager mode does not",
-            CP,
-            remedy='Set implementation.framework = "megatron", or this to 1.',
-        )
     if run.attention_backend == "unfused":
         raise source.error(
             "attention in separate kernels does not split the sequence over context-parallel ranks",

@@ -40,12 +40,8 @@ def read_load(parsed: PlanFile, experts: Experts | None, source: Source) -> floa
 def check_experts(plan: Plan, source: Source) -> None:
     """Refuse a split of experts that the plan cannot have."""
     model, split = plan.workload.model, plan.parallelism
-    if (model.experts is not None or model.latent is not None) and plan.implementation.framework != "megatron":
-        raise source.error(
-            "Mixture of Experts and latent attention are known as Megatron runs them",
-            "implementation.framework",
-            remedy='Set it to "megatron".',
-        )
+    if plan.implementation.framework != "megatron":
+        _check_eager(plan, source)
     _check_overlap(plan, source)
     if model.experts is None:
         for key, size in ((EP, split.expert_model_parallel_size), (ETP, split.expert_tensor_parallel_size)):
@@ -60,6 +56,27 @@ def check_experts(plan: Plan, source: Source) -> None:
             remedy="Set it to true.",
         )
     _check_shards(plan, source)
+
+
+def _check_eager(plan: Plan, source: Source) -> None:
+    """PyTorch's eager mode has plain experts, and reduces their gradients behind the backward."""
+    model, overlap, ranks = plan.workload.model, plan.overlap, plan.parallelism.expert_model_parallel_size
+    shared = model.experts is not None and model.experts.shared_ffn > 0
+    overlapped = model.experts is not None and overlap.grad_reduce == "overlapped" and not plan.parallelism.fsdp
+    remedy = 'Set implementation.framework = "megatron"'
+    for key, what, wrong, other in (
+        ("implementation.framework", "latent attention is", model.latent is not None, ""),
+        ("implementation.framework", "shared experts are", shared, ""),
+        (EP_COMM, "communication of experts beside another micro-batch is", overlap.ep_comm, ", or this to false"),
+        (
+            "overlap.grad_reduce",
+            "reduction of gradients beside the backward of experts on several ranks is",
+            overlapped and ranks > 1,
+            ', or this to "after"',
+        ),
+    ):
+        if wrong:
+            raise source.error(f"{what} known as Megatron does it", key, remedy=f"{remedy}{other}.")
 
 
 def _check_shards(plan: Plan, source: Source) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from joulecast.errors import InputError, UnknownNameError
+from joulecast.model.architecture.experts import Experts
 from joulecast.model.architecture.hf import load_model
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.fp8 import Fp8, fp8_on
@@ -103,7 +104,28 @@ def _inline_model(table: InlineModel, source: Source) -> ModelConfig:
         output_bias=table.bias,
         mlp_bias=table.bias,
         rotary=table.rotary,
+        experts=_inline_experts(table, source),
     )
+
+
+def _inline_experts(table: InlineModel, source: Source) -> Experts | None:
+    sizes = {key: getattr(table, key) for key in ("num_experts", "num_experts_per_tok", "moe_intermediate_size")}
+    given = [key for key, size in sizes.items() if size is not None]
+    if not given:
+        return None
+    for key, size in sizes.items():
+        if size is None:
+            raise source.error(
+                "experts have no such size", f"workload.model.{key}", remedy=f"Give it, or leave {given[0]} out."
+            )
+    count, active, width = sizes.values()
+    if active > count:
+        raise source.error(
+            f"a token cannot be sent to {active} of {count} experts",
+            "workload.model.num_experts_per_tok",
+            remedy="Use at most num_experts.",
+        )
+    return Experts(count, active, width)
 
 
 def place(error: InputError, source: Source, key: str) -> InputError:

@@ -54,6 +54,9 @@ class InlineModel(Table):
     activation: Literal["silu", "gelu", "relu2"] = Field("silu", description="Activation of the MLP.")
     rotary: bool = Field(True, description="Rotary position embedding.")
     tie_word_embeddings: bool = Field(False, description="Output head shares the embedding's matrix.")
+    num_experts: int | None = Field(None, gt=0, description="Experts in place of each layer's MLP; default: none.")
+    num_experts_per_tok: int | None = Field(None, gt=0, description="Experts that each token is sent to.")
+    moe_intermediate_size: int | None = Field(None, gt=0, description="Width of an expert.")
 
 
 class WorkloadTable(Table):

@@ -1,0 +1,21 @@
+"""The fused attention kernel of one rank."""
+
+from __future__ import annotations
+
+from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.kernels.operators import Attention
+
+
+def attention(s: Shard, direction: str) -> Attention:
+    """Attention of all of the rank's heads over its sequence, ``forward`` or ``backward``."""
+    return Attention(
+        s.batch,
+        s.heads,
+        s.kv_heads,
+        s.sequence,
+        s.config.head_dim,
+        backend=s.implementation.attention_backend,
+        direction=direction,
+        dtype=s.implementation.attention_dtype,
+        name=f"attention.{direction}",
+    )

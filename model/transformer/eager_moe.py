@@ -1,0 +1,99 @@
+"""The Mixture-of-Experts half of a layer in PyTorch's eager mode, forward and backward.
+
+As in Megatron (:mod:`.moe`), but every expert of a rank takes part in one grouped product (``torch._grouped_mm``),
+activation and gate product are kernels of their own, and the router's weights scale the experts' results where these
+are summed, so that their gradient reads the results again. Each weight's gradient is added to the one accumulated.
+
+    norm, router, permute ⟨all-to-all⟩ sort, up, activation, product, down, sort ⟨all-to-all⟩ weighted sum
+
+Sources: TorchTitan, arXiv 2410.06511, ``models/moe`` and ``distributed/expert_parallel``; PyTorch 2.11.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from joulecast.model.framework.launches import Launch, input_gradient, streaming, weight_gradient
+from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.kernels.operators import Gemm
+from joulecast.model.transformer import eager_layer as eager
+from joulecast.model.transformer.expert_rows import (
+    ExpertShard,
+    copies,
+    expert_shard,
+    experts_of,
+    from_experts,
+    random_reads,
+    router_forward,
+    to_experts,
+)
+
+
+def forward(s: Shard) -> tuple[Launch, ...]:
+    """Norm, experts and residual addition."""
+    e, dtype, hidden = expert_shard(s), s.implementation.dtype, s.config.hidden
+    return (
+        eager.norm_forward("norm2", s),
+        *router_forward(s),
+        copies("permute", s, e, reads=random_reads(s)),
+        *to_experts("dispatch", s, e),
+        _grouped("experts.up", e, e.rows, e.up_width, hidden, dtype, "tn"),
+        *eager.activation_forward(_rows(s, e)),
+        _grouped("experts.down", e, e.rows, hidden, e.ffn, dtype, "tn"),
+        *from_experts("combine", s, e),
+        copies("unpermute", s, e, writes=1 / experts_of(s).active),
+        eager.residual_addition("residual2", s),
+    )
+
+
+def backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
+    """From the gradient behind the residual addition to the one before the norm."""
+    e, hidden = expert_shard(s), s.config.hidden
+    kernels, accumulations = eager.norm_backward("norm2", s, accumulate)
+    return (
+        copies("unpermute.grad", s, e, reads=random_reads(s) + 1),
+        *to_experts("combine.grad", s, e),
+        *_grouped_backward("experts.down", s, e, hidden, e.ffn, accumulate),
+        *eager.activation_backward(_rows(s, e)),
+        *_grouped_backward("experts.up", s, e, e.up_width, hidden, accumulate),
+        *from_experts("dispatch.grad", s, e),
+        copies("permute.grad", s, e, writes=1 / experts_of(s).active),
+        *_router_backward(s, accumulate),
+        eager.residual_addition("router.grad.join", s),
+        *kernels,
+        eager.residual_addition("norm2.grad.join", s),
+        *accumulations,
+    )
+
+
+def _rows(s: Shard, e: ExpertShard) -> Shard:
+    """The rank's experts as one MLP of all their rows."""
+    return replace(s, tokens=e.all_rows, ffn=e.ffn, up_width=e.up_width)
+
+
+def _router_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
+    count, hidden, tokens, dtype = experts_of(s).count, s.config.hidden, s.norm_tokens, s.implementation.dtype
+    weight = "router.weight"
+    return (
+        streaming("mul", "router.softmax.grad", tokens * count, reads=2, dtype="fp32"),
+        weight_gradient("router", tokens, count, hidden, dtype, completes="" if accumulate else weight),
+        input_gradient("router", tokens, count, hidden, dtype),
+        *eager.accumulation(weight, count * hidden, dtype, accumulate),
+    )
+
+
+def _grouped_backward(
+    name: str, s: Shard, e: ExpertShard, outputs: int, inputs: int, accumulate: bool
+) -> tuple[Launch, ...]:
+    dtype, weight = s.implementation.dtype, f"{name}.weight"
+    wgrad = _grouped(f"{name}.wgrad", e, outputs, inputs, e.rows, dtype, "nt")
+    return (
+        _grouped(f"{name}.dgrad", e, e.rows, inputs, outputs, dtype, "nn"),
+        replace(wgrad, completes="" if accumulate else weight),
+        *eager.accumulation(weight, e.experts * outputs * inputs, dtype, accumulate),
+    )
+
+
+def _grouped(name: str, e: ExpertShard, m: int, n: int, k: int, dtype: str, layout: str) -> Launch:
+    return Launch(Gemm(m, n, k, dtype=dtype, layout=layout, batch=e.experts, footprint_bytes=math.inf, name=name))

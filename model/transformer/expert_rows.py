@@ -1,0 +1,186 @@
+"""How tokens reach the experts of a layer and come back: their split over ranks, the router, copies and communication.
+
+Every rank routes its own share of the tokens, copies each to as many experts as it chooses, sends the copies to the
+ranks that hold these (all-to-all over the expert-parallel group, all-gather over the ranks that share an expert), sorts
+them by expert, and the same way back:
+
+    router, permute ⟨all-to-all, all-gather⟩ sort, experts, sort ⟨reduce-scatter, all-to-all⟩ unpermute
+
+The ``flex`` dispatcher (DeepEP) sends a token once to each domain that has an expert of it, or within one domain once
+to each such rank, and copies it there: of k choices among p equal parts p·(1 − (1 − 1/p)^k) are different on average.
+
+The rows of a rank's experts are the mean times a load: either the capacity factor, to which every expert is padded or
+cut, or without one (dropless) how far the busiest rank lies above the mean, for all wait for it.
+
+Sources: Lepikhin et al., GShard, arXiv 2006.16668; Fedus et al., Switch Transformers, arXiv 2101.03961 (capacity
+factor); Megatron-Core ``moe_layer`` and ``token_dispatcher`` (all-to-all).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from joulecast.model.architecture.experts import Experts
+from joulecast.model.cluster.fabric import Fabric
+from joulecast.model.framework.launches import Launch, collective, streaming
+from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm
+
+#: Rows of an expert are padded to a multiple of this, as FP8 needs it; other types take any number at the same pace.
+ROW_STEP = 16
+#: Share of the reads of rows in random order that cost what they do from memory, though most were read before: copies
+#: of 2 and 8 rows a token on an H200, 0.69 to 0.89 (`calibrate/recorded/h200_sxm_beside/row_copies.jsonl`) [estimate].
+REPEATED_READS = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertShard:
+    """One rank's experts and what reaches them.
+
+    Attributes
+    ----------
+    sent
+        Copies of the rank's own tokens.
+    experts, rows
+        Experts that the rank holds (whole or a share of each), and rows of each that it multiplies.
+    ffn, up_width
+        Width of its share of an expert.
+    """
+
+    sent: int
+    experts: int
+    rows: int
+    ffn: int
+    up_width: int
+
+    @property
+    def all_rows(self) -> int:
+        """Rows of all the rank's experts."""
+        return self.experts * self.rows
+
+
+def expert_shard(s: Shard) -> ExpertShard:
+    """Split a layer's experts over their ranks, and the tokens over the experts."""
+    experts, run = experts_of(s), s.implementation
+    local = experts.count // run.expert_parallel
+    sent = s.norm_tokens * experts.active
+    ffn = experts.ffn // run.expert_tensor_parallel
+    rows = math.ceil(sent * run.expert_tensor_parallel * run.expert_load / local / ROW_STEP) * ROW_STEP
+    return ExpertShard(sent, local, rows, ffn, ffn * (2 if s.config.gated_mlp else 1))
+
+
+def expert_bytes(s: Shard) -> float:
+    """What routing and experts keep: rows as they arrive and after each product, their weights, fp32 scores twice.
+
+    Eager mode also keeps the activated gate, and the experts' results, which the gradient of their weights reads.
+    """
+    e, run, hidden = expert_shard(s), s.implementation, s.config.hidden
+    wide = float(DTYPE_BYTES[run.dtype])
+    read = wide if run.fp8 is None else run.fp8.value_bytes  # by products
+    rows = e.all_rows * (hidden * read + e.up_width * wide + e.ffn * read + 4.0)
+    if run.framework != "megatron":
+        rows += wide * (e.all_rows * (e.ffn if s.config.gated_mlp else 0) + e.sent * hidden)
+    return rows + 2 * 4.0 * s.norm_tokens * experts_of(s).count
+
+
+def experts_of(s: Shard) -> Experts:
+    """The layer's experts."""
+    if s.config.experts is None:
+        raise TypeError("a model without experts")
+    return s.config.experts
+
+
+def router_forward(s: Shard) -> tuple[Launch, ...]:
+    """Product, softmax in fp32, choice, and the numbers of rows that the ranks tell each other."""
+    experts, tokens = experts_of(s), s.norm_tokens
+    scores, dtype = tokens * experts.count, s.implementation.dtype
+    counts = 4.0 * experts.count * s.implementation.expert_parallel
+    product = Gemm(tokens, experts.count, s.config.hidden, dtype=dtype, footprint_bytes=math.inf, name="router")
+    return (
+        Launch(product),
+        streaming("softmax", "router.softmax", scores, dtype="fp32", rows=tokens, columns=experts.count),
+        streaming("reduce", "router.choice", scores, dtype="fp32", rows=tokens, columns=experts.count),
+        *_among_experts(s, "all_gather", "router.counts.all_gather", counts),
+    )
+
+
+def copies(name: str, s: Shard, e: ExpertShard, *, reads: float = 1.0, writes: float = 1.0) -> Launch:
+    """Rows gathered from tokens, or summed into them."""
+    hidden = s.config.hidden
+    return streaming(
+        "embedding",
+        name,
+        e.sent * hidden,
+        reads=reads,
+        writes=writes,
+        dtype=s.implementation.dtype,
+        rows=e.sent,
+        columns=hidden,
+    )
+
+
+def random_reads(s: Shard) -> float:
+    """Reads of tokens' rows that are copied to every expert chosen, as a share of the copies."""
+    return max(1.0 / experts_of(s).active, REPEATED_READS)
+
+
+def to_experts(name: str, s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
+    """Rows to the ranks of their experts, there sorted by expert."""
+    size = float(e.sent * s.config.hidden * DTYPE_BYTES[s.implementation.dtype])
+    return (
+        *_among_experts(s, "all_to_all", f"{name}.all_to_all", size * _sent_share(s)),
+        *_among_shares(s, "all_gather", f"{name}.all_gather", size * s.implementation.expert_tensor_parallel),
+        *_sorting(name, s, e),
+    )
+
+
+def from_experts(name: str, s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
+    """The way back."""
+    size = float(e.sent * s.config.hidden * DTYPE_BYTES[s.implementation.dtype])
+    return (
+        *_sorting(name, s, e),
+        *_among_shares(s, "reduce_scatter", f"{name}.reduce_scatter", size * s.implementation.expert_tensor_parallel),
+        *_among_experts(s, "all_to_all", f"{name}.all_to_all", size * _sent_share(s)),
+    )
+
+
+def _sent_share(s: Shard) -> float:
+    """Rows that the busiest rank exchanges over those that its tokens are copied to."""
+    run, chosen = s.implementation, experts_of(s).active
+    if run.expert_dispatcher != "flex":
+        return run.expert_load
+    domains = run.expert_fabric.domains if run.expert_fabric is not None else 1
+    return run.expert_load * different_parts(chosen, domains if domains > 1 else run.expert_parallel) / chosen
+
+
+def different_parts(chosen: int, parts: int) -> float:
+    """Expected number of different parts among ``chosen`` independent, equally likely ones of ``parts``."""
+    return parts * (1.0 - (1.0 - 1.0 / parts) ** chosen)
+
+
+def _sorting(name: str, s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
+    """Rows from several ranks are in these ranks' order, not in the experts'."""
+    run, hidden = s.implementation, s.config.hidden
+    if e.experts == 1 or run.expert_parallel * run.expert_tensor_parallel == 1:
+        return ()
+    rows = e.all_rows
+    return (streaming("embedding", f"{name}.sort", rows * hidden, dtype=run.dtype, rows=rows, columns=hidden),)
+
+
+def _among_experts(s: Shard, kind: str, name: str, size_bytes: float) -> tuple[Launch, ...]:
+    """A communication among the ranks that share a layer's experts."""
+    run = s.implementation
+    return _spoken(s, kind, name, size_bytes, run.expert_parallel, run.expert_fabric)
+
+
+def _among_shares(s: Shard, kind: str, name: str, size_bytes: float) -> tuple[Launch, ...]:
+    """A communication among the ranks that share each expert."""
+    run = s.implementation
+    return _spoken(s, kind, name, size_bytes, run.expert_tensor_parallel, run.expert_tensor_fabric)
+
+
+def _spoken(s: Shard, kind: str, name: str, size_bytes: float, ranks: int, fabric: Fabric | None) -> tuple[Launch, ...]:
+    if ranks == 1:
+        return ()
+    return (collective(kind, name, size_bytes, s.implementation, ranks=ranks, fabric=fabric),)

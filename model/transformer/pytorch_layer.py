@@ -1,0 +1,32 @@
+"""One transformer layer in PyTorch's eager mode: attention, which may be context-parallel, and an MLP or experts."""
+
+from __future__ import annotations
+
+from joulecast.model.framework.launches import Launch
+from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.transformer import eager_layer as eager
+from joulecast.model.transformer import eager_moe
+
+
+def forward(s: Shard) -> tuple[Launch, ...]:
+    """Forward of a layer."""
+    half = eager.mlp_half_forward(s) if s.config.experts is None else eager_moe.forward(s)
+    return (*eager.attention_half_forward(s), *half)
+
+
+def recomputed_forward(s: Shard) -> tuple[Launch, ...]:
+    """Forward run again inside the backward under full recomputation.
+
+    ``torch.utils.checkpoint`` stops early, once everything that the backward needs is there: the last matrix product,
+    its communication and the residual addition are not repeated, nor is the sum of the experts' results.
+    """
+    launches = forward(s)
+    ending = "down" if s.config.experts is None else "unpermute"
+    last = max(i for i, launch in enumerate(launches) if launch.operator.name == ending)
+    return launches[:last]
+
+
+def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:
+    """Backward of a layer without recomputation; see :func:`joulecast.model.training.step.layer_backward`."""
+    half = eager.mlp_half_backward if s.config.experts is None else eager_moe.backward
+    return (*half(s, accumulate), *eager.attention_half_backward(s, accumulate, leaf_input))
