@@ -67,6 +67,19 @@ def test_ranks_share_the_work_evenly_and_lose_none(ranks: int, kind: str):
     assert head == flops(head_forward(MODEL, ALONE, BATCH, SEQUENCE), Gemm)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_eager_mode_splits_attention_as_megatron_does(kind: str):
+    """The same kernels of attention and the same communication; all else is eager mode's own."""
+    for layer in (forward, backward):
+        eager, megatron = (layer(split(2, kind, framework=name)) for name in ("pytorch-eager", "megatron"))
+        assert spoken(eager) == spoken(megatron)
+        kernels = [[x.operator for x in run if isinstance(x.operator, Attention)] for run in (eager, megatron)]
+        assert kernels[0] == kernels[1]
+        assert flops(eager, Gemm) == flops(megatron, Gemm)
+        alone = layer(replace(ALONE, framework="pytorch-eager"))
+        assert 2 * flops(eager, Attention) == flops(alone, Attention)
+
+
 def test_bytes_of_the_ring_by_hand():
     """Keys and values of the own positions go three times round among four, their gradients as often."""
     own = 2.0 * BATCH * (SEQUENCE // 4) * 4 * 64 * 2
@@ -175,7 +188,6 @@ def test_long_sequences_gain(kind: str):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"implementation__framework": "pytorch-eager"}, ("context_parallel_size", "megatron")),
         ({"implementation__attention_backend": "unfused"}, ("attention_backend", "context_parallel_size = 1")),
         ({"workload__sequence_length": 32772}, ("context_parallel_size", "two chunks", "1, 2")),
         ({"parallelism__context_parallel_size": 3}, ("cluster.gpus", "context 3")),

@@ -24,6 +24,9 @@ from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.plan_file.implementation import implementation_of
 from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
 
+#: A plan without what only Megatron has.
+EAGER = {"implementation__framework": "pytorch-eager"}
+
 
 def plan(**changes: Any) -> Plan:
     tables: dict[str, Any] = {
@@ -96,7 +99,15 @@ def test_split_experts_save_memory_and_balanced_ones_time():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"implementation__framework": "pytorch-eager"}, ("implementation.framework", "megatron")),
+        (
+            EAGER | {"workload__model": "deepseek-v3", "workload__layers": 60},
+            ("implementation.framework", "latent attention", "megatron"),
+        ),
+        (EAGER | {"overlap__ep_comm": True}, ("overlap.ep_comm", "megatron", "false")),
+        (
+            EAGER | {"overlap__grad_reduce": "overlapped", "parallelism__distributed_optimizer": False},
+            ("overlap.grad_reduce", "after"),
+        ),
         ({"parallelism__expert_model_parallel_size": 3}, ("expert_model_parallel_size", "8 experts", "1, 2, 4, 8")),
         ({"parallelism__expert_tensor_parallel_size": 4}, ("expert_model_parallel_size", "16 GPUs", "one of 1, 2, 4.")),
         ({"parallelism__sequence_parallel": False}, ("sequence_parallel", "true")),

@@ -109,6 +109,8 @@ def transformer_flops(configuration: Mapping[str, Any]) -> float:
     sequence = float(get("S") or get("seq") or 0)
     samples = float(get("B") or get("micro_batch") or 1) * float(get("microbatches") or 1)
     tokens = samples * sequence
+    if get("experts"):  # a token meets so many
+        ffn = float(get("experts_per_token") or 0) * float(get("expert_ffn") or 0)
     matrices = hidden * (2 * hidden + 2 * hidden * kv_heads / heads) + hidden * ffn * (
         3 if get("gated_mlp", True) else 2
     )
@@ -118,5 +120,5 @@ def transformer_flops(configuration: Mapping[str, Any]) -> float:
         return passes * layer / float(get("tp") or 1)
     head = 2 * tokens * hidden * float(get("vocab") or 0)
     passes = 4 if get("recompute") == "full" else 3
-    shared = float(get("tp") or 1) * float(get("pp") or 1)
+    shared = float(get("tp") or 1) * float(get("pp") or 1) * float(get("cp") or 1)
     return (passes * layer * float(get("layers") or 0) + 3 * head) / shared

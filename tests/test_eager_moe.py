@@ -1,0 +1,129 @@
+"""Experts in PyTorch's eager mode: work, bytes and memory by hand, beside Megatron's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from joulecast.errors import InputError
+from joulecast.model.architecture.experts import Experts
+from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.launches import Launch
+from joulecast.model.framework.layer_shard import shard
+from joulecast.model.kernels.operators import Collective, Gemm, Streaming
+from joulecast.model.transformer import eager_moe, moe
+from joulecast.model.transformer.expert_rows import expert_bytes
+from joulecast.model.transformer.pytorch_layer import recomputed_forward
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
+
+MODEL = ModelConfig("tiny", 512, 4, 8, 4, 64, 1024, 4096, experts=Experts(16, 2, 256))
+TOKENS, HIDDEN, WIDTH, LOCAL, CHOSEN = 2048, 512, 256, 8, 2
+EAGER = Implementation(expert_parallel=2)
+SHARD = shard(MODEL, EAGER, 2, 1024)
+MEGATRON = shard(MODEL, replace(EAGER, framework="megatron"), 2, 1024)
+
+
+def flops(launches: Iterable[Launch], name: str = "") -> float:
+    operators = [launch.operator for launch in launches if isinstance(launch.operator, Gemm)]
+    return sum(o.flops for o in operators if o.name.startswith(name))
+
+
+def spoken(launches: Iterable[Launch]) -> list[tuple[str, float]]:
+    return [(x.operator.name, x.operator.bytes) for x in launches if isinstance(x.operator, Collective)]
+
+
+def test_work_is_that_of_the_chosen_experts():
+    forward, backward = eager_moe.forward(SHARD), eager_moe.backward(SHARD, True)
+    assert flops(forward, "experts") == 2 * TOKENS * CHOSEN * 3 * HIDDEN * WIDTH
+    assert flops(backward, "experts") == 2 * flops(forward, "experts")
+    assert flops(backward, "router") == 2 * flops(forward, "router") == 2 * 2 * TOKENS * HIDDEN * 16
+
+
+def test_products_of_experts_are_one_kernel_each():
+    products = [x.operator for x in eager_moe.forward(SHARD) if x.operator.name.startswith("experts.")]
+    assert [(o.batch, o.m, o.n, o.k, o.separate) for o in products if isinstance(o, Gemm)] == [
+        (LOCAL, TOKENS * CHOSEN // LOCAL, 2 * WIDTH, HIDDEN, False),
+        (LOCAL, TOKENS * CHOSEN // LOCAL, HIDDEN, WIDTH, False),
+    ]
+
+
+def test_what_ranks_exchange_is_megatrons():
+    assert spoken(eager_moe.forward(SHARD)) == spoken(moe.forward(MEGATRON))
+    assert spoken(eager_moe.backward(SHARD, True)) == spoken(moe.backward(MEGATRON))
+    rows = [size for name, size in spoken(eager_moe.forward(SHARD)) if name.endswith("all_to_all")]
+    assert rows == [TOKENS * CHOSEN * HIDDEN * 2] * 2
+
+
+def test_gradients_are_accumulated_unless_they_are_the_first():
+    def added(accumulate: bool) -> dict[str, float]:
+        run = eager_moe.backward(SHARD, accumulate)
+        return {x.completes: x.operator.elements for x in run if isinstance(x.operator, Streaming) and x.completes}
+
+    assert added(True)["experts.up.weight"] == LOCAL * 2 * WIDTH * HIDDEN
+    assert added(True)["experts.down.weight"] == LOCAL * WIDTH * HIDDEN
+    assert set(added(True)) == {"experts.up.weight", "experts.down.weight", "router.weight", "norm2.weight"}
+    completed = {x.completes for x in eager_moe.backward(SHARD, False) if x.completes}
+    assert completed == set(added(True))
+    assert set(added(False)) == {"norm2.weight"}
+
+
+def test_the_weights_of_experts_need_their_results_again():
+    rows = TOKENS * CHOSEN
+    assert expert_bytes(SHARD) - expert_bytes(MEGATRON) == 2 * rows * (WIDTH + HIDDEN)
+    grad = next(x.operator for x in eager_moe.backward(SHARD, True) if x.operator.name == "unpermute.grad")
+    assert isinstance(grad, Streaming)
+    assert grad.bytes_read == pytest.approx(2 * rows * HIDDEN * 1.8)
+
+
+def test_recomputation_stops_before_the_sum_of_the_results():
+    names = [x.operator.name for x in recomputed_forward(SHARD)]
+    assert names[-1] == "combine.all_to_all"
+
+
+def plan(**changes: Any) -> Plan:
+    tables: dict[str, Any] = {
+        "workload": {"model": "mixtral-8x7b", "layers": 4, "sequence_length": 4096, "global_batch_size": 2},
+        "cluster": {"gpu": "h200-sxm", "gpus": 2},
+        "parallelism": {"expert_model_parallel_size": 2},
+    }
+    for key, value in changes.items():
+        table, _, name = key.partition("__")
+        tables[table][name] = value
+    return plan_from_dict(tables)
+
+
+def test_ranks_that_share_experts_hold_half_and_talk():
+    shared, own = forecast(plan()), forecast(plan(parallelism__expert_model_parallel_size=1))
+    assert shared.ranks[0].memory_bytes < 0.7 * own.ranks[0].memory_bytes
+    assert shared.time_s < own.time_s  # gradients of experts are not summed
+    sharded = forecast(plan(parallelism__fsdp=True))
+    assert sharded.ranks[0].memory_bytes < shared.ranks[0].memory_bytes
+
+
+def test_shared_experts_are_refused(tmp_path: Path):
+    sizes = {"hidden_size": 1024, "num_attention_heads": 8, "intermediate_size": 4096, "vocab_size": 32000}
+    sizes |= {"num_hidden_layers": 4, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 512}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(sizes | {"model_type": "qwen2_moe", "shared_expert_intermediate_size": 2048}))
+    with pytest.raises(InputError, match=r"implementation.framework.*shared experts.*megatron"):
+        plan(workload__model=str(file))
+
+
+def test_a_model_of_sizes_may_have_experts():
+    sizes = {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336}
+    sizes |= {"vocab_size": 32000, "num_hidden_layers": 4}
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 14336}
+    named, written = plan(), plan(workload__model=sizes | experts, workload__layers=4)
+    assert written.workload.model.parameters == named.workload.model.parameters
+    assert forecast(written).time_s == pytest.approx(forecast(named).time_s, rel=1e-3)
+    with pytest.raises(InputError, match=r"moe_intermediate_size.*Give it, or leave num_experts out"):
+        plan(workload__model=sizes | {"num_experts": 8, "num_experts_per_tok": 2})
+    with pytest.raises(InputError, match="9 of 8 experts"):
+        plan(workload__model=sizes | experts | {"num_experts_per_tok": 9})
