@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.costs import Costs
 from joulecast.model.kernels.lowering import Lowering, lower
@@ -17,7 +18,7 @@ from joulecast.model.power.governor import tensor_clock_mhz
 from joulecast.model.power.kernel_power import at_clock, idle_power_w
 from joulecast.model.power.limits import skip_cycles
 from joulecast.model.power.settled import Curves, settle
-from joulecast.model.uncertainty import DIRECTIONS, composed_spread, deviations, ends, spread_of_changes
+from joulecast.model.uncertainty import DIRECTIONS, changes, composed_spread, deviations, ends, spread_of
 
 Array = NDArray[np.float64]
 
@@ -32,6 +33,26 @@ class Work:
     operators: tuple[Operator, ...]
     counts: tuple[float, ...] = ()
     busy_share: float = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Mixes:
+    """``n`` pieces of work made of the same ``m`` kernels, back to back.
+
+    Attributes
+    ----------
+    operators
+        The kernels.
+    counts
+        How often each runs in each piece, shape ``(m, n)``; every piece has some.
+    clock_mhz
+        Locked SM clock of each piece, shape ``(n,)``, kept as far as the power limit allows; ``None``: the board
+        chooses [MHz].
+    """
+
+    operators: Sequence[Operator]
+    counts: Array
+    clock_mhz: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -55,13 +76,14 @@ class Forecast:
 
 @dataclass(frozen=True)
 class _Load:
-    """Pieces of work as arrays: ``m`` operators of ``n`` pieces, and the conditions under which they run."""
+    """Pieces of work as arrays: ``m`` operators in ``e`` places of ``n`` pieces, and the conditions of their run."""
 
-    operators: list[Operator]
-    counts: Array  # shape (m,)
-    owner: NDArray[np.int64]  # shape (m,)
+    operators: Sequence[Operator]
+    kernel: NDArray[np.int64]  # which operator, shape (e,)
+    counts: Array  # shape (e,)
+    owner: NDArray[np.int64]  # shape (e,)
     busy_share: Array  # shape (n,)
-    clock_mhz: float | None
+    clock_mhz: Array | float | None
     limit_w: float
     settle_s: Array | float
     window_s: Array | float
@@ -142,13 +164,37 @@ def parameter_spread(
         return np.zeros(len(work)), np.zeros(len(work))
     limit = gpu.device["power_limit_w"] if power_limit_w is None else power_limit_w
     load = _load(work, clock_mhz, limit, settle_s, window_s, component_limits_w)
+    time, energy = _changes(load, gpu, gpu.description, directions)
+    return spread_of(time), spread_of(energy)
+
+
+def parameter_changes(
+    mixes: Mixes,
+    gpu: GpuModel,
+    power_limit_w: float,
+    directions: int = DIRECTIONS,
+    component_limits_w: Mapping[str, float] | None = None,
+) -> tuple[Array, Array]:
+    """Relative changes of time and energy by joint deviations of the parameters, each of shape ``(directions, n)``.
+
+    See :func:`joulecast.model.uncertainty.changes`; zero for a GPU without a description.
+    """
+    of, count = np.nonzero(mixes.counts), mixes.counts.shape[1]
+    if gpu.description is None:
+        return np.zeros((directions, count)), np.zeros((directions, count))
+    conditions = (mixes.clock_mhz, power_limit_w, 10.0, 10.0, component_limits_w)
+    load = _Load(mixes.operators, of[0], mixes.counts[of], of[1], np.ones(count), *conditions)
+    return _changes(load, gpu, gpu.description, directions)
+
+
+def _changes(load: _Load, gpu: GpuModel, description: GpuDescription, directions: int) -> tuple[Array, Array]:
     coarse, lowering = coarse_clocks(gpu.clocks_mhz), Lowering(load.operators, gpu.device)
     found = [
         _evaluate(load, lowering(one), one, coarse, with_parts=False)
-        for one in (gpu, *(gpu.with_values(values) for values in deviations(gpu.description, directions)))
+        for one in (gpu, *(gpu.with_values(values) for values in deviations(description, directions)))
     ]
     time, energy = np.array([f.time_s for f in found]), np.array([f.energy_j for f in found])
-    return spread_of_changes(time[0], time[1:]), spread_of_changes(energy[0], energy[1:])
+    return changes(time[0], time[1:]), changes(energy[0], energy[1:])
 
 
 class Timer:
@@ -195,8 +241,10 @@ def _load(
     window_s: Array | float,
     part_limits_w: Mapping[str, float] | None = None,
 ) -> _Load:
+    operators = [o for piece in work for o in piece.operators]
     return _Load(
-        [o for piece in work for o in piece.operators],
+        operators,
+        np.arange(len(operators)),
         np.array([c for piece in work for c in (piece.counts or (1,) * len(piece.operators))], dtype=np.float64),
         np.repeat(np.arange(len(work), dtype=np.int64), [len(piece.operators) for piece in work]),
         np.array([piece.busy_share for piece in work]),
@@ -230,7 +278,8 @@ def _sum(load: _Load, costs: Costs, clocks: Array, gpu: GpuModel, with_parts: bo
     times = skip_cycles(times, clocks, load.limit_w * gpu["governor.peak_share"], gpu)
     clocks = clocks[:, None]
     busy = load.busy_share
-    members = (load.owner[:, None] == np.arange(len(busy))).astype(np.float64) * load.counts[:, None]
+    members = np.zeros((len(load.operators), len(busy)))
+    members[load.kernel, load.owner] = load.counts
     time, energy = times.time_s @ members, times.energy_j @ members
     parts = {c: np.broadcast_to(v, times.time_s.shape) @ members for c, v in times.components_j.items()}
     launches = _launch_s(load, gpu)
@@ -248,13 +297,13 @@ def _launch_s(load: _Load, gpu: GpuModel) -> Array:
     """
     spoken = np.array([isinstance(operator, Collective) for operator in load.operators], dtype=bool)
     count = len(load.busy_share)
-    mixed = np.bincount(load.owner, ~spoken, count) > 0
-    launches = np.bincount(load.owner, spoken * load.counts, count)
+    mixed = np.bincount(load.owner, ~spoken[load.kernel], count) > 0
+    launches = np.bincount(load.owner, spoken[load.kernel] * load.counts, count)
     return np.where(mixed, 0.0, launches * gpu["collective.host_launch_s"])
 
 
 def _tensor_use(load: _Load, costs: Costs) -> Array:
-    count = len(load.busy_share)
-    cycles = np.bincount(load.owner, costs.core_cycles * load.counts, count)
-    used = np.bincount(load.owner, costs.core_cycles * costs.tensor_use * load.counts, count)
+    count, kernel = len(load.busy_share), load.kernel
+    cycles = np.bincount(load.owner, costs.core_cycles[kernel] * load.counts, count)
+    used = np.bincount(load.owner, (costs.core_cycles * costs.tensor_use)[kernel] * load.counts, count)
     return np.asarray(used / np.maximum(cycles, 1e-9))

@@ -94,10 +94,23 @@ def _signs(directions: int) -> Array:
     return signs
 
 
+def changes(base: Array, changed: Array) -> Array:
+    """Relative changes of a forecast ``base``, ``(n,)``, made again at each direction, ``(k, n)``, by a deviation [1].
+
+    Their root mean square over directions is the forecast's relative standard deviation; that of the difference between
+    two forecasts' changes is the one of their ratio: what errs alike in both cancels.
+    """
+    return np.asarray(np.log(changed / base) / STEP)
+
+
+def spread_of(change: Array) -> Array:
+    """Relative standard deviation of forecasts with these :func:`changes`, ``(k, n)``, shape ``(n,)`` [1]."""
+    return np.asarray(np.sqrt(np.mean(change**2, axis=0)))
+
+
 def spread_of_changes(base: Array, changed: Array) -> Array:
     """Relative standard deviation of a forecast ``base``, ``(n,)``, made again at each direction, ``(k, n)`` [1]."""
-    change = np.log(changed / base) / STEP
-    return np.asarray(np.sqrt(np.mean(change**2, axis=0)))
+    return spread_of(changes(base, changed))
 
 
 def discrepancy(description: GpuDescription, quantity: str) -> Array:
@@ -153,9 +166,47 @@ def composed_spread(
     share = amount / np.bincount(owner, amount)[owner]
     together = np.bincount(place.reshape(-1), share * discrepancy(description, quantity)[costs.family])
     of = distinct // kinds
-    variance = np.bincount(of, together**2, count)
+    variance: Array = np.asarray(np.bincount(of, together**2, count), dtype=np.float64)
+    return _of_sequences(variance, np.bincount(of, minlength=count) > 1, description, quantity)
+
+
+def form_spreads(
+    amount: Array, alike: NDArray[np.int64], costs: Costs, description: GpuDescription, quantity: str
+) -> tuple[Array, Array]:
+    """Relative standard deviations from the form of kernels, of pieces of work and of their ratios to the first one.
+
+    ``ln(T_i / T_0)`` changes by ``Σ (share_ik - share_0k) · e_k`` where the kernel ``k`` errs by ``e_k``: a kernel errs
+    the same in every piece, and so do a card and what a sequence adds to its kernels.
+
+    Parameters
+    ----------
+    amount
+        Time or energy of each kernel in each piece, shape ``(n, m)``.
+    alike
+        Which kernels do one work in different ways and err the same when ways are compared, numbered from 0, shape
+        ``(m,)``.
+    costs
+        The kernels' work; no two are the same.
+    description, quantity
+        As :func:`composed_spread` takes them.
+
+    Returns
+    -------
+    of_pieces, of_ratios
+        Shape ``(n,)``; the ratio of the first to itself has none.
+    """
+    share = amount / amount.sum(axis=1, keepdims=True)
+    effect: Array = share * discrepancy(description, quantity)[costs.family]
+    variance = (effect**2).sum(axis=1)
+    works = np.arange(int(alike.max()) + 1)
+    more = (effect - effect[:1]) @ (alike[:, None] == works).astype(np.float64)
+    ratio = np.sqrt((more**2).sum(axis=1))
+    return _of_sequences(variance, (share > 0).sum(axis=1) > 1, description, quantity), np.asarray(ratio)
+
+
+def _of_sequences(variance: Array, several: NDArray[np.bool_], description: GpuDescription, quantity: str) -> Array:
+    """Relative standard deviation with what is common to all kernels where there are several."""
     common = description.governor.get("card_spread", 0.0) * (1.0 if quantity == "energy" else CARD_TIME_SHARE)
-    several = np.bincount(of, minlength=count) > 1
     return np.asarray(np.sqrt(variance + np.where(several, COMPOSITION**2 + common**2, 0.0)))
 
 

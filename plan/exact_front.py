@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,8 @@ from joulecast.plan.rounding import Plans, energy_best, rounded_plans
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from joulecast.plan.front_intervals import PlanInterval
 
 Float = NDArray[np.float64]
 
@@ -91,6 +93,17 @@ class Front:
         return tuple(kept)
 
     @cached_property
+    def intervals(self) -> tuple[PlanInterval, ...]:
+        """How sure each of the points is; none where options were measured, not forecast."""
+        if self.problem.kernels is None:
+            return ()
+        from joulecast.plan.front_intervals import plan_intervals
+
+        taken = ([getattr(p, name) for p in self.points] for name in ("time_s", "energy_j"))
+        choices = [p.choice for p in self.points]
+        return plan_intervals(self.problem, self.problem.kernels, choices, *(np.array(t) for t in taken))
+
+    @cached_property
     def lower_bound(self) -> tuple[Float, Float]:
         """Breakpoints of the continuous front, from the fastest to the energy-best time, shape ``(b,)`` [s], [J]."""
         last = energy_best(self.problem, self.curve)
@@ -157,7 +170,7 @@ class Front:
         return {
             "form": FORM,
             "lower_bound": [{"time_s": t, "energy_j": e} for t, e in zip(time, energy, strict=True)],
-            "points": [self._point(point) for point in self.points],
+            "points": [self._point(*each) for each in zip_longest(self.points, self.intervals)],
             "instructions": self.instructions(),
             "notes": list(self.problem.notes),
         }
@@ -184,16 +197,17 @@ class Front:
     def rows(self) -> list[dict[str, float]]:
         """One flat line for each point."""
         return [
-            {"time_s": p.time_s, "energy_j": p.energy_j, "lower_bound_j": p.lower_bound_j, "gap": p.gap}
-            for p in self.points
+            {"time_s": p.time_s, "energy_j": p.energy_j, "lower_bound_j": p.lower_bound_j, "gap": p.gap, **_ends(i)}
+            for p, i in zip_longest(self.points, self.intervals)
         ]
 
-    def _point(self, point: FrontPoint) -> dict[str, Any]:
+    def _point(self, point: FrontPoint, interval: PlanInterval | None) -> dict[str, Any]:
         chosen = self.options(point)
         entry: dict[str, Any] = {
             "time_s": point.time_s,
             "energy_j": point.energy_j,
             "lower_bound_j": point.lower_bound_j,
+            **_ends(interval),
             "plan": [[_whole(o.clock_mhz) for o in order] for order in chosen],
         }
         if any(o.knobs for order in chosen for o in order):
@@ -288,6 +302,11 @@ def _within_power(problem: FrontProblem, points: list[FrontPoint], limit_w: Floa
             "no plan keeps the power limit", key="power.power_limit_w", remedy="Raise it, or allow lower clocks."
         )
     return kept
+
+
+def _ends(interval: PlanInterval | None) -> dict[str, float]:
+    """Ends of a plan's intervals by name; none of what was measured."""
+    return {} if interval is None else asdict(interval)
 
 
 def _whole(value: float) -> float | int:

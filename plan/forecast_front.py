@@ -12,6 +12,7 @@ from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.power.governor import settled_power_w
 from joulecast.plan.dag import make_dag
 from joulecast.plan.exact_front import Front
+from joulecast.plan.front_intervals import OptionKernels
 from joulecast.plan.front_space import COMM_CTAS, FrontSpace
 from joulecast.plan.options import Option
 from joulecast.plan.overlap_space import Knobs, overlap_variants
@@ -34,6 +35,7 @@ NOTES = (
     "every instruction runs at its locked clock; plans whose mean power a board would not hold are left out",
     "GPUs wait at the power of their highest clock",
     "tensor-parallel ranks and replicas share the choices of their stage",
+    "ratios to the fastest plan are those of the same cards, whose kernels err alike at all clocks",
 )
 
 
@@ -92,12 +94,14 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
     options: list[list[Option]] = []
     names: list[str] = []
     kind: list[int] = []
+    types: list[tuple[int, int]] = []
     for rank, run in enumerate(base.program.ranks):
         allowed = _clocks_of_types(base, rank, space)
         kind.extend(len(options) + t for t in run.order)
         for t, name in enumerate(run.names):
             options.append([o for knobs, p in variants for o in _options(p, rank, t, allowed[t], knobs, gpus)])
             names.append(f"{name} of stage {rank}")
+            types.append((rank, t))
     fluid = fluid_program(base)
     dag = make_dag(base.program.schedule.ranks, fluid.source, fluid.target, fluid.delay_s)
     notes = [*NOTES, *(["clocks that the plan sets are kept"] if plan.power.clocks_mhz else [])]
@@ -114,6 +118,7 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
         power_limit_w=settled_power_w(base.limits_w, gpu) * gpus,
         notes=notes,
         gpus_per_rank=gpus,
+        kernels=None if gpu.description is None else OptionKernels(dict(variants), tuple(types), gpu.description),
     )
 
 

@@ -41,7 +41,7 @@ class Option:
     time_s: float
     energy_j: float
     clock_mhz: float
-    knobs: tuple[tuple[str, int | float | str], ...] = ()
+    knobs: tuple[tuple[str, int | str], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

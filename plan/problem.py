@@ -15,6 +15,7 @@ from joulecast.plan.dag import InstructionDag
 from joulecast.plan.options import TIME_QUANTUM_S, Option, OptionSet, make_options
 
 if TYPE_CHECKING:
+    from joulecast.plan.front_intervals import OptionKernels
     from joulecast.plan.rounding_kernels import Graph
 
 Int = NDArray[np.int64]
@@ -46,6 +47,8 @@ class FrontProblem:
         What was assumed.
     gpus_per_rank
         GPUs that share the choices of a rank: tensor-parallel ranks and replicas.
+    kernels
+        What the options run, where they are forecast: how sure plans are; ``None`` where they were measured.
     """
 
     dag: InstructionDag
@@ -55,6 +58,7 @@ class FrontProblem:
     power_limit_w: Float | None = None
     notes: tuple[str, ...] = ()
     gpus_per_rank: int = 1
+    kernels: OptionKernels | None = None
 
     @property
     def total_wait_power_w(self) -> float:
@@ -145,6 +149,7 @@ def make_problem(
     power_limit_w: Float | None = None,
     notes: Sequence[str] = (),
     gpus_per_rank: int = 1,
+    kernels: OptionKernels | None = None,
 ) -> FrontProblem:
     """Checked problem; options of one kind must all belong to one rank, or all ranks wait at the same power.
 
@@ -158,6 +163,8 @@ def make_problem(
         Of all GPUs of a rank: one number, or one for each rank [W].
     names
         Of the kinds, for errors.
+    kernels
+        What forecast options run.
 
     Raises
     ------
@@ -175,7 +182,7 @@ def make_problem(
         if len(np.unique(wait[ranks])) > 1:
             raise InputError(f"{labels[i]} runs on ranks of different waiting power", remedy="Give each its own kind.")
         sets.append(make_options(ways, float(wait[ranks[0]]) if len(ranks) else 0.0, labels[i]))
-    return FrontProblem(dag, tuple(sets), kinds, wait, power_limit_w, tuple(notes), gpus_per_rank)
+    return FrontProblem(dag, tuple(sets), kinds, wait, power_limit_w, tuple(notes), gpus_per_rank, kernels)
 
 
 def _neighbours(n: int, of: Int, neighbour: Int, latency_s: Float) -> tuple[Int, Int, Float]:

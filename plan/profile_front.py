@@ -27,6 +27,8 @@ _OPTIONS = {
     "parallelism.virtual_pipeline_model_parallel_size": "--virtual-stages",
     "workload.global_batch_size": "--microbatches",
 }
+#: Why plans of a profile have no intervals.
+MEASURED = "times and energies are as measured: nothing is forecast, and plans have no intervals"
 #: What an unsplit backward's halves are taken for.
 HALVES = "the backward's input and weight gradients each take half of its measured time and energy"
 
@@ -117,7 +119,8 @@ def _problem(profile: Profile, dag: InstructionDag, along: Sequence[int], wait_p
                 notes.update(dict.fromkeys(note))
             kind.append(keys[key])
     gpus = profile.gpus_per_stage
-    return make_problem(dag, options, kind, wait_power_w * gpus, names=names, notes=tuple(notes), gpus_per_rank=gpus)
+    said = (*notes, MEASURED)
+    return make_problem(dag, options, kind, wait_power_w * gpus, names=names, notes=said, gpus_per_rank=gpus)
 
 
 def _options(profile: Profile, stage: int, kind: str) -> tuple[Sequence[Option], tuple[str, ...]]:

@@ -205,11 +205,12 @@ def slowed_problem(problem: FrontProblem, slow: SlowRank) -> FrontProblem:
     wait = float(problem.wait_power_w[slow.rank])
     options = [list(s.options) for s in problem.sets]
     names = [s.name for s in problem.sets]
-    kind = problem.kind.copy()
+    kind, origin = problem.kind.copy(), list(range(len(names)))
     for shared in np.unique(kind[on_rank]).tolist():
         kind[on_rank & (problem.kind == shared)] = len(options)
         options.append(_slowed(options[shared], slow, wait, names[shared]))
         names.append(f"{names[shared]} of the slow rank")
+        origin.append(shared)
     used, place = np.unique(kind, return_inverse=True)
     return make_problem(
         problem.dag,
@@ -220,6 +221,7 @@ def slowed_problem(problem: FrontProblem, slow: SlowRank) -> FrontProblem:
         power_limit_w=problem.power_limit_w,
         notes=(*problem.notes, f"rank {slow.rank} is slow: {_in_words(slow)}"),
         gpus_per_rank=problem.gpus_per_rank,
+        kernels=None if problem.kernels is None else problem.kernels.of_kinds(origin[i] for i in used),
     )
 
 

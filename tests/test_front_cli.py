@@ -109,7 +109,7 @@ def test_time_limit_and_simple(capsys, profile):
 def test_slow_switching_of_a_profile(capsys, profile):
     _, out, _ = run(capsys, *of_profile(profile, "--json", "--switch-time", 0.05))
     front = json.loads(out)
-    assert "one clock" in front["notes"][0]
+    assert "one clock" in front["notes"][-1]
     assert all(len(set(order)) == 1 for point in front["points"] for order in point["plan"])
 
 

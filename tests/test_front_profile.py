@@ -5,7 +5,7 @@ import pytest
 from joulecast.errors import InputError
 from joulecast.plan.exact_front import exact_front
 from joulecast.plan.profile import load_profile
-from joulecast.plan.profile_front import HALVES, problem_from_profile
+from joulecast.plan.profile_front import HALVES, MEASURED, problem_from_profile
 
 HEADER = "stage,instruction,frequency,time,energy"
 CLOCKS = (1410, 1200, 1005)
@@ -199,7 +199,7 @@ def test_schedules_without_virtual_stages(tmp_path, schedule):
 def test_measured_halves_of_the_backward_are_used(tmp_path):
     path = write(tmp_path, rows(2, ("forward", "backward_input", "backward_weight")))
     problem = problem_from_profile(path, schedule="zb-h1", microbatches=2, wait_power_w=80.0)
-    assert not problem.notes
+    assert problem.notes == (MEASURED,)
     assert {s.options[0].time_s for s in problem.sets} == {0.05, 0.1, 0.15}
     with pytest.raises(InputError, match="instruction 'backward' of stage 0 is missing"):
         problem_from_profile(path, schedule="1f1b", microbatches=2, wait_power_w=80.0)

@@ -1,21 +1,32 @@
-"""90 % intervals of a forecast iteration: uncertain parameters, and what the model's form gets wrong.
+"""90 % intervals of forecast iterations: uncertain parameters, and what the model's form gets wrong.
 
-The parameters' part is that of the iteration's main kernels, run back to back under the same power limit or clock; the
-form's part is composed of the kernels' shares, see :mod:`joulecast.model.uncertainty`.
+The parameters' part is that of an iteration's main kernels, run back to back under the same power limit or clock; the
+form's part is composed of the kernels' shares, see :mod:`joulecast.model.uncertainty`. Iterations of the same kernels,
+such as one plan at several clocks, err together: the ratio of two of them is known far better than either.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.model.hardware.description import GpuDescription
-from joulecast.model.predict import Work, parameter_spread
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.kernels.costs import Costs
+from joulecast.model.kernels.operators import Collective, Operator
+from joulecast.model.predict import Mixes, parameter_changes
 from joulecast.model.training.factors import LONGER, SPREAD, UNSEEN
-from joulecast.model.uncertainty import FEW_DIRECTIONS, NINETY_PERCENT, composed_spread, same_kernels
+from joulecast.model.uncertainty import (
+    FEW_DIRECTIONS,
+    NINETY_PERCENT,
+    form_spreads,
+    same_kernels,
+    spread_of,
+)
 from joulecast.simulator.instructions.clock_columns import in_columns
 
 if TYPE_CHECKING:
@@ -36,58 +47,152 @@ class Interval:
     energy: tuple[float, float]
 
 
+@dataclass(frozen=True, eq=False)
+class KernelAmounts:
+    """What ``n`` iterations spend in each of ``m`` kernels.
+
+    Attributes
+    ----------
+    operators, costs
+        The kernels.
+    runs, time_s, energy_j
+        Of all ranks together, one GPU of each; shape ``(n, m)`` [1], [s], [J].
+    clock_mhz
+        Mean clock of each iteration, shape ``(n,)`` [MHz].
+    """
+
+    operators: Sequence[Operator]
+    costs: Costs
+    runs: Array
+    time_s: Array
+    energy_j: Array
+    clock_mhz: Array
+
+    def distinct(self) -> KernelAmounts:
+        """The same with one entry for all kernels of the same work."""
+        same = same_kernels(self.costs)
+        first = np.unique(same, return_index=True)[1]
+        kinds = np.zeros((len(same), len(first)))
+        kinds[np.arange(len(same)), same] = 1.0
+        runs, time, energy = (each @ kinds for each in (self.runs, self.time_s, self.energy_j))
+        operators = [self.operators[i] for i in first.tolist()]
+        return KernelAmounts(operators, self.costs.take(first), runs, time, energy, self.clock_mhz)
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Under what the iterations run: the board's limit [W], limits of parts, whether clocks are locked."""
+
+    gpu: GpuModel
+    power_limit_w: float
+    component_limits_w: Mapping[str, float] | None
+    locked: bool
+    precision: str
+
+
+@dataclass(frozen=True, eq=False)
+class Intervals:
+    """Factors at 5 % and 95 % on ``n`` forecasts, and on their ratios to the first of them; shape ``(2, n)``."""
+
+    time: Array
+    energy: Array
+    time_ratio: Array
+    energy_ratio: Array
+
+
 def interval(prepared: Prepared, description: GpuDescription, result: FluidResult, first: int) -> Interval:
     """Interval of a simulated plan."""
-    runs, time, energy, clock = _kernel_totals(prepared, result, first)
-    costs = prepared.kernels[0].costs
-    owner = np.zeros(len(costs), dtype=np.int64)
-    parameters = _parameter_spread(prepared, runs, time, energy, clock)
+    found = intervals(_amounts(prepared, result, first), conditions_of(prepared), description)
+    time, energy = found.time[:, 0].tolist(), found.energy[:, 0].tolist()
+    return Interval((time[0], time[1]), (energy[0], energy[1]))
+
+
+def conditions_of(prepared: Prepared) -> Conditions:
+    """Conditions of a plan's iterations."""
+    plan = prepared.program.plan
+    limits = dict(plan.power.component_limits_w) or None
+    limit_w = float(np.mean(prepared.limits_w))
+    return Conditions(prepared.gpu, limit_w, limits, prepared.still, plan.workload.precision)
+
+
+def intervals(amounts: KernelAmounts, conditions: Conditions, description: GpuDescription) -> Intervals:
+    """Intervals of iterations of the same kernels.
+
+    A ratio is that of two iterations on one card in one framework: what both change alike in any direction of the
+    parameters cancels, and a kernel's form errs the same in both, so that only its share in them matters.
+    """
+    amounts = amounts.distinct()
+    own = _parameter_changes(amounts, _main(amounts.time_s, amounts.energy_j), conditions)
+    # Of one iteration there is no ratio; of several every kernel counts, as their shares differ between clocks.
+    all_ = own if len(amounts.runs) == 1 else _parameter_changes(amounts, amounts.runs > 0, conditions)
+    alike = _works(amounts.operators)
     found = []
-    for amount, quantity, own in ((time, "time", parameters[0]), (energy, "energy", parameters[1])):
-        form = float(composed_spread(amount, owner, costs, description, quantity)[0])
-        found.append(float(np.hypot(form, own)) * NINETY_PERCENT)
-    known = prepared.gpu.get(f"kernel.{SPREAD}.{prepared.program.plan.workload.precision}", 0.0)
+    for amount, quantity, change, of_all in (
+        (amounts.time_s, "time", own[0], all_[0]),
+        (amounts.energy_j, "energy", own[1], all_[1]),
+    ):
+        form, form_ratio = form_spreads(amount, alike, amounts.costs, description, quantity)
+        spreads = np.hypot(form, spread_of(change)), np.hypot(form_ratio, spread_of(of_all - of_all[:, :1]))
+        found.append([spread * NINETY_PERCENT for spread in spreads])
+    (time, time_ratio), (energy, energy_ratio) = found
+    gpu = conditions.gpu
+    known = gpu.get(f"kernel.{SPREAD}.{conditions.precision}", 0.0)
     if known > 0:  # seen in long runs, whatever the kernels' own uncertainty adds up to
-        found[0] = known * NINETY_PERCENT
+        time = np.full_like(time, known * NINETY_PERCENT)
     else:
-        found[0] = float(np.hypot(found[0], prepared.gpu.get(f"kernel.{UNSEEN}", 0.0) * NINETY_PERCENT))
-    longer = float(np.hypot(found[0], prepared.gpu.get(f"kernel.{LONGER}", 0.0) * NINETY_PERCENT))
-    return Interval(*((float(np.exp(-s)), float(np.exp(up))) for s, up in zip(found, (longer, found[1]), strict=True)))
+        time = np.hypot(time, gpu.get(f"kernel.{UNSEEN}", 0.0) * NINETY_PERCENT)
+    longer = np.hypot(time, gpu.get(f"kernel.{LONGER}", 0.0) * NINETY_PERCENT)
+    pairs = ((time, longer), (energy, energy), (time_ratio, time_ratio), (energy_ratio, energy_ratio))
+    return Intervals(*(np.exp(np.stack([-low, high])) for low, high in pairs))
 
 
-def _parameter_spread(
-    prepared: Prepared, runs: Array, time: Array, energy: Array, clock_mhz: float
-) -> tuple[float, float]:
-    """Relative standard deviation of time and energy from the parameters, by the main kernels."""
-    kernels = prepared.kernels[0]
-    same = same_kernels(kernels.costs)
-    share = np.maximum(np.bincount(same, time) / time.sum(), np.bincount(same, energy) / energy.sum())
-    order = np.argsort(-share, kind="stable")
-    main = order[: int(np.searchsorted(np.cumsum(share[order]), MAIN_SHARE * share.sum())) + 1]
-    first = np.unique(same, return_index=True)[1]
-    count = np.bincount(same, runs)
-    work = Work(tuple(kernels.operators[first[kind]] for kind in main), tuple(float(count[kind]) for kind in main))
-    locked = clock_mhz if prepared.still else None
-    by_time, by_energy = parameter_spread(
-        [work],
-        prepared.gpu,
-        locked,
-        float(np.mean(prepared.limits_w)),
-        directions=FEW_DIRECTIONS,
-        component_limits_w=dict(prepared.program.plan.power.component_limits_w) or None,
+def _parameter_changes(
+    amounts: KernelAmounts, counted: NDArray[np.bool_], conditions: Conditions
+) -> tuple[Array, Array]:
+    """Changes of time and energy by the parameters, by the kernels that are ``counted`` in each of ``n`` iterations.
+
+    ``counted`` has the shape ``(n, m)``, the changes ``(directions, n)``.
+    """
+    some = np.flatnonzero(counted.any(axis=0))
+    counts = np.where(counted, amounts.runs, 0.0)[:, some].T
+    mixes = Mixes(
+        [amounts.operators[i] for i in some.tolist()], counts, amounts.clock_mhz if conditions.locked else None
     )
-    return float(by_time[0]), float(by_energy[0])
+    limits = conditions.power_limit_w, FEW_DIRECTIONS, conditions.component_limits_w
+    return parameter_changes(mixes, conditions.gpu, *limits)
 
 
-def _kernel_totals(prepared: Prepared, result: FluidResult, first: int) -> tuple[Array, Array, Array, float]:
-    """Runs, time and energy of each kernel over all ranks, shape ``(kernels,)``, and the mean clock [MHz]."""
-    clocks, shape = prepared.clocks_mhz, (len(prepared.kernels[0].operators), len(prepared.clocks_mhz))
-    by_limit = {id(kernels): (kernels.times, np.zeros(shape)) for kernels in prepared.kernels}
+def _works(operators: Sequence[Operator]) -> NDArray[np.int64]:
+    """Which kernels do the same work, as numbers from 0: collectives do whatever blocks of threads they have."""
+    known: dict[Operator, int] = {}
+    works = (replace(o, ctas=None, threads=None) if isinstance(o, Collective) else o for o in operators)
+    return np.array([known.setdefault(work, len(known)) for work in works], dtype=np.int64)
+
+
+def _main(time_s: Array, energy_j: Array) -> NDArray[np.bool_]:
+    """Kernels that stand for all in each iteration: the largest, until their shares are enough; shape ``(n, m)``."""
+    shares = [amount / amount.sum(axis=1, keepdims=True) for amount in (time_s, energy_j)]
+    share = np.maximum(*shares)
+    order = np.argsort(-share, axis=1, kind="stable")
+    largest = np.take_along_axis(share, order, axis=1)
+    before = np.cumsum(largest, axis=1) - largest
+    main = np.zeros(share.shape, dtype=bool)
+    np.put_along_axis(main, order, before < MAIN_SHARE * share.sum(axis=1, keepdims=True), axis=1)
+    return main
+
+
+def _amounts(prepared: Prepared, result: FluidResult, first: int) -> KernelAmounts:
+    """Amounts of a simulated plan."""
+    kernels, clocks = prepared.kernels[0], prepared.clocks_mhz
+    shape = (len(kernels.operators), len(clocks))
+    by_limit = {id(own): (own.times, np.zeros(shape)) for own in prepared.kernels}
     ranks = zip(prepared.kernels, prepared.tables, result.executed, prepared.columns, strict=True)
-    for kernels, table, executed, columns in ranks:
-        runs = by_limit[id(kernels)][1]
+    for own, table, executed, columns in ranks:
+        runs = by_limit[id(own)][1]
         runs += np.einsum("tc,tk->kc", in_columns(executed[first:].sum(0), columns), table.counts)
     runs, time, energy = (
         sum(of) for of in zip(*((n, n * t.time_s.T, n * t.energy_j.T) for t, n in by_limit.values()), strict=True)
     )
-    return runs.sum(1), time.sum(1), energy.sum(1), float((time * clocks).sum() / time.sum())
+    clock = float((time * clocks).sum() / time.sum())
+    runs, time, energy = (each.sum(1)[None] for each in (runs, time, energy))
+    return KernelAmounts(kernels.operators, kernels.costs, runs, time, energy, np.array([clock]))
