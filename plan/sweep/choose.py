@@ -170,6 +170,13 @@ def to_simulate(rows: Sequence[Row], space: Space, count: int) -> list[Row]:
     return [rows[i] for i in chosen]
 
 
+def ahead(rows: Sequence[Row], kept: Sequence[Row], space: Space) -> list[Row]:
+    """Rows in closed form that are better than all of those kept, by more than they may be off, in one objective."""
+    values, least = objectives(rows, space), objectives(kept, space).min(axis=0)
+    better = (values < (1.0 - slack_of(rows))[:, None] * least).any(axis=1)
+    return [row for row, keep in zip(rows, better, strict=True) if keep]
+
+
 def is_undominated(values: Array) -> Bool:
     """Whether no other row is at most as large in every column and smaller in one; of equal rows all are kept.
 

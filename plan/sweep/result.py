@@ -46,6 +46,8 @@ class SweepResult:
         What is wrong with the first combination that is not legal; empty where all are, or not known.
     beyond
         How many of the plans that fit memory each constraint leaves out.
+    untried
+        How many plans in closed form may be better than the best and keep to the constraints, but were not simulated.
     """
 
     minimise: tuple[str, ...]
@@ -59,6 +61,7 @@ class SweepResult:
     simulated: int
     refused: str = ""
     beyond: Mapping[str, int] = field(default_factory=dict)
+    untried: int = 0
 
     @property
     def counts(self) -> dict[str, int]:
@@ -78,8 +81,12 @@ class SweepResult:
             "counts": self.counts,
             "beyond": dict(self.beyond),
             "best": list(self.best),
-            "notes": [*NOTES[: 2 if self.simulated else 1], *([self.refused] if self.refused else [])],
+            "notes": [*NOTES[: 2 if self.simulated else 1], *self._further_notes()],
         }
+
+    def _further_notes(self) -> list[str]:
+        untried = f"of {self.untried} plans that may be better none was simulated; a higher objective.top tries more"
+        return [*([untried] if self.untried else []), *([self.refused] if self.refused else [])]
 
     def to_frame(self) -> pd.DataFrame:
         """One line for each row; needs pandas."""

@@ -9,7 +9,7 @@ are simulated ones, unless none are asked for.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from joulecast.errors import InputError
 from joulecast.plan.sweep.choose import (
+    ahead,
     beyond,
     is_undominated,
     likely,
@@ -54,6 +55,8 @@ class _Sweep:
     workers: Workers
     journal: Journal
     progress: Progress
+    #: Plans that may be better than those simulated, when the rounds end.
+    untried: int = 0
 
     def evaluate(self) -> list[Row]:
         """Every plan that fits, in closed form."""
@@ -82,11 +85,17 @@ class _Sweep:
             chosen = to_simulate(loose, self.space, top)
             self._run({row["plan"] for row in chosen} - set(done))
             simulated += [done[row["plan"]] for row in chosen]
-            if int(within(simulated, self.space).sum()) >= wanted:
+            keeps = within(simulated, self.space)
+            if keeps.all() and len(simulated) >= wanted:
                 break
             tried = {row["plan"] for row in simulated}
             pairs = [(self.journal.done.rows[row["plan"]], row) for row in simulated]
             loose = likely([row for row in loose if row["plan"] not in tried], pairs, self.space)
+            kept = [row for row, keep in zip(simulated, keeps, strict=True) if keep]
+            if len(kept) >= wanted:  # the places of those that were thrown out may still be empty
+                loose = ahead(loose, kept, self.space)
+        else:
+            self.untried = len(loose)
         return simulated
 
     def _none_is_within(self, rows: list[Row]) -> InputError:
@@ -153,7 +162,7 @@ def run_sweep(
             journal.remove()  # no other constraint or objective would find more in it
             raise _nothing_fits(space, found, journal)
         simulated = sweep.simulate(rows) if space.objective.top else []
-        result = _result(space, found, journal, rows, simulated)
+        result = replace(_result(space, found, journal, rows, simulated), untried=sweep.untried)
         if out is not None:
             write_rows(out, result.rows)
             journal.remove()
