@@ -32,6 +32,8 @@ SCHEMA = "front.schema.json"
 #: Form of a folder for Zeus's pipeline frequency optimizer, and its files.
 ZEUS_PFO = "zeus-pfo"
 PROFILE_FILE, SOLUTION_FILE, TABLE_FILE = "profile.csv", "freqs_pipeline_{:05d}.py", "front.csv"
+#: Beside them where plans choose more than clocks, which Zeus does not set: every instruction with all of its knobs.
+KNOBS_FILE = "instructions.csv"
 
 
 def export_front(front: Front, path: str | Path, form: str, *, copies: int = 1, gpus_per_rank: int = 1) -> None:
@@ -119,13 +121,18 @@ def instruction_rows(front: Front) -> list[dict[str, Any]]:
 
 
 def zeus_files(front: Front, *, copies: int = 1, gpus_per_rank: int = 1) -> dict[str, str]:
-    """Profile, solutions and a table of them, by file name."""
+    """Profile, solutions and a table of them, by file name.
+
+    Where plans choose more than clocks, a table of all instructions' knobs stands beside them.
+    """
     solutions = {
         SOLUTION_FILE.format(number): zeus_solution(front, point, copies=copies)
         for number, point in enumerate(front.points)
     }
     table = [{"file": name, **row} for name, row in zip(solutions, front.rows(), strict=True)]
-    return {PROFILE_FILE: zeus_profile(front, gpus_per_rank=gpus_per_rank), **solutions, TABLE_FILE: _csv(table)}
+    found = {PROFILE_FILE: zeus_profile(front, gpus_per_rank=gpus_per_rank), **solutions, TABLE_FILE: _csv(table)}
+    ways = {option.knobs for options in front.problem.sets for option in options.options}
+    return found | ({KNOBS_FILE: _csv(instruction_rows(front))} if len(ways) > 1 else {})
 
 
 def zeus_profile(front: Front, *, gpus_per_rank: int = 1) -> str:

@@ -87,7 +87,8 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
 
     Energies and waiting power are those of all GPUs of a stage.
     """
-    ways = ways_of(plan, gpu, space, comm_ctas_of(plan, space))
+    blocks = comm_ctas_of(plan, space)
+    ways = ways_of(plan, gpu, space, blocks)
     variants = [(knobs, prepare(way, gpu, governed=False)) for knobs, way in ways]
     base = variants[0][1]
     gpus = plan.tp * plan.replicas
@@ -105,6 +106,8 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
     fluid = fluid_program(base)
     dag = make_dag(base.program.schedule.ranks, fluid.source, fluid.target, fluid.delay_s)
     notes = [*NOTES, *(["clocks that the plan sets are kept"] if plan.power.clocks_mhz else [])]
+    if len(blocks) > 1:
+        notes.append("where GPUs communicate, each instruction chooses its thread blocks too (overlap.comm_ctas)")
     if space.overlap:
         notes.append("forwards and backwards choose their overlap each on its own")
     if space.tiles:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -52,6 +52,23 @@ class FrontSpace:
     tiles: TileLists = ()
     source: Source = field(default_factory=Source, compare=False, repr=False)
     power_limits_w: tuple[float, ...] | None = None
+
+    def clocks_alone(self, comm_ctas: int | None) -> FrontSpace:
+        """The same choice of clocks with a plan's own thread blocks, for programs that set nothing but clocks.
+
+        Raises
+        ------
+        InputError
+            The space opens something else to choice.
+        """
+        opened = [*(f"overlap.{name}" for name, _ in self.overlap), *(["implementation.tiles"] if self.tiles else [])]
+        if self.comm_ctas is not None:
+            opened.append("overlap.comm_ctas")
+        if opened:
+            raise self.source.error(
+                "Zeus sets clocks alone", opened[0], remedy="Take it out, and set it in the plan; or write json or csv."
+            )
+        return replace(self, comm_ctas=(comm_ctas,))
 
     def refuse_limits(self) -> None:
         """Instructions choose clocks, not limits.

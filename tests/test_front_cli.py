@@ -144,7 +144,7 @@ def test_files(capsys, profile, tmp_path):
     assert (folder / "freqs_pipeline_00000.py").is_file()
     status, _, err = run(capsys, *of_profile(profile, "--out", tmp_path / "none" / "front.json"))
     assert status == 2
-    assert "cannot be written" in err
+    assert "none [--out]: no such folder" in err
     assert not list(tmp_path.glob("**/*.part"))
 
 
@@ -156,6 +156,23 @@ def test_forecast(capsys, examples):
     assert [len(order) for order in front["points"][0]["plan"]] == [17] * 4
     assert front["points"][0]["knobs"]
     assert front["notes"]
+
+
+def test_what_zeus_reads_needs_nothing_that_zeus_does_not_set(capsys, examples, tmp_path):
+    """The front of the profile beside the solutions is theirs: both have the plan's thread blocks."""
+    plan, folder, wait_w = examples / "llama-3.1-8b-4xh200.toml", tmp_path / "zeus", 200
+    assert run(capsys, plan, "--format", "zeus-pfo", "--out", folder)[0] == 0
+    assert not (folder / "instructions.csv").exists()
+    solutions = list(csv.DictReader((folder / "front.csv").read_text().splitlines()))
+    times = ("--schedule", "1f1b", "--microbatches", 8, "--wait-power", wait_w)
+    _, out, _ = run(capsys, "--profile", folder / "profile.csv", *times, "--csv")
+    fastest = float(next(csv.DictReader(io.StringIO(out)))["time_s"])
+    assert fastest < float(solutions[0]["time_s"]) < 1.08 * fastest  # a profile has no optimizer and no transfers
+    space = tmp_path / "space.toml"
+    space.write_text("[overlap]\ncomm_ctas = [8, 16]\n")
+    status, _, err = run(capsys, plan, "--format", "zeus-pfo", "--out", tmp_path / "x", "--space", space)
+    assert status == 2 and "space.toml:2 [overlap.comm_ctas]: Zeus sets clocks alone" in err
+    assert not (tmp_path / "x").exists()
 
 
 def test_power_limits(capsys, examples):

@@ -115,6 +115,9 @@ def test_from_python(examples, tmp_path):
     assert clocks <= {1005, 1200, 1395, 1590, 1785, 1980}
     assert len(clocks) > 2
     assert {dict(o.knobs)["comm_ctas"] for p in front.points for order in front.options(p) for o in order} == {8, 24}
+    front.write(tmp_path / "zeus", "zeus-pfo")  # which sets no thread blocks: they stand in a table of their own
+    lines = (tmp_path / "zeus" / "instructions.csv").read_text().splitlines()
+    assert lines[0].endswith("comm_ctas") and {line.rpartition(",")[2] for line in lines[1:]} <= {"8", "24", ""}
 
 
 @pytest.mark.parametrize(

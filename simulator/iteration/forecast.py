@@ -12,6 +12,7 @@ from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.memory.footprint import MemoryFootprint
 from joulecast.model.power.component_power import by_part
 from joulecast.model.power.kernel_power import COMPONENTS, clock_tree_power_w, idle_power_w
+from joulecast.model.training.factors import LONGER
 from joulecast.simulator.events.guards import reported_with
 from joulecast.simulator.fluid.part_limits import check_parts, spent_at_clocks
 from joulecast.simulator.fluid.power_over_time import power_of_iterations
@@ -85,7 +86,7 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
         power_over_time=power_of_iterations(prepared, result, first, prepared.wait_power_w),
         assumptions=(
             *ASSUMPTIONS,
-            _host_assumption(plan, prepared.gpu),
+            *_framework_assumptions(plan, prepared.gpu),
             *network_assumptions(plan, description),
             *overlap_assumptions(plan),
             *attention_assumptions(plan, description),
@@ -99,11 +100,16 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
     return iteration
 
 
-def _host_assumption(plan: Plan, gpu: GpuModel) -> str:
-    """What is taken for granted of the host that launches kernels."""
+def _framework_assumptions(plan: Plan, gpu: GpuModel) -> list[str]:
+    """What is taken for granted of the framework, and of the host that launches its kernels."""
     if (one := launch_s(plan, gpu)) > 0:
-        return f"a launch takes the host {1e6 * one:.0f} us, for which the GPU waits where its kernels are shorter"
-    return "the host launches kernels faster than the GPU runs them"
+        said = [f"a launch takes the host {1e6 * one:.0f} us, for which the GPU waits where its kernels are shorter"]
+    else:
+        said = ["the host launches kernels faster than the GPU runs them"]
+    if gpu.get(f"kernel.{LONGER}", 0.0) > 0:
+        named = "a generation of Megatron named as implementation.generation narrows it"
+        said.append(f"what runs the plan may be any framework, which the interval of the time allows for; {named}")
+    return said
 
 
 def _median(values: Array, weights: Array) -> float:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from joulecast import front_lines, output
 from joulecast.errors import InputError, UnknownNameError
-from joulecast.front_asked import JOB_LIMITS, RANK_LIMITS, ZEUS_LIMITS, FrontAsked
+from joulecast.front_asked import JOB_LIMITS, RANK_LIMITS, ZEUS_LIMITS, ZEUS_PFO, FrontAsked
 
 if TYPE_CHECKING:
     from joulecast.output import Rows
@@ -217,8 +217,11 @@ def _instructions(asked: FrontAsked, space: FrontSpace | None) -> Instructions:
         made = _of_profile(asked, asked.profile)
     else:
         from joulecast.plan.forecast_front import forecast_front
+        from joulecast.plan.front_space import FrontSpace
 
         plan = asked.loaded_plan()
+        if asked.form == ZEUS_PFO:
+            space = (space or FrontSpace()).clocks_alone(plan.overlap.comm_ctas)
         with output.working("finding plans"):
             made = forecast_front(
                 plan,
