@@ -7,6 +7,7 @@ import functools
 import gc
 import os
 import random
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -135,21 +136,58 @@ def change(node: ast.AST) -> None:
 def functions() -> dict[tuple[str, tuple[str, int]], list[FunctionType]]:
     """Functions of ``model/`` that are alive, by file, name and first line."""
     found: dict[tuple[str, tuple[str, int]], list[FunctionType]] = defaultdict(list)
-    for thing in gc.get_objects():
+    for thing in _alive():
         if type(thing) is FunctionType and thing.__module__ and thing.__module__.startswith("joulecast.model"):
             code = thing.__code__
             found[os.path.realpath(code.co_filename), (code.co_name, code.co_firstlineno)].append(thing)
     return found
 
 
-def put_in(one: Mutant, place: list[FunctionType]) -> None:
+def _alive() -> list[object]:
+    """Objects that the collector of garbage knows, frozen ones too; it freezes them (again)."""
+    gc.unfreeze()
+    found = gc.get_objects()
+    gc.freeze()
+    return found
+
+
+class Caches:
+    """What functions of the project remember."""
+
+    def __init__(self) -> None:
+        self._find()
+
+    def _find(self) -> None:
+        self._modules = len(sys.modules)
+        wrappers = (thing for thing in _alive() if isinstance(thing, functools._lru_cache_wrapper))
+        self._known = [wrapper for wrapper in wrappers if str(wrapper.__module__).startswith("joulecast")]
+
+    def clear(self) -> None:
+        """Forget it, that of modules imported since the last time too."""
+        if self._modules != len(sys.modules):
+            self._find()
+        for wrapper in self._known:
+            wrapper.cache_clear()
+
+
+def put_in(one: Mutant, place: list[FunctionType], caches: Caches) -> None:
     """Give the function the mutant's code, and forget what was computed with the old."""
     new = next(code for code in codes(one.code) if (code.co_name, code.co_firstlineno) == one.owner)
     for function in place:
         function.__code__ = new
-    for thing in gc.get_objects():
-        if isinstance(thing, functools._lru_cache_wrapper) and str(thing.__module__).startswith("joulecast"):
-            thing.cache_clear()
+    caches.clear()
+
+
+def importers(one: Mutant) -> set[Path]:
+    """Modules of ``model/`` that import a mutant's."""
+    return {
+        file
+        for file in (ROOT / "model").rglob("*.py")
+        if any(
+            isinstance(node, ast.ImportFrom) and node.module == one.module
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        )
+    }
 
 
 def codes(code: CodeType) -> list[CodeType]:

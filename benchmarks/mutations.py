@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import gc
 import importlib.abc
 import importlib.machinery
 import math
@@ -28,7 +27,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mutants import ROOT, Mutant, drawn, functions, mutant, put_in
+from mutants import ROOT, Caches, Mutant, drawn, functions, importers, mutant, put_in
 
 #: Tests that run the model only in other processes, or not at all, or for long.
 NOT_THESE = (
@@ -91,8 +90,7 @@ class Runner:
         """Takes the place of pytest's own loop."""
         self.items = {item.nodeid: item for item in session.items}
         self.known = self._base()
-        gc.freeze()
-        self.functions = functions()
+        self.functions, self.caches = functions(), Caches()
         running: dict[int, Mutant] = {}
         end = time.monotonic() + 60.0 * self.asked.minutes
         for one in self.mutants:
@@ -127,7 +125,9 @@ class Runner:
         items = [item for item in self.items.values() if item.nodeid not in known.seconds]
         watch = coverage.Coverage(data_file=None, config_file=False, source=[str(ROOT / "model")])
         watch.start()
+        caches = Caches()
         for number, (item, after) in enumerate(zip_longest(items, items[1:])):
+            caches.clear()  # else of what several tests ask for only the first would be seen to run it
             watch.switch_context(str(number))
             begin, self.failed = time.process_time(), False
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
@@ -143,7 +143,9 @@ class Runner:
     def _start(self, one: Mutant) -> int:
         """A process with the mutant, which ends with whether a test failed."""
         chosen = self._chosen(one)
-        if not (place := self.functions.get((str(one.file), one.owner))) and one.module in sys.modules:
+        seen = (str(one.file), one.line) in self.known.tests  # else an import runs it, if anything does
+        place = self.functions.get((str(one.file), one.owner)) if seen else None
+        if not place and one.module in sys.modules:
             return self._anew(one, chosen)
         child = os.fork()
         if child:
@@ -153,7 +155,7 @@ class Runner:
         end = BROKEN
         try:
             if place:
-                put_in(one, place)
+                put_in(one, place, self.caches)
             else:
                 sys.meta_path.insert(0, Loader(one))
             end = NOTICED if self._any_fails(chosen) else LIVED
@@ -186,10 +188,7 @@ class Runner:
         """Tests of the changed line, by files, quick ones first; of what an import runs those of the whole module."""
         lines = self.known.tests
         near = lines.get((str(one.file), one.line), set()) if one.owner else set()
-        if not near:
-            near = set().union(*(tests for (file, _), tests in lines.items() if file == str(one.file)))
-        if not near:
-            near = {name for name in self.items if f"test_{one.file.stem}" in name}
+        near = near or self._that_run({one.file}) or self._that_run(importers(one))
         seconds = self.known.seconds
         usable = [name for name in self.items if name in near and seconds.get(name, 0.0) <= LONGEST_S]
         usable = [name for name in usable if name not in self.known.failing]
@@ -205,6 +204,11 @@ class Runner:
                     chosen.append(name)
                     spent += seconds[name]
         return chosen
+
+    def _that_run(self, files: set[Path]) -> set[str]:
+        """Tests that run a line of one of the files."""
+        names = {str(file) for file in files}
+        return set().union(*(tests for (file, _), tests in self.known.tests.items() if file in names))
 
     def _wait(self, running: dict[int, Mutant]) -> None:
         child, status = os.wait()
