@@ -51,8 +51,9 @@ class Refitted:
 
 
 def may_be_fitted(planned: PlannedRow) -> bool:
-    """Whether a row may calibrate: MLPerf's runs only validate."""
-    return planned.row.measured_step_time_s is not None and not planned.row.source.startswith("MLPerf")
+    """Whether a row may calibrate with others: MLPerf's runs only validate, some generations' tell of them alone."""
+    only_validates = planned.row.source.startswith("MLPerf") or planned.generation.alone
+    return planned.row.measured_step_time_s is not None and not only_validates
 
 
 def may_fit(planned: Sequence[PlannedRow]) -> Array:

@@ -32,6 +32,8 @@ class Generation:
     gradient_precision
         Data type in which gradients are kept and reduced; ``None``: Megatron's default, fp32. NeMo 2's recipes, which
         dgxc-benchmarking runs from v25.04 on, set ``grad_reduce_in_fp32 = False``.
+    alone
+        Whether the generation's factor is found while all others stand, see :mod:`joulecast.calibrate.published.alone`.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Generation:
     overlapped: bool
     fp8_recipe: str = "delayed"
     gradient_precision: str | None = None
+    alone: bool = False
 
 
 #: Frameworks by generation, the first match counts; the last stands for all others.
@@ -49,8 +52,8 @@ GENERATIONS = (
     Generation("nemo-2024", r"NeMo|dgxc|MLPerf", "cudnn", True),
     Generation("megatron-bridge-2025", r"Megatron-Bridge", "cudnn", True, "tensorwise"),
     Generation("megatron-core", r"SimuMax", "cudnn", False),
-    # No scalar of its own: Megatron-LM's layers of 2021 in DeepSpeed's pipeline, gradients reduced after it.
-    Generation("", r"DeepSpeed|MT-NLG", "unfused", False),
+    # Megatron-LM's layers of 2021 in DeepSpeed's pipeline, gradients reduced after it.
+    Generation("deepspeed", r"DeepSpeed|MT-NLG", "unfused", False, alone=True),
     # No scalar of its own. What llm-foundry's benchmarks run, to add ALiBi's bias, is FlashAttention in Triton.
     Generation("", r"llm-foundry|Composer", "flash-attention-1", True, "tensorwise", "bf16"),
     # No scalar of its own. What PyTorch's own attention runs is FlashAttention-2.

@@ -3,7 +3,7 @@
 ``python -m joulecast.calibrate.published.shipped OUT DATA…`` fits all of them to the rows of the files or folders
 ``DATA`` and writes ``OUT``; as the model is linearised near the factors that are there, several times until they stand.
 What is shipped, ``model/catalogue_data/training/published.toml``, is fitted to the collected rows and to those of
-``calibrate/recorded/published``, which say how GB200 differs from B200.
+``calibrate/recorded/published``, which say how GB200 differs from B200, and how long Megatron takes in DeepSpeed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from joulecast.calibrate.published.alone import factor_alone
 from joulecast.calibrate.published.fit import Linearised, fit, linearise
 from joulecast.calibrate.published.left_out import (
     Refitted,
@@ -29,7 +30,7 @@ from joulecast.calibrate.published.left_out import (
 )
 from joulecast.calibrate.published.plans import PlannedRow, plan_row
 from joulecast.calibrate.published.rows import read_published
-from joulecast.calibrate.published.write import training_toml
+from joulecast.calibrate.published.write import alone_toml, training_toml
 from joulecast.calibrate.rows import recorded_folder
 from joulecast.files import write_text
 from joulecast.model.hardware.catalogue import load_training
@@ -99,10 +100,25 @@ def _rms(values: Sequence[float]) -> float:
     return float(np.sqrt(np.mean(np.square(values))))
 
 
+def alone_factors(planned: Sequence[PlannedRow], shipped: str) -> str:
+    """Lines of the factors of generations whose steps calibrate nothing else, behind the others' text ``shipped``."""
+    factors = {name: p.number for name, p in parse_training(shipped, file="factors").items()}
+    generations = sorted({one.generation.name for one in planned if one.generation.alone})
+    found = ""
+    for name in generations:
+        rows = [one for one in planned if one.generation.name == name and one.row.measured_step_time_s]
+        named = "; ".join(sorted({one.row.source for one in rows}))
+        source = f"{len(rows)} steps of {named}, all other factors standing"
+        found += alone_toml(name, factor_alone(rows, factors), source)
+    return found
+
+
 def main(out: str, *data: str) -> None:
     """Fit the published rows of ``data`` and write the catalogue's file of factors."""
     planned = [plan_row(row) for path in data for row in read_published(path)]
-    write_text(Path(out), shipped_factors(planned, linearised(planned, load_training())))
+    together = [one for one in planned if not one.generation.alone]
+    shipped = shipped_factors(together, linearised(together, load_training()))
+    write_text(Path(out), shipped + alone_factors(planned, shipped))
 
 
 if __name__ == "__main__":

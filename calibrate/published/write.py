@@ -7,8 +7,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from joulecast.calibrate.published.alone import Alone
 from joulecast.calibrate.published.fit import Fitted
 from joulecast.model.hardware.description import SCHEMA_VERSION
+from joulecast.model.training.factors import GENERATION_SPREAD
 
 #: Significant digits of what is written.
 DIGITS = 5
@@ -52,6 +54,19 @@ def training_toml(
     for name, number in sorted((counts or {}).items()):
         lines.append(_leaf(f"rows.{name}", number, 0.0, "fitted steps of this GPU"))
     return "\n".join(lines) + "\n"
+
+
+def alone_toml(generation: str, found: Alone, source: str) -> str:
+    """Lines of a generation's factor that was found alone, and of its spread.
+
+    Parameters
+    ----------
+    source
+        The steps that it was fitted to.
+    """
+    value = _leaf(f"generation.{generation}", found.value, found.sd, source)
+    left_out = f"each source left out: {source}"
+    return f"{value}\n{_leaf(f'{GENERATION_SPREAD}{generation}', found.spread, 0.2 * found.spread, left_out)}\n"
 
 
 def _leaf(name: str, value: float, sd: float, source: str) -> str:

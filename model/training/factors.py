@@ -32,7 +32,7 @@ FACTORS: dict[str, tuple[str, tuple[str, ...]]] = {
     "power": ("power", ("*pj_per_flop*", "sm_w", "clock_w", "*pj_per_l2_byte", "streaming_pj_per_byte.*")),
 }
 #: Generations of training frameworks that have a factor of their own.
-Generation = Literal["megatron-lm-2021", "nemo-2024", "megatron-bridge-2025", "megatron-core"]
+Generation = Literal["megatron-lm-2021", "nemo-2024", "megatron-bridge-2025", "megatron-core", "deepspeed"]
 #: The host's time for a launch, where nothing captures it in a graph [s; estimate], and the parameter that has it.
 LAUNCH_S, LAUNCH = 120e-6, "host_launch_s"
 #: Parameters with the relative standard deviation of a forecast step, by data type, and what unknowns add to it.
@@ -43,6 +43,8 @@ SPREAD, UNSEEN = "training_spread", "training_spread_unseen"
 LONGER, LONGER_SD = "training_longer", 0.14
 #: In the file of factors: what a GPU without published steps adds, and a framework without a scalar.
 UNSEEN_GPU, UNSEEN_GENERATION = "unseen.gpu", "unseen.generation"
+#: Prefix of the entries with what a step of a generation differs by beyond its GPU's spread.
+GENERATION_SPREAD = "generation-spread."
 #: Prefix of the entries that count the published steps of each GPU.
 ROWS = "rows."
 #: Parameter by which the time of every kernel is multiplied.
@@ -130,13 +132,14 @@ def trained(description: GpuDescription, generation: str, factors: Mapping[str, 
     """The description as long training runs find it; of an architecture without any its kernels stay as they are.
 
     The spread of a forecast step grows in quadrature by what is not known: a derived GPU none of whose steps were
-    published, and a framework that is not named, whose steps may also be longer by :data:`LONGER_SD`, but not shorter.
+    published, a framework whose sources differ much, and one that is not named, whose steps may also be longer by
+    :data:`LONGER_SD`, but not shorter.
     """
     acting = factors_on(description, generation, factors)
     found = scaled(description, {short: factors[name].number for name, short in acting.items()})
     seen = not description.derivation or f"{ROWS}{description.name}" in factors
     unknown = [name for name, known in ((UNSEEN_GPU, seen), (UNSEEN_GENERATION, generation)) if not known]
-    more = hypot(*(factors[name].number for name in unknown if name in factors))
+    more = hypot(*(factors[n].number for n in (*unknown, f"{GENERATION_SPREAD}{generation}") if n in factors))
     prefix = f"{owner_of(description, factors)}.spread."
     spreads = {
         f"{SPREAD}.{name.removeprefix(prefix)}": replace(p, value=hypot(p.number, more))
