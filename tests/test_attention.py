@@ -81,6 +81,32 @@ def test_heads_and_batch_are_alike(h200):
     assert many_heads == pytest.approx(many_sequences)
 
 
+@pytest.mark.parametrize("back", [False, True])
+def test_fewer_blocks_than_sms_take_as_long_as_the_longest(h200, back):
+    """One head of 32 query blocks and two heads run side by side; only a longer sequence takes longer."""
+    one, two, many = work(h200, heads=np.array([1, 2, 32]), kv_heads=1, back=back).cycles
+    assert one == two < many
+    short, long = work(h200, heads=1, kv_heads=1, sequence=np.array([2048, 4096]), back=back).cycles
+    assert 1.7 < long / short < 2.0
+    shares = work(h200, heads=np.array([1, 2]), kv_heads=1, back=back).busy_share
+    assert shares[1] == pytest.approx(2.0 * shares[0]) and shares[1] < 0.5
+
+
+@pytest.mark.parametrize(("back", "published"), [(False, 0.76), (True, 0.57)])
+def test_four_heads_on_a100_against_eight_as_published(back, published):
+    """FlashAttention-2, 4,096 tokens, A100 PCIe (SimuMax): a block alone on an SM is slow forward."""
+    a100 = gpu_model(load_gpu("a100-pcie-80gb"))
+    four, eight = work(a100, heads=np.array([4, 8]), kv_heads=1, backend="flash-attention-2", back=back).cycles
+    assert four / eight == pytest.approx(published, abs=0.1)
+
+
+@pytest.mark.parametrize("backend", ["cudnn", "flash-attention-2"])
+@pytest.mark.parametrize("back", [False, True])
+def test_more_heads_or_positions_never_take_less_time(h200, backend, back):
+    for sizes in ({"heads": np.arange(1, 200)}, {"heads": 4, "sequence": np.arange(64, 16384, 64)}):
+        assert np.all(np.diff(work(h200, kv_heads=1, backend=backend, back=back, **sizes).cycles) >= 0.0)
+
+
 def test_energy_follows_the_executed_operations(h200):
     causal, full = lower([Attention(1, 32, 8, 4096, 128, causal=c) for c in (True, False)], h200).tensor_j
     assert 0.5 < causal / full < 0.6

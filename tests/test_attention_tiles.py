@@ -114,3 +114,13 @@ def test_what_a_block_needs(h200):
     assert backward.shared_bytes[0] == (2 * 64 + 2 * 3 * 128) * DIM * 2 + 128 * DIM * 4  # what is added to dQ
     values = 128 * DIM / 256 + estimate(h200, "kernel.tile_attention.registers_per_score") * 128 * 64 / 256
     assert forward.registers[0] == pytest.approx(estimate(h200, "kernel.tile_attention.registers") + values)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_fewer_blocks_than_sms_take_as_long_as_the_longest(h200, direction):
+    one, two, many = (
+        lowered(attend(batch=1, heads=heads, kv_heads=1, direction=direction), h200) for heads in (1, 2, 64)
+    )
+    assert many["core_cycles"] > 2.0 * two["core_cycles"]
+    assert one["core_cycles"] == pytest.approx(two["core_cycles"], rel=0.05)
+    assert one["activity"] == pytest.approx(0.5 * two["activity"], rel=0.05)

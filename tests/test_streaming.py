@@ -50,6 +50,21 @@ def test_residency_falls_from_all_to_nothing_at_the_capacity(h200):
     assert at.tolist() == pytest.approx([1.0, 1.0, 0.5, 0.0, 0.0])
 
 
+@pytest.mark.parametrize("schedule", [{}, {"warps": 8, "tile_rows": 1, "tile_columns": 2048}])
+def test_more_bytes_never_take_less_time(h200, schedule):
+    """Where part of the data stay in L2, the two levels do not work side by side without a limit."""
+    capacity = h200["kernel.l2.capacity_share"] * h200.device["l2_bytes"]
+    sizes = 4.0 * 2048 * np.unique(np.round(capacity * np.linspace(0.9, 1.2, 200) / (4.0 * 2048)))
+    for pattern in ("exp", "rmsnorm") if schedule else ("copy", "add", "softmax", "fill"):
+        operators = [
+            Streaming(pattern, b / 2, b / 2, b / 4, rows=round(b / 8192), columns=2048, **schedule)
+            for b in sizes.tolist()
+        ]
+        for clock in (1400.0, 1980.0):  # at which L2 is faster than memory
+            time = kernel_time_s(lower(operators, h200), clock, h200)
+            assert np.all(time[1:] > 0.999 * np.maximum.accumulate(time)[:-1]), (pattern, clock)
+
+
 def test_strided_kernels_slow_with_the_clock_and_copies_do_not(h200):
     for pattern, least, most in (("copy", 1.0, 1.05), ("strided_unary", 1.3, 2.0)):
         operators = copies(1 * GB, pattern=pattern)

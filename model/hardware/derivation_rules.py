@@ -74,7 +74,14 @@ RULES: tuple[Rule, ...] = (
         maximum=1.0,
     ),
     Rule("kernel", "gemm.tile_penalty", 0.30, "operand traffic of small tiles"),
-    Rule("kernel", "gemm.fallback_slowdown", 0.50, "kernels without vectorised loads"),
+    # The fallback issues Turing's matrix instructions: as many operations a cycle on every SM since.
+    Rule(
+        "kernel",
+        "gemm.fallback_slowdown",
+        0.50,
+        "kernels without vectorised loads, whose operations a cycle do not grow with the matrix units",
+        {"tensor_width": 1.0},
+    ),
     Rule("kernel", "gemm.*", 0.12, "property of the library"),
     # FlashAttention-2 issues the Ampere generation's matrix instructions: as many operations a cycle on every SM since.
     Rule(

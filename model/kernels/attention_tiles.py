@@ -97,13 +97,14 @@ def lower_tiled_attention(operators: Sequence[Attention], gpu: GpuModel) -> Colu
         share = estimate(gpu, "power.tile_attention_backward.share") * _read_twice(n, blocks.threads / WARP, gpu)
         # Gradients, and the kernels before and behind: row products of dO and O, dQ cleared and rounded.
         hbm = 2.0 * hbm + batch * sequence * dim * heads * (2.0 * size + 3.0 * SUM_BYTES)
-    cycles = (step + spilled_cycles) * (mean + last) + gpu["kernel.tile_gemm.tile_overhead_cycles"]
+    passes = np.maximum(mean + last, full)  # fewer blocks than SMs: the longest one alone takes as long as all
+    cycles = (step + spilled_cycles) * passes + gpu["kernel.tile_gemm.tile_overhead_cycles"]
     per_flop = share * gpu[f"power.attention_pj_per_flop.{LIKE}.{first.direction}"]
     return {
         "fixed_s": np.full(len(operators), gpu["kernel.attention.fixed_s"]),
         "core_cycles": cycles,
         "memory_s": hbm / gpu.device["memory_bandwidth_bytes_per_s"],
-        "activity": mean / (mean + last),
+        "activity": mean / passes,
         "tensor_use": executed / (gpu.flops_per_cycle(first.dtype) * cycles),
         "tensor_j": executed * per_flop * PICO,
         "onchip_j": l2_j + batch * heads * steps * spilled_j,

@@ -29,7 +29,7 @@ from joulecast.model.kernels.arrays import PICO, Columns, column, footprints, hb
 from joulecast.model.kernels.occupancy import MOST_REGISTERS, WARP, Blocks, resident_blocks, spilled_registers
 from joulecast.model.kernels.operators import DTYPE_BYTES, Streaming
 from joulecast.model.kernels.row_layout import RowLayout, barriers, row_layout
-from joulecast.model.kernels.streaming import residency
+from joulecast.model.kernels.streaming import level_weights, residency
 from joulecast.model.kernels.tile_estimates import ESTIMATES, estimate
 
 Array = NDArray[np.float64]
@@ -112,24 +112,27 @@ def lower_tiled_rows(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
     latency = _own(pattern, "kernel", "block_cycles", gpu)
     one = latency + _block_cycles(pattern, found, spill, gpu)
     rounds = np.maximum(found.count / (gpu.sm_count * spill.resident), 1.0)
-    hit = residency(footprints(operators, bytes_), gpu)
-    hbm = bytes_ * (1.0 - hit)
-    from_l2 = hit * bytes_ / (gpu["kernel.l2.bytes_per_sm_cycle"] * gpu.sm_count)
+    overlap = estimate(gpu, "kernel.tile_rows.overlap_exponent")
+    resident = residency(footprints(operators, bytes_), gpu)
+    near, far = level_weights(resident, overlap)
+    hbm = bytes_ * (1.0 - resident)
+    from_l2 = near * bytes_ / (gpu["kernel.l2.bytes_per_sm_cycle"] * gpu.sm_count)
     peak = gpu.device["memory_bandwidth_bytes_per_s"]
-    memory_s = hbm * _turning(pattern, bytes_ / found.count, gpu) / (_bandwidth_share(pattern, gpu) * peak)
+    from_memory = bytes_ * far
+    memory_s = from_memory * _turning(pattern, bytes_ / found.count, gpu) / (_bandwidth_share(pattern, gpu) * peak)
     memory_s = memory_s + spill.far_bytes / (estimate(gpu, "kernel.tile_spill.bandwidth_share") * peak)
     waiting_s = (latency + _lone_cycles(spill.resident, rounds, gpu)) / (gpu.max_clock_mhz * 1e6)
     waiting_s = waiting_s + estimate(gpu, "kernel.tile_rows.tail_share") * memory_s / rounds
     staged = np.where(column(operators, "staged") > 0.0, bytes_, 0.0)
-    near = spill.near_bytes * estimate(gpu, "power.tile_spill_pj_per_byte")
+    spilled = spill.near_bytes * estimate(gpu, "power.tile_spill_pj_per_byte")
     return {
         "fixed_s": gpu["kernel.tile_gemm.fixed_s"] + waiting_s,
         "core_cycles": np.maximum.reduce([rounds * one, from_l2, _launch_cycles(found.count, memory_s, gpu)]),
         "memory_s": memory_s,
-        "overlap": np.full(len(operators), estimate(gpu, "kernel.tile_rows.overlap_exponent")),
+        "overlap": np.full(len(operators), overlap),
         "activity": np.ones(len(operators)),
         "vector_j": _vector_j(pattern, bytes_, found, gpu),
-        "onchip_j": ((bytes_ + spill.far_bytes) * gpu["power.l2_pj_per_byte"] + near) * PICO
+        "onchip_j": ((bytes_ + spill.far_bytes) * gpu["power.l2_pj_per_byte"] + spilled) * PICO
         + staged * estimate(gpu, "power.tile_shared_pj_per_byte") * PICO,
         "hbm_j": hbm_energy_j(hbm + spill.far_bytes, gpu),
     }

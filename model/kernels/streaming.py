@@ -43,6 +43,16 @@ def residency(footprint_bytes: Array, gpu: GpuModel) -> Array:
     return np.clip((1.1 * capacity - footprint_bytes) / (0.1 * capacity), 0.0, 1.0)
 
 
+def level_weights(resident: Array, exponent: float) -> tuple[Array, Array]:
+    """Weights on a kernel's times from L2 and from memory where only a share r of the data is resident.
+
+    ``r^(1/p)`` and ``(1 - r)^(1/p)``: the smooth maximum of exponent ``p`` then goes from the one time to the other.
+    With weights r and 1 - r both levels would work side by side, and a kernel of more bytes take less time; but what
+    comes from memory passes L2 as well.
+    """
+    return resident ** (1.0 / exponent), (1.0 - resident) ** (1.0 / exponent)
+
+
 def streaming_work(
     pattern: str, bytes_: Array, footprint_bytes: Array, gpu: GpuModel, far_bytes: Array | float = 0.0
 ) -> StreamingWork:
@@ -58,14 +68,17 @@ def streaming_work(
         Part of ``bytes_`` that comes from memory in any case.
     """
     prefix = f"kernel.streaming.{pattern}."
-    hit = residency(footprint_bytes, gpu) * (1.0 - far_bytes / np.maximum(bytes_, 1.0))
+    resident = residency(footprint_bytes, gpu)
+    near, far = level_weights(resident, gpu["kernel.overlap_exponent"])
+    reused = 1.0 - far_bytes / np.maximum(bytes_, 1.0)
+    hit = resident * reused
     peak = gpu.device["memory_bandwidth_bytes_per_s"]
     issue = bytes_ / (gpu[prefix + "bytes_per_sm_cycle"] * gpu.sm_count)
-    from_l2 = hit * bytes_ / (gpu["kernel.l2.bytes_per_sm_cycle"] * gpu.sm_count)
+    from_l2 = near * reused * bytes_ / (gpu["kernel.l2.bytes_per_sm_cycle"] * gpu.sm_count)
     return StreamingWork(
         fixed_s=np.full_like(bytes_, gpu[prefix + "fixed_s"]),
         cycles=np.maximum(issue, from_l2),
-        memory_s=(1.0 - hit) * bytes_ / (gpu[prefix + "bandwidth_share"] * peak),
+        memory_s=(1.0 - (1.0 - far) * reused) * bytes_ / (gpu[prefix + "bandwidth_share"] * peak),
         hbm_bytes=(1.0 - hit) * bytes_,
         l2_bytes=bytes_,
     )
