@@ -49,6 +49,19 @@ def capsys_module():
     return printed
 
 
+def test_a_saved_front_is_as_sure_as_when_it_was_found(saved):
+    from joulecast.reports.front_series import of_saved
+    from joulecast.reports.saved import read_saved
+
+    path = saved / "front.json"
+    found = json.loads(path.read_text(encoding="utf-8"))
+    points = of_saved(read_saved(path, "front"), path).points
+    assert [p.interval.energy_ratio_p95 for p in points] == [p["energy_ratio_p95"] for p in found["points"]]
+    for point in found["points"]:
+        del point["time_s_p05"]
+    assert {p.interval for p in of_saved(found, path).points} == {None}
+
+
 @pytest.mark.parametrize(
     ("name", "ending"), [("front", ".pdf"), ("ledger", ".png"), ("measured", ".pdf"), ("ledger", ".svg")]
 )

@@ -21,6 +21,7 @@ from joulecast.errors import InputError
 from joulecast.reports import ledger_series, page, timeline_series
 from joulecast.reports.front_series import of_front
 from joulecast.reports.measured_series import measured_by_quantity
+from joulecast.reports.numbers import Unit
 from joulecast.reports.page import plotly_library
 from joulecast.reports.palette import ROLES
 from joulecast.reports.predict_page import predict_page
@@ -350,6 +351,41 @@ def test_a_time_limit_is_drawn_in(front, iteration):
     free = front_chart(of_front(front, iteration)).views[0]
     far = front_chart(of_front(front, iteration, 100.0)).views[0]  # it would make everything else small
     assert len(free.series) == len(far.series) == len(limited.series) - 1
+
+
+def test_a_front_shows_how_sure_its_plans_are(front, iteration):
+    from joulecast.reports.front_chart import BAND, front_chart, point_text
+    from joulecast.reports.front_page import front_page
+
+    series = of_front(front, iteration)
+    view = front_chart(series).views[0]
+    (band,) = (entry for entry in view.series if entry.name == BAND)
+    drawn = view.data[band.traces[0]]["y"]
+    count = len(front.points)
+    high, low = np.array(drawn[:count]), np.array(drawn[count:])[::-1]
+    energy = np.array([p.energy_j for p in front.points]) / 1e3
+    assert high[0] == low[0] == pytest.approx(energy[0], rel=1e-5)
+    assert np.all(low[1:] < energy[1:]) and np.all(energy[1:] < high[1:])
+    bottom, top = view.layout["yaxis"]["range"]
+    assert bottom < low.min() and high.max() < top
+    text = point_text(series.points[-1], series.points[0], Unit(1.0, "s"), Unit(1.0, "J")).replace("\u00a0", " ")
+    ends = front.intervals[-1]
+    assert f"{100 * (1 - ends.energy_ratio_p95):.3g} to {100 * (1 - ends.energy_ratio_p05):.3g} % less" in text
+    assert f"{ends.time_s_p05:.3g} to {ends.time_s_p95:.3g} s" in text
+    page = front_page(front, "a plan", iteration=iteration).html()
+    assert f"{100 * (1 - ends.energy_ratio_p95):.3g} to" in re.search(r"90 %: ([0-9. to]+)", page).group(1)
+
+
+def test_a_measured_front_has_no_band(front):
+    from joulecast.plan.exact_front import Front
+    from joulecast.reports.front_chart import BAND, front_chart, point_text
+    from joulecast.reports.front_page import front_page
+
+    measured = Front(replace(front.problem, kernels=None), front.curve, front.plans)
+    series = of_front(measured)
+    assert BAND not in {entry.name for entry in front_chart(series).views[0].series}
+    assert "90 %" not in point_text(series.points[-1], series.points[0], Unit(1.0, "s"), Unit(1.0, "J"))
+    assert "less on the same cards" not in front_page(measured, "a profile").html()
 
 
 def test_intervals_of_errors_are_drawn_whole():

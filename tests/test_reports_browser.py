@@ -113,10 +113,11 @@ def test_no_word_of_a_chart_is_cut_off(opened, name):
 
 def test_pointing_at_a_plan_shows_its_knobs(opened):
     page = opened()
-    page.evaluate("Plotly.Fx.hover(document.getElementById('front'), [{curveNumber: 1, pointNumber: 40}])")
+    page.evaluate("Plotly.Fx.hover(document.getElementById('front'), [{curveNumber: 2, pointNumber: 40}])")
     label = page.locator("#front .hoverlayer").text_content()
     assert "MHz" in label and "forward of stage 0" in label
-    point = page.locator("#front .scatterlayer .trace").nth(1).locator(".point").nth(60)
+    assert "% less on the same cards" in label
+    point = page.locator("#front .scatterlayer .trace").nth(2).locator(".point").nth(60)
     point.scroll_into_view_if_needed()
     box = point.bounding_box()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)

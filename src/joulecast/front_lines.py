@@ -38,8 +38,11 @@ def print_table(made: Front) -> None:
     mean = sum(p.gap for p in points) / len(points)
     print(
         f"{len(points)} plans of {made.problem.dag.instructions} instructions, "
-        f"{100.0 * mean:.2g} % above the lower bound on average, {100.0 * max(p.gap for p in points):.2g} % at most\n"
+        f"{100.0 * mean:.2g} % above the lower bound on average, {100.0 * max(p.gap for p in points):.2g} % at most"
     )
+    if made.intervals:
+        print(f"5-95 % of a plan on any card: {' and '.join(_levels(made))}; of ratios to the fastest plan see below")
+    print()
     output.print_table([_line(made, i) for i in _some(len(points))])
     if made.problem.notes:
         output.print_assumed(made.problem.notes)
@@ -108,7 +111,7 @@ def print_power_limits(report: Mapping[str, Any]) -> None:
 def _line(made: Front, index: int) -> dict[str, Any]:
     point, fastest = made.points[index], made.points[0]
     clocks = [clock for order in made.clocks_mhz(point) for clock in order]
-    return {
+    line = {
         "time [s]": point.time_s,
         "energy [J]": point.energy_j,
         "bound [J]": point.lower_bound_j,
@@ -116,6 +119,29 @@ def _line(made: Front, index: int) -> dict[str, Any]:
         "energy saved [%]": round(100.0 * (1.0 - point.energy_j / fastest.energy_j), 2),
         "mean clock [MHz]": round(sum(clocks) / len(clocks)),
     }
+    if not made.intervals:
+        return line
+    ends = made.intervals[index]
+    slower = _between(ends.time_ratio_p05 - 1.0, ends.time_ratio_p95 - 1.0)
+    saved = _between(1.0 - ends.energy_ratio_p95, 1.0 - ends.energy_ratio_p05)
+    parts = list(line.items())
+    return dict([*parts[:4], ("slower, 5-95 %", slower), parts[4], ("saved, 5-95 %", saved), parts[5]])
+
+
+def _between(low: float, high: float) -> str:
+    """A share's interval in per cent; empty for the plan with which others are compared."""
+    return "" if low == high else f"{100.0 * low:.1f} to {100.0 * high:.1f}"
+
+
+def _levels(made: Front) -> list[str]:
+    """How far time and energy of any plan may be off, in words."""
+    found = []
+    for word, name in (("time", "time_s"), ("energy", "energy_j")):
+        pairs = [(getattr(p, name), i) for p, i in zip(made.points, made.intervals, strict=True)]
+        low = min(getattr(i, f"{name}_p05") / value for value, i in pairs)
+        high = max(getattr(i, f"{name}_p95") / value for value, i in pairs)
+        found.append(f"{word} -{100.0 * (1.0 - low):.2g} to +{100.0 * (high - 1.0):.2g} %")
+    return found
 
 
 def _some(count: int) -> list[int]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from joulecast.reports.chart import Chart, Series, View, axis, dots, limit_line
-from joulecast.reports.front_series import MARGIN, Forecast, FrontSeries, PlanPoint
+from joulecast.reports.front_series import BAND, MARGIN, Forecast, FrontSeries, PlanPoint
 from joulecast.reports.html import pairs
-from joulecast.reports.numbers import Unit, spaced, unit_for
+from joulecast.reports.numbers import Unit, between, interval, spaced, unit_for
+
+if TYPE_CHECKING:
+    from joulecast.plan.front_intervals import PlanInterval
 
 #: Kinds of instruction whose knobs the label at the pointer shows; the list below the chart has all.
 SHOWN_KNOBS = 10
@@ -28,6 +32,8 @@ def front_chart(front: FrontSeries) -> Chart:
 
     if front.bound_s:
         add("lower bound", "bound", "line", _bound(front, time, energy))
+    if front.band_j[0]:
+        add(BAND, "band", "area", _band(front, time, energy))
     add("plans", "plan", "circle", _plans(front, time, energy))
     details = {len(data) - 1: [point_detail(p, front.points[0], time, energy) for p in front.points]}
     add("chosen plan", "chosen", "star", _chosen(front, time, energy))
@@ -54,6 +60,8 @@ def _range(front: FrontSeries, unit: Unit, name: str) -> list[float]:
     if front.forecast is not None:
         ends = [getattr(front.forecast, f"{name}{end}") for end in ("", "_p05", "_p95")]
         values += [v for v in ends if v is not None]
+    if name == "energy_j":
+        values += [v for ends in front.band_j for v in ends]
     low, high = min(values), max(values)
     room = MARGIN * (high - low) or MARGIN * high
     return unit.of([low - room, high + room])
@@ -67,6 +75,21 @@ def _bound(front: FrontSeries, time: Unit, energy: Unit) -> dict[str, Any]:
         "y": energy.of(front.bound_j),
         "line": {"color": "@bound", "width": 1.5},
         "hoverinfo": "skip",  # so close to the plans, its text would hide theirs
+    }
+
+
+def _band(front: FrontSeries, time: Unit, energy: Unit) -> dict[str, Any]:
+    low, high = front.band_j
+    x = time.of(p.time_s for p in front.points)
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [*x, *reversed(x)],
+        "y": [*energy.of(high), *reversed(energy.of(low))],
+        "fill": "toself",
+        "fillcolor": "@band/18",
+        "line": {"width": 0},
+        "hoverinfo": "skip",
     }
 
 
@@ -122,6 +145,8 @@ def point_text(point: PlanPoint, fastest: PlanPoint, time: Unit, energy: Unit) -
     saved = 100.0 * (1.0 - point.energy_j / fastest.energy_j)
     lines = [f"<b>{time.text(point.time_s, 5)}, {energy.text(point.energy_j, 5)}</b>"]
     lines.append(f"{spaced(slower, 3)} % slower, {spaced(saved, 3)} % less energy than the fastest")
+    if point.interval is not None:
+        lines += _ends_text(point.interval, time, energy)
     if point.lower_bound_j:
         lines.append(f"{spaced(100.0 * (point.energy_j / point.lower_bound_j - 1.0), 2)} % above the lower bound")
     lines += [f"{escape(name)}: {escape(choice)}" for name, choice in point.knobs[:SHOWN_KNOBS]]
@@ -130,7 +155,18 @@ def point_text(point: PlanPoint, fastest: PlanPoint, time: Unit, energy: Unit) -
     return "<br>".join(lines)
 
 
+def _ends_text(ends: PlanInterval, time: Unit, energy: Unit) -> list[str]:
+    """How sure a plan is, against the fastest and by itself."""
+    of_time = interval(ends.time_s_p05, ends.time_s_p95, time)
+    lines = [f"90 %: {of_time}, {interval(ends.energy_j_p05, ends.energy_j_p95, energy)} on any cards"]
+    if ends.time_ratio_p05 < ends.time_ratio_p95:
+        slower = between(ends.time_ratio_p05 - 1, ends.time_ratio_p95 - 1)
+        saved = between(1 - ends.energy_ratio_p95, 1 - ends.energy_ratio_p05)
+        lines.insert(0, f"90 %: {slower} slower, {saved} less on the same cards")
+    return lines
+
+
 def point_detail(point: PlanPoint, fastest: PlanPoint, time: Unit, energy: Unit) -> str:
     """All knobs of a plan, as HTML."""
-    head = point_text(PlanPoint(point.time_s, point.energy_j, point.lower_bound_j, ()), fastest, time, energy)
+    head = point_text(replace(point, knobs=()), fastest, time, energy)
     return head.replace("<br>", ", ") + pairs(point.knobs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from joulecast.reports.figure import new_figure, styled
-from joulecast.reports.front_series import MARGIN
+from joulecast.reports.front_series import BAND, MARGIN
 from joulecast.reports.numbers import unit_for
 from joulecast.reports.palette import scheme
 
@@ -25,7 +25,11 @@ def front_figure(front: FrontSeries, width_in: float = 5.0) -> Figure:
     if front.bound_s:
         bound = time.of(front.bound_s), energy.of(front.bound_j)
         axis.plot(*bound, color=colour["bound"], lw=1, label="lower bound", zorder=2)
+    low, high = front.band_j
     x, y = time.of(p.time_s for p in front.points), energy.of(p.energy_j for p in front.points)
+    if low:
+        band = energy.of(low), energy.of(high)
+        axis.fill_between(x, *band, color=colour["band"], alpha=0.2, lw=0, label=BAND, zorder=1)
     axis.plot(x, y, "o", color=colour["plan"], ms=3, mec="white", mew=0.3, label="plans", zorder=3)
     chosen = [x[front.chosen]], [y[front.chosen]]
     axis.plot(*chosen, "*", color=colour["chosen"], ms=11, mec="white", mew=0.6, label="chosen plan", zorder=5)

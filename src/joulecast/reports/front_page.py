@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from joulecast.reports import timeline_series
-from joulecast.reports.numbers import percent, unit_for
+from joulecast.reports.numbers import between, percent, unit_for
 from joulecast.reports.page import Figure, Page, Section
 from joulecast.reports.parts import assumptions, plan_section, provenance, with_interval
 from joulecast.reports.predict_page import front_section
@@ -65,7 +65,7 @@ def answer(series: FrontSeries) -> str:
 
 def _against(time_s: float, energy_j: float, other_time_s: float, other_energy_j: float) -> tuple[str, str]:
     saved, slower = 1.0 - other_energy_j / energy_j, other_time_s / time_s - 1.0
-    pace = "as fast" if abs(slower) < SAME else f"{percent(abs(slower))} {'slower' if slower >= 0 else 'faster'}"
+    pace = "as fast" if abs(slower) < SAME else f"{percent(abs(slower), 2)} {'slower' if slower >= 0 else 'faster'}"
     return f"{percent(abs(saved))} {'less' if saved >= 0 else 'more'} energy", pace
 
 
@@ -74,8 +74,11 @@ def more(front: Front, series: FrontSeries) -> str:
     first, last = series.points[0], series.points[-1]
     saved, slower = _against(first.time_s, first.energy_j, last.time_s, last.energy_j)
     gaps = [p.gap for p in front.points]
+    ends, sure = last.interval, ""
+    if ends is not None and len(series.points) > 1:
+        sure = f" (90 %: {between(1.0 - ends.energy_ratio_p95, 1.0 - ends.energy_ratio_p05)} less on the same cards)"
     return (
-        f"The plan of least energy takes {saved} than the fastest, and is {slower}. Plans are "
+        f"The plan of least energy takes {saved} than the fastest{sure}, and is {slower}. Plans are "
         f"{percent(sum(gaps) / len(gaps), 2)} above the exact lower bound on average, {percent(max(gaps), 2)} at most."
     )
 
@@ -83,15 +86,20 @@ def more(front: Front, series: FrontSeries) -> str:
 def head(front: Front, series: FrontSeries) -> list[Figure]:
     """Fastest plan, plan of least energy, and the plan as it stands."""
     time, energy = unit_for("s", series.points[-1].time_s), unit_for("J", series.points[0].energy_j)
-    figures = []
-    for label, point in (("fastest", series.points[0]), ("chosen", series.points[series.chosen]),
-                         ("least energy", series.points[-1])):  # fmt: skip
-        figures.append(Figure(label, time.text(point.time_s), energy.text(point.energy_j)))
+    first, chosen, last = series.points[0], series.points[series.chosen], series.points[-1]
+    ends = chosen.interval
+    figures = [Figure("fastest", time.text(first.time_s), energy.text(first.energy_j))]
+    if ends is None:
+        figures.append(Figure("chosen", time.text(chosen.time_s), energy.text(chosen.energy_j)))
+    else:
+        figures.append(with_interval("chosen", chosen.time_s, ends.time_s_p05, ends.time_s_p95, time))
+        figures.append(with_interval("energy, chosen", chosen.energy_j, ends.energy_j_p05, ends.energy_j_p95, energy))
+    figures.append(Figure("least energy", time.text(last.time_s), energy.text(last.energy_j)))
     plan = series.forecast
     if plan is not None:
         figures.append(with_interval("as it stands", plan.time_s, plan.time_s_p05, plan.time_s_p95, time))
         figures.append(
-            with_interval("energy as it stands", plan.energy_j, plan.energy_j_p05, plan.energy_j_p95, energy)
+            with_interval("energy, as it stands", plan.energy_j, plan.energy_j_p05, plan.energy_j_p95, energy)
         )
     return figures
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from joulecast.reports.saved import number_of
 
 if TYPE_CHECKING:
     from joulecast.plan.exact_front import Front, FrontPoint
+    from joulecast.plan.front_intervals import PlanInterval
     from joulecast.plan.options import Option
     from joulecast.simulator.iteration.result import Iteration
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 MOST_BREAKPOINTS = 800
 #: Room around the plans, as a share of their range.
 MARGIN = 0.06
+#: What the band around the plans is called.
+BAND = "90 % against the fastest"
 #: Plans this much slower than the fastest are as good as the fastest to most people.
 SLOWER_SHARE = 0.01
 WHY_FAST = f"least energy at most {100 * SLOWER_SHARE:g} % slower than the fastest"
@@ -43,12 +47,16 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class PlanPoint:
-    """One plan: what it takes, the least that its time allows, and its knobs by stage and kind of instruction."""
+    """One plan: what it takes, the least that its time allows, and its knobs by stage and kind of instruction.
+
+    ``interval`` says how sure it is, where it is a forecast.
+    """
 
     time_s: float
     energy_j: float
     lower_bound_j: float | None
     knobs: tuple[tuple[str, str], ...]
+    interval: PlanInterval | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +87,13 @@ class FrontSeries:
     forecast: Forecast | None = None
     time_limit_s: float | None = None
 
+    @property
+    def band_j(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """5 % and 95 % of every plan's energy if the fastest plan's is as forecast; empty without intervals [J]."""
+        ends = [p.interval for p in self.points if p.interval is not None]
+        first = self.points[0].energy_j
+        return tuple(first * e.energy_ratio_p05 for e in ends), tuple(first * e.energy_ratio_p95 for e in ends)
+
 
 def of_front(front: Front, iteration: Iteration | None = None, time_limit_s: float | None = None) -> FrontSeries:
     """Series of a front.
@@ -102,7 +117,10 @@ def of_front(front: Front, iteration: Iteration | None = None, time_limit_s: flo
         why = WHY_FAST
     bound_s, bound_j = (_thinned(values) for values in front.lower_bound)
     return FrontSeries(
-        tuple(PlanPoint(p.time_s, p.energy_j, p.lower_bound_j, knobs_of(front, p)) for p in points),
+        tuple(
+            PlanPoint(p.time_s, p.energy_j, p.lower_bound_j, knobs_of(front, p), interval)
+            for p, interval in zip_longest(points, front.intervals)
+        ),
         tuple(bound_s.tolist()),
         tuple(bound_j.tolist()),
         chosen,
@@ -171,10 +189,18 @@ def of_saved(data: Mapping[str, Any], path: Path) -> FrontSeries:
             for kind, clock in zip(kinds, chosen, strict=True):
                 clocks.setdefault(f"{kind} of stage {stage}", []).append(float(clock))
         knobs = tuple((name, _range(dict(Counter(values)))) for name, values in clocks.items())
-        points.append(PlanPoint(time, energy, entry.get("lower_bound_j"), knobs))
+        points.append(PlanPoint(time, energy, entry.get("lower_bound_j"), knobs, _interval(entry)))
     if not points:
         raise InputError("has no plans", file=str(path), key="points", remedy="Write the front again.")
     bound = data.get("lower_bound", ())
     chosen = max(i for i, p in enumerate(points) if p.time_s <= points[0].time_s * (1 + SLOWER_SHARE))
     times, energies = (tuple(float(b[key]) for b in bound) for key in ("time_s", "energy_j"))
     return FrontSeries(tuple(points), times, energies, chosen, WHY_FAST)
+
+
+def _interval(entry: Mapping[str, Any]) -> PlanInterval | None:
+    """How sure a saved plan is; ``None`` where it does not say."""
+    from joulecast.plan.front_intervals import PlanInterval
+
+    ends = {name: entry[name] for name in PlanInterval.__dataclass_fields__ if entry.get(name) is not None}
+    return PlanInterval(**ends) if len(ends) == len(PlanInterval.__dataclass_fields__) else None

@@ -75,6 +75,15 @@ def percent(share: float, digits: int = 3) -> str:
     return f"{spaced(100.0 * share, digits)}{NARROW}%"
 
 
+def between(low: float, high: float, digits: int = 3) -> str:
+    """Two shares in per cent.
+
+    >>> between(0.1234, 0.15).replace(NARROW, "_")
+    '12.3 to 15_%'
+    """
+    return f"{spaced(100.0 * low, digits)} to {percent(high, digits)}"
+
+
 def interval(low: float | None, high: float | None, unit: Unit) -> str:
     """Both ends of an interval, e.g. ``0.98 to 1.05 s``; empty where there is none."""
     if low is None or high is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import InputError
 from joulecast.reports import ledger_series, timeline_series
@@ -22,6 +22,7 @@ from joulecast.simulator.iteration.site import SITE_ASSUMPTIONS
 
 if TYPE_CHECKING:
     from joulecast.plan.exact_front import Front
+    from joulecast.plan.front_intervals import PlanInterval
     from joulecast.simulator.iteration.result import Iteration
 
 
@@ -130,16 +131,33 @@ def front_section(front: Front, iteration: Iteration | None, time_limit_s: float
             "time [s]": p.time_s,
             "energy [J]": p.energy_j,
             "lower bound [J]": p.lower_bound_j,
+            **({} if p.interval is None else _ends(p.interval)),
             "": "chosen" if i == series.chosen else "",
         }
         for i, p in enumerate(series.points)
     ]
     about = (
-        "<p>Each dot is a plan that sets a clock for every instruction; none is both faster and takes less energy. "
-        f"The star is the plan of {series.why}. Choose a dot to see its clocks.</p>"
+        "Each dot is a plan that sets a clock for every instruction; none is both faster and takes less energy. "
+        f"The star is the plan of {series.why}. Choose a dot to see its clocks."
     )
+    if front.intervals:
+        about += (
+            " Most of what a forecast may be off by is common to all plans: the band holds 90 % of the energies that a "
+            "plan may take if the fastest one takes what is forecast."
+        )
     after = folded(f"All {len(rows)} plans as numbers", table(rows))
-    return Section("Time and energy with other clocks", about, (front_chart(series),), after)
+    return Section("Time and energy with other clocks", f"<p>{about}</p>", (front_chart(series),), after)
+
+
+def _ends(ends: PlanInterval) -> dict[str, Any]:
+    """How sure a plan is, for the table."""
+    pairs = {
+        "time, 5 to 95 % [s]": (ends.time_s_p05, ends.time_s_p95),
+        "energy, 5 to 95 % [J]": (ends.energy_j_p05, ends.energy_j_p95),
+        "time over the fastest": (ends.time_ratio_p05, ends.time_ratio_p95),
+        "energy over the fastest": (ends.energy_ratio_p05, ends.energy_ratio_p95),
+    }
+    return {name: f"{spaced(low)} to {spaced(high)}" for name, (low, high) in pairs.items()}
 
 
 def timeline_section(iteration: Iteration) -> Section:

@@ -52,6 +52,14 @@ class _Bound(_Entry):
 
 class _Point(_Entry):
     lower_bound_j: float | None = None
+    time_s_p05: float | None = None
+    time_s_p95: float | None = None
+    energy_j_p05: float | None = None
+    energy_j_p95: float | None = None
+    time_ratio_p05: float | None = None
+    time_ratio_p95: float | None = None
+    energy_ratio_p05: float | None = None
+    energy_ratio_p95: float | None = None
     plan: list[list[float]] = []
 
 
