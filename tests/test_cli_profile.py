@@ -140,3 +140,11 @@ def test_bad_input_is_one_line(capsys, arguments, message):
     lines = [line for line in err.splitlines() if line.startswith("error:")]
     assert len(lines) == 1
     assert message in lines[0]
+
+
+def test_a_card_that_is_not_there_leaves_no_folder(tmp_path, capsys):
+    status, _, err = run(
+        capsys, "gemm:8192x8192x8192", "--device", f"sim:{tmp_path / 'card.json'}", "--out", str(tmp_path / "x")
+    )
+    assert status == 2 and "no such simulated card. Write" in err
+    assert not list(tmp_path.iterdir())

@@ -76,6 +76,14 @@ def test_rows_are_read_wherever_rows_are_read(tmp_path):
     assert [row.name for row in read_rows(tmp_path)] == ["plain", "a", "b", "c"]
 
 
+def test_what_an_editor_puts_before_and_behind_lines_is_passed_over(tmp_path):
+    path = write(tmp_path)
+    before = read_recording(path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
+    assert read_recording(path) == before
+    assert read_rows(path) == before.rows
+
+
 def test_appended_rows_come_back_as_they_will_be_read(tmp_path):
     with Recorder(tmp_path, CARD) as recorder:
         now = [recorder.append_row({**GEMM, **MEASURED, "name": name}) for name in "ab"]

@@ -211,3 +211,33 @@ def test_a_full_disk_is_one_line(arguments):
     assert done.returncode == 2
     assert done.stderr.startswith("error: the answer cannot be written: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+def in_shell(line, **environment):
+    """What a shell sees of a line in which JC stands for the command."""
+    command = line.replace("JC", f'"{sys.executable}" -m joulecast')
+    plain = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "HOME") if name in os.environ}
+    return subprocess.run(["sh", "-c", command], capture_output=True, env=plain | environment, check=False)
+
+
+def test_a_terminal_without_unicode_gets_codes_of_letters():
+    """Those that it has not, as standard error shows them; JSON stays JSON."""
+    shown = in_shell("JC gpus show h200-sxm", PYTHONIOENCODING="ascii")
+    assert (shown.returncode, shown.stderr) == (0, b"")
+    assert b"\\u" in shown.stdout or b"\\x" in shown.stdout
+    plain, coded = (in_shell("JC gpus show h200-sxm --json", PYTHONIOENCODING=e) for e in ("utf-8", "ascii"))
+    assert json.loads(plain.stdout) == json.loads(coded.stdout)
+    assert not plain.stdout.isascii()
+
+
+@pytest.mark.parametrize(("closing", "answers"), [(">&-", False), ("2>&-", True), ("<&-", True), (">&- 2>&-", False)])
+def test_a_closed_stream_is_no_failure(closing, answers, root):
+    """Messages of a closed standard error do not go to standard output."""
+    done = in_shell(f"JC predict {root / PLAN} --json {closing}")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert json.loads(done.stdout) if answers else done.stdout == b""
+
+
+def test_an_error_without_standard_error_is_a_status_alone():
+    done = in_shell("JC predict none.toml 2>&-")
+    assert (done.returncode, done.stdout) == (2, b"")

@@ -65,7 +65,7 @@ def read_card_file(path: Path) -> CardFile:
     InputError
         It is missing, or not such a file.
     """
-    remedy = "Make one with SimulatedCard(file=FILE)."
+    remedy = 'Write {"gpu": "h200-sxm"} into a file, or another name of the catalogue.'
     text = read_text(path, "JSON", absent="no such simulated card", missing=remedy)
     try:
         found = CardFile.model_validate_json(text)

@@ -56,9 +56,13 @@ class Records:
         return f"{file}:{number}: the last line was cut off while it was written and is left out; the others are kept"
 
 
+#: What some editors put before the first letter of a file.
+_BOM = "\ufeff"
+
+
 def is_recording(text: str) -> bool:
     """Whether a text begins like a recording; tables of rows do not."""
-    return text.startswith('{"record"')
+    return text.removeprefix(_BOM).startswith('{"record"')
 
 
 def is_first_line_torn(text: str) -> bool:
@@ -88,7 +92,7 @@ def parse_records(text: str, file: str) -> Records:
         if not line.strip():
             continue
         try:
-            content = json_object(line, file, number)
+            content = json_object(line.removeprefix(_BOM) if number == 1 else line, file, number)
         except DataError:
             if not lines or number < len(pieces):
                 raise

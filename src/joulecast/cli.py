@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import io
 import os
 import pkgutil
 import sys
@@ -18,7 +19,7 @@ import typer
 from typer.core import TyperGroup
 
 import joulecast
-from joulecast import commands
+from joulecast import commands, output
 from joulecast.errors import InputError, JoulecastError
 
 #: Commands as ``--help`` and the pages list them: what most people need first. Others follow by name.
@@ -67,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         What follows the program's name; ``None`` takes the process's own.
     """
     gc.set_threshold(100_000, 50, 50)  # looking for garbage while modules load costs a tenth of a short command
+    _ready_streams()
     try:
         try:
             # The name is that of the script however it was started: completion and usage lines depend on it.
@@ -94,6 +96,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _stop(InputError(f"the answer cannot be written: {error.strerror}", remedy="Make room, or write elsewhere."))
     except KeyboardInterrupt:  # before or after the command's own work
         sys.exit(INTERRUPTED)
+
+
+def _ready_streams() -> None:
+    """Let a closed stream swallow what it gets, and one that is not UTF-8 show what it cannot write as its code."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+        elif name == "stdout" and isinstance(stream, io.TextIOWrapper) and not output.is_unicode(stream):
+            stream.reconfigure(errors="backslashreplace")  # as standard error has it from the start
 
 
 def _give_up_output() -> None:

@@ -21,12 +21,14 @@ def print_front(made: Front, extra: Mapping[str, Any] | None = None) -> None:
     One point a line: indented, a large front would have a line for every clock.
     """
     import json
+    import sys
 
+    ascii_ = not output.is_unicode(sys.stdout)
     parts = []
     for key, value in (made.to_dict() | dict(extra or {})).items():
-        text = [json.dumps(entry, ensure_ascii=False, allow_nan=False) for entry in value] if key == "points" else None
+        text = [json.dumps(entry, ensure_ascii=ascii_, allow_nan=False) for entry in value] if key == "points" else None
         whole = (
-            json.dumps(value, ensure_ascii=False, allow_nan=False) if text is None else "[\n" + ",\n".join(text) + "]"
+            json.dumps(value, ensure_ascii=ascii_, allow_nan=False) if text is None else "[\n" + ",\n".join(text) + "]"
         )
         parts.append(f"{json.dumps(key)}: {whole}")
     print("{" + ",\n".join(parts) + "}")

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TextIO, TypeAlias
 
 import typer
 
@@ -45,7 +45,12 @@ Rows: TypeAlias = Sequence[Mapping[str, Any]]
 
 def print_json(value: Any) -> None:
     """Print a value as JSON; arrays become lists, and what is not a finite number becomes ``null``."""
-    print(json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False))
+    print(json.dumps(plain(value), indent=2, ensure_ascii=not is_unicode(sys.stdout), allow_nan=False))
+
+
+def is_unicode(stream: TextIO) -> bool:
+    """Whether every letter can be written to a stream."""
+    return (stream.encoding or "utf-8").lower().replace("_", "-").startswith(("utf-8", "utf8", "utf-16", "utf-32"))
 
 
 def plain(value: Any) -> Any:

@@ -51,15 +51,15 @@ def profile(
 
     use_one_thread()
     began_s, budget_s = time.monotonic(), _budget(budget)
-    if out is not None:  # known before measuring, which takes minutes
-        _prepare(out)
     from joulecast.calibrate.power_profile.campaign import Campaign, Options
     from joulecast.calibrate.power_profile.open_bench import open_bench
 
     bench, name = open_bench(kernels, device, output.progress)
-    left_s = budget_s - (time.monotonic() - began_s)
-    options = Options(runs=runs, outliers=outliers, seed=seed, budget_s=left_s)
     try:
+        if out is not None:  # known before measuring, which takes minutes
+            _prepare(out)
+        left_s = budget_s - (time.monotonic() - began_s)
+        options = Options(runs=runs, outliers=outliers, seed=seed, budget_s=left_s)
         found = Campaign(bench, options, output.progress).take(name)
     finally:
         bench.close()
