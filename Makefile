@@ -91,6 +91,12 @@ regenerate: $(DEV_STAMP)
 
 forecasts: $(DEV_STAMP)
 	$(BIN)/python tests/test_forecasts_stand.py
+	$(BIN)/python tests/test_conditions_stand.py
+	$(BIN)/python tests/test_derivation.py
+	$(BIN)/python tests/test_launches_stand.py
+	$(BIN)/python tests/test_memory_stands.py
+	$(BIN)/python tests/test_tile_estimates.py
+	$(BIN)/python tests/test_work_stands.py
 
 pictures: $(DEV_STAMP)
 	mkdir -p docs/pictures

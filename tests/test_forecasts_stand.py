@@ -7,12 +7,11 @@ formula or a constant moved no forecast by accident. Who moves one on purpose ac
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import accepted
 import pytest
 
 import joulecast as jc
@@ -24,16 +23,13 @@ from joulecast.model.kernels.operators import Operator
 from joulecast.model.predict import Forecast, Work, predict_work
 
 HERE = Path(__file__).parent
-ACCEPTED = HERE / "forecasts.json"
+FILE = "forecasts"
 EXAMPLES = HERE.parent / "examples"
-DIGITS = 6
 #: Relative difference that other processors' arithmetic makes, with a margin.
 ALIKE = 1e-4
 
 #: One card of each architecture.
 GPUS = ("a100-sxm-80gb", "a40", "b200", "gb300", "h100-sxm", "h200-sxm", "mi210", "mi300x", "v100-sxm2-16gb")
-#: Of other makers, architectures, memories, forms and sizes than the card that they are derived from.
-DERIVED = ("a100-pcie-80gb", "a40", "b200", "gb300", "h100-pcie", "mi250x", "mi300x", "mi355x", "v100-sxm2-16gb")
 BACKENDS = ("cudnn", "flash-attention-2", "flash-attention-3")
 PATTERNS = [
     name.removeprefix("power.streaming_pj_per_byte.") for name in power_priors() if "streaming_pj_per_byte" in name
@@ -121,10 +117,6 @@ def kernels() -> Iterator[tuple[str, Operator]]:
     yield "all_reduce of few blocks", jc.Collective("all_reduce", 1e8, 4, ctas=4)
 
 
-def _short(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")
-
-
 def of_kernels(name: str) -> dict[str, list[float]]:
     """Time, energy and the bounds of both at the clock that the card takes, and time and energy at a low one."""
     gpu = gpu_model(load_gpu(name))
@@ -132,7 +124,7 @@ def of_kernels(name: str) -> dict[str, list[float]]:
     works = [Work((kernel,)) for _, kernel in there]
     free, slow = predict_work(works, gpu), predict_work(works, gpu, clock_mhz=0.6 * gpu.max_clock_mhz)
     columns = [*_columns(free), free.time_s_p95, free.energy_j_p95, *_columns(slow)]
-    return {key: [_short(float(c[i])) for c in columns] for i, (key, _) in enumerate(there)}
+    return {key: [accepted.short(float(c[i])) for c in columns] for i, (key, _) in enumerate(there)}
 
 
 def _columns(found: Forecast) -> tuple[Any, Any]:
@@ -153,56 +145,34 @@ def of_plan(name: str, settings: Sequence[str]) -> list[float]:
     """Time, energy, greatest memory and power of a plan."""
     found = jc.predict(EXAMPLES / f"{name}.toml", settings).to_dict()
     memory = max(stage["memory_bytes"] for stage in found["stages"])
-    return [_short(v) for v in (found["time_s"], found["energy_j"], memory, found["power_w"])]
-
-
-def of_description(name: str) -> dict[str, list[float]]:
-    """Every number of a description with its uncertainty."""
-    return {
-        f"{table}.{key}": [_short(p.number), _short(p.sd)]
-        for table, content in load_gpu(name).tables.items()
-        for key, p in content.parameters.items()
-        if not isinstance(p.value, str)
-    }
+    return [accepted.short(v) for v in (found["time_s"], found["energy_j"], memory, found["power_w"])]
 
 
 def forecasts() -> dict[str, Any]:
     """All that is accepted."""
     return {
-        "descriptions": {name: of_description(name) for name in DERIVED},
         "kernels": {name: of_kernels(name) for name in GPUS},
         "plans": {f"{name} {' '.join(s)}".strip(): of_plan(name, s) for name, many in SETTINGS.items() for s in many},
     }
 
 
 @pytest.fixture(scope="module")
-def accepted() -> dict[str, Any]:
-    return dict(json.loads(ACCEPTED.read_text(encoding="utf-8")))
-
-
-@pytest.mark.parametrize("name", DERIVED)
-def test_derived_descriptions_stand(name: str, accepted: dict[str, Any]) -> None:
-    found, before = of_description(name), accepted["descriptions"][name]
-    assert found.keys() == before.keys()
-    moved = [key for key, values in found.items() if values != pytest.approx(before[key], rel=ALIKE)]
-    assert not moved
+def stands() -> dict[str, Any]:
+    return accepted.read(FILE)
 
 
 @pytest.mark.parametrize("name", GPUS)
-def test_forecasts_of_kernels_stand(name: str, accepted: dict[str, Any]) -> None:
-    found, before = of_kernels(name), accepted["kernels"][name]
+def test_forecasts_of_kernels_stand(name: str, stands: dict[str, Any]) -> None:
+    found, before = of_kernels(name), stands["kernels"][name]
     assert found.keys() == before.keys()
     moved = [key for key, values in found.items() if values != pytest.approx(before[key], rel=ALIKE)]
     assert not moved, f"{len(moved)} of {len(found)} have moved: {moved[:5]}"
 
 
 @pytest.mark.parametrize(("name", "settings"), [(name, s) for name, many in SETTINGS.items() for s in many])
-def test_forecasts_of_plans_stand(name: str, settings: tuple[str, ...], accepted: dict[str, Any]) -> None:
-    assert of_plan(name, settings) == pytest.approx(
-        accepted["plans"][f"{name} {' '.join(settings)}".strip()], rel=ALIKE
-    )
+def test_forecasts_of_plans_stand(name: str, settings: tuple[str, ...], stands: dict[str, Any]) -> None:
+    assert of_plan(name, settings) == pytest.approx(stands["plans"][f"{name} {' '.join(settings)}".strip()], rel=ALIKE)
 
 
 if __name__ == "__main__":
-    text = re.sub(r"\n +(?=[\d\]])", " ", json.dumps(forecasts(), indent=1)).replace("[ ", "[").replace(" ]", "]")
-    ACCEPTED.write_text(text + "\n", encoding="utf-8")
+    accepted.write(FILE, forecasts())

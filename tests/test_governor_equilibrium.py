@@ -43,6 +43,14 @@ def test_what_exceeds_the_limit_at_every_clock_runs_at_the_lowest():
     assert settle_clock_mhz(CLOCKS, cubic(900.0), 50.0, 1980.0)[0] == CLOCKS[0]
 
 
+def test_at_the_limit_itself_nothing_gives_way():
+    """Clocks between two steps are in proportion; of clocks that draw the same, the highest is taken."""
+    clocks, power = np.array([1000.0, 1100.0, 1200.0, 1300.0]), np.array([[100.0], [200.0], [200.0], [300.0]])
+    settled = {limit: settle_clock_mhz(clocks, power, limit, 1290.0)[0] for limit in (99.0, 100.0, 150.0, 200.0, 250.0)}
+    assert settled == {99.0: 1000.0, 100.0: 1000.0, 150.0: 1050.0, 200.0: 1200.0, 250.0: 1250.0}
+    assert settle_clock_mhz(clocks, power, 300.0, 1290.0)[0] == 1290.0
+
+
 def test_a_ceiling_binds_below_the_limit():
     assert settle_clock_mhz(CLOCKS, cubic([500.0, 900.0]), 700.0, np.array([1725.0, 1980.0]))[0] == 1725.0
 

@@ -71,6 +71,18 @@ def test_one_parameter_gives_its_own_sensitivity(description):
     assert time[1] == energy[1] == 0.0
 
 
+def test_a_wide_spread_leaves_a_tenth_of_what_is_positive(description):
+    small, negative = "gemm.eta", "gemm.fixed_s"
+    wide = only(description, "kernel", **{small: 5.0, negative: 3.0})
+    value = wide.kernel.parameters[negative]
+    table = replace(wide.kernel, parameters={**wide.kernel.parameters, negative: replace(value, value=-1.0)})
+    found = deviations(replace(wide, kernel=table))
+    eta = wide.kernel[small]
+    assert 0.0 < eta < 1.0
+    assert {round(d[f"kernel.{small}"], 9) for d in found} == {round(0.1 * eta, 9), round(eta + 2.5, 9)}
+    assert {round(d[f"kernel.{negative}"], 9) for d in found} == {-2.5, 0.5}
+
+
 def test_at_the_power_limit_energy_errs_as_time_does(description):
     """A more power-hungry kernel runs at a lower clock under the same power."""
     gpu = gpu_model(only(description, "power", **{"tensor_pj_per_flop.bf16": 0.1}))

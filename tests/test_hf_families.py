@@ -1,0 +1,148 @@
+"""Families of Hugging Face's models: totals that their publishers state, from the keys that their files have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from joulecast.model.architecture.hf import parse_config
+from joulecast.model.architecture.hf_families import FAMILIES
+from joulecast.model.architecture.model_flops import matrix_elements, training_flops
+
+#: What the files of published models say of sizes, and their numbers of parameters on Hugging Face.
+PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
+    "gpt2": (
+        {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257},
+        124_439_808,
+    ),
+    "pythia-160m": (
+        {
+            "model_type": "gpt_neox", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+            "intermediate_size": 3072, "vocab_size": 50304, "max_position_embeddings": 2048, "rotary_pct": 0.25,
+        },
+        162_322_944,
+    ),
+    "opt-125m": (
+        {
+            "model_type": "opt", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+            "ffn_dim": 3072, "vocab_size": 50272, "max_position_embeddings": 2048,
+        },
+        125_239_296,
+    ),
+    "gemma-2b": (
+        {
+            "model_type": "gemma", "hidden_size": 2048, "num_hidden_layers": 18, "num_attention_heads": 8,
+            "num_key_value_heads": 1, "head_dim": 256, "intermediate_size": 16384, "vocab_size": 256000,
+            "max_position_embeddings": 8192,
+        },
+        2_506_172_416,
+    ),
+    "phi-3-mini": (
+        {
+            "model_type": "phi3", "hidden_size": 3072, "num_hidden_layers": 32, "num_attention_heads": 32,
+            "intermediate_size": 8192, "vocab_size": 32064, "max_position_embeddings": 4096,
+        },
+        3_821_079_552,
+    ),
+    "qwen1.5-moe-a2.7b": (
+        {
+            "model_type": "qwen2_moe", "hidden_size": 2048, "num_hidden_layers": 24, "num_attention_heads": 16,
+            "intermediate_size": 5632, "vocab_size": 151936, "max_position_embeddings": 8192, "num_experts": 60,
+            "num_experts_per_tok": 4, "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632,
+        },
+        14_315_784_192,
+    ),
+    "deepseek-v2-lite": (
+        {
+            "model_type": "deepseek_v2", "hidden_size": 2048, "num_hidden_layers": 27, "num_attention_heads": 16,
+            "intermediate_size": 10944, "vocab_size": 102400, "max_position_embeddings": 163840, "n_routed_experts": 64,
+            "num_experts_per_tok": 6, "moe_intermediate_size": 1408, "n_shared_experts": 2, "first_k_dense_replace": 1,
+            "q_lora_rank": None, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+            "v_head_dim": 128,
+        },
+        15_706_484_224,
+    ),
+}  # fmt: skip
+
+
+def read(**keys: Any):
+    """A model of a file with these keys."""
+    return parse_config(keys, name="x", file="x.json")
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_numbers_of_parameters(name: str) -> None:
+    keys, parameters = PUBLISHED[name]
+    assert read(**keys).parameters == parameters
+
+
+#: A small file of any family: heads of 32, a vocabulary of 1000.
+SMALL: dict[str, Any] = {
+    "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 96, "vocab_size": 1000,
+    "max_position_embeddings": 128,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "more"),
+    [
+        # Biases of queries, keys and values (3 x 64) and of the output (64), in each of two layers.
+        ("llama", {"attention_bias": True}, 2 * (192 + 64)),
+        ("llama", {"mlp_bias": True}, 2 * (2 * 96 + 64)),
+        ("qwen3", {"attention_bias": True}, 2 * (192 + 64)),
+        ("gpt_neox", {"attention_bias": False}, -2 * (192 + 64)),
+        ("opt", {"ffn_dim": 96, "enable_bias": False}, -2 * (192 + 64 + 96 + 64)),
+        ("nemotron", {"mlp_bias": True, "attention_bias": True}, 2 * (192 + 64 + 96 + 64)),
+        ("mistral", {"attention_bias": True}, 0),  # whose code has no such key
+        ("llama", {"tie_word_embeddings": True}, -64 * 1000),
+        ("gemma", {"tie_word_embeddings": False}, 64 * 1000),
+        ("nemotron", {"norm_bias": False}, -64 * 5),
+    ],
+)
+def test_what_a_file_may_decide(kind: str, keys: dict[str, Any], more: int) -> None:
+    usual = {"ffn_dim": 96} if kind == "opt" else {}
+    before = read(model_type=kind, **SMALL, **usual).parameters
+    assert read(**{"model_type": kind, **SMALL, **usual, **keys}).parameters - before == more
+
+
+@pytest.mark.parametrize(
+    ("kind", "fraction", "learned", "activation"),
+    [
+        ("llama", 1.0, 0, "silu"), ("nemotron", 0.5, 0, "relu2"), ("gpt_neox", 0.25, 0, "gelu"),
+        ("opt", 1.0, 130, "relu"), ("gemma", 1.0, 0, "gelu"), ("phi3", 1.0, 0, "silu"),
+    ],
+)  # fmt: skip
+def test_what_the_code_of_a_family_fixes(kind: str, fraction: float, learned: int, activation: str) -> None:
+    config = read(model_type=kind, **SMALL, ffn_dim=96)
+    assert (config.rotary_fraction, config.learned_positions, config.activation) == (fraction, learned, activation)
+    assert config.rotary == (learned == 0)
+    assert config.norm == ("layernorm" if kind in ("nemotron", "gpt_neox", "opt") else "rmsnorm")
+
+
+def test_every_family_is_read() -> None:
+    named = {str(keys["model_type"]) for keys, _ in PUBLISHED.values()}
+    catalogued = {"llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron"}
+    assert set(FAMILIES) == named | catalogued | {"kimi_k2"}
+
+
+def test_operations_of_a_step_worked_out() -> None:
+    dense = read(model_type="llama", **SMALL)
+    # Products of a layer: 64 x 192 and 64 x 64 of attention, three of 64 x 96; the head's 64 x 1000.
+    weights = 2 * (64 * 192 + 64 * 64 + 3 * 64 * 96) + 64 * 1000
+    assert 2 * matrix_elements(dense) + 64_000 == weights
+    # Half of 2 x 4 x 64 operations for each of 10 earlier positions and layer; backward twice as many.
+    assert training_flops(dense, 10, 7.0) == 3 * 7 * (2 * weights + 2 * 10 * 64 * 2)
+
+
+def test_operations_count_the_experts_that_a_token_meets() -> None:
+    keys = PUBLISHED["deepseek-v2-lite"][0]
+    config = read(**keys)
+    # Latent attention: queries of 16 x 192, keys to 512 + 64, unfolded to 16 x 256, output of 16 x 128.
+    attention = 2048 * 16 * 192 + 2048 * 576 + 512 * 16 * 256 + 16 * 128 * 2048
+    # A router, six experts of 64 and two shared ones of 1408; the first layer an MLP of 10944.
+    experts = 2048 * 64 + 3 * 2048 * 1408 * (6 + 2)
+    assert matrix_elements(config) == attention + experts
+    whole = 27 * attention + 26 * experts + 3 * 2048 * 10944 + 2048 * 102400
+    pairs = 2 * 128 * 16 * (192 + 128) // 2 * 27
+    assert training_flops(config, 128, 1.0) == 3 * (2 * whole + pairs)
