@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from joulecast.plan.exact_front import exact_front
-from joulecast.plan.forecast_front import forecast_front
-from joulecast.plan.options import Option
-from joulecast.plan.parametric_flow import time_cost_curve
-from joulecast.plan.problem import FrontProblem, make_problem
-from joulecast.plan.profile_front import problem_from_profile
+from joulecast.plan.exact.exact_front import exact_front
+from joulecast.plan.exact.parametric_flow import time_cost_curve
+from joulecast.plan.exact.problem import FrontProblem, make_problem
+from joulecast.plan.fronts.forecast_front import forecast_front
+from joulecast.plan.fronts.profile_front import problem_from_profile
+from joulecast.plan.knobs.options import Option
 from joulecast.simulator.plan_file.plan import load_plan
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from joulecast.plan.exact_front import Front, exact_front
-from joulecast.plan.profile_front import problem_from_profile
+from joulecast.plan.exact.exact_front import Front, exact_front
+from joulecast.plan.fronts.profile_front import problem_from_profile
 
 LOWTIME = "lowtime==0.3.0"
 PROFILES = (("stage_profile_gpt3-175b_a100-sxm.csv", 83.64), ("stage_profile_bloom_a40.csv", 70.4))

@@ -21,9 +21,9 @@ use_one_thread()
 from joulecast.calibrate.choose.base import base_of_card  # noqa: E402
 from joulecast.calibrate.choose.others import recorded_others, shipped_recordings  # noqa: E402
 from joulecast.calibrate.choose.replay import read_folder, recorded_base  # noqa: E402
-from joulecast.calibrate.describe import fit_all  # noqa: E402
+from joulecast.calibrate.descriptions.describe import fit_all  # noqa: E402
 from joulecast.calibrate.measure.recording import FILE_NAME, Card  # noqa: E402
-from joulecast.output import print_table  # noqa: E402
+from joulecast.command_line.output import print_table  # noqa: E402
 from joulecast.validate import run_suite  # noqa: E402
 from joulecast.validate.adapters import predict_kernels  # noqa: E402
 

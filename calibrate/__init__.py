@@ -1,14 +1,15 @@
 """Measures GPUs, and fits their descriptions to measured rows.
 
-To read, in this order:
+Each part imports only from those above it; parts on one line know each other:
 
-- From rows to a description: ``rows`` reads them, ``row_operators`` says which kernels each ran, ``priors`` what is
-  expected of a parameter without data; ``fit`` and its neighbours ``fit_…`` fit one table each with ``solve``;
-  ``describe`` and ``assemble`` make the description.
-- From a card to rows: ``devices`` (cards behind one protocol), ``microbenchmarks`` (what can be run), ``measure`` (how
-  it is measured) and ``choose`` (what is worth its time).
-- Power within one kernel: ``power_profile``.
-- What others measured: ``public_times`` (kernels), ``clock_sweeps`` (clocks and limits), ``published`` (training
-  steps), the modules ``pipeline_plans…`` and ``a100_overlap…`` (two studies) and ``network_…`` (collectives between
-  nodes).
+- ``public_times``: times of kernels that others published.
+- ``rows``, ``devices``, ``microbenchmarks``, ``measure``: measured rows, cards behind one protocol, what can be run on
+  them, and how it is measured.
+- ``fit``: from rows to parameters.
+- ``descriptions``: from rows to the description of a GPU.
+- ``choose``: which measurements are worth their time.
+- ``power_profile``: power within one kernel.
+- ``clock_sweeps``: clocks and limits that others swept.
+- ``published``: training steps that others published.
+- ``studies``: pipelines, overlap and collectives that others measured.
 """

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import joulecast as jc
-from joulecast.output import number, print_table
+from joulecast.command_line.output import number, print_table
 
 HERE = Path(__file__).resolve().parent
 PLAN = HERE / "llama-3.1-8b-4xh200.toml"

@@ -12,7 +12,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from joulecast.calibrate.rows import RecordingWarning
+from joulecast.calibrate.rows.measured import RecordingWarning
 from joulecast.cli import one_line
 from joulecast.errors import InputError, JoulecastError
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.calibrate.a100_overlap_fit import (
+from joulecast.calibrate.studies.a100_overlap_fit import (
     CLOCK_PRIORS,
     ENERGY_PRIORS,
     TIME_PRIORS,
@@ -15,21 +15,15 @@ from joulecast.calibrate.a100_overlap_fit import (
     choose_rows,
     fit_layer,
 )
-from joulecast.calibrate.a100_overlap_physics import (
-    Configurations,
-    energy_j,
-    forecast,
-    undisturbed,
-    walk,
-)
-from joulecast.calibrate.a100_overlap_rows import SETTINGS, LayerRow, read_layers
+from joulecast.calibrate.studies.a100_overlap_physics import Configurations, energy_j, forecast, undisturbed, walk
+from joulecast.calibrate.studies.a100_overlap_rows import SETTINGS, LayerRow, read_layers
 from joulecast.cli import main
 from joulecast.errors import DataError, InputError
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.validate import run_suite
-from joulecast.validate.a100_overlap_choice import averaged_twins, by_neighbours, choices, telling_window
-from joulecast.validate.result import Prediction
+from joulecast.validate.choices.a100_overlap_choice import averaged_twins, by_neighbours, choices, telling_window
+from joulecast.validate.scoring.result import Prediction
 
 WINDOWS = [(-1, -1), (0, 1), (0, 2), (0, 4), (0, 6), (2, 2), (2, 5), (3, 4), (3, 6), (5, 5), (5, 6), (6, 6)]
 SMS = (1, 2, 4, 6, 9, 13, 16, 20)

@@ -8,8 +8,8 @@ import pytest
 
 from joulecast.cli import main
 from joulecast.errors import InputError
-from joulecast.plan.batch_size import BatchSizeSampler, Belief, make_sampler
-from joulecast.plan.batch_size_replay import (
+from joulecast.plan.limits.batch_size import BatchSizeSampler, Belief, make_sampler
+from joulecast.plan.limits.batch_size_replay import (
     Arm,
     Exhaustive,
     ExploreFirst,
@@ -19,7 +19,7 @@ from joulecast.plan.batch_size_replay import (
     best_arms,
     replay,
 )
-from joulecast.plan.power_limits import (
+from joulecast.plan.limits.power_limits import (
     JobPoint,
     choices_by_weight,
     choose,
@@ -31,7 +31,7 @@ from joulecast.plan.power_limits import (
     zeus_cost,
     zeus_power_limits,
 )
-from joulecast.plan.power_limits_read import mean_epochs, read_epochs, read_job_points
+from joulecast.plan.limits.power_limits_read import mean_epochs, read_epochs, read_job_points
 from joulecast.simulator.plan_file.plan import load_plan
 
 POINTS = (

@@ -15,7 +15,7 @@ from joulecast.calibrate.choose.base import base_name, base_of_card
 from joulecast.calibrate.choose.design import Choice
 from joulecast.calibrate.choose.replay import fit_folder
 from joulecast.calibrate.choose.session import Outcome, Session, SessionSettings
-from joulecast.calibrate.describe import fit_all
+from joulecast.calibrate.descriptions.describe import fit_all
 from joulecast.calibrate.devices.findings import Code, Finding
 from joulecast.calibrate.devices.protocol import Settings
 from joulecast.calibrate.devices.simulated import SimulatedCard

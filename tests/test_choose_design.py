@@ -14,11 +14,11 @@ from joulecast.calibrate.choose.design import Design
 from joulecast.calibrate.choose.information import Observations
 from joulecast.calibrate.choose.reference import reference_kernels
 from joulecast.calibrate.choose.update import estimate
-from joulecast.calibrate.describe import fit_all
-from joulecast.calibrate.device_priors import DevicePriors, priors_for
-from joulecast.calibrate.fit import family_of
-from joulecast.calibrate.from_rows import facts_of
-from joulecast.calibrate.rows import Row, recorded_rows
+from joulecast.calibrate.descriptions.describe import fit_all
+from joulecast.calibrate.descriptions.from_rows import facts_of
+from joulecast.calibrate.fit.device_priors import DevicePriors, priors_for
+from joulecast.calibrate.fit.tables import family_of
+from joulecast.calibrate.rows.measured import Row, recorded_rows
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.validate import run_suite
 from joulecast.validate.adapters import predict_kernels

@@ -13,11 +13,11 @@ from joulecast.calibrate.choose.design import Design
 from joulecast.calibrate.choose.information import free_parameters
 from joulecast.calibrate.choose.others import learnt, recorded_others, shipped_recordings
 from joulecast.calibrate.choose.replay import fit_folder, read_folder
-from joulecast.calibrate.describe import fit_all
-from joulecast.calibrate.device_priors import DevicePriors, priors_for
-from joulecast.calibrate.from_rows import facts_of
+from joulecast.calibrate.descriptions.describe import fit_all
+from joulecast.calibrate.descriptions.from_rows import facts_of
+from joulecast.calibrate.fit.device_priors import DevicePriors, priors_for
 from joulecast.calibrate.measure.recording import FILE_NAME, Card
-from joulecast.calibrate.rows import Row, recorded_folder
+from joulecast.calibrate.rows.measured import Row, recorded_folder
 from joulecast.errors import InputError
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.validate import run_suite

@@ -8,10 +8,10 @@ import pytest
 from joulecast.calibrate.choose.candidates import Candidate, Reference, usable
 from joulecast.calibrate.choose.information import free_parameters, linearise
 from joulecast.calibrate.choose.sensitivity import sensitivity
-from joulecast.calibrate.device_priors import DevicePriors, priors_for
-from joulecast.calibrate.fit import collect, power_at_observed_clock_w, predicted_time_s
-from joulecast.calibrate.from_rows import facts_of
-from joulecast.calibrate.rows import parse_rows
+from joulecast.calibrate.descriptions.from_rows import facts_of
+from joulecast.calibrate.fit.device_priors import DevicePriors, priors_for
+from joulecast.calibrate.fit.tables import collect, power_at_observed_clock_w, predicted_time_s
+from joulecast.calibrate.rows.measured import parse_rows
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.kernels.operators import Attention, Gemm, Streaming
 from joulecast.model.predict import Work, predict_work

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import joulecast
-from joulecast import output
 from joulecast.cli import main, one_line
+from joulecast.command_line import output
 from joulecast.files import write_text
 
 HEAVY = ("torch", "pandas", "numba", "scipy.optimize", "tomlkit", "rich")

@@ -17,9 +17,9 @@ from joulecast.calibrate.choose.display import Display
 from joulecast.calibrate.choose.duration import seconds
 from joulecast.calibrate.choose.groups import group_command, group_sizes, measure_group
 from joulecast.calibrate.choose.report import report_text
+from joulecast.calibrate.descriptions.from_rows import ParameterReport
 from joulecast.calibrate.devices.simulated import SimulatedCard
 from joulecast.calibrate.devices.simulated_sensors import Faults
-from joulecast.calibrate.from_rows import ParameterReport
 from joulecast.cli import main
 from joulecast.errors import InputError, MeasurementError
 from joulecast.model.hardware.catalogue import load_gpu

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from joulecast import validate
-from joulecast.calibrate.rows import Measured, Row
+from joulecast.calibrate.rows.measured import Measured, Row
 from joulecast.cli import main
-from joulecast.validate.result import Prediction, ScoredRow, SuiteResult
-from joulecast.validate.summary import summarise
+from joulecast.validate.scoring.result import Prediction, ScoredRow, SuiteResult
+from joulecast.validate.scoring.summary import summarise
 
 
 @pytest.fixture

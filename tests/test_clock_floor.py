@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from joulecast.calibrate.clock_sweeps.rows import SweepRow
-from joulecast.calibrate.rows import Measured
-from joulecast.validate.clock_floor import from_all_others
+from joulecast.calibrate.rows.measured import Measured
+from joulecast.validate.left_out.clock_floor import from_all_others
 
 LIMITS = np.arange(100.0, 301.0, 25.0)
 

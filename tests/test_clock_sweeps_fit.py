@@ -12,7 +12,7 @@ from joulecast.calibrate.clock_sweeps.newton import Observed
 from joulecast.calibrate.clock_sweeps.physics import respond, setup
 from joulecast.calibrate.clock_sweeps.residuals import learn_correction
 from joulecast.calibrate.clock_sweeps.rows import SweepRow
-from joulecast.calibrate.rows import Measured
+from joulecast.calibrate.rows.measured import Measured
 
 CLOCKS = np.arange(510.0, 1411.0, 45.0)
 LIMITS = np.arange(100.0, 301.0, 25.0)

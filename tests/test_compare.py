@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import joulecast as jc
 from joulecast.cli import main
 from joulecast.errors import DoesNotFitError, InputError
-from joulecast.plan.compare import Comparison, compare, differing_keys, names_of
-from joulecast.plan.compare_ledgers import difference_of
+from joulecast.plan.comparison.compare import Comparison, compare, differing_keys, names_of
+from joulecast.plan.comparison.ledgers import difference_of
 from joulecast.simulator.plan_file.plan import load_plan
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -163,7 +163,7 @@ def test_the_command_prints_a_table_json_and_csv(capsys: pytest.CaptureFixture[s
 
 
 def test_the_report_shows_every_ledger(three: Comparison, tmp_path: Path) -> None:
-    from joulecast.reports.compare_page import compare_page
+    from joulecast.reports.pages.compare import compare_page
 
     page = compare_page(three)
     drawn = [chart for section in page.sections for chart in section.charts]

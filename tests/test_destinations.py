@@ -5,7 +5,7 @@ import os
 import pytest
 
 from joulecast.cli import main
-from joulecast.destinations import check_destinations
+from joulecast.command_line.destinations import check_destinations
 from joulecast.errors import InputError
 
 

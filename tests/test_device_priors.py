@@ -2,8 +2,8 @@
 
 import pytest
 
-from joulecast.calibrate.device_priors import priors_for
-from joulecast.calibrate.priors import power_priors, time_priors
+from joulecast.calibrate.fit.device_priors import priors_for
+from joulecast.calibrate.fit.priors import power_priors, time_priors
 from joulecast.errors import InputError
 from joulecast.model.hardware.catalogue import gpu_names, read_gpu
 

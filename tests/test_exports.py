@@ -11,23 +11,16 @@ import pytest
 
 from joulecast.errors import InputError
 from joulecast.files import write_folder, write_text
-from joulecast.plan.dag import dag_of_schedule
-from joulecast.plan.exact_front import exact_front
-from joulecast.plan.exports import (
-    export_front,
-    instruction_rows,
-    schema,
-    zeus_files,
-    zeus_profile,
-    zeus_solution,
-)
-from joulecast.plan.exports_read import read_zeus_solution
-from joulecast.plan.options import Option
-from joulecast.plan.power_limits import JobPoint, export_power_limits
-from joulecast.plan.problem import make_problem
-from joulecast.plan.profile import load_profile
-from joulecast.plan.rank_limits import SCHEMA as RANK_LIMITS_SCHEMA
-from joulecast.plan.rank_limits import RankLimitFront, RankLimits
+from joulecast.plan.exact.dag import dag_of_schedule
+from joulecast.plan.exact.exact_front import exact_front
+from joulecast.plan.exact.exports import export_front, instruction_rows, schema, zeus_files, zeus_profile, zeus_solution
+from joulecast.plan.exact.exports_read import read_zeus_solution
+from joulecast.plan.exact.problem import make_problem
+from joulecast.plan.fronts.profile import load_profile
+from joulecast.plan.knobs.options import Option
+from joulecast.plan.limits.power_limits import JobPoint, export_power_limits
+from joulecast.plan.limits.rank_limits import SCHEMA as RANK_LIMITS_SCHEMA
+from joulecast.plan.limits.rank_limits import RankLimitFront, RankLimits
 from joulecast.simulator.schedules import build_schedule
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -302,7 +295,7 @@ def test_lowtime_reads_the_profile(front, read_back):
 
 @pytest.mark.slow
 def test_zeus_chooses_as_we_do_among_power_limits(read_back):
-    from joulecast.plan.power_limits import choose, max_power_w
+    from joulecast.plan.limits.power_limits import choose, max_power_w
 
     rows = read_back["limits"]["measurements"]
     points = [JobPoint(row["power_limit"], row["time"], row["energy"]) for row in rows]

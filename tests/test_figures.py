@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from joulecast.validate import run_suite
-from joulecast.validate.result import SuiteResult
+from joulecast.validate.scoring.result import SuiteResult
 
 
 @dataclass(frozen=True)

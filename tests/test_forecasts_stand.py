@@ -15,7 +15,7 @@ import accepted
 import pytest
 
 import joulecast as jc
-from joulecast.calibrate.priors import power_priors
+from joulecast.calibrate.fit.priors import power_priors
 from joulecast.errors import InputError
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model

@@ -6,7 +6,13 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from joulecast.calibrate.from_rows import STRONG_CORRELATION, facts_of, fit_rows, parameter_reports, report_dict
+from joulecast.calibrate.descriptions.from_rows import (
+    STRONG_CORRELATION,
+    facts_of,
+    fit_rows,
+    parameter_reports,
+    report_dict,
+)
 from joulecast.cli import main
 from joulecast.errors import DataError, UnknownNameError
 from joulecast.model.hardware.catalogue import load_gpu

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.plan.dag import dag_of_schedule, make_dag
-from joulecast.plan.dag_file import load_dag
+from joulecast.plan.exact.dag import dag_of_schedule, make_dag
+from joulecast.plan.exact.dag_file import load_dag
 from joulecast.simulator.schedules import Instruction, build_schedule
 
 F, B = Instruction("forward"), Instruction("backward")

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from scipy.sparse import coo_array
 
-from joulecast.plan.dag import dag_of_schedule, make_dag
-from joulecast.plan.exact_front import exact_front
-from joulecast.plan.options import Option, quanta
-from joulecast.plan.parametric_flow import time_cost_curve
-from joulecast.plan.problem import make_problem
+from joulecast.plan.exact.dag import dag_of_schedule, make_dag
+from joulecast.plan.exact.exact_front import exact_front
+from joulecast.plan.exact.parametric_flow import time_cost_curve
+from joulecast.plan.exact.problem import make_problem
+from joulecast.plan.knobs.options import Option, quanta
 from joulecast.simulator.schedules import Instruction, build_schedule
 
 
@@ -197,7 +197,7 @@ def test_more_breakpoints_than_the_inner_loop_writes_at_once(monkeypatch, data):
     path = data / "perseus_sosp24" / A100
     problem = profile_problem(path, "1f1b", (0, 1, 2, 7), 8, 83.64)
     whole = curve_of(problem)
-    monkeypatch.setattr("joulecast.plan.parametric_flow._CHUNK", 7)
+    monkeypatch.setattr("joulecast.plan.exact.parametric_flow._CHUNK", 7)
     parts = curve_of(problem)
     assert parts.time.tolist() == whole.time.tolist()
     assert parts.cost_j.tolist() == whole.cost_j.tolist()
@@ -208,8 +208,8 @@ def test_spans_of_large_graphs_are_thinned(monkeypatch, data):
     problem = profile_problem(data / "perseus_sosp24" / A100, "1f1b", (0, 1, 2, 7), 8, 83.64)
     whole = curve_of(problem)
     assert whole.kept.tolist() == list(range(250))
-    monkeypatch.setattr("joulecast.plan.parametric_flow._CHUNK", 60)
-    monkeypatch.setattr("joulecast.plan.parametric_flow._SPAN_BYTES", 8 * 130 * 40)
+    monkeypatch.setattr("joulecast.plan.exact.parametric_flow._CHUNK", 60)
+    monkeypatch.setattr("joulecast.plan.exact.parametric_flow._SPAN_BYTES", 8 * 130 * 40)
     few = curve_of(problem)
     assert few.cost_j.tolist() == whole.cost_j.tolist()
     assert 20 <= len(few.kept) <= 41

@@ -8,8 +8,8 @@ from joulecast.errors import InputError
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.power.kernel_power import wait_power_w
-from joulecast.plan.forecast_front import forecast_front, problem_from_plan
-from joulecast.plan.front_space import FrontSpace, load_space
+from joulecast.plan.fronts.forecast_front import forecast_front, problem_from_plan
+from joulecast.plan.knobs.front_space import FrontSpace, load_space
 from joulecast.simulator.closed_form.plan_evaluator import iteration_evaluator
 from joulecast.simulator.plan_file.plan import load_plan
 

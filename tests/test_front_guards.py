@@ -7,13 +7,13 @@ import pytest
 
 import joulecast as jc
 from joulecast.errors import GuardError
-from joulecast.plan import exact_front as module
-from joulecast.plan import front_guards
-from joulecast.plan.dag import dag_of_schedule
-from joulecast.plan.exact_front import exact_front
-from joulecast.plan.front_guards import check_curve, check_points
-from joulecast.plan.options import Option
-from joulecast.plan.problem import make_problem
+from joulecast.plan.exact import exact_front as module
+from joulecast.plan.exact import front_guards
+from joulecast.plan.exact.dag import dag_of_schedule
+from joulecast.plan.exact.exact_front import exact_front
+from joulecast.plan.exact.front_guards import check_curve, check_points
+from joulecast.plan.exact.problem import make_problem
+from joulecast.plan.knobs.options import Option
 from joulecast.simulator.schedules import build_schedule
 
 

@@ -9,12 +9,12 @@ import joulecast as jc
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.uncertainty import FEW_DIRECTIONS, NINETY_PERCENT, changes, deviations, spread_of
-from joulecast.plan.exact_front import exact_front
-from joulecast.plan.forecast_front import forecast_front, problem_from_plan
-from joulecast.plan.front_intervals import plan_intervals
-from joulecast.plan.front_space import FrontSpace
-from joulecast.plan.profile_front import MEASURED, problem_from_profile
-from joulecast.plan.stragglers import parse_slow_rank, throttled
+from joulecast.plan.exact.exact_front import exact_front
+from joulecast.plan.exact.front_intervals import plan_intervals
+from joulecast.plan.fronts.forecast_front import forecast_front, problem_from_plan
+from joulecast.plan.fronts.profile_front import MEASURED, problem_from_profile
+from joulecast.plan.fronts.stragglers import parse_slow_rank, throttled
+from joulecast.plan.knobs.front_space import FrontSpace
 from joulecast.simulator.plan_file.plan import load_plan
 
 ENDS = ("time_s_p05", "time_s_p95", "energy_j_p05", "energy_j_p95")

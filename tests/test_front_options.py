@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecast.errors import InputError
-from joulecast.plan.options import Option, integer_slopes, lower_hull, make_options, quanta
+from joulecast.plan.knobs.options import Option, integer_slopes, lower_hull, make_options, quanta
 
 WAIT_W = 80.0
 

@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from joulecast.errors import InputError
-from joulecast.plan.dag import dag_of_schedule, make_dag
-from joulecast.plan.exact_front import exact_front
-from joulecast.plan.options import Option
-from joulecast.plan.problem import make_problem
-from joulecast.plan.profile_front import problem_from_profile
+from joulecast.plan.exact.dag import dag_of_schedule, make_dag
+from joulecast.plan.exact.exact_front import exact_front
+from joulecast.plan.exact.problem import make_problem
+from joulecast.plan.fronts.profile_front import problem_from_profile
+from joulecast.plan.knobs.options import Option
 from joulecast.simulator.closed_form.evaluator import make_evaluator
 from joulecast.simulator.schedules import Instruction, build_schedule
 
@@ -202,16 +202,16 @@ def test_a_limit_on_mean_power_leaves_out_plans(data):
 
 def test_crossing_neighbours_halves_the_gap(data, monkeypatch):
     crossed = front_of(data, A40, tuple(range(8)), 32)
-    monkeypatch.setattr("joulecast.plan.plan_search.ROUNDS", 0)
+    monkeypatch.setattr("joulecast.plan.exact.plan_search.ROUNDS", 0)
     rounded = front_of(data, A40, tuple(range(8)), 32)
     assert np.mean([p.gap for p in crossed.points]) < 0.7 * np.mean([p.gap for p in rounded.points])
     assert max(p.gap for p in crossed.points) < 0.7 * max(p.gap for p in rounded.points)
 
 
 def test_local_search_improves_where_the_gap_is_large(data, monkeypatch):
-    monkeypatch.setattr("joulecast.plan.plan_search.ROUNDS", 0)
+    monkeypatch.setattr("joulecast.plan.exact.plan_search.ROUNDS", 0)
     found = front_of(data, A40, tuple(range(8)), 32)
-    monkeypatch.setattr("joulecast.plan.plan_search.SEARCH_ABOVE", 1.0)
+    monkeypatch.setattr("joulecast.plan.exact.plan_search.SEARCH_ABOVE", 1.0)
     without = front_of(data, A40, tuple(range(8)), 32)
     far = [p.time_s * (1 + 1e-9) for p in without.points if p.gap > 0.005]
     assert len(far) > 10

@@ -3,9 +3,9 @@
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.plan.exact_front import exact_front
-from joulecast.plan.profile import load_profile
-from joulecast.plan.profile_front import HALVES, MEASURED, problem_from_profile
+from joulecast.plan.exact.exact_front import exact_front
+from joulecast.plan.fronts.profile import load_profile
+from joulecast.plan.fronts.profile_front import HALVES, MEASURED, problem_from_profile
 
 HEADER = "stage,instruction,frequency,time,energy"
 CLOCKS = (1410, 1200, 1005)

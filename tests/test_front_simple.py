@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from joulecast.errors import UnknownNameError
-from joulecast.plan.dag import dag_of_schedule
-from joulecast.plan.exact_front import exact_front
-from joulecast.plan.options import Option
-from joulecast.plan.problem import make_problem
-from joulecast.plan.profile_front import problem_from_profile
-from joulecast.plan.simple_plans import is_steady
-from joulecast.plan.switching import front_of_problem, shortest_instruction_s
+from joulecast.plan.exact.dag import dag_of_schedule
+from joulecast.plan.exact.exact_front import exact_front
+from joulecast.plan.exact.problem import make_problem
+from joulecast.plan.exact.simple_plans import is_steady
+from joulecast.plan.fronts.profile_front import problem_from_profile
+from joulecast.plan.fronts.switching import front_of_problem, shortest_instruction_s
+from joulecast.plan.knobs.options import Option
 from joulecast.simulator.schedules import build_schedule
 
 

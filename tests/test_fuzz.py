@@ -27,15 +27,17 @@ from joulecast.errors import InputError
 from joulecast.kernels import Gpu
 from joulecast.model.architecture.hf import load_model
 from joulecast.model.hardware.catalogue import load_gpu, load_network, load_node, load_site
-from joulecast.plan.dag_file import load_dag
-from joulecast.plan.exports_read import read_zeus_solution
-from joulecast.plan.front_space import load_space as load_front_space
-from joulecast.plan.power_limits_read import read_epochs, read_job_points
-from joulecast.plan.profile_front import problem_from_profile
+from joulecast.plan.exact.dag_file import load_dag
+from joulecast.plan.exact.exports_read import read_zeus_solution
+from joulecast.plan.fronts.profile_front import problem_from_profile
+from joulecast.plan.knobs.front_space import load_space as load_front_space
+from joulecast.plan.limits.power_limits_read import read_epochs, read_job_points
 from joulecast.plan.sweep.journal import VERSION, Journal
 from joulecast.plan.sweep.space import load_space
-from joulecast.reports import front_series, ledger_series, measured_series
 from joulecast.reports.saved import number_of, read_saved
+from joulecast.reports.series import front as front_series
+from joulecast.reports.series import ledger as ledger_series
+from joulecast.reports.series import measured as measured_series
 from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.plan_file.plan import load_plan
 from joulecast.validate import run_suite

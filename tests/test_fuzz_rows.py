@@ -14,17 +14,17 @@ from damaged_files import (
     table,
 )
 
-from joulecast.calibrate.a100_overlap_rows import read_layers
 from joulecast.calibrate.clock_sweeps.forms import read_sweeps
 from joulecast.calibrate.devices.simulated_file import read_card_file
 from joulecast.calibrate.measure.recording import read_recording
-from joulecast.calibrate.network_rows import read_network_rows
 from joulecast.calibrate.published.rows import read_published
-from joulecast.calibrate.row_operators import operator_of
-from joulecast.calibrate.rows import read_rows
+from joulecast.calibrate.rows.measured import read_rows
+from joulecast.calibrate.rows.operators import operator_of
+from joulecast.calibrate.studies.a100_overlap_rows import read_layers
+from joulecast.calibrate.studies.network_rows import read_network_rows
 from joulecast.validate import run_suite
-from joulecast.validate.node_power_files import read_node_power
-from joulecast.validate.perseus_files import read_plans
+from joulecast.validate.published.node_power_files import read_node_power
+from joulecast.validate.published.perseus_files import read_plans
 
 
 def read_and_operate(path: Path) -> object:

@@ -11,11 +11,11 @@ from joulecast.cli import main
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.training.nanobatches import layers_forward
-from joulecast.plan.forecast_front import problem_from_plan
-from joulecast.plan.front_space import FrontSpace, load_space
-from joulecast.plan.joint_choice import joint_choice, pareto
-from joulecast.plan.overlap_space import overlap_variants
-from joulecast.plan.tile_space import with_plan_tiles
+from joulecast.plan.fronts.forecast_front import problem_from_plan
+from joulecast.plan.fronts.joint_choice import joint_choice, pareto
+from joulecast.plan.knobs.front_space import FrontSpace, load_space
+from joulecast.plan.knobs.overlap_space import overlap_variants
+from joulecast.plan.knobs.tile_space import with_plan_tiles
 from joulecast.simulator.instructions.layer_options import TiledKernels, every_combination
 from joulecast.simulator.instructions.tables import instruction_table, kernels_of
 from joulecast.simulator.plan_file.implementation import implementation_of, nanobatches_of

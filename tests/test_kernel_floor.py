@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.calibrate.rows import Measured, Row
-from joulecast.validate.kernel_floor import from_all_others
-from joulecast.validate.result import Prediction, ScoredRow
+from joulecast.calibrate.rows.measured import Measured, Row
+from joulecast.validate.left_out.kernel_floor import from_all_others
+from joulecast.validate.scoring.result import Prediction, ScoredRow
 
 SIZES = (512, 1024, 2048, 4096, 8192)
 

@@ -7,8 +7,8 @@ import pytest
 
 from joulecast.model.kernels.operators import RowTile, Tile
 from joulecast.model.training.nanobatches import layers_backward, layers_forward
-from joulecast.plan.overlap_space import overlap_variants
-from joulecast.plan.tile_space import tiles_of, with_plan_tiles, worthwhile
+from joulecast.plan.knobs.overlap_space import overlap_variants
+from joulecast.plan.knobs.tile_space import tiles_of, with_plan_tiles, worthwhile
 from joulecast.simulator.instructions.layer_options import TiledKernels, every_combination, governing_name
 from joulecast.simulator.instructions.tables import instruction_table, kernels_of
 from joulecast.simulator.plan_file.implementation import implementation_of, nanobatches_of

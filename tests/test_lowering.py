@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from joulecast.calibrate.relower import Relowering
+from joulecast.calibrate.fit.relower import Relowering
 from joulecast.errors import InputError
 from joulecast.model.kernels.costs import Costs, concatenate
 from joulecast.model.kernels.families import FAMILIES, families_of, spread_of_families

@@ -14,7 +14,7 @@ from joulecast.calibrate.measure.recording import Failed
 from joulecast.calibrate.measure.sampler import SamplerPool, VirtualSampler
 from joulecast.calibrate.measure.settings import MeasureSettings, expected_cost_s
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark
-from joulecast.calibrate.rows import row_of
+from joulecast.calibrate.rows.measured import row_of
 from joulecast.errors import DeviceError, MeasurementError
 
 ROWS = {

@@ -9,8 +9,8 @@ from joulecast.calibrate.devices.protocol import CardFacts
 from joulecast.calibrate.microbenchmarks import row_forms as forms
 from joulecast.calibrate.microbenchmarks.catalogue import MEMORY_SHARE, footprint_bytes, multi_gpu, single_gpu
 from joulecast.calibrate.microbenchmarks.shrink import shrink
-from joulecast.calibrate.row_operators import operator_of
-from joulecast.calibrate.rows import is_measured, recorded_rows
+from joulecast.calibrate.rows.measured import is_measured, recorded_rows
+from joulecast.calibrate.rows.operators import operator_of
 from joulecast.errors import InputError
 from joulecast.model.kernels.operators import DTYPE_BYTES, Attention, Gemm, Streaming
 

@@ -19,7 +19,7 @@ from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launches import Launch
 from joulecast.model.kernels.operators import Attention, Collective, Gemm
 from joulecast.model.training.parameters import parameters_of_stage
-from joulecast.plan.compare import differing_keys
+from joulecast.plan.comparison.compare import differing_keys
 from joulecast.simulator.closed_form.forecast import closed_form
 from joulecast.simulator.instructions.footprints import footprint_of
 from joulecast.simulator.instructions.program import plan_program, stage_parameters

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from joulecast.calibrate.network_fit import NetworkConstants, fit_network, network_times
-from joulecast.calibrate.network_rows import NetworkRow, every_second_size, read_network_rows
+from joulecast.calibrate.studies.network_fit import NetworkConstants, fit_network, network_times
+from joulecast.calibrate.studies.network_rows import NetworkRow, every_second_size, read_network_rows
 from joulecast.errors import DataError, InputError
 from joulecast.validate import run_suite
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from joulecast.calibrate.fit_node import design_efficiency, other_power_w
+from joulecast.calibrate.fit.node import design_efficiency, other_power_w
 from joulecast.calibrate.published.rows import PublishedRow, read_published
 from joulecast.cli import main
 from joulecast.errors import DataError, InputError
@@ -16,7 +16,7 @@ from joulecast.model.hardware.catalogue import load_gpu, load_network, load_node
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.power.governor import settled_power_w
 from joulecast.model.power.limits import group_limit_share
-from joulecast.validate.node_power import (
+from joulecast.validate.published.node_power import (
     LORA_TENSOR_PARALLEL,
     configuration_of,
     node_forecast,
@@ -25,7 +25,7 @@ from joulecast.validate.node_power import (
     node_table,
     system_of,
 )
-from joulecast.validate.node_power_files import NodePowerRow, read_node_power
+from joulecast.validate.published.node_power_files import NodePowerRow, read_node_power
 
 NODE, NETWORK = load_node("hgx-h100-immersion"), load_network("infiniband-ndr")
 

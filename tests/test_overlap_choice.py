@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from joulecast.calibrate.rows import Measured, Row
+from joulecast.calibrate.rows.measured import Measured, Row
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.validate import run_suite
-from joulecast.validate.overlap_choice import overlap_choices
-from joulecast.validate.result import Prediction, ScoredRow
+from joulecast.validate.choices.overlap_choice import overlap_choices
+from joulecast.validate.scoring.result import Prediction, ScoredRow
 
 RECORDED = Path(__file__).parent.parent / "validate" / "recorded" / "h200_sxm"
 

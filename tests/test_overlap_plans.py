@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from joulecast.calibrate.overlap_rows import launches_of
-from joulecast.calibrate.rows import parse_rows
+from joulecast.calibrate.rows.measured import parse_rows
+from joulecast.calibrate.rows.overlap import launches_of
 from joulecast.errors import InputError
 from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.kernels.operators import Collective
-from joulecast.plan.forecast_front import problem_from_plan
-from joulecast.plan.front_space import load_space
-from joulecast.plan.overlap_space import overlap_variants
+from joulecast.plan.fronts.forecast_front import problem_from_plan
+from joulecast.plan.knobs.front_space import load_space
+from joulecast.plan.knobs.overlap_space import overlap_variants
 from joulecast.simulator.closed_form.plan_evaluator import iteration_evaluator
 from joulecast.simulator.events.memoised import simulate_memoised
 from joulecast.simulator.instructions import overlap_steady

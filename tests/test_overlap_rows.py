@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from joulecast.calibrate.describe import refit_contention
-from joulecast.calibrate.device_priors import priors_for
-from joulecast.calibrate.fit_contention import fit_contention
-from joulecast.calibrate.overlap_rows import launches_of
-from joulecast.calibrate.rows import parse_rows, recorded_rows
+from joulecast.calibrate.descriptions.describe import refit_contention
+from joulecast.calibrate.fit.contention import fit_contention
+from joulecast.calibrate.fit.device_priors import priors_for
+from joulecast.calibrate.rows.measured import parse_rows, recorded_rows
+from joulecast.calibrate.rows.overlap import launches_of
 from joulecast.errors import InputError
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.simulator.instructions.repeated import Conditions, predict_repeated
-from joulecast.validate.overlap import predict_overlap
+from joulecast.validate.choices.overlap import predict_overlap
 
 RECORDED = Path(str(files("joulecast.validate").joinpath("recorded", "h200_sxm", "overlap.jsonl")))
 

@@ -8,15 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.calibrate.pipeline_plans import PlanReadings, choose_plans, make_job
-from joulecast.calibrate.pipeline_plans_fit import _Problem, fit_job
+from joulecast.calibrate.studies.pipeline_plans import PlanReadings, choose_plans, make_job
+from joulecast.calibrate.studies.pipeline_plans_fit import _Problem, fit_job
 from joulecast.cli import main
 from joulecast.errors import DataError, InputError
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.validate import run_suite
-from joulecast.validate.perseus import run_perseus
-from joulecast.validate.perseus_files import WORKLOAD, read_plans
+from joulecast.validate.published.perseus import run_perseus
+from joulecast.validate.published.perseus_files import WORKLOAD, read_plans
 
 STAGES, MICROBATCHES, PLANS = 4, 12, 14
 WAIT_W = 90.0

@@ -50,8 +50,8 @@ def capsys_module():
 
 
 def test_a_saved_front_is_as_sure_as_when_it_was_found(saved):
-    from joulecast.reports.front_series import of_saved
     from joulecast.reports.saved import read_saved
+    from joulecast.reports.series.front import of_saved
 
     path = saved / "front.json"
     found = json.loads(path.read_text(encoding="utf-8"))

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from joulecast.calibrate.fit import family_of
-from joulecast.calibrate.priors import FIXED, GOVERNOR, collective_priors, power_priors, time_priors
-from joulecast.calibrate.row_operators import operator_of
-from joulecast.calibrate.rows import recorded_rows
+from joulecast.calibrate.fit.priors import FIXED, GOVERNOR, collective_priors, power_priors, time_priors
+from joulecast.calibrate.fit.tables import family_of
+from joulecast.calibrate.rows.measured import recorded_rows
+from joulecast.calibrate.rows.operators import operator_of
 from joulecast.model.hardware.description import TABLES
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.lowering import lower

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from joulecast.calibrate.from_rows import fit_rows
-from joulecast.calibrate.row_operators import operator_of
-from joulecast.calibrate.rows import Row, read_rows
-from joulecast.calibrate.timing import LAUNCH_S, PRODUCT_OFFSET_S, WAITED_S, observed_time_s
+from joulecast.calibrate.descriptions.from_rows import fit_rows
+from joulecast.calibrate.rows.measured import Row, read_rows
+from joulecast.calibrate.rows.operators import operator_of
+from joulecast.calibrate.rows.timing import LAUNCH_S, PRODUCT_OFFSET_S, WAITED_S, observed_time_s
 from joulecast.cli import main
 from joulecast.errors import DataError, InputError
 from joulecast.model.hardware.catalogue import load_gpu

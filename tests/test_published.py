@@ -29,10 +29,10 @@ from joulecast.errors import DataError, InputError
 from joulecast.model.hardware.description_file import parse_training
 from joulecast.simulator.iteration.forecast import forecast
 from joulecast.validate import run_suite
-from joulecast.validate.published import every_other
-from joulecast.validate.published_order import order_of_pairs
-from joulecast.validate.published_rates import constant_rate_s, executed_flops
-from joulecast.validate.result import SuiteResult
+from joulecast.validate.published.order import order_of_pairs
+from joulecast.validate.published.rates import constant_rate_s, executed_flops
+from joulecast.validate.published.step_times import every_other
+from joulecast.validate.scoring.result import SuiteResult
 
 #: A GPT of 22 billion parameters on eight A100, as a source might publish it.
 LINE = {

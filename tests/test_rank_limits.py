@@ -10,10 +10,10 @@ import pytest
 import joulecast as jc
 from joulecast.cli import main
 from joulecast.errors import InputError
-from joulecast.plan import rank_limits_search as search
-from joulecast.plan.forecast_front import forecast_front
-from joulecast.plan.front_space import FrontSpace, load_space
-from joulecast.plan.rank_limits import RankLimits, undominated
+from joulecast.plan.fronts.forecast_front import forecast_front
+from joulecast.plan.knobs.front_space import FrontSpace, load_space
+from joulecast.plan.limits import rank_limits_search as search
+from joulecast.plan.limits.rank_limits import RankLimits, undominated
 from joulecast.simulator.plan_file.plan import plan_from_dict
 
 PLAN = """

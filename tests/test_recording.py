@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from joulecast.calibrate.descriptions.from_rows import fit_rows
 from joulecast.calibrate.devices.protocol import CardFacts
-from joulecast.calibrate.from_rows import fit_rows
 from joulecast.calibrate.measure.recorder import Recorder
 from joulecast.calibrate.measure.recording import Card, Failed, read_recording, rounded, software_versions
-from joulecast.calibrate.rows import RecordingWarning, read_rows, recorded_rows
+from joulecast.calibrate.rows.measured import RecordingWarning, read_rows, recorded_rows
 from joulecast.cli import main
 from joulecast.errors import DataError, InputError
 
@@ -241,7 +241,7 @@ def test_a_torn_line_is_told(tmp_path):
 WRITER = f"""
 import sys
 from joulecast.calibrate.devices.protocol import CardFacts
-from joulecast.calibrate.from_rows import fit_rows
+from joulecast.calibrate.descriptions.from_rows import fit_rows
 from joulecast.calibrate.measure.recorder import Recorder
 from joulecast.calibrate.measure.recording import Card
 with Recorder(sys.argv[1], Card(CardFacts(**{FACTS!r}), {VERSIONS!r})) as recorder:

@@ -18,13 +18,15 @@ import pytest
 import joulecast as jc
 from joulecast.cli import main
 from joulecast.errors import InputError
-from joulecast.reports import ledger_series, page, timeline_series
-from joulecast.reports.front_series import of_front
-from joulecast.reports.measured_series import measured_by_quantity
+from joulecast.reports import page
 from joulecast.reports.numbers import Unit
 from joulecast.reports.page import plotly_library
+from joulecast.reports.pages.predict import predict_page
 from joulecast.reports.palette import ROLES
-from joulecast.reports.predict_page import predict_page
+from joulecast.reports.series import ledger as ledger_series
+from joulecast.reports.series import timeline as timeline_series
+from joulecast.reports.series.front import of_front
+from joulecast.reports.series.measured import measured_by_quantity
 
 PLAN = "llama-3.1-8b-4xh200.toml"
 
@@ -342,7 +344,7 @@ def test_a_sweep_draws_its_constraints_and_says_where_numbers_come_from(tmp_path
 
 
 def test_a_time_limit_is_drawn_in(front, iteration):
-    from joulecast.reports.front_chart import front_chart
+    from joulecast.reports.charts.front import front_chart
 
     limited = front_chart(of_front(front, iteration, 1.25)).views[0]
     assert [series.name.replace("\u00a0", " ") for series in limited.series][-1] == "time limit 1.25 s"
@@ -354,8 +356,8 @@ def test_a_time_limit_is_drawn_in(front, iteration):
 
 
 def test_a_front_shows_how_sure_its_plans_are(front, iteration):
-    from joulecast.reports.front_chart import BAND, front_chart, point_text
-    from joulecast.reports.front_page import front_page
+    from joulecast.reports.charts.front import BAND, front_chart, point_text
+    from joulecast.reports.pages.front import front_page
 
     series = of_front(front, iteration)
     view = front_chart(series).views[0]
@@ -377,9 +379,9 @@ def test_a_front_shows_how_sure_its_plans_are(front, iteration):
 
 
 def test_a_measured_front_has_no_band(front):
-    from joulecast.plan.exact_front import Front
-    from joulecast.reports.front_chart import BAND, front_chart, point_text
-    from joulecast.reports.front_page import front_page
+    from joulecast.plan.exact.exact_front import Front
+    from joulecast.reports.charts.front import BAND, front_chart, point_text
+    from joulecast.reports.pages.front import front_page
 
     measured = Front(replace(front.problem, kernels=None), front.curve, front.plans)
     series = of_front(measured)
@@ -389,8 +391,8 @@ def test_a_measured_front_has_no_band(front):
 
 
 def test_intervals_of_errors_are_drawn_whole():
-    from joulecast.reports.measured_chart import error_chart
-    from joulecast.reports.measured_series import Pair
+    from joulecast.reports.charts.measured import error_chart
+    from joulecast.reports.series.measured import Pair
 
     pairs = [Pair("near", 1.0, 1.01, 0.99, 1.03), Pair("wide", 2.0, 1.9, 1.2, 2.9)]
     low, high = error_chart({"time_s": {"iteration": pairs}}).views[0].layout["xaxis"]["range"]
@@ -424,8 +426,8 @@ def charts_of(text):
 
 
 def test_forecast_limits_have_error_bars_and_measured_ones_none(examples):
-    from joulecast.plan.power_limits import JobPoint, forecast_limits, to_target
-    from joulecast.reports.limits_chart import Dot, Group, limits_chart
+    from joulecast.plan.limits.power_limits import JobPoint, forecast_limits, to_target
+    from joulecast.reports.charts.limits import Dot, Group, limits_chart
     from joulecast.simulator.plan_file.plan import load_plan
 
     (point,) = forecast_limits(load_plan(examples / PLAN), [500.0])

@@ -6,10 +6,10 @@ import shutil
 import pytest
 
 import joulecast as jc
-from joulecast.reports.chart import Chart, View, axis
-from joulecast.reports.front_page import front_page
+from joulecast.reports.charts.chart import Chart, View, axis
 from joulecast.reports.page import Page, Section
-from joulecast.reports.predict_page import predict_page
+from joulecast.reports.pages.front import front_page
+from joulecast.reports.pages.predict import predict_page
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 NAMES = ("chromium", "chromium-browser", "google-chrome")

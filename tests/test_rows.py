@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from joulecast.calibrate.overlap_rows import OVERLAP_OPS, launches_of
-from joulecast.calibrate.row_operators import KERNEL_OPS, group_key, operator_of
-from joulecast.calibrate.rows import MEASURED_FIELDS, read_rows, recorded_rows
+from joulecast.calibrate.rows.measured import MEASURED_FIELDS, read_rows, recorded_rows
+from joulecast.calibrate.rows.operators import KERNEL_OPS, group_key, operator_of
+from joulecast.calibrate.rows.overlap import OVERLAP_OPS, launches_of
 from joulecast.errors import DataError, UnknownNameError
 from joulecast.model.kernels.operators import Attention, Collective, Gemm, Streaming, Tile
 

@@ -14,7 +14,7 @@ from joulecast.calibrate.devices.simulated_runner import SimulatedRunner
 from joulecast.calibrate.devices.simulated_sensors import Faults, Sensors
 from joulecast.calibrate.devices.simulated_work import SimulatedWork
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark
-from joulecast.calibrate.row_operators import operator_of
+from joulecast.calibrate.rows.operators import operator_of
 from joulecast.errors import DeviceError, InputError, MeasurementError, PermissionDeniedError, UnknownNameError
 from joulecast.model.kernels.operators import Gemm
 from joulecast.model.power.kernel_power import idle_power_w

@@ -205,7 +205,7 @@ def test_a_limit_is_met_or_not(large: Any) -> None:
 
 
 def test_a_report_shows_levels_cost_and_limits(large: Any) -> None:
-    from joulecast.reports.site_section import cost_lines, level_lines, site_section, spread_lines
+    from joulecast.reports.pages.site_section import cost_lines, level_lines, site_section, spread_lines
 
     site = large.site
     assert [line["power [W]"] for line in level_lines(site)] == list(site.power_w.values)

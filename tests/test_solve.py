@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.calibrate.assemble import joint_covariance, settled
-from joulecast.calibrate.describe import fit_all, fit_description
-from joulecast.calibrate.device_priors import priors_for
-from joulecast.calibrate.fit import collect, fit_times
-from joulecast.calibrate.from_rows import facts_of
-from joulecast.calibrate.priors import Prior
-from joulecast.calibrate.rows import Measured, Row, recorded_rows
-from joulecast.calibrate.solve import Solution, solve
+from joulecast.calibrate.descriptions.assemble import joint_covariance, settled
+from joulecast.calibrate.descriptions.describe import fit_all, fit_description
+from joulecast.calibrate.descriptions.from_rows import facts_of
+from joulecast.calibrate.fit.device_priors import priors_for
+from joulecast.calibrate.fit.priors import Prior
+from joulecast.calibrate.fit.solve import Solution, solve
+from joulecast.calibrate.fit.tables import collect, fit_times
+from joulecast.calibrate.rows.measured import Measured, Row, recorded_rows
 from joulecast.errors import InputError
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.description import Parameter

@@ -7,11 +7,11 @@ import pytest
 
 from joulecast.cli import main
 from joulecast.errors import InputError
-from joulecast.plan.dag import dag_of_schedule
-from joulecast.plan.exact_front import exact_front
-from joulecast.plan.options import Option
-from joulecast.plan.problem import make_problem
-from joulecast.plan.stragglers import SlowRank, parse_slow_rank, slowed_problem, straggler_table, throttled
+from joulecast.plan.exact.dag import dag_of_schedule
+from joulecast.plan.exact.exact_front import exact_front
+from joulecast.plan.exact.problem import make_problem
+from joulecast.plan.fronts.stragglers import SlowRank, parse_slow_rank, slowed_problem, straggler_table, throttled
+from joulecast.plan.knobs.options import Option
 from joulecast.simulator.schedules import build_schedule
 
 CLOCKS = (1410, 1305, 1200, 1095, 1005)
@@ -147,7 +147,7 @@ def test_how_a_slow_rank_is_written():
 
 @pytest.fixture
 def profile(tmp_path, front):
-    from joulecast.plan.exports import zeus_profile
+    from joulecast.plan.exact.exports import zeus_profile
 
     path = tmp_path / "profile.csv"
     path.write_text(zeus_profile(front))

@@ -77,9 +77,13 @@ def in_terminal(script, **environment):
     return text.decode()
 
 
-WORK = (
-    "import time\nfrom joulecast.output import working\nwith working('thinking'):\n    time.sleep(0.4)\nprint('done')"
-)
+WORK = """
+import time
+from joulecast.command_line.output import working
+with working('thinking'):
+    time.sleep(0.4)
+print('done')
+"""
 
 
 def test_progress_is_drawn_on_a_terminal_and_goes():
@@ -99,7 +103,7 @@ def test_progress_is_nothing_in_a_pipe():
 
 
 BAR = """
-from joulecast.progress import ProgressBar
+from joulecast.command_line.progress import ProgressBar
 with ProgressBar() as bar:
     for i in range(4):
         bar.show(i + 1, 4, 'plans')
@@ -150,7 +154,8 @@ def test_help_names_every_suite():
 def test_no_value_is_cut_off_on_a_terminal_of_any_width(width, capsys):
     rows = [{"stage": i, **{f"quantity_{k} [s]": 1000.0 + 10 * i + k for k in range(9)}} for i in range(8)]
     rows = [{**row, "source": f"a long story of where the numbers of row {row['stage']} come from"} for row in rows]
-    script = f"from joulecast.output import print_table\nrows = {rows!r}\nprint_table(rows)\nprint_table(rows[:2])"
+    script = "from joulecast.command_line.output import print_table\n"
+    script += f"rows = {rows!r}\nprint_table(rows)\nprint_table(rows[:2])"
     text = re.sub(r"\x1b\[[0-9;]*m", "", in_terminal(script, COLUMNS=str(width)))
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= width
@@ -193,7 +198,7 @@ def test_an_interruption_has_a_status_of_its_own(monkeypatch, capsys):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("joulecast.output.print_json", interrupted)
+    monkeypatch.setattr("joulecast.command_line.output.print_json", interrupted)
     assert run("sites", "--json") == 130
     monkeypatch.setattr("joulecast.cli.build_app", interrupted)
     assert run("sites") == 130

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from joulecast.calibrate.row_operators import operator_of
+from joulecast.calibrate.rows.operators import operator_of
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.attention_tiles import attention_blocks
 from joulecast.model.kernels.occupancy import spilled_registers
 from joulecast.validate import run_suite
-from joulecast.validate.tile_choice import pairs_in_order, rank_correlation
+from joulecast.validate.choices.tile_choice import pairs_in_order, rank_correlation
 
 CALIBRATE = Path(__file__).parent.parent / "calibrate" / "recorded" / "h200_sxm"
 TILES = Path(__file__).parent.parent / "validate" / "recorded" / "h200_sxm" / "tiles.jsonl"

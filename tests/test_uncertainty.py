@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.calibrate.cross_validation import form_spread
+from joulecast.calibrate.fit.cross_validation import form_spread
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.families import FAMILIES

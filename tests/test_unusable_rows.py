@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from joulecast.calibrate.row_operators import operator_of
+from joulecast.calibrate.rows.operators import operator_of
 from joulecast.errors import DataError, InputError
 from joulecast.model.kernels.toggling import memory_toggle
 from joulecast.simulator.plan_file.plan import plan_from_dict

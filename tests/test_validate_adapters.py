@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from joulecast.calibrate.rows import Measured, Row, read_rows
+from joulecast.calibrate.rows.measured import Measured, Row, read_rows
 from joulecast.errors import DataError
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.kernels.operators import Attention, Collective, Gemm
@@ -15,8 +15,8 @@ from joulecast.model.training.step import single_gpu_training_step
 from joulecast.simulator.instructions.program import plan_program
 from joulecast.simulator.plan_file.plan import plan_from_dict
 from joulecast.validate.adapters import block_operators
-from joulecast.validate.baselines import transformer_flops
 from joulecast.validate.row_plans import plan_of_row
+from joulecast.validate.scoring.baselines import transformer_flops
 
 SHARED = Path(__file__).parent.parent.parent / "shared" / "data" / "h200_sxm"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason=f"the measured rows are not at {SHARED}")

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from joulecast.calibrate.clock_sweeps.rows import SweepRow
-from joulecast.calibrate.rows import Measured
+from joulecast.calibrate.rows.measured import Measured
 from joulecast.cli import main
 from joulecast.errors import DataError, InputError, UnknownNameError
-from joulecast.validate import clock_suites, run_suite
-from joulecast.validate.clock_baselines import mean_curve, nearest_setting, straight_line
-from joulecast.validate.clock_splits import EDGES, INSIDE, ONE_EDGES, WORKLOAD, parts
+from joulecast.validate import run_suite
+from joulecast.validate.left_out import clock_suites
+from joulecast.validate.left_out.clock_baselines import mean_curve, nearest_setting, straight_line
+from joulecast.validate.left_out.clock_splits import EDGES, INSIDE, ONE_EDGES, WORKLOAD, parts
 
 CLOCKS = [600.0, 720.0, 840.0, 960.0, 1080.0, 1200.0, 1320.0, 1410.0]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from joulecast.calibrate.rows import Measured, Row
-from joulecast.validate import metrics
-from joulecast.validate.result import Prediction, ScoredRow
-from joulecast.validate.summary import EXCEPTIONS, figures, summarise
+from joulecast.calibrate.rows.measured import Measured, Row
+from joulecast.validate.scoring import metrics
+from joulecast.validate.scoring.result import Prediction, ScoredRow
+from joulecast.validate.scoring.summary import EXCEPTIONS, figures, summarise
 
 
 def scored(time_s: float, exception: str = "", family: str = "gemm", measured: float | None = 1.0) -> ScoredRow:

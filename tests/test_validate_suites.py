@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from joulecast.calibrate.row_operators import group_key
-from joulecast.calibrate.rows import Measured, Row, recorded_rows
+from joulecast.calibrate.rows.measured import Measured, Row, recorded_rows
+from joulecast.calibrate.rows.operators import group_key
 from joulecast.errors import DataError, InputError, UnknownNameError
-from joulecast.validate import folds, run_suite, suites
-from joulecast.validate.baselines import baselines, transformer_flops, trivial_work
-from joulecast.validate.result import Answer, Prediction, Unpredicted
+from joulecast.validate import run_suite, suites
 from joulecast.validate.row_plans import gradient_reduction, head_is_sharded, plan_of_row
+from joulecast.validate.scoring import folds
+from joulecast.validate.scoring.baselines import baselines, transformer_flops, trivial_work
+from joulecast.validate.scoring.result import Answer, Prediction, Unpredicted
 
 RECORDED = Path(__file__).parent.parent / "calibrate" / "recorded" / "h200_sxm"
 SHARED = Path(__file__).parent.parent.parent / "shared" / "data" / "h200_sxm"

@@ -1,13 +1,20 @@
 """Predictions held against measured rows: loaders, metrics, suites and the report of errors.
 
-To read: ``registry`` says which suites there are, ``suites`` runs one with the forecasts of ``adapters``, and
-``summary`` scores it by ``metrics``, beside the trivial rules of ``baselines``.
+Each part imports only from those above it:
+
+- ``scoring``: from predictions and measurements to figures of merit.
+- ``left_out``: clocks, limits and kernels that a fit has not seen.
+- ``choices``: overlap and tiles chosen by forecast.
+- ``row_plans``, ``adapters``: from measured rows to forecasts and back.
+- ``published``: what others measured.
+- ``registry``: which suites there are.
+- ``suites``: runs one.
 """
 
 from __future__ import annotations
 
 from joulecast.validate.registry import SUITES
-from joulecast.validate.result import Prediction, SuiteResult
+from joulecast.validate.scoring.result import Prediction, SuiteResult
 from joulecast.validate.suites import run_suite
 
 __all__ = ["SUITES", "Prediction", "SuiteResult", "run_suite"]

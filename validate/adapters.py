@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from joulecast.calibrate.row_operators import KernelWork, operator_of
-from joulecast.calibrate.rows import Row
+from joulecast.calibrate.rows.measured import Row
+from joulecast.calibrate.rows.operators import KernelWork, operator_of
 from joulecast.errors import DataError, InputError
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.kernels.operators import Operator
-from joulecast.validate.result import Answer, Prediction, Unpredicted
 from joulecast.validate.row_plans import inline_model, plan_of_row, whole_number
+from joulecast.validate.scoring.result import Answer, Prediction, Unpredicted
 
 if TYPE_CHECKING:
     from joulecast.simulator.iteration.result import Iteration
@@ -35,7 +35,7 @@ def predict_kernels(gpu: GpuDescription, rows: Sequence[Row]) -> list[Answer]:
 
 def _repeated(gpu: GpuDescription, works: Sequence[KernelWork], rows: Sequence[Row]) -> list[Prediction]:
     """Time and energy of one repetition of each piece of work, summed over GPUs that all do the same."""
-    from joulecast.calibrate.unclocked import forecast_rows, observed_forecast
+    from joulecast.calibrate.fit.unclocked import forecast_rows, observed_forecast
 
     if not works:
         return []
@@ -150,9 +150,9 @@ def of_iteration(iteration: Iteration) -> Prediction:
 
 def fit(rows: Sequence[Row], base: GpuDescription) -> GpuDescription:
     """Fit a description; all fitting lives in :mod:`joulecast.calibrate`."""
-    from joulecast.calibrate.describe import fit_description
-    from joulecast.calibrate.describe_unclocked import fit_unclocked_rows
-    from joulecast.calibrate.unclocked import is_unclocked
+    from joulecast.calibrate.descriptions.describe import fit_description
+    from joulecast.calibrate.descriptions.describe_unclocked import fit_unclocked_rows
+    from joulecast.calibrate.fit.unclocked import is_unclocked
 
     if is_unclocked(rows):
         return fit_unclocked_rows(rows, base).description

@@ -8,22 +8,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from joulecast.calibrate.overlap_rows import OVERLAP_OPS
-from joulecast.calibrate.row_operators import COLLECTIVE_KINDS, KERNEL_OPS, operator_of
-from joulecast.calibrate.rows import Row
+from joulecast.calibrate.rows.measured import Row
+from joulecast.calibrate.rows.operators import COLLECTIVE_KINDS, KERNEL_OPS, operator_of
+from joulecast.calibrate.rows.overlap import OVERLAP_OPS
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.kernels.operators import Attention, Gemm, Streaming
-from joulecast.validate import adapters, overlap
-from joulecast.validate.a100_overlap import run_a100_overlap
-from joulecast.validate.clock_suites import KINDS as CLOCK_SUITES
-from joulecast.validate.clock_suites import run_clock_suite
-from joulecast.validate.kernel_floor import from_all_others
-from joulecast.validate.network import run_network
-from joulecast.validate.overlap_choice import overlap_choices
-from joulecast.validate.perseus import run_perseus
-from joulecast.validate.published import run_published
-from joulecast.validate.result import Answer, Prediction, ScoredRow, SuiteResult
-from joulecast.validate.tile_choice import tile_choices
+from joulecast.validate import adapters
+from joulecast.validate.choices import overlap
+from joulecast.validate.choices.a100_overlap import run_a100_overlap
+from joulecast.validate.choices.overlap_choice import overlap_choices
+from joulecast.validate.choices.tile_choice import tile_choices
+from joulecast.validate.left_out.clock_suites import KINDS as CLOCK_SUITES
+from joulecast.validate.left_out.clock_suites import run_clock_suite
+from joulecast.validate.left_out.kernel_floor import from_all_others
+from joulecast.validate.published.network import run_network
+from joulecast.validate.published.perseus import run_perseus
+from joulecast.validate.published.step_times import run_published
+from joulecast.validate.scoring.result import Answer, Prediction, ScoredRow, SuiteResult
 
 #: Collectives from this size on are counted as large [B].
 LARGE_COLLECTIVE_BYTES = 16 * 2**20
@@ -52,7 +53,7 @@ class Suite:
     fit
         From rows and a description to the description that is scored; by default a fit of kernels and collectives.
     rule
-        A trivial rule that needs the description; by default that of :mod:`joulecast.validate.baselines`.
+        A trivial rule that needs the description; by default that of :mod:`joulecast.validate.scoring.baselines`.
     choices
         What it costs to choose among the rows by their forecasts.
     others

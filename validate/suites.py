@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from joulecast.calibrate.row_operators import operator_of
-from joulecast.calibrate.rows import Row, read_rows, recorded_rows
-from joulecast.calibrate.unclocked import is_unclocked
+from joulecast.calibrate.fit.unclocked import is_unclocked
+from joulecast.calibrate.rows.measured import Row, read_rows, recorded_rows
+from joulecast.calibrate.rows.operators import operator_of
 from joulecast.errors import DataError, InputError, UnknownNameError
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.description import GpuDescription
-from joulecast.validate import folds
-from joulecast.validate.baselines import baselines
-from joulecast.validate.cards import of_card
 from joulecast.validate.registry import OTHER_FORMS, OTHER_OPS, SUITES, Fit, Predict, Suite
-from joulecast.validate.result import Answer, Prediction, ScoredRow, SuiteResult, Unpredicted
-from joulecast.validate.summary import summarise_beside
+from joulecast.validate.scoring import folds
+from joulecast.validate.scoring.baselines import baselines
+from joulecast.validate.scoring.cards import of_card
+from joulecast.validate.scoring.result import Answer, Prediction, ScoredRow, SuiteResult, Unpredicted
+from joulecast.validate.scoring.summary import summarise_beside
 
 #: GPU whose description is scored by default.
 DEFAULT_GPU = "h200-sxm"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from joulecast.calibrate.descriptions.from_rows import facts_of
 from joulecast.calibrate.devices.protocol import CardFacts
-from joulecast.calibrate.from_rows import facts_of
 from joulecast.errors import InputError, nearest
 from joulecast.model.hardware.catalogue import gpu_names, read_gpu
 from joulecast.model.hardware.description import GpuDescription, Parameter

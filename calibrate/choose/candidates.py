@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.calibrate.row_operators import KernelWork, operator_of
+from joulecast.calibrate.rows.operators import KernelWork, operator_of
 from joulecast.errors import InputError
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.lowering import lower

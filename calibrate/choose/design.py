@@ -17,7 +17,7 @@ from joulecast.calibrate.choose.belief import Belief, Uncertainty
 from joulecast.calibrate.choose.candidates import Candidate, Reference
 from joulecast.calibrate.choose.information import linearise
 from joulecast.calibrate.choose.reference import reference_kernels
-from joulecast.calibrate.device_priors import DevicePriors
+from joulecast.calibrate.fit.device_priors import DevicePriors
 from joulecast.model.hardware.gpu_model import GpuModel
 
 #: A kind of work is seen early only if it gains at least this share of what the best candidate gains per second.

@@ -26,11 +26,17 @@ from joulecast.calibrate.choose.candidates import (
     work_of,
 )
 from joulecast.calibrate.choose.sensitivity import Sensitivity, sensitivity
-from joulecast.calibrate.device_priors import DevicePriors
-from joulecast.calibrate.fit import IDLE_NOISE, POWER_NOISE, SETTLED_WINDOW_S, SHORT_POWER_NOISE, SHORT_TIME_NOISE
-from joulecast.calibrate.fit import TIME_NOISE as SETTLED_TIME_NOISE
-from joulecast.calibrate.priors import Prior
-from joulecast.calibrate.row_operators import KernelWork, group_key
+from joulecast.calibrate.fit.device_priors import DevicePriors
+from joulecast.calibrate.fit.priors import Prior
+from joulecast.calibrate.fit.tables import (
+    IDLE_NOISE,
+    POWER_NOISE,
+    SETTLED_WINDOW_S,
+    SHORT_POWER_NOISE,
+    SHORT_TIME_NOISE,
+)
+from joulecast.calibrate.fit.tables import TIME_NOISE as SETTLED_TIME_NOISE
+from joulecast.calibrate.rows.operators import KernelWork, group_key
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import Collective
 from joulecast.model.predict import Work

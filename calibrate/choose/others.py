@@ -1,8 +1,8 @@
 """What recordings of other cards of one kind tell about a card before it is measured, and beside its own rows.
 
 Cards of one kind share their kernels and the form of their power; they differ in the dynamic energy of the chip and of
-the memory (:data:`joulecast.calibrate.fit.CARD_PARTS`). With the slopes H of the other cards' rows along the parameters
-and along their own two factors, each in units of its prior standard deviation, and the rows' noise s,
+the memory (:data:`joulecast.calibrate.fit.tables.CARD_PARTS`). With the slopes H of the other cards' rows along the
+parameters and along their own two factors, each in units of its prior standard deviation, and the rows' noise s,
 
     cov(z) = (1 + Hᵀ s⁻² H)⁻¹,
 
@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.calibrate.choose.update import estimate, is_read, residuals
-from joulecast.calibrate.device_priors import DevicePriors
+from joulecast.calibrate.fit.device_priors import DevicePriors
+from joulecast.calibrate.fit.priors import Prior
 from joulecast.calibrate.measure.recording import FILE_NAME, Card, read_recording
-from joulecast.calibrate.priors import Prior
-from joulecast.calibrate.rows import Row, recorded_folder
+from joulecast.calibrate.rows.measured import Row, recorded_folder
 from joulecast.errors import InputError
 from joulecast.model.hardware.gpu_model import GpuModel
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from joulecast.calibrate.choose.candidates import Candidate, Reference
-from joulecast.calibrate.fit import family_of
+from joulecast.calibrate.fit.tables import family_of
 from joulecast.errors import InputError
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.lowering import lower

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from joulecast.calibrate.assemble import IDENTIFIED
-from joulecast.calibrate.from_rows import ParameterReport
+from joulecast.calibrate.descriptions.assemble import IDENTIFIED
+from joulecast.calibrate.descriptions.from_rows import ParameterReport
 
 #: Widths of the columns: name, value, standard error, unit, share of the prior variance removed, bounds.
 NAME, VALUE, ERROR, UNIT, SHARE, BOUNDS = 51, 9, 7, 7, 5, 12

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.calibrate.priors import Prior
-from joulecast.calibrate.relower import Recorder, Relowering
+from joulecast.calibrate.fit.priors import Prior
+from joulecast.calibrate.fit.relower import Recorder, Relowering
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.power.kernel_power import at_clock, idle_power_w
 from joulecast.model.predict import Work

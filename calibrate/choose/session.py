@@ -17,17 +17,17 @@ from joulecast.calibrate.choose.candidates import Candidate, usable
 from joulecast.calibrate.choose.design import Choice, Design
 from joulecast.calibrate.choose.others import learnt
 from joulecast.calibrate.choose.update import estimate
-from joulecast.calibrate.device_priors import DevicePriors, priors_for
 from joulecast.calibrate.devices.findings import Code, Finding, of_company, of_heat
 from joulecast.calibrate.devices.guardian import BorrowedSettings, borrowed_settings
 from joulecast.calibrate.devices.protocol import Device, Settings
+from joulecast.calibrate.fit.device_priors import DevicePriors, priors_for
 from joulecast.calibrate.measure.faults import Reason
 from joulecast.calibrate.measure.protocol import Measurement, SamplerFactory, measure
 from joulecast.calibrate.measure.recorder import Recorder
 from joulecast.calibrate.measure.recording import Failed
 from joulecast.calibrate.measure.settings import MeasureSettings, expected_cost_s
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark, Runner
-from joulecast.calibrate.rows import Row
+from joulecast.calibrate.rows.measured import Row
 from joulecast.errors import DeviceError
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from joulecast.calibrate.choose.belief import FORM_ERROR
 from joulecast.calibrate.choose.information import free_parameters
 from joulecast.calibrate.choose.sensitivity import sensitivity
-from joulecast.calibrate.device_priors import DevicePriors
-from joulecast.calibrate.fit import IDLE_NOISE, POWER_NOISE, TIME_NOISE, bursts, card_priors
-from joulecast.calibrate.priors import Prior
-from joulecast.calibrate.row_operators import group_key, operator_of
-from joulecast.calibrate.rows import Row
+from joulecast.calibrate.fit.device_priors import DevicePriors
+from joulecast.calibrate.fit.priors import Prior
+from joulecast.calibrate.fit.tables import IDLE_NOISE, POWER_NOISE, TIME_NOISE, bursts, card_priors
+from joulecast.calibrate.rows.measured import Row
+from joulecast.calibrate.rows.operators import group_key, operator_of
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.predict import Work
 

@@ -18,7 +18,7 @@ from joulecast.calibrate.clock_sweeps.rows import (
     Cells,
     SweepRow,
 )
-from joulecast.calibrate.rows import Measured
+from joulecast.calibrate.rows.measured import Measured
 from joulecast.errors import DataError, nearest
 from joulecast.files import csv_table, read_text
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from joulecast.calibrate.clock_sweeps.parameters import Kind
-from joulecast.calibrate.rows import Measured
+from joulecast.calibrate.rows.measured import Measured
 from joulecast.errors import DataError
 
 #: Identity of a workload on its card.

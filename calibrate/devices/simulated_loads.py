@@ -9,7 +9,7 @@ from typing import Any
 
 from joulecast.calibrate.devices.simulated_board import SAME_TIME_S, Board
 from joulecast.calibrate.devices.simulated_work import SimulatedWork
-from joulecast.calibrate.row_operators import operator_of
+from joulecast.calibrate.rows.operators import operator_of
 from joulecast.errors import InputError, MeasurementError
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import Gemm

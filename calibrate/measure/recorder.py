@@ -12,7 +12,7 @@ from typing import Any
 from joulecast.calibrate.devices.protocol import CardFacts
 from joulecast.calibrate.measure.recording import FILE_NAME, Card, Failed, recording_of, recording_text, rounded
 from joulecast.calibrate.measure.records import SCHEMA, dump_record, is_first_line_torn, parse_records
-from joulecast.calibrate.rows import Row, is_measured, row_of
+from joulecast.calibrate.rows.measured import Row, is_measured, row_of
 from joulecast.errors import DataError, InputError
 
 #: Facts that may differ between two sittings at the same card.

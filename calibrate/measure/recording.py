@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from joulecast.calibrate.devices.protocol import CardFacts
 from joulecast.calibrate.measure.records import Records, parse_records
-from joulecast.calibrate.rows import Row, row_of
+from joulecast.calibrate.rows.measured import Row, row_of
 from joulecast.errors import DataError
 from joulecast.files import read_text
 

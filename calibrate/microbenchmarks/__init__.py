@@ -1,5 +1,12 @@
 """What can be measured on a GPU, and the code that runs it.
 
-To read: ``catalogue`` has what there is, ``row_forms`` the row of each, ``loads`` turns a row into launches, and
-``engine`` keeps a card busy with them.
+- ``protocol``: a microbenchmark, and what runs it; ``catalogue``: those that there are, by ``catalogue_shapes`` and
+  ``collective_catalogue``; ``row_forms``: the row of each.
+- ``loads``: from a row to launches, ``composite`` ones too, of a ``kernel``: ``gemm``, ``attention``, ``streaming``,
+  ``training``, ``layer_parts``.
+- ``tiles`` and ``tile_attention``: kernels with explicit tiles, compiled from ``tile_kernels`` and
+  ``tile_attention_kernels``.
+- ``engine``: keeps a card busy with them; ``torch_runner``: runs them, with ``torch_backend``.
+- ``distributed``: several GPUs, by ``group_runner`` and ``group_work``.
+- ``smoke``: everything for a moment; ``shrink``: for a CPU.
 """

@@ -17,7 +17,7 @@ class Microbenchmark:
         Unique; stands in the recording.
     row
         The configuration of the measured row that it will become: the fields of the recorded rows (``op``, ``M``,
-        ``dtype``, ``data``, …), without any measured value. :func:`joulecast.calibrate.row_operators.operator_of`
+        ``dtype``, ``data``, …), without any measured value. :func:`joulecast.calibrate.rows.operators.operator_of`
         reads its operators from it.
     stratum
         Kind of work, such as ``gemm.bf16`` or ``attention.backward``; a choice takes some of every stratum first.

@@ -1,5 +1,12 @@
 """Fine-grain power profiles of one kernel or of kernels in turn.
 
-To read: ``protocol`` says what a profile is made of, ``campaign`` takes the runs, ``response`` and ``inverse`` find
-the power behind a sensor's readings, and ``analysis`` puts the profile together.
+- ``protocol``: what a profile is made of; ``kernels``: which are profiled; ``guidance`` and ``budget``: how many runs.
+- ``open_bench``: where they run: ``card_bench`` (a simulated card) or ``torch_bench``.
+- ``campaign``: takes the runs; ``poller`` reads power meanwhile; ``clocks``: the card's clock over the host's;
+  ``steady``: when both have settled; ``search``: runs of one length.
+- ``learn``: how a ``sensor`` works; ``readings``: what it said; ``misfit``: how badly that is explained.
+- ``dataset``: everything recorded; ``golden``: runs of the fullest of ``bins``, ``outliers`` the others; ``stitch``:
+  their readings in one line; ``layout``: the powers to find.
+- ``response`` and ``inverse``: the power behind readings; ``trend`` and ``resolve``: what of it is told apart.
+- ``analysis``: all of it together; ``evaluate``: the ``result``; ``report``: its files.
 """

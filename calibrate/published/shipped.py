@@ -31,7 +31,7 @@ from joulecast.calibrate.published.left_out import (
 from joulecast.calibrate.published.plans import PlannedRow, plan_row
 from joulecast.calibrate.published.rows import read_published
 from joulecast.calibrate.published.write import alone_toml, training_toml
-from joulecast.calibrate.rows import recorded_folder
+from joulecast.calibrate.rows.measured import recorded_folder
 from joulecast.files import write_text
 from joulecast.model.hardware.catalogue import load_training
 from joulecast.model.hardware.description import Parameter

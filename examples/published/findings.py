@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
+from joulecast.command_line.output import print_table
 from joulecast.model.hardware.gpu_model import GpuModel
-from joulecast.output import print_table
 
 #: What a forecast says of a finding, and whether it agrees.
 Finding = tuple[str, bool]

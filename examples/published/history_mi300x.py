@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from findings import Finding, Findings, agreeing, print_findings, rests_on, varied
 
+from joulecast.command_line.output import print_table
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.kernels.lowering import lower
@@ -23,7 +24,6 @@ from joulecast.model.power.component_power import by_part
 from joulecast.model.power.kernel_power import at_clock, idle_power_w
 from joulecast.model.power.limits import skip_cycles
 from joulecast.model.predict import Forecast, Work, predict_work
-from joulecast.output import print_table
 from joulecast.simulator.fluid.governor import PowerGovernor
 
 #: Step of the governor, and what the logger averages over [s].

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from findings import rests_on, varied
 
+from joulecast.command_line.output import print_table
 from joulecast.model.architecture.hf import load_model
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launches import Launch
@@ -22,8 +23,7 @@ from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.kernels.operators import Collective
 from joulecast.model.transformer.eager_layer import attention_half_forward, mlp_half_forward
-from joulecast.output import print_table
-from joulecast.plan.joint_choice import pareto
+from joulecast.plan.fronts.joint_choice import pareto
 from joulecast.simulator.instructions.layer_options import TiledKernels
 
 GPUS, BATCH, SEQUENCE = 2, 4, 4096

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from findings import Findings, agreeing, print_findings, rests_on, varied
 
+from joulecast.command_line.output import print_table
 from joulecast.errors import InputError
 from joulecast.model.framework.tile_limits import check_tile
 from joulecast.model.framework.tiling import tile_word
@@ -26,7 +27,6 @@ from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Attention, Gemm, Operator, RowTile, Streaming, Tile
 from joulecast.model.kernels.tile_estimates import ESTIMATES
 from joulecast.model.power.kernel_power import at_clock
-from joulecast.output import print_table
 
 CLOCK_STEP = 8
 #: Tiles count as alike within this share of the fastest one's time.

@@ -1,5 +1,6 @@
 """What-if sweeps: every legal plan of a space, those that meet constraints, and the best of them.
 
-To read, in this order: ``space`` (the file), ``legal`` (which combinations can be plans), ``rows`` (their forecasts),
-``choose`` (the best), and ``search``, which goes through all of it.
+- ``space``: the file; ``legal``: which combinations can be plans; ``plans``: these plans; ``plan_text``: one as a file.
+- ``rows``: their forecasts; ``choose``: the best.
+- ``search``: goes through all of it, in ``workers``; ``journal``: what it keeps meanwhile; ``result``: what it found.
 """

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from joulecast.kernels import Gpu
-    from joulecast.plan.compare import Comparison
-    from joulecast.plan.exact_front import Front
-    from joulecast.plan.joint_choice import JointChoice
+    from joulecast.plan.comparison.compare import Comparison
+    from joulecast.plan.exact.exact_front import Front
+    from joulecast.plan.fronts.joint_choice import JointChoice
     from joulecast.plan.sweep.result import SweepResult
     from joulecast.simulator.iteration.result import Iteration
     from joulecast.simulator.plan_file.plan import Plan
@@ -90,8 +90,8 @@ def front(
     DoesNotFitError
         A GPU's memory is too small.
     """
-    from joulecast.plan.forecast_front import forecast_front
-    from joulecast.plan.front_space import load_space
+    from joulecast.plan.fronts.forecast_front import forecast_front
+    from joulecast.plan.knobs.front_space import load_space
 
     chosen = None if space is None else load_space(space)
     return forecast_front(
@@ -117,7 +117,7 @@ def compare(plans: Sequence[str | Path | Mapping[str, Any] | Plan], overrides: S
         A GPU's memory is too small for a plan, which the message names.
     """
     from joulecast.errors import DoesNotFitError
-    from joulecast.plan.compare import check_count, compare, names_of
+    from joulecast.plan.comparison.compare import check_count, compare, names_of
     from joulecast.simulator.iteration.forecast import forecast
 
     check_count(1 if isinstance(plans, str | Path | Mapping) else len(plans))
@@ -194,8 +194,8 @@ def choose(
     InputError
         The plan or the space cannot be used.
     """
-    from joulecast.plan.front_space import load_space
-    from joulecast.plan.joint_choice import joint_choice
+    from joulecast.plan.fronts.joint_choice import joint_choice
+    from joulecast.plan.knobs.front_space import load_space
 
     chosen = None if space is None else load_space(space)
     return joint_choice(_loaded(plan, overrides), space=chosen, direction=direction, stage=stage)

@@ -19,7 +19,8 @@ import typer
 from typer.core import TyperGroup
 
 import joulecast
-from joulecast import commands, output
+from joulecast import commands
+from joulecast.command_line import output
 from joulecast.errors import InputError, JoulecastError
 
 #: Commands as ``--help`` and the pages list them: what most people need first. Others follow by name.

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joulecast import output
-from joulecast.destinations import check_destinations
+from joulecast.command_line import output
+from joulecast.command_line.destinations import check_destinations
+from joulecast.command_line.options import command_of
 from joulecast.errors import InputError
 from joulecast.files import write_text
-from joulecast.options import command_of
 
 if TYPE_CHECKING:
     from joulecast.calibrate.choose.session import Outcome
-    from joulecast.calibrate.describe import RowsFit
+    from joulecast.calibrate.descriptions.describe import RowsFit
 
 
 def register(app: typer.Typer) -> None:
@@ -137,7 +137,7 @@ def _agrees(question: str) -> bool:
 
 def _replayed(asked: CalibrateAsked, folder: Path, rows: Sequence[Path] = ()) -> RowsFit:
     from joulecast.calibrate.choose.replay import fit_folder, read_folder
-    from joulecast.calibrate.rows import read_rows
+    from joulecast.calibrate.rows.measured import read_rows
 
     for warning in read_folder(folder).warnings:
         output.progress(f"warning: {warning}")
@@ -146,7 +146,7 @@ def _replayed(asked: CalibrateAsked, folder: Path, rows: Sequence[Path] = ()) ->
 
 
 def _fitted(asked: CalibrateAsked) -> RowsFit:
-    from joulecast.calibrate.from_rows import SHIPPED_BASE, fit_rows
+    from joulecast.calibrate.descriptions.from_rows import SHIPPED_BASE, fit_rows
 
     files, stem = asked.files, asked.out.stem if asked.files and asked.out else ""
     output.progress(f"fitting {', '.join(str(file) for file in files) or 'the shipped rows'}")
@@ -158,7 +158,7 @@ def _answer(asked: CalibrateAsked, fit: RowsFit, live: dict[str, Any]) -> None:
     from json import dumps
 
     from joulecast.calibrate.choose.report import report_text
-    from joulecast.calibrate.from_rows import parameter_reports, report_dict
+    from joulecast.calibrate.descriptions.from_rows import parameter_reports, report_dict
     from joulecast.model.hardware.description_writer import dump_description
 
     out = asked.out

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from joulecast import output
+from joulecast.command_line import output
 
 
 def register(app: typer.Typer) -> None:
@@ -33,8 +33,8 @@ def choose(
     from joulecast.threads import use_one_thread
 
     use_one_thread()
-    from joulecast.plan.front_space import load_space
-    from joulecast.plan.joint_choice import joint_choice
+    from joulecast.plan.fronts.joint_choice import joint_choice
+    from joulecast.plan.knobs.front_space import load_space
     from joulecast.simulator.plan_file.plan import load_plan
 
     chosen = None if space is None else load_space(space)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from joulecast import output
+from joulecast.command_line import output
 
 if TYPE_CHECKING:
-    from joulecast.plan.compare import Comparison
+    from joulecast.plan.comparison.compare import Comparison
 
 
 def register(app: typer.Typer) -> None:
@@ -31,7 +31,7 @@ def compare(
 ) -> None:
     """Say how and why the forecasts of plans differ."""
     from joulecast.api import compare as compare_plans
-    from joulecast.destinations import check_destinations
+    from joulecast.command_line.destinations import check_destinations
 
     check_destinations({"--report": report}, plans)
     found = compare_plans(plans, settings or ())
@@ -49,7 +49,7 @@ def compare(
 
 def print_comparison(found: Comparison) -> None:
     """Print differing keys, results and ledgers of differences for people."""
-    from joulecast.compare_lines import key_lines, ledger_lines, result_lines
+    from joulecast.command_line.compare_lines import key_lines, ledger_lines, result_lines
 
     if found.keys:
         output.print_table(key_lines(found), title="Keys of the plans that differ")

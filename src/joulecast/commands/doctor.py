@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 import joulecast
-from joulecast import output
+from joulecast.command_line import output
 from joulecast.errors import DeviceError
 
 #: Distribution, the extra that installs it ("" = always needed), and what it is for.

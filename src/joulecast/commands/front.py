@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import typer
 
-from joulecast import output
-from joulecast.front_asked import FrontAsked, checked_form
-from joulecast.options import command_of
+from joulecast.command_line import output
+from joulecast.command_line.front_asked import FrontAsked, checked_form
+from joulecast.command_line.options import command_of
 
 
 def register(app: typer.Typer) -> None:
@@ -21,7 +21,7 @@ def front(asked: FrontAsked) -> None:
 
     Plans from the fastest to the one of least energy, each with the least energy that its time allows.
     """
-    from joulecast.front_answers import answer
+    from joulecast.command_line.front_answers import answer
 
     asked = replace(asked, form=checked_form(asked.form, asked.out))
     asked.check_files()

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from joulecast import output
+from joulecast.command_line import output
 
 
 def register(app: typer.Typer) -> None:

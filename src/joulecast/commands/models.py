@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joulecast import output
+from joulecast.command_line import output
 
 if TYPE_CHECKING:
     from joulecast.model.architecture.model_config import ModelConfig

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from joulecast import output
+from joulecast.command_line import output
 from joulecast.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -47,15 +47,15 @@ def front(
     With its lower bound and the plan as it stands.
     """
     _check(out)
-    from joulecast.reports import front_series
-    from joulecast.reports.front_figure import front_figure
+    from joulecast.reports.figures.front import front_figure
+    from joulecast.reports.series import front as front_series
 
     if _is_saved(source, settings):
         from joulecast.reports.saved import read_saved
 
         series = front_series.of_saved(read_saved(source, "front"), source)
     else:
-        from joulecast.plan.forecast_front import forecast_front
+        from joulecast.plan.fronts.forecast_front import forecast_front
 
         iteration = _iteration(source, settings)
         with output.working("finding plans"):
@@ -76,8 +76,8 @@ def timeline(
     Instructions, communication, waiting, and power with its limit.
     """
     _check(out)
-    from joulecast.reports.timeline_figure import timeline_figure
-    from joulecast.reports.timeline_series import of_iteration
+    from joulecast.reports.figures.timeline import timeline_figure
+    from joulecast.reports.series.timeline import of_iteration
 
     _save(timeline_figure(of_iteration(_iteration(plan, settings)), width or 6.3), out, json)
 
@@ -97,9 +97,9 @@ def ledger(
     _check(out)
     if by not in ("component", "instruction"):
         raise UnknownNameError("split", by, ("component", "instruction"), key="--by")
-    from joulecast.reports import ledger_series
-    from joulecast.reports.ledger_figure import ledger_figure
+    from joulecast.reports.figures.ledger import ledger_figure
     from joulecast.reports.saved import number_of, read_saved
+    from joulecast.reports.series import ledger as ledger_series
 
     if _is_saved(source, settings):
         result = read_saved(source, "iteration")
@@ -124,9 +124,9 @@ def measured(
     With the band of ±5 % and the errors.
     """
     _check(out)
-    from joulecast.reports.measured_figure import measured_figure
-    from joulecast.reports.measured_series import QUANTITIES, measured_pairs
+    from joulecast.reports.figures.measured import measured_figure
     from joulecast.reports.saved import read_saved
+    from joulecast.reports.series.measured import QUANTITIES, measured_pairs
 
     keys = {word: key for key, (word, _) in QUANTITIES.items()}
     if quantity not in keys:
@@ -150,7 +150,7 @@ def measured(
 
 
 def _check(out: Path) -> None:
-    from joulecast.reports.figure import check_figure
+    from joulecast.reports.figures.figure import check_figure
 
     check_figure(out)
 
@@ -170,7 +170,7 @@ def _iteration(plan: Path, settings: list[str] | None) -> Iteration:
 
 
 def _save(figure: Figure, out: Path, json: bool) -> None:
-    from joulecast.reports.figure import save
+    from joulecast.reports.figures.figure import save
 
     save(figure, out)
     if json:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joulecast import output
+from joulecast.command_line import output
 from joulecast.files import check_new_folder
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def predict(
     csv: output.CsvOption = False,
 ) -> None:
     """Forecast the time, power and energy of one training iteration."""
-    from joulecast.destinations import check_destinations
+    from joulecast.command_line.destinations import check_destinations
     from joulecast.simulator.plan_file.plan import load_plan
 
     folder = trace_format == "hta"
@@ -71,8 +71,8 @@ def stage_rows(iteration: Iteration) -> list[dict[str, Any]]:
 
 def print_iteration(iteration: Iteration) -> None:
     """Print a forecast for people."""
+    from joulecast.command_line.site_report import print_site
     from joulecast.reports.palette import word
-    from joulecast.site_report import print_site
 
     number, whole = output.number, iteration.to_dict()
     print(f"{whole['model']} on {whole['gpus']} x {whole['gpu']}, {whole['tokens']} tokens an iteration\n")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joulecast import output
+from joulecast.command_line import output
 from joulecast.errors import InputError
 from joulecast.files import write_text
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joulecast import output
+from joulecast.command_line import output
 from joulecast.files import write_text
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ def sweep(
 
     Constraints and objective stand in the space.
     """
-    from joulecast.destinations import check_destinations
+    from joulecast.command_line.destinations import check_destinations
+    from joulecast.command_line.progress import ProgressBar
     from joulecast.plan.sweep.search import run_sweep
     from joulecast.plan.sweep.space import load_space
-    from joulecast.progress import ProgressBar
 
     check_destinations({"--out": out, "--plan": plan, "--report": report}, [space])
     loaded = load_space(space, settings or ())
@@ -91,7 +91,7 @@ LINES = 20
 
 
 def _line(row: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
-    from joulecast.key_words import short_key
+    from joulecast.command_line.key_words import short_key
 
     line = {"plan": row["plan"]}
     for key in (*keys, "gpus", "data_parallel_size"):

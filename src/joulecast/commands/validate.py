@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from joulecast import output
+from joulecast.command_line import output
 
 #: Quantities of a row, and the heading under which the table shows them.
 QUANTITIES = {"time_s": "time [s]", "energy_j": "energy [J]", "power_w": "power [W]", "sm_clock_mhz": "clock [MHz]"}
@@ -73,7 +73,7 @@ def validate(
     from joulecast.threads import use_one_thread
 
     use_one_thread()
-    from joulecast.destinations import check_destinations
+    from joulecast.command_line.destinations import check_destinations
     from joulecast.validate import run_suite
 
     check_destinations({"--report": report}, [data, fit_rows])

@@ -1,5 +1,12 @@
 """Results drawn: one-file pages for the browser, and figures for papers.
 
-Modules named ``…_series`` take from a result what a figure shows, ``…_chart`` draws it with Plotly, ``…_figure`` with
-Matplotlib, and ``…_page`` puts a page together. Matplotlib is imported only when something is drawn.
+Each part imports only from those above it:
+
+- ``numbers``: numbers as people read them; ``palette``: colours by what they stand for.
+- ``saved``: results as commands printed them; ``html``: pieces of HTML.
+- ``series``: what pictures show, taken from results.
+- ``charts``: pictures for the browser; ``figures``: pictures for papers.
+- ``page``: one HTML file that holds everything; ``parts``: what several pages have.
+- ``pages``: one for each kind of result.
+- ``write``: reports as commands write them.
 """

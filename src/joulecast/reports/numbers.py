@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from joulecast.output import number
+from joulecast.command_line.output import number
 
 #: A space at which no line breaks.
 NARROW = "\u00a0"

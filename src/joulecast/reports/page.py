@@ -13,10 +13,10 @@ from importlib.resources import files
 from pathlib import Path
 
 import joulecast
+from joulecast.command_line.output import plain
 from joulecast.errors import InputError
 from joulecast.files import write_text
-from joulecast.output import plain
-from joulecast.reports.chart import Chart
+from joulecast.reports.charts.chart import Chart
 from joulecast.reports.palette import scheme
 
 #: What a page may do: its own scripts and styles, and pictures that it makes itself.

@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joulecast.command_line.output import progress, working
 from joulecast.errors import InputError
-from joulecast.output import progress, working
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from joulecast.calibrate.describe import RowsFit
+    from joulecast.calibrate.descriptions.describe import RowsFit
     from joulecast.model.hardware.description import GpuDescription
-    from joulecast.plan.compare import Comparison
-    from joulecast.plan.exact_front import Front
-    from joulecast.plan.power_limits import JobPoint
-    from joulecast.plan.rank_limits import RankLimitFront
+    from joulecast.plan.comparison.compare import Comparison
+    from joulecast.plan.exact.exact_front import Front
+    from joulecast.plan.limits.power_limits import JobPoint
+    from joulecast.plan.limits.rank_limits import RankLimitFront
     from joulecast.plan.sweep.result import SweepResult
     from joulecast.plan.sweep.space import Space
     from joulecast.reports.html import Rows
@@ -30,7 +30,7 @@ MOST_INSTRUCTIONS = 1100
 
 def report_of_iteration(iteration: Iteration, path: Path) -> None:
     """Write the report of a forecast, with the front of its plan."""
-    from joulecast.reports.predict_page import predict_page
+    from joulecast.reports.pages.predict import predict_page
 
     front, why = _front(iteration)
     _write(predict_page(iteration, front, no_front=why), path)
@@ -40,7 +40,7 @@ def report_of_front(
     front: Front, path: Path, *, plan: Plan | None = None, about: str = "", time_limit_s: float | None = None
 ) -> None:
     """Write the report of a front; with a plan also of how it is forecast as it stands."""
-    from joulecast.reports.front_page import front_page
+    from joulecast.reports.pages.front import front_page
 
     iteration = None
     if plan is not None:
@@ -55,42 +55,42 @@ def report_of_limits(
     points: Sequence[JobPoint], found: Mapping[str, Any], path: Path, *, plan: Plan | None = None
 ) -> None:
     """Write the report of one power limit for a whole job, from what ``front --power-limits`` found."""
-    from joulecast.reports.limits_page import limits_page
+    from joulecast.reports.pages.limits import limits_page
 
     _write(limits_page(points, found, plan), path)
 
 
 def report_of_rank_limits(front: RankLimitFront, path: Path, *, plan: Plan, eta: float | None = None) -> None:
     """Write the report of power limits of ranks."""
-    from joulecast.reports.limits_page import rank_limits_page
+    from joulecast.reports.pages.limits import rank_limits_page
 
     _write(rank_limits_page(front, plan, eta), path)
 
 
 def report_of_comparison(found: Comparison, path: Path) -> None:
     """Write the report of a comparison of plans."""
-    from joulecast.reports.compare_page import compare_page
+    from joulecast.reports.pages.compare import compare_page
 
     _write(compare_page(found), path)
 
 
 def report_of_validation(report: Mapping[str, Any], rows: Rows, summary: Rows, path: Path) -> None:
     """Write the report of a validation, from what ``validate`` prints."""
-    from joulecast.reports.validate_page import validate_page
+    from joulecast.reports.pages.validate import validate_page
 
     _write(validate_page(report, rows, summary, _description(report.get("gpu"))), path)
 
 
 def report_of_fit(fit: RowsFit, path: Path) -> None:
     """Write the report of a calibration."""
-    from joulecast.reports.calibrate_page import calibrate_page
+    from joulecast.reports.pages.calibrate import calibrate_page
 
     _write(calibrate_page(fit), path)
 
 
 def report_of_sweep(result: SweepResult, lines: Rows, space: Space, path: Path) -> None:
     """Write the report of a sweep; ``lines`` are the best plans as the command's table shows them."""
-    from joulecast.reports.sweep_page import sweep_page
+    from joulecast.reports.pages.sweep import sweep_page
 
     _write(sweep_page(result, lines, space), path)
 
@@ -106,7 +106,7 @@ def _front(iteration: Iteration) -> tuple[Front | None, str]:
     count = plan.pp * plan.vp * plan.microbatches * 2
     if count > MOST_INSTRUCTIONS:
         return None, f"it has {count} instructions; joulecast front PLAN.toml --report shows them."
-    from joulecast.plan.forecast_front import forecast_front
+    from joulecast.plan.fronts.forecast_front import forecast_front
 
     try:
         with working("finding plans of less energy"):

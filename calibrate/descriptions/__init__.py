@@ -1,0 +1,5 @@
+"""From rows to the description of a GPU.
+
+- ``from_rows``: from files of rows, by ``describe`` or, where nobody read the clock, ``describe_unclocked``.
+- ``assemble``: fitted parameters with provenance, covariance and discrepancy.
+"""

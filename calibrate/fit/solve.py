@@ -1,0 +1,116 @@
+"""Bounded robust least squares with priors, and what the data say about each parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.calibrate.fit.priors import Prior
+
+Array = NDArray[np.float64]
+#: Residuals beyond this many standard deviations count linearly, not squared.
+ROBUST_SCALE = 2.0
+#: Step of a numerical slope, in prior standard deviations. Fixed, so that rounding does not decide where a search ends.
+STEP = 1e-4
+#: Relative change of the parameters, of the sum of squares and of its slope at which a search ends.
+TOLERANCE = 1e-10
+#: Steps after which a search ends in any case.
+MOST_EVALUATIONS = 100
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Fitted parameters with their joint uncertainty.
+
+    Attributes
+    ----------
+    names, values
+        Parameters in order.
+    covariance
+        Posterior covariance, shape ``(n, n)``, in the parameters' units.
+    identified
+        Share of each parameter's prior variance that the data removed: 0 for one that stayed at its prior.
+    """
+
+    names: tuple[str, ...]
+    values: Array
+    covariance: Array
+    identified: Array
+
+    def as_dict(self) -> dict[str, float]:
+        """Values by name."""
+        return dict(zip(self.names, self.values.tolist(), strict=True))
+
+
+def solve(
+    residuals: Callable[[Mapping[str, float]], Array],
+    priors: Mapping[str, Prior],
+    names: Sequence[str],
+    tolerance: float = TOLERANCE,
+) -> Solution:
+    """Minimise the robust sum of squared residuals plus the priors'.
+
+    Parameters
+    ----------
+    residuals
+        From values by name to residuals in units of their standard deviation.
+    priors
+        Start, bounds and spread of every parameter in ``names``.
+    tolerance
+        Relative change of parameters, sum of squares and slope at which the search ends.
+    """
+    from scipy.optimize import least_squares
+
+    chosen = [priors[name] for name in names]
+    scale = np.array([p.sd for p in chosen])
+    start = np.array([p.start for p in chosen])
+    bounds = (
+        (np.array([p.lower for p in chosen]) - start) / scale,
+        (np.array([p.upper for p in chosen]) - start) / scale,
+    )
+
+    def weighted(z: Array) -> Array:
+        data = residuals(dict(zip(names, (start + z * scale).tolist(), strict=True)))
+        return np.concatenate([robust(data), z])
+
+    fit = least_squares(
+        weighted,
+        np.zeros(len(chosen)),
+        jac=lambda z: _slopes(weighted, z, *bounds),
+        bounds=bounds,
+        method="trf",
+        x_scale=1.0,
+        xtol=tolerance,
+        ftol=tolerance,
+        gtol=tolerance,
+        max_nfev=MOST_EVALUATIONS,
+    )
+    precision = fit.jac.T @ fit.jac
+    free = len(fit.fun) - 2 * len(chosen)
+    spread = float(np.sum(fit.fun[: -len(chosen)] ** 2)) / free if free > 0 else 1.0
+    posterior = np.linalg.inv(precision) * max(1.0, spread)
+    posterior = 0.5 * (posterior + posterior.T)
+    identified = np.clip(1.0 - np.diag(posterior), 0.0, 1.0)
+    return Solution(tuple(names), start + fit.x * scale, posterior * np.outer(scale, scale), np.asarray(identified))
+
+
+def _slopes(residuals: Callable[[Array], Array], at: Array, lower: Array, upper: Array) -> Array:
+    """Central differences, one-sided at a bound; shape ``(residuals, parameters)``."""
+    columns = []
+    for index in range(len(at)):
+        above, below = at.copy(), at.copy()
+        above[index] = min(at[index] + STEP, upper[index])
+        below[index] = max(at[index] - STEP, lower[index])
+        columns.append((residuals(above) - residuals(below)) / (above[index] - below[index]))
+    return np.stack(columns, axis=1)
+
+
+def robust(residual: Array) -> Array:
+    """Residuals whose square is Huber's loss."""
+    size = np.abs(residual)
+    beyond = size > ROBUST_SCALE
+    bent = np.sqrt(np.maximum(2.0 * ROBUST_SCALE * size - ROBUST_SCALE**2, 0.0))
+    return np.where(beyond, np.sign(residual) * bent, residual)

@@ -1,0 +1,231 @@
+"""Why forecasts of plans differ: their keys, their results, and ledgers of differences that add up exactly.
+
+The first plan is the reference. All amounts are for the tokens of the reference's iteration: a plan with another global
+batch is scaled to them. A ledger splits one quantity of the job into items whose sum it is, for every plan alike, so
+the differences of the items sum to the difference of the quantity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from joulecast.errors import InputError
+from joulecast.plan.comparison.ledgers import Item, LedgerDifference, difference_of, ledgers_of
+from joulecast.plan.comparison.reasons import reasons
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from joulecast.model.hardware.description import GpuDescription
+    from joulecast.simulator.iteration.result import Iteration
+    from joulecast.simulator.plan_file.plan import Plan
+
+#: Parts of a plan that follow from its other keys; they are left out where those differ.
+DERIVED = {
+    "workload.model": ("workload.model_name", "workload.layers", "workload.mtp_num_layers"),
+    "cluster.links": ("cluster.gpu", "cluster.gpus", "cluster.gpus_per_node", "cluster.node", "cluster.network"),
+    "parallelism.stage_layers": (
+        "workload.layers",
+        "parallelism.pipeline_model_parallel_size",
+        "parallelism.virtual_pipeline_model_parallel_size",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Against:
+    """One plan against the reference; ``reasons`` say in words what its ledgers say in numbers."""
+
+    plan: str
+    ledgers: tuple[LedgerDifference, ...]
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two or more plans.
+
+    Attributes
+    ----------
+    names
+        The plans, the reference first.
+    keys
+        Keys of the plans that differ, with their value in every plan.
+    results
+        Quantities with their value in every plan, ``None`` where it is not known.
+    against
+        Every other plan against the reference.
+    notes
+        What the reader must know to read the numbers.
+    currency
+        Of the money; empty where plans have none or several.
+    descriptions
+        The GPUs of the plans, each once.
+    """
+
+    names: tuple[str, ...]
+    keys: Mapping[str, tuple[Any, ...]]
+    results: Mapping[str, tuple[float | None, ...]]
+    against: tuple[Against, ...]
+    notes: tuple[str, ...]
+    currency: str = ""
+    descriptions: tuple[GpuDescription, ...] = field(default=(), repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, as ``--json`` prints it."""
+        return {
+            "reference": self.names[0],
+            "plans": list(self.names),
+            "currency": self.currency,
+            "keys": {key: dict(zip(self.names, values, strict=True)) for key, values in self.keys.items()},
+            "results": {key: dict(zip(self.names, values, strict=True)) for key, values in self.results.items()},
+            "reasons": {one.plan: list(one.reasons) for one in self.against},
+            "differences": self.rows(),
+            "notes": list(self.notes),
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Every item of every ledger on a line; the line ``total`` is the ledger's sum."""
+        lines = []
+        for one in self.against:
+            for ledger in one.ledgers:
+                head = {"plan": one.plan, "quantity": ledger.quantity, "split": ledger.split}
+                total = Item("total", ledger.reference, ledger.other, 1.0 if ledger.differs else None)
+                lines += [head | item.to_dict() for item in (*ledger.items, total)]
+        return lines
+
+    def to_frame(self) -> pd.DataFrame:
+        """The lines of :meth:`rows`; needs pandas."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows())
+
+
+def check_count(count: int) -> None:
+    """Refuse fewer than two plans, before any is forecast."""
+    if count < 2:
+        raise InputError("a comparison takes two plans or more", key="PLANS", remedy="Add another plan.")
+
+
+def names_of(files: Sequence[str | None]) -> tuple[str, ...]:
+    """Names of plans: what their files are called, with as much of the path, and a number, as it takes to differ.
+
+    >>> names_of(["a/x.toml", "a/y.toml"]), names_of(["a/x.toml", "b/x.toml"]), names_of([None, "x.toml", "x.toml"])
+    (('x', 'y'), ('a/x.toml', 'b/x.toml'), ('plan 1', 'x.toml (2)', 'x.toml (3)'))
+    """
+    names = [f"plan {i}" if file is None else Path(file).stem for i, file in enumerate(files, 1)]
+    if len(set(names)) < len(names):
+        names = [f"plan {i}" if file is None else file for i, file in enumerate(files, 1)]
+    return tuple(name if names.count(name) == 1 else f"{name} ({i})" for i, name in enumerate(names, 1))
+
+
+def compare(iterations: Sequence[Iteration], names: Sequence[str]) -> Comparison:
+    """Compare forecasts of plans with the first of them.
+
+    Parameters
+    ----------
+    iterations
+        Forecasts, two or more.
+    names
+        What to call them, as many, all different.
+
+    Raises
+    ------
+    InputError
+        Fewer than two forecasts, or names that are not one for each.
+    """
+    check_count(len(iterations))
+    if len(set(names)) != len(iterations) or len(names) != len(iterations):
+        raise InputError("every plan needs a name of its own", key="names")
+    reference = iterations[0]
+    ledgers = [ledgers_of(i, reference.tokens / i.tokens) for i in iterations]
+    against = []
+    for name, own, other in zip(names[1:], ledgers[1:], iterations[1:], strict=True):
+        differences = {key: difference_of(key, ledgers[0][key], own[key]) for key in ledgers[0] if key in own}
+        against.append(Against(name, tuple(differences.values()), reasons(differences, reference, other)))
+    results = [_results(i, reference.tokens / i.tokens) for i in iterations]
+    currencies = _currencies(iterations)
+    described = {i.plan.cluster.gpu: i.description for i in iterations if i.description is not None}
+    return Comparison(
+        names=tuple(names),
+        keys=differing_keys([i.plan for i in iterations]),
+        results={key: tuple(one.get(key) for one in results) for key in dict.fromkeys(k for r in results for k in r)},
+        against=tuple(against),
+        notes=tuple(_notes(iterations)),
+        currency=currencies[0] if len(currencies) == 1 else "",
+        descriptions=tuple(described.values()),
+    )
+
+
+def differing_keys(plans: Sequence[Plan]) -> dict[str, tuple[Any, ...]]:
+    """Dotted keys whose values differ between plans, with the value in each; not what follows from other keys."""
+    flat = [_flat(plan.to_dict()) for plan in plans]
+    keys = dict.fromkeys(key for one in flat for key in one if key != "file")
+    found = {}
+    for key in keys:
+        values = tuple(one.get(key) for one in flat)
+        if any(value != values[0] for value in values):
+            found[key] = values
+    for part, sources in DERIVED.items():
+        if any(source in found for source in sources):
+            found = {key: values for key, values in found.items() if key != part and not key.startswith(part + ".")}
+    return found
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _results(iteration: Iteration, scale: float) -> dict[str, float | None]:
+    """What a plan's forecast says, for the tokens of the reference's iteration."""
+    site = iteration.site
+    found: dict[str, float | None] = {
+        "time_s": iteration.time_s * scale,
+        "time_s_p05": iteration.time_s_p05 * scale,
+        "time_s_p95": iteration.time_s_p95 * scale,
+        "energy_j": iteration.energy_j * scale,
+        "energy_j_p05": iteration.energy_j_p05 * scale,
+        "energy_j_p95": iteration.energy_j_p95 * scale,
+        "power_w": iteration.power_w,
+        "gpus": float(iteration.gpus),
+        "clock_mhz": iteration.clock_mhz,
+        "tokens_per_s": iteration.tokens_per_s,
+        "memory_bytes": max(rank.memory_bytes for rank in iteration.ranks),
+    }
+    if site is not None:
+        found |= {
+            "facility_energy_j": site.energy_j.facility * scale,
+            "facility_power_w": site.power_w.facility,
+            "facility_peak_w": site.spread_w["job"].peak_w,
+            "money": float(site.cost.money) * scale,
+            "carbon_kg": float(site.cost.carbon_kg) * scale,
+        }
+    return found
+
+
+def _currencies(iterations: Sequence[Iteration]) -> list[str]:
+    return sorted({i.site.currency for i in iterations if i.site is not None})
+
+
+def _notes(iterations: Sequence[Iteration]) -> list[str]:
+    notes = []
+    tokens = iterations[0].tokens
+    if any(i.tokens != tokens for i in iterations):
+        notes.append(f"time, energy, money and carbon are for {tokens} tokens, the reference's iteration")
+    if len({i.plan.workload.model_name for i in iterations}) > 1:
+        notes.append("the plans train different models: a token is not the same work")
+    if any(i.site is None for i in iterations):
+        notes.append("no node type is known for some plan: its facility, money and carbon are missing")
+    currencies = _currencies(iterations)
+    if len(currencies) > 1:
+        notes.append(f"money is in {' and '.join(currencies)}, as each plan has it: its difference means nothing")
+    return notes

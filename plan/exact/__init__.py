@@ -1,0 +1,15 @@
+"""The time-energy front of a graph of instructions: its exact lower bound, and plans along it.
+
+To read, in this order:
+
+- ``dag``: which instruction waits for which; ``dag_file`` reads a user's own graph.
+- ``problem``: such a graph with the options of its instructions, and what waiting costs.
+- ``parametric_flow``: the lower bound, with ``parametric_flow_kernels``.
+- ``rounding``: discrete plans along it, with ``rounding_kernels``; ``plan_search`` improves them.
+- ``simple_plans``: plans with few different choices, with ``tied_kernels``.
+- ``exact_front``: all of this together, held to conservation laws by ``front_guards``; ``front_intervals``: how sure
+  its plans are.
+- ``exports``: fronts as schedulers read them; ``exports_read`` reads them back.
+
+Modules named ``…_kernels`` are inner loops that numba compiles where it is installed (``compiled``).
+"""

@@ -1,0 +1,182 @@
+"""The front of a plan from forecasts: every instruction at every clock, with every number of communication blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.hardware.description import GpuDescription
+from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
+from joulecast.model.power.governor import settled_power_w
+from joulecast.plan.exact.dag import make_dag
+from joulecast.plan.exact.exact_front import Front
+from joulecast.plan.exact.front_intervals import OptionKernels
+from joulecast.plan.exact.problem import FrontProblem, make_problem
+from joulecast.plan.fronts.switching import front_of_problem
+from joulecast.plan.knobs.front_space import COMM_CTAS, FrontSpace
+from joulecast.plan.knobs.options import Option
+from joulecast.plan.knobs.overlap_space import Knobs, overlap_variants
+from joulecast.plan.knobs.tile_space import check_tile_lists, tile_variants
+from joulecast.simulator.events.guards import reported_with
+from joulecast.simulator.fluid.prepared import Prepared, fluid_program, prepare
+from joulecast.simulator.instructions.clock_columns import locked_index
+from joulecast.simulator.instructions.footprints import memory_per_rank
+from joulecast.simulator.plan_file.gpu import gpu_of
+from joulecast.simulator.plan_file.plan import Plan
+
+Float = NDArray[np.float64]
+
+#: Every so many clocks tiles are compared.
+CLOCK_STEP = 8
+#: What a forecast front takes for granted.
+NOTES = (
+    "every instruction runs at its locked clock; plans whose mean power a board would not hold are left out",
+    "GPUs wait at the power of their highest clock",
+    "tensor-parallel ranks and replicas share the choices of their stage",
+    "ratios to the fastest plan are those of the same cards, whose kernels err alike at all clocks",
+)
+
+
+def forecast_front(
+    plan: Plan,
+    gpu: GpuDescription | None = None,
+    *,
+    space: FrontSpace | None = None,
+    simple: str | None = None,
+    time_limit_s: float | None = None,
+    switch_s: float | None = None,
+) -> Front:
+    """Time-energy front of a plan.
+
+    Parameters
+    ----------
+    gpu
+        Description to use in place of the plan's own.
+    space
+        What to choose from; by default all clocks, and some numbers of communication blocks where GPUs communicate.
+    simple
+        See :func:`joulecast.plan.exact.exact_front.exact_front`.
+    time_limit_s
+        Leave out slower plans [s].
+    switch_s
+        How long a change of clock takes, by default as the GPU's description says. Where forwards or backwards are
+        shorter, every stage keeps one clock [s].
+
+    Raises
+    ------
+    DoesNotFitError
+        The plan needs more memory than a GPU has.
+    GuardError
+        A law of conservation does not hold: a defect, reported with the plan.
+    """
+    description = gpu if gpu is not None else gpu_of(plan)
+    space = space or FrontSpace()
+    space.refuse_limits()
+    memory_per_rank(plan, description)
+    model = gpu_model(description)
+    problem = problem_from_plan(plan, model, space)
+    delay = model["transition.clock_s"] if switch_s is None else switch_s
+    with reported_with(plan):
+        return front_of_problem(problem, switch_s=delay, simple=simple, time_limit_s=time_limit_s)
+
+
+def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProblem:
+    """Instructions of a plan with their forecast options, and who waits for whom.
+
+    Energies and waiting power are those of all GPUs of a stage.
+    """
+    blocks = comm_ctas_of(plan, space)
+    ways = ways_of(plan, gpu, space, blocks)
+    variants = [(knobs, prepare(way, gpu, governed=False)) for knobs, way in ways]
+    base = variants[0][1]
+    gpus = plan.tp * plan.replicas
+    options: list[list[Option]] = []
+    names: list[str] = []
+    kind: list[int] = []
+    types: list[tuple[int, int]] = []
+    for rank, run in enumerate(base.program.ranks):
+        allowed = _clocks_of_types(base, rank, space)
+        kind.extend(len(options) + t for t in run.order)
+        for t, name in enumerate(run.names):
+            options.append([o for knobs, p in variants for o in _options(p, rank, t, allowed[t], knobs, gpus)])
+            names.append(f"{name} of stage {rank}")
+            types.append((rank, t))
+    fluid = fluid_program(base)
+    dag = make_dag(base.program.schedule.ranks, fluid.source, fluid.target, fluid.delay_s)
+    notes = [*NOTES, *(["clocks that the plan sets are kept"] if plan.power.clocks_mhz else [])]
+    if len(blocks) > 1:
+        notes.append("where GPUs communicate, each instruction chooses its thread blocks too (overlap.comm_ctas)")
+    if space.overlap:
+        notes.append("forwards and backwards choose their overlap each on its own")
+    if space.tiles:
+        notes.append("tiles that no weight between time and energy of a layer prefers at any clock are left out")
+    return make_problem(
+        dag,
+        options,
+        kind,
+        float(base.wait_power_w[-1]) * gpus,
+        names=names,
+        power_limit_w=settled_power_w(base.limits_w, gpu) * gpus,
+        notes=notes,
+        gpus_per_rank=gpus,
+        kernels=None if gpu.description is None else OptionKernels(dict(variants), tuple(types), gpu.description),
+    )
+
+
+def ways_of(
+    plan: Plan, gpu: GpuModel, space: FrontSpace, comm_ctas: Sequence[int | None] | None = None
+) -> list[tuple[Knobs, Plan]]:
+    """Plans that differ in overlap and tiles, with their knobs.
+
+    Parameters
+    ----------
+    comm_ctas
+        Thread blocks of collectives to choose from, where not as the space says.
+    """
+    blocks = space.comm_ctas if comm_ctas is None else comm_ctas
+    choices = dict(space.overlap) | ({} if blocks is None else {"comm_ctas": blocks})
+    ways = overlap_variants(plan, choices, gpu.description, space.source)
+    if not space.tiles:
+        return ways
+    if gpu.description is not None:
+        check_tile_lists(plan, space.tiles, gpu.description, space.source)
+    clocks = gpu.clocks_mhz[space.clock_indices(gpu.clocks_mhz)][::CLOCK_STEP]
+    return [
+        ((*knobs, *tiles), tiled)
+        for knobs, way in ways
+        for tiles, tiled in tile_variants(way, space.tiles, gpu, clocks)
+    ]
+
+
+def comm_ctas_of(plan: Plan, space: FrontSpace) -> Sequence[int | None]:
+    """Thread blocks of collectives to choose from."""
+    if space.comm_ctas is not None:
+        return space.comm_ctas
+    open_to_choice = plan.overlap.comm_ctas is None and plan.tp * plan.replicas > 1
+    return (None, *COMM_CTAS) if open_to_choice else (plan.overlap.comm_ctas,)
+
+
+def _clocks_of_types(prepared: Prepared, rank: int, space: FrontSpace) -> list[list[int]]:
+    """Clock indices that each type of instruction may run at: the plan's own where it sets one, else the space's."""
+    clocks = prepared.clocks_mhz
+    top = len(clocks) - 1
+    locked = locked_index(prepared.program, rank, clocks).tolist()
+    wanted = space.clock_indices(clocks).tolist()
+    return [wanted if at == top else [at] for at in locked]
+
+
+def _options(prepared: Prepared, rank: int, kind: int, clocks: Sequence[int], knobs: Knobs, gpus: int) -> list[Option]:
+    """Options of a type at the clocks that the board's instant limit lets it reach."""
+    table, columns = prepared.tables[rank], prepared.columns[rank][kind]
+    reached = sorted({int(columns[c]) for c in clocks})
+    return [
+        Option(
+            float(table.duration_s[kind, c]),
+            float(table.energy_j[kind, c]) * gpus,
+            float(prepared.clocks_mhz[c]),
+            knobs,
+        )
+        for c in reached
+    ]

@@ -1,0 +1,305 @@
+"""Overlap and tiles chosen together at every clock: for each half of a layer alone, and composed over a stage.
+
+At a clock an option is a pair of time and energy; no other beats the options that are kept. The halves of a layer are
+scored alone, with every combination of their tiles. Over the stage the combinations that some half keeps are scored
+again in the whole stack of layers, where the communication of one half runs beside the other: neighbouring windows
+interact, so that times of halves do not add up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.errors import InputError
+from joulecast.model.framework.launch_shares import shares
+from joulecast.model.framework.launches import Launch
+from joulecast.model.hardware.description import GpuDescription
+from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
+from joulecast.model.power.governor import settled_power_w
+from joulecast.model.training.nanobatches import (
+    HALVES,
+    Nanobatches,
+    half_of,
+    layers_backward,
+    layers_forward,
+    operator_of,
+    take_turns,
+)
+from joulecast.model.training.step import layer_backward, layer_forward
+from joulecast.plan.fronts.forecast_front import comm_ctas_of
+from joulecast.plan.knobs.front_space import FrontSpace
+from joulecast.plan.knobs.overlap_space import Knobs, overlap_variants
+from joulecast.plan.knobs.tile_space import TileLists, check_tile_lists, tile_knobs, with_plan_tiles
+from joulecast.simulator.instructions.layer_options import Scores, TiledKernels, every_combination
+from joulecast.simulator.plan_file.gpu import gpu_of
+from joulecast.simulator.plan_file.implementation import batch_of_part, implementation_of, nanobatches_of
+from joulecast.simulator.plan_file.plan import Plan
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Float = NDArray[np.float64]
+Int = NDArray[np.int64]
+STAGE = "stage"
+DIRECTIONS = ("forward", "backward")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One way to run a part at a clock.
+
+    ``energy_j`` is that of all GPUs of a tensor-parallel group; ``held`` says whether the board would hold this clock
+    at the mean power of it.
+    """
+
+    clock_mhz: float
+    time_s: float
+    energy_j: float
+    held: bool
+    knobs: Knobs
+
+
+@dataclass(frozen=True, slots=True)
+class ClockChoices:
+    """The ways at one clock that no other beats, fastest first; there is at least one."""
+
+    clock_mhz: float
+    points: tuple[Choice, ...]
+
+    @property
+    def time_best(self) -> Choice:
+        """The fastest."""
+        return self.points[0]
+
+    @property
+    def energy_best(self) -> Choice:
+        """The most economical."""
+        return self.points[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class JointChoice:
+    """Choices at every clock, by part: ``attention``, ``mlp`` and ``stage``.
+
+    Attributes
+    ----------
+    direction, layers
+        Of the instruction, and how many layers the stage has.
+    scored
+        Configurations of overlap, tiles and clock that were compared.
+    notes
+        What was taken for granted.
+    """
+
+    parts: dict[str, tuple[ClockChoices, ...]] = field(repr=False)
+    direction: str
+    layers: int
+    scored: int
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: by part a list of clocks with their points, each with its knobs as a table."""
+        parts = {
+            part: [{"clock_mhz": at.clock_mhz, "points": [_plain(point) for point in at.points]} for at in clocks]
+            for part, clocks in self.parts.items()
+        }
+        head = {"direction": self.direction, "layers": self.layers, "configurations_scored": self.scored}
+        return {**head, "parts": parts, "notes": list(self.notes)}
+
+    def lines(self) -> list[dict[str, Any]]:
+        """One line for every point, with a column for each knob."""
+        return [
+            {"part": part, **{k: v for k, v in asdict(point).items() if k != "knobs"}, **dict(point.knobs)}
+            for part, clocks in self.parts.items()
+            for at in clocks
+            for point in at.points
+        ]
+
+    def to_frame(self) -> pd.DataFrame:
+        """The same as a table; needs pandas."""
+        import pandas as pd
+
+        return pd.DataFrame(self.lines())
+
+
+def _plain(point: Choice) -> dict[str, Any]:
+    return {"time_s": point.time_s, "energy_j": point.energy_j, "held": point.held, "knobs": dict(point.knobs)}
+
+
+def joint_choice(
+    plan: Plan,
+    gpu: GpuDescription | None = None,
+    *,
+    space: FrontSpace | None = None,
+    direction: str = "forward",
+    stage: int = 0,
+) -> JointChoice:
+    """The ways to run a stage's layers at every clock that no other way beats.
+
+    Parameters
+    ----------
+    gpu
+        Description to use in place of the plan's own.
+    space
+        Clocks, knobs of overlap and tiles to choose from.
+    direction
+        ``forward`` or ``backward``.
+    stage
+        Virtual stage whose number of layers is composed.
+
+    Raises
+    ------
+    InputError
+        An unknown direction or stage, or a choice that the plan cannot have.
+    """
+    if direction not in DIRECTIONS:
+        known = ", ".join(DIRECTIONS)
+        raise InputError(f"unknown direction {direction!r}", key="--direction", remedy=f"Known: {known}.")
+    if not 0 <= stage < len(plan.parallelism.stage_layers):
+        last = len(plan.parallelism.stage_layers) - 1
+        raise InputError(f"the plan has no stage {stage}", key="--stage", remedy=f"It has 0 to {last}.")
+    description, space = gpu if gpu is not None else gpu_of(plan), space or FrontSpace()
+    space.refuse_limits()
+    search = _Search(plan, description, space, direction, stage)
+    return search.run()
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Scores of one part: for every way of overlap the time and energy, shape ``(combinations, clocks)``.
+
+    ``names`` are the operators of it that have tiles to choose from.
+    """
+
+    names: tuple[str, ...]
+    combinations: Int
+    scores: list[Scores]
+
+    @property
+    def size(self) -> int:
+        return sum(score.time_s.size for score in self.scores)
+
+
+class _Search:
+    """The ways of one plan and direction."""
+
+    def __init__(self, plan: Plan, description: GpuDescription, space: FrontSpace, direction: str, stage: int) -> None:
+        self.plan, self.direction, self.layers = plan, direction, plan.parallelism.stage_layers[stage]
+        self.gpu: GpuModel = gpu_model(description)
+        check_tile_lists(plan, space.tiles, description, space.source)
+        self.lists: TileLists = space.tiles
+        own = tuple(pair for pair in plan.implementation.tiles if pair[0] not in dict(space.tiles))
+        choices = {**dict(space.overlap), "comm_ctas": comm_ctas_of(plan, space)}
+        self.ways = overlap_variants(with_plan_tiles(plan, own), choices, description, space.source)
+        self.clocks: Float = self.gpu.clocks_mhz[space.clock_indices(self.gpu.clocks_mhz)]
+        limit = plan.power.limit_w(stage % plan.pp)
+        self.limit_w = float(self.gpu.device["power_limit_w"] if limit is None else limit)
+        self.held_w = float(settled_power_w(self.limit_w, self.gpu))
+
+    def run(self) -> JointChoice:
+        """Halves alone, then the stage."""
+        programs = {half: [_half(way, self.direction, half) for _, way in self.ways] for half in HALVES}
+        programs[STAGE] = [_stage(way, self.direction, self.layers) for _, way in self.ways]
+        listed = [launches for part in programs.values() for launches in part]
+        peak = self.limit_w * self.gpu["governor.peak_share"]
+        limits = dict(self.plan.power.component_limits_w)
+        kernels = TiledKernels(listed, dict(self.lists), self.gpu, self.clocks, peak, limits)
+        parts: dict[str, _Part] = {}
+        for half in HALVES:
+            names = tuple(sorted({name for launches in programs[half] for name in kernels.governed(launches)}))
+            combinations = every_combination(dict(self.lists), names)
+            scores = [kernels.score(launches, combinations) for launches in programs[half]]
+            parts[half] = _Part(names, combinations, scores)
+        kept = [self._kept(part) for part in parts.values()]
+        together = _compose(*kept)
+        names = tuple(dict.fromkeys(name for part in parts.values() for name in part.names))
+        parts[STAGE] = _Part(names, together, [kernels.score(launches, together) for launches in programs[STAGE]])
+        notes = (
+            "every kernel runs at the clock shown, also where the board would not hold it",
+            "the host launches well ahead of the GPU",
+            "halves are run alone; in the stage the communication of one runs beside the other",
+            *(("kernels whose part of the GPU is limited run below the clock shown",) * bool(limits)),
+        )
+        size = sum(part.size for part in parts.values())
+        return JointChoice(
+            {name: self._choices(part) for name, part in parts.items()}, self.direction, self.layers, size, notes
+        )
+
+    def _kept(self, part: _Part) -> Int:
+        """Combinations of tiles that are best for something: with some way of overlap, at some clock."""
+        time = np.stack([score.time_s for score in part.scores])
+        energy = np.stack([score.energy_j for score in part.scores])
+        rows: set[int] = set()
+        for clock in range(len(self.clocks)):
+            for way in range(len(part.scores)):
+                rows.update(pareto(time[way, :, clock], energy[way, :, clock]).tolist())
+        return part.combinations[sorted(rows)]
+
+    def _choices(self, part: _Part) -> tuple[ClockChoices, ...]:
+        time = np.concatenate([score.time_s for score in part.scores])
+        energy = np.concatenate([score.energy_j for score in part.scores])
+        found = []
+        for at, clock in enumerate(self.clocks):
+            points = pareto(time[:, at], energy[:, at])
+            ways = (self._choice(part, int(i), float(clock), float(time[i, at]), float(energy[i, at])) for i in points)
+            found.append(ClockChoices(float(clock), tuple(ways)))
+        return tuple(found)
+
+    def _choice(self, part: _Part, row: int, clock: float, time_s: float, energy_j: float) -> Choice:
+        way, combination = divmod(row, len(part.combinations))
+        wanted = {f"tiles.{name}" for name in part.names}
+        tiles = tuple(pair for pair in tile_knobs(self.lists, part.combinations[combination]) if pair[0] in wanted)
+        held = energy_j <= self.held_w * time_s
+        return Choice(clock, time_s, energy_j * self.plan.tp, held, (*self.ways[way][0], *tiles))
+
+
+def pareto(time_s: Float, energy_j: Float) -> Int:
+    """Indices of the options that no other one beats in both, fastest first.
+
+    >>> pareto(np.array([1.0, 2.0, 3.0, 2.0]), np.array([5.0, 4.0, 4.0, 6.0])).tolist()
+    [0, 1]
+    """
+    order = np.lexsort((energy_j, time_s))
+    lowest = np.minimum.accumulate(energy_j[order])
+    better = np.r_[True, lowest[1:] < lowest[:-1]] if len(order) else np.zeros(0, dtype=bool)
+    return np.asarray(order[better])
+
+
+def _compose(attention: Int, mlp: Int) -> Int:
+    """Combinations of both halves' tiles; where one name means kernels of both halves, they agree."""
+    pairs = {tuple(np.maximum(a, m).tolist()) for a in attention for m in mlp if _agree(a, m)}
+    return np.array(sorted(pairs), dtype=np.int64).reshape(len(pairs), attention.shape[1])
+
+
+def _agree(a: Int, b: Int) -> bool:
+    return bool(np.all((a == b) | (a == 0) | (b == 0)))
+
+
+def _half(way: Plan, direction: str, half: str) -> tuple[Launch, ...]:
+    """One half of a layer by itself, in the plan's nano-batches."""
+    cut = nanobatches_of(way)
+    w = way.workload
+    arguments = (w.model, implementation_of(way), batch_of_part(way), w.sequence_length)
+    layer = layer_forward(*arguments) if direction == "forward" else layer_backward(*arguments)
+    last = ""
+    launches = []
+    for launch in layer:
+        last = operator_of(launch) or last  # what joins gradients belongs to the kernels before it
+        if half_of(last) == half:
+            launches.append(launch)
+    if direction == "forward":  # the addition behind one layer's MLP begins the next one's attention
+        launches.sort(key=lambda launch: operator_of(launch) != "residual2")
+    if cut.parts == 1 or (cut.shared and w.model.experts is None):
+        return tuple(launches)
+    return take_turns(shares(tuple(launches), cut.parts) if cut.shared else launches, cut)
+
+
+def _stage(way: Plan, direction: str, layers: int) -> tuple[Launch, ...]:
+    cut: Nanobatches = nanobatches_of(way)
+    w = way.workload
+    stack = layers_forward if direction == "forward" else layers_backward
+    return stack(w.model, implementation_of(way), w.micro_batch_size, w.sequence_length, layers, cut)

@@ -1,0 +1,6 @@
+"""What a plan may choose from.
+
+- ``options``: the ways to run one kind of instruction: time, energy and knobs.
+- ``overlap_space``: how communication overlaps computation; ``tile_space``: tiles.
+- ``front_space``: all of it for a front: clocks, overlap and tiles.
+"""

@@ -1,0 +1,168 @@
+"""Which pipeline rank gets how many watts: power limits of whole ranks, chosen together.
+
+A board holds the average power of about a second, so that a limit acts on a whole iteration of its rank, not on an
+instruction: ranks that wait for others can be given less without being missed. Plans that differ in limits are
+simulated under the board's governor, as ``predict`` does, and compared by time and energy.
+:mod:`joulecast.plan.limits.rank_limits_search` finds those that are worth simulating.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from joulecast.errors import InputError
+from joulecast.plan.knobs.overlap_space import Knobs
+from joulecast.plan.limits.power_limits import JobPoint, zeus_cost
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Name of the JSON form, with its version.
+FORM = "joulecast-rank-limits-1"
+#: File of its JSON Schema beside this module.
+SCHEMA = "rank_limits.schema.json"
+#: Share of its energy that a plan must save against a faster one: simulations scatter by about as much.
+LEAST_SAVING = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class RankLimits:
+    """One plan.
+
+    Attributes
+    ----------
+    power_limit_w
+        Limit of each GPU of every pipeline rank: ``power.power_limit_w`` of a PLAN.toml [W].
+    time_s, energy_j
+        Of an iteration; energy of all GPUs.
+    power_w, clock_mhz
+        Mean power and median clock of one GPU of every rank.
+    knobs
+        What else was chosen, for all ranks together.
+    """
+
+    power_limit_w: tuple[float, ...]
+    time_s: float
+    energy_j: float
+    power_w: tuple[float, ...]
+    clock_mhz: tuple[float, ...]
+    knobs: Knobs = ()
+
+
+@dataclass(frozen=True, eq=False)
+class RankLimitFront:
+    """Time-energy front over limits of ranks.
+
+    Attributes
+    ----------
+    points
+        Plans that save energy against every faster one that was simulated, fastest first.
+    uniform
+        Plans with one limit for all ranks, highest limit first.
+    gpus_per_rank
+        GPUs that share a rank's limit.
+    budget_w
+        What the limits of all GPUs together may be, ``None`` for anything [W].
+    simulated
+        Plans that were simulated.
+    notes
+        What was taken for granted.
+    """
+
+    points: tuple[RankLimits, ...]
+    uniform: tuple[JobPoint, ...]
+    gpus_per_rank: int
+    budget_w: float | None
+    simulated: int
+    notes: tuple[str, ...]
+
+    def together_w(self, point: RankLimits) -> float:
+        """Limits of all GPUs together [W]."""
+        return self.gpus_per_rank * sum(point.power_limit_w)
+
+    def at(self, time_s: float) -> RankLimits:
+        """The plan of least energy within a time.
+
+        Raises
+        ------
+        InputError
+            No plan is so fast.
+        """
+        fitting = [p for p in self.points if p.time_s <= time_s * (1.0 + 1e-12)]
+        if not fitting:
+            fastest = self.points[0].time_s
+            raise InputError(
+                f"no plan takes {time_s:g} s or less", key="--time-limit", remedy=f"The fastest takes {fastest:.6g} s."
+            )
+        return fitting[-1]
+
+    def best(self, eta: float) -> RankLimits:
+        """The plan of least cost at a weight of energy against time, as Zeus counts; of equals the fastest."""
+        most_w = self.gpus_per_rank * len(self.points[0].power_limit_w) * max(p.power_limit_w for p in self.uniform)
+        return min(self.points, key=lambda p: zeus_cost(p.energy_j, p.time_s, eta, most_w))
+
+    def within(self, time_s: float) -> RankLimitFront:
+        """The front without slower plans; raises as :meth:`at` does."""
+        last = self.points.index(self.at(time_s))
+        return replace(self, points=self.points[: last + 1])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: ``points`` and, for comparison, ``uniform``."""
+        return {
+            "form": FORM,
+            "of": "an iteration",
+            "gpus_per_rank": self.gpus_per_rank,
+            "power_budget_w": self.budget_w,
+            "points": [self._plain(point) for point in self.points],
+            "uniform": [point.to_dict() for point in self.uniform],
+            "plans_simulated": self.simulated,
+            "notes": list(self.notes),
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One line for every rank of every plan, with a column for each knob."""
+        return [
+            {
+                "plan": number,
+                "iteration_time_s": point.time_s,
+                "iteration_energy_j": point.energy_j,
+                "stage": stage,
+                "power_limit_w": limit,
+                "power_w": power,
+                "clock_mhz": clock,
+                **dict(point.knobs),
+            }
+            for number, point in enumerate(self.points)
+            for stage, (limit, power, clock) in enumerate(
+                zip(point.power_limit_w, point.power_w, point.clock_mhz, strict=True)
+            )
+        ]
+
+    def to_frame(self) -> pd.DataFrame:
+        """The same as a table; needs pandas."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows())
+
+    def _plain(self, point: RankLimits) -> dict[str, Any]:
+        knobs = {"knobs": dict(point.knobs)} if point.knobs else {}
+        return {
+            "time_s": point.time_s,
+            "energy_j": point.energy_j,
+            "power_limit_w": list(point.power_limit_w),
+            "power_limits_together_w": self.together_w(point),
+            "power_w": list(point.power_w),
+            "clock_mhz": list(point.clock_mhz),
+            **knobs,
+        }
+
+
+def undominated(points: Sequence[RankLimits], least_saving: float = LEAST_SAVING) -> tuple[RankLimits, ...]:
+    """Plans that save this share of energy against every faster one, fastest first; of equals the lowest limits."""
+    kept: list[RankLimits] = []
+    for point in sorted(points, key=lambda p: (p.time_s, p.energy_j, sum(p.power_limit_w))):
+        if not kept or point.energy_j < (1.0 - least_saving) * kept[-1].energy_j:
+            kept.append(point)
+    return tuple(kept)

@@ -1,0 +1,84 @@
+"""A comparison of plans as lines of tables, for the command line and for reports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from joulecast.plan.comparison.compare import Comparison
+
+#: Quantities of the results, and the heading under which tables show them.
+RESULTS = {
+    "time_s": "time [s]",
+    "time_s_p05": "time, 5 % [s]",
+    "time_s_p95": "time, 95 % [s]",
+    "energy_j": "energy, GPUs [J]",
+    "energy_j_p05": "energy, GPUs, 5 % [J]",
+    "energy_j_p95": "energy, GPUs, 95 % [J]",
+    "power_w": "power, GPUs [W]",
+    "gpus": "GPUs",
+    "clock_mhz": "SM clock, mean [MHz]",
+    "tokens_per_s": "throughput [tokens/s]",
+    "memory_bytes": "memory allocated, a GPU [GB]",
+    "facility_energy_j": "energy, facility [J]",
+    "facility_power_w": "power, facility [W]",
+    "facility_peak_w": "peak power, facility [W]",
+    "money": "money",
+    "carbon_kg": "carbon [kgCO2e]",
+}
+
+
+def key_lines(found: Comparison) -> list[dict[str, Any]]:
+    """Keys of the plans that differ."""
+    return [
+        {"key": key} | {name: _word(value) for name, value in zip(found.names, values, strict=True)}
+        for key, values in found.keys.items()
+    ]
+
+
+def result_lines(found: Comparison) -> list[dict[str, Any]]:
+    """Results of every plan, and how far they lie from the reference's."""
+    lines = []
+    for key, given in found.results.items():
+        values = [value / 1e9 if key == "memory_bytes" and value else value for value in given]
+        line: dict[str, Any] = {"": _heading(found, key), found.names[0]: values[0]}
+        for name, value in zip(found.names[1:], values[1:], strict=True):
+            line[name] = value
+            line[f"{name} [%]"] = round(100.0 * (value / values[0] - 1.0), 2) if value and values[0] else None
+        lines.append(line)
+    return lines
+
+
+def ledger_lines(found: Comparison, plan: str) -> list[dict[str, Any]]:
+    """Ledgers of one plan against the reference, without what neither of them has."""
+    from joulecast.reports.palette import word
+
+    lines = []
+    for row in found.rows():
+        if row["plan"] != plan or (row["reference"] == row["other"] == 0.0):
+            continue
+        share = row["share"]
+        lines.append(
+            {
+                "quantity": _heading(found, row["quantity"]),
+                "by": row["split"],
+                "item": word(row["item"]),
+                found.names[0]: row["reference"],
+                plan: row["other"],
+                "difference": row["difference"],
+                "share [%]": None if share is None else round(100.0 * share, 1),
+            }
+        )
+    return lines
+
+
+def _heading(found: Comparison, key: str) -> str:
+    """A quantity with its unit."""
+    return f"money [{found.currency}]" if key == "money" and found.currency else RESULTS[key]
+
+
+def _word(value: Any) -> str:
+    """A plan's value for people; ``None`` is a key that is not set."""
+    if isinstance(value, float):
+        return f"{value:.0f}" if value.is_integer() else f"{value:.4g}"
+    return "-" if value is None else str(value)

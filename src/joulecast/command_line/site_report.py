@@ -1,0 +1,74 @@
+"""How a forecast beyond its GPUs is printed for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from joulecast.command_line import output
+
+
+def print_site(gpu: str, site: dict[str, Any] | None) -> None:
+    """Print what surrounds the GPUs: power by level and over time, cost, and the site's limits."""
+    if site is None:
+        print(f"\nBeyond the GPU: no node type is known for {gpu}; set cluster.node.")
+        return
+    number, power = output.number, site["power_w"]
+    print(f"\nBeyond the GPU: {site['node']}, {site['network']}")
+    names = {
+        "gpu": "GPUs",
+        "node_dc": "nodes, DC",
+        "node_ac": "nodes, AC",
+        "network": "switches",
+        "facility": "facility",
+    }
+    levels = [
+        {
+            "level": names[key],
+            "power [W]": power[key],
+            "energy [J]": site["energy_j"][key],
+            "5 % [J]": site["energy_j_p05"][key],
+            "95 % [J]": site["energy_j_p95"][key],
+        }
+        for key in names
+    ]
+    output.print_table(levels)
+    print()
+    output.print_pairs(_cost_lines(site))
+    print(f"\nPower over time [W], means of {number(site['step_s'] * 1e3, 2)} ms")
+    places = {"gpu": "GPU", "node": "node, AC", "rack": "rack, AC", "job": "job, facility"}
+    output.print_table(
+        [
+            {"most demanding": places[key]} | {name.removesuffix("_w"): value for name, value in spread.items()}
+            for key, spread in site["spread_w"].items()
+        ]
+    )
+    for limit in site["limits"]:
+        word = "is met" if limit["met"] else "is exceeded"
+        print(f"{limit['key']} = {limit['limit_w']:g} W {word}: the peak is {limit['peak_w']:.0f} W")
+
+
+def _cost_lines(site: dict[str, Any]) -> list[tuple[str, str]]:
+    """Energy at the facility, money and carbon of an iteration, a million tokens and the whole run."""
+    number, energy_j = output.number, site["energy_j"]["facility"]
+    step, token, run = site["iteration"], site["token"], site["run"]
+    million = {name: value * 1e6 for name, value in token.items()}
+    lines = [("iteration", f"{number(energy_j)} J, {_money(step, site['currency'])}, {_carbon(step)}")]
+    words = f"{number(million['energy_j'] / 3.6e6)} kWh, {_money(million, site['currency'])}, {_carbon(million)}"
+    lines.append(("million tokens", words))
+    if run is not None:
+        words = f"{number(run['time_s'] / 86400.0)} days, {number(run['energy_j'] / 3.6e9)} MWh"
+        lines.append((f"{number(run['tokens'])} tokens", f"{words}, {_money(run, site['currency'])}, {_carbon(run)}"))
+    return lines
+
+
+def _money(cost: dict[str, float], currency: str) -> str:
+    return f"{_with_ends(cost, 'money', currency)} of which electricity {output.number(cost['electricity'])}"
+
+
+def _carbon(cost: dict[str, float]) -> str:
+    return f"{_with_ends(cost, 'carbon_kg', 'kgCO2e')} of which use {output.number(cost['operational_kg'])}"
+
+
+def _with_ends(cost: dict[str, float], key: str, unit: str) -> str:
+    low, high = output.number(cost[f"{key}_p05"], 3), output.number(cost[f"{key}_p95"], 3)
+    return f"{output.number(cost[key])} {unit} ({low} to {high})"

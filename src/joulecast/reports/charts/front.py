@@ -1,0 +1,172 @@
+"""The time-energy front drawn with Plotly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from joulecast.reports.charts.chart import Chart, Series, View, axis, dots, limit_line
+from joulecast.reports.html import pairs
+from joulecast.reports.numbers import Unit, between, interval, spaced, unit_for
+from joulecast.reports.series.front import BAND, MARGIN, Forecast, FrontSeries, PlanPoint
+
+if TYPE_CHECKING:
+    from joulecast.plan.exact.front_intervals import PlanInterval
+
+#: Kinds of instruction whose knobs the label at the pointer shows; the list below the chart has all.
+SHOWN_KNOBS = 10
+
+
+def front_chart(front: FrontSeries) -> Chart:
+    """Plans over time and energy, with the lower bound, the chosen plan and the plan as it stands."""
+    time = unit_for("s", max(p.time_s for p in front.points))
+    energy = unit_for("J", max(p.energy_j for p in front.points))
+    data: list[dict[str, Any]] = []
+    series: list[Series] = []
+
+    def add(name: str, role: str, mark: str, *traces: dict[str, Any]) -> None:
+        series.append(Series(name, role, tuple(range(len(data), len(data) + len(traces))), mark))
+        data.extend(traces)
+
+    if front.bound_s:
+        add("lower bound", "bound", "line", _bound(front, time, energy))
+    if front.band_j[0]:
+        add(BAND, "band", "area", _band(front, time, energy))
+    add("plans", "plan", "circle", _plans(front, time, energy))
+    details = {len(data) - 1: [point_detail(p, front.points[0], time, energy) for p in front.points]}
+    add("chosen plan", "chosen", "star", _chosen(front, time, energy))
+    if front.forecast is not None:
+        add("plan as it stands", "forecast", "x", _forecast(front.forecast, time, energy))
+    ranges = {name: _range(front, unit, name) for name, unit in (("time_s", time), ("energy_j", energy))}
+    if front.time_limit_s is not None:
+        (limit,) = time.of([front.time_limit_s])
+        if limit <= ranges["time_s"][1]:
+            name = f"time limit {time.text(front.time_limit_s)}"
+            add(name, "limit", "dash", limit_line([limit, limit], ranges["energy_j"]))
+    layout = {
+        "xaxis": axis(f"time of an iteration [{time.name}]", range=ranges["time_s"]),
+        "yaxis": axis(f"energy of all GPUs [{energy.name}]", range=ranges["energy_j"]),
+        "hovermode": "closest",
+    }
+    label = "Plans by time and energy of an iteration, above the least energy that any plan of their time can have"
+    return Chart("front", label, (View("", data, layout, tuple(series), 460, details),))
+
+
+def _range(front: FrontSeries, unit: Unit, name: str) -> list[float]:
+    """Range of an axis around plans and forecast; the bound alone would stretch it."""
+    values = [getattr(p, name) for p in front.points]
+    if front.forecast is not None:
+        ends = [getattr(front.forecast, f"{name}{end}") for end in ("", "_p05", "_p95")]
+        values += [v for v in ends if v is not None]
+    if name == "energy_j":
+        values += [v for ends in front.band_j for v in ends]
+    low, high = min(values), max(values)
+    room = MARGIN * (high - low) or MARGIN * high
+    return unit.of([low - room, high + room])
+
+
+def _bound(front: FrontSeries, time: Unit, energy: Unit) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": time.of(front.bound_s),
+        "y": energy.of(front.bound_j),
+        "line": {"color": "@bound", "width": 1.5},
+        "hoverinfo": "skip",  # so close to the plans, its text would hide theirs
+    }
+
+
+def _band(front: FrontSeries, time: Unit, energy: Unit) -> dict[str, Any]:
+    low, high = front.band_j
+    x = time.of(p.time_s for p in front.points)
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [*x, *reversed(x)],
+        "y": [*energy.of(high), *reversed(energy.of(low))],
+        "fill": "toself",
+        "fillcolor": "@band/18",
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+    }
+
+
+def _plans(front: FrontSeries, time: Unit, energy: Unit) -> dict[str, Any]:
+    texts = [point_text(p, front.points[0], time, energy) for p in front.points]
+    return _dots(front.points, texts, time, energy, {"color": "@plan", "size": 7})
+
+
+def _chosen(front: FrontSeries, time: Unit, energy: Unit) -> dict[str, Any]:
+    point = front.points[front.chosen]
+    text = f"<b>chosen: {escape(front.why)}</b><br>{point_text(point, front.points[0], time, energy)}"
+    line = {"color": "@paper", "width": 1.5}
+    return _dots([point], [text], time, energy, {"color": "@chosen", "size": 16, "symbol": "star", "line": line})
+
+
+def _forecast(plan: Forecast, time: Unit, energy: Unit) -> dict[str, Any]:
+    text = f"<b>the plan as it stands</b><br>{time.text(plan.time_s)}, {energy.text(plan.energy_j)}"
+    line = {"color": "@forecast", "width": 3}
+    marker = {"color": "@forecast", "size": 11, "symbol": "x-thin", "line": line}
+    trace = _dots([plan], [text], time, energy, marker)
+    trace["hovertemplate"] = "%{text}<br>bars: 90 % interval<extra></extra>"
+    for name, value, low, high, unit in (
+        ("error_x", plan.time_s, plan.time_s_p05, plan.time_s_p95, time),
+        ("error_y", plan.energy_j, plan.energy_j_p05, plan.energy_j_p95, energy),
+    ):
+        if low is not None and high is not None:
+            trace[name] = error_bar(unit.of([high - value]), unit.of([value - low]), "@forecast/60")
+    return trace
+
+
+def _dots(
+    plans: Sequence[PlanPoint | Forecast], texts: Sequence[str], time: Unit, energy: Unit, marker: Mapping[str, Any]
+) -> dict[str, Any]:
+    return dots(time.of(p.time_s for p in plans), energy.of(p.energy_j for p in plans), texts, marker)
+
+
+def error_bar(above: list[float], below: list[float], colour: str) -> dict[str, Any]:
+    """An error bar with different lengths to both sides."""
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": above,
+        "arrayminus": below,
+        "color": colour,
+        "thickness": 1.3,
+        "width": 4,
+    }
+
+
+def point_text(point: PlanPoint, fastest: PlanPoint, time: Unit, energy: Unit) -> str:
+    """What the label at the pointer says of a plan."""
+    slower = 100.0 * (point.time_s / fastest.time_s - 1.0)
+    saved = 100.0 * (1.0 - point.energy_j / fastest.energy_j)
+    lines = [f"<b>{time.text(point.time_s, 5)}, {energy.text(point.energy_j, 5)}</b>"]
+    lines.append(f"{spaced(slower, 3)} % slower, {spaced(saved, 3)} % less energy than the fastest")
+    if point.interval is not None:
+        lines += _ends_text(point.interval, time, energy)
+    if point.lower_bound_j:
+        lines.append(f"{spaced(100.0 * (point.energy_j / point.lower_bound_j - 1.0), 2)} % above the lower bound")
+    lines += [f"{escape(name)}: {escape(choice)}" for name, choice in point.knobs[:SHOWN_KNOBS]]
+    if len(point.knobs) > SHOWN_KNOBS:
+        lines.append(f"… and {len(point.knobs) - SHOWN_KNOBS} more kinds: press Enter or click")
+    return "<br>".join(lines)
+
+
+def _ends_text(ends: PlanInterval, time: Unit, energy: Unit) -> list[str]:
+    """How sure a plan is, against the fastest and by itself."""
+    of_time = interval(ends.time_s_p05, ends.time_s_p95, time)
+    lines = [f"90 %: {of_time}, {interval(ends.energy_j_p05, ends.energy_j_p95, energy)} on any cards"]
+    if ends.time_ratio_p05 < ends.time_ratio_p95:
+        slower = between(ends.time_ratio_p05 - 1, ends.time_ratio_p95 - 1)
+        saved = between(1 - ends.energy_ratio_p95, 1 - ends.energy_ratio_p05)
+        lines.insert(0, f"90 %: {slower} slower, {saved} less on the same cards")
+    return lines
+
+
+def point_detail(point: PlanPoint, fastest: PlanPoint, time: Unit, energy: Unit) -> str:
+    """All knobs of a plan, as HTML."""
+    head = point_text(replace(point, knobs=()), fastest, time, energy)
+    return head.replace("<br>", ", ") + pairs(point.knobs)

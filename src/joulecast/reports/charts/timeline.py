@@ -1,0 +1,239 @@
+"""The timeline of an iteration drawn with Plotly: a lane for each stage, on one pair of axes.
+
+A lane has height 1: instructions above, communication in a thin row below them, power beneath with its limit. One pair
+of axes for all lanes, with power scaled into each, draws many times faster than axes of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from joulecast.reports.charts.chart import Chart, Series, View, axis
+from joulecast.reports.numbers import Unit, short, unit_for
+from joulecast.reports.palette import role_of, word
+from joulecast.reports.series.timeline import Lane, TimelineSeries, limit_words
+
+#: Middle and height of the rows of a lane.
+BAR_ROW, SPEECH_ROW = (0.775, 0.27), (0.57, 0.09)
+#: Height of the power's row, from the lane's foot, and how far the axis reaches above limit or peak.
+POWER_HEIGHT, HEADROOM = 0.46, 1.08
+#: Instructions above which they have no numbers written on them, and waiting is not hatched.
+MOST_LABELS = 400
+HATCH = {"shape": "/", "fgcolor": "@waiting", "bgcolor": "@paper", "size": 6, "solidity": 0.35}
+
+
+def timeline_chart(timelines: Mapping[str, TimelineSeries]) -> Chart:
+    """Instructions, communication, waiting, power and its limit over time; one view for each of several plans."""
+    unit = unit_for("s", max(timeline.time_s for timeline in timelines.values()))
+    views = tuple(_view(label, timeline, unit) for label, timeline in timelines.items())
+    label = "What one GPU of each pipeline stage does over an iteration, and the power that it draws"
+    return Chart("timeline", label, views)
+
+
+def _view(label: str, timeline: TimelineSeries, unit: Unit) -> View:
+    lanes = timeline.lanes
+    top = HEADROOM * timeline.highest_w
+    data: list[dict[str, Any]] = []
+    series: list[Series] = []
+    for role, mark, trace in _traces(timeline, unit, top):
+        if mark:
+            name = word(role) if role != "limit" else limit_words(timeline.limits_w)
+            series.append(Series(name, role, (len(data),), mark))
+        data.append(trace)
+    n = len(lanes)
+    each = 118 if n <= 4 else 92 if n <= 16 else 64
+    ends = [value for i in range(n) for value in (n - 1 - i, n - 1 - i + POWER_HEIGHT / HEADROOM)]
+    layout = {
+        "xaxis": axis(f"time [{unit.name}]", range=[0, short(timeline.time_s / unit.factor)], zeroline=False),
+        "yaxis": {
+            "range": [-0.06, n],
+            "fixedrange": True,
+            "tickvals": [n - 1 - i + BAR_ROW[0] for i in range(n)],
+            "ticktext": [_lane_name(lane) for lane in lanes],
+            "showgrid": False,
+            "zeroline": False,
+        },
+        "yaxis2": {
+            "overlaying": "y",
+            "side": "right",
+            "range": [-0.06, n],
+            "fixedrange": True,
+            "tickvals": ends,
+            "ticktext": ["0", f"{top / HEADROOM:.0f} W"] * n,
+            "showgrid": False,
+            "zeroline": False,
+        },
+        "barmode": "overlay",
+        "hovermode": "closest",
+        "uniformtext": {"mode": "hide", "minsize": 9},
+        "shapes": [_rule(n - 1 - i) for i in range(n)],
+    }
+    return View(label, data, layout, tuple(series), 110 + each * n)
+
+
+def _lane_name(lane: Lane) -> str:
+    return f"stage {lane.stage}<br>{lane.gpus} GPU{'s' if lane.gpus > 1 else ''}"
+
+
+def _rule(foot: float) -> dict[str, Any]:
+    return {
+        "type": "line",
+        "xref": "paper",
+        "x0": 0,
+        "x1": 1,
+        "y0": foot,
+        "y1": foot,
+        "line": {"color": "@grid", "width": 1},
+        "layer": "below",
+    }
+
+
+def _traces(timeline: TimelineSeries, unit: Unit, top_w: float) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Role, mark and trace of every series, those of instructions first."""
+    kinds = dict.fromkeys(role_of(bar.kind) for lane in timeline.lanes for bar in lane.bars)
+    for role in kinds:
+        yield role, "bar", _bars(timeline, unit, role)
+    if any(lane.communication for lane in timeline.lanes):
+        yield "communication", "bar", _communication(timeline, unit)
+    yield "waiting", "hatch" if _labelled(timeline) else "bar", _waiting(timeline, unit)
+    yield "power", "area", _power(timeline, unit, top_w)
+    if timeline.limits_w:
+        yield "limit", "dash", _limit(timeline, unit, top_w)
+    yield "axis", "", {"type": "scatter", "x": [0], "y": [0], "yaxis": "y2", "mode": "none", "hoverinfo": "skip"}
+
+
+def _labelled(timeline: TimelineSeries) -> bool:
+    return sum(len(lane.bars) for lane in timeline.lanes) <= MOST_LABELS
+
+
+def _bars(timeline: TimelineSeries, unit: Unit, role: str) -> dict[str, Any]:
+    n = len(timeline.lanes)
+    bars = [(n - 1 - i, lane, bar) for i, lane in enumerate(timeline.lanes) for bar in lane.bars]
+    found = [entry for entry in bars if role_of(entry[2].kind) == role]
+    texts = []
+    for _, lane, bar in found:
+        batch = f", micro-batch {bar.microbatch}" if bar.microbatch >= 0 else ""
+        clock = "" if bar.clock_mhz is None else f" at {bar.clock_mhz:g} MHz"
+        span = _span(bar.end_s - bar.start_s)
+        texts.append(
+            f"<b>{word(bar.kind)}{batch}</b>, stage {lane.stage}<br>{span} from {unit.text(bar.start_s)}"
+            f"<br>{bar.power_w:.0f} W a GPU{clock}" + (f"<br>{bar.knobs}" if bar.knobs else "")
+        )
+    trace = _horizontal(
+        unit.of(bar.start_s for _, _, bar in found),
+        unit.of(bar.end_s - bar.start_s for _, _, bar in found),
+        [foot + BAR_ROW[0] for foot, _, _ in found],
+        BAR_ROW[1],
+        {"color": f"@{role}", "line": {"color": "@paper", "width": 0.6}},
+    )
+    trace |= {"hovertext": texts, "hovertemplate": "%{hovertext}<extra></extra>"}
+    if _labelled(timeline):
+        trace |= {
+            "text": [str(bar.microbatch) if bar.microbatch >= 0 else "" for _, _, bar in found],
+            "textposition": "inside",
+            "insidetextanchor": "middle",
+            "textangle": 0,
+        }
+    return trace
+
+
+def _span(time_s: float) -> str:
+    return unit_for("s", time_s).text(time_s)
+
+
+def _horizontal(
+    base: list[float], length: list[float], y: list[float], height: float, marker: dict[str, Any]
+) -> dict[str, Any]:
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "base": base,
+        "x": length,
+        "y": y,
+        "width": height,
+        "marker": marker,
+    }
+
+
+def _communication(timeline: TimelineSeries, unit: Unit) -> dict[str, Any]:
+    n = len(timeline.lanes)
+    found = [(n - 1 - i, part) for i, lane in enumerate(timeline.lanes) for part in lane.communication]
+    trace = _horizontal(
+        unit.of(part.start_s for _, part in found),
+        unit.of(part.end_s - part.start_s for _, part in found),
+        [foot + SPEECH_ROW[0] for foot, _ in found],
+        SPEECH_ROW[1],
+        {"color": "@communication", "line": {"width": 0}},
+    )
+    return trace | {
+        "hovertext": [
+            f"<b>communication</b><br>{_span(part.end_s - part.start_s)} from {unit.text(part.start_s)}"
+            + ("" if part.share > 0.995 else f"<br>{100 * part.share:.0f} % of it")
+            for _, part in found
+        ],
+        "hovertemplate": "%{hovertext}<extra></extra>",
+    }
+
+
+def _waiting(timeline: TimelineSeries, unit: Unit) -> dict[str, Any]:
+    n = len(timeline.lanes)
+    found = [(n - 1 - i, w) for i, lane in enumerate(timeline.lanes) for w in lane.waits(timeline.time_s)]
+    trace = _horizontal(
+        unit.of(start for _, (start, _) in found),
+        unit.of(end - start for _, (start, end) in found),
+        [foot + BAR_ROW[0] for foot, _ in found],
+        BAR_ROW[1],
+        {"color": "@paper", "line": {"width": 0}, "pattern": HATCH} if _labelled(timeline) else {"color": "@waiting"},
+    )
+    return trace | {
+        "hovertext": [f"<b>waiting</b><br>{_span(b - a)} from {unit.text(a)}" for _, (a, b) in found],
+        "hovertemplate": "%{hovertext}<extra></extra>",
+    }
+
+
+def _power(timeline: TimelineSeries, unit: Unit, top_w: float) -> dict[str, Any]:
+    """Steps of every lane as a closed outline."""
+    x: list[float | None] = []
+    y: list[float | None] = []
+    watts: list[float | None] = []
+    n = len(timeline.lanes)
+    for i, lane in enumerate(timeline.lanes):
+        foot = n - 1 - i
+        times, power = unit.of(lane.time_s.tolist()), [short(p, 4) for p in lane.power_w.tolist()]
+        x += [times[0]]
+        y += [foot]
+        watts += [power[0]]
+        for start, end, p in zip(times[:-1], times[1:], power, strict=True):
+            x += [start, end]
+            y += [short(foot + POWER_HEIGHT * p / top_w, 5)] * 2
+            watts += [p, p]
+        x += [times[-1], None]
+        y += [foot, None]
+        watts += [power[-1], None]
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": x,
+        "y": y,
+        "customdata": watts,
+        "fill": "toself",
+        "fillcolor": "@power/22",
+        "line": {"color": "@power", "width": 1},
+        "hoveron": "points",
+        "hovertemplate": f"%{{customdata:.0f}} W at %{{x:.4g}} {unit.name}<extra></extra>",
+    }
+
+
+def _limit(timeline: TimelineSeries, unit: Unit, top_w: float) -> dict[str, Any]:
+    n, end = len(timeline.lanes), short(timeline.time_s / unit.factor)
+    heights = [n - 1 - i + POWER_HEIGHT * limit / top_w for i, limit in enumerate(timeline.limits_w)]
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [value for _ in range(n) for value in (0, end, None)],
+        "y": [value for height in heights for value in (height, height, None)],
+        "customdata": [value for limit in timeline.limits_w for value in (limit, limit, None)],
+        "line": {"color": "@limit", "width": 1.5, "dash": "6px,3px"},
+        "hovertemplate": "power limit %{customdata:.0f} W<extra></extra>",
+    }

@@ -1,0 +1,102 @@
+"""The timeline of an iteration drawn with Matplotlib."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from joulecast.reports.figures.figure import new_figure, styled
+from joulecast.reports.numbers import Unit, unit_for
+from joulecast.reports.palette import role_of, scheme, word
+from joulecast.reports.series.timeline import limit_words
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from joulecast.reports.series.timeline import Lane, TimelineSeries
+
+#: Rows of a lane in units of its height: foot and height of instructions, of communication, and the power's height.
+BAR_ROW, SPEECH_ROW, POWER_HEIGHT = (0.64, 0.27), (0.55, 0.06), 0.44
+#: Share of the iteration that an instruction must last to have its number written on it, at six inches.
+LABELLED = 0.018
+
+
+@styled
+def timeline_figure(timeline: TimelineSeries, width_in: float = 6.3) -> Figure:
+    """Instructions, communication, waiting, power and its limit over time; a lane for each pipeline stage."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    colour, lanes = scheme(False), timeline.lanes
+    figure, (axis,) = new_figure(width_in, 0.75 + 0.95 * len(lanes))
+    unit = unit_for("s", timeline.time_s)
+    top = 1.08 * timeline.highest_w
+    for i, lane in enumerate(lanes):
+        _lane(axis, lane, len(lanes) - 1 - i, timeline, unit, top, LABELLED * 6.0 / width_in)
+    kinds = dict.fromkeys(role_of(bar.kind) for lane in lanes for bar in lane.bars)
+    marks: list[Any] = [Patch(color=colour[role], label=word(role)) for role in kinds]
+    if any(lane.communication for lane in lanes):
+        marks.append(Patch(color=colour["communication"], label="communication"))
+    marks.append(Patch(fc="white", ec=colour["waiting"], hatch="////", label="waiting"))
+    marks.append(Patch(fc=colour["power"] + "38", ec=colour["power"], lw=0.7, label="power"))
+    if timeline.limits_w:
+        marks.append(Line2D([], [], color=colour["limit"], ls="--", lw=1, label=limit_words(timeline.limits_w)))
+    figure.legend(handles=marks, loc="outside upper center", ncols=len(marks), handlelength=1.1, columnspacing=1.0)
+    axis.set_xlim(0, timeline.time_s / unit.factor)
+    axis.set_ylim(-0.04, len(lanes) - 0.02)
+    axis.set_yticks([len(lanes) - 1 - i + BAR_ROW[0] + BAR_ROW[1] / 2 for i in range(len(lanes))])
+    axis.set_yticklabels([f"stage {lane.stage}" for lane in lanes])
+    axis.tick_params(axis="y", length=0)
+    axis.grid(visible=False, axis="y")
+    axis.spines["left"].set_visible(False)
+    axis.set_xlabel(f"time [{unit.name}]")
+    _watts(axis, timeline, top)
+    return figure
+
+
+def _watts(axis: Any, timeline: TimelineSeries, top_w: float) -> None:
+    """A scale of power to the right of every lane: nothing, and the limit."""
+    n = len(timeline.lanes)
+    levels = timeline.limits_w or (top_w / 1.08,) * n
+    feet = [(n - 1 - i, level) for i, level in enumerate(levels)]
+    scale = axis.twinx()
+    scale.set_ylim(axis.get_ylim())
+    scale.set_yticks([foot + h for foot, level in feet for h in (0.0, POWER_HEIGHT * level / top_w)])
+    scale.set_yticklabels([text for _, level in feet for text in ("0", f"{level:.0f} W")], fontsize=7)
+    scale.tick_params(axis="y", length=0, pad=2)
+    scale.grid(visible=False)
+    scale.spines[:].set_visible(False)
+
+
+def _lane(
+    axis: Any, lane: Lane, foot: float, timeline: TimelineSeries, unit: Unit, top_w: float, least_share: float
+) -> None:
+    colour, end = scheme(False), timeline.time_s / unit.factor
+    row = (foot + BAR_ROW[0], BAR_ROW[1])
+    roles = dict.fromkeys(role_of(bar.kind) for bar in lane.bars)
+    for role in roles:
+        spans = [_span(b.start_s, b.end_s, unit) for b in lane.bars if role_of(b.kind) == role]
+        axis.broken_barh(spans, row, facecolor=colour[role], edgecolor="white", lw=0.3)
+    for bar in lane.bars:
+        if bar.microbatch >= 0 and bar.end_s - bar.start_s > least_share * timeline.time_s:
+            start, length = _span(bar.start_s, bar.end_s, unit)
+            place = (start + length / 2, row[0] + row[1] / 2)
+            dark = role_of(bar.kind) in ("backward", "communication", "waiting")
+            axis.text(*place, str(bar.microbatch), ha="center", va="center_baseline", fontsize=6.5,
+                      color=colour["ink"] if dark else "white")  # fmt: skip
+    waits = [_span(a, b, unit) for a, b in lane.waits(timeline.time_s)]
+    axis.broken_barh(waits, row, facecolor="white", edgecolor=colour["waiting"], hatch="////", lw=0)
+    spoken = [_span(c.start_s, c.end_s, unit) for c in lane.communication]
+    axis.broken_barh(spoken, (foot + SPEECH_ROW[0], SPEECH_ROW[1]), color=colour["communication"], lw=0.25, snap=False)
+    height = [foot + POWER_HEIGHT * p / top_w for p in lane.power_w.tolist()]
+    axis.stairs(
+        height, unit.of(lane.time_s.tolist()), baseline=foot, fill=True, color=colour["power"], alpha=0.22, lw=0
+    )
+    axis.stairs(height, unit.of(lane.time_s.tolist()), baseline=None, color=colour["power"], lw=0.5)
+    axis.plot([0, end], [foot, foot], color=colour["grid"], lw=0.6)
+    if timeline.limits_w:
+        level = foot + POWER_HEIGHT * timeline.limits_w[lane.stage] / top_w
+        axis.plot([0, end], [level, level], color=colour["limit"], lw=0.8, ls=(0, (5, 2)))
+
+
+def _span(start_s: float, end_s: float, unit: Unit) -> tuple[float, float]:
+    return start_s / unit.factor, (end_s - start_s) / unit.factor

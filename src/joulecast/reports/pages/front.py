@@ -1,0 +1,114 @@
+"""The report of a time-energy front."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from joulecast.reports.charts.timeline import timeline_chart
+from joulecast.reports.numbers import between, percent, unit_for
+from joulecast.reports.page import Figure, Page, Section
+from joulecast.reports.pages.predict import front_section
+from joulecast.reports.parts import assumptions, plan_section, provenance, with_interval
+from joulecast.reports.series import timeline as timeline_series
+from joulecast.reports.series.timeline import limits_w
+
+if TYPE_CHECKING:
+    from joulecast.plan.exact.exact_front import Front
+    from joulecast.reports.series.front import FrontSeries
+    from joulecast.simulator.iteration.result import Iteration
+
+#: Times that differ by less are called the same.
+SAME = 5e-4
+
+
+def front_page(
+    front: Front, about: str, *, iteration: Iteration | None = None, time_limit_s: float | None = None
+) -> Page:
+    """Page of a front.
+
+    Parameters
+    ----------
+    about
+        What it is a front of.
+    iteration
+        Forecast of the plan as it stands, where it is a front of a plan.
+    time_limit_s
+        What was asked for.
+    """
+    from joulecast.reports.series.front import of_front
+
+    series = of_front(front, iteration, time_limit_s)
+    limits = () if iteration is None else limits_w(iteration)
+    sections = [front_section(front, iteration, time_limit_s), _timelines(front, series.chosen, limits)]
+    notes = [*front.problem.notes, *(() if iteration is None else iteration.assumptions)]
+    if notes:
+        sections.append(assumptions(notes))
+    if iteration is not None:
+        sections.append(plan_section(iteration.plan))
+        if iteration.description is not None:
+            sections.append(provenance(iteration.description))
+    kicker = f"{about}: {len(front.points)} plans of {front.problem.dag.instructions} instructions"
+    return Page(f"Front: {about}", kicker, answer(series), more(front, series), head(front, series), sections)
+
+
+def answer(series: FrontSeries) -> str:
+    """The answer in one sentence."""
+    first, chosen = series.points[0], series.points[series.chosen]
+    time, energy = unit_for("s", chosen.time_s), unit_for("J", chosen.energy_j)
+    taken = f"takes {time.text(chosen.time_s)} and {energy.text(chosen.energy_j)}"
+    if series.forecast is not None:
+        saved, slower = _against(series.forecast.time_s, series.forecast.energy_j, chosen.time_s, chosen.energy_j)
+        return f"The chosen plan {taken}: {saved} than the plan as it stands, and {slower}."
+    saved, slower = _against(first.time_s, first.energy_j, chosen.time_s, chosen.energy_j)
+    return f"The chosen plan {taken}: {saved} than the fastest, and {slower}."
+
+
+def _against(time_s: float, energy_j: float, other_time_s: float, other_energy_j: float) -> tuple[str, str]:
+    saved, slower = 1.0 - other_energy_j / energy_j, other_time_s / time_s - 1.0
+    pace = "as fast" if abs(slower) < SAME else f"{percent(abs(slower), 2)} {'slower' if slower >= 0 else 'faster'}"
+    return f"{percent(abs(saved))} {'less' if saved >= 0 else 'more'} energy", pace
+
+
+def more(front: Front, series: FrontSeries) -> str:
+    """How far the front reaches, and how far plans are from the bound."""
+    first, last = series.points[0], series.points[-1]
+    saved, slower = _against(first.time_s, first.energy_j, last.time_s, last.energy_j)
+    gaps = [p.gap for p in front.points]
+    ends, sure = last.interval, ""
+    if ends is not None and len(series.points) > 1:
+        sure = f" (90 %: {between(1.0 - ends.energy_ratio_p95, 1.0 - ends.energy_ratio_p05)} less on the same cards)"
+    return (
+        f"The plan of least energy takes {saved} than the fastest{sure}, and is {slower}. Plans are "
+        f"{percent(sum(gaps) / len(gaps), 2)} above the exact lower bound on average, {percent(max(gaps), 2)} at most."
+    )
+
+
+def head(front: Front, series: FrontSeries) -> list[Figure]:
+    """Fastest plan, plan of least energy, and the plan as it stands."""
+    time, energy = unit_for("s", series.points[-1].time_s), unit_for("J", series.points[0].energy_j)
+    first, chosen, last = series.points[0], series.points[series.chosen], series.points[-1]
+    ends = chosen.interval
+    figures = [Figure("fastest", time.text(first.time_s), energy.text(first.energy_j))]
+    if ends is None:
+        figures.append(Figure("chosen", time.text(chosen.time_s), energy.text(chosen.energy_j)))
+    else:
+        figures.append(with_interval("chosen", chosen.time_s, ends.time_s_p05, ends.time_s_p95, time))
+        figures.append(with_interval("energy, chosen", chosen.energy_j, ends.energy_j_p05, ends.energy_j_p95, energy))
+    figures.append(Figure("least energy", time.text(last.time_s), energy.text(last.energy_j)))
+    plan = series.forecast
+    if plan is not None:
+        figures.append(with_interval("as it stands", plan.time_s, plan.time_s_p05, plan.time_s_p95, time))
+        figures.append(
+            with_interval("energy, as it stands", plan.energy_j, plan.energy_j_p05, plan.energy_j_p95, energy)
+        )
+    return figures
+
+
+def _timelines(front: Front, chosen: int, limits_w: tuple[float, ...]) -> Section:
+    named = {"chosen": front.points[chosen], "fastest": front.points[0], "least energy": front.points[-1]}
+    charts = timeline_chart({name: timeline_series.of_point(front, point, limits_w) for name, point in named.items()})
+    about = (
+        "<p>One GPU of each pipeline stage, every instruction at its own clock and with its mean power; point at one "
+        "to see its clock.</p>"
+    )
+    return Section("What each GPU does", about, (charts,))

@@ -1,0 +1,178 @@
+"""The reports of power limits: one for a whole job, and one for each pipeline rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from joulecast.plan.limits.power_limits import JobPoint, limit_front
+from joulecast.reports.charts.limits import Dot, Group, limits_chart
+from joulecast.reports.html import bullets, folded, table
+from joulecast.reports.numbers import percent, unit_for
+from joulecast.reports.page import Figure, Page, Section
+from joulecast.reports.palette import SYMBOLS, series_role
+from joulecast.reports.parts import assumptions, plan_section, provenance
+
+if TYPE_CHECKING:
+    from joulecast.plan.limits.rank_limits import RankLimitFront, RankLimits
+    from joulecast.simulator.plan_file.plan import Plan
+
+#: Weight of energy against time of the limit that is pointed out where none was asked for.
+USUAL_WEIGHT = 0.5
+
+
+def limits_page(points: Sequence[JobPoint], found: Mapping[str, Any], plan: Plan | None = None) -> Page:
+    """Page of one power limit for a whole job.
+
+    Parameters
+    ----------
+    points
+        Every limit and batch size.
+    found
+        What :func:`joulecast.command_line.front_reports.power_limit_report` says of them.
+    plan
+        Where they are forecast.
+    """
+    front, chosen = limit_front(points), _chosen(found)
+    weight = found.get("choice", {}).get("eta", USUAL_WEIGHT)
+    sizes = list(dict.fromkeys(point.batch_size for point in points))
+    several = len(sizes) > 1
+    groups = [_group(points, size, i, several) for i, size in enumerate(sizes)]
+    groups.append(Group("chosen", "chosen", "star", (_dot(chosen, several),)))
+    bars = " Bars: 90 % intervals." if any(point.time_ends for point in points) else ""
+    about = (
+        f"<p>Each dot is a limit for every GPU of the job. The star costs least at a weight of {weight:g} of energy "
+        f"against time, as Zeus counts: η·energy + (1 − η)·{found['max_power_w']:.0f} W·time.{bars}</p>"
+    )
+    everything = folded(f"All {len(points)} limits as numbers", table([_row(p.to_dict(), several) for p in points]))
+    label = f"Time and energy of {found['of']} at every power limit"
+    sections = [
+        Section("Time and energy under power limits", about, (limits_chart(groups, found["of"], label),), everything),
+        Section("The best limit at every weight", table([_by_weight(line, several) for line in found["by_weight"]])),
+    ]
+    if found["never_reach_the_target"]:
+        sizes_out = (f"batch size {size} does not always reach the target" for size in found["never_reach_the_target"])
+        sections.append(Section("Left out", bullets(sizes_out)))
+    kicker = f"{found['job']}: {len(points)} points of {found['of']}"
+    more = f"The limit of least energy takes {_against(front[0], front[-1])} than the fastest."
+    says = f"At a weight of {weight:g} of energy against time {_what(chosen, several)} is best"
+    says += f": {_taken(chosen.time_s, chosen.energy_j)} for {found['of']}"
+    says += "." if chosen == front[0] else f", {_against(front[0], chosen)} than at {_what(front[0], several)}."
+    ends = (("fastest", front[0]), ("chosen", chosen), ("least energy", front[-1]))
+    figures = [_figure(name, p.time_s, p.energy_j, _what(p, several)) for name, p in ends]
+    return Page("Power limits", kicker, says, more, figures, [*sections, *_origin(plan)])
+
+
+def rank_limits_page(front: RankLimitFront, plan: Plan, eta: float | None = None) -> Page:
+    """Page of power limits for each pipeline rank, beside one limit for all."""
+    fastest = front.points[0]
+    weight = USUAL_WEIGHT if eta is None else eta
+    chosen = front.best(weight)
+    groups = [
+        Group("one limit for all", "bound", "square", tuple(_dot(p, False) for p in front.uniform), True),
+        Group("a limit for each rank", "plan", "circle", tuple(_rank_dot(front, p) for p in front.points)),
+        Group("chosen", "chosen", "star", (_rank_dot(front, chosen),)),
+    ]
+    about = (
+        "<p>Each round dot is a plan with a power limit for each pipeline rank; a square has one limit for all. "
+        f"The star costs least at a weight of {weight:g} of energy against time.</p>"
+    )
+    rows = [_line(front, p, p is chosen) for p in front.points]
+    label = "Time and energy of an iteration with power limits by rank, beside one limit for all ranks"
+    after = folded(f"All {len(rows)} plans as numbers", table(rows))
+    sections = [
+        Section("Which rank gets how many watts", about, (limits_chart(groups, "an iteration", label),), after),
+        assumptions(front.notes),
+    ]
+    likely = [p for p in front.uniform if p.time_s <= chosen.time_s]
+    says = f"Limits of {_watts(chosen)} W by stage"
+    says += " are best." if chosen is fastest else f" take {_against(fastest, chosen)} than the fastest."
+    more = f"The plan of least energy takes {_against(fastest, front.points[-1])} than the fastest."
+    if likely:
+        best = min(likely, key=lambda p: p.energy_j)
+        more = (
+            f"One limit for all, no slower, takes {percent(best.energy_j / chosen.energy_j - 1.0)} more energy. {more}"
+        )
+    ends = (("fastest", fastest), ("chosen", chosen), ("least energy", front.points[-1]))
+    figures = [_figure(name, p.time_s, p.energy_j, f"limits {front.together_w(p):.0f} W together") for name, p in ends]
+    kicker = (
+        f"{plan.workload.model_name} on {plan.cluster.gpus} × {plan.cluster.gpu}: {front.simulated} plans simulated"
+    )
+    return Page("Power limits of ranks", kicker, says, more, figures, [*sections, *_origin(plan)])
+
+
+def _origin(plan: Plan | None) -> list[Section]:
+    """The plan, and where the numbers of its GPU come from."""
+    if plan is None:
+        return []
+    from joulecast.simulator.plan_file.gpu import gpu_of
+
+    return [plan_section(plan), provenance(gpu_of(plan))]
+
+
+def _chosen(found: Mapping[str, Any]) -> JobPoint:
+    """The limit of the weight that was asked for, else of the usual one."""
+    line = found.get("choice")
+    if line is None:
+        line = next(one for one in found["by_weight"] if one["eta_to"] >= USUAL_WEIGHT)
+    return JobPoint(line["power_limit_w"], line["time_s"], line["energy_j"], line.get("batch_size"))
+
+
+def _group(points: Sequence[JobPoint], size: int | None, index: int, several: bool) -> Group:
+    own = sorted((p for p in points if p.batch_size == size), key=lambda p: p.time_s)
+    name = f"batch size {size}" if several else "power limits"
+    return Group(name, series_role(index), SYMBOLS[index % len(SYMBOLS)], tuple(_dot(p, several) for p in own), True)
+
+
+def _dot(point: JobPoint, several: bool) -> Dot:
+    return Dot(point.time_s, point.energy_j, _what(point, several), point.time_ends, point.energy_ends)
+
+
+def _what(point: JobPoint, several: bool) -> str:
+    return f"{point.power_limit_w:g} W" + (f" at batch size {point.batch_size}" if several else "")
+
+
+def _rank_dot(front: RankLimitFront, point: RankLimits) -> Dot:
+    limits = f"limits {_watts(point)} W, {front.together_w(point):.0f} W together"
+    knobs = [f"{name} {value}" for name, value in point.knobs]
+    clocks = " ".join(f"{clock:.0f}" for clock in point.clock_mhz)
+    return Dot(point.time_s, point.energy_j, "<br>".join([limits, f"clocks {clocks} MHz", *knobs]))
+
+
+def _line(front: RankLimitFront, point: RankLimits, is_chosen: bool) -> dict[str, Any]:
+    return {
+        "time [s]": point.time_s,
+        "energy [J]": point.energy_j,
+        "limits by stage [W]": _watts(point),
+        "together [W]": front.together_w(point),
+        "mean power by stage [W]": " ".join(f"{power:.0f}" for power in point.power_w),
+        **dict(point.knobs),
+        "": "chosen" if is_chosen else "",
+    }
+
+
+def _watts(point: RankLimits) -> str:
+    return ", ".join(f"{limit:g}" for limit in point.power_limit_w)
+
+
+def _against(first: JobPoint | RankLimits, other: JobPoint | RankLimits) -> str:
+    saved, slower = 1.0 - other.energy_j / first.energy_j, other.time_s / first.time_s - 1.0
+    return f"{percent(saved)} less energy and {percent(slower)} longer"
+
+
+def _figure(name: str, time_s: float, energy_j: float, note: str) -> Figure:
+    return Figure(name, _taken(time_s, energy_j), note)
+
+
+def _taken(time_s: float, energy_j: float) -> str:
+    return f"{unit_for('s', time_s).text(time_s)}, {unit_for('J', energy_j).text(energy_j)}"
+
+
+def _by_weight(line: Mapping[str, Any], several: bool) -> dict[str, Any]:
+    return {"weight from": line["eta_from"], "to": line["eta_to"], **_row(line, several)}
+
+
+def _row(line: Mapping[str, Any], several: bool) -> dict[str, Any]:
+    size = {"batch size": line["batch_size"]} if several else {}
+    rest = {"time [s]": line["time_s"], "energy [J]": line["energy_j"], "power, all GPUs [W]": line["power_w"]}
+    return {**size, "limit [W]": line["power_limit_w"], **rest}

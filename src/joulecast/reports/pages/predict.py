@@ -1,0 +1,209 @@
+"""The report of a forecast."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from joulecast.errors import InputError
+from joulecast.reports.charts.front import front_chart
+from joulecast.reports.charts.ledger import ledger_chart
+from joulecast.reports.charts.timeline import timeline_chart
+from joulecast.reports.html import folded, table
+from joulecast.reports.numbers import percent, spaced, unit_for
+from joulecast.reports.page import Figure, Page, Section
+from joulecast.reports.pages.site_section import site_figures, site_section
+from joulecast.reports.palette import word
+from joulecast.reports.parts import assumptions, plan_section, provenance, with_interval
+from joulecast.reports.series import ledger as ledger_series
+from joulecast.reports.series import timeline as timeline_series
+from joulecast.reports.series.front import of_front
+from joulecast.reports.series.timeline import limit_words, limits_w
+from joulecast.simulator.iteration.site import SITE_ASSUMPTIONS
+
+if TYPE_CHECKING:
+    from joulecast.plan.exact.exact_front import Front
+    from joulecast.plan.exact.front_intervals import PlanInterval
+    from joulecast.simulator.iteration.result import Iteration
+
+
+def predict_page(
+    iteration: Iteration, front: Front | None = None, *, no_front: str = "", figures: Sequence[Figure] = ()
+) -> Page:
+    """Page of a forecast.
+
+    Parameters
+    ----------
+    front
+        Of the same plan, to show the forecast among its alternatives.
+    no_front
+        Why there is none, where one was wanted.
+    figures
+        Further numbers for the head of the page.
+
+    Raises
+    ------
+    InputError
+        The forecast has no energy.
+    """
+    check_energy(iteration.time_s, iteration.energy_j)
+    sections = [front_section(front, iteration)] if front is not None else []
+    if no_front:
+        sections.append(Section("Time and energy with other clocks", f"<p>Left out: {no_front}</p>"))
+    sections += [timeline_section(iteration), ledger_section(iteration), stages_section(iteration)]
+    if iteration.site is not None:
+        sections.append(site_section(iteration.site))
+    granted = [*iteration.assumptions, *(SITE_ASSUMPTIONS if iteration.site is not None else ())]
+    sections += [assumptions(granted), plan_section(iteration.plan)]
+    if iteration.description is not None:
+        sections.append(provenance(iteration.description))
+    numbers = [*head(iteration), *([] if iteration.site is None else site_figures(iteration.site)), *figures]
+    w = iteration.plan.workload
+    about = f"{w.model_name} on {iteration.gpus} × {iteration.plan.cluster.gpu}"
+    kicker = f"{about}, {spaced(iteration.tokens, 9)} tokens an iteration"
+    return Page(about, kicker, answer(iteration), more(iteration, front), numbers, sections)
+
+
+def check_energy(time_s: float, energy_j: float) -> None:
+    """Refuse to report what has no energy."""
+    if not (energy_j > 0.0 and time_s > 0.0):
+        raise InputError("there is no energy to report", key="energy_j", remedy="Forecast or measure the energy first.")
+
+
+def answer(iteration: Iteration) -> str:
+    """The answer in one sentence."""
+    time, energy = unit_for("s", iteration.time_s), unit_for("J", iteration.energy_j)
+    each = iteration.power_w / iteration.gpus
+    return (
+        f"One iteration takes {time.text(iteration.time_s, 3)} and {energy.text(iteration.energy_j, 3)}: "
+        f"{spaced(iteration.tokens_per_s, 3 if iteration.tokens_per_s < 1e3 else 5)} tokens a second "
+        f"at {each:.0f} W a GPU."
+    )
+
+
+def more(iteration: Iteration, front: Front | None = None) -> str:
+    """Where most of the energy goes, how much of the time is lost, and what other clocks would save."""
+    parts = sorted(iteration.energy_by_component_j.items(), key=lambda item: -item[1])
+    largest = " and ".join(f"{word(n)} ({percent(e / iteration.energy_j, 2)})" for n, e in parts[:2])
+    gpus = sum(r.gpus for r in iteration.ranks)
+    mean = {
+        name: sum(getattr(r, name) * r.gpus for r in iteration.ranks) / gpus / iteration.time_s
+        for name in ("compute_s", "exposed_communication_s", "waiting_s")
+    }
+    computes, speaks, waits = (percent(share, 2) for share in mean.values())
+    text = (
+        f"Most energy goes into {largest}. A GPU computes {computes} of the time, only communicates for {speaks}, and "
+        f"waits {waits}."
+    )
+    return text if front is None else f"{text} {what_clocks_save(front, iteration)}"
+
+
+def what_clocks_save(front: Front, iteration: Iteration) -> str:
+    """How much less energy the front's plan of the same time takes."""
+    if front.points[0].time_s > iteration.time_s:
+        return "No plan with clocks of its own is as fast."
+    saved = 1.0 - front.at(iteration.time_s).energy_j / iteration.energy_j
+    if saved <= 0.0:
+        return "No choice of clocks would save energy without taking longer."
+    return f"A clock for every instruction would save {percent(saved)} of the energy without taking longer."
+
+
+def head(iteration: Iteration) -> list[Figure]:
+    """The numbers that stand first."""
+    time, energy = unit_for("s", iteration.time_s), unit_for("J", iteration.energy_j)
+    token = unit_for("J", iteration.energy_per_token_j)
+    limits = limits_w(iteration)
+    memory = max(r.memory_bytes for r in iteration.ranks)
+    return [
+        with_interval("time", iteration.time_s, iteration.time_s_p05, iteration.time_s_p95, time),
+        with_interval("energy, all GPUs", iteration.energy_j, iteration.energy_j_p05, iteration.energy_j_p95, energy),
+        Figure("energy of a token", token.text(iteration.energy_per_token_j, 3)),
+        Figure("power of a GPU", f"{iteration.power_w / iteration.gpus:.0f} W", limit_words(limits) if limits else ""),
+        Figure("SM clock", f"{iteration.clock_mhz:.0f} MHz", "mean of the stages' medians"),
+        Figure("memory", f"{memory / 1e9:.1f} GB", "allocated at the peak of the fullest GPU"),
+    ]
+
+
+def front_section(front: Front, iteration: Iteration | None, time_limit_s: float | None = None) -> Section:
+    """The front, with the plan as it stands."""
+    series = of_front(front, iteration, time_limit_s)
+    rows = [
+        {
+            "time [s]": p.time_s,
+            "energy [J]": p.energy_j,
+            "lower bound [J]": p.lower_bound_j,
+            **({} if p.interval is None else _ends(p.interval)),
+            "": "chosen" if i == series.chosen else "",
+        }
+        for i, p in enumerate(series.points)
+    ]
+    about = (
+        "Each dot is a plan that sets a clock for every instruction; none is both faster and takes less energy. "
+        f"The star is the plan of {series.why}. Choose a dot to see its clocks."
+    )
+    if front.intervals:
+        about += (
+            " Most of what a forecast may be off by is common to all plans: the band holds 90 % of the energies that a "
+            "plan may take if the fastest one takes what is forecast."
+        )
+    after = folded(f"All {len(rows)} plans as numbers", table(rows))
+    return Section("Time and energy with other clocks", f"<p>{about}</p>", (front_chart(series),), after)
+
+
+def _ends(ends: PlanInterval) -> dict[str, Any]:
+    """How sure a plan is, for the table."""
+    pairs = {
+        "time, 5 to 95 % [s]": (ends.time_s_p05, ends.time_s_p95),
+        "energy, 5 to 95 % [J]": (ends.energy_j_p05, ends.energy_j_p95),
+        "time over the fastest": (ends.time_ratio_p05, ends.time_ratio_p95),
+        "energy over the fastest": (ends.energy_ratio_p05, ends.energy_ratio_p95),
+    }
+    return {name: f"{spaced(low)} to {spaced(high)}" for name, (low, high) in pairs.items()}
+
+
+def timeline_section(iteration: Iteration) -> Section:
+    """What the GPUs do over time."""
+    about = (
+        "<p>One GPU of each pipeline stage: instructions with the number of their micro-batch, communication in the "
+        "thin row below them, power beneath. The board holds the average of its power at the limit, not every "
+        "moment's.</p>"
+    )
+    chart = timeline_chart({"": timeline_series.of_iteration(iteration)})
+    return Section("What each GPU does", about, (chart,))
+
+
+def ledger_section(iteration: Iteration) -> Section:
+    """Where the energy goes."""
+    result = iteration.to_dict()
+    splits = {
+        "by component": ledger_series.by_component(result),
+        "by instruction": ledger_series.by_instruction(result),
+    }
+    rows: list[dict[str, str | float]] = []
+    for label, ledger in splits.items():
+        columns = [f"{row} [J]" for row in ledger.rows]
+        for name, values in ledger.parts.items():
+            share = {"share [%]": round(100 * values[0] / ledger.total_j[0], 1)}
+            rows.append({"split": label, "part": word(name)} | share | dict(zip(columns, values, strict=True)))
+    about = "<p>Of one GPU: on average, and in each pipeline stage.</p>"
+    return Section("Where the energy goes", about, (ledger_chart(splits),), folded("As numbers", table(rows)))
+
+
+def stages_section(iteration: Iteration) -> Section:
+    """One line for each stage."""
+    rows = [
+        {
+            "stage": r.stage,
+            "GPUs": r.gpus,
+            "power [W]": r.power_w,
+            "clock [MHz]": r.clock_mhz,
+            "energy [J]": r.energy_j,
+            "compute [s]": r.compute_s,
+            "communication [s]": r.exposed_communication_s,
+            "overlapped [s]": r.overlapped_communication_s,
+            "waiting [s]": r.waiting_s,
+            "allocated [GB]": r.memory_bytes / 1e9,
+        }
+        for r in iteration.ranks
+    ]
+    return Section("One GPU of each stage", table(rows))

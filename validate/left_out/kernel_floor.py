@@ -1,0 +1,90 @@
+"""How closely published times of kernels say each other: each from all others by a smoother around the forecasts.
+
+What a time differs by from its forecast, on a logarithmic scale, is taken for a smooth function of the kernel's sizes,
+with noise that grows towards short kernels (kriging):
+
+    cov(y_i, y_j) = L² + ρ^(words that differ)·exp(−½·Σ (ln s_i − ln s_j)²/ℓ²) + n²·(t_m/t_i)^(2β)·[i = j]
+
+with s the sizes, words the data type, layout and the like, t_m the median of the forecast times. ℓ, ρ, n and β are
+those that err least, in hindsight; near-duplicates of a row are left out with it, as cross-validation does. So this is
+about what the rows can say of each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.calibrate.fit.unclocked import is_unclocked
+from joulecast.calibrate.rows.operators import group_key, operator_of
+from joulecast.model.kernels.operators import Attention, Gemm, Operator, Streaming
+from joulecast.validate.left_out.smoother import each_from_the_others
+from joulecast.validate.scoring.result import Prediction, ScoredRow
+
+Array = NDArray[np.float64]
+
+#: Fields of an operator that count as sizes; those of text and truth count as words.
+SIZES: dict[type, tuple[str, ...]] = {
+    Gemm: ("m", "n", "k", "batch"),
+    Attention: ("batch", "heads", "kv_heads", "sequence", "head_dim"),
+    Streaming: ("bytes_read", "bytes_written"),
+}
+#: Candidates for length [ln(size)], what a differing word leaves [1], noise of a median kernel [share of the smooth
+#: function's spread] and its growth towards short ones.
+LENGTHS, WORDS_LEAVE, NOISES, GROWTHS = (0.4, 0.8, 1.6), (0.4, 0.8), (0.1, 0.3, 1.0), (0.0, 0.3)
+#: Spread of what all rows differ by alike, which is free [the same share].
+LEVEL = 30.0
+#: Fewest rows that say anything of each other.
+FEWEST_ROWS = 8
+
+
+def from_all_others(rows: Sequence[ScoredRow]) -> list[Prediction]:
+    """Time of each row from all others of its family; an empty list where rows tell clocks, as recorded ones do."""
+    if not is_unclocked([row.row for row in rows]):
+        return []
+    found = [Prediction()] * len(rows)
+    for members in _families(rows).values():
+        if len(members) < FEWEST_ROWS:
+            continue
+        places, operators = list(members), list(members.values())
+        times = np.array([rows[i].measured.time_s for i in places], dtype=np.float64)
+        forecasts = np.array([rows[i].prediction.time_s for i in places], dtype=np.float64)
+        keys = [group_key(rows[i].row.configuration) for i in places]
+        apart = each_from_the_others(np.log(times / forecasts), _covariances(operators, forecasts), keys)
+        for i, time_s in zip(places, (forecasts * np.exp(apart)).tolist(), strict=True):
+            found[i] = Prediction(time_s=time_s)
+    return found
+
+
+def _families(rows: Sequence[ScoredRow]) -> dict[tuple[str, type], dict[int, Operator]]:
+    """Kernels of the rows that can say each other by their positions, by family and kind of kernel."""
+    families: dict[tuple[str, type], dict[int, Operator]] = {}
+    for i, row in enumerate(rows):
+        if row.exception or not row.measured.time_s or not row.prediction.time_s:
+            continue
+        operator = operator_of(row.row.configuration).operators[0]
+        if type(operator) in SIZES:
+            families.setdefault((row.family, type(operator)), {})[i] = operator
+    return families
+
+
+def _covariances(operators: Sequence[Operator], forecast_s: Array) -> Iterator[Array]:
+    """Candidates of the covariance between kernels of one kind, each ``(n, n)``."""
+    logs = np.log([[max(float(getattr(o, name)), 1.0) for name in SIZES[type(o)]] for o in operators])
+    words = np.array([_words(o) for o in operators])
+    apart = ((logs[:, None] - logs) ** 2).sum(-1)
+    differing = (words[:, None] != words).sum(-1)
+    shorter = np.median(forecast_s) / forecast_s
+    for length, left, noise, growth in product(LENGTHS, WORDS_LEAVE, NOISES, GROWTHS):
+        alike = left**differing * np.exp(-0.5 * apart / length**2)
+        yield LEVEL**2 + alike + np.diag(noise**2 * shorter ** (2.0 * growth))
+
+
+def _words(operator: Operator) -> list[str]:
+    """What an operator is beside its sizes; its name only labels it."""
+    values = (getattr(operator, field.name) for field in fields(operator) if field.name != "name")
+    return [str(value) for value in values if isinstance(value, str | bool)]

@@ -1,0 +1,7 @@
+"""From predictions beside measurements to figures.
+
+- ``result``: what a suite returns; ``summary`` makes its figures of merit, by ``metrics`` and beside the trivial rules
+  of ``baselines``.
+- ``folds``: grouped cross-validation; ``cards``: rows of the card that is asked for.
+- ``regret``: what it costs to choose by forecast.
+"""

@@ -1,0 +1,131 @@
+"""What a suite returns: predictions beside measurements, figures of merit, and what was left out and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from joulecast.calibrate.rows.measured import Measured, Row
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Name of the plain form of a result, with its version.
+FORM = "joulecast-validation-1"
+#: Quantities that are scored.
+QUANTITIES = ("time_s", "energy_j", "power_w", "sm_clock_mhz")
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Forecast of one row, ``None`` where the model has no answer.
+
+    Of several GPUs energy and power are sums and the clock is the mean. The interval holds 90 % of the values that a
+    measurement may take.
+    """
+
+    time_s: float | None = None
+    energy_j: float | None = None
+    power_w: float | None = None
+    sm_clock_mhz: float | None = None
+    time_s_p05: float | None = None
+    time_s_p95: float | None = None
+    energy_j_p05: float | None = None
+    energy_j_p95: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unpredicted:
+    """Why a row has no prediction."""
+
+    reason: str
+
+
+Answer = Prediction | Unpredicted
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredRow:
+    """One row with its prediction.
+
+    Attributes
+    ----------
+    family
+        Operator family, whose rows err alike.
+    groups
+        Further sets under which the summary counts this row.
+    exception
+        Why nobody can predict it; such rows are counted apart. Empty for the others.
+    baseline
+        What a trivial rule says.
+    """
+
+    row: Row
+    prediction: Prediction
+    family: str
+    groups: tuple[str, ...] = ()
+    exception: str = ""
+    baseline: Prediction = Prediction()
+
+    @property
+    def measured(self) -> Measured:
+        """What was observed."""
+        return self.row.measured
+
+    def to_dict(self) -> dict[str, Any]:
+        """One entry of ``rows``."""
+        entry: dict[str, Any] = {
+            "name": self.row.name,
+            "family": self.family,
+            "measured": {key: getattr(self.measured, key) for key in QUANTITIES},
+            "predicted": asdict(self.prediction),
+        }
+        if self.exception:
+            entry["exception"] = self.exception
+        return entry
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteResult:
+    """Result of a suite; :meth:`to_dict` is the JSON form of the command line, with a suite's own ``details``."""
+
+    suite: str
+    gpu: str
+    rows: tuple[ScoredRow, ...]
+    summary: Mapping[str, Any]
+    skipped: tuple[tuple[str, str], ...] = ()
+    protocol: str = ""
+    named_exceptions: tuple[tuple[str, str], ...] = field(default=())
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Rows, summary, skipped rows with reasons and the rows that nobody can predict."""
+        return {
+            "form": FORM,
+            "suite": self.suite,
+            "gpu": self.gpu,
+            "protocol": self.protocol,
+            "rows": [row.to_dict() for row in self.rows],
+            "summary": dict(self.summary),
+            "skipped": _named(self.skipped),
+            "named_exceptions": _named(self.named_exceptions),
+            **self.details,
+        }
+
+    def to_frame(self) -> pd.DataFrame:
+        """One line per row with the columns ``measured_…`` and ``predicted_…``."""
+        import pandas as pd
+
+        lines = []
+        for row in self.rows:
+            entry = row.to_dict()
+            line = {"name": entry["name"], "family": entry["family"], "exception": entry.get("exception", "")}
+            for part in ("measured", "predicted"):
+                line |= {f"{part}_{key}": value for key, value in entry[part].items()}
+            lines.append(line)
+        return pd.DataFrame(lines)
+
+
+def _named(pairs: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
+    return [{"name": name, "reason": reason} for name, reason in pairs]

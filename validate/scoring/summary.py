@@ -1,0 +1,71 @@
+"""Figures of merit of a suite: errors, intervals and trivial baselines for every group of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+from joulecast.validate.scoring import metrics
+from joulecast.validate.scoring.result import Prediction, ScoredRow
+
+#: Quantity to the short word in the summary's keys.
+WORDS = {"time_s": "time", "energy_j": "energy", "power_w": "power", "sm_clock_mhz": "clock"}
+#: Name of the group of rows that nobody can predict.
+EXCEPTIONS = "named exceptions"
+
+
+def summarise(rows: Sequence[ScoredRow]) -> dict[str, Any]:
+    """Figures of all rows, of each family and of each further group; rows that nobody can predict are a group apart."""
+    usual = [row for row in rows if not row.exception]
+    unusual = [row for row in rows if row.exception]
+    summary: dict[str, Any] = {"all": figures(usual)}
+    for family in sorted({row.family for row in usual}):
+        summary[family] = figures([row for row in usual if row.family == family])
+    for group in sorted({group for row in usual for group in row.groups}):
+        summary[group] = figures([row for row in usual if group in row.groups])
+    if unusual:
+        summary[EXCEPTIONS] = figures(unusual)
+    return summary
+
+
+def summarise_beside(rows: Sequence[ScoredRow], beside: Mapping[str, Sequence[Prediction]]) -> dict[str, Any]:
+    """As :func:`summarise`, with ``time_…_percent`` and the like of further rules beside the trivial one's."""
+    summary = summarise(rows)
+    for name, rule in beside.items():
+        others = summarise([replace(row, baseline=one) for row, one in zip(rows, rule, strict=True)])
+        for group, word in product(summary, ("time", "energy", "power")):
+            summary[group][f"{word}_{name}_percent"] = others[group][f"{word}_baseline_percent"]
+    return summary
+
+
+def figures(rows: Sequence[ScoredRow]) -> dict[str, Any]:
+    """Errors [%] of one group of rows.
+
+    ``…_error_percent`` is the mean absolute relative error, ``…_worst_percent`` the largest, ``…_bias_percent`` the
+    mean with its sign, ``…_baseline_percent`` the mean absolute error of the trivial rule, ``…_inside_percent`` the
+    share of measured values within the 90 % interval and ``…_half_width_percent`` the interval's mean half-width.
+    """
+    result: dict[str, Any] = {"rows": len(rows)}
+    for quantity, word in WORDS.items():
+        measured = metrics.as_array([getattr(row.measured, quantity) for row in rows])
+        predicted = metrics.as_array([getattr(row.prediction, quantity) for row in rows])
+        baseline = metrics.as_array([getattr(row.baseline, quantity) for row in rows])
+        errors = metrics.relative_errors(predicted, measured)
+        result[f"{word}_error_percent"] = _percent(metrics.mean_absolute(errors))
+        result[f"{word}_baseline_percent"] = _percent(
+            metrics.mean_absolute(metrics.relative_errors(baseline, measured))
+        )
+        result[f"{word}_worst_percent"] = _percent(metrics.largest_absolute(errors))
+        result[f"{word}_bias_percent"] = _percent(metrics.mean_signed(errors))
+        if quantity in ("time_s", "energy_j"):
+            low = metrics.as_array([getattr(row.prediction, f"{quantity}_p05") for row in rows])
+            high = metrics.as_array([getattr(row.prediction, f"{quantity}_p95") for row in rows])
+            result[f"{word}_inside_percent"] = _percent(metrics.coverage(measured, low, high))
+            result[f"{word}_half_width_percent"] = _percent(metrics.mean_half_width(predicted, low, high, measured))
+    return result
+
+
+def _percent(value: float | None) -> float | None:
+    return None if value is None else round(100.0 * value, 3)
