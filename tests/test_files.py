@@ -41,6 +41,13 @@ def test_a_folder_is_not_written_over(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_disk_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    """It refuses to remove a draft that is not there, too."""
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: (_ for _ in ()).throw(OSError(30, "Read-only file system")))
+    with pytest.raises(InputError, match="cannot be written: No such file"):
+        write_text(tmp_path / "no" / "a.txt", "one\n")
+
+
 def test_a_device_gets_the_bytes_and_stays_a_device(tmp_path):
     """The superuser could otherwise replace a device by a file."""
     write_text(Path(os.devnull), "nothing\n")

@@ -15,6 +15,7 @@ import pytest
 
 import joulecast as jc
 from joulecast.errors import InputError
+from joulecast.files import lock
 from joulecast.plan.sweep import search
 from joulecast.plan.sweep.journal import read_lines
 from joulecast.plan.sweep.space import space_from_dict
@@ -114,6 +115,19 @@ def test_of_what_is_cut_off_only_the_missing_rows_are_evaluated(tables, tmp_path
     assert begun - kept <= set(asked)
     assert f"holds {len(kept)} plans in closed form and 0 simulated ones; its torn last line was dropped" in notes[0]
     assert resumed.rows == interrupted(tables, None, 1000, monkeypatch).rows
+
+
+def test_only_one_process_sweeps_into_a_file(tables, tmp_path):
+    """Else one that goes on would mix its rows with those of another that is not done."""
+    pytest.importorskip("fcntl")
+    out = tmp_path / "rows.csv"
+    with (tmp_path / "rows.csv.partial").open("ab") as held:
+        lock(held.fileno(), tmp_path, "", "")
+        for resume in (True, False):
+            with pytest.raises(InputError, match=r"partial: another process sweeps into this file\. Wait for its end"):
+                jc.sweep(tables(**SPLITS), out, resume=resume)
+    jc.sweep(tables(**SPLITS), out, resume=True)
+    assert list(tmp_path.iterdir()) == [out]
 
 
 SWEEP = """

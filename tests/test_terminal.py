@@ -1,5 +1,6 @@
 """What a terminal, a pipe and a shell see: clean answers, progress that does not stay, completion, exit statuses."""
 
+import builtins
 import csv
 import io
 import json
@@ -246,3 +247,18 @@ def test_a_closed_stream_is_no_failure(closing, answers, root):
 def test_an_error_without_standard_error_is_a_status_alone():
     done = in_shell("JC predict none.toml 2>&-")
     assert (done.returncode, done.stdout) == (2, b"")
+
+
+def test_an_interruption_while_the_command_loads_has_its_status(monkeypatch):
+    from joulecast import __main__ as start
+
+    def interrupted(name, *rest):
+        if name == "joulecast.cli":
+            raise KeyboardInterrupt
+        return load(name, *rest)
+
+    load = builtins.__import__
+    monkeypatch.setattr(builtins, "__import__", interrupted)
+    with pytest.raises(SystemExit) as stop:
+        start.main()
+    assert stop.value.code == 130

@@ -14,6 +14,7 @@ from joulecast.calibrate.measure.recording import FILE_NAME, Card, Failed, recor
 from joulecast.calibrate.measure.records import SCHEMA, dump_record, is_first_line_torn, parse_records
 from joulecast.calibrate.rows.measured import Row, is_measured, row_of
 from joulecast.errors import DataError, InputError
+from joulecast.files import lock
 
 #: Facts that may differ between two sittings at the same card.
 _PASSING_FACTS = frozenset({"may_set_clocks", "may_set_power_limit"})
@@ -52,25 +53,11 @@ class Recorder:
         except OSError as error:
             raise _unwritable(self.path, error) from error
         try:
-            self._lock()
+            lock(self._file, self.path, "records into this file", "Wait for its end, or choose another folder.")
             self._open(card)
         except BaseException:
             self.close()
             raise
-
-    def _lock(self) -> None:
-        try:
-            import fcntl
-        except ImportError:  # no such locks on Windows
-            return
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InputError(
-                "another process records into this file",
-                file=str(self.path),
-                remedy="Wait for its end, or choose another folder.",
-            ) from None
 
     def _open(self, card: Card) -> None:
         """Read and repair what the file holds already; a new file gets its first line."""

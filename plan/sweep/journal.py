@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from joulecast.errors import InputError
+from joulecast.files import is_full, lock
 from joulecast.plan.sweep.rows import SIMULATED, Batch, Row
 
 #: Version of the lines' form.
@@ -66,7 +67,21 @@ class Journal:
         header = {"joulecast_sweep": VERSION, **header}
         if path is None:
             return
-        if path.exists() and path.stat().st_size:
+        try:
+            self._file = path.open("ab", buffering=0)
+        except OSError as error:
+            raise _unwritable(path, error) from error
+        try:
+            self._begin(path, header, resume=resume)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, path: Path, header: dict[str, Any], *, resume: bool) -> None:
+        """Take over what the file holds; a new one gets its first line."""
+        if self._file is not None:
+            lock(self._file.fileno(), path, "sweeps into this file", "Wait for its end, or choose another --out.")
+        if path.stat().st_size:
             if not resume:
                 raise InputError(
                     "an interrupted sweep left this file",
@@ -74,10 +89,6 @@ class Journal:
                     remedy="Continue it with --resume, or remove it.",
                 )
             self._read(path, header)
-        try:
-            self._file = path.open("ab", buffering=0)
-        except OSError as error:
-            raise _unwritable(path, error) from error
         if not path.stat().st_size:
             self._append([header])
             _keep_name(path)
@@ -217,5 +228,7 @@ def _unwritable(path: Path, error: OSError) -> InputError:
     return InputError(
         f"cannot be written: {error.strerror}",
         file=str(path),
-        remedy="What was written stays; make room and continue with --resume.",
+        remedy="What was written stays; make room and continue with --resume."
+        if is_full(error)
+        else "Choose a folder that exists and is yours.",
     )

@@ -12,7 +12,7 @@ import re
 import shutil
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +223,8 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
     except OSError as error:
         raise _cannot(path, error) from error
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):  # a disk that cannot be written refuses this, too
+            draft.unlink(missing_ok=True)
 
 
 def _write_through(path: Path, write: Callable[[Path], None]) -> None:
@@ -297,6 +298,33 @@ def _fill(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
+
+
+def lock(file: int, path: Path, does: str, remedy: str) -> None:
+    """Refuse an open file that another process has locked, else lock it until it is closed.
+
+    Parameters
+    ----------
+    file
+        Its number, as the system has it.
+    does
+        What the other process does, after ``another process``.
+
+    Raises
+    ------
+    InputError
+        It is locked.
+    """
+    try:
+        import fcntl
+    except ImportError:  # no such locks on Windows
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InputError(f"another process {does}", file=str(path), remedy=remedy) from None
+    except OSError:  # nor on some network disks
+        return
 
 
 def is_full(error: OSError) -> bool:
