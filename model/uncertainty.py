@@ -171,17 +171,24 @@ def composed_spread(
 
 
 def form_spreads(
-    amount: Array, alike: NDArray[np.int64], costs: Costs, description: GpuDescription, quantity: str
+    amount: Array,
+    against: NDArray[np.int64],
+    alike: NDArray[np.int64],
+    costs: Costs,
+    description: GpuDescription,
+    quantity: str,
 ) -> tuple[Array, Array]:
-    """Relative standard deviations from the form of kernels, of pieces of work and of their ratios to the first one.
+    """Relative standard deviations from the form of kernels, of pieces of work and of their ratios to others of them.
 
-    ``ln(T_i / T_0)`` changes by ``Σ (share_ik - share_0k) · e_k`` where the kernel ``k`` errs by ``e_k``: a kernel errs
+    ``ln(T_i / T_j)`` changes by ``Σ (share_ik - share_jk) · e_k`` where the kernel ``k`` errs by ``e_k``: a kernel errs
     the same in every piece, and so do a card and what a sequence adds to its kernels.
 
     Parameters
     ----------
     amount
         Time or energy of each kernel in each piece, shape ``(n, m)``.
+    against
+        The piece with which each is compared, shape ``(n,)``.
     alike
         Which kernels do one work in different ways and err the same when ways are compared, numbered from 0, shape
         ``(m,)``.
@@ -193,13 +200,13 @@ def form_spreads(
     Returns
     -------
     of_pieces, of_ratios
-        Shape ``(n,)``; the ratio of the first to itself has none.
+        Shape ``(n,)``; the ratio of a piece to itself has none.
     """
     share = amount / amount.sum(axis=1, keepdims=True)
     effect: Array = share * discrepancy(description, quantity)[costs.family]
     variance = (effect**2).sum(axis=1)
     works = np.arange(int(alike.max()) + 1)
-    more = (effect - effect[:1]) @ (alike[:, None] == works).astype(np.float64)
+    more = (effect - effect[against]) @ (alike[:, None] == works).astype(np.float64)
     ratio = np.sqrt((more**2).sum(axis=1))
     return _of_sequences(variance, (share > 0).sum(axis=1) > 1, description, quantity), np.asarray(ratio)
 

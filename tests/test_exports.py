@@ -225,7 +225,11 @@ def test_a_solution_that_is_not_there(tmp_path):
 
 
 RANK_LIMITS = RankLimitFront(
-    (RankLimits((700.0, 500.0), 1.0, 900.0, (600.0, 450.0), (1800.0, 1500.0), (("comm_ctas", 8),)),),
+    (
+        RankLimits(
+            (700.0, 500.0), 1.0, 900.0, (600.0, 450.0), (1800.0, 1500.0), (("comm_ctas", 8),), (0.9, 1.1), (0.8, 1.2)
+        ),
+    ),
     (JobPoint(700.0, 1.0, 950.0, 16),),
     gpus_per_rank=2,
     budget_w=None,

@@ -129,6 +129,34 @@ def test_no_combination_of_a_full_search_beats_the_composed_stage(space_file, fo
         assert chosen.energy_best.energy_j <= energy * 1.002
 
 
+def test_how_sure_the_choices_are(found):
+    several = 0
+    for part, clocks in found.parts.items():
+        for at, ends in zip(clocks, found.intervals[part], strict=True):
+            first = at.time_best
+            assert ends[0].time_ratio_p05 == ends[0].time_ratio_p95 == 1.0
+            for choice, end in zip(at.points, ends, strict=True):
+                assert end.time_s_p05 < choice.time_s < end.time_s_p95
+                assert end.energy_j_p05 < choice.energy_j < end.energy_j_p95
+                ratio = choice.energy_j / first.energy_j
+                assert end.energy_ratio_p05 <= ratio <= end.energy_ratio_p95
+                level = end.energy_j_p95 / end.energy_j_p05
+                assert end.energy_ratio_p95 / end.energy_ratio_p05 < level
+            several += len(at.points) > 1
+    assert several
+
+
+def test_a_choice_runs_the_kernels_of_its_launches(found):
+    kernels = found.kernels
+    serial = [
+        point.runs @ kernels.times.time_s[np.searchsorted(kernels.clocks_mhz, at.clock_mhz - 1e-6)] / point.time_s
+        for part in ("attention", "mlp", "stage")
+        for at in found.parts[part]
+        for point in at.points
+    ]
+    assert min(serial) > 0.95 and max(serial) < 1.5, "overlap hides some of what kernels take alone"
+
+
 def test_what_the_board_would_not_hold_is_marked(found):
     top, low = found.parts["stage"][-1].time_best, found.parts["stage"][0].time_best
     assert low.held and not top.held
@@ -177,10 +205,13 @@ def test_command(space_file, capsys):
     assert not stop.value.code
     answer = json.loads(capsys.readouterr().out)
     assert set(answer["parts"]) == {"attention", "mlp", "stage"}
-    assert {"time_s", "energy_j", "held", "knobs"} == set(answer["parts"]["stage"][0]["points"][0])
+    point = answer["parts"]["stage"][0]["points"][0]
+    assert {"time_s", "energy_j", "held", "knobs"} == {name for name in point if not name.endswith(("_p05", "_p95"))}
+    assert point["time_s_p05"] < point["time_s"] < point["time_s_p95"]
+    assert point["energy_ratio_p05"] == point["energy_ratio_p95"] == 1.0
     with pytest.raises(SystemExit):
         main(["choose", str(PLAN), "--space", str(space_file), "--csv", "--set", "workload.micro_batch_size=2"])
-    assert capsys.readouterr().out.startswith("part,clock_mhz,time_s,energy_j,held,nanobatches")
+    assert capsys.readouterr().out.startswith("part,clock_mhz,time_s,energy_j,time_s_p05,")
     with pytest.raises(SystemExit):
         main(["choose", str(PLAN), "--space", str(space_file), "--set", "workload.micro_batch_size=2"])
     table, assumed = capsys.readouterr().out.split("\nAssumed:\n")

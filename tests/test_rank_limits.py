@@ -13,6 +13,7 @@ from joulecast.errors import InputError
 from joulecast.plan.fronts.forecast_front import forecast_front
 from joulecast.plan.knobs.front_space import FrontSpace, load_space
 from joulecast.plan.limits import rank_limits_search as search
+from joulecast.plan.limits.power_limits import interval_ends
 from joulecast.plan.limits.rank_limits import RankLimits, undominated
 from joulecast.simulator.plan_file.plan import plan_from_dict
 
@@ -64,6 +65,8 @@ def test_plans_are_what_predict_says_of_their_limits(exact, path):
         same = jc.predict(path, [f"power.power_limit_w={list(point.power_limit_w)}"])
         assert (point.time_s, point.energy_j) == pytest.approx((same.time_s, same.energy_j), rel=1e-9)
         assert list(point.power_w) == [rank.power_w for rank in same.ranks]
+        ends = ("time_s_p05", "time_s_p95", "energy_j_p05", "energy_j_p95")
+        assert list(interval_ends(point).values()) == pytest.approx([getattr(same, end) for end in ends], rel=1e-9)
         assert all(power < limit for power, limit in zip(point.power_w, point.power_limit_w, strict=True))
 
 
@@ -139,6 +142,7 @@ def test_the_command_line_tells_which_rank_gets_how_many_watts(path, capsys, tmp
     _, out, _ = run(capsys, *arguments, "--time-limit", limit, "--csv")
     rows = list(csv.DictReader(io.StringIO(out)))
     assert len(rows) == 2 * 4
+    assert float(rows[0]["iteration_energy_j_p95"]) == pytest.approx(told["points"][0]["energy_j_p95"])
     assert [float(r["power_limit_w"]) for r in rows[:4]] == told["points"][0]["power_limit_w"]
     _, out, _ = run(capsys, path, "--power-limits", "300,600", "--power-budget", 3000)
     assert "all 16 combinations of limits within the budget" in out

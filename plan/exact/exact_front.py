@@ -22,7 +22,7 @@ from joulecast.plan.knobs.options import TIME_QUANTUM_S, Option, quanta
 if TYPE_CHECKING:
     import pandas as pd
 
-    from joulecast.plan.exact.front_intervals import PlanInterval
+    from joulecast.plan.exact.plan_ends import PlanInterval
 
 Float = NDArray[np.float64]
 

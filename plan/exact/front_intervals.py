@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.kernels.costs import Costs, concatenate
 from joulecast.model.kernels.operators import Operator
+from joulecast.plan.exact.plan_ends import PlanInterval, plan_ends
 from joulecast.plan.knobs.overlap_space import Knobs
 from joulecast.simulator.fluid.prepared import Prepared
 from joulecast.simulator.iteration.uncertainty import KernelAmounts, conditions_of, intervals
@@ -28,20 +29,6 @@ if TYPE_CHECKING:
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class PlanInterval:
-    """5 % and 95 % ends of a plan's time and energy, and of their ratios to the front's fastest plan."""
-
-    time_s_p05: float
-    time_s_p95: float
-    energy_j_p05: float
-    energy_j_p95: float
-    time_ratio_p05: float
-    time_ratio_p95: float
-    energy_ratio_p05: float
-    energy_ratio_p95: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,14 +68,8 @@ def plan_intervals(
     """
     amounts = _amounts(problem, kernels, np.asarray(choices, dtype=np.int64))
     base = next(iter(kernels.ways.values()))
-    found = intervals(amounts, conditions_of(base), kernels.description)
-    ends = (
-        *(time_s * found.time),
-        *(energy_j * found.energy),
-        *(time_s / time_s[0] * found.time_ratio),
-        *(energy_j / energy_j[0] * found.energy_ratio),
-    )
-    return tuple(PlanInterval(*row) for row in np.stack(ends, axis=1).tolist())
+    found = intervals(amounts, conditions_of(base, kernels.description))
+    return plan_ends(found, time_s, energy_j, np.zeros(len(choices), dtype=np.int64))
 
 
 def _amounts(problem: FrontProblem, kernels: OptionKernels, choices: Int) -> KernelAmounts:

@@ -8,8 +8,7 @@ interact, so that times of halves do not add up.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,104 +29,21 @@ from joulecast.model.training.nanobatches import (
     take_turns,
 )
 from joulecast.model.training.step import layer_backward, layer_forward
+from joulecast.plan.fronts.choice_result import Choice, ClockChoices, JointChoice
 from joulecast.plan.fronts.forecast_front import comm_ctas_of
 from joulecast.plan.knobs.front_space import FrontSpace
 from joulecast.plan.knobs.overlap_space import Knobs, overlap_variants
 from joulecast.plan.knobs.tile_space import TileLists, check_tile_lists, tile_knobs, with_plan_tiles
 from joulecast.simulator.instructions.layer_options import Scores, TiledKernels, every_combination
+from joulecast.simulator.iteration.uncertainty import Conditions
 from joulecast.simulator.plan_file.gpu import gpu_of
 from joulecast.simulator.plan_file.implementation import batch_of_part, implementation_of, nanobatches_of
 from joulecast.simulator.plan_file.plan import Plan
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 STAGE = "stage"
 DIRECTIONS = ("forward", "backward")
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One way to run a part at a clock.
-
-    ``energy_j`` is that of all GPUs of a tensor-parallel group; ``held`` says whether the board would hold this clock
-    at the mean power of it.
-    """
-
-    clock_mhz: float
-    time_s: float
-    energy_j: float
-    held: bool
-    knobs: Knobs
-
-
-@dataclass(frozen=True, slots=True)
-class ClockChoices:
-    """The ways at one clock that no other beats, fastest first; there is at least one."""
-
-    clock_mhz: float
-    points: tuple[Choice, ...]
-
-    @property
-    def time_best(self) -> Choice:
-        """The fastest."""
-        return self.points[0]
-
-    @property
-    def energy_best(self) -> Choice:
-        """The most economical."""
-        return self.points[-1]
-
-
-@dataclass(frozen=True, slots=True)
-class JointChoice:
-    """Choices at every clock, by part: ``attention``, ``mlp`` and ``stage``.
-
-    Attributes
-    ----------
-    direction, layers
-        Of the instruction, and how many layers the stage has.
-    scored
-        Configurations of overlap, tiles and clock that were compared.
-    notes
-        What was taken for granted.
-    """
-
-    parts: dict[str, tuple[ClockChoices, ...]] = field(repr=False)
-    direction: str
-    layers: int
-    scored: int
-    notes: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data: by part a list of clocks with their points, each with its knobs as a table."""
-        parts = {
-            part: [{"clock_mhz": at.clock_mhz, "points": [_plain(point) for point in at.points]} for at in clocks]
-            for part, clocks in self.parts.items()
-        }
-        head = {"direction": self.direction, "layers": self.layers, "configurations_scored": self.scored}
-        return {**head, "parts": parts, "notes": list(self.notes)}
-
-    def lines(self) -> list[dict[str, Any]]:
-        """One line for every point, with a column for each knob."""
-        return [
-            {"part": part, **{k: v for k, v in asdict(point).items() if k != "knobs"}, **dict(point.knobs)}
-            for part, clocks in self.parts.items()
-            for at in clocks
-            for point in at.points
-        ]
-
-    def to_frame(self) -> pd.DataFrame:
-        """The same as a table; needs pandas."""
-        import pandas as pd
-
-        return pd.DataFrame(self.lines())
-
-
-def _plain(point: Choice) -> dict[str, Any]:
-    return {"time_s": point.time_s, "energy_j": point.energy_j, "held": point.held, "knobs": dict(point.knobs)}
 
 
 def joint_choice(
@@ -172,12 +88,13 @@ def joint_choice(
 class _Part:
     """Scores of one part: for every way of overlap the time and energy, shape ``(combinations, clocks)``.
 
-    ``names`` are the operators of it that have tiles to choose from.
+    ``names`` are the operators of it that have tiles to choose from, ``programs`` its launches in every way of overlap.
     """
 
     names: tuple[str, ...]
     combinations: Int
     scores: list[Scores]
+    programs: list[tuple[Launch, ...]]
 
     @property
     def size(self) -> int:
@@ -190,6 +107,7 @@ class _Search:
     def __init__(self, plan: Plan, description: GpuDescription, space: FrontSpace, direction: str, stage: int) -> None:
         self.plan, self.direction, self.layers = plan, direction, plan.parallelism.stage_layers[stage]
         self.gpu: GpuModel = gpu_model(description)
+        self.description = description
         check_tile_lists(plan, space.tiles, description, space.source)
         self.lists: TileLists = space.tiles
         own = tuple(pair for pair in plan.implementation.tiles if pair[0] not in dict(space.tiles))
@@ -207,17 +125,18 @@ class _Search:
         listed = [launches for part in programs.values() for launches in part]
         peak = self.limit_w * self.gpu["governor.peak_share"]
         limits = dict(self.plan.power.component_limits_w)
-        kernels = TiledKernels(listed, dict(self.lists), self.gpu, self.clocks, peak, limits)
+        self.tiled = kernels = TiledKernels(listed, dict(self.lists), self.gpu, self.clocks, peak, limits)
         parts: dict[str, _Part] = {}
         for half in HALVES:
             names = tuple(sorted({name for launches in programs[half] for name in kernels.governed(launches)}))
             combinations = every_combination(dict(self.lists), names)
             scores = [kernels.score(launches, combinations) for launches in programs[half]]
-            parts[half] = _Part(names, combinations, scores)
+            parts[half] = _Part(names, combinations, scores, programs[half])
         kept = [self._kept(part) for part in parts.values()]
         together = _compose(*kept)
         names = tuple(dict.fromkeys(name for part in parts.values() for name in part.names))
-        parts[STAGE] = _Part(names, together, [kernels.score(launches, together) for launches in programs[STAGE]])
+        scores = [kernels.score(launches, together) for launches in programs[STAGE]]
+        parts[STAGE] = _Part(names, together, scores, programs[STAGE])
         notes = (
             "every kernel runs at the clock shown, also where the board would not hold it",
             "the host launches well ahead of the GPU",
@@ -225,9 +144,11 @@ class _Search:
             *(("kernels whose part of the GPU is limited run below the clock shown",) * bool(limits)),
         )
         size = sum(part.size for part in parts.values())
-        return JointChoice(
-            {name: self._choices(part) for name, part in parts.items()}, self.direction, self.layers, size, notes
-        )
+        found = {name: self._choices(part) for name, part in parts.items()}
+        precision = self.plan.workload.precision
+        # Every kernel runs at the clock shown: no limit of the board acts on what a deviation of a parameter changes.
+        conditions = Conditions(self.gpu, self.description, np.inf, limits or None, True, precision)
+        return JointChoice(found, self.direction, self.layers, size, notes, kernels.kernels, conditions)
 
     def _kept(self, part: _Part) -> Int:
         """Combinations of tiles that are best for something: with some way of overlap, at some clock."""
@@ -242,19 +163,25 @@ class _Search:
     def _choices(self, part: _Part) -> tuple[ClockChoices, ...]:
         time = np.concatenate([score.time_s for score in part.scores])
         energy = np.concatenate([score.energy_j for score in part.scores])
+        best = [pareto(time[:, at], energy[:, at]) for at in range(len(self.clocks))]
+        ways = {row: self._way(part, row) for row in sorted({int(i) for points in best for i in points})}
         found = []
-        for at, clock in enumerate(self.clocks):
-            points = pareto(time[:, at], energy[:, at])
-            ways = (self._choice(part, int(i), float(clock), float(time[i, at]), float(energy[i, at])) for i in points)
-            found.append(ClockChoices(float(clock), tuple(ways)))
+        for at, points in enumerate(best):
+            clock = float(self.clocks[at])
+            choices = (self._choice(clock, float(time[i, at]), float(energy[i, at]), *ways[int(i)]) for i in points)
+            found.append(ClockChoices(clock, tuple(choices)))
         return tuple(found)
 
-    def _choice(self, part: _Part, row: int, clock: float, time_s: float, energy_j: float) -> Choice:
+    def _way(self, part: _Part, row: int) -> tuple[Knobs, Float]:
+        """Knobs of one way to run a part, and how often it runs each kernel."""
         way, combination = divmod(row, len(part.combinations))
         wanted = {f"tiles.{name}" for name in part.names}
         tiles = tuple(pair for pair in tile_knobs(self.lists, part.combinations[combination]) if pair[0] in wanted)
+        return (*self.ways[way][0], *tiles), self.tiled.runs(part.programs[way], part.combinations[combination])
+
+    def _choice(self, clock: float, time_s: float, energy_j: float, knobs: Knobs, runs: Float) -> Choice:
         held = energy_j <= self.held_w * time_s
-        return Choice(clock, time_s, energy_j * self.plan.tp, held, (*self.ways[way][0], *tiles))
+        return Choice(clock, time_s, energy_j * self.plan.tp, held, knobs, runs)
 
 
 def pareto(time_s: Float, energy_j: Float) -> Int:

@@ -21,6 +21,8 @@ from joulecast.errors import InputError
 
 if TYPE_CHECKING:
     from joulecast.model.hardware.description import GpuDescription
+    from joulecast.plan.limits.rank_limits import RankLimits
+    from joulecast.simulator.iteration.result import Iteration
     from joulecast.simulator.plan_file.plan import Plan
 
 
@@ -56,15 +58,28 @@ class JobPoint:
         """Plain numbers; no batch size, and no intervals, where there are none."""
         head: dict[str, Any] = {} if self.batch_size is None else {"batch_size": self.batch_size}
         limits = {"power_limit_w": self.power_limit_w, "time_s": self.time_s, "energy_j": self.energy_j}
-        intervals = {
-            f"{name}_{end}": share * value
-            for name, value, ends in (
-                ("time_s", self.time_s, self.time_ends),
-                ("energy_j", self.energy_j, self.energy_ends),
-            )
-            for end, share in zip(("p05", "p95"), ends or (), strict=False)
-        }
-        return head | limits | {"power_w": self.energy_j / self.time_s} | intervals
+        return head | limits | {"power_w": self.energy_j / self.time_s} | interval_ends(self)
+
+
+def interval_ends(point: JobPoint | RankLimits) -> dict[str, float]:
+    """Ends of a point's 90 % intervals by name [s], [J]; none where there is none."""
+    return {
+        f"{name}_{end}": share * value
+        for name, value, ends in (
+            ("time_s", point.time_s, point.time_ends),
+            ("energy_j", point.energy_j, point.energy_ends),
+        )
+        for end, share in zip(("p05", "p95"), ends or (), strict=False)
+    }
+
+
+def ends_of(iteration: Iteration) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Ends of a forecast's 90 % intervals as shares of its time and energy."""
+    time, energy = iteration.time_s, iteration.energy_j
+    return (
+        (iteration.time_s_p05 / time, iteration.time_s_p95 / time),
+        (iteration.energy_j_p05 / energy, iteration.energy_j_p95 / energy),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,12 +205,8 @@ def forecast_limits(plan: Plan, limits_w: Sequence[float] | None = None) -> tupl
     points = []
     for limit in limits:
         iteration = forecast(replace(plan, power=replace(plan.power, power_limit_w=limit)), gpu)
-        time, energy = iteration.time_s, iteration.energy_j
-        ends = (
-            (iteration.time_s_p05 / time, iteration.time_s_p95 / time),
-            (iteration.energy_j_p05 / energy, iteration.energy_j_p95 / energy),
-        )
-        points.append(JobPoint(limit, time, energy, plan.workload.global_batch_size, *ends))
+        size = plan.workload.global_batch_size
+        points.append(JobPoint(limit, iteration.time_s, iteration.energy_j, size, *ends_of(iteration)))
     return tuple(points)
 
 

@@ -9,12 +9,12 @@ simulated under the board's governor, as ``predict`` does, and compared by time 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import InputError
 from joulecast.plan.knobs.overlap_space import Knobs
-from joulecast.plan.limits.power_limits import JobPoint, zeus_cost
+from joulecast.plan.limits.power_limits import JobPoint, interval_ends, zeus_cost
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,6 +41,8 @@ class RankLimits:
         Mean power and median clock of one GPU of every rank.
     knobs
         What else was chosen, for all ranks together.
+    time_ends, energy_ends
+        Ends of the 90 % intervals as shares of time and energy; ``None`` before the forecast is made in full.
     """
 
     power_limit_w: tuple[float, ...]
@@ -49,6 +51,8 @@ class RankLimits:
     power_w: tuple[float, ...]
     clock_mhz: tuple[float, ...]
     knobs: Knobs = ()
+    time_ends: tuple[float, float] | None = field(default=None, compare=False)
+    energy_ends: tuple[float, float] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +132,7 @@ class RankLimitFront:
                 "plan": number,
                 "iteration_time_s": point.time_s,
                 "iteration_energy_j": point.energy_j,
+                **{f"iteration_{name}": value for name, value in interval_ends(point).items()},
                 "stage": stage,
                 "power_limit_w": limit,
                 "power_w": power,
@@ -151,6 +156,7 @@ class RankLimitFront:
         return {
             "time_s": point.time_s,
             "energy_j": point.energy_j,
+            **interval_ends(point),
             "power_limit_w": list(point.power_limit_w),
             "power_limits_together_w": self.together_w(point),
             "power_w": list(point.power_w),

@@ -21,7 +21,7 @@ from joulecast.plan.exact.exact_front import exact_front
 from joulecast.plan.fronts.forecast_front import problem_from_plan, ways_of
 from joulecast.plan.knobs.front_space import FrontSpace
 from joulecast.plan.knobs.overlap_space import Knobs
-from joulecast.plan.limits.power_limits import JobPoint, board_steps_w, check_limits
+from joulecast.plan.limits.power_limits import JobPoint, board_steps_w, check_limits, ends_of
 from joulecast.plan.limits.rank_limits import RankLimitFront, RankLimits, undominated
 from joulecast.simulator.events.guards import reported_with
 from joulecast.simulator.fluid.prepared import Prepared, prepare, simulate, step_time_s
@@ -266,4 +266,13 @@ class _Search:
         iteration = forecast(self._limited(point.knobs, point.power_limit_w), self.description)
         power = tuple(rank.power_w for rank in iteration.ranks)
         clock = tuple(rank.clock_mhz for rank in iteration.ranks)
-        return replace(point, time_s=iteration.time_s, energy_j=iteration.energy_j, power_w=power, clock_mhz=clock)
+        time_ends, energy_ends = ends_of(iteration)
+        return replace(
+            point,
+            time_s=iteration.time_s,
+            energy_j=iteration.energy_j,
+            power_w=power,
+            clock_mhz=clock,
+            time_ends=time_ends,
+            energy_ends=energy_ends,
+        )

@@ -99,6 +99,11 @@ class TiledKernels:
                 known[id(launch)] = kernels[chosen]
         return np.array([known[id(launch)] for launch in launches], dtype=np.int64)
 
+    def runs(self, launches: Sequence[Launch], combination: Int) -> Array:
+        """How often launches run each kernel in one combination of tiles, shape ``(kernels,)``."""
+        repeat = np.array([launch.repeat for launch in launches], dtype=np.float64)
+        return np.asarray(self._count(self.rows(launches, combination[None]), repeat)[0])
+
     def score(self, launches: Sequence[Launch], combinations: Int) -> Scores:
         """Time and energy of launches in every combination of tiles at every clock."""
         rows, clocks = self.rows(launches, combinations), len(self.kernels.clocks_mhz)
@@ -121,10 +126,14 @@ class TiledKernels:
 
     def _sum(self, values: Array, rows: Int, repeat: Array) -> Array:
         """Sum over launches of a kernel's values of shape ``(c, kernels)``, as ``(k, c)``."""
-        count = np.zeros((rows.shape[1], values.shape[1]))
+        return np.asarray(self._count(rows, repeat) @ values.T)
+
+    def _count(self, rows: Int, repeat: Array) -> Array:
+        """How often each kernel runs in each combination, shape ``(k, kernels)``."""
+        count = np.zeros((rows.shape[1], len(self.kernels.operators)))
         for row, times in zip(rows, repeat, strict=True):
             count[np.arange(len(row)), row] += times
-        return np.asarray(count @ values.T)
+        return count
 
     def _alone(self, rows: Int) -> Alone:
         """Kernels at every pair of combination and clock, shape ``(launches, k·c)``."""

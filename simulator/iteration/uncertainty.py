@@ -84,6 +84,7 @@ class Conditions:
     """Under what the iterations run: the board's limit [W], limits of parts, whether clocks are locked."""
 
     gpu: GpuModel
+    description: GpuDescription
     power_limit_w: float
     component_limits_w: Mapping[str, float] | None
     locked: bool
@@ -92,7 +93,7 @@ class Conditions:
 
 @dataclass(frozen=True, eq=False)
 class Intervals:
-    """Factors at 5 % and 95 % on ``n`` forecasts, and on their ratios to the first of them; shape ``(2, n)``."""
+    """Factors at 5 % and 95 % on ``n`` forecasts, and on their ratios to others of them; shape ``(2, n)``."""
 
     time: Array
     energy: Array
@@ -102,25 +103,27 @@ class Intervals:
 
 def interval(prepared: Prepared, description: GpuDescription, result: FluidResult, first: int) -> Interval:
     """Interval of a simulated plan."""
-    found = intervals(_amounts(prepared, result, first), conditions_of(prepared), description)
+    found = intervals(_amounts(prepared, result, first), conditions_of(prepared, description))
     time, energy = found.time[:, 0].tolist(), found.energy[:, 0].tolist()
     return Interval((time[0], time[1]), (energy[0], energy[1]))
 
 
-def conditions_of(prepared: Prepared) -> Conditions:
+def conditions_of(prepared: Prepared, description: GpuDescription) -> Conditions:
     """Conditions of a plan's iterations."""
     plan = prepared.program.plan
     limits = dict(plan.power.component_limits_w) or None
     limit_w = float(np.mean(prepared.limits_w))
-    return Conditions(prepared.gpu, limit_w, limits, prepared.still, plan.workload.precision)
+    return Conditions(prepared.gpu, description, limit_w, limits, prepared.still, plan.workload.precision)
 
 
-def intervals(amounts: KernelAmounts, conditions: Conditions, description: GpuDescription) -> Intervals:
-    """Intervals of iterations of the same kernels.
+def intervals(amounts: KernelAmounts, conditions: Conditions, against: NDArray[np.int64] | None = None) -> Intervals:
+    """Intervals of ``n`` iterations, or parts of them, of the same kernels.
 
-    A ratio is that of two iterations on one card in one framework: what both change alike in any direction of the
-    parameters cancels, and a kernel's form errs the same in both, so that only its share in them matters.
+    ``against`` says which of them each is compared with, shape ``(n,)``; by default the first. A ratio is that of two
+    on one card in one framework: what both change alike in any direction of the parameters cancels, and a kernel's form
+    errs the same in both, so that only its share in them matters.
     """
+    base = np.zeros(len(amounts.runs), dtype=np.int64) if against is None else against
     amounts = amounts.distinct()
     own = _parameter_changes(amounts, _main(amounts.time_s, amounts.energy_j), conditions)
     # Of one iteration there is no ratio; of several every kernel counts, as their shares differ between clocks.
@@ -131,8 +134,8 @@ def intervals(amounts: KernelAmounts, conditions: Conditions, description: GpuDe
         (amounts.time_s, "time", own[0], all_[0]),
         (amounts.energy_j, "energy", own[1], all_[1]),
     ):
-        form, form_ratio = form_spreads(amount, alike, amounts.costs, description, quantity)
-        spreads = np.hypot(form, spread_of(change)), np.hypot(form_ratio, spread_of(of_all - of_all[:, :1]))
+        form, form_ratio = form_spreads(amount, base, alike, amounts.costs, conditions.description, quantity)
+        spreads = np.hypot(form, spread_of(change)), np.hypot(form_ratio, spread_of(of_all - of_all[:, base]))
         found.append([spread * NINETY_PERCENT for spread in spreads])
     (time, time_ratio), (energy, energy_ratio) = found
     gpu = conditions.gpu

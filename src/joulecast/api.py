@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from joulecast.kernels import Gpu
     from joulecast.plan.comparison.compare import Comparison
     from joulecast.plan.exact.exact_front import Front
-    from joulecast.plan.fronts.joint_choice import JointChoice
+    from joulecast.plan.fronts.choice_result import JointChoice
     from joulecast.plan.sweep.result import SweepResult
     from joulecast.simulator.iteration.result import Iteration
     from joulecast.simulator.plan_file.plan import Plan

@@ -9,10 +9,12 @@ from joulecast.command_line import output
 
 if TYPE_CHECKING:
     from joulecast.plan.exact.exact_front import Front
-    from joulecast.plan.limits.rank_limits import RankLimitFront
+    from joulecast.plan.limits.rank_limits import RankLimitFront, RankLimits
 
 #: Lines of a table for people.
 LINES = 20
+#: What has intervals, and its key.
+QUANTITIES = (("time", "time_s"), ("energy", "energy_j"))
 
 
 def print_front(made: Front, extra: Mapping[str, Any] | None = None) -> None:
@@ -89,6 +91,7 @@ def print_rank_limits(front: RankLimitFront, choice: Mapping[str, Any] | None = 
                 "limits [W]": limits,
                 "all GPUs [W]": front.together_w(point),
                 "mean power [W]": powers,
+                **{f"5-95 % of {word}": _number_range(point, name) for word, name in QUANTITIES if point.time_ends},
                 **dict(point.knobs),
             }
         )
@@ -135,10 +138,18 @@ def _between(low: float, high: float) -> str:
     return "" if low == high else f"{100.0 * low:.1f} to {100.0 * high:.1f}"
 
 
+def _number_range(point: RankLimits, name: str) -> str:
+    """Both ends of an interval."""
+    from joulecast.plan.limits.power_limits import interval_ends
+
+    ends = interval_ends(point)
+    return f"{output.number(ends[f'{name}_p05'])} to {output.number(ends[f'{name}_p95'])}"
+
+
 def _levels(made: Front) -> list[str]:
     """How far time and energy of any plan may be off, in words."""
     found = []
-    for word, name in (("time", "time_s"), ("energy", "energy_j")):
+    for word, name in QUANTITIES:
         pairs = [(getattr(p, name), i) for p, i in zip(made.points, made.intervals, strict=True)]
         low = min(getattr(i, f"{name}_p05") / value for value, i in pairs)
         high = max(getattr(i, f"{name}_p95") / value for value, i in pairs)

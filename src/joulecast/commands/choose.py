@@ -57,8 +57,15 @@ def _line(line: dict[str, Any]) -> dict[str, Any]:
     shown = {
         "clock [MHz]": line["clock_mhz"],
         "time [s]": line["time_s"],
+        "5-95 % of time": _ends(line, "time_s"),
         "energy [J]": line["energy_j"],
+        "5-95 % of energy": _ends(line, "energy_j"),
         "held": "yes" if line["held"] else "no",
     }
     named = ("part", "clock_mhz", "time_s", "energy_j", "held")
-    return shown | {key: value for key, value in line.items() if key not in named}
+    knobs = {k: v for k, v in line.items() if k not in named and not k.endswith(("_p05", "_p95"))}
+    return shown | knobs
+
+
+def _ends(line: dict[str, Any], key: str) -> str:
+    return f"{output.number(line[f'{key}_p05'])} to {output.number(line[f'{key}_p95'])}"

@@ -13,7 +13,7 @@ from joulecast.reports.numbers import Unit, between, interval, spaced, unit_for
 from joulecast.reports.series.front import BAND, MARGIN, Forecast, FrontSeries, PlanPoint
 
 if TYPE_CHECKING:
-    from joulecast.plan.exact.front_intervals import PlanInterval
+    from joulecast.plan.exact.plan_ends import PlanInterval
 
 #: Kinds of instruction whose knobs the label at the pointer shows; the list below the chart has all.
 SHOWN_KNOBS = 10

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from joulecast.plan.limits.power_limits import JobPoint, limit_front
+from joulecast.plan.limits.power_limits import JobPoint, interval_ends, limit_front
 from joulecast.reports.charts.limits import Dot, Group, limits_chart
 from joulecast.reports.html import bullets, folded, table
-from joulecast.reports.numbers import percent, unit_for
+from joulecast.reports.numbers import percent, spaced, unit_for
 from joulecast.reports.page import Figure, Page, Section
 from joulecast.reports.palette import SYMBOLS, series_role
 from joulecast.reports.parts import assumptions, plan_section, provenance
@@ -71,11 +71,12 @@ def rank_limits_page(front: RankLimitFront, plan: Plan, eta: float | None = None
     groups = [
         Group("one limit for all", "bound", "square", tuple(_dot(p, False) for p in front.uniform), True),
         Group("a limit for each rank", "plan", "circle", tuple(_rank_dot(front, p) for p in front.points)),
-        Group("chosen", "chosen", "star", (_rank_dot(front, chosen),)),
+        Group("chosen", "chosen", "star", (_rank_dot(front, chosen, bars=True),)),
     ]
     about = (
         "<p>Each round dot is a plan with a power limit for each pipeline rank; a square has one limit for all. "
-        f"The star costs least at a weight of {weight:g} of energy against time.</p>"
+        f"The star costs least at a weight of {weight:g} of energy against time. Bars: its 90 % intervals, much the "
+        "same for all plans and mostly common to them.</p>"
     )
     rows = [_line(front, p, p is chosen) for p in front.points]
     label = "Time and energy of an iteration with power limits by rank, beside one limit for all ranks"
@@ -132,11 +133,12 @@ def _what(point: JobPoint, several: bool) -> str:
     return f"{point.power_limit_w:g} W" + (f" at batch size {point.batch_size}" if several else "")
 
 
-def _rank_dot(front: RankLimitFront, point: RankLimits) -> Dot:
+def _rank_dot(front: RankLimitFront, point: RankLimits, *, bars: bool = False) -> Dot:
     limits = f"limits {_watts(point)} W, {front.together_w(point):.0f} W together"
     knobs = [f"{name} {value}" for name, value in point.knobs]
     clocks = " ".join(f"{clock:.0f}" for clock in point.clock_mhz)
-    return Dot(point.time_s, point.energy_j, "<br>".join([limits, f"clocks {clocks} MHz", *knobs]))
+    ends = (point.time_ends, point.energy_ends) if bars else ()
+    return Dot(point.time_s, point.energy_j, "<br>".join([limits, f"clocks {clocks} MHz", *knobs]), *ends)
 
 
 def _line(front: RankLimitFront, point: RankLimits, is_chosen: bool) -> dict[str, Any]:
@@ -146,9 +148,21 @@ def _line(front: RankLimitFront, point: RankLimits, is_chosen: bool) -> dict[str
         "limits by stage [W]": _watts(point),
         "together [W]": front.together_w(point),
         "mean power by stage [W]": " ".join(f"{power:.0f}" for power in point.power_w),
+        **{name: f"{spaced(low)} to {spaced(high)}" for name, low, high in _ends(point)},
         **dict(point.knobs),
         "": "chosen" if is_chosen else "",
     }
+
+
+def _ends(point: RankLimits) -> list[tuple[str, float, float]]:
+    """Ends of a plan's intervals by what the table calls them."""
+    ends = interval_ends(point)
+    names = (("time", "time_s", "s"), ("energy", "energy_j", "J"))
+    return [
+        (f"{word}, 5 to 95 % [{unit}]", ends[f"{name}_p05"], ends[f"{name}_p95"])
+        for word, name, unit in names
+        if f"{name}_p05" in ends
+    ]
 
 
 def _watts(point: RankLimits) -> str:

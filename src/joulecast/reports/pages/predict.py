@@ -23,7 +23,7 @@ from joulecast.simulator.iteration.site import SITE_ASSUMPTIONS
 
 if TYPE_CHECKING:
     from joulecast.plan.exact.exact_front import Front
-    from joulecast.plan.exact.front_intervals import PlanInterval
+    from joulecast.plan.exact.plan_ends import PlanInterval
     from joulecast.simulator.iteration.result import Iteration
 
 

@@ -18,7 +18,7 @@ from joulecast.reports.saved import number_of
 
 if TYPE_CHECKING:
     from joulecast.plan.exact.exact_front import Front, FrontPoint
-    from joulecast.plan.exact.front_intervals import PlanInterval
+    from joulecast.plan.exact.plan_ends import PlanInterval
     from joulecast.plan.knobs.options import Option
     from joulecast.simulator.iteration.result import Iteration
 
@@ -200,7 +200,7 @@ def of_saved(data: Mapping[str, Any], path: Path) -> FrontSeries:
 
 def _interval(entry: Mapping[str, Any]) -> PlanInterval | None:
     """How sure a saved plan is; ``None`` where it does not say."""
-    from joulecast.plan.exact.front_intervals import PlanInterval
+    from joulecast.plan.exact.plan_ends import PlanInterval
 
     ends = {name: entry[name] for name in PlanInterval.__dataclass_fields__ if entry.get(name) is not None}
     return PlanInterval(**ends) if len(ends) == len(PlanInterval.__dataclass_fields__) else None
