@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -25,3 +27,13 @@ def write(name: str, found: dict[str, Any]) -> None:
     """Accept what is found now; lists of numbers stand on one line."""
     text = re.sub(r"\n +(?=[-\d\]])", " ", json.dumps(found, indent=1)).replace("[ ", "[").replace(" ]", "]")
     (HERE / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+
+
+def differences(found: Mapping[str, Sequence[Any]], before: Mapping[str, Sequence[Any]]) -> list[str]:
+    """What is no longer as it was accepted: parts that are new or gone, and the first entry that differs of others."""
+    said = [f"{part} is {'new' if part in found else 'gone'}" for part in sorted(found.keys() ^ before.keys())]
+    for part in sorted(found.keys() & before.keys()):
+        if list(found[part]) != list(before[part]):
+            pairs = zip_longest(found[part], before[part])
+            said.append(next(f"{part}: {one!r}, was {other!r}" for one, other in pairs if one != other))
+    return said

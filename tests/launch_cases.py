@@ -1,0 +1,191 @@
+"""Layers with many options, and their launches in words, for tests of what was accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields, replace
+from functools import lru_cache
+from itertools import groupby
+from typing import Any
+
+from joulecast.model.architecture.hf import load_model, parse_config
+from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.cluster.fabric import Fabric
+from joulecast.model.framework.fp8 import Fp8
+from joulecast.model.framework.launches import Launch
+from joulecast.model.kernels.operators import Attention, Gemm, Operator, RowTile, Streaming, Tile
+
+CLUSTER = Fabric(4, None, 1e11, 0.9, 5e-6)
+MOE = {
+    "model_type": "qwen2_moe", "hidden_size": 1024, "num_hidden_layers": 3, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "intermediate_size": 2816, "vocab_size": 32001, "max_position_embeddings": 4096,
+    "num_experts": 16, "num_experts_per_tok": 3, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 1536,
+}  # fmt: skip
+OPT = {
+    "model_type": "opt", "hidden_size": 1024, "num_hidden_layers": 3, "num_attention_heads": 16, "ffn_dim": 4096,
+    "vocab_size": 50257, "max_position_embeddings": 2048,
+}  # fmt: skip
+NEOX = {
+    "model_type": "gpt_neox", "hidden_size": 1024, "num_hidden_layers": 3, "num_attention_heads": 8,
+    "intermediate_size": 4096, "vocab_size": 50432, "max_position_embeddings": 2048, "attention_bias": False,
+}  # fmt: skip
+SPLIT: dict[str, Any] = {"tensor_parallel": 2, "sequence_parallel": True}
+MEGATRON: dict[str, Any] = {"framework": "megatron", **SPLIT}
+EXPERTS: dict[str, Any] = {
+    "expert_parallel": 4, "expert_tensor_parallel": 2, "expert_fabric": CLUSTER, "expert_tensor_fabric": Fabric(),
+    "expert_load": 1.25,
+}  # fmt: skip
+TILES = (("linear", Tile(64, 128)), ("up.wgrad", Tile(128, 64, split_k=2)), ("norm1", RowTile(2, 0, 8)))
+#: Model, options, micro-batch and sequence. Sizes that are no powers of two show what is rounded.
+LAYERS: dict[str, tuple[str, dict[str, Any], int, int]] = {
+    "llama alone": ("llama-3.1-8b", {}, 3, 1536),
+    "llama split": ("llama-3.1-8b", {**SPLIT, "ctas": 8, "threads": 256, "dtype": "fp16"}, 2, 2048),
+    "llama split, streams whole": ("llama-3.1-8b", {"tensor_parallel": 4, "shard_head": False}, 1, 4096),
+    "llama again": ("llama-3.1-8b", {**SPLIT, "recompute": "full"}, 1, 2048),
+    "llama in tiles": ("llama-3.1-8b", {"tiles": TILES}, 1, 2048),
+    "llama without rotation, tied": ("llama-3.2-3b", {"rotary": False, "tie_embeddings": True}, 1, 1024),
+    "qwen 3": ("qwen3-8b", SPLIT, 1, 2048),
+    "qwen 2.5": ("qwen2.5-1.5b", {}, 2, 2048),
+    "opt": ("opt", {}, 2, 1024),
+    "opt split": ("opt", {"tensor_parallel": 2}, 5, 1024),
+    "neox": ("neox", {"tensor_parallel": 2}, 1, 2048),
+    "nemotron": ("nemotron-4-15b", {}, 1, 1024),
+    "eager experts": ("moe", {}, 2, 1024),
+    "eager experts split": ("moe", {"expert_parallel": 4, "expert_fabric": CLUSTER, "expert_load": 1.5}, 3, 1024),
+    "eager experts again": ("moe", {"recompute": "full"}, 1, 1024),
+    "few tokens": ("qwen2.5-0.5b", {}, 1, 128),
+    "few tokens split": ("qwen2.5-0.5b", {"tensor_parallel": 2}, 1, 128),
+    "few keys": ("qwen2.5-3b", {"framework": "megatron", "tensor_parallel": 4, "fused_loss": True}, 1, 3072),
+    "more tokens than are scattered at once": ("opt", {"tie_embeddings": False}, 1, 3073),
+    "megatron": ("llama-3.1-8b", MEGATRON, 3, 1536),
+    "megatron, streams whole": ("llama-3.1-8b", {"framework": "megatron", "tensor_parallel": 2}, 1, 2048),
+    "megatron, one rank": ("qwen3-8b", {"framework": "megatron", "fused_loss": True}, 1, 2048),
+    "megatron gpt": ("gpt-22b", {**MEGATRON, "attention_backend": "unfused", "recompute": "selective"}, 2, 2048),
+    "megatron gpt, scores kept": ("gpt-22b", {"framework": "megatron", "attention_backend": "unfused"}, 1, 1024),
+    "megatron opt": ("opt", {**MEGATRON, "gradients": "bf16"}, 2, 1024),
+    "megatron all again": ("llama-3.1-8b", {**MEGATRON, "recompute": "full", "tp_comm_overlap": True}, 1, 4096),
+    "megatron parts again": (
+        "llama-3.1-8b",
+        {**MEGATRON, "recompute": "selective", "recompute_modules": ("layernorm", "mlp")},
+        1,
+        4096,
+    ),
+    "steps": ("llama-3.1-70b", {**MEGATRON, "tensor_parallel": 4, "tp_comm_overlap": True, "ctas": 4}, 1, 4096),
+    "fp8 delayed": ("llama-3.1-8b", {**MEGATRON, "fp8": Fp8()}, 1, 4096),
+    "fp8 delayed, steps": ("llama-3.1-8b", {**MEGATRON, "fp8": Fp8(), "tp_comm_overlap": True}, 1, 4096),
+    "fp8 tensorwise": ("qwen3-8b", {"framework": "megatron", "fp8": Fp8("tensorwise", parameters=True)}, 1, 2048),
+    "fp8 blockwise": ("llama-3.1-8b", {**MEGATRON, "fp8": Fp8("blockwise"), "attention_fp8": True}, 1, 4096),
+    "mxfp8": ("llama-3.1-8b", {**MEGATRON, "fp8": Fp8("mxfp8", False), "attention_fp8": True}, 1, 4096),
+    "ring": ("llama-3.1-8b", {**MEGATRON, "context_parallel": 4, "context_fabric": CLUSTER}, 1, 8192),
+    "rings": ("llama-3.1-8b", {**MEGATRON, "context_parallel": 4, "cp_comm_type": "a2a"}, 1, 8192),
+    "gathered context": ("llama-3.1-8b", {**MEGATRON, "context_parallel": 2, "cp_comm_type": "all_gather"}, 2, 4096),
+    "megatron head whole": ("llama-3.1-8b", {**MEGATRON, "shard_head": False}, 1, 1024),
+    "megatron loss fused": ("llama-3.1-8b", {**MEGATRON, "fused_loss": True}, 1, 1024),
+    "steps between nodes": (
+        "llama-3.1-8b",
+        {**MEGATRON, "tensor_parallel": 8, "tensor_domains": 2, "tp_comm_overlap": True},
+        1,
+        4096,
+    ),
+    "eager ring": ("llama-3.1-8b", {**SPLIT, "context_parallel": 3, "context_fabric": CLUSTER}, 2, 6144),
+    "ring in fp8": (
+        "llama-3.1-8b",
+        {"framework": "megatron", "context_parallel": 4, "fp8": Fp8("tensorwise"), "attention_fp8": True},
+        2,
+        8192,
+    ),
+    "gathered context of three": (
+        "llama-3.1-8b",
+        {"framework": "megatron", "context_parallel": 3, "cp_comm_type": "all_gather"},
+        1,
+        6144,
+    ),
+    "ring of whole streams": (
+        "gpt-22b",
+        {
+            "framework": "megatron",
+            "tensor_parallel": 2,
+            "context_parallel": 3,
+            "attention_backend": "flash-attention-2",
+        },
+        1,
+        6144,
+    ),
+    "mixtral": ("mixtral-8x7b", {**MEGATRON, **EXPERTS}, 1, 4096),
+    "mixtral fp8": ("mixtral-8x7b", {"framework": "megatron", "expert_parallel": 8, "fp8": Fp8()}, 1, 2048),
+    "shared experts": ("moe", {"framework": "megatron", "expert_parallel": 2, "expert_dispatcher": "flex"}, 1, 2048),
+    "shared experts split": ("moe", {**MEGATRON, **EXPERTS, "recompute": "selective"}, 2, 1024),
+    "deepseek": ("deepseek-v3", {**MEGATRON, **EXPERTS, "expert_dispatcher": "flex", "expert_parallel": 16}, 1, 4096),
+    "deepseek fp8": (
+        "deepseek-v3",
+        {
+            "framework": "megatron",
+            "expert_parallel": 64,
+            "fp8": Fp8("blockwise"),
+            "recompute": "selective",
+            "recompute_modules": ("mla_up_proj", "moe_act", "shared_experts", "layernorm"),
+        },
+        1,
+        4096,
+    ),
+    "deepseek experts again": (
+        "deepseek-v3",
+        {**MEGATRON, **EXPERTS, "recompute": "selective", "recompute_modules": ("moe",)},
+        1,
+        2048,
+    ),
+}
+
+
+@lru_cache(maxsize=16)
+def model_of(name: str) -> ModelConfig:
+    for config in (MOE, OPT, NEOX):
+        if name == str(config["model_type"]).rpartition("_")[2]:
+            return parse_config(config, name=name, file=name)
+    found = load_model(name)
+    return replace(found, mtp_layers=1) if found.nextn_layers else found
+
+
+def told(launch: Launch, *, order_only: bool = False) -> str:
+    """A launch in words: its work and all that is not as usual; ``order_only`` leaves the work out."""
+    operator = launch.operator
+    said, known = [operator.name, *([] if order_only else _work(operator))], ("operator", "name", "stream", *_TOLD)
+    for one in (launch,) if order_only else (operator, launch):
+        for field in fields(one):
+            value = getattr(one, field.name)
+            if field.name not in known and value != field.default:
+                said.append(_word(field.name, value))
+    return " ".join(said)
+
+
+#: Fields that :func:`_work` tells.
+_TOLD = (
+    "m", "n", "k", "pattern", "bytes_read", "bytes_written", "elements", "kind", "bytes", "gpus", "footprint_bytes",
+    "batch", "heads", "kv_heads", "sequence", "head_dim",
+)  # fmt: skip
+
+
+def _work(operator: Operator) -> list[str]:
+    if isinstance(operator, Gemm):
+        return [f"{operator.batch}*{operator.m}*{operator.n}*{operator.k}"]
+    if isinstance(operator, Attention):
+        heads = f"{operator.batch}*{operator.heads}/{operator.kv_heads}"
+        return [f"{heads}*{operator.sequence}*{operator.head_dim}"]
+    if isinstance(operator, Streaming):
+        read, written, values = operator.bytes_read, operator.bytes_written, operator.elements
+        return [operator.pattern, f"{read:.8g}+{written:.8g} of {values:.8g}"]
+    return [operator.kind, f"{operator.bytes:.8g}", f"over {operator.gpus}"]
+
+
+def _word(name: str, value: object) -> str:
+    if isinstance(value, Fabric):
+        return f"domains={value.domains}"
+    if isinstance(value, float):
+        return f"{name}={value:.8g}"
+    return name if value is True else f"{name}={value}"
+
+
+def lines(launches: Iterable[Launch], *, order_only: bool = False) -> list[str]:
+    """Launches in words, runs of equal ones once."""
+    runs = [(said, len(list(same))) for said, same in groupby(told(x, order_only=order_only) for x in launches)]
+    return [said if count == 1 else f"{count} x {said}" for said, count in runs]
