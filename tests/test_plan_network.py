@@ -195,3 +195,26 @@ def test_ranks_that_gather_every_layer_together_keep_step():
     whole, sharded = (lag_of(plan(gpus=4, parallelism=split | {"fsdp": on}), clocks, gpu)[0] for on in (False, True))
     assert whole == pytest.approx(slowest_of(4) * gpu["governor.card_clock_spread"])
     assert sharded - whole == pytest.approx(slowest_of(4) * gpu["governor.wander"])
+
+
+@pytest.mark.parametrize(
+    ("split", "together"),
+    [
+        ({"context_parallel_size": 2}, 4),
+        ({"expert_model_parallel_size": 4}, 8),
+        ({"context_parallel_size": 2, "expert_model_parallel_size": 4}, 8),
+        ({"expert_model_parallel_size": 4, "expert_tensor_parallel_size": 1}, 4),
+    ],
+)
+def test_ranks_that_share_a_sequence_or_experts_keep_step(split, together):
+    """They wait for each other in every layer; replicas of both meet once a step."""
+    gpu = gpu_model(load_gpu("h200-sxm"))
+    sizes = {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 1, "sequence_parallel": True, **split}
+    tables = {
+        "cluster": {"gpus_per_node": 16},
+        "parallelism": sizes,
+        "workload": {"model": "mixtral-8x7b", "sequence_length": 4096, "global_batch_size": 64},
+    }
+    lag = lag_of(plan(gpus=16, **tables), np.array([1400.0]), gpu)[0]
+    alone = slowest_of(16) * gpu["governor.card_clock_spread"]
+    assert lag - alone == pytest.approx(slowest_of(together) * gpu["governor.wander"])

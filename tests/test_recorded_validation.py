@@ -39,6 +39,19 @@ def test_sharded_iterations_that_were_measured_after_they_had_been_forecast() ->
     assert summary["time_error_percent"] < 0.1 * summary["time_baseline_percent"]
 
 
+def test_split_sequences_on_two_slow_cards() -> None:
+    """Forecast before they were measured; both cards are slow at the limit, as the data-parallel iteration tells."""
+    result = run_suite("train", ROWS / "train_context.jsonl", gpu="h200-sxm").to_dict()
+    summary = result["summary"]["all"]
+    assert not result["skipped"] and summary["rows"] == 18
+    assert summary["time_error_percent"] <= 3.5 and summary["energy_error_percent"] <= 3.0
+    assert summary["time_worst_percent"] <= 6.0 and summary["energy_worst_percent"] <= 6.0
+    longer = {r["name"]: r["measured"]["time_s"] / r["predicted"]["time_s"] for r in result["rows"]}
+    split = [ratio for name, ratio in longer.items() if "_cp2_" in name]
+    assert len(split) == 15
+    assert sum(split) / 15 == pytest.approx(longer["train_llama8b_L8_S8192_mb1_M1_dp2"], abs=0.01)
+
+
 def test_iterations_are_forecast_with_a_description_of_ones_own(tmp_path: Path) -> None:
     mine = tmp_path / "my-card.toml"
     text = Path(str(files("joulecast.model").joinpath("catalogue_data", "gpus", "h200-sxm-rows.toml"))).read_text()

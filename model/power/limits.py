@@ -66,8 +66,8 @@ def group_lag(clocks_mhz: Array, in_step: int, members: int, gpu: GpuModel, node
     Parameters
     ----------
     in_step
-        GPUs that wait for each other many times an iteration: a tensor-parallel group, and the ranks that gather
-        parameters or add up gradients layer by layer (FSDP).
+        GPUs that wait for each other many times an iteration: those that share a layer, a sequence or a layer's
+        experts, and the ranks that gather parameters or add up gradients layer by layer (FSDP).
     members
         GPUs that wait for each other once an iteration (with the replicas).
     node_spread
@@ -82,6 +82,7 @@ def group_lag(clocks_mhz: Array, in_step: int, members: int, gpu: GpuModel, node
 def group_limit_share(in_step: int, gpu: GpuModel) -> float:
     """Share of the limit that boards reach on average when each waits for the slowest of ``in_step``.
 
-    Of tensor-parallel groups: boards whose communication runs beside computation, as FSDP's does, reached the limit.
+    Of tensor-parallel groups: boards whose communication runs beside computation, as FSDP's does, reached the limit,
+    and so did pairs that share a sequence or experts.
     """
     return 1.0 - gpu["governor.in_step_loss"] * slowest_of(in_step) ** 4

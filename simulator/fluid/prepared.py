@@ -37,6 +37,7 @@ from joulecast.simulator.instructions.tables import (
     under_limits,
 )
 from joulecast.simulator.plan_file.gpu import launch_s
+from joulecast.simulator.plan_file.placement import ranks_in_step
 from joulecast.simulator.plan_file.plan import Plan
 
 Array = NDArray[np.float64]
@@ -114,7 +115,7 @@ def prepare(plan: Plan, gpu: GpuModel, *, governed: bool = True) -> Prepared:
 
 def lag_of(plan: Plan, clocks_mhz: Array, gpu: GpuModel) -> Array:
     """How far the pace of a plan's groups stays behind their mean clock, at each mean clock [1]."""
-    in_step = plan.tp * (plan.replicas if plan.parallelism.fsdp else 1)
+    in_step = ranks_in_step(plan)
     if plan.cluster.nodes == 1:
         return group_lag(clocks_mhz, in_step, plan.tp * plan.replicas, gpu)
     # The slowest of all GPUs slows its stage, and the slowest stage the pipeline.

@@ -6,6 +6,7 @@ then replicas, then pipeline stages.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from joulecast.model.cluster.fabric import Fabric, fabric_of, within_domain
@@ -22,6 +23,17 @@ def group_fabric(plan: Plan, members: int, stride: int) -> Fabric:
 def expert_ranks(plan: Plan) -> int:
     """GPUs that share one copy of a layer's experts."""
     return plan.parallelism.expert_model_parallel_size * plan.parallelism.expert_tensor_parallel_size
+
+
+def ranks_in_step(plan: Plan) -> int:
+    """GPUs that wait for each other in every layer, directly or through others.
+
+    Those that share a layer, a sequence or a layer's experts are neighbours, so that their groups make larger ones; with
+    FSDP all that have the same parameters gather them together.
+    """
+    if plan.parallelism.fsdp:
+        return plan.tp * plan.replicas
+    return math.lcm(plan.tp * plan.cp, expert_ranks(plan))
 
 
 def tensor_fabric(plan: Plan) -> Fabric:
