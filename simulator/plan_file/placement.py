@@ -28,8 +28,8 @@ def expert_ranks(plan: Plan) -> int:
 def ranks_in_step(plan: Plan) -> int:
     """GPUs that wait for each other in every layer, directly or through others.
 
-    Those that share a layer, a sequence or a layer's experts are neighbours, so that their groups make larger ones; with
-    FSDP all that have the same parameters gather them together.
+    Those that share a layer, a sequence or a layer's experts are neighbours, so that their groups make larger ones;
+    with FSDP all that have the same parameters gather them together.
     """
     if plan.parallelism.fsdp:
         return plan.tp * plan.replicas
