@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import joulecast as jc
 from joulecast.cli import main
+from joulecast.command_line.compare_lines import result_lines
 from joulecast.errors import DoesNotFitError, InputError
 from joulecast.plan.comparison.compare import Comparison, compare, differing_keys, names_of
 from joulecast.plan.comparison.ledgers import difference_of
@@ -205,3 +206,12 @@ def test_bad_input(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         jc.compare([SMALL, load_plan(GPT, ["schedule.recompute=none", "workload.micro_batch_size=8"])])
     with pytest.raises(InputError, match="name of its own"):
         compare([jc.predict(SMALL)] * 2, ["same", "same"])
+
+
+def test_ends_of_intervals_are_not_compared():
+    found = jc.compare([SMALL, SMALL], ["power.clock_mhz=1200"])
+    lines = {line[""]: line for line in result_lines(found)}
+    name = found.names[1]
+    assert lines["time [s]"][f"{name} [%]"] == 0.0
+    assert lines["time, 95 % [s]"][name] > lines["time [s]"][name]
+    assert lines["time, 95 % [s]"][f"{name} [%]"] is None

@@ -49,6 +49,18 @@ def capsys_module():
     return printed
 
 
+def test_a_time_limit_chooses_among_the_plans_of_a_saved_front(saved, tmp_path, capsys):
+    from joulecast.reports.saved import read_saved
+    from joulecast.reports.series.front import of_saved
+
+    path = saved / "front.json"
+    series = of_saved(read_saved(path, "front"), path, 1.2)
+    assert series.time_limit_s == 1.2
+    assert series.points[series.chosen].time_s <= 1.2 < series.points[series.chosen + 1].time_s
+    assert run("plot", "front", path, "--out", tmp_path / "f.png", "--time-limit", 0.1) == 2
+    assert "[--time-limit]: no plan takes 0.1 s or less" in capsys.readouterr().err
+
+
 def test_a_saved_front_is_as_sure_as_when_it_was_found(saved):
     from joulecast.reports.saved import read_saved
     from joulecast.reports.series.front import of_saved

@@ -37,14 +37,15 @@ def key_lines(found: Comparison) -> list[dict[str, Any]]:
 
 
 def result_lines(found: Comparison) -> list[dict[str, Any]]:
-    """Results of every plan, and how far they lie from the reference's."""
+    """Results of every plan, and how far they lie from the reference's: intervals are of each plan by itself."""
     lines = []
     for key, given in found.results.items():
         values = [value / 1e9 if key == "memory_bytes" and value else value for value in given]
         line: dict[str, Any] = {"": _heading(found, key), found.names[0]: values[0]}
         for name, value in zip(found.names[1:], values[1:], strict=True):
             line[name] = value
-            line[f"{name} [%]"] = round(100.0 * (value / values[0] - 1.0), 2) if value and values[0] else None
+            compared = value if values[0] and not key.endswith(("_p05", "_p95")) else None
+            line[f"{name} [%]"] = round(100.0 * (compared / values[0] - 1.0), 2) if compared and values[0] else None
         lines.append(line)
     return lines
 

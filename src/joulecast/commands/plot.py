@@ -53,7 +53,7 @@ def front(
     if _is_saved(source, settings):
         from joulecast.reports.saved import read_saved
 
-        series = front_series.of_saved(read_saved(source, "front"), source)
+        series = front_series.of_saved(read_saved(source, "front"), source, time_limit)
     else:
         from joulecast.plan.fronts.forecast_front import forecast_front
 

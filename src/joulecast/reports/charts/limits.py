@@ -10,6 +10,9 @@ from joulecast.reports.charts.chart import Chart, Series, View, axis, dots
 from joulecast.reports.charts.front import error_bar
 from joulecast.reports.numbers import Unit, unit_for
 
+#: Sizes of marks by role: what others may cover is larger than they.
+SIZES = {"chosen": 16, "bound": 13}
+
 
 @dataclass(frozen=True, slots=True)
 class Dot:
@@ -49,8 +52,8 @@ def limits_chart(groups: Sequence[Group], of: str, label: str) -> Chart:
 
 
 def _trace(group: Group, time: Unit, energy: Unit) -> dict[str, Any]:
-    star = group.mark == "star"
-    marker = {"color": f"@{group.role}", "symbol": group.mark, "size": 16 if star else 8}
+    size = SIZES.get(group.role, 8)
+    marker = {"color": f"@{group.role}", "symbol": group.mark, "size": size}
     texts = [f"<b>{time.text(d.time_s, 5)}, {energy.text(d.energy_j, 5)}</b><br>{d.text}" for d in group.dots]
     trace = dots(time.of(d.time_s for d in group.dots), energy.of(d.energy_j for d in group.dots), texts, marker)
     trace |= _bars("error_x", [(d.time_s, d.time_ends) for d in group.dots], time, group.role)

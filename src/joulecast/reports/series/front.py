@@ -30,6 +30,7 @@ MARGIN = 0.06
 BAND = "90 % against the fastest"
 #: Plans this much slower than the fastest are as good as the fastest to most people.
 SLOWER_SHARE = 0.01
+WHY_WITHIN = "least energy within the time limit"
 WHY_FAST = f"least energy at most {100 * SLOWER_SHARE:g} % slower than the fastest"
 
 
@@ -108,7 +109,7 @@ def of_front(front: Front, iteration: Iteration | None = None, time_limit_s: flo
     points = front.points
     fastest = points[0].time_s
     if time_limit_s is not None:
-        chosen, why = len(points) - 1, "least energy within the time limit"
+        chosen, why = len(points) - 1, WHY_WITHIN
     elif iteration is not None and fastest <= iteration.time_s:
         chosen = max(i for i, p in enumerate(points) if p.time_s <= iteration.time_s)
         why = "least energy without being slower than the plan as it stands"
@@ -173,13 +174,18 @@ def _listed(values: set[str]) -> str:
     return "/".join(sorted(values, key=lambda v: (len(v), v)))
 
 
-def of_saved(data: Mapping[str, Any], path: Path) -> FrontSeries:
+def of_saved(data: Mapping[str, Any], path: Path, time_limit_s: float | None = None) -> FrontSeries:
     """Series of a front that ``front --json`` printed.
+
+    Parameters
+    ----------
+    time_limit_s
+        What is asked for now; the slowest plan within it is pointed out.
 
     Raises
     ------
     InputError
-        A point has no time or no energy.
+        A point has no time or no energy, or no plan is as fast as the limit.
     """
     points = []
     for number, entry in enumerate(data.get("points", ())):
@@ -193,9 +199,15 @@ def of_saved(data: Mapping[str, Any], path: Path) -> FrontSeries:
     if not points:
         raise InputError("has no plans", file=str(path), key="points", remedy="Write the front again.")
     bound = data.get("lower_bound", ())
-    chosen = max(i for i, p in enumerate(points) if p.time_s <= points[0].time_s * (1 + SLOWER_SHARE))
+    fastest = points[0].time_s
+    limit, why = (fastest * (1 + SLOWER_SHARE), WHY_FAST) if time_limit_s is None else (time_limit_s, WHY_WITHIN)
+    chosen = max((i for i, p in enumerate(points) if p.time_s <= limit * (1.0 + 1e-12)), default=None)
+    if chosen is None:
+        raise InputError(
+            f"no plan takes {limit:g} s or less", key="--time-limit", remedy=f"The fastest takes {fastest:.6g} s."
+        )
     times, energies = (tuple(float(b[key]) for b in bound) for key in ("time_s", "energy_j"))
-    return FrontSeries(tuple(points), times, energies, chosen, WHY_FAST)
+    return FrontSeries(tuple(points), times, energies, chosen, why, time_limit_s=time_limit_s)
 
 
 def _interval(entry: Mapping[str, Any]) -> PlanInterval | None:
