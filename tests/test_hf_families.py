@@ -138,6 +138,7 @@ def test_operations_of_a_step_worked_out() -> None:
 def test_operations_count_the_experts_that_a_token_meets() -> None:
     keys = PUBLISHED["deepseek-v2-lite"][0]
     config = read(**keys)
+    assert (config.qkv_width, config.attention_width, config.head_dim) == (16 * (2 * 192 + 128), 16 * 128, 160)
     # Latent attention: queries of 16 x 192, keys to 512 + 64, unfolded to 16 x 256, output of 16 x 128.
     attention = 2048 * 16 * 192 + 2048 * 576 + 512 * 16 * 256 + 16 * 128 * 2048
     # A router, six experts of 64 and two shared ones of 1408; the first layer an MLP of 10944.

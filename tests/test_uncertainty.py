@@ -22,6 +22,7 @@ from joulecast.model.uncertainty import (
     deviations,
     discrepancy,
     ends,
+    form_spreads,
     same_kernels,
     spread_of_changes,
 )
@@ -162,3 +163,28 @@ def test_the_form_takes_what_the_parameters_leave():
     assert form_spread(errors, np.full(4000, 0.03)) == pytest.approx(0.04, rel=0.05)
     assert form_spread(errors, np.full(4000, 0.2)) == 0.005
     assert form_spread(np.append(errors, np.nan), np.zeros(4001)) == pytest.approx(0.05, rel=0.05)
+
+
+def test_kernels_that_pieces_share_err_alike_in_their_ratio(h200, description):
+    """Pieces of 2, 3 and 1 products beside copies: what a product errs shows by how much its share differs."""
+    costs = lower([PRODUCT, COPY, Gemm(4096, 4096, 4096)], h200)
+    amount = np.array([[2.0, 1.0, 1.0], [3.0, 1.0, 0.0], [4.0, 0.0, 0.0]])
+    product, copy, _ = discrepancy(description, "time")[costs.family]
+    card = 0.5 * description.governor.get("card_spread", 0.0)
+    pieces, ratios = form_spreads(amount, np.zeros(3, dtype=int), np.array([0, 1, 0]), costs, description, "time")
+    several = COMPOSITION**2 + card**2
+    first = np.sqrt((0.5 * product) ** 2 + (0.25 * copy) ** 2 + (0.25 * product) ** 2 + several)
+    second = np.sqrt((0.75 * product) ** 2 + (0.25 * copy) ** 2 + several)
+    assert pieces == pytest.approx([first, second, product])
+    # Both kinds of products err alike: 3/4 of the first two pieces, all of the third.
+    assert ratios == pytest.approx([0.0, 0.0, np.hypot(0.25 * product, 0.25 * copy)])
+
+
+def test_a_kernel_is_counted_in_every_piece_apart(h200, description):
+    costs = lower([PRODUCT, COPY, PRODUCT, PRODUCT, COPY], h200)
+    product, copy = (float(v) for v in discrepancy(description, "energy")[costs.family[:2]])
+    card = description.governor.get("card_spread", 0.0)
+    owner = np.array([0, 0, 1, 1, 2])
+    found = composed_spread(np.array([3.0, 1.0, 2.0, 5.0, 7.0]), owner, costs, description, "energy", 4)
+    assert found[0] == pytest.approx(np.sqrt((0.75 * product) ** 2 + (0.25 * copy) ** 2 + COMPOSITION**2 + card**2))
+    assert list(found[1:]) == pytest.approx([product, copy, 0.0])

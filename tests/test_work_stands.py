@@ -23,6 +23,7 @@ from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.kernels.costs import Costs
 from joulecast.model.kernels.families import FAMILIES
+from joulecast.model.kernels.gemm import GemmShapes, gemm_work
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Operator
 from joulecast.model.kernels.tile_use import tile_use
@@ -188,6 +189,22 @@ def _runs(operator: Operator, gpu: GpuModel) -> bool:
     return True
 
 
+def of_choices(card: str) -> dict[str, list[float]]:
+    """The library's tiles and splits for products of many sizes: how many take each, and their cycles together."""
+    sides = [
+        32 * size for size in (1, 2, 3, 4, 5, 6, 8, 12, 16, 20, 24, 30, 35, 45, 48, 60, 72, 90, 128, 160, 200, 256)
+    ]
+    m, n, k = (np.ravel(one).astype(np.float64) for one in np.meshgrid(sides, sides, (512, 2048, 8192, 32768)))
+    shapes = GemmShapes(m, n, k, np.ones(len(m)), np.full(len(m), np.nan))
+    work = gemm_work(shapes, "bf16", "tn", gpu_model(load_gpu(card)))
+    taken = np.column_stack([work.tile, work.splits])
+    found = {}
+    for choice in np.unique(taken, axis=0):
+        of = np.all(taken == choice, axis=1)
+        found["{:.0f}x{:.0f}/{:.0f}".format(*choice)] = [int(of.sum()), accepted.short(work.cycles[of].sum())]
+    return found
+
+
 def of_tiles(kind: str) -> list[list[float | str]]:
     """How tiles use an H200; what is said of those that it cannot hold, and whether they may spill."""
     gpu, found = gpu_model(load_gpu("h200-sxm")), []
@@ -225,6 +242,13 @@ def test_work_stands(card: str, kind: str, stands: dict[str, Any]) -> None:
     assert not moved(of_work(card, kind), stands["work"][card][kind])
 
 
+@pytest.mark.parametrize("card", CARDS)
+def test_choices_of_tiles_stand(card: str, stands: dict[str, Any]) -> None:
+    found, before = of_choices(card), stands["choices"][card]
+    assert found.keys() == before.keys()
+    assert not moved(list(found.values()), list(before.values()))
+
+
 @pytest.mark.parametrize("kind", TILED)
 def test_use_of_tiles_stands(kind: str, stands: dict[str, Any]) -> None:
     assert not moved(of_tiles(kind), stands["tiles"][kind])
@@ -241,6 +265,7 @@ if __name__ == "__main__":
         FILE,
         {
             "work": {card: {kind: of_work(card, kind) for kind in KINDS} for card in CARDS},
+            "choices": {card: of_choices(card) for card in CARDS},
             "tiles": {kind: of_tiles(kind) for kind in TILED},
         },
     )
