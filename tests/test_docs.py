@@ -11,8 +11,11 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import get_args
 
 import pytest
+
+from joulecast.model.training.factors import Generation
 
 ROOT = Path(__file__).parent.parent
 EXTEND = sorted((ROOT / "docs" / "extend").glob("*.md"))
@@ -88,6 +91,12 @@ def test_generated_parts_of_pages_are_filled() -> None:
     built = hooks.on_page_markdown("\n".join(hooks.MARKERS))
     for line in ("| `minimise` | ", "| `tensor_model_parallel_size` | int | `1` |", "## `joulecast predict`"):
         assert line in built
+
+
+@pytest.mark.parametrize("page", ["reference/plan.md", "guides/planner.md"])
+def test_a_page_names_every_generation_of_frameworks(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    assert [name for name in get_args(Generation) if f"`{name}`" not in text] == []
 
 
 @pytest.mark.parametrize("target", ["README.md", "CONTRIBUTING.md"])

@@ -148,6 +148,7 @@ def test_results_that_cannot_be_drawn(tmp_path, saved, capsys, kind, change, wor
         (("front", "PLAN", "--out", "no/x.pdf"), "no such folder"),
         (("ledger", "PLAN", "--by", "colour", "--out", "x.pdf"), "component"),
         (("measured", "train", "--out", "x.pdf"), "--data"),
+        (("timeline", "text.json", "--out", "x.pdf"), "text.json: a saved result has no timeline. Give the PLAN.toml"),
         (("measured", "x.json", "--quantity", "mass", "--out", "x.pdf"), "unknown quantity"),
         (("ledger", "text.json", "--out", "x.pdf"), "not valid JSON"),
         (("ledger", "text.json", "--set", "a.b=1", "--out", "x.pdf"), "cannot be changed"),

@@ -112,8 +112,8 @@ def print_assumed(notes: Iterable[str]) -> None:
 def number(value: Any, digits: int = 4) -> str:
     """A value for people: numbers with a few significant digits, nothing for ``None``.
 
-    >>> number(1.0343515625), number(2625.18650379), number(48), number(None)
-    ('1.034', '2625', '48', '')
+    >>> number(1.0343515625), number(2625.18650379), number(3577133.2), number(48), number(None)
+    ('1.034', '2625', '3577000', '48', '')
     """
     if value is None:
         return ""
@@ -126,7 +126,7 @@ def number(value: Any, digits: int = 4) -> str:
     if not math.isfinite(value):
         return ""
     text = f"{value:.{digits}g}"
-    return f"{value:.0f}" if "e+" in text and abs(value) < 1e7 else text
+    return f"{float(text):.0f}" if "e+" in text and abs(value) < 1e7 else text
 
 
 def progress(message: str) -> None:

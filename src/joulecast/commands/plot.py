@@ -76,6 +76,8 @@ def timeline(
     Instructions, communication, waiting, and power with its limit.
     """
     _check(out)
+    if _is_saved(plan, None):
+        raise InputError("a saved result has no timeline", file=str(plan), remedy="Give the PLAN.toml.")
     from joulecast.reports.figures.timeline import timeline_figure
     from joulecast.reports.series.timeline import of_iteration
 
