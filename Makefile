@@ -64,7 +64,7 @@ slow: $(DEV_STAMP)
 	  if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi; echo "all parts of make slow hold"
 
 slow-fuzz: $(DEV_STAMP)
-	$(BIN)/python -m pytest -n 2 -p no:benchmark -q --hypothesis-profile=long tests/test_fuzz.py tests/test_fuzz_rows.py
+	$(BIN)/python -m pytest -n 2 -p no:benchmark -q --hypothesis-profile=long tests/laws/test_fuzz.py tests/laws/test_fuzz_rows.py
 
 slow-long: $(DEV_STAMP)
 	$(BIN)/python -m pytest -n 2 -p no:benchmark -q -m long --durations=0 --durations-min=1
@@ -89,14 +89,15 @@ regenerate: $(DEV_STAMP)
 	$(BIN)/joulecast calibrate --replay calibrate/recorded/h200_sxm_live --rows calibrate/recorded/h200_sxm \
 	  --name h200-sxm --out model/catalogue_data/gpus/h200-sxm.toml
 
+forecasts: export PYTHONPATH = tests/support
 forecasts: $(DEV_STAMP)
-	$(BIN)/python tests/test_forecasts_stand.py
-	$(BIN)/python tests/test_conditions_stand.py
-	$(BIN)/python tests/test_derivation.py
-	$(BIN)/python tests/test_launches_stand.py
-	$(BIN)/python tests/test_memory_stands.py
-	$(BIN)/python tests/test_tile_estimates.py
-	$(BIN)/python tests/test_work_stands.py
+	$(BIN)/python tests/model/test_forecasts_stand.py
+	$(BIN)/python tests/model/test_conditions_stand.py
+	$(BIN)/python tests/model/test_derivation.py
+	$(BIN)/python tests/model/test_launches_stand.py
+	$(BIN)/python tests/model/test_memory_stands.py
+	$(BIN)/python tests/model/test_tile_estimates.py
+	$(BIN)/python tests/model/test_work_stands.py
 
 pictures: $(DEV_STAMP)
 	mkdir -p docs/pictures
@@ -125,7 +126,7 @@ wheel-test: $(DEV_STAMP)
 	$(PIP) wheel -q --no-deps --wheel-dir dist .
 	$(PYTHON) -m venv $(WHEEL_VENV)
 	$(WHEEL_VENV)/bin/python -m pip --disable-pip-version-check install -q dist/joulecast-*.whl
-	$(WHEEL_VENV)/bin/python -I tests/import_everything.py
+	$(WHEEL_VENV)/bin/python -I tests/support/import_everything.py
 	$(WHEEL_VENV)/bin/joulecast gpus > /dev/null
 	rm -rf build $(WHEEL_VENV)
 

@@ -259,7 +259,7 @@ OPTIONS = [
 def tests_of_the_model() -> list[str]:
     """Files of tests that import something which leads to ``model/``."""
     words = ("joulecast.model", "joulecast.simulator", "joulecast.plan", "joulecast.validate", "import joulecast as jc")
-    files = sorted((ROOT / "tests").glob("test_*.py"))
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
     kept = [file for file in files if file.name not in NOT_THESE]
     return [str(file) for file in kept if any(word in file.read_text(encoding="utf-8") for word in words)]
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from fake_nvml import FakeNvml
 from hypothesis import HealthCheck, settings
+from paths import EXAMPLES, ROOT, SHARED_DATA
 
 from joulecast.threads import use_one_thread
 
@@ -20,7 +21,6 @@ use_one_thread()
 from joulecast.model.hardware.catalogue import load_gpu  # noqa: E402
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model  # noqa: E402
 
-ROOT = Path(__file__).resolve().parents[1]
 #: How long an input takes depends on what else the machine does.
 settings.register_profile("project", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("project")
@@ -81,13 +81,13 @@ def root() -> Path:
 @pytest.fixture(scope="session")
 def examples() -> Path:
     """The example plans."""
-    return ROOT / "examples"
+    return EXAMPLES
 
 
 @pytest.fixture(scope="session")
 def data() -> Path:
     """The measured rows, which lie beside the repository and are not part of it."""
-    folder = ROOT.parent / "shared" / "data"
+    folder = SHARED_DATA
     if not folder.is_dir():
         pytest.skip(f"no measured data in {folder}")
     return folder

@@ -1,0 +1,220 @@
+"""Damaged plans, catalogues, profiles and results: each is either good, or one readable line that names the file.
+
+A few inputs of each format run with the other tests. ``make slow`` runs 10,000 of each (``--hypothesis-profile=long``).
+"""
+
+import json
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+
+import pytest
+from damaged_files import (
+    OPERATIONS,
+    Format,
+    damaged,
+    example,
+    outcome,
+    refused_in_one_line,
+    shipped,
+    table,
+    unnamed,
+)
+from paths import EXAMPLES, ROOT
+
+import joulecast as jc
+from joulecast.errors import InputError
+from joulecast.kernels import Gpu
+from joulecast.model.architecture.hf import load_model
+from joulecast.model.hardware.catalogue import load_gpu, load_network, load_node, load_site
+from joulecast.plan.exact.dag_file import load_dag
+from joulecast.plan.exact.exports_read import read_zeus_solution
+from joulecast.plan.fronts.profile_front import problem_from_profile
+from joulecast.plan.knobs.front_space import load_space as load_front_space
+from joulecast.plan.limits.power_limits_read import read_epochs, read_job_points
+from joulecast.plan.sweep.journal import VERSION, Journal
+from joulecast.plan.sweep.space import load_space
+from joulecast.reports.saved import number_of, read_saved
+from joulecast.reports.series import front as front_series
+from joulecast.reports.series import ledger as ledger_series
+from joulecast.reports.series import measured as measured_series
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.plan import load_plan
+from joulecast.validate import run_suite
+
+#: Forecasts of plans with more of these are left out: they are right, but take long.
+MOST_MICROBATCHES, MOST_LAYERS = 64, 128
+
+
+def read_and_forecast(path: Path) -> object:
+    plan = load_plan(path)
+    if plan.microbatches > MOST_MICROBATCHES or plan.workload.layers > MOST_LAYERS:
+        return plan
+    return unnamed(lambda: forecast(plan).to_dict())
+
+
+def read_and_predict(path: Path) -> object:
+    gpu = Gpu(load_gpu(path))
+    return unnamed(lambda: gpu.predict(jc.Gemm(m=1024, n=1024, k=1024)))
+
+
+def of_saved(kind: str, show: Callable[[dict, Path], object], path: Path) -> object:
+    return show(read_saved(path, kind), path)
+
+
+def show_iteration(data: dict, path: Path) -> object:
+    return number_of(data, "energy_j", path), ledger_series.by_component(data), ledger_series.by_instruction(data)
+
+
+@cache
+def saved_iteration() -> str:
+    return json.dumps(jc.predict(EXAMPLES / "llama-3.1-8b-4xh200.toml").to_dict(), indent=1)
+
+
+@cache
+def saved_validation() -> str:
+    found = run_suite("blocks", ROOT / "validate" / "recorded" / "h200_sxm" / "blocks.jsonl")
+    whole = found.to_dict()
+    return json.dumps({**whole, "rows": whole["rows"][:2]}, indent=1)
+
+
+PROFILE = (
+    "stage,instruction,frequency,time,energy",
+    *(
+        f"{s},{i},{f},{t * 1400 / f:.4f},{t * (100 + f / 10):.3f}"
+        for s in (0, 1)
+        for i, t in (("forward", 0.05), ("backward", 0.1))
+        for f in (1000, 1200, 1400)
+    ),
+)
+
+
+FRONT = {
+    "form": "joulecast-front-1",
+    "instructions": [["forward", "backward"], ["forward", "backward"]],
+    "points": [
+        {"time_s": t, "energy_j": e, "lower_bound_j": e - 1.0, "plan": [[f, f], [f, 1410]]}
+        for t, e, f in ((1.0, 90.0, 1410), (1.1, 80.0, 1200))
+    ],
+    "lower_bound": [{"time_s": 1.0, "energy_j": 89.0}, {"time_s": 1.1, "energy_j": 79.0}],
+}
+
+
+DAG = {
+    "instructions": [
+        {"id": f"{k}{s}", "stage": s, "instruction": n}
+        for s in (0, 1)
+        for k, n in (("f", "forward"), ("b", "backward"))
+    ],
+    "dependencies": [{"from": "f0", "to": "f1", "latency_s": 1e-4}, {"from": "b1", "to": "b0"}],
+}
+SPACE = """[power]
+clock_mhz = {min = 1200, max = 1980, step = 60}
+[overlap]
+comm_ctas = [4, 8]
+window = [["qkv", "output"], "all"]
+launch = ["asap", "window"]
+"""
+PLAN = """[workload]
+model = "llama-3.2-1b"
+sequence_length = 2048
+micro_batch_size = 1
+global_batch_size = 4
+[cluster]
+gpu = "h200-sxm"
+gpus = 4
+[parallelism]
+tensor_model_parallel_size = 2
+distributed_optimizer = true
+[schedule]
+name = "1f1b"
+recompute = "selective"
+[overlap]
+grad_reduce = "overlapped"
+[implementation]
+framework = "megatron"
+[network]
+nic_gbit_per_s = 400.0
+[power]
+power_limit_w = 600
+[site]
+pue = 1.2
+electricity_price_per_kwh = 0.08
+"""
+JOURNAL = (
+    f'{{"joulecast_sweep": {VERSION}}}',
+    '{"combinations": [0, 4], "illegal": 1, "plans": [3]}',
+    '{"plan": 3, "source": "closed form", "time_s": 1.0, "energy_j": 2.0}',
+)
+FORMATS = {
+    "plan": Format(
+        read_and_forecast,
+        (lambda: PLAN, example("llama-3.1-8b-4xh200.toml"), example("deepseek-v3-1024xh100.toml")),
+        "a.toml",
+    ),
+    "sweep": Format(
+        load_space, (example("sweep-llama-8b-power.toml"), example("sweep-mixtral-8x7b-64.toml")), "a.toml"
+    ),
+    "front's space": Format(load_front_space, (lambda: SPACE,), "a.toml"),
+    "derived GPU": Format(read_and_predict, (shipped("gpus", "l40s.toml"), shipped("gpus", "b200.toml")), "a.toml"),
+    "fitted GPU": Format(read_and_predict, (shipped("gpus", "h200-sxm.toml"),), "a.toml"),
+    "node": Format(load_node, (shipped("nodes", "dgx-h100.toml"),), "a.toml"),
+    "network": Format(load_network, (shipped("networks", "infiniband-ndr.toml"),), "a.toml"),
+    "site": Format(load_site, (shipped("sites", "default.toml"),), "a.toml"),
+    "model": Format(
+        load_model,
+        tuple(shipped("models", f"{m}.json") for m in ("llama-3.1-8b", "deepseek-v3", "gpt3-175b")),
+        "a.json",
+    ),
+    "profile": Format(partial(problem_from_profile, microbatches=2, wait_power_w=80.0), (table(*PROFILE),), "a.csv"),
+    "graph": Format(load_dag, (lambda: json.dumps(DAG, indent=1),), "a.json"),
+    "Zeus solution": Format(read_zeus_solution, (lambda: "[[('forward', 1410), ('backward', 1200)], []]",), "a.py"),
+    "limits of Zeus": Format(
+        read_job_points,
+        (table("batch_size,power_limit_0,power_limit_1,time,energy", "8,300,300,1,2", "8,275,275,2,1"),),
+        "a.csv",
+    ),
+    "limits": Format(read_job_points, (table("job,power_limit_w,time_s,energy_j", "x,300,1,2", "x,275,2,1"),), "a.csv"),
+    "epochs": Format(read_epochs, (table("batch_size,epochs", "8,12.5", "16,nan"),), "a.csv"),
+    "journal of a sweep": Format(lambda path: Journal(path, {}, resume=True).close(), (table(*JOURNAL),), "a.jsonl"),
+    "saved iteration": Format(partial(of_saved, "iteration", show_iteration), (saved_iteration,), "a.json"),
+    "saved front": Format(
+        partial(of_saved, "front", front_series.of_saved), (lambda: json.dumps(FRONT, indent=1),), "a.json"
+    ),
+    "saved validation": Format(
+        partial(of_saved, "validation", lambda data, path: measured_series.measured_by_quantity(data)),
+        (saved_validation,),
+        "a.json",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_damaged_files_are_refused_in_one_line(
+    name: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("damaged", dict(refused_in_one_line(FORMATS[name], tmp_path)))
+
+
+#: What long runs found.
+BROKE = (
+    ("saved iteration", '"gpus": 4', '"gpu": 4'),
+    ("plan", "h200-sxm", "[" * 900 + "h200-sxm"),
+    ("derived GPU", '"Ada"', '" da"'),
+    ("profile", "\n0,", "\n" + "9" * 5000 + ","),
+)
+
+
+@pytest.mark.parametrize(("name", "good", "bad"), BROKE)
+def test_what_once_broke_a_reader_is_refused(name: str, good: str, bad: str, tmp_path: Path) -> None:
+    text = FORMATS[name].sources[0]()
+    assert good in text
+    assert outcome(FORMATS[name], text.replace(good, bad, 1).encode(), tmp_path) == "refused"
+
+
+def test_the_damages_damage(tmp_path: Path) -> None:
+    sample = table(*PROFILE)().encode()
+    kinds = {operation: damaged(sample, operation, 40, 7) for operation in OPERATIONS}
+    assert all(data != sample for data in kinds.values())
+    with pytest.raises(AssertionError, match="does not name the file"):
+        outcome(Format(lambda path: (_ for _ in ()).throw(InputError("bad")), (), "a.csv"), b"", tmp_path)

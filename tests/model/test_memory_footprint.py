@@ -1,0 +1,200 @@
+"""Memory of a GPU against the measured peaks, and plans that do not fit."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from paths import SHARED_DATA
+
+from joulecast.calibrate.published.plans import plan_row
+from joulecast.calibrate.published.rows import read_published
+from joulecast.errors import DoesNotFitError, InputError, NotYetError, UnknownNameError
+from joulecast.model.architecture.hf import load_model
+from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.layer_shard import shard
+from joulecast.model.kernels.operators import Streaming
+from joulecast.model.memory.activations import whole_layer_bytes
+from joulecast.model.memory.footprint import MemoryFootprint, PipelineRank, check_fits, in_flight, memory_footprint
+from joulecast.model.memory.states import StateShards
+from joulecast.simulator.instructions.footprints import footprint_of
+from joulecast.simulator.instructions.program import plan_program
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
+
+ROWS = SHARED_DATA / "h200_sxm" / "train_iterations.jsonl"
+
+
+def rows() -> list[dict[str, Any]]:
+    if not ROWS.exists():
+        pytest.skip("train_iterations.jsonl is not here")
+    return [json.loads(line) for line in ROWS.read_text().splitlines()]
+
+
+def config_of(row: dict[str, Any]) -> ModelConfig:
+    hidden, heads = row["hidden"], row["heads"]
+    return ModelConfig(
+        row["model"], hidden, row["layers"], heads, row["kv_heads"], hidden // heads, row["ffn"], row["vocab"]
+    )
+
+
+def predict(row: dict[str, Any], stage: int) -> MemoryFootprint:
+    return memory_footprint(
+        config_of(row),
+        Implementation(rotary=False, tensor_parallel=row["tp"], shard_head=False),
+        row["micro_batch"],
+        row["seq"],
+        PipelineRank(
+            [row["layers"] // row["pp"]],
+            stage=stage,
+            stages=row["pp"],
+            micro_batches=row["microbatches"],
+            schedule={"1F1B": "1f1b", "GPipe": "gpipe"}[row["schedule"]],
+        ),
+    )
+
+
+def test_measured_peaks_are_met_within_one_per_cent() -> None:
+    for row in rows():
+        per_stage = row["gpus"] // row["pp"]
+        for gpu, measured in enumerate(row["peak_mem_bytes_per_gpu"]):
+            predicted = predict(row, gpu // per_stage).allocated_bytes
+            assert predicted == pytest.approx(measured, rel=0.01), (row["name"], gpu)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "stage", "expected"),
+    [
+        ("gpipe", 0, 16),
+        ("1f1b", 0, 4),
+        ("1f1b", 3, 1),
+        ("zb-h1", 3, 4),
+        ("interleaved-1f1b", 0, 11),
+        ("interleaved-1f1b", 3, 5),
+    ],
+)
+def test_micro_batches_in_flight(schedule: str, stage: int, expected: int) -> None:
+    assert in_flight(schedule, stage, 4, 16, 2 if schedule.startswith("interleaved") else 1) == expected
+
+
+def test_unknown_schedule_is_named() -> None:
+    with pytest.raises(UnknownNameError, match="1f1b"):
+        in_flight("1f1", 0, 4, 8)
+
+
+def test_recomputation_and_sharding_save_memory() -> None:
+    config, base = load_model("llama-3.1-8b"), Implementation(tensor_parallel=4)
+
+    def activations(implementation: Implementation) -> float:
+        return memory_footprint(config, implementation, 1, 8192, PipelineRank([32])).activations
+
+    plain = activations(base)
+    assert activations(replace(base, sequence_parallel=True)) < plain
+    assert activations(replace(base, framework="megatron", sequence_parallel=True)) < plain
+    assert activations(replace(base, recompute="full")) < 0.2 * plain
+
+
+def test_distributed_optimizer_shares_its_states() -> None:
+    config, megatron = load_model("llama-3.1-8b"), Implementation(framework="megatron")
+    whole = memory_footprint(config, megatron, 1, 4096, PipelineRank([32]))
+    shared = memory_footprint(config, megatron, 1, 4096, PipelineRank([32]), shards=StateShards(optimizer=8))
+    assert whole.states_bytes == 18 * config.parameters
+    assert shared.optimizer == whole.optimizer / 8
+
+
+def test_an_eager_pipeline_holds_outputs_and_buffers_of_what_is_under_way() -> None:
+    """In boundaries of a micro-batch: what was sent, what still comes, and one input gradient being sent."""
+    boundary, logits = 4096 * 4096 * 2.0, 4096 * 128256 * 2.0
+
+    def held(stage: int, schedule: str = "1f1b", framework: str = "pytorch-eager") -> tuple[float, float]:
+        implementation = Implementation(framework=framework)
+        rank = PipelineRank([8], stage=stage, stages=4, micro_batches=8, schedule=schedule)
+        found = memory_footprint(load_model("llama-3.1-8b"), implementation, 1, 4096, rank)
+        return found.outputs / boundary, found.buffers / boundary
+
+    assert held(0) == (4, 8)  # four forwards under way; gradients of eight come back
+    assert held(1) == (3, (8 - 3) + 1 + 8)
+    assert held(3) == (pytest.approx(8 * logits / boundary), (8 - 1) + 1)
+    assert held(1, "gpipe") == (8, 8)  # all inputs have come and count as activations
+    assert held(1, framework="megatron") == (0, 2)
+
+
+def test_statistics_are_kept_for_every_norm_head_and_recomputation() -> None:
+    s = shard(load_model("llama-3.1-8b"), Implementation(framework="megatron"), 1, 1024)
+    layernorm = replace(s, config=replace(s.config, norm="layernorm"))
+    assert whole_layer_bytes(layernorm) - whole_layer_bytes(s) == 4.0 * 2 * 1024  # a mean beside each scale
+    heads = (32 + 8) * 1024
+    normed = replace(s, config=replace(s.config, qk_norm=True))
+    assert whole_layer_bytes(normed) - whole_layer_bytes(s) == heads * (4.0 + 2.0 * 128)
+    still = replace(s, config=replace(s.config, rotary=False))
+    assert whole_layer_bytes(s) - whole_layer_bytes(still) == heads * 2.0 * 128
+
+
+def test_plan_that_does_not_fit_says_by_how_much() -> None:
+    footprint = memory_footprint(load_model("llama-3.1-70b"), Implementation(), 1, 4096, PipelineRank([80]))
+    with pytest.raises(DoesNotFitError, match=r"\d+\.\d GB more than the 141\.0 GB"):
+        check_fits(footprint, 141e9)
+    check_fits(footprint, footprint.total_bytes)
+
+
+def test_published_peaks_of_megatron(data: Path) -> None:
+    """Peaks printed by SimuMax's launcher on B200: ZeRO-1, tensor, pipeline and context parallelism."""
+    file = data / "published" / "published_iterations.csv"
+    if not file.exists():
+        pytest.skip("published/published_iterations.csv is not here")
+    errors = []
+    for row in read_published(file):
+        if match := re.search(r"peak alloc ([0-9.]+) GiB", row.notes):
+            plan = plan_row(row).plan
+            peak = max(footprint_of(plan, rank).allocated_bytes for rank in range(plan.pp))
+            errors.append(peak / 2**30 / float(match[1]) - 1)
+    assert len(errors) == 31
+    assert np.mean(np.abs(errors)) < 0.04
+    assert np.max(np.abs(errors)) < 0.08
+
+
+def narrow(moments: str | None = "bf16", **changes: Any) -> Plan:
+    tables: dict[str, Any] = {
+        "workload": {"model": "llama-3.1-8b", "sequence_length": 4096, "global_batch_size": 32},
+        "cluster": {"gpu": "h100-sxm", "gpus": 8},
+        "parallelism": {"distributed_optimizer": True},
+        "implementation": {"framework": "megatron", "gradient_precision": "bf16", "optimizer_precision": moments},
+    }
+    for key, value in changes.items():
+        table, _, name = key.partition("__")
+        tables[table][name] = value
+    return plan_from_dict(tables)
+
+
+def test_narrow_moments_take_six_bytes_a_parameter_and_fewer_to_update():
+    """Two moments of 2 and the lower half of fp32 weights, instead of 16 with fp32 gradients; 12 read and 8 written."""
+    wide, small = narrow(None), narrow()
+    held = [footprint_of(one, 0).optimizer for one in (wide, small)]
+    assert held[1] / held[0] == pytest.approx(6 / 16)
+    kept_in_fp8 = {"workload__precision": "fp8", "workload__fp8_param_gather": True}
+    assert footprint_of(narrow(**kept_in_fp8), 0).optimizer / held[0] == pytest.approx(8 / 16)
+    tails = [
+        [x for x in plan_program(one).ranks[0].types[-1] if "optimizer" in x.operator.name] for one in (wide, small)
+    ]
+    moved = [
+        sum((x.operator.bytes_read + x.operator.bytes_written) * x.repeat for x in tail if ".adam" in x.operator.name)
+        for tail in tails
+        if all(isinstance(x.operator, Streaming) for x in tail)
+    ]
+    assert moved[1] / moved[0] == pytest.approx((10 + 8) / 30)
+    assert "optimizer.main_grads" in [x.operator.name for x in tails[0]]
+    assert "optimizer.main_grads" not in [x.operator.name for x in tails[1]]
+    assert forecast(small).time_s < forecast(wide).time_s
+
+
+def test_narrow_moments_come_with_the_distributed_optimizer():
+    with pytest.raises(InputError, match=r"optimizer_precision.*distributed_optimizer"):
+        narrow(parallelism__distributed_optimizer=False)
+    with pytest.raises(NotYetError, match="optimizer_precision"):
+        narrow("fp16")

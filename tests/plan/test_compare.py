@@ -1,0 +1,217 @@
+"""Comparing plans: what differs, why, and shares that add up."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paths import EXAMPLES
+
+import joulecast as jc
+from joulecast.cli import main
+from joulecast.command_line.compare_lines import result_lines
+from joulecast.errors import DoesNotFitError, InputError
+from joulecast.plan.comparison.compare import Comparison, compare, differing_keys, names_of
+from joulecast.plan.comparison.ledgers import difference_of
+from joulecast.simulator.plan_file.plan import load_plan
+
+SMALL = EXAMPLES / "llama-3.1-8b-4xh200.toml"
+DDP, GPT = EXAMPLES / "llama-3.2-3b-4xh200-ddp.toml", EXAMPLES / "gpt3-175b-64xa100.toml"
+
+
+@pytest.fixture(scope="module")
+def three() -> Comparison:
+    return jc.compare([SMALL, str(DDP), load_plan(GPT)])
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(["compare", *map(str, arguments)])
+    out, err = capsys.readouterr()
+    return int(stop.value.code or 0), out, err
+
+
+def test_differences_and_shares_add_up(three: Comparison) -> None:
+    items: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
+    for row in three.rows():
+        items[row["plan"], row["quantity"], row["split"]].append(row)
+    assert len(items) == 2 * 6
+    for (plan, quantity, _), (*parts, total) in items.items():
+        assert total["item"] == "total"
+        assert sum(part["difference"] for part in parts) == pytest.approx(total["difference"], rel=1e-12)
+        assert sum(part["share"] for part in parts) == pytest.approx(1.0, abs=1e-12)
+        results = dict(zip(three.names, three.results[quantity], strict=True))
+        assert total["reference"] == pytest.approx(results[three.names[0]], rel=1e-9)
+        assert total["other"] == pytest.approx(results[plan], rel=1e-9)
+
+
+def test_amounts_are_for_the_references_tokens(three: Comparison) -> None:
+    one, other = jc.predict(SMALL), jc.predict(GPT)
+    scale = one.tokens / other.tokens
+    assert three.results["time_s"][2] == pytest.approx(other.time_s * scale)
+    assert three.results["energy_j"][2] == pytest.approx(other.energy_j * scale)
+    assert three.results["power_w"][2] == pytest.approx(other.power_w)
+    assert any(str(one.tokens) in note for note in three.notes)
+    assert any("different models" in note for note in three.notes)
+
+
+def test_a_plan_does_not_differ_from_itself() -> None:
+    iteration = jc.predict(SMALL)
+    same = compare([iteration, iteration], ["one", "two"])
+    assert not same.keys
+    assert not same.notes
+    for row in same.rows():
+        assert row["difference"] == 0.0
+        assert row["share"] is None
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.dictionaries(st.sampled_from("abcdef"), st.floats(0, 1e6), min_size=1),
+    st.dictionaries(st.sampled_from("abcdef"), st.floats(0, 1e6), min_size=1),
+)
+def test_any_two_ledgers_add_up(reference: dict[str, float], other: dict[str, float]) -> None:
+    found = difference_of(("energy_j", "component"), reference, other)
+    assert {item.name for item in found.items} == {*reference, *other}
+    size = max(found.reference, found.other)
+    assert sum(item.difference for item in found.items) == pytest.approx(found.difference, abs=1e-9 * size)
+    shares = [item.share for item in found.items]
+    if found.differs:
+        slack = 1e-12 * size / abs(found.difference)
+        assert sum(share for share in shares if share is not None) == pytest.approx(1.0, abs=1e-9 + slack)
+    else:
+        assert set(shares) == {None}
+
+
+def test_a_lower_clock_costs_time_in_compute_and_saves_dynamic_energy() -> None:
+    plans = [load_plan(SMALL, [f"power.clock_mhz={clock}"]) for clock in (1305, 1110)]
+    found = compare([jc.predict(plan) for plan in plans], names_of([None, None]))
+    assert list(found.keys) == ["power.clocks_mhz"]
+    share = {(r["quantity"], r["item"]): r["share"] for r in found.rows() if r["split"] != "instruction"}
+    change = {(r["quantity"], r["item"]): r["difference"] for r in found.rows() if r["split"] != "instruction"}
+    assert share["time_s", "compute"] > 0.6
+    assert change["energy_j", "tensor"] < 0 < change["energy_j", "static"]
+
+
+def test_reasons_say_what_the_ledgers_say(three: Comparison) -> None:
+    ddp = three.against[0]
+    time, energy = ddp.ledgers[0], ddp.ledgers[1]
+    largest = max(energy.items, key=lambda item: abs(item.difference))
+    assert largest.name == "tensor"
+    assert f"tensor cores {largest.difference:+.3g} J" in ddp.reasons[1]
+    assert "compute -" in ddp.reasons[0]
+    assert f"{-100 * time.difference / time.reference:.3g} % less time" in ddp.reasons[0]
+    assert "64 instead of 4 GPUs" in three.against[1].reasons
+    iteration = jc.predict(SMALL)
+    assert compare([iteration, iteration], ["one", "two"]).against[0].reasons == ()
+
+
+def test_hardware_and_cost_alone() -> None:
+    plans = [load_plan(SMALL), load_plan(SMALL, ["site.carbon_intensity_kg_per_kwh=0.02", "site.pue=1.1"])]
+    found = compare([jc.predict(plan) for plan in plans], ["grid", "hydro"])
+    assert sorted(found.keys) == ["site.carbon_intensity_kg_per_kwh", "site.pue"]
+    change = {(r["quantity"], r["item"]): r["difference"] for r in found.rows()}
+    assert change["energy_j", "total"] == 0.0
+    assert change["facility_energy_j", "gpu"] == 0.0
+    assert change["facility_energy_j", "cooling and distribution"] < 0
+    assert change["carbon_kg", "electricity"] < 0 == change["carbon_kg", "hardware"]
+
+
+def test_derived_parts_of_a_plan_are_left_out() -> None:
+    keys = differing_keys([load_plan(SMALL), load_plan(GPT)])
+    assert {"workload.model_name", "cluster.gpu", "schedule.recompute"} <= set(keys)
+    assert not any(key.startswith(("workload.model.", "cluster.links", "file")) for key in keys)
+    inline = differing_keys([load_plan(SMALL), load_plan(SMALL, ["implementation.rotary=true"])])
+    assert inline["implementation.rotary"] == (False, True)
+
+
+def test_a_missing_node_type_is_noted() -> None:
+    bare = ["workload.model=llama-3.2-1b", "workload.layers=2"]
+    plans = [load_plan(SMALL, bare), load_plan(SMALL, [*bare, "cluster.gpu=rtx-4090"])]
+    found = compare([jc.predict(plan) for plan in plans], ["a", "b"])
+    assert found.results["money"][1] is None
+    assert {row["quantity"] for row in found.rows()} == {"time_s", "energy_j"}
+    assert "no node type" in found.notes[0]
+
+
+def test_other_currencies_are_noted() -> None:
+    own = ["site.currency=EUR", "site.electricity_price_per_kwh=0.2", "site.hardware_price_per_gpu=25000"]
+    found = compare([jc.predict(SMALL), jc.predict(SMALL, own)], ["a", "b"])
+    assert any("EUR and USD" in note for note in found.notes)
+
+
+def test_the_command_prints_a_table_json_and_csv(capsys: pytest.CaptureFixture[str]) -> None:
+    status, text, _ = run(capsys, SMALL, DDP)
+    assert status == 0
+    for part in ("Keys of the plans that differ", "overlap.grad_reduce", "exposed communication", "share [%]"):
+        assert part in text
+    assert "llama-3.2-3b-4xh200-ddp against llama-3.1-8b-4xh200" in text
+    status, text, _ = run(capsys, SMALL, DDP, GPT, "--json")
+    report = json.loads(text)
+    assert report["reference"] == SMALL.stem
+    assert report["plans"] == [SMALL.stem, DDP.stem, GPT.stem]
+    assert report["keys"]["cluster.gpus"] == {SMALL.stem: 4, DDP.stem: 4, GPT.stem: 64}
+    status, text, _ = run(capsys, SMALL, DDP, "--csv")
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert {row["quantity"] for row in rows} == {"time_s", "energy_j", "facility_energy_j", "money", "carbon_kg"}
+
+
+def test_the_report_shows_every_ledger(three: Comparison, tmp_path: Path) -> None:
+    from joulecast.reports.pages.compare import compare_page
+
+    page = compare_page(three)
+    drawn = [chart for section in page.sections for chart in section.charts]
+    charts = [chart for chart in drawn if chart.name.startswith("differences")]
+    assert [chart.name for chart in charts] == ["differences0", "differences1"]
+    for chart, one in zip(charts, three.against, strict=True):
+        for view, ledger in zip(chart.views, one.ledgers, strict=True):
+            *parts, whole = view.data
+            added = sum(sum(trace["x"]) for trace in parts)
+            assert added == pytest.approx(whole["x"][0], rel=1e-3, abs=1e-3 * max(map(abs, parts[0]["x"])))
+            assert len(whole["x"]) == 1
+            assert len(ledger.items) >= 2
+    assert "least time" in page.answer and f"less than {three.names[0]}" in page.answer
+    assert "different models" in page.more
+    text = page.html()
+    for gpu in {"h200-sxm", "a100-sxm-80gb"}:
+        assert f"<p>{gpu}: " in text  # where its numbers come from
+    assert three.currency == "USD" and "money [USD]" in text
+    page.write(tmp_path / "report.html")
+    assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+
+
+def test_overrides_reach_every_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    _, text, _ = run(capsys, SMALL, SMALL, "--set", "site.pue=1", "--json")
+    report = json.loads(text)
+    assert report["plans"] == [f"{SMALL} (1)", f"{SMALL} (2)"]
+    assert not report["keys"]
+    parts = {row["item"]: row["other"] for row in report["differences"] if row["quantity"] == "facility_energy_j"}
+    assert parts["cooling and distribution"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_bad_input(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    status, _, err = run(capsys, SMALL)
+    assert status == 2
+    assert "two plans" in err
+    status, _, err = run(capsys, SMALL, tmp_path / "none.toml")
+    assert (status, "no such file" in err) == (2, True)
+    with pytest.raises(DoesNotFitError, match=GPT.name):
+        jc.compare([SMALL, load_plan(GPT, ["schedule.recompute=none", "workload.micro_batch_size=8"])])
+    with pytest.raises(InputError, match="name of its own"):
+        compare([jc.predict(SMALL)] * 2, ["same", "same"])
+
+
+def test_ends_of_intervals_are_not_compared():
+    found = jc.compare([SMALL, SMALL], ["power.clock_mhz=1200"])
+    lines = {line[""]: line for line in result_lines(found)}
+    name = found.names[1]
+    assert lines["time [s]"][f"{name} [%]"] == 0.0
+    assert lines["time, 95 % [s]"][name] > lines["time [s]"][name]
+    assert lines["time, 95 % [s]"][f"{name} [%]"] is None

@@ -1,0 +1,130 @@
+"""The pages that show how to extend Joulecast are followed to the letter, in an empty folder."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import get_args
+
+import pytest
+from paths import EXAMPLES, ROOT
+
+from joulecast.model.training.factors import Generation
+
+EXTEND = sorted((ROOT / "docs" / "extend").glob("*.md"))
+
+
+def module(name: str) -> ModuleType:
+    """One of the pages' own modules."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+figures, hooks = module("make_figures"), module("hooks")
+BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```", re.M | re.S)
+
+
+@pytest.mark.parametrize("page", EXTEND, ids=lambda page: page.stem)
+def test_following_a_page_works(page: Path, tmp_path: Path) -> None:
+    scripts: list[str] = []
+    for language, title, text in BLOCK.findall(page.read_text(encoding="utf-8")):
+        if title:
+            (tmp_path / title).write_text(text, encoding="utf-8")
+        elif language == "python":
+            scripts.append(text)  # the blocks of a page go on from each other
+            run([sys.executable, "-c", "\n".join(scripts)], tmp_path)
+        elif language == "console":
+            for line in text.splitlines():
+                if line.startswith("$ joulecast "):
+                    run([sys.executable, "-m", *shlex.split(line[2:])], tmp_path)
+
+
+#: A file that a reader would have, and where another command of the page writes one.
+NAMED = {"profile.csv": "zeus/profile.csv"}
+GUIDES = ["start.md", *(pytest.param(f"guides/{name}.md", marks=pytest.mark.long) for name in ("planner", "scheduler"))]
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_commands_of_a_guide_run(page: str, tmp_path: Path) -> None:
+    """Those that write files come first, wherever they stand on the page. The operator's need a card."""
+    (tmp_path / "examples").symlink_to(EXAMPLES)
+    blocks = BLOCK.findall((ROOT / "docs" / page).read_text(encoding="utf-8"))
+    text = "".join(block for language, _, block in blocks if language == "console").replace("\\\n", " ")
+    lines = [line[2:] for line in text.splitlines() if line.startswith("$ joulecast ")]
+    assert lines
+    for line in sorted(lines, key=lambda line: "--out" not in line):
+        run([sys.executable, "-m", *(NAMED.get(word, word) for word in shlex.split(line))], tmp_path)
+
+
+def run(command: list[str], folder: Path) -> None:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env={**os.environ}, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout or "wrote " in done.stderr or command[1] == "-c"
+
+
+def test_a_warning_fails_the_pages() -> None:
+    """``mkdocs build -q`` drops warnings before ``strict`` counts them."""
+    assert "strict: true" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    line = next(line for line in (ROOT / "Makefile").read_text(encoding="utf-8").splitlines() if "mkdocs build" in line)
+    assert "-q" not in line.partition("#")[0]
+
+
+def test_the_pages_name_no_page_that_is_missing() -> None:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    named = set(re.findall(r": ([\w/-]+\.md)$", text, re.M))
+    there = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    assert named == there
+
+
+def test_generated_parts_of_pages_are_filled() -> None:
+    texts = [page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md")]
+    assert [sum(text.count(marker) for text in texts) for marker in hooks.MARKERS] == [1, 1, 1]
+    built = hooks.on_page_markdown("\n".join(hooks.MARKERS))
+    for line in ("| `minimise` | ", "| `tensor_model_parallel_size` | int | `1` |", "## `joulecast predict`"):
+        assert line in built
+
+
+@pytest.mark.parametrize("page", ["reference/plan.md", "guides/planner.md"])
+def test_a_page_names_every_generation_of_frameworks(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    assert [name for name in get_args(Generation) if f"`{name}`" not in text] == []
+
+
+@pytest.mark.parametrize("target", ["README.md", "CONTRIBUTING.md"])
+def test_links_to_files_lead_somewhere(target: str) -> None:
+    page = ROOT / target
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
+        assert (page.parent / link).exists(), link
+
+
+@pytest.mark.parametrize("row", [1, 2])
+def test_figures_are_those_of_their_commands(row: int) -> None:
+    """Of the quickest rows; ``make figures`` writes all."""
+    rows = [r for table in figures.tables() for r in table["row"] if "{data}" not in r["data"]]
+    chosen = [r for r in rows if r["suite"] in ("blocks", "train")][row - 1]
+    kept = json.loads(figures.KEPT.read_text(encoding="utf-8"))
+    assert figures.errors(chosen, None) == kept[figures.command(chosen)]
+
+
+@pytest.mark.parametrize("page", figures.PAGES, ids=lambda page: page.stem)
+def test_a_page_has_the_figures(page: Path) -> None:
+    kept = json.loads(figures.KEPT.read_text(encoding="utf-8"))
+    text = page.read_text(encoding="utf-8")
+    names = {"readme"} if page.stem == "README" else {"h200", "others"}
+    assert names == set(re.findall(r"<!-- figures (\w+) -->", text)) - {"end"}
+    assert figures.filled(text, kept) == text, "run `make figures`"
+
+
+@pytest.mark.parametrize("page", figures.WITH_DEMO, ids=lambda page: page.stem)
+def test_a_page_shows_what_the_demo_prints(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert figures.with_demo(text) == text, "run `make figures`"

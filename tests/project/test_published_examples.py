@@ -1,0 +1,126 @@
+"""Published findings that examples forecast: what they say stays as it is told."""
+
+import importlib.util
+import sys
+
+import pytest
+from paths import EXAMPLES
+
+FOLDER = EXAMPLES / "published"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder_in_path():
+    """Examples import what they share from beside them, as a script does."""
+    sys.path.insert(0, str(FOLDER))
+    yield
+    sys.path.remove(str(FOLDER))
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_overlap_on_two_a40s_saves_most_at_the_lowest_clock():
+    """Published: 23 % within 0.026 s, at 1400 MHz."""
+    a40 = load("overlap_a40")
+    half = a40.score("attention", a40.two_a40s())
+    found = a40.at_limit(half)
+    assert 10.0 < found["saved [%]"] < 25.0
+    assert found["its clock [MHz]"] <= 1410.0
+
+
+def test_the_fastest_overlap_of_the_mlp_is_not_the_most_economical_on_a40s():
+    a40 = load("overlap_a40")
+    half = a40.score("mlp", a40.two_a40s())
+    lowest = a40.pareto(half.time_s[:, 0], half.energy_j[:, 0])
+    assert half.ways[lowest[0]] != half.ways[lowest[-1]]
+
+
+def test_the_most_economical_overlap_of_attention_on_a40s_is_hardly_so():
+    """Fastest and most economical way are one, or another number of blocks is as good within what is known."""
+    a40 = load("overlap_a40")
+    near = a40.rival(a40.score("attention", a40.two_a40s()))
+    assert near["fastest"] == near["most economical"] and near["one way"]
+    assert 0.0 < near["others' least energy [%]"] < 0.5 < near["its time [%]"]
+
+
+@pytest.mark.parametrize("name", ["larger product tile", "same product tile", "ReduceMin", "RMSNorm"])
+def test_findings_on_tiles_that_the_forecast_agrees_with(name):
+    v100 = load("tiles_v100")
+    gpu = v100.gpu_model(v100.load_gpu("v100-sxm2-16gb"))
+    said, holds = v100.FINDINGS[name][1](gpu)
+    assert holds, said
+
+
+def test_a_norm_that_one_block_of_many_warps_works_at_slows_with_the_clock():
+    """Whoever needs fewest cycles of the SMs is bound by the memory down to the lowest clocks."""
+    v100 = load("tiles_v100")
+    lines = {line["tile"]: line for line in v100.norm_lines(v100.gpu_model(v100.load_gpu("v100-sxm2-16gb")))}
+    wide, usual = lines["1xallw32"], lines["1xallw8"]
+    assert wide["compute-bound below [MHz]"] > 3.0 * usual["compute-bound below [MHz]"]
+    assert wide["slower at 405 MHz [%]"] > 10.0 > wide["slower at 795 MHz [%]"]
+    assert usual["slower at 405 MHz [%]"] < 1.0
+
+
+@pytest.fixture(scope="module")
+def components():
+    return load("components_mi300x")
+
+
+@pytest.fixture(scope="module")
+def mi300x(components):
+    return components.gpu_model(components.load_gpu("mi300x"))
+
+
+@pytest.mark.parametrize("name", ["stress", "power limit", "beside"])
+def test_findings_on_components_that_the_forecast_agrees_with(components, mi300x, name):
+    said, holds = components.FINDINGS[name][1](mi300x)
+    assert holds, said
+
+
+def test_a_clock_limit_beats_a_power_limit_for_an_all_gather(components, mi300x):
+    """Published: 10.1 % of energy for 1.4 % of time."""
+    clock = components.clock_limit(mi300x)
+    assert clock["saved [%]"] > 2.0 * clock["slower [%]"]
+    limits = components.power_limits(mi300x, clock["power [W]"])
+    for name in ("all-gather, compute clock", "all-gather, all parts"):
+        assert limits[name]["slower [%]"] > clock["slower [%]"] - 1e-3
+        assert limits[name]["saved [%]"] < clock["saved [%]"] + 1e-3
+    assert limits["all-gather, all parts"]["saved [%]"] < 0.0
+
+
+def test_more_power_moved_is_faster(components, mi300x):
+    """Published: about 5 %, for an amount that is not said."""
+    faster = [line["faster [%]"] for line in components.moved_back(mi300x)[:3]]
+    assert 0.0 < faster[0] < faster[1] < faster[2]
+    assert faster[0] < 5.0 < faster[2]
+
+
+def test_product_and_all_gather_run_beside_each_other(components, mi300x):
+    """Together they take less time than one after the other, and more than either."""
+    product, gather, both = components.beside(mi300x).time_s
+    assert max(product, gather) < both < 0.9 * (product + gather)
+
+
+@pytest.mark.parametrize("name", ["8K", "2K", "collectives", "compute dies", "2K after others"])
+def test_findings_on_executions_that_the_forecast_agrees_with(mi300x, name):
+    said, holds = load("history_mi300x").FINDINGS[name][1](mi300x)
+    assert holds, said
+
+
+def test_light_kernels_first_cost_no_time_and_save_little(mi300x):
+    history = load("history_mi300x")
+    saved = [line["saved time [%]"] for line in history.orders(mi300x)]
+    assert -0.1 < min(saved) <= max(saved) < 3.0
+
+
+def test_a_logger_of_a_millisecond_conserves_energy(mi300x):
+    """Beyond its memory a steady kernel is logged at its own power."""
+    history = load("history_mi300x")
+    found = history.Card(mi300x).run(["all-gather 1 GB"] * 20)
+    assert found.logged_w[-1] == pytest.approx(found.energy_j[-1] / found.end_s[-1], rel=1e-3)
