@@ -31,8 +31,8 @@ from mutants import ROOT, Caches, Mutant, drawn, functions, importers, mutant, p
 
 #: Tests that run the model only in other processes, or not at all, or for long.
 NOT_THESE = (
-    "test_docs.py", "test_fuzz.py", "test_packaging.py", "test_regenerate.py", "test_reports_browser.py",
-    "test_sweep.py", "test_sweep_command.py", "test_sweep_files.py", "test_sweep_workers.py",
+    "test_docs.py", "test_fuzz.py", "test_mutants.py", "test_packaging.py", "test_regenerate.py",
+    "test_reports_browser.py", "test_sweep.py", "test_sweep_command.py", "test_sweep_files.py", "test_sweep_workers.py",
 )  # fmt: skip
 #: Other processes do the work of these, and know no mutation.
 ELSEWHERE = "not dask and not worker"

@@ -22,7 +22,7 @@ def recomputed_forward(s: Shard) -> tuple[Launch, ...]:
     """
     launches = forward(s)
     ending = "down" if s.config.experts is None else "unpermute"
-    last = max(i for i, launch in enumerate(launches) if launch.operator.name == ending)
+    last = next(i for i, launch in enumerate(launches) if launch.operator.name == ending)
     return launches[:last]
 
 
