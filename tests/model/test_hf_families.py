@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from joulecast.model.architecture.experts import Experts
 from joulecast.model.architecture.hf import parse_config
 from joulecast.model.architecture.hf_families import FAMILIES
+from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.architecture.model_flops import matrix_elements, training_flops
 
 #: What the files of published models say of sizes, and their numbers of parameters on Hugging Face.
@@ -147,3 +149,17 @@ def test_operations_count_the_experts_that_a_token_meets() -> None:
     whole = 27 * attention + 26 * experts + 3 * 2048 * 10944 + 2048 * 102400
     pairs = 2 * 128 * 16 * (192 + 128) // 2 * 27
     assert training_flops(config, 128, 1.0) == 3 * (2 * whole + pairs)
+
+
+def test_a_model_built_by_hand_is_as_a_file_without_options() -> None:
+    given = {"hidden": 64, "layers": 2, "heads": 2, "kv_heads": 2, "head_dim": 32, "ffn": 96, "vocab": 1000}
+    assert ModelConfig(name="x", **given, max_positions=128) == read(model_type="mistral", **SMALL)
+
+
+def test_parameters_of_experts_worked_out() -> None:
+    """Router, matrices of every expert (or of those met), shared ones and their gate."""
+    experts = Experts(count=4, active=2, ffn=8, shared_ffn=16, shared_gate=True)
+    shared = 16 * 32
+    assert experts.parameters(32, gated=True) == 4 * 32 + 3 * (4 * 8 * 32 + shared) + 32
+    assert experts.parameters(32, gated=False) == 4 * 32 + 2 * (4 * 8 * 32 + shared) + 32
+    assert experts.parameters(32, gated=False, active=True) == 4 * 32 + 2 * (2 * 8 * 32 + shared) + 32
