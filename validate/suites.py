@@ -7,7 +7,6 @@ from pathlib import Path
 
 from joulecast.calibrate.fit.unclocked import is_unclocked
 from joulecast.calibrate.rows.measured import Row, read_rows, recorded_rows
-from joulecast.calibrate.rows.operators import operator_of
 from joulecast.errors import DataError, InputError, UnknownNameError
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.description import GpuDescription
@@ -206,7 +205,7 @@ def _result(
     kept = [row for row, _ in pairs]
     trivial = suite.rule(gpu, kept) if suite.rule else baselines(kept, families)
     scored = [
-        ScoredRow(row, answer, family, suite.groups(row), operator_of(row.configuration).exception, rule)
+        ScoredRow(row, answer, family, suite.groups(row), baseline=rule)
         for (row, answer), family, rule in zip(pairs, families, trivial, strict=True)
     ]
     others = suite.others(scored) if suite.others else []
@@ -217,6 +216,5 @@ def _result(
         summary=summarise_beside(scored, {"others": others} if others else {}),
         skipped=(*skipped, *left_out),
         protocol=protocol,
-        named_exceptions=tuple((row.row.name, row.exception) for row in scored if row.exception),
         details={"choices": suite.choices(gpu, scored)} if suite.choices else {},
     )

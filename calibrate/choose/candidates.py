@@ -72,7 +72,7 @@ def usable(candidates: Sequence[Candidate], gpu: GpuModel) -> tuple[list[Candida
     kept, dropped = [], []
     for candidate in candidates:
         work = candidate.work
-        reason = work.reason or work.exception
+        reason = work.reason
         if 0.0 < work.busy_fraction < 1.0 and candidate.configuration.get("op") != "pulse":
             reason = "the fit reads no duty cycles"
         if not reason:

@@ -31,7 +31,7 @@ def fit_unclocked_rows(rows: Sequence[Row], base: GpuDescription, name: str = ""
     Parameters
     ----------
     rows
-        Measured rows; those that nobody can predict are left out and counted.
+        Measured rows; those that are not one kernel with a time are left out and counted.
     base
         The card as it is derived; its uncertainties are the priors, and what no row asks about stays as it is.
     name, provenance

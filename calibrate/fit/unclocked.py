@@ -83,12 +83,12 @@ class Unclocked:
 
 
 def usable(rows: Sequence[Row]) -> Unclocked:
-    """Rows of kernels with a measured time; those that nobody can predict are left out."""
+    """Rows of kernels with a measured time."""
     works = [operator_of(row.configuration) for row in rows]
     kept = [
         (row, work)
         for row, work in zip(rows, works, strict=True)
-        if work.operators and not work.exception and row.measured.time_s and row.gpus == 1
+        if work.operators and row.measured.time_s and row.gpus == 1
     ]
     return Unclocked(tuple(row for row, _ in kept), tuple(work for _, work in kept))
 

@@ -95,9 +95,6 @@ class KernelWork:
         Kernels in order, and how often each runs in a row.
     busy_fraction
         Share of the time that the GPU works; below 1 it sleeps in between.
-    exception
-        Why nobody can predict this kernel from its configuration; empty for the others. Such rows are predicted and
-        listed, but counted apart.
     reason
         Why there are no operators; empty if there are.
     """
@@ -105,7 +102,6 @@ class KernelWork:
     operators: tuple[Operator, ...] = ()
     counts: tuple[int, ...] = ()
     busy_fraction: float = 1.0
-    exception: str = ""
     reason: str = ""
 
     @property
@@ -153,14 +149,14 @@ def group_key(configuration: Configuration) -> tuple[Hashable, ...]:
     return (op, get("name"))
 
 
-def _one(operator: Operator, exception: str = "") -> KernelWork:
-    return KernelWork((operator,), (1,), exception=exception)
+def _one(operator: Operator) -> KernelWork:
+    return KernelWork((operator,), (1,))
 
 
 def _gemm(row: Configuration) -> KernelWork:
     dtype = dtype_of(row)
     m, n, k = whole_number(row, "M"), whole_number(row, "N"), whole_number(row, "K")
-    tile, exception = None, ""
+    tile = None
     if row.get("op") == "tile_gemm":
         tile = Tile(
             whole_number(row, "tile_m"),
@@ -170,8 +166,6 @@ def _gemm(row: Configuration) -> KernelWork:
             whole_number(row, "stages"),
             optional_count(row, "split_k", 1) or 1,
         )
-    elif (align := _alignment(dtype)) and (n % align or (m if row.get("layout") == "nt" else k) % align):
-        exception = f"the library falls back to a slow kernel where N or K is not a multiple of {align}"
     operator = Gemm(
         m,
         n,
@@ -187,12 +181,7 @@ def _gemm(row: Configuration) -> KernelWork:
         separate=bool(row.get("separate", False)),
         name=str(row["op"]),
     )
-    return _one(operator, exception)
-
-
-def _alignment(dtype: str) -> int:
-    """Elements in 16 bytes, which the fast kernels load at once; 1 where there is no such kernel."""
-    return 16 // DTYPE_BYTES[dtype] if dtype in ("bf16", "fp16", "fp8", "tf32") else 1
+    return _one(operator)
 
 
 def _attention(row: Configuration) -> KernelWork:

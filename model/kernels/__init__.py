@@ -7,6 +7,7 @@
 - Kernels whose schedule is given: ``tiles`` (matrix products), ``attention_tiles``, ``row_tiles`` with ``row_layout``;
   ``occupancy`` says how many blocks an SM holds, ``tile_estimates`` what a description may leave out, ``tile_use`` what
   a tile makes of a GPU.
+- ``unaligned``: products whose rows in memory are not aligned to 16 bytes.
 - ``toggling``: switching activity by input values.
 - ``lowering``: from operators to their work, all kernels of a family in one call, as the arrays of ``costs``;
   ``arrays`` has what the lowerings share.

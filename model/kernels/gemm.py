@@ -43,8 +43,6 @@ CHOICES = np.array(
 )
 #: Tile by which operand traffic is counted, so that it grows smoothly with the product.
 REFERENCE_TILE = (128.0, 256.0)
-#: Rows of both operands must be whole multiples of this many bytes, or the library falls back to an old kernel.
-ALIGNMENT_BYTES = 16
 #: Share of the rate of their data type that products reach where the description has none. Blocks with scales of their
 #: own: pairs of Llama runs in MXFP8 and with one scale a tensor on B200 (Megatron-Bridge 25.09) [estimate, +-10 %].
 EFFICIENCY = {"blocked": 0.83}
@@ -89,7 +87,7 @@ def gemm_work(
     separate: bool = False,
     block_scaled: bool = False,
 ) -> GemmWork:
-    """Cycles and bytes of products of one data type and layout with the library's own tiles.
+    """Cycles and bytes of products of one data type and layout with the library's own tiles, rows being aligned.
 
     Parameters
     ----------
@@ -115,10 +113,9 @@ def gemm_work(
     cycles, outputs = _cycles_of_choices(shapes, size, _sm_rate(dtype, layout, gpu, block_scaled), gpu, separate)
     best = np.argmin(cycles * np.where(CHOICES[:, 2] > 1, SPLIT_CAUTION, 1.0), axis=1)
     rows = np.arange(len(best))
-    slow = np.where(_unaligned(shapes, size, layout), gpu.get("kernel.gemm.fallback_slowdown", 7.0), 1.0)
     output = shapes.batch * shapes.m * shapes.n * (output_bytes_per_element or size)
     return GemmWork(
-        cycles=cycles[rows, best] * slow,
+        cycles=cycles[rows, best],
         l2_bytes=outputs[rows, best] * CHOICES[best, :2].sum(axis=1) * shapes.k * size,
         output_bytes=output,
         hbm_bytes=_hbm_bytes(shapes, size, output, gpu),
@@ -171,10 +168,3 @@ def _reduction_cycles(shapes: GemmShapes, splits: Array, gpu: GpuModel) -> Array
     """Cycles to write and read again the fp32 partial sums of products whose K is split, through L2."""
     partial = 2.0 * 4.0 * (shapes.batch * shapes.m * shapes.n)[:, None] * splits
     return np.asarray(partial / (gpu["kernel.l2.bytes_per_sm_cycle"] * gpu.sm_count))
-
-
-def _unaligned(shapes: GemmShapes, size: int, layout: str) -> NDArray[np.bool_]:
-    """Whether a row in memory is no whole number of 16 bytes; weight gradients read and write rows of M and N."""
-    step = ALIGNMENT_BYTES / size
-    along = shapes.m if layout == "nt" else shapes.k
-    return np.asarray((along % step != 0) | (shapes.n % step != 0))

@@ -23,6 +23,7 @@ from joulecast.model.kernels.row_blocks import THREADS as ROW_BLOCKS
 from joulecast.model.kernels.row_blocks import lower_row_blocks
 from joulecast.model.kernels.streaming import extra_read_passes, streaming_work
 from joulecast.model.kernels.toggling import toggle_factor
+from joulecast.model.kernels.unaligned import unaligned_costs
 
 #: Start of a copy to another GPU by a copy engine, and the event that tells its end [s; estimate, +-50 %].
 COPY_ENGINE_LATENCY_S = 4e-6
@@ -133,22 +134,25 @@ def _gemm(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
     output_bytes = first.output_bytes_per_element
     options = {"separate": first.separate, "block_scaled": first.block_scaled}
     work = gemm_work(shapes, first.dtype, first.layout, gpu, output_bytes, **options)
+    slower, dearer = unaligned_costs(
+        shapes.m, n, k, first.dtype, first.layout, first.out_dtype, gpu.get("kernel.gemm.fallback_slowdown", 7.0)
+    )
     toggle = toggle_factor(first.data, gpu)
     peak = gpu.device["memory_bandwidth_bytes_per_s"]
     flops = 2.0 * shapes.m * shapes.n * shapes.k * shapes.batch
     use = flops / (gpu.flops_per_cycle(first.dtype) * work.cycles)
     whole = {
-        "core_cycles": work.cycles,
+        "core_cycles": work.cycles * slower,
         "memory_s": work.hbm_bytes / (gpu["kernel.gemm.bandwidth_share"] * peak),
-        "tensor_j": flops * gpu[f"power.tensor_pj_per_flop.{first.dtype}"] * PICO * toggle,
+        "tensor_j": flops * gpu[f"power.tensor_pj_per_flop.{first.dtype}"] * dearer * PICO * toggle,
         "onchip_j": (work.l2_bytes * gpu["power.gemm_pj_per_l2_byte"] + work.output_bytes * gpu["power.l2_pj_per_byte"])
         * (PICO * toggle),
         "hbm_j": hbm_energy_j(work.hbm_bytes, gpu, first.data),
     }
     return {
         "fixed_s": np.full(len(operators), gpu["kernel.gemm.fixed_s"]),
-        "activity": use,
-        "tensor_use": use * (first.dtype != "fp32"),
+        "activity": use,  # an SM is as busy with unaligned rows, its matrix units are not
+        "tensor_use": use / slower * (first.dtype != "fp32"),
         "tiles": work.tiles,
         **{column: values / parts for column, values in whole.items()},
     }

@@ -90,9 +90,6 @@ def test_recorded_rows_are_all_understood() -> None:
         work = operator_of(row.configuration)
         assert not work.reason, row.name
         assert len(work.operators) == len(work.counts)
-    exceptions = {row.name for row in rows if operator_of(row.configuration).exception}
-    assert "gemm_bf16_4225x4225x4096_randn" in exceptions
-    assert len(exceptions) < 10
     with pytest.raises(UnknownNameError):
         recorded_rows("h100")
 

@@ -68,12 +68,6 @@ def test_a_deep_product_with_few_outputs_splits_k(h200):
     assert work(h200, 8192, 8192, 8192).splits[0] == 1
 
 
-def test_unaligned_rows_fall_back_to_a_slow_kernel(h200):
-    aligned, unaligned, odd_rows = work(h200, np.array([4096, 4096, 4095]), 4096, np.array([4096, 4095, 4096])).cycles
-    assert unaligned > 3 * aligned
-    assert odd_rows <= aligned
-
-
 @pytest.mark.parametrize(("dtype", "share"), [("fp16", 1.0), ("tf32", 2.0), ("fp8", 0.5), ("fp32", 16.0)])
 def test_types_follow_the_rate_of_their_units(h200, dtype, share):
     ratio = work(h200, 8192, 8192, 8192, dtype=dtype).cycles[0] / work(h200, 8192, 8192, 8192).cycles[0]

@@ -86,7 +86,6 @@ def test_times_that_differ_are_in_order(choices):
 
 def test_tiles_that_spill_are_counted():
     result = run_suite("kernels", CALIBRATE / "kernels.jsonl", gpu="h200-sxm-rows")
-    assert len(result.named_exceptions) == 1
     tile = result.summary["tile"]
     assert tile["rows"] == 75
     assert tile["time_error_percent"] <= 10.0

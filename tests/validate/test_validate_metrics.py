@@ -8,15 +8,15 @@ import pytest
 from joulecast.calibrate.rows.measured import Measured, Row
 from joulecast.validate.scoring import metrics
 from joulecast.validate.scoring.result import Prediction, ScoredRow
-from joulecast.validate.scoring.summary import EXCEPTIONS, figures, summarise
+from joulecast.validate.scoring.summary import figures, summarise
 
 
-def scored(time_s: float, exception: str = "", family: str = "gemm", measured: float | None = 1.0) -> ScoredRow:
+def scored(time_s: float, family: str = "gemm", measured: float | None = 1.0) -> ScoredRow:
     prediction = Prediction(
         time_s=time_s, energy_j=time_s, time_s_p05=0.9, time_s_p95=1.1, energy_j_p05=0.5, energy_j_p95=0.6
     )
     row = Row("r", "gemm", {}, Measured(time_s=measured, energy_j=measured))
-    return ScoredRow(row, prediction, family, ("group",), exception, Prediction(time_s=1.5))
+    return ScoredRow(row, prediction, family, ("group",), Prediction(time_s=1.5))
 
 
 def test_relative_errors_ignore_what_is_missing() -> None:
@@ -60,13 +60,11 @@ def test_a_broken_prediction_raises_the_error(factor: float) -> None:
     assert good["time_baseline_percent"] == 50.0
 
 
-def test_exceptions_are_a_group_of_their_own() -> None:
-    summary = summarise([scored(1.0), scored(5.0, exception="slow kernel"), scored(1.1, family="tile")])
-    assert summary["all"]["rows"] == 2
-    assert summary["all"]["time_error_percent"] == pytest.approx(5.0)
+def test_every_row_counts_in_its_family_and_groups() -> None:
+    summary = summarise([scored(1.0), scored(5.0), scored(1.1, family="tile")])
+    assert summary["all"]["rows"] == summary["group"]["rows"] == 3
+    assert summary["gemm"]["time_error_percent"] == pytest.approx(200.0)
     assert summary["tile"]["rows"] == 1
-    assert summary["group"]["rows"] == 2
-    assert summary[EXCEPTIONS]["time_error_percent"] == pytest.approx(400.0)
 
 
 def test_unmeasured_rows_are_not_scored() -> None:

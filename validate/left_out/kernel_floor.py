@@ -64,7 +64,7 @@ def _families(rows: Sequence[ScoredRow]) -> dict[tuple[str, type], dict[int, Ope
     """Kernels of the rows that can say each other by their positions, by family and kind of kernel."""
     families: dict[tuple[str, type], dict[int, Operator]] = {}
     for i, row in enumerate(rows):
-        if row.exception or not row.measured.time_s or not row.prediction.time_s:
+        if not row.measured.time_s or not row.prediction.time_s:
             continue
         operator = operator_of(row.row.configuration).operators[0]
         if type(operator) in SIZES:

@@ -55,8 +55,6 @@ class ScoredRow:
         Operator family, whose rows err alike.
     groups
         Further sets under which the summary counts this row.
-    exception
-        Why nobody can predict it; such rows are counted apart. Empty for the others.
     baseline
         What a trivial rule says.
     """
@@ -65,7 +63,6 @@ class ScoredRow:
     prediction: Prediction
     family: str
     groups: tuple[str, ...] = ()
-    exception: str = ""
     baseline: Prediction = Prediction()
 
     @property
@@ -75,15 +72,12 @@ class ScoredRow:
 
     def to_dict(self) -> dict[str, Any]:
         """One entry of ``rows``."""
-        entry: dict[str, Any] = {
+        return {
             "name": self.row.name,
             "family": self.family,
             "measured": {key: getattr(self.measured, key) for key in QUANTITIES},
             "predicted": asdict(self.prediction),
         }
-        if self.exception:
-            entry["exception"] = self.exception
-        return entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +90,10 @@ class SuiteResult:
     summary: Mapping[str, Any]
     skipped: tuple[tuple[str, str], ...] = ()
     protocol: str = ""
-    named_exceptions: tuple[tuple[str, str], ...] = field(default=())
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Rows, summary, skipped rows with reasons and the rows that nobody can predict."""
+        """Rows, summary, and skipped rows with reasons."""
         return {
             "form": FORM,
             "suite": self.suite,
@@ -109,7 +102,6 @@ class SuiteResult:
             "rows": [row.to_dict() for row in self.rows],
             "summary": dict(self.summary),
             "skipped": _named(self.skipped),
-            "named_exceptions": _named(self.named_exceptions),
             **self.details,
         }
 
@@ -120,7 +112,7 @@ class SuiteResult:
         lines = []
         for row in self.rows:
             entry = row.to_dict()
-            line = {"name": entry["name"], "family": entry["family"], "exception": entry.get("exception", "")}
+            line = {"name": entry["name"], "family": entry["family"]}
             for part in ("measured", "predicted"):
                 line |= {f"{part}_{key}": value for key, value in entry[part].items()}
             lines.append(line)

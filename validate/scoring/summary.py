@@ -12,21 +12,15 @@ from joulecast.validate.scoring.result import Prediction, ScoredRow
 
 #: Quantity to the short word in the summary's keys.
 WORDS = {"time_s": "time", "energy_j": "energy", "power_w": "power", "sm_clock_mhz": "clock"}
-#: Name of the group of rows that nobody can predict.
-EXCEPTIONS = "named exceptions"
 
 
 def summarise(rows: Sequence[ScoredRow]) -> dict[str, Any]:
-    """Figures of all rows, of each family and of each further group; rows that nobody can predict are a group apart."""
-    usual = [row for row in rows if not row.exception]
-    unusual = [row for row in rows if row.exception]
-    summary: dict[str, Any] = {"all": figures(usual)}
-    for family in sorted({row.family for row in usual}):
-        summary[family] = figures([row for row in usual if row.family == family])
-    for group in sorted({group for row in usual for group in row.groups}):
-        summary[group] = figures([row for row in usual if group in row.groups])
-    if unusual:
-        summary[EXCEPTIONS] = figures(unusual)
+    """Figures of all rows, of each family and of each further group."""
+    summary: dict[str, Any] = {"all": figures(rows)}
+    for family in sorted({row.family for row in rows}):
+        summary[family] = figures([row for row in rows if row.family == family])
+    for group in sorted({group for row in rows for group in row.groups}):
+        summary[group] = figures([row for row in rows if group in row.groups])
     return summary
 
 

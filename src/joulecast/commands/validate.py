@@ -104,7 +104,7 @@ def validate(
 def flat_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """One row of the report without nesting, and with its relative errors [%]."""
     measured, predicted = row["measured"], row["predicted"]
-    flat: dict[str, Any] = {"name": row["name"], "family": row.get("family"), "exception": row.get("exception")}
+    flat: dict[str, Any] = {"name": row["name"], "family": row.get("family")}
     for quantity in QUANTITIES:
         flat[f"measured_{quantity}"] = measured.get(quantity)
         flat[f"predicted_{quantity}"] = predicted.get(quantity)
@@ -135,9 +135,8 @@ def print_report(report: Mapping[str, Any]) -> None:
         lines.append(line)
     used = [name for name in (lines[0] if lines else {}) if any(line[name] is not None for line in lines)]
     output.print_table(lines, used)
-    for word, key in (("skipped", "skipped"), ("nobody can predict", "named_exceptions")):
-        for left_out in report.get(key, ()):
-            print(f"{word}: {left_out['name']} ({left_out['reason']})")
+    for left_out in report.get("skipped", ()):
+        print(f"skipped: {left_out['name']} ({left_out['reason']})")
     print()
     title = f"{report.get('suite', '')} on {report.get('gpu', '')}: {report.get('protocol', '')}".strip(": ")
     output.print_table(summary_lines(report["summary"]), title=title)

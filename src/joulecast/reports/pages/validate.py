@@ -49,9 +49,8 @@ def validate_page(report: Mapping[str, Any], rows: Rows, summary: Rows, gpu: Gpu
         Section("Errors by group", _groups(summary)),
         Section("Rows", folded(f"All {len(rows)} rows", table(rows, name="these rows"))),
     ]  # fmt: skip
-    for title, key in (("Not forecast", "skipped"), ("Nobody can forecast these", "named_exceptions")):
-        if report.get(key):
-            sections.append(Section(title, table(report[key])))
+    if report.get("skipped"):
+        sections.append(Section("Not forecast", table(report["skipped"])))
     if gpu is not None:
         sections.append(provenance(gpu))
     kicker = f"Suite {report['suite']}, {report.get('gpu', '')}: {report.get('protocol', '')}".rstrip(": ")

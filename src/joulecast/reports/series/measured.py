@@ -13,8 +13,6 @@ QUANTITIES = {
     "power_w": ("power", "W"),
     "sm_clock_mhz": ("clock", "MHz"),
 }
-#: Rows that nobody can predict are a family of their own.
-EXCEPTIONS = "named exceptions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +39,9 @@ def measured_pairs(report: Mapping[str, Any], quantity: str) -> dict[str, list[P
         if not measured or predicted is None:
             continue
         low, high = (row["predicted"].get(f"{quantity}_{end}") for end in ("p05", "p95"))
-        family = EXCEPTIONS if row.get("exception") else str(row.get("family") or report.get("suite", "rows"))
+        family = str(row.get("family") or report.get("suite", "rows"))
         found.setdefault(family, []).append(Pair(str(row["name"]), measured, predicted, low, high))
-    return {family: found[family] for family in sorted(found, key=lambda f: f == EXCEPTIONS)}
+    return found
 
 
 def measured_by_quantity(report: Mapping[str, Any]) -> dict[str, dict[str, list[Pair]]]:

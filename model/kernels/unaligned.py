@@ -1,0 +1,86 @@
+"""Products whose rows in memory do not all begin at multiples of 16 bytes.
+
+The library's own kernels fetch tiles of which every row begins at such a multiple (strides of tensor maps must be
+multiples of 16 bytes: CUDA driver API, ``cuTensorMapEncodeTiled``). Others run in kernels of older generations, at the
+rate of their matrix instructions. From rows of whole words of 4 bytes an SM still copies to shared memory without its
+registers (``cp.async`` moves 4, 8 or 16 bytes: PTX ISA); single values pass through registers, one by one.
+
+Which rows count follows the layout: those of the operands are K long, but of weight gradients (``nt``) M and N, and of
+input gradients' (``nn``) weights N; those of the result N. The length of a column never does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.kernels.operators import DTYPE_BYTES
+
+Array = NDArray[np.float64]
+
+#: Bytes that rows must be multiples of for the library's own kernels, and for copies past the registers.
+FAST_BYTES, WORD_BYTES = 16, 4
+#: Data types whose fast kernels want aligned rows; products in fp32 and fp64 load single values anyway.
+WANT_ALIGNED = ("bf16", "fp16", "fp8", "tf32")
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """What a kernel that the library falls back to costs.
+
+    Attributes
+    ----------
+    slowdown
+        Cycles over those of aligned rows, as a share of ``kernel.gemm.fallback_slowdown``.
+    energy
+        Energy of an operation over that of the library's own kernels.
+    """
+
+    slowdown: float
+    energy: float
+
+
+#: Rows of whole words; single values in operands; single values in the result. Measured on one H200: 8192 x N x 4096
+#: with N = 50257, 50258 and 50260, 8192 x 8192 x K with K = 8188, 8190 and 8191, and 4225 x 4225 x 4096, which one
+#: parameter of 7 then gives within 3 % of time and 10 % of energy [estimate, elsewhere +-15 % and +-20 %].
+WORDS = Fallback(3.24 / 7.0, 2.1)
+OPERANDS = Fallback(6.6 / 7.0, 3.6)
+RESULT = Fallback(8.3 / 7.0, 2.1)
+
+
+def unaligned_costs(
+    m: Array, n: Array, k: Array, dtype: str, layout: str, out_dtype: str, slowdown: float
+) -> tuple[Array, Array]:
+    """Factors on the cycles and on the energy of a matrix operation, both of shape ``(n,)`` and 1 for aligned rows.
+
+    Parameters
+    ----------
+    m, n, k
+        Sizes; shape ``(n,)``.
+    dtype, layout, out_dtype
+        As in :class:`~joulecast.model.kernels.operators.Gemm`.
+    slowdown
+        ``kernel.gemm.fallback_slowdown``.
+    """
+    cycles, energy = np.ones(len(n)), np.ones(len(n))
+    if dtype not in WANT_ALIGNED:
+        return cycles, energy
+    size = DTYPE_BYTES[dtype]
+    operands = (np.where(layout == "nt", m, k) * size, np.where(layout == "tn", k, n) * size)
+    result = n * DTYPE_BYTES[out_dtype or dtype]
+    kinds = (
+        (_off(FAST_BYTES, *operands, result), WORDS),
+        (_off(WORD_BYTES, *operands), OPERANDS),
+        (_off(WORD_BYTES, result), RESULT),
+    )
+    for found, kind in kinds:  # the slowest that applies
+        cycles = np.where(found, max(1.0, kind.slowdown * slowdown), cycles)
+        energy = np.where(found, kind.energy, energy)
+    return cycles, energy
+
+
+def _off(bytes_: int, *rows: Array) -> NDArray[np.bool_]:
+    """Whether any of the rows' lengths [bytes] is no multiple."""
+    return np.asarray(np.logical_or.reduce([row % bytes_ != 0 for row in rows]))
