@@ -185,10 +185,16 @@ class Runner:
         return child
 
     def _chosen(self, one: Mutant) -> list[str]:
-        """Tests of the changed line, by files, quick ones first; of what an import runs those of the whole module."""
+        """Tests of the changed line, by files; of what an import runs those of the whole module.
+
+        Files of the module's name come first, or if only others run what it has, of theirs; then quick ones.
+        """
         lines = self.known.tests
         near = lines.get((str(one.file), one.line), set()) if one.owner else set()
-        near = near or self._that_run({one.file}) or self._that_run(importers(one))
+        near, named = near or self._that_run({one.file}), {one.file}
+        if not near:
+            named = importers(one)
+            near = self._that_run(named)
         seconds = self.known.seconds
         usable = [name for name in self.items if name in near and seconds.get(name, 0.0) <= LONGEST_S]
         usable = [name for name in usable if name not in self.known.failing]
@@ -198,7 +204,8 @@ class Runner:
         mean = {file: sum(map(seconds.__getitem__, names)) / len(names) for file, names in by_file.items()}
         chosen: list[str] = []
         spent, most = 0.0, TOGETHER_S if one.owner else ANEW_S
-        for file in sorted(by_file, key=mean.__getitem__):
+        own = {f"test_{file.stem}" for file in named}
+        for file in sorted(by_file, key=lambda file: (Path(file).stem not in own, mean[file])):
             for name in by_file[file]:
                 if spent + seconds[name] <= most:
                     chosen.append(name)
