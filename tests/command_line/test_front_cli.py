@@ -175,6 +175,15 @@ def test_what_zeus_reads_needs_nothing_that_zeus_does_not_set(capsys, examples, 
     assert not (tmp_path / "x").exists()
 
 
+def test_the_table_says_how_sure_a_forecast_is_and_nothing_of_a_profile(capsys, examples, profile):
+    _, out, _ = run(capsys, examples / "llama-3.1-8b-4xh200.toml", "--simple", "rank")
+    assert "5-95 % of a plan on any card: time -" in out
+    assert "slower, 5-95 %" in out and "saved, 5-95 %" in out
+    _, out, _ = run(capsys, *of_profile(profile))
+    assert "5-95 %" not in out
+    assert "- times and energies are as measured: nothing is forecast, and plans have no intervals" in out
+
+
 def test_power_limits(capsys, examples):
     status, out, _ = run(capsys, examples / "llama-3.1-8b-4xh200.toml", "--format", "zeus-power-limit")
     assert status == 0
