@@ -276,7 +276,10 @@ def covariance_problem(matrix: NDArray[np.float64]) -> str | None:
     if (variances < 0).any():
         return "a variance is negative"
     scale = np.where(variances > 0, np.sqrt(variances), 1.0)
-    correlation = matrix / np.outer(scale, scale)
+    with np.errstate(over="ignore"):
+        correlation = matrix / np.outer(scale, scale)
+    if not np.isfinite(correlation).all():
+        return "a variance is too small for its covariances"
     if not np.allclose(correlation, correlation.T, rtol=0, atol=COVARIANCE_TOLERANCE):
         return "the matrix is not symmetric"
     if np.linalg.eigvalsh(correlation)[0] < -COVARIANCE_TOLERANCE * len(matrix):

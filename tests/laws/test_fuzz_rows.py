@@ -179,6 +179,7 @@ BROKE = (
     ("Perseus, frequency_plans.jsonl", '["F", 1410, 2]', f'["F", 1410, {10**20}]'),
     ("Perseus, frequency_plans.jsonl", '["F", 1410, 2]', '["F", 1410, 1000000000]'),
     ("Perseus, frequency_plans.jsonl", '["F", 1410, 2]', "[" * 100_000),
+    ("Perseus, measured_instructions.csv", "toy,0,0,", "toy,0," + "9" * 5000 + ","),
 )
 
 
@@ -197,3 +198,9 @@ def test_a_row_with_a_number_beyond_all_is_left_out_with_its_key(key: str, value
     found = run_suite("train", path).to_dict()
     assert len(found["rows"]) == 1 and len(found["skipped"]) == 1
     assert f"'{key}'" in str(found["skipped"])
+
+
+def test_a_list_in_place_of_a_name_is_no_problem_of_choices(tmp_path: Path) -> None:
+    form = FORMATS["overlap rows"]
+    text = form.sources[0]()
+    assert outcome(form, text.replace('"model": "llama8b"', '"model": []', 1).encode(), tmp_path) == "good"

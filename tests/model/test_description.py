@@ -196,6 +196,8 @@ def test_covariance_is_judged_in_its_own_units() -> None:
     correlation = np.array([[1, 0.9, 0.8], [0.9, 1, 0.9], [0.8, 0.9, 1]])
     assert covariance_problem(correlation * np.outer(scale, scale)) is None
     assert covariance_problem(np.zeros((3, 3))) is None
+    tiny = np.array([[1e-320, 1e200], [1e200, 1.0]])
+    assert covariance_problem(tiny) == "a variance is too small for its covariances"
     correlation[0, 2] = correlation[2, 0] = -0.8
     assert covariance_problem(correlation * np.outer(scale, scale)) == "the matrix is not positive semidefinite"
 

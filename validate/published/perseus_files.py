@@ -26,6 +26,7 @@ ITERATIONS, INSTRUCTIONS, PLANS = "measured_iterations.csv", "measured_instructi
 #: Columns of a workload.
 WORKLOAD = ("gpu", "model", "partition", "parallelism", "micro_batch", "microbatches")
 _RANK = re.compile(r"energy_rank[0-9]{1,6}_j")
+_NUMBER = re.compile(r"[0-9]{1,6}")
 #: More than any pipeline has; a damaged count of repeats would fill the memory.
 MOST_INSTRUCTIONS = 100_000
 #: GPU, model and plan: what the three files name a plan by.
@@ -179,7 +180,7 @@ def _instruction_times(path: Path) -> dict[PlanKey, dict[tuple[int, int], float]
     times: dict[PlanKey, dict[tuple[int, int], float]] = {}
     for line, record in _csv(path, ("gpu", "model", "plan", "rank", "instruction", "mean_s")):
         value = _number(record, "mean_s", path, line)
-        if record["instruction"] not in DIRECTIONS or not record["rank"].isdecimal():
+        if record["instruction"] not in DIRECTIONS or not _NUMBER.fullmatch(record["rank"]):
             raise DataError(
                 f"instruction {record['instruction']!r} of rank {record['rank']!r}",
                 file=str(path),

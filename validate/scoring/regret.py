@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,13 +29,13 @@ def regret(said: Array, measured: Array) -> float:
     return float(measured[np.argmin(np.where(known, said, np.inf))] / measured[known].min() - 1.0)
 
 
-def problems(rows: Sequence[ScoredRow], key: Callable[[ScoredRow], Hashable | None]) -> list[list[ScoredRow]]:
+def problems(rows: Sequence[ScoredRow], key: Callable[[ScoredRow], object]) -> list[list[ScoredRow]]:
     """Rows that are options of the same problem, where there are at least two; a key of ``None`` is of no problem."""
-    found: dict[Hashable, list[ScoredRow]] = {}
+    found: dict[str, list[ScoredRow]] = {}
     for row in rows:
         which = key(row)
-        if which is not None:
-            found.setdefault(which, []).append(row)
+        if which is not None:  # by its text: a file may have a list where a name is expected
+            found.setdefault(repr(which), []).append(row)
     return [options for options in found.values() if len(options) > 1]
 
 
