@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from joulecast.errors import InputError
 from joulecast.plan.comparison.ledgers import Item, LedgerDifference, difference_of, ledgers_of
 from joulecast.plan.comparison.reasons import reasons
+from joulecast.simulator.plan_file.replicas import SHARD_SIZE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 #: Parts of a plan that follow from its other keys; they are left out where those differ.
 DERIVED = {
     "workload.model": ("workload.model_name", "workload.layers", "workload.mtp_num_layers"),
+    "workload.model.rotary": ("implementation.rotary",),
     "cluster.links": ("cluster.gpu", "cluster.gpus", "cluster.gpus_per_node", "cluster.node", "cluster.network"),
     "parallelism.stage_layers": (
         "workload.layers",
@@ -169,6 +171,8 @@ def differing_keys(plans: Sequence[Plan]) -> dict[str, tuple[Any, ...]]:
         values = tuple(one.get(key) for one in flat)
         if any(value != values[0] for value in values):
             found[key] = values
+    if not any(plan.parallelism.fsdp for plan in plans):
+        found.pop(SHARD_SIZE, None)
     for part, sources in DERIVED.items():
         if any(source in found for source in sources):
             found = {key: values for key, values in found.items() if key != part and not key.startswith(part + ".")}

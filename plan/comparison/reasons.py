@@ -56,4 +56,4 @@ def _items(items: Sequence[Item], unit: str) -> str:
 
 def _signed(difference: float) -> str:
     text = f"{difference:+.3g}"
-    return f"{difference:+.0f}" if "e+" in text else text
+    return f"{float(text):+.0f}" if "e+" in text else text

@@ -167,6 +167,8 @@ def _values(value: Any, key: str, source: Source) -> tuple[float, ...] | None:
     if isinstance(value, Mapping):
         if sorted(value) != ["max", "min", "step"] or not all(_is_positive(v) for v in value.values()):
             raise source.error(f"{value} is no range", key, remedy="Write {min = …, max = …, step = …}, all above 0.")
+        if value["max"] < value["min"]:
+            raise source.error("the range ends below its begin", key, remedy="Exchange min and max.")
         steps = (value["max"] - value["min"]) / value["step"]
         if steps > MOST_VALUES:
             raise source.error(f"more than {MOST_VALUES} values", key, remedy="Use a larger step.")

@@ -72,6 +72,18 @@ def test_a_plan_does_not_differ_from_itself() -> None:
         assert row["share"] is None
 
 
+def test_what_follows_from_other_keys_is_no_difference() -> None:
+    """Nor is over how many ranks parameters would be sharded, where no plan shards them."""
+    fsdp = ["implementation.framework=megatron", "parallelism.fsdp=true"]
+    rest = ["cluster.gpus=8", "workload.global_batch_size=16", "implementation.rotary=true"]
+    found = differing_keys([load_plan(SMALL), load_plan(SMALL, rest)])
+    assert "implementation.rotary" in found and "cluster.gpus" in found
+    assert not [key for key in found if key.startswith("workload.model") or "fsdp" in key]
+    flat = [*fsdp, "parallelism.pipeline_model_parallel_size=1"]
+    sharded = differing_keys([load_plan(SMALL, flat), load_plan(SMALL, [*flat, *rest])])
+    assert sharded["parallelism.fsdp_shard_size"] == (2, 4)
+
+
 @settings(max_examples=50, deadline=None)
 @given(
     st.dictionaries(st.sampled_from("abcdef"), st.floats(0, 1e6), min_size=1),
