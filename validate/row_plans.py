@@ -111,8 +111,14 @@ def _iteration(row: Configuration, gpu: str) -> dict[str, Any]:
             "framework": "pytorch-eager",
             "attention_backend": str(row.get("attention_backend") or "cudnn"),
             "shard_head": head_is_sharded(row.get("head")),
+            **permutation(row),
         },
     }
+
+
+def permutation(row: Configuration) -> dict[str, Any]:
+    """Whether kernels made for it sort and sum the experts' rows, where the row says it."""
+    return {} if row.get("permute_fusion") is None else {"moe_permute_fusion": _flag(row, "permute_fusion")}
 
 
 def expert_load(row: Configuration) -> dict[str, Any]:

@@ -66,6 +66,8 @@ class Implementation:
         Ranks that share the experts of a layer, and each expert, and what joins either.
     expert_dispatcher
         ``alltoall`` sends every copy of a token, ``flex`` one to each domain or rank (DeepEP).
+    fused_permutation
+        Whether kernels made for it sort and sum the experts' rows, or PyTorch's own operators.
     expert_load
         Rows of the busiest rank's experts over the mean, or the capacity factor.
     tp_comm_overlap
@@ -104,6 +106,7 @@ class Implementation:
     expert_fabric: Fabric | None = None
     expert_tensor_fabric: Fabric | None = None
     expert_dispatcher: str = "alltoall"
+    fused_permutation: bool = True
     expert_load: float = 1.0
     tiles: tuple[tuple[str, Tile | RowTile], ...] = ()
     gradients: str | None = None

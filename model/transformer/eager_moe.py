@@ -26,6 +26,7 @@ from joulecast.model.transformer.expert_rows import (
     from_experts,
     random_reads,
     router_forward,
+    summed,
     to_experts,
 )
 
@@ -42,7 +43,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         *eager.activation_forward(_rows(s, e)),
         _grouped("experts.down", e, e.rows, hidden, e.ffn, dtype, "tn"),
         *from_experts("combine", s, e),
-        copies("unpermute", s, e, writes=1 / experts_of(s).active),
+        summed("unpermute", s, e, weighted=True),
         eager.residual_addition("residual2", s),
     )
 
@@ -58,7 +59,7 @@ def backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
         *eager.activation_backward(_rows(s, e)),
         *_grouped_backward("experts.up", s, e, e.up_width, hidden, accumulate),
         *from_experts("dispatch.grad", s, e),
-        copies("permute.grad", s, e, writes=1 / experts_of(s).active),
+        summed("permute.grad", s, e),
         *_router_backward(s, accumulate),
         eager.residual_addition("router.grad.join", s),
         *kernels,

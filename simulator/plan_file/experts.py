@@ -42,6 +42,12 @@ def check_experts(plan: Plan, source: Source) -> None:
     model, split = plan.workload.model, plan.parallelism
     if plan.implementation.framework != "megatron":
         _check_eager(plan, source)
+    elif not plan.implementation.moe_permute_fusion:
+        raise source.error(
+            "sorting and summing of rows by PyTorch's own operators are known in pytorch-eager",
+            "implementation.moe_permute_fusion",
+            remedy='Leave the key out, or set implementation.framework = "pytorch-eager".',
+        )
     _check_overlap(plan, source)
     if model.experts is None:
         for key, size in ((EP, split.expert_model_parallel_size), (ETP, split.expert_tensor_parallel_size)):

@@ -43,6 +43,7 @@ def implementation_of(plan: Plan) -> Implementation:
         expert_fabric=expert_fabric(plan) if plan.workload.model.experts else None,
         expert_tensor_fabric=expert_tensor_fabric(plan) if plan.workload.model.experts else None,
         expert_dispatcher=i.moe_token_dispatcher_type,
+        fused_permutation=i.moe_permute_fusion,
         expert_load=plan.workload.expert_load,
         tiles=i.tiles,
     )

@@ -169,6 +169,7 @@ class Implementation:
     optimizer_precision: str
     main_parameters: bool
     moe_token_dispatcher_type: str = "alltoall"
+    moe_permute_fusion: bool = True
     recompute_modules: tuple[str, ...] = ("core_attn",)
     fused_loss: bool = False
     attention_precision: str = ""

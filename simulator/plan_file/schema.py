@@ -227,6 +227,11 @@ class ImplementationTable(Table):
     moe_token_dispatcher_type: Literal["alltoall", "flex"] = Field(
         "alltoall", description="Every copy of a token is sent to its expert, or one to each node or GPU (DeepEP)."
     )
+    moe_permute_fusion: bool = Field(
+        True,
+        description="Rows are sorted by expert and summed by token by kernels made for it, at the memory's pace; "
+        "false: by PyTorch's own operators, a thread for each value (pytorch-eager).",
+    )
     rotary: bool | None = Field(None, description="Rotary embedding is really computed; default: the model's.")
     tie_embeddings: bool | None = Field(None, description="Head shares the embedding's matrix; default: the model's.")
     shard_head: bool = Field(True, description="Embedding and head split over tensor-parallel ranks.")

@@ -144,6 +144,7 @@ def read_implementation(parsed: PlanFile, model: ModelConfig, source: Source) ->
         optimizer_precision=table.optimizer_precision or default,
         main_parameters=mixed if table.main_parameters is None else table.main_parameters,
         moe_token_dispatcher_type=table.moe_token_dispatcher_type,
+        moe_permute_fusion=table.moe_permute_fusion,
         recompute_modules=tuple(parsed.schedule.recompute_modules or ("core_attn",)),
         tiles=read_tiles(table.tiles, source),
     )

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from joulecast.errors import InputError
@@ -15,8 +16,12 @@ from joulecast.model.architecture.experts import Experts
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launches import Launch
-from joulecast.model.framework.layer_shard import shard
+from joulecast.model.framework.layer_shard import Shard, shard
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Collective, Gemm, Streaming
+from joulecast.model.power.kernel_power import at_clock
 from joulecast.model.transformer import eager_moe, moe
 from joulecast.model.transformer.expert_rows import expert_bytes
 from joulecast.model.transformer.pytorch_layer import recomputed_forward
@@ -82,6 +87,29 @@ def test_the_weights_of_experts_need_their_results_again():
     assert grad.bytes_read == pytest.approx(2 * rows * HIDDEN * 1.8)
 
 
+def test_pytorchs_own_operators_sort_and_sum_a_value_at_a_time():
+    """The same bytes from memory, at the pace of instructions: weights cost a sum more, and more rows do."""
+    gpu = gpu_model(load_gpu("h200-sxm"))
+    plain = shard(MODEL, replace(EAGER, fused_permutation=False), 2, 1024)
+
+    def found(s: Shard, name: str) -> tuple[float, float]:
+        launches = (*eager_moe.forward(s), *eager_moe.backward(s, True))
+        operator = next(x.operator for x in launches if x.operator.name == name)
+        assert isinstance(operator, Streaming)
+        cost = lower([operator], gpu)
+        return float(cost.hbm_j[0]), float(at_clock(cost, np.array(1600.0), gpu).time_s.item())
+
+    for name in ("dispatch.sort", "combine.grad.sort", "unpermute", "permute.grad"):
+        (one_j, one_s), (own_j, own_s) = found(SHARD, name), found(plain, name)
+        assert own_j == pytest.approx(one_j)
+        assert own_s > 1.5 * one_s
+    assert found(plain, "unpermute")[1] > found(plain, "permute.grad")[1] > found(plain, "dispatch.sort")[1]
+    alike = {"permute", "unpermute.grad", "experts.up"}
+    for x, y in zip(eager_moe.forward(SHARD), eager_moe.forward(plain), strict=True):
+        assert x.operator.name == y.operator.name
+        assert (x == y) or x.operator.name not in alike
+
+
 def test_recomputation_stops_before_the_sum_of_the_results():
     names = [x.operator.name for x in recomputed_forward(SHARD)]
     assert names[-1] == "combine.all_to_all"
@@ -95,7 +123,7 @@ def plan(**changes: Any) -> Plan:
     }
     for key, value in changes.items():
         table, _, name = key.partition("__")
-        tables[table][name] = value
+        tables[table] = tables.get(table, {}) | {name: value} if name else value
     return plan_from_dict(tables)
 
 
@@ -105,6 +133,20 @@ def test_ranks_that_share_experts_hold_half_and_talk():
     assert shared.time_s < own.time_s  # gradients of experts are not summed
     sharded = forecast(plan(parallelism__fsdp=True))
     assert sharded.ranks[0].memory_bytes < shared.ranks[0].memory_bytes
+
+
+def test_rows_are_sorted_and_summed_by_kernels_made_for_it_unless_the_plan_says_otherwise():
+    """A Mixtral layer's copies are few; Qwen's, to eight of 128 experts, are not."""
+
+    def longer(model: str) -> float:
+        fused, own = (
+            forecast(plan(workload__model=model, implementation={"moe_permute_fusion": on})) for on in (True, False)
+        )
+        return own.time_s / fused.time_s
+
+    assert 1.01 < longer("mixtral-8x7b") < 1.03 < 1.04 < longer("qwen3-30b-a3b") < 1.1
+    with pytest.raises(InputError, match=r"moe_permute_fusion.*pytorch-eager"):
+        plan(implementation={"framework": "megatron", "moe_permute_fusion": False})
 
 
 def test_shared_experts_are_refused(tmp_path: Path):

@@ -87,6 +87,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "attention_backend": "flash-attention-2",
         "attention_precision": "fp8",
         "moe_token_dispatcher_type": "flex",
+        "moe_permute_fusion": False,
         "rotary": False,
         "tie_embeddings": True,
         "shard_head": False,
@@ -173,6 +174,11 @@ BASES: dict[str, dict[str, Any]] = {
         "network": {"oversubscription": 2.0},
         "parallelism": {"expert_model_parallel_size": 8, "expert_tensor_parallel_size": 1},
         "implementation": MEGATRON,
+    },
+    "experts in eager mode": {
+        "workload": EXPERTS | {"global_batch_size": 16},
+        "cluster": cluster(8),
+        "parallelism": {"expert_model_parallel_size": 8},
     },
 }
 SIZE = "one rank, node or micro-batch has nothing that this could change, and spaces vary their number"
@@ -304,6 +310,7 @@ FSDP_OFF = [
     ({"workload": DENSE | {"fp8_param_gather": True}}, "workload.fp8_param_gather", 'precision = "fp8"'),
     ({"parallelism": {"fsdp": True}, "overlap": {"grad_bucket_mb": 25.0}}, "overlap.grad_bucket_mb", "fsdp = false"),
     ({"implementation": {"moe_token_dispatcher_type": "flex"}}, "implementation.moe_token_dispatcher_type", "experts"),
+    ({"implementation": {"moe_permute_fusion": False}}, "implementation.moe_permute_fusion", "experts"),
     ({"site": {"goodput": 0.9}}, "site.goodput", "training_tokens"),
     ({"site": {"node_mtbf_hours": 9e3}}, "site.node_mtbf_hours", "training_tokens"),
     ({"site": {"restart_s": 60.0}}, "site.restart_s", "node_mtbf_hours"),

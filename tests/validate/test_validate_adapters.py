@@ -92,6 +92,8 @@ def test_a_row_says_how_its_sequence_is_split() -> None:
 def test_a_row_says_its_experts() -> None:
     experts = {"experts": 8, "experts_per_token": 2, "expert_ffn": 14336, "ep": 2, "dp": 2, "expert_load": 1.0}
     plan = plan_from_dict(plan_of_row(ITERATION | experts, "h200-sxm"))
+    own = plan_from_dict(plan_of_row(ITERATION | experts | {"permute_fusion": False}, "h200-sxm"))
+    assert (plan.implementation.moe_permute_fusion, own.implementation.moe_permute_fusion) == (True, False)
     assert (plan.cluster.gpus, plan.parallelism.expert_model_parallel_size, plan.workload.expert_load) == (2, 2, 1.0)
     step = single_gpu_training_step(plan.workload.model, Implementation(rotary=False), 1, 8192, micro_batches=2)
     products = sum(x.operator.flops for x in step if isinstance(x.operator, Gemm) and "router" not in x.operator.name)
@@ -101,7 +103,12 @@ def test_a_row_says_its_experts() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "key"),
-    [({"cp": 0}, "cp"), ({"experts": 8}, "experts_per_token"), ({"expert_load": 0.5}, "expert_load")],
+    [
+        ({"cp": 0}, "cp"),
+        ({"experts": 8}, "experts_per_token"),
+        ({"expert_load": 0.5}, "expert_load"),
+        ({"permute_fusion": 0}, "permute_fusion"),
+    ],
 )
 def test_a_row_that_cannot_be_is_refused(changes: dict[str, Any], key: str) -> None:
     with pytest.raises(DataError, match=key):
