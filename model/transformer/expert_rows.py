@@ -19,13 +19,13 @@ factor); Megatron-Core ``moe_layer`` and ``token_dispatcher`` (all-to-all).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from joulecast.model.architecture.experts import Experts
 from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.framework.launches import Launch, collective, streaming
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm
+from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm, Streaming
 
 #: Rows of an expert are padded to a multiple of this, as FP8 needs it; other types take any number at the same pace.
 ROW_STEP = 16
@@ -136,9 +136,18 @@ def summed(name: str, s: Shard, e: ExpertShard, *, weighted: bool = False) -> La
 
 def _issued(name: str, s: Shard, values: float, read: float, written: float) -> Launch:
     """A kernel with a thread for every value it writes: paced as ``values`` of an element-wise one on strided data."""
-    launch = streaming("strided_unary", name, values, dtype=s.implementation.dtype)
-    far = (read + written) * DTYPE_BYTES[s.implementation.dtype]
-    return replace(launch, operator=replace(launch.operator, footprint_bytes=0.0, far_bytes=far, elements=read))
+    wide = DTYPE_BYTES[s.implementation.dtype]
+    operator = Streaming(
+        "strided_unary",
+        values * wide,
+        values * wide,
+        elements=read,
+        dtype=s.implementation.dtype,
+        footprint_bytes=0.0,
+        far_bytes=(read + written) * wide,
+        name=name,
+    )
+    return Launch(operator)
 
 
 def random_reads(s: Shard) -> float:
