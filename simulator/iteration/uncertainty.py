@@ -125,14 +125,16 @@ def intervals(amounts: KernelAmounts, conditions: Conditions, against: NDArray[n
     """
     base = np.zeros(len(amounts.runs), dtype=np.int64) if against is None else against
     amounts = amounts.distinct()
-    own = _parameter_changes(amounts, _main(amounts.time_s, amounts.energy_j), conditions)
-    # Of one iteration there is no ratio; of several every kernel counts, as their shares differ between clocks.
-    all_ = own if len(amounts.runs) == 1 else _parameter_changes(amounts, amounts.runs > 0, conditions)
+    counted = [_main(amounts.time_s, amounts.energy_j)]
+    if len(amounts.runs) > 1:  # of ratios every kernel counts, as its share differs between clocks
+        counted.append(amounts.runs > 0)
+    changes = _parameter_changes(amounts, counted, conditions)
+    own, every = changes[0], changes[-1]
     alike = _works(amounts.operators)
     found = []
     for amount, quantity, change, of_all in (
-        (amounts.time_s, "time", own[0], all_[0]),
-        (amounts.energy_j, "energy", own[1], all_[1]),
+        (amounts.time_s, "time", own[0], every[0]),
+        (amounts.energy_j, "energy", own[1], every[1]),
     ):
         form, form_ratio = form_spreads(amount, base, alike, amounts.costs, conditions.description, quantity)
         spreads = np.hypot(form, spread_of(change)), np.hypot(form_ratio, spread_of(of_all - of_all[:, base]))
@@ -150,19 +152,21 @@ def intervals(amounts: KernelAmounts, conditions: Conditions, against: NDArray[n
 
 
 def _parameter_changes(
-    amounts: KernelAmounts, counted: NDArray[np.bool_], conditions: Conditions
-) -> tuple[Array, Array]:
-    """Changes of time and energy by the parameters, by the kernels that are ``counted`` in each of ``n`` iterations.
+    amounts: KernelAmounts, counted: Sequence[NDArray[np.bool_]], conditions: Conditions
+) -> list[tuple[Array, Array]]:
+    """Changes of time and energy by the parameters, each of shape ``(directions, n)``, by several choices of kernels.
 
-    ``counted`` has the shape ``(n, m)``, the changes ``(directions, n)``.
+    A choice says which kernels count in each of ``n`` iterations, shape ``(n, m)``.
     """
-    some = np.flatnonzero(counted.any(axis=0))
-    counts = np.where(counted, amounts.runs, 0.0)[:, some].T
-    mixes = Mixes(
-        [amounts.operators[i] for i in some.tolist()], counts, amounts.clock_mhz if conditions.locked else None
-    )
+    runs = np.concatenate([np.where(which, amounts.runs, 0.0) for which in counted])
+    some = np.flatnonzero(runs.any(axis=0))
+    clock = np.tile(amounts.clock_mhz, len(counted)) if conditions.locked else None
     limits = conditions.power_limit_w, FEW_DIRECTIONS, conditions.component_limits_w
-    return parameter_changes(mixes, conditions.gpu, *limits)
+    mixes = Mixes([amounts.operators[i] for i in some.tolist()], runs[:, some].T, clock)
+    time, energy = (
+        np.split(change, len(counted), axis=1) for change in parameter_changes(mixes, conditions.gpu, *limits)
+    )
+    return list(zip(time, energy, strict=True))
 
 
 def _works(operators: Sequence[Operator]) -> NDArray[np.int64]:
