@@ -90,6 +90,6 @@ def test_nothing_is_written_where_it_fails(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="JSON compliant"):
         write_trace(tmp_path / "trace.json", timelines(), counters=[bad])
     (tmp_path / "folder").mkdir()
-    with pytest.raises(InputError, match="cannot be written"):
+    with pytest.raises(InputError, match="is a folder"):
         write_trace(tmp_path / "folder", timelines())
     assert [p.name for p in tmp_path.iterdir()] == ["folder"]
