@@ -185,16 +185,14 @@ class Runner:
         return child
 
     def _chosen(self, one: Mutant) -> list[str]:
-        """Tests of the changed line, by files; of what an import runs those of the whole module.
+        """Tests of the changed line, by files; of what an import runs those of the module, or of what imports it.
 
-        Files of the module's name come first, or if only others run what it has, of theirs; then quick ones.
+        Files of the module's name come first, then those of the modules that import it, then quick ones.
         """
         lines = self.known.tests
         near = lines.get((str(one.file), one.line), set()) if one.owner else set()
-        near, named = near or self._that_run({one.file}), {one.file}
-        if not near:
-            named = importers(one)
-            near = self._that_run(named)
+        users = set() if one.owner else importers(one)
+        near = near or self._that_run({one.file}) or self._that_run(users)
         seconds = self.known.seconds
         usable = [name for name in self.items if name in near and seconds.get(name, 0.0) <= LONGEST_S]
         usable = [name for name in usable if name not in self.known.failing]
@@ -204,8 +202,8 @@ class Runner:
         mean = {file: sum(map(seconds.__getitem__, names)) / len(names) for file, names in by_file.items()}
         chosen: list[str] = []
         spent, most = 0.0, TOGETHER_S if one.owner else ANEW_S
-        own = {f"test_{file.stem}" for file in named}
-        for file in sorted(by_file, key=lambda file: (Path(file).stem not in own, mean[file])):
+        first = [f"test_{one.file.stem}"], [f"test_{file.stem}" for file in users]
+        for file in sorted(by_file, key=lambda file: (*(Path(file).stem not in some for some in first), mean[file])):
             for name in by_file[file]:
                 if spent + seconds[name] <= most:
                     chosen.append(name)

@@ -133,8 +133,10 @@ def test_the_lowest_limit_that_is_told_works(mi300x):
 
 def test_power_that_cannot_be_moved():
     limits = {"compute": 400.0, "io": 300.0}
-    with pytest.raises(jc.InputError, match="positive"):
-        moved(limits, "io", "compute", -1.0)
+    assert moved(limits, "io", "compute", 0.5) == {"compute": 400.5, "io": 299.5}
+    for power_w in (-1.0, 0.0, float("nan")):
+        with pytest.raises(jc.InputError, match="positive"):
+            moved(limits, "io", "compute", power_w)
     with pytest.raises(jc.UnknownNameError, match="hbm"):
         moved(limits, "hbm", "compute", 10.0)
 
