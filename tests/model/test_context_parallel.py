@@ -200,3 +200,10 @@ def test_what_cannot_be_is_refused(changes: dict[str, Any], words: tuple[str, ..
         plan(**changes)
     for word in words:
         assert word in str(error.value)
+
+
+def test_a_sequence_that_has_no_two_chunks_for_each_rank_is_refused() -> None:
+    assert len(layer_forward(MODEL, split(2), 1, 8))
+    for ranks, sequence in ((2, 6), (2, 5), (4, 12)):
+        with pytest.raises(InputError, match=f"multiple of {2 * ranks}"):
+            layer_forward(MODEL, split(ranks), 1, sequence)

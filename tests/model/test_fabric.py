@@ -7,8 +7,8 @@ import pytest
 
 from joulecast.errors import InputError
 from joulecast.model.cluster.extremes import slowest_of
-from joulecast.model.cluster.fabric import Fabric, fabric_of
-from joulecast.model.cluster.links import LinkChoices, cluster_links, usual_node
+from joulecast.model.cluster.fabric import ClusterLinks, Fabric, fabric_of
+from joulecast.model.cluster.links import LinkChoices, _links, cluster_links, usual_node
 from joulecast.model.hardware.catalogue import gpu_names, load_gpu, load_node, node_names
 
 
@@ -102,6 +102,19 @@ def test_usual_nodes_exist_and_hold_that_gpu():
 def test_a_card_without_a_usual_node_stands_with_seven_others():
     plain = links("rtx-4090", gpus=16)
     assert (plain.domain_gpus, plain.nics_per_domain, plain.link_bytes_per_s) == (8, 8, None)
+
+
+def test_a_network_that_leaves_out_ports_and_overhead():
+    """64 ports, half of them downwards, and 6 us of the library's in each step."""
+    network = {
+        "latency_s": 2e-6, "nic_bandwidth_bytes_per_s": 5e10, "bandwidth_efficiency": 0.9, "hop_latency_s": 1e-6,
+    }  # fmt: skip
+    found = _links(None, None, 8, 4.0, network, 64, LinkChoices())
+    assert found.step_latency_s == pytest.approx(8e-6)
+    # Four cards of a node go to four leaf switches, each of which takes a card of 32 nodes.
+    assert (found.fan_out, found.leaf_gpus) == (32.0, 256.0)
+    assert (found.oversubscription, found.nvls, found.sharp) == (1.0, False, False)
+    assert ClusterLinks(8, None, None, 8.0, 5e10, 0.9, 7e-6, 1e-6, 64.0, 32.0).oversubscription == 1.0
 
 
 def test_nonsense_is_refused():

@@ -133,3 +133,26 @@ def test_a_result_outlives_the_next_lowering(h200):
     kept = first.core_cycles.copy()
     again(h200.with_values({"kernel.gemm.eta": 0.5}))
     assert np.array_equal(first.core_cycles, kept)
+
+
+#: Parameters that a description may leave out, what stands in for each, and a kernel that shows it.
+LEFT_OUT = (
+    ("kernel.time_factor", 1.0, Streaming("copy", 1e9, 1e9)),
+    ("kernel.gemm.fallback_slowdown", 7.0, Gemm(4095, 4096, 4095)),
+    ("kernel.gemm.efficiency.bf16", 1.0, Gemm(4096, 4096, 4096)),
+    ("kernel.gemm.efficiency.blocked", 0.83, Gemm(4096, 4096, 4096, "fp8", block_scaled=True)),
+    ("kernel.gemm.layout.nt", 1.0, Gemm(4096, 4096, 4096, layout="nt")),
+    ("kernel.attention.cudnn.forward.wide", 1.0, Attention(1, 32, 8, 4096, 256)),
+    ("power.attention_narrow_extra", 0.0, Attention(1, 32, 8, 4096, 64)),
+    ("collective.transfer_link_share", "collective.link_share", Collective("send_recv", 1e9, 2)),
+    ("collective.transfer_latency_s", "collective.latency_s", Collective("send_recv", 1e3, 2)),
+    ("collective.exchange_link_share", "collective.link_share", Collective("all_to_all", 1e9, 8)),
+)
+
+
+@pytest.mark.parametrize(("name", "default", "kernel"), LEFT_OUT, ids=lambda value: str(value)[:40])
+def test_what_a_description_leaves_out_has_a_default_that_acts(h200, name, default, kernel):
+    value = h200[default] if isinstance(default, str) else default
+    bare = replace(h200, parameters={key: v for key, v in h200.parameters.items() if key != name})
+    assert same(lower([kernel], bare), lower([kernel], h200.with_values({name: value})))
+    assert not same(lower([kernel], bare), lower([kernel], h200.with_values({name: 0.9 * value + 0.01})))

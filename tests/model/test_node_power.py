@@ -93,6 +93,16 @@ def test_a_fat_tree_grows_by_tiers() -> None:
     assert network_switch_power_w(512, NETWORK) == pytest.approx(512 * 3 * port / 0.93)
 
 
+def test_what_a_node_or_a_network_leaves_out() -> None:
+    network = {"switch_port_power_w": 10.0, "transceiver_power_w": 5.0, "nic_power_w": 30.0, "nic_idle_power_w": 20.0}
+    assert network_switch_power_w(64, network) == pytest.approx(64 * 15.0 / 0.93)  # one switch of 64 ports
+    assert network_switch_power_w(65, network) == pytest.approx(65 * 3 * 15.0 / 0.93)
+    bare = node_power_w(800.0, 400.0, {"gpus_per_node": 2, "nics_per_node": 2, "other_power_w": 50.0}, network)
+    assert bare.to_dict() == {
+        "gpu_w": 800.0, "cpu_w": 0.0, "switch_w": 0.0, "nic_w": 2 * 25.0, "fan_w": 0.0, "other_w": 50.0,
+    }  # fmt: skip
+
+
 def test_money_and_carbon_are_linear() -> None:
     once, twice = cost_of(3.6e6, 100.0, 8, PRICES), cost_of(7.2e6, 200.0, 8, PRICES)
     assert once.electricity == pytest.approx(0.1)
