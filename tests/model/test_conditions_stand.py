@@ -14,7 +14,14 @@ import pytest
 import joulecast as jc
 from joulecast.model.cluster import goodput, links, node_power, site_cost
 from joulecast.model.cluster.fabric import ClusterLinks, fabric_of, within_domain
-from joulecast.model.hardware.catalogue import load_gpu, load_network, load_node, network_names, node_names
+from joulecast.model.hardware.catalogue import (
+    load_gpu,
+    load_network,
+    load_node,
+    load_training,
+    network_names,
+    node_names,
+)
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.power import component_power, contention, kernel_power, limits, memory_clock
@@ -168,8 +175,6 @@ def of_nodes() -> dict[str, list[float]]:
 
 def of_training(card: str) -> dict[str, list[float]]:
     """Parameters that published runs' factors move."""
-    from joulecast.model.hardware.catalogue import load_training
-
     found = {}
     for generation in ("", "nemo-2024", "megatron-core"):
         one = factors.trained(load_gpu(card), generation, load_training())
