@@ -125,7 +125,7 @@ def intervals(amounts: KernelAmounts, conditions: Conditions, against: NDArray[n
     """
     base = np.zeros(len(amounts.runs), dtype=np.int64) if against is None else against
     amounts = amounts.distinct()
-    counted = [_main(amounts.time_s, amounts.energy_j)]
+    counted = [main_kernels(amounts.time_s, amounts.energy_j)]
     if len(amounts.runs) > 1:  # of ratios every kernel counts, as its share differs between clocks
         counted.append(amounts.runs > 0)
     changes = _parameter_changes(amounts, counted, conditions)
@@ -176,7 +176,7 @@ def _works(operators: Sequence[Operator]) -> NDArray[np.int64]:
     return np.array([known.setdefault(work, len(known)) for work in works], dtype=np.int64)
 
 
-def _main(time_s: Array, energy_j: Array) -> NDArray[np.bool_]:
+def main_kernels(time_s: Array, energy_j: Array) -> NDArray[np.bool_]:
     """Kernels that stand for all in each iteration: the largest, until their shares are enough; shape ``(n, m)``."""
     shares = [amount / amount.sum(axis=1, keepdims=True) for amount in (time_s, energy_j)]
     share = np.maximum(*shares)

@@ -15,6 +15,7 @@ from joulecast.plan.fronts.forecast_front import forecast_front, problem_from_pl
 from joulecast.plan.fronts.profile_front import MEASURED, problem_from_profile
 from joulecast.plan.fronts.stragglers import parse_slow_rank, throttled
 from joulecast.plan.knobs.front_space import FrontSpace
+from joulecast.simulator.iteration.uncertainty import main_kernels
 from joulecast.simulator.plan_file.plan import load_plan
 
 ENDS = ("time_s_p05", "time_s_p95", "energy_j_p05", "energy_j_p95")
@@ -172,3 +173,9 @@ def test_measured_options_have_no_intervals(tmp_path):
     assert front.intervals == ()
     assert not [name for row in front.rows() for name in row if name.endswith("p05")]
     assert MEASURED in front.to_dict()["notes"]
+
+
+def test_main_kernels_are_the_largest_by_time_or_energy_until_they_are_enough():
+    time = np.array([[0.5, 0.3, 0.15, 0.05], [0.9, 0.04, 0.03, 0.03]])
+    energy = np.array([[0.5, 0.3, 0.05, 0.15], [0.9, 0.04, 0.03, 0.03]])
+    assert main_kernels(time, energy).tolist() == [[True, True, False, False], [True, False, False, False]]
