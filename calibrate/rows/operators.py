@@ -179,6 +179,7 @@ def _gemm(row: Configuration) -> KernelWork:
         out_dtype=dtype_of(row, "out_dtype", ""),
         accumulate=bool(row.get("accumulate", False)),
         separate=bool(row.get("separate", False)),
+        grouped=bool(row.get("grouped", False)),
         name=str(row["op"]),
     )
     return _one(operator)

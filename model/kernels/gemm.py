@@ -43,6 +43,10 @@ CHOICES = np.array(
 )
 #: Tile by which operand traffic is counted, so that it grows smoothly with the product.
 REFERENCE_TILE = (128.0, 256.0)
+#: What a tile of a grouped kernel takes longer to begin and end than the library's, as a share of the latter: it looks
+#: up its product and addresses, and the next one's loads do not run beside its results [estimate, +-0.4]. From the
+#: times and clocks of eight rows of `validate/recorded/h200_sxm/experts.jsonl` (``grouped_up``).
+GROUPED = 0.85
 #: Share of the rate of their data type that products reach where the description has none. Blocks with scales of their
 #: own: pairs of Llama runs in MXFP8 and with one scale a tensor on B200 (Megatron-Bridge 25.09) [estimate, +-10 %].
 EFFICIENCY = {"blocked": 0.83}
@@ -85,6 +89,7 @@ def gemm_work(
     output_bytes_per_element: float | None = None,
     *,
     separate: bool = False,
+    grouped: bool = False,
     block_scaled: bool = False,
 ) -> GemmWork:
     """Cycles and bytes of products of one data type and layout with the library's own tiles, rows being aligned.
@@ -101,6 +106,8 @@ def gemm_work(
         Bytes written and read again for each value of the result; by default the inputs' size.
     separate
         Whether a batch is launched product by product on several streams.
+    grouped
+        Whether one kernel takes the batch as a list of products.
     block_scaled
         Whether blocks of operands have scales of their own.
 
@@ -110,7 +117,9 @@ def gemm_work(
         Critical-path cycles, bytes from L2 to the SMs and from HBM.
     """
     size = DTYPE_BYTES[dtype]
-    cycles, outputs = _cycles_of_choices(shapes, size, _sm_rate(dtype, layout, gpu, block_scaled), gpu, separate)
+    overhead = gpu["kernel.gemm.tile_overhead_cycles"] * (1.0 + GROUPED * grouped)
+    rate = _sm_rate(dtype, layout, gpu, block_scaled)
+    cycles, outputs = _cycles_of_choices(shapes, size, rate, overhead, gpu, separate)
     best = np.argmin(cycles * np.where(CHOICES[:, 2] > 1, SPLIT_CAUTION, 1.0), axis=1)
     rows = np.arange(len(best))
     output = shapes.batch * shapes.m * shapes.n * (output_bytes_per_element or size)
@@ -135,13 +144,12 @@ def _sm_rate(dtype: str, layout: str, gpu: GpuModel, block_scaled: bool) -> floa
 
 
 def _cycles_of_choices(
-    shapes: GemmShapes, size: float, rate: float, gpu: GpuModel, separate: bool
+    shapes: GemmShapes, size: float, rate: float, overhead: float, gpu: GpuModel, separate: bool
 ) -> tuple[Array, Array]:
     """Cycles of each of :data:`CHOICES` and its tiles of the result, both of shape ``(n, choices)``."""
     bm, bn, splits = CHOICES[:, 0], CHOICES[:, 1], CHOICES[:, 2]
     eta = tile_efficiency(bm, bn, gpu["kernel.gemm.eta"], gpu["kernel.gemm.tile_penalty"])
     k = np.ceil(shapes.k[:, None] / splits)
-    overhead = gpu["kernel.gemm.tile_overhead_cycles"]
     outputs = np.ceil(shapes.m[:, None] / bm) * np.ceil(shapes.n[:, None] / bn) * shapes.batch[:, None]
     tiles = outputs * splits
     waves = np.ceil(tiles / gpu.sm_count)

@@ -113,7 +113,7 @@ def _group(operator: Operator) -> tuple[Hashable, ...]:
     if isinstance(operator, Gemm):
         kind = "gemm" if operator.tile is None else "tile_gemm"
         kinds = (operator.dtype, operator.data, operator.layout, operator.out_dtype)
-        return (kind, *kinds, operator.accumulate, operator.separate, operator.block_scaled)
+        return (kind, *kinds, operator.accumulate, operator.separate, operator.grouped, operator.block_scaled)
     if isinstance(operator, Attention):
         kind, backend = ("attention", operator.backend) if operator.tile is None else ("tile_attention", "")
         return (kind, backend, operator.direction, operator.dtype)
@@ -132,7 +132,7 @@ def _gemm(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
     m, n, k, batch, parts = (column(operators, name) for name in ("m", "n", "k", "batch", "parts"))
     shapes = GemmShapes(m * parts, n, k, batch, footprint)
     output_bytes = first.output_bytes_per_element
-    options = {"separate": first.separate, "block_scaled": first.block_scaled}
+    options = {"separate": first.separate, "grouped": first.grouped, "block_scaled": first.block_scaled}
     work = gemm_work(shapes, first.dtype, first.layout, gpu, output_bytes, **options)
     slower, dearer = unaligned_costs(
         shapes.m, n, k, first.dtype, first.layout, first.out_dtype, gpu.get("kernel.gemm.fallback_slowdown", 7.0)

@@ -77,7 +77,9 @@ class Gemm:
     block_scaled
         Whether blocks of operands have scales of their own, which the matrix units read as they go.
     separate
-        Whether the products of a batch are launched one by one on several streams, as those of experts are.
+        Whether the products of a batch are launched one by one on several streams, as Megatron does those of experts.
+    grouped
+        Whether one kernel takes them all as a list of products (CUTLASS' grouped kernels), not as one batched product.
     parts
         The product is one of as many equal ones along ``m`` that follow each other on several streams, so that each
         begins in the tail of the one before.
@@ -98,6 +100,7 @@ class Gemm:
     block_scaled: bool = False
     parts: int = 1
     separate: bool = False
+    grouped: bool = False
 
     @property
     def flops(self) -> float:

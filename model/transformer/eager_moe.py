@@ -97,4 +97,7 @@ def _grouped_backward(
 
 
 def _grouped(name: str, e: ExpertShard, m: int, n: int, k: int, dtype: str, layout: str) -> Launch:
-    return Launch(Gemm(m, n, k, dtype=dtype, layout=layout, batch=e.experts, footprint_bytes=math.inf, name=name))
+    product = Gemm(
+        m, n, k, dtype=dtype, layout=layout, batch=e.experts, footprint_bytes=math.inf, name=name, grouped=True
+    )
+    return Launch(product)

@@ -57,6 +57,17 @@ def test_products_of_experts_are_one_kernel_each():
         (LOCAL, TOKENS * CHOSEN // LOCAL, 2 * WIDTH, HIDDEN, False),
         (LOCAL, TOKENS * CHOSEN // LOCAL, HIDDEN, WIDTH, False),
     ]
+    assert all(o.grouped for o in products if isinstance(o, Gemm))
+
+
+def test_tiles_of_a_grouped_kernel_take_longer_to_begin_and_end():
+    """The same for every tile, so that short products lose most."""
+    gpu = gpu_model(load_gpu("h200-sxm"))
+    short, long = ([Gemm(2048, 2048, k, batch=16, grouped=on) for on in (False, True)] for k in (768, 14336))
+    (batched, grouped), (much, more) = lower(short, gpu).core_cycles, lower(long, gpu).core_cycles
+    assert 1.1 < grouped / batched < 1.3
+    assert more / much < 1.02
+    assert more - much == pytest.approx(grouped - batched)
 
 
 def test_what_ranks_exchange_is_megatrons():

@@ -52,6 +52,16 @@ def test_split_sequences_on_two_slow_cards() -> None:
     assert sum(split) / 15 == pytest.approx(longer["train_llama8b_L8_S8192_mb1_M1_dp2"], abs=0.01)
 
 
+def test_grouped_products_of_experts_whose_kind_gave_no_estimate() -> None:
+    """Their time, energy and clock: a kernel that did less in a cycle would run at a higher clock than is forecast."""
+    rows = run_suite("kernels", ROWS / "experts.jsonl", gpu="h200-sxm").to_dict()["rows"]
+    held_out = [row for row in rows if row["name"].startswith("experts_grouped_down")]
+    assert len(held_out) == 8
+    for quantity, most in (("time_s", 0.025), ("energy_j", 0.025), ("sm_clock_mhz", 0.03)):
+        errors = [abs(row["predicted"][quantity] / row["measured"][quantity] - 1.0) for row in held_out]
+        assert sum(errors) / 8 <= most
+
+
 def test_experts_on_the_same_cards() -> None:
     """Forecast 12 % off before they were measured: that PyTorch's own operators sort and sum rows is now said."""
     result = run_suite("train", ROWS / "train_experts.jsonl", gpu="h200-sxm").to_dict()
