@@ -139,7 +139,6 @@ RULES: tuple[Rule, ...] = (
     Rule("power", "toggle.*", 0.15, "switching activity of like data paths"),
     Rule("power", "*", 0.25, "taken over"),
     # Voltage is a ratio to the voltage at the highest clock, by a ratio to that clock.
-    Rule("voltage", "*_mhz", 0.08, "share of the highest clock", {"max_clock_mhz": 1.0}),
     Rule("voltage", "*", 0.12, "shape of the curve over the clock range"),
     # Governor.
     Rule(

@@ -9,6 +9,7 @@ import pytest
 
 from joulecast.model.hardware.catalogue import gpu_names, load_gpu
 from joulecast.model.hardware.derivation import rule_for, scale_factor
+from joulecast.model.hardware.derivation_rules import RULES
 
 FILE = "derived"
 RELATIVE = "h200-sxm-rows"
@@ -83,6 +84,13 @@ def test_a_derived_value_says_where_its_rule_ends() -> None:
                 assert (said in parameter.source) == (parameter.number == rule.maximum), (gpu, name)
                 ended += said in parameter.source
     assert ended > 10
+
+
+def test_no_rule_is_idle() -> None:
+    """All but the last, which is for what nobody has thought of."""
+    tables = load_gpu(RELATIVE).tables
+    used = [rule_for(table, name) for table, content in tables.items() for name in content.parameters]
+    assert [rule for rule in RULES[:-1] if rule not in used] == []
 
 
 def test_a_card_is_its_own_relative() -> None:

@@ -42,6 +42,11 @@ def test_groups_that_do_not_fill_nodes_lie_across_them(members, stride, domains)
     assert fabric_of(members, stride, links()).domains == domains
 
 
+def test_gpus_fill_racks_evenly():
+    """120 GPUs take 60 of two racks each, not 40 of three; 73 cannot be spread evenly."""
+    assert [links("gb200", gpus=gpus).domain_gpus for gpus in (64, 120, 144, 73)] == [64, 60, 72, 72]
+
+
 def test_a_rack_is_one_domain():
     rack = links("gb200", gpus=64)
     assert fabric_of(64, 1, rack).domains == 1

@@ -113,6 +113,7 @@ LAYERS: dict[str, tuple[str, dict[str, Any], int, int]] = {
     ),
     "mixtral": ("mixtral-8x7b", {**MEGATRON, **EXPERTS}, 1, 4096),
     "mixtral fp8": ("mixtral-8x7b", {"framework": "megatron", "expert_parallel": 8, "fp8": Fp8()}, 1, 2048),
+    "permuted in steps": ("moe", {**MEGATRON, **EXPERTS, "fused_permutation": False}, 1, 1024),
     "shared experts": ("moe", {"framework": "megatron", "expert_parallel": 2, "expert_dispatcher": "flex"}, 1, 2048),
     "shared experts split": ("moe", {**MEGATRON, **EXPERTS, "recompute": "selective"}, 2, 1024),
     "deepseek": ("deepseek-v3", {**MEGATRON, **EXPERTS, "expert_dispatcher": "flex", "expert_parallel": 16}, 1, 4096),
