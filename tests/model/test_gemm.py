@@ -50,6 +50,19 @@ def test_small_tiles_use_the_tensor_cores_less():
     assert tile_efficiency(np.array(128.0), np.array(256.0), 0.95, 0.0) == pytest.approx(0.95)
 
 
+def test_a_wider_result_lengthens_the_end_of_every_tile(h200):
+    """Added to fp32 it is four times as wide as bf16: the overhead of as many tiles as waves grows by 3 · 0.5."""
+    gpu = h200.with_values({"kernel.gemm.tile_penalty": 5.0})  # large tiles win everywhere
+    sizes, overhead = shapes(2816, 7680, np.array([4096, 8192])), h200["kernel.gemm.tile_overhead_cycles"]
+    narrow, wide = (gemm_work(sizes, "bf16", "nt", gpu, width) for width in (2.0, 8.0))
+    assert wide.tile.tolist() == narrow.tile.tolist()
+    assert wide.cycles - narrow.cycles == pytest.approx(1.5 * np.ceil(wide.tiles / SMS) * overhead)
+    # FP8's results are in bf16, and several streams hide what one tile ends with.
+    assert gemm_work(sizes, "fp8", "tn", gpu, 2.0).cycles.tolist() == gemm_work(sizes, "fp8", "tn", gpu).cycles.tolist()
+    apart = [gemm_work(sizes, "bf16", "nt", gpu, width, separate=True).cycles.tolist() for width in (2.0, 8.0)]
+    assert apart[0] == apart[1]
+
+
 def test_the_fastest_tile_is_taken(h200):
     """A narrow product runs on a narrow tile: its time is far below that of a padded large one."""
     narrow, wide = work(h200, np.array([64, 256]), 16384, 8192).tile[:, 0]
