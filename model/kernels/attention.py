@@ -7,7 +7,11 @@ turn, so the kernel ends when the last long one does:
 
 ``a`` is the share of the longest query block that the other SMs cannot fill, ``o`` the prologue and epilogue of a query
 block in units of one key block. Of fewer query blocks than SMs the longest one alone takes as long as all: the bracket
-is at least ``(longest + o) / s``, with s the share of an SM's rate that a thread block alone on it reaches.
+is at least ``longest + o``; FlashAttention-2 forward has a form of its own, :mod:`joulecast.model.kernels.few_heads`.
+
+Backward, blocks go over keys, head after head, the longest first. A head of as many blocks as there are SMs then leaves
+no tail: those that end early take up the next head's in turn. Blocks placed one by one on the SM that is free first
+leave 0.6 of a longest block up to a third of the SMs' number, and the less the more blocks a head has.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from numpy.typing import NDArray
 
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.attention_fp8 import fp8_attention
+from joulecast.model.kernels.few_heads import ALONE, key_splits, longest_of_pairs
 
 Array = NDArray[np.float64]
 
@@ -27,10 +32,8 @@ BLOCK = 128.0
 #: Kernels that no card was asked about: whose they resemble, and at what pace. FlashAttention's first ones, and those
 #: in Triton that take a bias such as ALiBi's, run at half the pace of FlashAttention-2 (Dao, arXiv 2307.08691).
 RESEMBLES: dict[str, tuple[str, float]] = {"flash-attention-1": ("flash-attention-2", 0.5)}
-#: Share of an SM's rate that a thread block alone on it reaches, by backend and direction. Forward, FlashAttention-2
-#: has four warps in a block, and two blocks hide each other's softmax: four heads of 4,096 tokens on A100 PCIe take
-#: three quarters as long as eight (SimuMax; backward 0.57) [estimate, +-15 %].
-ALONE: dict[tuple[str, str], float] = {("flash-attention-2", "forward"): 0.62}
+#: Blocks of a head over SMs from which on backward's tail begins to shrink; at 1 nothing is left [estimate, +-15 %].
+FIRST_SHRINKING = 1.0 / 3.0
 
 
 @dataclass(frozen=True)
@@ -87,9 +90,14 @@ def attention_work(shapes: AttentionShapes, backend: str, direction: str, dtype:
     blocks = per_head * np.where(shapes.causal > 0, keys - (per_head - 1.0) / 2.0, keys)
     heads = shapes.batch * shapes.heads
     mean = heads * (blocks + gpu[prefix + "block_overhead"] * per_head) / gpu.sm_count
-    tail = gpu[prefix + "imbalance"] * np.minimum(keys, mean)
-    longest = (keys + gpu[prefix + "block_overhead"]) / ALONE.get((kernels, direction), 1.0)
-    passes = np.maximum(mean + tail, longest)
+    if (kernels, direction) == ("flash-attention-2", "forward"):
+        passes = _few_heads(shapes, mean, gpu[prefix + "imbalance"], gpu[prefix + "block_overhead"], gpu)
+    else:
+        tail = gpu[prefix + "imbalance"] * np.minimum(keys, mean)
+        if direction == "backward":
+            left = ((1.0 - keys / gpu.sm_count) / (1.0 - FIRST_SHRINKING)).clip(0.0, 1.0)
+            tail = tail * np.where(shapes.causal > 0, left, 1.0)
+        passes = np.maximum(mean + tail, keys + gpu[prefix + "block_overhead"])
     cycles = block_cycles * passes + gpu[prefix + "fixed_cycles"]
     queried = shapes.batch * shapes.sequence * shapes.head_dim * 2.0 * shapes.heads
     read = shapes.batch * shapes.keys * shapes.head_dim * 2.0 * shapes.kv_heads
@@ -100,3 +108,14 @@ def attention_work(shapes: AttentionShapes, backend: str, direction: str, dtype:
         traffic = (1.0 + 3.0 * width) * queried + (2.0 + 2.0 * width) * read + 6.0 * queried
     executed = block_flops * mean * gpu.sm_count
     return AttentionWork(cycles, mean / passes, executed, traffic)
+
+
+def _few_heads(shapes: AttentionShapes, mean: Array, imbalance: float, overhead: float, gpu: GpuModel) -> Array:
+    """Units of FlashAttention-2's forward kernel: of all blocks, of the longest part, of the longest beside another."""
+    heads, per_head, keys = shapes.batch * shapes.heads, np.ceil(shapes.sequence / BLOCK), np.ceil(shapes.keys / BLOCK)
+    splits = key_splits(heads, shapes.sequence, shapes.keys, shapes.head_dim, gpu.sm_count)
+    part = np.ceil(keys / splits)
+    pairs = longest_of_pairs(heads, per_head, keys, shapes.causal, overhead, gpu.sm_count)
+    whole = np.maximum((part + overhead) / ALONE, np.where(splits > 1, 0.0, pairs))
+    mean = mean / np.where(splits > 1, ALONE, 1.0)  # two blocks of 64 queries do what one of 128 does
+    return np.asarray(np.maximum(mean + imbalance * np.minimum(part, mean), whole))

@@ -18,6 +18,11 @@ from joulecast.model.hardware.gpu_model import GpuModel
 
 Array = NDArray[np.float64]
 
+#: Share of a large L2's effective capacity over which residency falls (copies of 20 and 24 MB on one H200), and of a
+#: small one's beyond it [estimates, +-20 % and +-50 %].
+EDGE, BEYOND = 0.37, 0.1
+#: Least size of an L2 that has two halves, A100's being the first (NVIDIA, Ampere GA100 whitepaper) [bytes].
+HALVED_BYTES = 32e6
 #: Patterns that first reduce a row and then read it again.
 TWO_PASS = ("log_softmax",)
 
@@ -36,11 +41,15 @@ class StreamingWork:
 def residency(footprint_bytes: Array, gpu: GpuModel) -> Array:
     """Share of accesses that L2 serves when ``footprint_bytes`` are touched between two uses of the same data.
 
-    Full up to the effective capacity, none from a tenth beyond: with least-recently-used replacement a cyclic sweep
-    over more than fits finds nothing left.
+    With least-recently-used replacement a cyclic sweep over more than fits finds nothing left. Addresses are hashed to
+    sets, which fill unevenly: a small L2 is full up to the effective capacity and holds nothing from :data:`BEYOND`
+    more on. Of a large one each half keeps copies of what its SMs read from the other half: it holds less and less over
+    the last :data:`EDGE` of the capacity.
     """
-    capacity = gpu["kernel.l2.capacity_share"] * gpu.device["l2_bytes"]
-    return np.clip((1.1 * capacity - footprint_bytes) / (0.1 * capacity), 0.0, 1.0)
+    size = gpu.device["l2_bytes"]
+    capacity = gpu["kernel.l2.capacity_share"] * size
+    full, none = (1.0 - EDGE, 1.0) if size >= HALVED_BYTES else (1.0, 1.0 + BEYOND)
+    return np.clip((none * capacity - footprint_bytes) / ((none - full) * capacity), 0.0, 1.0)
 
 
 def level_weights(resident: Array, exponent: float) -> tuple[Array, Array]:

