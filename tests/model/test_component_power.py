@@ -113,7 +113,7 @@ def test_power_moved_to_the_compute_dies_makes_products_faster(mi300x):
 @pytest.mark.parametrize(
     ("limits", "error", "said"),
     [
-        ({"compute": 20}, jc.InputError, "component_limits_w.compute.*at rest.*lowest whole limit is 56"),
+        ({"compute": 20}, jc.InputError, "component_limits_w.compute.*at rest.*lowest whole limit is 57"),
         ({"compute": float("nan")}, jc.InputError, "at rest"),
         ({"compute": -5}, jc.InputError, "at rest"),
         ({"xcd": 300}, jc.UnknownNameError, "compute, hbm, io"),
@@ -127,8 +127,8 @@ def test_limits_that_cannot_be(mi300x, model, limits, error, said):
 
 
 def test_the_lowest_limit_that_is_told_works(mi300x):
-    k = mi300x.predict(PRODUCT, component_limits_w={"compute": 56})
-    assert k.power_by_part_w["compute"] == pytest.approx(56, rel=2e-3)
+    k = mi300x.predict(PRODUCT, component_limits_w={"compute": 57})
+    assert k.power_by_part_w["compute"] == pytest.approx(57, rel=2e-3)
 
 
 def test_power_that_cannot_be_moved():

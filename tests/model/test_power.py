@@ -54,7 +54,7 @@ def test_time_is_a_smooth_maximum(costs, h200):
     core, floor = costs.core_cycles / (clock * 1e6), costs.fixed_s
     longest = np.max([core, costs.memory_s, costs.link_s], axis=0)
     time = kernel_time_s(costs, clock, h200) - floor
-    assert np.all(time >= longest)
+    assert np.all(time >= longest * (1.0 - 1e-12))  # a start was added and taken away
     assert np.all(time <= core + costs.memory_s + costs.link_s + 1e-15)
     sharp = h200.with_values({"kernel.overlap_exponent": 200.0})
     assert kernel_time_s(costs, clock, sharp) - floor == pytest.approx(longest, rel=0.01)

@@ -83,7 +83,7 @@ def test_copy_engines_hold_no_sm_and_cost_a_product_its_share_of_the_memory():
     duration, exposed = times(launches)
     assert exposed == pytest.approx([0.0, 0.0], abs=1e-12)
     alone = times(tuple(replace(p, waits=False, outstanding=0) for p in parts))[0]
-    assert ((alone < duration) & (duration < 1.001 * alone)).all()
+    assert ((alone < duration) & (duration < 1.002 * alone)).all()
     costs = lower([launches[0].operator], GPU)
     assert costs.core_cycles[0] == 0 and costs.activity[0] == 0 and costs.link_j[0] > 0
 
