@@ -6,8 +6,9 @@ turn, so the kernel ends when the last long one does:
     cycles = c · (blocks / SMs + a · longest + o · query_blocks / SMs) + c0,      c = 2·flop(block) / (R·η)
 
 ``a`` is the share of the longest query block that the other SMs cannot fill, ``o`` the prologue and epilogue of a query
-block in units of one key block. Of fewer query blocks than SMs the longest one alone takes as long as all: the bracket
-is at least ``longest + o``; FlashAttention-2 forward has a form of its own, :mod:`joulecast.model.kernels.few_heads`.
+block in units of one key block. Of no more query blocks than SMs the longest one alone takes as long as all: the
+bracket is then ``longest + o``, and never less; FlashAttention-2 forward has a form of its own,
+:mod:`joulecast.model.kernels.few_heads`.
 
 Backward, blocks go over keys, head after head, the longest first. A head of as many blocks as there are SMs then leaves
 no tail: those that end early take up the next head's in turn. Blocks placed one by one on the SM that is free first
@@ -97,7 +98,8 @@ def attention_work(shapes: AttentionShapes, backend: str, direction: str, dtype:
         if direction == "backward":
             left = ((1.0 - keys / gpu.sm_count) / (1.0 - FIRST_SHRINKING)).clip(0.0, 1.0)
             tail = tail * np.where(shapes.causal > 0, left, 1.0)
-        passes = np.maximum(mean + tail, keys + gpu[prefix + "block_overhead"])
+        longest = keys + gpu[prefix + "block_overhead"]
+        passes = np.where(heads * per_head <= gpu.sm_count, longest, np.maximum(mean + tail, longest))
     cycles = block_cycles * passes + gpu[prefix + "fixed_cycles"]
     queried = shapes.batch * shapes.sequence * shapes.head_dim * 2.0 * shapes.heads
     read = shapes.batch * shapes.keys * shapes.head_dim * 2.0 * shapes.kv_heads
@@ -118,4 +120,5 @@ def _few_heads(shapes: AttentionShapes, mean: Array, imbalance: float, overhead:
     pairs = longest_of_pairs(heads, per_head, keys, shapes.causal, overhead, gpu.sm_count)
     whole = np.maximum((part + overhead) / ALONE, np.where(splits > 1, 0.0, pairs))
     mean = mean / np.where(splits > 1, ALONE, 1.0)  # two blocks of 64 queries do what one of 128 does
-    return np.asarray(np.maximum(mean + imbalance * np.minimum(part, mean), whole))
+    alone = (heads * per_head <= gpu.sm_count) & (splits == 1)
+    return np.asarray(np.where(alone, whole, np.maximum(mean + imbalance * np.minimum(part, mean), whole)))

@@ -34,7 +34,8 @@ def test_part_of_a_block_costs_a_whole_one(h200):
 
 
 def test_a_longer_sequence_wastes_less(h200):
-    work_of = work(h200, sequence=np.array([512, 1024, 4096, 16384]))
+    """Once there are more blocks than SMs."""
+    work_of = work(h200, sequence=np.array([1024, 4096, 16384]))
     assert np.all(np.diff(work_of.busy_share) > 0)
     assert work_of.busy_share[-1] < 1.0
 
@@ -90,6 +91,16 @@ def test_fewer_blocks_than_sms_take_as_long_as_the_longest(h200, back):
     assert 1.7 < long / short < 2.0
     shares = work(h200, heads=np.array([1, 2]), kv_heads=1, back=back).busy_share
     assert shares[1] == pytest.approx(2.0 * shares[0]) and shares[1] < 0.5
+
+
+@pytest.mark.parametrize("backend", ["cudnn", "flash-attention-2"])
+def test_blocks_that_each_have_an_sm_leave_no_tail(h200, backend):
+    """Two heads of 64 blocks on 132 SMs: without a mask all are as long as the longest one with it."""
+    masked, full = (
+        lower([Attention(1, 2, 2, 8192, 128, causal=causal, backend=backend)], h200).core_cycles[0]
+        for causal in (True, False)
+    )
+    assert full == pytest.approx(masked)
 
 
 def test_four_heads_against_eight_as_measured(h200):
