@@ -91,15 +91,17 @@ def attention_work(shapes: AttentionShapes, backend: str, direction: str, dtype:
     blocks = per_head * np.where(shapes.causal > 0, keys - (per_head - 1.0) / 2.0, keys)
     heads = shapes.batch * shapes.heads
     mean = heads * (blocks + gpu[prefix + "block_overhead"] * per_head) / gpu.sm_count
+    alone = heads * per_head <= gpu.sm_count  # every block has an SM
     if (kernels, direction) == ("flash-attention-2", "forward"):
-        passes = _few_heads(shapes, mean, gpu[prefix + "imbalance"], gpu[prefix + "block_overhead"], gpu)
+        full, long, longest, whole = _few_heads(shapes, mean, gpu[prefix + "block_overhead"], gpu)
+        alone &= whole
     else:
-        tail = gpu[prefix + "imbalance"] * np.minimum(keys, mean)
-        if direction == "backward":
-            left = ((1.0 - keys / gpu.sm_count) / (1.0 - FIRST_SHRINKING)).clip(0.0, 1.0)
-            tail = tail * np.where(shapes.causal > 0, left, 1.0)
-        longest = keys + gpu[prefix + "block_overhead"]
-        passes = np.where(heads * per_head <= gpu.sm_count, longest, np.maximum(mean + tail, longest))
+        full, long, longest = mean, keys, keys + gpu[prefix + "block_overhead"]
+    tail = gpu[prefix + "imbalance"] * np.minimum(long, full)
+    if direction == "backward":
+        left = ((1.0 - keys / gpu.sm_count) / (1.0 - FIRST_SHRINKING)).clip(0.0, 1.0)
+        tail = tail * np.where(shapes.causal > 0, left, 1.0)
+    passes = np.where(alone, longest, np.maximum(full + tail, longest))
     cycles = block_cycles * passes + gpu[prefix + "fixed_cycles"]
     queried = shapes.batch * shapes.sequence * shapes.head_dim * 2.0 * shapes.heads
     read = shapes.batch * shapes.keys * shapes.head_dim * 2.0 * shapes.kv_heads
@@ -112,13 +114,15 @@ def attention_work(shapes: AttentionShapes, backend: str, direction: str, dtype:
     return AttentionWork(cycles, mean / passes, executed, traffic)
 
 
-def _few_heads(shapes: AttentionShapes, mean: Array, imbalance: float, overhead: float, gpu: GpuModel) -> Array:
-    """Units of FlashAttention-2's forward kernel: of all blocks, of the longest part, of the longest beside another."""
+def _few_heads(
+    shapes: AttentionShapes, mean: Array, overhead: float, gpu: GpuModel
+) -> tuple[Array, Array, Array, NDArray[np.bool_]]:
+    """FlashAttention-2's forward kernel: units of an SM, of the longest block, until that ends; are keys left whole?"""
     heads, per_head, keys = shapes.batch * shapes.heads, np.ceil(shapes.sequence / BLOCK), np.ceil(shapes.keys / BLOCK)
     splits = key_splits(heads, shapes.sequence, shapes.keys, shapes.head_dim, gpu.sm_count)
+    whole = splits == 1
     part = np.ceil(keys / splits)
     pairs = longest_of_pairs(heads, per_head, keys, shapes.causal, overhead, gpu.sm_count)
-    whole = np.maximum((part + overhead) / ALONE, np.where(splits > 1, 0.0, pairs))
-    mean = mean / np.where(splits > 1, ALONE, 1.0)  # two blocks of 64 queries do what one of 128 does
-    alone = (heads * per_head <= gpu.sm_count) & (splits == 1)
-    return np.asarray(np.where(alone, whole, np.maximum(mean + imbalance * np.minimum(part, mean), whole)))
+    longest = np.maximum((part + overhead) / ALONE, np.where(whole, pairs, 0.0))
+    full = mean / np.where(whole, 1.0, ALONE)  # two blocks of 64 queries do what one of 128 does
+    return full, part, longest, whole
