@@ -9,7 +9,7 @@ To read, in this order:
 - ``simple_plans``: plans with few different choices, with ``tied_kernels``.
 - ``exact_front``: all of this together, held to conservation laws by ``front_guards``; ``front_intervals``: how sure
   its plans are, as ``plan_ends`` names it.
-- ``exports``: fronts as schedulers read them; ``exports_read`` reads them back.
+- ``exports``: fronts as schedulers read them.
 
 Modules named ``…_kernels`` are inner loops that numba compiles where it is installed (``compiled``).
 """

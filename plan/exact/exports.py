@@ -168,22 +168,17 @@ def _by_clock(options: OptionSet) -> dict[int, Option]:
     return dict(sorted(best.items(), reverse=True))
 
 
-def zeus_solution(front: Front, point: FrontPoint, *, copies: int = 1, leave_equal: bool = False) -> str:
+def zeus_solution(front: Front, point: FrontPoint, *, copies: int = 1) -> str:
     """A plan as a literal list, one line for each rank.
 
     Parameters
     ----------
     copies
         How often each pipeline rank's list is repeated.
-    leave_equal
-        Write 0 where the clock is that of the instruction before, except for a rank's first instruction: the iteration
-        before may have ended at another clock.
     """
     lines = []
     for names, clocks in zip(front.instructions(), front.clocks_mhz(point), strict=True):
-        wanted = [_whole_mhz(clock) for clock in clocks]
-        held = [leave_equal and i > 0 and clock == wanted[i - 1] for i, clock in enumerate(wanted)]
-        pairs = [(name, 0 if h else clock) for name, clock, h in zip(names, wanted, held, strict=True)]
+        pairs = [(name, _whole_mhz(clock)) for name, clock in zip(names, clocks, strict=True)]
         lines += [f"{pairs!r},"] * copies
     head = f"# {point.time_s:.6f} s, {point.energy_j:.3f} J an iteration; at least {point.lower_bound_j:.3f} J"
     return "\n".join(["[", *lines, "]", head, ""])

@@ -28,7 +28,6 @@ from joulecast.kernels import Gpu
 from joulecast.model.architecture.hf import load_model
 from joulecast.model.hardware.catalogue import load_gpu, load_network, load_node, load_site
 from joulecast.plan.exact.dag_file import load_dag
-from joulecast.plan.exact.exports_read import read_zeus_solution
 from joulecast.plan.fronts.profile_front import problem_from_profile
 from joulecast.plan.knobs.front_space import load_space as load_front_space
 from joulecast.plan.limits.power_limits_read import read_epochs, read_job_points
@@ -168,7 +167,6 @@ FORMATS = {
     ),
     "profile": Format(partial(problem_from_profile, microbatches=2, wait_power_w=80.0), (table(*PROFILE),), "a.csv"),
     "graph": Format(load_dag, (lambda: json.dumps(DAG, indent=1),), "a.json"),
-    "Zeus solution": Format(read_zeus_solution, (lambda: "[[('forward', 1410), ('backward', 1200)], []]",), "a.py"),
     "limits of Zeus": Format(
         read_job_points,
         (table("batch_size,power_limit_0,power_limit_1,time,energy", "8,300,300,1,2", "8,275,275,2,1"),),
