@@ -150,10 +150,10 @@ def of_iteration(iteration: Iteration) -> Prediction:
 
 def fit(rows: Sequence[Row], base: GpuDescription) -> GpuDescription:
     """Fit a description; all fitting lives in :mod:`joulecast.calibrate`."""
-    from joulecast.calibrate.descriptions.describe import fit_description
+    from joulecast.calibrate.descriptions.describe import fit_all
     from joulecast.calibrate.descriptions.describe_unclocked import fit_unclocked_rows
     from joulecast.calibrate.fit.unclocked import is_unclocked
 
     if is_unclocked(rows):
         return fit_unclocked_rows(rows, base).description
-    return fit_description(rows, base, cross_validate=False)
+    return fit_all(rows, base, cross_validate=False).description

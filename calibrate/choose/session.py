@@ -162,15 +162,15 @@ class Session:
         self._expected = {b.name: expected_cost_s(b.row, settings.measure) + PREPARATION_S for b in benchmarks}
         lacking = {b.name: ", ".join(words) for b in benchmarks if (words := missing(b))}
         there = [b for b in benchmarks if b.name not in lacking]
-        self._candidates, dropped = usable([self._candidate(b, 1.0) for b in there], self._start)
+        self._candidates, dropped = usable([self._candidate(b) for b in there], self._start)
         self.left_out = [*((name, f"missing: {words}") for name, words in lacking.items()), *dropped]
         self._failed: set[str] = set()  # in this session
         self._in_a_row = 0
         self._told: set[str] = set()  # codes of findings
         self._set = Settings()
 
-    def _candidate(self, benchmark: Microbenchmark, factor: float) -> Candidate:
-        return Candidate(benchmark.name, benchmark.row, benchmark.stratum, factor * self._expected[benchmark.name])
+    def _candidate(self, benchmark: Microbenchmark) -> Candidate:
+        return Candidate(benchmark.name, benchmark.row, benchmark.stratum, self._expected[benchmark.name])
 
     def run(self) -> Outcome:
         """Measure until the budget ends or nothing more helps.

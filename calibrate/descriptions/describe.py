@@ -133,18 +133,6 @@ class RowsFit:
     left_out: int
 
 
-def fit_description(
-    rows: Sequence[Row],
-    base: GpuDescription,
-    *,
-    name: str | None = None,
-    provenance: str = "fitted from given rows",
-    cross_validate: bool = True,
-) -> GpuDescription:
-    """The description of :func:`fit_all`."""
-    return fit_all(rows, base, name=name, provenance=provenance, cross_validate=cross_validate).description
-
-
 def fit_all(
     rows: Sequence[Row],
     base: GpuDescription,

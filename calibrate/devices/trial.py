@@ -63,7 +63,7 @@ def trial(device: Device, cuda: str, *, settings: bool) -> dict[str, Any]:
     load = _runner(device, cuda).prepare(Microbenchmark("trial", ROW, "gemm"))
     try:
         load.run(SETTLE_S)
-        found["load"] = _under_load(device, load, WATCH_S)
+        found["load"] = _under_load(device, load)
         found["set"] = _with_settings(device, load) if settings else "not asked for (--set)"
     finally:
         load.close()
@@ -78,12 +78,12 @@ def _runner(device: Device, cuda: str) -> Runner:
     return TorchRunner(cuda)
 
 
-def _under_load(device: Device, load: Load, watch_s: float) -> dict[str, Any]:
+def _under_load(device: Device, load: Load) -> dict[str, Any]:
     activity = _activity(device)
     with SamplerPool() as pool:
         sampler = pool(device)
         sampler.start(dense_counter=True)
-        count, busy_s = load.run(watch_s)
+        count, busy_s = load.run(WATCH_S)
         samples = sampler.stop()
         share = getattr(sampler, "core_share", None)
     used = "the card does not tell" if activity is None else asdict(activity.read())
@@ -132,7 +132,7 @@ def _with_settings(device: Device, load: Load) -> dict[str, Any]:
             for name, settings in wanted.items():
                 borrowed.apply(settings)
                 load.run(SETTLE_S)
-                found[name] = {"wanted": asdict(settings), **_under_load(device, load, WATCH_S)["last"]}
+                found[name] = {"wanted": asdict(settings), **_under_load(device, load)["last"]}
     except JoulecastError as error:
         found["refused"] = str(error)
     found["after"] = asdict(device.settings())

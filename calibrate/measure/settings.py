@@ -15,6 +15,8 @@ PULSED_OPS = ("duty", "pulse")
 UNTIMED_OPS = ("idle", "duty")
 #: What a window by the power history runs longer: a step at its begin, and what the driver shows late [s].
 HISTORY_MARGIN_S = 0.06
+#: Time between two steps of a card's energy counter, where it is not known yet [s].
+USUAL_STEP_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ def run_s(least_s: float, row: Mapping[str, Any]) -> float:
     return period * math.ceil(least_s / period - 1e-9) if period > 0.0 else least_s
 
 
-def expected_cost_s(row: Mapping[str, Any], settings: MeasureSettings, *, step_s: float = 0.1) -> float:
+def expected_cost_s(row: Mapping[str, Any], settings: MeasureSettings) -> float:
     """What measuring a row in one window will take, without its preparation [s].
 
     Parameters
@@ -108,11 +110,9 @@ def expected_cost_s(row: Mapping[str, Any], settings: MeasureSettings, *, step_s
         The configuration.
     settings
         Of the protocol.
-    step_s
-        Time between two steps of the card's energy counter [s].
     """
     mine = settings.of(row)
-    return run_s(mine.settle_s, row) + window_run_s(mine, row, step_s)
+    return run_s(mine.settle_s, row) + window_run_s(mine, row, USUAL_STEP_S)
 
 
 def history_run_s(settings: MeasureSettings, step_s: float) -> float:

@@ -15,15 +15,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from joulecast.calibrate.devices.protocol import PowerReading, Sample
 from joulecast.calibrate.measure.counter import Steps, counter_steps
 from joulecast.calibrate.measure.faults import FaultError, Reason
 from joulecast.calibrate.measure.history_window import HistoryWindow, batch_error, history_window, over_counter
 from joulecast.calibrate.measure.settings import MeasureSettings
-
-Array = NDArray[np.float64]
 
 #: A counter that does not move for so long under way stands still [s].
 STILL_S = 1.0

@@ -146,8 +146,8 @@ def _buffers() -> Iterator[Microbenchmark]:
         yield _named("memory.data", f"copy_1024MB_{data}", forms.buffer_row("copy", 1024, data=data))
     for op, size in listed.BUFFERS:
         yield _named("memory.reduce" if op == "sum" else "memory.copy", f"{op}_{size}MB", forms.buffer_row(op, size))
-    yield _named("memory.reduce", "reduce_min_262144x2048", forms.shaped_row("reduce_min", 262144, 2048, "fp32"))
-    yield _named("memory.copy", "exp_fp32_262144x1024", forms.shaped_row("exp", 262144, 1024, "fp32"))
+    yield _named("memory.reduce", "reduce_min_262144x2048", forms.shaped_row("reduce_min", 262144, 2048))
+    yield _named("memory.copy", "exp_fp32_262144x1024", forms.shaped_row("exp", 262144, 1024))
     for rows, columns in listed.MATRIX_VECTOR:
         yield _named("memory.reduce", f"gemv_{rows}x{columns}", forms.gemv_row(rows, columns))
 

@@ -99,20 +99,20 @@ def attention_row(
     }
 
 
-def buffer_row(op: str, mebibytes: int, *, data: str = "randn", dtype: str = "bf16") -> Row:
+def buffer_row(op: str, mebibytes: int, *, data: str = "randn") -> Row:
     """A kernel on flat buffers of so many MiB each."""
-    row: Row = {"op": op, "bytes": float(BUFFER_TRAFFIC[op] * mebibytes * MEBI), "mb": mebibytes, "dtype": dtype}
+    row: Row = {"op": op, "bytes": float(BUFFER_TRAFFIC[op] * mebibytes * MEBI), "mb": mebibytes, "dtype": "bf16"}
     return row if data == "randn" else {**row, "data": data}
 
 
-def shaped_row(op: str, rows: int, columns: int, dtype: str = "bf16") -> Row:
-    """A row-wise reduction or element-wise kernel of an explicit shape: ``reduce_min`` or ``exp``."""
+def shaped_row(op: str, rows: int, columns: int) -> Row:
+    """An fp32 row-wise reduction or element-wise kernel of an explicit shape: ``reduce_min`` or ``exp``."""
     tensors = 1 if op == "reduce_min" else 2
     return {
         "op": op,
         "shape": [rows, columns],
-        "bytes": float(tensors * rows * columns * DTYPE_BYTES[dtype]),
-        "dtype": dtype,
+        "bytes": float(tensors * rows * columns * DTYPE_BYTES["fp32"]),
+        "dtype": "fp32",
     }
 
 

@@ -10,14 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from joulecast.calibrate.published.fit import log_times
 from joulecast.calibrate.published.left_out import log_measured, runs_of
 from joulecast.calibrate.published.plans import PlannedRow
 from joulecast.errors import DataError
-
-Array = NDArray[np.float64]
 
 #: Factor at which steps are forecast beside 1: between the two their logarithms are close to linear in its own.
 FAR = 1.4

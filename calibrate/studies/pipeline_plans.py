@@ -198,7 +198,7 @@ def _instructions(order: str) -> tuple[Instruction, ...]:
     return tuple(instructions)
 
 
-def choose_plans(job: PipelineJob, among: Sequence[int], count: int = FITTED_PLANS) -> list[int]:
+def choose_plans(job: PipelineJob, among: Sequence[int]) -> list[int]:
     """Plans to fit on, chosen by their requested clocks alone.
 
     The plans ``among`` in order of their mean requested clock, highest first (of equals the first one); of these the
@@ -209,5 +209,5 @@ def choose_plans(job: PipelineJob, among: Sequence[int], count: int = FITTED_PLA
     """
     clock = job.mean_clock_mhz()
     order = sorted(among, key=lambda plan: (-clock[plan], plan))
-    places = np.rint(np.linspace(0, len(order) - 1, min(count, len(order)))).astype(int)
+    places = np.rint(np.linspace(0, len(order) - 1, min(FITTED_PLANS, len(order)))).astype(int)
     return sorted(order[place] for place in places)

@@ -218,19 +218,3 @@ def _held_back(curves: Curves, part: str, limit_w: float, lowest_mhz: float, gpu
         energy_j=longer(curves.energy_j, sum(drawn.values())),
         components_j=parts,
     )
-
-
-def moved(limits_w: Mapping[str, float], source: str, target: str, power_w: float) -> dict[str, float]:
-    """Limits with ``power_w`` taken from one part and given to another, so that their sum stays [W].
-
-    Raises
-    ------
-    InputError
-        A part that has no limit, or power that is not a positive number.
-    """
-    for part in (source, target):
-        if part not in limits_w:
-            raise UnknownNameError("limited part", part, limits_w, key="component_limits_w")
-    if not power_w > 0:
-        raise InputError(f"{power_w:g} W cannot be moved", key="power_w", remedy="Use a positive number.")
-    return {**limits_w, source: limits_w[source] - power_w, target: limits_w[target] + power_w}

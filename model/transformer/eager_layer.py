@@ -79,9 +79,9 @@ def attention_half_backward(s: Shard, accumulate: bool, leaf_input: bool = False
     )
 
 
-def norm_forward(name: str, s: Shard, tokens: int = 0) -> Launch:
+def norm_forward(name: str, s: Shard) -> Launch:
     """RMSNorm or LayerNorm over the hidden size."""
-    rows, columns = tokens or s.norm_tokens, s.config.hidden
+    rows, columns = s.norm_tokens, s.config.hidden
     return streaming(s.config.norm, name, rows * columns, dtype=s.implementation.dtype, rows=rows, columns=columns)
 
 

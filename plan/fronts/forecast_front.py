@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.power.governor import settled_power_w
@@ -25,8 +22,6 @@ from joulecast.simulator.instructions.clock_columns import locked_index
 from joulecast.simulator.instructions.footprints import memory_per_rank
 from joulecast.simulator.plan_file.gpu import gpu_of
 from joulecast.simulator.plan_file.plan import Plan
-
-Float = NDArray[np.float64]
 
 #: Every so many clocks tiles are compared.
 CLOCK_STEP = 8

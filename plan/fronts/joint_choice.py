@@ -48,7 +48,6 @@ DIRECTIONS = ("forward", "backward")
 
 def joint_choice(
     plan: Plan,
-    gpu: GpuDescription | None = None,
     *,
     space: FrontSpace | None = None,
     direction: str = "forward",
@@ -58,8 +57,6 @@ def joint_choice(
 
     Parameters
     ----------
-    gpu
-        Description to use in place of the plan's own.
     space
         Clocks, knobs of overlap and tiles to choose from.
     direction
@@ -78,7 +75,7 @@ def joint_choice(
     if not 0 <= stage < len(plan.parallelism.stage_layers):
         last = len(plan.parallelism.stage_layers) - 1
         raise InputError(f"the plan has no stage {stage}", key="--stage", remedy=f"It has 0 to {last}.")
-    description, space = gpu if gpu is not None else gpu_of(plan), space or FrontSpace()
+    description, space = gpu_of(plan), space or FrontSpace()
     space.refuse_limits()
     search = _Search(plan, description, space, direction, stage)
     return search.run()

@@ -22,7 +22,6 @@ from joulecast.simulator.plan_file.source import Source
 from joulecast.simulator.plan_file.tiles import KEY, check_tiles, read_tile
 
 Float = NDArray[np.float64]
-Int = NDArray[np.int64]
 #: Pairs (operator, its tiles to choose from), ``None`` for the library's.
 TileLists: TypeAlias = tuple[tuple[str, tuple[Tile | RowTile | None, ...]], ...]
 

@@ -53,7 +53,6 @@ Progress = Callable[[int], None]
 def rank_limit_front(
     plan: Plan,
     limits_w: Sequence[float] | None = None,
-    gpu: GpuDescription | None = None,
     *,
     budget_w: float | None = None,
     space: FrontSpace | None = None,
@@ -65,8 +64,6 @@ def rank_limit_front(
     ----------
     limits_w
         Limits to choose from; by default those of ``space``, else steps of a tenth of the board's range [W].
-    gpu
-        Description to use in place of the plan's own.
     budget_w
         What the limits of all GPUs together may be at most [W].
     space
@@ -81,7 +78,7 @@ def rank_limit_front(
     GuardError
         A law of conservation does not hold in a simulation: a defect, reported with the plan.
     """
-    description = gpu if gpu is not None else gpu_of(plan)
+    description = gpu_of(plan)
     memory_per_rank(plan, description)
     grid = _grid(limits_w, space, description)
     gpus = plan.tp * plan.replicas

@@ -152,10 +152,10 @@ def load_space(path: str | Path, overrides: Sequence[str] = ()) -> Space:
     return _space(*read_toml(path, overrides))
 
 
-def space_from_dict(tables: Mapping[str, Any], file: str | None = None) -> Space:
+def space_from_dict(tables: Mapping[str, Any]) -> Space:
     """A space from tables as they would stand in a SPACE.toml."""
     copied, keys = apply_overrides(tables, ())
-    return _space(copied, Source(file, "", keys))
+    return _space(copied, Source(None, "", keys))
 
 
 def _space(tables: dict[str, Any], source: Source) -> Space:

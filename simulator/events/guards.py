@@ -32,7 +32,7 @@ def reported_with(plan: object) -> Iterator[None]:
         raise error if error.plan is not None else GuardError(error.message, plan) from error
 
 
-def check_energy(timeline: Timeline, energy_j: float, *, rank: int | None = None) -> None:
+def check_energy(timeline: Timeline, energy_j: float) -> None:
     """Energy is the integral of power over time, to 1e-9.
 
     Parameters
@@ -44,25 +44,23 @@ def check_energy(timeline: Timeline, energy_j: float, *, rank: int | None = None
     """
     integral = timeline.profile().energy_j
     if not abs(integral - energy_j) <= ENERGY_TOLERANCE * max(abs(integral), abs(energy_j)):
-        raise GuardError(f"{_who(timeline, rank)}: {energy_j!r} J in the ledger, but ∫ power dt = {integral!r} J")
+        raise GuardError(f"rank {timeline.rank}: {energy_j!r} J in the ledger, but ∫ power dt = {integral!r} J")
 
 
-def check_streams(timeline: Timeline, *, rank: int | None = None) -> None:
+def check_streams(timeline: Timeline) -> None:
     """A stream runs one kernel at a time, and no kernel ends before it starts or outside the timeline."""
     if np.any(timeline.end_ns < timeline.start_ns) or np.any(timeline.start_ns < timeline.begin_ns):
-        raise GuardError(f"{_who(timeline, rank)}: a kernel ends before it starts, or starts before the timeline")
+        raise GuardError(f"rank {timeline.rank}: a kernel ends before it starts, or starts before the timeline")
     if np.any(timeline.end_ns > timeline.finish_ns):
-        raise GuardError(f"{_who(timeline, rank)}: a kernel ends after the timeline")
+        raise GuardError(f"rank {timeline.rank}: a kernel ends after the timeline")
     for stream in np.unique(timeline.stream):
         at = np.flatnonzero(timeline.stream == stream)
         at = at[np.lexsort((timeline.end_ns[at], timeline.start_ns[at]))]
         if np.any(timeline.start_ns[at[1:]] < timeline.end_ns[at[:-1]]):
-            raise GuardError(f"{_who(timeline, rank)}: stream {int(stream)} is used by two kernels at once")
+            raise GuardError(f"rank {timeline.rank}: stream {int(stream)} is used by two kernels at once")
 
 
-def check_shares(
-    timeline: Timeline, share: ArrayLike, resource: str | Sequence[str], *, rank: int | None = None
-) -> None:
+def check_shares(timeline: Timeline, share: ArrayLike, resource: str | Sequence[str]) -> None:
     """No resource is used above 100 %.
 
     Parameters
@@ -79,7 +77,7 @@ def check_shares(
         return
     for name, worst in zip(names, np.cumsum(change, axis=0).max(axis=0).tolist(), strict=True):
         if worst > 1 + SHARE_TOLERANCE:
-            raise GuardError(f"{_who(timeline, rank)}: {name} used to {100 * worst:.6g} %")
+            raise GuardError(f"rank {timeline.rank}: {name} used to {100 * worst:.6g} %")
 
 
 def check_beside(share: ArrayLike, resource: str, kernel: str, beside: str) -> None:
@@ -134,7 +132,3 @@ def _check_waits(program: Program, rank: int, kernels: RankKernels, arrival: Int
             raise GuardError(f"rank {rank}: a kernel starts before the kernel that it waits for has ended")
         if segment.input_kernel >= 0 and np.any(kernels.start_ns[first[at] + segment.input_kernel] < arrival[at]):
             raise GuardError(f"rank {rank}: an instruction starts before its input has arrived")
-
-
-def _who(timeline: Timeline, rank: int | None) -> str:
-    return f"rank {timeline.rank if rank is None else rank}"

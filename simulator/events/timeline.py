@@ -246,10 +246,8 @@ def timeline_of_instructions(
     names: Sequence[str],
     power_w: ArrayLike,
     *,
-    components: Sequence[str] = ("power",),
     base_power_w: float = 0.0,
     wait_power_w: float = 0.0,
-    begin_s: float = 0.0,
     finish_s: float | None = None,
 ) -> Timeline:
     """Timeline with one interval per instruction on the compute stream; times are rounded to nanoseconds.
@@ -259,14 +257,14 @@ def timeline_of_instructions(
     names
         Label of each instruction.
     power_w
-        Mean power of each instruction, shape ``(n,)`` or ``(n, components)`` [W].
+        Mean power of each instruction, shape ``(n,)`` [W].
     """
     start, end = (np.rint(np.asarray(t, dtype=np.float64) * 1e9).astype(np.int64) for t in (start_s, end_s))
     n = len(start)
     finish = int(end.max(initial=0)) if finish_s is None else round(finish_s * 1e9)
     return Timeline(
         rank=rank,
-        begin_ns=round(begin_s * 1e9),
+        begin_ns=0,
         finish_ns=finish,
         start_ns=start,
         end_ns=end,
@@ -275,8 +273,8 @@ def timeline_of_instructions(
         name=np.arange(n),
         names=tuple(names),
         instruction_names=tuple(names),
-        components=tuple(components),
-        power_w=np.asarray(power_w, dtype=np.float64).reshape(n, len(components)),
+        components=("power",),
+        power_w=np.asarray(power_w, dtype=np.float64).reshape(n, 1),
         base_power_w=base_power_w,
         wait_power_w=wait_power_w,
     )

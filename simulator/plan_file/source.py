@@ -130,9 +130,7 @@ def _toml_value(text: str) -> Any:
         return text
 
 
-def explain(
-    error: ValidationError, source: Source, tables: Mapping[str, type[BaseModel]], extra_names: Sequence[str] = ()
-) -> InputError:
+def explain(error: ValidationError, source: Source, tables: Mapping[str, type[BaseModel]]) -> InputError:
     """One readable error for a failed validation: a misspelt key first, often the cause of a missing one."""
     details = sorted(error.errors(include_url=False), key=_rank)
     first = details[0]
@@ -141,7 +139,7 @@ def explain(
     if first["type"] == "extra_forbidden":
         if location[-1] in SPACE_TABLES:
             return source.error("this file is a space, not a plan", key, remedy="joulecast sweep goes through it.")
-        return source.error("unknown key", key, remedy=right_name(location, tables, extra_names))
+        return source.error("unknown key", key, remedy=right_name(location, tables))
     if first["type"] == "missing":
         model = tables.get(".".join(location[:-1]))
         about = model.model_fields[location[-1]].description if model and location[-1] in model.model_fields else None
@@ -158,7 +156,7 @@ def _rank(detail: ErrorDetails) -> int:
     return {"extra_forbidden": 0, "missing": 2}.get(detail["type"], 1)
 
 
-def right_name(location: Sequence[str], tables: Mapping[str, type[BaseModel]], extra_names: Sequence[str]) -> str:
+def right_name(location: Sequence[str], tables: Mapping[str, type[BaseModel]], extra_names: Sequence[str] = ()) -> str:
     """Nearest right key of the table, else the table in which this key belongs, else all keys."""
     name, table = location[-1], ".".join(location[:-1])
     known = list(tables[table].model_fields) if table in tables else [t for t in tables if "." not in t]

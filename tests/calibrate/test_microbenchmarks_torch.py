@@ -298,7 +298,7 @@ def test_buffers():
     assert built({**row, "op": "fill"}).result().double().eq(1).all()
     close(built({**row, "op": "sum"}).result(), source.sum(), 5e-2)
     close(built({**row, "op": "exp"}).result(), source.exp())
-    row = forms.shaped_row("reduce_min", 8, 16, "fp32")
+    row = forms.shaped_row("reduce_min", 8, 16)
     close(built(row).result(), drawn(row, (8, 16))[0].min(-1).values)
     row = forms.gemv_row(8, 16)
     matrix, vector = drawn(row, (8, 16), (16,))

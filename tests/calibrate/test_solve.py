@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from joulecast.calibrate.descriptions.assemble import joint_covariance, settled
-from joulecast.calibrate.descriptions.describe import fit_all, fit_description
+from joulecast.calibrate.descriptions.describe import fit_all
 from joulecast.calibrate.descriptions.from_rows import facts_of
 from joulecast.calibrate.fit.device_priors import priors_for
 from joulecast.calibrate.fit.priors import Prior
@@ -173,7 +173,7 @@ def test_rows_that_only_validate_are_left_out_and_counted():
 
 def test_no_usable_row_is_refused():
     with pytest.raises(InputError, match="no row"):
-        fit_description([Row("idle", "idle", {"op": "idle"}, Measured(power_w=100.0))], facts_of("h200-sxm"))
+        fit_all([Row("idle", "idle", {"op": "idle"}, Measured(power_w=100.0))], facts_of("h200-sxm"))
 
 
 def test_nothing_of_an_older_fit_reaches_a_new_one():
@@ -182,8 +182,8 @@ def test_nothing_of_an_older_fit_reaches_a_new_one():
     base = load_gpu("h200-sxm")
     unknown_to_fits = {**base.kernel.parameters, "gemm.efficiency.bf16": Parameter(0.5)}
     base = replace(base, kernel=replace(base.kernel, parameters=unknown_to_fits))
-    old = fit_description(rows, base, name="x", cross_validate=False)
-    new = fit_description(rows, facts_of("h200-sxm"), name="x", cross_validate=False)
+    old = fit_all(rows, base, name="x", cross_validate=False).description
+    new = fit_all(rows, facts_of("h200-sxm"), name="x", cross_validate=False).description
     for name, table in new.tables.items():
         assert {k: p.value for k, p in table.parameters.items()} == {
             k: p.value for k, p in old.tables[name].parameters.items()

@@ -7,7 +7,7 @@ import joulecast as jc
 from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.catalogue import gpu_names, load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
-from joulecast.model.power.component_power import CHIPLETS, ONE_DIE, by_part, moved, package_of, rest_power_w
+from joulecast.model.power.component_power import CHIPLETS, ONE_DIE, by_part, package_of, rest_power_w
 from joulecast.model.power.kernel_power import COMPONENTS, idle_power_w
 from joulecast.simulator.instructions.repeated import Conditions, predict_repeated
 
@@ -103,9 +103,7 @@ def test_limits_hold_under_concurrency(model):
 
 
 def test_power_moved_to_the_compute_dies_makes_products_faster(mi300x):
-    limits = {"compute": 400.0, "io": 300.0}
-    more = moved(limits, "io", "compute", 50.0)
-    assert sum(more.values()) == sum(limits.values())
+    limits, more = {"compute": 400.0, "io": 300.0}, {"compute": 450.0, "io": 250.0}
     fast, slow = (mi300x.predict(PRODUCT, component_limits_w=w) for w in (more, limits))
     assert fast.time_s < slow.time_s
 
@@ -129,16 +127,6 @@ def test_limits_that_cannot_be(mi300x, model, limits, error, said):
 def test_the_lowest_limit_that_is_told_works(mi300x):
     k = mi300x.predict(PRODUCT, component_limits_w={"compute": 57})
     assert k.power_by_part_w["compute"] == pytest.approx(57, rel=2e-3)
-
-
-def test_power_that_cannot_be_moved():
-    limits = {"compute": 400.0, "io": 300.0}
-    assert moved(limits, "io", "compute", 0.5) == {"compute": 400.5, "io": 299.5}
-    for power_w in (-1.0, 0.0, float("nan")):
-        with pytest.raises(jc.InputError, match="positive"):
-            moved(limits, "io", "compute", power_w)
-    with pytest.raises(jc.UnknownNameError, match="hbm"):
-        moved(limits, "hbm", "compute", 10.0)
 
 
 @pytest.mark.parametrize("name", gpu_names())

@@ -5,11 +5,7 @@ import math
 
 import numpy as np
 import pytest
-
-from joulecast.cli import main
-from joulecast.errors import InputError
-from joulecast.plan.limits.batch_size import BatchSizeSampler, Belief, make_sampler
-from joulecast.plan.limits.batch_size_replay import (
+from batch_size_replay import (
     Arm,
     Exhaustive,
     ExploreFirst,
@@ -19,6 +15,10 @@ from joulecast.plan.limits.batch_size_replay import (
     best_arms,
     replay,
 )
+
+from joulecast.cli import main
+from joulecast.errors import InputError
+from joulecast.plan.limits.batch_size import BatchSizeSampler, Belief, make_sampler
 from joulecast.plan.limits.power_limits import (
     JobPoint,
     choices_by_weight,

@@ -41,8 +41,6 @@ from joulecast.validate.choices.a100_overlap_choice import (
 from joulecast.validate.scoring.result import Prediction, ScoredRow, SuiteResult
 from joulecast.validate.scoring.summary import summarise_beside
 
-Array = NDArray[np.float64]
-
 #: The card is not recorded beyond its name; of those with NVLink this one has the power limit that the rows allow.
 DEFAULT_CARD = "a100-sxm-40gb"
 #: Parts into which the windows are dealt.

@@ -67,10 +67,10 @@ def _ranks(values: Array) -> Array:
     return np.asarray(below + (equal - 1) / 2.0, dtype=np.float64)
 
 
-def pairs_in_order(said: Array, found: Array, noise: float = NOISE) -> tuple[int, int]:
-    """Pairs in the right order, among all whose measured values differ by more than ``noise``."""
+def pairs_in_order(said: Array, found: Array) -> tuple[int, int]:
+    """Pairs in the right order, among all whose measured values differ by more than :data:`NOISE`."""
     a, b = np.triu_indices(len(found), 1)
-    apart = np.abs(np.log(found[a] / found[b])) > noise
+    apart = np.abs(np.log(found[a] / found[b])) > NOISE
     right = np.sign(said[a] - said[b]) == np.sign(found[a] - found[b])
     return int((right & apart).sum()), int(apart.sum())
 

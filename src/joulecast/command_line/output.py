@@ -72,9 +72,9 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def print_csv(rows: Rows, columns: Sequence[str] | None = None) -> None:
+def print_csv(rows: Rows) -> None:
     """Print rows as CSV with a header; what is missing is empty."""
-    names = list(columns or _columns(rows))
+    names = _columns(rows)
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(names)
     for row in rows:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import InputError
@@ -27,9 +26,7 @@ if TYPE_CHECKING:
     from joulecast.simulator.iteration.result import Iteration
 
 
-def predict_page(
-    iteration: Iteration, front: Front | None = None, *, no_front: str = "", figures: Sequence[Figure] = ()
-) -> Page:
+def predict_page(iteration: Iteration, front: Front | None = None, *, no_front: str = "") -> Page:
     """Page of a forecast.
 
     Parameters
@@ -38,8 +35,6 @@ def predict_page(
         Of the same plan, to show the forecast among its alternatives.
     no_front
         Why there is none, where one was wanted.
-    figures
-        Further numbers for the head of the page.
 
     Raises
     ------
@@ -57,7 +52,7 @@ def predict_page(
     sections += [assumptions(granted), plan_section(iteration.plan)]
     if iteration.description is not None:
         sections.append(provenance(iteration.description))
-    numbers = [*head(iteration), *([] if iteration.site is None else site_figures(iteration.site)), *figures]
+    numbers = [*head(iteration), *([] if iteration.site is None else site_figures(iteration.site))]
     w = iteration.plan.workload
     about = f"{w.model_name} on {iteration.gpus} × {iteration.plan.cluster.gpu}"
     kicker = f"{about}, {spaced(iteration.tokens, 9)} tokens an iteration"
