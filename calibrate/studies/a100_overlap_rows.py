@@ -1,8 +1,9 @@
 """Measured layers with an all-reduce beside part of them: files ``attention_overlap_<clock>.csv`` of a folder.
 
-The clock stands in the file's name: ``default_clock``, or for instance ``1200mhz``. Columns: ``overlap_start``,
-``overlap_end`` (both −1 without a window), ``comm_sm_number``, ``comm_block_size``, and for each repeat ``k`` the
-columns ``k:time (s)`` and ``k:total energy (J)``; others are not read. Empty cells were not measured.
+The clock stands in the file's name: ``default_clock``, or a number with its unit, such as ``1200mhz``,
+``1200MHz_clock`` or ``1.2ghz``. Columns: ``overlap_start``, ``overlap_end`` (both −1 without a window),
+``comm_sm_number``, ``comm_block_size``, and for each repeat ``k`` the columns ``k:time (s)`` and
+``k:total energy (J)``; others are not read. Empty cells were not measured.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from joulecast.files import csv_table, positive, read_text
 PATTERN = "attention_overlap_*.csv"
 DEFAULT_CLOCK = "default_clock"
 SETTINGS = ("overlap_start", "overlap_end", "comm_sm_number", "comm_block_size")
+#: A clock in a file's name, and MHz in its unit.
+_CLOCK = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)[ _-]?([mg])hz(?![a-z])", re.IGNORECASE)
+_UNIT_MHZ = {"m": 1.0, "g": 1e3}
 _REPEATED = re.compile(r"\d+:(time \(s\)|total energy \(J\))")
 #: Threads of a block: whole warps, up to the most that CUDA allows.
 _WARP, _MOST_THREADS = 32, 1024
@@ -118,14 +122,16 @@ def _clock(path: Path, device: Mapping[str, float]) -> float | None:
     word = path.stem.removeprefix("attention_overlap_")
     if word == DEFAULT_CLOCK:
         return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)mhz", word, re.IGNORECASE)
-    if found is None:
+    found = _CLOCK.findall(word)
+    if len(found) != 1:
         raise DataError(
-            f"no clock in the name: {word!r}",
+            f"no clock in the name: {word!r}" if not found else f"several clocks in the name: {word!r}",
             file=str(path),
             remedy=f"Name it attention_overlap_{DEFAULT_CLOCK}.csv or, for instance, attention_overlap_1200mhz.csv.",
         )
-    clock, low, high = float(found[1]), device["min_clock_mhz"], device["max_clock_mhz"]
+    ((number, unit),) = found
+    clock = round(float(number) * _UNIT_MHZ[unit.lower()], 3)
+    low, high = device["min_clock_mhz"], device["max_clock_mhz"]
     if not low <= clock <= high:
         raise DataError(
             f"the card has no clock of {clock:g} MHz",

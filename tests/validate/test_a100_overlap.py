@@ -235,6 +235,21 @@ def test_three_rows_of_a_synthetic_clock_suffice(report, folder):
         assert one.summary[clock]["energy_error_percent"] > figures["energy_error_percent"]
 
 
+def test_what_the_forms_miss_at_one_clock_they_miss_at_another(report, tmp_path):
+    """Each configuration has a habit of its own at every clock, which no form knows: most of it is carried over."""
+    rng, habit = np.random.default_rng(7), np.random.default_rng(1).normal(0.0, 0.01, (len(every()), 2))
+    for name, clock in ((DEFAULT, 1410.0), (OTHER, 1200.0)):
+        readings = [made_up(row, clock, rng) * np.exp(own) for row, own in zip(every(), habit, strict=True)]
+        write(tmp_path / name, every(), readings)
+    strange = run_suite("a100-overlap", tmp_path).summary
+    plain = report["summary"]["1200 MHz"]
+    added = strange["windows left out"]["time_error_percent"]
+    assert added > 0.7  # a habit cannot be forecast where it was not seen
+    assert strange["1200 MHz"]["time_error_percent"] < plain["time_error_percent"] + 0.3
+    assert strange["1200 MHz"]["energy_error_percent"] < plain["energy_error_percent"] + 0.6
+    assert strange["1200 MHz"]["time_inside_percent"] > 90.0
+
+
 def test_nothing_measured_enters_a_rows_own_forecast(report, folder, tmp_path):
     """Other readings of a clock's rows, beside the three, and of one fold's windows leave their forecasts alone."""
     read = {entry["name"].removeprefix("1200 MHz, ") for entry in report["skipped"] if "1200 MHz" in entry["name"]}
@@ -426,12 +441,22 @@ def test_files_that_are_none(folder, tmp_path):
         run_suite("a100-overlap", tmp_path)
     for name, says in (
         ("attention_overlap_fast.csv", "no clock in the name"),
+        ("attention_overlap_1200.csv", "no clock in the name"),
+        ("attention_overlap_1200mhz_1005mhz.csv", "several clocks in the name"),
         ("attention_overlap_1900mhz.csv", "1410"),
     ):
         (tmp_path / name).write_text("")
         with pytest.raises(DataError, match=says):
             run_suite("a100-overlap", tmp_path)
         (tmp_path / name).unlink()
+
+
+@pytest.mark.parametrize("word", ["1200mhz", "1200MHz", "1200mhz_clock", "clock_1200_mhz", "locked1200mhz", "1.2ghz"])
+def test_the_clock_may_stand_anywhere_in_a_files_name(folder, tmp_path, word):
+    for name, own in ((DEFAULT, DEFAULT), (OTHER, f"attention_overlap_{word}.csv")):
+        (tmp_path / own).write_text("\n".join((folder / name).read_text().splitlines()[:3]))
+    rows = read_layers(tmp_path, gpu_model(load_gpu("a100-sxm-40gb")).device)
+    assert [row.clock_mhz for row in rows] == [None, None, 1200.0, 1200.0]
 
 
 def test_options_that_mean_nothing(folder):

@@ -165,10 +165,9 @@ def _other_clocks(
         before = _readings([same[row.key] for row in chosen])
         fit = fit_clock(layer, _configurations(chosen, gpu), _readings(chosen), before)
         rest = [row for row in own if row not in chosen]
+        forecasts = _forecasts(fit, rest, _readings([same[row.key] for row in rest]))
         scale = _scaled(chosen, default)
-        answered.append(
-            _Answered(rest, own[0].clock_name, _forecasts(fit, rest), _rule(fit, rest), [scale(r) for r in rest])
-        )
+        answered.append(_Answered(rest, own[0].clock_name, forecasts, _rule(fit, rest), [scale(r) for r in rest]))
         read += chosen
     return answered, read
 
@@ -200,10 +199,10 @@ def _readings(rows: Sequence[LayerRow]) -> Readings:
     return Readings(time, energy)
 
 
-def _forecasts(fit: LayerFit, rows: Sequence[LayerRow]) -> list[Prediction]:
+def _forecasts(fit: LayerFit, rows: Sequence[LayerRow], before: Readings | None = None) -> list[Prediction]:
     if not rows:
         return []
-    found = forecast_layer(fit, _configurations(rows, fit.gpu))
+    found = forecast_layer(fit, _configurations(rows, fit.gpu), before)
     wide_time, wide_energy = (np.exp(NINETY_PERCENT * sd) for sd in (found.time_sd, found.energy_sd))
     columns = (
         found.time_s,
