@@ -16,15 +16,15 @@ from statistics import median
 
 import numpy as np
 import pytest
+from memoised import simulate_memoised
+from plan_evaluator import iteration_evaluator
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import joulecast as jc
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.simulator.closed_form.evaluator import Backend, blocked
-from joulecast.simulator.closed_form.plan_evaluator import iteration_evaluator
 from joulecast.simulator.events.engine import simulate as run_engine
-from joulecast.simulator.events.memoised import simulate_memoised
 from joulecast.simulator.events.segment_program import Program
 from joulecast.simulator.fluid.prepared import Prepared, prepare
 from joulecast.simulator.plan_file.plan import Plan, load_plan
@@ -108,7 +108,7 @@ def test_large_plan(benchmark: BenchmarkFixture) -> None:
 def gpt3() -> tuple[Plan, Prepared, list[np.ndarray], list[int]]:
     plan = load_plan(GPT3)
     prepared = prepare(plan, gpu_model(load_gpu(plan.cluster.gpu)), governed=False)
-    clock = len(prepared.kernels.clocks_mhz) - 1
+    clock = len(prepared.clocks_mhz) - 1
     return plan, prepared, [np.full(len(r.order), clock) for r in prepared.program.ranks], [clock] * plan.pp
 
 
@@ -152,7 +152,7 @@ def test_evaluator_of_a_plan(benchmark: BenchmarkFixture, backend: Backend) -> N
     plan = gpt3()[0]
     evaluator = iteration_evaluator(plan)
     rng = np.random.default_rng(0)
-    clocks = len(gpt3()[1].kernels.clocks_mhz)
+    clocks = len(gpt3()[1].clocks_mhz)
     plans = blocked(rng.integers(clocks // 2, clocks, (evaluator.instructions, 256 * 16), dtype=np.uint8))
     evaluator.evaluate(plans[:1], backend=backend)
     benchmark(lambda: evaluator.evaluate(plans, backend=backend))

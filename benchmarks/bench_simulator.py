@@ -11,11 +11,11 @@ from functools import cache
 
 import numpy as np
 import pytest
+from memoised import simulate_memoised
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from joulecast.simulator.closed_form.evaluator import Backend, Evaluator, blocked, make_evaluator
 from joulecast.simulator.events.engine import simulate
-from joulecast.simulator.events.memoised import simulate_memoised
 from joulecast.simulator.events.segment_program import Program, make_program
 from joulecast.simulator.events.segments import Segment, make_segment
 from joulecast.simulator.fluid.program import FluidProgram, make_fluid_program

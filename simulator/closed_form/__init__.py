@@ -11,6 +11,5 @@ Plans that differ in anything:
 
 Plans that differ in the clocks of their instructions alone:
 
-- ``evaluator``: their times and energies, with the compiled loop of ``evaluator_kernels``; ``plan_evaluator`` makes one
-  of a plan.
+- ``evaluator``: their times and energies, with the compiled loop of ``evaluator_kernels``.
 """

@@ -1,4 +1,4 @@
-"""Segments: the kernels of one type of instruction, and the exact map of times that they are.
+"""Segments: the kernels of one type of instruction.
 
 Durations are integer nanoseconds: every engine of this package then finds the same time exactly, in any order of
 summation.
@@ -19,8 +19,6 @@ from joulecast.model.kernels.operators import Operator
 
 COMPUTE, COMMUNICATION = 0, 1
 STREAMS = 2
-NEVER = -(1 << 62)
-"""A delay so negative that it never decides."""
 
 Int = NDArray[np.int64]
 
@@ -34,24 +32,6 @@ class Run(NamedTuple):
     waits_for: int  # how many runs of the other stream, counted within the segment, must have ended; 0 none
     needs_input: bool
     is_output: bool
-
-
-class MaxPlus(NamedTuple):
-    """Times after a segment from the times before it; each after is the latest of three before + delay [ns].
-
-    ``compute_from_input`` is the delay from the input's arrival to the compute stream's being free again, and so on;
-    :data:`NEVER` where the one does not depend on the other.
-    """
-
-    compute_from_compute: int
-    compute_from_communication: int
-    compute_from_input: int
-    communication_from_compute: int
-    communication_from_communication: int
-    communication_from_input: int
-    sent_from_compute: int
-    sent_from_communication: int
-    sent_from_input: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,25 +95,6 @@ class Segment:
         return tuple(tuple(run for run in self.runs if run.stream == s) for s in range(STREAMS))
 
     @cached_property
-    def max_plus(self) -> MaxPlus:
-        """The segment as an exact map of times, from its runs."""
-        free = [(0, NEVER, NEVER), (NEVER, 0, NEVER)]
-        ended: list[list[tuple[int, int, int]]] = [[], []]
-        sent = (NEVER, NEVER, NEVER)
-        for run in self.runs:
-            start = free[run.stream]
-            if run.waits_for:
-                start = _later(start, ended[1 - run.stream][run.waits_for - 1])
-            if run.needs_input:
-                start = _later(start, (NEVER, NEVER, 0))
-            end = (start[0] + run.duration_ns, start[1] + run.duration_ns, start[2] + run.duration_ns)
-            free[run.stream] = end
-            ended[run.stream].append(end)
-            if run.is_output:
-                sent = end
-        return MaxPlus(*free[COMPUTE], *free[COMMUNICATION], *sent)
-
-    @cached_property
     def _cut(self) -> tuple[Int, Int, tuple[Run, ...]]:
         n = len(self)
         starts_run = self.wait >= 0
@@ -181,10 +142,6 @@ class Segment:
             )
             for i, k in enumerate(firsts)
         )
-
-
-def _later(a: tuple[int, int, int], b: tuple[int, int, int]) -> tuple[int, int, int]:
-    return max(a[0], b[0]), max(a[1], b[1]), max(a[2], b[2])
 
 
 def make_segment(

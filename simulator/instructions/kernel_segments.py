@@ -13,7 +13,7 @@ from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.power.kernel_power import COMPONENTS, clock_tree_power_w, idle_power_w
 from joulecast.simulator.events.segments import COMMUNICATION, COMPUTE, Segment, make_segment
-from joulecast.simulator.instructions.overlap import blocks_of, follow, is_overlapped
+from joulecast.simulator.instructions.overlap import blocks_of, is_overlapped
 from joulecast.simulator.instructions.overlap_steady import contended_stack
 from joulecast.simulator.instructions.tables import InstructionTable, Kernels
 
@@ -148,15 +148,6 @@ class SegmentMaker:
         if not is_overlapped(launches):
             return np.rint(self.time_ns[:, operator].T)
         return np.rint(contended_stack(launches, self.kernels.alone(operator.tolist(), 1e-9), self.gpu))
-
-    def length_ns(self, launches: Sequence[Launch]) -> Int:
-        """Length of an instruction at every clock, as the engine finds it [ns]."""
-        operator = np.array([self._index[launch.operator] for launch in launches], dtype=np.int64)
-        taken = self.durations_ns(launches, operator)
-        if is_overlapped(launches):
-            return np.asarray(follow(launches, taken)[0].astype(np.int64))
-        repeat = np.array([launch.repeat for launch in launches], dtype=np.float64)
-        return np.asarray((repeat @ taken).astype(np.int64))
 
     def _make(self, launches: Sequence[Launch], who: tuple[int, ...], clock: int, base: int, waiting: Waiting) -> None:
         if who not in self._layouts:

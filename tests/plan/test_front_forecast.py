@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from plan_evaluator import iteration_evaluator
 
 import joulecast as jc
 from joulecast.errors import InputError
@@ -10,7 +11,6 @@ from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.power.kernel_power import wait_power_w
 from joulecast.plan.fronts.forecast_front import forecast_front, problem_from_plan
 from joulecast.plan.knobs.front_space import FrontSpace, load_space
-from joulecast.simulator.closed_form.plan_evaluator import iteration_evaluator
 from joulecast.simulator.plan_file.plan import load_plan
 
 PIPELINE = ("cluster.gpus=8", "parallelism.pipeline_model_parallel_size=4")

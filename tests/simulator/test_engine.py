@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memoised import simulate_memoised
 
 from joulecast.errors import GuardError, InputError
 from joulecast.simulator.events.engine import simulate
 from joulecast.simulator.events.guards import check_causality
-from joulecast.simulator.events.memoised import simulate_memoised
 from joulecast.simulator.events.segment_program import Program, make_program
 from joulecast.simulator.events.segments import Segment, make_segment
 from joulecast.simulator.schedules import Instruction, Schedule, build_schedule

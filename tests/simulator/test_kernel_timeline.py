@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from memoised import simulate_memoised
+from plan_evaluator import iteration_evaluator
 
 from joulecast.errors import GuardError, InputError
 from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.kernels.operators import Collective, Gemm
-from joulecast.simulator.closed_form.plan_evaluator import iteration_evaluator
 from joulecast.simulator.events.engine import simulate
-from joulecast.simulator.events.memoised import simulate_memoised
 from joulecast.simulator.instructions.kernel_segments import lay_out
 from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.plan_file.plan import Plan, load_plan, plan_from_dict

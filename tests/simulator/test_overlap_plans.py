@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from memoised import simulate_memoised
+from plan_evaluator import iteration_evaluator
 
 from joulecast.calibrate.rows.measured import parse_rows
 from joulecast.calibrate.rows.overlap import launches_of
@@ -20,8 +22,6 @@ from joulecast.model.kernels.operators import Collective
 from joulecast.plan.fronts.forecast_front import problem_from_plan
 from joulecast.plan.knobs.front_space import load_space
 from joulecast.plan.knobs.overlap_space import overlap_variants
-from joulecast.simulator.closed_form.plan_evaluator import iteration_evaluator
-from joulecast.simulator.events.memoised import simulate_memoised
 from joulecast.simulator.instructions import overlap_steady
 from joulecast.simulator.instructions.overlap import contended
 from joulecast.simulator.instructions.overlap_steady import contended_stack, repeating

@@ -1,4 +1,4 @@
-"""Exact iteration time from memoised segments, without looking at single kernels again.
+"""Exact iteration time from memoised segments, without looking at single kernels again; the engine is held against it.
 
 A segment of kernels of fixed duration is a max-plus map: (compute free, communication free, input arrived) → (compute
 free, communication free, sent). It stays exact where communication crosses the border between two instructions, where
@@ -15,8 +15,13 @@ from numpy.typing import NDArray
 
 from joulecast.errors import GuardError
 from joulecast.simulator.events.segment_program import Program
+from joulecast.simulator.events.segments import COMMUNICATION, COMPUTE, Segment
 
 Int = NDArray[np.int64]
+#: Delays after which a time is: from the compute stream, the communication stream and the input's arrival [ns].
+Delays = tuple[int, int, int]
+#: A delay so negative that it never decides.
+NEVER = -(1 << 62)
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +43,7 @@ class MemoisedResult:
 
 
 def simulate_memoised(program: Program) -> MemoisedResult:
-    """Simulate one iteration by one map per instruction; the same integer times as :func:`engine.simulate`.
+    """Simulate one iteration by one map per instruction; the same integer times as the engine's.
 
     Raises
     ------
@@ -46,7 +51,7 @@ def simulate_memoised(program: Program) -> MemoisedResult:
         Where ranks wait for each other for ever.
     """
     offsets, outputs = program.offsets, program.outputs
-    maps = [segment.max_plus for segment in program.segments]
+    maps = [max_plus(segment) for segment in program.segments]
     order = [maps[s] for row in program.segment_of for s in row]
     total = len(order)
     missing = np.bincount(program.target, minlength=total).tolist()
@@ -83,3 +88,26 @@ def simulate_memoised(program: Program) -> MemoisedResult:
 def _by_rank(times: list[int], offsets: tuple[int, ...]) -> tuple[Int, ...]:
     flat = np.array(times, dtype=np.int64)
     return tuple(flat[a:b] for a, b in pairwise(offsets))
+
+
+def max_plus(segment: Segment) -> tuple[int, ...]:
+    """Delays of both streams and of the output, three each, from the segment's runs."""
+    free: list[Delays] = [(0, NEVER, NEVER), (NEVER, 0, NEVER)]
+    ended: list[list[Delays]] = [[], []]
+    sent: Delays = (NEVER, NEVER, NEVER)
+    for run in segment.runs:
+        start = free[run.stream]
+        if run.waits_for:
+            start = _later(start, ended[1 - run.stream][run.waits_for - 1])
+        if run.needs_input:
+            start = _later(start, (NEVER, NEVER, 0))
+        end = (start[0] + run.duration_ns, start[1] + run.duration_ns, start[2] + run.duration_ns)
+        free[run.stream] = end
+        ended[run.stream].append(end)
+        if run.is_output:
+            sent = end
+    return *free[COMPUTE], *free[COMMUNICATION], *sent
+
+
+def _later(a: Delays, b: Delays) -> Delays:
+    return max(a[0], b[0]), max(a[1], b[1]), max(a[2], b[2])

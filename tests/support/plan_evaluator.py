@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.errors import InputError
+from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.power.kernel_power import idle_power_w, wait_power_w
@@ -13,6 +15,7 @@ from joulecast.simulator.closed_form.evaluator import Evaluator, make_evaluator
 from joulecast.simulator.fluid.prepared import fluid_program, prepare
 from joulecast.simulator.instructions.clock_columns import at_columns
 from joulecast.simulator.instructions.kernel_segments import SegmentMaker
+from joulecast.simulator.instructions.overlap import follow, is_overlapped
 from joulecast.simulator.instructions.tables import instruction_table
 from joulecast.simulator.plan_file.gpu import gpu_of
 from joulecast.simulator.plan_file.plan import Plan
@@ -33,16 +36,9 @@ def iteration_evaluator(
         GPU to use in place of the plan's own.
     wait_clock_mhz
         Clock at which GPUs wait, by default the highest [MHz].
-
-    Raises
-    ------
-    InputError
-        The GPU has more clocks than the evaluator's 256, or not the one to wait at.
     """
     model = gpu if isinstance(gpu, GpuModel) else gpu_model(gpu if gpu is not None else gpu_of(plan))
     clocks = model.clocks_mhz
-    if wait_clock_mhz is not None and not np.isclose(clocks, wait_clock_mhz).any():
-        raise InputError(f"{wait_clock_mhz:g} MHz is not a clock of {model.name}", key="wait_clock_mhz")
     prepared = prepare(plan, model, governed=False)
     waiting_mhz = float(clocks[prepared.wait_columns[-1]]) if wait_clock_mhz is None else wait_clock_mhz
     makers = {kernels: SegmentMaker(kernels, model) for kernels in prepared.kernels}
@@ -56,7 +52,7 @@ def iteration_evaluator(
         plain = at_columns(instruction_table(rank.types, kernels, model), columns)
         for kind, launches in enumerate(rank.types):
             waiting = np.rint((table.duration_s[kind] - plain.duration_s[kind]).clip(0.0) * 1e9)
-            length = makers[kernels].length_ns(launches)[columns[kind]]
+            length = length_ns(makers[kernels], launches)[columns[kind]]
             rounding = length * 1e-9 - plain.duration_s[kind]
             durations.append(length + waiting.astype(np.int64))
             energies.append(table.energy_j[kind] + idle[columns[kind]] * rounding)
@@ -70,3 +66,12 @@ def iteration_evaluator(
         np.rint(fluid.delay_s * 1e9).astype(np.int64),
         (fluid.source, fluid.target),
     )
+
+
+def length_ns(maker: SegmentMaker, launches: Sequence[Launch]) -> NDArray[np.int64]:
+    """Length of an instruction at every clock, as the engine finds it [ns]."""
+    operator = np.array([maker.kernels.operators.index(launch.operator) for launch in launches])
+    taken = maker.durations_ns(launches, operator)
+    if is_overlapped(launches):
+        return np.asarray(follow(launches, taken)[0].astype(np.int64))
+    return np.asarray((np.array([launch.repeat for launch in launches], dtype=np.float64) @ taken).astype(np.int64))
