@@ -104,11 +104,13 @@ def refit_contention(rows: Sequence[Row], base: GpuDescription, provenance: str)
     Raises
     ------
     InputError
-        No row of overlapped work with a long window.
+        No row of overlapped work.
     """
     _, solution = fit_contention(rows, gpu_model(base), priors_for(base.device).contention)
     if solution is None:
-        raise InputError("no row of overlapped work to fit on", remedy="Give rows with windows of 1.5 s and more.")
+        raise InputError(
+            "no row of overlapped work to fit on", remedy="Give rows with something beside something else."
+        )
     fitted = assemble(base, base.name, [solution], {}, provenance)
     return replace(base, contention=fitted.contention)
 
