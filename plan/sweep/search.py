@@ -35,8 +35,9 @@ from joulecast.plan.sweep.rows import Row, evaluate, forecaster_of, simulate, wi
 from joulecast.plan.sweep.space import Space
 from joulecast.plan.sweep.workers import Workers
 
-#: Combinations that are one job.
-BATCH = 256
+#: Combinations that are one job: in this process, which writes its rows as they are made, and of a worker, all of
+#: whose job a killed sweep loses.
+HERE, APART = 256, 32
 #: Plans that are simulated at least to say what would be feasible.
 LEAST_NEAREST = 3
 #: Rounds of simulating further plans where those simulated do not keep to the constraints.
@@ -61,7 +62,8 @@ class _Sweep:
     def evaluate(self) -> list[Row]:
         """Every plan that fits, in closed form."""
         done, of = self.journal.done, len(self.found)
-        left = [run[i : i + BATCH] for run in self.journal.missing(of) for i in range(0, len(run), BATCH)]
+        size = HERE if self.workers.here else APART
+        left = [run[i : i + size] for run in self.journal.missing(of) for i in range(0, len(run), size)]
         jobs = {number: (self.space, job) for number, job in enumerate(left)}
         count = of - sum(map(len, left))
         self.progress(count, of, "plans")

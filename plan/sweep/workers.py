@@ -45,7 +45,7 @@ class Workers:
 
     def streamed(self, work: Callable[..., Iterable[T]], jobs: Mapping[int, tuple[Any, ...]]) -> Iterator[T]:
         """All that the jobs yield: in this process as it is made, from others when its job is done."""
-        if self._here:
+        if self.here:
             for arguments in jobs.values():
                 yield from work(*arguments)
             return
@@ -60,7 +60,7 @@ class Workers:
         InputError
             Workers are lost again and again, or the scheduler cannot be reached.
         """
-        if self._here:
+        if self.here:
             for number, arguments in jobs.items():
                 yield number, work(*arguments)
             return
@@ -90,7 +90,8 @@ class Workers:
         )
 
     @property
-    def _here(self) -> bool:
+    def here(self) -> bool:
+        """Whether jobs run in this process, one after the other."""
         return self._processes == 1 and self._dask is None
 
     def _executor(self) -> AbstractContextManager[Executor]:

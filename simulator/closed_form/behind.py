@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.model.kernels.operators import Collective
-from joulecast.model.power.kernel_power import idle_power_w, wait_power_w
+from joulecast.model.power.kernel_power import wait_power_w
 from joulecast.simulator.closed_form.layout import Layout, RankKind
 from joulecast.simulator.closed_form.parts import Parts, Tails
 from joulecast.simulator.instructions.behind import CARRIED, beyond_s
@@ -189,8 +189,7 @@ def _added(members: Sequence[_Rank], layout: Layout, parts: Parts, stage_s: Arra
     hidden = np.maximum((buckets * time).sum(1) - exposed, 0.0)
     drag = np.array([drag_beside(one.items.ctas, gpu) for one in members])[:, None]
     longer = exposed + hidden * drag
-    idle = idle_power_w(clocks, gpu)
-    energy = (buckets * carried).sum(1) + longer * idle + exposed * (wait_power_w(clocks, gpu) - idle)
+    energy = (buckets * carried).sum(1) + longer * parts.idle_w + exposed * (wait_power_w(clocks, gpu) - parts.idle_w)
     return Added([one.row for one in members], longer, exposed, energy)
 
 

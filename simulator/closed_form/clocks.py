@@ -123,7 +123,7 @@ def at(values: Array, clocks_mhz: Array, clock_mhz: Array, rows: NDArray[np.int6
 
     ``rows`` names the row of each clock where they are others than all in order.
     """
-    upper = np.clip(np.searchsorted(clocks_mhz, clock_mhz), 1, len(clocks_mhz) - 1)
+    upper = np.minimum(np.maximum(clocks_mhz.searchsorted(clock_mhz), 1), len(clocks_mhz) - 1)
     share = (clock_mhz - clocks_mhz[upper - 1]) / (clocks_mhz[upper] - clocks_mhz[upper - 1])
     rows = np.arange(len(clock_mhz)) if rows is None else rows
     return np.asarray((1.0 - share) * values[rows, upper - 1] + share * values[rows, upper])

@@ -17,20 +17,19 @@ from numpy.typing import NDArray
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.power.governor import settled_power_w
-from joulecast.model.power.kernel_power import idle_power_w, wait_power_w
 from joulecast.model.power.limits import group_limit_share
 from joulecast.simulator.closed_form.behind import communication_behind
 from joulecast.simulator.closed_form.clocks import Board, Settled, at, settle
 from joulecast.simulator.closed_form.guards import check_ranks, check_summary
+from joulecast.simulator.closed_form.keys import pace_key
 from joulecast.simulator.closed_form.layout import Layout, lay_out
 from joulecast.simulator.closed_form.parts import Parts, Recipe, Sums, Tabulated
 from joulecast.simulator.closed_form.pipelines import Pipelines, transfers_s
-from joulecast.simulator.fluid.part_limits import wait_columns
 from joulecast.simulator.fluid.prepared import lag_of
 from joulecast.simulator.instructions.clock_columns import PLAN_NAMES, is_locked
 from joulecast.simulator.instructions.tables import at_pace, host_gaps
 from joulecast.simulator.plan_file.gpu import gpu_of
-from joulecast.simulator.plan_file.plan import Cluster, Plan
+from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.schedules import BACKWARD, BACKWARD_WEIGHT, FORWARD, OPTIMIZER
 
 Array = NDArray[np.float64]
@@ -126,7 +125,7 @@ def _of_gpu(plans: Sequence[Plan], parts: Parts) -> ClosedForm:
     reached = limit * np.array([group_limit_share(plan.tp, gpu) for plan in plans])[layout.plan_of_rank]
     board = Board(
         clocks_mhz=clocks,
-        wait_power_w=_wait_power_w(parts),
+        wait_power_w=parts.waiting_w,
         settled_w=reached * gpu["governor.settled_share"],
         burst_w=reached * gpu["governor.burst_share"],
         top_mhz=highest.of_rank_mhz,
@@ -147,12 +146,6 @@ def _of_gpu(plans: Sequence[Plan], parts: Parts) -> ClosedForm:
     made = _summary(plans, layout, settled, time, exposed)
     check_summary(plans, made)
     return made
-
-
-def _wait_power_w(parts: Parts) -> Array:
-    """Power of a waiting GPU where the governor sets a clock, shape ``(clocks,)`` [W]."""
-    columns = wait_columns(parts.clocks_mhz, parts.limits_w, parts.gpu)
-    return np.asarray(wait_power_w(parts.clocks_mhz[columns], parts.gpu))
 
 
 def _summary(plans: Sequence[Plan], layout: Layout, settled: Settled, time_s: Array, exposed_s: Array) -> ClosedForm:
@@ -225,8 +218,7 @@ def _sum_parts(
         spent = sums.of(table.clock_mhz * table.duration_s)
         into[3][rows] = np.divide(spent, time, out=np.zeros_like(time), where=time > 0)
     gaps = host_gaps(time, sums.of(table.host_s)) if table.host_s.any() else np.zeros_like(time)
-    idle_w = np.asarray(idle_power_w(parts.clocks_mhz, parts.gpu))
-    into[0][rows], into[1][rows], into[2][rows] = time + gaps, exposed, energy + gaps * idle_w
+    into[0][rows], into[1][rows], into[2][rows] = time + gaps, exposed, energy + gaps * parts.idle_w
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,19 +260,20 @@ def _highest_power_w(work: _Work, layout: Layout, clocks_mhz: Array, highest: _H
 def _keep_pace(work: _Work, plans: Sequence[Plan], layout: Layout, parts: Parts, still: NDArray[np.bool_]) -> None:
     """Stretch compute to the pace of each plan's groups, the GPUs waiting meanwhile."""
     gpu, clocks = parts.gpu, parts.clocks_mhz
-    waiting_w = _wait_power_w(parts)
-    groups: dict[tuple[int, int, bool, Cluster], list[int]] = {}
+    groups: dict[object, list[int]] = {}
     for number, plan in enumerate(plans):
         if not still[number]:
-            groups.setdefault((plan.tp, plan.replicas, plan.parallelism.fsdp, plan.cluster), []).append(number)
+            groups.setdefault(pace_key(plan), []).append(number)
     for members in groups.values():
         lag = lag_of(plans[members[0]], clocks, gpu)
         within = np.zeros(len(plans), dtype=bool)
         within[members] = True
         stages, tails = (within[layout.plan_of_rank[rows.rank]] for rows in (layout.stages, layout.tails))
         for kind in range(3):
-            _pace(work.stage_s[kind], work.stage_exposed_s[kind], work.stage_j[kind], stages, clocks, lag, waiting_w)
-        _pace(work.tail_s, work.tail_exposed_s, work.tail_j, tails, clocks, lag, waiting_w)
+            _pace(
+                work.stage_s[kind], work.stage_exposed_s[kind], work.stage_j[kind], stages, clocks, lag, parts.waiting_w
+            )
+        _pace(work.tail_s, work.tail_exposed_s, work.tail_j, tails, clocks, lag, parts.waiting_w)
 
 
 def _pace(

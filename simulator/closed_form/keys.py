@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from joulecast.simulator.plan_file.placement import ends_fabric
+from joulecast.simulator.plan_file.placement import ends_fabric, ranks_in_step
 from joulecast.simulator.plan_file.plan import Cluster, Overlap, Parallelism, Plan, Power, Schedule, Workload
 
 
@@ -66,6 +66,11 @@ def tail_key(plan: Plan) -> tuple[object, ...]:
     split = _split_key_at_end(plan.parallelism)
     ends = ends_fabric(plan) if plan.pp > 1 else None
     return (work, _cluster_key(plan.cluster), split, ends, plan.overlap, plan.implementation)
+
+
+def pace_key(plan: Plan) -> tuple[object, ...]:
+    """All that the pace of a plan's groups depends on, beside their clocks."""
+    return (ranks_in_step(plan), plan.tp * plan.replicas, plan.cluster)
 
 
 def stage_plan(plan: Plan) -> Plan:

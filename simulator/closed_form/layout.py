@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.simulator.closed_form.keys import Place
+from joulecast.simulator.closed_form.keys import Place, pace_key
 from joulecast.simulator.closed_form.parts import Parts
 from joulecast.simulator.fluid.prepared import board_limits_w
 from joulecast.simulator.plan_file.plan import Plan
@@ -234,11 +234,12 @@ def _alike(plans: Sequence[Plan], layout_of: Int, limit_w: Float) -> Int:
     ``layout_of`` is the plan of every rank row.
     """
     found: dict[object, int] = {}
-    keys = [(plan.tp, plan.replicas, id(plan.cluster)) for plan in plans]
+    paces: dict[object, int] = {}
+    keys = [paces.setdefault(pace_key(plan), len(paces)) for plan in plans]
     sets = [bool(plan.power.clocks_mhz) for plan in plans]
     return np.array(
         [
-            found.setdefault(row if sets[plan] else (*keys[plan], limit), len(found))
+            found.setdefault(row if sets[plan] else (keys[plan], limit), len(found))
             for row, (plan, limit) in enumerate(zip(layout_of.tolist(), limit_w.tolist(), strict=True))
         ]
     )

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.gpu_model import GpuModel
-from joulecast.model.power.kernel_power import idle_power_w
+from joulecast.model.power.kernel_power import idle_power_w, wait_power_w
 from joulecast.simulator.closed_form.clocks import at
 from joulecast.simulator.closed_form.keys import Place, at_place, rank_of, stage_key, stage_plan, tail_key, tail_plan
-from joulecast.simulator.fluid.part_limits import limited, mean_clock_mhz
+from joulecast.simulator.fluid.part_limits import limited, mean_clock_mhz, wait_columns
 from joulecast.simulator.fluid.rendezvous import transfers_wait_on_sms
 from joulecast.simulator.instructions.overlap_steady import WALKED
 from joulecast.simulator.instructions.program import instruction_launches
@@ -78,11 +78,16 @@ class Parts:
         Parts of forward, backward and weight gradient of every distinct stage; the last is empty unless split off.
     tail_recipes
         Parts of every distinct tail, which is what follows the last backward.
+    idle_w, waiting_w
+        Power of a GPU that runs nothing, and of one that waits, where the governor sets a clock, shape ``(clocks,)``
+        [W].
     """
 
     def __init__(self, gpu: GpuModel, limits_w: Mapping[str, float] | None = None) -> None:
         self.gpu, self.limits_w = gpu, limits_w or {}
-        self.clocks_mhz = coarse_clocks(gpu)
+        self.clocks_mhz = clocks = coarse_clocks(gpu)
+        self.idle_w = idle_power_w(clocks, gpu)
+        self.waiting_w = wait_power_w(clocks[wait_columns(clocks, self.limits_w, gpu)], gpu)
         self.stage_recipes: list[tuple[Recipe, Recipe, Recipe]] = []
         self.tail_recipes: list[Recipe] = []
         self._rows: dict[_Part, int] = {((), False, 0.0): 0}
@@ -155,7 +160,7 @@ class Parts:
             duration[own], exposed[own], _ = beside_each_other(
                 [types[i] for i in own], serial[own], communication[own], kernels, gpu, beside
             )
-        energy = sums.of(times.energy_j.T) + (duration - serial) * idle_power_w(self.clocks_mhz, gpu)
+        energy = sums.of(times.energy_j.T) + (duration - serial) * self.idle_w
         grid = np.broadcast_to(self.clocks_mhz, serial.shape)
         return Tabulated(duration, exposed, energy, _host_s(parts, serial.shape), grid)
 

@@ -28,6 +28,9 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
+#: Most values of one array of windows of ranks, which stays in a core's cache.
+MOST_VALUES = 32_768
+
 
 @dataclass(frozen=True, eq=False)
 class StageTimes:
@@ -149,8 +152,8 @@ class _Way:
 
 
 def _later_max(values: Array) -> Array:
-    """Highest from each rank on, shape ``(n, p)``."""
-    return np.asarray(np.maximum.accumulate(values[:, ::-1], axis=1)[:, ::-1])
+    """Highest from each rank on, shape ``(…, p)``."""
+    return np.asarray(np.maximum.accumulate(values[..., ::-1], axis=-1)[..., ::-1])
 
 
 def _passing_from_s(work_s: Array, delay_s: Array, count: NDArray[np.int64]) -> Array:
@@ -158,16 +161,24 @@ def _passing_from_s(work_s: Array, delay_s: Array, count: NDArray[np.int64]) -> 
 
     ``count`` of them, shape ``(n, p)`` or ``(n, 1)``.
     """
-    ranks, place = work_s.shape[1], np.arange(work_s.size).reshape(work_s.shape)
-    total = np.cumsum(np.pad(work_s, ((0, 0), (1, 0))), axis=1)
-    pace = np.zeros((ranks + 1, *work_s.shape))  # of windows of so many ranks
-    longest = np.zeros(work_s.shape)
-    for size in range(1, ranks + 1):
-        windows = total[:, size:] - total[:, :-size] + 2.0 * (size - 1) * delay_s
-        pace[size, :, : windows.shape[1]] = _later_max(windows)
-        whole, rest = np.divmod(count, size)
-        longest = np.maximum(longest, whole * pace[size] + pace.ravel()[rest * work_s.size + place])
-    return longest
+    most = max(1, MOST_VALUES // work_s.shape[1] ** 2)
+    some = [slice(start, start + most) for start in range(0, len(work_s), most)]
+    return np.concatenate([_passing_of_some_s(work_s[own], delay_s[own], count[own]) for own in some])
+
+
+def _passing_of_some_s(work_s: Array, delay_s: Array, count: NDArray[np.int64]) -> Array:
+    """The same of few plans, with every size of window at once: shape ``(sizes, n, p)``."""
+    plans, ranks = work_s.shape
+    total = np.zeros((plans, ranks + 1))
+    np.cumsum(work_s, axis=1, out=total[:, 1:])
+    size, first = np.arange(1, ranks + 1)[:, None, None], np.arange(ranks)
+    end = size[:, 0] + first
+    behind = total[:, np.minimum(end, ranks)].swapaxes(0, 1)
+    windows = np.where(end[:, None] <= ranks, behind - total[:, :-1] + 2.0 * (size - 1) * delay_s, 0.0)
+    pace = np.zeros((ranks + 1, plans, ranks))  # of windows of so many ranks
+    pace[1:] = _later_max(windows)
+    whole, rest = np.divmod(count, size)
+    return np.asarray((whole * pace[1:] + pace[rest, np.arange(plans)[:, None], first]).max(0))
 
 
 def _round_trip_s(t: StageTimes) -> Array:

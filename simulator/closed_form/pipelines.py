@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.model.kernels.lowering import lower
-from joulecast.model.kernels.operators import Collective
 from joulecast.model.power.kernel_power import at_clock
 from joulecast.simulator.closed_form.clocks import Load, Settled, at
 from joulecast.simulator.closed_form.keys import transfer_key
@@ -161,21 +160,14 @@ def _is_walked(plan: Plan) -> bool:
 
 def transfers_s(plans: Sequence[Plan], parts: Parts) -> Float:
     """Mean time of a transfer from one of a plan's stages to the next, 0 with one stage [s]."""
-    keys: dict[object, int] = {}
-    distinct: dict[Collective, int] = {}
-    places: list[int] = []
-    counts: list[int] = []
-    of_plan = np.empty(len(plans), dtype=np.int64)
-    for number, plan in enumerate(plans):
-        key = transfer_key(plan)
-        of_plan[number] = keys.setdefault(key, len(keys))
-        if len(keys) > len(counts):
-            hops = parts.once(key, partial(stage_transfers, plan))[: plan.pp if plan.vp > 1 else plan.pp - 1]
-            places += [distinct.setdefault(transfer, len(distinct)) for transfer in hops]
-            counts.append(len(hops))
+    return np.array([parts.once(transfer_key(plan), partial(_transfer_s, plan, parts)) for plan in plans])
+
+
+def _transfer_s(plan: Plan, parts: Parts) -> float:
+    hops = stage_transfers(plan)[: plan.pp if plan.vp > 1 else plan.pp - 1]
+    distinct = tuple(dict.fromkeys(hops))
     if not distinct:
-        return np.zeros(len(plans))
-    times = at_clock(lower(tuple(distinct), parts.gpu), parts.gpu.max_clock_mhz, parts.gpu).time_s
-    owner = np.repeat(np.arange(len(counts)), counts)
-    mean = np.bincount(owner, times[places], len(counts)) / np.maximum(counts, 1)
-    return np.asarray(mean[of_plan])
+        return 0.0
+    times = at_clock(lower(distinct, parts.gpu), parts.gpu.max_clock_mhz, parts.gpu).time_s
+    of = dict(zip(distinct, times.tolist(), strict=True))
+    return float(sum(of[hop] for hop in hops) / len(hops))

@@ -244,10 +244,10 @@ def host_launches(launches: Sequence[Launch]) -> float:
 def at_pace(compute_s: Array, clocks_mhz: Array, lag: Array) -> Array:
     """Compute time of the slowest of a group whose clocks have the grid's as their mean."""
     slow = clocks_mhz * (1.0 - lag)
-    upper = np.clip(np.searchsorted(clocks_mhz, slow), 1, len(clocks_mhz) - 1)
+    upper = np.minimum(np.maximum(np.searchsorted(clocks_mhz, slow), 1), len(clocks_mhz) - 1)
     share = (slow - clocks_mhz[upper - 1]) / (clocks_mhz[upper] - clocks_mhz[upper - 1])
     pace = compute_s[:, upper - 1] + share * (compute_s[:, upper] - compute_s[:, upper - 1])
-    return np.maximum(pace, compute_s)
+    return np.asarray(np.maximum(pace, compute_s))
 
 
 def is_communication(kernels: Kernels) -> NDArray[np.bool_]:

@@ -4,6 +4,7 @@ import contextlib
 import csv
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -63,7 +64,7 @@ class Stop(Exception):
 
 def interrupted(tables, out, after, monkeypatch, **options):
     """A sweep that is stopped after some calls of its progress."""
-    monkeypatch.setattr(search, "BATCH", 4)
+    monkeypatch.setattr(search, "HERE", 4)
     calls = iter(range(after))
 
     def progress(done, of, what):
@@ -130,14 +131,24 @@ def test_only_one_process_sweeps_into_a_file(tables, tmp_path):
     assert list(tmp_path.iterdir()) == [out]
 
 
+#: A sweep whose processes note in a file which rows they begin to compute.
 SWEEP = """
-import sys
+import os, sys
 from pathlib import Path
-from joulecast.plan.sweep import search
+from joulecast.plan.sweep import rows, search
 from joulecast.plan.sweep.space import load_space
-search.BATCH = 8
 space, out, workers, resume = sys.argv[1:]
-search.run_sweep(load_space(space), Path(out), workers=int(workers), resume=resume == "resume")
+log = os.open(out + ".log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+def noting(real):
+    def call(forecaster, asked):
+        plans = [asked] if isinstance(asked, int) else [number for number, *_ in asked]
+        os.write(log, "".join(f"{real.__name__} {plan}\\n" for plan in plans).encode())
+        return real(forecaster, asked)
+    return call
+rows.Forecaster._rows = noting(rows.Forecaster._rows)
+rows.Forecaster.simulate = noting(rows.Forecaster.simulate)
+if __name__ == "__main__":
+    search.run_sweep(load_space(space), Path(out), workers=int(workers), resume=resume == "resume")
 """
 SPACE = """
 [workload]
@@ -154,7 +165,7 @@ pipeline_model_parallel_size = [1, 4]
 [objective]
 top = 0
 [power]
-power_limit_w = {min = 400, max = 700, step = 100}
+power_limit_w = {min = 400, max = 700, step = 50}
 """
 
 
@@ -175,33 +186,40 @@ def children_of(process):
     return found
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_killed_process_resumes(tmp_path, workers):
-    """kill -9 at several points: every whole line stays, and the resumed table is the one of an undisturbed run."""
-    space, out, whole = tmp_path / "space.toml", tmp_path / "rows.jsonl", tmp_path / "whole.jsonl"
-    space.write_text(SPACE)
-    partial = tmp_path / "rows.jsonl.partial"
-    kept, mode = b"", "new"
-    for rows in (3, 40) if workers == 1 else (20,):
-        command = [sys.executable, "-c", SWEEP, str(space), str(out), str(workers), mode]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+@pytest.mark.parametrize(("workers", "lost"), [(1, 8), (2, 2 * 2 * 32)])
+def test_a_killed_process_resumes(tmp_path, undisturbed, workers, lost):
+    """kill -9 anywhere: every whole line stays, what was under way alone is computed again, the table is the same.
+
+    Of workers each one's job is under way, and a further one may be on its way from each.
+    """
+    script, space, out = (tmp_path / name for name in ("run.py", "space.toml", "rows.jsonl"))
+    script.write_text(SWEEP)
+    space.write_text(SPACE.replace("top = 0", "top = 3"))
+    partial, log = tmp_path / "rows.jsonl.partial", tmp_path / "rows.jsonl.log"
+    log.touch()
+    whole, anywhere = len(undisturbed[0]), random.Random(workers)
+    assert whole > lost
+    kept, before, again, mode = b"", 0, 0, "new"
+    command = [sys.executable, str(script), str(space), str(out), str(workers)]
+    for rows in sorted(anywhere.sample(range(1, whole + 3), 3 if workers == 1 else 1)):
+        process = subprocess.Popen([*command, mode], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and process.poll() is None:
-            if partial.exists() and partial.read_bytes().count(b'"source"') >= rows:
-                break
-            time.sleep(0.001)
+        while time.monotonic() < deadline and process.poll() is None and log.read_bytes().count(b"\n") < rows + again:
+            time.sleep(0.0005)
         children = children_of(process)
         os.kill(process.pid, signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
-        assert partial.read_bytes().startswith(kept)
-        kept, mode = partial.read_bytes()[: read_lines(partial)[1]], "resume"
-        assert kept.count(b'"source"') >= rows
         while any(Path(f"/proc/{child}/stat").exists() for child in children):  # workers end with it
             assert time.monotonic() < deadline
             time.sleep(0.01)
-    subprocess.run([*command[:-1], "resume"], check=True, capture_output=True)
-    jc.sweep(space, whole)
-    assert out.read_bytes() == whole.read_bytes()
+        assert partial.read_bytes().startswith(kept)
+        kept, mode = partial.read_bytes()[: read_lines(partial)[1]], "resume"
+        again = log.read_bytes().count(b"\n") - kept.count(b'"source"')
+        assert again - before <= lost
+        before = again
+    subprocess.run([*command, "resume"], check=True, capture_output=True)
+    assert log.read_bytes().count(b"\n") == whole + 3 + again
+    assert [json.loads(line) for line in out.read_text().splitlines()] == list(undisturbed[1])
     assert not partial.exists()
 
 

@@ -211,6 +211,12 @@ def test_it_ranks_as_the_simulation_does():
 def test_a_plan_does_not_depend_on_its_company():
     """To the last bit: sweeps in batches of any size, resumed or spread over workers, give one table."""
     plans = [*SAMPLE.values(), plan(), plan(fsdp=True)]
+    plans += [plan(gpus=16, batch=16, recompute="full", context_parallel_size=cp) for cp in (1, 2, 4)]
+    mixtral = {**EXPERTS, "distributed_optimizer": False}
+    plans += [
+        plan("mixtral-8x7b", "h100-sxm", gpus=32, tp=2, pp=4, **mixtral | {"expert_model_parallel_size": ep})
+        for ep in (1, 2, 8)
+    ]
     together, shared = closed_form(plans), Shared()
     for number in reversed(range(len(plans))):
         alone = closed_form([plans[number]], shared=shared)
