@@ -56,10 +56,11 @@ class Package:
 STACKS = 0.5
 #: Compute dies and L2 over I/O dies with the memory-side cache, controllers, fabric and links. Static power: 3.5 W for
 #: each of eight stacks, the rest halved (920 mm2 of 5 nm over 1,480 mm2 of 6 nm; Smith et al., ISSCC 2024). A byte that
-#: is sent is read and another one written: what the stacks draw for it. [estimates, +-0.15]
+#: is sent is read and another one written, each through L2 and the memory: twice 40 pJ of some 540 on the compute dies,
+#: twice half of 63 pJ in the stacks. [estimates, +-0.15]
 CHIPLETS = Package(
     ("compute", "io", "hbm"),
-    {"static": (0.4, 0.4, 0.2), "hbm": (0.0, 1.0 - STACKS, STACKS), "link": (0.0, 0.9, 0.1)},
+    {"static": (0.4, 0.4, 0.2), "hbm": (0.0, 1.0 - STACKS, STACKS), "link": (0.15, 0.75, 0.1)},
     "estimate from public energies per bit and die areas, +-0.15",
 )
 #: One die (or two alike) with controllers and L2, memory beside it, and what sending costs. Static power: the memory's

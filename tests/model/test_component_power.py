@@ -7,7 +7,7 @@ import joulecast as jc
 from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.catalogue import gpu_names, load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
-from joulecast.model.power.component_power import CHIPLETS, ONE_DIE, by_part, package_of, rest_power_w
+from joulecast.model.power.component_power import CHIPLETS, ONE_DIE, STACKS, by_part, package_of, rest_power_w
 from joulecast.model.power.kernel_power import COMPONENTS, idle_power_w
 from joulecast.simulator.instructions.repeated import Conditions, predict_repeated
 
@@ -59,6 +59,16 @@ def test_products_load_the_compute_dies_and_collectives_the_others(mi300x):
     product, gather = (mi300x.predict(o).power_by_part_w for o in (PRODUCT, GATHER))
     assert product["compute"] > 3 * gather["compute"]
     assert gather["io"] > 2 * product["io"]
+
+
+def test_an_all_gather_passes_the_compute_dies_and_the_memory(model):
+    """Each byte that is sent passes L2, and each stack, twice: what the description has for these."""
+    sent = model["power.link_pj_per_byte"]
+    compute, io, hbm = CHIPLETS.shares["link"]
+    assert compute * sent == pytest.approx(2 * model["power.l2_pj_per_byte"], rel=0.15)
+    byte = model["power.hbm_base_pj_per_byte"] + model["power.hbm_toggle_pj_per_byte"]
+    assert hbm * sent == pytest.approx(2 * STACKS * byte, rel=0.2)
+    assert io > 0.5
 
 
 @pytest.mark.parametrize(

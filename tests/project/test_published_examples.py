@@ -101,6 +101,16 @@ def test_more_power_moved_is_faster(components, mi300x):
     assert faster[0] < 5.0 < faster[2]
 
 
+def test_what_moved_power_is_worth_rests_on_where_the_voltage_stops_to_fall(components, mi300x):
+    """On the slope of the voltage a watt buys half of what it does at the floor: the published 5 % are then near."""
+    at_floor, on_slope = (
+        components.moved_back(gpu)[-1]["faster [%]"]
+        for gpu in (mi300x, mi300x.with_values({"voltage.floor_ratio": 0.8 * mi300x["voltage.floor_ratio"]}))
+    )
+    assert on_slope < 0.65 * at_floor
+    assert 2.5 < on_slope < 7.5
+
+
 def test_product_and_all_gather_run_beside_each_other(components, mi300x):
     """Together they take less time than one after the other, and more than either."""
     product, gather, both = components.beside(mi300x).time_s
