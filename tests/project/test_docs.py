@@ -10,12 +10,13 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import get_args
 
 import pytest
 from paths import EXAMPLES, ROOT
 
+import joulecast as jc
 from joulecast.model.training.factors import Generation
 
 EXTEND = sorted((ROOT / "docs" / "extend").glob("*.md"))
@@ -69,6 +70,29 @@ def run(command: list[str], folder: Path) -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env={**os.environ}, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout or "wrote " in done.stderr or command[1] == "-c"
+
+
+def test_a_forecast_is_what_its_page_says() -> None:
+    """Its functions are first called in its order; the length is one of which nothing is remembered."""
+    page = (ROOT / "docs" / "physics" / "index.md").read_text(encoding="utf-8")
+    told = re.findall(r"^\| `([\w.]+)` \| `([\w/]+\.py)` \|", page, re.M)
+    called: dict[tuple[str, str], int] = {}
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            called.setdefault((frame.f_code.co_qualname, frame.f_code.co_filename), len(called))
+
+    sys.setprofile(note)
+    try:
+        jc.predict(EXAMPLES / "llama-3.1-8b-4xh200.toml", ["workload.sequence_length=3968"])
+    finally:
+        sys.setprofile(None)
+    first = [
+        min((at for (other, where), at in called.items() if other == name and where.endswith(f"/{file}")), default=None)
+        for name, file in told
+    ]
+    assert None not in first, dict(zip(told, first, strict=True))
+    assert first == sorted(first) and len(told) >= 10
 
 
 def test_a_warning_fails_the_pages() -> None:
