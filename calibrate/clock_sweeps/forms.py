@@ -217,11 +217,15 @@ def _form(header: Sequence[str], path: Path, kind: Kind, *, alone: bool) -> Form
     share = len(set(close.columns) & set(header)) / len(close.columns)
     if close.kind != kind or share < 0.5 or not (alone or close.setting in header):
         return None
-    absent = [c for c in close.columns if c not in header]
-    others = [c for c in header if c not in close.columns]
+    raise _columns_missing(close, header, path)
+
+
+def _columns_missing(form: Form, header: Sequence[str], path: Path) -> DataError:
+    absent = [c for c in form.columns if c not in header]
+    others = [c for c in header if c not in form.columns]
     like = next((near[0] for near in (nearest(c, others, 1) for c in absent) if near), None)
-    raise DataError(
-        f"a file of {close.name} lacks the column{'s' if len(absent) > 1 else ''} {', '.join(absent)}",
+    return DataError(
+        f"a file of {form.name} lacks the column{'s' if len(absent) > 1 else ''} {', '.join(absent)}",
         file=str(path),
         line=1,
         key=absent[0],

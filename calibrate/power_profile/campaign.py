@@ -194,34 +194,39 @@ class Campaign:
     def _main_runs(self, dataset: Dataset, plan: Plan, guidance: Guidance) -> Analysis:
         """Runs in batches, until the points are dense enough and the resolution is reached, or time is up."""
         wanted = self.options.runs or guidance.runs
+        most = wanted if self.options.runs else self.options.most_runs * wanted
         whole = [name for name in WHOLE if name in dataset.sensors]
         parts = [name for name in dataset.sensors if name not in WHOLE]
         period = max(fit.period_s for fit in dataset.sensors.values())
         run_s = plan.passes * plan.pass_s + plan.rest_s + period / 2
         usual = min(BATCH, max(math.ceil(BATCH_S / run_s), FEWEST_RUNS))
-        taken, refined, ended = 0, False, False
-        while True:
-            batch = min(usual, wanted - taken) if taken < wanted else usual
+        taken, ended = 0, False
+
+        def take(batch: int) -> None:
+            nonlocal dataset, taken, ended
             fitting = self.bench.fitting(run_s, self.bench.left_s)
             ended = fitting < batch + FEWEST_RUNS
             batch = min(batch, max(fitting, 0 if taken else FEWEST_RUNS))
             if batch:
                 series = self.bench.series(plan.passes, self._delays(batch, plan.rest_s, period))
-                dataset = dataset.with_series(series)
-                taken += batch
-            if taken < wanted and not ended:
+                dataset, taken = dataset.with_series(series), taken + batch
+
+        while taken < wanted and not ended:
+            if taken:
                 self.say(f"{taken} of {wanted} runs")
-                continue
-            if not refined:
-                dataset = dataset.with_refined_sensors(layout_of(plan, dataset.kernel_times(dataset.golden())))
-                refined = True
+            take(min(usual, wanted - taken))
+        dataset = dataset.with_refined_sensors(layout_of(plan, dataset.kernel_times(dataset.golden())))
+        while True:
             analysis = analyse(dataset, plan, whole, ())
             short = self._short_of(analysis, guidance)
-            self.say(f"{taken} runs, {int(analysis.keep.sum())} golden{': ' + short if short else ''}")
-            if ended and (taken < wanted or short):
-                self.cut_short = (f"the time ended after {taken} of {wanted} runs{': ' + short if short else ''}",)
-            if ended or not short or self.options.runs or taken >= self.options.most_runs * wanted:
-                return analyse(dataset, plan, whole, parts) if parts else analysis
+            missing = f": {short}" if short else ""
+            self.say(f"{taken} runs, {int(analysis.keep.sum())} golden{missing}")
+            if ended or not short or taken >= most:
+                break
+            take(usual)
+        if ended and (taken < wanted or short):
+            self.cut_short = (f"the time ended after {taken} of {wanted} runs{missing}",)
+        return analyse(dataset, plan, whole, parts) if parts else analysis
 
     def _short_of(self, analysis: Analysis, guidance: Guidance) -> str:
         """What is still missing, in words; empty if nothing is."""

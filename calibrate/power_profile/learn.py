@@ -74,22 +74,27 @@ class SensorSchool:
         self.say("learning how the sensor works")
         period = USUAL_PERIOD_S
         while True:
-            passes = max(round(SENSOR_SHARE * period / self.pass_s), 2)
-            run_s = passes * self.pass_s + 0.8 * period
-            runs = min(SENSOR_RUNS, max(self.bench.fitting(run_s, SHARE * self.bench.left_s), FEWEST_RUNS))
-            delays = [float(rest) for rest in period * (0.3 + self.random.random(runs))]
-            series = [self.bench.series(passes, delays)]
-            found = self._learn(series, period)
-            while self._unsure(found) and len(series) < MOST_SERIES and runs * run_s < SHARE * self.bench.left_s:
-                self.say(f"the window of {' and '.join(self._unsure(found))} is not sure yet")
-                delays = [float(rest) for rest in period * (0.3 + self.random.random(runs))]
-                series.append(self.bench.series(passes, delays))
-                found = self._learn(series, period)
+            found = self._up_to(period)
             longest = max(fit.period_s for fit in found.values())
             again_s = FEWEST_RUNS * (SENSOR_SHARE + 0.8) * longest
             if longest <= 1.5 * period or period >= LONGEST_PERIOD_S or again_s > SHARE * self.bench.left_s:
                 return self._sure(found)
             period = min(longest, LONGEST_PERIOD_S)
+
+    def _up_to(self, period: float) -> dict[str, SensorFit]:
+        """What bursts of work show of sensors with periods up to this one; more bursts while a window is not sure."""
+        passes = max(round(SENSOR_SHARE * period / self.pass_s), 2)
+        run_s = passes * self.pass_s + 0.8 * period
+        runs = min(SENSOR_RUNS, max(self.bench.fitting(run_s, SHARE * self.bench.left_s), FEWEST_RUNS))
+        series: list[Series] = []
+        while True:
+            delays = [float(rest) for rest in period * (0.3 + self.random.random(runs))]
+            series.append(self.bench.series(passes, delays))
+            found = self._learn(series, period)
+            unsure = self._unsure(found)
+            if not unsure or len(series) == MOST_SERIES or runs * run_s >= SHARE * self.bench.left_s:
+                return found
+            self.say(f"the window of {' and '.join(unsure)} is not sure yet")
 
     @staticmethod
     def _unsure(found: dict[str, SensorFit]) -> list[str]:

@@ -157,12 +157,7 @@ def make_job(
         A stage without as many forwards as backwards, other numbers of clocks than of instructions, clocks that are
         not positive, or more than 256 different ones.
     """
-    microbatches = orders[0].count("F") if orders else 0
-    for stage, order in enumerate(orders):
-        if set(order) - {"F", "B"} or order.count("F") != microbatches or order.count("B") != microbatches:
-            raise InputError(f"stage {stage} of {name} does not run {microbatches} forwards and backwards")
-    if not microbatches:
-        raise InputError(f"{name} has no instructions")
+    microbatches = _microbatches(name, orders)
     rows = [[c for stage in plan for c in _held(stage, gpu.max_clock_mhz)] for plan in clocks_mhz]
     if any([len(stage) for stage in plan] != [len(order) for order in orders] for plan in clocks_mhz):
         raise InputError(f"a plan of {name} has not one clock for every instruction")
@@ -178,6 +173,17 @@ def make_job(
     schedule = Schedule("recorded", len(orders), microbatches, 1, ranks)
     indices = np.ascontiguousarray(index.reshape(table.shape).T.astype(np.uint8))
     return PipelineJob(name, gpu, wait_power_w, gpus_per_stage, schedule, used, indices)
+
+
+def _microbatches(name: str, orders: Sequence[str]) -> int:
+    """Micro-batches of a job, which each of its stages runs forward and backward."""
+    microbatches = orders[0].count("F") if orders else 0
+    for stage, order in enumerate(orders):
+        if sorted(order) != sorted("FB" * microbatches):
+            raise InputError(f"stage {stage} of {name} does not run {microbatches} forwards and backwards")
+    if not microbatches:
+        raise InputError(f"{name} has no instructions")
+    return microbatches
 
 
 def _held(clocks: Sequence[float], start: float) -> list[float]:

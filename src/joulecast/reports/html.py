@@ -22,12 +22,14 @@ def table(rows: Rows, *, columns: Sequence[str] | None = None, name: str = "") -
     body = "".join(f"<tr>{line}</tr>\n" for line in lines)
     inner = f"<thead><tr>{head}</tr></thead><tbody>\n{body}</tbody>"
     whole = f"<div class=wide tabindex=0 role=group aria-label=table><table>{inner}</table></div>"
-    if not name:
-        return whole
+    return _searched(name, whole) if name else whole
+
+
+def _searched(name: str, html: str) -> str:
     search = (
         f"<label class=search>Search {escape(name)} <input type=search data-filter></label><span data-count></span>"
     )
-    return f"<div data-searched>{search}{whole}</div>"
+    return f"<div data-searched>{search}{html}</div>"
 
 
 def pairs(items: Iterable[tuple[str, Any]]) -> str:

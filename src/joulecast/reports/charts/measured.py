@@ -82,9 +82,7 @@ def _points(pairs: Sequence[Pair], i: int, unit: Unit, x: list[float], y: list[f
     }
     if any(pair.high is not None for pair in pairs):
         trace["error_y"] = error_bar(
-            unit.of((p.high or p.predicted) - p.predicted for p in pairs),
-            unit.of(p.predicted - (p.low or p.predicted) for p in pairs),
-            f"@{role}/70",
+            unit.of(p.above for p in pairs), unit.of(p.below for p in pairs), f"@{role}/70"
         ) | {"width": 0}
     return trace
 
@@ -142,8 +140,8 @@ def _errors(quantity: str, families: Families) -> View:
         trace = _points(ordered, i, unit, [short(100 * p.error) for p in ordered], y)
         if trace.pop("error_y", None):
             trace["error_x"] = error_bar(
-                [short(100 * ((p.high or p.predicted) - p.predicted) / p.measured) for p in ordered],
-                [short(100 * (p.predicted - (p.low or p.predicted)) / p.measured) for p in ordered],
+                [short(100 * p.above / p.measured) for p in ordered],
+                [short(100 * p.below / p.measured) for p in ordered],
                 f"@{series_role(i)}/45",
             ) | {"width": 0}
         dense = count * ROW_HEIGHT > MOST_HEIGHT

@@ -12,7 +12,7 @@ from typing import Any
 from joulecast.reports.charts.chart import Chart, Series, View, axis
 from joulecast.reports.numbers import Unit, short, unit_for
 from joulecast.reports.palette import role_of, word
-from joulecast.reports.series.timeline import Lane, TimelineSeries, limit_words
+from joulecast.reports.series.timeline import Bar, Lane, TimelineSeries, limit_words
 
 #: Middle and height of the rows of a lane.
 BAR_ROW, SPEECH_ROW = (0.775, 0.27), (0.57, 0.09)
@@ -111,15 +111,6 @@ def _bars(timeline: TimelineSeries, unit: Unit, role: str) -> dict[str, Any]:
     n = len(timeline.lanes)
     bars = [(n - 1 - i, lane, bar) for i, lane in enumerate(timeline.lanes) for bar in lane.bars]
     found = [entry for entry in bars if role_of(entry[2].kind) == role]
-    texts = []
-    for _, lane, bar in found:
-        batch = f", micro-batch {bar.microbatch}" if bar.microbatch >= 0 else ""
-        clock = "" if bar.clock_mhz is None else f" at {bar.clock_mhz:g} MHz"
-        span = _span(bar.end_s - bar.start_s)
-        texts.append(
-            f"<b>{word(bar.kind)}{batch}</b>, stage {lane.stage}<br>{span} from {unit.text(bar.start_s)}"
-            f"<br>{bar.power_w:.0f} W a GPU{clock}" + (f"<br>{bar.knobs}" if bar.knobs else "")
-        )
     trace = _horizontal(
         unit.of(bar.start_s for _, _, bar in found),
         unit.of(bar.end_s - bar.start_s for _, _, bar in found),
@@ -127,6 +118,7 @@ def _bars(timeline: TimelineSeries, unit: Unit, role: str) -> dict[str, Any]:
         BAR_ROW[1],
         {"color": f"@{role}", "line": {"color": "@paper", "width": 0.6}},
     )
+    texts = [_bar_text(lane, bar, unit) for _, lane, bar in found]
     trace |= {"hovertext": texts, "hovertemplate": "%{hovertext}<extra></extra>"}
     if _labelled(timeline):
         trace |= {
@@ -136,6 +128,15 @@ def _bars(timeline: TimelineSeries, unit: Unit, role: str) -> dict[str, Any]:
             "textangle": 0,
         }
     return trace
+
+
+def _bar_text(lane: Lane, bar: Bar, unit: Unit) -> str:
+    batch = f", micro-batch {bar.microbatch}" if bar.microbatch >= 0 else ""
+    clock = "" if bar.clock_mhz is None else f" at {bar.clock_mhz:g} MHz"
+    return (
+        f"<b>{word(bar.kind)}{batch}</b>, stage {lane.stage}<br>{_span(bar.end_s - bar.start_s)} from "
+        f"{unit.text(bar.start_s)}<br>{bar.power_w:.0f} W a GPU{clock}" + (f"<br>{bar.knobs}" if bar.knobs else "")
+    )
 
 
 def _span(time_s: float) -> str:

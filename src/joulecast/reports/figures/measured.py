@@ -35,14 +35,12 @@ def measured_figure(quantity: str, families: Families, width_in: float = 4.2) ->
     below.axhline(0, color=colour["band"], lw=0.8)
     for i, (family, of) in enumerate(families.items()):
         measured, predicted = unit.of(p.measured for p in of), unit.of(p.predicted for p in of)
-        lows = [max(p.predicted - (p.low if p.low is not None else p.predicted), 0.0) for p in of]
-        highs = [max((p.high if p.high is not None else p.predicted) - p.predicted, 0.0) for p in of]
+        bars = [[max(p.below, 0.0) for p in of], [max(p.above, 0.0) for p in of]]
+        shares = [[bar * (100.0 / p.measured) for bar, p in zip(side, of, strict=True)] for side in bars]
         how = {"fmt": MARKERS[i % len(MARKERS)], "color": colour[series_role(i)], "ms": 3.6, "mec": "white", "mew": 0.3,
                "elinewidth": 0.6}  # fmt: skip
-        above.errorbar(measured, predicted, yerr=[unit.of(lows), unit.of(highs)], label=f"{family} ({len(of)})", **how)
-        share = [100.0 / p.measured for p in of]
-        bars = [[e * s for e, s in zip(ends, share, strict=True)] for ends in (lows, highs)]
-        below.errorbar(measured, [100 * p.error for p in of], yerr=bars, **how)
+        above.errorbar(measured, predicted, yerr=[unit.of(b) for b in bars], label=f"{family} ({len(of)})", **how)
+        below.errorbar(measured, [100 * p.error for p in of], yerr=shares, **how)
     if log:
         above.set_xscale("log")
         above.set_yscale("log")

@@ -219,13 +219,18 @@ def _points(
             "line": {"color": "@paper", "width": 0.5 if small else 1.2},
         },
     }
-    if not small:
-        for at, name, one in (("error_x", "time_s", time), ("error_y", key, unit)):
-            ends = [(row.get(f"{name}_p05"), row.get(f"{name}_p95"), row[name]) for row in rows]
-            if all(low is not None and high is not None for low, high, _ in ends):
-                above, below = one.of(high - v for _, high, v in ends), one.of(v - low for low, _, v in ends)
-                trace[at] = error_bar(above, below, f"@{role}/70")
-    return trace
+    if small:
+        return trace
+    bars = {"error_x": _bars(rows, "time_s", time, role), "error_y": _bars(rows, key, unit, role)}
+    return trace | {axis: bar for axis, bar in bars.items() if bar is not None}
+
+
+def _bars(rows: Sequence[dict[str, Any]], key: str, unit: Unit, role: str) -> dict[str, Any] | None:
+    """Intervals of a quantity, where every row has one."""
+    ends = [(row.get(f"{key}_p05"), row.get(f"{key}_p95"), row[key]) for row in rows]
+    if any(low is None or high is None for low, high, _ in ends):
+        return None
+    return error_bar(unit.of(high - v for _, high, v in ends), unit.of(v - low for low, _, v in ends), f"@{role}/70")
 
 
 def _text(row: dict[str, Any], keys: Sequence[str], key: str, time: Unit, unit: Unit) -> str:

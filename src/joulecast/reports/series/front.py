@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -190,11 +190,7 @@ def of_saved(data: Mapping[str, Any], path: Path, time_limit_s: float | None = N
     points = []
     for number, entry in enumerate(data.get("points", ())):
         time, energy = (number_of(entry, key, path, f"points.{number}.") for key in ("time_s", "energy_j"))
-        clocks: dict[str, list[float]] = {}
-        for stage, (kinds, chosen) in enumerate(zip(data.get("instructions", ()), entry.get("plan", ()), strict=False)):
-            for kind, clock in zip(kinds, chosen, strict=True):
-                clocks.setdefault(f"{kind} of stage {stage}", []).append(float(clock))
-        knobs = tuple((name, _range(dict(Counter(values)))) for name, values in clocks.items())
+        knobs = _saved_knobs(data.get("instructions", ()), entry.get("plan", ()))
         points.append(PlanPoint(time, energy, entry.get("lower_bound_j"), knobs, _interval(entry)))
     if not points:
         raise InputError("has no plans", file=str(path), key="points", remedy="Write the front again.")
@@ -208,6 +204,17 @@ def of_saved(data: Mapping[str, Any], path: Path, time_limit_s: float | None = N
         )
     times, energies = (tuple(float(b[key]) for b in bound) for key in ("time_s", "energy_j"))
     return FrontSeries(tuple(points), times, energies, chosen, why, time_limit_s=time_limit_s)
+
+
+def _saved_knobs(
+    instructions: Sequence[Sequence[str]], clocks_mhz: Sequence[Sequence[float]]
+) -> tuple[tuple[str, str], ...]:
+    """Clocks of every kind of instruction, as :func:`knobs_of` has them, from those of each stage in its order."""
+    clocks: dict[str, Counter[float]] = {}
+    for stage, (kinds, chosen) in enumerate(zip(instructions, clocks_mhz, strict=False)):
+        for kind, clock in zip(kinds, chosen, strict=True):
+            clocks.setdefault(f"{kind} of stage {stage}", Counter())[float(clock)] += 1
+    return tuple((name, _range(counts)) for name, counts in clocks.items())
 
 
 def _interval(entry: Mapping[str, Any]) -> PlanInterval | None:

@@ -30,6 +30,16 @@ class Pair:
         """Relative error."""
         return self.predicted / self.measured - 1.0
 
+    @property
+    def below(self) -> float:
+        """How far the interval goes down from the forecast; 0 without one."""
+        return 0.0 if self.low is None else self.predicted - self.low
+
+    @property
+    def above(self) -> float:
+        """How far the interval goes up from the forecast; 0 without one."""
+        return 0.0 if self.high is None else self.high - self.predicted
+
 
 def measured_pairs(report: Mapping[str, Any], quantity: str) -> dict[str, list[Pair]]:
     """Rows with a forecast and a measurement of a quantity, by family."""
