@@ -13,6 +13,7 @@ import pytest
 from fake_nvml import FakeNvml
 from hypothesis import HealthCheck, settings
 from paths import EXAMPLES, ROOT, SHARED_DATA
+from plan_tables import changed
 
 from joulecast.threads import use_one_thread
 
@@ -144,12 +145,6 @@ def tables() -> Callable[..., dict[str, dict[str, Any]]]:
             "constraints": {},
             "objective": {"top": 0},
         }
-        for name, value in changes.items():
-            table, _, key = name.partition("__")
-            if value is None:
-                whole[table].pop(key, None)
-            else:
-                whole.setdefault(table, {})[key] = value
-        return whole
+        return changed(whole, changes)
 
     return make

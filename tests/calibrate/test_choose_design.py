@@ -16,7 +16,7 @@ from joulecast.calibrate.choose.reference import reference_kernels
 from joulecast.calibrate.choose.update import estimate
 from joulecast.calibrate.descriptions.describe import fit_all
 from joulecast.calibrate.descriptions.from_rows import facts_of
-from joulecast.calibrate.fit.device_priors import DevicePriors, priors_for
+from joulecast.calibrate.fit.device_priors import DevicePriors
 from joulecast.calibrate.fit.tables import family_of
 from joulecast.calibrate.rows.measured import Row, recorded_rows
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
@@ -25,19 +25,6 @@ from joulecast.validate.adapters import predict_kernels
 
 COST_S = 4.0
 STEADY = Path(str(files("joulecast.calibrate").joinpath("recorded", "h200_sxm", "kernels_steady.jsonl")))
-
-
-@pytest.fixture(scope="module")
-def priors() -> DevicePriors:
-    """Of the H200."""
-    return priors_for(facts_of("h200-sxm").device)
-
-
-@pytest.fixture(scope="module")
-def gpu(priors: DevicePriors) -> GpuModel:
-    """At the priors."""
-    base = facts_of("h200-sxm")
-    return GpuModel(base.name, gpu_model(base).device, priors.starts())
 
 
 @pytest.fixture(scope="module")

@@ -15,11 +15,11 @@ from joulecast.calibrate.choose.others import learnt, recorded_others, shipped_r
 from joulecast.calibrate.choose.replay import fit_folder, read_folder
 from joulecast.calibrate.descriptions.describe import fit_all
 from joulecast.calibrate.descriptions.from_rows import facts_of
-from joulecast.calibrate.fit.device_priors import DevicePriors, priors_for
+from joulecast.calibrate.fit.device_priors import DevicePriors
 from joulecast.calibrate.measure.recording import FILE_NAME, Card
 from joulecast.calibrate.rows.measured import Row, recorded_folder
 from joulecast.errors import InputError
-from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
+from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.validate import run_suite
 from joulecast.validate.adapters import predict_kernels
 
@@ -40,16 +40,6 @@ def own() -> tuple[Card, tuple[Row, ...]]:
 @pytest.fixture(scope="module")
 def others(own: tuple[Card, tuple[Row, ...]]) -> tuple[Row, ...]:
     return recorded_others(beside(own[0]))
-
-
-@pytest.fixture(scope="module")
-def priors() -> DevicePriors:
-    return priors_for(facts_of("h200-sxm").device)
-
-
-@pytest.fixture(scope="module")
-def start(priors: DevicePriors) -> GpuModel:
-    return GpuModel("h200", gpu_model(facts_of("h200-sxm")).device, priors.starts())
 
 
 def test_recordings_of_a_kind_are_found_by_its_name(own: tuple[Card, tuple[Row, ...]]) -> None:
@@ -89,17 +79,17 @@ def test_a_dozen_rows_beside_those_of_others_forecast_a_further_card(
 
 
 def test_a_choice_starts_from_what_others_have_shown(
-    others: tuple[Row, ...], start: GpuModel, priors: DevicePriors
+    others: tuple[Row, ...], gpu: GpuModel, priors: DevicePriors
 ) -> None:
-    gpu, known = learnt(others, start, priors)
+    learned, known = learnt(others, gpu, priors)
     row = {"op": "gemm", "M": 4096, "N": 8192, "K": 4096, "dtype": "bf16"}
     copy = {"op": "copy", "bytes": 2**30, "name": "copy"}
     candidates = [Candidate("gemm", row, "gemm", 4.0), Candidate("copy", copy, "copy", 4.0)]
-    before = Design(candidates, start, priors).uncertainty()
-    after = Design(candidates, gpu, priors, known=known).uncertainty()
+    before = Design(candidates, gpu, priors).uncertainty()
+    after = Design(candidates, learned, priors, known=known).uncertainty()
     assert after.time < 0.4 * before.time and after.energy < 0.4 * before.energy
     # The memories of these cards differ by far more than their chips, and a further card may be any of them.
-    spread = {part: np.std([gpu[n] for n in gpu.parameters if n.startswith("card.") and n.endswith(part)])
+    spread = {part: np.std([learned[n] for n in learned.parameters if n.startswith("card.") and n.endswith(part)])
               for part in ("core", "memory")}  # fmt: skip
     assert spread["memory"] > 2.0 * spread["core"]
     place = list(free_parameters(priors)).index("power.hbm_toggle_pj_per_byte")

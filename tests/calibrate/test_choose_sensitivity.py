@@ -8,11 +8,10 @@ import pytest
 from joulecast.calibrate.choose.candidates import Candidate, Reference, usable
 from joulecast.calibrate.choose.information import free_parameters, linearise
 from joulecast.calibrate.choose.sensitivity import sensitivity
-from joulecast.calibrate.descriptions.from_rows import facts_of
-from joulecast.calibrate.fit.device_priors import DevicePriors, priors_for
+from joulecast.calibrate.fit.device_priors import DevicePriors
 from joulecast.calibrate.fit.tables import collect, power_at_observed_clock_w, predicted_time_s
 from joulecast.calibrate.rows.measured import parse_rows
-from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
+from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import Attention, Gemm, Streaming
 from joulecast.model.predict import Work, predict_work
 
@@ -24,19 +23,6 @@ ROWS = [
     '"backend": "CUDNN_ATTENTION", "direction": "fwd", "name": "a"}',
     '{"op": "interleave", "n8": 2, "nv": 40, "n2": 10, "name": "i"}',
 ]
-
-
-@pytest.fixture(scope="module")
-def priors() -> DevicePriors:
-    """Of the H200."""
-    return priors_for(facts_of("h200-sxm").device)
-
-
-@pytest.fixture(scope="module")
-def gpu(priors: DevicePriors) -> GpuModel:
-    """At the priors."""
-    base = facts_of("h200-sxm")
-    return GpuModel(base.name, gpu_model(base).device, priors.starts())
 
 
 def candidates() -> list[Candidate]:

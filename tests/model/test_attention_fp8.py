@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from plan_tables import changed
 
 from joulecast.errors import InputError
 from joulecast.model.architecture.hf import load_model
@@ -37,10 +38,7 @@ def plan(**changes: Any) -> Plan:
         "parallelism": {"context_parallel_size": 1, "distributed_optimizer": True},
         "implementation": {"framework": "megatron", "cuda_graphs": True, "attention_precision": "fp8"},
     }
-    for key, value in changes.items():
-        table, _, name = key.partition("__")
-        tables.setdefault(table, {})[name] = value
-    return plan_from_dict(tables)
+    return plan_from_dict(changed(tables, changes))
 
 
 def of(launches: Iterable[Launch], kind: type, start: str = "attention") -> list[Any]:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from launched import flops
+from plan_tables import changed
 
 from joulecast.errors import InputError
 from joulecast.model.architecture.model_config import ModelConfig
@@ -45,10 +47,6 @@ def backward(run: Implementation) -> tuple[Launch, ...]:
     return layer_backward(MODEL, run, BATCH, SEQUENCE)
 
 
-def flops(launches: Iterable[Launch], kind: type) -> float:
-    return sum(launch.operator.flops for launch in launches if isinstance(launch.operator, kind))
-
-
 def spoken(launches: Iterable[Launch]) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
     for launch in launches:
@@ -62,9 +60,9 @@ def spoken(launches: Iterable[Launch]) -> dict[str, list[float]]:
 def test_ranks_share_the_work_evenly_and_lose_none(ranks: int, kind: str):
     for layer in (forward, backward):
         for operator in (Gemm, Attention):
-            assert ranks * flops(layer(split(ranks, kind)), operator) == flops(layer(ALONE), operator)
-    head = ranks * flops(head_forward(MODEL, split(ranks, kind), BATCH, SEQUENCE), Gemm)
-    assert head == flops(head_forward(MODEL, ALONE, BATCH, SEQUENCE), Gemm)
+            assert ranks * flops(layer(split(ranks, kind)), kind=operator) == flops(layer(ALONE), kind=operator)
+    head = ranks * flops(head_forward(MODEL, split(ranks, kind), BATCH, SEQUENCE))
+    assert head == flops(head_forward(MODEL, ALONE, BATCH, SEQUENCE))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -75,9 +73,9 @@ def test_eager_mode_splits_attention_as_megatron_does(kind: str):
         assert spoken(eager) == spoken(megatron)
         kernels = [[x.operator for x in run if isinstance(x.operator, Attention)] for run in (eager, megatron)]
         assert kernels[0] == kernels[1]
-        assert flops(eager, Gemm) == flops(megatron, Gemm)
+        assert flops(eager) == flops(megatron)
         alone = layer(replace(ALONE, framework="pytorch-eager"))
-        assert 2 * flops(eager, Attention) == flops(alone, Attention)
+        assert 2 * flops(eager, kind=Attention) == flops(alone, kind=Attention)
 
 
 def test_bytes_of_the_ring_by_hand():
@@ -160,10 +158,7 @@ def plan(**changes: Any) -> Plan:
         "parallelism": {"tensor_model_parallel_size": 2, "context_parallel_size": 4, "sequence_parallel": True},
         "implementation": {"framework": "megatron"},
     }
-    for key, value in changes.items():
-        table, _, name = key.partition("__")
-        tables[table][name] = value
-    return plan_from_dict(tables)
+    return plan_from_dict(changed(tables, changes))
 
 
 def test_gradients_are_summed_over_data_and_context_ranks():

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from launched import flops
+from plan_tables import changed
 
 from joulecast.errors import InputError
 from joulecast.model.architecture.experts import Experts
@@ -33,11 +35,6 @@ TOKENS, HIDDEN, WIDTH, LOCAL, CHOSEN = 2048, 512, 256, 8, 2
 EAGER = Implementation(expert_parallel=2)
 SHARD = shard(MODEL, EAGER, 2, 1024)
 MEGATRON = shard(MODEL, replace(EAGER, framework="megatron"), 2, 1024)
-
-
-def flops(launches: Iterable[Launch], name: str = "") -> float:
-    operators = [launch.operator for launch in launches if isinstance(launch.operator, Gemm)]
-    return sum(o.flops for o in operators if o.name.startswith(name))
 
 
 def spoken(launches: Iterable[Launch]) -> list[tuple[str, float]]:
@@ -132,10 +129,7 @@ def plan(**changes: Any) -> Plan:
         "cluster": {"gpu": "h200-sxm", "gpus": 2},
         "parallelism": {"expert_model_parallel_size": 2},
     }
-    for key, value in changes.items():
-        table, _, name = key.partition("__")
-        tables[table] = tables.get(table, {}) | {name: value} if name else value
-    return plan_from_dict(tables)
+    return plan_from_dict(changed(tables, changes))
 
 
 def test_ranks_that_share_experts_hold_half_and_talk():

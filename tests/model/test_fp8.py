@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from plan_tables import changed
 
 import joulecast as jc
 from joulecast.errors import InputError
@@ -148,10 +149,7 @@ def plan(**changes: Any) -> dict[str, Any]:
         "parallelism": {"tensor_model_parallel_size": 4, "sequence_parallel": True},
         "implementation": {"framework": "megatron"},
     }
-    for key, value in changes.items():
-        table, _, name = key.partition("__")
-        tables[table][name] = value
-    return tables
+    return changed(tables, changes)
 
 
 def test_fp8_is_faster_and_cheaper_but_by_less_than_its_products():

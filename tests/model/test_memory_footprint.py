@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from paths import SHARED_DATA
+from plan_tables import changed
 
 from joulecast.calibrate.published.plans import plan_row
 from joulecast.calibrate.published.rows import read_published
@@ -166,10 +167,7 @@ def narrow(moments: str | None = "bf16", **changes: Any) -> Plan:
         "parallelism": {"distributed_optimizer": True},
         "implementation": {"framework": "megatron", "gradient_precision": "bf16", "optimizer_precision": moments},
     }
-    for key, value in changes.items():
-        table, _, name = key.partition("__")
-        tables[table][name] = value
-    return plan_from_dict(tables)
+    return plan_from_dict(changed(tables, changes))
 
 
 def test_narrow_moments_take_six_bytes_a_parameter_and_fewer_to_update():

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pytest
+from launched import flops
+from plan_tables import changed
 
 from joulecast.errors import InputError
 from joulecast.model.architecture.hf import load_model
 from joulecast.model.architecture.model_flops import training_flops
-from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
-from joulecast.model.kernels.operators import Attention, Collective, Gemm
+from joulecast.model.kernels.operators import Attention, Collective
 from joulecast.simulator.closed_form.forecast import closed_form
 from joulecast.simulator.instructions.footprints import footprint_of
 from joulecast.simulator.instructions.program import plan_program, stage_parameters
@@ -43,13 +43,7 @@ def plan(**changes: Any) -> Plan:
         "overlap": {},
         "implementation": {"framework": "megatron"},
     }
-    for key, value in changes.items():
-        table, _, name = key.partition("__")
-        if value is None:
-            del tables[table][name]
-        else:
-            tables[table][name] = value
-    return plan_from_dict(tables)
+    return plan_from_dict(changed(tables, changes))
 
 
 def test_groups_of_experts_are_folded_into_the_others():
@@ -148,10 +142,6 @@ def test_utilisation_counts_the_experts_that_a_token_meets():
     assert one.model_flops_per_s == training_flops(model, 4096, 64 * 4096) / one.time_s / 32
     assert one.mfu == pytest.approx(one.model_flops_per_s / 989.4e12)
     assert 0.1 < one.mfu < 0.6
-
-
-def flops(launches: Iterable[Launch], kind: type = Gemm) -> float:
-    return sum(launch.operator.flops for launch in launches if isinstance(launch.operator, kind))
 
 
 def test_nano_batches_hide_the_communication_of_experts():

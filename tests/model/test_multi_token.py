@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from launched import flops
+from plan_tables import changed
 
 from joulecast.errors import InputError
 from joulecast.model.architecture.experts import Experts, LatentAttention
@@ -55,14 +57,7 @@ def plan(modules: int = 0, **changes: Any) -> Plan:
         },
         "implementation": {"framework": "megatron"},
     }
-    for key, value in changes.items():
-        table, _, name = key.partition("__")
-        tables.setdefault(table, {})[name] = value
-    return plan_from_dict(tables)
-
-
-def flops(launches: Iterable[Launch]) -> float:
-    return sum(x.operator.flops for x in launches if isinstance(x.operator, Gemm))
+    return plan_from_dict(changed(tables, changes))
 
 
 def by_name(launches: Iterable[Launch], kind: type) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from launched import flops
+from plan_tables import changed
 
 from joulecast.errors import InputError
 from joulecast.model.architecture.hf import load_model
@@ -36,10 +38,6 @@ GPT = load_model("gpt-22b")
 
 def layer(run: Implementation, batch: int = 4) -> tuple[Launch, ...]:
     return (*layer_forward(GPT, run, batch, 2048), *layer_backward(GPT, run, batch, 2048))
-
-
-def flops(launches: Iterable[Launch]) -> float:
-    return sum(launch.operator.flops for launch in launches if isinstance(launch.operator, Gemm))
 
 
 def collectives(launches: Iterable[Launch]) -> list[Collective]:
@@ -143,10 +141,7 @@ def plan(**changes: Any) -> dict[str, Any]:
         "overlap": {"tp_comm": True},
         "implementation": {"framework": "megatron"},
     }
-    for key, value in changes.items():
-        table, _, name = key.partition("__")
-        tables[table][name] = value
-    return tables
+    return changed(tables, changes)
 
 
 def test_a_plan_with_steps_is_faster_and_says_how_much_is_exposed():

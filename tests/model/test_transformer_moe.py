@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from launched import flops
 
 from joulecast.model.architecture.experts import Experts, LatentAttention
 from joulecast.model.architecture.hf import load_model
@@ -40,11 +41,6 @@ def run(tp: int = 1, ep: int = 1, etp: int = 1, **options: Any) -> Implementatio
 
 def layer(config: ModelConfig, how: Implementation) -> tuple[Launch, ...]:
     return (*layer_forward(config, how, BATCH, SEQUENCE), *layer_backward(config, how, BATCH, SEQUENCE))
-
-
-def flops(launches: Iterable[Launch], prefix: str = "", kind: type = Gemm) -> float:
-    operators = [launch.operator for launch in launches if isinstance(launch.operator, kind)]
-    return sum(o.flops for o in operators if o.name.startswith(prefix))
 
 
 def spoken(launches: Iterable[Launch]) -> dict[str, Collective]:

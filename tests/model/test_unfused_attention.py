@@ -4,12 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from launched import flops
 
 from joulecast.errors import InputError
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.layer_shard import shard
-from joulecast.model.kernels.operators import Gemm, Streaming
+from joulecast.model.kernels.operators import Streaming
 from joulecast.model.memory.activations import layer_bytes
 from joulecast.model.training import step as t
 from joulecast.model.transformer import loss
@@ -35,10 +36,6 @@ RUN = Implementation(framework="megatron", attention_backend="unfused", dtype="f
 SEQUENCE, BATCH = 1024, 2
 SCORES = BATCH * 8 * SEQUENCE**2
 SHARD = shard(GPT, RUN, BATCH, SEQUENCE)
-
-
-def flops(launches: tuple[t.Launch, ...]) -> float:
-    return sum(launch.operator.flops for launch in launches if isinstance(launch.operator, Gemm))
 
 
 def test_products_compute_the_whole_square() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from memoised import simulate_memoised
 from plan_evaluator import iteration_evaluator
+from plan_tables import changed
 
 from joulecast.calibrate.rows.measured import parse_rows
 from joulecast.calibrate.rows.overlap import launches_of
@@ -48,10 +49,7 @@ def tables(**changes: Any) -> dict[str, Any]:
         "cluster": {"gpu": "h200-sxm-rows", "gpus": 2},
         "parallelism": {"tensor_model_parallel_size": 2},
     }
-    for place, value in changes.items():
-        table, key = place.split("__", 1)
-        whole.setdefault(table, {})[key] = value
-    return whole
+    return changed(whole, changes)
 
 
 def plan_of(**changes: Any) -> Plan:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from paths import EXAMPLES
+from plan_tables import changed
 
 from joulecast.errors import InputError
 from joulecast.simulator.plan_file.plan import Plan, load_plan, plan_from_dict
@@ -22,10 +23,7 @@ def tables(**changes: Any) -> dict[str, Any]:
         "cluster": {"gpu": "h200-sxm", "gpus": 4},
         "parallelism": {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2},
     }
-    for place, value in changes.items():
-        table, key = place.split("__", 1)
-        plan.setdefault(table, {})[key] = value
-    return plan
+    return changed(plan, changes)
 
 
 def message_of(plan: dict[str, Any]) -> str:

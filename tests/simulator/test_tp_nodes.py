@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from plan_tables import changed
 
 from joulecast.model.cluster.collectives import REFERENCE_EFFICIENCY
 from joulecast.model.hardware.catalogue import load_gpu
@@ -36,10 +37,7 @@ def tables(tp: int = 16, **changes: Any) -> dict[str, Any]:
         "network": {"jitter": 0.0, "step_latency_us": 0.0},
         "implementation": {"framework": "megatron", "cuda_graphs": True},
     }
-    for key, value in changes.items():
-        table, _, name = key.partition("__")
-        out.setdefault(table, {})[name] = value
-    return out
+    return changed(out, changes)
 
 
 def plan(tp: int = 16, **changes: Any) -> Plan:
