@@ -82,12 +82,13 @@ def at_clock(costs: Costs, clock_mhz: ArrayLike, gpu: GpuModel) -> KernelTimes:
     time = kernel_time_s(costs, clock_mhz, gpu)
     u2 = voltage_ratio(clock_mhz, gpu) ** 2
     clocked = np.asarray(clock_mhz) / gpu.max_clock_mhz * u2
+    below_copy = np.minimum(costs.vector_j, 0.0)  # patterns that spend less on chip than a copy of their bytes
     parts = {
         "clock": gpu["power.clock_w"] * clocked * time,
         "sm": gpu["power.sm_w"] * costs.activity * clocked * (time - costs.fixed_s),
         "tensor": costs.tensor_j * u2,
-        "vector": costs.vector_j * u2,
-        "onchip": costs.onchip_j * u2,
+        "vector": (costs.vector_j - below_copy) * u2,
+        "onchip": (costs.onchip_j + below_copy) * u2,
         "hbm": np.broadcast_to(costs.hbm_j, time.shape),
         "link": np.broadcast_to(costs.link_j, time.shape),
     }

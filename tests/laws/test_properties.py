@@ -313,3 +313,15 @@ def test_every_gpu_gives_a_forecast(name: str) -> None:
     assert 0 < whole.energy_j < math.inf
     limit = load_gpu(name).number("power_limit_w")
     assert all(rank.power_w < 1.05 * limit for rank in whole.ranks)
+
+
+@pytest.mark.parametrize("name", gpu_names())
+def test_no_component_of_a_kernels_energy_is_below_zero(name: str) -> None:
+    """Not even of patterns that spend less on chip than a copy of their bytes."""
+    gpu = gpu_model(load_gpu(name))
+    key = "power.streaming_pj_per_byte."
+    patterns = [parameter.removeprefix(key) for parameter in gpu.parameters if parameter.startswith(key)]
+    kernels = [Streaming(pattern, size, size) for pattern in patterns for size in (1e4, 1e7, 1e9)]
+    found = at_clock(lower(kernels, gpu), gpu.clocks_mhz[:, None], gpu)
+    assert min(float(np.min(part)) for part in found.components_j.values()) >= 0.0
+    assert sum(found.components_j.values()) == pytest.approx(found.energy_j)
