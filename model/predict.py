@@ -73,6 +73,13 @@ class Forecast:
     energy_j_p05: Array | None = None
     energy_j_p95: Array | None = None
 
+    def spread(self, time_sd: Array, energy_sd: Array) -> Forecast:
+        """The same with 90 % intervals of these relative standard deviations, of shape ``(n,)``."""
+        (low_time, high_time), (low_energy, high_energy) = ends(self.time_s, time_sd), ends(self.energy_j, energy_sd)
+        return replace(
+            self, time_s_p05=low_time, time_s_p95=high_time, energy_j_p05=low_energy, energy_j_p95=high_energy
+        )
+
 
 @dataclass(frozen=True)
 class _Load:
@@ -134,15 +141,7 @@ def predict_work(
     alone = at_clock(costs, forecast.clock_mhz[load.owner], gpu)
     form_time = composed_spread(alone.time_s * load.counts, load.owner, costs, gpu.description, "time", len(work))
     form_energy = composed_spread(alone.energy_j * load.counts, load.owner, costs, gpu.description, "energy", len(work))
-    low_time, high_time = ends(forecast.time_s, np.hypot(time, form_time))
-    low_energy, high_energy = ends(forecast.energy_j, np.hypot(energy, form_energy))
-    return replace(
-        forecast,
-        time_s_p05=low_time,
-        time_s_p95=high_time,
-        energy_j_p05=low_energy,
-        energy_j_p95=high_energy,
-    )
+    return forecast.spread(np.hypot(time, form_time), np.hypot(energy, form_energy))
 
 
 def parameter_spread(

@@ -85,7 +85,8 @@ def _guarded(predict: Any, gpu: GpuDescription, row: Row) -> Answer:
 def block_operators(row: Row) -> list[Operator]:
     """Kernels of one repetition of a block, as sharded by ``tp`` but without its communication."""
     from joulecast.model.architecture.model_config import ModelConfig
-    from joulecast.model.training.step import Implementation, layer_backward, layer_forward
+    from joulecast.model.framework.implementation import Implementation
+    from joulecast.model.training.step import layer_backward, layer_forward
 
     table = inline_model({**row.configuration, "vocab": 1, "layers": 1})
     config = ModelConfig(

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,16 +18,28 @@ from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Collective, Gemm, Operator
 from joulecast.model.power.kernel_power import kernel_time_s
 
-#: Training steps: model, tensor-parallel size, micro-batch, sequence, attention backend, data type, framework.
+
+class Step(NamedTuple):
+    """A training step whose kernels matter."""
+
+    model: str
+    tensor_parallel: int
+    micro_batch: int
+    sequence: int
+    attention: str
+    dtype: str
+    framework: str
+
+
 STEPS = (
-    ("llama-3.1-8b", 1, 2, 4096, "cudnn", "bf16", "pytorch-eager"),
-    ("llama-3.1-8b", 2, 2, 4096, "flash-attention-2", "bf16", "megatron"),
-    ("llama-3.1-70b", 8, 1, 8192, "cudnn", "bf16", "megatron"),
-    ("llama-3.1-70b", 4, 1, 4096, "flash-attention-2", "bf16", "pytorch-eager"),
-    ("gpt3-175b", 8, 1, 2048, "cudnn", "bf16", "pytorch-eager"),
-    ("qwen2.5-1.5b", 1, 8, 2048, "cudnn", "bf16", "pytorch-eager"),
-    ("gpt-1.7b", 1, 8, 1024, "flash-attention-2", "fp16", "pytorch-eager"),
-    ("llama-3.2-3b", 1, 2, 4096, "cudnn", "fp8", "megatron"),
+    Step("llama-3.1-8b", 1, 2, 4096, "cudnn", "bf16", "pytorch-eager"),
+    Step("llama-3.1-8b", 2, 2, 4096, "flash-attention-2", "bf16", "megatron"),
+    Step("llama-3.1-70b", 8, 1, 8192, "cudnn", "bf16", "megatron"),
+    Step("llama-3.1-70b", 4, 1, 4096, "flash-attention-2", "bf16", "pytorch-eager"),
+    Step("gpt3-175b", 8, 1, 2048, "cudnn", "bf16", "pytorch-eager"),
+    Step("qwen2.5-1.5b", 1, 8, 2048, "cudnn", "bf16", "pytorch-eager"),
+    Step("gpt-1.7b", 1, 8, 1024, "flash-attention-2", "fp16", "pytorch-eager"),
+    Step("llama-3.2-3b", 1, 2, 4096, "cudnn", "fp8", "megatron"),
 )
 #: Micro-batches of a step: how much the optimizer weighs in it.
 MICRO_BATCHES = 4
@@ -76,7 +89,7 @@ def _family(operator: Operator) -> tuple[str, ...]:
     return (family_of(operator), operator.dtype, data)
 
 
-def _shares(step: tuple[str, int, int, int, str, str, str], gpu: GpuModel) -> dict[Operator, float]:
+def _shares(step: Step, gpu: GpuModel) -> dict[Operator, float]:
     """Share of each kernel in a step's time; empty where the card cannot run it."""
     counts = _step_kernels(step)
     operators = list(counts)
@@ -89,13 +102,17 @@ def _shares(step: tuple[str, int, int, int, str, str, str], gpu: GpuModel) -> di
 
 
 @lru_cache(maxsize=len(STEPS))
-def _step_kernels(step: tuple[str, int, int, int, str, str, str]) -> Counter[Operator]:
+def _step_kernels(step: Step) -> Counter[Operator]:
+    from joulecast.model.architecture.hf import load_model
     from joulecast.model.framework.implementation import Implementation
-    from joulecast.model.training.step import load_model, single_gpu_training_step
+    from joulecast.model.training.step import single_gpu_training_step
 
-    model, parallel, batch, sequence, backend, dtype, framework = step
-    implementation = Implementation(framework, backend, tensor_parallel=parallel, dtype=dtype)
-    launches = single_gpu_training_step(load_model(model), implementation, batch, sequence, micro_batches=MICRO_BATCHES)
+    implementation = Implementation(
+        step.framework, step.attention, tensor_parallel=step.tensor_parallel, dtype=step.dtype
+    )
+    launches = single_gpu_training_step(
+        load_model(step.model), implementation, step.micro_batch, step.sequence, micro_batches=MICRO_BATCHES
+    )
     repeats: Counter[int] = Counter()  # by identity: of ten thousand launches a hundred differ
     for launch in launches:
         repeats[id(launch.operator)] += launch.repeat

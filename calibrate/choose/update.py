@@ -21,6 +21,7 @@ from joulecast.calibrate.choose.information import free_parameters
 from joulecast.calibrate.choose.sensitivity import sensitivity
 from joulecast.calibrate.fit.device_priors import DevicePriors
 from joulecast.calibrate.fit.priors import Prior
+from joulecast.calibrate.fit.solve import ROBUST_SCALE
 from joulecast.calibrate.fit.tables import IDLE_NOISE, POWER_NOISE, TIME_NOISE, bursts, card_priors
 from joulecast.calibrate.rows.measured import Row
 from joulecast.calibrate.rows.operators import group_key, operator_of
@@ -31,8 +32,6 @@ Array = NDArray[np.float64]
 
 #: Steps, and the farthest that one of them moves a parameter, in prior standard deviations.
 STEPS, FARTHEST = 2, 1.5
-#: Residuals beyond so many standard deviations count less, as in Huber's loss.
-ROBUST_SCALE = 2.0
 
 
 def estimate(rows: Sequence[Row], gpu: GpuModel, priors: DevicePriors) -> GpuModel:

@@ -10,44 +10,16 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from joulecast.model.architecture.hf import load_model, model_names
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launches import Launch
-from joulecast.model.framework.layer_shard import Shard, shard
+from joulecast.model.framework.layer_shard import shard
 from joulecast.model.framework.tiling import with_tiles
-from joulecast.model.training.optimizer import gradient_scaling, optimizer_step
-from joulecast.model.training.parameters import ParameterTensor, parameters_of_stage
-from joulecast.model.training.pipeline_stage import split_backward, stage_transfer, step_epilogue
+from joulecast.model.training.optimizer import optimizer_step
+from joulecast.model.training.parameters import parameters_of_stage
 from joulecast.model.transformer import head, multi_token
 from joulecast.model.transformer import megatron_layer as megatron
 from joulecast.model.transformer import pytorch_layer as eager
-
-__all__ = [
-    "Implementation",
-    "Launch",
-    "ModelConfig",
-    "ParameterTensor",
-    "Shard",
-    "embedding_backward",
-    "embedding_forward",
-    "gradient_scaling",
-    "head_backward",
-    "head_forward",
-    "layer_backward",
-    "layer_forward",
-    "load_model",
-    "model_names",
-    "optimizer_step",
-    "parameters_of_stage",
-    "prediction_backward",
-    "prediction_forward",
-    "shard",
-    "single_gpu_training_step",
-    "split_backward",
-    "stage_transfer",
-    "step_epilogue",
-]
 
 
 @lru_cache(maxsize=512)

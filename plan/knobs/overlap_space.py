@@ -11,7 +11,8 @@ from joulecast.errors import InputError
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.simulator.plan_file.gpu import gpu_of
 from joulecast.simulator.plan_file.overlap import check_overlap, read_windows
-from joulecast.simulator.plan_file.plan import Overlap, Plan
+from joulecast.simulator.plan_file.parts import Overlap
+from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.plan_file.source import Source
 
 #: Knobs of ``[overlap]`` to choose from, in the order in which choices name them.

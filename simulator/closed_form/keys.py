@@ -7,8 +7,9 @@ from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from joulecast.simulator.plan_file.parts import Cluster, Overlap, Parallelism, Power, Schedule, Workload
 from joulecast.simulator.plan_file.placement import ends_fabric, ranks_in_step
-from joulecast.simulator.plan_file.plan import Cluster, Overlap, Parallelism, Plan, Power, Schedule, Workload
+from joulecast.simulator.plan_file.plan import Plan
 
 
 class Place(NamedTuple):

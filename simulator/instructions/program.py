@@ -9,12 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launches import Launch
 from joulecast.model.framework.placed import placed, placed_launches
 from joulecast.model.kernels.operators import Collective
-from joulecast.model.training import step as t
+from joulecast.model.training import step
 from joulecast.model.training.nanobatches import layers_backward, layers_forward
+from joulecast.model.training.parameters import ParameterTensor
+from joulecast.model.training.pipeline_stage import split_backward, stage_transfer, step_epilogue
 from joulecast.model.training.sharded_units import sharded_backward, sharded_forward
 from joulecast.simulator.instructions.behind import Behind
 from joulecast.simulator.instructions.replicas import (
@@ -88,8 +91,7 @@ def stage_transfers(plan: Plan) -> tuple[Collective, ...]:
     """What each pipeline rank sends to the next for one micro-batch; nothing where there is one stage."""
     if plan.pp * plan.vp == 1:
         return ()
-    w = plan.workload
-    transfer = t.stage_transfer(w.model, implementation_of(plan), w.micro_batch_size, w.sequence_length)
+    transfer = stage_transfer(*_size(plan, implementation_of(plan)))
     fabrics = [stage_fabric(plan, rank) for rank in range(plan.pp)]
     over = {fabric: placed(transfer, fabric) for fabric in dict.fromkeys(fabrics)}
     return tuple(over[fabric] for fabric in fabrics)
@@ -132,63 +134,68 @@ def instruction_launches(
         return placed_launches(_forward(plan, impl, stage), tensor_fabric(plan))
     whole = placed_launches(_backward(plan, impl, stage), tensor_fabric(plan))
     if instruction.kind != BACKWARD:
-        parts = t.split_backward(whole)
+        parts = split_backward(whole)
         whole = parts[0] if instruction.kind == BACKWARD_INPUT else parts[1]
     return reduced_beside(plan, impl, whole) if reduces else whole
 
 
+def _size(plan: Plan, impl: Implementation) -> tuple[ModelConfig, Implementation, int, int]:
+    """Model, options, micro-batch and sequence, as the functions of a training step take them."""
+    w = plan.workload
+    return w.model, impl, w.micro_batch_size, w.sequence_length
+
+
 def _forward(plan: Plan, impl: Implementation, stage: int) -> tuple[Launch, ...]:
-    w, layers = plan.workload, plan.parallelism.stage_layers
-    size = (w.model, impl, w.micro_batch_size, w.sequence_length)
-    before = t.embedding_forward(*size) if stage == 0 else ()
+    layers, size = plan.parallelism.stage_layers, _size(plan, impl)
+    before = step.embedding_forward(*size) if stage == 0 else ()
     after = _ends_forward(plan, impl) if stage == len(layers) - 1 else ()
     sharding = sharding_of(plan)
     if sharding is None:
         for model, count in plan.stage_models(stage):
             before += layers_forward(model, *size[1:], count, nanobatches_of(plan))
         return (*before, *after)
-    kinds = [(t.layer_forward(model, *size[1:]), model, count) for model, count in plan.stage_models(stage) if count]
+    kinds = [(step.layer_forward(model, *size[1:]), model, count) for model, count in plan.stage_models(stage) if count]
     units = sharded_stage(plan, impl, stage, before, kinds, after)
     return sharded_forward(*units, sharding, impl)
 
 
 def _backward(plan: Plan, impl: Implementation, stage: int) -> tuple[Launch, ...]:
-    w, layers = plan.workload, plan.parallelism.stage_layers
-    size = (w.model, impl, w.micro_batch_size, w.sequence_length)
+    layers, size = plan.parallelism.stage_layers, _size(plan, impl)
     one_stage = len(layers) == 1
     sharding = sharding_of(plan)
     kept = sharding is None
     before = _ends_backward(plan, impl, kept) if stage == len(layers) - 1 else ()
-    after = t.embedding_backward(*size, accumulate=kept, head_here=one_stage) if stage == 0 else ()
+    after = step.embedding_backward(*size, accumulate=kept, head_here=one_stage) if stage == 0 else ()
     if sharding is None:
         for model, count in reversed(plan.stage_models(stage)):
             before += layers_backward(model, *size[1:], count, nanobatches_of(plan))
         return (*before, *after)
     models = [(model, n) for model, n in reversed(plan.stage_models(stage)) if n]
-    kinds = [(t.layer_backward(model, *size[1:], accumulate=False), model, n) for model, n in models]
+    kinds = [(step.layer_backward(model, *size[1:], accumulate=False), model, n) for model, n in models]
     units = sharded_stage(plan, impl, stage, before, kinds, after)
     return sharded_backward(*units, sharding, impl)
 
 
 def _ends_forward(plan: Plan, impl: Implementation) -> tuple[Launch, ...]:
     """Behind the last layer: the output head, then modules that predict further tokens, each with its own layer."""
-    w = plan.workload
-    size = (w.model, impl, w.micro_batch_size, w.sequence_length)
-    layer = layers_forward(*size, 1, nanobatches_of(plan)) if w.model.mtp_layers else ()
-    further = (*t.prediction_forward(*size), *layer, *t.head_forward(*size)) if w.model.mtp_layers else ()
-    return (*t.head_forward(*size), *further * w.model.mtp_layers)
+    size, modules = _size(plan, impl), plan.workload.model.mtp_layers
+    if not modules:
+        return step.head_forward(*size)
+    layer = layers_forward(*size, 1, nanobatches_of(plan))
+    further = (*step.prediction_forward(*size), *layer, *step.head_forward(*size))
+    return (*step.head_forward(*size), *further * modules)
 
 
 def _ends_backward(plan: Plan, impl: Implementation, accumulate: bool) -> tuple[Launch, ...]:
-    w = plan.workload
-    size = (w.model, impl, w.micro_batch_size, w.sequence_length)
-    head = t.head_backward(*size, accumulate=accumulate, embedding_here=len(plan.parallelism.stage_layers) == 1)
-    layer = layers_backward(*size, 1, nanobatches_of(plan)) if w.model.mtp_layers else ()
-    further = (*head, *layer, *t.prediction_backward(*size)) if w.model.mtp_layers else ()
-    return (*further * w.model.mtp_layers, *head)
+    size, modules = _size(plan, impl), plan.workload.model.mtp_layers
+    head = step.head_backward(*size, accumulate=accumulate, embedding_here=len(plan.parallelism.stage_layers) == 1)
+    if not modules:
+        return head
+    further = (*head, *layers_backward(*size, 1, nanobatches_of(plan)), *step.prediction_backward(*size))
+    return (*further * modules, *head)
 
 
-def stage_parameters(plan: Plan, rank: int) -> tuple[t.ParameterTensor, ...]:
+def stage_parameters(plan: Plan, rank: int) -> tuple[ParameterTensor, ...]:
     """Parameter tensors on one GPU of a pipeline rank."""
     impl = implementation_of(plan)
     return tuple(p for stage in plan.stages_of_rank(rank) for p in stage_tensors(plan, impl, stage))
@@ -196,15 +203,11 @@ def stage_parameters(plan: Plan, rank: int) -> tuple[t.ParameterTensor, ...]:
 
 def _tail(plan: Plan, impl: Implementation, rank: int) -> tuple[Launch, ...]:
     """What follows the last backward: gradient reduction, the pipeline's epilogue, the optimizer."""
-    w = plan.workload
     parameters = stage_parameters(plan, rank)
     out: tuple[Launch, ...] = ()
     if plan.pp > 1:
-        out += t.step_epilogue(
-            w.model,
-            impl,
-            w.micro_batch_size,
-            w.sequence_length,
+        out += step_epilogue(
+            *_size(plan, impl),
             parameters=parameters,
             micro_batches=plan.microbatches,
             last=len(plan.parallelism.stage_layers) - 1 in plan.stages_of_rank(rank),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from joulecast.model.power.kernel_power import COMPONENTS
 from joulecast.model.power.limits import group_lag, group_limit_share
 from joulecast.model.power.settled import Curves, settle
 from joulecast.model.predict import Forecast, coarse_clocks
-from joulecast.model.uncertainty import FEW_DIRECTIONS, composed_spread, deviations, ends, spread_of_changes
+from joulecast.model.uncertainty import FEW_DIRECTIONS, composed_spread, deviations, spread_of_changes
 from joulecast.simulator.instructions.tables import (
     InstructionTable,
     Kernels,
@@ -88,14 +88,9 @@ def predict_repeated(programs: Sequence[Sequence[Launch]], gpu: GpuModel, condit
     ]
     time, energy = np.array([f.time_s for f in found]), np.array([f.energy_j for f in found])
     form_time, form_energy = _form_spread(kernels, table, forecast, gpu)
-    low_time, high_time = ends(forecast.time_s, np.hypot(spread_of_changes(time[0], time[1:]), form_time))
-    low_energy, high_energy = ends(forecast.energy_j, np.hypot(spread_of_changes(energy[0], energy[1:]), form_energy))
-    return replace(
-        forecast,
-        time_s_p05=low_time,
-        time_s_p95=high_time,
-        energy_j_p05=low_energy,
-        energy_j_p95=high_energy,
+    return forecast.spread(
+        np.hypot(spread_of_changes(time[0], time[1:]), form_time),
+        np.hypot(spread_of_changes(energy[0], energy[1:]), form_energy),
     )
 
 

@@ -12,8 +12,8 @@ from joulecast.model.framework.placed import placed, placed_launches
 from joulecast.model.kernels.operators import DTYPE_BYTES, Collective
 from joulecast.model.memory.states import StateShards
 from joulecast.model.training import data_parallel
-from joulecast.model.training import step as t
-from joulecast.model.training.parameters import layer_parameters
+from joulecast.model.training.optimizer import optimizer_step
+from joulecast.model.training.parameters import ParameterTensor, layer_parameters, parameters_of_stage
 from joulecast.model.training.sharded_units import Sharding, Unit
 from joulecast.model.transformer.fp8_kernels import quantised_weights
 from joulecast.simulator.instructions.behind import Behind
@@ -84,7 +84,7 @@ def state_shards(plan: Plan) -> StateShards:
 class Summed:
     """Parameters whose gradients the same ranks sum, how many these are, and their links."""
 
-    parameters: tuple[t.ParameterTensor, ...]
+    parameters: tuple[ParameterTensor, ...]
     replicas: int
     fabric: Fabric
 
@@ -94,7 +94,7 @@ class Summed:
         return any(p.expert for p in self.parameters)
 
 
-def summed_together(plan: Plan, parameters: Sequence[t.ParameterTensor]) -> tuple[Summed, ...]:
+def summed_together(plan: Plan, parameters: Sequence[ParameterTensor]) -> tuple[Summed, ...]:
     """Experts apart from the rest, where there are any."""
     experts = tuple(p for p in parameters if p.expert)
     others = tuple(p for p in parameters if not p.expert)
@@ -104,11 +104,11 @@ def summed_together(plan: Plan, parameters: Sequence[t.ParameterTensor]) -> tupl
     return tuple(found)
 
 
-def stage_tensors(plan: Plan, impl: Implementation, stage: int) -> tuple[t.ParameterTensor, ...]:
+def stage_tensors(plan: Plan, impl: Implementation, stage: int) -> tuple[ParameterTensor, ...]:
     """Parameter tensors of a virtual stage on one GPU."""
     layers = plan.parallelism.stage_layers
     dense = plan.stage_models(stage)[0][1]
-    return t.parameters_of_stage(
+    return parameters_of_stage(
         plan.workload.model, impl, layers[stage], first=stage == 0, last=stage == len(layers) - 1, dense=dense
     )
 
@@ -129,12 +129,12 @@ def sharded_stage(
     for launches, model, count in layers:
         units += [_unit(plan, impl, launches, layer_parameters(model, impl))] * count
     last = len(plan.parallelism.stage_layers) - 1
-    outside = t.parameters_of_stage(plan.workload.model, impl, 0, first=stage == 0, last=stage == last)
+    outside = parameters_of_stage(plan.workload.model, impl, 0, first=stage == 0, last=stage == last)
     return [*units, Unit(after)], _unit(plan, impl, (), outside)
 
 
 def _unit(
-    plan: Plan, impl: Implementation, launches: tuple[Launch, ...], parameters: Sequence[t.ParameterTensor]
+    plan: Plan, impl: Implementation, launches: tuple[Launch, ...], parameters: Sequence[ParameterTensor]
 ) -> Unit:
     """Parameters that are gathered together, experts apart where other ranks share them."""
     apart = [p for p in parameters if p.expert and experts_apart(plan)]
@@ -159,7 +159,7 @@ def reduced_beside(plan: Plan, impl: Implementation, launches: tuple[Launch, ...
     return tuple(next(following) if data_parallel.is_bucket(x) else x for x in whole)
 
 
-def optimizer_launches(plan: Plan, impl: Implementation, parameters: Sequence[t.ParameterTensor]) -> tuple[Launch, ...]:
+def optimizer_launches(plan: Plan, impl: Implementation, parameters: Sequence[ParameterTensor]) -> tuple[Launch, ...]:
     """Reduction of gradients that is not overlapped, the optimizer, and the gathering of parameters where it waits."""
     out: tuple[Launch, ...] = ()
     groups, split, w = summed_together(plan, parameters), plan.parallelism, plan.workload
@@ -176,7 +176,7 @@ def optimizer_launches(plan: Plan, impl: Implementation, parameters: Sequence[t.
     out += _tied_embedding(plan, impl, parameters)
     shards, zeroed = state_shards(plan), sharding_of(plan) is None
     for group in groups:
-        out += t.optimizer_step(
+        out += optimizer_step(
             group.parameters,
             impl,
             tokens_per_step=w.micro_batch_size * w.sequence_length * plan.microbatches * plan.dp,
@@ -192,7 +192,7 @@ def optimizer_launches(plan: Plan, impl: Implementation, parameters: Sequence[t.
     return out
 
 
-def _tied_embedding(plan: Plan, impl: Implementation, parameters: Sequence[t.ParameterTensor]) -> tuple[Launch, ...]:
+def _tied_embedding(plan: Plan, impl: Implementation, parameters: Sequence[ParameterTensor]) -> tuple[Launch, ...]:
     """Sum of a table's gradients over the first and the last stage, which hold a copy each in Megatron.
 
     Such are a tied matrix and the embedding of modules that predict further tokens.
@@ -211,7 +211,7 @@ def behind(
     impl: Implementation,
     rank: int,
     order: Sequence[Instruction],
-    parameters: Sequence[Sequence[t.ParameterTensor]],
+    parameters: Sequence[Sequence[ParameterTensor]],
 ) -> tuple[Behind, ...]:
     """Communication of Megatron that runs beside a rank's instructions on a stream of its own.
 
@@ -247,7 +247,7 @@ def behind(
 
 
 def _buckets(
-    plan: Plan, impl: Implementation, parameters: Sequence[t.ParameterTensor], kind: str, *, cut: bool
+    plan: Plan, impl: Implementation, parameters: Sequence[ParameterTensor], kind: str, *, cut: bool
 ) -> list[tuple[Collective, int]]:
     """Buckets of a chunk, and how many of each: several only where the chunk is ``cut``."""
     found = []
@@ -259,7 +259,7 @@ def _buckets(
     return found
 
 
-def _bucket_count(parameters: Sequence[t.ParameterTensor], impl: Implementation, limit_bytes: float) -> int:
+def _bucket_count(parameters: Sequence[ParameterTensor], impl: Implementation, limit_bytes: float) -> int:
     """Buckets of the first rank's first chunk; Megatron leaves all other chunks in one piece."""
     if not limit_bytes:
         return len(parameters)

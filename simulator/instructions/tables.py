@@ -165,22 +165,23 @@ def instruction_table(
     exposed = counts @ np.where(is_communication(kernels), times.time_s, 0.0).T
     duration, exposed, beside = beside_each_other(types, serial, exposed, kernels, gpu, beside_transfers, taken_s)
     parts = np.stack([counts @ np.broadcast_to(times.components_j[c], times.time_s.shape).T for c in COMPONENTS], -1)
-    hidden = duration - serial
-    clock = clock_tree_power_w(kernels.clocks_mhz, gpu)
-    parts[..., 0] += hidden * (idle_power_w(kernels.clocks_mhz, gpu) - clock)
-    parts[..., 1] += hidden * clock
+    idle, clock = idle_power_w(kernels.clocks_mhz, gpu), clock_tree_power_w(kernels.clocks_mhz, gpu)
+
+    def idle_for(time_s: Array) -> None:
+        parts[..., 0] += time_s * (idle - clock)
+        parts[..., 1] += time_s * clock
+
+    idle_for(duration - serial)  # negative where kernels overlap
     if lag is not None:
         paced = at_pace(duration - exposed, kernels.clocks_mhz, lag)
         waiting = paced - (duration - exposed)
         duration, exposed = duration + waiting, exposed + waiting
-        parts[..., 0] += waiting * (idle_power_w(kernels.clocks_mhz, gpu) - clock)
-        parts[..., 1] += waiting * clock
-        parts[..., 2] += waiting * (wait_power_w(kernels.clocks_mhz, gpu) - idle_power_w(kernels.clocks_mhz, gpu))
+        idle_for(waiting)
+        parts[..., 2] += waiting * (wait_power_w(kernels.clocks_mhz, gpu) - idle)
     if launch_s > 0:
         gaps = host_gaps(duration, launch_s * np.array([host_launches(t) for t in types])[:, None])
         duration = duration + gaps
-        parts[..., 0] += gaps * (idle_power_w(kernels.clocks_mhz, gpu) - clock)
-        parts[..., 1] += gaps * clock
+        idle_for(gaps)
     return InstructionTable(duration, parts.sum(-1), parts, np.stack([beside, exposed], -1), counts)
 
 

@@ -220,18 +220,3 @@ class PlanFrame:
         )
         checks.whole(plan, self._gpu, source)
         return plan
-
-
-__all__ = [
-    "Cluster",
-    "Implementation",
-    "Overlap",
-    "Parallelism",
-    "Plan",
-    "PlanFrame",
-    "Power",
-    "Schedule",
-    "Workload",
-    "load_plan",
-    "plan_from_dict",
-]

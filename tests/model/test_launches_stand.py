@@ -19,8 +19,10 @@ from joulecast.model.framework.launch_shares import shares
 from joulecast.model.framework.launches import Launch
 from joulecast.model.framework.placed import placed_launches
 from joulecast.model.kernels.operators import Attention, Collective, Gemm, Streaming
-from joulecast.model.training import data_parallel, nanobatches, sharded_units
-from joulecast.model.training import step as t
+from joulecast.model.training import data_parallel, nanobatches, sharded_units, step
+from joulecast.model.training.optimizer import optimizer_step
+from joulecast.model.training.parameters import parameters_of_stage
+from joulecast.model.training.pipeline_stage import split_backward, stage_transfer, step_epilogue
 from joulecast.model.transformer.fp8_kernels import quantised_weights
 
 FILE = "launches"
@@ -33,23 +35,23 @@ def of_layer(name: str) -> dict[str, list[str]]:
     size = config, run, batch, sequence
     eager = run.framework == "pytorch-eager"
     found = {
-        "layer": t.layer_forward(*size),
-        "layer.grad": t.layer_backward(*size),
-        "embedding": t.embedding_forward(*size),
-        "embedding.grad": t.embedding_backward(*size, accumulate=eager),
-        "head": t.head_forward(*size),
-        "head.grad": t.head_backward(*size, accumulate=eager, embedding_here=not eager),
+        "layer": step.layer_forward(*size),
+        "layer.grad": step.layer_backward(*size),
+        "embedding": step.embedding_forward(*size),
+        "embedding.grad": step.embedding_backward(*size, accumulate=eager),
+        "head": step.head_forward(*size),
+        "head.grad": step.head_backward(*size, accumulate=eager, embedding_here=not eager),
     }
     if eager:  # in the first micro-batch, of a model on one stage
         found |= {
-            "embedding.grad first": t.embedding_backward(*size, accumulate=False),
-            "head.grad first": t.head_backward(*size, accumulate=False),
+            "embedding.grad first": step.embedding_backward(*size, accumulate=False),
+            "head.grad first": step.head_backward(*size, accumulate=False),
         }
     if config.mtp_layers:
-        found |= {"further": t.prediction_forward(*size), "further.grad": t.prediction_backward(*size)}
+        found |= {"further": step.prediction_forward(*size), "further.grad": step.prediction_backward(*size)}
     told = {part: lines(launches) for part, launches in found.items()}
     if eager:
-        first = lines(t.layer_backward(*size, accumulate=False, leaf_input=True))
+        first = lines(step.layer_backward(*size, accumulate=False, leaf_input=True))
         told["layer.grad first"] = [line for line in first if line not in told["layer.grad"]]
     return told
 
@@ -72,24 +74,22 @@ def of_states(name: str) -> dict[str, list[str]]:
     found: dict[str, tuple[Launch, ...]] = {}
     for model in ("llama-3.2-1b", "moe"):
         config = model_of(model)
-        some = t.parameters_of_stage(config, run, 2, first=True, last=True)
+        some = parameters_of_stage(config, run, 2, first=True, last=True)
         shares = {"tokens_per_step": 9_000, "state_shards": 8, "gradient_shards": 4}
         found |= {
-            f"{model} step": t.optimizer_step(some, run, tokens_per_step=100_000),
-            f"{model} step of a share": t.optimizer_step(some, run, **shares),
-            f"{model} step of dropped gradients": t.optimizer_step(some, run, zeroed=False),
+            f"{model} step": optimizer_step(some, run, tokens_per_step=100_000),
+            f"{model} step of a share": optimizer_step(some, run, **shares),
+            f"{model} step of dropped gradients": optimizer_step(some, run, zeroed=False),
             f"{model} gradients": data_parallel.gradient_reduction(some, run, 2, 3e7),
             f"{model} gradients scattered": data_parallel.gradient_reduction(some, run, 8, scatter=True),
             f"{model} gradients of one": data_parallel.gradient_reduction(some, run, 1),
             f"{model} gathered": data_parallel.distributed_optimizer_gather(some, run, 2),
             f"{model} gathered of one": data_parallel.distributed_optimizer_gather(some, run, 1),
             f"{model} weights": quantised_weights(some, run.fp8, run.dtype),
-            f"{model} end": t.step_epilogue(config, run, 1, 512, parameters=some[:3], micro_batches=4, last=True),
-            f"{model} middle": t.step_epilogue(config, run, 1, 512, parameters=some[:3], micro_batches=2, last=False),
-            f"{model} end of one": t.step_epilogue(
-                config, run, 1, 512, parameters=some[:3], micro_batches=1, last=True
-            ),
-            f"{model} sent": (Launch(t.stage_transfer(config, run, 1, 512)),),
+            f"{model} end": step_epilogue(config, run, 1, 512, parameters=some[:3], micro_batches=4, last=True),
+            f"{model} middle": step_epilogue(config, run, 1, 512, parameters=some[:3], micro_batches=2, last=False),
+            f"{model} end of one": step_epilogue(config, run, 1, 512, parameters=some[:3], micro_batches=1, last=True),
+            f"{model} sent": (Launch(stage_transfer(config, run, 1, 512)),),
         }
     return {part: lines(launches) for part, launches in found.items()}
 
@@ -111,9 +111,9 @@ def of_buckets(name: str) -> dict[str, list[str]]:
     for part, cut in {"whole": nanobatches.Nanobatches(), "halves": nanobatches.Nanobatches(2)}.items():
         for head in (False, True):
             backward = (
-                *(t.head_backward(config, run, 2, 512) if head else ()),
+                *(step.head_backward(config, run, 2, 512) if head else ()),
                 *nanobatches.layers_backward(config, run, 2, 512, 3, cut),
-                *t.embedding_backward(config, run, 2, 512, accumulate=False),
+                *step.embedding_backward(config, run, 2, 512, accumulate=False),
             )
             sizes = data_parallel.gradient_sizes(config, run)
             for ranks, scatter in ((4, False), (2, True)):
@@ -144,7 +144,7 @@ def of_sharding(name: str) -> dict[str, list[str]]:
         config = model_of("llama-3.2-1b")
         halves = config, run, 2, 256, 1, nanobatches.Nanobatches(2)
         forward, backward = nanobatches.layers_forward(*halves), nanobatches.layers_backward(*halves)
-        bare = sharded_units.Unit(t.embedding_forward(config, run, 2, 256))
+        bare = sharded_units.Unit(step.embedding_forward(config, run, 2, 256))
         root = sharded_units.Unit((), 5_000_001, 1.1e7, 0, 0.0)
 
         def layer(launches: tuple[Launch, ...]) -> sharded_units.Unit:
@@ -212,7 +212,7 @@ def of_steps() -> dict[str, list[str]]:
     config = model_of("opt")
     size = config, Implementation(), 2, 256
     return {
-        str(number): lines(t.single_gpu_training_step(*size, micro_batches=number), order_only=number > 1)
+        str(number): lines(step.single_gpu_training_step(*size, micro_batches=number), order_only=number > 1)
         for number in (1, 3)
     }
 
@@ -223,12 +223,12 @@ def of_transfers() -> dict[str, list[str]]:
     for name, options in {"eager": SPLIT, "megatron": MEGATRON, "nodes": {**MEGATRON, "tensor_domains": 2}}.items():
         for parallel in (True, False):
             run = Implementation(**{**options, "sequence_parallel": parallel})
-            found[f"{name} {parallel}"] = lines([Launch(t.stage_transfer(config, run, 2, 1024))])
-            inputs, weights = t.split_backward(t.layer_backward(config, run, 2, 1024))
+            found[f"{name} {parallel}"] = lines([Launch(stage_transfer(config, run, 2, 1024))])
+            inputs, weights = split_backward(step.layer_backward(config, run, 2, 1024))
             found[f"{name} {parallel} inputs"] = lines(inputs, order_only=True)
             found[f"{name} {parallel} weights"] = lines(weights, order_only=True)
             for place, fabric in {"cluster": CLUSTER, "rack": Fabric(nvls=True), "mesh": Fabric(1, 3e11)}.items():
-                moved = placed_launches(t.layer_forward(config, run, 2, 1024), fabric)
+                moved = placed_launches(step.layer_forward(config, run, 2, 1024), fabric)
                 found[f"{name} {parallel} {place}"] = lines(x for x in moved if x.stream == "communication")
     return found
 

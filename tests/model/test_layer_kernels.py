@@ -13,7 +13,7 @@ from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Attention, Streaming, Tile
 from joulecast.model.kernels.streaming import streaming_work
 from joulecast.model.memory.activations import head_bytes
-from joulecast.model.training import step as t
+from joulecast.model.training import step
 from joulecast.model.training.pipeline_stage import stage_transfer
 from joulecast.model.transformer import moe
 
@@ -55,15 +55,15 @@ def test_two_experts_of_a_token_have_its_row_twice():
 
 def test_embeddings_of_a_split_table_are_summed_over_the_ranks():
     config, row = load_model("gpt3-175b"), 12288 * 2.0
-    scattered = kernels(t.embedding_forward(config, SPLIT, 2, 1024))
+    scattered = kernels(step.embedding_forward(config, SPLIT, 2, 1024))
     assert scattered["embedding"] == (2048 * row, 2048 * row)
     assert scattered["embedding.reduce_scatter"] == ("reduce_scatter", 2048 * row, 4)
     assert scattered["positions"] == (512 * row, 512 * row)
     assert scattered["positions.add"] == (2 * 512 * row, 512 * row)
-    summed = kernels(t.embedding_forward(config, replace(SPLIT, sequence_parallel=False), 2, 1024))
+    summed = kernels(step.embedding_forward(config, replace(SPLIT, sequence_parallel=False), 2, 1024))
     assert summed["embedding.all_reduce"] == ("all_reduce", 2048 * row, 4)
     assert summed["positions"] == (1024 * row, 1024 * row)  # once for all sequences
-    backward = kernels(t.embedding_backward(config, SPLIT, 2, 1024))
+    backward = kernels(step.embedding_backward(config, SPLIT, 2, 1024))
     assert backward["positions.grad.batch"] == (512 * row, 512 * row / 2)
     assert backward["positions.grad.fill"] == (0.0, 2048 * row)
     assert backward["positions.grad"] == (512 * row, 512 * row)
@@ -75,17 +75,17 @@ def test_the_shared_part_of_latent_keys_is_gathered_with_the_sequence():
     config = load_model("deepseek-v3")
     run = replace(SPLIT, framework="megatron")
     size = 1024 * 64 * 2.0
-    assert kernels(t.layer_forward(config, run, 1, 1024))["key.shared.all_gather"] == ("all_gather", size, 4)
-    backward = kernels(t.layer_backward(config, run, 1, 1024))
+    assert kernels(step.layer_forward(config, run, 1, 1024))["key.shared.all_gather"] == ("all_gather", size, 4)
+    backward = kernels(step.layer_backward(config, run, 1, 1024))
     assert backward["key.shared.grad.reduce_scatter"] == ("reduce_scatter", size, 4)
     whole = replace(run, sequence_parallel=False)
-    assert "key.shared.all_gather" not in kernels(t.layer_forward(config, whole, 1, 1024))
+    assert "key.shared.all_gather" not in kernels(step.layer_forward(config, whole, 1, 1024))
 
 
 def test_head_norms_read_value_and_gradient_in_the_backward():
     config = load_model("qwen3-14b")
-    forward = kernels(t.layer_forward(config, MEGATRON, 1, 1024))
-    backward = kernels(t.layer_backward(config, MEGATRON, 1, 1024))
+    forward = kernels(step.layer_forward(config, MEGATRON, 1, 1024))
+    backward = kernels(step.layer_backward(config, MEGATRON, 1, 1024))
     for part, heads in (("query", config.heads), ("key", config.kv_heads)):
         size = 1024 * heads * config.head_dim * 2.0
         assert forward[f"{part}_norm"] == (size, size)
@@ -94,7 +94,7 @@ def test_head_norms_read_value_and_gradient_in_the_backward():
 
 def test_an_eager_gate_reads_both_halves():
     config = load_model("llama-3.1-8b")
-    forward = kernels(t.layer_forward(config, Implementation(), 1, 1024))
+    forward = kernels(step.layer_forward(config, Implementation(), 1, 1024))
     size = 1024 * 14336 * 2.0
     assert forward["gate.silu"] == (size, size)
     assert forward["gate.product"] == (2 * size, size)
@@ -103,26 +103,29 @@ def test_an_eager_gate_reads_both_halves():
 def test_megatrons_kernels_of_a_plain_mlp_and_of_rotation():
     gpt, llama = load_model("gpt3-175b"), load_model("llama-3.1-8b")
     size = 1024 * 4 * 12288 * 2.0
-    assert kernels(t.layer_forward(gpt, MEGATRON, 1, 1024))["activation.gelu"] == (size, size)
-    assert kernels(t.layer_backward(gpt, MEGATRON, 1, 1024))["activation.gelu.grad"] == (2 * size, size)
-    gated = kernels(t.layer_backward(llama, MEGATRON, 1, 1024))["gate.silu.grad"]
+    assert kernels(step.layer_forward(gpt, MEGATRON, 1, 1024))["activation.gelu"] == (size, size)
+    assert kernels(step.layer_backward(gpt, MEGATRON, 1, 1024))["activation.gelu.grad"] == (2 * size, size)
+    gated = kernels(step.layer_backward(llama, MEGATRON, 1, 1024))["gate.silu.grad"]
     assert gated == (3 * 1024 * 14336 * 2.0, 2 * 1024 * 14336 * 2.0)
-    rotated = [name for name in kernels(t.layer_forward(llama, MEGATRON, 1, 1024)) if name.startswith("rotary")]
+    rotated = [name for name in kernels(step.layer_forward(llama, MEGATRON, 1, 1024)) if name.startswith("rotary")]
     assert rotated == ["rotary.query", "rotary.key"]
     for config, run in ((gpt, MEGATRON), (llama, replace(MEGATRON, rotary=False))):
-        assert not [name for name in kernels(t.layer_forward(config, run, 1, 1024)) if name.startswith("rotary")]
+        assert not [name for name in kernels(step.layer_forward(config, run, 1, 1024)) if name.startswith("rotary")]
 
 
 def test_context_parallel_ranks_gather_all_keys_or_exchange_heads():
     config = load_model("llama-3.1-8b")
     run = replace(MEGATRON, context_parallel=4, cp_comm_type="all_gather")
     own = 1024 * 2 * 8 * 128  # keys and values of a rank's tokens
-    forward, backward = kernels(t.layer_forward(config, run, 1, 4096)), kernels(t.layer_backward(config, run, 1, 4096))
+    forward, backward = (
+        kernels(step.layer_forward(config, run, 1, 4096)),
+        kernels(step.layer_backward(config, run, 1, 4096)),
+    )
     assert forward["attention.keys.all_gather"] == ("all_gather", 4 * own * 2.0, 4)
     assert forward["attention.keys.order"] == (4 * own * 2.0, 4 * own * 2.0)
     assert backward["attention.keys.grad.join"] == (4 * own * 2.0, 2 * own * 2.0)
     assert backward["attention.keys.grad.reduce_scatter"] == ("reduce_scatter", 4 * own * 2.0, 4)
-    a2a = kernels(t.layer_forward(config, replace(run, cp_comm_type="a2a"), 1, 4096))
+    a2a = kernels(step.layer_forward(config, replace(run, cp_comm_type="a2a"), 1, 4096))
     exchanged = sorted(size for kind, size, _ in (x for x in a2a.values() if len(x) == 3) if kind == "all_to_all")
     assert exchanged == sorted([1024 * (4096 + 2 * 1024) * 2.0, 1024 * 4096 * 2.0])
     orders = sorted(read for name, (read, *_) in a2a.items() if name.endswith(".order"))

@@ -12,7 +12,7 @@ from joulecast.model.architecture.hf import load_model
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launches import Launch
 from joulecast.model.kernels.operators import Collective, Gemm
-from joulecast.model.training import step as t
+from joulecast.model.training import step
 from joulecast.model.training.data_parallel import gradient_sizes, overlapped_gradient_reduction
 from joulecast.model.training.nanobatches import (
     Nanobatches,
@@ -22,6 +22,7 @@ from joulecast.model.training.nanobatches import (
     operators_of_half,
     take_turns,
 )
+from joulecast.model.training.pipeline_stage import split_backward
 
 LLAMA, GPT, QWEN = (replace(load_model(name), layers=3) for name in ("llama-3.1-8b", "gpt3-175b", "qwen3-8b"))
 EVERY = list(product(("pytorch-eager", "megatron"), (False, True), ("none", "selective", "full")))
@@ -95,8 +96,8 @@ def test_asynchronous_communication_within_a_part_stays_where_it_is():
 
 def test_one_part_runs_as_before():
     arguments = (LLAMA, Implementation(tensor_parallel=2), 4, 4096)
-    assert layers_forward(*arguments, 3, Nanobatches()) == t.layer_forward(*arguments) * 3
-    assert layers_backward(*arguments, 3, Nanobatches()) == t.layer_backward(*arguments) * 3
+    assert layers_forward(*arguments, 3, Nanobatches()) == step.layer_forward(*arguments) * 3
+    assert layers_backward(*arguments, 3, Nanobatches()) == step.layer_backward(*arguments) * 3
 
 
 def test_the_parts_outputs_are_copied_together_once_all_are_there():
@@ -220,7 +221,7 @@ def test_real_layers_keep_their_order(framework, sequence_parallel, recompute, d
     implementation = Implementation(
         framework=framework, tensor_parallel=4, sequence_parallel=sequence_parallel, recompute=recompute
     )
-    build = t.layer_forward if direction == "forward" else t.layer_backward
+    build = step.layer_forward if direction == "forward" else step.layer_backward
     stack = build(QWEN, implementation, 1, 2048) * 2
     part = [
         replace(one, operator=replace(one.operator, name=f"{one.operator.name}.{i}")) for i, one in enumerate(stack)
@@ -233,7 +234,7 @@ def test_real_layers_keep_their_order(framework, sequence_parallel, recompute, d
 def test_a_split_backward_hands_the_waiting_of_moved_kernels_on():
     implementation = Implementation(tensor_parallel=2, sequence_parallel=True)
     whole = layers_backward(LLAMA, implementation, 2, 2048, 2, Nanobatches(2))
-    inputs, weights = t.split_backward(whole)
+    inputs, weights = split_backward(whole)
     assert flops(inputs) + flops(weights) == pytest.approx(flops(whole), rel=1e-12)
     assert not any(one.waits for one in weights)
     # The product of the first part's gradient waits for the gathering of the first part, not of the second.

@@ -14,19 +14,18 @@ from paths import SHARED_DATA
 from joulecast.errors import InputError
 from joulecast.model.architecture.hf import load_model
 from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.launches import Launch
 from joulecast.model.kernels.operators import Attention, Collective, Gemm, Streaming
 from joulecast.model.training.data_parallel import gradient_reduction, gradient_sizes, overlapped_gradient_reduction
+from joulecast.model.training.parameters import parameters_of_stage
+from joulecast.model.training.pipeline_stage import split_backward, step_epilogue
 from joulecast.model.training.step import (
-    Implementation,
-    Launch,
     embedding_backward,
     head_backward,
     layer_backward,
     layer_forward,
-    parameters_of_stage,
     single_gpu_training_step,
-    split_backward,
-    step_epilogue,
 )
 
 PROFILES = SHARED_DATA / "h200_sxm" / "kernel_profiles.jsonl"

@@ -12,7 +12,8 @@ from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.layer_shard import shard
 from joulecast.model.kernels.operators import Streaming
 from joulecast.model.memory.activations import layer_bytes
-from joulecast.model.training import step as t
+from joulecast.model.training import step
+from joulecast.model.training.pipeline_stage import stage_transfer
 from joulecast.model.transformer import loss
 from joulecast.model.transformer import unfused_attention as unfused
 from joulecast.simulator.plan_file.plan import load_plan
@@ -53,11 +54,11 @@ def test_every_kernel_passes_over_the_scores() -> None:
 
 def test_the_layer_runs_it_and_repeats_it_selectively() -> None:
     arguments = (GPT, RUN, BATCH, SEQUENCE)
-    names = [launch.operator.name for launch in t.layer_forward(*arguments)]
+    names = [launch.operator.name for launch in step.layer_forward(*arguments)]
     assert names.count("attention.softmax") == 1
     assert "attention.forward" not in names
-    backward = t.layer_backward(*arguments)
-    again = t.layer_backward(GPT, replace(RUN, recompute="selective"), BATCH, SEQUENCE)
+    backward = step.layer_backward(*arguments)
+    again = step.layer_backward(GPT, replace(RUN, recompute="selective"), BATCH, SEQUENCE)
     assert flops(again) - flops(backward) == flops(unfused.attention_forward(SHARD))
 
 
@@ -74,9 +75,9 @@ def test_eager_pytorch_has_no_such_backend(examples: Path) -> None:
 
 
 def test_tensor_parallel_ranks_send_a_share_each() -> None:
-    whole = t.stage_transfer(GPT, replace(RUN, tensor_parallel=1), BATCH, SEQUENCE)
-    assert t.stage_transfer(GPT, RUN, BATCH, SEQUENCE).bytes == whole.bytes / 2
-    assert t.stage_transfer(GPT, replace(RUN, sequence_parallel=True), BATCH, SEQUENCE).bytes == whole.bytes / 2
+    whole = stage_transfer(GPT, replace(RUN, tensor_parallel=1), BATCH, SEQUENCE)
+    assert stage_transfer(GPT, RUN, BATCH, SEQUENCE).bytes == whole.bytes / 2
+    assert stage_transfer(GPT, replace(RUN, sequence_parallel=True), BATCH, SEQUENCE).bytes == whole.bytes / 2
 
 
 def test_the_ranks_of_a_fused_loss_exchange_three_numbers_a_token() -> None:
@@ -87,7 +88,7 @@ def test_the_ranks_of_a_fused_loss_exchange_three_numbers_a_token() -> None:
 
 def test_a_fused_loss_passes_over_the_logits_three_times_in_their_own_type() -> None:
     def loss_bytes(run: Implementation) -> float:
-        launches = (*t.head_forward(GPT, run, BATCH, SEQUENCE), *t.head_backward(GPT, run, BATCH, SEQUENCE))
+        launches = (*step.head_forward(GPT, run, BATCH, SEQUENCE), *step.head_backward(GPT, run, BATCH, SEQUENCE))
         kernels = [k.operator for k in launches if k.operator.name.startswith("loss.")]
         return sum(k.bytes_read + k.bytes_written for k in kernels if isinstance(k, Streaming))
 

@@ -14,7 +14,8 @@ from joulecast.simulator.closed_form.guards import check_summary
 from joulecast.simulator.closed_form.trust import doubt
 from joulecast.simulator.fluid.governor import PowerGovernor
 from joulecast.simulator.iteration.forecast import forecast
-from joulecast.simulator.plan_file.plan import Power, plan_from_dict
+from joulecast.simulator.plan_file.parts import Power
+from joulecast.simulator.plan_file.plan import plan_from_dict
 
 
 def plan(
