@@ -14,9 +14,9 @@ from joulecast.model.kernels.costs import Costs
 from joulecast.model.kernels.lowering import Lowering, lower
 from joulecast.model.kernels.operators import Collective, Operator
 from joulecast.model.power.component_power import check_limits, under_limits
-from joulecast.model.power.governor import tensor_clock_mhz
-from joulecast.model.power.kernel_power import at_clock, idle_power_w
-from joulecast.model.power.limits import skip_cycles
+from joulecast.model.power.governor import settle_clock_mhz, tensor_clock_mhz
+from joulecast.model.power.kernel_power import at_clock, idle_power_w, wait_power_w
+from joulecast.model.power.limits import group_limit_share, skip_cycles
 from joulecast.model.power.settled import Curves, settle
 from joulecast.model.uncertainty import DIRECTIONS, changes, composed_spread, deviations, ends, spread_of
 
@@ -48,11 +48,21 @@ class Mixes:
     clock_mhz
         Locked SM clock of each piece, shape ``(n,)``, kept as far as the power limit allows; ``None``: the board
         chooses [MHz].
+    stretch
+        Change of the logarithm of each piece's time, at every joint deviation of the parameters, by what no kernel
+        alone tells, shape ``(directions, n)``; ``None`` for nothing [1].
+    waiting
+        Share of the time that the GPUs wait, shape ``(n,)``; ``None`` for none [1].
+    in_step
+        GPUs that wait for each other all the time, and so draw less than their limits.
     """
 
     operators: Sequence[Operator]
     counts: Array
     clock_mhz: Array | None = None
+    stretch: Array | None = None
+    waiting: Array | None = None
+    in_step: int = 1
 
 
 @dataclass(frozen=True)
@@ -95,6 +105,9 @@ class _Load:
     settle_s: Array | float
     window_s: Array | float
     part_limits_w: Mapping[str, float] | None = None
+    longer: Array | None = None  # factor on the pieces' times, during which nothing more is done, shape (n,)
+    waiting: Array | None = None  # share of the pieces' times, shape (n,)
+    in_step: int = 1
 
 
 def predict_work(
@@ -183,14 +196,19 @@ def parameter_changes(
         return np.zeros((directions, count)), np.zeros((directions, count))
     conditions = (mixes.clock_mhz, power_limit_w, 10.0, 10.0, component_limits_w)
     load = _Load(mixes.operators, of[0], mixes.counts[of], of[1], np.ones(count), *conditions)
-    return _changes(load, gpu, gpu.description, directions)
+    load = replace(load, waiting=mixes.waiting, in_step=mixes.in_step)
+    return _changes(load, gpu, gpu.description, directions, mixes.stretch)
 
 
-def _changes(load: _Load, gpu: GpuModel, description: GpuDescription, directions: int) -> tuple[Array, Array]:
+def _changes(
+    load: _Load, gpu: GpuModel, description: GpuDescription, directions: int, stretch: Array | None = None
+) -> tuple[Array, Array]:
     coarse, lowering = coarse_clocks(gpu.clocks_mhz), Lowering(load.operators, gpu.device)
+    varied = [gpu.with_values(values) for values in deviations(description, directions)]
+    loads = [load] * directions if stretch is None else [replace(load, longer=np.exp(of)) for of in stretch]
     found = [
-        _evaluate(load, lowering(one), one, coarse, with_parts=False)
-        for one in (gpu, *(gpu.with_values(values) for values in deviations(description, directions)))
+        _evaluate(each, lowering(one), one, coarse, with_parts=False)
+        for each, one in zip((load, *loads), (gpu, *varied), strict=True)
     ]
     time, energy = np.array([f.time_s for f in found]), np.array([f.energy_j for f in found])
     return changes(time[0], time[1:]), changes(energy[0], energy[1:])
@@ -264,7 +282,13 @@ def _evaluate(load: _Load, costs: Costs, gpu: GpuModel, clocks: Array, *, with_p
     if load.part_limits_w:
         curves, highest = under_limits(curves, clocks, load.part_limits_w, gpu)
         ceiling = np.minimum(ceiling, highest)
-    found = settle(curves, clocks, load.limit_w, ceiling, gpu, load.settle_s, load.window_s)
+    limit_w = load.limit_w * group_limit_share(load.in_step, gpu)
+    if load.waiting is not None:
+        # At work the board answers its fast limit; its average, waits included, meets the slow one.
+        burst = limit_w * gpu["governor.burst_share"]
+        ceiling = settle_clock_mhz(clocks, curves.energy_j / curves.time_s, burst, ceiling)
+        curves = _with_waits(curves, load.waiting, clocks, gpu)
+    found = settle(curves, clocks, limit_w, ceiling, gpu, load.settle_s, load.window_s)
     power = found.energy_j / found.time_s
     return Forecast(found.time_s, found.energy_j, power, found.clock_mhz, found.components_j)
 
@@ -280,6 +304,8 @@ def _sum(load: _Load, costs: Costs, clocks: Array, gpu: GpuModel, with_parts: bo
     members = np.zeros((len(load.operators), len(busy)))
     members[load.kernel, load.owner] = load.counts
     time, energy = times.time_s @ members, times.energy_j @ members
+    if load.longer is not None:
+        time, energy = time * load.longer, energy + (load.longer - 1.0) * time * idle_power_w(clocks, gpu)
     parts = {c: np.broadcast_to(v, times.time_s.shape) @ members for c, v in times.components_j.items()}
     launches = _launch_s(load, gpu)
     if np.all(busy == 1.0) and not launches.any():
@@ -287,6 +313,13 @@ def _sum(load: _Load, costs: Costs, clocks: Array, gpu: GpuModel, with_parts: bo
     whole = np.where(busy > 0, np.maximum(time, launches) / np.where(busy > 0, busy, 1.0), 1.0)
     idle = (whole - time) * idle_power_w(clocks, gpu)
     return Curves(whole, energy + idle, {**parts, "static": parts["static"] + idle})
+
+
+def _with_waits(curves: Curves, share: Array, clocks: Array, gpu: GpuModel) -> Curves:
+    """Work between which a GPU waits for others for this share of the time, shape ``(n,)``."""
+    waits = curves.time_s * share / (1.0 - share)
+    energy = curves.energy_j + waits * wait_power_w(clocks, gpu)[:, None]
+    return replace(curves, time_s=curves.time_s + waits, energy_j=energy)
 
 
 def _launch_s(load: _Load, gpu: GpuModel) -> Array:

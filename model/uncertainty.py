@@ -32,8 +32,6 @@ UNKNOWN_DISCREPANCY = 0.15
 NETWORK_DISCREPANCY = 0.25
 #: What a sequence adds to its kernels: gaps, what one kernel leaves in cache for the next, launch order.
 COMPOSITION = 0.012
-#: Time lost per dynamic energy gained by a card at its power limit: the clock gives way, V²·f to the third of f or so.
-CARD_TIME_SHARE = 0.5
 #: Joint deviations of the parameters, and where time presses; powers of two.
 DIRECTIONS, FEW_DIRECTIONS = 16, 8
 #: Length of a deviation in standard deviations: short, as forecasts are not linear.
@@ -137,8 +135,8 @@ def composed_spread(
 ) -> Array:
     """Relative standard deviation of pieces of work from the form of their kernels.
 
-    A kernel errs the same each time it runs and independently of other kernels. What differs between cards is common to
-    all kernels; rows of single kernels come from several cards, so that their families' figures hold it already.
+    A kernel errs the same each time it runs and independently of other kernels. What differs between cards is in the
+    parameters.
 
     Parameters
     ----------
@@ -167,7 +165,7 @@ def composed_spread(
     together = np.bincount(place.reshape(-1), share * discrepancy(description, quantity)[costs.family])
     of = distinct // kinds
     variance: Array = np.asarray(np.bincount(of, together**2, count), dtype=np.float64)
-    return _of_sequences(variance, np.bincount(of, minlength=count) > 1, description, quantity)
+    return _of_sequences(variance, np.bincount(of, minlength=count) > 1)
 
 
 def form_spreads(
@@ -181,7 +179,7 @@ def form_spreads(
     """Relative standard deviations from the form of kernels, of pieces of work and of their ratios to others of them.
 
     ``ln(T_i / T_j)`` changes by ``Σ (share_ik - share_jk) · e_k`` where the kernel ``k`` errs by ``e_k``: a kernel errs
-    the same in every piece, and so do a card and what a sequence adds to its kernels.
+    the same in every piece, and so does what a sequence adds to its kernels.
 
     Parameters
     ----------
@@ -208,13 +206,12 @@ def form_spreads(
     works = np.arange(int(alike.max()) + 1)
     more = (effect - effect[against]) @ (alike[:, None] == works).astype(np.float64)
     ratio = np.sqrt((more**2).sum(axis=1))
-    return _of_sequences(variance, (share > 0).sum(axis=1) > 1, description, quantity), np.asarray(ratio)
+    return _of_sequences(variance, (share > 0).sum(axis=1) > 1), np.asarray(ratio)
 
 
-def _of_sequences(variance: Array, several: NDArray[np.bool_], description: GpuDescription, quantity: str) -> Array:
-    """Relative standard deviation with what is common to all kernels where there are several."""
-    common = description.governor.get("card_spread", 0.0) * (1.0 if quantity == "energy" else CARD_TIME_SHARE)
-    return np.asarray(np.sqrt(variance + np.where(several, COMPOSITION**2 + common**2, 0.0)))
+def _of_sequences(variance: Array, several: NDArray[np.bool_]) -> Array:
+    """Relative standard deviation with what sequences add to their kernels, where there are several."""
+    return np.asarray(np.sqrt(variance + np.where(several, COMPOSITION**2, 0.0)))
 
 
 def ends(value: Array, spread: Array) -> tuple[Array, Array]:

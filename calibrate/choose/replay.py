@@ -28,6 +28,8 @@ class Recorded:
     ----------
     card
         Of the first recording.
+    cards
+        How many single cards were recorded.
     rows
         Of all recordings.
     failures
@@ -37,6 +39,7 @@ class Recorded:
     """
 
     card: Card
+    cards: int
     rows: tuple[Row, ...]
     failures: int
     warnings: tuple[str, ...]
@@ -65,6 +68,7 @@ def read_folder(folder: Path) -> Recorded:
         raise DataError("a recording without rows", file=str(folder), remedy=remedy)
     return Recorded(
         recordings[0].card,
+        max(len(cards), 1),
         rows,
         sum(len(recording.failures) for recording in recordings),
         tuple(warning for recording in recordings for warning in recording.warnings),
@@ -90,8 +94,8 @@ def fit_folder(
     name
         Of the description; by default after the card.
     rows
-        Measured otherwise. The description is of the card that they name no label for; recordings of several cards
-        tell, beside what their cards have in common, how far cards differ.
+        Measured otherwise. The description is of the card that they name no label for; with recordings of several
+        cards, of what their cards have in common, and it says how far cards differ.
     alone
         Leave out the shipped recordings of other cards beside which this one was made.
 
@@ -114,6 +118,7 @@ def fit_folder(
         name=name or slug(facts.name),
         provenance=provenance(recorded) + aside,
         cross_validate=len(everything) >= CROSS_VALIDATED_ROWS,
+        of_one_card=recorded.cards == 1,
     )
 
 

@@ -12,6 +12,7 @@ from joulecast.calibrate.fit.device_priors import priors_for
 from joulecast.calibrate.fit.priors import Prior
 from joulecast.calibrate.fit.solve import Solution
 from joulecast.model.hardware.description import TABLES, GpuDescription, Parameter, Table
+from joulecast.model.power.kernel_power import CARD_FACTORS
 
 #: Significant digits of values and of uncertainties in a description.
 DIGITS, SPREAD_DIGITS = 5, 3
@@ -41,6 +42,8 @@ def assemble(
     solutions: Sequence[Solution],
     discrepancy: Mapping[str, Mapping[str, Mapping[str, float]]],
     provenance: str,
+    *,
+    of_one_card: bool = False,
 ) -> GpuDescription:
     """A description of ``base``'s device with the fitted tables.
 
@@ -50,10 +53,14 @@ def assemble(
         Of the stages; a later one wins where a parameter is in several.
     discrepancy
         Table to family to relative standard deviation of time and energy.
+    of_one_card
+        Whether the description is of the card that was measured, and of no other of its kind.
     """
     expected = priors_for(base.device)
     priors = expected.all
     parameters: dict[str, Parameter] = {n: _fixed(p) for n, p in expected.fixed.items()}
+    if of_one_card:
+        parameters |= {n: Parameter(1.0, 0.0, "", "the card itself was measured", "measured") for n in CARD_FACTORS}
     solutions = [_capped(solution, priors) for solution in solutions]
     for solution in solutions:
         spread = np.sqrt(np.diag(solution.covariance))

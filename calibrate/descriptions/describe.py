@@ -142,6 +142,7 @@ def fit_all(
     name: str | None = None,
     provenance: str = "fitted from given rows",
     cross_validate: bool = True,
+    of_one_card: bool = True,
 ) -> RowsFit:
     """Fit a description of ``base``'s device to measured rows of kernels and collectives.
 
@@ -157,6 +158,8 @@ def fit_all(
         Of its tables: which rows, when.
     cross_validate
         Refit without each fifth of the rows to learn how far forecasts are off; five times the work.
+    of_one_card
+        Whether the description is for the card of the unlabelled rows; else for any of its kind, whose cards differ.
 
     Raises
     ------
@@ -169,10 +172,12 @@ def fit_all(
         discrepancy = discrepancies(kept, lambda training: _described(training, base))
     else:
         discrepancy = {t: dict(getattr(base, t).discrepancy) for t in ("kernel", "collective")}
-    description = assemble(base, name or base.name, fitted.solutions, discrepancy, provenance)
+    description = assemble(base, name or base.name, fitted.solutions, discrepancy, provenance, of_one_card=of_one_card)
     return RowsFit(description, fitted.solutions, len(kept), len(rows) - len(kept))
 
 
 def _described(rows: Sequence[Row], base: GpuDescription) -> GpuModel:
-    """A fit with its covariance."""
-    return gpu_model(assemble(base, base.name, fit_model(rows, base).solutions, {}, "fold"))
+    """A fit with its covariance, and with the factors of the single cards that it met."""
+    fitted = fit_model(rows, base)
+    described = gpu_model(assemble(base, base.name, fitted.solutions, {}, "fold", of_one_card=True))
+    return described.with_values({n: v for n, v in fitted.model.parameters.items() if n.startswith("card.")})

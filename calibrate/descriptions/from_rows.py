@@ -94,7 +94,14 @@ def fit_rows(
     else:
         measured, provenance = recorded_rows(files_=FIT_FILES), SHIPPED_PROVENANCE
         name = name or SHIPPED_NAME
-    return fit_all(measured, facts_of(base), name=name or None, provenance=provenance, cross_validate=cross_validate)
+    return fit_all(
+        measured,
+        facts_of(base),
+        name=name or None,
+        provenance=provenance,
+        cross_validate=cross_validate,
+        of_one_card=bool(rows),
+    )
 
 
 def _of_base(rows: Sequence[Row], base: str | Path) -> list[Row]:

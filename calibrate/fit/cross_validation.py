@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.calibrate.fit.collectives import collective_rows, mean_power_w
-from joulecast.calibrate.fit.tables import collect
+from joulecast.calibrate.fit.tables import card_factors, collect
 from joulecast.calibrate.rows.measured import Row
 from joulecast.calibrate.rows.operators import group_key
 from joulecast.model.hardware.gpu_model import GpuModel
-from joulecast.model.kernels.families import FAMILIES
-from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.families import FAMILIES, families_of
 from joulecast.model.kernels.operators import Operator
 from joulecast.model.predict import Work, parameter_spread, predict_work
 from joulecast.model.uncertainty import NINETY_PERCENT, UNKNOWN_DISCREPANCY
@@ -25,6 +24,12 @@ Array = NDArray[np.float64]
 FOLDS = 5
 #: Least relative discrepancy: no two measurements of one kernel agree better.
 LEAST_DISCREPANCY = 0.005
+#: Degrees of freedom under which left-out rows of all families together are the likeliest, and the 95 % point then.
+TAILS, TAILS_95 = 4.0, 2.132
+#: Standard deviation between families of the logarithm of their scale.
+FAMILIES_DIFFER = 1.0
+#: Scales among which the likeliest is sought.
+SCALES = np.geomspace(0.1 * LEAST_DISCREPANCY, 2.0, 1000)
 
 #: Table, then operator family, then quantity to relative standard deviation.
 Discrepancies = dict[str, dict[str, dict[str, float]]]
@@ -37,14 +42,14 @@ class HeldOut:
     Attributes
     ----------
     rows, work, families
-        The rows, what each repeats, and its operator family.
+        The rows, what each repeats, and its operator family; none where its kernels are of several.
     time_s, power_w
         Measured, mean over GPUs; NaN where not measured.
     """
 
     rows: tuple[Row, ...]
     work: tuple[Work, ...]
-    families: tuple[str, ...]
+    families: tuple[str | None, ...]
     time_s: Array
     power_w: Array
 
@@ -57,22 +62,27 @@ def held_out(rows: Sequence[Row], gpu: GpuModel) -> HeldOut:
     """
     data = collect([r for r in rows if not (r.configuration.get("companion") or r.is_set or _is_repeat(r))])
     kept, times, powers = list(data.rows), data.time_s.tolist(), data.power_w.tolist()
-    owned: list[list[Operator]] = [[] for _ in kept]
-    for operator, owner in zip(data.operators, data.owner, strict=True):
-        owned[owner].append(operator)
+    owned: list[list[tuple[Operator, float]]] = [[] for _ in kept]
+    for operator, count, owner in zip(data.operators, data.counts.tolist(), data.owner, strict=True):
+        owned[owner].append((operator, count))
     for row, operator in collective_rows(rows):
         kept.append(row)
-        owned.append([operator])
+        owned.append([(operator, 1.0)])
         times.append(float(row.measured.time_s or np.nan))
         powers.append(mean_power_w(row))
-    families = lower([operators[-1] for operators in owned], gpu).family
+    work = tuple(Work(tuple(o for o, _ in own), tuple(c for _, c in own)) for own in owned)
     return HeldOut(
         tuple(kept),
-        tuple(Work(tuple(operators)) for operators in owned),
-        tuple(FAMILIES[int(f)] for f in families),
+        work,
+        tuple(_family(one, gpu) for one in work),
         np.array(times),
         np.array(powers),
     )
+
+
+def _family(work: Work, gpu: GpuModel) -> str | None:
+    of = {int(family) for family in families_of(work.operators, gpu.device)}
+    return FAMILIES[of.pop()] if len(of) == 1 else None
 
 
 def _is_repeat(row: Row) -> bool:
@@ -83,9 +93,10 @@ def _is_repeat(row: Row) -> bool:
 class Miss:
     """How far a forecast of a held-out row is off, relative, and how far its parameters' uncertainty lets it be.
 
-    ``energy`` is NaN where it was not measured.
+    ``kernel`` is what ran; ``energy`` is NaN where it was not measured.
     """
 
+    kernel: Work
     time: float
     energy: float
     time_spread: float
@@ -105,7 +116,7 @@ def discrepancies(rows: Sequence[Row], fit: Callable[[Sequence[Row]], GpuModel])
     Returns
     -------
     dict
-        Added to the parameters' part, they make 90 % intervals hold 90 % of the held-out rows of each family.
+        Beside the parameters' part, what :func:`likely_form_spread` finds for each family.
     """
     misses: dict[str, list[Miss]] = {}
     groups = sorted({repr(group_key(r.configuration)) for r in rows})
@@ -115,31 +126,57 @@ def discrepancies(rows: Sequence[Row], fit: Callable[[Sequence[Row]], GpuModel])
         gpu = fit([r for r, held in zip(rows, inside, strict=True) if not held])
         for family, miss in held_out_misses([r for r, held in zip(rows, inside, strict=True) if held], gpu):
             misses.setdefault(family, []).append(miss)
-    found: dict[str, dict[str, float]] = {}
-    for family, of in sorted(misses.items()):
-        found[family] = {
-            "time": form_spread(np.array([m.time for m in of]), np.array([m.time_spread for m in of])),
-            "energy": form_spread(np.array([m.energy for m in of]), np.array([m.energy_spread for m in of])),
-        }
+    tables: Discrepancies = {}
+    for table, spoken in (("kernel", False), ("collective", True)):
+        families = sorted(family for family in misses if family.startswith("collective") == spoken)
+        every = [miss for family in families for miss in misses[family]]
+        tables[table] = {family: _spreads(misses[family], every) for family in families}
+    return tables
+
+
+def _spreads(misses: Sequence[Miss], every: Sequence[Miss]) -> dict[str, float]:
+    """Of a family among ``every`` miss of its table."""
     return {
-        "kernel": {f: s for f, s in found.items() if not f.startswith("collective")},
-        "collective": {f: s for f, s in found.items() if f.startswith("collective")},
+        quantity: likely_form_spread(*_errors(misses, quantity), usual=likeliest_scale(*_errors(every, quantity)))
+        for quantity in ("time", "energy")
     }
 
 
+def _errors(misses: Sequence[Miss], quantity: str) -> tuple[Array, Array, NDArray[np.int64]]:
+    """Errors that were measured, their spreads, and which kernel each is of."""
+    known = [miss for miss in misses if np.isfinite(getattr(miss, quantity))]
+    kernels: dict[Work, int] = {}
+    kernel = np.array([kernels.setdefault(miss.kernel, len(kernels)) for miss in known], dtype=np.int64)
+    errors, spreads = (np.array([getattr(miss, q) for miss in known]) for q in (quantity, f"{quantity}_spread"))
+    return errors, spreads, kernel
+
+
 def held_out_misses(rows: Sequence[Row], gpu: GpuModel) -> list[tuple[str, Miss]]:
-    """Family and miss of every row of a kernel or collective, its clock not given."""
+    """Family and miss of every row of a kernel or collective, its clock not given.
+
+    Each is forecast for the card that measured it, as far as the fit knows that: how far cards differ is told apart.
+    """
     data = held_out(rows, gpu)
-    if not data.rows:
-        return []
-    settle = np.array([row.settle_s for row in data.rows])
-    window = np.array([row.window_s for row in data.rows])
-    forecast = predict_work(data.work, gpu, settle_s=settle, window_s=window)
-    spreads = parameter_spread(data.work, gpu, settle_s=settle, window_s=window)
-    slow = np.log(forecast.time_s / data.time_s)
-    costly = np.log(forecast.energy_j / (data.power_w * data.time_s))
+    cards: dict[str, list[int]] = {}
+    for place, (row, family) in enumerate(zip(data.rows, data.families, strict=True)):
+        if family is not None:
+            cards.setdefault(str(row.configuration.get("card") or ""), []).append(place)
+    found: list[tuple[str, Miss]] = []
+    for card, places in sorted(cards.items()):
+        found += _misses_of_card(data, places, gpu.with_values(card_factors(card, gpu)))
+    return found
+
+
+def _misses_of_card(data: HeldOut, places: Sequence[int], gpu: GpuModel) -> list[tuple[str, Miss]]:
+    work = [data.work[i] for i in places]
+    settle = np.array([data.rows[i].settle_s for i in places])
+    window = np.array([data.rows[i].window_s for i in places])
+    forecast = predict_work(work, gpu, settle_s=settle, window_s=window)
+    spreads = parameter_spread(work, gpu, settle_s=settle, window_s=window)
+    time, power = data.time_s[places], data.power_w[places]
+    slow, costly = np.log(forecast.time_s / time), np.log(forecast.energy_j / (power * time))
     columns = np.stack([slow, costly, *spreads], axis=1).tolist()
-    return [(family, Miss(*row)) for family, row in zip(data.families, columns, strict=True)]
+    return [(str(data.families[i]), Miss(data.work[i], *row)) for i, row in zip(places, columns, strict=True)]
 
 
 def form_spread(errors: Array, spreads: Array) -> float:
@@ -148,3 +185,49 @@ def form_spread(errors: Array, spreads: Array) -> float:
     excess = (errors[known] / NINETY_PERCENT) ** 2 - spreads[known] ** 2
     wide = float(np.quantile(excess, 0.9, method="lower")) if len(excess) else UNKNOWN_DISCREPANCY**2
     return float(f"{max(wide, LEAST_DISCREPANCY**2) ** 0.5:.3g}")
+
+
+def likely_form_spread(errors: Array, spreads: Array, kernel: NDArray[np.int64], usual: float | None = None) -> float:
+    """The spread of a form such that 1.645 times it is the 95 % point of the form's error.
+
+    Parameters
+    ----------
+    errors, spreads, kernel, usual
+        As :func:`likeliest_scale` has them.
+
+    Returns
+    -------
+    float
+        The likeliest scale with the tails of Student's distribution, and with what few kernels leave open of it
+        (Abramowitz and Stegun 26.7.5); :data:`UNKNOWN_DISCREPANCY` without any row.
+    """
+    if not len(errors):
+        return UNKNOWN_DISCREPANCY
+    few = 1.0 + (NINETY_PERCENT**2 + 1.0) / (4.0 * len(set(kernel.tolist())))
+    wide = likeliest_scale(errors, spreads, kernel, usual) * few * TAILS_95 / NINETY_PERCENT
+    return float(f"{max(wide, LEAST_DISCREPANCY):.3g}")
+
+
+def likeliest_scale(errors: Array, spreads: Array, kernel: NDArray[np.int64], usual: float | None = None) -> float:
+    """Scale of a form's errors under which errors beside known spreads are the likeliest.
+
+    Errors x of kernels are taken to follow Student's distribution with :data:`TAILS` degrees of freedom and the squared
+    scale s² + τ². A row whose own s is large says little about τ; counting how many rows intervals hold would let such
+    rows, which any interval holds, stand in for those that none does. Rows of one kernel count as one together.
+
+    Parameters
+    ----------
+    errors, spreads
+        Logarithmic errors x, and what the parameters leave open of each, s; shape ``(n,)``.
+    kernel
+        Which kernel each is of, shape ``(n,)``.
+    usual
+        Scale τ of all families: one of few kernels is taken to resemble the others, as far as those do each other.
+    """
+    _, place = np.unique(kernel, return_inverse=True)
+    weight = 1.0 / np.bincount(place, minlength=1)[place]
+    scale = np.hypot(spreads, SCALES[:, None])
+    surprise = (0.5 * (TAILS + 1.0) * np.log1p((errors / scale) ** 2 / TAILS) + np.log(scale)) @ weight
+    if usual is not None:
+        surprise += 0.5 * (np.log(SCALES / usual) / FAMILIES_DIFFER) ** 2
+    return float(SCALES[np.argmin(surprise)])

@@ -20,7 +20,7 @@ from joulecast.calibrate.rows.measured import Row
 from joulecast.calibrate.rows.operators import operator_of
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import Attention, Gemm, Operator, Streaming
-from joulecast.model.power.kernel_power import idle_power_w, kernel_time_s, static_power_w
+from joulecast.model.power.kernel_power import CARD_FACTORS, idle_power_w, kernel_time_s, static_power_w
 from joulecast.model.power.voltage import voltage_ratio
 
 Array = NDArray[np.float64]
@@ -185,9 +185,8 @@ def power_at_observed_clock_w(data: FitRows, gpu: GpuModel) -> Array:
     activity = total(costs.activity * (times - costs.fixed_s))
     core = (gpu["power.clock_w"] + gpu["power.sm_w"] * activity) * clock / gpu.max_clock_mhz
     core = core + total(costs.tensor_j + costs.vector_j + costs.onchip_j)
-    core_factor, memory_factor = (
-        np.array([gpu.get(f"card.{card}.{part}", 1.0) for card in data.cards])[data.card] for part in CARD_PARTS
-    )
+    factors = np.array([list(card_factors(card, gpu).values()) for card in data.cards])
+    core_factor, memory_factor = factors[data.card].T
     rest: Array = core * u2 * core_factor + total(costs.hbm_j) * memory_factor + total(costs.link_j)
     return rest + static_power_w(rest, gpu)
 
@@ -226,6 +225,12 @@ def fit_power(
         gpu = gpu.with_values(solution.as_dict())
         solutions.append(without_cards(solution))
     return gpu, solutions
+
+
+def card_factors(card: str, gpu: GpuModel) -> dict[str, float]:
+    """The energy of a labelled card over the description's, by parameter; 1 for one that the fit has not met."""
+    values = [gpu.get(f"card.{card}.{part}", 1.0) for part in CARD_PARTS]
+    return dict(zip(CARD_FACTORS, values, strict=True))
 
 
 def card_priors(cards: Sequence[str]) -> dict[str, Prior]:

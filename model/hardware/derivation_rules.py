@@ -137,6 +137,7 @@ RULES: tuple[Rule, ...] = (
     Rule("power", "wait_w", 0.30, "clocked logic", _CLOCKED),
     Rule("power", "inlet_c", 0.15, "air of a machine room"),
     Rule("power", "toggle.*", 0.15, "switching activity of like data paths"),
+    Rule("power", "card_*", 0.0, "spread of cards"),
     Rule("power", "*", 0.25, "taken over"),
     # Voltage is a ratio to the voltage at the highest clock, by a ratio to that clock.
     Rule("voltage", "*", 0.12, "shape of the curve over the clock range"),
@@ -150,7 +151,6 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("governor", "*_share", 0.01, "share of the power limit"),
     Rule("governor", "wander", 0.40, "how far busy matrix units at the highest clock exceed the limit", _DEMAND),
-    Rule("governor", "card_spread", 0.0, "spread of cards"),
     Rule("governor", "*_s", 0.30, "averaging of the control loop"),
     Rule("governor", "*", 0.15, "taken over"),
     # Collectives: the bandwidth is a fact of the device, its share and what a block copies in a cycle carry over.

@@ -28,7 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.costs import Costs
@@ -88,16 +88,16 @@ def compute_drag(kernels: Alone, i: int, beside: int, ctas: float, gpu: GpuModel
     return _stretch(kernels, i, slower, gpu, 1.0 / (1.0 - used))
 
 
-def sm_loss(ctas: float, gpu: GpuModel) -> float:
+def sm_loss(ctas: ArrayLike, gpu: GpuModel) -> Array:
     """Factor by which the SMs' part of a kernel without waves takes longer beside ``ctas`` blocks [1]."""
-    left = max(1.0 - ctas / gpu.sm_count, 1.0 / gpu.sm_count)
-    return float(left ** -gpu["contention.compute_slowdown"])
+    left = np.maximum(1.0 - np.asarray(ctas) / gpu.sm_count, 1.0 / gpu.sm_count)
+    return np.asarray(left ** -gpu["contention.compute_slowdown"])
 
 
 def wave_loss(tiles: Array, ctas: float, gpu: GpuModel) -> Array:
     """Waves of products of ``tiles`` beside ``ctas`` communication blocks over those that they take alone [1]."""
     left = gpu.sm_count - ctas - (np.floor(gpu.get("contention.stranded_sms", 0.0)) if ctas else 0.0)
-    return np.asarray(np.ceil(tiles / max(left, 1.0)) / np.ceil(tiles / gpu.sm_count))
+    return np.asarray(np.ceil(tiles / np.maximum(left, 1.0)) / np.ceil(tiles / gpu.sm_count))
 
 
 def communication_drag(kernels: Alone, i: int, beside: int, gpu: GpuModel) -> Array:

@@ -5,7 +5,9 @@
 
 with u = V/V_max, t0 the latency floor in which the SMs wait, and T = T_inlet + R·P in steady state, so that P follows
 from one division. The component forms are those of CMOS dynamic power (C·V²·f) and measured energy per operation and
-byte; see the description's tables for each figure.
+byte; see the description's tables for each figure. Cards of one kind differ in the energy of the chip, all that goes
+with u², and of the memory: ``power.card_core`` and ``power.card_memory`` multiply them, 1 on a card like the
+description's.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ Array = NDArray[np.float64]
 
 #: Temperature to which ``power.static_w`` refers [°C].
 REFERENCE_TEMPERATURE_C = 40.0
+#: What differs between cards of one kind: the dynamic energy of the chip and of the memory, as factors.
+CARD_FACTORS = ("power.card_core", "power.card_memory")
 #: Components of a kernel's energy, in the order of the ledger.
 COMPONENTS = ("static", "clock", "sm", "tensor", "vector", "onchip", "hbm", "link")
 
@@ -80,7 +84,8 @@ def at_clock(costs: Costs, clock_mhz: ArrayLike, gpu: GpuModel) -> KernelTimes:
         The GPU; reads ``kernel.overlap_exponent``, ``voltage.*`` and ``power.*``.
     """
     time = kernel_time_s(costs, clock_mhz, gpu)
-    u2 = voltage_ratio(clock_mhz, gpu) ** 2
+    core, memory = (gpu.get(name, 1.0) for name in CARD_FACTORS)
+    u2 = voltage_ratio(clock_mhz, gpu) ** 2 * core
     clocked = np.asarray(clock_mhz) / gpu.max_clock_mhz * u2
     below_copy = np.minimum(costs.vector_j, 0.0)  # patterns that spend less on chip than a copy of their bytes
     parts = {
@@ -89,7 +94,7 @@ def at_clock(costs: Costs, clock_mhz: ArrayLike, gpu: GpuModel) -> KernelTimes:
         "tensor": costs.tensor_j * u2,
         "vector": (costs.vector_j - below_copy) * u2,
         "onchip": (costs.onchip_j + below_copy) * u2,
-        "hbm": np.broadcast_to(costs.hbm_j, time.shape),
+        "hbm": np.broadcast_to(costs.hbm_j * memory, time.shape),
         "link": np.broadcast_to(costs.link_j, time.shape),
     }
     rest = sum(parts.values(), np.zeros_like(time))
@@ -114,12 +119,15 @@ def idle_power_w(clock_mhz: ArrayLike, gpu: GpuModel) -> Array:
 
 def clock_tree_power_w(clock_mhz: ArrayLike, gpu: GpuModel) -> Array:
     """Power of the clock tree [W]; it flows whatever runs."""
-    share = np.asarray(clock_mhz) / gpu.max_clock_mhz
-    return np.asarray(gpu["power.clock_w"] * share * voltage_ratio(clock_mhz, gpu) ** 2)
+    return np.asarray(gpu["power.clock_w"] * _clocked(clock_mhz, gpu))
 
 
 def wait_power_w(clock_mhz: ArrayLike, gpu: GpuModel) -> Array:
     """Power of a GPU whose communication kernel polls for its peers, at a clock [W]."""
-    return idle_power_w(clock_mhz, gpu) + gpu["power.wait_w"] * np.asarray(clock_mhz) / gpu.max_clock_mhz * (
-        voltage_ratio(clock_mhz, gpu) ** 2
-    )
+    return idle_power_w(clock_mhz, gpu) + gpu["power.wait_w"] * _clocked(clock_mhz, gpu)
+
+
+def _clocked(clock_mhz: ArrayLike, gpu: GpuModel) -> Array:
+    """Power of the card's clocked logic at a clock, as a share of that of the kind at the highest [1]."""
+    share = np.asarray(clock_mhz) / gpu.max_clock_mhz * voltage_ratio(clock_mhz, gpu) ** 2
+    return np.asarray(share * gpu.get(CARD_FACTORS[0], 1.0))

@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.kernels.costs import Costs, concatenate
 from joulecast.model.kernels.operators import Operator
+from joulecast.model.uncertainty import FEW_DIRECTIONS, deviations
 from joulecast.plan.exact.plan_ends import PlanInterval, plan_ends
 from joulecast.plan.knobs.overlap_space import Knobs
 from joulecast.simulator.fluid.prepared import Prepared
+from joulecast.simulator.iteration.stretch import stretches
 from joulecast.simulator.iteration.uncertainty import KernelAmounts, conditions_of, intervals
 
 if TYPE_CHECKING:
@@ -80,7 +82,9 @@ def _amounts(problem: FrontProblem, kernels: OptionKernels, choices: Int) -> Ker
     options = [problem.sets[of].options[i] for of, i in zip(kind.tolist(), (used - first[kind]).tolist(), strict=True)]
     operators, costs, columns = _distinct(kernels.ways)
     spent = np.zeros((3, len(used), len(operators)))  # runs, time and energy of one execution of each option
-    clock = np.array([option.clock_mhz for option in options])
+    clock, length = (np.array([getattr(option, name) for option in options]) for name in ("clock_mhz", "time_s"))
+    varied = deviations(kernels.description, FEW_DIRECTIONS)
+    stretch = np.zeros((len(varied), len(used)))  # of each option's time
     for (of, knobs), rows in _grouped(kind.tolist(), options).items():
         prepared, (rank, type_) = kernels.ways[knobs], kernels.types[of]
         at = np.searchsorted(prepared.clocks_mhz, clock[rows] - 1e-6)
@@ -89,11 +93,15 @@ def _amounts(problem: FrontProblem, kernels: OptionKernels, choices: Int) -> Ker
         spent[0][where] = counts
         spent[1][where] = counts * times.time_s[at]
         spent[2][where] = counts * times.energy_j[at]
+        at, back = np.unique(at, return_inverse=True)
+        stretch[:, rows] = stretches(prepared, rank, at, varied)[:, type_, back.ravel()]
     row = np.arange(len(choices))[:, None] * len(used)
-    executed = np.bincount((place.reshape(choices.shape) + row).ravel(), minlength=len(choices) * len(used))
-    runs, time, energy = executed.reshape(-1, len(used)).astype(np.float64) @ spent
-    mean = executed.reshape(-1, len(used)) @ (spent[1].sum(axis=1) * clock) / time.sum(axis=1)
-    return KernelAmounts(operators, costs, runs, time, energy, mean)
+    count = np.bincount((place.reshape(choices.shape) + row).ravel(), minlength=len(choices) * len(used))
+    executed = count.reshape(-1, len(used)).astype(np.float64)
+    runs, time, energy = executed @ spent
+    mean = executed @ (spent[1].sum(axis=1) * clock) / time.sum(axis=1)
+    taken = executed * length
+    return KernelAmounts(operators, costs, runs, time, energy, mean, stretch @ (taken.T / taken.sum(axis=1)))
 
 
 def _distinct(ways: Mapping[Knobs, Prepared]) -> tuple[tuple[Operator, ...], Costs, dict[Knobs, Int]]:

@@ -27,7 +27,8 @@ class Choice:
     """One way to run a part at a clock.
 
     ``energy_j`` is that of all GPUs of a tensor-parallel group; ``held`` says whether the board would hold this clock
-    at the mean power of it; ``runs`` how often it runs each of the answer's kernels, shape ``(kernels,)``.
+    at the mean power of it; ``runs`` how often it runs each of the answer's kernels, shape ``(kernels,)``; ``stretch``
+    how the logarithm of its time changes with how kernels slow each other, shape ``(directions,)``.
     """
 
     clock_mhz: float
@@ -36,6 +37,7 @@ class Choice:
     held: bool
     knobs: Knobs
     runs: Float = field(repr=False, compare=False)
+    stretch: Float = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,8 @@ def _intervals(
     at = np.searchsorted(kernels.clocks_mhz, clock - 1e-6)
     runs = np.stack([point.runs for point in points])
     spent = runs * kernels.times.time_s[at], runs * kernels.times.energy_j[at]
-    amounts = KernelAmounts(kernels.operators, kernels.costs, runs, *spent, clock)
+    stretch = np.stack([point.stretch for point in points], axis=1)
+    amounts = KernelAmounts(kernels.operators, kernels.costs, runs, *spent, clock, stretch)
     time, energy = (np.array([getattr(point, name) for point in points]) for name in ("time_s", "energy_j"))
     ends = plan_ends(intervals(amounts, conditions, against), time, energy, against)
     return tuple(ends[a:b] for a, b in pairwise(first))

@@ -29,6 +29,7 @@ from joulecast.model.training.nanobatches import (
     take_turns,
 )
 from joulecast.model.training.step import layer_backward, layer_forward
+from joulecast.model.uncertainty import FEW_DIRECTIONS, deviations
 from joulecast.plan.fronts.choice_result import Choice, ClockChoices, JointChoice
 from joulecast.plan.fronts.forecast_front import comm_ctas_of
 from joulecast.plan.knobs.front_space import FrontSpace
@@ -164,21 +165,22 @@ class _Search:
         ways = {row: self._way(part, row) for row in sorted({int(i) for points in best for i in points})}
         found = []
         for at, points in enumerate(best):
-            clock = float(self.clocks[at])
-            choices = (self._choice(clock, float(time[i, at]), float(energy[i, at]), *ways[int(i)]) for i in points)
-            found.append(ClockChoices(clock, tuple(choices)))
+            choices = (self._choice(at, float(time[i, at]), float(energy[i, at]), *ways[int(i)]) for i in points)
+            found.append(ClockChoices(float(self.clocks[at]), tuple(choices)))
         return tuple(found)
 
-    def _way(self, part: _Part, row: int) -> tuple[Knobs, Float]:
-        """Knobs of one way to run a part, and how often it runs each kernel."""
+    def _way(self, part: _Part, row: int) -> tuple[Knobs, Float, Float]:
+        """Knobs of one way to run a part, how often it runs each kernel, and its changes as ``Choice`` has them."""
         way, combination = divmod(row, len(part.combinations))
         wanted = {f"tiles.{name}" for name in part.names}
         tiles = tuple(pair for pair in tile_knobs(self.lists, part.combinations[combination]) if pair[0] in wanted)
-        return (*self.ways[way][0], *tiles), self.tiled.runs(part.programs[way], part.combinations[combination])
+        ran = part.programs[way], part.combinations[combination]
+        varied = deviations(self.description, FEW_DIRECTIONS)
+        return (*self.ways[way][0], *tiles), self.tiled.runs(*ran), self.tiled.stretches(*ran, varied)
 
-    def _choice(self, clock: float, time_s: float, energy_j: float, knobs: Knobs, runs: Float) -> Choice:
-        held = energy_j <= self.held_w * time_s
-        return Choice(clock, time_s, energy_j * self.plan.tp, held, knobs, runs)
+    def _choice(self, at: int, time_s: float, energy_j: float, knobs: Knobs, runs: Float, stretch: Float) -> Choice:
+        held, clock = energy_j <= self.held_w * time_s, float(self.clocks[at])
+        return Choice(clock, time_s, energy_j * self.plan.tp, held, knobs, runs, stretch[:, at])
 
 
 def pareto(time_s: Float, energy_j: Float) -> Int:

@@ -20,8 +20,9 @@ from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import Operator, RowTile, Tile
 from joulecast.model.power.contention import Alone
 from joulecast.model.power.kernel_power import idle_power_w
+from joulecast.simulator.instructions.deviated import in_columns_of
 from joulecast.simulator.instructions.overlap import follow, is_overlapped
-from joulecast.simulator.instructions.overlap_steady import contended_stack
+from joulecast.simulator.instructions.overlap_steady import contended_stack, side_by_side
 from joulecast.simulator.instructions.tables import Kernels, kernels_of
 
 Array = NDArray[np.float64]
@@ -123,6 +124,24 @@ class TiledKernels:
         duration = follow(launches, contended_stack(launches, alone, self.gpu))[0].reshape(shape)
         # What both streams' kernels draw without doing anything flows once.
         return Scores(duration, energy + (duration - serial) * self._idle_w)
+
+    def stretches(
+        self, launches: Sequence[Launch], combination: Int, deviations: Sequence[Mapping[str, float]]
+    ) -> Array:
+        """Change of the logarithm of the launches' time at each deviation of what slows kernels beside each other.
+
+        Returns
+        -------
+        ndarray
+            Shape ``(k, c)`` for ``k`` deviations; zero where nothing runs beside anything.
+        """
+        copies, clocks = 1 + len(deviations), len(self.kernels.clocks_mhz)
+        if not is_overlapped(launches):
+            return np.zeros((len(deviations), clocks))
+        alone = side_by_side([self._alone(self.rows(launches, combination[None]))] * copies)
+        taken = contended_stack(launches, alone, in_columns_of(self.gpu, deviations, clocks))
+        length = np.log(follow(launches, taken)[0]).reshape(copies, clocks)
+        return np.asarray(length[1:] - length[0])
 
     def _sum(self, values: Array, rows: Int, repeat: Array) -> Array:
         """Sum over launches of a kernel's values of shape ``(c, kernels)``, as ``(k, c)``."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.gpu_model import GpuModel
@@ -179,6 +179,6 @@ def blocks_of(launch: Launch, gpu: GpuModel) -> float:
     return float(launch.operator.ctas or gpu["collective.default_ctas"])
 
 
-def drag_beside(ctas: float, gpu: GpuModel) -> float:
+def drag_beside(ctas: ArrayLike, gpu: GpuModel) -> Array:
     """Relative extra time of compute while a communication kernel holds ``ctas`` thread blocks, one an SM."""
     return sm_loss(ctas, gpu) - 1.0

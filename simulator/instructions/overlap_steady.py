@@ -57,7 +57,7 @@ def contended_stacks(lists: Sequence[Sequence[Launch]], kernels: Sequence[Alone]
             for number in members:
                 found[number] = contended_stack(lists[number], kernels[number], gpu)
             continue
-        together = contended_stack(lists[members[0]], _side_by_side([kernels[i] for i in members]), gpu)
+        together = contended_stack(lists[members[0]], side_by_side([kernels[i] for i in members]), gpu)
         for number, taken in zip(members, np.split(together, len(members), axis=1), strict=True):
             found[number] = taken
     return found
@@ -81,7 +81,8 @@ def _pattern(launches: Sequence[Launch], gpu: GpuModel) -> tuple[object, ...]:
     )
 
 
-def _side_by_side(kernels: Sequence[Alone]) -> Alone:
+def side_by_side(kernels: Sequence[Alone]) -> Alone:
+    """Kernels of several lists, or of one under several conditions, as columns of one."""
     if len(kernels) == 1:
         return kernels[0]
     return Alone(*(np.hstack([getattr(one, field.name) for one in kernels]) for field in fields(Alone)))
@@ -99,6 +100,15 @@ def repeating(launches: Sequence[Launch]) -> tuple[int, int, int]:
         if (end - begin) // period > WALKED:
             return int(begin), int(period), int((end - begin) // period)
     return 0, len(launches), 1
+
+
+def shortened(launches: Sequence[Launch]) -> Sequence[Launch]:
+    """The same without most of the equal layers in its middle."""
+    begin, period, count = repeating(launches)
+    if count <= WALKED:
+        return launches
+    resume = begin + WALKED * period
+    return [*launches[:resume], *launches[resume + (count - WALKED) * period :]]
 
 
 def _rows(kernels: Alone, rows: NDArray[np.int64]) -> Alone:

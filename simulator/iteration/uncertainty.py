@@ -23,11 +23,13 @@ from joulecast.model.training.factors import LONGER, SPREAD, UNSEEN
 from joulecast.model.uncertainty import (
     FEW_DIRECTIONS,
     NINETY_PERCENT,
+    deviations,
     form_spreads,
     same_kernels,
     spread_of,
 )
 from joulecast.simulator.instructions.clock_columns import in_columns
+from joulecast.simulator.iteration.stretch import stretches
 
 if TYPE_CHECKING:
     from joulecast.simulator.fluid.prepared import Prepared
@@ -59,6 +61,11 @@ class KernelAmounts:
         Of all ranks together, one GPU of each; shape ``(n, m)`` [1], [s], [J].
     clock_mhz
         Mean clock of each iteration, shape ``(n,)`` [MHz].
+    stretch
+        Change of the logarithm of each iteration's time at every joint deviation of the parameters, with the kernels
+        as they are, shape ``(directions, n)``; see :mod:`joulecast.simulator.iteration.stretch` [1].
+    waiting
+        Share of the time that GPUs wait for others, shape ``(n,)``; ``None`` where clocks stand still [1].
     """
 
     operators: Sequence[Operator]
@@ -67,6 +74,8 @@ class KernelAmounts:
     time_s: Array
     energy_j: Array
     clock_mhz: Array
+    stretch: Array
+    waiting: Array | None = None
 
     def distinct(self) -> KernelAmounts:
         """The same with one entry for all kernels of the same work."""
@@ -76,12 +85,13 @@ class KernelAmounts:
         kinds[np.arange(len(same)), same] = 1.0
         runs, time, energy = (each @ kinds for each in (self.runs, self.time_s, self.energy_j))
         operators = [self.operators[i] for i in first.tolist()]
-        return KernelAmounts(operators, self.costs.take(first), runs, time, energy, self.clock_mhz)
+        costs = self.costs.take(first)
+        return replace(self, operators=operators, costs=costs, runs=runs, time_s=time, energy_j=energy)
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """Under what the iterations run: the board's limit [W], limits of parts, whether clocks are locked."""
+    """Under what iterations run: the board's limit [W], limits of parts, whether clocks are locked, GPUs in step."""
 
     gpu: GpuModel
     description: GpuDescription
@@ -89,6 +99,7 @@ class Conditions:
     component_limits_w: Mapping[str, float] | None
     locked: bool
     precision: str
+    in_step: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +114,7 @@ class Intervals:
 
 def interval(prepared: Prepared, description: GpuDescription, result: FluidResult, first: int) -> Interval:
     """Interval of a simulated plan."""
-    found = intervals(_amounts(prepared, result, first), conditions_of(prepared, description))
+    found = intervals(_amounts(prepared, description, result, first), conditions_of(prepared, description))
     time, energy = found.time[:, 0].tolist(), found.energy[:, 0].tolist()
     return Interval((time[0], time[1]), (energy[0], energy[1]))
 
@@ -113,7 +124,7 @@ def conditions_of(prepared: Prepared, description: GpuDescription) -> Conditions
     plan = prepared.program.plan
     limits = dict(plan.power.component_limits_w) or None
     limit_w = float(np.mean(prepared.limits_w))
-    return Conditions(prepared.gpu, description, limit_w, limits, prepared.still, plan.workload.precision)
+    return Conditions(prepared.gpu, description, limit_w, limits, prepared.still, plan.workload.precision, plan.tp)
 
 
 def intervals(amounts: KernelAmounts, conditions: Conditions, against: NDArray[np.int64] | None = None) -> Intervals:
@@ -162,7 +173,10 @@ def _parameter_changes(
     some = np.flatnonzero(runs.any(axis=0))
     clock = np.tile(amounts.clock_mhz, len(counted)) if conditions.locked else None
     limits = conditions.power_limit_w, FEW_DIRECTIONS, conditions.component_limits_w
-    mixes = Mixes([amounts.operators[i] for i in some.tolist()], runs[:, some].T, clock)
+    stretch = np.tile(amounts.stretch, len(counted))
+    waiting = None if amounts.waiting is None or conditions.locked else np.tile(amounts.waiting, len(counted))
+    kernels = [amounts.operators[i] for i in some.tolist()]
+    mixes = Mixes(kernels, runs[:, some].T, clock, stretch, waiting, conditions.in_step)
     time, energy = (
         np.split(change, len(counted), axis=1) for change in parameter_changes(mixes, conditions.gpu, *limits)
     )
@@ -188,7 +202,7 @@ def main_kernels(time_s: Array, energy_j: Array) -> NDArray[np.bool_]:
     return main
 
 
-def _amounts(prepared: Prepared, result: FluidResult, first: int) -> KernelAmounts:
+def _amounts(prepared: Prepared, description: GpuDescription, result: FluidResult, first: int) -> KernelAmounts:
     """Amounts of a simulated plan."""
     kernels, clocks = prepared.kernels[0], prepared.clocks_mhz
     shape = (len(kernels.operators), len(clocks))
@@ -202,4 +216,33 @@ def _amounts(prepared: Prepared, result: FluidResult, first: int) -> KernelAmoun
     )
     clock = float((time * clocks).sum() / time.sum())
     runs, time, energy = (each.sum(1)[None] for each in (runs, time, energy))
-    return KernelAmounts(kernels.operators, kernels.costs, runs, time, energy, np.array([clock]))
+    spent = [_spent_s(prepared, result, first, rank) for rank in range(len(prepared.tables))]
+    stretch = _stretch(prepared, spent, deviations(description, FEW_DIRECTIONS))
+    busy, waits = sum(float(of.sum()) for of in spent), sum(float(of[first:].sum()) for of in result.wait_s)
+    waiting = np.array([waits / (waits + busy)])
+    return KernelAmounts(kernels.operators, kernels.costs, runs, time, energy, np.array([clock]), stretch, waiting)
+
+
+def _spent_s(prepared: Prepared, result: FluidResult, first: int, rank: int) -> Array:
+    """Time of a rank in each type of instruction at each clock, shape ``(types, clocks)`` [s]."""
+    spent = result.executed[rank][first:].sum(0) * prepared.tables[rank].duration_s
+    return in_columns(spent, prepared.columns[rank])
+
+
+def _stretch(prepared: Prepared, spent_s: Sequence[Array], varied: Sequence[Mapping[str, float]]) -> Array:
+    """Of a simulated plan, shape ``(directions, 1)``.
+
+    Where clocks stand still, the mean over all ranks at their clocks; else of the busiest rank at its mean clock.
+    """
+    if prepared.still:
+        used = [np.flatnonzero(spent.sum(0)) for spent in spent_s]
+        total = sum(
+            np.einsum("ktm,tm->k", stretches(prepared, rank, columns, varied), spent[:, columns])
+            for rank, (columns, spent) in enumerate(zip(used, spent_s, strict=True))
+        )
+        return np.asarray(total / sum(spent.sum() for spent in spent_s))[:, None]
+    rank = int(np.argmax([spent.sum() for spent in spent_s]))
+    spent = spent_s[rank]
+    mean = round(float(np.average(np.arange(spent.shape[1]), weights=spent.sum(0))))
+    change = stretches(prepared, rank, np.array([mean]), varied)[..., 0]
+    return np.asarray(np.average(change, axis=1, weights=spent.sum(1))[:, None])

@@ -5,7 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.calibrate.fit.cross_validation import form_spread
+from joulecast.calibrate.fit.cross_validation import (
+    LEAST_DISCREPANCY,
+    TAILS,
+    TAILS_95,
+    form_spread,
+    likely_form_spread,
+)
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.families import FAMILIES
@@ -13,11 +19,11 @@ from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Attention, Gemm, Streaming
 from joulecast.model.predict import Work, parameter_spread, predict_work
 from joulecast.model.uncertainty import (
-    CARD_TIME_SHARE,
     COMPOSITION,
     DIRECTIONS,
     NINETY_PERCENT,
     STEP,
+    UNKNOWN_DISCREPANCY,
     composed_spread,
     deviations,
     discrepancy,
@@ -131,8 +137,7 @@ def test_repetitions_of_one_kernel_err_alike_and_different_ones_apart(descriptio
     assert one == pytest.approx(discrepancy(description, "time")[FAMILIES.index("gemm")])
     assert composed(description, [PRODUCT, replace(PRODUCT, name="again")], [1.0, 1.0]) == pytest.approx(one)
     two = composed(description, [PRODUCT, Gemm(4096, 8192, 8192)], [1.0, 1.0])
-    card = CARD_TIME_SHARE * description.governor["card_spread"]
-    assert two == pytest.approx(np.sqrt(one**2 / 2 + COMPOSITION**2 + card**2))
+    assert two == pytest.approx(np.sqrt(one**2 / 2 + COMPOSITION**2))
 
 
 def test_only_work_tells_kernels_apart(h200):
@@ -165,14 +170,60 @@ def test_the_form_takes_what_the_parameters_leave():
     assert form_spread(np.append(errors, np.nan), np.zeros(4001)) == pytest.approx(0.05, rel=0.05)
 
 
+def test_uncertain_rows_say_little_about_the_form():
+    """Rows that any interval holds must not stand in for those that none does."""
+    rng = np.random.default_rng(4)
+    sure, open_ = 0.03 * rng.standard_t(TAILS, 60) * NINETY_PERCENT / TAILS_95, 0.05 * rng.standard_normal(12)
+    errors, spreads = np.append(sure, open_), np.append(np.zeros(60), np.full(12, 0.2))
+    assert form_spread(errors, spreads) < 0.92 * form_spread(sure, np.zeros(60))
+    alone = likely_form_spread(sure, np.zeros(60), np.arange(60))
+    assert alone == pytest.approx(0.03, rel=0.2)
+    assert likely_form_spread(errors, spreads, np.arange(72)) == pytest.approx(alone, rel=0.05)
+
+
+def test_rows_of_one_kernel_count_as_one():
+    rng = np.random.default_rng(5)
+    errors = 0.02 * rng.standard_normal(40)
+    best = int(np.argmin(np.abs(errors)))
+    again = np.append(errors, np.full(400, errors[best]))
+    kernel = np.append(np.arange(40), np.full(400, best))
+    once = likely_form_spread(errors, np.zeros(40), np.arange(40))
+    assert likely_form_spread(again, np.zeros(440), kernel) == pytest.approx(once, rel=0.02)
+    assert likely_form_spread(again, np.zeros(440), np.arange(440)) < 0.9 * once
+
+
+def test_few_kernels_leave_their_form_open():
+    """Intervals from five kernels hold 90 % of further ones, on average over many such families."""
+    rng = np.random.default_rng(6)
+    held = []
+    for _ in range(400):
+        errors = 0.03 * rng.standard_t(TAILS, 6)
+        spread = likely_form_spread(errors[:5], np.zeros(5), np.arange(5))
+        held.append(abs(errors[5]) < NINETY_PERCENT * spread)
+    assert 0.86 < np.mean(held) < 0.96
+
+
+def test_a_family_of_few_kernels_resembles_the_others():
+    errors = 0.2 * np.array([0.8, -1.1, 1.0, -0.7])
+    alone, beside = (likely_form_spread(errors, np.zeros(4), np.arange(4), usual) for usual in (None, 0.02))
+    assert 0.5 * alone < beside < 0.85 * alone
+    many, among = np.tile(errors, 25), np.arange(100)
+    alone, beside = (likely_form_spread(many, np.zeros(100), among, usual) for usual in (None, 0.02))
+    assert 0.97 * alone < beside < alone
+
+
+def test_what_was_not_measured_is_unknown():
+    assert likely_form_spread(np.zeros(0), np.zeros(0), np.zeros(0, dtype=int)) == UNKNOWN_DISCREPANCY
+    assert likely_form_spread(np.full(3, 1e-5), np.zeros(3), np.arange(3)) >= LEAST_DISCREPANCY
+
+
 def test_kernels_that_pieces_share_err_alike_in_their_ratio(h200, description):
     """Pieces of 2, 3 and 1 products beside copies: what a product errs shows by how much its share differs."""
     costs = lower([PRODUCT, COPY, Gemm(4096, 4096, 4096)], h200)
     amount = np.array([[2.0, 1.0, 1.0], [3.0, 1.0, 0.0], [4.0, 0.0, 0.0]])
     product, copy, _ = discrepancy(description, "time")[costs.family]
-    card = 0.5 * description.governor.get("card_spread", 0.0)
     pieces, ratios = form_spreads(amount, np.zeros(3, dtype=int), np.array([0, 1, 0]), costs, description, "time")
-    several = COMPOSITION**2 + card**2
+    several = COMPOSITION**2
     first = np.sqrt((0.5 * product) ** 2 + (0.25 * copy) ** 2 + (0.25 * product) ** 2 + several)
     second = np.sqrt((0.75 * product) ** 2 + (0.25 * copy) ** 2 + several)
     assert pieces == pytest.approx([first, second, product])
@@ -183,8 +234,7 @@ def test_kernels_that_pieces_share_err_alike_in_their_ratio(h200, description):
 def test_a_kernel_is_counted_in_every_piece_apart(h200, description):
     costs = lower([PRODUCT, COPY, PRODUCT, PRODUCT, COPY], h200)
     product, copy = (float(v) for v in discrepancy(description, "energy")[costs.family[:2]])
-    card = description.governor.get("card_spread", 0.0)
     owner = np.array([0, 0, 1, 1, 2])
     found = composed_spread(np.array([3.0, 1.0, 2.0, 5.0, 7.0]), owner, costs, description, "energy", 4)
-    assert found[0] == pytest.approx(np.sqrt((0.75 * product) ** 2 + (0.25 * copy) ** 2 + COMPOSITION**2 + card**2))
+    assert found[0] == pytest.approx(np.sqrt((0.75 * product) ** 2 + (0.25 * copy) ** 2 + COMPOSITION**2))
     assert list(found[1:]) == pytest.approx([product, copy, 0.0])

@@ -1,0 +1,121 @@
+"""How much longer instructions take where what slows kernels beside each other is other than expected.
+
+Kernels back to back know nothing of contention, of transfers that hold SMs, or of clocks that wander in a group. Joint
+deviations of these parameters therefore change the tables of instructions, while the kernels stay as they are: one walk
+through an instruction's launches has a column for every deviation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.power.kernel_power import COMPONENTS, KernelTimes
+from joulecast.simulator.fluid.prepared import Prepared, lag_of
+from joulecast.simulator.fluid.rendezvous import transfers_wait_on_sms
+from joulecast.simulator.instructions.behind import with_communication_behind
+from joulecast.simulator.instructions.deviated import in_columns_of
+from joulecast.simulator.instructions.overlap import is_overlapped
+from joulecast.simulator.instructions.overlap_steady import shortened
+from joulecast.simulator.instructions.tables import (
+    InstructionTable,
+    Kernels,
+    beside_each_other,
+    host_gaps,
+    host_launches,
+    is_communication,
+)
+from joulecast.simulator.plan_file.gpu import launch_s
+
+Array = NDArray[np.float64]
+Int = NDArray[np.int64]
+Deviations = Sequence[Mapping[str, float]]
+
+#: How far clocks wander among GPUs that wait for each other.
+WANDER = ("governor.wander", "governor.card_clock_spread")
+#: Steps of the clock to either side over which an instruction's time is taken to be a power of it.
+REACH = 8
+#: Less than any kernel takes [s].
+TINY_S = 1e-12
+
+
+def stretches(prepared: Prepared, rank: int, columns: Int, deviations: Deviations) -> Array:
+    """Change of the logarithm of the durations of a rank's types of instructions, at each deviation.
+
+    Parameters
+    ----------
+    columns
+        Places on the grid of clocks, shape ``(m,)``.
+    deviations
+        Values of parameters by ``table.dotted.name``, ``k`` of them.
+
+    Returns
+    -------
+    ndarray
+        Shape ``(k, types, m)``; zero where nothing runs beside anything and nobody waits.
+    """
+    plan, run = prepared.program.plan, prepared.program.ranks[rank]
+    beside = transfers_wait_on_sms(plan)
+    if prepared.still and not (beside or run.behind or any(map(is_overlapped, run.types))):
+        return np.zeros((len(deviations), len(run.types), len(columns)))
+    copies = 1 + len(deviations)
+    kernels = _repeated(prepared.kernels[rank], columns, copies)
+    gpu = in_columns_of(prepared.gpu, deviations, len(columns))
+    table = _lengths(prepared, rank, kernels, gpu, beside)
+    if not prepared.still:
+        table = _in_groups(table, prepared, rank, columns, deviations)
+    if (one := launch_s(plan, prepared.gpu)) > 0:
+        host = one * np.array([host_launches(launches) for launches in run.types])[:, None]
+        table = replace(table, duration_s=table.duration_s + host_gaps(table.duration_s, host))
+    table = with_communication_behind(table, run.order, run.behind, kernels, gpu)
+    length = np.log(np.maximum(table.duration_s, TINY_S)).reshape(len(run.types), copies, len(columns))
+    return np.asarray((length[:, 1:] - length[:, :1]).swapaxes(0, 1))
+
+
+def _repeated(kernels: Kernels, columns: Int, copies: int) -> Kernels:
+    """The same kernels at some clocks, again and again."""
+    every = np.tile(columns, copies)
+    times, shape = kernels.times, kernels.times.time_s.shape
+    parts = {name: np.broadcast_to(part, shape)[every] for name, part in times.components_j.items()}
+    found = KernelTimes(times.time_s[every], times.energy_j[every], parts)
+    return replace(kernels, clocks_mhz=kernels.clocks_mhz[every], times=found, held_mhz=None)
+
+
+def _lengths(prepared: Prepared, rank: int, kernels: Kernels, gpu: GpuModel, beside: bool) -> InstructionTable:
+    """Durations of a rank's instructions without waits and without communication behind them; no energies."""
+    run, counts = prepared.program.ranks[rank], prepared.tables[rank].counts.copy()
+    index = {operator: i for i, operator in enumerate(kernels.operators)}
+    for item in run.behind:
+        counts[run.order[-1], index[item.operator]] -= item.buckets
+    # Equal layers stretch alike: a few of them stand for all.
+    types = [shortened(launches) for launches in run.types]
+    few = np.zeros_like(counts)
+    for row, launches in enumerate(types):
+        for launch in launches:
+            few[row, index[launch.operator]] += launch.repeat
+    times = kernels.times.time_s.T, np.where(is_communication(kernels), kernels.times.time_s, 0.0).T
+    serial, spoken = few @ times[0], few @ times[1]
+    length, exposed, hidden = beside_each_other(types, serial, spoken, kernels, gpu, beside)
+    longer = counts @ times[0] / np.maximum(serial, TINY_S)
+    nothing = np.zeros((*length.shape, len(COMPONENTS)))
+    speech = np.stack([longer * hidden, longer * exposed], -1)
+    return InstructionTable(longer * length, nothing[..., 0], nothing, speech, counts)
+
+
+def _in_groups(
+    table: InstructionTable, prepared: Prepared, rank: int, columns: Int, deviations: Deviations
+) -> InstructionTable:
+    """The table of ranks that wait for the slowest of their groups, whose clocks wander as each deviation says."""
+    clocks, own = prepared.clocks_mhz, prepared.tables[rank].duration_s
+    named = [{name: each[name] for name in WANDER if name in each} for each in ({}, *deviations)]
+    lags = [lag_of(prepared.program.plan, clocks[columns], prepared.gpu.with_values(each)) for each in named]
+    lower, upper = np.maximum(columns - REACH, 0), np.minimum(columns + REACH, len(clocks) - 1)
+    ratio = np.divide(own[:, lower], own[:, upper], out=np.ones_like(own[:, lower]), where=own[:, upper] > 0)
+    power = np.clip(np.log(ratio) / np.log(clocks[upper] / clocks[lower]), 0.0, 1.0)
+    compute = table.duration_s - table.communication_s[..., 1]
+    waiting = compute * ((1.0 - np.concatenate(lags)) ** -np.tile(power, len(lags)) - 1.0)
+    return replace(table, duration_s=table.duration_s + waiting)
