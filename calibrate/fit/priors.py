@@ -271,8 +271,10 @@ FIXED: dict[str, Prior] = {
         "",
         "mean power of recorded GPUs in step at the limit: 693 W for 2, 687 W for 4, 664 W for 8",
     ),
-    "power.card_core": Prior(1.0, 0.5, 1.5, 0.035, "", "dynamic energies of the chips of twenty H200s, fitted: 3.5 %"),
-    "power.card_memory": Prior(1.0, 0.2, 3.0, 0.14, "", "energies of the memories of ten H200s, fitted: 14 %"),
+    "power.card_core": Prior(
+        1.0, 0.5, 1.5, 0.042, "", "energies of twenty H200s of ten hosts: 4.2 % from host to host"
+    ),
+    "power.card_memory": Prior(1.0, 0.2, 3.0, 0.13, "", "energies of ten H200s' memories: 13 %"),
     "transition.clock_s": Prior(0.02, 0.0, 1.0, 0.5, "s", "recorded pulses: the clock steps within 20 ms"),
     "transition.power_limit_s": Prior(0.013, 0.0, 1.0, 0.5, "s", "Chung and Chowdhury: 7-20 ms on A40"),
 }

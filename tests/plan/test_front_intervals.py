@@ -132,7 +132,7 @@ def test_what_cards_differ_by_is_nearly_common_to_all_plans(plan):
     after = widths(plan, with_spread(description, "power", 2.0, "card_core", "card_memory"))
     assert after["energy_j"] > 1.5 * before["energy_j"]
     added = {name: np.sqrt(after[name] ** 2 - before[name] ** 2) for name in ("energy_j", "energy_ratio")}
-    assert added["energy_ratio"] < 0.3 * added["energy_j"]
+    assert added["energy_ratio"] < 0.4 * added["energy_j"]
 
 
 def test_ratios_are_as_sure_as_whole_forecasts_again(plan, front):
