@@ -100,10 +100,11 @@ def _time_s(iteration: Iteration) -> dict[str, float]:
     def mean(field: str) -> float:
         return float(sum(rank.gpus * getattr(rank, field) for rank in iteration.ranks)) / iteration.gpus
 
-    compute, communication = mean("compute_s"), mean("exposed_communication_s")
-    rest = iteration.time_s - compute - communication
+    compute, spoken, lagging = (mean(f) for f in ("compute_s", "exposed_communication_s", "group_waiting_s"))
+    rest = iteration.time_s - compute - spoken
     waiting = rest if abs(rest) > ROUNDING * iteration.time_s else 0.0
-    return {"compute": compute, "exposed communication": communication, "waiting": waiting}
+    parts = {"compute": compute, "exposed communication": spoken - lagging, "waiting for the slowest": lagging}
+    return parts | {"waiting": waiting}
 
 
 def _by_kind(energy_j: Mapping[str, float]) -> dict[str, float]:

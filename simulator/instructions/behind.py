@@ -152,7 +152,7 @@ def with_communication_behind(
     longer = sums.exposed_s + sums.hidden_s * drag_beside(float(blocks), gpu)
     duration, spoken = table.duration_s.copy(), table.communication_s.copy()
     duration[last] += longer
-    spoken[last] += np.stack([sums.hidden_s, sums.exposed_s], -1)
+    spoken[last, :, :2] += np.stack([sums.hidden_s, sums.exposed_s], -1)
     beside = np.zeros_like(table.components_j)
     beside[sorted(set(order[:-1]))] = (sums.hidden_share / (len(order) - 1))[:, None] * sums.energy_j
     parts = table.components_j + beside

@@ -67,8 +67,8 @@ class InstructionTable:
     components_j
         Energy by component, shape ``(types, clocks, components)``, in the order of :data:`COMPONENTS` [J].
     communication_s
-        Communication beside compute, and communication or waiting for the group without, shape
-        ``(types, clocks, 2)`` [s].
+        Communication beside compute, communication or waiting for the group without, and what of that is waiting,
+        shape ``(types, clocks, 3)`` [s].
     counts
         How often each distinct kernel runs in each type, shape ``(types, kernels)``.
     beside_j
@@ -172,9 +172,9 @@ def instruction_table(
         parts[..., 1] += time_s * clock
 
     idle_for(duration - serial)  # negative where kernels overlap
+    waiting = np.zeros_like(duration)
     if lag is not None:
-        paced = at_pace(duration - exposed, kernels.clocks_mhz, lag)
-        waiting = paced - (duration - exposed)
+        waiting = at_pace(duration - exposed, kernels.clocks_mhz, lag) - (duration - exposed)
         duration, exposed = duration + waiting, exposed + waiting
         idle_for(waiting)
         parts[..., 2] += waiting * (wait_power_w(kernels.clocks_mhz, gpu) - idle)
@@ -182,7 +182,7 @@ def instruction_table(
         gaps = host_gaps(duration, launch_s * np.array([host_launches(t) for t in types])[:, None])
         duration = duration + gaps
         idle_for(gaps)
-    return InstructionTable(duration, parts.sum(-1), parts, np.stack([beside, exposed], -1), counts)
+    return InstructionTable(duration, parts.sum(-1), parts, np.stack([beside, exposed, waiting], -1), counts)
 
 
 def beside_each_other(

@@ -135,7 +135,7 @@ def _rank(prepared: Prepared, result: FluidResult, first: int, rank: int, memory
     by_instruction = dict(zip(names, parts.sum(1).tolist(), strict=True)) | {"waiting": float(waiting.sum())}
     energy = float(sum(by_component.values()))
     busy = executed * table.duration_s
-    spoken = float((executed * table.communication_s[..., 1]).sum())
+    overlapped, spoken, lagging = np.einsum("tc,tcp->p", executed, table.communication_s).tolist()
     ends = result.iteration_end_s[:, rank]
     drift = time - float(ends[-1] - ends[first - 1]) / count
     return RankForecast(
@@ -146,7 +146,8 @@ def _rank(prepared: Prepared, result: FluidResult, first: int, rank: int, memory
         energy_j=energy,
         compute_s=float(busy.sum()) - spoken,
         exposed_communication_s=spoken,
-        overlapped_communication_s=float((executed * table.communication_s[..., 0]).sum()),
+        group_waiting_s=lagging,
+        overlapped_communication_s=overlapped,
         waiting_s=max(float(waited.sum()) + drift, 0.0),
         memory_bytes=float(memory.allocated_bytes),
         memory_by_part_bytes={name: float(value) for name, value in asdict(memory).items()},

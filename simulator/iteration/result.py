@@ -37,6 +37,8 @@ class RankForecast:
         Of one of them, over one iteration.
     compute_s, exposed_communication_s, waiting_s
         How its time passes; together the iteration.
+    group_waiting_s
+        What of the exposed communication is waiting, within collectives, for the slowest of the GPUs that go in step.
     overlapped_communication_s
         Communication beside compute.
     memory_bytes
@@ -58,6 +60,7 @@ class RankForecast:
     energy_j: float
     compute_s: float
     exposed_communication_s: float
+    group_waiting_s: float
     overlapped_communication_s: float
     waiting_s: float
     memory_bytes: float

@@ -17,9 +17,11 @@ from joulecast.simulator.fluid.prepared import prepare
 from joulecast.simulator.instructions.behind import Behind, exposed_s
 from joulecast.simulator.instructions.clock_columns import mean_power_w
 from joulecast.simulator.instructions.footprints import footprint_of
+from joulecast.simulator.instructions.kernel_segments import MARKER
 from joulecast.simulator.instructions.program import plan_program, stage_parameters
 from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
+from joulecast.simulator.traces.breakdown import breakdown
 from joulecast.simulator.traces.kernel_timeline import kernel_timeline
 
 ONE_NODE = {"model": "llama-3.2-1b", "sequence_length": 4096, "global_batch_size": 32}
@@ -256,6 +258,21 @@ def test_prefetching_hides_communication() -> None:
     assert waiting.overlapped_communication_s == 0.0
     assert beside.overlapped_communication_s > 3 * beside.exposed_communication_s
     assert beside.exposed_communication_s < 0.5 * waiting.exposed_communication_s
+
+
+def test_waiting_for_the_slowest_is_told_from_communication() -> None:
+    """At the power limit most of what FSDP exposes is waiting, as the timeline says."""
+    cluster = {"gpus": 64}
+    limited = plan(parallelism=FSDP, cluster=cluster, workload={"global_batch_size": 256})
+    rank, timeline = forecast(limited).ranks[0], kernel_timeline(limited).timelines[0]
+    marked = np.array([name == MARKER for name in timeline.names])[timeline.name]
+    waited_s = 1e-9 * (timeline.end_ns - timeline.start_ns)[marked].sum()
+    spoken_s = breakdown(timeline).exposed_communication_s - waited_s
+    assert rank.exposed_communication_s - rank.group_waiting_s == pytest.approx(spoken_s, rel=0.01)
+    assert rank.group_waiting_s == pytest.approx(waited_s, rel=0.2)  # the clock of one iteration is not the mean's
+    assert rank.group_waiting_s > spoken_s
+    locked = plan(parallelism=FSDP, cluster=cluster, workload={"global_batch_size": 256}, power={"clock_mhz": 1200.0})
+    assert forecast(locked).ranks[0].group_waiting_s == 0.0
 
 
 def test_waits_of_tensor_parallel_communication_survive() -> None:

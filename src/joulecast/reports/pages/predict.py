@@ -83,9 +83,10 @@ def more(iteration: Iteration, front: Front | None = None) -> str:
     gpus = sum(r.gpus for r in iteration.ranks)
     mean = {
         name: sum(getattr(r, name) * r.gpus for r in iteration.ranks) / gpus / iteration.time_s
-        for name in ("compute_s", "exposed_communication_s", "waiting_s")
+        for name in ("compute_s", "exposed_communication_s", "group_waiting_s", "waiting_s")
     }
-    computes, speaks, waits = (percent(share, 2) for share in mean.values())
+    computed, spoken, lagging, waited = mean.values()
+    computes, speaks, waits = (percent(share, 2) for share in (computed, spoken - lagging, lagging + waited))
     text = (
         f"Most energy goes into {largest}. A GPU computes {computes} of the time, only communicates for {speaks}, and "
         f"waits {waits}."
@@ -194,11 +195,16 @@ def stages_section(iteration: Iteration) -> Section:
             "clock [MHz]": r.clock_mhz,
             "energy [J]": r.energy_j,
             "compute [s]": r.compute_s,
-            "communication [s]": r.exposed_communication_s,
+            "communication [s]": r.exposed_communication_s - r.group_waiting_s,
+            "for the slowest [s]": r.group_waiting_s,
             "overlapped [s]": r.overlapped_communication_s,
             "waiting [s]": r.waiting_s,
             "allocated [GB]": r.memory_bytes / 1e9,
         }
         for r in iteration.ranks
     ]
-    return Section("One GPU of each stage", table(rows))
+    about = (
+        "<p>What of the communication nothing hides, waiting in it for the slowest of the GPUs that go in step, and "
+        "waiting for other stages.</p>"
+    )
+    return Section("One GPU of each stage", about + table(rows))
