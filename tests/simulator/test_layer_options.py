@@ -58,6 +58,25 @@ def test_every_combination_scores_as_its_own_plan(h200, overlap, layers, build):
         assert scores.energy_j[row] == pytest.approx(table.energy_j[0], rel=1e-9)
 
 
+@pytest.mark.parametrize("overlap", [{}, {"nanobatches": 2, "comm_ctas": 8}])
+def test_all_deviations_at_once_are_what_each_gives_alone(h200, overlap):
+    """Of parameters of contention: the kernels stay as they are."""
+    launches, clocks, choices = program(plan_of(**overlap), 8), h200.clocks_mhz[::30], dict(LISTS)
+    varied = [
+        {name: factor * h200[name] for name in h200.parameters if name.startswith("contention.")}
+        for factor in (0.8, 1.1, 1.3)
+    ]
+    combination = every_combination(choices, tuple(choices))[5]
+    found = TiledKernels([launches], choices, h200, clocks).stretches(launches, combination, varied)
+
+    def length(gpu):
+        return TiledKernels([launches], choices, gpu, clocks).score(launches, combination[None]).time_s[0]
+
+    again = [np.log(length(h200.with_values(values)) / length(h200)) for values in varied]
+    assert found == pytest.approx(np.array(again), abs=1e-9)
+    assert np.any(found != 0.0) == bool(overlap)
+
+
 def test_the_longest_name_governs(h200):
     operators = {launch.operator.name: launch.operator for launch in program(plan_of())}
     names = [name for name, _ in LISTS]
