@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.costs import Costs
 from joulecast.model.kernels.lowering import Lowering, lower
@@ -55,6 +54,8 @@ class Mixes:
         Share of the time that the GPUs wait, shape ``(n,)``; ``None`` for none [1].
     in_step
         GPUs that wait for each other all the time, and so draw less than their limits.
+    hosts
+        Nodes of the job, whose cards differ.
     """
 
     operators: Sequence[Operator]
@@ -63,6 +64,7 @@ class Mixes:
     stretch: Array | None = None
     waiting: Array | None = None
     in_step: int = 1
+    hosts: int = 1
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,7 @@ def parameter_spread(
         return np.zeros(len(work)), np.zeros(len(work))
     limit = gpu.device["power_limit_w"] if power_limit_w is None else power_limit_w
     load = _load(work, clock_mhz, limit, settle_s, window_s, component_limits_w)
-    time, energy = _changes(load, gpu, gpu.description, directions)
+    time, energy = _changes(load, gpu, deviations(gpu.description, directions))
     return spread_of(time), spread_of(energy)
 
 
@@ -197,15 +199,15 @@ def parameter_changes(
     conditions = (mixes.clock_mhz, power_limit_w, 10.0, 10.0, component_limits_w)
     load = _Load(mixes.operators, of[0], mixes.counts[of], of[1], np.ones(count), *conditions)
     load = replace(load, waiting=mixes.waiting, in_step=mixes.in_step)
-    return _changes(load, gpu, gpu.description, directions, mixes.stretch)
+    return _changes(load, gpu, deviations(gpu.description, directions, mixes.hosts), mixes.stretch)
 
 
 def _changes(
-    load: _Load, gpu: GpuModel, description: GpuDescription, directions: int, stretch: Array | None = None
+    load: _Load, gpu: GpuModel, deviated: Sequence[Mapping[str, float]], stretch: Array | None = None
 ) -> tuple[Array, Array]:
     coarse, lowering = coarse_clocks(gpu.clocks_mhz), Lowering(load.operators, gpu.device)
-    varied = [gpu.with_values(values) for values in deviations(description, directions)]
-    loads = [load] * directions if stretch is None else [replace(load, longer=np.exp(of)) for of in stretch]
+    varied = [gpu.with_values(values) for values in deviated]
+    loads = [load] * len(varied) if stretch is None else [replace(load, longer=np.exp(of)) for of in stretch]
     found = [
         _evaluate(each, lowering(one), one, coarse, with_parts=False)
         for each, one in zip((load, *loads), (gpu, *varied), strict=True)

@@ -16,10 +16,12 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.model.cluster.extremes import spread_of_slowest
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.description_file import COVARIANCE_TOLERANCE
 from joulecast.model.kernels.costs import Costs
 from joulecast.model.kernels.families import spread_of_families
+from joulecast.model.power.kernel_power import CARD_FACTORS
 
 Array = NDArray[np.float64]
 
@@ -43,8 +45,14 @@ LEAST_EIGENVALUE = 1e-9
 
 
 @lru_cache(maxsize=64)
-def deviations(description: GpuDescription, directions: int = DIRECTIONS) -> tuple[Mapping[str, float], ...]:
-    """Values of all uncertain parameters at each direction, by ``table.dotted.name``."""
+def deviations(
+    description: GpuDescription, directions: int = DIRECTIONS, hosts: int = 1
+) -> tuple[Mapping[str, float], ...]:
+    """Values of all uncertain parameters at each direction, by ``table.dotted.name``.
+
+    Cards of one host resemble each other and those of ``hosts`` differ: the slowest sets the pace of a job, and is the
+    surer the more there are.
+    """
     tables = description.tables
     known = {f"{table}.{key}": p for table, content in tables.items() for key, p in content.parameters.items()}
     signs = _signs(directions)
@@ -55,7 +63,8 @@ def deviations(description: GpuDescription, directions: int = DIRECTIONS) -> tup
         moved |= dict(zip(full, _together(table.covariance, signs), strict=True))
     for place, (key, parameter) in enumerate(known.items()):
         if key not in moved and parameter.sd > 0 and not isinstance(parameter.value, str):
-            moved[key] = parameter.sd * signs[:, place % directions]
+            share = spread_of_slowest(hosts) if key in CARD_FACTORS else 1.0
+            moved[key] = share * parameter.sd * signs[:, place % directions]
     found: list[dict[str, float]] = [{} for _ in range(directions)]
     for key, steps in moved.items():
         value = known[key].number

@@ -91,7 +91,7 @@ class KernelAmounts:
 
 @dataclass(frozen=True)
 class Conditions:
-    """Under what iterations run: the board's limit [W], limits of parts, whether clocks are locked, GPUs in step."""
+    """Under what iterations run: limits of board [W] and parts, whether clocks are locked, GPUs in step, and nodes."""
 
     gpu: GpuModel
     description: GpuDescription
@@ -100,6 +100,7 @@ class Conditions:
     locked: bool
     precision: str
     in_step: int = 1
+    hosts: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +125,8 @@ def conditions_of(prepared: Prepared, description: GpuDescription) -> Conditions
     plan = prepared.program.plan
     limits = dict(plan.power.component_limits_w) or None
     limit_w = float(np.mean(prepared.limits_w))
-    return Conditions(prepared.gpu, description, limit_w, limits, prepared.still, plan.workload.precision, plan.tp)
+    precision, nodes = plan.workload.precision, plan.cluster.nodes
+    return Conditions(prepared.gpu, description, limit_w, limits, prepared.still, precision, plan.tp, nodes)
 
 
 def intervals(amounts: KernelAmounts, conditions: Conditions, against: NDArray[np.int64] | None = None) -> Intervals:
@@ -176,7 +178,7 @@ def _parameter_changes(
     stretch = np.tile(amounts.stretch, len(counted))
     waiting = None if amounts.waiting is None or conditions.locked else np.tile(amounts.waiting, len(counted))
     kernels = [amounts.operators[i] for i in some.tolist()]
-    mixes = Mixes(kernels, runs[:, some].T, clock, stretch, waiting, conditions.in_step)
+    mixes = Mixes(kernels, runs[:, some].T, clock, stretch, waiting, conditions.in_step, conditions.hosts)
     time, energy = (
         np.split(change, len(counted), axis=1) for change in parameter_changes(mixes, conditions.gpu, *limits)
     )

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.model.cluster.extremes import slowest_of
+from joulecast.model.cluster.extremes import slowest_of, spread_of_slowest
 from joulecast.model.cluster.fabric import ClusterLinks, Fabric, fabric_of
 from joulecast.model.cluster.links import LinkChoices, _links, cluster_links, usual_node
 from joulecast.model.hardware.catalogue import gpu_names, load_gpu, load_node, node_names
@@ -77,6 +77,11 @@ def test_the_slowest_of_ever_more_is_ever_slower():
     assert [slowest_of(n) for n in (1, 2, 8, 1000)] == pytest.approx([0, 0.564, 1.42, 3.24], abs=0.03)
     many = [slowest_of(10**n) for n in range(18)]
     assert all(b > a for a, b in pairwise(many)) and many[-1] < 9.0
+
+
+def test_the_slowest_of_more_is_surer():
+    """Standard deviations of extremes of normal values: Tippett 1925."""
+    assert [spread_of_slowest(n) for n in (1, 2, 10, 1000)] == pytest.approx([1.0, 0.8256, 0.5868, 0.3514], abs=2e-3)
 
 
 def test_the_slowest_of_many_transfers_delays_the_step():

@@ -39,7 +39,7 @@ def test_the_interval_is_as_wide_as_whole_forecasts_again(examples, without_form
         return forecasts.forecast(plan, gpu=description, must_fit=False)
 
     found = forecast({})
-    again = [forecast(values) for values in deviations(description, FEW_DIRECTIONS)]
+    again = [forecast(values) for values in deviations(description, FEW_DIRECTIONS, plan.cluster.nodes)]
     for quantity in ("time_s", "energy_j"):
         base, high = getattr(found, quantity), getattr(found, f"{quantity}_p95")
         moved = np.array([[getattr(one, quantity)] for one in again])
