@@ -172,7 +172,8 @@ def fit_all(
         discrepancy = discrepancies(kept, lambda training: _described(training, base))
     else:
         discrepancy = {t: dict(getattr(base, t).discrepancy) for t in ("kernel", "collective")}
-    description = assemble(base, name or base.name, fitted.solutions, discrepancy, provenance, of_one_card=of_one_card)
+    own = of_one_card and not all(r.configuration.get("card") for r in kept)
+    description = assemble(base, name or base.name, fitted.solutions, discrepancy, provenance, of_one_card=own)
     return RowsFit(description, fitted.solutions, len(kept), len(rows) - len(kept))
 
 

@@ -43,6 +43,13 @@ def test_every_parameter_is_reported(fit):
             assert report.sd > 0
 
 
+def test_rows_of_a_card_know_it(fit):
+    """How cards differ is in no description of one that was measured; in one of any card of a kind it is."""
+    for name in ("card_core", "card_memory"):
+        assert (fit.description.power[name], fit.description.power.parameters[name].sd) == (1.0, 0.0)
+        assert load_gpu("h200-sxm").power.parameters[name].sd > 0.0
+
+
 def test_rows_are_named_as_the_source(fit):
     assert all("mine.jsonl" in table.provenance for table in fit.description.tables.values())
     assert fit.description.name == "mine"
