@@ -226,7 +226,7 @@ def main() -> None:
     print(f"\nThe shares of parts: {package_of(gpu).source}.")
     print(
         "They decide how power is told apart, and how much there is to be moved, but no time or energy otherwise.\n"
-        "Where we differ: the all-gather's compute dies draw a third of its power, most of it without doing anything,\n"
+        "Where we differ: the all-gather's compute dies draw two fifths of its power, most of it at rest,\n"
         "so that a lower clock saves half of what was published for the same time. Our governor knows no\n"
         "other knob than the compute clock: for an all-gather on its own a power limit is as good as a clock limit,\n"
         "and worse only where products must keep it as well. Products of fewer operations a byte get less power for\n"

@@ -57,6 +57,10 @@ class Implementation:
         Thread blocks that collectives are held to, ``None`` for the library's choice.
     threads
         Of such a block, ``None`` for the library's choice.
+    copy_engines
+        Whether copy engines move what layers' ranks of one domain gather or exchange; what they sum takes SMs.
+    comm_first
+        Whether blocks of a layer's communication get their SMs before the compute launched behind it does.
     fp8
         How linear layers run in FP8; ``None``: in ``dtype``.
     context_parallel, cp_comm_type, context_fabric
@@ -95,6 +99,8 @@ class Implementation:
     dtype: str = "bf16"
     ctas: int | None = None
     threads: int | None = None
+    copy_engines: bool = False
+    comm_first: bool = False
     fp8: Fp8 | None = None
     tp_comm_overlap: bool = False
     fused_loss: bool = False

@@ -96,6 +96,15 @@ def weight_gradient(name: str, tokens: int, outputs: int, inputs: int, dtype: st
     )
 
 
+#: Communications that only move data: copy engines do these without SMs (NCCL 2.28 does between GPUs of one domain).
+MOVES = ("all_gather", "all_to_all", "broadcast", "send_recv", "ring_step", "rings_step")
+
+
+def by_copy_engines(kind: str, fabric: Fabric | None, implementation: Implementation) -> bool:
+    """Whether copy engines do a communication: it adds nothing up, and its GPUs lie in one domain of fast links."""
+    return implementation.copy_engines and kind in MOVES and (fabric is None or fabric.domains == 1)
+
+
 def collective(
     kind: str,
     name: str,
@@ -107,6 +116,7 @@ def collective(
     waits: bool = True,
 ) -> Launch:
     """Launch of a collective among ``ranks``, by default the tensor-parallel ones."""
+    near = ranks is not None or implementation.tensor_domains == 1
     operator = Collective(
         kind,
         size_bytes,
@@ -116,5 +126,6 @@ def collective(
         dtype=implementation.dtype,
         name=name,
         threads=implementation.threads,
+        copy_engine=near and by_copy_engines(kind, fabric, implementation),
     )
-    return Launch(operator, stream="communication", waits=waits)
+    return Launch(operator, stream="communication", waits=waits, prompt=implementation.comm_first)

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.framework.implementation import Implementation
-from joulecast.model.framework.launches import Launch, streaming
+from joulecast.model.framework.launches import Launch, by_copy_engines, streaming
 from joulecast.model.framework.placed import placed
 from joulecast.model.kernels.operators import DTYPE_BYTES, Collective
 
@@ -208,14 +208,17 @@ class _Weaver:
         size = gathered if gathers else float(elements * DTYPE_BYTES[dtype])
         steps = []
         if s.members > 1:
-            whole = _collective(kind, size, s.members, dtype, f"{name}.{kind}", of)
-            steps.append(Launch(placed(whole, s.fabric), stream="communication", waits=not s.prefetch))
+            engine = by_copy_engines(kind, s.fabric, of)
+            whole = placed(_collective(kind, size, s.members, dtype, f"{name}.{kind}", of), s.fabric)
+            steps.append(_launch(replace(whole, copy_engine=engine), s, of))
         if kind == "reduce_scatter" and s.replicas > 1:
             rest = _collective("all_reduce", size / s.members, s.replicas, dtype, f"{name}.all_reduce", of)
-            steps.append(
-                Launch(placed(rest, s.replica_fabric or Fabric()), stream="communication", waits=not s.prefetch)
-            )
+            steps.append(_launch(placed(rest, s.replica_fabric or Fabric()), s, of))
         return tuple(steps)
+
+
+def _launch(operator: Collective, s: Sharding, of: Implementation) -> Launch:
+    return Launch(operator, stream="communication", waits=not s.prefetch, prompt=of.comm_first)
 
 
 def _collective(kind: str, size: float, gpus: int, dtype: str, name: str, of: Implementation) -> Collective:

@@ -133,10 +133,11 @@ def load_space(path: str | Path | Mapping[str, Any]) -> FrontSpace:
 def _choices(name: str, value: Any, source: Source) -> tuple[Any, ...]:
     """Values of a knob of overlap; a window is itself a list, of two names or places."""
     key = f"overlap.{name}"
-    if name in ("window", "launch"):
+    if name == "window" or name in _WORDS:
         single = not isinstance(value, list) or (name == "window" and _is_pair(value))
         values = (value,) if single else tuple(value)
-        if not values or (name == "launch" and any(v not in get_args(LaunchPoint) for v in values)):
+        words = _WORDS.get(name)
+        if not values or (words and any(type(v) is not type(words[0]) or v not in words for v in values)):
             raise source.error(f"{value!r} is no list of values", key, remedy=_LISTS[name])
         return values
     numbers = _values(value, key, source) or ()
@@ -145,9 +146,17 @@ def _choices(name: str, value: Any, source: Source) -> tuple[Any, ...]:
     return tuple(int(v) for v in numbers)
 
 
+#: Knobs whose values are words, or yes and no.
+_WORDS: dict[str, tuple[Any, ...]] = {
+    "launch": get_args(LaunchPoint),
+    "comm_engine": ("sm", "copy"),
+    "comm_first": (False, True),
+}
 _LISTS = {
     "window": 'Write [["qkv", "output"], "all", …].',
     "launch": f"Write a list of {' and '.join(map(repr, get_args(LaunchPoint)))}.",
+    "comm_engine": "Write a list of 'sm' and 'copy'.",
+    "comm_first": "Write a list of false and true.",
 }
 
 

@@ -16,7 +16,7 @@ from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.plan_file.source import Source
 
 #: Knobs of ``[overlap]`` to choose from, in the order in which choices name them.
-KNOBS = ("nanobatches", "window", "launch", "comm_ctas", "comm_threads")
+KNOBS = ("nanobatches", "window", "launch", "comm_ctas", "comm_threads", "comm_engine", "comm_first")
 
 Knobs = tuple[tuple[str, int | str], ...]
 

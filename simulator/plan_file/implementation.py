@@ -32,6 +32,8 @@ def implementation_of(plan: Plan) -> Implementation:
         dtype="bf16" if plan.workload.fp8 else plan.workload.precision,
         ctas=plan.overlap.comm_ctas,
         threads=plan.overlap.comm_threads,
+        copy_engines=plan.overlap.comm_engine == "copy",
+        comm_first=plan.overlap.comm_first,
         fp8=plan.workload.fp8,
         tp_comm_overlap=plan.overlap.tp_comm,
         fused_loss=i.fused_loss,

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.training.nanobatches import HALVES, Window, half_of, operators_of_half
+from joulecast.simulator.plan_file.placement import context_fabric, expert_fabric, group_fabric, tensor_fabric
 from joulecast.simulator.plan_file.source import Source
 
 if TYPE_CHECKING:
     from joulecast.model.architecture.model_config import ModelConfig
+    from joulecast.model.cluster.fabric import Fabric
     from joulecast.model.hardware.description import GpuDescription
     from joulecast.simulator.plan_file.plan import Plan
 
 NANOBATCHES, WINDOW, LAUNCH = "overlap.nanobatches", "overlap.window", "overlap.launch"
 TP_COMM = "overlap.tp_comm"
 CTAS, THREADS = "overlap.comm_ctas", "overlap.comm_threads"
+ENGINE, FIRST = "overlap.comm_engine", "overlap.comm_first"
 #: Threads of a block come in warps of 32, up to 1024.
 WARP, MOST_THREADS = 32, 1024
 
@@ -123,6 +126,7 @@ def check_overlap(plan: Plan, gpu: GpuDescription, source: Source) -> None:
         raise source.error(message, NANOBATCHES, remedy=_nearest_parts(micro, overlap.nanobatches))
     _check_launch(plan, source)
     _check_steps(plan, source)
+    _check_engine(plan, source)
     _check_kernel(plan, int(gpu.number("sm_count")), gpu.name, source)
 
 
@@ -169,6 +173,37 @@ def _check_steps(plan: Plan, source: Source) -> None:
         )
 
 
+def _check_engine(plan: Plan, source: Source) -> None:
+    """Copy engines need something that is only moved; an order of kernels needs two that run beside each other."""
+    overlap, split = plan.overlap, plan.parallelism
+    if overlap.comm_engine == "copy" and all(fabric.domains > 1 for fabric in _moving(plan)):
+        raise source.error(
+            "copy engines move what is gathered or exchanged within a node, of which this plan's layers have nothing",
+            ENGINE,
+            remedy='Use "sm"; sums always take SMs. parallelism.sequence_parallel gathers, as fsdp_shard_size does.',
+        )
+    beside = overlap.nanobatches > 1 or overlap.ep_comm or (split.fsdp and overlap.fsdp_prefetch)
+    if overlap.comm_first and not beside:
+        raise source.error(
+            "this plan's layers wait for their communication: no kernel runs beside it that could come first",
+            FIRST,
+            remedy="Leave it out, or set overlap.nanobatches to 2 or more.",
+        )
+
+
+def _moving(plan: Plan) -> Iterator[Fabric]:
+    """Links of the groups of ranks whose layers gather or exchange something."""
+    split = plan.parallelism
+    if plan.sequence_parallel:
+        yield tensor_fabric(plan)
+    if (context := context_fabric(plan)) is not None:
+        yield context
+    if split.expert_model_parallel_size > 1:
+        yield expert_fabric(plan)
+    if split.fsdp:
+        yield group_fabric(plan, split.fsdp_shard_size, plan.tp)
+
+
 def _check_kernel(plan: Plan, sms: int, name: str, source: Source) -> None:
     """Blocks and threads of the communication kernel within what the GPU has."""
     ctas, threads = plan.overlap.comm_ctas, plan.overlap.comm_threads
@@ -192,6 +227,10 @@ def overlap_assumptions(plan: Plan) -> tuple[str, ...]:
         found.append("nano-batches are cut between sequences before the first layer and copied together after the last")
     if plan.overlap.tp_comm:
         found.append("copy engines move the steps of tensor-parallel communication, which take no SM (not measured)")
+    if plan.overlap.comm_engine == "copy":
+        found.append("copy engines reach the links' whole rate, start within 4 us and take no SM (not measured)")
+    if plan.overlap.comm_first:
+        found.append("communication gets its SMs at once, and costs compute no more than while it runs (not measured)")
     if plan.overlap.comm_threads is not None:
         found.append(
             "a block of a collective copies in proportion to its threads up to the library's own number (not measured)"

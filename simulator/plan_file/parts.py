@@ -130,6 +130,8 @@ class Overlap:
         As :class:`joulecast.model.training.nanobatches.Nanobatches` has them.
     comm_ctas, comm_threads
         Thread blocks of a collective and their threads; ``None`` is the library's choice.
+    comm_engine, comm_first
+        ``copy`` engines or the ``sm``s move data, and whether communication gets its SMs first.
     tp_comm
         Sequence-parallel gathering and scattering in steps beside the products.
     ep_comm
@@ -149,6 +151,8 @@ class Overlap:
     comm_threads: int | None
     grad_reduce: str
     grad_bucket_bytes: float
+    comm_engine: str = "sm"
+    comm_first: bool = False
     tp_comm: bool = False
     ep_comm: bool = False
     param_gather: str = "after"

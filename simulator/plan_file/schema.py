@@ -191,6 +191,14 @@ class OverlapTable(Table):
         None, gt=0, description="Thread blocks of a collective; default: the library's choice."
     )
     comm_threads: int | None = Field(None, gt=0, description="Threads of such a block; default: the library's.")
+    comm_engine: Literal["sm", "copy"] = Field(
+        "sm", description="What moves data that layers and FSDP gather or exchange: SMs, or copy engines within a node."
+    )
+    comm_first: bool = Field(
+        False,
+        description="Blocks of layers' and FSDP's communication get their SMs before the kernel launched behind it, by "
+        "priority and SMs left free, or by one hardware queue; Megatron's tensor-parallel backward has that anyway.",
+    )
     tp_comm: bool = Field(
         False, description="Gathering and scattering of the sequence in steps beside the products (user buffers)."
     )

@@ -78,7 +78,7 @@ class Source:
         kind: type[InputError] = InputError,
     ) -> InputError:
         """An error at ``key`` of this input."""
-        if key is not None and key in self.overridden:
+        if key is not None and any(key == one or key.startswith(f"{one}.") for one in self.overridden):
             return kind(message, file=f"{self.file or ''} (--set)".strip(), key=key, remedy=remedy)
         line = self.line_of(key) if key is not None and self.text else None
         return kind(message, file=self.file, line=line, key=key, remedy=remedy)

@@ -109,6 +109,8 @@ def read_overlap(parsed: PlanFile, model: ModelConfig, split: Parallelism, sourc
         launch=table.launch or ("window" if windows else "asap"),
         comm_ctas=table.comm_ctas,
         comm_threads=table.comm_threads,
+        comm_engine=table.comm_engine,
+        comm_first=table.comm_first,
         grad_reduce=table.grad_reduce,
         grad_bucket_bytes=bucket * 2.0**20,
         tp_comm=table.tp_comm,

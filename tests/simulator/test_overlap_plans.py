@@ -26,11 +26,13 @@ from joulecast.plan.knobs.overlap_space import overlap_variants
 from joulecast.simulator.instructions import overlap_steady
 from joulecast.simulator.instructions.overlap import contended
 from joulecast.simulator.instructions.overlap_steady import contended_stack, repeating
-from joulecast.simulator.instructions.program import plan_program
+from joulecast.simulator.instructions.program import instruction_launches, plan_program
 from joulecast.simulator.instructions.repeated import Conditions, predict_repeated
 from joulecast.simulator.instructions.tables import kernels_of
 from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.implementation import implementation_of
 from joulecast.simulator.plan_file.plan import Plan, load_plan, plan_from_dict
+from joulecast.simulator.schedules import FORWARD, Instruction
 from joulecast.simulator.traces.kernel_timeline import kernel_timeline
 
 GPU: GpuModel = replace(gpu_model(load_gpu("h200-sxm-rows")), description=None)
@@ -179,6 +181,37 @@ def test_a_narrow_window_exposes_more_and_few_threads_take_longer() -> None:
     assert any("threads" in text for text in threads.assumptions) and "threads" not in " ".join(wide.assumptions)
 
 
+SPLIT = {"parallelism__sequence_parallel": True, "overlap__nanobatches": 2, "workload__layers": 4}
+
+
+def test_copy_engines_move_what_is_gathered_and_leave_the_sms_to_compute() -> None:
+    """Sums stay on SMs; every byte is sent either way."""
+    by_sm, by_copy = (forecast(plan_of(**SPLIT, overlap__comm_engine=engine)) for engine in ("sm", "copy"))
+    assert by_copy.time_s < 0.995 * by_sm.time_s
+    assert by_copy.energy_j < by_sm.energy_j
+    assert any("copy engines" in text for text in by_copy.assumptions)
+    collectives = {
+        engine: [
+            launch.operator
+            for launch in instruction_launches(plan, implementation_of(plan), Instruction(FORWARD), 0, False)
+            if isinstance(launch.operator, Collective)
+        ]
+        for engine in ("sm", "copy")
+        for plan in [plan_of(**SPLIT, overlap__comm_engine=engine)]
+    }
+    for one, other in zip(collectives["sm"], collectives["copy"], strict=True):
+        assert not one.copy_engine
+        assert other == replace(one, copy_engine=one.kind == "all_gather")
+    assert {one.kind for one in collectives["copy"]} >= {"all_gather", "reduce_scatter"}
+
+
+def test_communication_that_comes_first_need_not_wait_for_a_product() -> None:
+    cut = {"overlap__nanobatches": 2, "overlap__window": {"attention": ["qkv", "qkv"], "mlp": ["up", "up"]}}
+    behind, first = (forecast(plan_of(**cut, overlap__comm_first=way)) for way in (False, True))
+    assert first.time_s < 0.995 * behind.time_s
+    assert first.ranks[0].exposed_communication_s < behind.ranks[0].exposed_communication_s
+
+
 @pytest.mark.parametrize("framework", ["pytorch-eager", "megatron"])
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 def test_the_middle_of_a_stack_is_not_walked_through_and_comes_out_the_same(
@@ -236,6 +269,9 @@ BAD = [
     ({"overlap__nanobatches": 2, "overlap__launch": "window"}, "launch", "no window"),
     ({"overlap__nanobatches": 2, "overlap__launch": "late"}, "launch", "asap"),
     ({"overlap__comm_ctas": 133}, "comm_ctas", "132 SMs. The nearest is 132"),
+    ({"overlap__comm_engine": "copy"}, "comm_engine", "sums always take SMs"),
+    ({"overlap__comm_engine": "dma"}, "comm_engine", "sm, copy"),
+    ({"overlap__comm_first": True}, "comm_first", "overlap.nanobatches to 2"),
     ({"overlap__comm_threads": 500}, "comm_threads", "nearest is 512"),
     ({"overlap__comm_threads": 4096}, "comm_threads", "nearest is 1024"),
 ]
@@ -270,6 +306,22 @@ def test_variants_are_all_sensible_combinations() -> None:
     assert dict(found[-1][0]) == {"nanobatches": 4, "window": "mlp:1-2", "launch": "window"}
     with pytest.raises(InputError, match="nearest is 2"):
         overlap_variants(plan_of(), {"nanobatches": [2, 3]})
+
+
+def test_engines_and_order_are_knobs_too(tmp_path: Path) -> None:
+    file = tmp_path / "space.toml"
+    file.write_text('[overlap]\nnanobatches = [1, 2]\ncomm_engine = ["sm", "copy"]\ncomm_first = [false, true]\n')
+    chosen = dict(load_space(file).overlap)
+    found = overlap_variants(plan_of(parallelism__sequence_parallel=True), chosen)
+    assert len(found) == 2 + 4  # in one piece nothing can come first
+    assert {(dict(knobs)["comm_engine"], plan.overlap.comm_engine) for knobs, plan in found} == {
+        ("sm", "sm"),
+        ("copy", "copy"),
+    }
+    for line in ('comm_engine = ["sm", "dma"]', "comm_first = [1]", "comm_engine = []"):
+        file.write_text(f"[overlap]\n{line}\n")
+        with pytest.raises(InputError, match=r"is no list of values\. Write a list of"):
+            load_space(file)
 
 
 def test_a_front_chooses_among_overlaps(tmp_path: Path) -> None:

@@ -269,6 +269,13 @@ def test_a_wrong_override_is_named() -> None:
         load_plan(EXAMPLE, ["gpus"])
 
 
+def test_what_an_override_brings_along_is_not_looked_for_in_the_file() -> None:
+    wrong = 'overlap.window={attention=["qkv", "foo"]}'
+    with pytest.raises(InputError, match=r"--set.*\[overlap\.window\.attention\]") as caught:
+        load_plan(EXAMPLES / "llama-3.1-8b-4xh200-nanobatches.toml", [wrong])
+    assert caught.value.line is None
+
+
 def test_missing_file() -> None:
     with pytest.raises(InputError, match="no such file"):
         load_plan("nowhere.toml")

@@ -74,6 +74,8 @@ OTHER: dict[str, dict[str, Any]] = {
         "launch": "asap",
         "comm_ctas": 4,
         "comm_threads": 64,
+        "comm_engine": "copy",
+        "comm_first": True,
         "tp_comm": True,
         "ep_comm": True,
         "grad_reduce": "overlapped",
