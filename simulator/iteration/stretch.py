@@ -102,7 +102,7 @@ def _lengths(prepared: Prepared, rank: int, kernels: Kernels, gpu: GpuModel, bes
     length, exposed, hidden = beside_each_other(types, serial, spoken, kernels, gpu, beside)
     longer = counts @ times[0] / np.maximum(serial, TINY_S)
     nothing = np.zeros((*length.shape, len(COMPONENTS)))
-    speech = np.stack([longer * hidden, longer * exposed], -1)
+    speech = np.stack([longer * hidden, longer * exposed, np.zeros_like(hidden)], -1)
     return InstructionTable(longer * length, nothing[..., 0], nothing, speech, counts)
 
 

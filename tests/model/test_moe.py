@@ -152,7 +152,7 @@ def test_nano_batches_hide_the_communication_of_experts():
         """Communication of a stage's forward beside computation, and without."""
         gpu, clocks = gpu_model(load_gpu("h100-sxm")), np.array([1755.0])
         types = plan_program(plan(**options, **more)).ranks[0].types[:1]
-        beside, alone = instruction_table(types, kernels_of([types], clocks, gpu), gpu).communication_s[0, 0]
+        beside, alone, _ = instruction_table(types, kernels_of([types], clocks, gpu), gpu).communication_s[0, 0]
         return float(beside), float(alone)
 
     whole, cut = forward(), forward(overlap__nanobatches=2)
