@@ -158,12 +158,12 @@ def _measure(
                 bench.runner,
                 samplers,
                 recorder,
-                description,
-                benchmarks,
-                settings,
-                display,
-                bench.missing,
-                others,
+                base=description,
+                benchmarks=benchmarks,
+                settings=settings,
+                listener=display,
+                missing=bench.missing,
+                others=others,
             )
             try:
                 outcome = session.run()

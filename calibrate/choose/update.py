@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from joulecast.calibrate.choose.belief import FORM_ERROR
 from joulecast.calibrate.choose.information import free_parameters
-from joulecast.calibrate.choose.sensitivity import sensitivity
+from joulecast.calibrate.choose.sensitivity import Sensitivity, sensitivity
 from joulecast.calibrate.fit.device_priors import DevicePriors
 from joulecast.calibrate.fit.priors import Prior
 from joulecast.calibrate.fit.solve import ROBUST_SCALE
@@ -88,27 +88,33 @@ class Residuals:
     group: NDArray[np.int64]
 
 
+def _of_cards(rows: Sequence[Row], found: Sensitivity, gpu: GpuModel) -> tuple[dict[str, Prior], Array, Array]:
+    """What single cards add to the logarithm of power: priors by card and part, slopes, and ``gpu``'s share."""
+    cards = np.array([str(row.configuration.get("card") or "") for row in rows])
+    factors = card_priors(sorted(set(cards.tolist())))
+    shares = {"core": found.core_share, "memory": found.memory_share}
+    slopes, offset = np.zeros((len(rows), len(factors))), np.zeros(len(rows))
+    for place, (name, prior) in enumerate(factors.items()):
+        _, card, part = name.split(".")
+        share = np.where(cards == card, shares[part], 0.0)
+        slopes[:, place] = share * prior.sd
+        offset += share * np.log(gpu.get(name, 1.0))
+    return factors, slopes, offset
+
+
 def residuals(rows: Sequence[Row], gpu: GpuModel, priors: DevicePriors) -> Residuals:
     """Residuals of rows that :func:`is_read` accepts, and their slopes at ``gpu``."""
     free, works = free_parameters(priors), [operator_of(row.configuration) for row in rows]
     measured = [row.measured for row in rows]
     clock = np.array([m.sm_clock_mhz for m in measured], dtype=np.float64)
     found = sensitivity([Work(w.operators, w.counts) for w in works], clock, gpu, free)
-    cards = [str(row.configuration.get("card") or "") for row in rows]
-    factors = card_priors(sorted(set(cards)))
-    shares = {"core": found.core_share, "memory": found.memory_share}
-    by_card = np.zeros((len(rows), len(factors)))
-    offset = np.zeros(len(rows))
-    for place, (name, prior) in enumerate(factors.items()):
-        _, card, part = name.split(".")
-        share = np.where(np.array(cards) == card, shares[part], 0.0)
-        by_card[:, place] = share * prior.sd
-        offset += share * np.log(gpu.get(name, 1.0))
+    factors, by_card, offset = _of_cards(rows, found, gpu)
     time, power = (
         np.array([np.nan if (v := getattr(m, name)) is None else v for m in measured]) for name in ("time_s", "power_w")
     )
-    times, powers = np.hstack([found.time, 0.0 * by_card]), np.hstack([found.energy - found.time, by_card])
-    residual = np.log(np.concatenate([time / found.time_s, power / found.power_w])) - np.append(0.0 * offset, offset)
+    times, powers = np.hstack([found.time, np.zeros_like(by_card)]), np.hstack([found.energy - found.time, by_card])
+    residual = np.log(np.concatenate([time / found.time_s, power / found.power_w]))
+    residual[len(rows) :] -= offset
     noise, form = (np.repeat(of, len(rows)) for of in ((TIME_NOISE, POWER_NOISE), FORM_ERROR))
     resting = np.append(np.zeros(len(rows), dtype=np.bool_), [not w.operators for w in works])
     noise[resting], form[resting] = IDLE_NOISE, 0.0

@@ -119,12 +119,12 @@ def discrepancies(rows: Sequence[Row], fit: Callable[[Sequence[Row]], GpuModel])
         Beside the parameters' part, what :func:`likely_form_spread` finds for each family.
     """
     misses: dict[str, list[Miss]] = {}
-    groups = sorted({repr(group_key(r.configuration)) for r in rows})
-    fold_of = {key: i % FOLDS for i, key in enumerate(groups)}
+    keys = [repr(group_key(row.configuration)) for row in rows]
+    fold_of = {key: i % FOLDS for i, key in enumerate(sorted(set(keys)))}
     for fold in range(FOLDS):
-        inside = [fold_of[repr(group_key(r.configuration))] == fold for r in rows]
-        gpu = fit([r for r, held in zip(rows, inside, strict=True) if not held])
-        for family, miss in held_out_misses([r for r, held in zip(rows, inside, strict=True) if held], gpu):
+        gpu = fit([row for row, key in zip(rows, keys, strict=True) if fold_of[key] != fold])
+        held = [row for row, key in zip(rows, keys, strict=True) if fold_of[key] == fold]
+        for family, miss in held_out_misses(held, gpu):
             misses.setdefault(family, []).append(miss)
     tables: Discrepancies = {}
     for table, spoken in (("kernel", False), ("collective", True)):

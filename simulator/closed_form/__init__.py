@@ -4,8 +4,8 @@ Plans that differ in anything:
 
 - ``forecast``: time, power and energy of them; ``trust`` names plans for which this is too coarse, ``guards`` hold
   conservation laws.
-- ``keys``: what parts of plans depend on; ``parts``: each distinct one tabulated once; ``layout``: ranks and stages in
-  flat arrays.
+- ``keys``: what parts of plans depend on; ``tabulated``: each distinct one at every clock; ``layout``: ranks and
+  stages in flat arrays.
 - ``pipelines``: lengths and waits, by ``pipeline_formula`` or, where none holds, ``pipeline_walk``; ``behind``: what
   travels beside instructions; ``clocks``: where boards settle.
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from joulecast.model.kernels.operators import Collective
 from joulecast.model.power.kernel_power import wait_power_w
 from joulecast.simulator.closed_form.layout import Layout, RankKind
-from joulecast.simulator.closed_form.parts import Parts, Tails
+from joulecast.simulator.closed_form.tabulated import Parts, Tails
 from joulecast.simulator.instructions.behind import CARRIED, beyond_s
 from joulecast.simulator.instructions.overlap import drag_beside
 from joulecast.simulator.instructions.replicas import behind, stage_tensors

@@ -23,8 +23,8 @@ from joulecast.simulator.closed_form.clocks import Board, Settled, at, settle
 from joulecast.simulator.closed_form.guards import check_ranks, check_summary
 from joulecast.simulator.closed_form.keys import pace_key
 from joulecast.simulator.closed_form.layout import Layout, lay_out
-from joulecast.simulator.closed_form.parts import Parts, Recipe, Sums, Tabulated
 from joulecast.simulator.closed_form.pipelines import Pipelines, transfers_s
+from joulecast.simulator.closed_form.tabulated import Parts, Recipe, Sums, Tabulated
 from joulecast.simulator.fluid.prepared import lag_of
 from joulecast.simulator.instructions.clock_columns import PLAN_NAMES, is_locked
 from joulecast.simulator.instructions.tables import at_pace, host_gaps

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.simulator.closed_form.keys import Place, pace_key
-from joulecast.simulator.closed_form.parts import Parts
+from joulecast.simulator.closed_form.tabulated import Parts
 from joulecast.simulator.fluid.prepared import board_limits_w
 from joulecast.simulator.plan_file.plan import Plan
 

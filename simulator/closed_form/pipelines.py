@@ -13,9 +13,9 @@ from joulecast.model.power.kernel_power import at_clock
 from joulecast.simulator.closed_form.clocks import Load, Settled, at
 from joulecast.simulator.closed_form.keys import transfer_key
 from joulecast.simulator.closed_form.layout import Layout
-from joulecast.simulator.closed_form.parts import Parts
 from joulecast.simulator.closed_form.pipeline_formula import StageTimes, iteration_time_s, length_s
 from joulecast.simulator.closed_form.pipeline_walk import Order, walked_s
+from joulecast.simulator.closed_form.tabulated import Parts
 from joulecast.simulator.fluid.rendezvous import transfers_wait_on_sms
 from joulecast.simulator.instructions.program import stage_transfers
 from joulecast.simulator.plan_file.plan import Plan

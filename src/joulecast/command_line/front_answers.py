@@ -202,34 +202,17 @@ def _rank_limits(asked: FrontAsked, space: FrontSpace | None) -> RankLimitsFound
 
 
 def _job_limits(asked: FrontAsked) -> JobLimits:
-    from joulecast.command_line.front_reports import LimitsAsked, power_limit_report
+    from joulecast.command_line.front_reports import power_limit_report
 
-    of = LimitsAsked(asked.power_limits, asked.eta, asked.epochs, asked.job, asked.gpus or 1, asked.samples)
     with output.working("forecasting power limits"):
-        points, found = power_limit_report(of, None if asked.plan is None else asked.loaded_plan)
+        points, found = power_limit_report(asked)
     return JobLimits(asked, points, found)
 
 
 def _instructions(asked: FrontAsked, space: FrontSpace | None) -> Instructions:
     if asked.simple not in (None, "stage", "steady", "rank"):
         raise UnknownNameError("kind of simple plan", str(asked.simple), ("stage", "steady", "rank"), key="--simple")
-    if asked.profile is not None:
-        made = _of_profile(asked, asked.profile)
-    else:
-        from joulecast.plan.fronts.forecast_front import forecast_front
-        from joulecast.plan.knobs.front_space import FrontSpace
-
-        plan = asked.loaded_plan()
-        if asked.form == ZEUS_PFO:
-            space = (space or FrontSpace()).clocks_alone(plan.overlap.comm_ctas)
-        with output.working("finding plans"):
-            made = forecast_front(
-                plan,
-                space=space,
-                simple=asked.simple,
-                time_limit_s=asked.time_limit,
-                switch_s=asked.switch_time,
-            )
+    made = _of_plan(asked, space) if asked.profile is None else _of_profile(asked, asked.profile)
     extra: dict[str, Any] = {}
     if asked.slow_rank is not None:
         from joulecast.command_line.front_reports import slow_rank_report
@@ -245,6 +228,19 @@ def _instructions(asked: FrontAsked, space: FrontSpace | None) -> Instructions:
 
         extra["stragglers"] = straggler_report(made, asked.straggler_time)
     return Instructions(asked, made, extra)
+
+
+def _of_plan(asked: FrontAsked, space: FrontSpace | None) -> Front:
+    from joulecast.plan.fronts.forecast_front import forecast_front
+    from joulecast.plan.knobs.front_space import FrontSpace
+
+    plan = asked.loaded_plan()
+    if asked.form == ZEUS_PFO:
+        space = (space or FrontSpace()).clocks_alone(plan.overlap.comm_ctas)
+    with output.working("finding plans"):
+        return forecast_front(
+            plan, space=space, simple=asked.simple, time_limit_s=asked.time_limit, switch_s=asked.switch_time
+        )
 
 
 def _of_profile(asked: FrontAsked, profile: Path) -> Front:

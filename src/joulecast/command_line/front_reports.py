@@ -4,50 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
+    from joulecast.command_line.front_asked import FrontAsked
     from joulecast.plan.exact.exact_front import Front
     from joulecast.plan.exact.problem import FrontProblem
     from joulecast.plan.fronts.stragglers import StragglerRow
     from joulecast.plan.limits.power_limits import JobPoint
-    from joulecast.simulator.plan_file.plan import Plan
-
-
-#: Loads a plan with some more settings, as ``table.key=value``.
-Load: TypeAlias = "Callable[[Sequence[str]], Plan]"
-
-
-@dataclass(frozen=True, slots=True)
-class LimitsAsked:
-    """What is asked of power limits.
-
-    Attributes
-    ----------
-    limits
-        Watts separated by commas, or a CSV file of measurements; ``None``: steps of the board's range.
-    eta
-        Weight of energy against time in the cost, 0 to 1.
-    epochs
-        CSV file of epochs to the target by batch size.
-    job
-        Name of the job in a file that holds several.
-    gpus
-        GPUs of a measured job.
-    samples
-        Sequences of an epoch, where epochs are asked of a plan.
-    """
-
-    limits: str | None = None
-    eta: float | None = None
-    epochs: Path | None = None
-    job: str | None = None
-    gpus: int = 1
-    samples: int | None = None
 
 
 def straggler_report(front: Front, times_s: Sequence[float]) -> list[dict[str, Any]]:
@@ -72,13 +38,8 @@ def _with_plan(front: Front, row: StragglerRow) -> dict[str, Any]:
     return row.to_dict() | {"plan": front.clocks_mhz(row.point)}
 
 
-def power_limit_report(asked: LimitsAsked, load: Load | None) -> tuple[tuple[JobPoint, ...], dict[str, Any]]:
+def power_limit_report(asked: FrontAsked) -> tuple[tuple[JobPoint, ...], dict[str, Any]]:
     """Points at every power limit (and batch size), and their front with the best point of every weight.
-
-    Parameters
-    ----------
-    load
-        Loads the plan to forecast with some more settings; ``None`` where measurements are given.
 
     Raises
     ------
@@ -90,16 +51,17 @@ def power_limit_report(asked: LimitsAsked, load: Load | None) -> tuple[tuple[Job
     from joulecast.plan.limits.power_limits_read import mean_epochs, read_epochs
 
     epochs = None if asked.epochs is None else mean_epochs(read_epochs(asked.epochs))
-    job, gpus, points = _measured(asked) if load is None else _forecast(asked, load, epochs)
+    is_forecast = asked.plan is not None
+    job, gpus, points = _forecast(asked, epochs) if is_forecast else _measured(asked)
     left_out: tuple[int, ...] = ()
     if epochs is not None:
         points, left_out = pl.to_target(points, epochs)
-        if load is not None:  # not even forecast
+        if is_forecast:  # at those that reach it alone
             left_out = tuple(size for size, count in epochs.items() if not math.isfinite(count))
         if not points:
             raise InputError("no batch size reaches the target", file=str(asked.epochs), key="--epochs")
     power = pl.max_power_w(points, gpus)
-    of = "training to the target" if epochs is not None else "an iteration" if load is not None else "a measurement"
+    of = "training to the target" if epochs is not None else "an iteration" if is_forecast else "a measurement"
     report: dict[str, Any] = {
         "job": job,
         "of": of,
@@ -117,47 +79,47 @@ def power_limit_report(asked: LimitsAsked, load: Load | None) -> tuple[tuple[Job
     return points, report
 
 
-def _forecast(
-    asked: LimitsAsked, load: Load, epochs: Mapping[int, float] | None
-) -> tuple[str, int, tuple[JobPoint, ...]]:
+def _forecast(asked: FrontAsked, epochs: Mapping[int, float] | None) -> tuple[str, int, tuple[JobPoint, ...]]:
     """Name, GPUs and points of a plan: of an iteration, or of an epoch at each batch size with known epochs."""
     from dataclasses import replace
 
     from joulecast.plan.limits.power_limits import forecast_limits
 
-    limits = None if asked.limits is None else watts(asked.limits)
-    plan = load(())
+    limits = None if asked.power_limits is None else watts(asked.power_limits)
+    plan = asked.loaded_plan()
     name, gpus = plan.workload.model_name, plan.cluster.gpus
     if epochs is None:
         return name, gpus, forecast_limits(plan, limits)
     if asked.samples is None:
         raise InputError("the number of samples is missing", key="--samples", remedy="Say how many an epoch has.")
-    points = []
-    for size, count in epochs.items():
-        sized = load((f"workload.global_batch_size={size}",)) if math.isfinite(count) else None
+    points: list[JobPoint] = []
+    for size in (size for size, count in epochs.items() if math.isfinite(count)):
         steps = math.ceil(asked.samples / size)
-        for point in forecast_limits(sized, limits) if sized is not None else ():
-            points.append(replace(point, time_s=steps * point.time_s, energy_j=steps * point.energy_j))  # noqa: PERF401
+        sized = forecast_limits(asked.loaded_plan((f"workload.global_batch_size={size}",)), limits)
+        points += [replace(p, time_s=steps * p.time_s, energy_j=steps * p.energy_j) for p in sized]
     return name, gpus, tuple(points)
 
 
-def _measured(asked: LimitsAsked) -> tuple[str, int, tuple[JobPoint, ...]]:
+def _measured(asked: FrontAsked) -> tuple[str, int, tuple[JobPoint, ...]]:
     """Name, GPUs and points of a measured job."""
     from joulecast.plan.limits.power_limits_read import read_job_points
 
-    if asked.limits is None:
+    if asked.power_limits is None:
         raise InputError(
             "a plan is missing", remedy="Power limits are of a PLAN.toml, or measured: --power-limits FILE.csv."
         )
-    jobs = read_job_points(asked.limits)
+    jobs = read_job_points(asked.power_limits)
     if asked.job is None and len(jobs) > 1:
         raise InputError(
-            f"measurements of {len(jobs)} jobs", file=asked.limits, key="--job", remedy=f"Name one: {', '.join(jobs)}."
+            f"measurements of {len(jobs)} jobs",
+            file=asked.power_limits,
+            key="--job",
+            remedy=f"Name one: {', '.join(jobs)}.",
         )
     name = asked.job if asked.job is not None else next(iter(jobs))
     if name not in jobs:
-        raise UnknownNameError("job", name, jobs, file=asked.limits, key="--job")
-    return name, asked.gpus, jobs[name]
+        raise UnknownNameError("job", name, jobs, file=asked.power_limits, key="--job")
+    return name, asked.gpus or 1, jobs[name]
 
 
 def watts(text: str) -> list[float]:

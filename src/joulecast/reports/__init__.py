@@ -6,7 +6,7 @@ Each part imports only from those above it:
 - ``saved``: results as commands printed them; ``html``: pieces of HTML.
 - ``series``: what pictures show, taken from results.
 - ``charts``: pictures for the browser; ``figures``: pictures for papers.
-- ``page``: one HTML file that holds everything; ``parts``: what several pages have.
+- ``page``: one HTML file that holds everything; ``sections``: what several pages have.
 - ``pages``: one for each kind of result.
 - ``write``: reports as commands write them.
 """

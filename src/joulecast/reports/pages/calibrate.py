@@ -9,7 +9,7 @@ from joulecast.reports.charts.front import error_bar
 from joulecast.reports.html import folded, table
 from joulecast.reports.numbers import percent, short, spaced
 from joulecast.reports.page import Figure, Page, Section
-from joulecast.reports.parts import provenance
+from joulecast.reports.sections import provenance
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

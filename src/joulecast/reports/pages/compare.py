@@ -12,7 +12,7 @@ from joulecast.reports.html import bullets, folded, table
 from joulecast.reports.numbers import Unit, percent, spaced, unit_for
 from joulecast.reports.page import Figure, Page, Section
 from joulecast.reports.palette import word
-from joulecast.reports.parts import provenance
+from joulecast.reports.sections import provenance
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from joulecast.reports.charts.timeline import timeline_chart
 from joulecast.reports.numbers import between, percent, unit_for
 from joulecast.reports.page import Figure, Page, Section
 from joulecast.reports.pages.predict import front_section
-from joulecast.reports.parts import assumptions, plan_section, provenance, with_interval
+from joulecast.reports.sections import assumptions, plan_section, provenance, with_interval
 from joulecast.reports.series import timeline as timeline_series
 from joulecast.reports.series.timeline import limits_w
 

@@ -11,7 +11,7 @@ from joulecast.reports.html import bullets, folded, table
 from joulecast.reports.numbers import percent, spaced, unit_for
 from joulecast.reports.page import Figure, Page, Section
 from joulecast.reports.palette import SYMBOLS, series_role
-from joulecast.reports.parts import assumptions, plan_section, provenance
+from joulecast.reports.sections import assumptions, plan_section, provenance
 
 if TYPE_CHECKING:
     from joulecast.plan.limits.rank_limits import RankLimitFront, RankLimits

@@ -13,7 +13,7 @@ from joulecast.reports.numbers import percent, spaced, unit_for
 from joulecast.reports.page import Figure, Page, Section
 from joulecast.reports.pages.site_section import site_figures, site_section
 from joulecast.reports.palette import word
-from joulecast.reports.parts import assumptions, plan_section, provenance, with_interval
+from joulecast.reports.sections import assumptions, plan_section, provenance, with_interval
 from joulecast.reports.series import ledger as ledger_series
 from joulecast.reports.series import timeline as timeline_series
 from joulecast.reports.series.front import of_front

@@ -8,7 +8,7 @@ from joulecast.command_line.output import number
 from joulecast.reports.html import bullets, table
 from joulecast.reports.numbers import NARROW, Unit, unit_for
 from joulecast.reports.page import Figure, Section
-from joulecast.reports.parts import with_interval
+from joulecast.reports.sections import with_interval
 
 if TYPE_CHECKING:
     from joulecast.simulator.iteration.site import SiteForecast

@@ -14,7 +14,7 @@ from joulecast.reports.charts.front import error_bar
 from joulecast.reports.html import pairs, table
 from joulecast.reports.numbers import Unit, interval, spaced, unit_for
 from joulecast.reports.page import Figure, Page, Section
-from joulecast.reports.parts import assumptions, plan_section, provenance, with_interval
+from joulecast.reports.sections import assumptions, plan_section, provenance, with_interval
 
 if TYPE_CHECKING:
     from joulecast.plan.sweep.result import SweepResult

@@ -10,7 +10,7 @@ from joulecast.reports.charts.measured import error_chart, measured_chart
 from joulecast.reports.html import folded, table
 from joulecast.reports.numbers import spaced
 from joulecast.reports.page import Figure, Page, Section
-from joulecast.reports.parts import provenance
+from joulecast.reports.sections import provenance
 from joulecast.reports.series.measured import measured_by_quantity
 
 if TYPE_CHECKING:

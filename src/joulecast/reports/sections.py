@@ -1,4 +1,4 @@
-"""Parts that several pages have: the plan, what is assumed, and where the numbers of a GPU come from."""
+"""Sections that several pages have: the plan, what is assumed, and where the numbers of a GPU come from."""
 
 from __future__ import annotations
 
