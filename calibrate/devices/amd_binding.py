@@ -89,9 +89,15 @@ class AmdSmi:
         self.optional("amdsmi_shut_down")
 
 
+#: What the hardware writes into fields that it does not have, their largest number; older bindings pass it on.
+_ABSENT = (2**16 - 1, 2**32 - 1, 2**64 - 1)
+
+
 def number(value: Any) -> float | None:
-    """A number, ``None`` for what the binding writes where there is none."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    """A number, ``None`` for what the binding or the hardware writes where there is none."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or value in _ABSENT:
+        return None
+    return float(value)
 
 
 def text(value: Any) -> str:

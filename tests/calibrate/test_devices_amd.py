@@ -138,6 +138,16 @@ def test_older_bindings(smi):
     assert smi.said == [("set_power_cap", 0, 400)]
 
 
+@pytest.mark.parametrize("absent", ["N/A", 2**16 - 1, 2**32 - 1])
+def test_fields_that_the_hardware_lacks_are_no_readings(smi, absent):
+    """Hardware writes the largest number of a field; older bindings do not translate it."""
+    smi.power = {"current_socket_power": absent, "average_socket_power": 94}
+    smi.metrics = {"temperature_hotspot": absent, "average_gfx_activity": absent}
+    found = AmdCard().sample()
+    assert (found.power_w, found.average_power_w) == (None, 94.0)
+    assert (found.temperature_c, found.utilisation) == (None, None)
+
+
 def test_settings_are_made_and_given_back(smi):
     card = AmdCard()
     card.apply(Settings((1000.0, 1500.0), 500.0))
