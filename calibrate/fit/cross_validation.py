@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from joulecast.calibrate.rows.measured import Row
 from joulecast.calibrate.rows.operators import group_key
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.families import FAMILIES, families_of
-from joulecast.model.kernels.operators import Operator
+from joulecast.model.kernels.operators import Attention, Gemm, Operator, Streaming
 from joulecast.model.predict import Work, parameter_spread, predict_work
 from joulecast.model.uncertainty import NINETY_PERCENT, UNKNOWN_DISCREPANCY
 
@@ -85,6 +85,21 @@ def _family(work: Work, gpu: GpuModel) -> str | None:
     return FAMILIES[of.pop()] if len(of) == 1 else None
 
 
+def _kernel(work: Work) -> tuple[Operator, ...]:
+    return tuple(map(_plain, work.operators))
+
+
+def _plain(operator: Operator) -> Operator:
+    """The kernel without its tiles and values."""
+    if isinstance(operator, Gemm):
+        return replace(operator, tile=None, data="")
+    if isinstance(operator, Attention):
+        return replace(operator, tile=None)
+    if isinstance(operator, Streaming):
+        return replace(operator, tile_rows=0, tile_columns=0, warps=0, data="")
+    return operator
+
+
 def _is_repeat(row: Row) -> bool:
     return str(row.configuration.get("card", "")).startswith("others-")
 
@@ -93,10 +108,11 @@ def _is_repeat(row: Row) -> bool:
 class Miss:
     """How far a forecast of a held-out row is off, relative, and how far its parameters' uncertainty lets it be.
 
-    ``kernel`` is what ran; ``energy`` is NaN where it was not measured.
+    ``kernel`` is what ran, whatever its tiles and values: these share what the form gets wrong. ``energy`` is NaN where
+    it was not measured.
     """
 
-    kernel: Work
+    kernel: tuple[Operator, ...]
     time: float
     energy: float
     time_spread: float
@@ -145,7 +161,7 @@ def _spreads(misses: Sequence[Miss], every: Sequence[Miss]) -> dict[str, float]:
 def _errors(misses: Sequence[Miss], quantity: str) -> tuple[Array, Array, NDArray[np.int64]]:
     """Errors that were measured, their spreads, and which kernel each is of."""
     known = [miss for miss in misses if np.isfinite(getattr(miss, quantity))]
-    kernels: dict[Work, int] = {}
+    kernels: dict[tuple[Operator, ...], int] = {}
     kernel = np.array([kernels.setdefault(miss.kernel, len(kernels)) for miss in known], dtype=np.int64)
     errors, spreads = (np.array([getattr(miss, q) for miss in known]) for q in (quantity, f"{quantity}_spread"))
     return errors, spreads, kernel
@@ -176,7 +192,7 @@ def _misses_of_card(data: HeldOut, places: Sequence[int], gpu: GpuModel) -> list
     time, power = data.time_s[places], data.power_w[places]
     slow, costly = np.log(forecast.time_s / time), np.log(forecast.energy_j / (power * time))
     columns = np.stack([slow, costly, *spreads], axis=1).tolist()
-    return [(str(data.families[i]), Miss(data.work[i], *row)) for i, row in zip(places, columns, strict=True)]
+    return [(str(data.families[i]), Miss(_kernel(data.work[i]), *row)) for i, row in zip(places, columns, strict=True)]
 
 
 def form_spread(errors: Array, spreads: Array) -> float:
