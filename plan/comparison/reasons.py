@@ -20,7 +20,8 @@ SENTENCES = (
 )
 #: Components by the words that people use.
 WORDS = {"sm": "SM activity", "tensor": "tensor cores", "vector": "vector units", "onchip": "on-chip memory"}
-WORDS |= {"hbm": "HBM", "clock": "clock tree", "link": "links", "gpu": "GPUs", "cpu": "CPUs", "nic": "network cards"}
+WORDS |= {"hbm": "HBM", "clock": "clock tree", "link": "links", "static": "static power"}
+WORDS |= {"gpu": "GPUs", "cpu": "CPUs", "nic": "network cards", "fan": "fans", "switch": "switches within nodes"}
 #: Items named in a sentence at most, and the least share of the sum of all changes that one needs to be named.
 MOST_ITEMS, LEAST_SHARE = 3, 0.1
 

@@ -399,6 +399,17 @@ def test_intervals_of_errors_are_drawn_whole():
     assert low < -40.0 and high > 45.0
 
 
+def test_the_report_tells_whether_the_plan_fits(tmp_path, examples, capsys):
+    assert run("predict", examples / "llama-3.1-8b-4xh200.toml", "--json", "--report", tmp_path / "p.html") == 0
+    stages = json.loads(capsys.readouterr().out)["stages"]
+    text = (tmp_path / "p.html").read_text(encoding="utf-8")
+    section = text.split("Memory of one GPU of each stage</h2>")[1].split("</section>")[0]
+    least = min(stage["memory_margin_bytes"] for stage in stages) / 1e9
+    assert f"The fullest GPU has {least:.3g} GB left" in section
+    for part in ("parameters", "activations", "optimizer", "total", "margin"):
+        assert part in section
+
+
 def test_a_sweep_begins_with_what_was_asked_for(tmp_path, capsys):
     (tmp_path / "space.toml").write_text(SPACE.replace('"energy"', '"money"'), encoding="utf-8")
     assert run("sweep", tmp_path / "space.toml", "--json", "--report", tmp_path / "s.html") == 0
@@ -406,7 +417,7 @@ def test_a_sweep_begins_with_what_was_asked_for(tmp_path, capsys):
     text = (tmp_path / "s.html").read_text(encoding="utf-8")
     assert charts_of(text)["sweep"]["views"][0]["label"] == "money"
     answer = re.search(r"<h1>(.*?)</h1>", text).group(1)
-    assert f"{best[0]['money']:.3g} in money" in answer
+    assert f"{best[0]['money']:.3g} USD an iteration" in answer.replace("\u00a0", " ")
 
 
 def test_a_comparison_shows_intervals(tmp_path, examples, capsys):

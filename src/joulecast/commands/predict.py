@@ -73,6 +73,7 @@ def print_iteration(iteration: Iteration) -> None:
     """Print a forecast for people."""
     from joulecast.command_line.site_report import print_site
     from joulecast.reports.palette import word
+    from joulecast.simulator.iteration.result import memory_line
 
     number, whole = output.number, iteration.to_dict()
     print(f"{whole['model']} on {whole['gpus']} x {whole['gpu']}, {whole['tokens']} tokens an iteration\n")
@@ -90,7 +91,7 @@ def print_iteration(iteration: Iteration) -> None:
     print("\nOne GPU of each pipeline stage")
     output.print_table([_stage_line(stage) for stage in whole["stages"]])
     print("\nMemory of one GPU of each pipeline stage [GB]: what is allocated, and beside it the context")
-    output.print_table([_memory_line(stage) for stage in whole["stages"]])
+    output.print_table([memory_line(stage) for stage in whole["stages"]])
     for split in ("component", "instruction"):
         print(f"\nEnergy of all GPUs by {split}")
         energies = whole[f"energy_by_{split}_j"]
@@ -125,16 +126,3 @@ def _stage_line(stage: dict[str, Any]) -> dict[str, Any]:
         "waiting [s]": stage["waiting_s"],
         "allocated [GB]": stage["memory_bytes"] / 1e9,
     }
-
-
-def _memory_line(stage: dict[str, Any]) -> dict[str, Any]:
-    """Parts of the peak, and the margin that the GPU has beyond them."""
-    parts = {name: value / 1e9 for name, value in stage["memory_by_part_bytes"].items() if value}
-    return (
-        {"stage": stage["stage"]}
-        | parts
-        | {
-            "total": sum(parts.values()),
-            "margin": stage["memory_margin_bytes"] / 1e9,
-        }
-    )

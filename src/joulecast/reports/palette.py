@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from joulecast.plan.comparison.reasons import WORDS as WORDS_OF_PARTS
+
 #: Role to (light, dark).
 ROLES: dict[str, tuple[str, str]] = {
     "paper": ("#ffffff", "#15181c"),
@@ -49,20 +51,9 @@ WORDS = {
     "backward_input": "input gradient",
     "backward_weight": "weight gradient",
     "grad_reduce": "gradient reduction",
-    "static": "static power",
-    "sm": "SM activity",
-    "tensor": "tensor cores",
-    "vector": "vector units",
-    "onchip": "on-chip memory",
-    "hbm": "HBM",
-    "clock": "clock tree",
-    "link": "links",
-    "gpu": "GPUs",
-    "cpu": "CPUs",
-    "nic": "network cards",
-    "fan": "fans",
     "comm_ctas": "communication blocks",
     "comm_threads": "threads of a communication block",
+    **WORDS_OF_PARTS,
 }
 
 

@@ -18,6 +18,7 @@ from joulecast.reports.series import ledger as ledger_series
 from joulecast.reports.series import timeline as timeline_series
 from joulecast.reports.series.front import of_front
 from joulecast.reports.series.timeline import limit_words, limits_w
+from joulecast.simulator.iteration.result import memory_line
 from joulecast.simulator.iteration.site import SITE_ASSUMPTIONS
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def predict_page(iteration: Iteration, front: Front | None = None, *, no_front: 
     if no_front:
         sections.append(Section("Time and energy with other clocks", f"<p>Left out: {no_front}</p>"))
     sections += [timeline_section(iteration), ledger_section(iteration), stages_section(iteration)]
+    sections.append(memory_section(iteration))
     if iteration.site is not None:
         sections.append(site_section(iteration.site))
     granted = [*iteration.assumptions, *(SITE_ASSUMPTIONS if iteration.site is not None else ())]
@@ -208,3 +210,12 @@ def stages_section(iteration: Iteration) -> Section:
         "waiting for other stages.</p>"
     )
     return Section("One GPU of each stage", about + table(rows))
+
+
+def memory_section(iteration: Iteration) -> Section:
+    """Whether the plan fits memory, part by part."""
+    least = min(rank.memory_margin_bytes for rank in iteration.ranks) / 1e9
+    about = f"<p>At the peak, in GB. The fullest GPU has {least:.3g} GB left.</p>"
+    return Section(
+        "Memory of one GPU of each stage", about + table([memory_line(s) for s in iteration.to_dict()["stages"]])
+    )

@@ -49,7 +49,7 @@ def sweep_page(result: SweepResult, lines: Rows, space: Space) -> Page:
     about = f"<p>Each dot is a plan that fits memory, in closed form; {star}. Point at one to see what it sets.</p>"
     if len(shown) < len(rows):
         about += f"<p>Of {len(rows)} plans {len(shown)} are drawn, evenly chosen, with all of the best.</p>"
-    goal = " and ".join(result.minimise)
+    goal = listed(result.minimise)
     sections = [
         Section("Every plan", about, (sweep_chart(result, shown, space, limits),)),
         Section(f"The best by {goal}", table(lines) if lines else "<p>No plan keeps to the constraints.</p>"),
@@ -71,19 +71,22 @@ def _left_out(result: SweepResult, limits: Mapping[str, float]) -> list[dict[str
 
 def answer(result: SweepResult) -> str:
     """The answer in one sentence."""
-    goal = " and ".join(result.minimise)
+    goal = listed(result.minimise)
     if not result.best:
         return f"None of {result.legal} legal plans keeps to the constraints."
     best = result.best[0]
     against, (_, base) = next(iter(_against(result, result.best).items()))
+    base = base or str(best.get("currency", ""))
     time, other = unit_for("s", best["time_s"]), unit_for(base, best[against])
-    what = " in money" if against == "money" else ""
-    ends = [
-        f"{time.text(r['time_s'], 3)} and {other.text(r[against], 3).strip()}{what}" for r in (best, result.best[-1])
-    ]
+    ends = [f"{time.text(r['time_s'], 3)} and {other.text(r[against], 3)}" for r in (best, result.best[-1])]
     if len(result.minimise) > 1 and len(result.best) > 1:
         return f"{len(result.best)} plans are the front of {goal}, from {ends[0]} to {ends[1]} an iteration."
     return f"The plan of least {goal} takes {ends[0]} an iteration: {setting(best, result.keys)}."
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as a sentence lists them: a, b and c."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def setting(row: dict[str, Any], keys: Sequence[str]) -> str:
