@@ -170,7 +170,7 @@ def with_files(space: Space) -> Space:
     """The space with what tells the files that it names, and what GPUs are derived from, from earlier ones."""
     found = {}
     for name in space.values("cluster.gpu"):
-        path = resolve_path(name, ".toml", space.source)
+        path = resolve_path(name, ".toml", space.source, "cluster.gpu")
         try:
             found[path] = digest(json.dumps(load_gpu(path).to_dict()).encode())
         except UnknownNameError as error:
@@ -178,7 +178,7 @@ def with_files(space: Space) -> Space:
     for key, suffix in _FILES.items():
         for name in space.values(key):
             if isinstance(name, str):
-                path = resolve_path(name, suffix, space.source)
+                path = resolve_path(name, suffix, space.source, key)
                 file = Path(path, "config.json") if isdir(path) else Path(path)
                 found |= {str(file): digest(file.read_bytes())} if isfile(file) else {}
     return replace(space, files=tuple(found.items()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from os.path import exists
 from pathlib import Path
 
 from joulecast.errors import InputError, UnknownNameError
@@ -19,7 +20,7 @@ from joulecast.simulator.plan_file.source import Source
 def named_gpu(parsed: PlanFile, source: Source) -> GpuDescription:
     """The GPU that the plan names."""
     try:
-        return load_gpu(resolve_path(parsed.cluster.gpu, ".toml", source))
+        return load_gpu(resolve_path(parsed.cluster.gpu, ".toml", source, "cluster.gpu"))
     except UnknownNameError as error:
         raise place(error, source, "cluster.gpu") from None
 
@@ -41,12 +42,22 @@ def fp8_of(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Fp8 | None:
         raise place(error, source, error.key or "cluster.gpu") from None
 
 
-def resolve_path(name: str, suffix: str, source: Source) -> str:
-    """A path in a plan is meant relative to the plan's folder; a catalogue name stays as it is."""
+def resolve_path(name: str, suffix: str, source: Source, key: str) -> str:
+    """A path in a plan is meant relative to the plan's folder; a catalogue name stays as it is.
+
+    Raises
+    ------
+    InputError
+        There is no such file, neither there nor in the current folder; names the plan and the key.
+    """
     if not (name.endswith(suffix) or "/" in name):
         return name
-    beside = source.folder / name
-    return str(beside if beside.exists() else Path(name))
+    for path in (source.folder / name, Path(name)):
+        if exists(path):
+            return str(path)
+    raise source.error(
+        f"{name}: no such file", key, remedy="Check the path; it starts in the folder of this file.", kind=InputError
+    )
 
 
 def resolve_model(table: WorkloadTable, source: Source) -> ModelConfig:
@@ -67,7 +78,7 @@ def _named_model(table: WorkloadTable, source: Source) -> ModelConfig:
     if isinstance(table.model, InlineModel):
         return _inline_model(table.model, source)
     try:
-        return load_model(resolve_path(table.model, ".json", source))
+        return load_model(resolve_path(table.model, ".json", source, "workload.model"))
     except UnknownNameError as error:
         raise place(error, source, "workload.model") from None
 

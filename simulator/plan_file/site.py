@@ -78,7 +78,7 @@ def read_site(table: SiteTable, source: Source) -> Site:
     InputError
         No such site, or a rack's limit without its nodes.
     """
-    name = resolve_path(table.name, ".toml", source)
+    name = resolve_path(table.name, ".toml", source, "site.name")
     if name != DEFAULT_SITE or table.currency is not None:
         try:
             _check_currency(table, load_site(name), source)

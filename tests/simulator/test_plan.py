@@ -281,6 +281,21 @@ def test_missing_file() -> None:
         load_plan("nowhere.toml")
 
 
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("cluster.gpu", "../h200-sxm"),
+        ("cluster.node", "none.toml"),
+        ("workload.model", "none/config.json"),
+        ("network.name", "none.toml"),
+        ("site.name", "none.toml"),
+    ],
+)
+def test_a_missing_file_of_a_plan_is_told_with_its_key(key: str, name: str) -> None:
+    with pytest.raises(InputError, match=rf"llama-3\.1-8b-4xh200\.toml.*\[{key}\]: {name}: no such file"):
+        load_plan(EXAMPLE, [f"{key}={name}"])
+
+
 def test_paths_are_relative_to_the_plan(tmp_path: Path) -> None:
     config = (
         '{"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128,'
