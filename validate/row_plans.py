@@ -86,7 +86,7 @@ def _iteration(row: Configuration, gpu: str) -> dict[str, Any]:
             "sequence_length": whole_number(row, "seq"),
             "micro_batch_size": micro_batch,
             "global_batch_size": micro_batch * microbatches * dp,
-            "precision": str(row.get("dtype") or "bf16"),
+            **precision(row),
             **expert_load(row),
         },
         "cluster": {"gpu": gpu, "gpus": tp * pp * cp * dp},
@@ -111,14 +111,25 @@ def _iteration(row: Configuration, gpu: str) -> dict[str, Any]:
             "framework": "pytorch-eager",
             "attention_backend": str(row.get("attention_backend") or "cudnn"),
             "shard_head": head_is_sharded(row.get("head")),
+            "compile": _flag(row, "compiled"),
             **permutation(row),
         },
     }
 
 
+def precision(row: Configuration) -> dict[str, Any]:
+    """Data type, or how linear layers run in FP8."""
+    if row.get("float8") is not None:
+        return {"precision": "fp8", "fp8_recipe": str(row["float8"])}
+    return {"precision": str(row.get("dtype") or "bf16")}
+
+
 def permutation(row: Configuration) -> dict[str, Any]:
-    """Whether kernels made for it sort and sum the experts' rows, where the row says it."""
-    return {} if row.get("permute_fusion") is None else {"moe_permute_fusion": _flag(row, "permute_fusion")}
+    """Which kernels sort and sum the experts' rows, where the row says it."""
+    if row.get("permute_fusion") is None:
+        return {}
+    fused, operator = _flag(row, "permute_fusion"), row.get("row_operator")
+    return {"moe_permute_fusion": fused, **({} if operator is None else {"moe_row_operator": str(operator)})}
 
 
 def expert_load(row: Configuration) -> dict[str, Any]:

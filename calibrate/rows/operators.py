@@ -15,6 +15,7 @@ from joulecast.calibrate.rows.fields import (
     sides_of,
     whole_number,
 )
+from joulecast.calibrate.rows.framework_kernels import framework_kernels
 from joulecast.calibrate.rows.training_kernels import training_kernels
 from joulecast.model.cluster.collectives import REFERENCE_EFFICIENCY, REFERENCE_STEP_S
 from joulecast.model.cluster.fabric import Fabric
@@ -79,6 +80,8 @@ KERNEL_OPS = (
     "flash_attn",
     "tile_attention",
     "stream",
+    "cast",
+    "expert_rows",
     "pulse",
     *STREAMING_PATTERNS,
     *COMPOSITE_OPS,
@@ -180,6 +183,9 @@ def _gemm(row: Configuration) -> KernelWork:
         accumulate=bool(row.get("accumulate", False)),
         separate=bool(row.get("separate", False)),
         grouped=bool(row.get("grouped", False)),
+        fast_accumulation=bool(row.get("fast_accumulation", False)),
+        block_scaled=bool(row.get("block_scaled", False)),
+        row_scaled=bool(row.get("row_scaled", False)),
         name=str(row["op"]),
     )
     return _one(operator)
@@ -251,6 +257,12 @@ def _training_kernel(row: Configuration) -> KernelWork:
     return KernelWork(kernels, (1,) * len(kernels))
 
 
+def _framework_kernels(row: Configuration) -> KernelWork:
+    """What PyTorch launches for one operation, as a plan's layers launch it."""
+    launches = framework_kernels(row)
+    return KernelWork(tuple(launch.operator for launch in launches), tuple(launch.repeat for launch in launches))
+
+
 def _collective(row: Configuration) -> KernelWork:
     return _one(
         Collective(
@@ -319,6 +331,8 @@ _BUILDERS: dict[str, Callable[[Configuration], KernelWork]] = {
     "flash_attn": _attention,
     "tile_attention": _attention,
     "stream": _training_kernel,
+    "cast": _framework_kernels,
+    "expert_rows": _framework_kernels,
     "pulse": _pulse,
     "duty": _duty,
     "interleave": _interleave,

@@ -27,7 +27,9 @@ from typing import Literal
 from joulecast.errors import InputError
 from joulecast.model.hardware.description import GpuDescription
 
-Recipe = Literal["delayed", "tensorwise", "blockwise", "mxfp8"]
+Recipe = Literal["delayed", "tensorwise", "rowwise", "blockwise", "mxfp8"]
+#: Recipes of PyTorch's own float8 linear layers (torchao); all but ``rowwise`` are Transformer Engine's.
+PYTORCH_RECIPES = ("tensorwise", "rowwise")
 #: Recipes whose scales belong to blocks of values along one direction.
 BLOCKED = ("blockwise", "mxfp8")
 #: Bytes of scales a value: 4 for 128 values, or 1 for 32.

@@ -72,6 +72,11 @@ class Implementation:
         ``alltoall`` sends every copy of a token, ``flex`` one to each domain or rank (DeepEP).
     fused_permutation
         Whether kernels made for it sort and sum the experts' rows, or PyTorch's own operators.
+    row_operator
+        Where not: the one of :data:`joulecast.model.transformer.row_operators.OPERATORS` that does; empty: a strided
+        copy and ``embedding_bag``.
+    compiled
+        Whether ``torch.compile`` has fused each layer's element-wise kernels.
     expert_load
         Rows of the busiest rank's experts over the mean, or the capacity factor.
     tp_comm_overlap
@@ -113,6 +118,8 @@ class Implementation:
     expert_tensor_fabric: Fabric | None = None
     expert_dispatcher: str = "alltoall"
     fused_permutation: bool = True
+    row_operator: str = ""
+    compiled: bool = False
     expert_load: float = 1.0
     tiles: tuple[tuple[str, Tile | RowTile], ...] = ()
     gradients: str | None = None
@@ -131,6 +138,11 @@ class Implementation:
     def attention_dtype(self) -> str:
         """Type of what attention multiplies."""
         return "fp8" if self.attention_fp8 else self.dtype
+
+    @property
+    def kept_fp8(self) -> Fp8 | None:
+        """FP8 in which tensors are kept for later products: Transformer Engine's; PyTorch casts anew each time."""
+        return self.fp8 if self.framework == "megatron" else None
 
     @property
     def gradient_dtype(self) -> str:

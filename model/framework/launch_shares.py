@@ -36,6 +36,7 @@ def _share(operator: Operator, count: int) -> Operator:
         return replace(
             operator,
             bytes_read=operator.bytes_read / count,
+            sm_cycles=operator.sm_cycles / count,
             bytes_written=operator.bytes_written / count,
             elements=operator.elements / count,
             rows=operator.rows // count,

@@ -49,8 +49,10 @@ REFERENCE_TILE = (128.0, 256.0)
 #: times and clocks of eight rows of `validate/recorded/h200_sxm/experts.jsonl` (``grouped_up``).
 GROUPED = 0.85
 #: Share of the rate of their data type that products reach where the description has none. Blocks with scales of their
-#: own: pairs of Llama runs in MXFP8 and with one scale a tensor on B200 (Megatron-Bridge 25.09) [estimate, +-10 %].
-EFFICIENCY = {"blocked": 0.83}
+#: own: pairs of Llama runs in MXFP8 and with one scale a tensor on B200 (Megatron-Bridge 25.09) [estimate, +-10 %],
+#: which four products of 1 x 128 by 128 x 128 values on an H200 then bore out within 4 %; where both operands have
+#: 1 x 128, the larger of two products there (`validate/recorded/h200_sxm/fp8_kernels.jsonl`) [estimate, +-8 %].
+EFFICIENCY = {"blocked": 0.83, "row_blocks": 0.64}
 #: What each further width of bf16 in a result, written or read again, adds to a tile's overhead, as a share of it. With
 #: it gradients of weights that are added to fp32 are as far off as products with results in bf16: SimuMax's 22 large
 #: ones on A100, 3 % too short without; on B200 alone it would be about 1 [estimate, 0.3 to 1].
@@ -95,7 +97,7 @@ def gemm_work(
     *,
     separate: bool = False,
     grouped: bool = False,
-    block_scaled: bool = False,
+    scaled: str = "",
 ) -> GemmWork:
     """Cycles and bytes of products of one data type and layout with the library's own tiles, rows being aligned.
 
@@ -113,8 +115,8 @@ def gemm_work(
         Whether a batch is launched product by product on several streams.
     grouped
         Whether one kernel takes the batch as a list of products.
-    block_scaled
-        Whether blocks of operands have scales of their own.
+    scaled
+        Which blocks of operands have scales of their own, a name of :data:`EFFICIENCY`; empty for none.
 
     Returns
     -------
@@ -124,7 +126,7 @@ def gemm_work(
     size = DTYPE_BYTES[dtype]
     width = output_bytes_per_element or size
     overhead = gpu["kernel.gemm.tile_overhead_cycles"] * (1.0 + GROUPED * grouped) * _epilogue(width, size, separate)
-    rate = _sm_rate(dtype, layout, gpu, block_scaled)
+    rate = _sm_rate(dtype, layout, gpu, scaled)
     cycles, outputs = _cycles_of_choices(shapes, size, rate, overhead, gpu, separate)
     best = np.argmin(cycles * np.where(CHOICES[:, 2] > 1, SPLIT_CAUTION, 1.0), axis=1)
     rows = np.arange(len(best))
@@ -140,12 +142,12 @@ def gemm_work(
     )
 
 
-def _sm_rate(dtype: str, layout: str, gpu: GpuModel, block_scaled: bool) -> float:
+def _sm_rate(dtype: str, layout: str, gpu: GpuModel, scaled: str) -> float:
     """Floating-point operations of one SM in a cycle at the rate that products of this kind reach."""
     rate = gpu.flops_per_cycle(dtype) / gpu.sm_count
     rate *= gpu.get(f"kernel.gemm.efficiency.{dtype}", 1.0) * gpu.get(f"kernel.gemm.layout.{layout}", 1.0)
-    if block_scaled:
-        rate *= gpu.get("kernel.gemm.efficiency.blocked", EFFICIENCY["blocked"])
+    if scaled:
+        rate *= gpu.get(f"kernel.gemm.efficiency.{scaled}", EFFICIENCY[scaled])
     return rate
 
 

@@ -74,8 +74,12 @@ class Gemm:
         Type of the result, empty for the inputs'.
     accumulate
         Whether the result is added to what stands there.
+    fast_accumulation
+        Whether FP8 is summed in the matrix units alone, not added up in fp32 registers after every 128 values.
     block_scaled
         Whether blocks of operands have scales of their own, which the matrix units read as they go.
+    row_scaled
+        Whether these are blocks of 128 values of a row of both operands, as a gradient of weights has them.
     separate
         Whether the products of a batch are launched one by one on several streams, as Megatron does those of experts.
     grouped
@@ -101,6 +105,8 @@ class Gemm:
     parts: int = 1
     separate: bool = False
     grouped: bool = False
+    fast_accumulation: bool = False
+    row_scaled: bool = False
 
     @property
     def flops(self) -> float:
@@ -168,6 +174,10 @@ class Streaming:
         Explicit schedule as :class:`RowTile` has it; ``warps`` = 0 is the library's own.
     far_bytes
         Bytes that come from memory even where the others stay in L2: of what the kernel before did not touch.
+    sm_cycles
+        Cycles of single SMs that its instructions take at least, all together, whatever they move.
+    activity
+        Power of its SMs over that of SMs that move data and wait.
     rows, columns
         Shape of row-wise kernels (norms, softmax, reductions), 0 where it does not matter.
     """
@@ -187,6 +197,8 @@ class Streaming:
     warps: int = 0
     name: str = "streaming"
     staged: bool = False
+    sm_cycles: float = 0.0
+    activity: float = 1.0
 
     def with_tile(self, tile: RowTile) -> Streaming:
         """The same kernel with an explicit schedule.

@@ -128,7 +128,7 @@ def _unfused_bytes(s: Shard) -> float:
 
 def _fp8_difference_bytes(s: Shard) -> float:
     """What FP8 changes: products keep one copy of their inputs, attention its output in ``dtype`` beside it."""
-    fp8, wide = s.implementation.fp8, DTYPE_BYTES[s.implementation.dtype]
+    fp8, wide = s.implementation.kept_fp8, DTYPE_BYTES[s.implementation.dtype]
     if fp8 is None:
         return 0.0
     replaced = 2 * s.norm_tokens * s.config.hidden + s.tokens * s.ffn
@@ -143,7 +143,7 @@ def _fp8_difference_bytes(s: Shard) -> float:
 
 def _eager_activation_extra(s: Shard) -> int:
     """Width of the intermediate results that unfused activations keep besides their input and output."""
-    return s.ffn if s.config.gated_mlp else 0
+    return s.ffn if s.config.gated_mlp and not s.implementation.compiled else 0
 
 
 def head_bytes(s: Shard) -> float:

@@ -39,7 +39,7 @@ class Held:
 
 def _held(parameters: Iterable[ParameterTensor], of: Implementation) -> Held:
     some = tuple(parameters)
-    return Held(float(sum(p.elements for p in some)), weight_bytes(some, of.fp8, of.dtype))
+    return Held(float(sum(p.elements for p in some)), weight_bytes(some, of.kept_fp8, of.dtype))
 
 
 @lru_cache(maxsize=4096)

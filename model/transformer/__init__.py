@@ -1,12 +1,12 @@
 """The kernels of a transformer's layers, forward and backward.
 
 - ``pytorch_layer``: a layer in PyTorch's eager mode, of ``eager_layer``'s halves with ``rotary`` embedding, or of
-  ``eager_moe``.
+  ``eager_moe``; ``compiled_layer`` one that ``torch.compile`` has fused, ``float8_linear`` its linear layers in FP8.
 - ``megatron_layer``: a layer in Megatron-Core with Transformer Engine: ``core_attention``, ``megatron_mlp`` or ``moe``
   between ``megatron_linear`` layers and norms (``megatron_norm`` for their gradients).
 - Attention: ``attention_kernel``, ``unfused_attention`` as separate kernels, ``latent_attention``, ``context_parallel``
   over several ranks.
-- Experts: ``expert_rows`` for how tokens reach them.
+- Experts: ``expert_rows`` for how tokens reach them, ``row_operators`` for PyTorch's kernels that take them there.
 - Beside products: ``pipelined_products`` for their communication, ``fp8_kernels`` for what FP8 adds.
 - The ends of the stack: ``head`` with the embedding, ``loss``, and ``multi_token`` prediction.
 """

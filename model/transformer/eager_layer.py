@@ -8,30 +8,23 @@ the residual stream are added, and each parameter's gradient is added to the one
 
 from __future__ import annotations
 
-from joulecast.model.framework.launches import (
-    Launch,
-    collective,
-    input_gradient,
-    linear_forward,
-    streaming,
-    weight_gradient,
-)
+from joulecast.model.framework.launches import Launch, collective, streaming
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.transformer import core_attention
+from joulecast.model.transformer import core_attention, float8_linear
 from joulecast.model.transformer.rotary import head_norm_backward, head_norm_forward, rotary_backward, rotary_forward
 
 
 def attention_half_forward(s: Shard) -> tuple[Launch, ...]:
     """Norm, attention block and residual addition."""
-    config, dtype = s.config, s.implementation.dtype
+    config = s.config
     launches = [
         norm_forward("norm1", s),
         *enter_forward("qkv", s),
-        linear_forward("qkv", s.tokens, s.qkv_width, config.hidden, dtype),
+        *float8_linear.forward("qkv", s, s.qkv_width, config.hidden),
         *head_norm_forward(s),
         *rotary_forward(s),
         *core_attention.core_attention(s, "forward"),
-        linear_forward("output", s.tokens, config.hidden, s.attention_width, dtype),
+        *float8_linear.forward("output", s, config.hidden, s.attention_width),
         *leave_forward("output", s),
         residual_addition("residual1", s),
     ]
@@ -40,13 +33,13 @@ def attention_half_forward(s: Shard) -> tuple[Launch, ...]:
 
 def mlp_half_forward(s: Shard) -> tuple[Launch, ...]:
     """Norm, MLP and residual addition."""
-    config, dtype = s.config, s.implementation.dtype
+    config = s.config
     return (
         norm_forward("norm2", s),
         *enter_forward("up", s),
-        linear_forward("up", s.tokens, s.up_width, config.hidden, dtype),
+        *float8_linear.forward("up", s, s.up_width, config.hidden),
         *activation_forward(s),
-        linear_forward("down", s.tokens, config.hidden, s.ffn, dtype),
+        *float8_linear.forward("down", s, config.hidden, s.ffn),
         *leave_forward("down", s),
         residual_addition("residual2", s),
     )
@@ -164,10 +157,10 @@ def linear_backward(name: str, s: Shard, outputs: int, inputs: int, bias: bool, 
     Without a bias autograd takes the weight's gradient first, with one the input's.
     """
     dtype, weight = s.implementation.dtype, f"{name}.weight"
-    wgrad = weight_gradient(name, s.tokens, outputs, inputs, dtype, completes="" if accumulate else weight)
-    dgrad = input_gradient(name, s.tokens, outputs, inputs, dtype)
+    products = float8_linear.backward(name, s, outputs, inputs, "" if accumulate else weight)
     if not bias:
-        return (wgrad, dgrad, *accumulation(weight, outputs * inputs, dtype, accumulate))
+        return (*products, *accumulation(weight, outputs * inputs, dtype, accumulate))
+    wgrad, dgrad = products
     column_sum = streaming(
         "bias_reduce",
         f"{name}.bias.grad",

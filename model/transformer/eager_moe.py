@@ -18,6 +18,7 @@ from joulecast.model.framework.launches import Launch, input_gradient, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import Gemm
 from joulecast.model.transformer import eager_layer as eager
+from joulecast.model.transformer import row_operators
 from joulecast.model.transformer.expert_rows import (
     ExpertShard,
     copies,
@@ -37,13 +38,14 @@ def forward(s: Shard) -> tuple[Launch, ...]:
     return (
         eager.norm_forward("norm2", s),
         *router_forward(s),
+        *((row_operators.order(e.sent),) if s.implementation.row_operator else ()),
         copies("permute", s, e, reads=random_reads(s)),
         *to_experts("dispatch", s, e),
         _grouped("experts.up", e, e.rows, e.up_width, hidden, dtype, "tn"),
         *eager.activation_forward(_rows(s, e)),
         _grouped("experts.down", e, e.rows, hidden, e.ffn, dtype, "tn"),
         *from_experts("combine", s, e),
-        summed("unpermute", s, e, weighted=True),
+        *_joined(s, e),
         eager.residual_addition("residual2", s),
     )
 
@@ -53,18 +55,61 @@ def backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     e, hidden = expert_shard(s), s.config.hidden
     kernels, accumulations = eager.norm_backward("norm2", s, accumulate)
     return (
-        copies("unpermute.grad", s, e, reads=random_reads(s) + 1),
+        *_parted(s, e),
         *to_experts("combine.grad", s, e),
         *_grouped_backward("experts.down", s, e, hidden, e.ffn, accumulate),
         *eager.activation_backward(_rows(s, e)),
         *_grouped_backward("experts.up", s, e, e.up_width, hidden, accumulate),
         *from_experts("dispatch.grad", s, e),
-        summed("permute.grad", s, e),
+        *_permuted_backward(s, e),
         *_router_backward(s, accumulate),
         eager.residual_addition("router.grad.join", s),
         *kernels,
         eager.residual_addition("norm2.grad.join", s),
         *accumulations,
+    )
+
+
+def _joined(s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
+    """Each token's rows weighed and summed."""
+    operator, dtype, hidden = s.implementation.row_operator, s.implementation.dtype, s.config.hidden
+    if not operator:
+        return (summed("unpermute", s, e, weighted=True),)
+    if operator == "index_put":
+        rows = row_operators.put("unpermute.order", e.sent, hidden, dtype)
+        return (*rows, row_operators.combined("unpermute", s.norm_tokens, experts_of(s).active, hidden, dtype))
+    return (
+        *row_operators.weighed("unpermute", e.sent * hidden, dtype),
+        streaming("fill", "unpermute.zeros", s.norm_tokens * hidden, reads=0, dtype=dtype),
+        row_operators.added("unpermute", operator, e.sent, s.norm_tokens, hidden, dtype),
+    )
+
+
+def _parted(s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
+    """Gradients of the experts' results and of the router's weights."""
+    operator, dtype, hidden = s.implementation.row_operator, s.implementation.dtype, s.config.hidden
+    if not operator:
+        return (copies("unpermute.grad", s, e, reads=random_reads(s) + 1),)
+    if operator == "index_put":
+        chosen = experts_of(s).active
+        products = row_operators.combined_backward("unpermute.grad", s.norm_tokens, chosen, hidden, dtype)
+        return (*products, copies("unpermute.grad", s, e))
+    return (
+        copies("unpermute.grad", s, e, reads=random_reads(s)),
+        *row_operators.weighed_backward("unpermute.grad", e.sent * hidden, dtype),
+    )
+
+
+def _permuted_backward(s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
+    """Gradients of a token's copies summed."""
+    operator, dtype, hidden = s.implementation.row_operator, s.implementation.dtype, s.config.hidden
+    if not operator:
+        return (summed("permute.grad", s, e),)
+    if operator == "index_put":
+        return row_operators.accumulated("permute.grad", e.sent, s.norm_tokens, hidden, dtype)
+    return (
+        streaming("fill", "permute.grad.zeros", s.norm_tokens * hidden, reads=0, dtype=dtype),
+        row_operators.added("permute.grad", operator, e.sent, s.norm_tokens, hidden, dtype),
     )
 
 

@@ -26,6 +26,7 @@ from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.framework.launches import Launch, collective, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm, Streaming
+from joulecast.model.transformer.row_operators import choice
 
 #: Rows of an expert are padded to a multiple of this, as FP8 needs it; other types take any number at the same pace.
 ROW_STEP = 16
@@ -105,7 +106,7 @@ def router_forward(s: Shard) -> tuple[Launch, ...]:
     return (
         Launch(product),
         streaming("softmax", "router.softmax", scores, dtype="fp32", rows=tokens, columns=experts.count),
-        streaming("reduce", "router.choice", scores, dtype="fp32", rows=tokens, columns=experts.count),
+        choice(tokens, experts.count),
         *_among_experts(s, "all_gather", "router.counts.all_gather", counts),
     )
 

@@ -50,7 +50,14 @@ def product(launch: Launch, fp8: Fp8 | None) -> Launch:
     if fp8 is None or not isinstance(wide, Gemm):
         return launch
     layout = "tn" if fp8.one_layout else wide.layout
-    narrow = replace(wide, dtype="fp8", layout=layout, out_dtype=wide.out_dtype or wide.dtype, block_scaled=fp8.blocked)
+    narrow = replace(
+        wide,
+        dtype="fp8",
+        layout=layout,
+        out_dtype=wide.out_dtype or wide.dtype,
+        block_scaled=fp8.blocked,
+        row_scaled=fp8.recipe == "blockwise" and wide.layout == "nt",  # a weight's gradient
+    )
     return replace(launch, operator=narrow)
 
 

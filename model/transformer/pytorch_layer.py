@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from joulecast.model.framework.launches import Launch
 from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.transformer import compiled_layer, eager_moe
 from joulecast.model.transformer import eager_layer as eager
-from joulecast.model.transformer import eager_moe
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:
     """Forward of a layer."""
+    if s.implementation.compiled:
+        return compiled_layer.forward(s)
     half = eager.mlp_half_forward(s) if s.config.experts is None else eager_moe.forward(s)
     return (*eager.attention_half_forward(s), *half)
 
@@ -28,5 +30,7 @@ def recomputed_forward(s: Shard) -> tuple[Launch, ...]:
 
 def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:
     """Backward of a layer without recomputation; see :func:`joulecast.model.training.step.layer_backward`."""
+    if s.implementation.compiled:
+        return compiled_layer.backward(s, accumulate=accumulate, leaf_input=leaf_input)
     half = eager.mlp_half_backward if s.config.experts is None else eager_moe.backward
     return (*half(s, accumulate), *eager.attention_half_backward(s, accumulate, leaf_input))

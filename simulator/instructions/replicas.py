@@ -184,7 +184,7 @@ def optimizer_launches(plan: Plan, impl: Implementation, parameters: Sequence[Pa
             gradient_shards=shards.expert_gradients if group.experts else shards.gradients,
             zeroed=zeroed,
         )
-    out += quantised_weights(parameters, impl.fp8, impl.dtype)
+    out += quantised_weights(parameters, impl.kept_fp8, impl.dtype)
     if split.distributed_optimizer and not split.fsdp and plan.overlap.param_gather != "overlapped":
         for group in (g for g in groups if g.parameters):
             gather = data_parallel.distributed_optimizer_gather(group.parameters, impl, group.replicas)

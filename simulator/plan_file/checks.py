@@ -9,6 +9,7 @@ from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.power.component_power import check_limits
 from joulecast.simulator.plan_file.attention import check_attention
+from joulecast.simulator.plan_file.compiled import check_compiled, check_eager_fp8, check_no_compile
 from joulecast.simulator.plan_file.context import check_context
 from joulecast.simulator.plan_file.experts import check_experts
 from joulecast.simulator.plan_file.names import place
@@ -169,7 +170,10 @@ def _megatron_only(plan: Plan, source: Source) -> None:
         )
     if run.framework == "megatron":
         _narrow_states(plan, source)
+        check_no_compile(plan, source)
         return
+    check_eager_fp8(plan, source)
+    check_compiled(plan, source)
     if run.recompute_modules != ("core_attn",):
         raise source.error(
             "PyTorch's eager mode recomputes the core of attention alone",

@@ -35,6 +35,7 @@ def implementation_of(plan: Plan) -> Implementation:
         copy_engines=plan.overlap.comm_engine == "copy",
         comm_first=plan.overlap.comm_first,
         fp8=plan.workload.fp8,
+        compiled=i.compile,
         tp_comm_overlap=plan.overlap.tp_comm,
         fused_loss=i.fused_loss,
         context_parallel=plan.cp,
@@ -46,6 +47,7 @@ def implementation_of(plan: Plan) -> Implementation:
         expert_tensor_fabric=expert_tensor_fabric(plan) if plan.workload.model.experts else None,
         expert_dispatcher=i.moe_token_dispatcher_type,
         fused_permutation=i.moe_permute_fusion,
+        row_operator=i.moe_row_operator,
         expert_load=plan.workload.expert_load,
         tiles=i.tiles,
     )

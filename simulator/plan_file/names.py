@@ -10,7 +10,7 @@ from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.architecture.experts import Experts
 from joulecast.model.architecture.hf import load_model
 from joulecast.model.architecture.model_config import ModelConfig
-from joulecast.model.framework.fp8 import Fp8, fp8_on
+from joulecast.model.framework.fp8 import PYTORCH_RECIPES, Fp8, fp8_on
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.simulator.plan_file.schema import InlineModel, PlanFile, WorkloadTable
@@ -30,14 +30,23 @@ def fp8_of(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Fp8 | None:
     table = parsed.workload
     if table.precision != "fp8":
         return None
-    if parsed.implementation.framework != "megatron":
+    megatron = parsed.implementation.framework == "megatron"
+    recipe = table.fp8_recipe or ("delayed" if megatron else "tensorwise")
+    known, other = ("PyTorch", "pytorch-eager") if megatron else ("Transformer Engine", "megatron")
+    if recipe == "rowwise" if megatron else recipe not in PYTORCH_RECIPES:
         raise source.error(
-            "FP8 is known as Transformer Engine runs it, which PyTorch's eager mode does not",
-            "workload.precision",
-            remedy='Set implementation.framework = "megatron", or another precision.',
+            f"{recipe} scaling is known as {known} has it",
+            "workload.fp8_recipe",
+            remedy=f'Set implementation.framework = "{other}", or another recipe.',
+        )
+    if table.fp8_param_gather and not megatron:
+        raise source.error(
+            "weights kept in FP8 are known as Megatron keeps them",
+            "workload.fp8_param_gather",
+            remedy='Set implementation.framework = "megatron", or leave the key out.',
         )
     try:
-        return fp8_on(gpu, table.fp8_recipe, parameters=table.fp8_param_gather)
+        return fp8_on(gpu, recipe, parameters=table.fp8_param_gather)
     except InputError as error:
         raise place(error, source, error.key or "cluster.gpu") from None
 

@@ -174,12 +174,14 @@ class Implementation:
     main_parameters: bool
     moe_token_dispatcher_type: str = "alltoall"
     moe_permute_fusion: bool = True
+    moe_row_operator: str = ""
     recompute_modules: tuple[str, ...] = ("core_attn",)
     fused_loss: bool = False
     attention_precision: str = ""
     tiles: Tiles = ()
     generation: str = ""
     cuda_graphs: bool = False
+    compile: bool = False
 
 
 @dataclass(frozen=True, slots=True)

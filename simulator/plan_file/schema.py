@@ -73,9 +73,10 @@ class WorkloadTable(Table):
     precision: Literal["bf16", "fp16", "fp32", "fp8"] = Field(
         "bf16", description="Data type of weights and activations; fp8: linear layers in FP8, all else in bf16."
     )
-    fp8_recipe: Recipe = Field(
-        "delayed",
-        description="Scaling of FP8: what has a scale of its own, and of which step; see model/framework/fp8.py.",
+    fp8_recipe: Recipe | None = Field(
+        None,
+        description="Scaling of FP8: what has a scale of its own, and of which step (model/framework/fp8.py); default: "
+        "delayed in megatron, else tensorwise.",
     )
     moe_expert_capacity_factor: float | None = Field(
         None, gt=0, description="Rows of every expert over the mean, padded or cut; default: dropless."
@@ -240,9 +241,15 @@ class ImplementationTable(Table):
         description="Rows are sorted by expert and summed by token by kernels made for it, at the memory's pace; "
         "false: by PyTorch's own operators, a thread for each value (pytorch-eager).",
     )
+    moe_row_operator: Literal["scatter_add", "index_add", "index_put"] | None = Field(
+        None, description="Which operators, with its gradient's; default: a strided copy and embedding_bag."
+    )
     rotary: bool | None = Field(None, description="Rotary embedding is really computed; default: the model's.")
     tie_embeddings: bool | None = Field(None, description="Head shares the embedding's matrix; default: the model's.")
     shard_head: bool = Field(True, description="Embedding and head split over tensor-parallel ranks.")
+    compile: bool = Field(
+        False, description="torch.compile of each layer fuses its element-wise kernels (pytorch-eager)."
+    )
     cuda_graphs: bool = Field(False, description="Launches are replayed as graphs: no kernel waits for the host.")
     fused_loss: bool = Field(False, description="Cross-entropy of Transformer Engine, in megatron: fewer passes.")
     optimizer: Literal["adamw"] = Field("adamw", description="Fused AdamW.")

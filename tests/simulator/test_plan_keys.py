@@ -90,10 +90,12 @@ OTHER: dict[str, dict[str, Any]] = {
         "attention_precision": "fp8",
         "moe_token_dispatcher_type": "flex",
         "moe_permute_fusion": False,
+        "moe_row_operator": "index_add",
         "rotary": False,
         "tie_embeddings": True,
         "shard_head": False,
         "cuda_graphs": True,
+        "compile": True,
         "fused_loss": True,
         "gradient_precision": "bf16",
         "optimizer_precision": "bf16",
@@ -182,6 +184,9 @@ BASES: dict[str, dict[str, Any]] = {
         "cluster": cluster(8),
         "parallelism": {"expert_model_parallel_size": 8},
     },
+}
+BASES["experts by PyTorch's operators"] = BASES["experts in eager mode"] | {
+    "implementation": {"moe_permute_fusion": False}
 }
 SIZE = "one rank, node or micro-batch has nothing that this could change, and spaces vary their number"
 #: Why a key may change nothing in some plan.
@@ -313,6 +318,7 @@ FSDP_OFF = [
     ({"parallelism": {"fsdp": True}, "overlap": {"grad_bucket_mb": 25.0}}, "overlap.grad_bucket_mb", "fsdp = false"),
     ({"implementation": {"moe_token_dispatcher_type": "flex"}}, "implementation.moe_token_dispatcher_type", "experts"),
     ({"implementation": {"moe_permute_fusion": False}}, "implementation.moe_permute_fusion", "experts"),
+    ({"implementation": {"moe_row_operator": "scatter_add"}}, "implementation.moe_row_operator", "= false"),
     ({"site": {"goodput": 0.9}}, "site.goodput", "training_tokens"),
     ({"site": {"node_mtbf_hours": 9e3}}, "site.node_mtbf_hours", "training_tokens"),
     ({"site": {"restart_s": 60.0}}, "site.restart_s", "node_mtbf_hours"),

@@ -1,0 +1,119 @@
+"""One transformer layer of PyTorch that ``torch.compile`` has fused: element-wise kernels and norms, not products.
+
+Inductor leaves products, attention and communication to the libraries. Between them it makes one kernel of what reads
+and writes the same values, and computes cheap results again instead of keeping them:
+
+    norm, qkv, attention, output, (residual + norm), up, (activation · gate), down, (both residuals)
+    down, (gradient of the gated activation, and its result again), up, (gradient of norm + residual), output, …
+
+Sources: PyTorch 2.11's Inductor as it compiled the layers of `validate/recorded/h200_sxm/train_float8.jsonl`; the
+paces are those of kernels of the same access pattern, none is fitted to these rows.
+"""
+
+from __future__ import annotations
+
+from joulecast.model.framework.launches import Launch, streaming
+from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.transformer import core_attention, float8_linear
+from joulecast.model.transformer import eager_layer as eager
+from joulecast.model.transformer.rotary import head_norm_backward, head_norm_forward
+
+
+def forward(s: Shard) -> tuple[Launch, ...]:
+    """Forward of a layer."""
+    config = s.config
+    return (
+        _norm("norm1", s, reads=1),
+        *eager.enter_forward("qkv", s),
+        *float8_linear.forward("qkv", s, s.qkv_width, config.hidden),
+        *head_norm_forward(s),
+        *_rotary("rotary", s),
+        *core_attention.core_attention(s, "forward"),
+        *float8_linear.forward("output", s, config.hidden, s.attention_width),
+        *eager.leave_forward("output", s),
+        _norm("norm2", s, reads=2),
+        *eager.enter_forward("up", s),
+        *float8_linear.forward("up", s, s.up_width, config.hidden),
+        _activation(s),
+        *float8_linear.forward("down", s, config.hidden, s.ffn),
+        *eager.leave_forward("down", s),
+        _residual("residual", s, reads=3),
+    )
+
+
+def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:
+    """Backward of a layer."""
+    config = s.config
+    return (
+        *eager.leave_backward("down", s),
+        *eager.linear_backward("down", s, config.hidden, s.ffn, config.mlp_bias, accumulate),
+        _activation_backward(s),
+        *eager.linear_backward("up", s, s.up_width, config.hidden, config.mlp_bias, accumulate),
+        *_norm_backward("norm2", "up", s, accumulate, reads=4),
+        *eager.leave_backward("output", s),
+        *eager.linear_backward("output", s, config.hidden, s.attention_width, config.output_bias, accumulate),
+        *core_attention.backward(s),
+        *_rotary("rotary.grad", s),
+        *head_norm_backward(s, accumulate),
+        streaming("cat", "qkv.cat", s.tokens * s.qkv_width, dtype=s.implementation.dtype),
+        *eager.linear_backward("qkv", s, s.qkv_width, config.hidden, config.qkv_bias, accumulate),
+        *_norm_backward("norm1", "qkv", s, accumulate, reads=3),
+        *((eager.residual_addition("norm1.grad.leaf", s),) if leaf_input else ()),
+    )
+
+
+def _norm(name: str, s: Shard, *, reads: int) -> Launch:
+    """A norm of the residual stream, or of its sum with a block's result."""
+    rows, columns = s.norm_tokens, s.config.hidden
+    pattern, dtype = s.config.norm, s.implementation.dtype
+    return streaming(pattern, name, rows * columns, reads=reads, dtype=dtype, rows=rows, columns=columns)
+
+
+def _residual(name: str, s: Shard, *, reads: int) -> Launch:
+    return streaming("add", name, s.norm_tokens * s.config.hidden, reads=reads, dtype=s.implementation.dtype)
+
+
+def _activation(s: Shard) -> Launch:
+    gated, elements = s.config.gated_mlp, s.tokens * s.ffn
+    pattern = "swiglu" if gated else "gelu" if s.config.activation == "gelu" else "unary"
+    return streaming(pattern, "activation", elements, reads=2 if gated else 1, dtype=s.implementation.dtype)
+
+
+def _activation_backward(s: Shard) -> Launch:
+    """Gradient of the activation, with its result again for the weights' gradient; of a gate, on strided halves."""
+    elements, dtype = s.tokens * s.ffn, s.implementation.dtype
+    if s.config.gated_mlp:
+        return streaming("strided_binary", "activation.grad", elements, reads=3, writes=3, dtype=dtype)
+    pattern = "gelu_backward" if s.config.activation == "gelu" else "mul"
+    return streaming(pattern, "activation.grad", elements, reads=2, writes=2, dtype=dtype)
+
+
+def _norm_backward(norm: str, linear: str, s: Shard, accumulate: bool, *, reads: int) -> tuple[Launch, ...]:
+    """Gradient of a norm with the residual stream's gradient; communication stands where eager mode has it."""
+    rows, columns, dtype = s.norm_tokens, s.config.hidden, s.implementation.dtype
+    elements = rows * columns
+    _, sums = eager.norm_backward(norm, s, accumulate)
+    return (
+        *eager.enter_backward(linear, s),
+        streaming("norm_backward", f"{norm}.grad", elements, reads=reads, dtype=dtype, rows=rows, columns=columns),
+        streaming(
+            "gamma_backward",
+            f"{norm}.gamma.grad",
+            elements,
+            reads=2,
+            writes=1 / rows,
+            dtype=dtype,
+            completes="" if accumulate else f"{norm}.weight",
+            rows=rows,
+            columns=columns,
+        ),
+        *sums,
+    )
+
+
+def _rotary(name: str, s: Shard) -> tuple[Launch, ...]:
+    """Rotation of queries and keys, or its gradient, in one kernel."""
+    if not (s.config.rotary and s.implementation.rotary):
+        return ()
+    values = s.tokens * (s.heads + s.kv_heads) * s.config.head_dim
+    return (streaming("rope", name, values, dtype=s.implementation.dtype),)

@@ -1,0 +1,46 @@
+"""What must hold of a plan whose layers PyTorch compiles, or whose linear layers PyTorch runs in FP8."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from joulecast.simulator.plan_file.source import Source
+
+if TYPE_CHECKING:
+    from joulecast.simulator.plan_file.plan import Plan
+
+COMPILE, PRECISION = "implementation.compile", "workload.precision"
+
+
+def check_no_compile(plan: Plan, source: Source) -> None:
+    """Megatron's kernels are fused by hand."""
+    if plan.implementation.compile:
+        remedy = 'Leave the key out, or set implementation.framework = "pytorch-eager".'
+        raise source.error("torch.compile of layers is known in pytorch-eager", COMPILE, remedy=remedy)
+
+
+def check_compiled(plan: Plan, source: Source) -> None:
+    """Layers of experts were not measured compiled, nor were layers cut into nano-batches."""
+    if not plan.implementation.compile:
+        return
+    if plan.workload.model.experts is not None:
+        raise source.error("compiled experts are not known", COMPILE, remedy="Leave the key out.")
+    if plan.overlap.nanobatches > 1:
+        raise source.error("compiled layers are not cut into nano-batches", COMPILE, remedy="Leave the key out.")
+
+
+def check_eager_fp8(plan: Plan, source: Source) -> None:
+    """PyTorch's float8 linear layers were measured whole, without experts."""
+    if plan.workload.fp8 is None:
+        return
+    for what, wrong in (
+        ("attention in FP8", plan.implementation.attention_precision != ""),
+        ("experts in FP8", plan.workload.model.experts is not None),
+        ("linear layers in FP8 that are split over ranks", plan.tp > 1),
+    ):
+        if wrong:
+            raise source.error(
+                f"{what} are known as Transformer Engine runs them",
+                PRECISION,
+                remedy='Set implementation.framework = "megatron", or another precision.',
+            )

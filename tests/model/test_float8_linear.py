@@ -1,0 +1,171 @@
+"""Linear layers of PyTorch in FP8, compiled layers and operators on experts' rows: what is launched."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import joulecast as jc
+from joulecast.errors import InputError
+from joulecast.model.architecture.experts import Experts
+from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.framework.fp8 import Fp8
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.launches import Launch, issued
+from joulecast.model.framework.layer_shard import shard
+from joulecast.model.kernels.operators import Gemm, Streaming
+from joulecast.model.memory.activations import layer_bytes
+from joulecast.model.training.step import layer_backward, layer_forward
+from joulecast.model.transformer import row_operators
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.plan import plan_from_dict
+
+MODEL = ModelConfig("tiny", 1024, 4, 8, 4, 128, 2048, 4096, rotary=False)
+MOE = replace(MODEL, experts=Experts(16, 8, 512))
+EAGER = Implementation()
+NARROW = replace(EAGER, fp8=Fp8("tensorwise"))
+TOKENS = 2048
+
+
+def layer(run: Implementation, model: ModelConfig = MODEL) -> tuple[Launch, ...]:
+    return (*layer_forward(model, run, 1, TOKENS), *layer_backward(model, run, 1, TOKENS, accumulate=False))
+
+
+def products(launches: tuple[Launch, ...]) -> list[Gemm]:
+    return [x.operator for x in launches if isinstance(x.operator, Gemm)]
+
+
+def moved(launches: tuple[Launch, ...]) -> float:
+    return sum(x.operator.bytes_read + x.operator.bytes_written for x in launches if isinstance(x.operator, Streaming))
+
+
+def named(launches: tuple[Launch, ...], part: str) -> list[Launch]:
+    return [x for x in launches if part in x.operator.name]
+
+
+def test_all_products_of_a_layer_are_fp8_and_only_the_forward_sums_in_the_matrix_units() -> None:
+    for run in (NARROW, replace(NARROW, compiled=True), replace(NARROW, fp8=Fp8("rowwise"))):
+        found = products(layer(run))
+        assert sorted((g.m, g.n, g.k) for g in found) == sorted((g.m, g.n, g.k) for g in products(layer(EAGER)))
+        assert {(g.dtype, g.layout, g.out_dtype) for g in found} == {("fp8", "tn", "bf16")}
+        assert {g.name.partition(".")[2] for g in found if g.fast_accumulation} == {""}
+        assert sum(g.fast_accumulation for g in found) == 4
+
+
+def test_bytes_of_an_eager_cast_by_hand() -> None:
+    """2 + 2 for the absolute value, 2 for the greatest, 2 + 4 widened, 4 + 4 twice, 4 + 1: 33; a copy turns 1 + 1."""
+    values = TOKENS * 1024
+    cast = named(layer(NARROW), "output.input")
+    turned = [x for x in cast if x.operator.name.endswith(".turn")]
+    scalars = [x for x in cast if x.operator.name.endswith(".scale")]
+    assert moved(tuple(x for x in cast if x not in scalars)) == pytest.approx(2 * 33 * values + 2 * values)
+    assert len(turned) == 1 and [x.repeat for x in scalars] == [6, 6]
+
+
+def test_compiling_moves_fewer_bytes_and_leaves_every_product_as_it_is() -> None:
+    fused = replace(EAGER, compiled=True)
+    assert products(layer(fused)) == products(layer(EAGER))
+    assert moved(layer(fused)) < 0.75 * moved(layer(EAGER))
+    assert moved(layer(replace(NARROW, compiled=True))) < 0.4 * moved(layer(NARROW))
+
+
+def test_a_kernel_bound_by_instructions_follows_the_clock_and_draws_more_than_one_that_waits() -> None:
+    gpu = jc.gpu("h200-sxm")
+    values = 2**26
+    bound = issued("embedding", "rows", values, 2.0 * values).operator
+    fast, slow = (gpu.predict(bound, clock_mhz=clock) for clock in (1980, 990))
+    assert fast.time_s == pytest.approx(2.0 * values / (132 * 1.98e9), rel=0.05)
+    assert slow.time_s == pytest.approx(2 * fast.time_s, rel=0.05)
+    assert fast.power_w > 1.2 * gpu.predict(replace(bound, activity=1.0), clock_mhz=1980).power_w
+    assert gpu.predict(replace(bound, sm_cycles=0.0)).time_s < 0.3 * fast.time_s
+
+
+def test_what_a_token_chooses_costs_a_block_of_as_many_threads_as_there_are_experts() -> None:
+    cycles = [row_operators.choice(1000, experts).operator.sm_cycles for experts in (8, 32, 64, 1024, 2048)]
+    assert cycles[0] == cycles[1] < cycles[2] < cycles[3]
+    assert cycles[4] == pytest.approx(2 * cycles[3], rel=0.05)
+
+
+def test_each_operator_on_rows_brings_its_own_gradient() -> None:
+    plain = replace(EAGER, fused_permutation=False)
+    runs = {name: replace(plain, row_operator=name) for name in row_operators.OPERATORS}
+    times = {}
+    for name, run in runs.items():
+        launches = layer(run, MOE)
+        gpu = jc.gpu("h200-sxm")
+        times[name] = sum(gpu.predict(x.operator).time_s for x in launches if "permute" in x.operator.name)
+        assert len(named(launches, "router.order")) == 1
+    assert times["index_put"] < times["scatter_add"] < times["index_add"]
+    assert not named(layer(plain, MOE), "router.order")
+    assert named(layer(runs["index_put"], MOE), "permute.grad.sort")
+
+
+def test_a_product_that_sums_in_the_matrix_units_costs_less_energy() -> None:
+    gpu = jc.gpu("h200-sxm")
+    slow = jc.Gemm(4096, 4096, 4096, "fp8", out_dtype="bf16")
+    one, other = (gpu.predict(g, clock_mhz=1200) for g in (slow, replace(slow, fast_accumulation=True)))
+    assert other.time_s == pytest.approx(one.time_s) and 0.8 * one.energy_j < other.energy_j < 0.97 * one.energy_j
+    rows = gpu.predict(replace(slow, block_scaled=True, row_scaled=True), clock_mhz=1200)
+    assert rows.time_s > gpu.predict(replace(slow, block_scaled=True), clock_mhz=1200).time_s > one.time_s
+
+
+def plan(**tables: dict[str, Any]) -> dict[str, Any]:
+    base: dict[str, Any] = {
+        "workload": {"model": "llama-3.2-1b", "sequence_length": 2048, "global_batch_size": 8, "precision": "fp8"},
+        "cluster": {"gpu": "h200-sxm", "gpus": 1},
+        "implementation": {},
+        "parallelism": {},
+    }
+    return {name: {**table, **tables.get(name, {})} for name, table in base.items()}
+
+
+def test_recipes_belong_to_frameworks() -> None:
+    read = plan_from_dict
+    assert read(plan()).workload.fp8 == Fp8("tensorwise", one_layout=True)
+    megatron = {"implementation": {"framework": "megatron"}}
+    assert read(plan(**megatron)).workload.fp8 == Fp8("delayed", one_layout=True)
+    assert read(plan(workload={"fp8_recipe": "rowwise"})).workload.fp8 == Fp8("rowwise", one_layout=True)
+
+
+@pytest.mark.parametrize(
+    ("tables", "key", "words"),
+    [
+        ({"workload": {"fp8_recipe": "delayed"}}, "workload.fp8_recipe", "megatron"),
+        (
+            {"workload": {"fp8_recipe": "rowwise"}, "implementation": {"framework": "megatron"}},
+            "workload.fp8_recipe",
+            "pytorch-eager",
+        ),
+        ({"workload": {"fp8_param_gather": True}}, "workload.fp8_param_gather", "megatron"),
+        ({"workload": {"model": "mixtral-8x7b", "layers": 2}}, "workload.precision", "megatron"),
+        ({"cluster": {"gpus": 2}, "parallelism": {"tensor_model_parallel_size": 2}}, "workload.precision", "megatron"),
+        ({"implementation": {"attention_precision": "fp8"}}, "workload.precision", "megatron"),
+        ({"implementation": {"compile": True, "framework": "megatron"}}, "implementation.compile", "pytorch-eager"),
+        (
+            {
+                "workload": {"model": "mixtral-8x7b", "layers": 2, "precision": "bf16"},
+                "implementation": {"compile": True},
+            },
+            "implementation.compile",
+            "Leave",
+        ),
+        ({"implementation": {"moe_row_operator": "scatter_add"}}, "implementation.moe_row_operator", "false"),
+    ],
+)
+def test_what_is_not_known_is_refused(tables: dict[str, Any], key: str, words: str) -> None:
+    with pytest.raises(InputError) as error:
+        plan_from_dict(plan(**tables))
+    assert error.value.key == key and words in (error.value.remedy or "")
+
+
+def test_weights_in_fp8_are_kept_by_megatron_alone() -> None:
+    """PyTorch casts them in every layer: what it keeps is what it keeps in bf16."""
+    assert layer_bytes(shard(MODEL, NARROW, 1, TOKENS)) == layer_bytes(shard(MODEL, EAGER, 1, TOKENS))
+    megatron = replace(NARROW, framework="megatron")
+    assert layer_bytes(shard(MODEL, megatron, 1, TOKENS)) < layer_bytes(
+        shard(MODEL, replace(megatron, fp8=None), 1, TOKENS)
+    )
+    whole, fused = (forecast(plan_from_dict(plan(implementation={"compile": on}))) for on in (False, True))
+    assert fused.time_s < whole.time_s
