@@ -24,14 +24,21 @@ class Generation:
     sources
         Pattern that the row's ``source`` matches.
     attention_backend
-        Kernels of attention; ``unfused`` are separate products and a softmax kernel.
+        Kernels of attention; ``unfused`` are separate products and a softmax kernel. NVIDIA's launcher of NeMo 1 kept
+        Transformer Engine from cuDNN's until they were tested more (``NVTE_FUSED_ATTN: 0`` in its ``conf/config.yaml``,
+        commit 01d07738), so that FlashAttention-2's ran; dgxc-benchmarking v25.02 does so for GPT-3 and Nemotron-4
+        340B (``configure.sh`` of its ``nemo_megatron`` and ``nemotron``), but not for Llama 3.1 and Nemotron-4 15B.
     overlapped
         Whether communication runs beside computation: of gradients, and of tensor parallelism where nothing is said.
     fp8_recipe
         Scaling of FP8 where the source names none.
     gradient_precision
         Data type in which gradients are kept and reduced; ``None``: Megatron's default, fp32. NeMo 2's recipes, which
-        dgxc-benchmarking runs from v25.04 on, set ``grad_reduce_in_fp32 = False``.
+        dgxc-benchmarking runs from v25.04 on, and Megatron-Bridge's for Llama set ``grad_reduce_in_fp32 = False``;
+        those of NeMo 1 for GPT-3 175B and Nemotron-4 340B, and MLPerf's for GPT-3, ``grad_sync_dtype: bf16``, the type
+        of the buffer that Apex's optimizer has products add to.
+    recipes
+        Pattern of where the row stands, or of its model, besides.
     alone
         Whether the generation's factor is found while all others stand, see :mod:`joulecast.calibrate.published.alone`.
     """
@@ -42,6 +49,7 @@ class Generation:
     overlapped: bool
     fp8_recipe: str = "delayed"
     gradient_precision: str | None = None
+    recipes: str = ""
     alone: bool = False
 
 
@@ -49,8 +57,14 @@ class Generation:
 GENERATIONS = (
     Generation("megatron-lm-2021", r"SC'21|Narayanan|Korthikanti|2205\.05198|2104\.04473", "unfused", False),
     Generation("nemo-2024", r"dgxc-benchmarking v25\.0[4-9]", "cudnn", True, gradient_precision="bf16"),
+    Generation(
+        "nemo-2024", r"NeMo performance summary", "flash-attn-2", True, gradient_precision="bf16", recipes=r"175B"
+    ),
+    Generation("nemo-2024", r"NeMo performance summary", "flash-attn-2", True),
+    Generation("nemo-2024", r"dgxc", "flash-attn-2", True, gradient_precision="bf16", recipes=r"nemo_megatron/|340b"),
+    Generation("nemo-2024", r"MLPerf", "cudnn", True, gradient_precision="bf16", recipes=r"gpt3"),
     Generation("nemo-2024", r"NeMo|dgxc|MLPerf", "cudnn", True),
-    Generation("megatron-bridge-2025", r"Megatron-Bridge", "cudnn", True, "tensorwise"),
+    Generation("megatron-bridge-2025", r"Megatron-Bridge", "cudnn", True, "tensorwise", "bf16"),
     Generation("megatron-core", r"SimuMax", "cudnn", False),
     # Megatron-LM's layers of 2021 in DeepSpeed's pipeline, gradients reduced after it.
     Generation("deepspeed", r"DeepSpeed|MT-NLG", "unfused", False, alone=True),
@@ -80,7 +94,12 @@ class PlannedRow:
 
 def generation_of(row: PublishedRow) -> Generation:
     """Framework generation of a row, by what its source says that it ran."""
-    return next(g for g in GENERATIONS if re.search(g.sources, row.source, re.IGNORECASE))
+    recipe = f"{row.source_url_or_repo_path} {row.model}"
+    return next(
+        g
+        for g in GENERATIONS
+        if re.search(g.sources, row.source, re.IGNORECASE) and re.search(g.recipes, recipe, re.IGNORECASE)
+    )
 
 
 def plan_row(row: PublishedRow) -> PlannedRow:

@@ -49,6 +49,7 @@ class PublishedRow(BaseModel):
 
     id: str = Field(min_length=1)
     source: str = Field(min_length=1)
+    source_url_or_repo_path: str = ""
     model: str = ""
     num_layers: Whole
     hidden: Whole

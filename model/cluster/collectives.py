@@ -12,12 +12,13 @@ all-to-all every member sends its n − 1 parts straight to the others, all at o
 Across D domains of r members each the chunks pass both kinds of links one after the other, many at a time, so the
 slower kind sets the pace. What leaves a domain, over the network cards of its members, is
 
-    ring  S·steps/n      tree, hierarchical  2·S·(D−1)/D      SHARP  S      all-to-all  r·S·(n−r)/n
+    ring  S·steps/n      tree  S/0.45      hierarchical  2·S·(D−1)/D      SHARP  S      all-to-all  r·S·(n−r)/n
 
 and every step takes its latency: a ring has ``steps·D/n`` steps to another domain, a tree 2·log2 D, SHARP 2. Slices
 of a buffer are passed on as they arrive, so that the steps' latencies are hidden behind the transfers of a large one,
 but for those from member to member of one domain, α1·(r − 1), which are measured to add to its time.
-A library takes the fastest algorithm for an all-reduce. References: Thakur et al. 2005 (doi:10.1177/1094342005051521);
+A library takes the fastest algorithm for an all-reduce: trees for small ones, since a large one's volume goes through
+them at half of 0.9 of the rate of a ring's. References: Thakur et al. 2005 (doi:10.1177/1094342005051521);
 the cost model that NCCL chooses by (its source file ``tuning``); Klenk et al., ISCA 2020, for reduction in the switch.
 """
 
@@ -62,6 +63,8 @@ RING_STEPS = ("ring_step", "rings_step")
 ALGORITHMS = ("ring", "tree", "nvls", "sharp", "auto")
 #: Threads of a collective's block by default: NCCL_NTHREADS of recent GPUs.
 DEFAULT_THREADS = 512
+#: Rate at which a tree reduces over that at which data leave a domain: NCCL's figures, half of ``busBw * .9``.
+TREE_SHARE = 0.45
 #: Share of the ring's link rate that reduction in the switch reaches: 480 GB/s of bus bandwidth published for 8 H100.
 IN_SWITCH_SHARE = 0.8
 #: Network of which a description's ``network_share`` and ``network_latency_s`` speak: InfiniBand's efficiency, and one
@@ -238,6 +241,8 @@ def _leaving(shapes: CollectiveShapes, kind: str, algorithm: str) -> Array:
         return np.asarray(size * STEPS[kind] * (n - 1.0) / n)
     if algorithm == "sharp":
         return size
+    if algorithm == "tree":
+        return np.asarray(size / TREE_SHARE)
     return np.asarray(2.0 * size * (domains - 1.0) / domains)
 
 

@@ -13,7 +13,9 @@ from joulecast.model.kernels.operators import DTYPE_BYTES, RowTile, Tile
 
 Framework = Literal["pytorch-eager", "megatron"]
 Recompute = Literal["none", "selective", "full"]
-AttentionBackend = Literal["cudnn", "flash-attention-1", "flash-attention-2", "flash-attention-3", "unfused"]
+AttentionBackend = Literal[
+    "cudnn", "flash-attention-1", "flash-attention-2", "flash-attention-3", "flash-attn-2", "unfused"
+]
 #: Parts of a layer that may be computed again, see :mod:`joulecast.model.memory.recomputation`.
 RecomputeModule = Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe_act", "shared_experts", "moe"]
 
@@ -36,7 +38,8 @@ class Implementation:
         parameter. ``megatron``: Megatron-Core with Transformer Engine, see
         :mod:`joulecast.model.transformer.megatron_layer`.
     attention_backend
-        ``cudnn flash-attention-1 flash-attention-2 flash-attention-3``, or in ``megatron`` also ``unfused`` kernels.
+        ``cudnn``, PyTorch's ``flash-attention-2``, that of its own package ``flash-attn-2``, ``flash-attention-1`` or
+        ``-3``, or in ``megatron`` also ``unfused`` kernels.
     attention_fp8
         Whether these kernels run in FP8 (:mod:`joulecast.model.kernels.attention_fp8`), with ``fp8``'s linear layers.
     rotary

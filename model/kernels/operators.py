@@ -123,7 +123,7 @@ class Gemm:
 class Attention:
     """Fused softmax(Q·Kᵀ)·V or its gradient.
 
-    ``backend`` is ``flash-attention-1``, ``-2``, ``-3`` or ``cudnn``; ``direction`` is ``forward`` or
+    ``backend`` is ``flash-attention-1``, ``-2``, ``-3``, ``flash-attn-2`` or ``cudnn``; ``direction`` is ``forward`` or
     ``backward``. The backward includes the backend's small helper kernels (dot of dO and O, conversion of dQ, reduction
     over groups). ``kv_sequence`` keys, where they are not as many as the queries (0), end where the queries end: a
     causal mask hides only the keys behind each query.

@@ -215,7 +215,11 @@ def recipe(
         },
         "schedule": {"name": "interleaved-1f1b" if virtual > 1 else "1f1b"},
         "overlap": {"grad_reduce": "overlapped", "param_gather": "overlapped"},
-        "implementation": {"framework": "megatron", "moe_token_dispatcher_type": dispatcher},
+        "implementation": {
+            "framework": "megatron",
+            "moe_token_dispatcher_type": dispatcher,
+            "gradient_precision": "bf16",  # all of these recipes set grad_reduce_in_fp32 = False
+        },
     }
     return {name: table | more.get(name, {}) for name, table in tables.items()}
 

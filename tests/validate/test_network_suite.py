@@ -96,9 +96,9 @@ def test_published_medians(data: Path) -> None:
     assert summary["within a node, >= 16 MB"]["time_error_percent"] < 8
     assert summary["h100_dgx, >= 16 MB"]["time_error_percent"] < 4
     assert summary["over the host, >= 16 MB"]["time_error_percent"] < 8
-    assert summary["between nodes, >= 16 MB"]["time_error_percent"] < 33
+    assert summary["between nodes, >= 16 MB"]["time_error_percent"] < 28
     for group in ("within a node", "over the host", "between nodes", "all"):
         assert summary[group]["time_error_percent"] < summary[group]["time_baseline_percent"], group
     rates = result.details["constants"]
-    assert 0.4 < rates["host_share"] < 0.8
+    assert 0.4 < rates["host_share"] < 0.9
     assert np.isfinite(list(rates.values())).all()

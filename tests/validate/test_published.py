@@ -157,6 +157,31 @@ def test_generations_follow_the_framework() -> None:
     assert generation_of(row(source="somebody's own launcher")).name == ""
 
 
+@pytest.mark.parametrize(
+    ("source", "recipe", "model", "kernels", "gradients"),
+    [
+        ("NVIDIA NeMo performance summary (docs v2.0.0)", "performance.md", "GPT-3 175B", "flash-attn-2", "bf16"),
+        ("NVIDIA NeMo performance summary (docs v2.0.0)", "performance.md", "GPT-3 5B", "flash-attn-2", "fp32"),
+        ("NVIDIA dgxc-benchmarking v25.02", "nemo_megatron/README_175b.md", "GPT-3 175B", "flash-attn-2", "bf16"),
+        ("NVIDIA dgxc-benchmarking v25.02", "nemotron/README_340b.md", "", "flash-attn-2", "bf16"),
+        ("NVIDIA dgxc-benchmarking v25.02", "llama3.1/README_8b.md", "Llama-3.1 8B", "cudnn", "fp32"),
+        ("NVIDIA dgxc-benchmarking v25.02", "nemotron/README_15b.md", "", "cudnn", "fp32"),
+        ("NVIDIA dgxc-benchmarking v25.05", "nemotron/README.md", "nemotron4-340b", "cudnn", "bf16"),
+        ("NVIDIA Megatron-Bridge performance summary (25.09)", "NVIDIA-NeMo/Megatron-Bridge", "", "cudnn", "bf16"),
+        ("MLPerf Training v4.1 (NVIDIA)", "results/eos_n32_ngc24.09_nemo/gpt3", "GPT-3 175B", "cudnn", "bf16"),
+        ("MLPerf Training v5.1 (AMD)", "llama31_8b/result_0.txt", "llama3.1-8b", "cudnn", "fp32"),
+        ("SimuMax B200", "", "Llama-3 70B", "cudnn", "fp32"),
+    ],
+)  # fmt: skip
+def test_attention_and_gradients_are_what_recipes_set(
+    source: str, recipe: str, model: str, kernels: str, gradients: str
+) -> None:
+    """NeMo 1's launcher and some recipes of its time kept cuDNN's attention away; some sum gradients in bf16."""
+    one = row(source=source, source_url_or_repo_path=recipe, model=model, dtype="bf16", recompute="none")
+    run = plan_row(one).plan.implementation
+    assert (run.attention_backend, run.gradient_precision) == (kernels, gradients)
+
+
 def test_the_trivial_rule_reads_only_what_it_is_given() -> None:
     one, twice = row(), row(id="b", global_batch="8", measured_step_time_s="2.8")
     rate = executed_flops(one) / 8 / 1.5
@@ -462,15 +487,3 @@ def test_mlperf_on_cards_that_no_row_knows(gpu: str) -> None:
     one = next(r for r in read_published(RECORDED) if r.id == f"mlperf51_llama31-8b_8{gpu}")
     assert one.measured_step_time_s is not None
     assert forecast_s(one) == pytest.approx(one.measured_step_time_s, rel=0.10)
-
-
-def test_gradients_are_reduced_as_recipes_say() -> None:
-    kept = {
-        source: plan_row(row(source=source, dtype="bf16", recompute="none")).plan.implementation.gradient_precision
-        for source in ("dgxc-benchmarking v25.02", "dgxc-benchmarking v25.05", "SimuMax B200")
-    }
-    assert kept == {
-        "dgxc-benchmarking v25.02": "fp32",
-        "dgxc-benchmarking v25.05": "bf16",
-        "SimuMax B200": "fp32",
-    }
