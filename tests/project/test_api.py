@@ -143,7 +143,7 @@ def test_answers_are_shown_in_a_line(examples, tmp_path):
         (jc.Gemm(128, 128, 128, tile=(128, 128, 64)), r"tile = \(128, 128, 64\).*a Tile, or None"),
         (jc.Collective("all_reduce", 1e9, 4, fabric="ib"), "fabric = 'ib'.*a Fabric"),
         (jc.Attention(1, 32, 8, 4096, 128, dtype="fp64"), "unknown data type of attention 'fp64'"),
-        (jc.Attention(1, 32, 8, 4096, 128, backend="flash"), "unknown backend.*flash-attention-2"),
+        (jc.Attention(1, 32, 8, 4096, 128, backend="flash-attention"), "unknown backend.*flash-attention-2"),
         (jc.Streaming("kopy", 1e9, 1e9), "unknown access pattern 'kopy'. Did you mean 'copy'"),
         (jc.Streaming("vllm_rms_norm", 1e9, 1e9), "rows = 0.*1 or more"),
     ],
