@@ -148,6 +148,15 @@ class Implementation:
         return self.fp8 if self.framework == "megatron" else None
 
     @property
+    def keeps_products(self) -> bool:
+        """Whether full recomputation computes attention alone again.
+
+        ``torch.compile`` does not see into the products of float8 layers, which have gradients of their own, and keeps
+        what they give: kernels and memory of `validate/recorded/h200_sxm/train_float8.jsonl`.
+        """
+        return self.recompute == "full" and self.compiled and self.fp8 is not None
+
+    @property
     def gradient_dtype(self) -> str:
         """Type in which gradients are kept and reduced."""
         own = "fp32" if self.framework == "megatron" else self.dtype

@@ -85,8 +85,12 @@ def boundary_bytes(s: Shard) -> float:
 def layer_bytes(s: Shard) -> float:
     """Bytes that one layer keeps for one micro-batch.
 
-    Full recomputation keeps the layer's input. Selective recomputation leaves out what its parts make.
+    Full recomputation keeps the layer's input, and what products give where they are not computed again. Selective
+    recomputation leaves out what its parts make.
     """
+    if s.implementation.keeps_products:
+        widths = s.qkv_width + s.config.hidden + s.up_width
+        return boundary_bytes(s) + float(s.tokens * widths * DTYPE_BYTES[s.implementation.dtype])
     if s.implementation.recompute == "full":
         return boundary_bytes(s)
     return whole_layer_bytes(s) - saved_bytes(s)
@@ -113,6 +117,9 @@ def whole_layer_bytes(s: Shard) -> float:
         statistics += (s.heads + s.kv_heads) * s.tokens
     if implementation.recomputes("core_attn") or implementation.attention_backend == "unfused":
         statistics -= s.heads * s.tokens
+    if implementation.fp8 is not None and implementation.compiled:
+        # Norms and activation are computed again in the kernels that cast their results anew.
+        streams, per_token = streams - 2 * s.tokens, per_token - s.ffn
     experts = 0.0 if config.experts is None else expert_bytes(s)
     kept = size * (streams * config.hidden + s.tokens * per_token) + _STATISTIC_BYTES * statistics
     return kept + experts + _fp8_difference_bytes(s) + _unfused_bytes(s)
@@ -201,6 +208,6 @@ def layer_transient_bytes(s: Shard) -> float:
     gradients += saved_bytes(s)
     if implementation.recomputes("core_attn") and implementation.attention_backend == "unfused":
         gradients = max(gradients, unfused_attention.kept_bytes(s))  # neither is alive while the other is
-    if implementation.recompute == "full":
+    if implementation.recompute == "full" and not implementation.keeps_products:
         gradients += whole_layer_bytes(s) - boundary_bytes(s)
     return gradients

@@ -19,7 +19,10 @@ WHOLE_LAYERS = 2
 
 @dataclass(frozen=True, slots=True)
 class StateShards:
-    """Ranks over which parameters, gradients and optimizer states (those of experts apart) are split; 1 is whole."""
+    """Ranks over which parameters, gradients and optimizer states (those of experts apart) are split; 1 is whole.
+
+    ``gradient_copies`` of all gradients lie in PyTorch's memory throughout: two with buckets, 0 where they come and go.
+    """
 
     parameters: int = 1
     gradients: int = 1
@@ -27,6 +30,7 @@ class StateShards:
     expert_parameters: int = 1
     expert_gradients: int = 1
     expert_optimizer: int = 1
+    gradient_copies: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +67,11 @@ def gathered_by_fsdp_bytes(
     last: bool,
     dense: int,
     split: StateShards,
-) -> float:
-    """What FSDP holds whole: some layers and all outside them, with gradients; eagerly also the source of a copy.
+) -> tuple[float, float]:
+    """What FSDP holds whole between forward and backward, and while a layer's backward runs.
 
-    Parameters that are not split are whole anyway.
+    Of the layers one, and all outside them; then two with their gradients and, eagerly, the source of a copy. Megatron
+    has the gradients of what is outside them as well. Parameters that are not split are whole anyway.
     """
     width = DTYPE_BYTES[implementation.gradient_dtype]
 
@@ -80,5 +85,6 @@ def gathered_by_fsdp_bytes(
     largest = sorted(kinds, key=lambda one: one.elements, reverse=True)
     copies = 0 if implementation.framework == "megatron" else 1
     held = largest[:WHOLE_LAYERS]
-    weights = sum(one.weights for one in (outside, *held, *largest[:copies]))
-    return weights + width * sum(one.elements for one in (outside, *held))
+    during = sum(one.weights for one in (outside, *held, *largest[:copies]))
+    during += width * sum(one.elements for one in ((outside, *held) if copies == 0 else held))
+    return sum(one.weights for one in (outside, *largest[:1])), during

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from joulecast.model.framework.launches import Launch
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.transformer import compiled_layer, eager_moe
+from joulecast.model.transformer import compiled_layer, core_attention, eager_moe
 from joulecast.model.transformer import eager_layer as eager
 
 
@@ -22,6 +22,8 @@ def recomputed_forward(s: Shard) -> tuple[Launch, ...]:
     ``torch.utils.checkpoint`` stops early, once everything that the backward needs is there: the last matrix product,
     its communication and the residual addition are not repeated, nor is the sum of the experts' results.
     """
+    if s.implementation.keeps_products:
+        return core_attention.core_attention(s, "forward")
     launches = forward(s)
     ending = "down" if s.config.experts is None else "unpermute"
     last = next(i for i, launch in enumerate(launches) if launch.operator.name == ending)

@@ -75,9 +75,10 @@ def state_shards(plan: Plan) -> StateShards:
     if split.fsdp:
         rest, experts = split.fsdp_shard_size, expert_shard_size(plan)
         return StateShards(rest, rest, rest, experts, experts, experts)
+    copies = 0 if plan.replicas == 1 else 2 if plan.overlap.grad_reduce == "overlapped" else 1
     if not split.distributed_optimizer:
-        return StateShards()
-    return StateShards(optimizer=plan.replicas, expert_optimizer=plan.expert_replicas)
+        return StateShards(gradient_copies=copies)
+    return StateShards(optimizer=plan.replicas, expert_optimizer=plan.expert_replicas, gradient_copies=copies)
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,7 +186,7 @@ def children_of(process):
     return found
 
 
-@pytest.mark.parametrize(("workers", "lost"), [(1, 8), (2, 2 * 2 * 32)])
+@pytest.mark.parametrize(("workers", "lost"), [(1, 32), (2, 2 * 2 * 32)])
 def test_a_killed_process_resumes(tmp_path, undisturbed, workers, lost):
     """kill -9 anywhere: every whole line stays, what was under way alone is computed again, the table is the same.
 

@@ -78,8 +78,7 @@ def test_float8_and_compiled_layers() -> None:
     assert not result["skipped"] and summary["rows"] == 16
     assert summary["time_error_percent"] <= 3.5 and summary["energy_error_percent"] <= 4.0
     errors = {r["name"]: r["predicted"]["time_s"] / r["measured"]["time_s"] - 1 for r in result["rows"]}
-    recomputed = errors.pop("train_llama8b_L8_S32768_mb1_float8_tensorwise_compiled_recompute")
-    assert 0.0 < recomputed <= 0.12 and max(map(abs, errors.values())) <= 0.075
+    assert max(map(abs, errors.values())) <= 0.075
     eager = [abs(e) for name, e in errors.items() if "float8" in name and "compiled" not in name]
     assert len(eager) == 3 and max(eager) <= 0.04
 
@@ -93,7 +92,24 @@ def test_operators_on_rows_of_experts() -> None:
     assert summary["energy_error_percent"] <= 5.0 and summary["energy_worst_percent"] <= 6.5
 
 
-@pytest.mark.parametrize(("name", "rows", "most"), [("fp8_kernels", 51, 5.0), ("expert_rows", 30, 5.0)])
+def test_the_same_kinds_on_another_host() -> None:
+    """Looked at when the forms stood; the iteration in FP8 that is computed again then showed what such layers keep."""
+    result = run_suite("train", ROWS / "train_second.jsonl", gpu="h200-sxm").to_dict()
+    summary = result["summary"]["all"]
+    assert not result["skipped"] and summary["rows"] == 18
+    assert summary["time_error_percent"] <= 3.0 and summary["energy_error_percent"] <= 3.5
+    assert summary["time_worst_percent"] <= 6.0 and summary["energy_worst_percent"] <= 6.5
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "most"),
+    [
+        ("fp8_kernels", 51, 5.0),
+        ("expert_rows", 30, 5.0),
+        ("fp8_kernels_second", 17, 7.5),
+        ("expert_rows_second", 12, 6.0),
+    ],
+)
 def test_kernels_that_fp8_and_experts_bring(name: str, rows: int, most: float) -> None:
     result = run_suite("kernels", ROWS / f"{name}.jsonl", gpu="h200-sxm").to_dict()
     summary = result["summary"]["all"]
