@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from os.path import exists
+from os.path import isfile
 from pathlib import Path
 
 from joulecast.errors import InputError, UnknownNameError
@@ -62,7 +62,7 @@ def resolve_path(name: str, suffix: str, source: Source, key: str) -> str:
     if not (name.endswith(suffix) or "/" in name):
         return name
     for path in (source.folder / name, Path(name)):
-        if exists(path):
+        if isfile(path) or (suffix == ".json" and isfile(path / "config.json")):
             return str(path)
     raise source.error(
         f"{name}: no such file", key, remedy="Check the path; it starts in the folder of this file.", kind=InputError

@@ -287,6 +287,7 @@ def test_missing_file() -> None:
         ("cluster.gpu", "../h200-sxm"),
         ("cluster.node", "none.toml"),
         ("workload.model", "none/config.json"),
+        ("workload.model", "./"),
         ("network.name", "none.toml"),
         ("site.name", "none.toml"),
     ],
