@@ -154,13 +154,12 @@ def activation_backward(s: Shard) -> tuple[Launch, ...]:
 def linear_backward(name: str, s: Shard, outputs: int, inputs: int, bias: bool, accumulate: bool) -> tuple[Launch, ...]:
     """Weight and input gradient of a linear layer, bias sum and accumulation.
 
-    Without a bias autograd takes the weight's gradient first, with one the input's.
+    Without a bias autograd takes the weight's gradient first, with one the input's, and in FP8 always the input's.
     """
     dtype, weight = s.implementation.dtype, f"{name}.weight"
     products = float8_linear.backward(name, s, outputs, inputs, "" if accumulate else weight)
     if not bias:
         return (*products, *accumulation(weight, outputs * inputs, dtype, accumulate))
-    wgrad, dgrad = products
     column_sum = streaming(
         "bias_reduce",
         f"{name}.bias.grad",
@@ -172,8 +171,7 @@ def linear_backward(name: str, s: Shard, outputs: int, inputs: int, bias: bool, 
         completes="" if accumulate else f"{name}.bias",
     )
     return (
-        dgrad,
-        wgrad,
+        *(products if s.implementation.fp8 is not None else reversed(products)),
         column_sum,
         *accumulation(f"{name}.bias", outputs, dtype, accumulate),
         *accumulation(weight, outputs * inputs, dtype, accumulate),

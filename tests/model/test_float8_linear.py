@@ -54,6 +54,18 @@ def test_all_products_of_a_layer_are_fp8_and_only_the_forward_sums_in_the_matrix
         assert sum(g.fast_accumulation for g in found) == 4
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise"])
+def test_layers_with_biases_run_the_same_products_and_sum_each_bias_once(recipe: str, compiled: bool) -> None:
+    biased = replace(MODEL, qkv_bias=True, output_bias=True, mlp_bias=True)
+    run = replace(EAGER, fp8=Fp8(recipe), compiled=compiled)
+    launches = layer(run, biased)
+    assert products(launches) == products(layer(run))
+    assert [x.operator.name for x in launches if x.operator.name.endswith(".bias.grad")] == [
+        x.operator.name for x in layer(EAGER, biased) if x.operator.name.endswith(".bias.grad")
+    ]
+
+
 def test_bytes_of_an_eager_cast_by_hand() -> None:
     """2 + 2 for the absolute value, 2 for the greatest, 2 + 4 widened, 4 + 4 twice, 4 + 1: 33; a copy turns 1 + 1."""
     values = TOKENS * 1024
