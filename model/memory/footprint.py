@@ -204,7 +204,7 @@ def memory_footprint(
         buffers=buffers,
         transient=_transient_bytes(one, kept, rank),
         workspace=WORKSPACE_BYTES + one.user_buffers,
-        gathered=_gathered_bytes(gathered_by_fsdp_bytes(*held, split), one, rank),
+        gathered=_gathered_bytes(gathered_by_fsdp_bytes(*held, split), one, rank) if split.splits_parameters else 0.0,
         context=CONTEXT_BYTES + communicators * COMMUNICATOR_BYTES,
     )
 

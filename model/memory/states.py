@@ -32,6 +32,11 @@ class StateShards:
     expert_optimizer: int = 1
     gradient_copies: int = 0
 
+    @property
+    def splits_parameters(self) -> bool:
+        """Whether a rank gathers parameters that others hold."""
+        return max(self.parameters, self.expert_parameters) > 1
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
