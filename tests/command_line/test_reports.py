@@ -19,6 +19,8 @@ import joulecast as jc
 from joulecast.cli import main
 from joulecast.errors import InputError
 from joulecast.reports import page
+from joulecast.reports.charts.timeline import timeline_chart
+from joulecast.reports.figures.timeline import timeline_figure
 from joulecast.reports.numbers import Unit
 from joulecast.reports.page import plotly_library
 from joulecast.reports.pages.predict import predict_page
@@ -120,8 +122,24 @@ def test_a_lane_is_instructions_and_waiting(iteration):
         busy = sum(bar.end_s - bar.start_s for bar in lane.bars)
         assert waited + busy == pytest.approx(series.time_s, rel=1e-6)
         assert waited == pytest.approx(rank.waiting_s, abs=0.01 * series.time_s)
-        spoken = sum(part.share * (part.end_s - part.start_s) for part in lane.communication)
-        assert spoken == pytest.approx(rank.exposed_communication_s, rel=0.01)
+        spoken, lagging = (
+            sum(part.share * (part.end_s - part.start_s) for part in parts)
+            for parts in (lane.communication, lane.group_waiting)
+        )
+        assert spoken == pytest.approx(rank.exposed_communication_s - rank.group_waiting_s, rel=0.01)
+        assert lagging == pytest.approx(rank.group_waiting_s, rel=0.02)
+
+
+def test_waiting_for_the_slowest_has_its_own_colour(iteration):
+    timeline = timeline_series.of_iteration(iteration)
+    series = {s.name: s.role for s in timeline_chart({"": timeline}).views[0].series}
+    assert series["communication"] == "communication"
+    assert series["waiting for the slowest"] == "group_waiting"
+    legend = timeline_figure(timeline).legends[0]
+    marks = {text.get_text(): mark for text, mark in zip(legend.get_texts(), legend.legend_handles, strict=True)}
+    assert marks["waiting for the slowest"].get_facecolor() != marks["communication"].get_facecolor()
+    alone = replace(timeline, lanes=tuple(replace(lane, group_waiting=()) for lane in timeline.lanes))
+    assert "waiting for the slowest" not in [s.name for s in timeline_chart({"": alone}).views[0].series]
 
 
 def test_merging_keeps_the_time_that_is_spoken():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 from collections import defaultdict
@@ -20,6 +21,7 @@ from joulecast.command_line.compare_lines import result_lines
 from joulecast.errors import DoesNotFitError, InputError
 from joulecast.plan.comparison.compare import Comparison, compare, differing_keys, names_of
 from joulecast.plan.comparison.ledgers import difference_of
+from joulecast.reports.pages.compare import figures
 from joulecast.simulator.plan_file.plan import load_plan
 
 SMALL = EXAMPLES / "llama-3.1-8b-4xh200.toml"
@@ -197,6 +199,22 @@ def test_the_report_shows_every_ledger(three: Comparison, tmp_path: Path) -> Non
     assert three.currency == "USD" and "money [USD]" in text
     page.write(tmp_path / "report.html")
     assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+
+
+def test_the_head_of_the_report_says_where_the_reference_is_best(three: Comparison) -> None:
+    alone, same = jc.compare([SMALL, DDP]), jc.compare([SMALL, SMALL])
+    assert [(one.text, one.note) for one in figures(same)] == [("the same", "")] * 5
+    time = alone.results["time_s"]
+    assert figures(alone)[0].text == f"{100 * (time[1] / time[0] - 1):+.1f} %".replace("-", "−")
+    best = min(zip(three.results["time_s"], three.names, strict=True))
+    first = dataclasses.replace(
+        three,
+        names=(best[1], *(name for name in three.names if name != best[1])),
+        results={key: tuple(sorted(values)) for key, values in three.results.items() if None not in values},
+    )
+    assert {(one.text, one.note) for one in figures(first)} == {("least", f"{best[1]}, the reference")}
+    last = dataclasses.replace(first, results={key: values[::-1] for key, values in first.results.items()})
+    assert all(one.text.startswith("−") and one.note == f"least: {last.names[-1]}" for one in figures(last))
 
 
 def test_overrides_reach_every_plan(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,7 @@
 """The timeline of an iteration drawn with Plotly: a lane for each stage, on one pair of axes.
 
-A lane has height 1: instructions above, communication in a thin row below them, power beneath with its limit. One pair
-of axes for all lanes, with power scaled into each, draws many times faster than axes of their own.
+A lane has height 1: instructions above, communication and waiting in it in a thin row below them, power beneath with
+its limit. One pair of axes for all lanes, with power scaled into each, draws many times faster than axes of their own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from joulecast.reports.charts.chart import Chart, Series, View, axis
 from joulecast.reports.numbers import Unit, short, unit_for
 from joulecast.reports.palette import role_of, word
-from joulecast.reports.series.timeline import Bar, Lane, TimelineSeries, limit_words
+from joulecast.reports.series.timeline import SPEECH, Bar, Lane, TimelineSeries, limit_words
 
 #: Middle and height of the rows of a lane.
 BAR_ROW, SPEECH_ROW = (0.775, 0.27), (0.57, 0.09)
@@ -94,8 +94,9 @@ def _traces(timeline: TimelineSeries, unit: Unit, top_w: float) -> Iterator[tupl
     kinds = dict.fromkeys(role_of(bar.kind) for lane in timeline.lanes for bar in lane.bars)
     for role in kinds:
         yield role, "bar", _bars(timeline, unit, role)
-    if any(lane.communication for lane in timeline.lanes):
-        yield "communication", "bar", _communication(timeline, unit)
+    for role in SPEECH:
+        if any(getattr(lane, role) for lane in timeline.lanes):
+            yield role, "bar", _speech(timeline, unit, role)
     yield "waiting", "hatch" if _labelled(timeline) else "bar", _waiting(timeline, unit)
     yield "power", "area", _power(timeline, unit, top_w)
     if timeline.limits_w:
@@ -157,19 +158,20 @@ def _horizontal(
     }
 
 
-def _communication(timeline: TimelineSeries, unit: Unit) -> dict[str, Any]:
+def _speech(timeline: TimelineSeries, unit: Unit, role: str) -> dict[str, Any]:
+    """Communication, or waiting in it for the slowest."""
     n = len(timeline.lanes)
-    found = [(n - 1 - i, part) for i, lane in enumerate(timeline.lanes) for part in lane.communication]
+    found = [(n - 1 - i, part) for i, lane in enumerate(timeline.lanes) for part in getattr(lane, role)]
     trace = _horizontal(
         unit.of(part.start_s for _, part in found),
         unit.of(part.end_s - part.start_s for _, part in found),
         [foot + SPEECH_ROW[0] for foot, _ in found],
         SPEECH_ROW[1],
-        {"color": "@communication", "line": {"width": 0}},
+        {"color": f"@{role}", "line": {"width": 0}},
     )
     return trace | {
         "hovertext": [
-            f"<b>communication</b><br>{_span(part.end_s - part.start_s)} from {unit.text(part.start_s)}"
+            f"<b>{word(role)}</b><br>{_span(part.end_s - part.start_s)} from {unit.text(part.start_s)}"
             + ("" if part.share > 0.995 else f"<br>{100 * part.share:.0f} % of it")
             for _, part in found
         ],

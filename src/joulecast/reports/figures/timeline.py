@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from joulecast.reports.figures.figure import new_figure, styled
 from joulecast.reports.numbers import Unit, unit_for
 from joulecast.reports.palette import role_of, scheme, word
-from joulecast.reports.series.timeline import limit_words
+from joulecast.reports.series.timeline import SPEECH, limit_words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,29 +19,22 @@ if TYPE_CHECKING:
 BAR_ROW, SPEECH_ROW, POWER_HEIGHT = (0.64, 0.27), (0.55, 0.06), 0.44
 #: Share of the iteration that an instruction must last to have its number written on it, at six inches.
 LABELLED = 0.018
+#: Letters of the legend that an inch holds, and those that an entry takes beside its name.
+LETTERS, HANDLE = 16, 5
 
 
 @styled
 def timeline_figure(timeline: TimelineSeries, width_in: float = 6.3) -> Figure:
     """Instructions, communication, waiting, power and its limit over time; a lane for each pipeline stage."""
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    colour, lanes = scheme(False), timeline.lanes
-    figure, (axis,) = new_figure(width_in, 0.75 + 0.95 * len(lanes))
+    lanes, marks = timeline.lanes, _marks(timeline)
+    rows = math.ceil(sum(len(mark.get_label()) + HANDLE for mark in marks) / (LETTERS * width_in))
+    figure, (axis,) = new_figure(width_in, 0.55 + 0.2 * rows + 0.95 * len(lanes))
     unit = unit_for("s", timeline.time_s)
     top = 1.08 * timeline.highest_w
     for i, lane in enumerate(lanes):
         _lane(axis, lane, len(lanes) - 1 - i, timeline, unit, top, LABELLED * 6.0 / width_in)
-    kinds = dict.fromkeys(role_of(bar.kind) for lane in lanes for bar in lane.bars)
-    marks: list[Any] = [Patch(color=colour[role], label=word(role)) for role in kinds]
-    if any(lane.communication for lane in lanes):
-        marks.append(Patch(color=colour["communication"], label="communication"))
-    marks.append(Patch(fc="white", ec=colour["waiting"], hatch="////", label="waiting"))
-    marks.append(Patch(fc=colour["power"] + "38", ec=colour["power"], lw=0.7, label="power"))
-    if timeline.limits_w:
-        marks.append(Line2D([], [], color=colour["limit"], ls="--", lw=1, label=limit_words(timeline.limits_w)))
-    figure.legend(handles=marks, loc="outside upper center", ncols=len(marks), handlelength=1.1, columnspacing=1.0)
+    columns = math.ceil(len(marks) / rows)
+    figure.legend(handles=marks, loc="outside upper center", ncols=columns, handlelength=1.1, columnspacing=1.0)
     axis.set_xlim(0, timeline.time_s / unit.factor)
     axis.set_ylim(-0.04, len(lanes) - 0.02)
     axis.set_yticks([len(lanes) - 1 - i + BAR_ROW[0] + BAR_ROW[1] / 2 for i in range(len(lanes))])
@@ -51,6 +45,22 @@ def timeline_figure(timeline: TimelineSeries, width_in: float = 6.3) -> Figure:
     axis.set_xlabel(f"time [{unit.name}]")
     _watts(axis, timeline, top)
     return figure
+
+
+def _marks(timeline: TimelineSeries) -> list[Any]:
+    """Entries of the legend."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    colour, lanes = scheme(False), timeline.lanes
+    roles = [*dict.fromkeys(role_of(bar.kind) for lane in lanes for bar in lane.bars)]
+    roles += [role for role in SPEECH if any(getattr(lane, role) for lane in lanes)]
+    marks: list[Any] = [Patch(color=colour[role], label=word(role)) for role in roles]
+    marks.append(Patch(fc="white", ec=colour["waiting"], hatch="////", label="waiting"))
+    marks.append(Patch(fc=colour["power"] + "38", ec=colour["power"], lw=0.7, label="power"))
+    if timeline.limits_w:
+        marks.append(Line2D([], [], color=colour["limit"], ls="--", lw=1, label=limit_words(timeline.limits_w)))
+    return marks
 
 
 def _watts(axis: Any, timeline: TimelineSeries, top_w: float) -> None:
@@ -85,8 +95,9 @@ def _lane(
                       color=colour["ink"] if dark else "white")  # fmt: skip
     waits = [_span(a, b, unit) for a, b in lane.waits(timeline.time_s)]
     axis.broken_barh(waits, row, facecolor="white", edgecolor=colour["waiting"], hatch="////", lw=0)
-    spoken = [_span(c.start_s, c.end_s, unit) for c in lane.communication]
-    axis.broken_barh(spoken, (foot + SPEECH_ROW[0], SPEECH_ROW[1]), color=colour["communication"], lw=0.25, snap=False)
+    for role in SPEECH:
+        spoken = [_span(part.start_s, part.end_s, unit) for part in getattr(lane, role)]
+        axis.broken_barh(spoken, (foot + SPEECH_ROW[0], SPEECH_ROW[1]), color=colour[role], lw=0.25, snap=False)
     height = [foot + POWER_HEIGHT * p / top_w for p in lane.power_w.tolist()]
     axis.stairs(
         height, unit.of(lane.time_s.tolist()), baseline=foot, fill=True, color=colour["power"], alpha=0.22, lw=0

@@ -76,15 +76,23 @@ def figures(found: Comparison) -> list[Figure]:
     labels |= {"money": "money", "carbon_kg": "carbon"}
     shown = []
     for key, label in labels.items():
-        values = found.results.get(key, ())
-        if not values or None in values:
+        values = [value for value in found.results.get(key, ()) if value is not None]
+        if len(values) < len(found.names) or not values[0]:
             continue
         best = _least(found, key)
-        reference, other = values[0], values[found.names.index(best)] if len(found.names) > 2 else values[1]
-        if reference and other is not None:
-            note = f"least: {best}" if len(found.names) > 2 else ""
-            shown.append(Figure(label, f"{100.0 * (other / reference - 1.0):+.1f} %".replace("-", "−"), note))
+        if len(found.names) == 2:
+            shown.append(Figure(label, _change(*values)))
+        elif best == found.names[0]:
+            shown.append(Figure(label, "least", f"{best}, the reference"))
+        else:
+            shown.append(Figure(label, _change(values[0], min(values)), f"least: {best}"))
     return shown
+
+
+def _change(reference: float, other: float) -> str:
+    if other == reference:
+        return "the same"
+    return f"{100.0 * (other / reference - 1.0):+.1f} %".replace("-", "−")
 
 
 def ledgers_chart(one: Against, number: int, currency: str) -> Chart:

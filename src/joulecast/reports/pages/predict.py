@@ -162,9 +162,9 @@ def _ends(ends: PlanInterval) -> dict[str, Any]:
 def timeline_section(iteration: Iteration) -> Section:
     """What the GPUs do over time."""
     about = (
-        "<p>One GPU of each pipeline stage: instructions with the number of their micro-batch, communication in the "
-        "thin row below them, power beneath. The board holds the average of its power at the limit, not every "
-        "moment's.</p>"
+        "<p>One GPU of each pipeline stage: instructions with the number of their micro-batch, communication and "
+        "waiting in it in the thin row below them, power beneath. The board holds the average of its power at the "
+        "limit, not every moment's.</p>"
     )
     chart = timeline_chart({"": timeline_series.of_iteration(iteration)})
     return Section("What each GPU does", about, (chart,))

@@ -26,6 +26,8 @@ MOST_POWER_STEPS = 6000
 #: Instructions and intervals of communication over all stages, each a mark that the browser draws by itself; and how
 #: many intervals there may be beside any number of instructions.
 MOST_MARKS, LEAST_INTERVALS = 1000, 300
+#: Fields of a lane, and their roles, that share the row of communication; the later are drawn on top.
+SPEECH = ("communication", "group_waiting")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A stretch of communication, and the share of it in which something is sent."""
+    """A stretch of communication or of waiting in it, and the share of it in which that goes on."""
 
     start_s: float
     end_s: float
@@ -68,13 +70,15 @@ class Interval:
 class Lane:
     """One GPU of a pipeline stage.
 
-    ``time_s`` are the starts of the steps of ``power_w``, and the end of the last one: shapes ``(n + 1,)``, ``(n,)``.
+    ``group_waiting`` is when it waits, within collectives, for the slowest of the GPUs that go in step. ``time_s`` are
+    the starts of the steps of ``power_w``, and the end of the last one: shapes ``(n + 1,)``, ``(n,)``.
     """
 
     stage: int
     gpus: int
     bars: tuple[Bar, ...]
     communication: tuple[Interval, ...]
+    group_waiting: tuple[Interval, ...]
     time_s: Float
     power_w: Float
 
@@ -153,7 +157,7 @@ def of_point(front: Front, point: FrontPoint, limits_w: tuple[float, ...] = ()) 
             )
         first += len(order)
         wait = float(problem.wait_power_w[rank]) / gpus
-        lanes.append(Lane(rank, gpus, tuple(bars), (), *_steps(bars, wait, point.time_s)))
+        lanes.append(Lane(rank, gpus, tuple(bars), (), (), *_steps(bars, wait, point.time_s)))
     return TimelineSeries(point.time_s, tuple(lanes), limits_w)
 
 
@@ -193,19 +197,19 @@ def _lane(timeline: KernelTimeline, rank: int) -> Lane:
     own = np.divide(kernels.energy_by_instruction_j(), span, out=np.zeros_like(span), where=span > 0)
     rows = zip(timeline.schedule.ranks[rank], start.tolist(), end.tolist(), own.tolist(), strict=True)
     bars = tuple(Bar(i.kind, i.microbatch, a, b, p + kernels.base_power_w) for i, a, b, p in rows)
-    # A GPU that waits for its group does so within a collective.
-    marked = np.array([name == MARKER for name in kernels.names], dtype=bool)
-    spoken = (kernels.stream == COMMUNICATION) | marked[kernels.name]
-    order = np.argsort(kernels.start_ns[spoken], kind="stable")
-    begins, ends = (t[spoken][order] * 1e-9 for t in (kernels.start_ns, kernels.end_ns))
-    begins = np.maximum(begins, np.append(0.0, np.maximum.accumulate(ends)[:-1]))
-    return Lane(
-        rank,
-        timeline.plan.tp * timeline.plan.replicas,
-        bars,
-        merged(begins, ends, max(LEAST_INTERVALS // stages, MOST_MARKS // stages - len(bars))),
-        *_power(kernels, MOST_POWER_STEPS // stages),
-    )
+    waits = np.array([name == MARKER for name in kernels.names], dtype=bool)[kernels.name]
+    most = max(LEAST_INTERVALS // stages, MOST_MARKS // stages - len(bars))
+    lagging = _intervals(kernels, waits, most // 2)
+    spoken = _intervals(kernels, (kernels.stream == COMMUNICATION) & ~waits, most - len(lagging))
+    gpus = timeline.plan.tp * timeline.plan.replicas
+    return Lane(rank, gpus, bars, spoken, lagging, *_power(kernels, MOST_POWER_STEPS // stages))
+
+
+def _intervals(kernels: Timeline, which: NDArray[np.bool_], most: int) -> tuple[Interval, ...]:
+    """When some of the kernels run, in at most about ``most`` stretches."""
+    order = np.argsort(kernels.start_ns[which], kind="stable")
+    begins, ends = (t[which][order].astype(np.float64) * 1e-9 for t in (kernels.start_ns, kernels.end_ns))
+    return merged(np.maximum(begins, np.append(0.0, np.maximum.accumulate(ends)[:-1])), ends, most)
 
 
 def _power(kernels: Timeline, most: int) -> tuple[Float, Float]:
