@@ -32,11 +32,11 @@ def reserved(parsed: PlanFile, source: Source) -> None:
     """Options that are understood but not implemented."""
     run = parsed.implementation
     mixed = run.framework == "megatron"
-    kept = "fp32" if mixed else parsed.workload.precision
+    narrow, kept = compute_dtype(parsed), kept_dtype(parsed)
     neutral = {
-        "implementation.gradient_precision": run.gradient_precision in (None, kept, mixed and _compute_dtype(parsed)),
+        "implementation.gradient_precision": run.gradient_precision in (None, kept, mixed and narrow),
         "implementation.optimizer_precision": run.optimizer_precision in (None, kept)
-        or (mixed and run.optimizer_precision == _compute_dtype(parsed) == "bf16"),
+        or (mixed and run.optimizer_precision == narrow == "bf16"),
         "implementation.main_parameters": run.main_parameters in (None, mixed),
     }
     for key, is_neutral in neutral.items():
@@ -46,8 +46,14 @@ def reserved(parsed: PlanFile, source: Source) -> None:
             )
 
 
-def _compute_dtype(parsed: PlanFile) -> str:
+def compute_dtype(parsed: PlanFile) -> str:
+    """Type of weights and of all that is not multiplied in FP8."""
     return "bf16" if parsed.workload.precision == "fp8" else parsed.workload.precision
+
+
+def kept_dtype(parsed: PlanFile) -> str:
+    """Type in which the framework keeps gradients and moments by default."""
+    return "fp32" if parsed.implementation.framework == "megatron" else compute_dtype(parsed)
 
 
 def schedule_alias(name: str) -> str:

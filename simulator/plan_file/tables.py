@@ -130,7 +130,7 @@ def read_implementation(parsed: PlanFile, model: ModelConfig, source: Source) ->
     """What the framework really runs, with the framework's defaults."""
     table = parsed.implementation
     mixed = table.framework == "megatron"
-    default = "fp32" if mixed else parsed.workload.precision
+    default = checks.kept_dtype(parsed)
     return Implementation(
         framework=table.framework,
         attention_backend=table.attention_backend,

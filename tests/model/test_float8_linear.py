@@ -15,10 +15,12 @@ from joulecast.model.framework.fp8 import Fp8
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launches import Launch, issued
 from joulecast.model.framework.layer_shard import shard
-from joulecast.model.kernels.operators import Gemm, Streaming
+from joulecast.model.kernels.operators import Collective, Gemm, Streaming
 from joulecast.model.memory.activations import layer_bytes
 from joulecast.model.training.step import layer_backward, layer_forward
 from joulecast.model.transformer import row_operators
+from joulecast.simulator.instructions.footprints import footprint_of
+from joulecast.simulator.instructions.program import plan_program
 from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.plan_file.plan import plan_from_dict
 
@@ -181,3 +183,21 @@ def test_weights_in_fp8_are_kept_by_megatron_alone() -> None:
     )
     whole, fused = (forecast(plan_from_dict(plan(implementation={"compile": on}))) for on in (False, True))
     assert fused.time_s < whole.time_s
+
+
+def sent(tables: dict[str, Any]) -> float:
+    program = plan_program(plan_from_dict(tables)).ranks[0]
+    launches = [launch for kind in program.order for launch in program.types[kind]]
+    return sum(x.operator.bytes * x.repeat for x in launches if isinstance(x.operator, Collective))
+
+
+@pytest.mark.parametrize("split", [{}, {"distributed_optimizer": True}, {"fsdp": True}])
+def test_gradients_are_kept_and_reduced_in_bf16(split: dict[str, Any]) -> None:
+    """Only products are FP8: ranks exchange the same bytes as in bf16 and hold the same states."""
+    narrow = plan(cluster={"gpus": 2}, parallelism=split)
+    wide = plan(cluster={"gpus": 2}, parallelism=split, workload={"precision": "bf16"})
+    assert sent(narrow) == sent(wide) > 0
+    one, other = (footprint_of(plan_from_dict(tables), 0) for tables in (narrow, wide))
+    assert one.states_bytes == other.states_bytes and one.gathered == other.gathered
+    said = {"gradient_precision": "bf16", "optimizer_precision": "bf16"}
+    assert sent({**narrow, "implementation": said}) == sent(narrow)
