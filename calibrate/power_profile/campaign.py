@@ -198,23 +198,14 @@ class Campaign:
         whole = [name for name in WHOLE if name in dataset.sensors]
         parts = [name for name in dataset.sensors if name not in WHOLE]
         period = max(fit.period_s for fit in dataset.sensors.values())
-        run_s = plan.passes * plan.pass_s + plan.rest_s + period / 2
-        usual = min(BATCH, max(math.ceil(BATCH_S / run_s), FEWEST_RUNS))
+        usual = min(BATCH, max(math.ceil(BATCH_S / _run_s(plan, period)), FEWEST_RUNS))
         taken, ended = 0, False
-
-        def take(batch: int) -> None:
-            nonlocal dataset, taken, ended
-            fitting = self.bench.fitting(run_s, self.bench.left_s)
-            ended = fitting < batch + FEWEST_RUNS
-            batch = min(batch, max(fitting, 0 if taken else FEWEST_RUNS))
-            if batch:
-                series = self.bench.series(plan.passes, self._delays(batch, plan.rest_s, period))
-                dataset, taken = dataset.with_series(series), taken + batch
-
         while taken < wanted and not ended:
             if taken:
                 self.say(f"{taken} of {wanted} runs")
-            take(min(usual, wanted - taken))
+            least = 0 if taken else FEWEST_RUNS
+            dataset, further, ended = self._further(dataset, plan, period, min(usual, wanted - taken), least)
+            taken += further
         dataset = dataset.with_refined_sensors(layout_of(plan, dataset.kernel_times(dataset.golden())))
         while True:
             analysis = analyse(dataset, plan, whole, ())
@@ -223,10 +214,21 @@ class Campaign:
             self.say(f"{taken} runs, {int(analysis.keep.sum())} golden{missing}")
             if ended or not short or taken >= most:
                 break
-            take(usual)
+            dataset, further, ended = self._further(dataset, plan, period, usual, 0)
+            taken += further
         if ended and (taken < wanted or short):
             self.cut_short = (f"the time ended after {taken} of {wanted} runs{missing}",)
         return analyse(dataset, plan, whole, parts) if parts else analysis
+
+    def _further(
+        self, dataset: Dataset, plan: Plan, period: float, wanted: int, least: int
+    ) -> tuple[Dataset, int, bool]:
+        """With further runs, as many as are wanted and the time allows; how many these are, and whether it ended."""
+        fitting = self.bench.fitting(_run_s(plan, period), self.bench.left_s)
+        count = min(wanted, max(fitting, least))
+        if count:
+            dataset = dataset.with_series(self.bench.series(plan.passes, self._delays(count, plan.rest_s, period)))
+        return dataset, count, fitting < wanted + FEWEST_RUNS
 
     def _short_of(self, analysis: Analysis, guidance: Guidance) -> str:
         """What is still missing, in words; empty if nothing is."""
@@ -240,6 +242,11 @@ class Campaign:
         reached = curves_of(analysis, self.options.precision)["sse" if plan.folded else "run"].resolution_s
         wanted = max(plan.wanted_s, 2.0 * plan.spacing_s)
         return f"resolution {duration(reached)} of {duration(wanted)}" if reached > wanted else ""
+
+
+def _run_s(plan: Plan, period: float) -> float:
+    """How long a run takes with its rest, on average."""
+    return plan.passes * plan.pass_s + plan.rest_s + period / 2
 
 
 def _windows(sensors: dict[str, SensorFit]) -> tuple[float, float]:

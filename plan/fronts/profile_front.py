@@ -70,28 +70,7 @@ def problem_from_profile(
     profile = load_profile(path, stages)
     along = list(stages) if stages is not None else list(profile.stages)
     if dag is None:
-        if len(along) % virtual_stages_per_rank:
-            raise InputError(
-                f"{len(along)} stages do not divide into {virtual_stages_per_rank} on each rank",
-                key="--virtual-stages",
-                remedy="Choose a divisor.",
-            )
-        if not math.isfinite(transfer_s) or transfer_s < 0:
-            raise InputError(f"a transfer of {transfer_s:g} s", key="--transfer-time", remedy="Use seconds, 0 or more.")
-        if len(along) * microbatches > MOST_TURNS:
-            raise InputError(
-                f"{microbatches} micro-batches on {len(along)} stages are more than a front is found of",
-                key="--microbatches",
-                remedy=f"Use at most {MOST_TURNS // len(along)}: the front of an iteration hardly changes beyond.",
-            )
-        ranks = len(along) // virtual_stages_per_rank
-        try:
-            order = build_schedule(
-                schedule, ranks, microbatches, virtual_stages_per_rank=virtual_stages_per_rank, tail=()
-            )
-        except InputError as error:
-            raise InputError(error.message, key=_OPTIONS.get(error.key or ""), remedy=error.remedy) from None
-        dag = dag_of_schedule(order, transfer_s)
+        dag = _scheduled(len(along), schedule, microbatches, virtual_stages_per_rank, transfer_s)
     elif len(dag.ranks) != len(along):
         raise InputError(
             f"the graph has {len(dag.ranks)} stages, the profile {len(along)}",
@@ -99,6 +78,32 @@ def problem_from_profile(
             remedy="Name as many stages of the profile as the graph has.",
         )
     return _problem(profile, dag, along, wait_power_w)
+
+
+def _scheduled(
+    stages: int, schedule: str, microbatches: int, virtual_stages_per_rank: int, transfer_s: float
+) -> InstructionDag:
+    """The graph of a schedule by its name, as :func:`problem_from_profile` is asked for it."""
+    if stages % virtual_stages_per_rank:
+        raise InputError(
+            f"{stages} stages do not divide into {virtual_stages_per_rank} on each rank",
+            key="--virtual-stages",
+            remedy="Choose a divisor.",
+        )
+    if not math.isfinite(transfer_s) or transfer_s < 0:
+        raise InputError(f"a transfer of {transfer_s:g} s", key="--transfer-time", remedy="Use seconds, 0 or more.")
+    if stages * microbatches > MOST_TURNS:
+        raise InputError(
+            f"{microbatches} micro-batches on {stages} stages are more than a front is found of",
+            key="--microbatches",
+            remedy=f"Use at most {MOST_TURNS // stages}: the front of an iteration hardly changes beyond.",
+        )
+    ranks = stages // virtual_stages_per_rank
+    try:
+        order = build_schedule(schedule, ranks, microbatches, virtual_stages_per_rank=virtual_stages_per_rank, tail=())
+    except InputError as error:
+        raise InputError(error.message, key=_OPTIONS.get(error.key or ""), remedy=error.remedy) from None
+    return dag_of_schedule(order, transfer_s)
 
 
 def _problem(profile: Profile, dag: InstructionDag, along: Sequence[int], wait_power_w: float) -> FrontProblem:

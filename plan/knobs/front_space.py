@@ -15,6 +15,7 @@ from joulecast.errors import InputError, NotYetError
 from joulecast.model.training.nanobatches import LaunchPoint
 from joulecast.plan.knobs.overlap_space import KNOBS
 from joulecast.plan.knobs.tile_space import TileLists, read_tile_lists
+from joulecast.simulator.plan_file.schema import CommEngine
 from joulecast.simulator.plan_file.source import Source, read_toml
 
 #: Thread blocks of collectives that are tried besides the library's own choice.
@@ -97,7 +98,7 @@ def load_space(path: str | Path | Mapping[str, Any]) -> FrontSpace:
     """Read the choices of a SPACE.toml, or of its tables.
 
     Lists or ``{min, max, step}`` under ``power.clock_mhz`` and the numbers of ``[overlap]``; lists of windows and of
-    launch points; lists of tiles of operators under ``[implementation.tiles]``. A front takes no other key.
+    its words; lists of tiles of operators under ``[implementation.tiles]``. A front takes no other key.
 
     Raises
     ------
@@ -138,7 +139,7 @@ def _choices(name: str, value: Any, source: Source) -> tuple[Any, ...]:
         values = (value,) if single else tuple(value)
         words = _WORDS.get(name)
         if not values or (words and any(type(v) is not type(words[0]) or v not in words for v in values)):
-            raise source.error(f"{value!r} is no list of values", key, remedy=_LISTS[name])
+            raise source.error(f"{value!r} is no list of values", key, remedy=_listed(name))
         return values
     numbers = _values(value, key, source) or ()
     if any(not v.is_integer() for v in numbers):
@@ -149,15 +150,17 @@ def _choices(name: str, value: Any, source: Source) -> tuple[Any, ...]:
 #: Knobs whose values are words, or yes and no.
 _WORDS: dict[str, tuple[Any, ...]] = {
     "launch": get_args(LaunchPoint),
-    "comm_engine": ("sm", "copy"),
+    "comm_engine": get_args(CommEngine),
     "comm_first": (False, True),
 }
-_LISTS = {
-    "window": 'Write [["qkv", "output"], "all", …].',
-    "launch": f"Write a list of {' and '.join(map(repr, get_args(LaunchPoint)))}.",
-    "comm_engine": "Write a list of 'sm' and 'copy'.",
-    "comm_first": "Write a list of false and true.",
-}
+
+
+def _listed(name: str) -> str:
+    """What to write for such a knob, or for windows."""
+    if name == "window":
+        return 'Write [["qkv", "output"], "all", …].'
+    written = (str(v).lower() if isinstance(v, bool) else repr(v) for v in _WORDS[name])
+    return f"Write a list of {' and '.join(written)}."
 
 
 def _is_pair(value: list[Any]) -> bool:

@@ -219,13 +219,6 @@ def flat_line(stage: Mapping[str, Any]) -> dict[str, Any]:
     return line | {f"memory_{name}_bytes": value for name, value in stage["memory_by_part_bytes"].items()}
 
 
-def memory_line(stage: Mapping[str, Any]) -> dict[str, Any]:
-    """Parts of the peak of a stage of :meth:`Iteration.to_dict`, and the margin that the GPU has beyond them [GB]."""
-    parts = {name: value / 1e9 for name, value in stage["memory_by_part_bytes"].items() if value}
-    whole = {"total": sum(parts.values()), "margin": stage["memory_margin_bytes"] / 1e9}
-    return {"stage": stage["stage"]} | parts | whole
-
-
 def _stage(rank: RankForecast) -> dict[str, Any]:
     return {name: getattr(rank, name) for name in RankForecast.__dataclass_fields__}
 

@@ -27,6 +27,7 @@ SCHEDULE_ALIASES = {
     "zb_h1": "zb-h1",
     "zbh1": "zb-h1",
 }
+CommEngine = Literal["sm", "copy"]
 _Watts = Annotated[float, Field(gt=0)]
 
 
@@ -192,7 +193,7 @@ class OverlapTable(Table):
         None, gt=0, description="Thread blocks of a collective; default: the library's choice."
     )
     comm_threads: int | None = Field(None, gt=0, description="Threads of such a block; default: the library's.")
-    comm_engine: Literal["sm", "copy"] = Field(
+    comm_engine: CommEngine = Field(
         "sm", description="What moves data that layers and FSDP gather or exchange: SMs, or copy engines within a node."
     )
     comm_first: bool = Field(

@@ -71,9 +71,9 @@ def stage_rows(iteration: Iteration) -> list[dict[str, Any]]:
 
 def print_iteration(iteration: Iteration) -> None:
     """Print a forecast for people."""
+    from joulecast.command_line.predict_lines import memory_line, stage_line
     from joulecast.command_line.site_report import print_site
     from joulecast.reports.palette import word
-    from joulecast.simulator.iteration.result import memory_line
 
     number, whole = output.number, iteration.to_dict()
     print(f"{whole['model']} on {whole['gpus']} x {whole['gpu']}, {whole['tokens']} tokens an iteration\n")
@@ -89,7 +89,7 @@ def print_iteration(iteration: Iteration) -> None:
         ]
     )
     print("\nOne GPU of each pipeline stage")
-    output.print_table([_stage_line(stage) for stage in whole["stages"]])
+    output.print_table([stage_line(stage) for stage in whole["stages"]])
     print("\nMemory of one GPU of each pipeline stage [GB]: what is allocated, and beside it the context")
     output.print_table([memory_line(stage) for stage in whole["stages"]])
     for split in ("component", "instruction"):
@@ -110,19 +110,3 @@ def _model_flops(whole: dict[str, Any]) -> str:
 def _with_interval(whole: dict[str, Any], key: str, unit: str) -> str:
     low, high = output.number(whole[f"{key}_p05"]), output.number(whole[f"{key}_p95"])
     return f"{output.number(whole[key])} {unit} (5-95 %: {low} to {high})"
-
-
-def _stage_line(stage: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "stage": stage["stage"],
-        "GPUs": stage["gpus"],
-        "power [W]": stage["power_w"],
-        "clock [MHz]": stage["clock_mhz"],
-        "energy [J]": stage["energy_j"],
-        "compute [s]": stage["compute_s"],
-        "communication [s]": stage["exposed_communication_s"] - stage["group_waiting_s"],
-        "for the slowest [s]": stage["group_waiting_s"],
-        "overlapped [s]": stage["overlapped_communication_s"],
-        "waiting [s]": stage["waiting_s"],
-        "allocated [GB]": stage["memory_bytes"] / 1e9,
-    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from joulecast.command_line.predict_lines import memory_line, stage_line
 from joulecast.errors import InputError
 from joulecast.reports.charts.front import front_chart
 from joulecast.reports.charts.ledger import ledger_chart
@@ -18,7 +19,6 @@ from joulecast.reports.series import ledger as ledger_series
 from joulecast.reports.series import timeline as timeline_series
 from joulecast.reports.series.front import of_front
 from joulecast.reports.series.timeline import limit_words, limits_w
-from joulecast.simulator.iteration.result import memory_line
 from joulecast.simulator.iteration.site import SITE_ASSUMPTIONS
 
 if TYPE_CHECKING:
@@ -189,33 +189,17 @@ def ledger_section(iteration: Iteration) -> Section:
 
 def stages_section(iteration: Iteration) -> Section:
     """One line for each stage."""
-    rows = [
-        {
-            "stage": r.stage,
-            "GPUs": r.gpus,
-            "power [W]": r.power_w,
-            "clock [MHz]": r.clock_mhz,
-            "energy [J]": r.energy_j,
-            "compute [s]": r.compute_s,
-            "communication [s]": r.exposed_communication_s - r.group_waiting_s,
-            "for the slowest [s]": r.group_waiting_s,
-            "overlapped [s]": r.overlapped_communication_s,
-            "waiting [s]": r.waiting_s,
-            "allocated [GB]": r.memory_bytes / 1e9,
-        }
-        for r in iteration.ranks
-    ]
     about = (
         "<p>What of the communication nothing hides, waiting in it for the slowest of the GPUs that go in step, and "
         "waiting for other stages.</p>"
     )
-    return Section("One GPU of each stage", about + table(rows))
+    lines = table([stage_line(stage) for stage in iteration.to_dict()["stages"]])
+    return Section("One GPU of each stage", about + lines)
 
 
 def memory_section(iteration: Iteration) -> Section:
     """Whether the plan fits memory, part by part."""
     least = min(rank.memory_margin_bytes for rank in iteration.ranks) / 1e9
     about = f"<p>At the peak, in GB. The fullest GPU has {least:.3g} GB left.</p>"
-    return Section(
-        "Memory of one GPU of each stage", about + table([memory_line(s) for s in iteration.to_dict()["stages"]])
-    )
+    lines = table([memory_line(stage) for stage in iteration.to_dict()["stages"]])
+    return Section("Memory of one GPU of each stage", about + lines)
