@@ -14,6 +14,8 @@ from joulecast.model.hardware.description import Facts, GpuDescription
 
 #: Node where the GPU has no usual one: eight GPUs on their own links, each with a network card of this network.
 PLAIN_NODE_GPUS, PLAIN_NETWORK = 8, "infiniband-ndr"
+#: Links that join two GPUs and reach no others: AMD's have no switches (CDNA 2 to CDNA 4 whitepapers).
+PAIR_LINKS = "xGMI"
 #: Relative standard deviation of the time of a transfer between two domains: an estimate. Flows that share a fat tree's
 #: links collide by chance: static routing left networks of full bisection 55-60 % of it (Hoefler et al., CLUSTER 2008,
 #: doi:10.1109/CLUSTR.2008.4663762); rails and adaptive routing leave a few per cent to chance.
@@ -89,7 +91,7 @@ def cluster_links(gpu: GpuDescription, node: str | None, gpus: int, choices: Lin
     name = node or usual_node(gpu)
     if name is None:
         network = load_network(choices.network or PLAIN_NETWORK)
-        return _links(None, None, PLAIN_NODE_GPUS, float(PLAIN_NODE_GPUS), network, gpus, choices)
+        return _links(*_own_links(gpu), PLAIN_NODE_GPUS, float(PLAIN_NODE_GPUS), network, gpus, choices)
     facts = load_node(name)
     network = load_network(choices.network or facts.text("network"))
     rate, peer = facts["link_bandwidth_bytes_per_s"], facts["peer_bandwidth_bytes_per_s"]
@@ -97,6 +99,14 @@ def cluster_links(gpu: GpuDescription, node: str | None, gpus: int, choices: Lin
     link = None if rate == own and peer == rate else rate
     count, cards = int(facts["gpus_per_node"]), facts["nics_per_node"]
     return _links(link, peer, count, cards, network, gpus, choices)
+
+
+def _own_links(gpu: GpuDescription) -> tuple[float | None, float | None]:
+    """Rates of a GPU's links where no node type is known: AMD's join two GPUs each, others lead to a switch."""
+    if not str(gpu.device["link_kind"].value).startswith(PAIR_LINKS):
+        return None, None
+    own = gpu.number("link_bandwidth_bytes_per_s")
+    return own, own / gpu.number("link_count")
 
 
 def _links(

@@ -98,6 +98,19 @@ def test_a_mesh_gives_a_pair_one_link():
     assert fabric_of(8, 1, mesh).link_bytes_per_s == pytest.approx(448e9)
 
 
+def test_links_of_amd_join_pairs_where_no_node_type_is_known():
+    """MI210: three links of 50 GB/s; a pair of GPUs has one of them, not the 150 GB/s of all."""
+    assert usual_node(load_gpu("mi210")) is None
+    assert fabric_of(2, 1, links("mi210", gpus=4)).link_bytes_per_s == pytest.approx(50e9)
+    assert fabric_of(4, 1, links("mi210", gpus=4)).link_bytes_per_s == pytest.approx(150e9)
+
+
+def test_a_faster_card_of_the_same_links_shares_them_alike():
+    """MI350X and MI355X: seven links of 76.8 GB/s each."""
+    slow, fast = (fabric_of(2, 1, links(name, gpus=8)) for name in ("mi350x", "mi355x"))
+    assert slow.link_bytes_per_s == fast.link_bytes_per_s == pytest.approx(76.8e9)
+
+
 def test_usual_nodes_exist_and_hold_that_gpu():
     found = {name: usual_node(load_gpu(name)) for name in gpu_names()}
     assert found["h200-sxm-rows"] == found["h200-sxm"] == "hgx-h200"
