@@ -8,6 +8,7 @@ Without the folder, what needs it keeps its earlier figures.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -47,21 +48,44 @@ def tables() -> list[dict[str, Any]]:
 def command(row: dict[str, Any]) -> str:
     """What a reader types to get a row's figures."""
     data = row["data"].replace("{data}", "DATA")
-    part = f"  # {row['part']}" if "part" in row else ""
+    part = next((f"  # {row[key]}" for key in ("part", "names") if key in row), "")
     return " ".join(["joulecast validate", row["suite"], "--data", data, *row.get("options", [])]) + part
 
 
 def errors(row: dict[str, Any], data: str | None) -> dict[str, Any]:
     """A row's errors, as the command prints them."""
-    path = row["data"].replace("{data}", str(data))
-    call = [sys.executable, "-m", "joulecast", "validate", row["suite"], "--data", path, *row.get("options", [])]
-    done = subprocess.run([*call, "--json"], cwd=ROOT, capture_output=True, text=True, check=True)
-    summary = json.loads(done.stdout)["summary"][row.get("part", "all")]
+    printed = answer(row["suite"], row["data"].replace("{data}", str(data)), *row.get("options", []))
+    if "names" in row:
+        return errors_of_times([one for one in printed["rows"] if re.match(row["names"], one["name"])])
+    summary = printed["summary"][row.get("part", "all")]
     found: dict[str, Any] = {"rows": summary["rows"]}
     for name in QUANTITIES:
         value = summary.get(f"{name}_percent")
         found[f"{name}_percent"] = None if value is None else float(f"{value:.2g}")
     return found
+
+
+@cache
+def answer(suite: str, path: str, *options: str) -> dict[str, Any]:
+    """What the command prints as JSON."""
+    call = [sys.executable, "-m", "joulecast", "validate", suite, "--data", path, *options, "--json"]
+    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def errors_of_times(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Mean error of some rows' times, to which side all of them are off, and how many are inside their intervals."""
+    pairs = [(row["measured"]["time_s"], row["predicted"]) for row in rows]
+    off = [100.0 * (forecast["time_s"] / time - 1.0) for time, forecast in pairs]
+    inside = sum(forecast["time_s_p05"] <= time <= forecast["time_s_p95"] for time, forecast in pairs)
+    side = " too short" if max(off) < 0 else " too long" if min(off) > 0 else ""
+    return {
+        "rows": len(rows),
+        "time_error_percent": float(f"{sum(map(abs, off)) / len(off):.2g}"),
+        "side": side,
+        "inside_percent": round(100.0 * inside / len(rows)),
+    }
 
 
 def markdown(table: dict[str, Any], kept: dict[str, Any]) -> str:
@@ -70,7 +94,8 @@ def markdown(table: dict[str, Any], kept: dict[str, Any]) -> str:
     for row in table["row"]:
         found = kept.get(command(row))
         if found is not None:
-            lines.append("| " + " | ".join([row["label"], f"{found['rows']:,}", *_cells(found)]) + " |")
+            cells = _cells(found) if "side" not in found else _cells_of_times(found, row)
+            lines.append("| " + " | ".join([row["label"], f"{found['rows']:,}", *cells]) + " |")
     return "\n".join(lines)
 
 
@@ -78,6 +103,11 @@ def _cells(found: dict[str, Any]) -> list[str]:
     time, energy, worst, rule_time, rule_energy = (found[f"{name}_percent"] for name in QUANTITIES)
     rule = " / ".join(_percent(value) for value in (rule_time, rule_energy) if value is not None)
     return [_percent(time), _percent(energy), _percent(worst), rule]
+
+
+def _cells_of_times(found: dict[str, Any], row: dict[str, Any]) -> list[str]:
+    time = _percent(found["time_error_percent"]) + found["side"]
+    return [time, _percent(found["inside_percent"]), row.get("before", "")]
 
 
 def _percent(value: float | None) -> str:

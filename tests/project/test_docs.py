@@ -123,11 +123,23 @@ def test_a_page_names_every_generation_of_frameworks(page: str) -> None:
     assert [name for name in get_args(Generation) if f"`{name}`" not in text] == []
 
 
-@pytest.mark.parametrize("target", ["README.md", "CONTRIBUTING.md"])
-def test_links_to_files_lead_somewhere(target: str) -> None:
-    page = ROOT / target
-    for link in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
-        assert (page.parent / link).exists(), link
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    """Into files, and to headings of them."""
+    for link in re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text(encoding="utf-8")):
+        file, _, anchor = link.partition("#")
+        target = page.parent / file if file else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), link
+
+
+def anchors(text: str) -> set[str]:
+    """What links to headings are called."""
+    titles = re.findall(r"^#+ (.+)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
 @pytest.mark.parametrize("row", [1, 2])
@@ -139,11 +151,21 @@ def test_figures_are_those_of_their_commands(row: int) -> None:
     assert figures.errors(chosen, None) == kept[figures.command(chosen)]
 
 
+def test_errors_of_some_rows_tell_their_side() -> None:
+    def row(measured: float, forecast: float) -> dict[str, dict[str, float]]:
+        ends = {"time_s_p05": 0.95 * forecast, "time_s_p95": 1.05 * forecast}
+        return {"measured": {"time_s": measured}, "predicted": {"time_s": forecast, **ends}}
+
+    short, mixed = (figures.errors_of_times([row(1.0, 0.98), row(2.0, last)]) for last in (1.8, 2.2))
+    assert short == {"rows": 2, "time_error_percent": 6.0, "side": " too short", "inside_percent": 50}
+    assert mixed == {**short, "side": ""}
+
+
 @pytest.mark.parametrize("page", figures.PAGES, ids=lambda page: page.stem)
 def test_a_page_has_the_figures(page: Path) -> None:
     kept = json.loads(figures.KEPT.read_text(encoding="utf-8"))
     text = page.read_text(encoding="utf-8")
-    names = {"readme"} if page.stem == "README" else {"h200", "others"}
+    names = {"readme"} if page.stem == "README" else {"h200", "others", "blind"}
     assert names == set(re.findall(r"<!-- figures (\w+) -->", text)) - {"end"}
     assert figures.filled(text, kept) == text, "run `make figures`"
 
