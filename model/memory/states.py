@@ -72,11 +72,12 @@ def gathered_by_fsdp_bytes(
     last: bool,
     dense: int,
     split: StateShards,
-) -> tuple[float, float]:
-    """What FSDP holds whole between forward and backward, and while a layer's backward runs.
+) -> tuple[float, float, float]:
+    """What FSDP holds whole between forward and backward, while a layer's backward runs, and in the next one's beyond.
 
-    Of the layers one, and all outside them; then two with their gradients and, eagerly, the source of a copy. Megatron
-    has the gradients of what is outside them as well. Parameters that are not split are whole anyway.
+    Of the layers one, and all outside them; then two with the gradients of one and, eagerly, the source of a copy; then
+    the other's gradients. Megatron has the gradients of what is outside them as well. Parameters that are not split are
+    whole anyway.
     """
     width = DTYPE_BYTES[implementation.gradient_dtype]
 
@@ -91,5 +92,5 @@ def gathered_by_fsdp_bytes(
     copies = 0 if implementation.framework == "megatron" else 1
     held = largest[:WHOLE_LAYERS]
     during = sum(one.weights for one in (outside, *held, *largest[:copies]))
-    during += width * sum(one.elements for one in ((outside, *held) if copies == 0 else held))
-    return sum(one.weights for one in (outside, *largest[:1])), during
+    during += width * sum(one.elements for one in ((outside, *held[:1]) if copies == 0 else held[:1]))
+    return sum(one.weights for one in (outside, *largest[:1])), during, width * sum(one.elements for one in held[1:])
