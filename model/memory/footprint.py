@@ -219,8 +219,9 @@ def memory_footprint(
 def _kept_bytes(one: MicroBatchBytes, of_dense: float, dense: int, rank: PipelineRank) -> float:
     """Activations of all micro-batches under way; those of layers without experts are ``of_dense`` each."""
     stack = (sum(rank.layers) - dense) * one.layer + dense * of_dense
-    ends = -(-rank.under_way // rank.chunks) * one.ends if rank.last else 0.0
-    return rank.under_way * stack / rank.chunks + ends
+    under_way, chunks = rank.under_way, rank.chunks
+    ends = -(-under_way // chunks) * one.ends if rank.last else 0.0
+    return under_way * stack / chunks + ends
 
 
 def _gradients_at_peak(

@@ -11,31 +11,19 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from joulecast.errors import InputError
 from joulecast.files import is_full, lock
-from joulecast.plan.sweep.rows import SIMULATED, Batch, Row
+from joulecast.plan.sweep.rows import SIMULATED, Checked, Row
 
 #: Version of the lines' form.
 VERSION = 4
 #: How often what was written is seen to the disk, which only a power cut asks for [s].
 SYNC_S = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Of a batch: the range of combinations that it covers, how many of these are illegal, and which plans fit.
-
-    Each of these has a row.
-    """
-
-    combinations: range
-    illegal: int
-    plans: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -44,7 +32,7 @@ class Done:
 
     rows: dict[int, Row] = field(default_factory=dict)
     simulated: dict[int, Row] = field(default_factory=dict)
-    batches: list[Counts] = field(default_factory=list)
+    batches: list[Checked] = field(default_factory=list)
 
 
 class Journal:
@@ -90,7 +78,7 @@ class Journal:
                 )
             self._read(path, header)
         if not path.stat().st_size:
-            self._append([header])
+            self._append(header)
             _keep_name(path)
 
     @property
@@ -107,21 +95,16 @@ class Journal:
             begin = batch.combinations.stop
         return [run for run in (*found, range(begin, count)) if run]
 
-    def add_batch(self, batch: Batch) -> None:
-        """Keep the rows of a batch that has been evaluated, or of what was missing of one."""
-        lines: list[dict[str, Any]] = list(batch.rows)
-        if isinstance(batch.numbers, range):
-            plans = [row["plan"] for row in batch.rows]
-            self.done.batches.append(Counts(batch.numbers, batch.illegal, tuple(plans)))
-            covered = [batch.numbers.start, batch.numbers.stop]
-            lines.insert(0, {"combinations": covered, "illegal": batch.illegal, "plans": plans})
-        self._append(lines)
-        self.done.rows.update({row["plan"]: row for row in batch.rows})
+    def add_checked(self, checked: Checked) -> None:
+        """Keep which of some combinations fit, ahead of their rows."""
+        covered = [checked.combinations.start, checked.combinations.stop]
+        self._append({"combinations": covered, "illegal": checked.illegal, "plans": checked.plans})
+        self.done.batches.append(checked)
 
-    def add_simulated(self, row: Row) -> None:
-        """Keep a simulated row."""
-        self._append([row])
-        self.done.simulated[row["plan"]] = row
+    def add(self, row: Row) -> None:
+        """Keep a row."""
+        self._append(row)
+        self._keep(row)
 
     def close(self) -> None:
         """Close the file; it stays."""
@@ -136,13 +119,12 @@ class Journal:
         if self._path is not None:
             self._path.unlink(missing_ok=True)
 
-    def _append(self, lines: Sequence[dict[str, Any]]) -> None:
-        """Write lines one by one, and see them to the disk now and then."""
+    def _append(self, line: Mapping[str, Any]) -> None:
+        """Write a line, and see what was written to the disk now and then."""
         if self._file is None or self._path is None:
             return
         try:
-            for line in lines:
-                self._write((json.dumps(line, ensure_ascii=False) + "\n").encode())
+            self._write((json.dumps(line, ensure_ascii=False) + "\n").encode())
         except OSError as error:
             raise _unwritable(self._path, error) from error
         if time.monotonic() - self._synced_s > SYNC_S:
@@ -179,11 +161,12 @@ class Journal:
     def _take(self, line: Row) -> None:
         if "combinations" in line:
             first, end = line["combinations"]
-            self.done.batches.append(Counts(range(first, end), line["illegal"], tuple(line["plans"])))
-        elif line["source"] == SIMULATED:
-            self.done.simulated[line["plan"]] = line
+            self.done.batches.append(Checked(range(first, end), line["illegal"], tuple(line["plans"])))
         else:
-            self.done.rows[line["plan"]] = line
+            self._keep(line)
+
+    def _keep(self, row: Row) -> None:
+        (self.done.simulated if row["source"] == SIMULATED else self.done.rows)[row["plan"]] = row
 
 
 def _keep_name(path: Path) -> None:

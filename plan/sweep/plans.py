@@ -7,10 +7,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from joulecast.plan.sweep.space import Space
-from joulecast.simulator.plan_file.plan import FRAME_FREE, Plan, PlanFrame
+from joulecast.plan.sweep.space import MICRO_BATCH, RECOMPUTE, Space
+from joulecast.simulator.plan_file.plan import FRAME_FREE, SPLIT_FREE, Plan, PlanFrame, PlanSplit
 from joulecast.simulator.plan_file.schema import TABLES, PlanFile
 from joulecast.simulator.plan_file.source import Source, explain
+
+#: Most splits that are kept, some ten megabytes.
+MOST_SPLITS = 4096
 
 
 class Plans:
@@ -20,8 +23,11 @@ class Plans:
         self._space = space
         self._source = Source(space.source.file, space.source.text)
         self._frames: dict[object, tuple[PlanFile, PlanFrame]] = {}
+        self._splits: dict[str, PlanSplit] = {}
         self._fixed = [key for key in space.keys if not _is_free(key)]
         self._free = [(key, *key.split(".", 1)) for key in space.keys if _is_free(key)]
+        self._of_split = [key for key in space.keys if key not in SPLIT_FREE]
+        self._single = {key: space.value(key) for key in SPLIT_FREE if key not in space.keys}
 
     def frame(self, values: Mapping[str, Any]) -> PlanFrame:
         """What plans with these values share."""
@@ -35,13 +41,25 @@ class Plans:
         InputError
             No plan can have them together.
         """
+        own = {**self._single, **values}
+        return self._split(values).plan(own[MICRO_BATCH], own[RECOMPUTE])
+
+    def _split(self, values: Mapping[str, Any]) -> PlanSplit:
+        name = repr([values[key] for key in self._of_split])
+        if name not in self._splits:
+            if len(self._splits) == MOST_SPLITS:
+                self._splits.clear()
+            self._splits[name] = self._new_split(values)
+        return self._splits[name]
+
+    def _new_split(self, values: Mapping[str, Any]) -> PlanSplit:
         parsed, frame = self._frame(values)
         changed: dict[str, dict[str, Any]] = {}
         for key, table, name in self._free:
             changed.setdefault(table, {})[name] = values[key]
         # The values' types were checked when the space was read.
         tables = {name: getattr(parsed, name).model_copy(update=fields) for name, fields in changed.items()}
-        return frame.plan(parsed.model_copy(update=tables))
+        return frame.split(parsed.model_copy(update=tables))
 
     def _frame(self, values: Mapping[str, Any]) -> tuple[PlanFile, PlanFrame]:
         own = {key: values[key] for key in self._fixed}

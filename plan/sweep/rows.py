@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from os.path import isdir, isfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.cluster.site_cost import cost_of
@@ -18,7 +18,7 @@ from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.plan.sweep.legal import Combinations, combinations
 from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.space import Space, digest
-from joulecast.simulator.closed_form.forecast import ClosedForm, Shared, closed_form
+from joulecast.simulator.closed_form.forecast import AT_ONCE, ClosedForm, Shared, closed_form, neighbours_key
 from joulecast.simulator.closed_form.layout import shape_of
 from joulecast.simulator.closed_form.trust import doubt
 from joulecast.simulator.instructions.footprints import footprints_of
@@ -29,8 +29,8 @@ from joulecast.simulator.plan_file.names import place, resolve_path
 from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.plan_file.site import goodput_of
 
-#: Rows that are evaluated together, and all that a killed process loses: ten milliseconds of work.
-TOGETHER = 32
+#: Rows that are evaluated together, and all that a killed process loses: some milliseconds of work.
+TOGETHER = 16
 #: How a row was made.
 CLOSED_FORM, SIMULATED = "closed-form", "simulated"
 #: Columns of an iteration's forecast that only a simulation has.
@@ -42,22 +42,32 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """What became of some combinations.
+class Checked:
+    """What is known of some combinations before they are forecast.
 
     Attributes
     ----------
-    numbers
-        Which: they follow each other, unless only the missing rows of a batch were asked for.
-    rows
-        One for each plan that fits.
+    combinations
+        Which.
     illegal
-        How many no plan can have; all others do not fit a GPU's memory.
+        How many no plan can have.
+    plans
+        Those that fit a GPU's memory, each of which gets a row; all others do not fit.
     """
 
-    numbers: Sequence[int]
-    rows: tuple[Row, ...]
+    combinations: range
     illegal: int
+    plans: tuple[int, ...]
+
+
+class Fitting(NamedTuple):
+    """A plan that fits memory: its number and values, and what it needs of a GPU's memory [bytes]."""
+
+    number: int
+    values: Values
+    plan: Plan
+    needed_bytes: float
+    memory_bytes: float
 
 
 class Forecaster:
@@ -68,43 +78,58 @@ class Forecaster:
         self._space = space
         self._shared = Shared()
         self._sites: dict[object, SiteModel | None] = {}
+        self._memory_bytes: dict[str, float] = {}
 
     @cached_property
     def found(self) -> Combinations:
         """Combinations that may be legal; every process finds the same."""
         return combinations(self._space, self.plans)
 
-    def batches(self, numbers: Sequence[int]) -> Iterator[Batch]:
-        """Forecast some combinations in closed form; as many as have :data:`TOGETHER` rows at a time."""
-        fitting: list[tuple[int, Values, Plan, float]] = []
-        values: Values
-        begun, illegal = 0, 0
-        for seen, number in enumerate(numbers, start=1):
+    def made(self, numbers: Sequence[int]) -> Iterator[Checked | Row]:
+        """Forecast some combinations in closed form, :data:`TOGETHER` at a time: each row as soon as it is known.
+
+        What became of a range comes before its rows; if only the missing rows of one are asked for, it is known.
+        """
+        illegal, fitting = self._checked(numbers)
+        if isinstance(numbers, range):
+            yield Checked(numbers, illegal, tuple(one.number for one in fitting))
+        for begin in range(0, len(fitting), AT_ONCE):
+            block = sorted(fitting[begin : begin + AT_ONCE], key=lambda one: neighbours_key(one.plan))
+            self._shared.prepare([one.plan for one in block])
+            for start in range(0, len(block), TOGETHER):
+                yield from self._rows(block[start : start + TOGETHER])
+
+    def _checked(self, numbers: Iterable[int]) -> tuple[int, list[Fitting]]:
+        """How many combinations no plan can have, and the plans that fit."""
+        illegal, fitting = 0, []
+        for number in numbers:
             values = self.found.of(number)
             try:
                 plan = self.plans.plan(values)
             except InputError:
                 illegal += 1
-            else:
-                capacity = load_gpu(plan.cluster.gpu).number("memory_bytes")
-                needed = needed_bytes(plan, capacity)
-                if needed <= capacity:
-                    fitting.append((number, values, plan, needed))
-            if len(fitting) == TOGETHER or seen == len(numbers):
-                yield Batch(numbers[begun:seen], self._rows(fitting), illegal)
-                fitting, begun, illegal = [], seen, 0
+                continue
+            memory = self._memory_of(plan.cluster.gpu)
+            needed = needed_bytes(plan, memory)
+            if needed <= memory:
+                fitting.append(Fitting(number, values, plan, needed, memory))
+        return illegal, fitting
 
-    def _rows(self, fitting: Sequence[tuple[int, Values, Plan, float]]) -> tuple[Row, ...]:
-        """Rows of plans that fit: number, values, plan and the memory that it needs."""
-        plans = [plan for _, _, plan, _ in fitting]
+    def _memory_of(self, gpu: str) -> float:
+        """Memory of a GPU, whose file is read once [bytes]."""
+        if gpu not in self._memory_bytes:
+            self._memory_bytes[gpu] = load_gpu(gpu).number("memory_bytes")
+        return self._memory_bytes[gpu]
+
+    def _rows(self, fitting: Sequence[Fitting]) -> tuple[Row, ...]:
+        """Rows of plans that fit."""
+        plans = [one.plan for one in fitting]
         made = closed_form(plans, shared=self._shared)
         names = ("time_s", "energy_j", "clock_mhz", "waiting_share")
         columns = zip(*(getattr(made, name).tolist() for name in names), strict=True)
         return tuple(
-            _row(number, values, plan, CLOSED_FORM, needed, dict(zip(names, figures, strict=True))) | beyond
-            for (number, values, plan, needed), figures, beyond in zip(
-                fitting, columns, self._site_figures(plans, made), strict=True
-            )
+            _row(one, CLOSED_FORM, dict(zip(names, figures, strict=True))) | beyond
+            for one, figures, beyond in zip(fitting, columns, self._site_figures(plans, made), strict=True)
         )
 
     def least_bytes(self) -> float:
@@ -123,7 +148,8 @@ class Forecaster:
         waiting = sum(r.gpus * r.waiting_s for r in iteration.ranks) / (iteration.gpus * iteration.time_s)
         figures = {name: getattr(iteration, name) for name in ("time_s", "energy_j", "clock_mhz")}
         intervals = {name: getattr(iteration, name) for name in INTERVALS}
-        row = _row(number, values, plan, SIMULATED, needed_bytes(plan), figures | {"waiting_share": waiting})
+        one = Fitting(number, values, plan, needed_bytes(plan), self._memory_of(plan.cluster.gpu))
+        row = _row(one, SIMULATED, figures | {"waiting_share": waiting})
         return row | intervals | _simulated_site(plan, iteration)
 
     def _site_figures(self, plans: Sequence[Plan], made: ClosedForm) -> list[Row]:
@@ -184,9 +210,9 @@ def with_files(space: Space) -> Space:
     return replace(space, files=tuple(found.items()))
 
 
-def evaluate(space: Space, numbers: Sequence[int]) -> Iterator[Batch]:
-    """:meth:`Forecaster.batches`, for other processes."""
-    return forecaster_of(space).batches(numbers)
+def evaluate(space: Space, numbers: Sequence[int]) -> Iterator[Checked | Row]:
+    """:meth:`Forecaster.made`, for other processes."""
+    return forecaster_of(space).made(numbers)
 
 
 def simulate(space: Space, number: int) -> Row:
@@ -207,21 +233,21 @@ def needed_bytes(plan: Plan, enough: float = math.inf) -> float:
     return needed
 
 
-def _row(number: int, values: Values, plan: Plan, source: str, needed: float, figures: Mapping[str, float]) -> Row:
-    capacity = load_gpu(plan.cluster.gpu).number("memory_bytes")
+def _row(one: Fitting, source: str, figures: Mapping[str, float]) -> Row:
+    plan = one.plan
     return {
-        "plan": number,
+        "plan": one.number,
         "source": source,
         "doubt": doubt(plan) if source == CLOSED_FORM else "",
-        **values,
+        **one.values,
         "gpus": plan.cluster.gpus,
         "data_parallel_size": plan.dp,
         "tokens": plan.tokens,
         **figures,
         "power_w": figures["energy_j"] / figures["time_s"],
         "tokens_per_s": plan.tokens / figures["time_s"],
-        "memory_bytes": needed,
-        "memory_margin": 1.0 - needed / capacity,
+        "memory_bytes": one.needed_bytes,
+        "memory_margin": 1.0 - one.needed_bytes / one.memory_bytes,
     }
 
 

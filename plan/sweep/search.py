@@ -31,13 +31,13 @@ from joulecast.plan.sweep.choose import (
 from joulecast.plan.sweep.journal import Journal
 from joulecast.plan.sweep.legal import Combinations
 from joulecast.plan.sweep.result import SweepResult, check_output, write_rows
-from joulecast.plan.sweep.rows import Row, evaluate, forecaster_of, simulate, with_files
+from joulecast.plan.sweep.rows import Checked, Row, evaluate, forecaster_of, simulate, with_files
 from joulecast.plan.sweep.space import Space
 from joulecast.plan.sweep.workers import Workers
 
 #: Combinations that are one job: in this process, which writes its rows as they are made, and of a worker, all of
 #: whose job a killed sweep loses.
-HERE, APART = 256, 32
+HERE, APART = 4096, 32
 #: Plans that are simulated at least to say what would be feasible.
 LEAST_NEAREST = 3
 #: Rounds of simulating further plans where those simulated do not keep to the constraints.
@@ -67,9 +67,13 @@ class _Sweep:
         jobs = {number: (self.space, job) for number, job in enumerate(left)}
         count = of - sum(map(len, left))
         self.progress(count, of, "plans")
-        for batch in self.workers.streamed(evaluate, jobs):
-            self.journal.add_batch(batch)
-            count += len(batch.numbers)
+        for made in self.workers.streamed(evaluate, jobs):
+            if isinstance(made, Checked):
+                self.journal.add_checked(made)
+                count += len(made.combinations) - len(made.plans)
+            else:
+                self.journal.add(made)
+                count += 1
             self.progress(count, of, "plans")
         return [done.rows[number] for number in sorted(done.rows)]
 
@@ -112,7 +116,7 @@ class _Sweep:
         jobs = {number: (self.space, number) for number in sorted(plans)}
         self.progress(0, len(jobs), "best plans simulated")
         for count, (_, row) in enumerate(self.workers.results(simulate, jobs), start=1):
-            self.journal.add_simulated(row)
+            self.journal.add(row)
             self.progress(count, len(jobs), "best plans simulated")
 
 

@@ -21,7 +21,7 @@ from joulecast.simulator.schedules import schedule_names
 
 TP, PP = "parallelism.tensor_model_parallel_size", "parallelism.pipeline_model_parallel_size"
 VP = "parallelism.virtual_pipeline_model_parallel_size"
-MICRO_BATCH, SCHEDULE = "workload.micro_batch_size", "schedule.name"
+MICRO_BATCH, SCHEDULE, RECOMPUTE = "workload.micro_batch_size", "schedule.name", "schedule.recompute"
 #: Keys that take ``"all"``: every value that some plan of the space can have, tensor parallelism within a node.
 ALL = (TP, PP, VP, MICRO_BATCH)
 #: Keys whose value in a PLAN.toml may itself be a list; in a SPACE.toml a list of lists offers several.

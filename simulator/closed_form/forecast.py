@@ -8,7 +8,7 @@ clocks. In place of the simulation stand a formula for the schedule's length
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -22,7 +22,7 @@ from joulecast.simulator.closed_form.behind import communication_behind
 from joulecast.simulator.closed_form.clocks import Board, Settled, at, settle
 from joulecast.simulator.closed_form.guards import check_ranks, check_summary
 from joulecast.simulator.closed_form.keys import pace_key
-from joulecast.simulator.closed_form.layout import Layout, lay_out
+from joulecast.simulator.closed_form.layout import Layout, lay_out, recipes_of
 from joulecast.simulator.closed_form.pipelines import Pipelines, transfers_s
 from joulecast.simulator.closed_form.tabulated import Parts, Recipe, Sums, Tabulated
 from joulecast.simulator.fluid.prepared import lag_of
@@ -63,11 +63,18 @@ class Shared:
     def __init__(self) -> None:
         self._parts: dict[object, Parts] = {}
 
-    def parts(self, key: object, description: GpuDescription, limits_w: Mapping[str, float]) -> Parts:
-        """Parts of plans on one GPU, whose own parts may be limited; begun anew when they have become many."""
+    def parts(self, key: object, plan: Plan, gpu: GpuDescription | None = None) -> Parts:
+        """Parts of plans like one on its or another GPU, that are ``key``'s; begun anew when they have become many."""
         if key not in self._parts or len(self._parts[key]) > MOST_PARTS:
-            self._parts[key] = Parts(gpu_model(description), limits_w)
+            self._parts[key] = Parts(gpu_model(gpu or gpu_of(plan)), dict(plan.power.component_limits_w))
         return self._parts[key]
+
+    def prepare(self, plans: Sequence[Plan]) -> None:
+        """Ask for the parts of plans that will be forecast a few at a time, so that they are tabulated together."""
+        for key, own in _by_gpu(plans).items():
+            parts = self.parts(key, plans[own[0]])
+            for number in own:
+                recipes_of(plans[number], parts)
 
 
 #: Plans evaluated together: their arrays stay in a core's cache.
@@ -90,20 +97,31 @@ def closed_form(plans: Sequence[Plan], gpu: GpuDescription | None = None, shared
     """
     out = ClosedForm(*(np.empty(len(plans)) for _ in fields(ClosedForm)))
     shared = shared or Shared()
-    rows: dict[tuple[object, ...], list[int]] = {}
-    for i, plan in enumerate(plans):
-        run = plan.implementation
-        kind = (plan.cluster.gpu, run.framework, run.generation) if gpu is None else ()
-        rows.setdefault((*kind, plan.power.component_limits_w), []).append(i)
-    for key, own in rows.items():
-        description = gpu_of(plans[own[0]]) if gpu is None else gpu
-        limits = dict(plans[own[0]].power.component_limits_w)
+    for key, own in _by_gpu(plans, gpu).items():
         for start in range(0, len(own), AT_ONCE):
             some = own[start : start + AT_ONCE]
-            made = _of_gpu([plans[i] for i in some], shared.parts(key, description, limits))
+            made = _of_gpu([plans[i] for i in some], shared.parts(key, plans[own[0]], gpu))
             for field in fields(ClosedForm):
                 getattr(out, field.name)[some] = getattr(made, field.name)
     return out
+
+
+def _by_gpu(plans: Sequence[Plan], gpu: GpuDescription | None = None) -> dict[tuple[object, ...], list[int]]:
+    """Plans that have parts in common, under what tells their GPUs apart; ``gpu`` stands for all of these."""
+    rows: dict[tuple[object, ...], list[int]] = {}
+    for i, plan in enumerate(plans):
+        rows.setdefault(_board_key(plan) if gpu is None else plan.power.component_limits_w, []).append(i)
+    return rows
+
+
+def _board_key(plan: Plan) -> tuple[object, ...]:
+    run = plan.implementation
+    return (plan.cluster.gpu, run.framework, run.generation, plan.power.component_limits_w)
+
+
+def neighbours_key(plan: Plan) -> tuple[object, ...]:
+    """What to sort plans by that are forecast a few at a time: those with one formula and one pace come together."""
+    return (_board_key(plan), plan.schedule.name, plan.pp, plan.tp)
 
 
 def _of_gpu(plans: Sequence[Plan], parts: Parts) -> ClosedForm:
@@ -189,8 +207,8 @@ def _work(layout: Layout, parts: Parts, limit_w: Array) -> _Work:
     clocks = len(parts.clocks_mhz)
     stages, tails = (3, len(layout.stages.part), clocks), (len(layout.tails.part), clocks)
     work = _Work(*(np.zeros(shape) for shape in (*[stages] * 4, *[tails] * 4)))
-    for limit in np.unique(limit_w):
-        table = parts.tabulate(float(limit))
+    for limit in sorted(set(limit_w.tolist())):
+        table = parts.tabulate(limit)
         own = np.flatnonzero(limit_w[layout.stages.rank] == limit)
         recipes = [parts.stage_recipes[part] for part in layout.stages.part[own]]
         for kind in range(3):

@@ -199,10 +199,10 @@ def lay_out(plans: Sequence[Plan], parts: Parts) -> Layout:
     plan_of_rank = np.repeat(np.arange(len(plans)), ranks)
     rank_of_stage = joined("rank_of_stage") + np.repeat(first_rank_row, stages)
     stage_parts, tail_parts = [], []
-    for plan, shape in zip(plans, shapes, strict=True):
-        stage, tail = parts.stages_of(plan).stage, parts.tails_of(plan).tail
-        stage_parts += [stage(place) for place in shape.places]
-        tail_parts += [tail(kind.whole) for kind in shape.kinds]
+    for plan in plans:
+        of_stages, of_tails = recipes_of(plan, parts)
+        stage_parts += of_stages
+        tail_parts += of_tails
     limits = [board_limits_w(plan, parts.gpu) for plan in plans]
     limit_w = np.array([limits[p][k.rank] for p, shape in enumerate(shapes) for k in shape.kinds])
     alike = _alike(plans, plan_of_rank, limit_w)
@@ -222,6 +222,12 @@ def lay_out(plans: Sequence[Plan], parts: Parts) -> Layout:
         stages=_rows(np.array(stage_parts), rank_of_stage, alike),
         tails=_rows(np.array(tail_parts), np.arange(len(plan_of_rank)), alike),
     )
+
+
+def recipes_of(plan: Plan, parts: Parts) -> tuple[list[int], list[int]]:
+    """Recipes of a plan's distinct stages and of its kinds of ranks' tails, whose parts are asked for."""
+    shape, stage, tail = shape_of(plan), parts.stages_of(plan).stage, parts.tails_of(plan).tail
+    return [stage(place) for place in shape.places], [tail(kind.whole) for kind in shape.kinds]
 
 
 def _lists(shapes: Sequence[Shape]) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:

@@ -8,7 +8,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operators import Operator
 from joulecast.model.power.kernel_power import at_clock
 from joulecast.simulator.closed_form.clocks import Load, Settled, at
 from joulecast.simulator.closed_form.keys import transfer_key
@@ -165,9 +167,11 @@ def transfers_s(plans: Sequence[Plan], parts: Parts) -> Float:
 
 def _transfer_s(plan: Plan, parts: Parts) -> float:
     hops = stage_transfers(plan)[: plan.pp if plan.vp > 1 else plan.pp - 1]
-    distinct = tuple(dict.fromkeys(hops))
-    if not distinct:
+    if not hops:
         return 0.0
-    times = at_clock(lower(distinct, parts.gpu), parts.gpu.max_clock_mhz, parts.gpu).time_s
-    of = dict(zip(distinct, times.tolist(), strict=True))
-    return float(sum(of[hop] for hop in hops) / len(hops))
+    of = {hop: parts.once(hop, partial(_hop_s, hop, parts.gpu)) for hop in dict.fromkeys(hops)}
+    return sum(of[hop] for hop in hops) / len(hops)
+
+
+def _hop_s(hop: Operator, gpu: GpuModel) -> float:
+    return float(at_clock(lower((hop,), gpu), gpu.max_clock_mhz, gpu).time_s[0])

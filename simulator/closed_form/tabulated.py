@@ -263,7 +263,7 @@ def reduces_among_launches(plan: Plan) -> bool:
 def coarse_clocks(gpu: GpuModel) -> Array:
     """Some of the GPU's clocks, the lowest and the highest among them, ascending [MHz]."""
     clocks = gpu.clocks_mhz
-    return np.unique(np.append(clocks[::-_CLOCK_STRIDE], clocks[0]))
+    return np.array(sorted({*clocks[::-_CLOCK_STRIDE].tolist(), float(clocks[0])}))
 
 
 class Sums:

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from joulecast.model.hardware.description import GpuDescription
 
 #: Tables and keys in which plans of one :class:`PlanFrame` may differ.
-FRAME_FREE = ("parallelism", "schedule", "power", "workload.micro_batch_size")
+FRAME_FREE = ("parallelism", "schedule.name", "schedule.recompute", "power", "workload.micro_batch_size")
+#: Keys in which plans of one :class:`PlanSplit` may differ.
+SPLIT_FREE = ("workload.micro_batch_size", "schedule.recompute")
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,22 +203,56 @@ class PlanFrame:
 
     def plan(self, parsed: PlanFile) -> Plan:
         """The plan of tables that differ from the frame's in ``FRAME_FREE`` keys alone, checked as a whole."""
-        source, micro_batch = self._source, parsed.workload.micro_batch_size
-        if micro_batch not in self._workloads:
-            self._workloads[micro_batch] = replace(self._workload, micro_batch_size=micro_batch)
-        workload = self._workloads[micro_batch]
-        parsed = with_features(parsed, workload.model, source, self._features, self._varied)
-        parallelism = read_parallelism(parsed, workload.model, source)
-        plan = Plan(
-            workload=workload,
+        return self.split(parsed).plan(parsed.workload.micro_batch_size, parsed.schedule.recompute)
+
+    def split(self, parsed: PlanFile) -> PlanSplit:
+        """Plans that differ from such tables in ``SPLIT_FREE`` keys alone."""
+        model, source = self.model, self._source
+        parsed = with_features(parsed, model, source, self._features, self._varied)
+        parallelism = read_parallelism(parsed, model, source)
+        unchecked = Plan(
+            workload=self._workload,
             cluster=self.cluster,
             parallelism=parallelism,
             schedule=Schedule(checks.schedule_name(parsed, source), parsed.schedule.recompute),
-            overlap=read_overlap(parsed, workload.model, parallelism, source),
+            overlap=read_overlap(parsed, model, parallelism, source),
             implementation=self._implementation,
             power=read_power(parsed, source),
             site=self._site,
             file=source.file,
         )
-        checks.whole(plan, self._gpu, source)
+        return PlanSplit(unchecked, self)
+
+    def workload(self, micro_batch_size: int) -> Workload:
+        """What is trained, so many sequences at a time."""
+        if micro_batch_size not in self._workloads:
+            self._workloads[micro_batch_size] = replace(self._workload, micro_batch_size=micro_batch_size)
+        return self._workloads[micro_batch_size]
+
+    def check(self, plan: Plan) -> None:
+        """Refuse one of the frame's plans that cannot be."""
+        checks.whole(plan, self._gpu, self._source)
+
+
+class PlanSplit:
+    """Plans of a frame that differ in micro-batch size and recomputation alone; all else is read once."""
+
+    def __init__(self, unchecked: Plan, frame: PlanFrame) -> None:
+        self._unchecked, self._frame = unchecked, frame
+
+    def plan(self, micro_batch_size: int, recompute: str) -> Plan:
+        """The plan with these two, checked as a whole."""
+        of = self._unchecked
+        plan = Plan(
+            self._frame.workload(micro_batch_size),
+            of.cluster,
+            of.parallelism,
+            Schedule(of.schedule.name, recompute),
+            of.overlap,
+            of.implementation,
+            of.power,
+            of.site,
+            of.file,
+        )
+        self._frame.check(plan)
         return plan

@@ -47,6 +47,12 @@ def legal(space):
             "schedule__name": ["1f1b", "interleaved-1f1b"],
         },
         {PP: [1, 2], "parallelism__fsdp": [True, False], "parallelism__distributed_optimizer": [True, False]},
+        {
+            MICRO: [1, 2],
+            "implementation__framework": ["megatron"],
+            "schedule__recompute": ["selective", "full"],
+            "schedule__recompute_modules": [["core_attn"], ["mlp"]],
+        },
         {TP: [1, 2], "workload__model": ["llama-3.2-1b", "llama-3.2-3b"], "workload__global_batch_size": [12, 16]},
         {TP: [1, 16], "cluster__gpus": [16], "cluster__gpus_per_node": [8, 16], "power__power_limit_w": [1, 500, 700]},
     ],
