@@ -102,11 +102,16 @@ def cluster_links(gpu: GpuDescription, node: str | None, gpus: int, choices: Lin
 
 
 def _own_links(gpu: GpuDescription) -> tuple[float | None, float | None]:
-    """Rates of a GPU's links where no node type is known: AMD's join two GPUs each, others lead to a switch."""
-    if not str(gpu.device["link_kind"].value).startswith(PAIR_LINKS):
+    """Rates of a GPU's links where no node type is known: a mesh of pairs, or all that it has to any other GPU.
+
+    AMD's links join two GPUs each: seven join eight GPUs, three join four. Those of MI250X are several to some of its
+    neighbours and none to others, which is no mesh.
+    """
+    links = int(gpu.number("link_count"))
+    if not gpu.text("link_kind").startswith(PAIR_LINKS) or PLAIN_NODE_GPUS % (links + 1):
         return None, None
     own = gpu.number("link_bandwidth_bytes_per_s")
-    return own, own / gpu.number("link_count")
+    return own, own / links
 
 
 def _links(

@@ -98,11 +98,13 @@ def test_a_mesh_gives_a_pair_one_link():
     assert fabric_of(8, 1, mesh).link_bytes_per_s == pytest.approx(448e9)
 
 
-def test_links_of_amd_join_pairs_where_no_node_type_is_known():
+def test_links_of_amd_join_pairs_in_a_mesh():
     """MI210: three links of 50 GB/s; a pair of GPUs has one of them, not the 150 GB/s of all."""
     assert usual_node(load_gpu("mi210")) is None
     assert fabric_of(2, 1, links("mi210", gpus=4)).link_bytes_per_s == pytest.approx(50e9)
     assert fabric_of(4, 1, links("mi210", gpus=4)).link_bytes_per_s == pytest.approx(150e9)
+    # The two halves of an MI250X have all four links of each other's; its neighbours two or one.
+    assert fabric_of(2, 1, links("mi250x-gcd", gpus=8)).link_bytes_per_s is None
 
 
 def test_a_faster_card_of_the_same_links_shares_them_alike():
