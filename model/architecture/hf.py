@@ -93,7 +93,12 @@ def parse_config(data: object, *, name: str, file: str) -> ModelConfig:
             "missing model_type", file=file, key="model_type", remedy=f"One of {', '.join(sorted(FAMILIES))}."
         )
     if kind not in FAMILIES:
-        raise UnknownNameError("model_type", kind, FAMILIES, file=file, key="model_type")
+        raise InputError(
+            f"layers of model_type {kind!r} are not known",
+            file=file,
+            key="model_type",
+            remedy=f"Known: {', '.join(sorted(FAMILIES))}. If its layers are those of one of these, write that one.",
+        )
     family = FAMILIES[kind]
     hidden, heads, kv_heads, head_dim = _attention_sizes(reader, family)
     positions = reader.count(family.key("max_position_embeddings"), 0 if family.rotary else None)
@@ -126,6 +131,7 @@ def parse_config(data: object, *, name: str, file: str) -> ModelConfig:
         rope_type=rope_type,
         learned_positions=0 if family.rotary else positions + family.extra_positions,
         max_positions=positions,
+        sliding_window=_window(data, reader),
         experts=experts,
         latent=latent,
         nextn_layers=0 if data.get(NEXTN) in (None, 0) else reader.count(NEXTN),
@@ -145,6 +151,13 @@ def _attention_sizes(reader: Reader, family: Family) -> tuple[int, int, int, int
             remedy=f"Choose a divisor of {heads_key}.",
         )
     return hidden, heads, kv_heads, reader.count("head_dim", 0) or reader.divide(hidden, heads, heads_key)
+
+
+def _window(data: Mapping[str, object], reader: Reader) -> int:
+    """Tokens of the window that attention sees in some layers; Qwen's files may switch it off."""
+    if data.get("sliding_window") is None or not reader.flag("use_sliding_window", True):
+        return 0
+    return reader.count("sliding_window")
 
 
 def _rope(reader: Reader, family: Family) -> tuple[float, str, float]:

@@ -34,7 +34,9 @@ class ModelConfig:
     learned_positions
         Rows of a learned position table, 0 without one.
     max_positions
-        Longest sequence that the model is made for.
+        Longest sequence that the model is made for, 0 where its file leaves that out.
+    sliding_window
+        Tokens before its own that attention sees in some layers, 0 where it sees all in every layer.
     experts
         Mixture of Experts in place of the MLP, in all layers but the first few; ``ffn`` is then the width of those few.
     latent
@@ -67,6 +69,7 @@ class ModelConfig:
     rope_type: str = "default"
     learned_positions: int = 0
     max_positions: int = 0
+    sliding_window: int = 0
     experts: Experts | None = None
     latent: LatentAttention | None = None
     nextn_layers: int = 0

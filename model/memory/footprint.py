@@ -296,8 +296,10 @@ def _pipeline_bytes(one: MicroBatchBytes, rank: PipelineRank) -> tuple[float, fl
     return outputs, one.boundary * (spare + sending + returning * rank.micro_batches)
 
 
-def check_fits(footprint: MemoryFootprint, capacity_bytes: float, *, file: str | None = None) -> None:
-    """Refuse a plan whose peak exceeds the GPU's memory.
+def check_fits(
+    footprint: MemoryFootprint, capacity_bytes: float, *, file: str | None = None, remedy: str | None = None
+) -> None:
+    """Refuse a plan whose peak exceeds the GPU's memory; ``remedy`` says what the plan can still change.
 
     Raises
     ------
@@ -320,6 +322,5 @@ def check_fits(footprint: MemoryFootprint, capacity_bytes: float, *, file: str |
         f"{capacity_bytes / 1e9:.1f} GB it has (most: {largest}, {parts[largest] / 1e9:.1f} GB)",
         file=file,
         key="parallelism",
-        remedy="Raise tensor- or pipeline_model_parallel_size, lower micro_batch_size, set recompute, or split states "
-        "with distributed_optimizer or fsdp.",
+        remedy=remedy,
     )

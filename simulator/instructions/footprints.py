@@ -22,8 +22,31 @@ def footprints(plan: Plan, gpu: GpuDescription, *, must_fit: bool = True) -> lis
     found = list(footprints_of(plan, range(plan.pp)))
     if must_fit:
         for footprint in found:
-            check_fits(footprint, gpu.number("memory_bytes"), file=plan.file)
+            check_fits(footprint, gpu.number("memory_bytes"), file=plan.file, remedy=_remedy(plan))
     return found
+
+
+def _remedy(plan: Plan) -> str:
+    """What this plan can still change to take less memory."""
+    w, split = plan.workload, plan.parallelism
+    sizes = ["tensor_", "pipeline_", "expert_"] if w.model.experts is not None else ["tensor_", "pipeline_"]
+    ways = [f"raise {', '.join(f'{size}model_parallel_size' for size in sizes)} or context_parallel_size"]
+    if w.micro_batch_size > 1:
+        ways.append("lower micro_batch_size")
+    elif plan.implementation.framework == "pytorch-eager" and plan.pp > 1:
+        ways.append("lower global_batch_size, as PyTorch keeps every micro-batch's outputs")
+    if plan.schedule.recompute != "full":
+        ways.append('set schedule.recompute = "full"')
+    if not split.fsdp:
+        ways.append(
+            "split states with fsdp"
+            if split.distributed_optimizer
+            else "split states with distributed_optimizer or fsdp"
+        )
+    elif plan.replicas > 1:
+        ways.append("split states over more GPUs")
+    words = ", ".join(ways[:-1]) + (" or " if ways[1:] else "") + ways[-1]
+    return f"{words[0].upper()}{words[1:]}."
 
 
 def footprint_of(plan: Plan, rank: int) -> MemoryFootprint:

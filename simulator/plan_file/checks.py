@@ -152,6 +152,7 @@ def stage_layers(table: ParallelismTable, layers: int, source: Source) -> tuple[
 
 def whole(plan: Plan, gpu: GpuDescription, source: Source) -> None:
     """Checks that need the whole plan: shapes, batch, nodes and the GPU's clocks and limits."""
+    _precision(plan, gpu, source)
     _shapes(plan, source)
     _megatron_only(plan, source)
     check_context(plan, source)
@@ -163,6 +164,13 @@ def whole(plan: Plan, gpu: GpuDescription, source: Source) -> None:
     check_replicas(plan, source)
     check_tiles(plan, gpu, source)
     _power(plan, gpu, source)
+
+
+def _precision(plan: Plan, gpu: GpuDescription, source: Source) -> None:
+    try:
+        gpu_model(gpu).flops_per_cycle("bf16" if plan.workload.fp8 else plan.workload.precision)
+    except InputError as error:
+        raise place(error, source, "workload.precision") from None
 
 
 def _megatron_only(plan: Plan, source: Source) -> None:

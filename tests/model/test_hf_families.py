@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from joulecast.errors import InputError
 from joulecast.model.architecture.experts import Experts
 from joulecast.model.architecture.hf import parse_config
 from joulecast.model.architecture.hf_families import FAMILIES
@@ -163,3 +164,23 @@ def test_parameters_of_experts_worked_out() -> None:
     assert experts.parameters(32, gated=True) == 4 * 32 + 3 * (4 * 8 * 32 + shared) + 32
     assert experts.parameters(32, gated=False) == 4 * 32 + 2 * (4 * 8 * 32 + shared) + 32
     assert experts.parameters(32, gated=False, active=True) == 4 * 32 + 2 * (2 * 8 * 32 + shared) + 32
+
+
+@pytest.mark.parametrize(
+    ("keys", "window"),
+    [
+        ({"model_type": "mistral", "sliding_window": 64}, 64),
+        ({"model_type": "mistral", "sliding_window": None}, 0),
+        ({"model_type": "qwen2", "sliding_window": 64, "use_sliding_window": False}, 0),
+        ({"model_type": "qwen2", "sliding_window": 64, "use_sliding_window": True}, 64),
+    ],
+)
+def test_a_window_is_read_where_it_is_used(keys: dict[str, Any], window: int) -> None:
+    assert read(**SMALL, **keys).sliding_window == window
+
+
+def test_an_unknown_family_is_not_taken_for_one_of_a_like_name() -> None:
+    """The layers of Gemma 2 have four norms; those of Gemma have two."""
+    with pytest.raises(InputError, match="layers of model_type 'gemma2' are not known") as caught:
+        read(model_type="gemma2", **SMALL)
+    assert "Did you mean" not in str(caught.value) and "gemma, gpt2" in str(caught.value)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from plan_tables import changed
 
 from joulecast.errors import DoesNotFitError, NotYetError
 from joulecast.model.hardware.catalogue import load_gpu
@@ -283,3 +286,49 @@ def test_a_measured_row_is_forecast_even_where_its_memory_seems_too_large() -> N
     with pytest.raises(DoesNotFitError):
         forecast(plan)
     assert forecast(plan, must_fit=False).ranks[0].memory_bytes > 150e9
+
+
+def _too_large(**changes: Any) -> str:
+    plan: dict[str, Any] = {
+        "workload": {"model": "llama-3.1-70b", "sequence_length": 8192, "micro_batch_size": 1, "global_batch_size": 8},
+        "cluster": {"gpu": "a100-sxm-40gb", "gpus": 8},
+    }
+    with pytest.raises(DoesNotFitError) as caught:
+        forecast(plan_from_dict(changed(plan, changes)))
+    return str(caught.value.remedy)
+
+
+def test_a_plan_that_does_not_fit_names_only_what_it_can_still_change() -> None:
+    plain = _too_large()
+    assert "distributed_optimizer or fsdp" in plain and 'recompute = "full"' in plain
+    sharded = _too_large(parallelism__fsdp=True, schedule__recompute="full")
+    assert sharded == (
+        "Raise tensor_model_parallel_size, pipeline_model_parallel_size or context_parallel_size or split states over "
+        "more GPUs."
+    )
+    experts = _too_large(workload__model="mixtral-8x22b", parallelism__distributed_optimizer=True)
+    assert "expert_model_parallel_size" in experts and "split states with fsdp" in experts
+    assert "micro_batch_size" in _too_large(workload__micro_batch_size=2, workload__global_batch_size=16)
+
+
+def test_sequences_beyond_what_a_model_is_made_for_are_said(tmp_path: Path) -> None:
+    small = {
+        "model_type": "mistral",
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "intermediate_size": 1024,
+        "vocab_size": 512,
+        "num_hidden_layers": 2,
+        "max_position_embeddings": 2048,
+        "sliding_window": 1024,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(small))
+
+    def said(tokens: int) -> str:
+        plan = {"workload": {"model": str(tmp_path), "sequence_length": tokens, "global_batch_size": 1},
+                "cluster": {"gpu": "h200-sxm", "gpus": 1}}  # fmt: skip
+        return " ".join(forecast(plan_from_dict(plan)).assumptions)
+
+    assert "longer than the 2048" in said(4096) and "window of 1024 tokens is left out" in said(4096)
+    assert "longer than" not in said(2048) and "window of 1024" in said(2048)
+    assert "window" not in said(1024)
