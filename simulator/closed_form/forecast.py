@@ -139,7 +139,8 @@ def _of_gpu(plans: Sequence[Plan], parts: Parts) -> ClosedForm:
     _add_communication_behind(work, plans, layout, parts)
     if min(highest.stage_mhz.min(), highest.tail_mhz.min()) < gpu.max_clock_mhz:
         _hold_below(work, layout, clocks, highest)
-    pipelines = Pipelines(plans, layout, work.stage_s, work.tail_s, clocks, transfers_s(plans, parts))
+    ends = work.tail_s, work.drain_s
+    pipelines = Pipelines(plans, layout, work.stage_s, ends, clocks, transfers_s(plans, parts))
     reached = limit * np.array([group_limit_share(plan.tp, gpu) for plan in plans])[layout.plan_of_rank]
     board = Board(
         clocks_mhz=clocks,
@@ -183,7 +184,8 @@ class _Work:
     """Work on the grid of clocks: distinct stages' forward, backward and weight gradient ``(3, u, c)``, tails.
 
     Tails are distinct ones ``(v, c)`` until :meth:`_Work.on_ranks` lays them on rank rows ``(r, c)``. ``exposed`` is
-    communication without compute beside it, ``clock`` the mean clock of the kernels.
+    communication without compute beside it, ``clock`` the mean clock of the kernels. ``drain_s`` is what of a tail the
+    rank before it waits for.
     """
 
     stage_s: Array
@@ -194,11 +196,13 @@ class _Work:
     tail_exposed_s: Array
     tail_j: Array
     tail_clock_mhz: Array
+    drain_s: Array
 
     def on_ranks(self, layout: Layout) -> None:
         """Give every rank row a tail of its own."""
-        self.tail_s, self.tail_exposed_s, self.tail_j, self.tail_clock_mhz = (
-            values[layout.tails.of] for values in (self.tail_s, self.tail_exposed_s, self.tail_j, self.tail_clock_mhz)
+        self.tail_s, self.tail_exposed_s, self.tail_j, self.tail_clock_mhz, self.drain_s = (
+            values[layout.tails.of]
+            for values in (self.tail_s, self.tail_exposed_s, self.tail_j, self.tail_clock_mhz, self.drain_s)
         )
 
 
@@ -206,7 +210,7 @@ def _work(layout: Layout, parts: Parts, limit_w: Array) -> _Work:
     """``limit_w`` is the power limit of every rank row's board."""
     clocks = len(parts.clocks_mhz)
     stages, tails = (3, len(layout.stages.part), clocks), (len(layout.tails.part), clocks)
-    work = _Work(*(np.zeros(shape) for shape in (*[stages] * 4, *[tails] * 4)))
+    work = _Work(*(np.zeros(shape) for shape in (*[stages] * 4, *[tails] * 5)))
     for limit in sorted(set(limit_w.tolist())):
         table = parts.tabulate(limit)
         own = np.flatnonzero(limit_w[layout.stages.rank] == limit)
@@ -217,6 +221,9 @@ def _work(layout: Layout, parts: Parts, limit_w: Array) -> _Work:
         own = np.flatnonzero(limit_w[layout.tails.rank] == limit)
         tail = [parts.tail_recipes[part] for part in layout.tails.part[own]]
         _sum_parts((work.tail_s, work.tail_exposed_s, work.tail_j, work.tail_clock_mhz), own, tail, table, parts)
+        drain = [parts.drain_recipes[part] for part in layout.tails.part[own]]
+        if any(drain):
+            work.drain_s[own] = Sums(drain).of(table.duration_s)
     return work
 
 
@@ -323,8 +330,9 @@ def _hold_below(work: _Work, layout: Layout, clocks_mhz: Array, highest: _Highes
     for values in (work.stage_s, work.stage_j):
         for kind in range(3):
             values[kind] = _held(values[kind], clocks_mhz, highest.stage_mhz[kind], top[layout.stages.rank])
-    work.tail_s = _held(work.tail_s, clocks_mhz, highest.tail_mhz, top)
-    work.tail_j = _held(work.tail_j, clocks_mhz, highest.tail_mhz, top)
+    work.tail_s, work.tail_j, work.drain_s = (
+        _held(values, clocks_mhz, highest.tail_mhz, top) for values in (work.tail_s, work.tail_j, work.drain_s)
+    )
 
 
 def _held(values: Array, clocks_mhz: Array, highest_mhz: Array, top_mhz: Array) -> Array:

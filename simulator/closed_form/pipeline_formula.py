@@ -45,6 +45,8 @@ class StageTimes:
         Forward and backward of each rank's first and last chunk, shape ``(2, n, p)`` [s].
     tail_s
         What follows the last backward, shape ``(n, p)`` [s].
+    drain_s
+        What of it, a reduction of gradients within the last backward, the rank before waits for, shape ``(n, p)`` [s].
     transfer_s
         From one stage to the next, shape ``(n,)`` [s].
     microbatches, chunks
@@ -59,6 +61,7 @@ class StageTimes:
     first_s: Array
     last_s: Array
     tail_s: Array
+    drain_s: Array
     transfer_s: Array
     microbatches: Array
     chunks: Array
@@ -98,10 +101,14 @@ def length_s(schedule: str, times: StageTimes) -> Array:
 
 
 def _tail_s(t: StageTimes) -> Array:
-    """What the tails add: a rank's own is hidden while its neighbours below still end, and begin again."""
+    """What the tails add: a rank's own is hidden while its neighbours below still end, and begin again.
+
+    Drains are not: a rank's last backward begins when that of the rank above, with its drain, has ended.
+    """
     before = t.first_s.sum(0) - t.weight_s
     slack = _below(before) + 2.0 * np.arange(t.ranks) * t.transfer_s[:, None]
-    return np.asarray((t.tail_s - slack).max(axis=1).clip(0.0))
+    above = t.drain_s.sum(1, keepdims=True) - np.cumsum(t.drain_s, axis=1)
+    return np.asarray((t.tail_s + above - slack).max(axis=1).clip(0.0))
 
 
 def _below(values: Array) -> Array:

@@ -30,15 +30,22 @@ Int = NDArray[np.int64]
 class Pipelines:
     """Lengths and waits of plans' pipelines at any clocks of their ranks.
 
-    ``stage_s`` and ``tail_s`` are times on the grid: of distinct stages' forward, backward and weight gradient
-    ``(3, u, c)``, and of rank rows' tails ``(r, c)``.
+    ``stage_s`` and ``ends_s`` are times on the grid: of distinct stages' forward, backward and weight gradient
+    ``(3, u, c)``, and of rank rows' tails, and of what of these the ranks before wait for, ``(r, c)`` each.
     """
 
     def __init__(
-        self, plans: Sequence[Plan], layout: Layout, stage_s: Float, tail_s: Float, clocks_mhz: Float, transfer_s: Float
+        self,
+        plans: Sequence[Plan],
+        layout: Layout,
+        stage_s: Float,
+        ends_s: tuple[Float, Float],
+        clocks_mhz: Float,
+        transfer_s: Float,
     ) -> None:
-        self._layout, self._stage_s, self._tail_s, self._clocks = layout, stage_s, tail_s, clocks_mhz
-        self._transfer_s = transfer_s
+        self._layout, self._stage_s, self._clocks, self._transfer_s = layout, stage_s, clocks_mhz, transfer_s
+        self._tail_s, self._drain_s = ends_s
+        self._drains = bool(self._drain_s.any())
         self._microbatches = np.array([float(plan.microbatches) for plan in plans])
         self._chunks = np.array([float(plan.vp) for plan in plans])
         self._ranks = np.array([plan.pp for plan in plans])
@@ -75,16 +82,16 @@ class Pipelines:
 
     def time_s(self, clock_mhz: Float, tail_clock_mhz: Float) -> Float:
         """Length of every plan's iteration at clocks of work and tail, shape ``(r,)`` [s]."""
-        return self._lengths(self._stages(clock_mhz), at(self._tail_s, self._clocks, tail_clock_mhz))
+        return self._lengths(self._stages(clock_mhz), *self._ends(tail_clock_mhz))
 
     def waits(self, clock_mhz: Float, tail_clock_mhz: Float) -> tuple[Float, Float]:
         """What each rank row waits for slower ranks in the steady state, and while the pipeline fills and drains."""
         layout = self._layout
-        stages, tail = self._stages(clock_mhz), at(self._tail_s, self._clocks, tail_clock_mhz)
+        stages, (tail, drain) = self._stages(clock_mhz), self._ends(tail_clock_mhz)
         work = self._on_ranks(stages.sum(0))
         again = self._microbatches[layout.plan_of_rank]
         pace = np.maximum.reduceat(work, self._starts)[layout.plan_of_rank]
-        wait = (self._lengths(stages, tail)[layout.plan_of_rank] - again * work - tail).clip(0.0)
+        wait = (self._lengths(stages, tail, drain)[layout.plan_of_rank] - again * work - tail).clip(0.0)
         short = np.minimum(again * (pace - work), wait)
         return short, wait - short
 
@@ -93,17 +100,22 @@ class Pipelines:
         clock, rows = clock_mhz[self._layout.rank_of_stage], self._layout.stages.of
         return np.stack([at(table, self._clocks, clock, rows) for table in self._stage_s])
 
+    def _ends(self, clock_mhz: Float) -> tuple[Float, Float]:
+        """Tail of each rank row, and what of it the rank before waits for, each of shape ``(r,)`` [s]."""
+        tail = at(self._tail_s, self._clocks, clock_mhz)
+        return tail, at(self._drain_s, self._clocks, clock_mhz) if self._drains else np.zeros_like(tail)
+
     def _on_ranks(self, of_stage: Float) -> Float:
         layout = self._layout
         return np.asarray(np.bincount(layout.rank_of_stage, layout.chunks * of_stage, len(layout.ranks)), np.float64)
 
-    def _lengths(self, stages: Float, tail_s: Float) -> Float:
+    def _lengths(self, stages: Float, tail_s: Float, drain_s: Float) -> Float:
         out = np.empty(len(self._microbatches))
-        for name, plans, times in self._times(stages, tail_s):
+        for name, plans, times in self._times(stages, tail_s, drain_s):
             out[plans] = iteration_time_s(name, times)
         return out
 
-    def _times(self, stages: Float, tail_s: Float) -> Iterator[tuple[str, Int, StageTimes]]:
+    def _times(self, stages: Float, tail_s: Float, drain_s: Float) -> Iterator[tuple[str, Int, StageTimes]]:
         """Times of plans with one schedule and number of ranks, with the schedule and the plans."""
         layout = self._layout
         forward, backward, weight = (self._on_ranks(part) for part in stages)
@@ -119,6 +131,7 @@ class Pipelines:
                     first[:, ranks],
                     last[:, ranks],
                     tail_s[ranks],
+                    drain_s[ranks],
                     self._transfer_s[plans],
                     self._microbatches[plans],
                     self._chunks[plans],
@@ -140,7 +153,8 @@ class Pipelines:
         for order, own in groups.items():
             places = np.stack([layout.first_stage_row[n] + layout.shapes[n].stage_row_of_chunk for n in own])
             walked[own] = walked_s(order, np.moveaxis(stages[:, places], 0, -1), self._transfer_s[own])
-        for name, some, times in self._times(stages, np.zeros(len(layout.ranks))):
+        nothing = np.zeros(len(layout.ranks))
+        for name, some, times in self._times(stages, nothing, nothing):
             waits = ~np.isnan(walked[some])
             if waits.any():
                 self._stretch[some] = np.where(waits, walked[some] / length_s(name, times), 1.0)

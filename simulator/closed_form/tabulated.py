@@ -23,7 +23,7 @@ from joulecast.simulator.fluid.part_limits import limited, mean_clock_mhz, wait_
 from joulecast.simulator.fluid.rendezvous import transfers_wait_on_sms
 from joulecast.simulator.instructions.overlap_steady import WALKED
 from joulecast.simulator.instructions.program import instruction_launches
-from joulecast.simulator.instructions.replicas import OWN_STREAM
+from joulecast.simulator.instructions.replicas import reduces_among_launches
 from joulecast.simulator.instructions.tables import (
     beside_each_other,
     host_launches,
@@ -78,6 +78,8 @@ class Parts:
         Parts of forward, backward and weight gradient of every distinct stage; the last is empty unless split off.
     tail_recipes
         Parts of every distinct tail, which is what follows the last backward.
+    drain_recipes
+        What of these is the last backward's reduction of gradients, for which the rank before it waits.
     idle_w, waiting_w
         Power of a GPU that runs nothing, and of one that waits, where the governor sets a clock, shape ``(clocks,)``
         [W].
@@ -90,6 +92,7 @@ class Parts:
         self.waiting_w = wait_power_w(clocks[wait_columns(clocks, self.limits_w, gpu)], gpu)
         self.stage_recipes: list[tuple[Recipe, Recipe, Recipe]] = []
         self.tail_recipes: list[Recipe] = []
+        self.drain_recipes: list[Recipe] = []
         self._rows: dict[_Part, int] = {((), False, 0.0): 0}
         self._stages: dict[object, Stages] = {}
         self._tails: dict[object, Tails] = {}
@@ -110,9 +113,10 @@ class Parts:
 
     def tails_of(self, plan: Plan) -> Tails:
         """What follows the last backward on a plan's ranks."""
-        key = tail_key(plan)
+        split = plan.schedule.name == "zb-h1"
+        key = (tail_key(plan), split)
         if key not in self._tails:
-            self._tails[key] = Tails(self, tail_plan(plan))
+            self._tails[key] = Tails(self, tail_plan(plan), split)
         return self._tails[key]
 
     def once(self, key: object, make: Callable[[], T]) -> T:
@@ -236,28 +240,25 @@ _LAYER, _DENSE_LAYER = Place(1, False, False), Place(1, False, False, 1)
 
 
 class Tails:
-    """What follows the last backward, of ranks that differ in their place alone."""
+    """What follows the last backward, of ranks that differ in their place alone; ``split``: in two parts."""
 
-    def __init__(self, parts: Parts, plan: Plan) -> None:
-        self._parts, self._plan = parts, plan
+    def __init__(self, parts: Parts, plan: Plan, split: bool) -> None:
+        self._parts, self._plan, self._split = parts, plan, split
         self._tails: dict[Place, int] = {}
 
     def tail(self, place: Place) -> int:
         """Which of :attr:`Parts.tail_recipes` a rank has, all its chunks taken as one stage."""
         if place not in self._tails:
-            recipe: Recipe = ((self._parts.add(self._plan, OPTIMIZER, place), 1.0),)
+            reduction: Recipe = ()
             if reduces_among_launches(self._plan):
-                last, other = (self._parts.add(self._plan, BACKWARD, place, reduces=r) for r in (True, False))
-                recipe += ((last, 1.0), (other, -1.0))
+                kind = BACKWARD_WEIGHT if self._split else BACKWARD
+                last, other = (self._parts.add(self._plan, kind, place, reduces=r) for r in (True, False))
+                reduction = ((last, 1.0), (other, -1.0))
             self._tails[place] = len(self._parts.tail_recipes)
-            self._parts.tail_recipes.append(recipe)
+            self._parts.tail_recipes.append(((self._parts.add(self._plan, OPTIMIZER, place), 1.0), *reduction))
+            # Nobody waits for the gradients of weights where they are split off.
+            self._parts.drain_recipes.append(() if self._split else reduction)
         return self._tails[place]
-
-
-def reduces_among_launches(plan: Plan) -> bool:
-    """Whether the last backward reduces gradients among its own launches, as PyTorch's buckets do."""
-    overlapped = plan.replicas > 1 and plan.overlap.grad_reduce == "overlapped"
-    return overlapped and plan.implementation.framework != OWN_STREAM
 
 
 def coarse_clocks(gpu: GpuModel) -> Array:

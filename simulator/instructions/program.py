@@ -21,10 +21,10 @@ from joulecast.model.training.pipeline_stage import split_backward, stage_transf
 from joulecast.model.training.sharded_units import sharded_backward, sharded_forward
 from joulecast.simulator.instructions.behind import Behind
 from joulecast.simulator.instructions.replicas import (
-    OWN_STREAM,
     behind,
     optimizer_launches,
     reduced_beside,
+    reduces_among_launches,
     sharded_stage,
     sharding_of,
     stage_tensors,
@@ -103,7 +103,7 @@ def _rank_program(plan: Plan, impl: Implementation, order: Sequence[Instruction]
     types: list[tuple[Launch, ...]] = []
     names: list[str] = []
     row: list[int] = []
-    reduces = plan.replicas > 1 and plan.overlap.grad_reduce == "overlapped" and impl.framework != OWN_STREAM
+    reduces = reduces_among_launches(plan)
     for instruction in order:
         special = reduces and instruction.microbatch == last and instruction.kind in (BACKWARD, BACKWARD_WEIGHT)
         key = (instruction.kind, instruction.chunk, special)

@@ -149,6 +149,12 @@ def _unit(
     )
 
 
+def reduces_among_launches(plan: Plan) -> bool:
+    """Whether the last backward reduces gradients among its own launches, as PyTorch's buckets do."""
+    overlapped = plan.replicas > 1 and plan.overlap.grad_reduce == "overlapped"
+    return overlapped and plan.implementation.framework != OWN_STREAM
+
+
 def reduced_beside(plan: Plan, impl: Implementation, launches: tuple[Launch, ...]) -> tuple[Launch, ...]:
     """A last backward with the reduction of full buckets among its launches."""
     sizes = data_parallel.gradient_sizes(plan.workload.model, impl)

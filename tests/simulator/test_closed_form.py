@@ -158,6 +158,12 @@ SAMPLE = {
     ),
     "8b eager interleaved": plan(framework="pytorch-eager", gpus=8, tp=2, pp=4, vp=2, batch=16),
     "8b eager buckets": plan(framework="pytorch-eager", overlap={"grad_reduce": "overlapped"}),
+    "8b eager buckets between stages": plan(
+        framework="pytorch-eager", gpus=8, pp=4, overlap={"grad_reduce": "overlapped", "comm_ctas": 4}
+    ),
+    "8b eager buckets, interleaved": plan(
+        framework="pytorch-eager", gpus=8, pp=4, vp=2, batch=16, overlap={"grad_reduce": "overlapped", "comm_ctas": 4}
+    ),
     "8b limit": plan(framework="pytorch-eager", tp=2, pp=2, power={"power_limit_w": 450.0}),
     "8b low limit": plan(gpus=16, tp=4, pp=2, batch=32, power={"power_limit_w": 350.0}),
     "8b limits by stage": plan(framework="pytorch-eager", pp=4, power={"power_limit_w": [600.0, 500.0, 450.0, 600.0]}),
@@ -200,6 +206,17 @@ def test_worst_error(errors, name):
 def test_clocks_that_stand_still_are_nearly_exact(errors):
     assert np.abs(errors["8b locked"]).max() <= 0.0005
     assert np.abs(errors["8b locked at a clock that is not tabulated"]).max() <= 0.001
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
+def test_a_stage_waits_for_the_reduction_of_gradients_of_the_one_behind_it(schedule):
+    """DDP's last backward ends with its buckets, and only then sends to the stage before."""
+    buckets = {"grad_reduce": "overlapped", "comm_ctas": 4}
+    split = {"framework": "pytorch-eager", "gpus": 8, "pp": 4, "layers": 8, "schedule": schedule}
+    one = plan(**split, overlap=buckets, power={"clock_mhz": 1200})
+    exact, found = forecast(one), closed_form([one])
+    assert found.time_s[0] == pytest.approx(exact.time_s, rel=5e-4)
+    assert found.energy_j[0] == pytest.approx(exact.energy_j, rel=5e-4)
 
 
 def test_it_ranks_as_the_simulation_does():

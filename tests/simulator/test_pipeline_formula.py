@@ -60,6 +60,7 @@ def stage_times(name, times, ranks, count, chunks, delay):
         first_s=np.stack([forward[0], backward[0]])[:, None],
         last_s=np.stack([forward[-1], backward[-1]])[:, None],
         tail_s=np.zeros((1, ranks)),
+        drain_s=np.zeros((1, ranks)),
         transfer_s=np.array([delay]),
         microbatches=np.array([float(count)]),
         chunks=np.array([float(chunks)]),
