@@ -25,6 +25,8 @@ Int = NDArray[np.int64]
 
 #: Keys that split the model and the batch, in the order in which they are joined.
 SPLITS = (TP, PP, VP, MICRO_BATCH, SCHEDULE)
+#: Schedules that run the micro-batches of one stage in the same order.
+ALIKE_ON_ONE_STAGE = ("none", "1f1b", "interleaved-1f1b")
 #: What counts as a block where blocks are split evenly.
 _COUNTED = (
     "parallelism.account_for_embedding_in_pipeline_split",
@@ -184,7 +186,15 @@ def _splits(sizes: _Sizes, choices: Mapping[str, Sequence[Any]]) -> Int:
         places = np.column_stack([np.repeat(places, count, axis=0), np.tile(np.arange(count), len(places))])
         chosen = {k: offered[k][places[:, i]] for i, k in enumerate(SPLITS[: number + 1])}
         places = places[_RULES[key](sizes, chosen)]
-    return places
+    return _once(places, offered)
+
+
+def _once(places: Int, offered: Mapping[str, NDArray[Any]]) -> Int:
+    """Places without those that repeat a plan: on one stage some schedules are the same, of which the first stays."""
+    alike = np.isin(offered[SCHEDULE], ALIKE_ON_ONE_STAGE)
+    schedule, stages = places[:, SPLITS.index(SCHEDULE)], offered[PP][places[:, SPLITS.index(PP)]]
+    repeats = (stages == 1) & alike[schedule] & (schedule != alike.argmax())
+    return np.asarray(places[~repeats])
 
 
 Chosen = Mapping[str, NDArray[Any]]
