@@ -9,6 +9,7 @@ are simulated ones, unless none are asked for.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -157,12 +158,10 @@ def run_sweep(
     found = forecaster_of(space).found
     header = {"space": space.fingerprint(), "files": dict(space.files), "plans": len(found)}
     partial = None if out is None else out.with_name(out.name + ".partial")
-    pool = Workers(workers, dask)
-    journal = Journal(partial, header, resume=resume)
-    if resume and note is not None:
-        note(_continued(partial, journal))
-    sweep = _Sweep(space, found, pool, journal, progress or _silent)
-    try:
+    with Workers(workers, dask) as pool, closing(Journal(partial, header, resume=resume)) as journal:
+        if resume and note is not None:
+            note(_continued(partial, journal))
+        sweep = _Sweep(space, found, pool, journal, progress or _silent)
         rows = sweep.evaluate()
         if not rows:
             journal.remove()  # no other constraint or objective would find more in it
@@ -172,8 +171,6 @@ def run_sweep(
         if out is not None:
             write_rows(out, result.rows)
             journal.remove()
-    finally:
-        journal.close()
     return result
 
 

@@ -9,8 +9,8 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, as_completed
-from contextlib import AbstractContextManager, contextmanager
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -25,7 +25,7 @@ CONNECT_S = 10.0
 
 
 class Workers:
-    """Where jobs run.
+    """Where jobs run: as a context manager it ends what it has started.
 
     Parameters
     ----------
@@ -42,6 +42,14 @@ class Workers:
             raise InputError("--workers and --dask exclude each other", key="--dask", remedy="Give one of them.")
         self._processes, self._dask = processes, dask
         self._losses: tuple[type[BaseException], ...] = (BrokenExecutor,)
+        self._started: Executor | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end()
 
     def streamed(self, work: Callable[..., Iterable[T]], jobs: Mapping[int, tuple[Any, ...]]) -> Iterator[T]:
         """All that the jobs yield: in this process as it is made, from others when its job is done."""
@@ -66,22 +74,24 @@ class Workers:
             return
         left = dict(jobs)
         for _ in range(MOST_LOSSES):
-            with self._executor() as executor:
-                futures = {executor.submit(work, *arguments): number for number, arguments in left.items()}
-                try:
-                    for future in as_completed(futures):
-                        result = future.result()
-                        del left[futures[future]]
-                        yield futures[future], result
-                except self._losses:
-                    for future, number in futures.items():  # what others have finished meanwhile
-                        if number in left and future.done() and not future.cancelled() and not future.exception():
-                            del left[number]
-                            yield number, future.result()
-                    continue
-                finally:
-                    for future in futures:
-                        future.cancel()
+            futures: dict[Future[T], int] = {}
+            try:
+                executor = self._executor()
+                futures.update({executor.submit(work, *arguments): number for number, arguments in left.items()})
+                for future in as_completed(futures):
+                    result = future.result()
+                    del left[futures[future]]
+                    yield futures[future], result
+            except self._losses:
+                for future, number in futures.items():  # what others have finished meanwhile
+                    if number in left and future.done() and not future.cancelled() and not future.exception():
+                        del left[number]
+                        yield number, future.result()
+                self._end()
+                continue
+            finally:
+                for future in futures:
+                    future.cancel()
             return
         raise InputError(
             f"workers were lost {MOST_LOSSES} times; {len(left)} jobs are left",
@@ -94,7 +104,17 @@ class Workers:
         """Whether jobs run in this process, one after the other."""
         return self._processes == 1 and self._dask is None
 
-    def _executor(self) -> AbstractContextManager[Executor]:
+    def _executor(self) -> Executor:
+        """What runs jobs, started when it is first needed and after a loss."""
+        if self._started is None:
+            self._started = self._stack.enter_context(self._new_executor())
+        return self._started
+
+    def _end(self) -> None:
+        self._started = None
+        self._stack.close()
+
+    def _new_executor(self) -> AbstractContextManager[Executor]:
         if self._dask is None:
             context = multiprocessing.get_context("spawn")
             return ProcessPoolExecutor(self._processes, mp_context=context, initializer=_end_with_parent)

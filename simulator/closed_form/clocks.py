@@ -95,14 +95,14 @@ def settle(load: Load, board: Board, waits: Waits) -> Settled:
     """
     power = np.divide(load.work_j, load.work_s).T
     tail_power = np.divide(load.tail_j, load.tail_s, out=np.zeros_like(load.tail_j), where=load.tail_s > 0).T
-    target = board.settled_w
+    target, at_top_w = board.settled_w, _power_at_top_w(load, board)
     for _ in range(ROUNDS):
         clock, own = _clock(power, target, board), _clock(tail_power, target, board)
         tail = at(load.tail_s, board.clocks_mhz, own)
         mixed = np.exp(-tail / (OVERSHOOT * board.fast_s))
         tail_clock = mixed * clock + (1.0 - mixed) * own
         short, long = waits(clock, tail_clock)
-        target = board.settled_w + _spare_w(load, board, clock, tail_clock, short, long)
+        target = board.settled_w + _spare_w(load, board, at_top_w, clock, tail_clock, short, long)
     energy = at(load.work_j, board.clocks_mhz, clock) + at(load.tail_j, board.clocks_mhz, tail_clock)
     waited = _power_w(board, clock) * short + _power_w(board, _clock_of_long_wait(board, clock, long)) * long
     return Settled(clock, tail_clock, short + long, waited, energy + waited)
@@ -119,17 +119,25 @@ def _power_w(board: Board, clock_mhz: Array) -> Array:
 
 
 def at(values: Array, clocks_mhz: Array, clock_mhz: Array, rows: NDArray[np.int64] | None = None) -> Array:
-    """Each row's value at its own clock, between the grid's; ``(r, c)`` at ``(r,)`` gives ``(r,)``.
+    """Each row's value at its own clock, between the grid's; ``(…, r, c)`` at ``(r,)`` gives ``(…, r)``.
 
     ``rows`` names the row of each clock where they are others than all in order.
     """
     upper = np.minimum(np.maximum(clocks_mhz.searchsorted(clock_mhz), 1), len(clocks_mhz) - 1)
     share = (clock_mhz - clocks_mhz[upper - 1]) / (clocks_mhz[upper] - clocks_mhz[upper - 1])
     rows = np.arange(len(clock_mhz)) if rows is None else rows
-    return np.asarray((1.0 - share) * values[rows, upper - 1] + share * values[rows, upper])
+    return np.asarray((1.0 - share) * values[..., rows, upper - 1] + share * values[..., rows, upper])
 
 
-def _spare_w(load: Load, board: Board, clock_mhz: Array, tail_clock_mhz: Array, short_s: Array, long_s: Array) -> Array:
+def _power_at_top_w(load: Load, board: Board) -> Array:
+    """Power of a rank's work at its highest clock [W]."""
+    clocks, top = board.clocks_mhz, board.top_mhz
+    return np.asarray(at(load.work_j, clocks, top) / at(load.work_s, clocks, top))
+
+
+def _spare_w(
+    load: Load, board: Board, at_top_w: Array, clock_mhz: Array, tail_clock_mhz: Array, short_s: Array, long_s: Array
+) -> Array:
     """Power above the settled limit that waits and a modest tail leave to the work of a rank [W]."""
     busy, tail = at(load.work_s, board.clocks_mhz, clock_mhz), at(load.tail_s, board.clocks_mhz, tail_clock_mhz)
     left = board.settled_w - _power_w(board, clock_mhz)
@@ -137,24 +145,23 @@ def _spare_w(load: Load, board: Board, clock_mhz: Array, tail_clock_mhz: Array, 
     everything = left * (short_s + long_s) + left_by_tail
     above = board.burst_w - board.settled_w
     burst = above * np.minimum(busy, board.slow_s)
-    credit = load.pauses * _credit_j(load, board, clock_mhz, (long_s + tail) / load.pauses)
+    credit = load.pauses * _credit_j(board, at_top_w, clock_mhz, (long_s + tail) / load.pauses)
     behind = np.minimum(left * long_s + left_by_tail, credit)
     between = _spare_between_j(load, board, busy, short_s, left, above)
     return np.asarray(np.minimum(everything, between + burst + behind) / busy)
 
 
-def _credit_j(load: Load, board: Board, clock_mhz: Array, long_s: Array) -> Array:
+def _credit_j(board: Board, at_top_w: Array, clock_mhz: Array, long_s: Array) -> Array:
     """What the fast loop lets work draw above the burst limit behind a long wait [J].
 
     The work draws what it does at the top clock until the fast average, which the wait has let fall, reaches the burst
     limit again; then as much more as the clock has to come down.
     """
-    clocks, top = board.clocks_mhz, board.top_mhz
-    excess = np.maximum(at(load.work_j, clocks, top) / at(load.work_s, clocks, top) - board.burst_w, 1.0)
+    excess = np.maximum(at_top_w - board.burst_w, 1.0)
     below = np.maximum(board.burst_w - _power_w(board, clock_mhz), 0.0)
     fallen_s = board.fast_s * -np.expm1(-long_s / board.fast_s)
     until = board.fast_s * np.log1p(below * fallen_s / board.fast_s / excess)
-    down = (1.0 - clock_mhz / top) * POWER_PER_CLOCK * board.settled_w * CLOCK_TO_AVERAGE * board.fast_s
+    down = (1.0 - clock_mhz / board.top_mhz) * POWER_PER_CLOCK * board.settled_w * CLOCK_TO_AVERAGE * board.fast_s
     return np.asarray(excess * until + np.minimum(down, below * (long_s - fallen_s)))
 
 

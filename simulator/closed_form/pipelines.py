@@ -98,7 +98,7 @@ class Pipelines:
     def _stages(self, clock_mhz: Float) -> Float:
         """Forward, backward and weight gradient of each stage row, shape ``(3, q)`` [s]."""
         clock, rows = clock_mhz[self._layout.rank_of_stage], self._layout.stages.of
-        return np.stack([at(table, self._clocks, clock, rows) for table in self._stage_s])
+        return at(self._stage_s, self._clocks, clock, rows)
 
     def _ends(self, clock_mhz: Float) -> tuple[Float, Float]:
         """Tail of each rank row, and what of it the rank before waits for, each of shape ``(r,)`` [s]."""

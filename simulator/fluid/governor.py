@@ -44,5 +44,5 @@ class PowerGovernor:
         excess = self._sum / self._length - self._settled_w
         allowed = self._burst_w if excess < 0.0 else self._settled_w - SLOW_GAIN * excess
         clock = self._clock + self._move_per_w * (allowed - fast)
-        self._clock = clock = 0.0 if clock < 0.0 else min(clock, self._top)
+        self._clock = clock = 0.0 if clock < 0.0 else self._top if clock > self._top else clock
         return int(clock)

@@ -68,7 +68,7 @@ class Rank:
         self.wait_power_at: list[float] = program.wait_power_w[rank].tolist()
         self.n_types = program.duration_s[rank].shape[0]
         self.iteration, self.position, self.end = 0, 0, tick_s
-        self.now = self.left = self.energy = self.total = 0.0  # left: share of the running phase; 0 before its start
+        self.now = self.energy = self.total = 0.0
         self.done = False
         self.power_w: list[float] = []  # of every tick that is over, as the clocks
         self.clocks: list[int] = []
@@ -85,18 +85,11 @@ class Rank:
         """Begin an iteration's counts."""
         self.executed = [[0.0] * self.n_types for _ in self.wait_power_at]
         self.wait = [0.0] * len(self.wait_power_at)
-        self._set_clock(self.clock)
-
-    def _set_clock(self, clock: int) -> None:
-        """Change the clock, at the start of a tick."""
-        self.clock = clock
-        self.duration, self.power = self.duration_at[clock], self.power_at[clock]
-        self.executed_now, self.wait_power = self.executed[clock], self.wait_power_at[clock]
 
     def _wait_until(self, time: float) -> None:
         span = time - self.now
         self.wait[self.clock] += span
-        self.energy += span * self.wait_power
+        self.energy += span * self.wait_power_at[self.clock]
         self.now = time
 
     def _end_tick(self) -> None:
@@ -106,49 +99,56 @@ class Rank:
         power = energy / self.tick_s
         self.power_w.append(power)
         self.clocks.append(self.clock)
-        clock = self.governor.step(power)
-        if clock != self.clock:
-            self._set_clock(clock)
+        self.clock = self.governor.step(power)
         self.end = (len(self.power_w) + 1) * self.tick_s
 
     def run(self) -> None:
         """Advance, tick after tick, until an input is needed that nobody has sent yet, or all is done."""
-        mail = self.mail
-        while not self.done:
-            position = self.position
-            if not self.left:
-                need = self.needs[position]
-                if need >= 0:
-                    need += self.iteration * mail.size
-                    if mail.missing[need]:
-                        return
-                    arrival = mail.arrival[need]
-                    if arrival > self.now:
-                        if arrival >= self.end:
-                            self._wait_until(self.end)
-                            self._end_tick()
-                            continue
-                        self._wait_until(arrival)
-                self.left = 1.0
-                if self.begins[position]:
-                    self.starts.append(self.now)
-            kind = self.types[position]
-            duration, left = self.duration[kind], self.left
-            span = self.end - self.now
-            needed = left * duration
-            if needed > span:
-                share = span / duration
-                self.left = max(left - share, _LEAST_LEFT)
-                self.executed_now[kind] += share
-                self.energy += span * self.power[kind]
-                self.now = self.end
-                self._end_tick()
+        while not self.done and self._has_input():
+            if self.begins[self.position]:
+                self.starts.append(self.now)
+            self._execute(self.types[self.position])
+            self._next_phase()
+
+    def _has_input(self) -> bool:
+        """Wait for what the next phase needs, if it was sent."""
+        need, mail = self.needs[self.position], self.mail
+        if need < 0:
+            return True
+        need += self.iteration * mail.size
+        if mail.missing[need]:
+            return False
+        arrival = mail.arrival[need]
+        while arrival > self.now:
+            if arrival < self.end:
+                self._wait_until(arrival)
             else:
-                self.executed_now[kind] += left
-                self.energy += needed * self.power[kind]
-                self.now += needed
-                self.left = 0.0
-                self._next_phase()
+                self._wait_until(self.end)
+                self._end_tick()
+        return True
+
+    def _execute(self, kind: int) -> None:
+        """Execute a phase; its ticks end as :meth:`_end_tick` ends them, here without calls."""
+        durations, powers, executed = self.duration_at, self.power_at, self.executed
+        step, tick_s, ended, clocks = self.governor.step, self.tick_s, self.power_w, self.clocks
+        now, end, energy, clock, left = self.now, self.end, self.energy, self.clock, 1.0
+        duration = durations[clock][kind]
+        needed, span = duration, end - now
+        while needed > span:
+            share = span / duration
+            left = max(left - share, _LEAST_LEFT)
+            executed[clock][kind] += share
+            energy += span * powers[clock][kind]
+            self.total += energy
+            power, energy = energy / tick_s, 0.0
+            ended.append(power)
+            clocks.append(clock)
+            clock = step(power)
+            now, end = end, (len(ended) + 1) * tick_s
+            duration = durations[clock][kind]
+            needed, span = left * duration, end - now
+        executed[clock][kind] += left
+        self.now, self.end, self.energy, self.clock = now + needed, end, energy + needed * powers[clock][kind], clock
 
     def _next_phase(self) -> None:
         """Finish a phase, with its instruction and iteration where it is their last."""

@@ -41,10 +41,18 @@ def dying(folder):
 
 def test_jobs_of_a_lost_worker_are_done_again(tmp_path, monkeypatch):
     """Workers evaluate expressions; one of them ends its process the first time."""
-    assert dict(Workers(2).results(eval, dying(tmp_path))) == {n: 10 * n for n in range(6)}
+    with Workers(2) as pool:
+        assert dict(pool.results(eval, dying(tmp_path))) == {n: 10 * n for n in range(6)}
+        first = set(dict(pool.results(eval, dict.fromkeys(range(6), ("__import__('os').getpid()",)))).values())
+        again = set(dict(pool.results(eval, dict.fromkeys(range(6), ("__import__('os').getpid()",)))).values())
+        assert len(first | again) == 2  # processes serve one job after the other
+        with pytest.raises(ValueError, match="a loss between"):
+            for _ in pool.results(eval, {n: (END,) if n else ("1",) for n in range(2)}):
+                raise ValueError("a loss between")
+        assert dict(pool.results(eval, {0: ("7",)})) == {0: 7}
     monkeypatch.setattr(workers, "MOST_LOSSES", 2)
-    with pytest.raises(InputError, match=r"workers were lost 2 times; 2 jobs are left"):
-        list(Workers(2).results(eval, {0: (END,), 1: (END,)}))
+    with Workers(2) as pool, pytest.raises(InputError, match=r"workers were lost 2 times; 2 jobs are left"):
+        list(pool.results(eval, {0: (END,), 1: (END,)}))
 
 
 def test_errors_of_workers_arrive_as_they_are():
@@ -60,8 +68,8 @@ def test_dask_gives_the_same_table(tables, small, tmp_path):
         found = jc.sweep(
             tables(**SPLITS, schedule__recompute=["none", "full"], objective__top=2), dask=cluster.scheduler_address
         )
-        redone = Workers(dask=cluster.scheduler_address).results(eval, dying(tmp_path))
-        assert dict(redone) == {n: 10 * n for n in range(6)}
+        with Workers(dask=cluster.scheduler_address) as pool:
+            assert dict(pool.results(eval, dying(tmp_path))) == {n: 10 * n for n in range(6)}
     plain = jc.sweep(tables(**SPLITS, schedule__recompute=["none", "full"], objective__top=2))
     assert found.rows == plain.rows
     assert found.best == plain.best

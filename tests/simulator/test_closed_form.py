@@ -8,7 +8,7 @@ import pytest
 from joulecast.errors import GuardError
 from joulecast.simulator.closed_form import forecast as closed_form_module
 from joulecast.simulator.closed_form import guards
-from joulecast.simulator.closed_form.clocks import Board, Load, _credit_j
+from joulecast.simulator.closed_form.clocks import Board, _credit_j
 from joulecast.simulator.closed_form.forecast import Shared, closed_form
 from joulecast.simulator.closed_form.guards import check_summary
 from joulecast.simulator.closed_form.trust import doubt
@@ -368,7 +368,5 @@ def test_what_a_long_wait_leaves_to_the_work_behind_it(h200, power, wait_s):
         slow_s=gpu["governor.slow_s"],
         fast_s=gpu["governor.fast_s"],
     )
-    one = np.ones((1, len(clocks)))
-    load = Load(one, drawn[None], one, one, rounds=np.ones(1), pauses=np.ones(1))
-    found = _credit_j(load, board, clocks[[index]], np.array([wait_s]))[0]
+    found = _credit_j(board, drawn[-1:], clocks[[index]], np.array([wait_s]))[0]
     assert found == pytest.approx(energy - 0.5 * burst, rel=0.1)
