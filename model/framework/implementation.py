@@ -88,9 +88,18 @@ class Implementation:
         Whether Megatron's cross-entropy runs in one kernel a direction on the logits as they are.
     tiles
         Explicit tiles of a layer's kernels, as :mod:`joulecast.model.framework.tiling` has them; the library's without.
+    parameters
+        Type in which parameters are kept, ``None`` is ``dtype``. Wider ones in ``pytorch-eager`` are mixed precision.
+    gathered
+        Whether FSDP gathers the parameters, in ``dtype`` whatever they are kept in.
     gradients, moments
         Types in which gradients are kept and reduced, and the optimizer's moments are kept; ``None`` is fp32 in
-        Megatron, else ``dtype``.
+        Megatron, else the parameters'.
+    added_share
+        Share of ``pytorch-eager``'s backwards that find gradients and add theirs: all after
+        ``zero_grad(set_to_none=False)``, all but the first of an iteration where gradients are dropped after the step.
+    clipped
+        Whether gradients are scaled to a norm before ``pytorch-eager``'s optimizer step; Megatron always takes the norm.
     """
 
     framework: str = "pytorch-eager"
@@ -125,8 +134,12 @@ class Implementation:
     compiled: bool = False
     expert_load: float = 1.0
     tiles: tuple[tuple[str, Tile | RowTile], ...] = ()
+    parameters: str | None = None
+    gathered: bool = False
     gradients: str | None = None
     moments: str | None = None
+    added_share: float = 1.0
+    clipped: bool = False
 
     def __post_init__(self) -> None:
         for kind, known in _NAMES.items():
@@ -157,10 +170,30 @@ class Implementation:
         return self.recompute == "full" and self.compiled and self.fp8 is not None
 
     @property
+    def parameter_dtype(self) -> str:
+        """Type in which parameters are kept."""
+        return self.parameters or self.dtype
+
+    @property
+    def autocast(self) -> bool:
+        """Whether ``torch.autocast`` casts parameters of another type before each product."""
+        return self.parameter_dtype != self.dtype and not self.gathered
+
+    @property
     def gradient_dtype(self) -> str:
-        """Type in which gradients are kept and reduced."""
-        own = "fp32" if self.framework == "megatron" else self.dtype
+        """Type in which gradients are reduced, and in Megatron kept."""
+        own = "fp32" if self.framework == "megatron" else self.parameter_dtype
         return self.gradients or own
+
+    @property
+    def drops_gradients(self) -> bool:
+        """Whether PyTorch's gradients are gone between the optimizer's step and the next backward."""
+        return self.gathered or self.added_share < 1.0
+
+    @property
+    def kept_gradient_dtype(self) -> str:
+        """Type in which gradients are kept: in PyTorch that of their parameters."""
+        return self.gradient_dtype if self.framework == "megatron" else self.parameter_dtype
 
     @property
     def narrow_states(self) -> bool:

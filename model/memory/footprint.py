@@ -192,7 +192,7 @@ def memory_footprint(
     rest, experts = parameter_bytes(*held)
     states = rest.elements / split.optimizer + experts.elements / split.expert_optimizer
     gradients = rest.elements / split.gradients + experts.elements / split.expert_gradients
-    gradients *= DTYPE_BYTES[implementation.gradient_dtype]
+    gradients *= DTYPE_BYTES[implementation.kept_gradient_dtype]
     of_dense = micro_batch_bytes(config.dense, implementation, batch, sequence).layer if dense else 0.0
     kept = _kept_bytes(one, of_dense, dense, rank)
     outputs, buffers = _pipeline_bytes(one, rank) if rank.pipelined else (0.0, 0.0)
@@ -229,15 +229,15 @@ def _gradients_at_peak(
 ) -> float:
     """PyTorch's gradients that are there when memory is fullest.
 
-    An iteration's only micro-batch makes them layer by layer, while what the layers kept is freed: it is fullest when
-    nothing is freed yet, when the head's gradient is there in place of what it kept, or at the end. ``in_backward`` is
-    what a layer's backward holds for the moment beyond what is counted as such.
+    If they were dropped, an iteration's only micro-batch makes them layer by layer, while what the layers kept is freed:
+    it is fullest when nothing is freed yet, when the head's gradient is there in place of what it kept, or at the end.
+    ``in_backward`` is what a layer's backward holds for the moment beyond what is counted as such.
     """
-    if split.gradient_copies or rank.pipelined or rank.micro_batches > 1:
-        return max(1, split.gradient_copies) * gradients
     run = one.shard.implementation
+    if split.gradient_copies or rank.pipelined or rank.micro_batches > 1 or not run.drops_gradients:
+        return max(1, split.gradient_copies) * gradients
     head = local_vocabulary(one.shard.config.vocab, head_is_split(run), run) * one.shard.config.hidden
-    head_bytes = head * DTYPE_BYTES[run.gradient_dtype] / split.gradients
+    head_bytes = head * DTYPE_BYTES[run.kept_gradient_dtype] / split.gradients
     return max(0.0, max(head_bytes - one.ends, gradients + one.layer - kept) + in_backward)
 
 

@@ -46,9 +46,9 @@ class Held:
     weights: float
 
 
-def _held(parameters: Iterable[ParameterTensor], of: Implementation) -> Held:
+def _held(parameters: Iterable[ParameterTensor], of: Implementation, dtype: str) -> Held:
     some = tuple(parameters)
-    return Held(float(sum(p.elements for p in some)), weight_bytes(some, of.kept_fp8, of.dtype))
+    return Held(float(sum(p.elements for p in some)), weight_bytes(some, of.kept_fp8, dtype))
 
 
 @lru_cache(maxsize=4096)
@@ -58,8 +58,8 @@ def parameter_bytes(
     """A stage's parameters: those that are no experts', and those that are."""
     parameters = parameters_of_stage(config, implementation, layers, first=first, last=last, dense=dense)
     return (
-        _held((p for p in parameters if not p.expert), implementation),
-        _held((p for p in parameters if p.expert), implementation),
+        _held((p for p in parameters if not p.expert), implementation, implementation.parameter_dtype),
+        _held((p for p in parameters if p.expert), implementation, implementation.parameter_dtype),
     )
 
 
@@ -76,14 +76,14 @@ def gathered_by_fsdp_bytes(
     """What FSDP holds whole between forward and backward, while a layer's backward runs, and in the next one's beyond.
 
     Of the layers one, and all outside them; then two with the gradients of one and, eagerly, the source of a copy; then
-    the other's gradients. Megatron has the gradients of what is outside them as well. Parameters that are not split are
-    whole anyway.
+    the other's gradients, in the type that they are reduced in. Megatron has the gradients of what is outside them as
+    well. Parameters that are not split are whole anyway.
     """
-    width = DTYPE_BYTES[implementation.gradient_dtype]
+    dtype, reduced = implementation.dtype, DTYPE_BYTES[implementation.gradient_dtype]
 
     def whole(parameters: Iterable[ParameterTensor]) -> Held:
         gathered = (p for p in parameters if (split.expert_parameters if p.expert else split.parameters) > 1)
-        return _held(gathered, implementation)
+        return _held(gathered, implementation, dtype)
 
     outside = whole(parameters_of_stage(config, implementation, 0, first=first, last=last))
     kinds = [whole(layer_parameters(config.dense, implementation))] * dense
@@ -92,5 +92,7 @@ def gathered_by_fsdp_bytes(
     copies = 0 if implementation.framework == "megatron" else 1
     held = largest[:WHOLE_LAYERS]
     during = sum(one.weights for one in (outside, *held, *largest[:copies]))
-    during += width * sum(one.elements for one in ((outside, *held[:1]) if copies == 0 else held[:1]))
-    return sum(one.weights for one in (outside, *largest[:1])), during, width * sum(one.elements for one in held[1:])
+    made = reduced if copies == 0 else DTYPE_BYTES[dtype]
+    during += made * sum(one.elements for one in ((outside, *held[:1]) if copies == 0 else held[:1]))
+    further = reduced * sum(one.elements for one in held[1:])
+    return sum(one.weights for one in (outside, *largest[:1])), during, further

@@ -138,9 +138,9 @@ def gradient_sizes(config: ModelConfig, implementation: Implementation) -> dict[
     return {p.name: p.elements for p in (*outer, *head, *layer_parameters(config, implementation))}
 
 
-def gathered_bytes(parameters: Sequence[ParameterTensor], implementation: Implementation) -> float:
-    """Bytes of updated parameters, those of linear layers in FP8 where they are kept so."""
-    fp8, width = implementation.fp8, DTYPE_BYTES[implementation.dtype]
+def gathered_bytes(parameters: Sequence[ParameterTensor], implementation: Implementation, dtype: str = "") -> float:
+    """Bytes of parameters in ``dtype``, by default that of the computation; of linear layers in FP8 if kept so."""
+    fp8, width = implementation.fp8, DTYPE_BYTES[dtype or implementation.dtype]
     narrow = fp8.value_bytes if fp8 is not None and fp8.parameters else width
     return float(sum(p.elements * (narrow if p.linear else width) for p in parameters))
 
@@ -153,10 +153,10 @@ def distributed_optimizer_gather(
         return ()
     operator = Collective(
         "all_gather",
-        gathered_bytes(parameters, implementation),
+        gathered_bytes(parameters, implementation, implementation.parameter_dtype),
         data_parallel,
         ctas=implementation.ctas,
-        dtype=implementation.dtype,
+        dtype=implementation.parameter_dtype,
         name="parameters.all_gather",
         threads=implementation.threads,
     )

@@ -40,7 +40,8 @@ def optimizer_step(
     Notes
     -----
     ``pytorch-eager``: ``AdamW(fused=True)`` on parameters, gradients and two states of the parameters' dtype (bf16: 8
-    bytes read and 6 written a parameter), then ``zero_grad(set_to_none=False)``. ``megatron``: fp32 gradients, master
+    bytes read and 6 written a parameter, fp32: 16 and 12), before it the gradients' norm and scaling where they are
+    clipped, then ``zero_grad(set_to_none=False)``. ``megatron``: fp32 gradients, master
     weights and states: gradient norm, Adam (16 bytes read, 14 written with the bf16 copy), zeroing of the buffer.
     Gradients kept in bf16 are first copied to fp32, unless the moments are narrow too (``precision-aware``): then the
     kernel reads them as they are, and of fp32 weights keeps the 16 bits that the bf16 weights lack.
@@ -49,11 +50,21 @@ def optimizer_step(
     if implementation.framework == "megatron":
         return _megatron_step(total / gradient_shards, total / state_shards, implementation)
     untouched = sum(p.elements * _untouched_share(p, tokens_per_step) for p in parameters)
+    dtype, kept = implementation.parameter_dtype, total / gradient_shards
     return (
+        *(_clipping(kept, dtype) if implementation.clipped else ()),
         streaming("foreach_add", "optimizer.count", len(parameters), dtype="fp32"),
-        *_adamw("adamw_untouched", "optimizer.adamw.untouched", untouched / state_shards, implementation.dtype),
-        *_adamw("adamw", "optimizer.adamw", (total - untouched) / state_shards, implementation.dtype),
-        *_many("zero_grad", "optimizer.zero_grad", zeroed * total / gradient_shards, 0, 1, implementation.dtype),
+        *_adamw("adamw_untouched", "optimizer.adamw.untouched", untouched / state_shards, dtype),
+        *_adamw("adamw", "optimizer.adamw", (total - untouched) / state_shards, dtype),
+        *_many("zero_grad", "optimizer.zero_grad", zeroed * kept, 0, 1, dtype),
+    )
+
+
+def _clipping(elements: float, dtype: str) -> tuple[Launch, ...]:
+    """Norm of all gradients and their product with a factor, which ``clip_grad_norm_`` takes even where it is one."""
+    return (
+        *_many("reduce", "optimizer.grad_norm", elements, 1, 0, dtype),
+        *_many("mul", "optimizer.clip", elements, 1, 1, dtype),
     )
 
 
@@ -110,7 +121,8 @@ def gradient_scaling(parameters: Sequence[ParameterTensor], implementation: Impl
     """
     if implementation.framework != "pytorch-eager":
         return ()
-    return tuple(streaming("unary", f"{p.name}.scale", p.elements, dtype=implementation.dtype) for p in parameters)
+    dtype = implementation.kept_gradient_dtype
+    return tuple(streaming("unary", f"{p.name}.scale", p.elements, dtype=dtype) for p in parameters)
 
 
 def optimizer_state_bytes(implementation: Implementation) -> float:
@@ -120,7 +132,7 @@ def optimizer_state_bytes(implementation: Implementation) -> float:
     (Megatron-Core's ``use_precision_aware_optimizer`` and ``store_param_remainders``).
     """
     if implementation.framework != "megatron":
-        return 2.0 * DTYPE_BYTES[implementation.dtype]
+        return 2.0 * DTYPE_BYTES[implementation.parameter_dtype]
     if implementation.narrow_states and implementation.moments:
         return 2.0 * DTYPE_BYTES[implementation.moments] + (2.0 if implementation.split_main_parameters else 4.0)
     return 12.0 if implementation.gradient_dtype == "fp32" else 16.0

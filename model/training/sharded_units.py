@@ -8,7 +8,9 @@ PyTorch's ``fully_shard`` does by default, and added up as shards: whole gradien
 sharding the shards of ``members`` ranks have ``replicas`` copies, which add up their shards of the gradients.
 
 PyTorch copies a unit's shards into one buffer before they are gathered, out of the gathered one, and gradients into one
-before they are reduced; the first runs on a stream of its own, here in front of what it runs beside.
+before they are reduced; the first runs on a stream of its own, here in front of what it runs beside. Where parameters
+are kept wider than they are computed with (``MixedPrecisionPolicy``), shards are cast before the first copy and
+gradients, value by value, in the last.
 
 Experts that are split over expert-parallel ranks have fewer copies than the rest. They are sharded over the ranks that
 hold the same ones, with collectives of their own: of a layer the rest's first, then its experts'.
@@ -27,6 +29,7 @@ from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launches import Launch, by_copy_engines, streaming
 from joulecast.model.framework.placed import placed
 from joulecast.model.kernels.operators import DTYPE_BYTES, Collective
+from joulecast.model.transformer.row_operators import widened
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,17 +139,19 @@ class _Weaver:
         """All-gather of a unit's parameters; its number among the communications, if there is one."""
         launches = self._communication("all_gather", unit, name)
         if launches:
+            self.out.extend(self._cast_shards(self._of_one_rank(unit)))
             self.out.extend(self._eager("all_gather.shards.copy", self._of_one_rank(unit)))
         self._speak(launches)
         return self.spoken - 1 if launches else None
 
     def reduce(self, unit: Unit, name: str) -> None:
         """Reduce-scatter of a unit's gradients, and the sum over the copies of its shard."""
-        self.out.extend(self._eager("reduce_scatter.copy", unit.elements + unit.expert_elements))
+        self.out.extend(self._gradient_copy(unit.elements + unit.expert_elements))
         self._speak(self._communication("reduce_scatter", unit, name))
         added = self._of_one_rank(unit) * self.sharding.added_share
         if added:
-            self.out.extend(self._eager("shards.accumulate", added, "add", reads=2))
+            kept = self.implementation.kept_gradient_dtype
+            self.out.extend(self._eager("shards.accumulate", added, "add", reads=2, dtype=kept))
 
     def _speak(self, launches: tuple[Launch, ...]) -> None:
         self.out.extend(launches)
@@ -157,14 +162,33 @@ class _Weaver:
         apart = self.sharding.experts or self.sharding
         return unit.elements / self.sharding.members + unit.expert_elements / apart.members
 
-    def _eager(self, name: str, elements: float, pattern: str = "copy", reads: float = 1) -> tuple[Launch, ...]:
+    def _cast_shards(self, elements: float) -> tuple[Launch, ...]:
+        """Shards of wide parameters in the type that they are gathered in."""
+        of = self.implementation
+        if of.parameter_dtype == of.dtype:
+            return ()
+        return self._eager("all_gather.shards.cast", elements, reads=_widening(of.dtype, of.parameter_dtype))
+
+    def _gradient_copy(self, elements: float) -> tuple[Launch, ...]:
+        """Gradients in one buffer, in the type that they are reduced in."""
+        of = self.implementation
+        if of.framework == "megatron" or of.gradient_dtype == of.dtype:
+            return self._eager("reduce_scatter.copy", elements)
+        key = ("widened", elements, 0, "reduce_scatter.copy")
+        if key not in self._operators:
+            self._operators[key] = (widened("reduce_scatter.copy", elements, of.dtype),)
+        return self._operators[key]
+
+    def _eager(
+        self, name: str, elements: float, pattern: str = "copy", reads: float = 1, dtype: str = ""
+    ) -> tuple[Launch, ...]:
         """What runs on shards and gathered tensors, which Megatron's one buffer needs not."""
         of = self.implementation
         if of.framework == "megatron":
             return ()
         key = (pattern, elements, 0, name)
         if key not in self._operators:
-            self._operators[key] = (streaming(pattern, name, elements, reads=reads, dtype=of.dtype),)
+            self._operators[key] = (streaming(pattern, name, elements, reads=reads, dtype=dtype or of.dtype),)
         return self._operators[key]
 
     def run(self, unit: Unit, gathered: int | None) -> None:
@@ -215,6 +239,10 @@ class _Weaver:
             rest = _collective("all_reduce", size / s.members, s.replicas, dtype, f"{name}.all_reduce", of)
             steps.append(_launch(placed(rest, s.replica_fabric or Fabric()), s, of))
         return tuple(steps)
+
+
+def _widening(narrow: str, wide: str) -> float:
+    return DTYPE_BYTES[wide] / DTYPE_BYTES[narrow]
 
 
 def _launch(operator: Collective, s: Sharding, of: Implementation) -> Launch:

@@ -8,6 +8,7 @@ between the kernels of PyTorch's eager mode (:mod:`joulecast.model.transformer.p
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 from joulecast.model.architecture.model_config import ModelConfig
@@ -15,6 +16,7 @@ from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launches import Launch
 from joulecast.model.framework.layer_shard import shard
 from joulecast.model.framework.tiling import with_tiles
+from joulecast.model.kernels.operators import Streaming
 from joulecast.model.training.optimizer import optimizer_step
 from joulecast.model.training.parameters import parameters_of_stage
 from joulecast.model.transformer import head, multi_token
@@ -55,8 +57,31 @@ def layer_backward(
         repeated = megatron.forward(s) if implementation.recompute == "full" else ()
         return with_tiles((*repeated, *megatron.backward(s)), implementation.tiles)
     again = eager.recomputed_forward(s) if implementation.recompute == "full" else ()
-    launches = (*again, *eager.backward(s, accumulate=accumulate, leaf_input=leaf_input))
-    return with_tiles(launches, implementation.tiles)
+    finds = accumulate and implementation.added_share > 0.0
+    launches = (*again, *eager.backward(s, accumulate=finds, leaf_input=leaf_input))
+    return with_tiles(_added(launches, implementation), implementation.tiles)
+
+
+def _added(launches: tuple[Launch, ...], implementation: Implementation) -> tuple[Launch, ...]:
+    """An average backward of an iteration: additions to earlier gradients count by the share that finds any."""
+    share = implementation.added_share
+    if share in (0.0, 1.0):
+        return launches
+    return tuple(
+        replace(one, operator=_part(one.operator, share))
+        if isinstance(one.operator, Streaming) and one.operator.name.endswith(".accumulate")
+        else one
+        for one in launches
+    )
+
+
+def _part(operator: Streaming, share: float) -> Streaming:
+    return replace(
+        operator,
+        bytes_read=share * operator.bytes_read,
+        bytes_written=share * operator.bytes_written,
+        elements=share * operator.elements,
+    )
 
 
 @lru_cache(maxsize=512)
@@ -79,7 +104,8 @@ def embedding_backward(
 ) -> tuple[Launch, ...]:
     """Gradient of the embedding; ``head_here`` says whether the head lies on the same stage, which matters if tied."""
     s = shard(config, implementation, batch, sequence)
-    return head.embedding_backward(s, accumulate=accumulate, head_here=head_here)
+    finds = accumulate and implementation.added_share > 0.0
+    return _added(head.embedding_backward(s, accumulate=finds, head_here=head_here), implementation)
 
 
 @lru_cache(maxsize=512)
@@ -100,7 +126,8 @@ def head_backward(
 ) -> tuple[Launch, ...]:
     """Gradient of loss, output head and final norm; ``embedding_here`` as ``head_here`` above."""
     s = shard(config, implementation, batch, sequence)
-    return head.head_backward(s, accumulate=accumulate, embedding_here=embedding_here)
+    finds = accumulate and implementation.added_share > 0.0
+    return _added(head.head_backward(s, accumulate=finds, embedding_here=embedding_here), implementation)
 
 
 @lru_cache(maxsize=64)

@@ -102,7 +102,7 @@ def weighed_backward(name: str, values: int, dtype: str) -> tuple[Launch, ...]:
     )
 
 
-def widened(name: str, values: int, dtype: str) -> Launch:
+def widened(name: str, values: float, dtype: str) -> Launch:
     """Values copied to fp32."""
     return issued("unary", name, values, WIDEN * values, activity=1.0, writes=2.0, dtype=dtype)
 

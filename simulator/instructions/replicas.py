@@ -181,7 +181,7 @@ def optimizer_launches(plan: Plan, impl: Implementation, parameters: Sequence[Pa
             )
             out += placed_launches(reduction, group.fabric)
     out += _tied_embedding(plan, impl, parameters)
-    shards, zeroed = state_shards(plan), sharding_of(plan) is None
+    shards, zeroed = state_shards(plan), not impl.drops_gradients
     for group in groups:
         out += optimizer_step(
             group.parameters,

@@ -31,10 +31,14 @@ VP = "parallelism.virtual_pipeline_model_parallel_size"
 def reserved(parsed: PlanFile, source: Source) -> None:
     """Options that are understood but not implemented."""
     run = parsed.implementation
-    mixed = run.framework == "megatron"
+    mixed, sharded = run.framework == "megatron", parsed.parallelism.fsdp
     narrow, kept = compute_dtype(parsed), kept_dtype(parsed)
     neutral = {
-        "implementation.gradient_precision": run.gradient_precision in (None, kept, mixed and narrow),
+        "implementation.parameter_precision": run.parameter_precision in (None, narrow)
+        or (run.parameter_precision == "fp32" and not mixed),
+        "implementation.zero_grad_set_to_none": not (run.zero_grad_set_to_none and mixed),
+        "implementation.gradient_clipping": run.gradient_clipping in (None, True, mixed),
+        "implementation.gradient_precision": run.gradient_precision in (None, kept, (mixed or sharded) and narrow),
         "implementation.optimizer_precision": run.optimizer_precision in (None, kept)
         or (mixed and run.optimizer_precision == narrow == "bf16"),
         "implementation.main_parameters": run.main_parameters in (None, mixed),
@@ -51,9 +55,14 @@ def compute_dtype(parsed: PlanFile) -> str:
     return "bf16" if parsed.workload.precision == "fp8" else parsed.workload.precision
 
 
+def parameter_dtype(parsed: PlanFile) -> str:
+    """Type in which the framework keeps the weights that it computes with."""
+    return parsed.implementation.parameter_precision or compute_dtype(parsed)
+
+
 def kept_dtype(parsed: PlanFile) -> str:
     """Type in which the framework keeps gradients and moments by default."""
-    return "fp32" if parsed.implementation.framework == "megatron" else compute_dtype(parsed)
+    return "fp32" if parsed.implementation.framework == "megatron" else parameter_dtype(parsed)
 
 
 def schedule_alias(name: str) -> str:

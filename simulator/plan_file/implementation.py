@@ -17,8 +17,12 @@ def implementation_of(plan: Plan) -> Implementation:
     i = plan.implementation
     return Implementation(
         framework=i.framework,
+        parameters=i.parameter_precision,
+        gathered=plan.parallelism.fsdp and max(plan.replicas, plan.expert_replicas) > 1,
         gradients=i.gradient_precision,
         moments=i.optimizer_precision,
+        added_share=_added_share(plan),
+        clipped=i.gradient_clipping and i.framework == "pytorch-eager",
         attention_backend=i.attention_backend,
         attention_fp8=i.attention_precision == "fp8",
         rotary=i.rotary,
@@ -51,6 +55,14 @@ def implementation_of(plan: Plan) -> Implementation:
         expert_load=plan.workload.expert_load,
         tiles=i.tiles,
     )
+
+
+def _added_share(plan: Plan) -> float:
+    """Share of the backwards, each part of a micro-batch having its own, that add to an earlier one's gradients."""
+    if not plan.implementation.zero_grad_set_to_none:
+        return 1.0
+    cut = nanobatches_of(plan)
+    return 1.0 - 1.0 / (plan.microbatches * (1 if cut.shared else cut.parts))
 
 
 def nanobatches_of(plan: Plan) -> Nanobatches:

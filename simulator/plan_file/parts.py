@@ -169,6 +169,7 @@ class Implementation:
     tie_embeddings: bool
     shard_head: bool
     optimizer: str
+    parameter_precision: str
     gradient_precision: str
     optimizer_precision: str
     main_parameters: bool
@@ -182,6 +183,8 @@ class Implementation:
     generation: str = ""
     cuda_graphs: bool = False
     compile: bool = False
+    gradient_clipping: bool = True
+    zero_grad_set_to_none: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -256,15 +256,30 @@ class ImplementationTable(Table):
     cuda_graphs: bool = Field(False, description="Launches are replayed as graphs: no kernel waits for the host.")
     fused_loss: bool = Field(False, description="Cross-entropy of Transformer Engine, in megatron: fewer passes.")
     optimizer: Literal["adamw"] = Field("adamw", description="Fused AdamW.")
+    parameter_precision: Literal["bf16", "fp16", "fp32"] | None = Field(
+        None,
+        description="Data type in which pytorch-eager keeps parameters; fp32 is mixed precision: FSDP gathers them in "
+        "workload.precision (MixedPrecisionPolicy), without it torch.autocast casts them; default: workload.precision.",
+    )
     gradient_precision: Literal["bf16", "fp16", "fp32"] | None = Field(
         None,
-        description="Data type in which gradients are kept and reduced; default: fp32 in megatron, which may also keep "
-        "them like the weights, else that of the weights.",
+        description="Data type in which gradients are reduced, and in megatron kept; default: fp32 in megatron, which "
+        "may also keep them like the weights, else that of the parameters; FSDP may reduce in workload.precision.",
     )
     optimizer_precision: Literal["bf16", "fp16", "fp32"] | None = Field(
         None,
         description="Data type of AdamW's two moments; default: fp32 in megatron, which may also keep them in bf16 "
-        "(use_precision_aware_optimizer), else that of the weights.",
+        "(use_precision_aware_optimizer), else that of the parameters.",
+    )
+    zero_grad_set_to_none: bool = Field(
+        False,
+        description="Gradients are dropped after the step (zero_grad's default in PyTorch since 2.0), so that the next "
+        "iteration's first are simply kept; false: set to zero and added to (pytorch-eager).",
+    )
+    gradient_clipping: bool | None = Field(
+        None,
+        description="Gradients are scaled to a norm before the step (clip_grad_norm_); default: only in megatron, which "
+        "always takes their norm.",
     )
     main_parameters: bool | None = Field(
         None, description="A second, fp32 copy of the weights in the optimizer; default: only in megatron."
