@@ -112,7 +112,7 @@ def _iteration(row: Configuration, gpu: str) -> dict[str, Any]:
             "attention_backend": str(row.get("attention_backend") or "cudnn"),
             "shard_head": head_is_sharded(row.get("head")),
             "compile": _flag(row, "compiled"),
-            "zero_grad_set_to_none": _flag(row, "zero_grad_set_to_none"),
+            "zero_grad_set_to_none": _flag(row, "zero_grad_set_to_none") if "zero_grad_set_to_none" in row else None,
             "gradient_clipping": _flag(row, "gradient_clipping"),
             "parameter_precision": row.get("parameter_precision"),
             **permutation(row),

@@ -95,11 +95,13 @@ class Implementation:
     gradients, moments
         Types in which gradients are kept and reduced, and the optimizer's moments are kept; ``None`` is fp32 in
         Megatron, else the parameters'.
+    drops_gradients
+        Whether PyTorch's gradients are gone between the optimizer's step and the next backward
+        (``zero_grad(set_to_none=True)``), not zero.
     added_share
-        Share of ``pytorch-eager``'s backwards that find gradients and add theirs: all after
-        ``zero_grad(set_to_none=False)``, all but the first of an iteration where gradients are dropped after the step.
+        Share of ``pytorch-eager``'s backwards that find gradients and add theirs: all but an iteration's first, or all.
     clipped
-        Whether gradients are scaled to a norm before ``pytorch-eager``'s optimizer step; Megatron always takes the norm.
+        Whether gradients are scaled to a norm before ``pytorch-eager``'s step; Megatron always takes their norm.
     """
 
     framework: str = "pytorch-eager"
@@ -138,6 +140,7 @@ class Implementation:
     gathered: bool = False
     gradients: str | None = None
     moments: str | None = None
+    drops_gradients: bool = False
     added_share: float = 1.0
     clipped: bool = False
 
@@ -184,11 +187,6 @@ class Implementation:
         """Type in which gradients are reduced, and in Megatron kept."""
         own = "fp32" if self.framework == "megatron" else self.parameter_dtype
         return self.gradients or own
-
-    @property
-    def drops_gradients(self) -> bool:
-        """Whether PyTorch's gradients are gone between the optimizer's step and the next backward."""
-        return self.gathered or self.added_share < 1.0
 
     @property
     def kept_gradient_dtype(self) -> str:

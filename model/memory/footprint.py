@@ -229,9 +229,9 @@ def _gradients_at_peak(
 ) -> float:
     """PyTorch's gradients that are there when memory is fullest.
 
-    If they were dropped, an iteration's only micro-batch makes them layer by layer, while what the layers kept is freed:
-    it is fullest when nothing is freed yet, when the head's gradient is there in place of what it kept, or at the end.
-    ``in_backward`` is what a layer's backward holds for the moment beyond what is counted as such.
+    If they were dropped, an iteration's only micro-batch makes them layer by layer, while what the layers kept is
+    freed: it is fullest when nothing is freed yet, when the head's gradient is there in place of what it kept, or at
+    the end. ``in_backward`` is what a layer's backward holds for the moment beyond what is counted as such.
     """
     run = one.shard.implementation
     if split.gradient_copies or rank.pipelined or rank.micro_batches > 1 or not run.drops_gradients:

@@ -55,7 +55,7 @@ def _sharding(plan: Plan, replicas: int, members: int, stride: int) -> Sharding:
         replicas=copies,
         replica_fabric=group_fabric(plan, copies, stride * members),
         prefetch=plan.overlap.fsdp_prefetch,
-        added_share=1.0 - 1.0 / plan.microbatches,
+        added_share=1.0 - plan.implementation.zero_grad_set_to_none / plan.microbatches,
     )
 
 

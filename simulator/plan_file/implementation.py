@@ -21,6 +21,7 @@ def implementation_of(plan: Plan) -> Implementation:
         gathered=plan.parallelism.fsdp and max(plan.replicas, plan.expert_replicas) > 1,
         gradients=i.gradient_precision,
         moments=i.optimizer_precision,
+        drops_gradients=i.zero_grad_set_to_none,
         added_share=_added_share(plan),
         clipped=i.gradient_clipping and i.framework == "pytorch-eager",
         attention_backend=i.attention_backend,
@@ -59,7 +60,7 @@ def implementation_of(plan: Plan) -> Implementation:
 
 def _added_share(plan: Plan) -> float:
     """Share of the backwards, each part of a micro-batch having its own, that add to an earlier one's gradients."""
-    if not plan.implementation.zero_grad_set_to_none:
+    if not plan.implementation.zero_grad_set_to_none or plan.parallelism.fsdp:
         return 1.0
     cut = nanobatches_of(plan)
     return 1.0 - 1.0 / (plan.microbatches * (1 if cut.shared else cut.parts))

@@ -271,15 +271,15 @@ class ImplementationTable(Table):
         description="Data type of AdamW's two moments; default: fp32 in megatron, which may also keep them in bf16 "
         "(use_precision_aware_optimizer), else that of the parameters.",
     )
-    zero_grad_set_to_none: bool = Field(
-        False,
-        description="Gradients are dropped after the step (zero_grad's default in PyTorch since 2.0), so that the next "
-        "iteration's first are simply kept; false: set to zero and added to (pytorch-eager).",
+    zero_grad_set_to_none: bool | None = Field(
+        None,
+        description="Gradients are dropped after the step (what PyTorch's zero_grad does since 2.0), so that the next "
+        "ones are simply kept; false: set to zero and added to; default: true with FSDP, else false (pytorch-eager).",
     )
     gradient_clipping: bool | None = Field(
         None,
-        description="Gradients are scaled to a norm before the step (clip_grad_norm_); default: only in megatron, which "
-        "always takes their norm.",
+        description="Gradients are scaled to a norm before the step (clip_grad_norm_); default: in megatron alone, "
+        "which always takes their norm.",
     )
     main_parameters: bool | None = Field(
         None, description="A second, fp32 copy of the weights in the optimizer; default: only in megatron."

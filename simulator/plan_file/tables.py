@@ -126,6 +126,12 @@ def _megatron_bucket_mb(parsed: PlanFile, split: Parallelism) -> float:
     return elements * DTYPE_BYTES[parsed.implementation.gradient_precision or "fp32"] / 2**20
 
 
+def _drops_gradients(parsed: PlanFile) -> bool:
+    """Whether PyTorch's gradients are dropped after the step; FSDP's are by default, others were not as measured."""
+    given = parsed.implementation.zero_grad_set_to_none
+    return parsed.parallelism.fsdp and parsed.implementation.framework != "megatron" if given is None else given
+
+
 def read_implementation(parsed: PlanFile, model: ModelConfig, source: Source) -> Implementation:
     """What the framework really runs, with the framework's defaults."""
     table = parsed.implementation
@@ -148,7 +154,7 @@ def read_implementation(parsed: PlanFile, model: ModelConfig, source: Source) ->
         optimizer_precision=table.optimizer_precision or default,
         main_parameters=mixed if table.main_parameters is None else table.main_parameters,
         gradient_clipping=mixed if table.gradient_clipping is None else table.gradient_clipping,
-        zero_grad_set_to_none=table.zero_grad_set_to_none,
+        zero_grad_set_to_none=_drops_gradients(parsed),
         moe_token_dispatcher_type=table.moe_token_dispatcher_type,
         moe_permute_fusion=table.moe_permute_fusion,
         moe_row_operator=table.moe_row_operator or "",

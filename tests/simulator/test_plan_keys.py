@@ -97,6 +97,9 @@ OTHER: dict[str, dict[str, Any]] = {
         "cuda_graphs": True,
         "compile": True,
         "fused_loss": True,
+        "parameter_precision": "fp32",
+        "zero_grad_set_to_none": True,
+        "gradient_clipping": True,
         "gradient_precision": "bf16",
         "optimizer_precision": "bf16",
         "main_parameters": False,
@@ -207,7 +210,6 @@ REASONS = {
     "parallelism.account_for_loss_in_pipeline_split": SIZE,
     "parallelism.cp_comm_type": SIZE,
     "parallelism.distributed_optimizer": SIZE,
-    "parallelism.fsdp": SIZE,
     "schedule.name": "one micro-batch has one order",
     "overlap.comm_ctas": SIZE,
     "overlap.grad_reduce": SIZE,
@@ -217,6 +219,7 @@ REASONS = {
     "implementation.cuda_graphs": "PyTorch's launches are taken to be faster than the GPU with and without",
     "implementation.optimizer_precision": "eager moments are as the weights are, which is this value",
     "implementation.gradient_precision": "eager gradients are as the weights are, which is this value",
+    "implementation.gradient_clipping": "Megatron always takes the gradients' norm, which is this value",
     "implementation.main_parameters": "eager mode keeps no second copy, which is this value",
 }
 #: Keys with one value alone.
@@ -300,6 +303,7 @@ def test_every_key_acts_somewhere(effects):
         "parallelism.account_for_embedding_in_pipeline_split",
         "parallelism.account_for_loss_in_pipeline_split",
         "implementation.main_parameters",
+        "implementation.parameter_precision",
         "site.name",
         "site.currency",
         "schedule.recompute_modules",

@@ -76,9 +76,9 @@ def test_float8_and_compiled_layers() -> None:
     result = run_suite("train", ROWS / "train_float8.jsonl", gpu="h200-sxm").to_dict()
     summary = result["summary"]["all"]
     assert not result["skipped"] and summary["rows"] == 16
-    assert summary["time_error_percent"] <= 3.5 and summary["energy_error_percent"] <= 4.0
+    assert summary["time_error_percent"] <= 1.5 and summary["energy_error_percent"] <= 2.0
     errors = {r["name"]: r["predicted"]["time_s"] / r["measured"]["time_s"] - 1 for r in result["rows"]}
-    assert max(map(abs, errors.values())) <= 0.075
+    assert max(map(abs, errors.values())) <= 0.04
     eager = [abs(e) for name, e in errors.items() if "float8" in name and "compiled" not in name]
     assert len(eager) == 3 and max(eager) <= 0.04
 
@@ -88,8 +88,8 @@ def test_operators_on_rows_of_experts() -> None:
     result = run_suite("train", ROWS / "train_row_operators.jsonl", gpu="h200-sxm").to_dict()
     summary = result["summary"]["all"]
     assert not result["skipped"] and summary["rows"] == 6
-    assert summary["time_error_percent"] <= 5.0 and summary["time_worst_percent"] <= 6.5
-    assert summary["energy_error_percent"] <= 5.0 and summary["energy_worst_percent"] <= 6.5
+    assert summary["time_error_percent"] <= 2.5 and summary["time_worst_percent"] <= 4.5
+    assert summary["energy_error_percent"] <= 2.0 and summary["energy_worst_percent"] <= 3.5
 
 
 def test_the_same_kinds_on_another_host() -> None:
@@ -97,8 +97,8 @@ def test_the_same_kinds_on_another_host() -> None:
     result = run_suite("train", ROWS / "train_second.jsonl", gpu="h200-sxm").to_dict()
     summary = result["summary"]["all"]
     assert not result["skipped"] and summary["rows"] == 18
-    assert summary["time_error_percent"] <= 3.0 and summary["energy_error_percent"] <= 3.5
-    assert summary["time_worst_percent"] <= 6.0 and summary["energy_worst_percent"] <= 6.5
+    assert summary["time_error_percent"] <= 2.0 and summary["energy_error_percent"] <= 2.5
+    assert summary["time_worst_percent"] <= 4.0 and summary["energy_worst_percent"] <= 4.5
 
 
 @pytest.mark.parametrize(
