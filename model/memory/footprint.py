@@ -262,7 +262,7 @@ def _gathered_bytes(whole: tuple[float, float], one: MicroBatchBytes, rank: Pipe
     if one.shard.implementation.framework == "megatron" or not rank.last:
         return during
     larger = max(one.layer_transient, one.loss_transient)
-    return max(between + one.loss_transient, during + one.layer_transient - one.ends) - larger
+    return max(between + one.loss_transient, during + one.layer_transient - one.ends, larger) - larger
 
 
 def _transient_bytes(one: MicroBatchBytes, kept: float, rank: PipelineRank) -> float:

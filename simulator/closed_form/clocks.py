@@ -96,13 +96,20 @@ def settle(load: Load, board: Board, waits: Waits) -> Settled:
     power = np.divide(load.work_j, load.work_s).T
     tail_power = np.divide(load.tail_j, load.tail_s, out=np.zeros_like(load.tail_j), where=load.tail_s > 0).T
     target, at_top_w = board.settled_w, _power_at_top_w(load, board)
+    step = off = np.zeros(len(target))
+    outdone = np.zeros(len(target), dtype=bool)
     for _ in range(ROUNDS):
         clock, own = _clock(power, target, board), _clock(tail_power, target, board)
         tail = at(load.tail_s, board.clocks_mhz, own)
         mixed = np.exp(-tail / (OVERSHOOT * board.fast_s))
         tail_clock = mixed * clock + (1.0 - mixed) * own
         short, long = waits(clock, tail_clock)
-        target = board.settled_w + _spare_w(load, board, at_top_w, clock, tail_clock, short, long)
+        spare = _spare_w(load, board, at_top_w, clock, tail_clock, short, long)
+        before, off = off, board.settled_w + spare - target
+        # A tail that draws more than the work leaves this less, and then less than it: swings that grow are cut short.
+        outdone |= (off * before < 0) & (np.abs(off) > np.abs(before))
+        step = np.divide(off * step, before - off, out=off.copy(), where=outdone & (before != off))
+        target = target + step
     energy = at(load.work_j, board.clocks_mhz, clock) + at(load.tail_j, board.clocks_mhz, tail_clock)
     waited = _power_w(board, clock) * short + _power_w(board, _clock_of_long_wait(board, clock, long)) * long
     return Settled(clock, tail_clock, short + long, waited, energy + waited)

@@ -164,6 +164,18 @@ SAMPLE = {
     "8b eager buckets, interleaved": plan(
         framework="pytorch-eager", gpus=8, pp=4, vp=2, batch=16, overlap={"grad_reduce": "overlapped", "comm_ctas": 4}
     ),
+    "mixtral, a tail that draws more than the work": plan(
+        "mixtral-8x7b",
+        "h100-sxm",
+        gpus=2,
+        batch=1,
+        sequence=1024,
+        layers=2,
+        fsdp=True,
+        context_parallel_size=2,
+        expert_model_parallel_size=2,
+        power={"power_limit_w": 450.0},
+    ),
     "8b limit": plan(framework="pytorch-eager", tp=2, pp=2, power={"power_limit_w": 450.0}),
     "8b low limit": plan(gpus=16, tp=4, pp=2, batch=32, power={"power_limit_w": 350.0}),
     "8b limits by stage": plan(framework="pytorch-eager", pp=4, power={"power_limit_w": [600.0, 500.0, 450.0, 600.0]}),
