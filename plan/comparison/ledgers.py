@@ -76,7 +76,7 @@ class LedgerDifference:
 def ledgers_of(iteration: Iteration, scale: float) -> dict[tuple[str, str], dict[str, float]]:
     """Items of every quantity and split, for the tokens of the reference's iteration."""
     found = {
-        ("time_s", "what a GPU does"): _time_s(iteration),
+        ("time_s", "what a GPU does"): time_by_part_s(iteration),
         ("energy_j", "component"): dict(iteration.energy_by_component_j),
         ("energy_j", "instruction"): _by_kind(iteration.energy_by_instruction_j),
     }
@@ -94,7 +94,7 @@ def ledgers_of(iteration: Iteration, scale: float) -> dict[tuple[str, str], dict
     return {key: {name: value * scale for name, value in items.items()} for key, items in found.items()}
 
 
-def _time_s(iteration: Iteration) -> dict[str, float]:
+def time_by_part_s(iteration: Iteration) -> dict[str, float]:
     """Mean over GPUs of how an iteration's time passes; the sum is the iteration."""
 
     def mean(field: str) -> float:

@@ -129,6 +129,15 @@ def number(value: Any, digits: int = 4) -> str:
     return f"{float(text):.0f}" if "e+" in text and abs(value) < 1e7 else text
 
 
+def listed(names: Sequence[str]) -> str:
+    """Names as a sentence lists them.
+
+    >>> listed(["a"]), listed(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
 def progress(message: str) -> None:
     """Say on standard error what is going on."""
     print(message, file=sys.stderr, flush=True)

@@ -79,7 +79,7 @@ def print_result(result: SweepResult) -> None:
     print(f"Combinations: {counts}")
     if result.beyond:
         print(f"Left out by: {', '.join(f'{key} {count}' for key, count in result.beyond.items())}")
-    print(f"\nBest by {' and '.join(result.minimise)}" + (", the front" if len(result.minimise) > 1 else ""))
+    print(f"\nBest by {output.listed(result.minimise)}" + (", the front" if len(result.minimise) > 1 else ""))
     output.print_table([_line(row, result.keys) for row in result.best[:LINES]])
     if len(result.best) > LINES:
         print(f"… and {len(result.best) - LINES} more; --out FILE or --csv has all")

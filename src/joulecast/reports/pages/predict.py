@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulecast.command_line.predict_lines import memory_line, stage_line
 from joulecast.errors import InputError
+from joulecast.plan.comparison.ledgers import time_by_part_s
 from joulecast.reports.charts.front import front_chart
 from joulecast.reports.charts.ledger import ledger_chart
 from joulecast.reports.charts.timeline import timeline_chart
@@ -82,13 +83,8 @@ def more(iteration: Iteration, front: Front | None = None) -> str:
     """Where most of the energy goes, how much of the time is lost, and what other clocks would save."""
     parts = sorted(iteration.energy_by_component_j.items(), key=lambda item: -item[1])
     largest = " and ".join(f"{word(n)} ({percent(e / iteration.energy_j, 2)})" for n, e in parts[:2])
-    gpus = sum(r.gpus for r in iteration.ranks)
-    mean = {
-        name: sum(getattr(r, name) * r.gpus for r in iteration.ranks) / gpus / iteration.time_s
-        for name in ("compute_s", "exposed_communication_s", "group_waiting_s", "waiting_s")
-    }
-    computed, spoken, lagging, waited = mean.values()
-    computes, speaks, waits = (percent(share, 2) for share in (computed, spoken - lagging, lagging + waited))
+    computed, spoken, *waited = time_by_part_s(iteration).values()
+    computes, speaks, waits = (percent(part / iteration.time_s, 2) for part in (computed, spoken, sum(waited)))
     text = (
         f"Most energy goes into {largest}. A GPU computes {computes} of the time, only communicates for {speaks}, and "
         f"waits {waits}."

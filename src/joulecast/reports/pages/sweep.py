@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from joulecast.command_line.key_words import short_key
+from joulecast.command_line.output import listed
 from joulecast.reports.charts.chart import Chart, Series, Trace, View, axis, limit_line
 from joulecast.reports.charts.front import error_bar
 from joulecast.reports.html import pairs, table
@@ -82,11 +83,6 @@ def answer(result: SweepResult) -> str:
     if len(result.minimise) > 1 and len(result.best) > 1:
         return f"{len(result.best)} plans are the front of {goal}, from {ends[0]} to {ends[1]} an iteration."
     return f"The plan of least {goal} takes {ends[0]} an iteration: {setting(best, result.keys)}."
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names as a sentence lists them: a, b and c."""
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def setting(row: dict[str, Any], keys: Sequence[str]) -> str:
