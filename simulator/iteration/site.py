@@ -58,12 +58,19 @@ class LimitCheck:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The whole training run: iterations until ``tokens`` tokens are trained, and time lost at the same power."""
+    """The whole training run: iterations until ``tokens`` tokens are trained, and time lost at the same power.
+
+    Time and energy at the meter have the 90 % intervals of an iteration's; ``goodput`` is taken as stated.
+    """
 
     tokens: float
     iterations: float
     time_s: float
+    time_s_p05: float
+    time_s_p95: float
     energy_j: float
+    energy_j_p05: float
+    energy_j_p95: float
     cost: Cost
     goodput: float
 
@@ -71,6 +78,14 @@ class Run:
     def paid_iterations(self) -> float:
         """Iterations that the time and energy of the run would be enough for."""
         return self.iterations / self.goodput
+
+
+#: What ``--json`` prints of a run beside its cost.
+RUN_KEYS = (
+    "tokens",
+    "iterations",
+    *(f"{name}{end}" for name in ("time_s", "energy_j") for end in ("", "_p05", "_p95")),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +154,7 @@ class SiteForecast:
             "node_power_w": self.node_power.to_dict() | {"dc_w": self.node_power.dc_w},
             "iteration": self.cost_of(1.0),
             "token": {"energy_j": self.energy_per_token_j} | self.cost_of(1.0 / self.tokens),
-            "run": run
-            and {"tokens": run.tokens, "iterations": run.iterations, "time_s": run.time_s, "energy_j": run.energy_j}
-            | self.cost_of(run.paid_iterations),
+            "run": run and {name: getattr(run, name) for name in RUN_KEYS} | self.cost_of(run.paid_iterations),
             "spread_w": {name: asdict(spread) for name, spread in self.spread_w.items()},
             "step_s": self.step_s,
             "limits": [asdict(check) | {"met": check.met} for check in self.limits],
@@ -201,7 +214,7 @@ def site_forecast(iteration: Iteration, model: SiteModel) -> SiteForecast:
         spread_w=spread,
         step_s=iteration.power_over_time.step_s,
         limits=_limits(plan.site, spread),
-        run=_run(iteration, energy.facility, model.prices),
+        run=_run(iteration, energy.facility, half.facility, model.prices),
     )
 
 
@@ -218,13 +231,25 @@ def _nic_activity(iteration: Iteration, model: SiteModel) -> float:
     return min(1.0, spoken / (iteration.gpus * iteration.time_s))
 
 
-def _run(iteration: Iteration, energy_j: float, prices: Prices) -> Run | None:
+def _run(iteration: Iteration, energy_j: float, energy_half_width: float, prices: Prices) -> Run | None:
     tokens = iteration.plan.workload.training_tokens
     if tokens is None:
         return None
     count, goodput = tokens / iteration.tokens, goodput_of(iteration.plan)
-    time, energy = iteration.time_s * count / goodput, energy_j * count / goodput
-    return Run(tokens, count, time, energy, cost_of(energy, time, iteration.gpus, prices), goodput)
+    paid, factor = count / goodput, exp(energy_half_width)
+    time, energy = iteration.time_s * paid, energy_j * paid
+    return Run(
+        tokens,
+        count,
+        time,
+        iteration.time_s_p05 * paid,
+        iteration.time_s_p95 * paid,
+        energy,
+        energy / factor,
+        energy * factor,
+        cost_of(energy, time, iteration.gpus, prices),
+        goodput,
+    )
 
 
 def _spread(

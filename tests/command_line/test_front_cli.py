@@ -264,3 +264,15 @@ def test_without_numba_the_same_bound_and_a_word_about_it(capsys, profile):
     assert ours["points"][0]["time_s"] == theirs["points"][0]["time_s"]
     assert 5 < len(ours["points"]) < len(theirs["points"])
     assert max(p["energy_j"] / p["lower_bound_j"] for p in ours["points"]) < 1.02
+
+
+def test_every_power_limit_is_printed_with_where_it_is_best(capsys, examples):
+    """200 W takes more energy and longer than 300 W: it is shown, and said to be best nowhere."""
+    asked = ("--power-limits", "200,300,700", "--eta", 0.5)
+    status, out, _ = run(capsys, examples / "llama-3.1-8b-4xh200.toml", *asked)
+    lines = out.splitlines()
+    assert status == 0
+    assert lines[2].split("  ")[0] == "limit [W]" and lines[2].endswith("best at η")
+    assert [line.split()[0] for line in lines[3:6]] == ["700", "300", "200"]
+    assert "never" in lines[5] and "0 to " in lines[3]
+    assert lines[-1].startswith("Best at η = 0.5: 700 W, 1.0")

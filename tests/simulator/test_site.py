@@ -95,6 +95,16 @@ def test_the_run_is_so_many_iterations(large: Any) -> None:
     assert site_of().run is None
 
 
+def test_the_run_is_as_uncertain_as_its_iterations(large: Any) -> None:
+    """Days between those of a quick and a slow iteration, megawatt-hours as at the facility's meter."""
+    site, run = large.site, large.site.run
+    for end in ("p05", "p95"):
+        time, energy = getattr(large, f"time_s_{end}"), getattr(site, f"energy_j_{end}").facility
+        assert getattr(run, f"time_s_{end}") == pytest.approx(run.paid_iterations * time)
+        assert getattr(run, f"energy_j_{end}") == pytest.approx(run.paid_iterations * energy)
+        assert site.to_dict()["run"][f"time_s_{end}"] == getattr(run, f"time_s_{end}")
+
+
 def test_lost_time_costs_as_much_as_used_time() -> None:
     whole = site_of("workload.training_tokens=1e12").run
     lossy = site_of("workload.training_tokens=1e12", "site.goodput=0.8")

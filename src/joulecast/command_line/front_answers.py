@@ -108,13 +108,13 @@ class JobLimits:
         output.print_json(self._plain())
 
     def print(self) -> None:
-        """Print the best limit of every weight, or measurements as Zeus reads them."""
+        """Print every limit and where it is best, or measurements as Zeus reads them."""
         if self.asked.form == ZEUS_LIMITS:
             from joulecast.plan.limits.power_limits import zeus_power_limits
 
             print(zeus_power_limits(self.points), end="")
         else:
-            front_lines.print_power_limits(self.found)
+            front_lines.print_power_limits(self.points, self.found)
 
     def write(self, path: Path, form: str) -> None:
         """Write all points; for Zeus, or as JSON, CSV or Parquet."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from joulecast.command_line import output
 
 if TYPE_CHECKING:
     from joulecast.plan.exact.exact_front import Front
+    from joulecast.plan.limits.power_limits import JobPoint
     from joulecast.plan.limits.rank_limits import RankLimitFront, RankLimits
 
 #: Lines of a table for people.
@@ -102,15 +103,33 @@ def print_rank_limits(front: RankLimitFront, choice: Mapping[str, Any] | None = 
         output.print_pairs((name, str(value) if isinstance(value, list) else value) for name, value in choice.items())
 
 
-def print_power_limits(report: Mapping[str, Any]) -> None:
-    """Print the best power limit of every weight of energy against time, and the chosen one."""
+def print_power_limits(points: Sequence[JobPoint], report: Mapping[str, Any]) -> None:
+    """Print every power limit, the weights of energy against time at which it is best, and the chosen one."""
     print(f"Time and energy of {report['of']}; cost = η·energy + (1 − η)·{report['max_power_w']:.0f} W·time\n")
-    output.print_table([{k: v for k, v in line.items() if v is not None} for line in report["by_weight"]])
+    best = {(w.get("batch_size"), w["power_limit_w"]): (w["eta_from"], w["eta_to"]) for w in report["by_weight"]}
+    several = len({point.batch_size for point in points}) > 1
+    lines = []
+    for point in sorted(points, key=lambda one: (one.time_s, one.energy_j)):
+        weights = best.get((point.batch_size, point.power_limit_w))
+        lines.append(
+            {
+                **({"batch size": point.batch_size} if several else {}),
+                "limit [W]": point.power_limit_w,
+                "time [s]": point.time_s,
+                "energy [J]": point.energy_j,
+                "power, all GPUs [W]": point.energy_j / point.time_s,
+                **{f"5-95 % of {word}": _number_range(point, name) for word, name in QUANTITIES if point.time_ends},
+                "best at η": "never" if weights is None else " to ".join(output.number(eta, 3) for eta in weights),
+            }
+        )
+    output.print_table(lines)
     for size in report["never_reach_the_target"]:
         print(f"left out: batch size {size} (does not always reach the target)")
     if "choice" in report:
-        print()
-        output.print_pairs(report["choice"].items())
+        choice = report["choice"]
+        size = f" and batches of {choice['batch_size']}" if several else ""
+        found = f"{output.number(choice['time_s'])} s, {output.number(choice['energy_j'])} J"
+        print(f"\nBest at η = {choice['eta']:g}: {choice['power_limit_w']:g} W{size}, {found}")
 
 
 def _line(made: Front, index: int) -> dict[str, Any]:
@@ -138,7 +157,7 @@ def _between(low: float, high: float) -> str:
     return "" if low == high else f"{100.0 * low:.1f} to {100.0 * high:.1f}"
 
 
-def _number_range(point: RankLimits, name: str) -> str:
+def _number_range(point: JobPoint | RankLimits, name: str) -> str:
     """Both ends of an interval."""
     from joulecast.plan.limits.power_limits import interval_ends
 

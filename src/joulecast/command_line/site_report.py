@@ -56,7 +56,7 @@ def _cost_lines(site: dict[str, Any]) -> list[tuple[str, str]]:
     words = f"{number(million['energy_j'] / 3.6e6)} kWh, {_money(million, site['currency'])}, {_carbon(million)}"
     lines.append(("million tokens", words))
     if run is not None:
-        words = f"{number(run['time_s'] / 86400.0)} days, {number(run['energy_j'] / 3.6e9)} MWh"
+        words = f"{_with_ends(run, 'time_s', 'days', 86400.0)}, {_with_ends(run, 'energy_j', 'MWh', 3.6e9)}"
         lines.append((f"{number(run['tokens'])} tokens", f"{words}, {_money(run, site['currency'])}, {_carbon(run)}"))
     return lines
 
@@ -69,6 +69,6 @@ def _carbon(cost: dict[str, float]) -> str:
     return f"{_with_ends(cost, 'carbon_kg', 'kgCO2e')} of which use {output.number(cost['operational_kg'])}"
 
 
-def _with_ends(cost: dict[str, float], key: str, unit: str) -> str:
-    low, high = output.number(cost[f"{key}_p05"], 3), output.number(cost[f"{key}_p95"], 3)
-    return f"{output.number(cost[key])} {unit} ({low} to {high})"
+def _with_ends(cost: dict[str, float], key: str, unit: str, size: float = 1.0) -> str:
+    low, high = (output.number(cost[f"{key}_{end}"] / size, 3) for end in ("p05", "p95"))
+    return f"{output.number(cost[key] / size)} {unit} ({low} to {high})"

@@ -13,7 +13,7 @@ from joulecast.reports.charts.timeline import timeline_chart
 from joulecast.reports.html import folded, table
 from joulecast.reports.numbers import percent, spaced, unit_for
 from joulecast.reports.page import Figure, Page, Section
-from joulecast.reports.pages.site_section import site_figures, site_section
+from joulecast.reports.pages.site_section import run_figures, site_figures, site_section
 from joulecast.reports.palette import word
 from joulecast.reports.sections import assumptions, plan_section, provenance, with_interval
 from joulecast.reports.series import ledger as ledger_series
@@ -55,7 +55,8 @@ def predict_page(iteration: Iteration, front: Front | None = None, *, no_front: 
     sections += [assumptions(granted), plan_section(iteration.plan)]
     if iteration.description is not None:
         sections.append(provenance(iteration.description))
-    numbers = [*head(iteration), *([] if iteration.site is None else site_figures(iteration.site))]
+    site = iteration.site
+    numbers = [*head(iteration), *([] if site is None else [*site_figures(site), *run_figures(site)])]
     w = iteration.plan.workload
     about = f"{w.model_name} on {iteration.gpus} × {iteration.plan.cluster.gpu}"
     kicker = f"{about}, {spaced(iteration.tokens, 9)} tokens an iteration"

@@ -52,6 +52,21 @@ def site_figures(site: SiteForecast) -> list[Figure]:
     ]
 
 
+def run_figures(site: SiteForecast) -> list[Figure]:
+    """Time, energy at the meter and money of the whole run, where the plan says how long it is."""
+    run = site.run
+    if run is None:
+        return []
+    cost, currency = site.cost_of(run.paid_iterations), Unit(1.0, site.currency)
+    days, energy = Unit(86400.0, "days"), Unit(3.6e9, "MWh")
+    return [
+        with_interval("the whole run", run.time_s, run.time_s_p05, run.time_s_p95, days),
+        with_interval("run, energy at the meter", run.energy_j, run.energy_j_p05, run.energy_j_p95, energy),
+        with_interval("run, money", cost["money"], cost["money_p05"], cost["money_p95"], currency),
+        with_interval("run, CO₂e", cost["carbon_kg"], cost["carbon_kg_p05"], cost["carbon_kg_p95"], Unit(1e3, "t")),
+    ]
+
+
 def level_lines(site: SiteForecast) -> list[dict[str, Any]]:
     """Power and energy of the job at every level."""
     quantities = {
