@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from os.path import isdir, isfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.cluster.site_cost import cost_of
@@ -22,12 +22,13 @@ from joulecast.simulator.closed_form.forecast import AT_ONCE, ClosedForm, Shared
 from joulecast.simulator.closed_form.layout import shape_of
 from joulecast.simulator.closed_form.trust import doubt
 from joulecast.simulator.instructions.footprints import footprints_of
-from joulecast.simulator.iteration.forecast import forecast
-from joulecast.simulator.iteration.result import Iteration
 from joulecast.simulator.iteration.site_model import SiteModel, site_model
 from joulecast.simulator.plan_file.names import place, resolve_path
 from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.plan_file.site import goodput_of
+
+if TYPE_CHECKING:
+    from joulecast.simulator.iteration.result import Iteration
 
 #: Rows that are evaluated together, and all that a killed process loses: some milliseconds of work.
 TOGETHER = 16
@@ -142,6 +143,8 @@ class Forecaster:
 
     def simulate(self, number: int) -> Row:
         """Forecast one combination as ``joulecast predict`` does."""
+        from joulecast.simulator.iteration.forecast import forecast  # sweeps in closed form alone do without
+
         values = self.found.of(number)
         plan = self.plans.plan(values)
         iteration = forecast(plan)

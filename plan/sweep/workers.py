@@ -5,11 +5,10 @@ Each of them is an executor of :mod:`concurrent.futures`. Jobs of a worker that 
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -115,10 +114,13 @@ class Workers:
         self._stack.close()
 
     def _new_executor(self) -> AbstractContextManager[Executor]:
-        if self._dask is None:
-            context = multiprocessing.get_context("spawn")
-            return ProcessPoolExecutor(self._processes, mp_context=context, initializer=_end_with_parent)
-        return self._dask_executor(self._dask)
+        if self._dask is not None:
+            return self._dask_executor(self._dask)
+        import multiprocessing  # one process does without
+        from concurrent.futures import ProcessPoolExecutor
+
+        context = multiprocessing.get_context("spawn")
+        return ProcessPoolExecutor(self._processes, mp_context=context, initializer=_end_with_parent)
 
     @contextmanager
     def _dask_executor(self, address: str) -> Iterator[Executor]:
@@ -145,6 +147,8 @@ def _all_of(work: Callable[..., Iterable[T]], *arguments: Any) -> list[T]:
 
 def _end_with_parent() -> None:
     """End this process when the one that started it is gone: a killed sweep leaves no workers behind."""
+    import multiprocessing
+
     parent = multiprocessing.parent_process()
 
     def watch() -> None:

@@ -1,7 +1,7 @@
 """The command line: finds the commands, and turns every expected error into one line and an exit status.
 
 A module of :mod:`joulecast.commands` is one command; its function ``register(app)`` adds it. These modules import
-nothing heavy at their top level, because all of them are imported for every command and for ``--help``.
+nothing heavy at their top level, because all of them are imported for ``--help``.
 """
 
 from __future__ import annotations
@@ -41,8 +41,11 @@ class InOrder(TyperGroup):
         return sorted(names, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
 
 
-def build_app() -> typer.Typer:
-    """The application with every command of :mod:`joulecast.commands`."""
+def build_app(first: str = "") -> typer.Typer:
+    """The application with every command of :mod:`joulecast.commands`, or with the one that the first argument names.
+
+    To describe the options of all of them takes longer than to start one.
+    """
     # Rich help and rich tracebacks cost 0.1 s of every start; plain text serves as well.
     app = typer.Typer(
         name="joulecast",
@@ -55,8 +58,9 @@ def build_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_common)
-    for module in sorted(pkgutil.iter_modules(commands.__path__), key=lambda m: m.name):
-        importlib.import_module(f"{commands.__name__}.{module.name}").register(app)
+    modules = sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
+    for name in [first] if first in modules else modules:
+        importlib.import_module(f"{commands.__name__}.{name}").register(app)
     return app
 
 
@@ -73,7 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         try:
             # The name is that of the script however it was started: completion and usage lines depend on it.
-            build_app()(args=None if arguments is None else list(arguments), prog_name="joulecast")
+            given = sys.argv[1:] if arguments is None else list(arguments)
+            build_app(given[0] if given else "")(args=given, prog_name="joulecast")
         finally:
             sys.stdout.flush()  # while what it meets can still be told
     except JoulecastError as error:

@@ -229,10 +229,11 @@ import os, signal, sys
 from pathlib import Path
 from joulecast.plan.sweep import journal, rows, search
 from joulecast.plan.sweep.space import load_space
+from joulecast.simulator.iteration import forecast
 rows.TOGETHER = 5
 space, out, mode, call = sys.argv[1:]
 module, name = {"evaluating": (rows, "closed_form"), "writing": (journal.Journal, "_write"),
-                "simulating": (rows, "forecast"), "nothing": (rows, "resume")}[mode]
+                "simulating": (forecast, "forecast"), "nothing": (rows, "resume")}[mode]
 real, calls = getattr(module, name, None), 0
 def killed(*given, **named):
     global calls

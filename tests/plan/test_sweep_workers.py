@@ -43,9 +43,8 @@ def test_jobs_of_a_lost_worker_are_done_again(tmp_path, monkeypatch):
     """Workers evaluate expressions; one of them ends its process the first time."""
     with Workers(2) as pool:
         assert dict(pool.results(eval, dying(tmp_path))) == {n: 10 * n for n in range(6)}
-        first = set(dict(pool.results(eval, dict.fromkeys(range(6), ("__import__('os').getpid()",)))).values())
-        again = set(dict(pool.results(eval, dict.fromkeys(range(6), ("__import__('os').getpid()",)))).values())
-        assert len(first | again) == 2  # processes serve one job after the other
+        who = dict.fromkeys(range(6), ("__import__('os').getpid()",))
+        assert len({process for _ in range(3) for _, process in pool.results(eval, who)}) <= 2  # they stay
         with pytest.raises(ValueError, match="a loss between"):
             for _ in pool.results(eval, {n: (END,) if n else ("1",) for n in range(2)}):
                 raise ValueError("a loss between")

@@ -6,7 +6,6 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib import metadata
 from typing import Annotated, Any
 
 import typer
@@ -148,7 +147,9 @@ def examine_cards(words: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def version(distribution: str) -> str | None:
-    """Installed version, ``None`` where the package is missing; nothing is imported."""
+    """Installed version, ``None`` where the package is missing; the package is not imported."""
+    from importlib import metadata
+
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
