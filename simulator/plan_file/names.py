@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from os.path import isfile
+from os.path import isdir, isfile
 from pathlib import Path
 
 from joulecast.errors import InputError, UnknownNameError
@@ -59,7 +59,7 @@ def resolve_path(name: str, suffix: str, source: Source, key: str) -> str:
     InputError
         There is no such file, neither there nor in the current folder; names the plan and the key.
     """
-    if not (name.endswith(suffix) or "/" in name):
+    if not (name.endswith(suffix) or "/" in name or (suffix == ".json" and isdir(Path(name)))):
         return name
     for path in (source.folder / name, Path(name)):
         if isfile(path) or (suffix == ".json" and isfile(path / "config.json")):

@@ -288,6 +288,8 @@ def test_missing_file() -> None:
         ("cluster.node", "none.toml"),
         ("workload.model", "none/config.json"),
         ("workload.model", "./"),
+        ("workload.model", "."),
+        ("workload.model", ""),
         ("network.name", "none.toml"),
         ("site.name", "none.toml"),
     ],
