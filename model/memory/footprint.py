@@ -15,9 +15,10 @@ from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.memory.activations import MicroBatchBytes, micro_batch_bytes
+from joulecast.model.memory.moments import gathered_at_peak, gradients_at_peak
 from joulecast.model.memory.states import StateShards, gathered_by_fsdp_bytes, parameter_bytes
 from joulecast.model.training.optimizer import optimizer_state_bytes
-from joulecast.model.transformer.head import embedding_is_split, head_is_split, local_vocabulary
+from joulecast.model.transformer.head import embedding_is_split, local_vocabulary
 
 #: Workspaces of cuBLAS and cuBLASLt on Hopper, 32 MiB each.
 WORKSPACE_BYTES = 2 * 32 * 1024.0**2
@@ -197,11 +198,11 @@ def memory_footprint(
     kept = _kept_bytes(one, of_dense, dense, rank)
     outputs, buffers = _pipeline_bytes(one, rank) if rank.pipelined else (0.0, 0.0)
     transient = _transient_bytes(one, kept, rank)
-    whole = _held_whole(gathered_by_fsdp_bytes(*held, split), one) if split.splits_parameters else (0.0, 0.0)
-    gathered = _gathered_bytes(whole, one, rank) if split.splits_parameters else 0.0
+    whole = gathered_by_fsdp_bytes(*held, split) if split.splits_parameters else (0.0, 0.0, 0.0)
+    gathered = gathered_at_peak(whole, transient, one, rank) if split.splits_parameters else 0.0
     if implementation.framework != "megatron":
         in_backward = whole[1] + one.layer_transient - transient - gathered
-        gradients = _gradients_at_peak(gradients, kept, in_backward, one, rank, split)
+        gradients = gradients_at_peak(gradients, kept, (in_backward, whole[2]), one, rank, split)
     return MemoryFootprint(
         parameters=rest.weights / split.parameters + experts.weights / split.expert_parameters,
         gradients=gradients,
@@ -222,47 +223,6 @@ def _kept_bytes(one: MicroBatchBytes, of_dense: float, dense: int, rank: Pipelin
     under_way, chunks = rank.under_way, rank.chunks
     ends = -(-under_way // chunks) * one.ends if rank.last else 0.0
     return under_way * stack / chunks + ends
-
-
-def _gradients_at_peak(
-    gradients: float, kept: float, in_backward: float, one: MicroBatchBytes, rank: PipelineRank, split: StateShards
-) -> float:
-    """PyTorch's gradients that are there when memory is fullest.
-
-    If they were dropped, an iteration's only micro-batch makes them layer by layer, while what the layers kept is
-    freed: it is fullest when nothing is freed yet, when the head's gradient is there in place of what it kept, or at
-    the end. ``in_backward`` is what a layer's backward holds for the moment beyond what is counted as such.
-    """
-    run = one.shard.implementation
-    if split.gradient_copies or rank.pipelined or rank.micro_batches > 1 or not run.drops_gradients:
-        return max(1, split.gradient_copies) * gradients
-    head = local_vocabulary(one.shard.config.vocab, head_is_split(run), run) * one.shard.config.hidden
-    head_bytes = head * DTYPE_BYTES[run.kept_gradient_dtype] / split.gradients
-    return max(0.0, max(head_bytes - one.ends, gradients + one.layer - kept) + in_backward)
-
-
-def _held_whole(whole: tuple[float, float, float], one: MicroBatchBytes) -> tuple[float, float]:
-    """What FSDP holds whole between forward and backward, and while layers' backwards run.
-
-    In PyTorch a second layer's gradients come when what the first one kept is gone.
-    """
-    between, during, further = whole
-    gone = 0.0 if one.shard.implementation.framework == "megatron" else one.layer
-    return between, during + max(0.0, further - gone)
-
-
-def _gathered_bytes(whole: tuple[float, float], one: MicroBatchBytes, rank: PipelineRank) -> float:
-    """What FSDP holds whole beyond the rest, when memory is fullest.
-
-    That is between forward and backward, unless a layer's backward holds more than that of the loss has freed by then,
-    as measured on two and four H200s (`validate/recorded/h200_sxm/train_sharded.jsonl`, `train_second.jsonl`). Either
-    moment has its own temporary results, and the larger ones are counted as such.
-    """
-    between, during = whole
-    if one.shard.implementation.framework == "megatron" or not rank.last:
-        return during
-    larger = max(one.layer_transient, one.loss_transient)
-    return max(between + one.loss_transient, during + one.layer_transient - one.ends, larger) - larger
 
 
 def _transient_bytes(one: MicroBatchBytes, kept: float, rank: PipelineRank) -> float:

@@ -49,7 +49,12 @@ def stage_key(plan: Plan) -> tuple[object, ...]:
     """All that a stage's forward and backward depend on, apart from its place."""
     split = (_split_key_at_end if plan.parallelism.fsdp else _split_key)(plan.parallelism)
     shared = (plan.schedule.recompute, _overlap_key(plan.overlap), plan.implementation)
-    return (_workload_key(plan.workload), _cluster_key(plan.cluster), split, *shared)
+    return (_workload_key(plan.workload), _cluster_key(plan.cluster), split, *shared, _accumulated(plan))
+
+
+def _accumulated(plan: Plan) -> int:
+    """Micro-batches whose gradients add up where the first one's need no addition, else 1."""
+    return plan.microbatches if plan.implementation.zero_grad_set_to_none else 1
 
 
 def transfer_key(plan: Plan) -> tuple[object, ...]:
@@ -79,7 +84,7 @@ def stage_plan(plan: Plan) -> Plan:
     copies = plan.dp if plan.parallelism.fsdp else 1
     return replace(
         plan,
-        workload=replace(plan.workload, global_batch_size=plan.workload.micro_batch_size * copies),
+        workload=replace(plan.workload, global_batch_size=plan.workload.micro_batch_size * copies * _accumulated(plan)),
         parallelism=replace(plan.parallelism, **_CUT, **({} if plan.parallelism.fsdp else _REPLICATED)),
         schedule=Schedule("1f1b", plan.schedule.recompute),
         power=_NO_POWER,
