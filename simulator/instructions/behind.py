@@ -163,7 +163,7 @@ def with_communication_behind(
     parts[last, :, CLOCK] += longer * clock
     parts[last, :, SM] += sums.exposed_s * (wait_power_w(kernels.clocks_mhz, gpu) - idle)
     run = table.counts.copy()
-    run[last, sums.rows] += sums.counts
+    np.add.at(run, (last, sums.rows), sums.counts)  # chunks may share a kernel
     return replace(
         table,
         duration_s=duration,

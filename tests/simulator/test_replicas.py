@@ -207,6 +207,62 @@ def test_exposed_communication_is_that_of_a_simulation(raw: list[Any], lengths: 
     assert got[0] == pytest.approx(simulated([i for i, _ in items], [t for _, t in items], lengths), abs=1e-9)
 
 
+def chunked(**implementation: Any) -> Plan:
+    """Two chunks of equal layers on a rank, whose buckets are alike."""
+    return plan(
+        workload={"model": "llama-3.1-8b"},
+        cluster={"gpu": "h100-sxm", "gpus": 16},
+        parallelism={
+            **ZERO,
+            "tensor_model_parallel_size": 2,
+            "pipeline_model_parallel_size": 2,
+            "virtual_pipeline_model_parallel_size": 4,
+        },
+        schedule={"name": "interleaved-1f1b"},
+        overlap=BOTH,
+        implementation={"generation": "megatron-core"} | implementation,
+    )
+
+
+def test_every_bucket_is_counted_where_chunks_share_a_kernel() -> None:
+    one = chunked()
+    prepared = prepare(one, gpu_model(load_gpu("h100-sxm")))
+    for rank, table in zip(prepared.program.ranks, prepared.tables, strict=True):
+        sent = {item.operator: 0 for item in rank.behind}
+        for item in rank.behind:
+            sent[item.operator] += item.buckets
+        assert len(sent) < len(rank.behind)
+        index = {operator: i for i, operator in enumerate(prepared.kernels[0].operators)}
+        own = {launch.operator for launch in rank.types[rank.order[-1]]}
+        for operator, buckets in sent.items():
+            assert operator in own or table.counts[rank.order[-1], index[operator]] == buckets
+
+
+def test_launches_that_nobody_waits_for_leave_the_energy_as_sure() -> None:
+    """Buckets of five chunks counted as one's left an optimizer of less than no time, and energies beyond the limit."""
+    ends = []
+    for graphs in (False, True):
+        found = forecast(
+            plan(
+                workload={"model": "llama-3.1-70b", "sequence_length": 8192, "global_batch_size": 64},
+                cluster={"gpu": "h100-sxm", "gpus": 64},
+                parallelism={
+                    **ZERO,
+                    "tensor_model_parallel_size": 4,
+                    "pipeline_model_parallel_size": 4,
+                    "virtual_pipeline_model_parallel_size": 5,
+                    "context_parallel_size": 2,
+                    "sequence_parallel": True,
+                },
+                schedule={"name": "interleaved-1f1b"},
+                overlap=BOTH,
+                implementation={"generation": "megatron-bridge-2025", "cuda_graphs": graphs},
+            )
+        )
+        ends.append(found.energy_j_p95 / found.energy_j)
+    assert ends[0] == pytest.approx(ends[1], rel=0.02)
+
+
 # FSDP
 
 FSDP = {"fsdp": True}
