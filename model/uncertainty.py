@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from joulecast.model.cluster.extremes import spread_of_slowest
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.description_file import COVARIANCE_TOLERANCE
+from joulecast.model.hardware.estimated_forms import ESTIMATED_FORMS
 from joulecast.model.kernels.costs import Costs
-from joulecast.model.kernels.families import spread_of_families
+from joulecast.model.kernels.families import FAMILIES, spread_of_families
 from joulecast.model.power.kernel_power import CARD_FACTORS
 
 Array = NDArray[np.float64]
@@ -34,6 +35,11 @@ UNKNOWN_DISCREPANCY = 0.15
 NETWORK_DISCREPANCY = 0.25
 #: What a sequence adds to its kernels: gaps, what one kernel leaves in cache for the next, launch order.
 COMPOSITION = 0.012
+#: The same of kernels that move data, all alike: neighbours leave more or less of it in cache. Errors of iterations
+#: on one pair of cards change with the share of such kernels, 8 to 73 %, by 8 % of it (with experts) and by -3 % (casts
+#: of FP8): 0.05 beyond the slopes' own errors, 0.02 by the likelihood of iterations on all hosts [estimate between].
+MOVING = 0.04
+_MOVES = np.array([family.startswith(("streaming", "tile_rows")) for family in FAMILIES])
 #: Joint deviations of the parameters, and where time presses; powers of two.
 DIRECTIONS, FEW_DIRECTIONS = 16, 8
 #: Length of a deviation in standard deviations: short, as forecasts are not linear.
@@ -123,7 +129,7 @@ def spread_of_changes(base: Array, changed: Array) -> Array:
 def discrepancy(description: GpuDescription, quantity: str) -> Array:
     """Relative standard deviation of the form by family, in the order of ``FAMILIES``; ``quantity`` time or energy."""
     network = {"network": {"time": NETWORK_DISCREPANCY, "energy": NETWORK_DISCREPANCY}}
-    known = {**network, **description.kernel.discrepancy, **description.collective.discrepancy}
+    known = {**network, **ESTIMATED_FORMS, **description.kernel.discrepancy, **description.collective.discrepancy}
     return spread_of_families(known, quantity, UNKNOWN_DISCREPANCY)
 
 
@@ -132,6 +138,17 @@ def same_kernels(costs: Costs) -> NDArray[np.int64]:
     work = np.stack([getattr(costs, f.name) for f in fields(costs)], axis=1)
     seen: dict[bytes, int] = {}
     return np.array([seen.setdefault(row.tobytes(), len(seen)) for row in work], dtype=np.int64)
+
+
+def _two_parts(description: GpuDescription, quantity: str) -> tuple[Array, Array]:
+    """:func:`discrepancy` of kernels apart from each other, and of all kernels of a family alike, by family.
+
+    What is wrong with a constant from a few kernels is wrong in all that rest on it; what is beyond differs.
+    """
+    whole = discrepancy(description, quantity)
+    alike = [ESTIMATED_FORMS[family][quantity] if family in ESTIMATED_FORMS else 0.0 for family in FAMILIES]
+    together = np.minimum(whole, alike)
+    return np.sqrt(whole**2 - together**2), together
 
 
 def composed_spread(
@@ -144,8 +161,8 @@ def composed_spread(
 ) -> Array:
     """Relative standard deviation of pieces of work from the form of their kernels.
 
-    A kernel errs the same each time it runs and independently of other kernels. What differs between cards is in the
-    parameters.
+    A kernel errs the same each time it runs and independently of other kernels, but for those whose form rests on one
+    estimate, which err alike. What differs between cards is in the parameters.
 
     Parameters
     ----------
@@ -167,14 +184,22 @@ def composed_spread(
     """
     if not len(amount):
         return np.zeros(count)
-    same = same_kernels(costs)
-    kinds = int(same.max()) + 1
-    distinct, place = np.unique(owner * kinds + same, return_inverse=True)
     share = amount / np.bincount(owner, amount)[owner]
-    together = np.bincount(place.reshape(-1), share * discrepancy(description, quantity)[costs.family])
-    of = distinct // kinds
-    variance: Array = np.asarray(np.bincount(of, together**2, count), dtype=np.float64)
-    return _of_sequences(variance, np.bincount(of, minlength=count) > 1)
+    parts = [share * sd[costs.family] for sd in _two_parts(description, quantity)]
+    kernels, variance = _squares(parts[0], owner, same_kernels(costs), count)
+    variance += _squares(parts[1], owner, costs.family, count)[1]
+    moving: Array = np.bincount(owner, share * _MOVES[costs.family], count).astype(np.float64)
+    return _of_sequences(variance, moving, kernels > 1)
+
+
+def _squares(
+    effect: Array, owner: NDArray[np.int64], group: NDArray[np.int64], count: int
+) -> tuple[NDArray[np.int64], Array]:
+    """Groups of each piece, and the sum of the squares of its groups' effects, both of shape ``(n,)``."""
+    kinds = int(group.max()) + 1
+    distinct, place = np.unique(owner * kinds + group, return_inverse=True)
+    of, together = distinct // kinds, np.bincount(place.reshape(-1), effect)
+    return np.bincount(of, minlength=count), np.asarray(np.bincount(of, together**2, count), dtype=np.float64)
 
 
 def form_spreads(
@@ -210,17 +235,27 @@ def form_spreads(
         Shape ``(n,)``; the ratio of a piece to itself has none.
     """
     share = amount / amount.sum(axis=1, keepdims=True)
-    effect: Array = share * discrepancy(description, quantity)[costs.family]
-    variance = (effect**2).sum(axis=1)
-    works = np.arange(int(alike.max()) + 1)
-    more = (effect - effect[against]) @ (alike[:, None] == works).astype(np.float64)
-    ratio = np.sqrt((more**2).sum(axis=1))
-    return _of_sequences(variance, (share > 0).sum(axis=1) > 1), np.asarray(ratio)
+    more = share - share[against]
+    apart, together = (sd[costs.family] for sd in _two_parts(description, quantity))
+    variance = ((share * apart) ** 2).sum(axis=1) + _of_groups(share * together, costs.family)
+    ratio = _of_groups(more * apart, alike) + _of_groups(more * together, costs.family)
+    moves = _MOVES[costs.family].astype(np.float64)
+    several = (share > 0).sum(axis=1) > 1
+    return _of_sequences(variance, share @ moves, several), np.sqrt(ratio + (MOVING * (more @ moves)) ** 2)
 
 
-def _of_sequences(variance: Array, several: NDArray[np.bool_]) -> Array:
-    """Relative standard deviation with what sequences add to their kernels, where there are several."""
-    return np.asarray(np.sqrt(variance + np.where(several, COMPOSITION**2, 0.0)))
+def _of_groups(effect: Array, group: NDArray[np.int64]) -> Array:
+    """Sum of the squares of what groups of ``m`` kernels add up to, of effects of shape ``(n, m)``; shape ``(n,)``."""
+    members = (group[:, None] == np.arange(int(group.max()) + 1)).astype(np.float64)
+    return np.asarray(((effect @ members) ** 2).sum(axis=1))
+
+
+def _of_sequences(variance: Array, moving: Array, several: NDArray[np.bool_]) -> Array:
+    """Relative standard deviation with what sequences add to their kernels, where there are several.
+
+    ``moving`` is the share of kernels that move data, of shape ``(n,)`` like the others.
+    """
+    return np.asarray(np.sqrt(variance + np.where(several, COMPOSITION**2 + (MOVING * moving) ** 2, 0.0)))
 
 
 def ends(value: Array, spread: Array) -> tuple[Array, Array]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -144,10 +144,31 @@ def discrepancies(rows: Sequence[Row], fit: Callable[[Sequence[Row]], GpuModel])
             misses.setdefault(family, []).append(miss)
     tables: Discrepancies = {}
     for table, spoken in (("kernel", False), ("collective", True)):
-        families = sorted(family for family in misses if family.startswith("collective") == spoken)
-        every = [miss for family in families for miss in misses[family]]
-        tables[table] = {family: _spreads(misses[family], every) for family in families}
+        tables[table] = _of_families({f: of for f, of in misses.items() if f.startswith("collective") == spoken})
     return tables
+
+
+def estimated_forms(rows: Sequence[Row], gpu: GpuModel, families: Collection[str]) -> dict[str, dict[str, float]]:
+    """What the form of families gets wrong whose rows no description is fitted to, as :func:`discrepancies` has it.
+
+    Parameters
+    ----------
+    rows
+        Measured rows; those of other families are left aside.
+    gpu
+        What forecasts them, with its description.
+    """
+    misses: dict[str, list[Miss]] = {}
+    for family, miss in held_out_misses(rows, gpu):
+        if family in families:
+            misses.setdefault(family, []).append(miss)
+    return _of_families(misses)
+
+
+def _of_families(misses: Mapping[str, Sequence[Miss]]) -> dict[str, dict[str, float]]:
+    """Spreads of families, in the order of their names, each taken to resemble the others."""
+    every = [miss for _, of in sorted(misses.items()) for miss in of]
+    return {family: _spreads(of, every) for family, of in sorted(misses.items())}
 
 
 def _spreads(misses: Sequence[Miss], every: Sequence[Miss]) -> dict[str, float]:

@@ -5,5 +5,6 @@
 - ``catalogue``: GPUs, nodes, networks and sites by name or file; ``catalogue_packages`` has those of other packages.
 - ``derivation``: a card that nobody has measured, from its nearest relative, by ``derivation_rules``, the figures of
   ``technology``, and ``derivation_supplement`` for kernels that the relatives were not asked about.
+- ``estimated_forms``: how far off kernels are whose forms rest on estimates, where a description does not say.
 - ``gpu_model``: a description's numbers as plain floats, ready for the physics.
 """

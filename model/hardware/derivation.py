@@ -19,6 +19,7 @@ from joulecast.model.hardware.derivation_rules import DISTANCES, RULES, Distance
 from joulecast.model.hardware.derivation_supplement import supplemented
 from joulecast.model.hardware.description import TABLES, GpuDescription, Parameter, Table
 from joulecast.model.hardware.description_file import ParsedDescription
+from joulecast.model.hardware.estimated_forms import ESTIMATED_FORMS
 from joulecast.model.hardware.technology import TECHNOLOGY
 
 
@@ -62,9 +63,10 @@ def derive_table(table: Table, device: Mapping[str, Parameter], relative: GpuDes
         factors[name], added[name] = factor, widening
     names = tuple(name for name in table.covariance_names if name in factors)
     covariance = _scaled_covariance(table, names, factors, added)
+    known = {**(ESTIMATED_FORMS if table.name == "kernel" else {}), **table.discrepancy}
     discrepancy = {
-        family: {quantity: float(np.hypot(size, distance.discrepancy)) for quantity, size in of.items()}
-        for family, of in table.discrepancy.items()
+        family: {quantity: float(np.hypot(size, distance.added(family, quantity))) for quantity, size in of.items()}
+        for family, of in known.items()
     }
     provenance = f"derived from {relative.name} by rules ({distance.words}); there: {table.provenance}"
     return Table(provenance, parameters, names, covariance, discrepancy, table.name)

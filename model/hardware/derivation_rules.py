@@ -29,18 +29,28 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """How far apart two GPUs are: what multiplies a rule's uncertainty, and what is added to the discrepancies."""
+    """How far apart two GPUs are: what multiplies a rule's uncertainty, and what is added to the discrepancies.
+
+    ``products`` is added to those of products' times, whose libraries change most.
+    """
 
     words: str
     widening: float
     discrepancy: float
+    products: float
+
+    def added(self, family: str, quantity: str) -> float:
+        """Relative standard deviation added in quadrature to a family's time or energy."""
+        return self.products if quantity == "time" and family.startswith("gemm") else self.discrepancy
 
 
 DISTANCES = {
-    # Vidur's products and small operators on H100, with libraries two years older: a spread of 0.09 beside the rules'.
-    "architecture": Distance("same architecture", 0.4, 0.09),
-    "vendor": Distance("other architecture of the same vendor", 1.0, 0.10),
-    "other": Distance("other vendor", 1.5, 0.15),
+    # Vidur's products and small operators on H100, with libraries two years older: a spread of 0.09 beside the rules',
+    # and of 0.15 among the products alone, by `likely_form_spread`. Rules between architectures are wide enough for the
+    # products of A100, A40 and B200.
+    "architecture": Distance("same architecture", 0.4, 0.09, 0.15),
+    "vendor": Distance("other architecture of the same vendor", 1.0, 0.10, 0.10),
+    "other": Distance("other vendor", 1.5, 0.15, 0.15),
 }
 
 #: Clocked logic that switches with the clock alone: SMs of a given width at their highest clock and voltage. On the

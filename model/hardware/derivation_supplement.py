@@ -1,4 +1,4 @@
-"""Parameters of kernels that the calibrated relatives were not asked about, for derived descriptions.
+"""Parameters that the calibrated relatives were not asked about, for derived descriptions.
 
 vLLM's row-wise kernels (:mod:`joulecast.model.kernels.row_blocks`) run the same instructions on every SM of NVIDIA's
 since Ampere, so that cycles and bytes in a cycle are a property of their code: the figures lie between what fits to
@@ -40,6 +40,20 @@ _WIDE_HEADS = {
     for architecture in ("Blackwell", "Blackwell Ultra")
 }
 
+#: Parameter with how much longer a training step on a GPU of another vendor may take than forecast, beside all else:
+#: how far its software is tuned for training is seen in no step of the relative's vendor [log of time].
+VENDOR_LONGER = "training_longer_vendor"
+_UNSEEN_SOFTWARE = {
+    VENDOR_LONGER: Parameter(
+        0.27,
+        0.0,
+        "",
+        "steps on MI250X, MI300X, MI350X and MI355X forecast from an H200 and NVIDIA's steps: means 0.03 shorter and "
+        "0.53, 0.05 and 0.03 longer; root mean square of what was longer",
+        "estimate",
+    )
+}
+
 
 def supplemented(table: Table, distance: Distance, device: Mapping[str, Parameter]) -> Table:
     """A derived table with what no relative knows; what it states already stays. Other vendors run other code."""
@@ -47,6 +61,7 @@ def supplemented(table: Table, distance: Distance, device: Mapping[str, Paramete
     if table.name == "kernel":
         wide = _WIDE_HEADS.get(str(device["architecture"].value))
         added |= {} if wide is None else {"attention.cudnn.backward.wide": wide}
+        added |= _UNSEEN_SOFTWARE if distance is DISTANCES["other"] else {}
     return Table(
         table.provenance,
         {**added, **table.parameters},

@@ -1,8 +1,8 @@
 """Operator families: kernels about whose errors one figure is told.
 
 A family is finer than a kind of operator where the model's form errs differently: products that leave most SMs idle or
-multiply special values, data that L2 holds, kernels that reduce, directions of attention, all-reduces, small messages,
-communication between nodes.
+multiply special values, products of experts, framework's FP8, data that L2 holds, kernels that reduce or that
+instructions bind, directions of attention, all-reduces, small messages, communication between nodes.
 """
 
 from __future__ import annotations
@@ -19,11 +19,15 @@ FAMILIES = (
     "gemm",
     "gemm_small",
     "gemm_values",
+    "gemm_grouped_gradient",
+    "gemm_separate",
+    "gemm_fp8",
     "attention_forward",
     "attention_backward",
     "streaming",
     "streaming_l2",
     "streaming_reduction",
+    "streaming_issued",
     "tile_gemm",
     "tile_rows",
     "tile_attention",
@@ -61,10 +65,12 @@ def _family(operator: Operator, small_outputs: float, cache_bytes: float) -> str
             return "tile_gemm"
         if operator.m * operator.parts * operator.n * operator.batch < small_outputs:
             return "gemm_small"
-        return "gemm" if operator.data == "randn" else "gemm_values"
+        return _product(operator)
     if isinstance(operator, Streaming):
         if operator.warps:
             return "tile_rows"
+        if operator.sm_cycles:
+            return "streaming_issued"
         own = operator.bytes_read + operator.bytes_written
         touched = own if operator.footprint_bytes is None else operator.footprint_bytes
         if touched < cache_bytes:
@@ -77,6 +83,17 @@ def _family(operator: Operator, small_outputs: float, cache_bytes: float) -> str
     if operator.bytes < SMALL_MESSAGE:
         return "collective_small"
     return "collective_all_reduce" if operator.kind == "all_reduce" else "collective"
+
+
+def _product(operator: Gemm) -> str:
+    """Of a library's product that fills the GPU."""
+    if operator.grouped and operator.layout == "nt":
+        return "gemm_grouped_gradient"
+    if operator.separate:
+        return "gemm_separate"
+    if operator.dtype == "fp8" and operator.out_dtype:  # as frameworks call it, with scales and a wider result
+        return "gemm_fp8"
+    return "gemm" if operator.data == "randn" else "gemm_values"
 
 
 def spread_of_families(known: Mapping[str, Mapping[str, float]], quantity: str, unknown: float) -> NDArray[np.float64]:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.model.hardware.derivation_supplement import VENDOR_LONGER
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.memory.footprint import MemoryFootprint
@@ -109,6 +110,10 @@ def _framework_assumptions(plan: Plan, gpu: GpuModel) -> list[str]:
     if gpu.get(f"kernel.{LONGER}", 0.0) > 0:
         named = "a generation of Megatron named as implementation.generation narrows it"
         said.append(f"what runs the plan may be any framework, which the interval of the time allows for; {named}")
+    if gpu.get(f"kernel.{VENDOR_LONGER}", 0.0) > 0:
+        said.append(
+            "how far the GPU's software is tuned for training is not known, which the interval of the time allows for"
+        )
     return said
 
 

@@ -7,6 +7,7 @@ such as one plan at several clocks, err together: the ratio of two of them is kn
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.model.hardware.derivation_supplement import VENDOR_LONGER
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.costs import Costs
@@ -159,7 +161,8 @@ def intervals(amounts: KernelAmounts, conditions: Conditions, against: NDArray[n
         time = np.full_like(time, known * NINETY_PERCENT)
     else:
         time = np.hypot(time, gpu.get(f"kernel.{UNSEEN}", 0.0) * NINETY_PERCENT)
-    longer = np.hypot(time, gpu.get(f"kernel.{LONGER}", 0.0) * NINETY_PERCENT)
+    tail = math.hypot(*(gpu.get(f"kernel.{name}", 0.0) for name in (LONGER, VENDOR_LONGER)))
+    longer = np.hypot(time, tail * NINETY_PERCENT)
     pairs = ((time, longer), (energy, energy), (time_ratio, time_ratio), (energy_ratio, energy_ratio))
     return Intervals(*(np.exp(np.stack([-low, high])) for low, high in pairs))
 

@@ -13,6 +13,7 @@ from joulecast.calibrate.fit.cross_validation import (
     likely_form_spread,
 )
 from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.estimated_forms import ESTIMATED_FORMS
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.families import FAMILIES
 from joulecast.model.kernels.lowering import lower
@@ -21,6 +22,7 @@ from joulecast.model.predict import Work, parameter_spread, predict_work
 from joulecast.model.uncertainty import (
     COMPOSITION,
     DIRECTIONS,
+    MOVING,
     NINETY_PERCENT,
     STEP,
     UNKNOWN_DISCREPANCY,
@@ -223,12 +225,12 @@ def test_kernels_that_pieces_share_err_alike_in_their_ratio(h200, description):
     amount = np.array([[2.0, 1.0, 1.0], [3.0, 1.0, 0.0], [4.0, 0.0, 0.0]])
     product, copy, _ = discrepancy(description, "time")[costs.family]
     pieces, ratios = form_spreads(amount, np.zeros(3, dtype=int), np.array([0, 1, 0]), costs, description, "time")
-    several = COMPOSITION**2
+    several = COMPOSITION**2 + (0.25 * MOVING) ** 2
     first = np.sqrt((0.5 * product) ** 2 + (0.25 * copy) ** 2 + (0.25 * product) ** 2 + several)
     second = np.sqrt((0.75 * product) ** 2 + (0.25 * copy) ** 2 + several)
     assert pieces == pytest.approx([first, second, product])
-    # Both kinds of products err alike: 3/4 of the first two pieces, all of the third.
-    assert ratios == pytest.approx([0.0, 0.0, np.hypot(0.25 * product, 0.25 * copy)])
+    # Both kinds of products err alike: 3/4 of the first two pieces, all of the third, which has no copy.
+    assert ratios == pytest.approx([0.0, 0.0, 0.25 * np.sqrt(product**2 + copy**2 + MOVING**2)])
 
 
 def test_a_kernel_is_counted_in_every_piece_apart(h200, description):
@@ -236,5 +238,46 @@ def test_a_kernel_is_counted_in_every_piece_apart(h200, description):
     product, copy = (float(v) for v in discrepancy(description, "energy")[costs.family[:2]])
     owner = np.array([0, 0, 1, 1, 2])
     found = composed_spread(np.array([3.0, 1.0, 2.0, 5.0, 7.0]), owner, costs, description, "energy", 4)
-    assert found[0] == pytest.approx(np.sqrt((0.75 * product) ** 2 + (0.25 * copy) ** 2 + COMPOSITION**2))
+    moved = COMPOSITION**2 + (0.25 * MOVING) ** 2
+    assert found[0] == pytest.approx(np.sqrt((0.75 * product) ** 2 + (0.25 * copy) ** 2 + moved))
     assert list(found[1:]) == pytest.approx([product, copy, 0.0])
+
+
+def test_kernels_of_one_estimate_err_alike(description):
+    """What is wrong with a constant is wrong in every kernel that rests on it, and cancels where shares are equal."""
+    fp8 = [Gemm(n, 8192, 8192, dtype="fp8", out_dtype="bf16") for n in (4096, 8192)]
+    one, two = composed(description, fp8[:1], [1.0]), composed(description, fp8, [1.0, 1.0])
+    assert one == pytest.approx(ESTIMATED_FORMS["gemm_fp8"]["time"])
+    assert two == pytest.approx(np.hypot(one, COMPOSITION))
+    costs = lower(fp8, gpu_model(description))
+    amount, first = np.array([[3.0, 1.0], [1.0, 3.0]]), np.zeros(2, dtype=int)
+    pieces, ratios = form_spreads(amount, first, np.arange(2), costs, description, "time")
+    assert pieces == pytest.approx([np.hypot(one, COMPOSITION)] * 2)
+    assert ratios == pytest.approx([0.0, 0.0])
+
+
+def test_what_a_derived_card_adds_to_an_estimate_differs_between_kernels():
+    card = load_gpu("h100-sxm")
+    fp8 = [Gemm(n, 8192, 8192, dtype="fp8", out_dtype="bf16") for n in (4096, 8192)]
+    one, two = composed(card, fp8[:1], [1.0]), composed(card, fp8, [1.0, 1.0])
+    alike = ESTIMATED_FORMS["gemm_fp8"]["time"]
+    assert one**2 == pytest.approx(alike**2 + 0.15**2)
+    assert two**2 == pytest.approx(alike**2 + 0.15**2 / 2 + COMPOSITION**2)
+
+
+def test_what_a_description_knows_of_a_form_wins(description):
+    own = {**description.kernel.discrepancy, "gemm_fp8": {"time": 0.5, "energy": 0.4}}
+    stated = replace(description, kernel=replace(description.kernel, discrepancy=own))
+    assert discrepancy(stated, "time")[FAMILIES.index("gemm_fp8")] == 0.5
+
+
+def test_a_derived_card_adds_its_distance_to_estimated_forms():
+    relative, other = load_gpu("h100-sxm"), load_gpu("mi300x")
+    for gpu, products, rest in ((relative, 0.15, 0.09), (other, 0.15, 0.15)):
+        known = gpu.kernel.discrepancy
+        own = ESTIMATED_FORMS["gemm_fp8"]
+        assert known["gemm_fp8"]["time"] == pytest.approx(np.hypot(own["time"], products))
+        assert known["gemm_fp8"]["energy"] == pytest.approx(np.hypot(own["energy"], rest))
+        assert known["streaming_issued"]["time"] == pytest.approx(
+            np.hypot(ESTIMATED_FORMS["streaming_issued"]["time"], rest)
+        )

@@ -32,6 +32,8 @@ def products() -> Iterator[Operator]:
     yield from (jc.Gemm(**one) for one in mixed(60, **sizes, **kinds))
     for blocked, apart in ((True, False), (False, True), (True, True)):
         yield jc.Gemm(3000, 4096, 2048, "fp8", batch=6, block_scaled=blocked, separate=apart)
+    yield jc.Gemm(3000, 4096, 2048, layout="nt", batch=6, grouped=True)
+    yield jc.Gemm(3000, 4096, 2048, "fp8", out_dtype="bf16", fast_accumulation=True)
 
 
 def tiled_products() -> Iterator[Operator]:
@@ -89,6 +91,7 @@ def streaming() -> Iterator[Operator]:
     for columns in (50_000, 100_000, 200_000):  # of which shared memory holds some rows, and some in bf16 alone
         for dtype in ("bf16", "fp32"):
             yield jc.Streaming("log_softmax", 4e8, 4e8, rows=2000, columns=columns, dtype=dtype)
+    yield jc.Streaming("embedding", 4e8, 1e8, sm_cycles=1e9, activity=2.0)
 
 
 def tiled_rows() -> Iterator[Operator]:
