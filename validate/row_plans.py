@@ -45,8 +45,9 @@ def inline_model(configuration: Configuration) -> dict[str, Any]:
         "gated_mlp": _flag(configuration, "gated_mlp", True),
         "bias": _flag(configuration, "bias"),
         "norm": _word(configuration, "norm", "rmsnorm", {"rmsnorm", "layernorm"}),
-        "activation": _word(configuration, "activation", "silu", {"silu", "gelu"}),
+        "activation": _word(configuration, "activation", "silu", {"silu", "gelu", "gelu_new"}),
         "rotary": _flag(configuration, "rotary"),
+        **learned(configuration),
         "tie_word_embeddings": _flag(configuration, "tied_embeddings"),
         **_experts(configuration),
     }
@@ -63,8 +64,20 @@ def _experts(configuration: Configuration) -> dict[str, Any]:
     }
 
 
+def learned(configuration: Configuration) -> dict[str, Any]:
+    """A learned table of positions, and products in front of attention that differ, where the row says it."""
+    found: dict[str, Any] = {}
+    if configuration.get("learned_positions") is not None:
+        found["learned_positions"] = whole_number(configuration, "learned_positions")
+    for key in ("joint_projections", "qkv_bias"):
+        if configuration.get(key) is not None:
+            found[key] = _flag(configuration, key)
+    return found
+
+
 def _word(configuration: Configuration, key: str, default: str, known: set[str]) -> str:
-    word = str(configuration.get(key) or default).lower().replace("_", "")
+    word = str(configuration.get(key) or default).lower()
+    word = word if word in known else word.replace("_", "")
     if word not in known:
         raise DataError(f"{configuration.get(key)!r} is not a known {key}", key=key)
     return word
@@ -115,6 +128,7 @@ def _iteration(row: Configuration, gpu: str) -> dict[str, Any]:
             "zero_grad_set_to_none": _flag(row, "zero_grad_set_to_none") if "zero_grad_set_to_none" in row else None,
             "gradient_clipping": _flag(row, "gradient_clipping"),
             "parameter_precision": row.get("parameter_precision"),
+            **modules(row),
             **permutation(row),
         },
     }
@@ -125,6 +139,16 @@ def precision(row: Configuration) -> dict[str, Any]:
     if row.get("float8") is not None:
         return {"precision": "fp8", "fp8_recipe": str(row["float8"])}
     return {"precision": str(row.get("dtype") or "bf16")}
+
+
+def modules(row: Configuration) -> dict[str, Any]:
+    """Whose modules ran, with what dropout, where the row says it."""
+    found: dict[str, Any] = {}
+    if row.get("modules") is not None:
+        found["modules"] = str(row["modules"])
+    if row.get("dropout"):
+        found["dropout"] = row["dropout"]
+    return found
 
 
 def permutation(row: Configuration) -> dict[str, Any]:

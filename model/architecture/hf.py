@@ -117,6 +117,8 @@ def parse_config(data: object, *, name: str, file: str) -> ModelConfig:
         tied_embeddings=reader.flag("tie_word_embeddings", family.tied),
         gated_mlp=family.gated,
         activation=_activation(reader, family),
+        gelu_formula=_activation_word(reader, family) in FORMULAS,
+        joint_projections=family.joint,
         norm=family.norm,
         norm_bias=reader.flag("norm_bias", family.norm_bias),
         qkv_bias=reader.flag(family.attention_bias_key, family.qkv_bias),
@@ -186,9 +188,17 @@ _ACTIVATIONS = {
 }
 
 
+#: GELUs that transformers writes as formulas.
+FORMULAS = ("gelu_new", "gelu_fast")
+
+
+def _activation_word(reader: Reader, family: Family) -> object:
+    written = reader.data.get("hidden_activation") or reader.data.get(family.key("hidden_act"))
+    return written or family.activation
+
+
 def _activation(reader: Reader, family: Family) -> str:
-    key = family.key("hidden_act")
-    value = reader.data.get("hidden_activation") or reader.data.get(key) or family.activation
+    key, value = family.key("hidden_act"), _activation_word(reader, family)
     if value not in _ACTIVATIONS:
         raise UnknownNameError("activation", str(value), _ACTIVATIONS, file=reader.file, key=key)
     return _ACTIVATIONS[str(value)]

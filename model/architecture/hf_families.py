@@ -30,7 +30,8 @@ class Family:
     ``keys`` maps the common key to this family's own; ``attention_bias_key`` and ``mlp_bias_key`` switch biases where
     the family lets the file decide (an empty key never occurs in a file, so the default holds). ``output_follows``: the
     attention output's bias follows ``attention_bias_key`` too. ``experts`` has the key names of a Mixture of Experts,
-    ``latent`` says that attention is multi-head latent attention.
+    ``latent`` says that attention is multi-head latent attention, ``joint`` that queries, keys and values are one
+    product, and gate and up.
     """
 
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -52,6 +53,7 @@ class Family:
     extra_positions: int = 0
     experts: ExpertKeys | None = None
     latent: bool = False
+    joint: bool = False
 
     def key(self, common: str) -> str:
         """This family's spelling of a common key."""
@@ -95,7 +97,7 @@ FAMILIES: Mapping[str, Family] = {
     "deepseek_v2": Family(experts=_DEEPSEEK_EXPERTS, latent=True),
     "deepseek_v3": Family(experts=_DEEPSEEK_EXPERTS, latent=True),
     "kimi_k2": Family(experts=_DEEPSEEK_EXPERTS, latent=True),
-    "phi3": Family(),
+    "phi3": Family(joint=True),
     "gemma": Family(tied=True, activation="gelu", attention_bias_key="attention_bias", output_follows=True),
     "nemotron": Family(
         gated=False,
@@ -107,8 +109,12 @@ FAMILIES: Mapping[str, Family] = {
         mlp_bias_key="mlp_bias",
         rotary_fraction=0.5,
     ),
-    "gpt2": replace(_GPT_LAYER, keys=_GPT2_KEYS, tied=True, rotary=False, ffn_multiple=4),
-    "gpt_neox": replace(_GPT_LAYER, attention_bias_key="attention_bias", output_follows=True, rotary_fraction=0.25),
+    "gpt2": replace(
+        _GPT_LAYER, keys=_GPT2_KEYS, tied=True, activation="gelu_new", rotary=False, ffn_multiple=4, joint=True
+    ),
+    "gpt_neox": replace(
+        _GPT_LAYER, attention_bias_key="attention_bias", output_follows=True, rotary_fraction=0.25, joint=True
+    ),
     "opt": replace(
         _GPT_LAYER,
         keys=_OPT_KEYS,

@@ -23,6 +23,10 @@ class ModelConfig:
         Whether the MLP's first product has two halves, ``activation(gate)·up``.
     activation
         ``silu gelu relu relu2`` (relu2: squared ReLU).
+    gelu_formula
+        Whether Hugging Face's code has this GELU as a formula of single operations (``gelu_new``).
+    joint_projections
+        Whether it multiplies queries, keys and values, and gate and up, in one product each (GPT-2, GPT-NeoX, Phi-3).
     norm, norm_bias
         ``rmsnorm`` or ``layernorm``, and whether it adds a bias.
     qkv_bias, output_bias, mlp_bias
@@ -57,6 +61,8 @@ class ModelConfig:
     tied_embeddings: bool = False
     gated_mlp: bool = True
     activation: str = "silu"
+    gelu_formula: bool = False
+    joint_projections: bool = False
     norm: str = "rmsnorm"
     norm_bias: bool = False
     qkv_bias: bool = False

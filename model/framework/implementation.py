@@ -16,6 +16,9 @@ Recompute = Literal["none", "selective", "full"]
 AttentionBackend = Literal[
     "cudnn", "flash-attention-1", "flash-attention-2", "flash-attention-3", "flash-attn-2", "unfused"
 ]
+#: ``joint``: one product for queries, keys and values, one for gate and up, fused norms; or the modules of
+#: Hugging Face's ``transformers`` or of ``torchtitan`` (:mod:`joulecast.model.transformer.modules_layer`).
+Modules = Literal["joint", "transformers", "torchtitan"]
 #: Parts of a layer that may be computed again, see :mod:`joulecast.model.memory.recomputation`.
 RecomputeModule = Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe_act", "shared_experts", "moe"]
 
@@ -24,6 +27,7 @@ _NAMES = {
     "recompute": get_args(Recompute),
     "attention_backend": get_args(AttentionBackend),
     "dtype": tuple(DTYPE_BYTES),
+    "modules": get_args(Modules),
 }
 
 
@@ -80,6 +84,10 @@ class Implementation:
         copy and ``embedding_bag``.
     compiled
         Whether ``torch.compile`` has fused each layer's element-wise kernels.
+    modules
+        Whose code ``pytorch-eager`` runs: :data:`Modules`.
+    dropout
+        Probability of dropout in residual stream, embedding and attention.
     expert_load
         Rows of the busiest rank's experts over the mean, or the capacity factor.
     tp_comm_overlap
@@ -134,6 +142,8 @@ class Implementation:
     fused_permutation: bool = True
     row_operator: str = ""
     compiled: bool = False
+    modules: str = "joint"
+    dropout: float = 0.0
     expert_load: float = 1.0
     tiles: tuple[tuple[str, Tile | RowTile], ...] = ()
     parameters: str | None = None

@@ -120,7 +120,7 @@ def _group(operator: Operator) -> tuple[Hashable, ...]:
         return (kind, *kinds, *ways, operator.block_scaled, operator.row_scaled, operator.fast_accumulation)
     if isinstance(operator, Attention):
         kind, backend = ("attention", operator.backend) if operator.tile is None else ("tile_attention", "")
-        return (kind, backend, operator.direction, operator.dtype)
+        return (kind, backend, operator.direction, operator.dtype, operator.each_score)
     if isinstance(operator, Streaming):
         if operator.warps:
             return ("tile_rows", operator.pattern.removeprefix("tile_"))
@@ -168,7 +168,7 @@ def _attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
     first = operators[0]
     names = ("batch", "heads", "kv_heads", "sequence", "head_dim", "causal", "keys")
     shapes = AttentionShapes(*(column(operators, name) for name in names))
-    work = attention_work(shapes, first.backend, first.direction, first.dtype, gpu)
+    work = attention_work(shapes, first.backend, first.direction, first.dtype, gpu, first.each_score)
     kernels, _ = resembled(first.backend)
     per_flop = gpu[f"power.attention_pj_per_flop.{kernels}.{first.direction}"]
     if first.dtype == "fp8":  # an estimate: the matrix units' share changes, softmax does not

@@ -127,7 +127,8 @@ class Attention:
     ``backward``. The backward includes the backend's small helper kernels (dot of dO and O, conversion of dQ, reduction
     over groups). ``kv_sequence`` keys, where they are not as many as the queries (0), end where the queries end: a
     causal mask hides only the keys behind each query.
-    With a ``tile`` it is a kernel of that tile, whatever the backend.
+    With a ``tile`` it is a kernel of that tile, whatever the backend. ``each_score`` says what happens to every score
+    beside the softmax: ``dropout``, or ``mask``, the addition of a mask that is read from memory.
     """
 
     batch: int
@@ -142,6 +143,7 @@ class Attention:
     name: str = "attention"
     kv_sequence: int = 0
     tile: Tile | None = None
+    each_score: str = ""
 
     @property
     def keys(self) -> int:

@@ -9,6 +9,7 @@ from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.layer_shard import Shard, shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
+from joulecast.model.memory import modules_kept
 from joulecast.model.memory.recomputation import saved_bytes
 from joulecast.model.transformer import multi_token, unfused_attention
 from joulecast.model.transformer.expert_rows import expert_bytes, expert_shard
@@ -99,6 +100,8 @@ def layer_bytes(s: Shard) -> float:
 def whole_layer_bytes(s: Shard) -> float:
     """Bytes of everything that a layer's backward reads, nothing recomputed."""
     config, implementation = s.config, s.implementation
+    if implementation.modules != "joint":
+        return modules_kept.layer_bytes(s)
     size = DTYPE_BYTES[implementation.dtype]
     megatron = implementation.framework == "megatron"
     # Norm inputs stay sharded; their outputs are kept as the products' inputs, in eager mode after the gathering.
@@ -156,6 +159,8 @@ def _eager_activation_extra(s: Shard) -> int:
 def head_bytes(s: Shard) -> float:
     """Final norm's input and output, and what the loss keeps, for one micro-batch."""
     vocab = local_vocabulary(s.config.vocab, head_is_split(s.implementation), s.implementation)
+    if s.implementation.modules != "joint":
+        return modules_kept.final_norm_bytes(s) + s.tokens * vocab * _kept_logit_bytes(s)
     whole = s.activation_bytes if s.implementation.sequence_parallel else boundary_bytes(s)
     return boundary_bytes(s) + whole + s.tokens * vocab * _kept_logit_bytes(s)
 
@@ -166,6 +171,8 @@ def _in_fp32(s: Shard) -> bool:
 
 def _kept_logit_bytes(s: Shard) -> float:
     """The log-softmax in the logits' dtype (fused: their gradient), or the softmax in fp32."""
+    if s.implementation.modules != "joint" and not head_is_split(s.implementation):
+        return modules_kept.kept_logit_bytes(s)
     return 4.0 if _in_fp32(s) and not s.implementation.fused_loss else float(DTYPE_BYTES[s.implementation.dtype])
 
 
@@ -188,7 +195,7 @@ def loss_transient_bytes(s: Shard) -> float:
         return 0.0
     if _in_fp32(s):
         return logits + (0.0 if s.implementation.framework == "megatron" else max(0.0, weight - 2 * logits))
-    return max(2 * logits, weight + boundary_bytes(s))
+    return max(2 * s.tokens * vocab * _kept_logit_bytes(s), weight + boundary_bytes(s))
 
 
 def layer_transient_bytes(s: Shard) -> float:

@@ -10,6 +10,7 @@ from joulecast.model.architecture.experts import Experts, LatentAttention
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.layer_shard import Shard, shard
+from joulecast.model.transformer import modules_layer
 from joulecast.model.transformer.expert_rows import expert_shard
 from joulecast.model.transformer.head import embedding_is_split, head_is_split, local_vocabulary
 
@@ -50,14 +51,14 @@ def layer_parameters(config: ModelConfig, implementation: Implementation) -> tup
     hidden = config.hidden
     tensors: list[ParameterTensor] = []
     linears = [
-        ("qkv", s.qkv_width, hidden, config.qkv_bias, True),
+        *((name, width, hidden, config.qkv_bias, True) for name, width in modules_layer.projections(s)),
         ("output", hidden, s.attention_width, config.output_bias, False),
     ]
     if config.latent is not None:
         tensors += _latent(s, config.latent)
         del linears[0]
     if config.experts is None:
-        linears.append(("up", s.up_width, hidden, config.mlp_bias, True))
+        linears += [(name, width, hidden, config.mlp_bias, True) for name, width in modules_layer.first_products(s)]
         linears.append(("down", hidden, s.ffn, config.mlp_bias, False))
     else:
         tensors += _experts(s, config.experts)

@@ -18,4 +18,5 @@ def attention(s: Shard, direction: str) -> Attention:
         direction=direction,
         dtype=s.implementation.attention_dtype,
         name=f"attention.{direction}",
+        each_score="dropout" if s.implementation.dropout else "",
     )

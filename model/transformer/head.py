@@ -16,8 +16,8 @@ from joulecast.model.framework.launches import (
 )
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
+from joulecast.model.transformer import dropout, loss, pytorch_norm
 from joulecast.model.transformer import eager_layer as layer
-from joulecast.model.transformer import loss
 from joulecast.model.transformer import megatron_linear as linear
 from joulecast.model.transformer.megatron_norm import accumulation, norm_backward
 
@@ -58,7 +58,7 @@ def embedding_forward(s: Shard) -> tuple[Launch, ...]:
         elements = s.norm_tokens * config.hidden
         launches.append(_gather("positions", min(s.norm_tokens, s.sequence), config.hidden, implementation.dtype))
         launches.append(streaming("add", "positions.add", elements, reads=2, dtype=implementation.dtype))
-    return tuple(launches)
+    return (*launches, *dropout.forward("embedding", s))
 
 
 def _gather(name: str, rows: int, columns: int, dtype: str) -> Launch:
@@ -68,7 +68,7 @@ def _gather(name: str, rows: int, columns: int, dtype: str) -> Launch:
 def embedding_backward(s: Shard, *, accumulate: bool, head_here: bool) -> tuple[Launch, ...]:
     """Gradient of the embedding: sorted indices, a dense gradient filled with zeros, scattered sums, accumulation."""
     config, implementation = s.config, s.implementation
-    launches: list[Launch] = []
+    launches: list[Launch] = [*dropout.backward("embedding", s)]
     if config.learned_positions:
         launches.append(
             streaming(
@@ -134,7 +134,7 @@ def head_forward(s: Shard) -> tuple[Launch, ...]:
     config, implementation = s.config, s.implementation
     vocab = local_vocabulary(config.vocab, head_is_split(implementation), implementation)
     return (
-        layer.norm_forward("norm", s),
+        *pytorch_norm.forward("norm", s),
         *layer.enter_forward("head", s),
         linear_forward("head", s.tokens, vocab, config.hidden, implementation.dtype),
         *loss.forward(s, vocab, split=head_is_split(implementation)),
@@ -153,7 +153,7 @@ def head_backward(s: Shard, *, accumulate: bool, embedding_here: bool) -> tuple[
     tied = embedding_here and implementation.tied(config)
     keep = accumulate and not tied  # a tied matrix is accumulated with the embedding's gradient
     done = "head.weight" if not (accumulate or tied) else ""
-    kernels, sums = layer.norm_backward("norm", s, accumulate)
+    kernels, sums = pytorch_norm.backward("norm", s, accumulate)
     return (
         *loss.backward(s, vocab, split=split),
         weight_gradient("head", s.tokens, vocab, config.hidden, dtype, completes=done),

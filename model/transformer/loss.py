@@ -7,12 +7,27 @@ Transformer Engine: a pass over the logits for each row's maximum and sum, anoth
 
 from __future__ import annotations
 
-from joulecast.model.framework.launches import Launch, collective, streaming
+from joulecast.model.framework.launches import Launch, collective, issued, streaming
 from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.transformer.row_operators import widened
+
+#: Cycles of an SM for a logit whose exponential Inductor's kernels take, in the loss and in its gradient: one kernel
+#: each of a row of `validate/recorded/h200_sxm/train_modules.jsonl` [estimate, +-5 %].
+FUSED = 0.35
 
 
 def _parallel(s: Shard, split: bool) -> bool:
     return split or s.implementation.framework == "megatron"
+
+
+def logits_dtype(s: Shard) -> str:
+    """Type of PyTorch's own loss: users' modules widen the logits first."""
+    return s.implementation.dtype if s.implementation.modules == "joint" else "fp32"
+
+
+def whole_graph(s: Shard) -> bool:
+    """Whether ``torch.compile`` has fused this loss: it has where it sees the whole model."""
+    return s.implementation.compiled and s.implementation.modules == "transformers"
 
 
 def forward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
@@ -21,9 +36,15 @@ def forward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
         return _fused_forward(s, vocab, split)
     if _parallel(s, split):
         return _parallel_forward(s, vocab, split)
-    tokens, dtype = s.tokens, s.implementation.dtype
+    tokens, dtype = s.tokens, logits_dtype(s)
     logits = tokens * vocab
+    if whole_graph(s):
+        return (
+            issued("unary", "loss.log_softmax", logits, FUSED * logits, activity=1.0, writes=0),
+            streaming("nll_loss", "loss.nll", tokens, dtype=dtype, rows=tokens),
+        )
     return (
+        *((widened("loss.widen", logits, s.implementation.dtype),) if dtype != s.implementation.dtype else ()),
         streaming("log_softmax", "loss.log_softmax", logits, dtype=dtype, rows=tokens, columns=vocab),
         streaming("nll_loss", "loss.nll", tokens, dtype=dtype, rows=tokens),
     )
@@ -35,8 +56,14 @@ def backward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
         return (streaming("unary", "loss.scale.grad", s.tokens * vocab, dtype=s.implementation.dtype),)
     if _parallel(s, split):
         return _parallel_backward(s, vocab)
-    tokens, dtype = s.tokens, s.implementation.dtype
+    tokens, dtype = s.tokens, logits_dtype(s)
     logits = tokens * vocab
+    if whole_graph(s):
+        return (
+            streaming("fill", "loss.grad.fill", logits, reads=0, dtype=s.implementation.dtype),
+            issued("unary", "loss.log_softmax.grad", logits, FUSED * logits, activity=1.0),
+        )
+    narrow = streaming("unary", "loss.round", logits, writes=0.5, dtype="fp32")
     return (
         streaming("fill", "loss.grad.one", 1, reads=0, dtype=dtype),
         streaming("fill", "loss.grad.fill", logits, reads=0, dtype=dtype),
@@ -44,6 +71,7 @@ def backward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
         streaming(
             "log_softmax_backward", "loss.log_softmax.grad", logits, reads=2, dtype=dtype, rows=tokens, columns=vocab
         ),
+        *((narrow,) if dtype != s.implementation.dtype else ()),
     )
 
 

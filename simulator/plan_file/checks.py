@@ -12,6 +12,7 @@ from joulecast.simulator.plan_file.attention import check_attention
 from joulecast.simulator.plan_file.compiled import check_compiled, check_eager_fp8, check_no_compile
 from joulecast.simulator.plan_file.context import check_context
 from joulecast.simulator.plan_file.experts import check_experts
+from joulecast.simulator.plan_file.modules import check_modules, check_no_modules
 from joulecast.simulator.plan_file.names import place
 from joulecast.simulator.plan_file.overlap import check_overlap
 from joulecast.simulator.plan_file.replicas import check_replicas
@@ -194,9 +195,11 @@ def _megatron_only(plan: Plan, source: Source) -> None:
     if run.framework == "megatron":
         _narrow_states(plan, source)
         check_no_compile(plan, source)
+        check_no_modules(plan, source)
         return
     check_eager_fp8(plan, source)
     check_compiled(plan, source)
+    check_modules(plan, source)
     if run.recompute_modules != ("core_attn",):
         raise source.error(
             "PyTorch's eager mode recomputes the core of attention alone",

@@ -41,6 +41,8 @@ def implementation_of(plan: Plan) -> Implementation:
         comm_first=plan.overlap.comm_first,
         fp8=plan.workload.fp8,
         compiled=i.compile,
+        modules=i.modules,
+        dropout=i.dropout,
         tp_comm_overlap=plan.overlap.tp_comm,
         fused_loss=i.fused_loss,
         context_parallel=plan.cp,

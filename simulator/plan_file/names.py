@@ -117,13 +117,16 @@ def _inline_model(table: InlineModel, source: Source) -> ModelConfig:
         vocab=table.vocab_size,
         tied_embeddings=table.tie_word_embeddings,
         gated_mlp=table.gated_mlp,
-        activation=table.activation,
+        activation="gelu" if table.activation == "gelu_new" else table.activation,
+        gelu_formula=table.activation == "gelu_new",
+        joint_projections=table.joint_projections,
         norm=table.norm,
         norm_bias=table.norm == "layernorm",
-        qkv_bias=table.bias,
+        qkv_bias=table.bias if table.qkv_bias is None else table.qkv_bias,
         output_bias=table.bias,
         mlp_bias=table.bias,
         rotary=table.rotary,
+        learned_positions=table.learned_positions,
         experts=_inline_experts(table, source),
     )
 

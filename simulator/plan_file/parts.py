@@ -185,6 +185,8 @@ class Implementation:
     compile: bool = False
     gradient_clipping: bool = True
     zero_grad_set_to_none: bool = False
+    modules: str = "joint"
+    dropout: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

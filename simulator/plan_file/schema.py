@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from joulecast.model.cluster.links import TRANSFER_JITTER
 from joulecast.model.framework.fp8 import Recipe
-from joulecast.model.framework.implementation import AttentionBackend, Framework, Recompute, RecomputeModule
+from joulecast.model.framework.implementation import AttentionBackend, Framework, Modules, Recompute, RecomputeModule
 from joulecast.model.power.limits import NODE_CLOCK_SPREAD
 from joulecast.model.training.factors import Generation
 from joulecast.model.training.nanobatches import LaunchPoint
@@ -51,9 +51,16 @@ class InlineModel(Table):
     head_dim: int | None = Field(None, gt=0, description="Size of a head; default: hidden_size / num_attention_heads.")
     gated_mlp: bool = Field(True, description="MLP with a gate (SwiGLU) or without (GPT).")
     bias: bool = Field(False, description="Biases in the linear layers.")
+    qkv_bias: bool | None = Field(None, description="Biases of queries, keys and values; default: as bias.")
     norm: Literal["rmsnorm", "layernorm"] = Field("rmsnorm", description="Normalisation.")
-    activation: Literal["silu", "gelu", "relu2"] = Field("silu", description="Activation of the MLP.")
+    activation: Literal["silu", "gelu", "gelu_new", "relu2"] = Field(
+        "silu", description="Activation of the MLP; gelu_new: a formula of single operations in transformers' code."
+    )
     rotary: bool = Field(True, description="Rotary position embedding.")
+    learned_positions: int = Field(0, ge=0, description="Rows of a learned table of positions; 0: none.")
+    joint_projections: bool = Field(
+        False, description="transformers' code has one product for queries, keys and values, as GPT-2's does."
+    )
     tie_word_embeddings: bool = Field(False, description="Output head shares the embedding's matrix.")
     num_experts: int | None = Field(None, gt=0, description="Experts in place of each layer's MLP; default: none.")
     num_experts_per_tok: int | None = Field(None, gt=0, description="Experts that each token is sent to.")
@@ -252,6 +259,19 @@ class ImplementationTable(Table):
     shard_head: bool = Field(True, description="Embedding and head split over tensor-parallel ranks.")
     compile: bool = Field(
         False, description="torch.compile of each layer fuses its element-wise kernels (pytorch-eager)."
+    )
+    modules: Modules = Field(
+        "joint",
+        description="Whose code pytorch-eager runs. joint: one product for queries, keys and values, one for gate and "
+        "up, fused norms; transformers: Hugging Face's, where RMSNorm is tensor operations in fp32 and compile takes a "
+        "whole model; torchtitan: fused norms, rotary embedding in complex numbers. Both: products of their own, "
+        "logits and loss in fp32.",
+    )
+    dropout: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Probability of dropout in residual stream, embedding and attention: transformers' GPT-2 has it.",
     )
     cuda_graphs: bool = Field(False, description="Launches are replayed as graphs: no kernel waits for the host.")
     fused_loss: bool = Field(False, description="Cross-entropy of Transformer Engine, in megatron: fewer passes.")

@@ -148,6 +148,8 @@ def read_implementation(parsed: PlanFile, model: ModelConfig, source: Source) ->
         generation=table.generation or "",
         cuda_graphs=table.cuda_graphs,
         compile=table.compile,
+        modules=table.modules,
+        dropout=table.dropout,
         optimizer=table.optimizer,
         parameter_precision=checks.parameter_dtype(parsed),
         gradient_precision=table.gradient_precision or default,

@@ -100,6 +100,8 @@ OTHER: dict[str, dict[str, Any]] = {
         "parameter_precision": "fp32",
         "zero_grad_set_to_none": True,
         "gradient_clipping": True,
+        "modules": "torchtitan",
+        "dropout": 0.1,
         "gradient_precision": "bf16",
         "optimizer_precision": "bf16",
         "main_parameters": False,
@@ -296,7 +298,7 @@ def test_reasons_are_needed(effects):
 
 
 def test_every_key_acts_somewhere(effects):
-    """All but what can only be refused here: sizes that are derived, files that do not exist, what is reserved."""
+    """All but what can only be refused here: sizes that are derived, dropout alone, no such file, reserved."""
     idle = {key for key, of in effects.items() if "changed" not in of.values()}
     assert idle == {
         "parallelism.data_parallel_size",
@@ -304,6 +306,7 @@ def test_every_key_acts_somewhere(effects):
         "parallelism.account_for_loss_in_pipeline_split",
         "implementation.main_parameters",
         "implementation.parameter_precision",
+        "implementation.dropout",
         "site.name",
         "site.currency",
         "schedule.recompute_modules",

@@ -1,0 +1,194 @@
+"""One layer of transformers or torchtitan that ``torch.compile`` has fused.
+
+Products stay the library's, each of its own. Inductor makes one kernel of norm and residual addition, of the activated
+gate and its product, and keeps what these make for the backward. In torchtitan's layers, compiled one by one, complex
+numbers are left to PyTorch's own kernel, and the last addition ends the layer.
+
+transformers' models are compiled whole. Tracing does not see that a mask is merely causal: the mask is made as a tensor
+and added to every score of the square, and keys and values are repeated for every head. Rotation is one kernel each for
+queries and keys.
+
+Source: PyTorch 2.11's Inductor in two rows of `validate/recorded/h200_sxm/train_modules.jsonl`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from joulecast.model.framework.launches import Launch, issued, streaming
+from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.kernels.operators import Attention
+from joulecast.model.transformer import complex_rotary, core_attention, modules_layer
+from joulecast.model.transformer import eager_layer as eager
+from joulecast.model.transformer.float8_linear import forward as linear
+
+#: Cycles of an SM for a value that is rotated, forward and backward: 16 kernels of one row [estimates, +-4 %].
+ROTATED, ROTATED_GRADIENT = 0.79, 1.15
+#: Rows of partial sums that a norm's fused gradient leaves, and cycles for a value of their sum [estimates, +-10 %].
+PARTIAL_ROWS, PARTIAL = 512, 1.9
+
+
+def forward(s: Shard) -> tuple[Launch, ...]:
+    """Forward of a layer."""
+    config, whole = s.config, compiled_whole(s)
+    return (
+        _norm("norm1", s, reads=2 if whole else 1, writes=2 if whole else 1),
+        *eager.enter_forward("qkv", s),
+        *(launch for name, width in modules_layer.projections(s) for launch in linear(name, s, width, config.hidden)),
+        *_head_norms(s),
+        *(_rotary(s) if whole else complex_rotary.forward(s)),
+        *attention(s, "forward"),
+        *linear("output", s, config.hidden, s.attention_width),
+        *eager.leave_forward("output", s),
+        _norm("norm2", s, reads=2, writes=2 if whole else 1),
+        *eager.enter_forward("up", s),
+        *(
+            launch
+            for name, width in modules_layer.first_products(s)
+            for launch in linear(name, s, width, config.hidden)
+        ),
+        _activation(s),
+        *linear("down", s, config.hidden, s.ffn),
+        *eager.leave_forward("down", s),
+        *(() if whole else (_fused("residual", s, reads=3),)),
+    )
+
+
+def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:
+    """Backward of a layer."""
+    config, whole = s.config, compiled_whole(s)
+    firsts, projections = modules_layer.first_products(s), modules_layer.projections(s)
+    return (
+        *eager.leave_backward("down", s),
+        *eager.linear_backward("down", s, config.hidden, s.ffn, config.mlp_bias, accumulate),
+        _activation_backward(s),
+        *_linears_backward(firsts, s, config.mlp_bias, accumulate),
+        *_norm_backward("norm2", "up", s, accumulate, branches=len(firsts)),
+        *eager.leave_backward("output", s),
+        *eager.linear_backward("output", s, config.hidden, s.attention_width, config.output_bias, accumulate),
+        *(attention(s, "forward") if s.implementation.recomputes("core_attn") else ()),
+        *attention(s, "backward"),
+        *(_rotary_backward(s) if whole else complex_rotary.backward(s)),
+        *_head_norms_backward(s, accumulate),
+        *_linears_backward(projections, s, config.qkv_bias, accumulate),
+        *_norm_backward("norm1", "qkv", s, accumulate, branches=len(projections)),
+        *((eager.residual_addition("norm1.grad.leaf", s),) if leaf_input else ()),
+    )
+
+
+def compiled_whole(s: Shard) -> bool:
+    """Whether the whole model is one graph."""
+    return s.implementation.modules == "transformers"
+
+
+def attention(s: Shard, direction: str) -> tuple[Launch, ...]:
+    """Attention; in a graph of the whole model with a mask for every score, and keys and values for every head."""
+    launches = core_attention.core_attention(s, direction)
+    if not compiled_whole(s):
+        return launches
+    return tuple(
+        replace(one, operator=replace(one.operator, causal=False, kv_heads=s.heads, each_score="mask"))
+        if isinstance(one.operator, Attention)
+        else one
+        for one in launches
+    )
+
+
+def _norm(name: str, s: Shard, *, reads: int, writes: int) -> Launch:
+    """A norm of the residual stream, or of its sum with a block's result, which is kept where ``writes`` are two."""
+    rows, columns = s.norm_tokens, s.config.hidden
+    pattern, dtype = (s.config.norm, s.implementation.dtype) if reads == 1 else ("add", s.implementation.dtype)
+    return streaming(pattern, name, rows * columns, reads=reads, writes=writes, dtype=dtype, rows=rows, columns=columns)
+
+
+def _fused(name: str, s: Shard, *, reads: int) -> Launch:
+    return streaming("add", name, s.norm_tokens * s.config.hidden, reads=reads, dtype=s.implementation.dtype)
+
+
+def _norm_backward(norm: str, entered: str, s: Shard, accumulate: bool, *, branches: int) -> tuple[Launch, ...]:
+    """Gradient of a norm: sums of the products' branches and of the residual stream's in one kernel."""
+    rows, columns, dtype = s.norm_tokens, s.config.hidden, s.implementation.dtype
+    _, sums = eager.norm_backward(norm, s, accumulate)
+    partial = min(rows, PARTIAL_ROWS) * columns
+    gamma = issued("reduce", f"{norm}.gamma.grad", partial, PARTIAL * partial, activity=1.0, writes=0, dtype="fp32")
+    return (
+        *eager.enter_backward(entered, s),
+        streaming("mul", f"{norm}.grad", rows * columns, reads=branches + 2, dtype=dtype, rows=rows, columns=columns),
+        replace(gamma, completes="" if accumulate else f"{norm}.weight"),
+        *sums,
+    )
+
+
+def _linears_backward(
+    products: tuple[tuple[str, int], ...], s: Shard, bias: bool, accumulate: bool
+) -> tuple[Launch, ...]:
+    """Gradients of products that share their input, the last first."""
+    return tuple(
+        launch
+        for name, width in reversed(products)
+        for launch in eager.linear_backward(name, s, width, s.config.hidden, bias, accumulate)
+    )
+
+
+def _activation(s: Shard) -> Launch:
+    gated, elements = s.config.gated_mlp, s.tokens * s.ffn
+    return streaming("mul" if gated else "unary", "activation", elements, reads=1 + gated, dtype=s.implementation.dtype)
+
+
+def _activation_backward(s: Shard) -> Launch:
+    gated, elements = s.config.gated_mlp, s.tokens * s.ffn
+    dtype = s.implementation.dtype
+    return streaming("mul", "activation.grad", elements, reads=2 + gated, writes=1 + gated, dtype=dtype)
+
+
+def _rotary(s: Shard) -> tuple[Launch, ...]:
+    """Rotation of queries and of keys, which are repeated for every head, as values are."""
+    dtype, values = s.implementation.dtype, s.tokens * s.heads * s.config.head_dim
+    share = s.kv_heads / s.heads
+    copy = streaming("copy", "rotary.value.repeat", values, reads=share, dtype=dtype) if share < 1 else None
+    return (
+        *(_rotated("rotary.query", values, ROTATED, 1.0, s)),
+        *(_rotated("rotary.key", values, ROTATED, share, s)),
+        *((copy,) if copy is not None else ()),
+    )
+
+
+def _rotary_backward(s: Shard) -> tuple[Launch, ...]:
+    """Gradient of :func:`_rotary`: sums over the heads that share keys and values."""
+    dtype, values = s.implementation.dtype, s.tokens * s.heads * s.config.head_dim
+    share = s.kv_heads / s.heads
+    sums = ("key.sine", "value") if share < 1 else ()
+    return (
+        *(streaming("copy", f"rotary.{part}.grad.sum", values, writes=share, dtype=dtype) for part in sums),
+        *_rotated("rotary.key.grad", values * share, ROTATED_GRADIENT, 1 / share, s),
+        *_rotated("rotary.query.grad", values, ROTATED_GRADIENT, 1.0, s),
+    )
+
+
+def _rotated(name: str, values: float, cycles: float, reads: float, s: Shard) -> tuple[Launch, ...]:
+    if not (s.config.rotary and s.implementation.rotary):
+        return ()
+    return (issued("unary", name, values, cycles * values, activity=1.0, reads=reads, dtype=s.implementation.dtype),)
+
+
+def _head_norms(s: Shard) -> tuple[Launch, ...]:
+    """Norms of query and key heads in one kernel each."""
+    if not s.config.qk_norm:
+        return ()
+    heads = (("query", s.heads), ("key", s.kv_heads))
+    width, dtype = s.config.head_dim, s.implementation.dtype
+    return tuple(streaming("unary", f"{part}_norm", s.tokens * count * width, dtype=dtype) for part, count in heads)
+
+
+def _head_norms_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
+    """Gradient of :func:`_head_norms`."""
+    if not s.config.qk_norm:
+        return ()
+    launches: list[Launch] = []
+    width, dtype = s.config.head_dim, s.implementation.dtype
+    for part, count in (("key", s.kv_heads), ("query", s.heads)):
+        weight = f"{part}_norm.weight"
+        one = streaming("mul", f"{part}_norm.grad", s.tokens * count * width, reads=2, dtype=dtype)
+        launches.append(replace(one, completes="" if accumulate else weight))
+        launches += eager.accumulation(weight, width, dtype, accumulate)
+    return tuple(launches)

@@ -1,0 +1,184 @@
+"""One transformer layer as PyTorch's users write it: the modules of transformers, or of torchtitan.
+
+Queries, keys and values are products of their own, as are gate and up, whose input gradients are added. Activations
+then run on whole tensors. transformers writes RMSNorm and GPT-2's GELU as formulas, torchtitan its rotary embedding in
+complex numbers; where transformers has one product for queries, keys and values, it is split by views.
+
+The order was checked against traces of transformers 5.17 and of a Llama after torchtitan
+(`validate/recorded/h200_sxm/train_modules.jsonl`).
+"""
+
+from __future__ import annotations
+
+from joulecast.model.framework.launches import Launch, streaming
+from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.transformer import (
+    complex_rotary,
+    core_attention,
+    dropout,
+    pytorch_norm,
+    rotary,
+    turned_rotary,
+    unfused_norm,
+    whole_activation,
+)
+from joulecast.model.transformer import eager_layer as eager
+from joulecast.model.transformer.float8_linear import forward as linear
+
+
+def forward(s: Shard) -> tuple[Launch, ...]:
+    """Forward of a layer."""
+    config = s.config
+    return (
+        *pytorch_norm.forward("norm1", s),
+        *eager.enter_forward("qkv", s),
+        *(launch for name, width in projections(s) for launch in linear(name, s, width, config.hidden)),
+        *head_norm_forward(s),
+        *(complex_rotary.forward(s) if _titan(s) else turned_rotary.forward(s)),
+        *core_attention.core_attention(s, "forward"),
+        *linear("output", s, config.hidden, s.attention_width),
+        *eager.leave_forward("output", s),
+        *dropout.forward("output", s),
+        eager.residual_addition("residual1", s),
+        *pytorch_norm.forward("norm2", s),
+        *eager.enter_forward("up", s),
+        *_mlp_forward(s),
+        *linear("down", s, config.hidden, s.ffn),
+        *eager.leave_forward("down", s),
+        *dropout.forward("down", s),
+        eager.residual_addition("residual2", s),
+    )
+
+
+def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:
+    """Backward of a layer."""
+    config = s.config
+    return (
+        *dropout.backward("down", s),
+        *eager.leave_backward("down", s),
+        *eager.linear_backward("down", s, config.hidden, s.ffn, config.mlp_bias, accumulate),
+        *_mlp_backward(s, accumulate),
+        *_norm_half_backward("norm2", "up", s, accumulate),
+        *dropout.backward("output", s),
+        *eager.leave_backward("output", s),
+        *eager.linear_backward("output", s, config.hidden, s.attention_width, config.output_bias, accumulate),
+        *core_attention.backward(s),
+        *(complex_rotary.backward(s) if _titan(s) else turned_rotary.backward(s)),
+        *head_norm_backward(s, accumulate),
+        *_projections_backward(s, accumulate),
+        *_norm_half_backward("norm1", "qkv", s, accumulate, leaf_input=leaf_input),
+    )
+
+
+def projections(s: Shard) -> tuple[tuple[str, int], ...]:
+    """Products in front of attention, and their widths."""
+    if _joint(s):
+        return (("qkv", s.qkv_width),)
+    keys = s.kv_heads * s.config.head_dim
+    return (("query", s.heads * s.config.head_dim), ("key", keys), ("value", keys))
+
+
+def first_products(s: Shard) -> tuple[tuple[str, int], ...]:
+    """First products of the MLP, and their widths."""
+    if not s.config.gated_mlp or _joint(s):
+        return (("up", s.up_width),)
+    return (("gate", s.ffn), ("up", s.ffn))
+
+
+def _joint(s: Shard) -> bool:
+    """Whether one product makes queries, keys and values, and one gate and up."""
+    modules = s.implementation.modules
+    return modules == "joint" or (modules == "transformers" and s.config.joint_projections)
+
+
+def head_norm_forward(s: Shard) -> tuple[Launch, ...]:
+    """Norms of query and key heads, whose products are theirs alone: no copy."""
+    if not s.config.qk_norm:
+        return ()
+    if not pytorch_norm.unfused(s):
+        return tuple(launch for launch in rotary.head_norm_forward(s) if not launch.operator.name.endswith(".copy"))
+    return tuple(
+        launch
+        for part, heads in (("query", s.heads), ("key", s.kv_heads))
+        for launch in unfused_norm.forward(f"{part}_norm", s, s.tokens * heads, s.config.head_dim)
+    )
+
+
+def head_norm_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
+    """Gradient of :func:`head_norm_forward`."""
+    if not (s.config.qk_norm and pytorch_norm.unfused(s)):
+        return rotary.head_norm_backward(s, accumulate)
+    launches: list[Launch] = []
+    for part, heads in (("key", s.kv_heads), ("query", s.heads)):
+        name, done = f"{part}_norm", "" if accumulate else f"{part}_norm.weight"
+        launches += unfused_norm.backward(name, s, s.tokens * heads, s.config.head_dim, done)
+        launches += eager.accumulation(f"{name}.weight", s.config.head_dim, s.implementation.dtype, accumulate)
+    return tuple(launches)
+
+
+def _titan(s: Shard) -> bool:
+    return s.implementation.modules == "torchtitan"
+
+
+def _mlp_forward(s: Shard) -> tuple[Launch, ...]:
+    """First products and activation."""
+    hidden, products = s.config.hidden, first_products(s)
+    if len(products) == 1:
+        return (*linear("up", s, s.up_width, hidden), *whole_activation.forward(s))
+    return (
+        *linear("gate", s, s.ffn, hidden),
+        whole_activation.gate(s),
+        *linear("up", s, s.ffn, hidden),
+        whole_activation.gate_product(s),
+    )
+
+
+def _mlp_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
+    hidden, bias = s.config.hidden, s.config.mlp_bias
+    if len(first_products(s)) == 1:
+        return (*whole_activation.backward(s), *eager.linear_backward("up", s, s.up_width, hidden, bias, accumulate))
+    return (
+        *whole_activation.gate_product_backward(s),
+        *eager.linear_backward("up", s, s.ffn, hidden, bias, accumulate),
+        whole_activation.gate_backward(s),
+        *eager.linear_backward("gate", s, s.ffn, hidden, bias, accumulate),
+        _branches("up", s),
+    )
+
+
+def _projections_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
+    """Gradients of the products in front of attention, the last first, and the sums of their inputs' gradients.
+
+    transformers has queries and keys heads first, from which a copy turns back.
+    """
+    hidden, bias, products = s.config.hidden, s.config.qkv_bias, projections(s)
+    if len(products) == 1:
+        cat = streaming("copy", "qkv.cat", s.tokens * s.qkv_width, dtype=s.implementation.dtype)
+        return (cat, *eager.linear_backward("qkv", s, s.qkv_width, hidden, bias, accumulate))
+    launches: list[Launch] = []
+    for name, width in reversed(products):
+        launches += () if _titan(s) else turned_rotary.turned(name, s)
+        launches += eager.linear_backward(name, s, width, hidden, bias, accumulate)
+        if name != "value":
+            launches.append(_branches(name, s))
+    return tuple(launches)
+
+
+def _branches(name: str, s: Shard) -> Launch:
+    """Sum of two products' input gradients."""
+    return streaming("add", f"{name}.grad.branches", s.tokens * s.config.hidden, reads=2, dtype=s.implementation.dtype)
+
+
+def _norm_half_backward(
+    norm: str, entered: str, s: Shard, accumulate: bool, *, leaf_input: bool = False
+) -> tuple[Launch, ...]:
+    """As :func:`joulecast.model.transformer.eager_layer.norm_half_backward`, with these modules' norm."""
+    kernels, sums = pytorch_norm.backward(norm, s, accumulate)
+    join = (
+        eager.residual_addition(f"{norm}.grad.join", s),
+        *((eager.residual_addition(f"{norm}.grad.leaf", s),) if leaf_input else ()),
+    )
+    entering = eager.enter_backward(entered, s)
+    if entering and not s.implementation.sequence_parallel:
+        return (*kernels, *sums, *entering, *join)
+    return (*entering, *kernels, *join, *sums)

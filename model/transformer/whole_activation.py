@@ -1,0 +1,93 @@
+"""Activation of an MLP whose gate and up are tensors of their own, or whose GELU is written as a formula.
+
+transformers' ``gelu_new`` is ½x(1 + tanh(√(2/π)(x + 0.044715x³))), one kernel for each operation: eight forward, and
+eleven backward. All of them read and write whole tensors, most at the memory's pace.
+"""
+
+from __future__ import annotations
+
+from joulecast.model.framework.launches import Launch, issued, streaming
+from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.transformer import eager_layer as eager
+
+#: Cycles of an SM for a value: SiLU, its gradient, tanh. Kernels of four rows of
+#: `validate/recorded/h200_sxm/train_modules.jsonl`, two for tanh; rows differ by 9, 1 and 2 % [estimates, +-5 %].
+SILU, SILU_GRADIENT, TANH = 0.155, 0.238, 0.16
+#: Operations of ``gelu_new`` in order, and how many tensors each reads.
+FORMULA = (
+    ("half", 1),
+    ("cube", 1),
+    ("coefficient", 1),
+    ("sum", 2),
+    ("scaled", 1),
+    ("tanh", 1),
+    ("one", 1),
+    ("product", 2),
+)
+FORMULA_BACKWARD = (
+    ("product.grad_half", 2),
+    ("product.grad_tanh", 2),
+    ("tanh.grad", 2),
+    ("scaled.grad", 1),
+    ("coefficient.grad", 1),
+    ("cube.square", 1),
+    ("cube.triple", 1),
+    ("cube.grad", 2),
+    ("sum.grad", 2),
+    ("half.grad", 1),
+    ("input.grad", 2),
+)
+
+
+def forward(s: Shard) -> tuple[Launch, ...]:
+    """Between the products of an MLP without a gate."""
+    return _formula(s, FORMULA) if s.config.gelu_formula else eager.activation_forward(s)
+
+
+def backward(s: Shard) -> tuple[Launch, ...]:
+    """Gradient of :func:`forward`."""
+    return _formula(s, FORMULA_BACKWARD) if s.config.gelu_formula else eager.activation_backward(s)
+
+
+def _formula(s: Shard, steps: tuple[tuple[str, int], ...]) -> tuple[Launch, ...]:
+    elements, dtype = s.tokens * s.ffn, s.implementation.dtype
+    return tuple(
+        streaming(
+            "unary" if reads == 1 else "mul",
+            f"activation.{name}",
+            elements,
+            reads=reads,
+            dtype=dtype,
+            sm_cycles=TANH * elements if name == "tanh" else 0.0,
+        )
+        for name, reads in steps
+    )
+
+
+def gate(s: Shard) -> Launch:
+    """Activation of the gate."""
+    elements, kind = s.tokens * s.ffn, s.config.activation
+    if kind == "gelu":
+        return streaming("gelu", f"gate.{kind}", elements, dtype=s.implementation.dtype)
+    return issued("unary", f"gate.{kind}", elements, SILU * elements, activity=1.0, dtype=s.implementation.dtype)
+
+
+def gate_product(s: Shard) -> Launch:
+    """Product of the activated gate and up."""
+    return streaming("mul", "gate.product", s.tokens * s.ffn, reads=2, dtype=s.implementation.dtype)
+
+
+def gate_product_backward(s: Shard) -> tuple[Launch, ...]:
+    """Gradients of up and of the activated gate."""
+    elements, dtype = s.tokens * s.ffn, s.implementation.dtype
+    return tuple(
+        streaming("mul", f"gate.product.{side}", elements, reads=2, dtype=dtype) for side in ("grad_up", "grad_gate")
+    )
+
+
+def gate_backward(s: Shard) -> Launch:
+    """Gradient of the gate's activation."""
+    elements, dtype, kind = s.tokens * s.ffn, s.implementation.dtype, s.config.activation
+    if kind == "gelu":
+        return streaming("gelu_backward", f"gate.{kind}.grad", elements, reads=2, dtype=dtype)
+    return issued("mul", f"gate.{kind}.grad", elements, SILU_GRADIENT * elements, activity=1.0, reads=2, dtype=dtype)

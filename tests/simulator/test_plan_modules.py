@@ -1,0 +1,90 @@
+"""Keys of a plan that runs the modules of transformers or torchtitan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from joulecast.errors import InputError
+from joulecast.simulator.closed_form.forecast import closed_form
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.implementation import implementation_of
+from joulecast.simulator.plan_file.plan import plan_from_dict
+
+GPT = {
+    "hidden_size": 1024,
+    "num_attention_heads": 16,
+    "intermediate_size": 4096,
+    "vocab_size": 50304,
+    "num_hidden_layers": 2,
+    "gated_mlp": False,
+    "bias": True,
+    "norm": "layernorm",
+    "activation": "gelu_new",
+    "rotary": False,
+    "learned_positions": 1024,
+    "joint_projections": True,
+}
+
+
+def plan(model: Any = "llama-3.2-1b", **tables: Any) -> dict[str, Any]:
+    workload = {"model": model, "sequence_length": 1024, "global_batch_size": 4}
+    found: dict[str, Any] = {"workload": workload, "cluster": {"gpu": "h200-sxm", "gpus": 1}}
+    for name, table in tables.items():
+        found[name] = {**found.get(name, {}), **table}
+    return found
+
+
+def test_modules_and_dropout_reach_the_kernels() -> None:
+    run = {"modules": "transformers", "dropout": 0.1}
+    read = plan_from_dict(plan(GPT, implementation=run))
+    assert implementation_of(read).modules == "transformers"
+    assert implementation_of(read).dropout == 0.1
+    model = read.workload.model
+    assert (model.activation, model.gelu_formula, model.joint_projections) == ("gelu", True, True)
+    assert model.learned_positions == 1024
+
+
+@pytest.mark.parametrize(
+    ("tables", "key", "words"),
+    [
+        ({"implementation": {"modules": "transformer"}}, "implementation.modules", "transformers"),
+        ({"implementation": {"modules": "transformers", "framework": "megatron"}}, "implementation.modules", "eager"),
+        ({"implementation": {"dropout": 0.1, "framework": "megatron"}}, "implementation.dropout", "eager"),
+        ({"implementation": {"dropout": 0.1}}, "implementation.dropout", "transformers"),
+        ({"implementation": {"dropout": 0.1, "modules": "torchtitan"}}, "implementation.dropout", "no dropout"),
+        ({"implementation": {"dropout": 0.1, "modules": "transformers"}}, "implementation.dropout", "positions"),
+        ({"implementation": {"dropout": 1.0}}, "implementation.dropout", "less than 1"),
+        ({"workload": {"precision": "fp8"}, "implementation": {"modules": "torchtitan"}}, "modules", "FP8"),
+        ({"overlap": {"nanobatches": 2}, "implementation": {"modules": "torchtitan"}}, "modules", "nano-batches"),
+        (
+            {"implementation": {"modules": "transformers", "compile": True, "attention_backend": "flash-attention-2"}},
+            "implementation.modules",
+            "cuDNN",
+        ),
+    ],
+)
+def test_what_is_not_known_is_refused(tables: dict[str, Any], key: str, words: str) -> None:
+    given = plan(**tables)
+    if "workload" in tables:
+        given["workload"] = {**plan()["workload"], **tables["workload"]}
+    if "overlap" in tables:
+        given["workload"]["micro_batch_size"] = 2
+    with pytest.raises(InputError) as caught:
+        plan_from_dict(given)
+    assert key in str(caught.value)
+    assert words in str(caught.value)
+
+
+def test_experts_are_refused() -> None:
+    with pytest.raises(InputError, match="Mixture of Experts"):
+        plan_from_dict(plan("mixtral-8x7b", implementation={"modules": "transformers"}))
+
+
+@pytest.mark.parametrize("modules", ["transformers", "torchtitan"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_closed_form_meets_the_events(modules: str, compiled: bool) -> None:
+    read = plan_from_dict(plan(implementation={"modules": modules, "compile": compiled}))
+    closed = closed_form([read])
+    assert closed.time_s[0] == pytest.approx(forecast(read).time_s, rel=2e-3)
