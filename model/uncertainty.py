@@ -35,9 +35,10 @@ UNKNOWN_DISCREPANCY = 0.15
 NETWORK_DISCREPANCY = 0.25
 #: What a sequence adds to its kernels: gaps, what one kernel leaves in cache for the next, launch order.
 COMPOSITION = 0.012
-#: The same of kernels that move data, all alike: neighbours leave more or less of it in cache. Errors of iterations
-#: on one pair of cards change with the share of such kernels, 8 to 73 %, by 8 % of it (with experts) and by -3 % (casts
-#: of FP8): 0.05 beyond the slopes' own errors, 0.02 by the likelihood of iterations on all hosts [estimate between].
+#: The same of kernels that move data, all alike: neighbours leave more or less of it in cache. Times of iterations on
+#: three pairs of cards, whose shares of such kernels reach from 8 to 73 %, change with that share by -0.08 +- 0.03 of
+#: it (with experts), 0.00 +- 0.02 and 0.02 +- 0.02: root mean square beyond the slopes' own errors, most of it the
+#: first's [estimate].
 MOVING = 0.04
 _MOVES = np.array([family.startswith(("streaming", "tile_rows")) for family in FAMILIES])
 #: Joint deviations of the parameters, and where time presses; powers of two.

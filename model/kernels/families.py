@@ -1,7 +1,7 @@
 """Operator families: kernels about whose errors one figure is told.
 
 A family is finer than a kind of operator where the model's form errs differently: products that leave most SMs idle or
-multiply special values, products of experts, framework's FP8, data that L2 holds, kernels that reduce or that
+multiply special values, products of experts, frameworks' FP8, data that L2 holds, kernels that reduce or that
 instructions bind, directions of attention, all-reduces, small messages, communication between nodes.
 """
 
