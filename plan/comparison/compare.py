@@ -7,7 +7,7 @@ the differences of the items sum to the difference of the quantity.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -156,7 +156,7 @@ def compare(iterations: Sequence[Iteration], names: Sequence[str]) -> Comparison
         keys=differing_keys([i.plan for i in iterations]),
         results={key: tuple(one.get(key) for one in results) for key in dict.fromkeys(k for r in results for k in r)},
         against=tuple(against),
-        notes=tuple(_notes(iterations)),
+        notes=(*_notes(iterations), *_not_sure(iterations, names)),
         currency=currencies[0] if len(currencies) == 1 else "",
         descriptions=tuple(described.values()),
     )
@@ -233,3 +233,20 @@ def _notes(iterations: Sequence[Iteration]) -> list[str]:
     if len(currencies) > 1:
         notes.append(f"money is in {' and '.join(currencies)}, as each plan has it: its difference means nothing")
     return notes
+
+
+def _not_sure(iterations: Sequence[Iteration], names: Sequence[str]) -> Iterator[str]:
+    """Whose intervals reach the reference's, of plans on other GPUs: on the same GPU most errors are common to both."""
+    base = iterations[0]
+    for name, other in zip(names[1:], iterations[1:], strict=True):
+        if other.plan.cluster.gpu == base.plan.cluster.gpu:
+            continue
+        scale = base.tokens / other.tokens
+        ends = {
+            "time": (base.time_s_p05, base.time_s_p95, other.time_s_p05 * scale, other.time_s_p95 * scale),
+            "energy": (base.energy_j_p05, base.energy_j_p95, other.energy_j_p05 * scale, other.energy_j_p95 * scale),
+        }
+        reach = [word for word, (low, high, from_, to) in ends.items() if from_ <= high and low <= to]
+        if reach:
+            what = f"the 90 % intervals of {name} and {names[0]} overlap in {' and '.join(reach)}"
+            yield f"{what}, and their GPUs differ: which needs less is not sure"

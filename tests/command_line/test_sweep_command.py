@@ -103,3 +103,10 @@ def test_what_the_command_refuses(file, capsys, arguments, message):
     assert (code, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_a_run_has_days_energy_and_money(file, capsys):
+    code, out, _ = run(capsys, file, "--set", "workload.training_tokens=1e9")
+    (head,) = [line for line in out.splitlines() if line.startswith("plan ")]
+    assert code == 0
+    assert "run [days]  run [MWh]  run [USD]" in head

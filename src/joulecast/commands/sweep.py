@@ -113,6 +113,7 @@ def _costs(row: dict[str, Any]) -> dict[str, Any]:
         return {f"money [{row['currency']}]": row["money"], "carbon [kg]": row["carbon_kg"]}
     return {
         "run [days]": row["run_time_s"] / 86400.0,
+        "run [MWh]": row["run_energy_j"] / 3.6e9,
         f"run [{row['currency']}]": row["run_money"],
         "run, carbon [t]": row["run_carbon_kg"] / 1000.0,
         "facility [W]": row["facility_power_w"],
