@@ -71,6 +71,12 @@ def drawn(r: random.Random) -> dict[str, Any]:
     if fp8:
         recipes = ["tensorwise", "rowwise"] if eager else ["delayed", "tensorwise", "blockwise"]
         tables["workload"] |= {"precision": "fp8", "fp8_recipe": r.choice(recipes)}
+    if eager:
+        tables["implementation"] |= {
+            "parameter_precision": r.choice([None, None, "fp32"]),
+            "gradient_clipping": r.choice([None, True]),
+            "zero_grad_set_to_none": r.choice([None, True, False]),
+        }
     if eager and not experts:
         tables["implementation"]["compile"] = r.random() < 0.5
     if eager and experts:
