@@ -331,9 +331,11 @@ class SiteTable(Table):
 
     name: str = Field("default", description="Catalogue name or path of a site; the keys below win over it.")
     currency: str | None = Field(None, min_length=1, description="Currency of all prices.")
-    pue: float | None = Field(None, ge=1, description="Energy at the facility's meter over that of its computers.")
+    pue: float | None = Field(
+        None, ge=1, le=10, description="Energy at the facility's meter over that of its computers."
+    )
     electricity_price_per_kwh: float | None = Field(None, ge=0, description="Price of a kilowatt-hour.")
-    carbon_intensity_kg_per_kwh: float | None = Field(None, ge=0, description="CO2 equivalent of it [kg/kWh].")
+    carbon_intensity_kg_per_kwh: float | None = Field(None, ge=0, le=5, description="CO2 equivalent of it [kg/kWh].")
     hardware_price_per_gpu: float | None = Field(
         None, ge=0, description="A GPU with its share of node and network; default: the node type's price and network."
     )

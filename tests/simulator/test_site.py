@@ -245,6 +245,8 @@ def test_the_command_prints_levels_cost_and_limits(capsys: pytest.CaptureFixture
 
 BAD: list[tuple[list[str], list[str]]] = [
     (["site.pue=0.9"], ["site.pue", "at least 1"]),
+    (["site.pue=120"], ["site.pue", "at most 10"]),  # a percentage
+    (["site.carbon_intensity_kg_per_kwh=370"], ["carbon_intensity_kg_per_kwh", "at most 5"]),  # grams
     (["site.pue=nan"], ["site.pue"]),
     (["site.electricity_price_per_kwh=-0.1"], ["site.electricity_price_per_kwh", "at least 0"]),
     (["site.hardware_lifetime_years=0"], ["site.hardware_lifetime_years", "above 0"]),
