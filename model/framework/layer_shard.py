@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from joulecast.errors import InputError
 from joulecast.model.architecture.model_config import ModelConfig
@@ -36,6 +36,14 @@ class Shard:
     def activation_bytes(self) -> float:
         """Bytes of one residual-stream tensor of the whole micro-batch."""
         return float(self.tokens * self.config.hidden * DTYPE_BYTES[self.implementation.dtype])
+
+    @property
+    def stream(self) -> Shard:
+        """The same in the residual stream's type: ``torch.autocast`` leaves it, and norms, in the parameters'."""
+        run = self.implementation
+        if not run.autocast:
+            return self
+        return replace(self, implementation=replace(run, dtype=run.parameter_dtype))
 
 
 def shard(config: ModelConfig, implementation: Implementation, batch: int, sequence: int) -> Shard:

@@ -160,7 +160,8 @@ def head_bytes(s: Shard) -> float:
     """Final norm's input and output, and what the loss keeps, for one micro-batch."""
     vocab = local_vocabulary(s.config.vocab, head_is_split(s.implementation), s.implementation)
     if s.implementation.modules != "joint":
-        return modules_kept.final_norm_bytes(s) + s.tokens * vocab * _kept_logit_bytes(s)
+        ends = modules_kept.final_norm_bytes(s) + modules_kept.head_weight_bytes(s, vocab)
+        return ends + s.tokens * vocab * _kept_logit_bytes(s)
     whole = s.activation_bytes if s.implementation.sequence_parallel else boundary_bytes(s)
     return boundary_bytes(s) + whole + s.tokens * vocab * _kept_logit_bytes(s)
 

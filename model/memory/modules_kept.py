@@ -20,6 +20,8 @@ from joulecast.model.transformer import dropout, modules_compiled, modules_layer
 WIDE = 4.0
 #: Tensors of the MLP's width that ``gelu_new`` keeps, its result included; any other activation keeps two.
 FORMULA_TENSORS, PLAIN_TENSORS = 5, 2
+#: The same in units of a narrow tensor where autocast takes the power, and what follows, in fp32.
+FORMULA_AUTOCAST = 8
 #: The same of a gated MLP, eager and compiled.
 GATED_TENSORS, GATED_COMPILED = 4, 3
 
@@ -27,16 +29,29 @@ GATED_TENSORS, GATED_COMPILED = 4, 3
 def layer_bytes(s: Shard) -> float:
     """Bytes of one layer and micro-batch."""
     size = float(DTYPE_BYTES[s.implementation.dtype])
-    norms = 2.0 * s.config.hidden * (_norm_input(s, size) * s.norm_tokens + size * s.tokens)
-    return (
-        norms + size * s.tokens * (_attention_width(s) + _mlp_width(s)) + _statistics(s, size) + dropout.kept_bytes(s)
-    )
+    hidden, copies = s.config.hidden, 2
+    if s.implementation.autocast and not s.implementation.compiled:  # every product keeps a copy of its input
+        copies = len(modules_layer.projections(s)) + len(modules_layer.first_products(s))
+    norms = hidden * (2 * _norm_input(s) * s.norm_tokens + copies * size * s.tokens)
+    widths = size * s.tokens * (_attention_width(s) + _mlp_width(s))
+    weights = hidden * (s.qkv_width + s.attention_width + s.up_width + s.ffn)
+    return norms + widths + _statistics(s) + dropout.kept_bytes(s) + _rounded_bytes(s, weights)
 
 
 def final_norm_bytes(s: Shard) -> float:
     """Of the norm in front of the head, its result included."""
     size = float(DTYPE_BYTES[s.implementation.dtype])
-    return s.config.hidden * (_norm_input(s, size) * s.norm_tokens + size * s.tokens)
+    return s.config.hidden * (_norm_input(s) * s.norm_tokens + size * s.tokens)
+
+
+def head_weight_bytes(s: Shard, vocab: int) -> float:
+    """Of the head's weight as its product takes it."""
+    return _rounded_bytes(s, vocab * s.config.hidden)
+
+
+def _rounded_bytes(s: Shard, weights: int) -> float:
+    """Copies of weights that ``torch.autocast`` has rounded, which gradients of inputs read."""
+    return float(DTYPE_BYTES[s.implementation.dtype] * weights) if s.implementation.autocast else 0.0
 
 
 def kept_logit_bytes(s: Shard) -> float:
@@ -44,8 +59,9 @@ def kept_logit_bytes(s: Shard) -> float:
     return float(DTYPE_BYTES[s.implementation.dtype]) if _whole_graph(s) else WIDE
 
 
-def _norm_input(s: Shard, size: float) -> float:
+def _norm_input(s: Shard) -> float:
     """Bytes that a norm keeps of a value beside its result."""
+    size = float(DTYPE_BYTES[s.stream.implementation.dtype])
     return WIDE + size if pytorch_norm.unfused(s) else size
 
 
@@ -63,16 +79,18 @@ def _mlp_width(s: Shard) -> int:
     if s.config.gated_mlp:
         return s.ffn * (GATED_COMPILED if s.implementation.compiled else GATED_TENSORS)
     formula = s.config.gelu_formula and not s.implementation.compiled
-    return s.ffn * (FORMULA_TENSORS if formula else PLAIN_TENSORS)
+    if formula:
+        return s.ffn * (FORMULA_AUTOCAST if s.implementation.autocast else FORMULA_TENSORS)
+    return s.ffn * PLAIN_TENSORS
 
 
-def _statistics(s: Shard, size: float) -> float:
+def _statistics(s: Shard) -> float:
     """Norms of heads, and of rows their scales, means and sums of exponentials."""
     moments = 2 if s.config.norm == "layernorm" else 1
     kept = WIDE * (2 * moments * s.norm_tokens + s.heads * s.tokens)
     if s.config.qk_norm:
         heads = (s.heads + s.kv_heads) * s.tokens
-        kept += heads * (s.config.head_dim * _norm_input(s, size) + WIDE)
+        kept += heads * (s.config.head_dim * _norm_input(s) + WIDE)
     return kept
 
 

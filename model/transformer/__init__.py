@@ -3,8 +3,8 @@
 - ``pytorch_layer``: a layer in PyTorch's eager mode, of ``eager_layer``'s halves with ``rotary`` embedding, or of
   ``eager_moe``; ``compiled_layer`` one that ``torch.compile`` has fused, ``float8_linear`` its linear layers in FP8.
 - ``modules_layer``: a layer as transformers or torchtitan write it, ``modules_compiled`` when compiled; of
-  ``pytorch_norm``, which may be an ``unfused_norm``, ``turned_rotary`` or ``complex_rotary``, ``whole_activation``,
-  and ``dropout``.
+  ``autocast_linear`` layers, ``pytorch_norm``, which may be an ``unfused_norm``, ``turned_rotary`` or
+  ``complex_rotary``, ``whole_activation``, and ``dropout``.
 - ``megatron_layer``: a layer in Megatron-Core with Transformer Engine: ``core_attention``, ``megatron_mlp`` or ``moe``
   between ``megatron_linear`` layers and norms (``megatron_norm`` for their gradients).
 - Attention: ``attention_kernel``, ``unfused_attention`` as separate kernels, ``latent_attention``, ``context_parallel``

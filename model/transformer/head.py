@@ -16,7 +16,8 @@ from joulecast.model.framework.launches import (
 )
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.transformer import dropout, loss, pytorch_norm
+from joulecast.model.kernels.unaligned import FAST_BYTES
+from joulecast.model.transformer import autocast_linear, dropout, loss, pytorch_norm
 from joulecast.model.transformer import eager_layer as layer
 from joulecast.model.transformer import megatron_linear as linear
 from joulecast.model.transformer.megatron_norm import accumulation, norm_backward
@@ -47,6 +48,7 @@ def embedding_forward(s: Shard) -> tuple[Launch, ...]:
 
     Under sequence parallelism every rank embeds its own share of the sequence, unless the table is split.
     """
+    s = s.stream
     config, implementation = s.config, s.implementation
     split = embedding_is_split(config, implementation)
     tokens = s.tokens if split else s.norm_tokens
@@ -67,6 +69,7 @@ def _gather(name: str, rows: int, columns: int, dtype: str) -> Launch:
 
 def embedding_backward(s: Shard, *, accumulate: bool, head_here: bool) -> tuple[Launch, ...]:
     """Gradient of the embedding: sorted indices, a dense gradient filled with zeros, scattered sums, accumulation."""
+    s = s.stream
     config, implementation = s.config, s.implementation
     launches: list[Launch] = [*dropout.backward("embedding", s)]
     if config.learned_positions:
@@ -136,7 +139,8 @@ def head_forward(s: Shard) -> tuple[Launch, ...]:
     return (
         *pytorch_norm.forward("norm", s),
         *layer.enter_forward("head", s),
-        linear_forward("head", s.tokens, vocab, config.hidden, implementation.dtype),
+        *autocast_linear.casts("head", s, vocab, config.hidden, wide=not loss.whole_graph(s)),
+        linear_forward("head", s.tokens, padded(vocab, s), config.hidden, implementation.dtype),
         *loss.forward(s, vocab, split=head_is_split(implementation)),
     )
 
@@ -153,16 +157,25 @@ def head_backward(s: Shard, *, accumulate: bool, embedding_here: bool) -> tuple[
     tied = embedding_here and implementation.tied(config)
     keep = accumulate and not tied  # a tied matrix is accumulated with the embedding's gradient
     done = "head.weight" if not (accumulate or tied) else ""
+    first, last = ("", done) if implementation.autocast else (done, "")
     kernels, sums = pytorch_norm.backward("norm", s, accumulate)
     return (
         *loss.backward(s, vocab, split=split),
-        weight_gradient("head", s.tokens, vocab, config.hidden, dtype, completes=done),
-        input_gradient("head", s.tokens, vocab, config.hidden, dtype),
-        *layer.accumulation("head.weight", vocab * config.hidden, dtype, keep),
+        *((streaming("copy", "head.grad.pad", s.tokens * vocab, dtype=dtype),) if padded(vocab, s) > vocab else ()),
+        weight_gradient("head", s.tokens, padded(vocab, s), config.hidden, dtype, completes=first),
+        input_gradient("head", s.tokens, padded(vocab, s), config.hidden, dtype),
+        *autocast_linear.uncasts("head", s, vocab, config.hidden, wide=not loss.whole_graph(s), completes=last),
+        *layer.accumulation("head.weight", vocab * config.hidden, s.stream.implementation.dtype, keep),
         *(layer.enter_backward("head", s) if split or implementation.sequence_parallel else ()),
         *kernels,
         *sums,
     )
+
+
+def padded(vocab: int, s: Shard) -> int:
+    """Columns of the head's product: where it compiles the model whole, Inductor pads rows to multiples of 16 bytes."""
+    values = FAST_BYTES // DTYPE_BYTES[s.implementation.dtype]
+    return -(-vocab // values) * values if loss.whole_graph(s) else vocab
 
 
 def _whole_products(s: Shard, vocab: int) -> tuple[Launch, ...]:

@@ -17,10 +17,9 @@ from dataclasses import replace
 
 from joulecast.model.framework.launches import Launch, issued, streaming
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.kernels.operators import Attention
-from joulecast.model.transformer import complex_rotary, core_attention, modules_layer
+from joulecast.model.kernels.operators import DTYPE_BYTES, Attention
+from joulecast.model.transformer import autocast_linear, complex_rotary, core_attention, modules_layer
 from joulecast.model.transformer import eager_layer as eager
-from joulecast.model.transformer.float8_linear import forward as linear
 
 #: Cycles of an SM for a value that is rotated, forward and backward: 16 kernels of one row [estimates, +-4 %].
 ROTATED, ROTATED_GRADIENT = 0.79, 1.15
@@ -32,25 +31,25 @@ def forward(s: Shard) -> tuple[Launch, ...]:
     """Forward of a layer."""
     config, whole = s.config, compiled_whole(s)
     return (
-        _norm("norm1", s, reads=2 if whole else 1, writes=2 if whole else 1),
+        _norm("norm1", s, reads=1 if whole else 0, writes=1 if whole else 0),
         *eager.enter_forward("qkv", s),
-        *(launch for name, width in modules_layer.projections(s) for launch in linear(name, s, width, config.hidden)),
+        *(one for name, width in modules_layer.projections(s) for one in _linear(name, s, width, config.hidden)),
         *_head_norms(s),
         *(_rotary(s) if whole else complex_rotary.forward(s)),
         *attention(s, "forward"),
-        *linear("output", s, config.hidden, s.attention_width),
+        *_linear("output", s, config.hidden, s.attention_width),
         *eager.leave_forward("output", s),
-        _norm("norm2", s, reads=2, writes=2 if whole else 1),
+        _norm("norm2", s, reads=1, writes=1 if whole else 0),
         *eager.enter_forward("up", s),
         *(
             launch
             for name, width in modules_layer.first_products(s)
-            for launch in linear(name, s, width, config.hidden)
+            for launch in _linear(name, s, width, config.hidden)
         ),
         _activation(s),
-        *linear("down", s, config.hidden, s.ffn),
+        *_linear("down", s, config.hidden, s.ffn),
         *eager.leave_forward("down", s),
-        *(() if whole else (_fused("residual", s, reads=3),)),
+        *(() if whole else (_residual(s),)),
     )
 
 
@@ -60,19 +59,19 @@ def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, .
     firsts, projections = modules_layer.first_products(s), modules_layer.projections(s)
     return (
         *eager.leave_backward("down", s),
-        *eager.linear_backward("down", s, config.hidden, s.ffn, config.mlp_bias, accumulate),
+        *_linear_backward("down", s, config.hidden, s.ffn, config.mlp_bias, accumulate),
         _activation_backward(s),
         *_linears_backward(firsts, s, config.mlp_bias, accumulate),
         *_norm_backward("norm2", "up", s, accumulate, branches=len(firsts)),
         *eager.leave_backward("output", s),
-        *eager.linear_backward("output", s, config.hidden, s.attention_width, config.output_bias, accumulate),
+        *_linear_backward("output", s, config.hidden, s.attention_width, config.output_bias, accumulate),
         *(attention(s, "forward") if s.implementation.recomputes("core_attn") else ()),
         *attention(s, "backward"),
         *(_rotary_backward(s) if whole else complex_rotary.backward(s)),
         *_head_norms_backward(s, accumulate),
         *_linears_backward(projections, s, config.qkv_bias, accumulate),
         *_norm_backward("norm1", "qkv", s, accumulate, branches=len(projections)),
-        *((eager.residual_addition("norm1.grad.leaf", s),) if leaf_input else ()),
+        *((eager.residual_addition("norm1.grad.leaf", s.stream),) if leaf_input else ()),
     )
 
 
@@ -95,25 +94,47 @@ def attention(s: Shard, direction: str) -> tuple[Launch, ...]:
 
 
 def _norm(name: str, s: Shard, *, reads: int, writes: int) -> Launch:
-    """A norm of the residual stream, or of its sum with a block's result, which is kept where ``writes`` are two."""
-    rows, columns = s.norm_tokens, s.config.hidden
-    pattern, dtype = (s.config.norm, s.implementation.dtype) if reads == 1 else ("add", s.implementation.dtype)
-    return streaming(pattern, name, rows * columns, reads=reads, writes=writes, dtype=dtype, rows=rows, columns=columns)
+    """A norm of the residual stream and of so many blocks' results added to it, which is written so many times."""
+    rows, columns, dtype = s.norm_tokens, s.config.hidden, s.implementation.dtype
+    pattern = "add" if reads else s.config.norm
+    read, written = _wide(s) + reads, 1 + writes * _wide(s)
+    return streaming(pattern, name, rows * columns, reads=read, writes=written, dtype=dtype, rows=rows, columns=columns)
 
 
-def _fused(name: str, s: Shard, *, reads: int) -> Launch:
-    return streaming("add", name, s.norm_tokens * s.config.hidden, reads=reads, dtype=s.implementation.dtype)
+def _residual(s: Shard) -> Launch:
+    """The last addition of a layer that is compiled alone: stream and both blocks' results."""
+    elements, dtype = s.norm_tokens * s.config.hidden, s.implementation.dtype
+    return streaming("add", "residual", elements, reads=2 + _wide(s), writes=_wide(s), dtype=dtype)
+
+
+def _wide(s: Shard) -> float:
+    """A value of the residual stream over one of what products multiply."""
+    return DTYPE_BYTES[s.stream.implementation.dtype] / DTYPE_BYTES[s.implementation.dtype]
+
+
+def _linear(name: str, s: Shard, outputs: int, inputs: int) -> tuple[Launch, ...]:
+    """A product, whose input is rounded in the kernel that makes it."""
+    return autocast_linear.forward(name, s, outputs, inputs, wide=False)
+
+
+def _linear_backward(
+    name: str, s: Shard, outputs: int, inputs: int, bias: bool, accumulate: bool
+) -> tuple[Launch, ...]:
+    return autocast_linear.backward(name, s, outputs, inputs, bias, accumulate, wide=False)
 
 
 def _norm_backward(norm: str, entered: str, s: Shard, accumulate: bool, *, branches: int) -> tuple[Launch, ...]:
     """Gradient of a norm: sums of the products' branches and of the residual stream's in one kernel."""
     rows, columns, dtype = s.norm_tokens, s.config.hidden, s.implementation.dtype
-    _, sums = eager.norm_backward(norm, s, accumulate)
+    _, sums = eager.norm_backward(norm, s.stream, accumulate)
     partial = min(rows, PARTIAL_ROWS) * columns
     gamma = issued("reduce", f"{norm}.gamma.grad", partial, PARTIAL * partial, activity=1.0, writes=0, dtype="fp32")
+    read, written = branches + 2 * _wide(s), _wide(s) + s.implementation.autocast
     return (
         *eager.enter_backward(entered, s),
-        streaming("mul", f"{norm}.grad", rows * columns, reads=branches + 2, dtype=dtype, rows=rows, columns=columns),
+        streaming(
+            "mul", f"{norm}.grad", rows * columns, reads=read, writes=written, dtype=dtype, rows=rows, columns=columns
+        ),
         replace(gamma, completes="" if accumulate else f"{norm}.weight"),
         *sums,
     )
@@ -126,7 +147,7 @@ def _linears_backward(
     return tuple(
         launch
         for name, width in reversed(products)
-        for launch in eager.linear_backward(name, s, width, s.config.hidden, bias, accumulate)
+        for launch in _linear_backward(name, s, width, s.config.hidden, bias, accumulate)
     )
 
 

@@ -10,9 +10,10 @@ The order was checked against traces of transformers 5.17 and of a Llama after t
 
 from __future__ import annotations
 
-from joulecast.model.framework.launches import Launch, streaming
+from joulecast.model.framework.launches import Launch, issued, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import (
+    autocast_linear,
     complex_rotary,
     core_attention,
     dropout,
@@ -23,7 +24,6 @@ from joulecast.model.transformer import (
     whole_activation,
 )
 from joulecast.model.transformer import eager_layer as eager
-from joulecast.model.transformer.float8_linear import forward as linear
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:
@@ -32,21 +32,25 @@ def forward(s: Shard) -> tuple[Launch, ...]:
     return (
         *pytorch_norm.forward("norm1", s),
         *eager.enter_forward("qkv", s),
-        *(launch for name, width in projections(s) for launch in linear(name, s, width, config.hidden)),
+        *(
+            launch
+            for name, width in projections(s)
+            for launch in autocast_linear.forward(name, s, width, config.hidden)
+        ),
         *head_norm_forward(s),
         *(complex_rotary.forward(s) if _titan(s) else turned_rotary.forward(s)),
         *core_attention.core_attention(s, "forward"),
-        *linear("output", s, config.hidden, s.attention_width),
+        *autocast_linear.forward("output", s, config.hidden, s.attention_width, wide=False),
         *eager.leave_forward("output", s),
         *dropout.forward("output", s),
-        eager.residual_addition("residual1", s),
+        residual_addition("residual1", s),
         *pytorch_norm.forward("norm2", s),
         *eager.enter_forward("up", s),
         *_mlp_forward(s),
-        *linear("down", s, config.hidden, s.ffn),
+        *autocast_linear.forward("down", s, config.hidden, s.ffn, wide=whole_activation.widens(s)),
         *eager.leave_forward("down", s),
         *dropout.forward("down", s),
-        eager.residual_addition("residual2", s),
+        residual_addition("residual2", s),
     )
 
 
@@ -54,14 +58,20 @@ def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, .
     """Backward of a layer."""
     config = s.config
     return (
+        *_branch_gradient("down", s),
         *dropout.backward("down", s),
         *eager.leave_backward("down", s),
-        *eager.linear_backward("down", s, config.hidden, s.ffn, config.mlp_bias, accumulate),
+        *autocast_linear.backward(
+            "down", s, config.hidden, s.ffn, config.mlp_bias, accumulate, wide=whole_activation.widens(s)
+        ),
         *_mlp_backward(s, accumulate),
         *_norm_half_backward("norm2", "up", s, accumulate),
+        *_branch_gradient("output", s),
         *dropout.backward("output", s),
         *eager.leave_backward("output", s),
-        *eager.linear_backward("output", s, config.hidden, s.attention_width, config.output_bias, accumulate),
+        *autocast_linear.backward(
+            "output", s, config.hidden, s.attention_width, config.output_bias, accumulate, wide=False
+        ),
         *core_attention.backward(s),
         *(complex_rotary.backward(s) if _titan(s) else turned_rotary.backward(s)),
         *head_norm_backward(s, accumulate),
@@ -116,6 +126,21 @@ def head_norm_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     return tuple(launches)
 
 
+def residual_addition(name: str, s: Shard) -> Launch:
+    """Addition of a block's result; to a wider stream value by value."""
+    if not s.implementation.autocast:
+        return eager.residual_addition(name, s)
+    values = s.norm_tokens * s.config.hidden
+    return issued("add", name, values, whole_activation.MIXED * values, activity=1.0, reads=1.5, dtype="fp32")
+
+
+def _branch_gradient(name: str, s: Shard) -> tuple[Launch, ...]:
+    """Gradient of a block's result, rounded from a wider stream's."""
+    return (
+        (autocast_linear.rounded(f"{name}.grad", s.norm_tokens * s.config.hidden),) if s.implementation.autocast else ()
+    )
+
+
 def _titan(s: Shard) -> bool:
     return s.implementation.modules == "torchtitan"
 
@@ -124,11 +149,11 @@ def _mlp_forward(s: Shard) -> tuple[Launch, ...]:
     """First products and activation."""
     hidden, products = s.config.hidden, first_products(s)
     if len(products) == 1:
-        return (*linear("up", s, s.up_width, hidden), *whole_activation.forward(s))
+        return (*autocast_linear.forward("up", s, s.up_width, hidden), *whole_activation.forward(s))
     return (
-        *linear("gate", s, s.ffn, hidden),
+        *autocast_linear.forward("gate", s, s.ffn, hidden),
         whole_activation.gate(s),
-        *linear("up", s, s.ffn, hidden),
+        *autocast_linear.forward("up", s, s.ffn, hidden),
         whole_activation.gate_product(s),
     )
 
@@ -136,12 +161,12 @@ def _mlp_forward(s: Shard) -> tuple[Launch, ...]:
 def _mlp_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     hidden, bias = s.config.hidden, s.config.mlp_bias
     if len(first_products(s)) == 1:
-        return (*whole_activation.backward(s), *eager.linear_backward("up", s, s.up_width, hidden, bias, accumulate))
+        return (*whole_activation.backward(s), *autocast_linear.backward("up", s, s.up_width, hidden, bias, accumulate))
     return (
         *whole_activation.gate_product_backward(s),
-        *eager.linear_backward("up", s, s.ffn, hidden, bias, accumulate),
+        *autocast_linear.backward("up", s, s.ffn, hidden, bias, accumulate),
         whole_activation.gate_backward(s),
-        *eager.linear_backward("gate", s, s.ffn, hidden, bias, accumulate),
+        *autocast_linear.backward("gate", s, s.ffn, hidden, bias, accumulate),
         _branches("up", s),
     )
 
@@ -154,11 +179,11 @@ def _projections_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     hidden, bias, products = s.config.hidden, s.config.qkv_bias, projections(s)
     if len(products) == 1:
         cat = streaming("copy", "qkv.cat", s.tokens * s.qkv_width, dtype=s.implementation.dtype)
-        return (cat, *eager.linear_backward("qkv", s, s.qkv_width, hidden, bias, accumulate))
+        return (cat, *autocast_linear.backward("qkv", s, s.qkv_width, hidden, bias, accumulate))
     launches: list[Launch] = []
     for name, width in reversed(products):
         launches += () if _titan(s) else turned_rotary.turned(name, s)
-        launches += eager.linear_backward(name, s, width, hidden, bias, accumulate)
+        launches += autocast_linear.backward(name, s, width, hidden, bias, accumulate)
         if name != "value":
             launches.append(_branches(name, s))
     return tuple(launches)
@@ -166,7 +191,8 @@ def _projections_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
 
 def _branches(name: str, s: Shard) -> Launch:
     """Sum of two products' input gradients."""
-    return streaming("add", f"{name}.grad.branches", s.tokens * s.config.hidden, reads=2, dtype=s.implementation.dtype)
+    elements, dtype = s.tokens * s.config.hidden, s.stream.implementation.dtype
+    return streaming("add", f"{name}.grad.branches", elements, reads=2, dtype=dtype)
 
 
 def _norm_half_backward(
@@ -175,8 +201,8 @@ def _norm_half_backward(
     """As :func:`joulecast.model.transformer.eager_layer.norm_half_backward`, with these modules' norm."""
     kernels, sums = pytorch_norm.backward(norm, s, accumulate)
     join = (
-        eager.residual_addition(f"{norm}.grad.join", s),
-        *((eager.residual_addition(f"{norm}.grad.leaf", s),) if leaf_input else ()),
+        eager.residual_addition(f"{norm}.grad.join", s.stream),
+        *((eager.residual_addition(f"{norm}.grad.leaf", s.stream),) if leaf_input else ()),
     )
     entering = eager.enter_backward(entered, s)
     if entering and not s.implementation.sequence_parallel:

@@ -17,14 +17,14 @@ def unfused(s: Shard) -> bool:
 def forward(name: str, s: Shard) -> tuple[Launch, ...]:
     """The norm of every token."""
     if unfused(s):
-        return unfused_norm.forward(name, s, s.norm_tokens, s.config.hidden)
-    return (eager.norm_forward(name, s),)
+        return unfused_norm.forward(name, s.stream, s.norm_tokens, s.config.hidden)
+    return (eager.norm_forward(name, s.stream),)
 
 
 def backward(name: str, s: Shard, accumulate: bool) -> tuple[tuple[Launch, ...], tuple[Launch, ...]]:
     """Gradient kernels, and the accumulation of its parameters' gradients."""
-    kernels, sums = eager.norm_backward(name, s, accumulate)
+    kernels, sums = eager.norm_backward(name, s.stream, accumulate)
     if unfused(s):
         done = "" if accumulate else f"{name}.weight"
-        kernels = unfused_norm.backward(name, s, s.norm_tokens, s.config.hidden, done)
+        kernels = unfused_norm.backward(name, s.stream, s.norm_tokens, s.config.hidden, done)
     return kernels, sums

@@ -30,7 +30,7 @@ def forward(name: str, s: Shard, rows: int, columns: int) -> tuple[Launch, ...]:
         streaming("unary", f"{name}.epsilon", rows, dtype="fp32"),
         streaming("unary", f"{name}.root", rows, dtype="fp32"),
         by_row(f"{name}.scaled", values),
-        streaming("unary", f"{name}.round", values, writes=0.5, dtype="fp32"),
+        *_rounded(f"{name}.round", s, values),
         by_column(f"{name}.weighed", values, dtype),
     )
 
@@ -62,12 +62,18 @@ def backward(name: str, s: Shard, rows: int, columns: int, completes: str = "") 
         streaming("unary", f"{name}.grad.double", values, dtype="fp32"),
         streaming("mul", f"{name}.grad.square", values, reads=2, dtype="fp32"),
         streaming("add", f"{name}.grad.branches", values, reads=2, dtype="fp32"),
-        streaming("unary", f"{name}.grad.round", values, writes=0.5, dtype="fp32"),
+        *_rounded(f"{name}.grad.round", s, values),
     )
 
 
 def _widened(name: str, s: Shard, values: int) -> tuple[Launch, ...]:
-    return (widened(name, values, s.implementation.dtype),)
+    return (widened(name, values, s.implementation.dtype),) if s.implementation.dtype != "fp32" else ()
+
+
+def _rounded(name: str, s: Shard, values: int) -> tuple[Launch, ...]:
+    if s.implementation.dtype == "fp32":
+        return ()
+    return (streaming("unary", name, values, writes=0.5, dtype="fp32"),)
 
 
 def by_row(name: str, values: int) -> Launch:
@@ -76,5 +82,6 @@ def by_row(name: str, values: int) -> Launch:
 
 
 def by_column(name: str, values: int, dtype: str) -> Launch:
-    """Values times a number of their column."""
-    return issued("unary", name, values, BY_COLUMN * values, activity=1.0, dtype=dtype)
+    """Values times a number of their column; in fp32 a thread has as few of them as by rows."""
+    cycles = BY_ROW if dtype == "fp32" else BY_COLUMN
+    return issued("unary", name, values, cycles * values, activity=1.0, dtype=dtype)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from joulecast.model.framework.launches import Launch, issued, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import eager_layer as eager
+from joulecast.model.transformer.row_operators import WIDEN
 
 #: Cycles of an SM for a value: SiLU, its gradient, tanh. Kernels of four rows of
 #: `validate/recorded/h200_sxm/train_modules.jsonl`, two for tanh; rows differ by 9, 1 and 2 % [estimates, +-5 %].
@@ -39,13 +40,56 @@ FORMULA_BACKWARD = (
 )
 
 
+#: The same under ``torch.autocast``, which takes the power in fp32: operation, tensors read and written in fp32 (half
+#: of one is a narrow one), and whether a thread takes values one by one, as it does where types differ.
+MIXED_FORMULA = (
+    ("half", 0.5, 0.5, False),
+    ("widen", 0.5, 1.0, True),
+    ("cube", 1.0, 1.0, False),
+    ("coefficient", 1.0, 1.0, False),
+    ("sum", 1.5, 1.0, True),
+    ("scaled", 1.0, 1.0, False),
+    ("tanh", 1.0, 1.0, False),
+    ("one", 1.0, 1.0, False),
+    ("product", 1.5, 1.0, True),
+)
+MIXED_FORMULA_BACKWARD = (
+    ("product.grad_tanh", 1.5, 1.0, True),
+    ("product.grad_half", 2.0, 1.0, False),
+    ("product.grad_half.round", 1.0, 0.5, False),
+    ("tanh.grad", 2.0, 1.0, False),
+    ("scaled.grad", 1.0, 1.0, False),
+    ("sum.grad.round", 1.0, 0.5, False),
+    ("coefficient.grad", 1.0, 1.0, False),
+    ("cube.square", 1.0, 1.0, False),
+    ("cube.triple", 1.0, 1.0, False),
+    ("cube.grad", 2.0, 1.0, False),
+    ("cube.grad.round", 1.0, 0.5, False),
+    ("sum.grad", 1.0, 0.5, False),
+    ("half.grad", 0.5, 0.5, False),
+    ("input.grad", 1.0, 0.5, False),
+)
+#: Cycles of an SM for a value of tensors of different types: additions to the residual stream and operations of this
+#: formula in four rows of `validate/recorded/h200_sxm/train_modules.jsonl` [estimate, +-5 %].
+MIXED = 0.79
+
+
+def widens(s: Shard) -> bool:
+    """Whether the activation's result is in fp32 under ``torch.autocast``."""
+    return s.config.gelu_formula and not s.config.gated_mlp
+
+
 def forward(s: Shard) -> tuple[Launch, ...]:
     """Between the products of an MLP without a gate."""
+    if s.config.gelu_formula and s.implementation.autocast:
+        return _mixed(s, MIXED_FORMULA)
     return _formula(s, FORMULA) if s.config.gelu_formula else eager.activation_forward(s)
 
 
 def backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`."""
+    if s.config.gelu_formula and s.implementation.autocast:
+        return _mixed(s, MIXED_FORMULA_BACKWARD)
     return _formula(s, FORMULA_BACKWARD) if s.config.gelu_formula else eager.activation_backward(s)
 
 
@@ -61,6 +105,22 @@ def _formula(s: Shard, steps: tuple[tuple[str, int], ...]) -> tuple[Launch, ...]
             sm_cycles=TANH * elements if name == "tanh" else 0.0,
         )
         for name, reads in steps
+    )
+
+
+def _mixed(s: Shard, steps: tuple[tuple[str, float, float, bool], ...]) -> tuple[Launch, ...]:
+    elements = s.tokens * s.ffn
+    return tuple(
+        streaming(
+            "mul" if reads > 1 else "unary",
+            f"activation.{name}",
+            elements,
+            reads=reads,
+            writes=writes,
+            dtype="fp32",
+            sm_cycles=(WIDEN if name == "widen" else MIXED) * elements if single else 0.0,
+        )
+        for name, reads, writes, single in steps
     )
 
 

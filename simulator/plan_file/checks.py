@@ -33,10 +33,11 @@ def reserved(parsed: PlanFile, source: Source) -> None:
     """Options that are understood but not implemented."""
     run = parsed.implementation
     mixed, sharded = run.framework == "megatron", parsed.parallelism.fsdp
+    users_modules = run.modules != "joint"
     narrow, kept = compute_dtype(parsed), kept_dtype(parsed)
     neutral = {
         "implementation.parameter_precision": run.parameter_precision in (None, narrow)
-        or (run.parameter_precision == "fp32" and sharded and not mixed),
+        or (run.parameter_precision == "fp32" and (sharded or users_modules) and not mixed),
         "implementation.zero_grad_set_to_none": not mixed or run.zero_grad_set_to_none is None,
         "implementation.gradient_clipping": run.gradient_clipping in (None, True, mixed),
         "implementation.gradient_precision": run.gradient_precision in (None, kept, (mixed or sharded) and narrow),

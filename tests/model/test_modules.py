@@ -89,7 +89,7 @@ def test_kernels_of_transformers_layer_are_as_many_as_were_traced() -> None:
 
 def test_an_only_micro_batch_completes_every_parameter_once() -> None:
     for config, run in ((LLAMA, TRANSFORMERS), (LLAMA, TITAN), (GPT, TRANSFORMERS), (load_model("qwen3-8b"), TITAN)):
-        for one in (run, replace(run, compiled=True)):
+        for one in (run, replace(run, compiled=True), replace(run, parameters="fp32")):
             launches = layer_backward(config, one, *SIZE, accumulate=False)
             done = Counter(launch.completes for launch in launches if launch.completes)
             weights = {
@@ -158,6 +158,32 @@ def test_compiling_adds_no_time_outside_attention(config: ModelConfig, run: Impl
     assert others_s(replace(run, compiled=True)) < others_s(run)
 
 
+def test_autocast_rounds_every_weight_and_every_wide_input() -> None:
+    """Of a Llama layer seven weights, and five inputs that come from norms; the residual stream stays in fp32."""
+    run = replace(TRANSFORMERS, parameters="fp32")
+    forward, backward = layer_forward(LLAMA, run, *SIZE), layer_backward(LLAMA, run, *SIZE, accumulate=False)
+    rounded = [name for name in names(forward) if name.endswith(".round")]
+    assert sum(name.endswith(".weight.round") for name in rounded) == 7
+    assert [name for name in rounded if ".weight" not in name and "rotary" not in name] == [
+        f"{name}.round" for name in ("query", "key", "value", "gate", "up")
+    ]
+    widened = [name for name in names(backward) if name.endswith(".widen")]
+    assert sum(name.endswith(".wgrad.widen") for name in widened) == 7
+    assert sum(name.endswith(".dgrad.widen") for name in widened) == 5
+    stream = {x.operator.dtype for x in forward if x.operator.name.startswith(("norm", "residual"))}
+    assert stream == {"fp32"}
+    assert {x.operator.dtype for x in forward if isinstance(x.operator, Gemm)} == {"bf16"}
+    assert embedding_forward(LLAMA, run, *SIZE)[0].operator.dtype == "fp32"
+
+
+def test_a_compiled_head_of_odd_words_is_padded() -> None:
+    odd, run = replace(GPT, vocab=50257), replace(TRANSFORMERS, compiled=True)
+    heads = [x.operator for x in head_forward(odd, run, *SIZE) if isinstance(x.operator, Gemm)]
+    assert [head.n for head in heads] == [50264]
+    assert "head.grad.pad" in names(head_backward(odd, run, *SIZE))
+    assert "head.grad.pad" not in names(head_backward(GPT, run, *SIZE))
+
+
 def test_bytes_that_a_layer_keeps() -> None:
     """Tensors that autograd saves, counted by hand for a token of a Llama layer and of GPT-2's."""
     tokens = SIZE[0] * SIZE[1]
@@ -169,6 +195,11 @@ def test_bytes_that_a_layer_keeps() -> None:
     gpt = tokens * 2 * (4 * 2048 + 4 * 2048 + 5 * 8192) + 4 * (4 + 16) * tokens
     assert layer_bytes(shard(GPT, TRANSFORMERS, *SIZE)) == gpt
     assert layer_bytes(shard(GPT, replace(TRANSFORMERS, dropout=0.1), *SIZE)) == gpt + 2 * 2048 * tokens
+    autocast = replace(TRANSFORMERS, parameters="fp32")
+    weights = 2 * 4096 * (6144 + 4096 + 3 * 14336)
+    wide = tokens * 4096 * (2 * (4 + 4) + 5 * 2)
+    kept = wide + tokens * attention_and_mlp + statistics + weights
+    assert layer_bytes(shard(LLAMA, autocast, *SIZE)) == kept
     assert loss_transient_bytes(shard(LLAMA, TITAN, *SIZE)) == 2 * 4 * tokens * 128256
 
 

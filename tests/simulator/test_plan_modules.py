@@ -77,6 +77,13 @@ def test_what_is_not_known_is_refused(tables: dict[str, Any], key: str, words: s
     assert words in str(caught.value)
 
 
+def test_autocast_is_known_in_users_modules_alone() -> None:
+    wide = {"parameter_precision": "fp32"}
+    assert implementation_of(plan_from_dict(plan(implementation={"modules": "torchtitan", **wide}))).autocast
+    with pytest.raises(InputError, match="parameter_precision"):
+        plan_from_dict(plan(implementation=wide))
+
+
 def test_experts_are_refused() -> None:
     with pytest.raises(InputError, match="Mixture of Experts"):
         plan_from_dict(plan("mixtral-8x7b", implementation={"modules": "transformers"}))

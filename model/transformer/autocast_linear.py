@@ -1,0 +1,62 @@
+"""Linear layers of modules whose parameters may be wider than their products: ``torch.autocast`` casts both operands.
+
+    forward                weight rounded, input rounded where it is wide         y  = x·Wᵀ
+    backward               dW and dx of the products, each widened back where it was rounded
+
+A product's input is wide behind a norm, whose residual stream stays in the parameters' type, and behind GPT-2's
+``gelu_new``, whose power autocast takes in fp32. An input that three products share is rounded three times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from joulecast.model.framework.launches import Launch, streaming
+from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.transformer import eager_layer as eager
+from joulecast.model.transformer import float8_linear
+from joulecast.model.transformer.row_operators import widened
+
+
+def forward(name: str, s: Shard, outputs: int, inputs: int, *, wide: bool = True) -> tuple[Launch, ...]:
+    """Product of a linear layer; ``wide`` says whether its input comes in the parameters' type."""
+    return (*casts(name, s, outputs, inputs, wide=wide), *float8_linear.forward(name, s, outputs, inputs))
+
+
+def backward(
+    name: str, s: Shard, outputs: int, inputs: int, bias: bool, accumulate: bool, *, wide: bool = True
+) -> tuple[Launch, ...]:
+    """Gradients of a linear layer, as :func:`joulecast.model.transformer.eager_layer.linear_backward` has them."""
+    if not s.implementation.autocast:
+        return eager.linear_backward(name, s, outputs, inputs, bias, accumulate)
+    launches = eager.linear_backward(name, s, outputs, inputs, bias, accumulate=False)
+    products = tuple(replace(one, completes="") if one.completes == f"{name}.weight" else one for one in launches)
+    return (
+        *products,
+        *uncasts(name, s, outputs, inputs, wide=wide, completes="" if accumulate else f"{name}.weight"),
+        *(eager.accumulation(f"{name}.bias", outputs, s.stream.implementation.dtype, accumulate) if bias else ()),
+        *eager.accumulation(f"{name}.weight", outputs * inputs, s.stream.implementation.dtype, accumulate),
+    )
+
+
+def casts(name: str, s: Shard, outputs: int, inputs: int, *, wide: bool = True) -> tuple[Launch, ...]:
+    """Weight and input as a product takes them; nothing without autocast."""
+    if not s.implementation.autocast:
+        return ()
+    return (rounded(f"{name}.weight", outputs * inputs), *((rounded(name, s.tokens * inputs),) if wide else ()))
+
+
+def uncasts(
+    name: str, s: Shard, outputs: int, inputs: int, *, wide: bool = True, completes: str = ""
+) -> tuple[Launch, ...]:
+    """Gradient of :func:`casts`."""
+    if not s.implementation.autocast:
+        return ()
+    dtype = s.implementation.dtype
+    weight = replace(widened(f"{name}.wgrad.widen", outputs * inputs, dtype), completes=completes)
+    return (*((widened(f"{name}.dgrad.widen", s.tokens * inputs, dtype),) if wide else ()), weight)
+
+
+def rounded(name: str, values: float) -> Launch:
+    """Values in fp32 rounded to the products' type."""
+    return streaming("unary", f"{name}.round", values, writes=0.5, dtype="fp32")
