@@ -128,6 +128,7 @@ def _iteration(row: Configuration, gpu: str) -> dict[str, Any]:
             "zero_grad_set_to_none": _flag(row, "zero_grad_set_to_none") if "zero_grad_set_to_none" in row else None,
             "gradient_clipping": _flag(row, "gradient_clipping"),
             "parameter_precision": row.get("parameter_precision"),
+            "gradient_precision": row.get("gradient_precision"),
             **modules(row),
             **permutation(row),
         },

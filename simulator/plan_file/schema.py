@@ -294,7 +294,8 @@ class ImplementationTable(Table):
     zero_grad_set_to_none: bool | None = Field(
         None,
         description="Gradients are dropped after the step (what PyTorch's zero_grad does since 2.0), so that the next "
-        "ones are simply kept; false: set to zero and added to; default: true with FSDP, else false (pytorch-eager).",
+        "ones are simply kept; false: set to zero and added to; default: true with FSDP, and with modules other than "
+        "joint (pytorch-eager).",
     )
     gradient_clipping: bool | None = Field(
         None,

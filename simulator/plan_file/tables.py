@@ -127,9 +127,11 @@ def _megatron_bucket_mb(parsed: PlanFile, split: Parallelism) -> float:
 
 
 def _drops_gradients(parsed: PlanFile) -> bool:
-    """Whether PyTorch's gradients are dropped after the step; FSDP's are by default, others were not as measured."""
-    given = parsed.implementation.zero_grad_set_to_none
-    return parsed.parallelism.fsdp and parsed.implementation.framework != "megatron" if given is None else given
+    """Whether PyTorch's gradients are dropped after the step: by default but in the loop that was measured first."""
+    run = parsed.implementation
+    if run.zero_grad_set_to_none is not None:
+        return run.zero_grad_set_to_none
+    return run.framework != "megatron" and (parsed.parallelism.fsdp or run.modules != "joint")
 
 
 def read_implementation(parsed: PlanFile, model: ModelConfig, source: Source) -> Implementation:

@@ -91,6 +91,7 @@ def _memory_errors(file: str) -> dict[str, float]:
         ("train_sharded.jsonl", 11, 13, 0.10),
         ("train_experts.jsonl", 6, 6, 0.01),
         ("train_modules.jsonl", 13, 14, 0.012),
+        ("train_mixed.jsonl", 5, 5, 0.005),
     ],
 )
 def test_peaks_of_sharded_compiled_and_fp8_iterations(file: str, exact: int, rows: int, worst: float) -> None:

@@ -94,6 +94,15 @@ def test_modules_that_users_run() -> None:
     assert sum(abs(error) <= 0.024 for error in errors.values()) == 11
 
 
+def test_sharded_modules_in_mixed_precision() -> None:
+    """No plan could say it before; nothing is fitted to these rows."""
+    result = run_suite("train", ROWS / "train_mixed.jsonl", gpu="h200-sxm").to_dict()
+    summary = result["summary"]["all"]
+    assert not result["skipped"] and summary["rows"] == 5
+    assert summary["time_error_percent"] <= 3.0 and summary["time_worst_percent"] <= 4.5
+    assert summary["energy_error_percent"] <= 2.5 and summary["energy_worst_percent"] <= 4.0
+
+
 def test_operators_on_rows_of_experts() -> None:
     """Constants come from kernels on their own; before they were known, these six were up to 23 % off."""
     result = run_suite("train", ROWS / "train_row_operators.jsonl", gpu="h200-sxm").to_dict()
