@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from joulecast.model.hardware.derivation_supplement import VENDOR_LONGER
 from joulecast.model.hardware.description import GpuDescription
-from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
+from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.memory.footprint import MemoryFootprint
 from joulecast.model.power.component_power import by_part
 from joulecast.model.power.kernel_power import COMPONENTS, clock_tree_power_w, idle_power_w
@@ -87,7 +87,7 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
         power_over_time=power_of_iterations(prepared, result, first, prepared.wait_power_w),
         assumptions=(
             *ASSUMPTIONS,
-            *_framework_assumptions(plan, prepared.gpu),
+            *_framework_assumptions(prepared, time),
             *network_assumptions(plan, description),
             *overlap_assumptions(plan),
             *attention_assumptions(plan, description),
@@ -101,12 +101,16 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
     return iteration
 
 
-def _framework_assumptions(plan: Plan, gpu: GpuModel) -> list[str]:
+def _framework_assumptions(prepared: Prepared, time_s: float) -> list[str]:
     """What is taken for granted of the framework, and of the host that launches its kernels."""
+    plan, gpu = prepared.program.plan, prepared.gpu
     if (one := launch_s(plan, gpu)) > 0:
         said = [f"a launch takes the host {1e6 * one:.0f} us, for which the GPU waits where its kernels are shorter"]
+    elif plan.implementation.cuda_graphs:
+        said = ["launches are replayed as graphs: no kernel waits for the host"]
     else:
-        said = ["the host launches kernels faster than the GPU runs them"]
+        pace = time_s / max(rank.launches for rank in prepared.program.ranks)
+        said = [f"the host launches kernels faster than the GPU runs them, here one every {1e6 * pace:.0f} us"]
     if gpu.get(f"kernel.{LONGER}", 0.0) > 0:
         named = "a generation of Megatron named as implementation.generation narrows it"
         said.append(f"what runs the plan may be any framework, which the interval of the time allows for; {named}")
