@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.transformer import dropout, modules_compiled, modules_layer, pytorch_norm
+from joulecast.model.transformer import dropout, modules_compiled, modules_layer, pytorch_norm, whole_activation
 
 #: An fp32 value, of a statistic or of a widened tensor [bytes].
 WIDE = 4.0
@@ -78,8 +78,7 @@ def _attention_width(s: Shard) -> int:
 def _mlp_width(s: Shard) -> int:
     if s.config.gated_mlp:
         return s.ffn * (GATED_COMPILED if s.implementation.compiled else GATED_TENSORS)
-    formula = s.config.gelu_formula and not s.implementation.compiled
-    if formula:
+    if whole_activation.formula(s):
         return s.ffn * (FORMULA_AUTOCAST if s.implementation.autocast else FORMULA_TENSORS)
     return s.ffn * PLAIN_TENSORS
 

@@ -6,9 +6,9 @@ numbers are left to PyTorch's own kernel, and the last addition ends the layer.
 
 transformers' models are compiled whole. Tracing does not see that a mask is merely causal: the mask is made as a tensor
 and added to every score of the square, and keys and values are repeated for every head. Rotation is one kernel each for
-queries and keys.
+queries and keys. Under ``torch.autocast`` weights are still rounded one by one, norms write what products read.
 
-Source: PyTorch 2.11's Inductor in two rows of `validate/recorded/h200_sxm/train_modules.jsonl`.
+Source: PyTorch 2.11's Inductor in four rows of `validate/recorded/h200_sxm/train_modules.jsonl`.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, .
         *attention(s, "backward"),
         *(_rotary_backward(s) if whole else complex_rotary.backward(s)),
         *_head_norms_backward(s, accumulate),
+        *(() if len(projections) > 1 else (modules_layer.joined(s),)),
         *_linears_backward(projections, s, config.qkv_bias, accumulate),
         *_norm_backward("norm1", "qkv", s, accumulate, branches=len(projections)),
         *((eager.residual_addition("norm1.grad.leaf", s.stream),) if leaf_input else ()),

@@ -178,8 +178,7 @@ def _projections_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """
     hidden, bias, products = s.config.hidden, s.config.qkv_bias, projections(s)
     if len(products) == 1:
-        cat = streaming("copy", "qkv.cat", s.tokens * s.qkv_width, dtype=s.implementation.dtype)
-        return (cat, *autocast_linear.backward("qkv", s, s.qkv_width, hidden, bias, accumulate))
+        return (joined(s), *autocast_linear.backward("qkv", s, s.qkv_width, hidden, bias, accumulate))
     launches: list[Launch] = []
     for name, width in reversed(products):
         launches += () if _titan(s) else turned_rotary.turned(name, s)
@@ -187,6 +186,11 @@ def _projections_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
         if name != "value":
             launches.append(_branches(name, s))
     return tuple(launches)
+
+
+def joined(s: Shard) -> Launch:
+    """Gradients of queries, keys and values copied into that of their joint product."""
+    return streaming("copy", "qkv.cat", s.tokens * s.qkv_width, dtype=s.implementation.dtype)
 
 
 def _branches(name: str, s: Shard) -> Launch:

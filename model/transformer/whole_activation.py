@@ -76,21 +76,27 @@ MIXED = 0.79
 
 def widens(s: Shard) -> bool:
     """Whether the activation's result is in fp32 under ``torch.autocast``."""
-    return s.config.gelu_formula and not s.config.gated_mlp
+    return formula(s)
+
+
+def formula(s: Shard) -> bool:
+    """Whether the activation is one kernel for each operation of ``gelu_new``."""
+    run = s.implementation
+    return s.config.gelu_formula and not s.config.gated_mlp and run.modules == "transformers" and not run.compiled
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:
     """Between the products of an MLP without a gate."""
-    if s.config.gelu_formula and s.implementation.autocast:
+    if formula(s) and s.implementation.autocast:
         return _mixed(s, MIXED_FORMULA)
-    return _formula(s, FORMULA) if s.config.gelu_formula else eager.activation_forward(s)
+    return _formula(s, FORMULA) if formula(s) else eager.activation_forward(s)
 
 
 def backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`."""
-    if s.config.gelu_formula and s.implementation.autocast:
+    if formula(s) and s.implementation.autocast:
         return _mixed(s, MIXED_FORMULA_BACKWARD)
-    return _formula(s, FORMULA_BACKWARD) if s.config.gelu_formula else eager.activation_backward(s)
+    return _formula(s, FORMULA_BACKWARD) if formula(s) else eager.activation_backward(s)
 
 
 def _formula(s: Shard, steps: tuple[tuple[str, int], ...]) -> tuple[Launch, ...]:

@@ -47,9 +47,11 @@ def reserved(parsed: PlanFile, source: Source) -> None:
     }
     for key, is_neutral in neutral.items():
         if not is_neutral:
-            raise source.error(
-                "this option is reserved and not yet implemented", key, remedy="Remove it.", kind=NotYetError
+            autocast = key == "implementation.parameter_precision" and run.parameter_precision == "fp32" and not mixed
+            remedy = (
+                'Set implementation.modules = "transformers" or "torchtitan", or fsdp.' if autocast else "Remove it."
             )
+            raise source.error("this option is reserved and not yet implemented", key, remedy=remedy, kind=NotYetError)
 
 
 def compute_dtype(parsed: PlanFile) -> str:
