@@ -22,6 +22,10 @@ PRODUCT_GRADIENT, HALF, SUM_GRADIENT, TURN = 0.735, 0.61, 0.775, 0.59
 #: fp32, and products of the backward. Kernels of a Llama in mixed precision of that recording [estimates, +-6 %].
 MIXED_COSINE, MIXED_SINE, WIDE_SUM, WIDE_PRODUCT = 1.32, 1.08, 0.75, 0.775
 
+#: Power of their SMs over that of SMs that wait for memory: PyTorch's kernels on strided views, which compute places
+#: too, drew 1.4 (two inputs) and 2.0 (one) times as much (``streaming_pj_per_byte`` of an H200) [estimate, +-20 %].
+BUSY = 1.7
+
 
 def _parts(s: Shard) -> tuple[tuple[str, int], ...]:
     if not (s.config.rotary and s.implementation.rotary):
@@ -103,4 +107,4 @@ def turned(part: str, s: Shard) -> tuple[Launch, ...]:
 
 def _paced(name: str, values: float, cycles: float, s: Shard, *, reads: float = 1.0, writes: float = 1.0) -> Launch:
     dtype = s.implementation.dtype
-    return issued("unary", name, values, cycles * values, activity=1.0, reads=reads, writes=writes, dtype=dtype)
+    return issued("unary", name, values, cycles * values, activity=BUSY, reads=reads, writes=writes, dtype=dtype)
