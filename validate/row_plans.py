@@ -6,12 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from joulecast.calibrate.rows.fields import MOST, is_size
 from joulecast.errors import DataError
 
 Configuration = Mapping[str, Any]
-
-#: Largest number that a field may have: no product of a few of them leaves the range of what is computed.
-MOST = 10**12
 
 _REQUIRED = ("hidden", "heads", "vocab", "layers")
 
@@ -231,6 +229,6 @@ def whole_number(row: Configuration, key: str, default: int | None = None) -> in
     value = row.get(key, default)
     if value is None and default is not None:
         value = default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MOST or value != int(value):
+    if not is_size(value):
         raise DataError(f"field {key!r} is missing or not a positive whole number of at most {MOST:.0e}", key=key)
     return int(value)

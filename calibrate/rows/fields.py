@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from joulecast.model.kernels.operators import DTYPE_BYTES
 
 Configuration = Mapping[str, Any]
+
+#: Largest number that a field may have: no product of a few of them leaves the range of what is computed.
+MOST = 10**12
 
 
 class RowFieldError(LookupError):
@@ -17,9 +20,14 @@ class RowFieldError(LookupError):
 def whole_number(configuration: Configuration, key: str) -> int:
     """A positive whole number."""
     value = configuration.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0 or value != int(value):
+    if not is_size(value):
         raise RowFieldError(f"field {key!r} is missing or not a positive whole number")
     return int(value)
+
+
+def is_size(value: object) -> TypeGuard[int | float]:
+    """Whether a value is a positive whole number that measured work can have."""
+    return not isinstance(value, bool) and isinstance(value, int | float) and 0 < value <= MOST and value == int(value)
 
 
 def optional_count(configuration: Configuration, key: str, default: int = 0) -> int:

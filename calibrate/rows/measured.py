@@ -12,6 +12,7 @@ from typing import Any
 
 from joulecast.calibrate.measure.records import is_recording, json_object, parse_records
 from joulecast.calibrate.public_times.read import parse_table
+from joulecast.calibrate.rows.fields import is_size
 from joulecast.errors import DataError, UnknownNameError
 from joulecast.files import read_text
 from joulecast.model.hardware.description import Parameter
@@ -21,7 +22,7 @@ MEASURED_FIELDS = frozenset(
     {"time_s", "energy_j", "power_w", "sm_clock_mhz", "gpu_temp_c", "power_cap_fraction", "peak_mem_bytes"}
 )
 #: Configuration of every kind of row that must be a number where it is given.
-_NUMBERS = ("settle_s", "target_window_s", "gpus")
+_NUMBERS = ("settle_s", "target_window_s")
 #: Recorded row sets that the package ships.
 RECORDED = ("h200_sxm",)
 
@@ -174,6 +175,9 @@ def row_of(content: Mapping[str, Any], file: str, number: int) -> Row:
     """
     for key in _NUMBERS:
         _number(content.get(key), key, file, number)
+    if content.get("gpus") is not None and not is_size(content["gpus"]):
+        problem = f"{content['gpus']!r} is not a number of GPUs"
+        raise DataError(problem, file=file, line=number, key="gpus", remedy="Write 1 or more.")
     name = content.get("name", content.get("id"))
     return Row(
         name=str(name) if name is not None else f"{Path(file).name}:{number}",

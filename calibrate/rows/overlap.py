@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from joulecast.calibrate.rows.fields import is_size
 from joulecast.errors import InputError
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
@@ -147,6 +148,6 @@ def _ctas(row: Configuration) -> int | None:
 
 def _size(row: Configuration, key: str) -> int:
     value = row.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0 or value != int(value):
+    if not is_size(value):
         raise InputError("missing or not a positive whole number", key=key, remedy="Give it in the row.")
     return int(value)

@@ -199,6 +199,6 @@ def _activation_word(reader: Reader, family: Family) -> object:
 
 def _activation(reader: Reader, family: Family) -> str:
     key, value = family.key("hidden_act"), _activation_word(reader, family)
-    if value not in _ACTIVATIONS:
+    if not isinstance(value, str) or value not in _ACTIVATIONS:
         raise UnknownNameError("activation", str(value), _ACTIVATIONS, file=reader.file, key=key)
-    return _ACTIVATIONS[str(value)]
+    return _ACTIVATIONS[value]

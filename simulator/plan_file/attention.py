@@ -1,4 +1,4 @@
-"""What must hold of attention and of the sequences that it sees, and what a forecast says of both."""
+"""What must hold of attention in FP8, and what a forecast says of attention and of the sequences that it sees."""
 
 from __future__ import annotations
 
@@ -15,14 +15,8 @@ KEY = "implementation.attention_precision"
 
 
 def check_attention(plan: Plan, gpu: GpuDescription, source: Source) -> None:
-    """Refuse sequences beyond a table of positions, and attention in FP8 where its kernels are not known."""
-    run, model, tokens = plan.implementation, plan.workload.model, plan.workload.sequence_length
-    if model.learned_positions and 0 < model.max_positions < tokens:
-        raise source.error(
-            f"{model.name} has learned positions for {model.max_positions} tokens, not for {tokens}",
-            "workload.sequence_length",
-            remedy=f"Use at most {model.max_positions}, or more positions in the model's config.json.",
-        )
+    """Refuse attention in FP8 where its kernels are not known."""
+    run = plan.implementation
     if not run.attention_precision:
         return
     architecture = gpu.text("architecture")
@@ -58,9 +52,8 @@ def attention_assumptions(plan: Plan, gpu: GpuDescription) -> tuple[str, ...]:
     model, tokens = plan.workload.model, plan.workload.sequence_length
     said = []
     if 0 < model.max_positions < tokens:
-        said.append(
-            f"sequences of {tokens} tokens are longer than the {model.max_positions} that the model is made for"
-        )
+        longer = f"sequences of {tokens} tokens are longer than the {model.max_positions} that the model is made for"
+        said.append(longer + (": its table of positions has to grow" if model.learned_positions else ""))
     if 0 < model.sliding_window < tokens:
         said.append(f"attention sees whole sequences; the model's window of {model.sliding_window} tokens is left out")
     return (*said, *_fp8_assumptions(plan, gpu))

@@ -200,6 +200,7 @@ BROKE = (
     ("plan", "h200-sxm", "[" * 900 + "h200-sxm"),
     ("derived GPU", '"Ada"', '" da"'),
     ("profile", "\n0,", "\n" + "9" * 5000 + ","),
+    ("model", '"silu"', "[1]"),
 )
 
 

@@ -22,6 +22,7 @@ from joulecast.calibrate.rows.measured import read_rows
 from joulecast.calibrate.rows.operators import operator_of
 from joulecast.calibrate.studies.a100_overlap_rows import read_layers
 from joulecast.calibrate.studies.network_rows import read_network_rows
+from joulecast.errors import InputError
 from joulecast.validate import run_suite
 from joulecast.validate.published.node_power_files import read_node_power
 from joulecast.validate.published.perseus_files import read_plans
@@ -198,6 +199,22 @@ def test_a_row_with_a_number_beyond_all_is_left_out_with_its_key(key: str, value
     found = run_suite("train", path).to_dict()
     assert len(found["rows"]) == 1 and len(found["skipped"]) == 1
     assert f"'{key}'" in str(found["skipped"])
+
+
+@pytest.mark.parametrize("gpus", [0, 0.5, -1, 10**13, "2"])
+def test_a_row_of_no_number_of_gpus_is_refused(gpus: object, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(json.loads(FORMATS["training rows"].sources[0]().splitlines()[0]) | {"gpus": gpus}))
+    with pytest.raises(InputError, match=r"a\.jsonl:1 \[gpus\]"):
+        run_suite("train", path)
+
+
+@pytest.mark.parametrize("key", ["B", "S", "hidden"])
+def test_overlapped_work_beyond_all_numbers_is_left_out_with_its_key(key: str, tmp_path: Path) -> None:
+    first, second = FORMATS["overlap rows"].sources[0]().splitlines()[:2]
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(json.loads(first) | {key: 10**15}) + "\n" + second + "\n", encoding="utf-8")
+    assert key in str(run_suite("overlap", path).to_dict()["skipped"])
 
 
 def test_a_list_in_place_of_a_name_is_no_problem_of_choices(tmp_path: Path) -> None:

@@ -310,12 +310,6 @@ def test_paths_are_relative_to_the_plan(tmp_path: Path) -> None:
     assert plan.workload.model.hidden == 64
 
 
-def test_a_table_of_positions_is_as_long_as_it_is() -> None:
-    work = {"model": "gpt-1.7b", "global_batch_size": 8}
-    assert "learned positions for 2048" in message_of(tables(workload=work | {"sequence_length": 4096}))
-    plan_from_dict(tables(workload=work | {"sequence_length": 2048}))
-
-
 def test_a_data_type_that_the_gpu_lacks_is_named_where_the_plan_sets_it() -> None:
     found = message_of(tables(cluster__gpu="v100-sxm2-32gb"))
     assert "[workload.precision]: v100-sxm2-32gb has no rate for matrix products in bf16. It has fp16" in found
