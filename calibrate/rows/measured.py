@@ -12,7 +12,6 @@ from typing import Any
 
 from joulecast.calibrate.measure.records import is_recording, json_object, parse_records
 from joulecast.calibrate.public_times.read import parse_table
-from joulecast.calibrate.rows.fields import is_size
 from joulecast.errors import DataError, UnknownNameError
 from joulecast.files import read_text
 from joulecast.model.hardware.description import Parameter
@@ -175,7 +174,8 @@ def row_of(content: Mapping[str, Any], file: str, number: int) -> Row:
     """
     for key in _NUMBERS:
         _number(content.get(key), key, file, number)
-    if content.get("gpus") is not None and not is_size(content["gpus"]):
+    gpus = _number(content.get("gpus"), "gpus", file, number)
+    if gpus is not None and gpus < 1:
         problem = f"{content['gpus']!r} is not a number of GPUs"
         raise DataError(problem, file=file, line=number, key="gpus", remedy="Write 1 or more.")
     name = content.get("name", content.get("id"))

@@ -201,7 +201,7 @@ def test_a_row_with_a_number_beyond_all_is_left_out_with_its_key(key: str, value
     assert f"'{key}'" in str(found["skipped"])
 
 
-@pytest.mark.parametrize("gpus", [0, 0.5, -1, 10**13, "2"])
+@pytest.mark.parametrize("gpus", [0, 0.5, -1, "2"])
 def test_a_row_of_no_number_of_gpus_is_refused(gpus: object, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps(json.loads(FORMATS["training rows"].sources[0]().splitlines()[0]) | {"gpus": gpus}))

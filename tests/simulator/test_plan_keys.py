@@ -218,7 +218,6 @@ REASONS = {
     "overlap.launch": "as soon as it can is when it starts without a window, too",
     "overlap.grad_bucket_mb": "every parameter fills a bucket of its own, or " + SIZE,
     "implementation.shard_head": SIZE,
-    "implementation.cuda_graphs": "PyTorch's launches are taken to be faster than the GPU with and without",
     "implementation.optimizer_precision": "eager moments are as the weights are, which is this value",
     "implementation.gradient_precision": "eager gradients are as the weights are, which is this value",
     "implementation.gradient_clipping": "Megatron always takes the gradients' norm, which is this value",

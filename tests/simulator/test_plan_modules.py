@@ -94,4 +94,5 @@ def test_experts_are_refused() -> None:
 def test_closed_form_meets_the_events(modules: str, compiled: bool) -> None:
     read = plan_from_dict(plan(implementation={"modules": modules, "compile": compiled}))
     closed = closed_form([read])
-    assert closed.time_s[0] == pytest.approx(forecast(read).time_s, rel=2e-3)
+    # As close as test_closed_form asks of plans at the board's limit.
+    assert closed.time_s[0] == pytest.approx(forecast(read).time_s, rel=5e-3)
