@@ -122,7 +122,10 @@ def _reduction(row: Configuration, batch: int, waits: bool = False) -> Launch:
 
 
 def _sizes(row: Configuration, batch: int) -> Shard:
-    hidden, heads = _size(row, "hidden"), _size(row, "heads")
+    hidden, heads, tp = _size(row, "hidden"), _size(row, "heads"), _size(row, "tp")
+    for key, size, parts in (("hidden", hidden, heads), ("heads", heads, tp), ("ffn", _size(row, "ffn"), tp)):
+        if size % parts:
+            raise InputError(f"{size} cannot be split over {parts}", key=key, remedy="Give sizes that divide.")
     config = ModelConfig(
         name=str(row.get("model") or "inline"),
         hidden=hidden,
@@ -138,7 +141,7 @@ def _sizes(row: Configuration, batch: int) -> Shard:
         rotary=False,
     )
     dtype = str(row.get("dtype") or "bf16")
-    implementation = Implementation(rotary=False, tensor_parallel=_size(row, "tp"), dtype=dtype)
+    implementation = Implementation(rotary=False, tensor_parallel=tp, dtype=dtype)
     return shard(config, implementation, batch, _size(row, "S"))
 
 

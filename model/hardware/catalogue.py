@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib.resources import files
+from os.path import isfile
 from pathlib import Path
 from types import MappingProxyType
 
@@ -131,6 +132,9 @@ def _load_relative(name: str, file: str, seen: tuple[str, ...]) -> GpuDescriptio
             key="derivation.relative",
             remedy="Name a description with fitted tables.",
         )
+    if _is_path(name) and not isfile(name):
+        remedy = "Check the path, or name a description of the catalogue."
+        raise InputError(f"{name}: no such file", file=file, key="derivation.relative", remedy=remedy)
     try:
         return _load_gpu(name, seen)
     except UnknownNameError as error:

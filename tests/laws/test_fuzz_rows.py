@@ -217,6 +217,16 @@ def test_overlapped_work_beyond_all_numbers_is_left_out_with_its_key(key: str, t
     assert key in str(run_suite("overlap", path).to_dict()["skipped"])
 
 
+@pytest.mark.parametrize(("key", "size"), [("hidden", 1), ("tp", 5), ("ffn", 7)])
+def test_overlapped_layers_that_cannot_be_split_are_left_out_with_their_key(
+    key: str, size: int, tmp_path: Path
+) -> None:
+    first, second = FORMATS["overlap rows"].sources[0]().splitlines()[:2]
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(json.loads(first) | {key: size}) + "\n" + second + "\n", encoding="utf-8")
+    assert "cannot be split over" in str(run_suite("overlap", path).to_dict()["skipped"])
+
+
 def test_a_list_in_place_of_a_name_is_no_problem_of_choices(tmp_path: Path) -> None:
     form = FORMATS["overlap rows"]
     text = form.sources[0]()

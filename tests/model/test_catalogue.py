@@ -243,6 +243,9 @@ def test_a_derivation_that_goes_nowhere(tmp_path: Path) -> None:
     path.write_text(shipped.read_text(encoding="utf-8").replace("h200-sxm-rows", "h300"), encoding="utf-8")
     with pytest.raises(InputError, match=r"own\.toml \[derivation.relative\]: unknown GPU 'h300'"):
         load_gpu(path)
+    path.write_text(shipped.read_text(encoding="utf-8").replace("h200-sxm-rows", "none/h300.toml"), encoding="utf-8")
+    with pytest.raises(InputError, match=r"own\.toml \[derivation.relative\]: none/h300\.toml: no such file"):
+        load_gpu(path)
     path.write_text(shipped.read_text(encoding="utf-8").replace("h200-sxm-rows", str(path)), encoding="utf-8")
     with pytest.raises(InputError, match="goes in a circle"):
         load_gpu(path)
