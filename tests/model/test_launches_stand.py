@@ -65,6 +65,7 @@ STATES: dict[str, dict[str, Any]] = {
     "fp8 weights beside": {"framework": "megatron", "fp8": Fp8("mxfp8", False)},
     "fp8 moments": {"framework": "megatron", "moments": "fp8", "fp8": Fp8("blockwise", parameters=True)},
     "fp32": {"dtype": "fp32", "tensor_parallel": 2},
+    "mixed": {"parameters": "fp32", "clipped": True},
 }
 
 

@@ -29,6 +29,13 @@ NEOX = {
     "model_type": "gpt_neox", "hidden_size": 1024, "num_hidden_layers": 3, "num_attention_heads": 8,
     "intermediate_size": 4096, "vocab_size": 50432, "max_position_embeddings": 2048, "attention_bias": False,
 }  # fmt: skip
+GPT2 = {
+    "model_type": "gpt2", "n_embd": 1600, "n_layer": 3, "n_head": 25, "vocab_size": 50257, "n_positions": 1024,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+TRANSFORMERS: dict[str, Any] = {"modules": "transformers"}
+TITAN: dict[str, Any] = {"modules": "torchtitan"}
+AUTOCAST: dict[str, Any] = {"parameters": "fp32"}
 SPLIT: dict[str, Any] = {"tensor_parallel": 2, "sequence_parallel": True}
 MEGATRON: dict[str, Any] = {"framework": "megatron", **SPLIT}
 EXPERTS: dict[str, Any] = {
@@ -87,6 +94,25 @@ LAYERS: dict[str, tuple[str, dict[str, Any], int, int]] = {
         1,
         4096,
     ),
+    "compiled": ("llama-3.1-8b", {"compiled": True}, 2, 2048),
+    "compiled gpt": ("opt", {"compiled": True}, 2, 1024),
+    "transformers": ("llama-3.1-8b", {**TRANSFORMERS, "added_share": 0.5}, 2, 2048),
+    "transformers again": ("qwen2.5-1.5b", {**TRANSFORMERS, "recompute": "full"}, 1, 2048),
+    "transformers, normed heads": ("qwen3-8b", {**TRANSFORMERS, "added_share": 0.0}, 1, 2048),
+    "transformers in autocast": ("llama-3.2-1b", {**TRANSFORMERS, **AUTOCAST}, 2, 2048),
+    "transformers compiled": ("llama-3.1-8b", {**TRANSFORMERS, "compiled": True}, 2, 2048),
+    "transformers compiled in autocast": ("qwen2.5-1.5b", {**TRANSFORMERS, **AUTOCAST, "compiled": True}, 1, 2048),
+    "gpt-2": ("gpt2", TRANSFORMERS, 3, 1024),
+    "gpt-2 with dropout": ("gpt2", {**TRANSFORMERS, "dropout": 0.1}, 2, 1024),
+    "gpt-2 with dropout in autocast": ("gpt2", {**TRANSFORMERS, **AUTOCAST, "dropout": 0.1}, 2, 1024),
+    "gpt-2 compiled": ("gpt2", {**TRANSFORMERS, "compiled": True}, 2, 1024),
+    "gpt-2 compiled in autocast": ("gpt2", {**TRANSFORMERS, **AUTOCAST, "compiled": True}, 2, 1024),
+    "torchtitan": ("llama-3.1-8b", TITAN, 2, 2048),
+    "torchtitan again": ("llama-3.1-8b", {**TITAN, "recompute": "full"}, 1, 2048),
+    "torchtitan in autocast": ("llama-3.1-8b", {**TITAN, **AUTOCAST}, 2, 2048),
+    "torchtitan compiled": ("llama-3.1-8b", {**TITAN, "compiled": True}, 2, 2048),
+    "torchtitan compiled in autocast": ("llama-3.1-8b", {**TITAN, **AUTOCAST, "compiled": True}, 2, 2048),
+    "torchtitan split": ("llama-3.1-8b", {**TITAN, **SPLIT}, 1, 2048),
     "eager ring": ("llama-3.1-8b", {**SPLIT, "context_parallel": 3, "context_fabric": CLUSTER}, 2, 6144),
     "ring in fp8": (
         "llama-3.1-8b",
@@ -140,7 +166,7 @@ LAYERS: dict[str, tuple[str, dict[str, Any], int, int]] = {
 
 @lru_cache(maxsize=16)
 def model_of(name: str) -> ModelConfig:
-    for config in (MOE, OPT, NEOX):
+    for config in (MOE, OPT, NEOX, GPT2):
         if name == str(config["model_type"]).rpartition("_")[2]:
             return parse_config(config, name=name, file=name)
     found = load_model(name)
