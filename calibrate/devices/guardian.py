@@ -221,9 +221,17 @@ def guard(locator: str, own: Settings, orders: IO[bytes], parent: int) -> None:
             heard += piece
             if not piece:
                 break
-    words = heard.decode().split()
+    words = (heard + _unread(orders)).decode().split()
     if ARMED in words and RESTORED not in words:
         _restore(locator, own)
+
+
+def _unread(orders: IO[bytes]) -> bytes:
+    """What a parent said that was gone before anybody looked at the pipe."""
+    found = b""
+    while select.select([orders], [], [], 0.0)[0] and (piece := os.read(orders.fileno(), 4096)):
+        found += piece
+    return found
 
 
 def main(arguments: Sequence[str]) -> None:

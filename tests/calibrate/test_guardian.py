@@ -1,10 +1,12 @@
 """A card's settings are given back on every way out, proven with real processes on a simulated card."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -153,6 +155,15 @@ def test_settings_are_given_back_on_every_way_out(calibration, new_card):
     for name, (_, _, status) in WAYS.items():
         assert running[name].ends() == status, name
         assert settings(running[name].file) == OWN, name
+
+
+@pytest.mark.parametrize(("said", "left"), [(b"armed\n", OWN), (b"armed\nrestored\n", BORROWED), (b"", BORROWED)])
+def test_what_a_parent_said_counts_though_it_ended_before_anybody_listened(file, said, left):
+    open_device(f"sim:{file}").apply(BORROWED)
+    own = json.dumps(asdict(OWN))
+    guardian = [sys.executable, "-P", "-m", "joulecast.calibrate.devices.guardian", f"sim:{file}", own, "1"]
+    assert subprocess.run(guardian, input=said, capture_output=True, check=True, timeout=60).stdout == b"ready\n"
+    assert settings(file) == left
 
 
 def test_a_forked_child_that_holds_the_pipe_open_hinders_nothing(file, calibration):
