@@ -86,19 +86,7 @@ def parse_config(data: object, *, name: str, file: str) -> ModelConfig:
     """
     if not isinstance(data, Mapping):
         raise InputError("a model configuration must be a JSON object", file=file)
-    reader = Reader(data, file)
-    kind = data.get("model_type")
-    if not isinstance(kind, str):
-        raise InputError(
-            "missing model_type", file=file, key="model_type", remedy=f"One of {', '.join(sorted(FAMILIES))}."
-        )
-    if kind not in FAMILIES:
-        raise InputError(
-            f"layers of model_type {kind!r} are not known",
-            file=file,
-            key="model_type",
-            remedy=f"Known: {', '.join(sorted(FAMILIES))}. If its layers are those of one of these, write that one.",
-        )
+    reader, kind = Reader(data, file), _kind(data, file)
     family = FAMILIES[kind]
     hidden, heads, kv_heads, head_dim = _attention_sizes(reader, family)
     positions = reader.count(family.key("max_position_embeddings"), 0 if family.rotary else None)
@@ -138,6 +126,21 @@ def parse_config(data: object, *, name: str, file: str) -> ModelConfig:
         latent=latent,
         nextn_layers=0 if data.get(NEXTN) in (None, 0) else reader.count(NEXTN),
     )
+
+
+def _kind(data: Mapping[str, object], file: str) -> str:
+    """The ``model_type``, one of the known families."""
+    kind, known = data.get("model_type"), ", ".join(sorted(FAMILIES))
+    if not isinstance(kind, str):
+        raise InputError("missing model_type", file=file, key="model_type", remedy=f"One of {known}.")
+    if kind not in FAMILIES:
+        raise InputError(
+            f"layers of model_type {kind!r} are not known",
+            file=file,
+            key="model_type",
+            remedy=f"Known: {known}. If its layers are those of one of these, write that one.",
+        )
+    return kind
 
 
 def _attention_sizes(reader: Reader, family: Family) -> tuple[int, int, int, int]:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from joulecast.validate import run_suite
 
 ROWS = Path(str(files("joulecast.validate").joinpath("recorded", "h200_sxm")))
+
+
+def iterations(file: str, rows: int) -> tuple[dict[str, Any], dict[str, float]]:
+    """Summary of recorded iterations, all of them forecast, and each one's error of time."""
+    result = run_suite("train", ROWS / file, gpu="h200-sxm").to_dict()
+    summary = result["summary"]["all"]
+    assert not result["skipped"] and summary["rows"] == rows
+    return summary, {r["name"]: r["predicted"]["time_s"] / r["measured"]["time_s"] - 1 for r in result["rows"]}
 
 
 @pytest.mark.parametrize(("suite", "rows"), [("blocks", 16), ("train", 15), ("overlap", 52)])
@@ -30,9 +39,7 @@ def test_mean_errors_stay_within_three_percent(suite: str, rows: int) -> None:
 
 def test_sharded_iterations_that_were_measured_after_they_had_been_forecast() -> None:
     """FSDP on two and four GPUs of three hosts, three models: nothing was fitted to any row of this kind."""
-    result = run_suite("train", ROWS / "train_sharded.jsonl", gpu="h200-sxm").to_dict()
-    summary = result["summary"]["all"]
-    assert not result["skipped"] and summary["rows"] == 21
+    summary, _ = iterations("train_sharded.jsonl", 21)
     assert summary["time_error_percent"] <= 2.0 and summary["energy_error_percent"] <= 2.0
     assert summary["time_worst_percent"] <= 6.0 and summary["energy_worst_percent"] <= 6.0
     assert summary["time_inside_percent"] >= 90.0 and summary["energy_inside_percent"] >= 90.0
@@ -41,12 +48,10 @@ def test_sharded_iterations_that_were_measured_after_they_had_been_forecast() ->
 
 def test_split_sequences_on_two_slow_cards() -> None:
     """Forecast before they were measured; both cards are slow at the limit, as the data-parallel iteration tells."""
-    result = run_suite("train", ROWS / "train_context.jsonl", gpu="h200-sxm").to_dict()
-    summary = result["summary"]["all"]
-    assert not result["skipped"] and summary["rows"] == 18
+    summary, errors = iterations("train_context.jsonl", 18)
     assert summary["time_error_percent"] <= 3.5 and summary["energy_error_percent"] <= 3.0
     assert summary["time_worst_percent"] <= 6.0 and summary["energy_worst_percent"] <= 6.0
-    longer = {r["name"]: r["measured"]["time_s"] / r["predicted"]["time_s"] for r in result["rows"]}
+    longer = {name: 1 / (1 + error) for name, error in errors.items()}
     split = [ratio for name, ratio in longer.items() if "_cp2_" in name]
     assert len(split) == 15
     assert sum(split) / 15 == pytest.approx(longer["train_llama8b_L8_S8192_mb1_M1_dp2"], abs=0.01)
@@ -64,20 +69,15 @@ def test_grouped_products_of_experts_whose_kind_gave_no_estimate() -> None:
 
 def test_experts_on_the_same_cards() -> None:
     """Forecast 12 % off before they were measured: that PyTorch's own operators sort and sum rows is now said."""
-    result = run_suite("train", ROWS / "train_experts.jsonl", gpu="h200-sxm").to_dict()
-    summary = result["summary"]["all"]
-    assert not result["skipped"] and summary["rows"] == 6
+    summary, _ = iterations("train_experts.jsonl", 6)
     assert summary["time_error_percent"] <= 6.0 and summary["energy_error_percent"] <= 6.0
     assert summary["time_worst_percent"] <= 7.0 and summary["energy_worst_percent"] <= 7.0
 
 
 def test_float8_and_compiled_layers() -> None:
     """Without a form for either, forecasts were 3.5 to 51 % off; kernels gave the constants but for two of them."""
-    result = run_suite("train", ROWS / "train_float8.jsonl", gpu="h200-sxm").to_dict()
-    summary = result["summary"]["all"]
-    assert not result["skipped"] and summary["rows"] == 16
+    summary, errors = iterations("train_float8.jsonl", 16)
     assert summary["time_error_percent"] <= 1.5 and summary["energy_error_percent"] <= 2.0
-    errors = {r["name"]: r["predicted"]["time_s"] / r["measured"]["time_s"] - 1 for r in result["rows"]}
     assert max(map(abs, errors.values())) <= 0.04
     eager = [abs(e) for name, e in errors.items() if "float8" in name and "compiled" not in name]
     assert len(eager) == 3 and max(eager) <= 0.04
@@ -85,48 +85,36 @@ def test_float8_and_compiled_layers() -> None:
 
 def test_modules_that_users_run() -> None:
     """Blind, with joint products and fused norms, they were up to 22 % off; kernels of their traces gave constants."""
-    result = run_suite("train", ROWS / "train_modules.jsonl", gpu="h200-sxm").to_dict()
-    summary = result["summary"]["all"]
-    assert not result["skipped"] and summary["rows"] == 14
+    summary, errors = iterations("train_modules.jsonl", 14)
     assert summary["time_error_percent"] <= 2.2 and summary["energy_error_percent"] <= 2.0
     assert summary["time_worst_percent"] <= 5.0 and summary["energy_worst_percent"] <= 3.0
-    errors = {r["name"]: r["predicted"]["time_s"] / r["measured"]["time_s"] - 1 for r in result["rows"]}
     assert sum(abs(error) <= 0.024 for error in errors.values()) == 11
 
 
 def test_sharded_modules_in_mixed_precision() -> None:
     """No plan could say it before; nothing is fitted to these rows."""
-    result = run_suite("train", ROWS / "train_mixed.jsonl", gpu="h200-sxm").to_dict()
-    summary = result["summary"]["all"]
-    assert not result["skipped"] and summary["rows"] == 5
+    summary, _ = iterations("train_mixed.jsonl", 5)
     assert summary["time_error_percent"] <= 3.0 and summary["time_worst_percent"] <= 4.5
     assert summary["energy_error_percent"] <= 2.5 and summary["energy_worst_percent"] <= 4.0
 
 
 def test_modules_on_another_host() -> None:
     """Looked at when the forms stood; one of them waits for its host, which no forecast knows."""
-    result = run_suite("train", ROWS / "train_modules_second.jsonl", gpu="h200-sxm").to_dict()
-    summary = result["summary"]["all"]
-    assert not result["skipped"] and summary["rows"] == 19
+    summary, errors = iterations("train_modules_second.jsonl", 19)
     assert summary["time_error_percent"] <= 2.8 and summary["energy_error_percent"] <= 2.2
-    errors = sorted(abs(r["predicted"]["time_s"] / r["measured"]["time_s"] - 1) for r in result["rows"])
-    assert errors[-2] <= 0.04
+    assert sorted(map(abs, errors.values()))[-2] <= 0.04
 
 
 def test_operators_on_rows_of_experts() -> None:
     """Constants come from kernels on their own; before they were known, these six were up to 23 % off."""
-    result = run_suite("train", ROWS / "train_row_operators.jsonl", gpu="h200-sxm").to_dict()
-    summary = result["summary"]["all"]
-    assert not result["skipped"] and summary["rows"] == 6
+    summary, _ = iterations("train_row_operators.jsonl", 6)
     assert summary["time_error_percent"] <= 2.5 and summary["time_worst_percent"] <= 4.5
     assert summary["energy_error_percent"] <= 2.0 and summary["energy_worst_percent"] <= 3.5
 
 
 def test_the_same_kinds_on_another_host() -> None:
     """Looked at when the forms stood; the iteration in FP8 that is computed again then showed what such layers keep."""
-    result = run_suite("train", ROWS / "train_second.jsonl", gpu="h200-sxm").to_dict()
-    summary = result["summary"]["all"]
-    assert not result["skipped"] and summary["rows"] == 18
+    summary, _ = iterations("train_second.jsonl", 18)
     assert summary["time_error_percent"] <= 2.0 and summary["energy_error_percent"] <= 2.5
     assert summary["time_worst_percent"] <= 4.0 and summary["energy_worst_percent"] <= 4.5
 
