@@ -66,8 +66,15 @@ GENERATIONS = (
     Generation("nemo-2024", r"NeMo|dgxc|MLPerf", "cudnn", True),
     Generation("megatron-bridge-2025", r"Megatron-Bridge", "cudnn", True, "tensorwise", "bf16"),
     Generation("megatron-core", r"SimuMax", "cudnn", False),
-    # Megatron-LM's layers of 2021 in DeepSpeed's pipeline, gradients reduced after it.
+    # Megatron-LM's layers of 2021 in DeepSpeed's pipeline, gradients reduced after it; the first with FlashAttention-2.
+    Generation("deepspeed", r"FlagPerf.*DeepSpeed", "flash-attn-2", False, alone=True),
     Generation("deepspeed", r"DeepSpeed|MT-NLG", "unfused", False, alone=True),
+    # No scalar of its own: scripts of Megatron that ask for FlashAttention, and for nothing beside anything.
+    Generation("", r"FlagPerf", "flash-attn-2", False),
+    # No scalar of its own. Gradients are reduced beside backwards; attention is FlashAttention's own package.
+    Generation("", r"InternEvo", "flash-attn-2", True),
+    # No scalar of its own. Products and one kernel of scale, mask, softmax and dropout.
+    Generation("", r"OneFlow", "unfused", True),
     # No scalar of its own. What llm-foundry's benchmarks run, to add ALiBi's bias, is FlashAttention in Triton.
     Generation("", r"llm-foundry|Composer", "flash-attention-1", True, "tensorwise", "bf16"),
     # No scalar of its own. What PyTorch's own attention runs is FlashAttention-2.
@@ -141,6 +148,7 @@ def _tables(row: PublishedRow, generation: Generation, assumed: _Assumed) -> dic
     parallelism = _parallelism(row, virtual, assumed)
     overlap = _overlap(row, generation, parallelism, assumed, replicas=data * (row.cp or 1))
     network = re.search(r"(\d+) x (\d+) Gbit/s a node", row.notes)
+    modules = re.search(r"recompute-modules (\S+)", row.notes)
     return {
         "workload": {
             "model": _model(row, assumed),
@@ -153,7 +161,8 @@ def _tables(row: PublishedRow, generation: Generation, assumed: _Assumed) -> dic
         "network": {"nics_per_node": int(network[1]), "nic_gbit_per_s": float(network[2])} if network else {},
         "cluster": {"gpu": gpu_name(row), "gpus": row.num_gpus} | _gpus_per_node(row),
         "parallelism": parallelism,
-        "schedule": {"name": _schedule(row.pp, virtual), "recompute": recompute},
+        "schedule": {"name": _schedule(row.pp, virtual), "recompute": recompute}
+        | ({"recompute_modules": modules[1].split("+")} if modules else {}),
         "overlap": overlap,
         "implementation": {
             "framework": "megatron",
