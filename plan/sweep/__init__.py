@@ -2,5 +2,6 @@
 
 - ``space``: the file; ``legal``: which combinations can be plans; ``plans``: these plans; ``plan_text``: one as a file.
 - ``rows``: their forecasts; ``choose``: the best.
-- ``search``: goes through all of it, in ``workers``; ``journal``: what it keeps meanwhile; ``result``: what it found.
+- ``search``: goes through all of it, in ``workers``; ``journal``, ``parts``, ``lines``: what it keeps meanwhile.
+- ``result``: what it found.
 """

@@ -218,9 +218,9 @@ def evaluate(space: Space, numbers: Sequence[int]) -> Iterator[Checked | Row]:
     return forecaster_of(space).made(numbers)
 
 
-def simulate(space: Space, number: int) -> Row:
+def simulate(space: Space, number: int) -> Iterator[Row]:
     """:meth:`Forecaster.simulate`, for other processes."""
-    return forecaster_of(space).simulate(number)
+    yield forecaster_of(space).simulate(number)
 
 
 def needed_bytes(plan: Plan, enough: float = math.inf) -> float:

@@ -8,9 +8,10 @@ are simulated ones, unless none are asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +32,22 @@ from joulecast.plan.sweep.choose import (
 )
 from joulecast.plan.sweep.journal import Journal
 from joulecast.plan.sweep.legal import Combinations
+from joulecast.plan.sweep.parts import make_apart
 from joulecast.plan.sweep.result import SweepResult, check_output, write_rows
 from joulecast.plan.sweep.rows import Checked, Row, evaluate, forecaster_of, simulate, with_files
 from joulecast.plan.sweep.space import Space
 from joulecast.plan.sweep.workers import Workers
 
-#: Combinations that are one job: in this process, which writes its rows as they are made, and of a worker, all of
-#: whose job a killed sweep loses.
+#: Combinations that are one job, in this process and of a worker.
 HERE, APART = 4096, 32
 #: Plans that are simulated at least to say what would be feasible.
 LEAST_NEAREST = 3
 #: Rounds of simulating further plans where those simulated do not keep to the constraints.
 MOST_ROUNDS = 4
 
+#: What a job makes of the space and what else is the job's.
+Work = Callable[..., Iterable[Checked | Row]]
+Job = tuple[Sequence[int] | int]
 #: Told of what is under way: plans done, plans in all, and what is being done.
 Progress = Callable[[int, int, str], None]
 
@@ -64,18 +68,13 @@ class _Sweep:
         """Every plan that fits, in closed form."""
         done, of = self.journal.done, len(self.found)
         size = HERE if self.workers.here else APART
-        left = [run[i : i + size] for run in self.journal.missing(of) for i in range(0, len(run), size)]
-        jobs = {number: (self.space, job) for number, job in enumerate(left)}
-        count = of - sum(map(len, left))
-        self.progress(count, of, "plans")
-        for made in self.workers.streamed(evaluate, jobs):
-            if isinstance(made, Checked):
-                self.journal.add_checked(made)
-                count += len(made.combinations) - len(made.plans)
-            else:
-                self.journal.add(made)
-                count += 1
-            self.progress(count, of, "plans")
+
+        def left() -> list[Job]:
+            return [(run[i : i + size],) for run in self.journal.missing(of) for i in range(0, len(run), size)]
+
+        self.progress(done.settled, of, "plans")
+        for _ in self._made(evaluate, left):
+            self.progress(done.settled, of, "plans")
         return [done.rows[number] for number in sorted(done.rows)]
 
     def simulate(self, rows: list[Row]) -> list[Row]:
@@ -111,14 +110,38 @@ class _Sweep:
         self._run({row["plan"] for row in close} - set(self.journal.done.simulated))
         simulated = [self.journal.done.simulated[row["plan"]] for row in close]
         what = f"plan that fits memory, of {len(rows)},"
-        return none_is_within(simulated, self.space, what, kept=self.journal.is_kept)
+        return none_is_within(simulated, self.space, what, kept=self.journal.place is not None)
 
     def _run(self, plans: set[int]) -> None:
-        jobs = {number: (self.space, number) for number in sorted(plans)}
-        self.progress(0, len(jobs), "best plans simulated")
-        for count, (_, row) in enumerate(self.workers.results(simulate, jobs), start=1):
-            self.journal.add(row)
-            self.progress(count, len(jobs), "best plans simulated")
+        """Simulate plans."""
+        done = self.journal.done.simulated
+
+        def left() -> list[Job]:
+            return [(number,) for number in sorted(plans - set(done))]
+
+        what = "best plans simulated"
+        self.progress(0, len(plans), what)
+        for _ in self._made(simulate, left):
+            self.progress(len(plans & set(done)), len(plans), what)
+
+    def _made(self, work: Work, left: Callable[[], list[Job]]) -> Iterator[Checked | Row]:
+        """What the jobs that are left make, each kept before it is told; after a loss some of them are left again."""
+        if self.workers.here:
+            for job in left():
+                for made in work(self.space, *job):
+                    self.journal.add(made)
+                    yield made
+            return
+
+        def jobs() -> dict[int, tuple[Any, ...]]:
+            self.journal.take_parts()
+            return {number: (self.space, *job) for number, job in enumerate(left())}
+
+        apart = partial(make_apart, self.journal.place, work)
+        for _, (kept, found) in self.workers.results(apart, jobs(), jobs):
+            for made in found:
+                self.journal.add(made, kept=kept)
+                yield made
 
 
 def run_sweep(
@@ -190,14 +213,14 @@ def _result(space: Space, found: Combinations, journal: Journal, rows: list[Row]
     kept = [row for row, keeps in zip(candidates, within(candidates, space), strict=True) if keeps]
     if not kept:
         what = "simulated plan" if simulated else "plan that fits memory"
-        raise none_is_within(candidates, space, f"{what}, of {len(candidates)},", kept=journal.is_kept)
+        raise none_is_within(candidates, space, f"{what}, of {len(candidates)},", kept=journal.place is not None)
     known = tuple(exact.get(row["plan"], row) for row in rows)
     values = objectives(kept, space)
     chosen = np.flatnonzero(is_undominated(values)) if values.shape[1] > 1 else np.arange(len(kept))
     order = chosen[np.argsort(values[chosen, 0], kind="stable")]
     if simulated and values.shape[1] == 1:
         order = order[: space.objective.top]
-    illegal = sum(batch.illegal for batch in journal.done.batches)
+    illegal = sum(batch.illegal for batch in journal.done.batches.values())
     return SweepResult(
         minimise=space.minimise,
         keys=space.keys,
@@ -215,7 +238,7 @@ def _result(space: Space, found: Combinations, journal: Journal, rows: list[Row]
 
 def _refused(space: Space, found: Combinations, journal: Journal) -> str:
     """Why the first of the combinations that no plan can have is none."""
-    batch = next(batch for batch in journal.done.batches if batch.illegal)
+    batch = next(batch for batch in journal.done.batches.values() if batch.illegal)
     left = sorted(set(batch.combinations) - set(batch.plans))
     errors = (_refusal(space, found.of(number)) for number in left)
     error = next(error for error in errors if error is not None)
@@ -237,7 +260,7 @@ def _said(error: InputError) -> str:
 
 
 def _nothing_fits(space: Space, found: Combinations, journal: Journal) -> InputError:
-    batches = journal.done.batches
+    batches = journal.done.batches.values()
     if sum(batch.illegal for batch in batches) == len(found):
         first = {key: 1 if values is None else values[0] for key, values in space.axes}
         values = found.of(0) if len(found) else first

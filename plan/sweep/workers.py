@@ -1,4 +1,4 @@
-"""Jobs of a sweep in this process, in others of this machine, or on a Dask cluster, by one path.
+"""Jobs of a sweep in other processes of this machine or on a Dask cluster, by one path.
 
 Each of them is an executor of :mod:`concurrent.futures`. Jobs of a worker that is lost are given to others.
 """
@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
 from typing import Any, TypeVar
 
 from joulecast.errors import InputError
 
 T = TypeVar("T")
+
+#: Arguments of jobs by number.
+Jobs = Mapping[int, tuple[Any, ...]]
 
 #: How often jobs are given out again before a sweep gives up.
 MOST_LOSSES = 5
@@ -50,27 +52,21 @@ class Workers:
     def __exit__(self, *error: object) -> None:
         self._end()
 
-    def streamed(self, work: Callable[..., Iterable[T]], jobs: Mapping[int, tuple[Any, ...]]) -> Iterator[T]:
-        """All that the jobs yield: in this process as it is made, from others when its job is done."""
-        if self.here:
-            for arguments in jobs.values():
-                yield from work(*arguments)
-            return
-        for _, made in self.results(partial(_all_of, work), jobs):
-            yield from made
-
-    def results(self, work: Callable[..., T], jobs: Mapping[int, tuple[Any, ...]]) -> Iterator[tuple[int, T]]:
+    def results(
+        self, work: Callable[..., T], jobs: Jobs, left_of: Callable[[], Jobs] | None = None
+    ) -> Iterator[tuple[int, T]]:
         """Results of jobs, with their numbers, in the order in which they are done.
+
+        Parameters
+        ----------
+        left_of
+            Which jobs are to be done after a loss; without it, those of which there is no result.
 
         Raises
         ------
         InputError
             Workers are lost again and again, or the scheduler cannot be reached.
         """
-        if self.here:
-            for number, arguments in jobs.items():
-                yield number, work(*arguments)
-            return
         left = dict(jobs)
         for _ in range(MOST_LOSSES):
             futures: dict[Future[T], int] = {}
@@ -87,6 +83,7 @@ class Workers:
                         del left[number]
                         yield number, future.result()
                 self._end()
+                left = left if left_of is None else dict(left_of())
                 continue
             finally:
                 for future in futures:
@@ -139,10 +136,6 @@ class Workers:
             ) from None
         with client, client.get_executor(pure=False) as executor:
             yield executor
-
-
-def _all_of(work: Callable[..., Iterable[T]], *arguments: Any) -> list[T]:
-    return list(work(*arguments))
 
 
 def _end_with_parent() -> None:

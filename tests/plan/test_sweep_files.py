@@ -18,7 +18,8 @@ import joulecast as jc
 from joulecast.errors import InputError
 from joulecast.files import lock
 from joulecast.plan.sweep import search
-from joulecast.plan.sweep.journal import read_lines
+from joulecast.plan.sweep.lines import read_lines
+from joulecast.plan.sweep.rows import TOGETHER
 from joulecast.plan.sweep.space import space_from_dict
 
 TP = "parallelism__tensor_model_parallel_size"
@@ -177,6 +178,11 @@ def undisturbed():
     return [jc.sweep({**tables, "objective": {"top": top}}).rows for top in (0, 3)]
 
 
+def cpu_of(process):
+    """Ticks of processor time that a process has had."""
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11])
+
+
 def children_of(process):
     """Ids of the processes that a process has started."""
     found = []
@@ -187,52 +193,60 @@ def children_of(process):
     return found
 
 
-@pytest.mark.parametrize(("workers", "lost"), [(1, 16), (2, 2 * 2 * 32)])
-def test_a_killed_process_resumes(tmp_path, undisturbed, workers, lost):
-    """kill -9 anywhere: every whole line stays, what was under way alone is computed again, the table is the same.
+def kept_of(out):
+    """Whole lines of a sweep's file and of its workers' parts, as they stand."""
+    files = sorted(out.parent.glob(f"{out.name}.partial*"))
+    return {file.name: file.read_bytes()[: read_lines(file)[1]] for file in files}
 
-    Of workers each one's job is under way, and a further one may be on its way from each.
-    """
+
+@pytest.mark.parametrize(("workers", "killed"), [(1, "parent"), (2, "parent"), (2, "worker")])
+def test_kill_9_loses_the_rows_in_flight_alone(tmp_path, undisturbed, workers, killed):
+    """Wherever a process ends, whole lines stay, one group of rows a process is lost, and the table is the same."""
     script, space, out = (tmp_path / name for name in ("run.py", "space.toml", "rows.jsonl"))
     script.write_text(SWEEP)
     space.write_text(SPACE.replace("top = 0", "top = 3"))
-    partial, log = tmp_path / "rows.jsonl.partial", tmp_path / "rows.jsonl.log"
+    log = tmp_path / "rows.jsonl.log"
     log.touch()
     whole, anywhere = len(undisturbed[0]), random.Random(workers)
-    assert whole > lost
-    kept, before, again, mode = b"", 0, 0, "new"
+    begun, mode, kept = 0, "new", {}
     command = [sys.executable, str(script), str(space), str(out), str(workers)]
-    for rows in sorted(anywhere.sample(range(1, whole + 3), 3 if workers == 1 else 1)):
+    times = 3 if workers == 1 else 1
+    for rows in sorted(anywhere.sample(range(1, whole + 3), times)):
         process = subprocess.Popen([*command, mode], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and process.poll() is None and log.read_bytes().count(b"\n") < rows + again:
+        while time.monotonic() < deadline and process.poll() is None and log.read_bytes().count(b"\n") < rows + begun:
             time.sleep(0.0005)
         children = children_of(process)
+        if killed == "worker":
+            os.kill(max(children, key=cpu_of), signal.SIGKILL)
+            assert process.wait(60) == 0
+            break
         os.kill(process.pid, signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
         while any(Path(f"/proc/{child}/stat").exists() for child in children):  # workers end with it
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        assert partial.read_bytes().startswith(kept)
-        kept, mode = partial.read_bytes()[: read_lines(partial)[1]], "resume"
-        again = log.read_bytes().count(b"\n") - kept.count(b'"source"')
-        assert again - before <= lost
-        before = again
-    subprocess.run([*command, "resume"], check=True, capture_output=True)
-    assert log.read_bytes().count(b"\n") == whole + 3 + again
+        before, kept, mode = kept, kept_of(out), "resume"
+        assert all(kept[name].startswith(content) for name, content in before.items())
+        lost = log.read_bytes().count(b"\n") - b"".join(kept.values()).count(b'"source"') - begun
+        assert 0 <= lost <= workers * TOGETHER
+        begun += lost
+    else:
+        subprocess.run([*command, "resume"], check=True, capture_output=True)
+    assert begun <= log.read_bytes().count(b"\n") - whole - 3 <= begun + workers * TOGETHER * (killed == "worker")
     assert [json.loads(line) for line in out.read_text().splitlines()] == list(undisturbed[1])
-    assert not partial.exists()
+    assert not kept_of(out)
 
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from joulecast.plan.sweep import journal, rows, search
+from joulecast.plan.sweep import lines, rows, search
 from joulecast.plan.sweep.space import load_space
 from joulecast.simulator.iteration import forecast
 rows.TOGETHER = 5
 space, out, mode, call = sys.argv[1:]
-module, name = {"evaluating": (rows, "closed_form"), "writing": (journal.Journal, "_write"),
+module, name = {"evaluating": (rows, "closed_form"), "writing": (lines.Lines, "_write"),
                 "simulating": (forecast, "forecast"), "nothing": (rows, "resume")}[mode]
 real, calls = getattr(module, name, None), 0
 def killed(*given, **named):
@@ -285,7 +299,8 @@ main(["sweep", *sys.argv[2:]])
 """
 
 
-def test_a_full_disk(tmp_path):
+@pytest.mark.parametrize(("workers", "most"), [(1, 20000), (2, 6000)])
+def test_a_full_disk(tmp_path, workers, most):
     """A file that may not grow: what fits is kept, to the last whole row, and the sweep goes on from there."""
     pytest.importorskip("resource")
     space, out, whole = tmp_path / "space.toml", tmp_path / "rows.jsonl", tmp_path / "whole.jsonl"
@@ -294,16 +309,20 @@ def test_a_full_disk(tmp_path):
     plain = {
         key: value for key, value in os.environ.items() if not key.startswith("COV")
     }  # who counts lines writes too
-    full = subprocess.run([*command, "20000", str(space), "--out", str(out)], capture_output=True, text=True, env=plain)
-    partial = tmp_path / "rows.jsonl.partial"
+    options = [str(space), "--workers", str(workers), "--out"]
+    full = subprocess.run([*command, str(most), *options, str(out)], capture_output=True, text=True, env=plain)
     assert full.returncode == 2
     assert "cannot be written: File too large. What was written stays; make room" in full.stderr
     assert full.stderr.count("\n") == 1
-    assert partial.stat().st_size == 20000
-    kept = sum("source" in line for line in read_lines(partial)[0])
-    assert kept >= 20
-    again = [*command, str(10**9), str(space), "--out"]
-    done = subprocess.run([*again, str(out), "--resume"], check=True, capture_output=True, text=True)
-    assert f"holds {kept} plans in closed form and 0 simulated ones; its torn last line was dropped" in done.stderr
+    files = tmp_path.glob("rows.jsonl.partial*")
+    assert max(file.stat().st_size for file in files) == most
+    kept = b"".join(kept_of(out).values()).count(b'"source"')
+    assert kept >= most // 1000
+    done = subprocess.run(
+        [*command, str(10**9), *options, str(out), "--resume"], check=True, capture_output=True, text=True
+    )
+    assert f"holds {kept} plans in closed form and 0 simulated ones" in done.stderr
+    assert ("; its torn last line was dropped" in done.stderr) == (workers == 1)
     jc.sweep(space, whole)
     assert out.read_bytes() == whole.read_bytes()
+    assert not kept_of(out)

@@ -64,9 +64,9 @@ def test_errors_of_workers_arrive_as_they_are():
 def test_dask_gives_the_same_table(tables, small, tmp_path):
     distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
-        found = jc.sweep(
-            tables(**SPLITS, schedule__recompute=["none", "full"], objective__top=2), dask=cluster.scheduler_address
-        )
+        space = tables(**SPLITS, schedule__recompute=["none", "full"], objective__top=2)
+        found = jc.sweep(space, tmp_path / "rows.jsonl", dask=cluster.scheduler_address)
+        assert [file.name for file in tmp_path.iterdir()] == ["rows.jsonl"]
         with Workers(dask=cluster.scheduler_address) as pool:
             assert dict(pool.results(eval, dying(tmp_path))) == {n: 10 * n for n in range(6)}
     plain = jc.sweep(tables(**SPLITS, schedule__recompute=["none", "full"], objective__top=2))
