@@ -117,8 +117,13 @@ def owner_of(gpu: str) -> str:
 
 
 def factors_of(run: TrainingRun) -> dict[str, str]:
-    """Factors that act on a run: name in the fit to name in :func:`~joulecast.model.training.factors.scaled`."""
+    """Factors that act on a run: name in the fit to name in :func:`~joulecast.model.training.factors.scaled`.
+
+    None act on PyTorch's kernels, which are forecast as the description has them.
+    """
     plan = run.plan
+    if plan.implementation.framework != "megatron":
+        return {}
     owner = owner_of(plan.cluster.gpu)
     names = [f"products.{'bf16' if plan.workload.fp8 else plan.workload.precision}", "streaming", "power"]
     if plan.workload.fp8:

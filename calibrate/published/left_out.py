@@ -51,8 +51,9 @@ class Refitted:
 
 
 def may_be_fitted(planned: PlannedRow) -> bool:
-    """Whether a row may calibrate with others: MLPerf's runs only validate, some generations' tell of them alone."""
-    only_validates = planned.row.source.startswith("MLPerf") or planned.generation.alone
+    """Whether a row may calibrate with others: MLPerf's runs and PyTorch's only validate, some tell of them alone."""
+    generation = planned.generation
+    only_validates = planned.row.source.startswith("MLPerf") or generation.alone or generation.framework != "megatron"
     return planned.row.measured_step_time_s is not None and not only_validates
 
 

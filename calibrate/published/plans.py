@@ -6,81 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from joulecast.calibrate.published.generations import Generation, generation_of
 from joulecast.calibrate.published.rows import PublishedRow
 from joulecast.errors import DataError, InputError, nearest
 from joulecast.model.cluster.links import usual_node
 from joulecast.model.hardware.catalogue import gpu_names, load_gpu, load_node
 from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
-
-
-@dataclass(frozen=True)
-class Generation:
-    """A generation of training frameworks: what its runs have in common and publications do not repeat.
-
-    Attributes
-    ----------
-    name
-        As plans call it; empty for one without a factor of its own.
-    sources
-        Pattern that the row's ``source`` matches.
-    attention_backend
-        Kernels of attention; ``unfused`` are separate products and a softmax kernel. NVIDIA's launcher of NeMo 1 kept
-        Transformer Engine from cuDNN's until they were tested more (``NVTE_FUSED_ATTN: 0`` in its ``conf/config.yaml``,
-        commit 01d07738), so that FlashAttention-2's ran; dgxc-benchmarking v25.02 does so for GPT-3 and Nemotron-4
-        340B (``configure.sh`` of its ``nemo_megatron`` and ``nemotron``), but not for Llama 3.1 and Nemotron-4 15B.
-    overlapped
-        Whether communication runs beside computation: of gradients, and of tensor parallelism where nothing is said.
-    fp8_recipe
-        Scaling of FP8 where the source names none.
-    gradient_precision
-        Data type in which gradients are kept and reduced; ``None``: Megatron's default, fp32. NeMo 2's recipes, which
-        dgxc-benchmarking runs from v25.04 on, and Megatron-Bridge's for Llama set ``grad_reduce_in_fp32 = False``;
-        those of NeMo 1 for GPT-3 175B and Nemotron-4 340B, and MLPerf's for GPT-3, ``grad_sync_dtype: bf16``, the type
-        of the buffer that Apex's optimizer has products add to.
-    recipes
-        Pattern of where the row stands, or of its model, besides.
-    alone
-        Whether the generation's factor is found while all others stand, see :mod:`joulecast.calibrate.published.alone`.
-    """
-
-    name: str
-    sources: str
-    attention_backend: str
-    overlapped: bool
-    fp8_recipe: str = "delayed"
-    gradient_precision: str | None = None
-    recipes: str = ""
-    alone: bool = False
-
-
-#: Frameworks by generation, the first match counts; the last stands for all others.
-GENERATIONS = (
-    Generation("megatron-lm-2021", r"SC'21|Narayanan|Korthikanti|2205\.05198|2104\.04473", "unfused", False),
-    Generation("nemo-2024", r"dgxc-benchmarking v25\.0[4-9]", "cudnn", True, gradient_precision="bf16"),
-    Generation(
-        "nemo-2024", r"NeMo performance summary", "flash-attn-2", True, gradient_precision="bf16", recipes=r"175B"
-    ),
-    Generation("nemo-2024", r"NeMo performance summary", "flash-attn-2", True),
-    Generation("nemo-2024", r"dgxc", "flash-attn-2", True, gradient_precision="bf16", recipes=r"nemo_megatron/|340b"),
-    Generation("nemo-2024", r"MLPerf", "cudnn", True, gradient_precision="bf16", recipes=r"gpt3"),
-    Generation("nemo-2024", r"NeMo|dgxc|MLPerf", "cudnn", True),
-    Generation("megatron-bridge-2025", r"Megatron-Bridge", "cudnn", True, "tensorwise", "bf16"),
-    Generation("megatron-core", r"SimuMax", "cudnn", False),
-    # Megatron-LM's layers of 2021 in DeepSpeed's pipeline, gradients reduced after it; the first with FlashAttention-2.
-    Generation("deepspeed", r"FlagPerf.*DeepSpeed", "flash-attn-2", False, alone=True),
-    Generation("deepspeed", r"DeepSpeed|MT-NLG", "unfused", False, alone=True),
-    # No scalar of its own: scripts of Megatron that ask for FlashAttention, and for nothing beside anything.
-    Generation("", r"FlagPerf", "flash-attn-2", False),
-    # No scalar of its own. Gradients are reduced beside backwards; attention is FlashAttention's own package.
-    Generation("", r"InternEvo", "flash-attn-2", True),
-    # No scalar of its own. Products and one kernel of scale, mask, softmax and dropout.
-    Generation("", r"OneFlow", "unfused", True),
-    # No scalar of its own. What llm-foundry's benchmarks run, to add ALiBi's bias, is FlashAttention in Triton.
-    Generation("", r"llm-foundry|Composer", "flash-attention-1", True, "tensorwise", "bf16"),
-    # No scalar of its own. What PyTorch's own attention runs is FlashAttention-2.
-    Generation("", r"torchtitan|PyTorch", "flash-attention-2", True, "tensorwise", "bf16"),
-    Generation("", r"", "cudnn", True),
-)
 
 
 @dataclass(frozen=True)
@@ -97,16 +28,6 @@ class PlannedRow:
     plan: Plan
     generation: Generation
     assumptions: tuple[str, ...]
-
-
-def generation_of(row: PublishedRow) -> Generation:
-    """Framework generation of a row, by what its source says that it ran."""
-    recipe = f"{row.source_url_or_repo_path} {row.model}"
-    return next(
-        g
-        for g in GENERATIONS
-        if re.search(g.sources, row.source, re.IGNORECASE) and re.search(g.recipes, recipe, re.IGNORECASE)
-    )
 
 
 def plan_row(row: PublishedRow) -> PlannedRow:
@@ -144,14 +65,12 @@ def _tables(row: PublishedRow, generation: Generation, assumed: _Assumed) -> dic
     data = _data_parallel(row, row.cp or 1)
     micro = assumed.value(row.micro_batch, 1, "micro-batches of 1 sample")
     batch = assumed.value(row.global_batch, 2 * row.pp * micro * data, "two micro-batches a stage and replica")
-    recompute = assumed.value(row.recompute, "none", "no recomputation")
     parallelism = _parallelism(row, virtual, assumed)
     overlap = _overlap(row, generation, parallelism, assumed, replicas=data * (row.cp or 1))
     network = re.search(r"(\d+) x (\d+) Gbit/s a node", row.notes)
-    modules = re.search(r"recompute-modules (\S+)", row.notes)
     return {
         "workload": {
-            "model": _model(row, assumed),
+            "model": _model(row, generation, assumed),
             "sequence_length": row.seq_len,
             "micro_batch_size": micro,
             "global_batch_size": batch,
@@ -161,18 +80,48 @@ def _tables(row: PublishedRow, generation: Generation, assumed: _Assumed) -> dic
         "network": {"nics_per_node": int(network[1]), "nic_gbit_per_s": float(network[2])} if network else {},
         "cluster": {"gpu": gpu_name(row), "gpus": row.num_gpus} | _gpus_per_node(row),
         "parallelism": parallelism,
-        "schedule": {"name": _schedule(row.pp, virtual), "recompute": recompute}
-        | ({"recompute_modules": modules[1].split("+")} if modules else {}),
+        "schedule": {"name": _schedule(row.pp, virtual), **_recomputation(row, generation, assumed)},
         "overlap": overlap,
-        "implementation": {
-            "framework": "megatron",
-            "generation": generation.name or None,
-            "attention_backend": generation.attention_backend,
+        "implementation": _implementation(row, generation, assumed),
+    }
+
+
+def _implementation(row: PublishedRow, generation: Generation, assumed: _Assumed) -> dict[str, Any]:
+    """What the framework runs: Megatron's options, or those of PyTorch with FSDP's mixed precision."""
+    found: dict[str, Any] = {
+        "framework": generation.framework,
+        "attention_backend": generation.attention_backend,
+        "gradient_precision": generation.gradient_precision,
+    }
+    if generation.framework == "megatron":
+        return found | {
+            "generation": generation.scalar or None,
             "fused_loss": generation.attention_backend != "unfused",
             "cuda_graphs": "CUDA graphs" in row.notes,
-            "gradient_precision": generation.gradient_precision,
-        },
+        }
+    modules = generation.modules
+    if row.dtype == "fp8" and modules != "joint":
+        modules = assumed.value(None, "joint", "float8 layers as measured, in joint products")
+    return found | {
+        "modules": modules,
+        "compile": "torch.compile" in row.notes,
+        "parameter_precision": "fp32",
+        "gradient_clipping": True,
     }
+
+
+def _recomputation(row: PublishedRow, generation: Generation, assumed: _Assumed) -> dict[str, Any]:
+    """What is computed again; PyTorch recomputes whole layers, all or one in so many."""
+    recompute = assumed.value(row.recompute, "none", "no recomputation")
+    if generation.framework == "megatron":
+        modules = re.search(r"recompute-modules (\S+)", row.notes)
+        return {"recompute": recompute, **({"recompute_modules": modules[1].split("+")} if modules else {})}
+    if recompute == "selective":
+        if "every other layer" in row.notes:
+            return {"recompute": "full", "recompute_interval": 2}
+        return {"recompute": assumed.value(None, "none", "selective recomputation of operators left out")}
+    early = generation.recompute_stops_early or recompute != "full"
+    return {"recompute": recompute, "recompute_stops_early": early}
 
 
 def _parallelism(row: PublishedRow, virtual: int, assumed: _Assumed) -> dict[str, Any]:
@@ -231,8 +180,9 @@ def _schedule(stages: int, virtual: int) -> str:
     return "interleaved-1f1b" if virtual > 1 else "1f1b"
 
 
-def _model(row: PublishedRow, assumed: _Assumed) -> dict[str, Any]:
+def _model(row: PublishedRow, generation: Generation, assumed: _Assumed) -> dict[str, Any]:
     """The model as the plan's inline table: gated ones are Llama's kind, the others GPT's."""
+    megatron = generation.framework == "megatron"
     gated = assumed.value(row.gated_mlp, row.kv_heads not in (None, row.heads), "kind of MLP")
     return {
         "hidden_size": row.hidden,
@@ -240,13 +190,15 @@ def _model(row: PublishedRow, assumed: _Assumed) -> dict[str, Any]:
         "num_key_value_heads": row.kv_heads or row.heads,
         "head_dim": row.head_dim or row.hidden // row.heads,
         "intermediate_size": row.ffn_hidden,
-        "vocab_size": padded_vocabulary(row.vocab, row.tp),
+        "vocab_size": padded_vocabulary(row.vocab, row.tp) if megatron else row.vocab,
         "num_hidden_layers": row.num_layers,
         "gated_mlp": gated,
         "bias": not gated,
         "norm": "rmsnorm" if gated else "layernorm",
         "activation": "silu" if gated else "gelu",
         "rotary": gated,
+        # Megatron's table of positions is left out, as it was when its factors were fitted.
+        "learned_positions": 0 if gated or megatron else row.seq_len,
         "tie_word_embeddings": not gated,
     }
 

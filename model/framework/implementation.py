@@ -58,6 +58,9 @@ class Implementation:
         Whether the head's vocabulary (and the loss) is split over the tensor-parallel ranks.
     recompute, recompute_modules
         ``none``, ``selective`` (``recompute_modules`` alone) or ``full`` (a layer's forward again before its backward).
+    recompute_interval, recompute_stops_early
+        Of ``pytorch-eager``'s full recomputation: one in so many layers is computed again, and whether it stops once
+        the backward has what it needs (PyTorch's checkpoints since 2.1), or runs the layer to its end.
     dtype
         Of parameters and activations.
     ctas
@@ -123,6 +126,8 @@ class Implementation:
     shard_head: bool = True
     recompute: str = "none"
     recompute_modules: tuple[str, ...] = ("core_attn",)
+    recompute_interval: int = 1
+    recompute_stops_early: bool = True
     dtype: str = "bf16"
     ctas: int | None = None
     threads: int | None = None

@@ -84,17 +84,19 @@ def boundary_bytes(s: Shard) -> float:
 
 
 def layer_bytes(s: Shard) -> float:
-    """Bytes that one layer keeps for one micro-batch.
+    """Bytes that one layer keeps for one micro-batch, on average where only one in so many is computed again.
 
     Full recomputation keeps the layer's input, and what products give where they are not computed again. Selective
     recomputation leaves out what its parts make.
     """
+    if s.implementation.recompute != "full":
+        return whole_layer_bytes(s) - saved_bytes(s)
+    again = boundary_bytes(s)
     if s.implementation.keeps_products:
         widths = s.qkv_width + s.config.hidden + s.up_width
-        return boundary_bytes(s) + float(s.tokens * widths * DTYPE_BYTES[s.implementation.dtype])
-    if s.implementation.recompute == "full":
-        return boundary_bytes(s)
-    return whole_layer_bytes(s) - saved_bytes(s)
+        again += float(s.tokens * widths * DTYPE_BYTES[s.implementation.dtype])
+    share = 1.0 / s.implementation.recompute_interval
+    return again if share == 1.0 else share * again + (1.0 - share) * whole_layer_bytes(s)
 
 
 def whole_layer_bytes(s: Shard) -> float:

@@ -22,11 +22,14 @@ def recomputed_forward(s: Shard) -> tuple[Launch, ...]:
     """Forward run again inside the backward under full recomputation.
 
     ``torch.utils.checkpoint`` stops early, once everything that the backward needs is there: the last matrix product,
-    its communication and the residual addition are not repeated, nor is the sum of the experts' results.
+    its communication and the residual addition are not repeated, nor is the sum of the experts' results. Before 2.1,
+    with ``use_reentrant=True`` and under ``set_checkpoint_early_stop(False)`` they are.
     """
     if s.implementation.keeps_products:
         return core_attention.core_attention(s, "forward")
     launches = forward(s)
+    if not s.implementation.recompute_stops_early:
+        return launches
     ending = "down" if s.config.experts is None else "unpermute"
     last = next(i for i, launch in enumerate(launches) if launch.operator.name == ending)
     return launches[:last]

@@ -202,7 +202,8 @@ class Stages:
 
     def __init__(self, parts: Parts, plan: Plan, kinds: Sequence[str], beside: bool) -> None:
         self._parts, self._plan, self._kinds, self._beside = parts, plan, kinds, beside
-        self._layers_apart = nanobatches_of(plan).parts == 1 and not plan.parallelism.fsdp
+        self._interval = plan.implementation.recompute_interval  # after which layers repeat
+        self._layers_apart = nanobatches_of(plan).parts == 1 and not plan.parallelism.fsdp and self._interval == 1
         self._rows: dict[Place, tuple[int, ...]] = {}
         self._stages: dict[Place, int] = {}
 
@@ -223,10 +224,11 @@ class Stages:
             layer = ((_DENSE_LAYER, float(dense)), (_LAYER, float(layers - dense)))
             return [*ends, *(term for term in layer if term[1])]
         few = dense + STEADY_LAYERS
+        few += (layers - few) % self._interval
         if layers <= few:
             return [(place, 1.0)]
-        more = float(layers - few)
-        steady = place._replace(layers=few), place._replace(layers=few + 1)
+        more = (layers - few) / self._interval
+        steady = place._replace(layers=few), place._replace(layers=few + self._interval)
         return [(steady[0], 1.0 - more), (steady[1], more)]
 
     def _rows_at(self, place: Place) -> tuple[int, ...]:

@@ -6,8 +6,9 @@ Ranks of one tensor-parallel group, and replicas, all do the same; one of each p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import groupby
 
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
@@ -172,14 +173,28 @@ def _backward(plan: Plan, impl: Implementation, stage: int) -> tuple[Launch, ...
     kept = sharding is None
     before = _ends_backward(plan, impl, kept) if stage == len(layers) - 1 else ()
     after = step.embedding_backward(*size, accumulate=kept, head_here=one_stage) if stage == 0 else ()
+    models = list(reversed(_recomputed(plan, impl, stage)))
     if sharding is None:
-        for model, count in reversed(plan.stage_models(stage)):
-            before += layers_backward(model, *size[1:], count, nanobatches_of(plan))
+        for model, options, count in models:
+            before += layers_backward(model, options, *size[2:], count, nanobatches_of(plan))
         return (*before, *after)
-    models = [(model, n) for model, n in reversed(plan.stage_models(stage)) if n]
-    kinds = [(step.layer_backward(model, *size[1:], accumulate=False), model, n) for model, n in models]
+    kinds = [(step.layer_backward(model, one, *size[2:], accumulate=False), model, n) for model, one, n in models]
     units = sharded_stage(plan, impl, stage, before, kinds, after)
     return sharded_backward(*units, sharding, impl)
+
+
+def _recomputed(plan: Plan, impl: Implementation, stage: int) -> list[tuple[ModelConfig, Implementation, int]]:
+    """Layers of a virtual stage whose backwards are alike: model, options and number, in order.
+
+    Of layers that are computed again at an interval the last of every so many is.
+    """
+    models = [(model, impl, count) for model, count in plan.stage_models(stage) if count]
+    if impl.recompute_interval == 1:
+        return models
+    options = (impl, replace(impl, recompute="none"))
+    each = [model for model, _, count in models for _ in range(count)]
+    kinds = [(model, options[i % impl.recompute_interval > 0]) for i, model in enumerate(each, 1)]
+    return [(*kind, len(list(alike))) for kind, alike in groupby(kinds)]
 
 
 def _ends_forward(plan: Plan, impl: Implementation) -> tuple[Launch, ...]:

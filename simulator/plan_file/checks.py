@@ -15,6 +15,7 @@ from joulecast.simulator.plan_file.experts import check_experts
 from joulecast.simulator.plan_file.modules import check_modules, check_no_modules
 from joulecast.simulator.plan_file.names import place
 from joulecast.simulator.plan_file.overlap import check_overlap
+from joulecast.simulator.plan_file.recomputation import check_recomputation
 from joulecast.simulator.plan_file.replicas import check_replicas
 from joulecast.simulator.plan_file.schema import SCHEDULE_ALIASES, ParallelismTable, PlanFile
 from joulecast.simulator.plan_file.source import Source
@@ -189,12 +190,7 @@ def _precision(plan: Plan, gpu: GpuDescription, source: Source) -> None:
 def _megatron_only(plan: Plan, source: Source) -> None:
     """Kernels that only Megatron has."""
     run = plan.implementation
-    if run.recompute_modules != ("core_attn",) and plan.schedule.recompute != "selective":
-        raise source.error(
-            f"these modules are recomputed selectively, and recompute is {plan.schedule.recompute!r}",
-            "schedule.recompute_modules",
-            remedy='Set schedule.recompute = "selective", or leave the key out.',
-        )
+    check_recomputation(plan, source)
     if run.framework == "megatron":
         _narrow_states(plan, source)
         check_no_compile(plan, source)
@@ -203,12 +199,6 @@ def _megatron_only(plan: Plan, source: Source) -> None:
     check_eager_fp8(plan, source)
     check_compiled(plan, source)
     check_modules(plan, source)
-    if run.recompute_modules != ("core_attn",):
-        raise source.error(
-            "PyTorch's eager mode recomputes the core of attention alone",
-            "schedule.recompute_modules",
-            remedy='Set implementation.framework = "megatron", or leave the key out.',
-        )
     remedy = 'Set implementation.framework = "megatron", or leave the key out.'
     if run.attention_backend == "unfused":
         what = "attention in separate kernels is known as Megatron-LM ran it"

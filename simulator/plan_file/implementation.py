@@ -34,6 +34,8 @@ def implementation_of(plan: Plan) -> Implementation:
         shard_head=i.shard_head,
         recompute=plan.schedule.recompute,
         recompute_modules=i.recompute_modules,
+        recompute_interval=i.recompute_interval,
+        recompute_stops_early=i.recompute_stops_early,
         dtype="bf16" if plan.workload.fp8 else plan.workload.precision,
         ctas=plan.overlap.comm_ctas,
         threads=plan.overlap.comm_threads,

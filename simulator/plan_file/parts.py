@@ -177,6 +177,8 @@ class Implementation:
     moe_permute_fusion: bool = True
     moe_row_operator: str = ""
     recompute_modules: tuple[str, ...] = ("core_attn",)
+    recompute_interval: int = 1
+    recompute_stops_early: bool = True
     fused_loss: bool = False
     attention_precision: str = ""
     tiles: Tiles = ()

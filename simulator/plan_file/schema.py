@@ -182,6 +182,16 @@ class ScheduleTable(Table):
     recompute_modules: list[RecomputeModule] | None = Field(
         None, description="What selective recomputation computes again; default: core_attn."
     )
+    recompute_interval: int = Field(
+        1,
+        gt=0,
+        description="Full recomputation of one in so many layers (torchtitan's selective_ac_option; pytorch-eager).",
+    )
+    recompute_stops_early: bool = Field(
+        True,
+        description="Full recomputation ends when the backward has what it needs; false: PyTorch before 2.1, and "
+        "checkpoints with use_reentrant, run a layer to its end (pytorch-eager; Megatron always does).",
+    )
 
 
 class OverlapTable(Table):

@@ -163,6 +163,8 @@ def read_implementation(parsed: PlanFile, model: ModelConfig, source: Source) ->
         moe_permute_fusion=table.moe_permute_fusion,
         moe_row_operator=table.moe_row_operator or "",
         recompute_modules=tuple(parsed.schedule.recompute_modules or ("core_attn",)),
+        recompute_interval=parsed.schedule.recompute_interval,
+        recompute_stops_early=parsed.schedule.recompute_stops_early,
         tiles=read_tiles(table.tiles, source),
     )
 

@@ -132,3 +132,45 @@ def test_what_cannot_be_is_refused(tables: dict[str, Any], words: tuple[str, ...
         plan_from_dict(tables)
     for word in words:
         assert word in str(error.value)
+
+
+def eager(**schedule: Any) -> dict[str, Any]:
+    """A dense model whose layers PyTorch computes again, over two GPUs with FSDP."""
+    return {
+        "workload": {"model": "llama-3.1-8b", "sequence_length": 4096, "global_batch_size": 4},
+        "cluster": {"gpu": "h200-sxm", "gpus": 2},
+        "parallelism": {"fsdp": True},
+        "schedule": {"name": "none", **schedule},
+        "implementation": {"parameter_precision": "fp32", "modules": "torchtitan"},
+    }
+
+
+def test_checkpoints_that_do_not_stop_early_run_a_layers_last_product_again() -> None:
+    config, whole = DENSE, Implementation(recompute="full", recompute_stops_early=False)
+    early, late = (layer_backward(config, run, 2, 1024) for run in (replace(whole, recompute_stops_early=True), whole))
+    more = Counter(x.operator.name for x in late) - Counter(x.operator.name for x in early)
+    assert more == Counter({"down": 1, "residual2": 1})
+    assert layer_bytes(shard(config, whole, 2, 1024)) == 2 * TOKENS * 512
+
+
+def test_every_other_layer_is_computed_again() -> None:
+    ways = (eager(), eager(recompute="full", recompute_interval=2), eager(recompute="full"))
+    plans = [plan_from_dict(tables) for tables in ways]
+    times = [forecast(one, must_fit=False).time_s for one in plans]
+    assert times[1] == pytest.approx((times[0] + times[2]) / 2, rel=0.005)
+    kept = [footprint_of(one, 0).activations for one in plans]
+    assert kept[1] == pytest.approx((kept[0] + kept[2]) / 2)
+    assert closed_form(plans).time_s == pytest.approx(times, rel=0.02)
+
+
+@pytest.mark.parametrize("framework", ["pytorch-eager", "megatron"])
+def test_intervals_without_full_recomputation_by_pytorch_are_refused(framework: str) -> None:
+    for keys in ({"recompute_interval": 2}, {"recompute_stops_early": False}):
+        (key,) = keys
+        with pytest.raises(InputError, match=rf"schedule\.{key}.*recompute is 'none'"):
+            plan_from_dict({**eager(**keys), "implementation": {"framework": framework}})
+        if framework == "megatron":
+            with pytest.raises(InputError, match=rf"schedule\.{key}.*PyTorch's checkpoints"):
+                plan_from_dict({**eager(recompute="full", **keys), "implementation": {"framework": framework}})
+    with pytest.raises(InputError, match="recompute_interval"):
+        plan_from_dict(eager(recompute="full", recompute_interval=0))

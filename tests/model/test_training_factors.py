@@ -6,7 +6,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from joulecast.calibrate.published import plans as published_plans
+from joulecast.calibrate.published import generations
 from joulecast.calibrate.published.fit import Linearised, TrainingRun, factors_of, fit, linearise, log_times
 from joulecast.calibrate.published.write import training_toml
 from joulecast.model.hardware.catalogue import load_gpu, load_training
@@ -193,7 +193,7 @@ def test_every_gpu_with_published_steps_is_counted() -> None:
 
 def test_generations_have_one_name_everywhere() -> None:
     fitted = {name.removeprefix("generation.") for name in load_training() if name.startswith("generation.")}
-    planned = {generation.name for generation in published_plans.GENERATIONS if generation.name}
+    planned = {generation.scalar for generation in generations.GENERATIONS if generation.scalar}
     assert fitted == planned == set(get_args(Generation))
     assert all(plan(generation=name).implementation.generation == name for name in get_args(Generation))
 

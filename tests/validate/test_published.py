@@ -12,6 +12,7 @@ from paths import ROOT
 
 from joulecast.calibrate.published import alone, shipped
 from joulecast.calibrate.published.fit import Fitted, Linearised, TrainingRun
+from joulecast.calibrate.published.generations import generation_of
 from joulecast.calibrate.published.left_out import (
     Mask,
     Refitted,
@@ -23,7 +24,7 @@ from joulecast.calibrate.published.left_out import (
     may_be_fitted,
     unseen_spread,
 )
-from joulecast.calibrate.published.plans import PlannedRow, generation_of, plan_row, stage_layers
+from joulecast.calibrate.published.plans import PlannedRow, plan_row, stage_layers
 from joulecast.calibrate.published.rows import PublishedRow, read_published
 from joulecast.calibrate.published.write import alone_toml, training_toml
 from joulecast.errors import DataError, InputError

@@ -1,0 +1,43 @@
+"""Checks of what a plan computes again in its backwards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from joulecast.simulator.plan_file.plan import Plan
+    from joulecast.simulator.plan_file.source import Source
+
+MODULES, INTERVAL = "schedule.recompute_modules", "schedule.recompute_interval"
+EARLY = "schedule.recompute_stops_early"
+
+
+def check_recomputation(plan: Plan, source: Source) -> None:
+    """Parts of a layer are computed again selectively and by Megatron, some of the layers in full and by PyTorch."""
+    run, way = plan.implementation, plan.schedule.recompute
+    if run.recompute_modules != ("core_attn",):
+        if way != "selective":
+            raise source.error(
+                f"these modules are recomputed selectively, and recompute is {way!r}",
+                MODULES,
+                remedy='Set schedule.recompute = "selective", or leave the key out.',
+            )
+        if run.framework != "megatron":
+            raise source.error(
+                "PyTorch's eager mode recomputes the core of attention alone",
+                MODULES,
+                remedy='Set implementation.framework = "megatron", or leave the key out.',
+            )
+    for key, given in ((INTERVAL, run.recompute_interval > 1), (EARLY, not run.recompute_stops_early)):
+        if given and way != "full":
+            raise source.error(
+                f"whole layers are computed again, and recompute is {way!r}",
+                key,
+                remedy='Set schedule.recompute = "full", or leave the key out.',
+            )
+        if given and run.framework == "megatron":
+            raise source.error(
+                "so PyTorch's checkpoints do; Megatron computes every layer again, to its end",
+                key,
+                remedy='Set implementation.framework = "pytorch-eager", or leave the key out.',
+            )
