@@ -98,6 +98,14 @@ GENERATIONS = (
         recompute_stops_early=False,
     ),
     Generation("pytorch", r"llm-foundry|Composer", "flash-attention-1", True, framework="pytorch-eager"),
+    # fms-fsdp gathers and reduces in bf16 (``bfSixteen`` of its ``policies/mixed_precision.py``); its modules are taken
+    # for torchtitan's.
+    Generation(
+        *("pytorch", r"fms-fsdp", "flash-attention-2", True),
+        gradient_precision="bf16",
+        framework="pytorch-eager",
+        modules="torchtitan",
+    ),
     # torchtitan asks PyTorch's attention for FlashAttention-2 first, but on Blackwell (`models/attention.py`).
     Generation(
         *("pytorch", r"torchtitan|PyTorch", "flash-attention-2", True, "tensorwise"),
