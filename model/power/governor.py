@@ -45,13 +45,17 @@ def settle_clock_mhz(clocks_mhz: Array, power_w: Array, limit_w: ArrayLike, ceil
         Clock between the steps of the grid: the board alternates between two of them. The lowest clock where even that
         exceeds the limit. Shape ``(n,)``.
     """
-    power = np.maximum.accumulate(power_w, axis=0)
-    limit = np.broadcast_to(np.asarray(limit_w, dtype=np.float64), power.shape[1:])
-    above = (power > limit).argmax(axis=0)
-    over_all = power[-1] > limit
+    limit = np.asarray(limit_w, dtype=np.float64)
+    return clock_of_rising(clocks_mhz, np.maximum.accumulate(power_w, axis=0), limit, ceiling_mhz)
+
+
+def clock_of_rising(clocks_mhz: Array, power_w: Array, limit_w: Array, ceiling_mhz: ArrayLike) -> Array:
+    """:func:`settle_clock_mhz` of powers that nowhere fall."""
+    above = (power_w > limit_w).argmax(axis=0)
+    over_all = power_w[-1] > limit_w
     upper = np.where(over_all, np.maximum(above, 1), 1)
-    columns = np.arange(power.shape[1])
-    p1, p0 = power[upper, columns], power[upper - 1, columns]
+    columns = np.arange(power_w.shape[1])
+    p1, p0 = power_w[upper, columns], power_w[upper - 1, columns]
     f1, f0 = clocks_mhz[upper], clocks_mhz[upper - 1]
-    inside = f0 + (f1 - f0) * np.clip((limit - p0) / np.maximum(p1 - p0, 1e-9), 0.0, 1.0)
-    return np.asarray(np.minimum(np.where(over_all, inside, clocks_mhz[-1]), ceiling_mhz))
+    share = np.minimum(np.maximum((limit_w - p0) / np.maximum(p1 - p0, 1e-9), 0.0), 1.0)
+    return np.asarray(np.minimum(np.where(over_all, f0 + (f1 - f0) * share, clocks_mhz[-1]), ceiling_mhz))

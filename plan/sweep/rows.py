@@ -30,8 +30,11 @@ from joulecast.simulator.plan_file.site import goodput_of
 if TYPE_CHECKING:
     from joulecast.simulator.iteration.result import Iteration
 
-#: Rows that are evaluated together, and all that a killed process loses: some milliseconds of work.
+#: Most rows that are evaluated together where they are kept in a file: a killed process loses as many.
 TOGETHER = 16
+#: Combinations up to which rows are evaluated alone then. One alone takes as long as ten together, so that a row of
+#: more combinations is in company: what this adds to a sweep stays within some tenths of a second.
+ALONE = 1400
 #: How a row was made.
 CLOSED_FORM, SIMULATED = "closed-form", "simulated"
 #: Columns of an iteration's forecast that only a simulation has.
@@ -86,8 +89,8 @@ class Forecaster:
         """Combinations that may be legal; every process finds the same."""
         return combinations(self._space, self.plans)
 
-    def made(self, numbers: Sequence[int]) -> Iterator[Checked | Row]:
-        """Forecast some combinations in closed form, :data:`TOGETHER` at a time: each row as soon as it is known.
+    def made(self, numbers: Sequence[int], together: int = AT_ONCE) -> Iterator[Checked | Row]:
+        """Forecast some combinations in closed form, so many at a time: each row as soon as it is known.
 
         What became of a range comes before its rows; if only the missing rows of one are asked for, it is known.
         """
@@ -97,8 +100,8 @@ class Forecaster:
         for begin in range(0, len(fitting), AT_ONCE):
             block = sorted(fitting[begin : begin + AT_ONCE], key=lambda one: neighbours_key(one.plan))
             self._shared.prepare([one.plan for one in block])
-            for start in range(0, len(block), TOGETHER):
-                yield from self._rows(block[start : start + TOGETHER])
+            for start in range(0, len(block), together):
+                yield from self._rows(block[start : start + together])
 
     def _checked(self, numbers: Iterable[int]) -> tuple[int, list[Fitting]]:
         """How many combinations no plan can have, and the plans that fit."""
@@ -213,9 +216,14 @@ def with_files(space: Space) -> Space:
     return replace(space, files=tuple(found.items()))
 
 
-def evaluate(space: Space, numbers: Sequence[int]) -> Iterator[Checked | Row]:
+def evaluate(space: Space, numbers: Sequence[int], together: int) -> Iterator[Checked | Row]:
     """:meth:`Forecaster.made`, for other processes."""
-    return forecaster_of(space).made(numbers)
+    return forecaster_of(space).made(numbers, together)
+
+
+def in_hand(combinations: int, *, kept: bool) -> int:
+    """How many rows of a sweep are evaluated together: where nothing is kept, as many as is fastest."""
+    return min(1 + combinations // ALONE, TOGETHER) if kept else AT_ONCE
 
 
 def simulate(space: Space, number: int) -> Iterator[Row]:

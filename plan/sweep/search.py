@@ -8,7 +8,7 @@ are simulated ones, unless none are asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,7 +34,7 @@ from joulecast.plan.sweep.journal import Journal
 from joulecast.plan.sweep.legal import Combinations
 from joulecast.plan.sweep.parts import make_apart
 from joulecast.plan.sweep.result import SweepResult, check_output, write_rows
-from joulecast.plan.sweep.rows import Checked, Row, evaluate, forecaster_of, simulate, with_files
+from joulecast.plan.sweep.rows import Checked, Row, evaluate, forecaster_of, in_hand, simulate, with_files
 from joulecast.plan.sweep.space import Space
 from joulecast.plan.sweep.workers import Workers
 
@@ -47,7 +47,7 @@ MOST_ROUNDS = 4
 
 #: What a job makes of the space and what else is the job's.
 Work = Callable[..., Iterable[Checked | Row]]
-Job = tuple[Sequence[int] | int]
+Job = tuple[Any, ...]
 #: Told of what is under way: plans done, plans in all, and what is being done.
 Progress = Callable[[int, int, str], None]
 
@@ -68,9 +68,10 @@ class _Sweep:
         """Every plan that fits, in closed form."""
         done, of = self.journal.done, len(self.found)
         size = HERE if self.workers.here else APART
+        together = in_hand(of, kept=self.journal.place is not None)
 
         def left() -> list[Job]:
-            return [(run[i : i + size],) for run in self.journal.missing(of) for i in range(0, len(run), size)]
+            return [(run[i : i + size], together) for run in self.journal.missing(of) for i in range(0, len(run), size)]
 
         self.progress(done.settled, of, "plans")
         for _ in self._made(evaluate, left):

@@ -8,16 +8,18 @@ the loops of :mod:`joulecast.simulator.fluid.governor` have brought the clock do
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.model.power.governor import settle_clock_mhz
+from joulecast.model.power.governor import clock_of_rising
 from joulecast.simulator.fluid.governor import CLOCK_TO_AVERAGE, POWER_PER_CLOCK
 
 Array = NDArray[np.float64]
+Int = NDArray[np.int64]
 
 #: Rounds of clocks and waits; they agree to 0.01 % after three.
 ROUNDS = 5
@@ -78,9 +80,43 @@ class Settled:
     energy_j: Array
 
 
-#: From clocks of work and tail, shape ``(r,)``: waiting within the steady state, and while the pipeline fills and
+class Places:
+    """Where clocks lie on the grid, shape ``(r,)``: what a table says there, between the grid's."""
+
+    __slots__ = ("_rest", "_share", "_upper")
+
+    def __init__(self, upper: Int, share: Array, rest: Array) -> None:
+        self._upper, self._share, self._rest = upper, share, rest
+
+    def of(self, values: Array, starts: Int) -> Array:
+        """A value for each clock; ``starts`` is where its row begins in the flat table, shape ``(…, r)``."""
+        index = starts + self._upper
+        return np.asarray(self._rest * values.take(index - 1) + self._share * values.take(index))
+
+    def again(self, rows: Int) -> Places:
+        """Some of the clocks, in any order and number."""
+        return Places(self._upper[rows], self._share[rows], self._rest[rows])
+
+
+def places(clocks_mhz: Array, clock_mhz: Array) -> Places:
+    """Where clocks lie on the grid."""
+    upper = np.minimum(np.maximum(clocks_mhz.searchsorted(clock_mhz), 1), len(clocks_mhz) - 1)
+    below = clocks_mhz[upper - 1]
+    share = (clock_mhz - below) / (clocks_mhz[upper] - below)
+    return Places(upper, share, 1.0 - share)
+
+
+def starts_of(values: Array, rows: Int | None = None) -> Int:
+    """Where rows of a table of shape ``(…, r, c)`` begin when it is flat: all in order, or those named."""
+    *lead, height, width = values.shape
+    rows = np.arange(height) if rows is None else rows
+    tables = np.arange(math.prod(lead)).reshape(*lead, 1)
+    return np.asarray((tables * height + rows) * width)
+
+
+#: From places of the clocks of work and tail: waiting within the steady state, and while the pipeline fills and
 #: empties [s].
-Waits = Callable[[Array, Array], tuple[Array, Array]]
+Waits = Callable[[Places, Places], tuple[Array, Array]]
 
 
 def settle(load: Load, board: Board, waits: Waits) -> Settled:
@@ -93,31 +129,42 @@ def settle(load: Load, board: Board, waits: Waits) -> Settled:
     waits
         What they wait at given clocks.
     """
-    power = np.divide(load.work_j, load.work_s).T
-    tail_power = np.divide(load.tail_j, load.tail_s, out=np.zeros_like(load.tail_j), where=load.tail_s > 0).T
+    power = np.divide(load.work_j, load.work_s)
+    tail_power = np.divide(load.tail_j, load.tail_s, out=np.zeros_like(load.tail_j), where=load.tail_s > 0)
+    both = np.maximum.accumulate(np.concatenate([power, tail_power]).T, axis=0)
+    governed, top = np.concatenate([board.governed] * 2), np.concatenate([board.top_mhz] * 2)
+    rows, clocks = starts_of(load.work_s), board.clocks_mhz
     target, at_top_w = board.settled_w, _power_at_top_w(load, board)
     step = off = np.zeros(len(target))
     outdone = np.zeros(len(target), dtype=bool)
     for _ in range(ROUNDS):
-        clock, own = _clock(power, target, board), _clock(tail_power, target, board)
-        tail = at(load.tail_s, board.clocks_mhz, own)
-        mixed = np.exp(-tail / (OVERSHOOT * board.fast_s))
+        met = np.where(governed, clock_of_rising(clocks, both, np.concatenate([target, target]), top), top)
+        clock, own = met[: len(target)], met[len(target) :]
+        mixed = np.exp(-places(clocks, own).of(load.tail_s, rows) / (OVERSHOOT * board.fast_s))
         tail_clock = mixed * clock + (1.0 - mixed) * own
-        short, long = waits(clock, tail_clock)
-        spare = _spare_w(load, board, at_top_w, clock, tail_clock, short, long)
+        of_work, of_tail = places(clocks, clock), places(clocks, tail_clock)
+        short, long = waits(of_work, of_tail)
+        busy, tail, tail_j = of_work.of(load.work_s, rows), of_tail.of(load.tail_s, rows), of_tail.of(load.tail_j, rows)
+        spare = _spare_w(load, board, at_top_w, clock, _Spent(busy, tail, tail_j, short, long))
         before, off = off, board.settled_w + spare - target
         # A tail that draws more than the work leaves this less, and then less than it: swings that grow are cut short.
         outdone |= (off * before < 0) & (np.abs(off) > np.abs(before))
         step = np.divide(off * step, before - off, out=off.copy(), where=outdone & (before != off))
         target = target + step
-    energy = at(load.work_j, board.clocks_mhz, clock) + at(load.tail_j, board.clocks_mhz, tail_clock)
+    energy = of_work.of(load.work_j, rows) + tail_j
     waited = _power_w(board, clock) * short + _power_w(board, _clock_of_long_wait(board, clock, long)) * long
     return Settled(clock, tail_clock, short + long, waited, energy + waited)
 
 
-def _clock(power_w: Array, target_w: Array, board: Board) -> Array:
-    settled = settle_clock_mhz(board.clocks_mhz, power_w, target_w, board.top_mhz)
-    return np.where(board.governed, settled, board.top_mhz)
+@dataclass(frozen=True, slots=True)
+class _Spent:
+    """Time of work, tail, short and long waits, and the tail's energy, at the clocks of a round, shape ``(r,)``."""
+
+    busy_s: Array
+    tail_s: Array
+    tail_j: Array
+    short_s: Array
+    long_s: Array
 
 
 def _power_w(board: Board, clock_mhz: Array) -> Array:
@@ -125,15 +172,12 @@ def _power_w(board: Board, clock_mhz: Array) -> Array:
     return np.interp(clock_mhz, board.clocks_mhz, board.wait_power_w)
 
 
-def at(values: Array, clocks_mhz: Array, clock_mhz: Array, rows: NDArray[np.int64] | None = None) -> Array:
+def at(values: Array, clocks_mhz: Array, clock_mhz: Array, rows: Int | None = None) -> Array:
     """Each row's value at its own clock, between the grid's; ``(…, r, c)`` at ``(r,)`` gives ``(…, r)``.
 
     ``rows`` names the row of each clock where they are others than all in order.
     """
-    upper = np.minimum(np.maximum(clocks_mhz.searchsorted(clock_mhz), 1), len(clocks_mhz) - 1)
-    share = (clock_mhz - clocks_mhz[upper - 1]) / (clocks_mhz[upper] - clocks_mhz[upper - 1])
-    rows = np.arange(len(clock_mhz)) if rows is None else rows
-    return np.asarray((1.0 - share) * values[..., rows, upper - 1] + share * values[..., rows, upper])
+    return places(clocks_mhz, clock_mhz).of(values, starts_of(values, rows))
 
 
 def _power_at_top_w(load: Load, board: Board) -> Array:
@@ -142,19 +186,17 @@ def _power_at_top_w(load: Load, board: Board) -> Array:
     return np.asarray(at(load.work_j, clocks, top) / at(load.work_s, clocks, top))
 
 
-def _spare_w(
-    load: Load, board: Board, at_top_w: Array, clock_mhz: Array, tail_clock_mhz: Array, short_s: Array, long_s: Array
-) -> Array:
+def _spare_w(load: Load, board: Board, at_top_w: Array, clock_mhz: Array, spent: _Spent) -> Array:
     """Power above the settled limit that waits and a modest tail leave to the work of a rank [W]."""
-    busy, tail = at(load.work_s, board.clocks_mhz, clock_mhz), at(load.tail_s, board.clocks_mhz, tail_clock_mhz)
+    busy, tail = spent.busy_s, spent.tail_s
     left = board.settled_w - _power_w(board, clock_mhz)
-    left_by_tail = board.settled_w * tail - at(load.tail_j, board.clocks_mhz, tail_clock_mhz)
-    everything = left * (short_s + long_s) + left_by_tail
+    left_by_tail = board.settled_w * tail - spent.tail_j
+    everything = left * (spent.short_s + spent.long_s) + left_by_tail
     above = board.burst_w - board.settled_w
     burst = above * np.minimum(busy, board.slow_s)
-    credit = load.pauses * _credit_j(board, at_top_w, clock_mhz, (long_s + tail) / load.pauses)
-    behind = np.minimum(left * long_s + left_by_tail, credit)
-    between = _spare_between_j(load, board, busy, short_s, left, above)
+    credit = load.pauses * _credit_j(board, at_top_w, clock_mhz, (spent.long_s + tail) / load.pauses)
+    behind = np.minimum(left * spent.long_s + left_by_tail, credit)
+    between = _spare_between_j(load, board, busy, spent.short_s, left, above)
     return np.asarray(np.minimum(everything, between + burst + behind) / busy)
 
 

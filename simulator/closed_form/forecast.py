@@ -242,7 +242,7 @@ def _sum_parts(
     if parts.limits_w:
         spent = sums.of(table.clock_mhz * table.duration_s)
         into[3][rows] = np.divide(spent, time, out=np.zeros_like(time), where=time > 0)
-    gaps = host_gaps(time, sums.of(table.host_s)) if table.host_s.any() else np.zeros_like(time)
+    gaps = host_gaps(time, sums.of(table.host_s)) if table.is_launched else np.zeros_like(time)
     into[0][rows], into[1][rows], into[2][rows] = time + gaps, exposed, energy + gaps * parts.idle_w
 
 

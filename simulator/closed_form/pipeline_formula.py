@@ -107,13 +107,13 @@ def _tail_s(t: StageTimes) -> Array:
     """
     before = t.first_s.sum(0) - t.weight_s
     slack = _below(before) + 2.0 * np.arange(t.ranks) * t.transfer_s[:, None]
-    above = t.drain_s.sum(1, keepdims=True) - np.cumsum(t.drain_s, axis=1)
+    above = t.drain_s.sum(1, keepdims=True) - t.drain_s.cumsum(1)
     return np.asarray((t.tail_s + above - slack).max(axis=1).clip(0.0))
 
 
 def _below(values: Array) -> Array:
     """Sum over the ranks before each, shape ``(n, p)``."""
-    return np.asarray(np.cumsum(values, axis=1) - values)
+    return np.asarray(values.cumsum(1) - values)
 
 
 def _gpipe_s(t: StageTimes) -> Array:
@@ -151,7 +151,7 @@ class _Way:
     def __init__(self, work_s: Array, again: Array, delay_s: Array) -> None:
         ranks = np.arange(work_s.shape[1])
         slowest = np.maximum.accumulate(work_s, axis=1)
-        self.through = np.cumsum(work_s, axis=1)
+        self.through = work_s.cumsum(1)
         self.before = self.through - work_s
         alone = self.through + ranks * delay_s
         self.warmed_up = alone + np.minimum(len(ranks) - 1 - ranks, again) * slowest
@@ -195,7 +195,7 @@ def _round_trip_s(t: StageTimes) -> Array:
 
 def _interleaved_s(t: StageTimes) -> Array:
     first, last = t.first_s.sum(0), t.last_s.sum(0)
-    after = last.sum(1)[:, None] - np.cumsum(last, axis=1)
+    after = last.sum(1)[:, None] - last.cumsum(1)
     own = _below(first) + after + t.microbatches[:, None] * t.work_s
     way = 2.0 * (t.ranks - 1.0) * t.transfer_s
     chunk = np.minimum(t.first_s, t.last_s)

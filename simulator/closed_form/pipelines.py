@@ -12,7 +12,7 @@ from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Operator
 from joulecast.model.power.kernel_power import at_clock
-from joulecast.simulator.closed_form.clocks import Load, Settled, at
+from joulecast.simulator.closed_form.clocks import Load, Places, Settled, at, places, starts_of
 from joulecast.simulator.closed_form.keys import transfer_key
 from joulecast.simulator.closed_form.layout import Layout
 from joulecast.simulator.closed_form.pipeline_formula import StageTimes, iteration_time_s, length_s
@@ -46,6 +46,8 @@ class Pipelines:
         self._layout, self._stage_s, self._clocks, self._transfer_s = layout, stage_s, clocks_mhz, transfer_s
         self._tail_s, self._drain_s = ends_s
         self._drains = bool(self._drain_s.any())
+        self._stage_starts = starts_of(stage_s, layout.stages.of)
+        self._rank_starts = starts_of(self._tail_s)
         self._microbatches = np.array([float(plan.microbatches) for plan in plans])
         self._chunks = np.array([float(plan.vp) for plan in plans])
         self._ranks = np.array([plan.pp for plan in plans])
@@ -82,28 +84,29 @@ class Pipelines:
 
     def time_s(self, clock_mhz: Float, tail_clock_mhz: Float) -> Float:
         """Length of every plan's iteration at clocks of work and tail, shape ``(r,)`` [s]."""
-        return self._lengths(self._stages(clock_mhz), *self._ends(tail_clock_mhz))
+        clock, tail_clock = (places(self._clocks, mhz) for mhz in (clock_mhz, tail_clock_mhz))
+        return self._lengths(self._stages(clock), *self._ends(tail_clock))
 
-    def waits(self, clock_mhz: Float, tail_clock_mhz: Float) -> tuple[Float, Float]:
+    def waits(self, clock: Places, tail_clock: Places) -> tuple[Float, Float]:
         """What each rank row waits for slower ranks in the steady state, and while the pipeline fills and drains."""
         layout = self._layout
-        stages, (tail, drain) = self._stages(clock_mhz), self._ends(tail_clock_mhz)
+        stages, (tail, drain) = self._stages(clock), self._ends(tail_clock)
         work = self._on_ranks(stages.sum(0))
         again = self._microbatches[layout.plan_of_rank]
         pace = np.maximum.reduceat(work, self._starts)[layout.plan_of_rank]
-        wait = (self._lengths(stages, tail, drain)[layout.plan_of_rank] - again * work - tail).clip(0.0)
+        wait = self._lengths(stages, tail, drain)[layout.plan_of_rank] - again * work - tail
+        wait = np.maximum(wait, 0.0)
         short = np.minimum(again * (pace - work), wait)
         return short, wait - short
 
-    def _stages(self, clock_mhz: Float) -> Float:
+    def _stages(self, clock: Places) -> Float:
         """Forward, backward and weight gradient of each stage row, shape ``(3, q)`` [s]."""
-        clock, rows = clock_mhz[self._layout.rank_of_stage], self._layout.stages.of
-        return at(self._stage_s, self._clocks, clock, rows)
+        return clock.again(self._layout.rank_of_stage).of(self._stage_s, self._stage_starts)
 
-    def _ends(self, clock_mhz: Float) -> tuple[Float, Float]:
+    def _ends(self, clock: Places) -> tuple[Float, Float]:
         """Tail of each rank row, and what of it the rank before waits for, each of shape ``(r,)`` [s]."""
-        tail = at(self._tail_s, self._clocks, clock_mhz)
-        return tail, at(self._drain_s, self._clocks, clock_mhz) if self._drains else np.zeros_like(tail)
+        tail = clock.of(self._tail_s, self._rank_starts)
+        return tail, clock.of(self._drain_s, self._rank_starts) if self._drains else np.zeros_like(tail)
 
     def _on_ranks(self, of_stage: Float) -> Float:
         layout = self._layout
@@ -118,20 +121,22 @@ class Pipelines:
     def _times(self, stages: Float, tail_s: Float, drain_s: Float) -> Iterator[tuple[str, Int, StageTimes]]:
         """Times of plans with one schedule and number of ranks, with the schedule and the plans."""
         layout = self._layout
-        forward, backward, weight = (self._on_ranks(part) for part in stages)
+        work = [self._on_ranks(part) for part in stages]
+        of_ranks = np.array([*work, tail_s, drain_s])
         first, last = stages[:2, layout.first_chunk], stages[:2, layout.last_chunk]
         for name, plans, ranks in self._groups:
+            forward, backward, weight, tail, drain = of_ranks[:, ranks]
             yield (
                 name,
                 plans,
                 StageTimes(
-                    forward[ranks],
-                    backward[ranks],
-                    weight[ranks],
+                    forward,
+                    backward,
+                    weight,
                     first[:, ranks],
                     last[:, ranks],
-                    tail_s[ranks],
-                    drain_s[ranks],
+                    tail,
+                    drain,
                     self._transfer_s[plans],
                     self._microbatches[plans],
                     self._chunks[plans],

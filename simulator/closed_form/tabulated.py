@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -62,6 +63,11 @@ class Tabulated:
     energy_j: Array
     host_s: Array
     clock_mhz: Array
+
+    @cached_property
+    def is_launched(self) -> bool:
+        """Whether the host needs time for any part."""
+        return bool(self.host_s.any())
 
 
 class Parts:

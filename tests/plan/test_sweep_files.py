@@ -17,9 +17,8 @@ import pytest
 import joulecast as jc
 from joulecast.errors import InputError
 from joulecast.files import lock
-from joulecast.plan.sweep import search
+from joulecast.plan.sweep import rows, search
 from joulecast.plan.sweep.lines import read_lines
-from joulecast.plan.sweep.rows import TOGETHER
 from joulecast.plan.sweep.space import space_from_dict
 
 TP = "parallelism__tensor_model_parallel_size"
@@ -133,6 +132,23 @@ def test_only_one_process_sweeps_into_a_file(tables, tmp_path):
     assert list(tmp_path.iterdir()) == [out]
 
 
+def test_rows_of_many_combinations_are_evaluated_in_company(tables, tmp_path, monkeypatch):
+    """A row alone, or one for so many combinations; all at once where nothing is kept. The table is the same."""
+    assert [rows.in_hand(count, kept=True) for count in (1, 1399, 1400, 5232, 10**6)] == [1, 1, 2, 4, 16]
+    sizes = []
+    real = rows.closed_form
+    monkeypatch.setattr(rows, "closed_form", lambda plans, **named: sizes.append(len(plans)) or real(plans, **named))
+    alone = jc.sweep(tables(**SPLITS), tmp_path / "rows.csv")
+    assert set(sizes) == {1}
+    monkeypatch.setattr(rows, "ALONE", 4)
+    sizes.clear()
+    assert jc.sweep(tables(**SPLITS), tmp_path / "rows.csv").rows == alone.rows
+    assert 1 < max(sizes) <= 1 + len(alone.rows) // 4
+    sizes.clear()
+    assert jc.sweep(tables(**SPLITS)).rows == alone.rows
+    assert sizes == [len(alone.rows)]
+
+
 #: A sweep whose processes note in a file which rows they begin to compute.
 SWEEP = """
 import os, sys
@@ -201,7 +217,7 @@ def kept_of(out):
 
 @pytest.mark.parametrize(("workers", "killed"), [(1, "parent"), (2, "parent"), (2, "worker")])
 def test_kill_9_loses_the_rows_in_flight_alone(tmp_path, undisturbed, workers, killed):
-    """Wherever a process ends, whole lines stay, one group of rows a process is lost, and the table is the same."""
+    """Wherever a process ends, whole lines stay, one row a process is lost, and the table is the same."""
     script, space, out = (tmp_path / name for name in ("run.py", "space.toml", "rows.jsonl"))
     script.write_text(SWEEP)
     space.write_text(SPACE.replace("top = 0", "top = 3"))
@@ -211,10 +227,10 @@ def test_kill_9_loses_the_rows_in_flight_alone(tmp_path, undisturbed, workers, k
     begun, mode, kept = 0, "new", {}
     command = [sys.executable, str(script), str(space), str(out), str(workers)]
     times = 3 if workers == 1 else 1
-    for rows in sorted(anywhere.sample(range(1, whole + 3), times)):
+    for number in sorted(anywhere.sample(range(1, whole + 3), times)):
         process = subprocess.Popen([*command, mode], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and process.poll() is None and log.read_bytes().count(b"\n") < rows + begun:
+        while time.monotonic() < deadline and process.poll() is None and log.read_bytes().count(b"\n") < number + begun:
             time.sleep(0.0005)
         children = children_of(process)
         if killed == "worker":
@@ -229,11 +245,11 @@ def test_kill_9_loses_the_rows_in_flight_alone(tmp_path, undisturbed, workers, k
         before, kept, mode = kept, kept_of(out), "resume"
         assert all(kept[name].startswith(content) for name, content in before.items())
         lost = log.read_bytes().count(b"\n") - b"".join(kept.values()).count(b'"source"') - begun
-        assert 0 <= lost <= workers * TOGETHER
+        assert 0 <= lost <= workers
         begun += lost
     else:
         subprocess.run([*command, "resume"], check=True, capture_output=True)
-    assert begun <= log.read_bytes().count(b"\n") - whole - 3 <= begun + workers * TOGETHER * (killed == "worker")
+    assert begun <= log.read_bytes().count(b"\n") - whole - 3 <= begun + workers * (killed == "worker")
     assert [json.loads(line) for line in out.read_text().splitlines()] == list(undisturbed[1])
     assert not kept_of(out)
 
@@ -244,7 +260,6 @@ from pathlib import Path
 from joulecast.plan.sweep import lines, rows, search
 from joulecast.plan.sweep.space import load_space
 from joulecast.simulator.iteration import forecast
-rows.TOGETHER = 5
 space, out, mode, call = sys.argv[1:]
 module, name = {"evaluating": (rows, "closed_form"), "writing": (lines.Lines, "_write"),
                 "simulating": (forecast, "forecast"), "nothing": (rows, "resume")}[mode]
@@ -267,10 +282,10 @@ search.run_sweep(load_space(space, ["objective.top=3"]), Path(out), resume=mode 
 
 @pytest.mark.parametrize(
     ("mode", "call", "closed", "simulated"),
-    [("evaluating", 4, 15, 0), ("writing", 11, 8, 0), ("simulating", 3, None, 2)],
+    [("evaluating", 4, 3, 0), ("writing", 11, 8, 0), ("simulating", 3, None, 2)],
 )
 def test_kill_9_loses_what_was_under_way_alone(tmp_path, undisturbed, mode, call, closed, simulated):
-    """Rows that are evaluated together, the rest of those while they are written, or one simulation."""
+    """The row that is evaluated, or written, or one simulation."""
     space, out = tmp_path / "space.toml", tmp_path / "rows.jsonl"
     space.write_text(SPACE)
     whole = len(undisturbed[0])
