@@ -127,6 +127,7 @@ def _iteration(row: Configuration, gpu: str) -> dict[str, Any]:
             "gradient_clipping": _flag(row, "gradient_clipping"),
             "parameter_precision": row.get("parameter_precision"),
             "gradient_precision": row.get("gradient_precision"),
+            "host_launch_us": row.get("host_launch_us"),
             **modules(row),
             **permutation(row),
         },

@@ -2,6 +2,7 @@
 
 - ``protocol``: a microbenchmark, and what runs it; ``catalogue``: those that there are, by ``catalogue_shapes`` and
   ``collective_catalogue``; ``row_forms``: the row of each.
+- ``host_pace``: how fast PyTorch launches kernels.
 - ``loads``: from a row to launches, ``composite`` ones too, of a ``kernel``: ``gemm``, ``attention``, ``streaming``,
   ``training``, ``layer_parts``.
 - ``tiles`` and ``tile_attention``: kernels with explicit tiles, compiled from ``tile_kernels`` and

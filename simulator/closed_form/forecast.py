@@ -27,7 +27,8 @@ from joulecast.simulator.closed_form.pipelines import Pipelines, transfers_s
 from joulecast.simulator.closed_form.tabulated import Parts, Recipe, Sums, Tabulated
 from joulecast.simulator.fluid.prepared import lag_of
 from joulecast.simulator.instructions.clock_columns import PLAN_NAMES, is_locked
-from joulecast.simulator.instructions.tables import at_pace, host_gaps
+from joulecast.simulator.instructions.host import host_gaps
+from joulecast.simulator.instructions.tables import at_pace
 from joulecast.simulator.plan_file.gpu import gpu_of
 from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.schedules import BACKWARD, BACKWARD_WEIGHT, FORWARD, OPTIMIZER

@@ -22,17 +22,16 @@ from joulecast.simulator.closed_form.clocks import at
 from joulecast.simulator.closed_form.keys import Place, at_place, rank_of, stage_key, stage_plan, tail_key, tail_plan
 from joulecast.simulator.fluid.part_limits import limited, mean_clock_mhz, wait_columns
 from joulecast.simulator.fluid.rendezvous import transfers_wait_on_sms
+from joulecast.simulator.instructions.host import host_s
 from joulecast.simulator.instructions.overlap_steady import WALKED
 from joulecast.simulator.instructions.program import instruction_launches
 from joulecast.simulator.instructions.replicas import reduces_among_launches
 from joulecast.simulator.instructions.tables import (
     beside_each_other,
-    host_launches,
     instruction_table,
     is_communication,
     kernels_of,
 )
-from joulecast.simulator.plan_file.gpu import launch_s
 from joulecast.simulator.plan_file.implementation import implementation_of, nanobatches_of
 from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.schedules import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, OPTIMIZER, Instruction
@@ -139,7 +138,7 @@ class Parts:
         """
         at, rank = at_place(plan, place), rank_of(place)
         launches = instruction_launches(at, implementation_of(at), Instruction(kind), rank, reduces)
-        part = (launches, beside, launch_s(at, self.gpu))
+        part = (launches, beside, float(host_s(at, self.gpu, [launches])[0]))
         return self._rows.setdefault(part, len(self._rows))
 
     def tabulate(self, limit_w: float) -> Tabulated:
@@ -191,7 +190,7 @@ class Parts:
         return Tabulated(held(table.duration_s), exposed, held(table.energy_j), host, held(clock))
 
 
-#: What a part launches, whether pipeline transfers wait on the SMs meanwhile, and the host's time for a launch [s].
+#: What a part launches, whether pipeline transfers wait on the SMs meanwhile, and the host's time for it [s].
 _Part = tuple[tuple[Launch, ...], bool, float]
 
 
@@ -200,7 +199,7 @@ def _stacked(tables: Sequence[Tabulated]) -> Tabulated:
 
 
 def _host_s(parts: Sequence[_Part], shape: tuple[int, ...]) -> Array:
-    return np.broadcast_to(np.array([[launch * host_launches(own)] for own, _, launch in parts]), shape)
+    return np.broadcast_to(np.array([[host] for _, _, host in parts]), shape)
 
 
 class Stages:

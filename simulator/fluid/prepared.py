@@ -28,6 +28,7 @@ from joulecast.simulator.instructions.clock_columns import (
     locked_index,
     mean_power_w,
 )
+from joulecast.simulator.instructions.host import host_s
 from joulecast.simulator.instructions.program import PlanProgram, plan_program
 from joulecast.simulator.instructions.tables import (
     InstructionTable,
@@ -36,7 +37,6 @@ from joulecast.simulator.instructions.tables import (
     kernels_of,
     under_limits,
 )
-from joulecast.simulator.plan_file.gpu import launch_s
 from joulecast.simulator.plan_file.placement import ranks_in_step
 from joulecast.simulator.plan_file.plan import Plan
 
@@ -136,8 +136,8 @@ def _tables(
     top = np.array(len(gpu.clocks_mhz) - 1)
     taken_s: dict[float, dict[tuple[Launch, ...], Array]] = {peak: {} for peak in peaks_w}
     for rank, (run, own, peak) in enumerate(zip(program.ranks, kernels, peaks_w, strict=True)):
-        beside, launch = transfers_wait_on_sms(program.plan), launch_s(program.plan, gpu)
-        table = instruction_table(run.types, own, gpu, lag, beside, taken_s[peak], launch)
+        beside, host = transfers_wait_on_sms(program.plan), host_s(program.plan, gpu, run.types)
+        table = instruction_table(run.types, own, gpu, lag, beside, taken_s[peak], host)
         table = with_communication_behind(table, run.order, run.behind, own, gpu)
         highest = locked_index(program, rank, gpu.clocks_mhz) if locked else top
         if limits:

@@ -66,12 +66,6 @@ class RankProgram:
     order: tuple[int, ...]
     behind: tuple[Behind, ...] = ()
 
-    @property
-    def launches(self) -> int:
-        """Kernels and communications that the host launches in an iteration, but for those beside instructions."""
-        of_type = [sum(launch.repeat for launch in launches) for launches in self.types]
-        return sum(of_type[number] for number in self.order)
-
 
 @dataclass(frozen=True)
 class PlanProgram:

@@ -12,7 +12,7 @@ from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.costs import Costs
 from joulecast.model.kernels.lowering import lower
-from joulecast.model.kernels.operators import Collective, Gemm, Operator
+from joulecast.model.kernels.operators import Collective, Operator
 from joulecast.model.power.component_power import limited_kernels
 from joulecast.model.power.contention import Alone, alone
 from joulecast.model.power.kernel_power import (
@@ -24,17 +24,11 @@ from joulecast.model.power.kernel_power import (
     wait_power_w,
 )
 from joulecast.model.power.limits import skip_cycles
+from joulecast.simulator.instructions.host import host_gaps
 from joulecast.simulator.instructions.overlap import drag_beside, follow, is_overlapped
 from joulecast.simulator.instructions.overlap_steady import contended_stacks
 
 Array = NDArray[np.float64]
-
-#: How sharply the longer of host and GPU decides; an estimate: short and long kernels alternate within a layer.
-HOST_EXPONENT = 8.0
-#: Ends of the names of kernels that another kernel's module launches with it.
-WITHIN = (".step", ".quantise", ".amax", ".transpose", ".accumulate")
-#: Host's time for a launch in a library's own loop, over that of a module's launch [estimate, +-50 %].
-LOOPED_LAUNCH = 0.2
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +135,7 @@ def instruction_table(
     lag: Array | None = None,
     beside_transfers: bool = False,
     taken_s: dict[tuple[Launch, ...], Array] | None = None,
-    launch_s: float = 0.0,
+    host_s: Array | None = None,
 ) -> InstructionTable:
     """Durations and energies of one rank's types of instructions.
 
@@ -149,8 +143,8 @@ def instruction_table(
     :func:`joulecast.model.power.limits.group_lag`; the others wait meanwhile.
     ``beside_transfers``: kernels of pipeline transfers wait on the SMs while the rank computes.
     ``taken_s`` keeps how long overlapping launches take, for other ranks that run the same ones.
-    ``launch_s`` is the host's time for a launch: no instruction is shorter than its host needs, and one that is not
-    much longer waits for it where its kernels are short.
+    ``host_s`` is the host's time for each type's launches, shape ``(types,)``: no instruction is shorter, and one that
+    is not much longer waits for it where its kernels are short.
     Compute and synchronous communication follow each other; for communication beside compute see
     :mod:`joulecast.simulator.instructions.overlap`. What both streams' kernels draw without doing anything is counted
     once.
@@ -178,8 +172,8 @@ def instruction_table(
         duration, exposed = duration + waiting, exposed + waiting
         idle_for(waiting)
         parts[..., 2] += waiting * (wait_power_w(kernels.clocks_mhz, gpu) - idle)
-    if launch_s > 0:
-        gaps = host_gaps(duration, launch_s * np.array([host_launches(t) for t in types])[:, None])
+    if host_s is not None and host_s.any():
+        gaps = host_gaps(duration, host_s[:, None])
         duration = duration + gaps
         idle_for(gaps)
     return InstructionTable(duration, parts.sum(-1), parts, np.stack([beside, exposed, waiting], -1), counts)
@@ -218,28 +212,6 @@ def beside_each_other(
     if beside_transfers:
         duration = duration + (duration - exposed) * drag_beside(gpu["collective.transfer_ctas"], gpu)
     return duration, exposed, beside
-
-
-def host_gaps(duration_s: Array, host_s: Array) -> Array:
-    """Time for which the GPU waits for its host, which needs ``host_s`` to launch what takes ``duration_s`` [s]."""
-    longer = (duration_s**HOST_EXPONENT + host_s**HOST_EXPONENT) ** (1.0 / HOST_EXPONENT)
-    return np.asarray(longer - duration_s)
-
-
-def host_launches(launches: Sequence[Launch]) -> float:
-    """Launches that cost the host time of their own: steps of one product count once, and casts come with theirs.
-
-    Products of one layer's experts are launched in a loop of the library, each further one at a share of the cost.
-    """
-    own = [launch for launch in launches if not launch.operator.name.endswith(WITHIN)]
-    count, before = 0.0, ""
-    for launch in own:
-        operator, part = launch.operator, 1.0 / launch.share
-        count += part if operator.name != before or launch.share > 1 else 0.0
-        before = operator.name
-        if isinstance(operator, Gemm) and operator.separate:
-            count += LOOPED_LAUNCH * (operator.batch - 1) * part
-    return count
 
 
 def at_pace(compute_s: Array, clocks_mhz: Array, lag: Array) -> Array:

@@ -1,6 +1,7 @@
 """The forecast of one training iteration, and of what surrounds its GPUs.
 
 - ``forecast``: from a plan to its answer, ``result``; ``uncertainty``: its 90 % intervals, with ``stretch`` for
-  what no kernel alone tells; ``ledger_guards``: its conservation laws.
+  what no kernel alone tells and ``host_pace`` for how fast the host launches; ``ledger_guards``: its conservation
+  laws.
 - ``site``: nodes, switches, facility, money, carbon and power limits, of the quantities of ``site_model``.
 """

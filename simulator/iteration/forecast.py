@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 
 import numpy as np
@@ -20,6 +21,7 @@ from joulecast.simulator.fluid.power_over_time import power_of_iterations
 from joulecast.simulator.fluid.prepared import Prepared, prepare, simulate, step_time_s
 from joulecast.simulator.fluid.simulation import FluidResult
 from joulecast.simulator.instructions.footprints import footprints
+from joulecast.simulator.iteration.host_pace import SLOW_HOST_S, host_spread, launch_pace_s
 from joulecast.simulator.iteration.ledger_guards import check_iteration
 from joulecast.simulator.iteration.result import Iteration, RankForecast
 from joulecast.simulator.iteration.uncertainty import interval
@@ -33,6 +35,8 @@ from joulecast.simulator.plan_file.prediction import prediction_assumptions
 
 Array = NDArray[np.float64]
 
+#: From which change of the time's logarithm by a slow host a forecast speaks of it.
+SAID_FROM = 0.02
 #: What every forecast takes for granted.
 ASSUMPTIONS = (
     "training data toggles bits like random-normal values",
@@ -70,7 +74,8 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
     ranks = tuple(_rank(prepared, result, first, r, memory[r]) for r in range(plan.pp))
     time = step_time_s(result, first)
     energy = sum(rank.energy_j * rank.gpus for rank in ranks)
-    low_high = interval(prepared, description, result, first)
+    host = host_spread(prepared, result, first, energy)
+    low_high = interval(prepared, description, result, first, host)
     w = plan.workload
     iteration = Iteration(
         time_s=time,
@@ -87,7 +92,7 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
         power_over_time=power_of_iterations(prepared, result, first, prepared.wait_power_w),
         assumptions=(
             *ASSUMPTIONS,
-            *_framework_assumptions(prepared, time),
+            *_framework_assumptions(prepared, time, host.time[1]),
             *network_assumptions(plan, description),
             *overlap_assumptions(plan),
             *attention_assumptions(plan, description),
@@ -101,16 +106,25 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
     return iteration
 
 
-def _framework_assumptions(prepared: Prepared, time_s: float) -> list[str]:
-    """What is taken for granted of the framework, and of the host that launches its kernels."""
+def _framework_assumptions(prepared: Prepared, time_s: float, slow_host: float) -> list[str]:
+    """What is taken for granted of the framework, and of the host that launches its kernels.
+
+    ``slow_host`` is how much longer a slow host makes the iteration, logarithm.
+    """
     plan, gpu = prepared.program.plan, prepared.gpu
     if (one := launch_s(plan, gpu)) > 0:
         said = [f"a launch takes the host {1e6 * one:.0f} us, for which the GPU waits where its kernels are shorter"]
     elif plan.implementation.cuda_graphs:
         said = ["launches are replayed as graphs: no kernel waits for the host"]
     else:
-        pace = time_s / max(rank.launches for rank in prepared.program.ranks)
-        said = [f"the host launches kernels faster than the GPU runs them, here one every {1e6 * pace:.0f} us"]
+        pace = 1e6 * launch_pace_s(prepared, time_s)
+        said = [f"the host launches kernels faster than the GPU runs them, here one every {pace:.0f} us"]
+        if slow_host > SAID_FROM:
+            said.append(
+                f"with a host that needs {1e6 * SLOW_HOST_S:.0f} us for each, the slowest seen, the iteration takes "
+                f"{100 * math.expm1(slow_host):.0f} % longer; joulecast doctor --host measures yours, for "
+                "implementation.host_launch_us"
+            )
     if gpu.get(f"kernel.{LONGER}", 0.0) > 0:
         named = "a generation of Megatron named as implementation.generation narrows it"
         said.append(f"what runs the plan may be any framework, which the interval of the time allows for; {named}")

@@ -19,17 +19,15 @@ from joulecast.simulator.fluid.prepared import Prepared, lag_of
 from joulecast.simulator.fluid.rendezvous import transfers_wait_on_sms
 from joulecast.simulator.instructions.behind import with_communication_behind
 from joulecast.simulator.instructions.deviated import in_columns_of
+from joulecast.simulator.instructions.host import host_gaps, host_s
 from joulecast.simulator.instructions.overlap import is_overlapped
 from joulecast.simulator.instructions.overlap_steady import shortened
 from joulecast.simulator.instructions.tables import (
     InstructionTable,
     Kernels,
     beside_each_other,
-    host_gaps,
-    host_launches,
     is_communication,
 )
-from joulecast.simulator.plan_file.gpu import launch_s
 
 Array = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -68,9 +66,8 @@ def stretches(prepared: Prepared, rank: int, columns: Int, deviations: Deviation
     table = _lengths(prepared, rank, kernels, gpu, beside)
     if not prepared.still:
         table = _in_groups(table, prepared, rank, columns, deviations)
-    if (one := launch_s(plan, prepared.gpu)) > 0:
-        host = one * np.array([host_launches(launches) for launches in run.types])[:, None]
-        table = replace(table, duration_s=table.duration_s + host_gaps(table.duration_s, host))
+    if (host := host_s(plan, prepared.gpu, run.types)).any():
+        table = replace(table, duration_s=table.duration_s + host_gaps(table.duration_s, host[:, None]))
     table = with_communication_behind(table, run.order, run.behind, kernels, gpu)
     length = np.log(np.maximum(table.duration_s, TINY_S)).reshape(len(run.types), copies, len(columns))
     return np.asarray((length[:, 1:] - length[:, :1]).swapaxes(0, 1))

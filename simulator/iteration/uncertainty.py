@@ -31,6 +31,7 @@ from joulecast.model.uncertainty import (
     spread_of,
 )
 from joulecast.simulator.instructions.clock_columns import in_columns
+from joulecast.simulator.iteration.host_pace import HostSpread
 from joulecast.simulator.iteration.stretch import stretches
 
 if TYPE_CHECKING:
@@ -115,11 +116,18 @@ class Intervals:
     energy_ratio: Array
 
 
-def interval(prepared: Prepared, description: GpuDescription, result: FluidResult, first: int) -> Interval:
-    """Interval of a simulated plan."""
+def interval(
+    prepared: Prepared, description: GpuDescription, result: FluidResult, first: int, host: HostSpread
+) -> Interval:
+    """Interval of a simulated plan, with what its host's pace leaves open."""
     found = intervals(_amounts(prepared, description, result, first), conditions_of(prepared, description))
-    time, energy = found.time[:, 0].tolist(), found.energy[:, 0].tolist()
-    return Interval((time[0], time[1]), (energy[0], energy[1]))
+    return Interval(_with_host(found.time[:, 0], host.time), _with_host(found.energy[:, 0], host.energy))
+
+
+def _with_host(factors: Array, host: tuple[float, float]) -> tuple[float, float]:
+    """Factors at both ends of an interval, shape ``(2,)``, with changes of the logarithm from elsewhere."""
+    low, high = np.hypot(np.log(factors), host).tolist()
+    return math.exp(-low), math.exp(high)
 
 
 def conditions_of(prepared: Prepared, description: GpuDescription) -> Conditions:

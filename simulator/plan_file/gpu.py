@@ -7,7 +7,7 @@ from functools import lru_cache
 from joulecast.model.hardware.catalogue import load_gpu, load_training
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import GpuModel
-from joulecast.model.training.factors import trained
+from joulecast.model.training.factors import LAUNCH, trained
 from joulecast.simulator.plan_file.plan import Plan
 
 
@@ -32,4 +32,7 @@ def _trained(description: GpuDescription, generation: str) -> GpuDescription:
 
 def launch_s(plan: Plan, gpu: GpuModel) -> float:
     """Time that the plan's host needs for a launch [s]; 0 where it is never waited for."""
-    return 0.0 if plan.implementation.cuda_graphs else gpu.get("kernel.host_launch_s", 0.0)
+    i = plan.implementation
+    if i.cuda_graphs:
+        return 0.0
+    return gpu.get(f"kernel.{LAUNCH}", 0.0) if i.host_launch_us is None else 1e-6 * i.host_launch_us

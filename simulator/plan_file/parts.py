@@ -184,6 +184,7 @@ class Implementation:
     tiles: Tiles = ()
     generation: str = ""
     cuda_graphs: bool = False
+    host_launch_us: float | None = None
     compile: bool = False
     gradient_clipping: bool = True
     zero_grad_set_to_none: bool = False

@@ -284,6 +284,12 @@ class ImplementationTable(Table):
         description="Probability of dropout in residual stream, embedding and attention: transformers' GPT-2 has it.",
     )
     cuda_graphs: bool = Field(False, description="Launches are replayed as graphs: no kernel waits for the host.")
+    host_launch_us: float | None = Field(
+        None,
+        ge=0,
+        description="Time of the host for each kernel that pytorch-eager launches [us], which joulecast doctor "
+        "--host measures; default: shorter than the kernels, which the interval does not take for granted.",
+    )
     fused_loss: bool = Field(False, description="Cross-entropy of Transformer Engine, in megatron: fewer passes.")
     optimizer: Literal["adamw"] = Field("adamw", description="Fused AdamW.")
     parameter_precision: Literal["bf16", "fp16", "fp32"] | None = Field(

@@ -149,6 +149,7 @@ def read_implementation(parsed: PlanFile, model: ModelConfig, source: Source) ->
         attention_precision=table.attention_precision or "",
         generation=table.generation or "",
         cuda_graphs=table.cuda_graphs,
+        host_launch_us=table.host_launch_us,
         compile=table.compile,
         modules=table.modules,
         dropout=table.dropout,

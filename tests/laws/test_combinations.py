@@ -76,6 +76,7 @@ def drawn(r: random.Random) -> dict[str, Any]:
             "parameter_precision": r.choice([None, None, "fp32"]),
             "gradient_clipping": r.choice([None, True]),
             "zero_grad_set_to_none": r.choice([None, True, False]),
+            "host_launch_us": r.choice([None, None, None, 10.0, 60.0]),
         }
     if eager and not experts:
         tables["implementation"]["compile"] = r.random() < 0.5

@@ -17,9 +17,10 @@ from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.operators import Attention, Collective
 from joulecast.simulator.closed_form.forecast import closed_form
 from joulecast.simulator.instructions.footprints import footprint_of
+from joulecast.simulator.instructions.host import module_launches
 from joulecast.simulator.instructions.program import plan_program, stage_parameters
 from joulecast.simulator.instructions.replicas import summed_together
-from joulecast.simulator.instructions.tables import host_launches, instruction_table, kernels_of
+from joulecast.simulator.instructions.tables import instruction_table, kernels_of
 from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.plan_file.implementation import implementation_of
 from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
@@ -166,7 +167,7 @@ def test_another_micro_batch_hides_the_communication_of_experts():
     assert flops(beside) == flops(apart) and flops(beside, kind=Attention) == flops(apart, kind=Attention)
     moved = [sum(x.operator.bytes for x in way if isinstance(x.operator, Collective)) for way in (apart, beside)]
     assert moved[1] == pytest.approx(moved[0])
-    assert host_launches(beside) == pytest.approx(host_launches(apart))
+    assert module_launches(beside) == pytest.approx(module_launches(apart))
     gpu, clocks = gpu_model(load_gpu("h100-sxm")), np.array([1755.0])
     table = instruction_table([apart, beside], kernels_of([[apart, beside]], clocks, gpu), gpu)
     assert table.duration_s[1, 0] < 0.98 * table.duration_s[0, 0]

@@ -95,6 +95,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "tie_embeddings": True,
         "shard_head": False,
         "cuda_graphs": True,
+        "host_launch_us": 9.0,
         "compile": True,
         "fused_loss": True,
         "parameter_precision": "fp32",

@@ -12,7 +12,7 @@ import typer
 
 import joulecast
 from joulecast.command_line import output
-from joulecast.errors import DeviceError
+from joulecast.errors import DeviceError, MeasurementError
 
 #: Distribution, the extra that installs it ("" = always needed), and what it is for.
 PACKAGES = (
@@ -48,6 +48,9 @@ def doctor(
         list[str] | None,
         typer.Option(metavar="CARD", help="Examine only this card, such as 0, nvml:1 or amd:0; may be repeated."),
     ] = None,
+    host: Annotated[
+        bool, typer.Option("--host", help="Measure how fast PyTorch launches kernels here; a few seconds on the GPU.")
+    ] = False,
     json: output.JsonOption = False,
 ) -> None:
     """Say what is installed, and what can be done here.
@@ -55,6 +58,9 @@ def doctor(
     Versions, GPUs and their sensors, and what is missing for the rest.
     """
     report = examine(device)
+    if host:
+        output.progress("launching kernels")
+        report["host_launch_us"] = host_launch_us()
     if json:
         output.print_json(report)
         return
@@ -76,6 +82,9 @@ def doctor(
     if report["libraries"]:
         print()
         output.print_pairs((f"torch's {name}", found) for name, found in report["libraries"].items())
+    if host:
+        print()
+        output.print_pairs([("PyTorch's launches", f"implementation.host_launch_us = {report['host_launch_us']:.0f}")])
     print()
     output.print_pairs((action, answer) for action, answer in report["can"].items())
 
@@ -144,6 +153,24 @@ def examine_cards(words: Sequence[str]) -> list[dict[str, Any]]:
             }
         )
     return cards
+
+
+def host_launch_us() -> float:
+    """Time of this host for each kernel that PyTorch launches [us].
+
+    Raises
+    ------
+    MeasurementError
+        PyTorch is missing, or sees no GPU.
+    """
+    from joulecast.calibrate.microbenchmarks.host_pace import host_launch_s
+    from joulecast.calibrate.microbenchmarks.torch_backend import in_words, load_torch
+
+    torch = load_torch()
+    if not torch.cuda.is_available():
+        raise MeasurementError("PyTorch sees no GPU to launch kernels on", remedy="Leave out --host.")
+    with in_words(torch, "a small model"):
+        return 1e6 * host_launch_s(torch, torch.device("cuda"))
 
 
 def version(distribution: str) -> str | None:

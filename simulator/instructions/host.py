@@ -1,0 +1,73 @@
+"""What the host needs to launch instructions, and how long the GPU waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.framework.launches import Launch
+from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.kernels.operators import Gemm
+from joulecast.simulator.plan_file.gpu import launch_s
+from joulecast.simulator.plan_file.plan import Plan
+
+Array = NDArray[np.float64]
+
+#: How sharply the longer of host and GPU decides; an estimate: short and long kernels alternate within a layer.
+HOST_EXPONENT = 8.0
+#: Ends of the names of kernels that another kernel's module launches with it.
+WITHIN = (".step", ".quantise", ".amax", ".transpose", ".accumulate")
+#: Host's time for a launch in a library's own loop, over that of a module's launch [estimate, +-50 %].
+LOOPED_LAUNCH = 0.2
+#: Launches that PyTorch's FSDP (``fully_shard``) costs the host as much as, for each communication of its units: hooks,
+#: events and copies of parameters one by one. Layers of 4 and 12 tiny modules on two GPUs took 2.2 to 3.5 ms a layer
+#: longer than their launches alone, three communications each [estimate, +-40 %].
+SHARDED_LAUNCHES = 33
+#: What the names of these communications begin with.
+SHARDED = ("layer.", "root.")
+
+
+def host_s(plan: Plan, gpu: GpuModel, types: Sequence[Sequence[Launch]]) -> Array:
+    """Time that the host needs to launch each type of instruction, shape ``(types,)``; 0 where nobody waits [s]."""
+    one = launch_s(plan, gpu)
+    if one == 0:
+        return np.zeros(len(types))
+    return one * np.array([launches_of(plan, launches) for launches in types])
+
+
+def launches_of(plan: Plan, launches: Sequence[Launch]) -> float:
+    """Launches that an instruction costs the host."""
+    return eager_launches(launches) if plan.implementation.framework == "pytorch-eager" else module_launches(launches)
+
+
+def eager_launches(launches: Sequence[Launch]) -> float:
+    """Kernels that PyTorch launches one by one, and what its FSDP costs beside them."""
+    return float(sum((SHARDED_LAUNCHES if _of_units(one) else 1) * one.repeat / one.share for one in launches))
+
+
+def _of_units(launch: Launch) -> bool:
+    return launch.stream == "communication" and launch.operator.name.startswith(SHARDED)
+
+
+def module_launches(launches: Sequence[Launch]) -> float:
+    """Launches that cost Megatron's host time of their own: steps of one product count once, casts come with theirs.
+
+    Products of one layer's experts are launched in a loop of the library, each further one at a share of the cost.
+    """
+    own = [launch for launch in launches if not launch.operator.name.endswith(WITHIN)]
+    count, before = 0.0, ""
+    for launch in own:
+        operator, part = launch.operator, 1.0 / launch.share
+        count += part if operator.name != before or launch.share > 1 else 0.0
+        before = operator.name
+        if isinstance(operator, Gemm) and operator.separate:
+            count += LOOPED_LAUNCH * (operator.batch - 1) * part
+    return count
+
+
+def host_gaps(duration_s: Array, host_s: Array) -> Array:
+    """Time for which the GPU waits for its host, which needs ``host_s`` to launch what takes ``duration_s`` [s]."""
+    longer = (duration_s**HOST_EXPONENT + host_s**HOST_EXPONENT) ** (1.0 / HOST_EXPONENT)
+    return np.asarray(longer - duration_s)

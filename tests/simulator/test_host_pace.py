@@ -1,0 +1,126 @@
+"""What a host that launches slowly costs: stated, and where nothing is stated, in the interval."""
+
+import pytest
+
+import joulecast as jc
+from joulecast.errors import InputError
+from joulecast.model.architecture.hf import load_model
+from joulecast.simulator.instructions.host import SHARDED_LAUNCHES, eager_launches, host_gaps
+from joulecast.simulator.instructions.program import plan_program
+from joulecast.simulator.plan_file.plan import plan_from_dict
+
+
+def plan(pace=None, tokens=1024, gpus=1, fsdp=False, batch=1, **more):
+    work = {
+        "model": "llama-3.2-1b",
+        "sequence_length": tokens,
+        "micro_batch_size": 1,
+        "global_batch_size": batch * gpus,
+    }
+    run = {"framework": "pytorch-eager", "modules": "transformers", **more}
+    if pace is not None:
+        run["host_launch_us"] = pace
+    split = {"fsdp": fsdp} if fsdp else {}
+    cluster = {"gpu": "h200-sxm", "gpus": gpus}
+    return plan_from_dict({"workload": work, "cluster": cluster, "implementation": run, "parallelism": split})
+
+
+def forecast(*args, **kwargs):
+    return jc.predict(plan(*args, **kwargs))
+
+
+def launched(of):
+    (rank,) = plan_program(of).ranks
+    return sum(eager_launches(rank.types[i]) for i in rank.order)
+
+
+def test_a_slow_host_sets_the_pace():
+    """Where each launch takes the host longer than the GPU, an iteration takes as long as its launches."""
+    found = forecast(100.0)
+    assert found.time_s == pytest.approx(100e-6 * launched(plan()), rel=0.02)
+
+
+def test_a_quick_host_is_not_waited_for():
+    free, quick = forecast(0.0), forecast(2.0)
+    assert quick.time_s == pytest.approx(free.time_s, rel=1e-6)
+    assert quick.energy_j == pytest.approx(free.energy_j, rel=1e-6)
+
+
+def test_long_kernels_hide_a_slow_host():
+    free, slow = forecast(0.0, tokens=16384), forecast(45.0, tokens=16384)
+    assert slow.time_s == pytest.approx(free.time_s, rel=0.01)
+
+
+def test_a_waiting_gpu_draws_less():
+    free, slow = forecast(0.0), forecast(100.0)
+    assert slow.energy_j > free.energy_j
+    assert slow.power_w < 0.6 * free.power_w
+
+
+def test_every_micro_batch_waits():
+    """The later ones longer, as they add their gradients; the optimizer runs once."""
+    one, four = forecast(100.0), forecast(100.0, batch=4)
+    assert 4.0 < four.time_s / one.time_s < 4.4
+
+
+def test_what_is_not_known_of_a_host_widens_the_interval_upwards_alone():
+    unknown, graphs = forecast(), forecast(cuda_graphs=True)
+    assert unknown.time_s == pytest.approx(graphs.time_s)
+    assert unknown.time_s_p05 == pytest.approx(graphs.time_s_p05)
+    assert unknown.time_s_p95 > 1.5 * graphs.time_s_p95
+    assert unknown.energy_j_p95 > 1.1 * graphs.energy_j_p95
+    assert unknown.time_s_p95 == pytest.approx(forecast(55.0).time_s, rel=0.05)
+    assert any("host_launch_us" in each for each in unknown.assumptions)
+
+
+def test_an_iteration_of_long_kernels_says_nothing_of_slow_hosts():
+    found = forecast(tokens=16384)
+    assert found.time_s_p95 == pytest.approx(forecast(0.0, tokens=16384).time_s_p95, rel=0.01)
+    assert not any("host_launch_us" in each for each in found.assumptions)
+
+
+def test_a_stated_pace_errs_to_both_sides():
+    stated, exact = forecast(100.0), forecast(0.0)
+    assert stated.time_s_p05 < 0.78 * stated.time_s
+    assert stated.time_s_p95 > 1.3 * stated.time_s
+    assert exact.time_s_p95 < 1.1 * exact.time_s
+
+
+def test_sharding_costs_the_host_as_many_launches_a_unit():
+    """Three communications of each layer and of what is around them, gathered twice but around them."""
+    sharded = plan(gpus=2, fsdp=True)
+    communications = sum(
+        launch.stream == "communication"
+        for i in plan_program(sharded).ranks[0].order
+        for launch in plan_program(sharded).ranks[0].types[i]
+    )
+    layers = load_model("llama-3.2-1b").layers
+    assert 3 * layers <= communications <= 3 * layers + 3
+    kernels = sum(
+        launch.repeat
+        for i in plan_program(sharded).ranks[0].order
+        for launch in plan_program(sharded).ranks[0].types[i]
+    )
+    assert launched(sharded) == pytest.approx(kernels + (SHARDED_LAUNCHES - 1) * communications)
+
+
+def test_gaps_need_a_host():
+    import numpy as np
+
+    assert host_gaps(np.array([1.0, 1.0]), np.array([0.0, 3.0])) == pytest.approx([0.0, 2.0], abs=1e-3)
+
+
+def test_megatron_has_its_hosts_from_published_steps():
+    with pytest.raises(InputError, match="host_launch_us"):
+        plan_from_dict(
+            {
+                "workload": {
+                    "model": "llama-3.2-1b",
+                    "sequence_length": 1024,
+                    "micro_batch_size": 1,
+                    "global_batch_size": 1,
+                },
+                "cluster": {"gpu": "h200-sxm", "gpus": 1},
+                "implementation": {"framework": "megatron", "host_launch_us": 10.0},
+            }
+        )
