@@ -7,21 +7,25 @@ import re
 from joulecast.errors import InputError
 
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
-_PATTERN = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?:in)?)?(?:(\d+(?:\.\d+)?)s?)?")
+_PATTERN = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?:in)?)?(?:(\d+(?:\.\d+)?)s)?")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 def seconds(text: str, key: str = "--budget") -> float:
-    """A duration such as ``5m``, ``90s``, ``1h30m`` or ``300`` in seconds.
+    """A duration such as ``5m``, ``90s`` or ``1h30m`` in seconds.
 
     Raises
     ------
     InputError
-        It is none, or not above zero.
+        It is none, has no unit, or is not above zero.
 
-    >>> seconds("5m"), seconds("1h30m"), seconds("90"), seconds("1.5m")
+    >>> seconds("5m"), seconds("1h30m"), seconds("90s"), seconds("1.5m")
     (300.0, 5400.0, 90.0, 90.0)
     """
-    found = _PATTERN.fullmatch(text.strip().lower())
+    words = text.strip().lower()
+    if _NUMBER.fullmatch(words):  # of seconds or minutes? The one is a failed run, the other hours of a card
+        raise InputError(f"{text!r} has no unit", key=key, remedy=f"Write {words}m for minutes, {words}s for seconds.")
+    found = _PATTERN.fullmatch(words)
     total = (
         sum(float(part) * unit for part, unit in zip(found.groups("0"), _UNITS.values(), strict=True)) if found else 0
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -19,11 +19,13 @@ from joulecast.calibrate.choose.session import Outcome, Session, SessionSettings
 from joulecast.calibrate.devices import locator_of, open_device
 from joulecast.calibrate.devices.checks import examine
 from joulecast.calibrate.devices.protocol import CardFacts, Device
+from joulecast.calibrate.devices.reserved import reserved
 from joulecast.calibrate.measure.recorder import Recorder
 from joulecast.calibrate.measure.recording import Card
 from joulecast.calibrate.measure.sampler import SamplerPool
 from joulecast.calibrate.microbenchmarks.catalogue import single_gpu
 from joulecast.errors import DeviceError, InputError, MeasurementError
+from joulecast.files import read_text, write_text
 
 #: Share of the budget that groups of GPUs get, together.
 GROUPS_SHARE = 0.4
@@ -82,14 +84,13 @@ def measure_card(
     Raises
     ------
     DeviceError
-        The card is missing, not fit to be measured, or was lost.
+        The card is missing, not fit to be measured, measured by another process, or was lost.
     InputError
         The card's kind is unknown, the folder holds another card's recording, or cannot be written.
     MeasurementError
         Nothing can be run on the card.
     """
-    device = open_device(locator_of(options.device))
-    try:
+    with closing(open_device(locator_of(options.device))) as device, reserved(device):
         facts = device.facts
         sizes = group_sizes(options.gpus, _present(facts)) if options.gpus else []
         active = _examine(device, options.active, say) and agree(_question(facts))
@@ -99,8 +100,6 @@ def measure_card(
         settings = SessionSettings(share * options.budget_s, active)
         folder = options.record or Path(f"{slug(facts.name)}.recording")
         outcome = _measure(device, folder, options, settings, say)
-    finally:
-        device.close()
     for size in sizes:
         _measure_group(size, folder, GROUPS_SHARE * options.budget_s / len(sizes), say)
     return folder, outcome
@@ -143,9 +142,10 @@ def _measure(
             say(f"going on with {folder}: {len(recorder.recording.rows)} rows are there")
             for warning in recorder.recording.warnings:
                 say(f"warning: {warning}")
+        if from_file and not (folder / BASE_FILE).exists():  # a new recording, or one that ended with its first line
+            write_text(folder / BASE_FILE, read_text(Path(base), "TOML"))
+        if recorder.resumed:
             description = base_of_card(recorded_base(recorder.recording.card, folder), facts)
-        elif from_file:
-            shutil.copyfile(base, folder / BASE_FILE)
         others = recorded_others(recorder.recording.card)
         if others:
             say(f"{len(others)} rows of other cards of this kind are known beforehand")
@@ -167,7 +167,7 @@ def _measure(
             )
             try:
                 outcome = session.run()
-            except DeviceError:
+            except InputError:
                 say(f"what was measured is kept in {folder}: go on with it, or fit it with --replay {folder}")
                 raise
         recorder.end(reason=outcome.reason, rows=outcome.rows, spent_s=outcome.spent_s)

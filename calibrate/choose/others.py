@@ -1,7 +1,7 @@
 """What recordings of other cards of one kind tell about a card before it is measured, and beside its own rows.
 
 Cards of one kind share their kernels and the form of their power; they differ in the dynamic energy of the chip and of
-the memory (:data:`joulecast.calibrate.fit.tables.CARD_PARTS`). With the slopes H of the other cards' rows along the
+the memory (:data:`joulecast.calibrate.fit.power.CARD_PARTS`). With the slopes H of the other cards' rows along the
 parameters and along their own two factors, each in units of its prior standard deviation, and the rows' noise s,
 
     cov(z) = (1 + Hᵀ s⁻² H)⁻¹,

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from joulecast.calibrate.devices.protocol import Device
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark, Runner
 from joulecast.errors import MeasurementError
-
-if TYPE_CHECKING:
-    from joulecast.calibrate.devices.nvml import NvmlCard
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +58,7 @@ def _torch_index(device: Device) -> int:
     torch = load_torch()
     if not isinstance(device, NvmlCard):
         return int(device.facts.locator.rpartition(":")[2])
-    wanted = _identifier(device)
+    wanted = device.identifier
     for index in range(torch.cuda.device_count()):
         if wanted.endswith(str(torch.cuda.get_device_properties(index).uuid)):
             return index
@@ -71,8 +67,3 @@ def _torch_index(device: Device) -> int:
         key=device.facts.locator,
         remedy="It needs a build of PyTorch for this GPU, and CUDA_VISIBLE_DEVICES must not hide it.",
     )
-
-
-def _identifier(card: NvmlCard) -> str:
-    found = card.nvml.call("nvmlDeviceGetUUID", card.handle)
-    return found.decode() if isinstance(found, bytes) else str(found)

@@ -13,9 +13,10 @@ from joulecast.calibrate.fit.collectives import fit_collectives
 from joulecast.calibrate.fit.contention import fit_contention
 from joulecast.calibrate.fit.cross_validation import discrepancies
 from joulecast.calibrate.fit.device_priors import DevicePriors, priors_for
+from joulecast.calibrate.fit.power import at_rest, bursts, fit_power
 from joulecast.calibrate.fit.priors import Prior
 from joulecast.calibrate.fit.solve import Solution
-from joulecast.calibrate.fit.tables import FitRows, at_rest, bursts, collect, fit_power, fit_times
+from joulecast.calibrate.fit.tables import FitRows, collect, fit_times
 from joulecast.calibrate.rows.measured import Row
 from joulecast.errors import InputError
 from joulecast.model.hardware.description import GpuDescription

@@ -89,6 +89,11 @@ class NvmlCard:
         return self._facts
 
     @property
+    def identifier(self) -> str:
+        """The card's own ``GPU-…``, whatever word opened it."""
+        return text(self._nvml.call("nvmlDeviceGetUUID", self._handle))
+
+    @property
     def handle(self) -> Any:
         """NVML's handle, for readers of more than the protocol has."""
         return self._handle

@@ -80,7 +80,9 @@ def _readings(kind: int, found: Any, since_s: float) -> list[PowerReading]:
     """Readings in SI units on the monotonic clock, oldest first."""
     member, offset = VALUE_MEMBERS[kind], _calendar_s()
     times = ((1e-6 * one.timeStamp - offset, getattr(one.sampleValue, member)) for one in found if one.timeStamp)
-    return [PowerReading(when, 1e-3 * power) for when, power in sorted(times) if when > since_s + _SAME_S]
+    # After the calendar was set back, what was written before would lie ahead and hide what is written from now on.
+    latest_s = time.monotonic() + _LONGEST_STEP_S
+    return [PowerReading(when, 1e-3 * power) for when, power in sorted(times) if since_s + _SAME_S < when < latest_s]
 
 
 def _calendar_s() -> float:

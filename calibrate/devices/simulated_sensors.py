@@ -61,7 +61,7 @@ class Faults:
     stall_every_s, stall_s
         Once in so long a reading takes ``stall_s``; 0 for never [s].
     counter
-        ``"ok"``, ``"still"``, or ``"backward"``.
+        ``"ok"``, ``"still"``, ``"backward"``, or ``"jumps"``: by :data:`JUMP_J` once in :data:`JUMP_EVERY_S`.
     energy_counter
         Whether there is one.
     power_error
@@ -96,6 +96,8 @@ class Faults:
 
 #: The counter of a card that has run before: readings are far from zero.
 COUNTER_START_J = 5.0e6
+#: How far a broken counter jumps [J], and how often [s].
+JUMP_J, JUMP_EVERY_S = 65536.0, 8.0
 
 
 def counter_j(board: Board, sensors: Sensors, faults: Faults, seed: int) -> float | None:
@@ -106,6 +108,8 @@ def counter_j(board: Board, sensors: Sensors, faults: Faults, seed: int) -> floa
         return COUNTER_START_J
     when = newest_step(board.state.time_s, sensors.counter_step_s, sensors.counter_phase_s)
     energy = board.energy_at(when) + noise(seed, "counter", when, sensors.counter_noise_j)
+    if faults.counter == "jumps":
+        energy += JUMP_J * (when // JUMP_EVERY_S)
     return round(COUNTER_START_J + (-energy if faults.counter == "backward" else energy), 3)
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.calibrate.fit.collectives import collective_rows, mean_power_w
-from joulecast.calibrate.fit.tables import card_factors, collect
+from joulecast.calibrate.fit.power import card_factors
+from joulecast.calibrate.fit.tables import collect
 from joulecast.calibrate.rows.measured import Row
 from joulecast.calibrate.rows.operators import group_key
 from joulecast.model.hardware.gpu_model import GpuModel

@@ -16,6 +16,7 @@ class Reason(StrEnum):
     DRIVER_STALLED = "driver-stalled"  # readings blocked in every window
     COUNTER_STILL = "counter-still"
     COUNTER_BACKWARD = "counter-backward"
+    COUNTER_JUMPED = "counter-jumped"
     TOO_FEW_STEPS = "too-few-steps"  # the counter moved, but too seldom for a window
     NO_READINGS = "no-readings"  # neither energy nor power
 

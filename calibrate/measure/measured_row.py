@@ -14,6 +14,7 @@ from joulecast.calibrate.measure.history_window import batch_error
 from joulecast.calibrate.measure.settings import PULSED_OPS, UNTIMED_OPS, MeasureSettings
 from joulecast.calibrate.measure.window import Window
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark
+from joulecast.calibrate.rows.measured import WARMING
 
 Array = NDArray[np.float64]
 
@@ -101,12 +102,13 @@ def measured_row(
 
 
 def _details(takes: Sequence[Take], cards: range, spoilt: int) -> dict[str, Any]:
-    """What no fit reads, but a reader of the recording wants to know."""
+    """What a reader of the recording wants to know; of it the fit reads only how the temperature changed."""
     reasons = sorted({name for take in takes for window in take.windows for name in window.reasons})
     components = sorted({name for take in takes for window in take.windows for name in window.components_w})
     found: dict[str, Any] = {
         "measured_sm_clock_mean_mhz": _joint([_mean(takes, card, "sm_clock_mean_mhz") for card in cards]),
         "measured_memory_clock_mhz": _joint([_mean(takes, card, "memory_clock_mhz") for card in cards]),
+        WARMING: _joint([_warming(takes, card) for card in cards]),
         "measured_polled_power_w": _joint([_mean(takes, card, "polled_power_w") for card in cards]),
         "measured_reasons": {name: float(np.mean([_share(takes, card, name) for card in cards])) for name in reasons},
         "measured_energy_source": "+".join(sorted({w.source for take in takes for w in take.windows})),
@@ -206,6 +208,12 @@ def _busy_power(power_w: float, share: float, idle_w: float) -> dict[str, float]
         "measured_idle_power_w": idle_w,
         "measured_busy_power_w": (power_w - (1.0 - share) * idle_w) / share,
     }
+
+
+def _warming(takes: Sequence[Take], card: int) -> float | None:
+    """Change of the temperature from the begin of the first window to the end of the last [K]."""
+    first, last = takes[0].windows[card].temperature_ends_c, takes[-1].windows[card].temperature_ends_c
+    return None if first is None or last is None else last[1] - first[0]
 
 
 def _share(takes: Sequence[Take], card: int, reason: str) -> float:

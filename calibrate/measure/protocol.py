@@ -39,7 +39,7 @@ from joulecast.errors import DeviceError, MeasurementError
 SamplerFactory: TypeAlias = Callable[[Device], Sampler]
 
 #: Faults after which another window may be good.
-_PASSING = (Reason.DRIVER_STALLED, Reason.TOO_FEW_STEPS)
+_PASSING = (Reason.DRIVER_STALLED, Reason.TOO_FEW_STEPS, Reason.COUNTER_JUMPED)
 #: Time between counter steps while none has been seen [s].
 _USUAL_STEP_S = 0.1
 #: Sampling after pulses, to see the power of their pauses [s].

@@ -24,6 +24,11 @@ from joulecast.calibrate.measure.settings import MeasureSettings
 
 #: A counter that does not move for so long under way stands still [s].
 STILL_S = 1.0
+#: A step of the counter jumps if it is so many times as high, and as steep, as the median one; work and pauses of
+#: pulses differ by less.
+JUMP = 20.0
+#: Steps from which on a median tells.
+LEAST_MOVES = 6
 #: Length of a batch of polled power, longer than what sensors average over [s].
 POLLED_BATCH_S, AVERAGED_BATCH_S = 0.5, 1.25
 
@@ -46,6 +51,8 @@ class Window:
         Mean of the polled power, ``None`` without it.
     sm_clock_mhz, sm_clock_mean_mhz, memory_clock_mhz, temperature_c
         Median clock under work, mean clocks, mean temperature; ``None`` where the card does not tell.
+    temperature_ends_c
+        Mean temperature of the first and of the last fifth of the readings.
     reasons
         Share of the readings that gave each reason for the clock.
     stall_s
@@ -67,6 +74,7 @@ class Window:
     sm_clock_mean_mhz: float | None
     memory_clock_mhz: float | None
     temperature_c: float | None
+    temperature_ends_c: tuple[float, float] | None
     reasons: Mapping[str, float]
     stall_s: float
     components_w: Mapping[str, float]
@@ -109,7 +117,7 @@ def cut_window(
     Raises
     ------
     FaultError
-        The driver stalled, the counter stands still, runs backward or moved too seldom, or nothing was read.
+        The driver stalled, the counter stands still, jumps, runs backward or moved too seldom, or nothing was read.
     """
     inside = [s for s in samples if start_s <= s.time_s <= end_s]
     if not inside:
@@ -123,6 +131,7 @@ def cut_window(
         cut = _by_history(inside, history_window(history, start_s, end_s, settings))
         apart = over_counter(samples, history)
     elif energy_counter:
+        _check_jumps([s for s in counted if start_s <= s.time_s <= end_s])
         cut = _by_counter(counted, counter_steps(counted, start_s, end_s), settings, period_s)
     else:
         cut = _by_polling(inside, settings, period_s)
@@ -148,6 +157,8 @@ def _told(cut: _Cut, inside: Sequence[Sample], stall_s: float, apart: tuple[floa
     busy = [s for s in seen if "idle" not in s.reasons] or seen
     clocks = [s.sm_clock_mhz for s in busy if s.sm_clock_mhz is not None]
     told = Counter(reason for s in seen for reason in s.reasons)
+    warmth = [s.temperature_c for s in seen if s.temperature_c is not None]
+    few = max(len(warmth) // 5, 1)
     between = cut.last.time_s - cut.first.time_s
     return Window(
         length_s=cut.length_s,
@@ -159,7 +170,8 @@ def _told(cut: _Cut, inside: Sequence[Sample], stall_s: float, apart: tuple[floa
         sm_clock_mhz=float(np.median(clocks)) if clocks else None,
         sm_clock_mean_mhz=_mean(clocks),
         memory_clock_mhz=_mean([s.memory_clock_mhz for s in seen if s.memory_clock_mhz is not None]),
-        temperature_c=_mean([s.temperature_c for s in seen if s.temperature_c is not None]),
+        temperature_c=_mean(warmth),
+        temperature_ends_c=(float(np.mean(warmth[:few])), float(np.mean(warmth[-few:]))) if warmth else None,
         reasons={reason: told[reason] / len(seen) for reason in sorted(told)},
         stall_s=stall_s,
         components_w={
@@ -212,6 +224,23 @@ def _check_counter(samples: Sequence[Sample]) -> None:
             Reason.COUNTER_STILL,
             f"the energy counter stood still for {still_s:.1f} s",
             remedy="Update the driver, or measure the other die of a card that has two.",
+        )
+
+
+def _check_jumps(samples: Sequence[Sample]) -> None:
+    time, energy = np.array([(s.time_s, s.energy_j) for s in samples], dtype=np.float64).reshape(-1, 2).T
+    moved = np.flatnonzero(np.diff(energy)) + 1
+    if len(moved) < LEAST_MOVES:
+        return
+    gained = np.diff(energy[moved])
+    rate = gained / np.diff(time[moved])
+    steep = np.minimum(rate / np.median(rate), gained / np.median(gained))
+    worst = int(np.argmax(steep))
+    if steep[worst] > JUMP:
+        raise FaultError(
+            Reason.COUNTER_JUMPED,
+            f"the energy counter jumped by {gained[worst]:g} J, others of its steps are of {np.median(gained):.3g} J",
+            remedy="Update the driver.",
         )
 
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from joulecast.calibrate.devices import open_device
 from joulecast.calibrate.devices.protocol import CardFacts, Device
+from joulecast.calibrate.devices.reserved import reserved
 from joulecast.calibrate.measure.protocol import Measurement, measure
 from joulecast.calibrate.measure.recorder import Recorder
 from joulecast.calibrate.measure.recording import Card, Failed, software_versions
@@ -130,6 +131,7 @@ def _lead(options: argparse.Namespace, runner: GroupRunner, locators: Sequence[s
         cards = [open_device(locator) for locator in locators]
         for card in cards:
             stack.callback(card.close)
+            stack.enter_context(reserved(card))
         samplers = stack.enter_context(SamplerPool())
         how = {"gpus": size, "locators": list(locators), "settle_s": settings.settle_s, "window_s": settings.window_s}
         recorder = stack.enter_context(Recorder(options.record, _card(cards, how)))

@@ -20,6 +20,8 @@ from joulecast.model.hardware.description import Parameter
 MEASURED_FIELDS = frozenset(
     {"time_s", "energy_j", "power_w", "sm_clock_mhz", "gpu_temp_c", "power_cap_fraction", "peak_mem_bytes"}
 )
+#: Row field of how the temperature changed while a row was measured [K].
+WARMING = "measured_temp_change_k"
 #: Configuration of every kind of row that must be a number where it is given.
 _NUMBERS = ("settle_s", "target_window_s")
 #: Recorded row sets that the package ships.
@@ -35,7 +37,7 @@ class Measured:
     """What was observed, ``None`` where it was not.
 
     Of several GPUs ``energy_j`` and ``power_w`` are sums (``None`` if any GPU's power is missing), ``sm_clock_mhz``,
-    ``temperature_c`` means over the GPUs that have one.
+    ``temperature_c`` means over the GPUs that have one. ``temperature_change_k`` is from begin to end of the windows.
     """
 
     time_s: float | None = None
@@ -43,6 +45,7 @@ class Measured:
     power_w: float | None = None
     sm_clock_mhz: float | None = None
     temperature_c: float | None = None
+    temperature_change_k: float | None = None
     raw: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -220,6 +223,7 @@ def _measured(content: Mapping[str, Any], file: str, number: int) -> Measured:
         power_w=observed("power_w") if power is None else sum_or_none(power),
         sm_clock_mhz=observed("sm_clock_mhz") if clock is None else mean_of_present(clock),
         temperature_c=observed("gpu_temp_c") if heat is None else mean_of_present(heat),
+        temperature_change_k=_number(raw.get(WARMING), WARMING, file, number),
         raw=raw,
     )
 

@@ -111,6 +111,12 @@ def static_power_w(other_power_w: ArrayLike, gpu: GpuModel) -> Array:
     return np.asarray((cold + leak * resistance * other) / (1.0 - leak * resistance))
 
 
+def static_power_at_w(temperature_c: ArrayLike, gpu: GpuModel) -> Array:
+    """Static and leakage power [W] at a temperature [°C]."""
+    warmer = np.asarray(temperature_c, dtype=np.float64) - REFERENCE_TEMPERATURE_C
+    return np.asarray(gpu["power.static_w"] + gpu["power.leakage_w_per_k"] * warmer)
+
+
 def idle_power_w(clock_mhz: ArrayLike, gpu: GpuModel) -> Array:
     """Power of a GPU that runs nothing, at a clock [W]."""
     clocked = clock_tree_power_w(clock_mhz, gpu)

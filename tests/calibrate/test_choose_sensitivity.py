@@ -9,7 +9,8 @@ from joulecast.calibrate.choose.candidates import Candidate, Reference, usable
 from joulecast.calibrate.choose.information import free_parameters, linearise
 from joulecast.calibrate.choose.sensitivity import sensitivity
 from joulecast.calibrate.fit.device_priors import DevicePriors
-from joulecast.calibrate.fit.tables import collect, power_at_observed_clock_w, predicted_time_s
+from joulecast.calibrate.fit.power import power_at_observed_clock_w
+from joulecast.calibrate.fit.tables import collect, predicted_time_s
 from joulecast.calibrate.rows.measured import parse_rows
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import Attention, Gemm, Streaming

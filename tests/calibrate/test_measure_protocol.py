@@ -3,11 +3,15 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from joulecast.calibrate.devices import simulated_sensors
 from joulecast.calibrate.devices.simulated import SimulatedCard
 from joulecast.calibrate.devices.simulated_runner import SimulatedRunner
 from joulecast.calibrate.devices.simulated_sensors import Faults, Sensors
+from joulecast.calibrate.fit.power import at_rest, power_at_observed_clock_w
+from joulecast.calibrate.fit.tables import collect
 from joulecast.calibrate.measure.faults import Reason
 from joulecast.calibrate.measure.protocol import Measurement, measure
 from joulecast.calibrate.measure.recording import Failed
@@ -23,6 +27,7 @@ ROWS = {
     "copy": {"op": "copy", "bytes": 2**30, "dtype": "bf16"},
     "exp": {"op": "exp", "bytes": 2**28, "dtype": "fp32"},
 }
+IDLE = {"op": "idle"}
 NO_HISTORY = Sensors(history_step_s=0.0)
 PULSE = {"op": "pulse", "M": 4096, "N": 4096, "K": 4096, "dtype": "bf16", "busy_s": 0.4, "idle_s": 0.2}
 
@@ -151,6 +156,38 @@ def test_what_cannot_be_measured_is_a_named_failure(faults, reason, sensors):
     assert isinstance(found, Failed)
     assert (found.name, found.reason) == ("copy", reason)
     assert found.detail
+
+
+def test_a_card_that_is_still_warm_says_so_and_its_leakage_is_taken_at_that_temperature():
+    card = SimulatedCard()
+    cold = measured(card, ROWS["copy"]).row
+    card.sleep(60.0)
+    rested = measured(card, IDLE).row
+    measured(card, ROWS["gemm"], settings=replace(MeasureSettings(), settle_s=30.0, most_settle_s=40.0))
+    warm = measured(card, IDLE).row
+    assert cold["measured_temp_change_k"] > 1.0 and warm["measured_temp_change_k"] < -1.0
+    assert abs(rested["measured_temp_change_k"]) < 1.0
+    assert warm["power_w"] > rested["power_w"] + 2.0
+    for row, unsteady in ((rested, False), (warm, True)):
+        found = at_rest([row_of(row, "rows.jsonl", 1)])
+        assert bool(np.isfinite(found.temperature_c[0])) == unsteady
+        assert found.expected_w(card.truth) == pytest.approx(row["power_w"], abs=0.5)
+    found = collect([row_of(cold, "rows.jsonl", 1)])
+    assert found.temperature_c[0] == cold["gpu_temp_c"]
+    assert power_at_observed_clock_w(found, card.truth) == pytest.approx(cold["power_w"], abs=0.5)
+
+
+def test_a_window_in_which_the_counter_jumps_is_measured_again_or_fails_by_name(monkeypatch):
+    healthy = measured(SimulatedCard(sensors=NO_HISTORY), ROWS["copy"])
+    monkeypatch.setattr(simulated_sensors, "JUMP_EVERY_S", 3.5)
+    found = measured(SimulatedCard(faults=Faults(counter="jumps"), sensors=NO_HISTORY), ROWS["copy"])
+    assert found.row["power_w"] == pytest.approx(healthy.row["power_w"], rel=0.01)
+    assert found.row["measured_spoilt_windows"] == 1
+    monkeypatch.setattr(simulated_sensors, "JUMP_EVERY_S", 1.0)
+    found = measured(SimulatedCard(faults=Faults(counter="jumps"), sensors=NO_HISTORY), ROWS["copy"])
+    assert isinstance(found, Failed)
+    assert found.reason == Reason.COUNTER_JUMPED
+    assert "the energy counter jumped by 656" in found.detail
 
 
 def test_neither_energy_nor_power_is_a_named_failure():

@@ -61,6 +61,17 @@ def test_a_corrected_calendar_moves_no_reading(nvml, monkeypatch):
     assert newest.time_s == pytest.approx(card.now() - 0.011, abs=5e-3)
 
 
+def test_a_calendar_that_was_set_back_hides_nothing_that_is_written_later(nvml, monkeypatch):
+    nvml.samples = lambda: written(REGULAR)
+    card = NvmlCard()
+    older, calendar = written(REGULAR), time.time
+    monkeypatch.setattr(time, "time", lambda: calendar() - 3600.0)
+    nvml.samples = lambda: [*older, *written(REGULAR[:20])]
+    found = card.power_history(card.now() - 1.0)
+    assert len(found) == pytest.approx(20, abs=3)
+    assert found[-1].time_s < card.now()
+
+
 @pytest.mark.parametrize(
     "samples",
     [

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -162,6 +164,7 @@ def test_of_a_card_that_is_lost_the_rows_are_kept_and_said_to_be(
     ("arguments", "words"),
     [
         (("--device", "sim:card.json", "--budget", "5x"), "'5x' is no duration. Write 90s, 5m or 1h30m."),
+        (("--device", "sim:card.json", "--budget", "5"), "[--budget]: '5' has no unit. Write 5m for minutes, 5s for s"),
         (("--device", "sim:none.json"), "none.json: no such simulated card"),
         (("--device", "voodoo:1"), "unknown kind of card 'voodoo:1'"),
         (("--device", "sim:card.json", "--replay", "x"), "--device and --replay exclude each other"),
@@ -224,6 +227,46 @@ def test_a_base_from_a_file_stays_with_the_recording(here: Path, capsys: pytest.
     assert Path("again.toml").read_bytes() == Path("gpu.toml").read_bytes()
 
 
+def test_a_recording_that_ended_with_its_first_line_gets_its_base_again(
+    here: Path, recorded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from joulecast.model.hardware import catalogue
+
+    text = Path(catalogue.__file__).parents[1].joinpath("catalogue_data", "gpus", "h200-sxm.toml").read_text()
+    Path("facts.toml").write_text(text)
+    first = recorded.joinpath("recording.jsonl").read_text().splitlines()[0]
+    Path("rec").mkdir()
+    Path("rec/recording.jsonl").write_text(first.replace('"base": "h200-sxm"', '"base": "base.toml"') + "\n")
+    arguments = ("--device", "sim:card.json", "--budget", "8s", "--base", "facts.toml", "--record", "rec")
+    status, _, err = run(capsys, *arguments, "--out", "gpu.toml")
+    assert status == 0, err
+    assert Path("rec/base.toml").read_text() == text
+
+
+def test_a_full_disk_keeps_what_was_measured_and_says_how_to_go_on(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, written = os.write, []
+
+    def full(file: int, data: bytes) -> int:
+        if bytes(data[:15]) == b'{"record": "row' and len(written) == 2:
+            write(file, data[:40])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written.extend([1] if bytes(data[:15]) == b'{"record": "row' else [])
+        return write(file, data)
+
+    monkeypatch.setattr(os, "write", full)
+    status, _, err = run(capsys, "--device", "sim:card.json", "--budget", "40s", "--out", "gpu.toml")
+    assert status == 2 and not Path("gpu.toml").exists()
+    assert f"what was measured is kept in {RECORDING}" in err
+    assert "cannot be written: No space left on device. Choose a folder that is yours and has room." in err
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    status, out, err = run(capsys, "--replay", RECORDING, "--json")
+    assert (status, json.loads(out)["rows"]) == (0, 2)
+    assert "warning" not in err, "no line was left half-written"
+
+
 class Terminal(io.StringIO):
     """Standard error that is a terminal."""
 
@@ -262,7 +305,7 @@ def test_a_terminal_gets_a_bar_that_vanishes_and_a_pipe_gets_lines(monkeypatch: 
     ]
 
 
-@pytest.mark.parametrize("text", ["", "m", "0s", "-5m", "5m3h", "five"])
+@pytest.mark.parametrize("text", ["", "m", "0s", "-5m", "5m3h", "1m30", "five"])
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(InputError, match="is no duration"):
         seconds(text)
