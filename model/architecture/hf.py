@@ -14,6 +14,7 @@ from joulecast.files import parse_json, read_text
 from joulecast.model.architecture.hf_experts import read_experts, read_latent_attention
 from joulecast.model.architecture.hf_families import FAMILIES, Family
 from joulecast.model.architecture.hf_reader import Reader
+from joulecast.model.architecture.hf_windows import read_windows
 from joulecast.model.architecture.model_config import ModelConfig
 
 #: Key of the number of modules that predict further tokens.
@@ -86,17 +87,23 @@ def parse_config(data: object, *, name: str, file: str) -> ModelConfig:
     """
     if not isinstance(data, Mapping):
         raise InputError("a model configuration must be a JSON object", file=file)
-    reader, kind = Reader(data, file), _kind(data, file)
+    kind = _kind(data, file)
+    text_part = FAMILIES[kind].text_of != ""
+    if text_part:
+        data, kind = _text_config(data, file), FAMILIES[kind].text_of
     family = FAMILIES[kind]
+    reader = Reader({**family.defaults, **data}, file, "text_config." if text_part else "")
     hidden, heads, kv_heads, head_dim = _attention_sizes(reader, family)
     positions = reader.count(family.key("max_position_embeddings"), 0 if family.rotary else None)
     theta, rope_type, fraction = _rope(reader, family)
     latent = read_latent_attention(reader) if family.latent else None
     experts = read_experts(reader, kind, family.experts)
+    layers = reader.count(family.key("num_hidden_layers"))
+    window, pattern = read_windows(reader, family, layers)
     return ModelConfig(
         name=name,
         hidden=hidden,
-        layers=reader.count(family.key("num_hidden_layers")),
+        layers=layers,
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim if latent is None else (latent.key_dim + latent.value_dim) // 2,
@@ -115,13 +122,22 @@ def parse_config(data: object, *, name: str, file: str) -> ModelConfig:
         else family.output_bias,
         mlp_bias=reader.flag(family.mlp_bias_key, family.mlp_bias),
         qk_norm=family.qk_norm,
+        qk_norm_whole=family.qk_norm_whole,
+        norm_place=family.norm_place,
+        norm_formula=family.norm_formula,
+        wide_rotary=family.wide_rotary,
+        scaled_embeddings=family.scaled_embeddings,
+        attention_softcap=reader.number("attn_logit_softcapping", 0.0) > 0.0,
+        logit_softcap=reader.number("final_logit_softcapping", 0.0) > 0.0,
         rotary=family.rotary,
         rotary_fraction=fraction,
         rope_theta=theta,
         rope_type=rope_type,
         learned_positions=0 if family.rotary else positions + family.extra_positions,
         max_positions=positions,
-        sliding_window=_window(data, reader),
+        sliding_window=window,
+        window_pattern=pattern,
+        text_part=text_part,
         experts=experts,
         latent=latent,
         nextn_layers=0 if data.get(NEXTN) in (None, 0) else reader.count(NEXTN),
@@ -143,6 +159,19 @@ def _kind(data: Mapping[str, object], file: str) -> str:
     return kind
 
 
+def _text_config(data: Mapping[str, object], file: str) -> Mapping[str, object]:
+    """The text model of a file whose model sees more than text."""
+    text = data.get("text_config")
+    if not isinstance(text, Mapping):
+        raise InputError(
+            "the file of a model that sees more than text has its text model apart",
+            file=file,
+            key="text_config",
+            remedy="Add it as an object, or give the text model's own file.",
+        )
+    return {key: value for key, value in text.items() if value is not None}
+
+
 def _attention_sizes(reader: Reader, family: Family) -> tuple[int, int, int, int]:
     """Hidden size, heads, key/value heads and head size, checked against each other."""
     heads_key = family.key("num_attention_heads")
@@ -156,13 +185,6 @@ def _attention_sizes(reader: Reader, family: Family) -> tuple[int, int, int, int
             remedy=f"Choose a divisor of {heads_key}.",
         )
     return hidden, heads, kv_heads, reader.count("head_dim", 0) or reader.divide(hidden, heads, heads_key)
-
-
-def _window(data: Mapping[str, object], reader: Reader) -> int:
-    """Tokens of the window that attention sees in some layers; Qwen's files may switch it off."""
-    if data.get("sliding_window") is None or not reader.flag("use_sliding_window", True):
-        return 0
-    return reader.count("sliding_window")
 
 
 def _rope(reader: Reader, family: Family) -> tuple[float, str, float]:

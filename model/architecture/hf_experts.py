@@ -34,14 +34,14 @@ def read_experts(reader: Reader, kind: str, keys: ExpertKeys | None) -> Experts 
         )
     _only_leading(reader, keys)
     width = reader.count(keys.width)
-    shared = _optional(reader, keys.shared) * width if keys.shared else _optional(reader, keys.shared_width)
+    shared = reader.whole(keys.shared) * width if keys.shared else reader.whole(keys.shared_width)
     return Experts(
         count=count,
         active=active,
         ffn=width,
         shared_ffn=shared,
         shared_gate=bool(keys.shared_width and shared),
-        dense_layers=_optional(reader, keys.dense),
+        dense_layers=reader.whole(keys.dense),
     )
 
 
@@ -74,15 +74,10 @@ def _only_leading(reader: Reader, keys: ExpertKeys) -> None:
         )
 
 
-def _optional(reader: Reader, key: str) -> int:
-    """A whole number that may be missing or zero."""
-    return 0 if not key or reader.data.get(key) in (None, 0) else reader.count(key)
-
-
 def read_latent_attention(reader: Reader) -> LatentAttention:
     """A file's multi-head latent attention."""
     return LatentAttention(
-        query_rank=_optional(reader, "q_lora_rank"),
+        query_rank=reader.whole("q_lora_rank"),
         kv_rank=reader.count("kv_lora_rank"),
         plain_dim=reader.count("qk_nope_head_dim"),
         rotary_dim=reader.count("qk_rope_head_dim"),

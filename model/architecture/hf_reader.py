@@ -35,6 +35,10 @@ class Reader:
             )
         return value
 
+    def whole(self, key: str) -> int:
+        """A whole number that may be missing or zero."""
+        return 0 if self.data.get(key) in (None, 0) else self.count(key)
+
     def number(self, key: str, default: float) -> float:
         """A positive number."""
         value = self.data.get(key)

@@ -31,16 +31,31 @@ class ModelConfig:
         ``rmsnorm`` or ``layernorm``, and whether it adds a bias.
     qkv_bias, output_bias, mlp_bias
         Biases of the linear layers: query/key/value, attention output, both of the MLP.
-    qk_norm
-        Whether queries and keys are normalised per head (Qwen3).
+    qk_norm, qk_norm_whole
+        Whether queries and keys are normalised: per head (Qwen3), or all heads of a token together (OLMo-2).
+    norm_place
+        Where a block's norm stands: ``before`` it, ``after`` it in front of the addition to the residual stream
+        (OLMo-2), or ``around`` (both: Gemma 2 and 3, GLM-4).
+    norm_formula
+        How Hugging Face's code multiplies RMSNorm's weight: ``rounded`` (the values are rounded first, as Llama has
+        it), ``shifted`` (by 1 + weight in fp32, Gemma) or ``mixed`` (a bf16 weight times fp32 values, OLMo-2).
+    wide_rotary
+        Whether that code rotates by a table in fp32 (OLMo-2).
+    scaled_embeddings
+        Whether embeddings are multiplied by a number before the first layer.
+    attention_softcap, logit_softcap
+        Whether scores of attention, and logits, pass through a hyperbolic tangent (Gemma 2).
     rotary, rotary_fraction, rope_theta, rope_type
         Rotary position embedding: used at all, on which share of the head, base, scaling kind (``default``: none).
     learned_positions
         Rows of a learned position table, 0 without one.
     max_positions
         Longest sequence that the model is made for, 0 where its file leaves that out.
-    sliding_window
-        Tokens before its own that attention sees in some layers, 0 where it sees all in every layer.
+    sliding_window, window_pattern
+        Tokens that attention sees in local layers, its own included; 0: all. Which layers are local, repeated over the
+        stack; empty: all of them.
+    text_part
+        Whether the file's model sees more than text, and this is the part that reads text.
     experts
         Mixture of Experts in place of the MLP, in all layers but the first few; ``ffn`` is then the width of those few.
     latent
@@ -69,6 +84,13 @@ class ModelConfig:
     output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    qk_norm_whole: bool = False
+    norm_place: str = "before"
+    norm_formula: str = "rounded"
+    wide_rotary: bool = False
+    scaled_embeddings: bool = False
+    attention_softcap: bool = False
+    logit_softcap: bool = False
     rotary: bool = True
     rotary_fraction: float = 1.0
     rope_theta: float = 10000.0
@@ -76,6 +98,8 @@ class ModelConfig:
     learned_positions: int = 0
     max_positions: int = 0
     sliding_window: int = 0
+    window_pattern: tuple[bool, ...] = ()
+    text_part: bool = False
     experts: Experts | None = None
     latent: LatentAttention | None = None
     nextn_layers: int = 0
@@ -104,6 +128,26 @@ class ModelConfig:
         return self if self.experts is None else replace(self, experts=None)
 
     @property
+    def other(self) -> ModelConfig:
+        """The model with layers of its other kind alone: an ordinary MLP beside experts, or local attention."""
+        return replace(self, window_pattern=()) if self.window_pattern else self.dense
+
+    def others(self, first: int, count: int) -> int:
+        """Layers of the other kind among ``count`` from the ``first`` on, which is 0 for the model's first."""
+        if self.window_pattern:
+            return sum(self.is_local(layer) for layer in range(first, first + count))
+        return 0 if self.experts is None else min(max(self.dense_layers - first, 0), count)
+
+    def is_local(self, layer: int) -> bool:
+        """Whether attention of a layer of a mixed stack sees a window alone."""
+        return self.window_pattern[layer % len(self.window_pattern)]
+
+    @property
+    def window(self) -> int:
+        """Tokens that attention of this kind of layer sees, 0: all."""
+        return 0 if self.window_pattern else self.sliding_window
+
+    @property
     def up_width(self) -> int:
         """Output width of the MLP's first product."""
         return self.ffn * (2 if self.gated_mlp else 1)
@@ -119,7 +163,20 @@ class ModelConfig:
         if self.latent is not None:
             return self.latent.parameters(self.hidden, self.heads)
         biases = self.qkv_bias * self.qkv_width + self.output_bias * self.hidden
-        return self.hidden * (self.qkv_width + self.attention_width) + biases + self.qk_norm * 2 * self.head_dim
+        return self.hidden * (self.qkv_width + self.attention_width) + biases + sum(self.qk_norm_sizes)
+
+    @property
+    def qk_norm_sizes(self) -> tuple[int, ...]:
+        """Parameters of the norms of queries and of keys; nothing without them."""
+        if not self.qk_norm:
+            return ()
+        heads = (self.heads, self.kv_heads) if self.qk_norm_whole else (1, 1)
+        return tuple(count * self.head_dim for count in heads)
+
+    @property
+    def layer_norms(self) -> int:
+        """Norms of the residual stream or of what is added to it, in a layer."""
+        return 4 if self.norm_place == "around" else 2
 
     @property
     def layer_parameters(self) -> int:
@@ -127,7 +184,7 @@ class ModelConfig:
         return self._layer_parameters(active=False)
 
     def _layer_parameters(self, *, active: bool) -> int:
-        outside = self.attention_parameters + 2 * self.norm_parameters
+        outside = self.attention_parameters + self.layer_norms * self.norm_parameters
         if self.experts is not None:
             return outside + self.experts.parameters(self.hidden, gated=self.gated_mlp, active=active)
         biases = self.mlp_bias * (self.up_width + self.hidden)

@@ -70,6 +70,12 @@ def shard(config: ModelConfig, implementation: Implementation, batch: int, seque
             remedy=f"Choose a divisor or a multiple of {config.kv_heads}.",
         )
     sequence = _local_sequence(sequence, implementation)
+    if config.qk_norm_whole and tp > 1:
+        raise InputError(
+            f"{config.name} normalises all heads of a token together, which is not known of heads split over ranks",
+            key="tensor_model_parallel_size",
+            remedy="Set it to 1.",
+        )
     if implementation.sequence_parallel and (batch * sequence) % tp:
         raise InputError(
             f"{sequence} tokens a sequence not divisible by the tensor-parallel degree {tp}",

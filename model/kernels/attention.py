@@ -1,7 +1,8 @@
 """Fused attention: blocks of queries against blocks of keys, spread over the SMs.
 
 A (batch, head, query block) needs ``j + 1`` key blocks when causal, all of them otherwise. The SMs take query blocks in
-turn, so the kernel ends when the last long one does:
+turn, so the kernel ends when the last long one does (in a window of W keys none needs more than ``⌈(W - 1)/128⌉ + 1``,
+as FlashAttention's and cuDNN's kernels skip blocks outside it; no such kernel was measured):
 
     cycles = c · (blocks / SMs + a · longest + o · query_blocks / SMs) + c0,      c = 2·flop(block) / (R·η)
 
@@ -42,7 +43,9 @@ RESEMBLES: dict[str, tuple[str, float]] = {
 #: Cycles of an SM for a score, forward and backward, beside what the products and the softmax take. Kernels of an H200
 #: (`validate/recorded/h200_sxm/train_modules.jsonl`): dropout with heads of 128, which heads of 64 (in mixed precision)
 #: meet within 3 %; a mask added to every score with heads of 128, and of 64 forward, 6 % less [estimates, +-6 %].
-EACH_SCORE = {"dropout": (0.193, 0.119), "mask": (0.155, 0.39)}
+#: A hyperbolic tangent was not measured: one more operation of the special-function units, which do 16 in a cycle, and
+#: two products forward; its square and a product more backward [estimates, +-50 %].
+EACH_SCORE = {"dropout": (0.193, 0.119), "mask": (0.155, 0.39), "softcap": (0.08, 0.1)}
 #: Blocks of a head over SMs from which on backward's tail begins to shrink; at 1 nothing is left [estimate, +-15 %].
 FIRST_SHRINKING = 1.0 / 3.0
 
@@ -58,6 +61,7 @@ class AttentionShapes:
     head_dim: Array
     causal: Array
     keys: Array
+    window: Array
 
 
 @dataclass(frozen=True)
@@ -103,14 +107,21 @@ def attention_work(
     per_head = np.ceil(shapes.sequence / BLOCK)
     keys = np.ceil(shapes.keys / BLOCK)
     blocks = per_head * np.where(shapes.causal > 0, keys - (per_head - 1.0) / 2.0, keys)
+    local = (shapes.window > 0) & (shapes.window < shapes.keys)
+    if local.any():
+        seen = np.minimum(np.ceil((shapes.window - 1.0) / BLOCK) + 1.0, keys)
+        blocks = np.where(local, per_head * seen - seen * (seen - 1.0) / 2.0, blocks)
+        keys = np.where(local, seen, keys)
     heads = shapes.batch * shapes.heads
     mean = heads * (blocks + gpu[prefix + "block_overhead"] * per_head) / gpu.sm_count
+    usually = mean, keys, keys + gpu[prefix + "block_overhead"]
     alone = heads * per_head <= gpu.sm_count  # every block has an SM
     if (kernels, direction) == ("flash-attention-2", "forward"):
-        full, long, longest, whole = _few_heads(shapes, mean, gpu[prefix + "block_overhead"], gpu)
-        alone &= whole
+        few = _few_heads(shapes, mean, gpu[prefix + "block_overhead"], gpu)
+        full, long, longest = (np.where(local, usual, one) for usual, one in zip(usually, few[:3], strict=True))
+        alone &= few[3] | local
     else:
-        full, long, longest = mean, keys, keys + gpu[prefix + "block_overhead"]
+        full, long, longest = usually
     tail = gpu[prefix + "imbalance"] * np.minimum(long, full)
     if direction == "backward":
         left = ((1.0 - keys / gpu.sm_count) / (1.0 - FIRST_SHRINKING)).clip(0.0, 1.0)

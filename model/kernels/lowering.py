@@ -166,7 +166,7 @@ def _gemm(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
 
 def _attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
     first = operators[0]
-    names = ("batch", "heads", "kv_heads", "sequence", "head_dim", "causal", "keys")
+    names = ("batch", "heads", "kv_heads", "sequence", "head_dim", "causal", "keys", "window")
     shapes = AttentionShapes(*(column(operators, name) for name in names))
     work = attention_work(shapes, first.backend, first.direction, first.dtype, gpu, first.each_score)
     kernels, _ = resembled(first.backend)

@@ -127,8 +127,10 @@ class Attention:
     ``backward``. The backward includes the backend's small helper kernels (dot of dO and O, conversion of dQ, reduction
     over groups). ``kv_sequence`` keys, where they are not as many as the queries (0), end where the queries end: a
     causal mask hides only the keys behind each query.
+    With a ``window`` a query sees so many keys, the one at its own position the last of them.
     With a ``tile`` it is a kernel of that tile, whatever the backend. ``each_score`` says what happens to every score
-    beside the softmax: ``dropout``, or ``mask``, the addition of a mask that is read from memory.
+    beside the softmax: ``dropout``, ``softcap``, a hyperbolic tangent, or ``mask``, the addition of a mask that is read
+    from memory.
     """
 
     batch: int
@@ -144,6 +146,7 @@ class Attention:
     kv_sequence: int = 0
     tile: Tile | None = None
     each_score: str = ""
+    window: int = 0
 
     @property
     def keys(self) -> int:
@@ -152,8 +155,13 @@ class Attention:
 
     @property
     def flops(self) -> float:
-        """4·B·H·D for each pair of positions forward, S² of them, half of it masked when causal; ×2.5 backward."""
+        """4·B·H·D for each pair of positions forward, S² of them, half of it masked when causal; ×2.5 backward.
+
+        Of W keys a query sees S·W - W²/2 pairs are left.
+        """
         pairs = self.sequence * (self.keys - (0.5 * self.sequence if self.causal else 0.0))
+        if 0 < self.window < self.keys:
+            pairs = self.window * (self.sequence - 0.5 * self.window)
         return 4.0 * self.batch * self.heads * self.head_dim * pairs * (2.5 if self.direction == "backward" else 1.0)
 
 

@@ -107,7 +107,8 @@ def whole_layer_bytes(s: Shard) -> float:
     size = DTYPE_BYTES[implementation.dtype]
     megatron = implementation.framework == "megatron"
     # Norm inputs stay sharded; their outputs are kept as the products' inputs, in eager mode after the gathering.
-    streams = 2 * s.norm_tokens + 2 * (s.norm_tokens if megatron else s.tokens)
+    # A norm behind a block keeps the block's result, whose product reads the stream itself.
+    streams = config.layer_norms * s.norm_tokens + 2 * (s.norm_tokens if megatron else s.tokens)
     per_token = s.qkv_width + s.attention_width + s.up_width + s.ffn
     heads = (s.heads + s.kv_heads) * config.head_dim
     if config.qk_norm:
@@ -117,9 +118,9 @@ def whole_layer_bytes(s: Shard) -> float:
     if not megatron:
         per_token += _eager_activation_extra(s)
     moments = 2 if config.norm == "layernorm" else 1
-    statistics = 2 * moments * s.norm_tokens + s.heads * s.tokens
+    statistics = config.layer_norms * moments * s.norm_tokens + s.heads * s.tokens
     if config.qk_norm:
-        statistics += (s.heads + s.kv_heads) * s.tokens
+        statistics += (2 if config.qk_norm_whole else s.heads + s.kv_heads) * s.tokens
     if implementation.recomputes("core_attn") or implementation.attention_backend == "unfused":
         statistics -= s.heads * s.tokens
     if implementation.fp8 is not None and implementation.compiled:
@@ -173,7 +174,11 @@ def _in_fp32(s: Shard) -> bool:
 
 
 def _kept_logit_bytes(s: Shard) -> float:
-    """The log-softmax in the logits' dtype (fused: their gradient), or the softmax in fp32."""
+    """The log-softmax in the logits' dtype (fused: their gradient), or the softmax in fp32, and what capped them."""
+    return _softmax_logit_bytes(s) + s.config.logit_softcap * float(DTYPE_BYTES[s.implementation.dtype])
+
+
+def _softmax_logit_bytes(s: Shard) -> float:
     if s.implementation.modules != "joint" and not head_is_split(s.implementation):
         return modules_kept.kept_logit_bytes(s)
     return 4.0 if _in_fp32(s) and not s.implementation.fused_loss else float(DTYPE_BYTES[s.implementation.dtype])
@@ -198,7 +203,7 @@ def loss_transient_bytes(s: Shard) -> float:
         return 0.0
     if _in_fp32(s):
         return logits + (0.0 if s.implementation.framework == "megatron" else max(0.0, weight - 2 * logits))
-    return max(2 * s.tokens * vocab * _kept_logit_bytes(s), weight + boundary_bytes(s))
+    return max(2 * s.tokens * vocab * _softmax_logit_bytes(s), weight + boundary_bytes(s))
 
 
 def layer_transient_bytes(s: Shard) -> float:

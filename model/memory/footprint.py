@@ -188,13 +188,13 @@ def memory_footprint(
     """
     split = shards or StateShards()
     one = micro_batch_bytes(config, implementation, batch, sequence)
-    dense = sum(rank.dense_layers) if rank.dense_layers is not None and config.experts is not None else 0
+    dense = sum(rank.dense_layers) if rank.dense_layers is not None else 0
     held = config, implementation, sum(rank.layers), rank.first, rank.last, dense
     rest, experts = parameter_bytes(*held)
     states = rest.elements / split.optimizer + experts.elements / split.expert_optimizer
     gradients = rest.elements / split.gradients + experts.elements / split.expert_gradients
     gradients *= DTYPE_BYTES[implementation.kept_gradient_dtype]
-    of_dense = micro_batch_bytes(config.dense, implementation, batch, sequence).layer if dense else 0.0
+    of_dense = micro_batch_bytes(config.other, implementation, batch, sequence).layer if dense else 0.0
     kept = _kept_bytes(one, of_dense, dense, rank)
     outputs, buffers = _pipeline_bytes(one, rank) if rank.pipelined else (0.0, 0.0)
     transient = _transient_bytes(one, kept, rank)

@@ -1,10 +1,11 @@
 """What a layer of transformers or torchtitan keeps for its backward.
 
-An RMSNorm of tensor operations keeps its input in fp32, the normalised values and its result; a fused or compiled one,
-input and result. Rotation needs only its table, so that queries and keys are kept rotated alone. A gate keeps both
-its products, its activation and what follows; ``gelu_new`` its input, half of it, the hyperbolic tangent, one more than
-that, and its result. Compiled, activations are made again. In a graph of a whole model keys and values are kept for
-every head.
+An RMSNorm of tensor operations keeps its input in fp32, the normalised values (in fp32 too where they are multiplied by
+the weight so) and its result; a fused or compiled one, input and result. The result of a norm behind a block is only
+added. A mask for a window is kept with keys and values for every head. Rotation needs only its table, so that queries
+and keys are kept rotated alone. A gate keeps both its products, its activation and what follows; ``gelu_new`` its
+input, half of it, the hyperbolic tangent, one more than that, and its result. Compiled, activations are made again. In
+a graph of a whole model keys and values are kept for every head.
 
 Tensors that PyTorch's autograd formulas save; peaks of the iterations of
 `validate/recorded/h200_sxm/train_modules.jsonl` are met within 1 %.
@@ -14,7 +15,15 @@ from __future__ import annotations
 
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.transformer import dropout, modules_compiled, modules_layer, pytorch_norm, whole_activation
+from joulecast.model.transformer import (
+    dropout,
+    masked_attention,
+    modules_compiled,
+    modules_layer,
+    pytorch_norm,
+    whole_activation,
+)
+from joulecast.model.transformer.rotary import normed_parts
 
 #: An fp32 value, of a statistic or of a widened tensor [bytes].
 WIDE = 4.0
@@ -32,10 +41,11 @@ def layer_bytes(s: Shard) -> float:
     hidden, copies = s.config.hidden, 2
     if s.implementation.autocast and not s.implementation.compiled:  # every product keeps a copy of its input
         copies = len(modules_layer.projections(s)) + len(modules_layer.first_products(s))
-    norms = hidden * (2 * _norm_input(s) * s.norm_tokens + copies * size * s.tokens)
+    norms = hidden * (s.config.layer_norms * _norm_input(s) * s.norm_tokens + copies * size * s.tokens)
     widths = size * s.tokens * (_attention_width(s) + _mlp_width(s))
     weights = hidden * (s.qkv_width + s.attention_width + s.up_width + s.ffn)
-    return norms + widths + _statistics(s) + dropout.kept_bytes(s) + _rounded_bytes(s, weights)
+    mask = size * s.batch * s.sequence**2 if masked_attention.masked(s) else 0.0
+    return norms + mask + widths + _statistics(s) + dropout.kept_bytes(s) + _rounded_bytes(s, weights)
 
 
 def final_norm_bytes(s: Shard) -> float:
@@ -62,13 +72,15 @@ def kept_logit_bytes(s: Shard) -> float:
 def _norm_input(s: Shard) -> float:
     """Bytes that a norm keeps of a value beside its result."""
     size = float(DTYPE_BYTES[s.stream.implementation.dtype])
-    return WIDE + size if pytorch_norm.unfused(s) else size
+    if not pytorch_norm.unfused(s):
+        return size
+    return WIDE + (size if s.config.norm_formula == "rounded" else WIDE)
 
 
 def _attention_width(s: Shard) -> int:
     """Rotated queries and keys, values and the result, and of a joint product all of it."""
     dim = s.config.head_dim
-    if _whole_graph(s):
+    if _whole_graph(s) or masked_attention.masked(s):
         return 3 * s.heads * dim + s.attention_width
     rotated = (s.heads + s.kv_heads) * dim if s.config.rotary and s.implementation.rotary else 0
     joint = len(modules_layer.projections(s)) == 1
@@ -86,10 +98,9 @@ def _mlp_width(s: Shard) -> int:
 def _statistics(s: Shard) -> float:
     """Norms of heads, and of rows their scales, means and sums of exponentials."""
     moments = 2 if s.config.norm == "layernorm" else 1
-    kept = WIDE * (2 * moments * s.norm_tokens + s.heads * s.tokens)
-    if s.config.qk_norm:
-        heads = (s.heads + s.kv_heads) * s.tokens
-        kept += heads * (s.config.head_dim * _norm_input(s) + WIDE)
+    kept = WIDE * (s.config.layer_norms * moments * s.norm_tokens + s.heads * s.tokens)
+    for _, rows, columns in normed_parts(s):
+        kept += rows * (columns * _norm_input(s) + WIDE)
     return kept
 
 

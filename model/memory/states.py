@@ -86,7 +86,7 @@ def gathered_by_fsdp_bytes(
         return _held(gathered, implementation, dtype)
 
     outside = whole(parameters_of_stage(config, implementation, 0, first=first, last=last))
-    kinds = [whole(layer_parameters(config.dense, implementation))] * dense
+    kinds = [whole(layer_parameters(config.other, implementation))] * dense
     kinds += [whole(layer_parameters(config, implementation))] * (layers - dense)
     largest = sorted(kinds, key=lambda one: one.elements, reverse=True)
     copies = 0 if implementation.framework == "megatron" else 1

@@ -31,7 +31,7 @@ LaunchPoint = Literal["asap", "window"]
 
 #: Operators of the attention half; any other is one of the MLP half.
 _ATTENTION = (
-    *("norm1", "qkv", "query_norm", "key_norm", "rotary", "attention", "output", "residual2"),
+    *("norm1", "norm1_after", "qkv", "query_norm", "key_norm", "rotary", "attention", "output", "residual2"),
     *("query_down", "query_up", "key_down", "key_up", "key", "latent"),
 )
 #: Ends of the names of additions that join the residual stream's gradient: of no half.

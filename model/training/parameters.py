@@ -66,11 +66,14 @@ def layer_parameters(config: ModelConfig, implementation: Implementation) -> tup
         tensors.append(ParameterTensor(f"{name}.weight", outputs * inputs, linear=True))
         if bias:
             tensors.append(ParameterTensor(f"{name}.bias", outputs, replicated=not split_bias))
-    if config.qk_norm:
-        tensors += [
-            ParameterTensor(f"{part}_norm.weight", config.head_dim, replicated=True) for part in ("query", "key")
-        ]
-    return (*tensors, *_norm("norm1", config), *_norm("norm2", config))
+    for part, size in zip(("query", "key"), config.qk_norm_sizes, strict=False):
+        tensors.append(ParameterTensor(f"{part}_norm.weight", size, replicated=True))
+    after = [f"{name}_after" for name in _BLOCK_NORMS if config.norm_place == "around"]
+    return (*tensors, *(tensor for name in (*_BLOCK_NORMS, *after) for tensor in _norm(name, config)))
+
+
+#: Norms that every layer has; those around blocks are followed by one more each.
+_BLOCK_NORMS = ("norm1", "norm2")
 
 
 def _latent(s: Shard, latent: LatentAttention) -> Iterator[ParameterTensor]:
@@ -153,7 +156,7 @@ def parameters_of_stage(
                 ParameterTensor("positions.weight", config.learned_positions * config.hidden, replicated=True)
             )
     for index in range(layers):
-        tensors += _numbered(config.dense if index < dense else config, implementation, index)
+        tensors += _numbered(config.other if index < dense else config, implementation, index)
     if last:
         tensors += _norm("norm", config)
         if not (tied and first):

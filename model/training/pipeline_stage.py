@@ -16,7 +16,7 @@ from joulecast.model.training.parameters import ParameterTensor
 from joulecast.model.transformer.head import head_is_split, local_vocabulary
 
 #: Ends of the names of kernels that only parameters' gradients need.
-_WEIGHT_ONLY = (".wgrad", ".bias.grad", ".gamma.grad", ".accumulate")
+_WEIGHT_ONLY = (".wgrad", ".bias.grad", ".gamma.grad", ".gamma.round", ".accumulate")
 
 
 def split_backward(launches: Iterable[Launch]) -> tuple[tuple[Launch, ...], tuple[Launch, ...]]:

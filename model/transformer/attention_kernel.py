@@ -18,5 +18,11 @@ def attention(s: Shard, direction: str) -> Attention:
         direction=direction,
         dtype=s.implementation.attention_dtype,
         name=f"attention.{direction}",
-        each_score="dropout" if s.implementation.dropout else "",
+        each_score="dropout" if s.implementation.dropout else "softcap" if softcapped(s) else "",
+        window=s.config.window,
     )
+
+
+def softcapped(s: Shard) -> bool:
+    """Whether scores pass through a hyperbolic tangent: PyTorch's own attention, which transformers calls, has none."""
+    return s.config.attention_softcap and s.implementation.modules != "transformers"

@@ -18,7 +18,7 @@ def attention_half_forward(s: Shard) -> tuple[Launch, ...]:
     """Norm, attention block and residual addition."""
     config = s.config
     launches = [
-        norm_forward("norm1", s),
+        *block_norm_forward("norm1", s),
         *enter_forward("qkv", s),
         *float8_linear.forward("qkv", s, s.qkv_width, config.hidden),
         *head_norm_forward(s),
@@ -26,6 +26,7 @@ def attention_half_forward(s: Shard) -> tuple[Launch, ...]:
         *core_attention.core_attention(s, "forward"),
         *float8_linear.forward("output", s, config.hidden, s.attention_width),
         *leave_forward("output", s),
+        *branch_norm_forward("norm1", s),
         residual_addition("residual1", s),
     ]
     return tuple(launches)
@@ -35,12 +36,13 @@ def mlp_half_forward(s: Shard) -> tuple[Launch, ...]:
     """Norm, MLP and residual addition."""
     config = s.config
     return (
-        norm_forward("norm2", s),
+        *block_norm_forward("norm2", s),
         *enter_forward("up", s),
         *float8_linear.forward("up", s, s.up_width, config.hidden),
         *activation_forward(s),
         *float8_linear.forward("down", s, config.hidden, s.ffn),
         *leave_forward("down", s),
+        *branch_norm_forward("norm2", s),
         residual_addition("residual2", s),
     )
 
@@ -49,6 +51,7 @@ def mlp_half_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """From the gradient after the second residual addition to the one before the second norm."""
     config = s.config
     return (
+        *branch_norm_backward("norm2", s, accumulate),
         *leave_backward("down", s),
         *linear_backward("down", s, config.hidden, s.ffn, config.mlp_bias, accumulate),
         *activation_backward(s),
@@ -61,6 +64,7 @@ def attention_half_backward(s: Shard, accumulate: bool, leaf_input: bool = False
     """From the gradient after the first residual addition to the layer's input gradient."""
     config = s.config
     return (
+        *branch_norm_backward("norm1", s, accumulate),
         *leave_backward("output", s),
         *linear_backward("output", s, config.hidden, s.attention_width, config.output_bias, accumulate),
         *core_attention.backward(s),
@@ -70,6 +74,39 @@ def attention_half_backward(s: Shard, accumulate: bool, leaf_input: bool = False
         *linear_backward("qkv", s, s.qkv_width, config.hidden, config.qkv_bias, accumulate),
         *norm_half_backward("norm1", "qkv", s, accumulate, leaf_input=leaf_input),
     )
+
+
+def before_block(s: Shard) -> bool:
+    """Whether a norm stands in front of each block."""
+    return s.config.norm_place != "after"
+
+
+def after_block(s: Shard) -> bool:
+    """Whether a norm stands between each block and the residual stream."""
+    return s.config.norm_place != "before"
+
+
+def branch_norm(norm: str, s: Shard) -> str:
+    """Name of the norm behind a block whose own norm is ``norm``: the same where it is the only one."""
+    return f"{norm}_after" if before_block(s) else norm
+
+
+def block_norm_forward(name: str, s: Shard) -> tuple[Launch, ...]:
+    """Norm in front of a block, where the model has one."""
+    return (norm_forward(name, s),) if before_block(s) else ()
+
+
+def branch_norm_forward(name: str, s: Shard) -> tuple[Launch, ...]:
+    """Norm between a block and the residual stream, where the model has one."""
+    return (norm_forward(branch_norm(name, s), s),) if after_block(s) else ()
+
+
+def branch_norm_backward(name: str, s: Shard, accumulate: bool) -> tuple[Launch, ...]:
+    """Gradient of :func:`branch_norm_forward`."""
+    if not after_block(s):
+        return ()
+    kernels, accumulations = norm_backward(branch_norm(name, s), s, accumulate)
+    return (*kernels, *accumulations)
 
 
 def norm_forward(name: str, s: Shard) -> Launch:
@@ -195,7 +232,7 @@ def norm_half_backward(
     sequence_parallel = s.implementation.sequence_parallel
     before = enter_backward(linear, s) if sequence_parallel else ()
     between = () if sequence_parallel else enter_backward(linear, s)
-    kernels, accumulations = norm_backward(norm, s, accumulate)
+    kernels, accumulations = norm_backward(norm, s, accumulate) if before_block(s) else ((), ())
     join = [residual_addition(f"{norm}.grad.join", s)]
     if leaf_input:
         join.append(residual_addition(f"{norm}.grad.leaf", s))

@@ -17,7 +17,7 @@ from joulecast.model.framework.launches import (
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.kernels.unaligned import FAST_BYTES
-from joulecast.model.transformer import autocast_linear, dropout, loss, pytorch_norm
+from joulecast.model.transformer import autocast_linear, dropout, loss, pytorch_norm, softcap
 from joulecast.model.transformer import eager_layer as layer
 from joulecast.model.transformer import megatron_linear as linear
 from joulecast.model.transformer.megatron_norm import accumulation, norm_backward
@@ -60,7 +60,14 @@ def embedding_forward(s: Shard) -> tuple[Launch, ...]:
         elements = s.norm_tokens * config.hidden
         launches.append(_gather("positions", min(s.norm_tokens, s.sequence), config.hidden, implementation.dtype))
         launches.append(streaming("add", "positions.add", elements, reads=2, dtype=implementation.dtype))
+    if config.scaled_embeddings:
+        launches.append(_scaled("embedding.scale", s))
     return (*launches, *dropout.forward("embedding", s))
+
+
+def _scaled(name: str, s: Shard) -> Launch:
+    """The residual stream times a number."""
+    return streaming("unary", name, s.norm_tokens * s.config.hidden, dtype=s.implementation.dtype)
 
 
 def _gather(name: str, rows: int, columns: int, dtype: str) -> Launch:
@@ -72,6 +79,8 @@ def embedding_backward(s: Shard, *, accumulate: bool, head_here: bool) -> tuple[
     s = s.stream
     config, implementation = s.config, s.implementation
     launches: list[Launch] = [*dropout.backward("embedding", s)]
+    if config.scaled_embeddings:
+        launches.append(_scaled("embedding.grad.scale", s))
     if config.learned_positions:
         launches.append(
             streaming(
@@ -141,6 +150,7 @@ def head_forward(s: Shard) -> tuple[Launch, ...]:
         *layer.enter_forward("head", s),
         *autocast_linear.casts("head", s, vocab, config.hidden, wide=not loss.whole_graph(s)),
         linear_forward("head", s.tokens, padded(vocab, s), config.hidden, implementation.dtype),
+        *softcap.forward("logits", s.tokens * vocab, s.implementation.dtype, present=config.logit_softcap),
         *loss.forward(s, vocab, split=head_is_split(implementation)),
     )
 
@@ -150,10 +160,11 @@ def head_backward(s: Shard, *, accumulate: bool, embedding_here: bool) -> tuple[
     config, implementation = s.config, s.implementation
     split, dtype = head_is_split(implementation), implementation.dtype
     vocab = local_vocabulary(config.vocab, split, implementation)
+    capped = softcap.backward("logits", s.tokens * vocab, dtype, present=config.logit_softcap)
     if implementation.framework == "megatron":
         wide = replace(s, implementation=replace(implementation, fp8=None))  # Transformer Engine leaves the head alone
         products = linear.column_backward("head", wide, vocab) if split else _whole_products(s, vocab)
-        return (*loss.backward(s, vocab, split=split), *products, *norm_backward("norm", s))
+        return (*loss.backward(s, vocab, split=split), *capped, *products, *norm_backward("norm", s))
     tied = embedding_here and implementation.tied(config)
     keep = accumulate and not tied  # a tied matrix is accumulated with the embedding's gradient
     done = "head.weight" if not (accumulate or tied) else ""
@@ -161,6 +172,7 @@ def head_backward(s: Shard, *, accumulate: bool, embedding_here: bool) -> tuple[
     kernels, sums = pytorch_norm.backward("norm", s, accumulate)
     return (
         *loss.backward(s, vocab, split=split),
+        *capped,
         *((streaming("copy", "head.grad.pad", s.tokens * vocab, dtype=dtype),) if padded(vocab, s) > vocab else ()),
         weight_gradient("head", s.tokens, padded(vocab, s), config.hidden, dtype, completes=first),
         input_gradient("head", s.tokens, padded(vocab, s), config.hidden, dtype),

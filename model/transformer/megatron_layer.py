@@ -27,7 +27,13 @@ from joulecast.model.transformer import core_attention, latent_attention, megatr
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer import megatron_linear as linear
 from joulecast.model.transformer.megatron_mlp import bias_backward
-from joulecast.model.transformer.megatron_norm import accumulation, norm_backward, recomputed_norm
+from joulecast.model.transformer.megatron_norm import (
+    accumulation,
+    block_norm_backward,
+    branch_norm_backward,
+    recomputed_norm,
+)
+from joulecast.model.transformer.rotary import normed_parts
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:
@@ -45,11 +51,12 @@ def backward(s: Shard) -> tuple[Launch, ...]:
 def attention_forward(s: Shard) -> tuple[Launch, ...]:
     """Norm, attention block and residual addition."""
     return (
-        *linear.column_forward("norm1", "qkv", s, s.qkv_width),
+        *linear.column_forward("norm1" if eager.before_block(s) else "", "qkv", s, s.qkv_width),
         *_head_norms(s, "rmsnorm", ""),
         *_rotary(s, ""),
         *core_attention.core_attention(s, "forward"),
         *linear.row_forward("output", s, s.attention_width),
+        *eager.branch_norm_forward("norm1", s),
         eager.residual_addition("residual1", s),
     )
 
@@ -58,6 +65,7 @@ def attention_backward(s: Shard) -> tuple[Launch, ...]:
     """From the gradient behind the first residual addition to the layer's input gradient."""
     config = s.config
     return (
+        *branch_norm_backward("norm1", s),
         *recomputed_norm("norm1", s),
         *bias_backward(s, "output", s.norm_tokens, config.hidden, config.output_bias),
         *linear.row_backward("output", s, s.attention_width),
@@ -65,8 +73,8 @@ def attention_backward(s: Shard) -> tuple[Launch, ...]:
         *_rotary(s, ".grad"),
         *_head_norms(s, "norm_backward", ".grad"),
         streaming("cat", "qkv.cat", s.tokens * s.qkv_width, dtype=s.implementation.dtype),
-        *linear.column_backward("qkv", s, s.qkv_width),
-        *norm_backward("norm1", s),
+        *linear.column_backward("qkv", s, s.qkv_width, normed=eager.before_block(s)),
+        *block_norm_backward("norm1", s),
         eager.residual_addition("norm1.grad.join", s),
     )
 
@@ -82,12 +90,9 @@ def _rotary(s: Shard, suffix: str) -> tuple[Launch, ...]:
 
 
 def _head_norms(s: Shard, pattern: str, suffix: str) -> tuple[Launch, ...]:
-    if not s.config.qk_norm:
-        return ()
-    dtype, columns = s.implementation.dtype, s.config.head_dim
+    dtype = s.implementation.dtype
     launches: list[Launch] = []
-    for part, heads in (("query", s.heads), ("key", s.kv_heads)):
-        rows = s.tokens * heads
+    for part, rows, columns in normed_parts(s):
         reads = 2 if suffix else 1
         name = f"{part}_norm{suffix}"
         launches.append(streaming(pattern, name, rows * columns, reads=reads, dtype=dtype, rows=rows, columns=columns))

@@ -7,17 +7,22 @@ from joulecast.model.framework.launches import Launch, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer import megatron_linear as linear
-from joulecast.model.transformer.megatron_norm import accumulation, norm_backward, recomputed_norm
+from joulecast.model.transformer.megatron_norm import (
+    accumulation,
+    block_norm_backward,
+    branch_norm_backward,
+    recomputed_norm,
+)
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:
     """Norm, MLP and residual addition."""
-    return (*_mlp_forward(s), eager.residual_addition("residual2", s))
+    return (*_mlp_forward(s), *eager.branch_norm_forward("norm2", s), eager.residual_addition("residual2", s))
 
 
 def _mlp_forward(s: Shard) -> tuple[Launch, ...]:
     return (
-        *linear.column_forward("norm2", "up", s, s.up_width),
+        *linear.column_forward("norm2" if eager.before_block(s) else "", "up", s, s.up_width),
         activation(s.config, s.tokens * s.ffn, s.implementation.dtype),
         *linear.row_forward("down", s, s.ffn),
     )
@@ -28,13 +33,14 @@ def backward(s: Shard) -> tuple[Launch, ...]:
     config = s.config
     whole = s.implementation.recomputes("mlp")
     return (
+        *branch_norm_backward("norm2", s),
         *(_mlp_forward(s) if whole else recomputed_norm("norm2", s)),
         *bias_backward(s, "down", s.norm_tokens, config.hidden, config.mlp_bias),
         *linear.row_backward("down", s, s.ffn),
         activation_backward(s.config, s.tokens * s.ffn, s.implementation.dtype),
         *bias_backward(s, "up", s.tokens, s.up_width, config.mlp_bias),
-        *linear.column_backward("up", s, s.up_width),
-        *norm_backward("norm2", s),
+        *linear.column_backward("up", s, s.up_width, normed=eager.before_block(s)),
+        *block_norm_backward("norm2", s),
         eager.residual_addition("norm2.grad.join", s),
     )
 

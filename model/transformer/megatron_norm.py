@@ -16,6 +16,16 @@ def recomputed_norm(name: str, s: Shard) -> tuple[Launch, ...]:
     return (eager.norm_forward(name, s),) if s.implementation.recomputes("layernorm") else ()
 
 
+def block_norm_backward(name: str, s: Shard) -> tuple[Launch, ...]:
+    """Gradient of the norm in front of a block, where the model has one."""
+    return norm_backward(name, s) if eager.before_block(s) else ()
+
+
+def branch_norm_backward(name: str, s: Shard) -> tuple[Launch, ...]:
+    """Gradient of the norm between a block and the residual stream, where the model has one."""
+    return norm_backward(eager.branch_norm(name, s), s) if eager.after_block(s) else ()
+
+
 def norm_backward(name: str, s: Shard) -> tuple[Launch, ...]:
     """Gradient of a norm; it needs the communication that ran beside the product before it."""
     rows, columns, dtype = s.norm_tokens, s.config.hidden, s.implementation.dtype

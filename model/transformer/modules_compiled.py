@@ -17,8 +17,8 @@ from dataclasses import replace
 
 from joulecast.model.framework.launches import Launch, issued, streaming
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.kernels.operators import DTYPE_BYTES, Attention
-from joulecast.model.transformer import autocast_linear, complex_rotary, core_attention, modules_layer
+from joulecast.model.kernels.operators import DTYPE_BYTES
+from joulecast.model.transformer import autocast_linear, complex_rotary, core_attention, masked_attention, modules_layer
 from joulecast.model.transformer import eager_layer as eager
 
 #: Cycles of an SM for a value that is rotated, forward and backward: 16 kernels of one row [estimates, +-4 %].
@@ -86,12 +86,7 @@ def attention(s: Shard, direction: str) -> tuple[Launch, ...]:
     launches = core_attention.core_attention(s, direction)
     if not compiled_whole(s):
         return launches
-    return tuple(
-        replace(one, operator=replace(one.operator, causal=False, kv_heads=s.heads, each_score="mask"))
-        if isinstance(one.operator, Attention)
-        else one
-        for one in launches
-    )
+    return masked_attention.with_mask(launches, s)
 
 
 def _norm(name: str, s: Shard, *, reads: int, writes: int) -> Launch:

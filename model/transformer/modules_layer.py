@@ -15,8 +15,8 @@ from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import (
     autocast_linear,
     complex_rotary,
-    core_attention,
     dropout,
+    masked_attention,
     pytorch_norm,
     rotary,
     turned_rotary,
@@ -30,26 +30,23 @@ def forward(s: Shard) -> tuple[Launch, ...]:
     """Forward of a layer."""
     config = s.config
     return (
-        *pytorch_norm.forward("norm1", s),
+        *pytorch_norm.block_forward("norm1", s),
         *eager.enter_forward("qkv", s),
-        *(
-            launch
-            for name, width in projections(s)
-            for launch in autocast_linear.forward(name, s, width, config.hidden)
-        ),
-        *head_norm_forward(s),
+        *_projections_forward(s),
         *(complex_rotary.forward(s) if _titan(s) else turned_rotary.forward(s)),
-        *core_attention.core_attention(s, "forward"),
+        *masked_attention.forward(s),
         *autocast_linear.forward("output", s, config.hidden, s.attention_width, wide=False),
         *eager.leave_forward("output", s),
         *dropout.forward("output", s),
+        *pytorch_norm.branch_forward("norm1", s),
         residual_addition("residual1", s),
-        *pytorch_norm.forward("norm2", s),
+        *pytorch_norm.block_forward("norm2", s),
         *eager.enter_forward("up", s),
         *_mlp_forward(s),
         *autocast_linear.forward("down", s, config.hidden, s.ffn, wide=whole_activation.widens(s)),
         *eager.leave_forward("down", s),
         *dropout.forward("down", s),
+        *pytorch_norm.branch_forward("norm2", s),
         residual_addition("residual2", s),
     )
 
@@ -59,6 +56,7 @@ def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, .
     config = s.config
     return (
         *_branch_gradient("down", s),
+        *pytorch_norm.branch_backward("norm2", s, accumulate),
         *dropout.backward("down", s),
         *eager.leave_backward("down", s),
         *autocast_linear.backward(
@@ -67,17 +65,27 @@ def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, .
         *_mlp_backward(s, accumulate),
         *_norm_half_backward("norm2", "up", s, accumulate),
         *_branch_gradient("output", s),
+        *pytorch_norm.branch_backward("norm1", s, accumulate),
         *dropout.backward("output", s),
         *eager.leave_backward("output", s),
         *autocast_linear.backward(
             "output", s, config.hidden, s.attention_width, config.output_bias, accumulate, wide=False
         ),
-        *core_attention.backward(s),
+        *masked_attention.backward(s),
         *(complex_rotary.backward(s) if _titan(s) else turned_rotary.backward(s)),
-        *head_norm_backward(s, accumulate),
+        *(() if s.config.qk_norm_whole else head_norm_backward(s, accumulate)),
         *_projections_backward(s, accumulate),
         *_norm_half_backward("norm1", "qkv", s, accumulate, leaf_input=leaf_input),
     )
+
+
+def _projections_forward(s: Shard) -> tuple[Launch, ...]:
+    """Products in front of attention, and norms of queries and keys: of heads behind them, of all heads among them."""
+    hidden, launches = s.config.hidden, list[Launch]()
+    norms = {} if not s.config.qk_norm_whole else {part: head_norm_forward(s, part) for part in ("query", "key")}
+    for name, width in projections(s):
+        launches += (*autocast_linear.forward(name, s, width, hidden), *norms.get(name, ()))
+    return (*launches, *(() if norms else head_norm_forward(s)))
 
 
 def projections(s: Shard) -> tuple[tuple[str, int], ...]:
@@ -101,28 +109,29 @@ def _joint(s: Shard) -> bool:
     return modules == "joint" or (modules == "transformers" and s.config.joint_projections)
 
 
-def head_norm_forward(s: Shard) -> tuple[Launch, ...]:
-    """Norms of query and key heads, whose products are theirs alone: no copy."""
-    if not s.config.qk_norm:
-        return ()
+def head_norm_forward(s: Shard, only: str = "") -> tuple[Launch, ...]:
+    """Norms of queries and keys, or of ``only`` one of them; their products are theirs alone: no copy."""
     if not pytorch_norm.unfused(s):
-        return tuple(launch for launch in rotary.head_norm_forward(s) if not launch.operator.name.endswith(".copy"))
+        fused = (one for one in rotary.head_norm_forward(s) if not one.operator.name.endswith(".copy"))
+        return tuple(one for one in fused if one.operator.name.startswith(only))
     return tuple(
         launch
-        for part, heads in (("query", s.heads), ("key", s.kv_heads))
-        for launch in unfused_norm.forward(f"{part}_norm", s, s.tokens * heads, s.config.head_dim)
+        for part, rows, columns in rotary.normed_parts(s)
+        if part.startswith(only)
+        for launch in unfused_norm.forward(f"{part}_norm", s, rows, columns)
     )
 
 
-def head_norm_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
+def head_norm_backward(s: Shard, accumulate: bool, only: str = "") -> tuple[Launch, ...]:
     """Gradient of :func:`head_norm_forward`."""
-    if not (s.config.qk_norm and pytorch_norm.unfused(s)):
-        return rotary.head_norm_backward(s, accumulate)
+    if not pytorch_norm.unfused(s):
+        return tuple(one for one in rotary.head_norm_backward(s, accumulate) if one.operator.name.startswith(only))
     launches: list[Launch] = []
-    for part, heads in (("key", s.kv_heads), ("query", s.heads)):
-        name, done = f"{part}_norm", "" if accumulate else f"{part}_norm.weight"
-        launches += unfused_norm.backward(name, s, s.tokens * heads, s.config.head_dim, done)
-        launches += eager.accumulation(f"{name}.weight", s.config.head_dim, s.implementation.dtype, accumulate)
+    for part, rows, columns in reversed(rotary.normed_parts(s)):
+        if part.startswith(only):
+            name, done = f"{part}_norm", "" if accumulate else f"{part}_norm.weight"
+            launches += unfused_norm.backward(name, s, rows, columns, done)
+            launches += eager.accumulation(f"{name}.weight", columns, s.implementation.dtype, accumulate)
     return tuple(launches)
 
 
@@ -180,8 +189,13 @@ def _projections_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     if len(products) == 1:
         return (joined(s), *autocast_linear.backward("qkv", s, s.qkv_width, hidden, bias, accumulate))
     launches: list[Launch] = []
+    whole_norms = s.config.qk_norm_whole
+    turns = {name: () if _titan(s) else turned_rotary.turned(name, s) for name, _ in products}
     for name, width in reversed(products):
-        launches += () if _titan(s) else turned_rotary.turned(name, s)
+        if whole_norms and name != "value":
+            launches += (*turns[name], *head_norm_backward(s, accumulate, name))
+        else:
+            launches += masked_attention.turned_values(s) if name == "value" else turns[name]
         launches += autocast_linear.backward(name, s, width, hidden, bias, accumulate)
         if name != "value":
             launches.append(_branches(name, s))
@@ -203,7 +217,7 @@ def _norm_half_backward(
     norm: str, entered: str, s: Shard, accumulate: bool, *, leaf_input: bool = False
 ) -> tuple[Launch, ...]:
     """As :func:`joulecast.model.transformer.eager_layer.norm_half_backward`, with these modules' norm."""
-    kernels, sums = pytorch_norm.backward(norm, s, accumulate)
+    kernels, sums = pytorch_norm.backward(norm, s, accumulate) if eager.before_block(s) else ((), ())
     join = (
         eager.residual_addition(f"{norm}.grad.join", s.stream),
         *((eager.residual_addition(f"{norm}.grad.leaf", s.stream),) if leaf_input else ()),

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from joulecast.model.framework.launches import Launch
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.transformer import compiled_layer, core_attention, eager_moe, modules_compiled, modules_layer
+from joulecast.model.transformer import (
+    compiled_layer,
+    core_attention,
+    eager_moe,
+    modules_compiled,
+    modules_layer,
+    pytorch_norm,
+)
 from joulecast.model.transformer import eager_layer as eager
 
 
@@ -27,12 +34,14 @@ def recomputed_forward(s: Shard) -> tuple[Launch, ...]:
     """
     if s.implementation.keeps_products:
         return core_attention.core_attention(s, "forward")
-    launches = forward(s)
+    launches, ending, needed = forward(s), "down" if s.config.experts is None else "unpermute", 0
     if not s.implementation.recompute_stops_early:
         return launches
-    ending = "down" if s.config.experts is None else "unpermute"
+    if eager.after_block(s):  # a norm behind the product needs its result; a fused one keeps statistics that it makes
+        norm = eager.branch_norm("norm2", s)
+        ending, needed = (f"{norm}.weighed", 0) if pytorch_norm.unfused(s) else (norm, 1)
     last = next(i for i, launch in enumerate(launches) if launch.operator.name == ending)
-    return launches[:last]
+    return launches[: last + needed]
 
 
 def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:

@@ -21,6 +21,33 @@ def forward(name: str, s: Shard) -> tuple[Launch, ...]:
     return (eager.norm_forward(name, s.stream),)
 
 
+def block_forward(name: str, s: Shard) -> tuple[Launch, ...]:
+    """The norm in front of a block, where the model has one."""
+    return forward(name, s) if eager.before_block(s) else ()
+
+
+def branch_forward(name: str, s: Shard) -> tuple[Launch, ...]:
+    """The norm between a block and the residual stream, where the model has one; autocast leaves it as narrow."""
+    if not eager.after_block(s):
+        return ()
+    norm = eager.branch_norm(name, s)
+    return (
+        unfused_norm.forward(norm, s, s.norm_tokens, s.config.hidden) if unfused(s) else (eager.norm_forward(norm, s),)
+    )
+
+
+def branch_backward(name: str, s: Shard, accumulate: bool) -> tuple[Launch, ...]:
+    """Gradient of :func:`branch_forward`."""
+    if not eager.after_block(s):
+        return ()
+    norm = eager.branch_norm(name, s)
+    kernels, _ = eager.norm_backward(norm, s, accumulate)
+    _, sums = eager.norm_backward(norm, s.stream, accumulate)
+    if unfused(s):
+        kernels = unfused_norm.backward(norm, s, s.norm_tokens, s.config.hidden, "" if accumulate else f"{norm}.weight")
+    return (*kernels, *sums)
+
+
 def backward(name: str, s: Shard, accumulate: bool) -> tuple[tuple[Launch, ...], tuple[Launch, ...]]:
     """Gradient kernels, and the accumulation of its parameters' gradients."""
     kernels, sums = eager.norm_backward(name, s.stream, accumulate)

@@ -63,14 +63,20 @@ def rotary_backward(s: Shard) -> tuple[Launch, ...]:
     return tuple(launches)
 
 
-def head_norm_forward(s: Shard) -> tuple[Launch, ...]:
-    """Norm of every query and key head (Qwen3): a copy to contiguous memory, then the norm kernel."""
+def normed_parts(s: Shard) -> tuple[tuple[str, int, int], ...]:
+    """Queries and keys as rows and columns that a norm takes; nothing without such norms."""
     if not s.config.qk_norm:
         return ()
+    if s.config.qk_norm_whole:
+        return tuple((part, s.tokens, heads * s.config.head_dim) for part, heads in _parts(s))
+    return tuple((part, s.tokens * heads, s.config.head_dim) for part, heads in _parts(s))
+
+
+def head_norm_forward(s: Shard) -> tuple[Launch, ...]:
+    """Norm of every query and key head (Qwen3), or of all together: a copy to contiguous memory, then the kernel."""
     launches: list[Launch] = []
-    dtype, columns = s.implementation.dtype, s.config.head_dim
-    for part, heads in _parts(s):
-        rows = s.tokens * heads
+    dtype = s.implementation.dtype
+    for part, rows, columns in normed_parts(s):
         launches += [
             streaming("strided_unary", f"{part}_norm.copy", rows * columns, dtype=dtype),
             streaming("rmsnorm", f"{part}_norm", rows * columns, dtype=dtype, rows=rows, columns=columns),
@@ -80,12 +86,10 @@ def head_norm_forward(s: Shard) -> tuple[Launch, ...]:
 
 def head_norm_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """Gradient of :func:`head_norm_forward`."""
-    if not s.config.qk_norm:
-        return ()
     launches: list[Launch] = []
-    dtype, columns = s.implementation.dtype, s.config.head_dim
-    for part, heads in reversed(_parts(s)):
-        rows, weight = s.tokens * heads, f"{part}_norm.weight"
+    dtype = s.implementation.dtype
+    for part, rows, columns in reversed(normed_parts(s)):
+        weight = f"{part}_norm.weight"
         done = "" if accumulate else weight
         launches += [
             streaming(

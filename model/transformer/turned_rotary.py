@@ -33,10 +33,15 @@ def _parts(s: Shard) -> tuple[tuple[str, int], ...]:
     return ("query", s.tokens * s.heads * s.config.head_dim), ("key", s.tokens * s.kv_heads * s.config.head_dim)
 
 
+def wide_table(s: Shard) -> bool:
+    """Whether the table is in fp32: under autocast, and where the model's code leaves it so."""
+    return s.implementation.autocast or (s.config.wide_rotary and s.implementation.dtype != "fp32")
+
+
 def forward(s: Shard) -> tuple[Launch, ...]:
     """Rotation of queries and keys."""
     launches: list[Launch] = []
-    if s.implementation.autocast:
+    if wide_table(s):
         return _mixed(s)
     for part, whole in _parts(s):
         name, values = f"rotary.{part}", whole * s.config.rotary_fraction
@@ -55,8 +60,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 def backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`, without the copies that turn it."""
     dtype = s.implementation.dtype
-    autocast = s.implementation.autocast
-    parts = _parts(s) if autocast else ()
+    parts = _parts(s) if wide_table(s) else ()
     launches = [widened(f"rotary.{part}.grad.widen", whole, dtype) for part, whole in parts]
     for part, whole in reversed(_parts(s)):
         name, values = f"rotary.{part}.grad", whole * s.config.rotary_fraction
@@ -94,7 +98,7 @@ def _mixed(s: Shard) -> tuple[Launch, ...]:
 
 def _product(name: str, values: float, s: Shard) -> tuple[Launch, ...]:
     """Product of a gradient with cosine or sine; of a wide one it is rounded."""
-    if not s.implementation.autocast:
+    if not wide_table(s):
         return (_paced(name, values, PRODUCT_GRADIENT, s),)
     wide = _paced(name, values, WIDE_PRODUCT, s, reads=2, writes=2)
     return (wide, autocast_linear.rounded(name, values))
@@ -102,7 +106,12 @@ def _product(name: str, values: float, s: Shard) -> tuple[Launch, ...]:
 
 def turned(part: str, s: Shard) -> tuple[Launch, ...]:
     """Copy of the gradient of queries or keys from heads first to tokens first; nothing without rotation."""
-    return tuple(_paced(f"rotary.{part}.grad.clone", whole, TURN, s) for name, whole in _parts(s) if name == part)
+    return tuple(turn(f"rotary.{part}.grad.clone", whole, s) for name, whole in _parts(s) if name == part)
+
+
+def turn(name: str, values: float, s: Shard) -> Launch:
+    """Copy of values from heads first to tokens first."""
+    return _paced(name, values, TURN, s)
 
 
 def _paced(name: str, values: float, cycles: float, s: Shard, *, reads: float = 1.0, writes: float = 1.0) -> Launch:

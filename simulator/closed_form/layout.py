@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,16 +79,16 @@ class Shape:
 
 
 @lru_cache(maxsize=4096)
-def _shape(pp: int, vp: int, stage_layers: tuple[int, ...], rank_keys: tuple[object, ...], dense_layers: int) -> Shape:
-    """``rank_keys`` keeps ranks apart that differ in them; ``dense_layers`` is how many leading layers lack experts."""
+def _shape(
+    pp: int, vp: int, stage_layers: tuple[int, ...], rank_keys: tuple[object, ...], others: tuple[int, ...]
+) -> Shape:
+    """``rank_keys`` keeps ranks apart that differ in them; ``others`` are layers of the model's other kind by stage."""
     found: dict[object, int] = {}
     kinds: list[RankKind] = []
     of_rank: list[int] = []
     last = pp * vp - 1
-    before = np.cumsum((0, *stage_layers)).tolist()
-    dense = [min(max(dense_layers - b, 0), n) for b, n in zip(before, stage_layers, strict=False)]
     for rank in range(pp):
-        places = tuple(Place(stage_layers[s], s == 0, s == last, dense[s]) for s in range(rank, pp * vp, pp))
+        places = tuple(Place(stage_layers[s], s == 0, s == last, others[s]) for s in range(rank, pp * vp, pp))
         key = (places, rank_keys[rank] if rank_keys else None)
         if key not in found:
             found[key] = len(kinds)
@@ -113,15 +114,16 @@ def _shape(pp: int, vp: int, stage_layers: tuple[int, ...], rank_keys: tuple[obj
 
 
 def _together(places: Sequence[Place]) -> Place:
-    layers, dense = sum(p.layers for p in places), sum(p.dense for p in places)
-    return Place(layers, places[0].first, places[-1].last, dense)
+    layers, others = sum(p.layers for p in places), sum(p.others for p in places)
+    return Place(layers, places[0].first, places[-1].last, others)
 
 
 def shape_of(plan: Plan) -> Shape:
     """Kinds of ranks of a plan and their stages."""
-    model = plan.workload.model
-    dense = 0 if model.experts is None else model.dense_layers
-    return _shape(plan.pp, plan.vp, plan.parallelism.stage_layers, power_keys(plan), dense)
+    layers = plan.parallelism.stage_layers
+    firsts = accumulate((0, *layers[:-1]))
+    others = tuple(plan.workload.model.others(first, count) for first, count in zip(firsts, layers, strict=True))
+    return _shape(plan.pp, plan.vp, layers, power_keys(plan), others)
 
 
 @dataclass(frozen=True, eq=False)

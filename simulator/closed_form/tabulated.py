@@ -223,12 +223,12 @@ class Stages:
 
     def _terms(self, place: Place) -> list[tuple[Place, float]]:
         """Places whose instructions a stage's are the sum of, and how often each counts."""
-        layers, first, last, dense = place
+        layers, first, last, others = place
         if self._layers_apart:
             ends = [(Place(0, first, last), 1.0)] if first or last else []
-            layer = ((_DENSE_LAYER, float(dense)), (_LAYER, float(layers - dense)))
+            layer = ((_OTHER_LAYER, float(others)), (_LAYER, float(layers - others)))
             return [*ends, *(term for term in layer if term[1])]
-        few = dense + STEADY_LAYERS
+        few = others + STEADY_LAYERS
         few += (layers - few) % self._interval
         if layers <= few:
             return [(place, 1.0)]
@@ -243,7 +243,7 @@ class Stages:
         return self._rows[place]
 
 
-_LAYER, _DENSE_LAYER = Place(1, False, False), Place(1, False, False, 1)
+_LAYER, _OTHER_LAYER = Place(1, False, False), Place(1, False, False, 1)
 
 
 class Tails:

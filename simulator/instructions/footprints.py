@@ -58,7 +58,8 @@ def footprints_of(plan: Plan, ranks: Iterable[int]) -> Iterator[MemoryFootprint]
     """Memory of a GPU of each of some pipeline ranks."""
     w, layers = plan.workload, plan.parallelism.stage_layers
     implementation, shards, communicators = implementation_of(plan), state_shards(plan), _communicators(plan)
-    dense = [plan.stage_models(stage)[0][1] for stage in range(len(layers))] if w.model.experts is not None else None
+    mixed = w.model.experts is not None or w.model.window_pattern
+    dense = [plan.other_layers(stage) for stage in range(len(layers))] if mixed else None
     for rank in ranks:
         held = PipelineRank(
             layers[rank :: plan.pp],

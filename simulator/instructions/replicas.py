@@ -108,7 +108,7 @@ def summed_together(plan: Plan, parameters: Sequence[ParameterTensor]) -> tuple[
 def stage_tensors(plan: Plan, impl: Implementation, stage: int) -> tuple[ParameterTensor, ...]:
     """Parameter tensors of a virtual stage on one GPU."""
     layers = plan.parallelism.stage_layers
-    dense = plan.stage_models(stage)[0][1]
+    dense = plan.other_layers(stage)
     return parameters_of_stage(
         plan.workload.model, impl, layers[stage], first=stage == 0, last=stage == len(layers) - 1, dense=dense
     )

@@ -28,6 +28,7 @@ from joulecast.simulator.iteration.uncertainty import interval
 from joulecast.simulator.plan_file.attention import attention_assumptions
 from joulecast.simulator.plan_file.experts import expert_assumptions
 from joulecast.simulator.plan_file.gpu import gpu_of, launch_s
+from joulecast.simulator.plan_file.layers import layer_assumptions
 from joulecast.simulator.plan_file.network import network_assumptions
 from joulecast.simulator.plan_file.overlap import overlap_assumptions
 from joulecast.simulator.plan_file.plan import Plan
@@ -96,6 +97,7 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
             *network_assumptions(plan, description),
             *overlap_assumptions(plan),
             *attention_assumptions(plan, description),
+            *layer_assumptions(plan),
             *expert_assumptions(plan),
             *prediction_assumptions(plan),
         ),

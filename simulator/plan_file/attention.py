@@ -54,8 +54,6 @@ def attention_assumptions(plan: Plan, gpu: GpuDescription) -> tuple[str, ...]:
     if 0 < model.max_positions < tokens:
         longer = f"sequences of {tokens} tokens are longer than the {model.max_positions} that the model is made for"
         said.append(longer + (": its table of positions has to grow" if model.learned_positions else ""))
-    if 0 < model.sliding_window < tokens:
-        said.append(f"attention sees whole sequences; the model's window of {model.sliding_window} tokens is left out")
     return (*said, *_fp8_assumptions(plan, gpu))
 
 

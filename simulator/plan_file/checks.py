@@ -12,6 +12,7 @@ from joulecast.simulator.plan_file.attention import check_attention
 from joulecast.simulator.plan_file.compiled import check_compiled, check_eager_fp8, check_no_compile
 from joulecast.simulator.plan_file.context import check_context
 from joulecast.simulator.plan_file.experts import check_experts
+from joulecast.simulator.plan_file.layers import check_layers
 from joulecast.simulator.plan_file.modules import check_modules, check_no_modules
 from joulecast.simulator.plan_file.names import place
 from joulecast.simulator.plan_file.overlap import check_overlap
@@ -171,6 +172,7 @@ def whole(plan: Plan, gpu: GpuDescription, source: Source) -> None:
     _megatron_only(plan, source)
     check_context(plan, source)
     check_attention(plan, gpu, source)
+    check_layers(plan, source)
     check_experts(plan, source)
     _batch(plan, source)
     _nodes(plan, source)

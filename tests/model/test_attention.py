@@ -10,8 +10,20 @@ from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Attention
 
 
-def work(gpu, *, batch=1, heads=32, kv_heads=8, sequence=4096, head_dim=128, causal=True, backend="cudnn", back=False):
-    values = (batch, heads, kv_heads, sequence, head_dim, causal, sequence)
+def work(
+    gpu,
+    *,
+    batch=1,
+    heads=32,
+    kv_heads=8,
+    sequence=4096,
+    head_dim=128,
+    causal=True,
+    backend="cudnn",
+    back=False,
+    window=0,
+):
+    values = (batch, heads, kv_heads, sequence, head_dim, causal, sequence, window)
     columns = np.broadcast_arrays(*(np.asarray(v, dtype=float) for v in values))
     shapes = AttentionShapes(*(np.atleast_1d(column) for column in columns))
     return attention_work(shapes, backend, "backward" if back else "forward", "bf16", gpu)

@@ -12,6 +12,8 @@ from joulecast.model.architecture.hf import parse_config
 from joulecast.model.architecture.hf_families import FAMILIES
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.architecture.model_flops import matrix_elements, training_flops
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.training.parameters import parameters_of_stage
 
 #: What the files of published models say of sizes, and their numbers of parameters on Hugging Face.
 PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
@@ -69,6 +71,26 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
 }  # fmt: skip
 
 
+#: Sizes of a small model of further families, and its parameters as transformers 5.17 counts them on the meta device.
+TINY: dict[str, Any] = {
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+    "vocab_size": 1000,
+    "max_position_embeddings": 128,
+}
+COUNTED: dict[str, tuple[dict[str, Any], int]] = {
+    "gemma 2": ({"model_type": "gemma2", **TINY, "head_dim": 32}, 193_856),
+    "gemma 3": ({"model_type": "gemma3_text", **TINY, "head_dim": 32}, 194_048),
+    "gemma 3 with pictures": (
+        {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", **TINY, "head_dim": 32}}, 194_048,
+    ),
+    "olmo 2": ({"model_type": "olmo2", **TINY}, 220_896),
+}  # fmt: skip
+
+
 def read(**keys: Any):
     """A model of a file with these keys."""
     return parse_config(keys, name="x", file="x.json")
@@ -78,6 +100,16 @@ def read(**keys: Any):
 def test_published_numbers_of_parameters(name: str) -> None:
     keys, parameters = PUBLISHED[name]
     assert read(**keys).parameters == parameters
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_numbers_of_parameters_as_transformers_counts_them(name: str) -> None:
+    keys, parameters = COUNTED[name]
+    config = read(**keys)
+    assert config.parameters == parameters
+    run = Implementation(modules="transformers")
+    tensors = parameters_of_stage(config, run, config.layers, first=True, last=True, dense=config.others(0, 3))
+    assert sum(tensor.elements for tensor in tensors) == parameters
 
 
 #: A small file of any family: heads of 32, a vocabulary of 1000.
@@ -126,7 +158,8 @@ def test_what_the_code_of_a_family_fixes(kind: str, fraction: float, learned: in
 def test_every_family_is_read() -> None:
     named = {str(keys["model_type"]) for keys, _ in PUBLISHED.values()}
     catalogued = {"llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron"}
-    assert set(FAMILIES) == named | catalogued | {"kimi_k2"}
+    counted = {str(keys["model_type"]) for keys, _ in COUNTED.values()}
+    assert set(FAMILIES) == named | catalogued | counted | {"kimi_k2"}
 
 
 def test_operations_of_a_step_worked_out() -> None:
@@ -172,7 +205,9 @@ def test_parameters_of_experts_worked_out() -> None:
         ({"model_type": "mistral", "sliding_window": 64}, 64),
         ({"model_type": "mistral", "sliding_window": None}, 0),
         ({"model_type": "qwen2", "sliding_window": 64, "use_sliding_window": False}, 0),
-        ({"model_type": "qwen2", "sliding_window": 64, "use_sliding_window": True}, 64),
+        ({"model_type": "qwen2", "sliding_window": 64}, 0),
+        ({"model_type": "qwen2", "sliding_window": 64, "use_sliding_window": True}, 0),  # from layer 28 on
+        ({"model_type": "qwen2", "sliding_window": 64, "use_sliding_window": True, "max_window_layers": 0}, 64),
     ],
 )
 def test_a_window_is_read_where_it_is_used(keys: dict[str, Any], window: int) -> None:
@@ -180,7 +215,7 @@ def test_a_window_is_read_where_it_is_used(keys: dict[str, Any], window: int) ->
 
 
 def test_an_unknown_family_is_not_taken_for_one_of_a_like_name() -> None:
-    """The layers of Gemma 2 have four norms; those of Gemma have two."""
-    with pytest.raises(InputError, match="layers of model_type 'gemma2' are not known") as caught:
-        read(model_type="gemma2", **SMALL)
-    assert "Did you mean" not in str(caught.value) and "gemma, gpt2" in str(caught.value)
+    """Falcon's layers may be parallel to each other; those of Falcon Mamba have no attention at all."""
+    with pytest.raises(InputError, match="layers of model_type 'falcon_mamba' are not known") as caught:
+        read(model_type="falcon_mamba", **SMALL)
+    assert "Did you mean" not in str(caught.value) and "gemma, gemma2" in str(caught.value)

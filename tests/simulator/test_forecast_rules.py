@@ -329,6 +329,6 @@ def test_sequences_beyond_what_a_model_is_made_for_are_said(tmp_path: Path) -> N
                 "cluster": {"gpu": "h200-sxm", "gpus": 1}}  # fmt: skip
         return " ".join(forecast(plan_from_dict(plan)).assumptions)
 
-    assert "longer than the 2048" in said(4096) and "window of 1024 tokens is left out" in said(4096)
+    assert "longer than the 2048" in said(4096) and "window of 1024 tokens skips blocks" in said(4096)
     assert "longer than" not in said(2048) and "window of 1024" in said(2048)
     assert "window" not in said(1024)

@@ -1,0 +1,98 @@
+"""What must hold of a plan whose model's layers differ from Llama's, and what a forecast says of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from joulecast.errors import NotYetError
+from joulecast.simulator.plan_file.source import Source
+
+if TYPE_CHECKING:
+    from joulecast.simulator.plan_file.plan import Plan
+
+#: Heads up to which kernels of attention were measured.
+MEASURED_HEADS = 128
+
+
+def check_layers(plan: Plan, source: Source) -> None:
+    """Refuse what is not known of layers with norms behind blocks, windows or soft-capping."""
+    run, model, local = plan.implementation, plan.workload.model, _local(plan)
+    masked = local and run.modules == "transformers"
+    unusual = model.norm_place != "before" or model.scaled_embeddings or model.qk_norm_whole
+    capped = model.attention_softcap or model.logit_softcap
+    backend, tiles = run.attention_backend, [name for name, _ in run.tiles if name.startswith("attention")]
+    again = sorted(set(run.recompute_modules) - {"core_attn"}) if plan.schedule.recompute == "selective" else []
+    problems = (
+        ("implementation.compile", "compiled layers", run.compile and (unusual or capped), "Leave it out."),
+        (
+            "schedule.recompute_modules",
+            "recomputed parts",
+            bool(again) and model.norm_place != "before",
+            "Leave it out.",
+        ),
+        ("overlap.nanobatches", "nano-batches", plan.overlap.nanobatches > 1 and bool(model.window_pattern), "Use 1."),
+        (
+            "parallelism.context_parallel_size",
+            "sequences split over GPUs",
+            plan.cp > 1 and (local or model.attention_softcap),
+            "Use 1.",
+        ),
+        ("implementation.tiles", "tiles of attention", bool(tiles) and local, "Leave attention out of it."),
+        (
+            "implementation.attention_backend",
+            f"masks in {backend}",
+            masked and backend != "cudnn",
+            'Set it to "cudnn".',
+        ),
+        (
+            "implementation.modules",
+            "windows in torchtitan's layers",
+            run.modules == "torchtitan" and (local or unusual or capped),
+            'Set it to "joint" or "transformers".',
+        ),
+        (
+            "implementation.framework",
+            "experts between such norms",
+            model.experts is not None and model.norm_place != "before",
+            "Use a model whose norms stand in front of the blocks.",
+        ),
+    )
+    for key, what, wrong, remedy in problems:
+        if wrong:
+            raise source.error(f"{what} are not known of {model.name}'s layers", key, remedy=remedy, kind=NotYetError)
+
+
+def layer_assumptions(plan: Plan) -> tuple[str, ...]:
+    """How windows, soft-capping, wide heads and models of more than text are taken."""
+    model, run = plan.workload.model, plan.implementation
+    users = run.modules == "transformers"
+    said = []
+    if _local(plan):
+        said.append(_window(plan))
+    if model.attention_softcap and users:
+        said.append("transformers leaves soft-capping of attention out where PyTorch's own attention runs")
+    elif model.attention_softcap:
+        said.append("soft-capping of attention takes an estimated tenth of a cycle for a score: it was not measured")
+    if model.head_dim > MEASURED_HEADS and model.latent is None:
+        said.append(
+            f"attention with heads of {model.head_dim} is taken from heads of {MEASURED_HEADS}, as wide as was measured"
+        )
+    if model.text_part:
+        said.append("the model's part that reads text is trained, alone")
+    return tuple(said)
+
+
+def _local(plan: Plan) -> bool:
+    """Whether windows of some layers matter; transformers makes a mask for one that is as long as the sequence, too."""
+    window, tokens = plan.workload.model.sliding_window, plan.workload.sequence_length
+    return 0 < window < tokens or (window == tokens and plan.implementation.modules == "transformers")
+
+
+def _window(plan: Plan) -> str:
+    model, run = plan.workload.model, plan.implementation
+    words = f"attention in a window of {model.sliding_window} tokens"
+    if run.modules == "transformers":
+        return f"{words} is PyTorch's own, which computes the whole square and adds a mask"
+    if run.attention_backend == "unfused":
+        return f"{words} computes the whole square"
+    return f"{words} skips blocks outside it, at the pace of a causal mask's: no such kernel was measured"

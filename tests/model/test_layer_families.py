@@ -1,0 +1,204 @@
+"""Layers that differ from Llama's: norms elsewhere, windows in some layers, soft-capping."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from joulecast.errors import InputError
+from joulecast.model.architecture.hf import load_model, parse_config
+from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.architecture.model_flops import seen_share, training_flops
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.launches import Launch
+from joulecast.model.framework.layer_shard import shard
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operators import Attention
+from joulecast.model.memory.activations import layer_bytes
+from joulecast.model.training.parameters import layer_parameters
+from joulecast.model.training.step import (
+    embedding_backward,
+    embedding_forward,
+    head_backward,
+    head_forward,
+    layer_backward,
+    layer_forward,
+)
+
+TRANSFORMERS, JOINT, MEGATRON = (
+    Implementation(modules="transformers"),
+    Implementation(),
+    Implementation(framework="megatron"),
+)
+LOCAL, GLOBAL = ["sliding_attention"] * 3, ["full_attention"] * 3
+TINY: dict[str, Any] = {
+    "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
+    "intermediate_size": 96, "vocab_size": 1000, "max_position_embeddings": 128,
+}  # fmt: skip
+
+
+CAP = ("quotient", "tanh", "product")
+
+
+def tiny(kind: str, **keys: Any) -> ModelConfig:
+    return parse_config({"model_type": kind, **TINY, **keys}, name=kind, file="x.json")
+
+
+def names(launches: tuple[Launch, ...]) -> list[str]:
+    return [launch.operator.name for launch in launches]
+
+
+def attention(config: ModelConfig, run: Implementation, sequence: int) -> Attention:
+    launches = layer_forward(config, run, 2, sequence)
+    return next(launch.operator for launch in launches if isinstance(launch.operator, Attention))
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "forward", "backward"),
+    [
+        ("llama", {}, 38, 75),
+        ("qwen3", {}, 54, 107),
+        ("gemma", {}, 42, 77),
+        ("gemma2", {"layer_types": LOCAL, "sliding_window": 8}, 65, 114),
+        ("gemma2", {"layer_types": GLOBAL}, 62, 111),
+        ("gemma3_text", {"layer_types": LOCAL, "sliding_window": 8}, 85, 148),
+        ("gemma3_text", {"layer_types": GLOBAL}, 82, 145),
+        ("olmo2", {}, 56, 117),
+        ("mistral", {"sliding_window": 8}, 41, 78),
+    ],
+)
+def test_kernels_of_a_layer_are_as_many_as_transformers_dispatches(
+    kind: str, keys: dict[str, Any], forward: int, backward: int
+) -> None:
+    """Operators that transformers 5.17 dispatches for one more layer of such a model, views left out."""
+    config = tiny(kind, **keys)
+    assert len(layer_forward(config, TRANSFORMERS, 2, 16)) == forward
+    assert len(layer_backward(config, TRANSFORMERS, 2, 16, accumulate=False)) == backward
+
+
+@pytest.mark.parametrize("kind", ["gemma2", "gemma3_text", "olmo2"])
+@pytest.mark.parametrize("run", [TRANSFORMERS, JOINT, replace(TRANSFORMERS, parameters="fp32")])
+def test_every_parameter_is_completed_once(kind: str, run: Implementation) -> None:
+    config = tiny(kind)
+    launches = layer_backward(config, run, 2, 16, accumulate=False)
+    done = Counter(launch.completes for launch in launches if launch.completes)
+    assert set(done) == {p.name for p in layer_parameters(config, run)}
+    assert max(done.values()) == 1
+
+
+@pytest.mark.parametrize("run", [TRANSFORMERS, JOINT, MEGATRON])
+def test_norms_stand_where_the_model_has_them(run: Implementation) -> None:
+    around, after = (names(layer_forward(tiny(kind), run, 2, 16)) for kind in ("gemma2", "olmo2"))
+    heads = [name.partition(".")[0] for name in around if not name.startswith(("rotary", "attention", "gate"))]
+    order = ["norm1", "output", "norm1_after", "residual1", "norm2", "down", "norm2_after", "residual2"]
+    assert [name for name in dict.fromkeys(heads) if name in order] == order
+    heads = [name.partition(".")[0] for name in after]
+    order = ["output", "norm1", "residual1", "down", "norm2", "residual2"]
+    assert [name for name in dict.fromkeys(heads) if name in order] == order
+
+
+def test_a_pattern_says_which_layers_are_local() -> None:
+    model = load_model("gemma-3-1b")
+    assert [model.is_local(layer) for layer in range(7)] == [True] * 5 + [False, True]
+    assert (model.others(0, 26), model.others(5, 1), model.others(6, 6)) == (22, 0, 5)
+    assert (model.window, model.other.window) == (0, 512)
+    assert load_model("gemma-2-2b").others(0, 26) == 13
+    assert load_model("mistral-7b").window == 4096
+
+
+@pytest.mark.parametrize(
+    ("keys", "pattern"),
+    [
+        ({"layer_types": [LOCAL[0], GLOBAL[0], LOCAL[0]]}, (True, False)),
+        ({"layer_types": LOCAL}, ()),
+        ({"sliding_window_pattern": 2}, (True, False)),
+        ({"sliding_window": None}, ()),
+    ],
+)
+def test_windows_are_read_as_files_have_them(keys: dict[str, Any], pattern: tuple[bool, ...]) -> None:
+    assert tiny("gemma3_text", **keys).window_pattern == pattern
+
+
+@pytest.mark.parametrize("types", [["chunked_attention"] * 3, LOCAL[:2], "full_attention", []])
+def test_layers_of_unknown_types_are_refused(types: object) -> None:
+    with pytest.raises(InputError, match="layer_types"):
+        tiny("gemma3_text", layer_types=types)
+
+
+def test_operations_of_a_window() -> None:
+    """Of S²/2 pairs W·S - W²/2 are left."""
+    assert seen_share(256, 1024) == pytest.approx((256 * 1024 - 256**2 / 2) / (1024**2 / 2))
+    assert seen_share(4096, 1024) == 1.0
+    near, far = tiny("gemma2", layer_types=LOCAL, sliding_window=256), tiny("gemma2", layer_types=GLOBAL)
+    lost = training_flops(far, 1024, 1.0) - training_flops(near, 1024, 1.0)
+    assert lost == pytest.approx(3 * 2 * 1024 * 4 * 32 * 3 * (1 - seen_share(256, 1024)))
+    kernel = attention(near, JOINT, 1024)
+    assert kernel.flops == pytest.approx(replace(kernel, window=0).flops * seen_share(256, 1024))
+
+
+def test_a_window_as_long_as_the_sequence_changes_no_kernel_that_skips() -> None:
+    gpu = gpu_model(load_gpu("h200-sxm"))
+    for backend in ("cudnn", "flash-attention-2"):
+        for direction in ("forward", "backward"):
+            whole = Attention(2, 8, 8, 4096, 128, backend=backend, direction=direction)
+            windows = [replace(whole, window=window) for window in (4096, 2048, 512, 128)]
+            cycles = lower((whole, *windows), gpu).core_cycles
+            assert cycles[1] == cycles[0]
+            assert (np.diff(cycles[1:]) < 0).all(), (backend, direction)
+
+
+def test_transformers_adds_a_mask_where_a_layer_is_local() -> None:
+    near, far = tiny("gemma2", layer_types=LOCAL, sliding_window=16), tiny("gemma2", layer_types=GLOBAL)
+    masked, plain = attention(near, TRANSFORMERS, 16), attention(far, TRANSFORMERS, 16)
+    assert (masked.causal, masked.each_score, masked.kv_heads) == (False, "mask", 4)
+    assert (plain.causal, plain.each_score, plain.kv_heads) == (True, "", 2)
+    assert attention(near, TRANSFORMERS, 8).causal
+    assert attention(near, JOINT, 32).window == 16
+    assert attention(near, JOINT, 32).each_score == "softcap"
+
+
+def test_logits_are_capped_and_embeddings_scaled() -> None:
+    config = tiny("gemma2")
+    for run in (TRANSFORMERS, JOINT, MEGATRON):
+        forward, backward = names(head_forward(config, run, 2, 16)), names(head_backward(config, run, 2, 16))
+        assert [n for n in forward if n.startswith("logits")] == [f"logits.cap.{kind}" for kind in CAP]
+        assert sum(n.startswith("logits") for n in backward) == 3
+        assert backward.index("logits.cap.quotient.grad") < backward.index("head.dgrad")
+        assert "embedding.scale" in names(embedding_forward(config, run, 2, 16))
+        assert "embedding.grad.scale" in names(embedding_backward(config, run, 2, 16))
+
+
+def test_bytes_that_layers_keep() -> None:
+    """Tensors that autograd saves, counted by hand for a token of Gemma 2's and OLMo-2's layers."""
+    tokens, size = 2 * 16, (2, 16)
+    attention_and_mlp = 2 * (256 + 128 + 4 * 96)
+    gemma = tokens * (4 * 64 * 8 + 2 * 64 * 2 + attention_and_mlp) + 4 * (4 + 4) * tokens
+    assert layer_bytes(shard(tiny("gemma2", layer_types=GLOBAL), TRANSFORMERS, *size)) == gemma
+    mask, repeated = 2 * 2 * 16**2, 2 * (3 * 128 - 256)
+    local = tiny("gemma2", layer_types=LOCAL, sliding_window=8)
+    assert layer_bytes(shard(local, TRANSFORMERS, *size)) == gemma + mask + tokens * repeated
+    norms = 2 * 64 * 8 + (128 + 64) * 8
+    olmo = tokens * (norms + 2 * 64 * 2 + attention_and_mlp) + 4 * (2 + 4 + 2) * tokens
+    assert layer_bytes(shard(tiny("olmo2"), TRANSFORMERS, *size)) == olmo
+
+
+def test_full_recomputation_makes_what_a_norm_behind_the_product_needs() -> None:
+    for run, last in ((JOINT, "norm2_after"), (TRANSFORMERS, "norm2_after.scaled")):
+        config = tiny("gemma2")
+        again = names(layer_backward(config, replace(run, recompute="full"), 2, 16))
+        plain = names(layer_backward(config, run, 2, 16))
+        assert again[len(again) - len(plain) :] == plain
+        shift = ["norm2_after.weight.widen", "norm2_after.weight.shift"] if run is TRANSFORMERS else []
+        assert again[: len(again) - len(plain)][-1 - len(shift) :] == [last, *shift]
+
+
+def test_norms_over_all_heads_are_not_split() -> None:
+    with pytest.raises(InputError, match="normalises all heads"):
+        shard(tiny("olmo2"), replace(JOINT, tensor_parallel=2), 1, 16)
+    assert shard(tiny("gemma3_text"), replace(JOINT, tensor_parallel=2), 1, 16).heads == 2
