@@ -43,6 +43,8 @@ class Generation:
         As a plan's ``implementation`` has them.
     recompute_stops_early
         Whether PyTorch's checkpoints end when the backward has what it needs, as they do since its version 2.1.
+    options
+        Further keys of a plan's ``implementation``.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Generation:
     framework: str = "megatron"
     modules: str = "joint"
     recompute_stops_early: bool = True
+    options: tuple[tuple[str, object], ...] = ()
 
     @property
     def scalar(self) -> str:
@@ -64,6 +67,9 @@ class Generation:
         return self.name if self.framework == "megatron" else ""
 
 
+#: llm-foundry's `yamls/mpt` train with Composer's DecoupledAdamW, the loss is FlashAttention's; Composer
+#: takes two metrics of every micro-batch, cross-entropy and perplexity (``ComposerMPTCausalLM``).
+COMPOSER = (("optimizer", "adamw-for-loop"), ("fused_loss", True), ("loss_metrics", 2))
 #: Frameworks by generation, the first match counts; the last stands for all others.
 GENERATIONS = (
     Generation("megatron-lm-2021", r"SC'21|Narayanan|Korthikanti|2205\.05198|2104\.04473", "unfused", False),
@@ -96,8 +102,11 @@ GENERATIONS = (
         gradient_precision="bf16",
         framework="pytorch-eager",
         recompute_stops_early=False,
+        options=COMPOSER,
     ),
-    Generation("pytorch", r"llm-foundry|Composer", "flash-attention-1", True, framework="pytorch-eager"),
+    Generation(
+        *("pytorch", r"llm-foundry|Composer", "flash-attention-1", True), framework="pytorch-eager", options=COMPOSER
+    ),
     # fms-fsdp gathers and reduces in bf16 (``bfSixteen`` of its ``policies/mixed_precision.py``); its modules are taken
     # for torchtitan's.
     Generation(

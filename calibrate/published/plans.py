@@ -107,6 +107,7 @@ def _implementation(row: PublishedRow, generation: Generation, assumed: _Assumed
         "compile": "torch.compile" in row.notes,
         "parameter_precision": "fp32",
         "gradient_clipping": True,
+        **dict(generation.options),
     }
 
 
@@ -117,6 +118,9 @@ def _recomputation(row: PublishedRow, generation: Generation, assumed: _Assumed)
         modules = re.search(r"recompute-modules (\S+)", row.notes)
         return {"recompute": recompute, **({"recompute_modules": modules[1].split("+")} if modules else {})}
     if recompute == "selective":
+        if "every other matrix product" in row.notes:
+            interval = assumed.value(None, 2, "every other layer in place of every other product")
+            return {"recompute": "full", "recompute_interval": interval}
         if "every other layer" in row.notes:
             return {"recompute": "full", "recompute_interval": 2}
         return {"recompute": assumed.value(None, "none", "selective recomputation of operators left out")}

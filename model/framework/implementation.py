@@ -96,7 +96,10 @@ class Implementation:
     tp_comm_overlap
         Whether sequence-parallel gathering and scattering run in steps beside the products that need or make them.
     fused_loss
-        Whether Megatron's cross-entropy runs in one kernel a direction on the logits as they are.
+        Whether the cross-entropy runs in one kernel a direction on the logits as they are: Transformer Engine's in
+        Megatron, FlashAttention's or Apex's in ``pytorch-eager``.
+    loss_metrics
+        Metrics of training that each take PyTorch's cross-entropy of a micro-batch's logits once more, in fp32.
     tiles
         Explicit tiles of a layer's kernels, as :mod:`joulecast.model.framework.tiling` has them; the library's without.
     parameters
@@ -111,6 +114,8 @@ class Implementation:
         (``zero_grad(set_to_none=True)``), not zero.
     added_share
         Share of ``pytorch-eager``'s backwards that find gradients and add theirs: all but an iteration's first, or all.
+    optimizer
+        ``adamw``, or ``adamw-for-loop``: a kernel for each operation on each of ``pytorch-eager``'s parameters.
     clipped
         Whether gradients are scaled to a norm before ``pytorch-eager``'s step; Megatron always takes their norm.
     """
@@ -136,6 +141,7 @@ class Implementation:
     fp8: Fp8 | None = None
     tp_comm_overlap: bool = False
     fused_loss: bool = False
+    loss_metrics: int = 0
     context_parallel: int = 1
     cp_comm_type: str = "p2p"
     context_fabric: Fabric | None = None
@@ -157,6 +163,7 @@ class Implementation:
     moments: str | None = None
     drops_gradients: bool = False
     added_share: float = 1.0
+    optimizer: str = "adamw"
     clipped: bool = False
 
     def __post_init__(self) -> None:

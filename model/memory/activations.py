@@ -200,7 +200,7 @@ def loss_transient_bytes(s: Shard) -> float:
     vocab = local_vocabulary(s.config.vocab, head_is_split(s.implementation), s.implementation)
     weight = float(vocab * s.config.hidden * size)
     if s.implementation.fused_loss:
-        return 0.0
+        return 0.0 if s.implementation.framework == "megatron" else max(logits, weight + boundary_bytes(s))
     if _in_fp32(s):
         return logits + (0.0 if s.implementation.framework == "megatron" else max(0.0, weight - 2 * logits))
     return max(2 * s.tokens * vocab * _softmax_logit_bytes(s), weight + boundary_bytes(s))

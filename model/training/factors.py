@@ -38,8 +38,8 @@ LAUNCH_S, LAUNCH = 120e-6, "host_launch_s"
 #: Parameters with the relative standard deviation of a forecast step, by data type, and what unknowns add to it.
 SPREAD, UNSEEN = "training_spread", "training_spread_unseen"
 #: Parameter with how much longer a step may take than forecast, beyond its spread, where the framework is not named.
-#: Steps of llm-foundry, torchtitan and MT-NLG took up to 0.26 longer in their means, hardly less; root mean square over
-#: these families [log of time; estimate with those steps in view].
+#: Steps of llm-foundry, torchtitan and MT-NLG, planned as Megatron's without a name, took up to 0.26 longer in their
+#: means, hardly less; root mean square over these families [log of time; estimate with those steps in view].
 LONGER, LONGER_SD = "training_longer", 0.14
 #: In the file of factors: what a GPU without published steps adds, and a framework without a scalar.
 UNSEEN_GPU, UNSEEN_GENERATION = "unseen.gpu", "unseen.generation"

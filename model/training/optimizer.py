@@ -10,6 +10,18 @@ from joulecast.model.framework.launches import Launch, streaming
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.training.parameters import ParameterTensor
 
+#: Kernels of a loop over parameters, without the decay of weights: pattern, values read and written for each parameter.
+#: Composer's ``DecoupledAdamW`` runs these, ``AdamW(foreach=False)`` others with as many reads and writes.
+FOR_LOOP = (
+    ("unary", 1, 1),  # first moment times its decay
+    ("add", 2, 1),
+    ("unary", 1, 1),  # second moment times its
+    ("mul", 2, 1),  # a gradient is read once for both factors
+    ("unary", 1, 1),  # square root
+    ("unary", 1, 1),
+    ("unary", 1, 1),
+    ("mul", 3, 1),  # quotient added to the parameter
+)
 #: Values that one launch of PyTorch's multi-tensor kernels handles: 320 blocks of 65,536.
 MULTI_TENSOR_ELEMENTS = 320 * 65536
 
@@ -40,8 +52,8 @@ def optimizer_step(
     Notes
     -----
     ``pytorch-eager``: ``AdamW(fused=True)`` on parameters, gradients and two states of the parameters' dtype (bf16: 8
-    bytes read and 6 written a parameter, fp32: 16 and 12), before it the gradients' norm and scaling where they are
-    clipped, then ``zero_grad(set_to_none=False)``. ``megatron``: fp32 gradients, master
+    bytes read and 6 written a parameter, fp32: 16 and 12; of :data:`FOR_LOOP` 48 and 32), before it the gradients' norm
+    and scaling where they are clipped, then ``zero_grad(set_to_none=False)``. ``megatron``: fp32 gradients, master
     weights and states: gradient norm, Adam (16 bytes read, 14 written with the bf16 copy), zeroing of the buffer.
     Gradients kept in bf16 are first copied to fp32, unless the moments are narrow too (``precision-aware``): then the
     kernel reads them as they are, and of fp32 weights keeps the 16 bits that the bf16 weights lack.
@@ -51,11 +63,17 @@ def optimizer_step(
         return _megatron_step(total / gradient_shards, total / state_shards, implementation)
     untouched = sum(p.elements * _untouched_share(p, tokens_per_step) for p in parameters)
     dtype, kept = implementation.parameter_dtype, total / gradient_shards
+    if implementation.optimizer == "adamw-for-loop":
+        adamw = _for_loop(total / state_shards, max(1, len(parameters) // state_shards), dtype)
+    else:
+        adamw = (
+            streaming("foreach_add", "optimizer.count", len(parameters), dtype="fp32"),
+            *_adamw("adamw_untouched", "optimizer.adamw.untouched", untouched / state_shards, dtype),
+            *_adamw("adamw", "optimizer.adamw", (total - untouched) / state_shards, dtype),
+        )
     return (
         *(_clipping(kept, dtype) if implementation.clipped else ()),
-        streaming("foreach_add", "optimizer.count", len(parameters), dtype="fp32"),
-        *_adamw("adamw_untouched", "optimizer.adamw.untouched", untouched / state_shards, dtype),
-        *_adamw("adamw", "optimizer.adamw", (total - untouched) / state_shards, dtype),
+        *adamw,
         *_many("zero_grad", "optimizer.zero_grad", zeroed * kept, 0, 1, dtype),
     )
 
@@ -75,6 +93,16 @@ def _untouched_share(parameter: ParameterTensor, tokens: int) -> float:
 
 def _adamw(pattern: str, name: str, elements: float, dtype: str) -> tuple[Launch, ...]:
     return _many(pattern, name, elements, 4, 3, dtype)
+
+
+def _for_loop(elements: float, tensors: int, dtype: str) -> tuple[Launch, ...]:
+    """Each operation of AdamW by itself on so many tensors, between which the rank's shard is divided."""
+    launches = []
+    for number, (pattern, reads, writes) in enumerate(FOR_LOOP):
+        name = f"optimizer.adamw.{number}"
+        one = streaming(pattern, name, elements / tensors, reads=reads, writes=writes, dtype=dtype)
+        launches.append(Launch(one.operator, repeat=tensors))
+    return tuple(launches)
 
 
 def _many(pattern: str, name: str, elements: float, reads: float, writes: float, dtype: str) -> tuple[Launch, ...]:

@@ -1,8 +1,9 @@
 """Cross-entropy of the next token.
 
 ``forward`` and ``backward`` choose between PyTorch's own (log-softmax and negative log-likelihood in the logits' type),
-Megatron's vocabulary-parallel one (in fp32, with three small all-reduces where the vocabulary is split) and that of
-Transformer Engine: a pass over the logits for each row's maximum and sum, another that writes the gradient over them.
+Megatron's vocabulary-parallel one (in fp32, with three small all-reduces where the vocabulary is split) and fused ones.
+Transformer Engine's takes a pass over the logits for each row's maximum and sum, another that writes the gradient over
+them; FlashAttention's and Apex's for PyTorch write the gradient in the backward alone.
 """
 
 from __future__ import annotations
@@ -31,7 +32,21 @@ def whole_graph(s: Shard) -> bool:
 
 
 def forward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
-    """Loss of ``tokens x vocab`` logits on one rank."""
+    """Loss of ``tokens x vocab`` logits on one rank, and metrics that take it again."""
+    return (*_forward(s, vocab, split=split), *_metric(s, vocab) * s.implementation.loss_metrics)
+
+
+def _metric(s: Shard, vocab: int) -> tuple[Launch, ...]:
+    """PyTorch's cross-entropy once more, whose log-softmax ``torch.autocast`` takes in fp32."""
+    tokens, logits, dtype = s.tokens, s.tokens * vocab, s.implementation.dtype
+    return (
+        widened("metric.widen", logits, dtype),
+        streaming("log_softmax", "metric.log_softmax", logits, dtype="fp32", rows=tokens, columns=vocab),
+        streaming("nll_loss", "metric.nll", tokens, dtype="fp32", rows=tokens),
+    )
+
+
+def _forward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
     if s.implementation.fused_loss:
         return _fused_forward(s, vocab, split)
     if _parallel(s, split):
@@ -53,7 +68,8 @@ def forward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
 def backward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
     """Gradient of the loss with respect to the logits."""
     if s.implementation.fused_loss:
-        return (streaming("unary", "loss.scale.grad", s.tokens * vocab, dtype=s.implementation.dtype),)
+        name = "loss.scale.grad" if s.implementation.framework == "megatron" else "loss.gradient"
+        return (streaming("unary", name, s.tokens * vocab, dtype=s.implementation.dtype),)
     if _parallel(s, split):
         return _parallel_backward(s, vocab)
     tokens, dtype = s.tokens, logits_dtype(s)
@@ -77,6 +93,8 @@ def backward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
 
 def _fused_forward(s: Shard, vocab: int, split: bool) -> tuple[Launch, ...]:
     tokens, logits, dtype = s.tokens, s.tokens * vocab, s.implementation.dtype
+    if s.implementation.framework != "megatron":
+        return (streaming("reduce", "loss.statistics", logits, writes=0, dtype=dtype, rows=tokens, columns=vocab),)
     statistics = 3 * 4.0 * tokens * s.implementation.tensor_parallel  # maximum, sum and the target's logit of each rank
     return (
         streaming("reduce", "loss.statistics", logits, writes=0, dtype=dtype, rows=tokens, columns=vocab),

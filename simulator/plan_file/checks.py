@@ -13,6 +13,7 @@ from joulecast.simulator.plan_file.compiled import check_compiled, check_eager_f
 from joulecast.simulator.plan_file.context import check_context
 from joulecast.simulator.plan_file.experts import check_experts
 from joulecast.simulator.plan_file.layers import check_layers
+from joulecast.simulator.plan_file.loss_and_optimizer import check_loss_and_optimizer
 from joulecast.simulator.plan_file.modules import check_modules, check_no_modules
 from joulecast.simulator.plan_file.names import place
 from joulecast.simulator.plan_file.overlap import check_overlap
@@ -193,6 +194,7 @@ def _megatron_only(plan: Plan, source: Source) -> None:
     """Kernels that only Megatron has."""
     run = plan.implementation
     check_recomputation(plan, source)
+    check_loss_and_optimizer(plan, source)
     if run.framework == "megatron":
         _narrow_states(plan, source)
         check_no_compile(plan, source)
@@ -205,8 +207,6 @@ def _megatron_only(plan: Plan, source: Source) -> None:
     if run.attention_backend == "unfused":
         what = "attention in separate kernels is known as Megatron-LM ran it"
         raise source.error(what, "implementation.attention_backend", remedy=remedy)
-    if run.fused_loss:
-        raise source.error("this loss is Transformer Engine's", "implementation.fused_loss", remedy=remedy)
     if run.generation:
         raise source.error("these are generations of Megatron", "implementation.generation", remedy=remedy)
 

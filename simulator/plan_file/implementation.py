@@ -47,6 +47,8 @@ def implementation_of(plan: Plan) -> Implementation:
         dropout=i.dropout,
         tp_comm_overlap=plan.overlap.tp_comm,
         fused_loss=i.fused_loss,
+        loss_metrics=i.loss_metrics,
+        optimizer=i.optimizer,
         context_parallel=plan.cp,
         cp_comm_type=plan.parallelism.cp_comm_type,
         context_fabric=context_fabric(plan),

@@ -180,6 +180,7 @@ class Implementation:
     recompute_interval: int = 1
     recompute_stops_early: bool = True
     fused_loss: bool = False
+    loss_metrics: int = 0
     attention_precision: str = ""
     tiles: Tiles = ()
     generation: str = ""

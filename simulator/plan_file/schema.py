@@ -290,8 +290,22 @@ class ImplementationTable(Table):
         description="Time of the host for each kernel that pytorch-eager launches [us], which joulecast doctor "
         "--host measures; default: shorter than the kernels, which the interval does not take for granted.",
     )
-    fused_loss: bool = Field(False, description="Cross-entropy of Transformer Engine, in megatron: fewer passes.")
-    optimizer: Literal["adamw"] = Field("adamw", description="Fused AdamW.")
+    fused_loss: bool = Field(
+        False,
+        description="Cross-entropy in one kernel a direction: Transformer Engine's in megatron, FlashAttention's or "
+        "Apex's in pytorch-eager.",
+    )
+    loss_metrics: int = Field(
+        0,
+        ge=0,
+        description="Metrics of training that each take the cross-entropy of all logits once more, as Composer's do "
+        "(pytorch-eager).",
+    )
+    optimizer: Literal["adamw", "adamw-for-loop"] = Field(
+        "adamw",
+        description="Fused AdamW, or a kernel for each operation and parameter: AdamW(foreach=False), Composer's "
+        "DecoupledAdamW (pytorch-eager).",
+    )
     parameter_precision: Literal["bf16", "fp16", "fp32"] | None = Field(
         None,
         description="Data type in which pytorch-eager keeps parameters; fp32 is mixed precision: FSDP gathers them in "

@@ -146,6 +146,7 @@ def read_implementation(parsed: PlanFile, model: ModelConfig, source: Source) ->
         tie_embeddings=model.tied_embeddings,
         shard_head=table.shard_head,
         fused_loss=table.fused_loss,
+        loss_metrics=table.loss_metrics,
         attention_precision=table.attention_precision or "",
         generation=table.generation or "",
         cuda_graphs=table.cuda_graphs,

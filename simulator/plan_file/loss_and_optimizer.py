@@ -1,0 +1,38 @@
+"""Checks of what a plan says of the loss, of metrics that take it again, and of the optimizer's kernels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from joulecast.simulator.plan_file.plan import Plan
+    from joulecast.simulator.plan_file.source import Source
+
+FUSED, METRICS, OPTIMIZER = (f"implementation.{key}" for key in ("fused_loss", "loss_metrics", "optimizer"))
+
+
+def check_loss_and_optimizer(plan: Plan, source: Source) -> None:
+    """Metrics and loops over parameters are PyTorch's; its fused loss takes logits that a rank holds whole."""
+    run = plan.implementation
+    if run.framework == "megatron":
+        for key, what, given in (
+            (METRICS, "metrics that take the loss again are", run.loss_metrics > 0),
+            (OPTIMIZER, "a loop over parameters is", run.optimizer != "adamw"),
+        ):
+            if given:
+                remedy = 'Leave the key out, or set implementation.framework = "pytorch-eager".'
+                raise source.error(f"{what} known in pytorch-eager", key, remedy=remedy)
+        return
+    if run.fused_loss and run.modules != "joint":
+        raise source.error(
+            f"the modules of {run.modules} take PyTorch's loss of logits in fp32",
+            FUSED,
+            remedy='Leave the key out, or set implementation.modules = "joint".',
+        )
+    for key, given in ((FUSED, run.fused_loss), (METRICS, run.loss_metrics > 0)):
+        if given and plan.tp > 1:
+            raise source.error(
+                "in PyTorch known of logits that a rank holds whole",
+                key,
+                remedy="Leave the key out, or set parallelism.tensor_model_parallel_size = 1.",
+            )
