@@ -33,6 +33,7 @@ class Code(StrEnum):
     NO_ANSWER = "no-answer"
     NO_READINGS = "no-readings"
     NO_COUNTER = "no-counter"
+    NO_CLOCK = "no-clock"
     COUNTER_STILL = "counter-still"
     COUNTER_BACKWARD = "counter-backward"
     COUNTER_WRONG = "counter-wrong"
@@ -119,9 +120,15 @@ def of_readings(samples: Sequence[Sample], facts: CardFacts) -> Iterator[Finding
             "the card has no energy counter: energy is integrated from polled power",
             "Expect a few percent more uncertainty.",
         )
+    if not any(sample.sm_clock_mhz is not None for sample in samples):
+        yield Finding(
+            Code.NO_CLOCK,
+            "error",
+            "the driver does not tell the clock, without which no measurement can be fitted",
+            "Update the driver; virtual machines may hide it: measure on the host.",
+        )
     seen = {
         "polled power": has_power,
-        "clock": any(sample.sm_clock_mhz is not None for sample in samples),
         "temperature": any(sample.temperature_c is not None for sample in samples),
     }
     missing = [name for name, there in seen.items() if not there]
@@ -130,7 +137,7 @@ def of_readings(samples: Sequence[Sample], facts: CardFacts) -> Iterator[Finding
             Code.MISSING_READING,
             "warning",
             f"the driver does not tell: {', '.join(missing)}",
-            "Update the driver; without the clock and the temperature, voltage and leakage stay at their priors.",
+            "Update the driver; without the temperature, a card that is still warm from other work is not known to be.",
         )
     stalls = [sample.call_s for sample in samples if sample.call_s > STALL_S]
     if stalls:

@@ -8,6 +8,7 @@ other process can compute the present from it, as the board's laws have no rando
 from __future__ import annotations
 
 import json
+import os
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -114,7 +115,7 @@ class SharedFiles:
             found = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        return BoardState(**found["state"]), found["row"]
+        return BoardState(**found["state"]), found["row"] if _lives(found["pid"]) else None
 
     def write_settings(self, content: CardFile) -> None:
         """Tell other processes what the card is set to."""
@@ -129,13 +130,27 @@ class SharedFiles:
         first = max(bisect_right(state.times_s, state.time_s - SHARED_PAST_S) - 1, 0)
         shared = replace(state, times_s=state.times_s[first:], energies_j=state.energies_j[first:])
         path = load_path(self.file)
-        write_text(path, json.dumps({"state": asdict(shared), "row": None if row is None else dict(row)}))
+        running = None if row is None else dict(row)
+        write_text(path, json.dumps({"state": asdict(shared), "row": running, "pid": os.getpid()}))
         self._seen[path] = _version(path)
 
 
 def load_path(path: Path) -> Path:
     """File of the state and the load beside the card's own."""
     return path.with_name(f"{path.name}.load")
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process is there: the work of one that was killed has ended with it."""
+    if os.name != "posix":  # asking would end it
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _version(path: Path) -> tuple[int, int] | None:

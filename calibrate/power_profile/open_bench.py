@@ -12,7 +12,16 @@ from joulecast.calibrate.power_profile.protocol import Bench
 from joulecast.errors import DeviceError, InputError
 
 #: Faults of one sensor that a profile can do without: it learns of each sensor whether and how it moves.
-BEARABLE = frozenset({Code.COUNTER_STILL, Code.COUNTER_BACKWARD, Code.COUNTER_WRONG, Code.NO_COUNTER, Code.NO_READINGS})
+BEARABLE = frozenset(
+    {
+        Code.COUNTER_STILL,
+        Code.COUNTER_BACKWARD,
+        Code.COUNTER_WRONG,
+        Code.NO_CLOCK,
+        Code.NO_COUNTER,
+        Code.NO_READINGS,
+    }
+)
 
 
 def open_bench(kernels: Sequence[str], device: str, say: Callable[[str], None]) -> tuple[Bench, str]:

@@ -50,6 +50,7 @@ def test_a_healthy_card_has_nothing_and_its_counter_is_known():
         (Faults(energy_counter=False), {(Code.NO_COUNTER, "warning")}),
         (Faults(energy_counter=False, missing=("power_w", "average_power_w")), {(Code.NO_READINGS, "error")}),
         (Faults(missing=("temperature_c",)), {(Code.MISSING_READING, "warning")}),
+        (Faults(missing=("sm_clock_mhz",)), {(Code.NO_CLOCK, "error")}),
         (
             Faults(missing=("power_w", "average_power_w")),
             {(Code.MISSING_READING, "warning"), (Code.NOT_COMPARED, "note")},

@@ -1,5 +1,6 @@
 """The simulated card: its steady state is the model's, its sensors are those of real cards, its faults can be seen."""
 
+import signal
 import subprocess
 import sys
 from itertools import pairwise
@@ -374,3 +375,17 @@ def test_a_runner_says_what_is_missing():
         runner.prepare(Microbenchmark("a", GEMM, "any", needs=("fp8",)))
     with pytest.raises(MeasurementError, match="unknown op"):
         runner.prepare(Microbenchmark("b", {"op": "sorting"}, "any"))
+
+
+def test_the_work_of_a_process_that_was_killed_ends_with_it(tmp_path):
+    file = tmp_path / "card"
+    SimulatedCard(file=file, realtime=True)
+    code = f"""
+import os, signal
+from pathlib import Path
+from joulecast.calibrate.devices.simulated import SimulatedCard
+SimulatedCard.open(Path({str(file)!r})).begin({{"op": "gemm", "M": 8192, "N": 8192, "K": 8192, "dtype": "bf16"}})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
+    assert SimulatedCard.open(file).sample().utilisation == 0.0
