@@ -19,6 +19,8 @@ class Experts:
         Width of the shared experts that see every token, together; 0 without.
     shared_gate
         Whether their result is scaled by a gate of its own.
+    bias
+        Whether router and experts add biases.
     dense_layers
         Leading layers of the model that have an ordinary MLP instead.
     """
@@ -28,6 +30,7 @@ class Experts:
     ffn: int
     shared_ffn: int = 0
     shared_gate: bool = False
+    bias: bool = False
     dense_layers: int = 0
 
     def parameters(self, hidden: int, *, gated: bool, active: bool = False) -> int:
@@ -35,7 +38,9 @@ class Experts:
         matrices = 3 if gated else 2
         routed = (self.active if active else self.count) * self.ffn
         shared = matrices * self.shared_ffn * hidden + self.shared_gate * hidden
-        return self.count * hidden + matrices * routed * hidden + shared
+        met = self.active if active else self.count
+        biases = self.bias * (self.count + met * ((matrices - 1) * self.ffn + hidden))
+        return self.count * hidden + matrices * routed * hidden + shared + biases
 
 
 @dataclass(frozen=True, slots=True)

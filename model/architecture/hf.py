@@ -9,7 +9,7 @@ from importlib import resources
 from os.path import isdir  # of a name that no file can have, too: pathlib raises
 from pathlib import Path
 
-from joulecast.errors import InputError, UnknownNameError
+from joulecast.errors import InputError, NotYetError, UnknownNameError
 from joulecast.files import parse_json, read_text
 from joulecast.model.architecture.hf_experts import read_experts, read_latent_attention
 from joulecast.model.architecture.hf_families import FAMILIES, Family
@@ -92,7 +92,9 @@ def parse_config(data: object, *, name: str, file: str) -> ModelConfig:
     if text_part:
         data, kind = _text_config(data, file), FAMILIES[kind].text_of
     family = FAMILIES[kind]
-    reader = Reader({**family.defaults, **data}, file, "text_config." if text_part else "")
+    reader = Reader({**family.defaults, **family.adapt(data)}, file, "text_config." if text_part else "")
+    _refuse(reader, family)
+    parallel = reader.flag(family.parallel_key, family.parallel)
     hidden, heads, kv_heads, head_dim = _attention_sizes(reader, family)
     positions = reader.count(family.key("max_position_embeddings"), 0 if family.rotary else None)
     theta, rope_type, fraction = _rope(reader, family)
@@ -121,10 +123,18 @@ def parse_config(data: object, *, name: str, file: str) -> ModelConfig:
         if family.output_follows
         else family.output_bias,
         mlp_bias=reader.flag(family.mlp_bias_key, family.mlp_bias),
-        qk_norm=family.qk_norm,
+        qk_norm=reader.flag(family.qk_norm_key, family.qk_norm),
         qk_norm_whole=family.qk_norm_whole,
         norm_place=family.norm_place,
         norm_formula=family.norm_formula,
+        parallel_residual=parallel,
+        shared_norm=parallel and reader.flag("shared_norm", family.shared_norm),
+        scaled_branches=family.scaled_branches,
+        scaled_logits=family.scaled_logits,
+        joint_up=family.joint_up,
+        head_bias=family.head_bias,
+        attention_sinks=family.sinks,
+        known_modules=family.known_modules,
         wide_rotary=family.wide_rotary,
         scaled_embeddings=family.scaled_embeddings,
         attention_softcap=reader.number("attn_logit_softcapping", 0.0) > 0.0,
@@ -157,6 +167,18 @@ def _kind(data: Mapping[str, object], file: str) -> str:
             remedy=f"Known: {known}. If its layers are those of one of these, write that one.",
         )
     return kind
+
+
+def _refuse(reader: Reader, family: Family) -> None:
+    """What a family's code may do and is not known here."""
+    for key in family.refused:
+        if reader.flag(key, False):
+            raise NotYetError(
+                "this is not implemented yet",
+                file=reader.file,
+                key=key,
+                remedy="Use a model whose file has it false or leaves it out.",
+            )
 
 
 def _text_config(data: Mapping[str, object], file: str) -> Mapping[str, object]:

@@ -41,6 +41,7 @@ def read_experts(reader: Reader, kind: str, keys: ExpertKeys | None) -> Experts 
         ffn=width,
         shared_ffn=shared,
         shared_gate=bool(keys.shared_width and shared),
+        bias=keys.bias,
         dense_layers=reader.whole(keys.dense),
     )
 

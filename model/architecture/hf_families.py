@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,7 +12,8 @@ class ExpertKeys:
     """Key names of a Mixture of Experts in one family; an empty one does not exist there.
 
     ``shared`` counts shared experts of the same width as the others, ``shared_width`` is the width of one of their own;
-    ``dense`` counts the leading layers without experts, ``every`` and ``without`` pick others.
+    ``bias``: router and experts have biases; ``dense`` counts the leading layers without experts, ``every`` and
+    ``without`` pick others.
     """
 
     count: str = "num_experts"
@@ -22,6 +23,7 @@ class ExpertKeys:
     dense: str = ""
     every: str = "decoder_sparse_step"
     without: str = "mlp_only_layers"
+    bias: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,9 @@ class Family:
     ``latent`` says that attention is multi-head latent attention, ``joint`` that queries, keys and values are one
     product, and gate and up. ``defaults`` are sizes that a file leaves out where they are the code's own. Of layers in
     turn ``period - 1`` see a window alone and the last one all; 0: all are alike. ``text_of``: a file of this type has
-    the text model in its ``text_config``. Other fields are those of
+    the text model in its ``text_config``. ``parallel_key`` and ``qk_norm_key`` switch parallel blocks and norms of
+    queries and keys, where ``shared_norm`` is of parallel blocks alone; files that set a ``refused`` key are. ``adapt``
+    gives a file's own keys in the common ones' form. Other fields are those of
     :class:`~joulecast.model.architecture.model_config.ModelConfig`.
     """
 
@@ -54,6 +58,15 @@ class Family:
     qk_norm_whole: bool = False
     norm_place: str = "before"
     norm_formula: str = "rounded"
+    parallel: bool = False
+    parallel_key: str = ""
+    shared_norm: bool = False
+    scaled_branches: bool = False
+    scaled_logits: bool = False
+    joint_up: bool = False
+    head_bias: bool = False
+    known_modules: bool = True
+    sinks: bool = False
     wide_rotary: bool = False
     scaled_embeddings: bool = False
     rotary: bool = True
@@ -66,6 +79,9 @@ class Family:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     period: int = 0
     text_of: str = ""
+    qk_norm_key: str = ""
+    refused: tuple[str, ...] = ()
+    adapt: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
 
     def key(self, common: str) -> str:
         """This family's spelling of a common key."""
@@ -99,6 +115,11 @@ _GPT_LAYER = Family(
 
 _LLAMA = Family(attention_bias_key="attention_bias", output_follows=True, mlp_bias_key="mlp_bias")
 
+#: GLM's norms stand around its blocks, gate and up are one product, half of a head is rotated.
+_GLM = Family(
+    qkv_bias=True, attention_bias_key="attention_bias", rotary_fraction=0.5, norm_place="around", joint_up=True
+)
+
 #: Gemma's norms multiply by 1 + weight, its embeddings are scaled, its gate is a GELU.
 _GEMMA = Family(
     tied=True,
@@ -110,6 +131,24 @@ _GEMMA = Family(
 )
 #: Qwen's windows are off, and if on then from a late layer on.
 _QWEN = {"use_sliding_window": False, "max_window_layers": 28}
+
+
+def _falcon(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Falcon's key/value heads and norms: of the new architecture some and two norms, else one or all and one norm."""
+    newer = data.get("new_decoder_architecture") is True
+    heads = data.get("num_kv_heads") if newer else 1 if data.get("multi_query", True) else None
+    norms = data.get("num_ln_in_parallel_attn") or (2 if newer else 1)
+    return {**data, "num_key_value_heads": heads, "shared_norm": norms == 1}
+
+
+def _gptj(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """GPT-J's rotated share of a head, which its file has as values."""
+    width, heads, rotated = (data.get(key) for key in ("n_embd", "n_head", "rotary_dim"))
+    if not (isinstance(width, int) and isinstance(heads, int) and isinstance(rotated, int) and width):
+        return data
+    return {**data, "partial_rotary_factor": rotated * heads / width}
+
+
 #: What files of Gemma 2 and 3 may leave out: defaults of transformers 5.17.
 _GEMMA2 = {
     "head_dim": 256,
@@ -173,8 +212,104 @@ FAMILIES: Mapping[str, Family] = {
     "gpt2": replace(
         _GPT_LAYER, keys=_GPT2_KEYS, tied=True, activation="gelu_new", rotary=False, ffn_multiple=4, joint=True
     ),
+    "starcoder2": replace(
+        _GPT_LAYER,
+        tied=True,
+        attention_bias_key="use_bias",
+        output_follows=True,
+        mlp_bias_key="use_bias",
+        defaults={"hidden_act": "gelu_pytorch_tanh"},
+    ),
+    "granite": replace(_LLAMA, scaled_embeddings=True, scaled_branches=True, scaled_logits=True),
+    "gpt_oss": Family(
+        qkv_bias=True,
+        attention_bias_key="attention_bias",
+        output_bias=True,
+        output_follows=True,
+        norm_formula="mixed",
+        sinks=True,
+        period=2,
+        experts=ExpertKeys(count="num_local_experts", width="intermediate_size", bias=True),
+        defaults={"head_dim": 64, "sliding_window": 128},
+    ),
+    "glm": replace(_GLM, norm_place="before"),
+    "glm4": _GLM,
+    "glm4_moe": Family(
+        qkv_bias=False,
+        attention_bias_key="attention_bias",
+        qk_norm_key="use_qk_norm",
+        rotary_fraction=0.5,
+        experts=_DEEPSEEK_EXPERTS,
+    ),
+    "stablelm": Family(
+        norm="layernorm",
+        norm_bias=True,
+        attention_bias_key="use_qkv_bias",
+        rotary_fraction=0.25,
+        parallel_key="use_parallel_residual",
+        shared_norm=True,
+        refused=("qk_layernorm",),
+    ),
+    "phi": replace(
+        _GPT_LAYER,
+        activation="gelu_new",
+        rotary_fraction=0.5,
+        parallel=True,
+        shared_norm=True,
+        head_bias=True,
+        refused=("qk_layernorm",),
+    ),
+    "falcon": replace(
+        _GPT_LAYER,
+        keys={"intermediate_size": "ffn_hidden_size", "hidden_act": "activation"},
+        tied=True,
+        qkv_bias=False,
+        output_bias=False,
+        mlp_bias=False,
+        attention_bias_key="bias",
+        output_follows=True,
+        mlp_bias_key="bias",
+        ffn_multiple=4,
+        parallel=True,
+        parallel_key="parallel_attn",
+        shared_norm=True,
+        joint=True,
+        known_modules=False,
+        refused=("alibi",),
+        adapt=_falcon,
+    ),
+    "cohere": Family(
+        tied=True,
+        norm="layernorm",
+        attention_bias_key="attention_bias",
+        output_follows=True,
+        parallel=True,
+        shared_norm=True,
+        scaled_logits=True,
+        known_modules=False,
+        refused=("use_qk_norm",),
+    ),
+    "gptj": replace(
+        _GPT_LAYER,
+        keys=_GPT2_KEYS,
+        activation="gelu_new",
+        qkv_bias=False,
+        output_bias=False,
+        ffn_multiple=4,
+        parallel=True,
+        shared_norm=True,
+        head_bias=True,
+        known_modules=False,
+        adapt=_gptj,
+    ),
     "gpt_neox": replace(
-        _GPT_LAYER, attention_bias_key="attention_bias", output_follows=True, rotary_fraction=0.25, joint=True
+        _GPT_LAYER,
+        parallel=True,
+        parallel_key="use_parallel_residual",
+        attention_bias_key="attention_bias",
+        output_follows=True,
+        rotary_fraction=0.25,
+        joint=True,
     ),
     "opt": replace(
         _GPT_LAYER,

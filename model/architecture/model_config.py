@@ -39,6 +39,19 @@ class ModelConfig:
     norm_formula
         How Hugging Face's code multiplies RMSNorm's weight: ``rounded`` (the values are rounded first, as Llama has
         it), ``shifted`` (by 1 + weight in fp32, Gemma) or ``mixed`` (a bf16 weight times fp32 values, OLMo-2).
+    parallel_residual, shared_norm
+        Whether attention and MLP stand beside each other, each on the layer's input (GPT-NeoX, Falcon), and whether one
+        norm serves both (Phi, Cohere).
+    scaled_branches, scaled_logits
+        Whether blocks' results, and logits, are multiplied by a number (Granite, Cohere).
+    joint_up
+        Whether Hugging Face's code multiplies gate and up alone in one product (GLM).
+    head_bias
+        Whether the output head adds a bias (Phi, GPT-J).
+    attention_sinks
+        Whether each head of attention has a learned score that no value belongs to (gpt-oss).
+    known_modules
+        Whether the kernels of that code are known here.
     wide_rotary
         Whether that code rotates by a table in fp32 (OLMo-2).
     scaled_embeddings
@@ -87,6 +100,14 @@ class ModelConfig:
     qk_norm_whole: bool = False
     norm_place: str = "before"
     norm_formula: str = "rounded"
+    parallel_residual: bool = False
+    shared_norm: bool = False
+    scaled_branches: bool = False
+    scaled_logits: bool = False
+    joint_up: bool = False
+    head_bias: bool = False
+    attention_sinks: bool = False
+    known_modules: bool = True
     wide_rotary: bool = False
     scaled_embeddings: bool = False
     attention_softcap: bool = False
@@ -163,7 +184,12 @@ class ModelConfig:
         if self.latent is not None:
             return self.latent.parameters(self.hidden, self.heads)
         biases = self.qkv_bias * self.qkv_width + self.output_bias * self.hidden
-        return self.hidden * (self.qkv_width + self.attention_width) + biases + sum(self.qk_norm_sizes)
+        return (
+            self.hidden * (self.qkv_width + self.attention_width)
+            + biases
+            + sum(self.qk_norm_sizes)
+            + self.attention_sinks * self.heads
+        )
 
     @property
     def qk_norm_sizes(self) -> tuple[int, ...]:
@@ -176,7 +202,17 @@ class ModelConfig:
     @property
     def layer_norms(self) -> int:
         """Norms of the residual stream or of what is added to it, in a layer."""
-        return 4 if self.norm_place == "around" else 2
+        return 1 if self.shared_norm else 4 if self.norm_place == "around" else 2
+
+    @property
+    def norm_inputs(self) -> int:
+        """Tensors that these norms read: parallel blocks' read the layer's input."""
+        return 1 if self.parallel_residual else self.layer_norms
+
+    @property
+    def block_inputs(self) -> int:
+        """Tensors that the blocks' first products read: one where a norm serves both."""
+        return 1 if self.shared_norm else 2
 
     @property
     def layer_parameters(self) -> int:
@@ -198,7 +234,7 @@ class ModelConfig:
     @property
     def head_parameters(self) -> int:
         """Parameters of the output head that are not shared with the embedding."""
-        return 0 if self.tied_embeddings else self.vocab * self.hidden
+        return (0 if self.tied_embeddings else self.vocab * self.hidden) + self.head_bias * self.vocab
 
     @property
     def parameters(self) -> int:

@@ -12,6 +12,8 @@ are counted there too).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from joulecast.model.architecture.model_config import ModelConfig
 
 
@@ -44,4 +46,5 @@ def matrix_elements(config: ModelConfig) -> int:
         attention = config.hidden * (config.qkv_width + config.attention_width)
     if config.experts is None:
         return attention + config.hidden * config.ffn * (gates + 1)
-    return attention + config.experts.parameters(config.hidden, gated=config.gated_mlp, active=True)
+    experts = replace(config.experts, bias=False)
+    return attention + experts.parameters(config.hidden, gated=config.gated_mlp, active=True)

@@ -38,10 +38,11 @@ GATED_TENSORS, GATED_COMPILED = 4, 3
 def layer_bytes(s: Shard) -> float:
     """Bytes of one layer and micro-batch."""
     size = float(DTYPE_BYTES[s.implementation.dtype])
-    hidden, copies = s.config.hidden, 2
+    hidden, copies = s.config.hidden, s.config.block_inputs
     if s.implementation.autocast and not s.implementation.compiled:  # every product keeps a copy of its input
         copies = len(modules_layer.projections(s)) + len(modules_layer.first_products(s))
-    norms = hidden * (s.config.layer_norms * _norm_input(s) * s.norm_tokens + copies * size * s.tokens)
+    inputs = s.config.layer_norms if pytorch_norm.unfused(s) else s.config.norm_inputs
+    norms = hidden * (inputs * _norm_input(s) * s.norm_tokens + copies * size * s.tokens)
     widths = size * s.tokens * (_attention_width(s) + _mlp_width(s))
     weights = hidden * (s.qkv_width + s.attention_width + s.up_width + s.ffn)
     mask = size * s.batch * s.sequence**2 if masked_attention.masked(s) else 0.0

@@ -66,14 +66,12 @@ def layer_parameters(config: ModelConfig, implementation: Implementation) -> tup
         tensors.append(ParameterTensor(f"{name}.weight", outputs * inputs, linear=True))
         if bias:
             tensors.append(ParameterTensor(f"{name}.bias", outputs, replicated=not split_bias))
+    if config.attention_sinks:
+        tensors.append(ParameterTensor("sinks", s.heads))
     for part, size in zip(("query", "key"), config.qk_norm_sizes, strict=False):
         tensors.append(ParameterTensor(f"{part}_norm.weight", size, replicated=True))
-    after = [f"{name}_after" for name in _BLOCK_NORMS if config.norm_place == "around"]
-    return (*tensors, *(tensor for name in (*_BLOCK_NORMS, *after) for tensor in _norm(name, config)))
-
-
-#: Norms that every layer has; those around blocks are followed by one more each.
-_BLOCK_NORMS = ("norm1", "norm2")
+    norms = ("norm1", "norm2", "norm1_after", "norm2_after")[: config.layer_norms]
+    return (*tensors, *(tensor for name in norms for tensor in _norm(name, config)))
 
 
 def _latent(s: Shard, latent: LatentAttention) -> Iterator[ParameterTensor]:
@@ -95,6 +93,10 @@ def _experts(s: Shard, experts: Experts) -> Iterator[ParameterTensor]:
     yield ParameterTensor("router.weight", hidden * experts.count, replicated=True)
     yield ParameterTensor("experts.up.weight", e.experts * e.up_width * hidden, linear=True, expert=True)
     yield ParameterTensor("experts.down.weight", e.experts * e.ffn * hidden, linear=True, expert=True)
+    if experts.bias:
+        yield ParameterTensor("router.bias", experts.count, replicated=True)
+        yield ParameterTensor("experts.up.bias", e.experts * e.up_width, expert=True)
+        yield ParameterTensor("experts.down.bias", e.experts * hidden, expert=True)
     if experts.shared_ffn:
         yield ParameterTensor("shared_up.weight", s.up_width * hidden, linear=True)
         yield ParameterTensor("shared_down.weight", s.ffn * hidden, linear=True)
@@ -163,6 +165,9 @@ def parameters_of_stage(
             split = head_is_split(implementation)
             rows = local_vocabulary(config.vocab, split, implementation)
             tensors.append(ParameterTensor("head.weight", rows * config.hidden, replicated=not split))
+        if config.head_bias:
+            rows = local_vocabulary(config.vocab, head_is_split(implementation), implementation)
+            tensors.append(ParameterTensor("head.bias", rows, replicated=not head_is_split(implementation)))
         if config.mtp_layers:
             tensors += _predictions(config, implementation, embedding=not (first or tied))
     return tuple(tensors)

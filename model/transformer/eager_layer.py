@@ -68,6 +68,7 @@ def attention_half_backward(s: Shard, accumulate: bool, leaf_input: bool = False
         *leave_backward("output", s),
         *linear_backward("output", s, config.hidden, s.attention_width, config.output_bias, accumulate),
         *core_attention.backward(s),
+        *sinks_backward(s, accumulate),
         *rotary_backward(s),
         *head_norm_backward(s, accumulate),
         streaming("cat", "qkv.cat", s.tokens * s.qkv_width, dtype=s.implementation.dtype),
@@ -76,9 +77,9 @@ def attention_half_backward(s: Shard, accumulate: bool, leaf_input: bool = False
     )
 
 
-def before_block(s: Shard) -> bool:
-    """Whether a norm stands in front of each block."""
-    return s.config.norm_place != "after"
+def before_block(s: Shard, norm: str = "norm1") -> bool:
+    """Whether a norm stands in front of a block: one that serves both is the first block's."""
+    return s.config.norm_place != "after" and not (s.config.shared_norm and norm == "norm2")
 
 
 def after_block(s: Shard) -> bool:
@@ -88,25 +89,43 @@ def after_block(s: Shard) -> bool:
 
 def branch_norm(norm: str, s: Shard) -> str:
     """Name of the norm behind a block whose own norm is ``norm``: the same where it is the only one."""
-    return f"{norm}_after" if before_block(s) else norm
+    return f"{norm}_after" if s.config.norm_place == "around" else norm
 
 
 def block_norm_forward(name: str, s: Shard) -> tuple[Launch, ...]:
     """Norm in front of a block, where the model has one."""
-    return (norm_forward(name, s),) if before_block(s) else ()
+    return (norm_forward(name, s),) if before_block(s, name) else ()
 
 
 def branch_norm_forward(name: str, s: Shard) -> tuple[Launch, ...]:
-    """Norm between a block and the residual stream, where the model has one."""
-    return (norm_forward(branch_norm(name, s), s),) if after_block(s) else ()
+    """Norm and scaling between a block and the residual stream, where the model has them."""
+    normed = (norm_forward(branch_norm(name, s), s),) if after_block(s) else ()
+    return (*normed, *branch_scaling(f"{name}.branch.scale", s))
+
+
+def branch_scaling(name: str, s: Shard) -> tuple[Launch, ...]:
+    """A block's result, or its gradient, times a number, where the model has one."""
+    if not s.config.scaled_branches:
+        return ()
+    return (streaming("unary", name, s.norm_tokens * s.config.hidden, dtype=s.implementation.dtype),)
 
 
 def branch_norm_backward(name: str, s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """Gradient of :func:`branch_norm_forward`."""
+    scaling = branch_scaling(f"{name}.branch.grad.scale", s)
     if not after_block(s):
-        return ()
+        return scaling
     kernels, accumulations = norm_backward(branch_norm(name, s), s, accumulate)
-    return (*kernels, *accumulations)
+    return (*scaling, *kernels, *accumulations)
+
+
+def sinks_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
+    """Gradients of the heads' learned scores, sums over the softmax's statistics; nothing without them."""
+    if not s.config.attention_sinks:
+        return ()
+    rows, done = s.tokens, "" if accumulate else "sinks"
+    total = streaming("reduce", "sinks.grad", rows * s.heads, writes=1 / rows, dtype="fp32", completes=done)
+    return (total, *accumulation("sinks", s.heads, s.implementation.dtype, accumulate))
 
 
 def norm_forward(name: str, s: Shard) -> Launch:
@@ -232,7 +251,7 @@ def norm_half_backward(
     sequence_parallel = s.implementation.sequence_parallel
     before = enter_backward(linear, s) if sequence_parallel else ()
     between = () if sequence_parallel else enter_backward(linear, s)
-    kernels, accumulations = norm_backward(norm, s, accumulate) if before_block(s) else ((), ())
+    kernels, accumulations = norm_backward(norm, s, accumulate) if before_block(s, norm) else ((), ())
     join = [residual_addition(f"{norm}.grad.join", s)]
     if leaf_input:
         join.append(residual_addition(f"{norm}.grad.leaf", s))

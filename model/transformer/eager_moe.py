@@ -42,8 +42,10 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         copies("permute", s, e, reads=random_reads(s)),
         *to_experts("dispatch", s, e),
         _grouped("experts.up", e, e.rows, e.up_width, hidden, dtype, "tn"),
+        *_biased("experts.up", s, e, e.up_width),
         *eager.activation_forward(_rows(s, e)),
         _grouped("experts.down", e, e.rows, hidden, e.ffn, dtype, "tn"),
+        *_biased("experts.down", s, e, hidden),
         *from_experts("combine", s, e),
         *_joined(s, e),
         eager.residual_addition("residual2", s),
@@ -57,8 +59,10 @@ def backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     return (
         *_parted(s, e),
         *to_experts("combine.grad", s, e),
+        *_bias_backward("experts.down", s, e, hidden, accumulate),
         *_grouped_backward("experts.down", s, e, hidden, e.ffn, accumulate),
         *eager.activation_backward(_rows(s, e)),
+        *_bias_backward("experts.up", s, e, e.up_width, accumulate),
         *_grouped_backward("experts.up", s, e, e.up_width, hidden, accumulate),
         *from_experts("dispatch.grad", s, e),
         *_permuted_backward(s, e),
@@ -118,11 +122,41 @@ def _rows(s: Shard, e: ExpertShard) -> Shard:
     return replace(s, tokens=e.all_rows, ffn=e.ffn, up_width=e.up_width)
 
 
+def _biased(name: str, s: Shard, e: ExpertShard, width: int) -> tuple[Launch, ...]:
+    """Each row's expert's bias added to a grouped product, which has none in its epilogue; nothing without biases."""
+    if not experts_of(s).bias:
+        return ()
+    return (streaming("strided_binary", f"{name}.bias", e.all_rows * width, dtype=s.implementation.dtype),)
+
+
+def _bias_backward(name: str, s: Shard, e: ExpertShard, width: int, accumulate: bool) -> tuple[Launch, ...]:
+    """Sums of a grouped product's gradient over each expert's rows."""
+    if not experts_of(s).bias:
+        return ()
+    return _bias_sum(name, s, e.all_rows, width, e.experts, accumulate)
+
+
+def _bias_sum(name: str, s: Shard, rows: int, width: int, experts: int, accumulate: bool) -> tuple[Launch, ...]:
+    bias, dtype = f"{name}.bias", s.implementation.dtype
+    total = streaming(
+        "bias_reduce",
+        f"{bias}.grad",
+        rows * width,
+        writes=experts / rows,
+        dtype=dtype,
+        rows=rows,
+        columns=width,
+        completes="" if accumulate else bias,
+    )
+    return (total, *eager.accumulation(bias, experts * width, dtype, accumulate))
+
+
 def _router_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     count, hidden, tokens, dtype = experts_of(s).count, s.config.hidden, s.norm_tokens, s.implementation.dtype
     weight = "router.weight"
     return (
         streaming("mul", "router.softmax.grad", tokens * count, reads=2, dtype="fp32"),
+        *(_bias_sum("router", s, tokens, count, 1, accumulate) if experts_of(s).bias else ()),
         weight_gradient("router", tokens, count, hidden, dtype, completes="" if accumulate else weight),
         input_gradient("router", tokens, count, hidden, dtype),
         *eager.accumulation(weight, count * hidden, dtype, accumulate),

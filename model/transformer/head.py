@@ -150,6 +150,7 @@ def head_forward(s: Shard) -> tuple[Launch, ...]:
         *layer.enter_forward("head", s),
         *autocast_linear.casts("head", s, vocab, config.hidden, wide=not loss.whole_graph(s)),
         linear_forward("head", s.tokens, padded(vocab, s), config.hidden, implementation.dtype),
+        *_logits_scaled("logits.scale", s, vocab),
         *softcap.forward("logits", s.tokens * vocab, s.implementation.dtype, present=config.logit_softcap),
         *loss.forward(s, vocab, split=head_is_split(implementation)),
     )
@@ -160,7 +161,11 @@ def head_backward(s: Shard, *, accumulate: bool, embedding_here: bool) -> tuple[
     config, implementation = s.config, s.implementation
     split, dtype = head_is_split(implementation), implementation.dtype
     vocab = local_vocabulary(config.vocab, split, implementation)
-    capped = softcap.backward("logits", s.tokens * vocab, dtype, present=config.logit_softcap)
+    capped = (
+        *softcap.backward("logits", s.tokens * vocab, dtype, present=config.logit_softcap),
+        *_logits_scaled("logits.grad.scale", s, vocab),
+        *_bias_gradient(s, vocab, accumulate),
+    )
     if implementation.framework == "megatron":
         wide = replace(s, implementation=replace(implementation, fp8=None))  # Transformer Engine leaves the head alone
         products = linear.column_backward("head", wide, vocab) if split else _whole_products(s, vocab)
@@ -182,6 +187,33 @@ def head_backward(s: Shard, *, accumulate: bool, embedding_here: bool) -> tuple[
         *kernels,
         *sums,
     )
+
+
+def _logits_scaled(name: str, s: Shard, vocab: int) -> tuple[Launch, ...]:
+    """Logits, or their gradient, times a number, where the model has one."""
+    if not s.config.scaled_logits:
+        return ()
+    return (streaming("unary", name, s.tokens * vocab, dtype=s.implementation.dtype),)
+
+
+def _bias_gradient(s: Shard, vocab: int, accumulate: bool) -> tuple[Launch, ...]:
+    """Column sum of the head's bias, where the model has one."""
+    if not s.config.head_bias:
+        return ()
+    run, done = s.implementation, "" if accumulate or s.implementation.framework == "megatron" else "head.bias"
+    total = streaming(
+        "bias_reduce",
+        "head.bias.grad",
+        s.tokens * vocab,
+        writes=1 / s.tokens,
+        dtype=run.dtype,
+        rows=s.tokens,
+        columns=vocab,
+        completes=done,
+    )
+    if run.framework == "megatron":
+        return (total, *accumulation("head.bias", vocab, run))
+    return (total, *layer.accumulation("head.bias", vocab, s.stream.implementation.dtype, accumulate))
 
 
 def padded(vocab: int, s: Shard) -> int:

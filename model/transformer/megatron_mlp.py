@@ -22,7 +22,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 
 def _mlp_forward(s: Shard) -> tuple[Launch, ...]:
     return (
-        *linear.column_forward("norm2" if eager.before_block(s) else "", "up", s, s.up_width),
+        *linear.column_forward("norm2" if eager.before_block(s, "norm2") else "", "up", s, s.up_width),
         activation(s.config, s.tokens * s.ffn, s.implementation.dtype),
         *linear.row_forward("down", s, s.ffn),
     )
@@ -39,7 +39,7 @@ def backward(s: Shard) -> tuple[Launch, ...]:
         *linear.row_backward("down", s, s.ffn),
         activation_backward(s.config, s.tokens * s.ffn, s.implementation.dtype),
         *bias_backward(s, "up", s.tokens, s.up_width, config.mlp_bias),
-        *linear.column_backward("up", s, s.up_width, normed=eager.before_block(s)),
+        *linear.column_backward("up", s, s.up_width, normed=eager.before_block(s, "norm2")),
         *block_norm_backward("norm2", s),
         eager.residual_addition("norm2.grad.join", s),
     )

@@ -13,17 +13,18 @@ from joulecast.model.transformer import eager_layer as eager
 
 def recomputed_norm(name: str, s: Shard) -> tuple[Launch, ...]:
     """A norm's output made again, where selective recomputation does so."""
-    return (eager.norm_forward(name, s),) if s.implementation.recomputes("layernorm") else ()
+    return eager.block_norm_forward(name, s) if s.implementation.recomputes("layernorm") else ()
 
 
 def block_norm_backward(name: str, s: Shard) -> tuple[Launch, ...]:
     """Gradient of the norm in front of a block, where the model has one."""
-    return norm_backward(name, s) if eager.before_block(s) else ()
+    return norm_backward(name, s) if eager.before_block(s, name) else ()
 
 
 def branch_norm_backward(name: str, s: Shard) -> tuple[Launch, ...]:
-    """Gradient of the norm between a block and the residual stream, where the model has one."""
-    return norm_backward(eager.branch_norm(name, s), s) if eager.after_block(s) else ()
+    """Gradient of norm and scaling between a block and the residual stream, where the model has them."""
+    normed = norm_backward(eager.branch_norm(name, s), s) if eager.after_block(s) else ()
+    return (*eager.branch_scaling(f"{name}.branch.grad.scale", s), *normed)
 
 
 def norm_backward(name: str, s: Shard) -> tuple[Launch, ...]:

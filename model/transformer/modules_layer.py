@@ -35,6 +35,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         *_projections_forward(s),
         *(complex_rotary.forward(s) if _titan(s) else turned_rotary.forward(s)),
         *masked_attention.forward(s),
+        *turned_rotary.attention_turned(s),
         *autocast_linear.forward("output", s, config.hidden, s.attention_width, wide=False),
         *eager.leave_forward("output", s),
         *dropout.forward("output", s),
@@ -98,7 +99,7 @@ def projections(s: Shard) -> tuple[tuple[str, int], ...]:
 
 def first_products(s: Shard) -> tuple[tuple[str, int], ...]:
     """First products of the MLP, and their widths."""
-    if not s.config.gated_mlp or _joint(s):
+    if not s.config.gated_mlp or _joint(s) or (s.config.joint_up and s.implementation.modules == "transformers"):
         return (("up", s.up_width),)
     return (("gate", s.ffn), ("up", s.ffn))
 
@@ -217,7 +218,7 @@ def _norm_half_backward(
     norm: str, entered: str, s: Shard, accumulate: bool, *, leaf_input: bool = False
 ) -> tuple[Launch, ...]:
     """As :func:`joulecast.model.transformer.eager_layer.norm_half_backward`, with these modules' norm."""
-    kernels, sums = pytorch_norm.backward(norm, s, accumulate) if eager.before_block(s) else ((), ())
+    kernels, sums = pytorch_norm.backward(norm, s, accumulate) if eager.before_block(s, norm) else ((), ())
     join = (
         eager.residual_addition(f"{norm}.grad.join", s.stream),
         *((eager.residual_addition(f"{norm}.grad.leaf", s.stream),) if leaf_input else ()),

@@ -23,13 +23,13 @@ def forward(name: str, s: Shard) -> tuple[Launch, ...]:
 
 def block_forward(name: str, s: Shard) -> tuple[Launch, ...]:
     """The norm in front of a block, where the model has one."""
-    return forward(name, s) if eager.before_block(s) else ()
+    return forward(name, s) if eager.before_block(s, name) else ()
 
 
 def branch_forward(name: str, s: Shard) -> tuple[Launch, ...]:
-    """The norm between a block and the residual stream, where the model has one; autocast leaves it as narrow."""
+    """Norm and scaling between a block and the residual stream, where the model has them; narrow under autocast."""
     if not eager.after_block(s):
-        return ()
+        return eager.branch_norm_forward(name, s)
     norm = eager.branch_norm(name, s)
     return (
         unfused_norm.forward(norm, s, s.norm_tokens, s.config.hidden) if unfused(s) else (eager.norm_forward(norm, s),)
@@ -39,7 +39,7 @@ def branch_forward(name: str, s: Shard) -> tuple[Launch, ...]:
 def branch_backward(name: str, s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """Gradient of :func:`branch_forward`."""
     if not eager.after_block(s):
-        return ()
+        return eager.branch_norm_backward(name, s, accumulate)
     norm = eager.branch_norm(name, s)
     kernels, _ = eager.norm_backward(norm, s, accumulate)
     _, sums = eager.norm_backward(norm, s.stream, accumulate)

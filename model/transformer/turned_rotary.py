@@ -76,8 +76,23 @@ def backward(s: Shard) -> tuple[Launch, ...]:
             _paced(f"{name}.add", values, SUM_GRADIENT, s, reads=2),
         ]
         if s.config.rotary_fraction < 1:
-            launches.append(_paced(f"{name}.pass", whole, JOINED, s))
+            launches += _parted(name, whole, values, s)
     return tuple(launches)
+
+
+def _parted(name: str, whole: float, values: float, s: Shard) -> tuple[Launch, ...]:
+    """Gradients of a head's rotated and other part, each put among zeros, and their sum."""
+    dtype, parts = s.implementation.dtype, (("turned", values), ("pass", whole - values))
+    zeros = (streaming("fill", f"{name}.{part}.fill", whole, reads=0, dtype=dtype) for part, _ in parts)
+    copies = (_paced(f"{name}.{part}.copy", size, HALF, s) for part, size in parts)
+    return (*zeros, *copies, streaming("add", f"{name}.parts", whole, reads=2, dtype=dtype))
+
+
+def attention_turned(s: Shard) -> tuple[Launch, ...]:
+    """Copy of attention's result from heads first, as joined parts of queries have it, to tokens first."""
+    if s.config.rotary_fraction == 1 or not _parts(s) or s.implementation.modules != "transformers":
+        return ()
+    return (turn("attention.clone", s.tokens * s.attention_width, s),)
 
 
 def _mixed(s: Shard) -> tuple[Launch, ...]:

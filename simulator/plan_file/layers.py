@@ -18,7 +18,7 @@ def check_layers(plan: Plan, source: Source) -> None:
     """Refuse what is not known of layers with norms behind blocks, windows or soft-capping."""
     run, model, local = plan.implementation, plan.workload.model, _local(plan)
     masked = local and run.modules == "transformers"
-    unusual = model.norm_place != "before" or model.scaled_embeddings or model.qk_norm_whole
+    unusual = model.norm_place != "before" or model.scaled_embeddings or model.qk_norm_whole or model.shared_norm
     capped = model.attention_softcap or model.logit_softcap
     backend, tiles = run.attention_backend, [name for name, _ in run.tiles if name.startswith("attention")]
     again = sorted(set(run.recompute_modules) - {"core_attn"}) if plan.schedule.recompute == "selective" else []
@@ -27,7 +27,7 @@ def check_layers(plan: Plan, source: Source) -> None:
         (
             "schedule.recompute_modules",
             "recomputed parts",
-            bool(again) and model.norm_place != "before",
+            bool(again) and (model.norm_place != "before" or model.shared_norm),
             "Leave it out.",
         ),
         ("overlap.nanobatches", "nano-batches", plan.overlap.nanobatches > 1 and bool(model.window_pattern), "Use 1."),
@@ -49,6 +49,18 @@ def check_layers(plan: Plan, source: Source) -> None:
             "windows in torchtitan's layers",
             run.modules == "torchtitan" and (local or unusual or capped),
             'Set it to "joint" or "transformers".',
+        ),
+        (
+            "implementation.modules",
+            "the kernels of transformers' code",
+            run.modules == "transformers" and not model.known_modules,
+            'Set it to "joint".',
+        ),
+        (
+            "implementation.framework",
+            "sinks and experts' biases in Megatron",
+            run.framework == "megatron" and model.attention_sinks,
+            'Set it to "pytorch-eager".',
         ),
         (
             "implementation.framework",
@@ -77,6 +89,8 @@ def layer_assumptions(plan: Plan) -> tuple[str, ...]:
         said.append(
             f"attention with heads of {model.head_dim} is taken from heads of {MEASURED_HEADS}, as wide as was measured"
         )
+    if model.attention_sinks:
+        said.append("attention's kernels hold the heads' sinks for nothing, and experts' activations their clamps")
     if model.text_part:
         said.append("the model's part that reads text is trained, alone")
     return tuple(said)

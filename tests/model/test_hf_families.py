@@ -87,6 +87,40 @@ COUNTED: dict[str, tuple[dict[str, Any], int]] = {
     "gemma 3 with pictures": (
         {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", **TINY, "head_dim": 32}}, 194_048,
     ),
+    "granite": ({"model_type": "granite", **TINY}, 220_608),
+    "starcoder 2": ({"model_type": "starcoder2", **TINY}, 139_680),
+    "stable lm": ({"model_type": "stablelm", **TINY, "use_qkv_bias": True}, 221_440),
+    "stable lm, parallel": ({"model_type": "stablelm", **TINY, "use_parallel_residual": True}, 220_672),
+    "phi": ({"model_type": "phi", **TINY}, 204_296),
+    "falcon 7b": ({"model_type": "falcon", **TINY}, 193_536),
+    "falcon 40b": (
+        {
+            "model_type": "falcon", **TINY, "new_decoder_architecture": True, "num_kv_heads": 2,
+            "bias": True,
+        },
+        201_600,
+    ),
+    "falcon, in turn": (
+        {"model_type": "falcon", **TINY, "multi_query": False, "parallel_attn": False}, 212_352,
+    ),
+    "command r": ({"model_type": "cohere", **TINY}, 156_416),
+    "gpt-j": (
+        {"model_type": "gptj", "n_embd": 64, "n_layer": 3, "n_head": 4, "rotary_dim": 8, "vocab_size": 1000}, 277_928,
+    ),
+    "glm": ({"model_type": "glm", **TINY, "head_dim": 32}, 258_240),
+    "glm 4": ({"model_type": "glm4", **TINY, "head_dim": 32}, 258_624),
+    "glm 4.5": (
+        {
+            "model_type": "glm4_moe", **TINY, "head_dim": 32, "n_routed_experts": 8, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 48, "n_shared_experts": 1, "first_k_dense_replace": 1, "use_qk_norm": True,
+            "attention_bias": True,
+        },
+        388_480,
+    ),
+    "gpt-oss": (
+        {"model_type": "gpt_oss", **TINY, "head_dim": 32, "num_local_experts": 8, "num_experts_per_tok": 2}, 653_220,
+    ),
+    "gpt-neox": ({"model_type": "gpt_neox", **TINY, "num_key_value_heads": 4}, 216_160),
     "olmo 2": ({"model_type": "olmo2", **TINY}, 220_896),
 }  # fmt: skip
 
@@ -107,7 +141,7 @@ def test_numbers_of_parameters_as_transformers_counts_them(name: str) -> None:
     keys, parameters = COUNTED[name]
     config = read(**keys)
     assert config.parameters == parameters
-    run = Implementation(modules="transformers")
+    run = Implementation(modules="transformers" if config.experts is None else "joint")
     tensors = parameters_of_stage(config, run, config.layers, first=True, last=True, dense=config.others(0, 3))
     assert sum(tensor.elements for tensor in tensors) == parameters
 

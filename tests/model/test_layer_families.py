@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from joulecast.errors import InputError
+from joulecast.errors import InputError, NotYetError
 from joulecast.model.architecture.hf import load_model, parse_config
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.architecture.model_flops import seen_share, training_flops
@@ -71,6 +71,14 @@ def attention(config: ModelConfig, run: Implementation, sequence: int) -> Attent
         ("gemma3_text", {"layer_types": GLOBAL}, 82, 145),
         ("olmo2", {}, 56, 117),
         ("mistral", {"sliding_window": 8}, 41, 78),
+        ("granite", {}, 40, 77),
+        # A layer norm's gradient is one operator of two kernels.
+        ("starcoder2", {"head_dim": 16}, 22, 46 + 2),
+        ("stablelm", {"head_dim": 16}, 27, 55 + 2),
+        ("phi", {"head_dim": 16}, 31, 65 + 1),
+        # Two small tables of cosines and sines are copied, which is left out.
+        ("glm", {}, 42 - 2, 86),
+        ("glm4", {}, 58 - 2, 118),
     ],
 )
 def test_kernels_of_a_layer_are_as_many_as_transformers_dispatches(
@@ -82,13 +90,14 @@ def test_kernels_of_a_layer_are_as_many_as_transformers_dispatches(
     assert len(layer_backward(config, TRANSFORMERS, 2, 16, accumulate=False)) == backward
 
 
-@pytest.mark.parametrize("kind", ["gemma2", "gemma3_text", "olmo2"])
+@pytest.mark.parametrize("kind", ["gemma2", "gemma3_text", "olmo2", "phi", "glm4", "gpt_neox", "granite"])
 @pytest.mark.parametrize("run", [TRANSFORMERS, JOINT, replace(TRANSFORMERS, parameters="fp32")])
 def test_every_parameter_is_completed_once(kind: str, run: Implementation) -> None:
     config = tiny(kind)
     launches = layer_backward(config, run, 2, 16, accumulate=False)
     done = Counter(launch.completes for launch in launches if launch.completes)
-    assert set(done) == {p.name for p in layer_parameters(config, run)}
+    norm_biases = {f"norm{number}.bias" for number in (1, 2)}  # in the weights' kernel
+    assert set(done) == {p.name for p in layer_parameters(config, run)} - norm_biases
     assert max(done.values()) == 1
 
 
@@ -196,6 +205,39 @@ def test_full_recomputation_makes_what_a_norm_behind_the_product_needs() -> None
         assert again[len(again) - len(plain) :] == plain
         shift = ["norm2_after.weight.widen", "norm2_after.weight.shift"] if run is TRANSFORMERS else []
         assert again[: len(again) - len(plain)][-1 - len(shift) :] == [last, *shift]
+
+
+def test_sinks_and_biases_of_experts_are_completed() -> None:
+    config = tiny("gpt_oss", num_local_experts=4, num_experts_per_tok=2)
+    launches = layer_backward(config, JOINT, 2, 16, accumulate=False)
+    done = Counter(launch.completes for launch in launches if launch.completes)
+    assert set(done) == {p.name for p in layer_parameters(config, JOINT)}
+    assert max(done.values()) == 1
+    assert (config.window, config.other.window, config.others(0, 3)) == (0, 128, 2)
+
+
+def test_parallel_blocks_have_one_norm_or_two_and_as_many_additions() -> None:
+    for run in (JOINT, TRANSFORMERS, MEGATRON):
+        one, two = (names(layer_forward(tiny(kind, head_dim=16), run, 2, 16)) for kind in ("phi", "gpt_neox"))
+        assert [n for n in one if n.startswith("norm")] == ["norm1"]
+        assert [n for n in two if n.startswith("norm")] == ["norm1", "norm2"]
+        assert [n for n in one if n.startswith("residual")] == ["residual1", "residual2"]
+        back = names(layer_backward(tiny("phi", head_dim=16), run, 2, 16))
+        assert [n for n in back if n.endswith(".join")] == ["norm2.grad.join", "norm1.grad.join"]
+        assert "norm2.grad" not in back
+
+
+def test_a_head_with_a_bias_sums_its_gradient() -> None:
+    config = tiny("phi", head_dim=16)
+    for run in (JOINT, MEGATRON):
+        done = [launch.completes for launch in head_backward(config, run, 2, 16, accumulate=False)]
+        assert done.count("head.bias") == 1
+
+
+@pytest.mark.parametrize(("kind", "key"), [("phi", "qk_layernorm"), ("falcon", "alibi"), ("cohere", "use_qk_norm")])
+def test_what_is_not_known_of_a_family_is_refused(kind: str, key: str) -> None:
+    with pytest.raises(NotYetError, match=key):
+        tiny(kind, **{key: True})
 
 
 def test_norms_over_all_heads_are_not_split() -> None:

@@ -1,0 +1,104 @@
+"""Plans of models whose layers differ from Llama's and from each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from joulecast.errors import NotYetError
+from joulecast.simulator.closed_form.forecast import closed_form
+from joulecast.simulator.instructions.footprints import footprint_of
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
+
+
+def plan(model: str, sequence: int = 4096, *, gpus: int = 1, batch: int = 4, **tables: dict[str, Any]) -> Plan:
+    workload = {"model": model, "sequence_length": sequence, "global_batch_size": batch}
+    given = {"workload": workload, "cluster": {"gpu": "h200-sxm", "gpus": gpus}}
+    return plan_from_dict({**given, **tables})
+
+
+def said(one: Plan) -> str:
+    return " ".join(forecast(one).assumptions)
+
+
+def pipeline(framework: str, **more: Any) -> Plan:
+    """Gemma 3 on two stages of as many layers, of which one has 11 local ones and the other too."""
+    return plan(
+        "gemma-3-1b",
+        gpus=2,
+        parallelism={"pipeline_model_parallel_size": 2, **more},
+        implementation={"framework": framework},
+    )
+
+
+def test_local_and_global_layers_take_turns() -> None:
+    stages = [pipeline("pytorch-eager", stage_layers=[10, 16]).stage_models(stage) for stage in range(2)]
+    assert [[(model.window, count) for model, count in stage] for stage in stages] == [
+        [(512, 5), (0, 1), (512, 4)],
+        [(512, 1), (0, 1), (512, 5), (0, 1), (512, 5), (0, 1), (512, 2)],
+    ]
+
+
+@pytest.mark.parametrize("framework", ["pytorch-eager", "megatron"])
+def test_the_closed_form_knows_which_layers_a_stage_has(framework: str) -> None:
+    for layers in ([13, 13], [6, 20]):
+        one = pipeline(framework, stage_layers=layers)
+        walked, summed = forecast(one), closed_form([one])
+        assert summed.time_s[0] == pytest.approx(walked.time_s, rel=0.03)
+        assert summed.energy_j[0] == pytest.approx(walked.energy_j, rel=0.03)
+
+
+def test_windows_count_where_the_sequence_is_longer() -> None:
+    assert "window" not in said(plan("gemma-2-2b", 4096))
+    assert "window of 4096 tokens skips blocks" in said(plan("gemma-2-2b", 8192, batch=1))
+
+
+def test_transformers_masks_are_kept_by_local_layers_alone() -> None:
+    users = {"implementation": {"modules": "transformers"}}
+    short, long = (
+        footprint_of(plan("gemma-3-1b", sequence, batch=1, **users), 0).activations for sequence in (511, 512)
+    )
+    masks = 22 * 2 * 512**2
+    repeated = 22 * 512 * 2 * (3 * 4 * 256 - 6 * 256)
+    assert long - short * 512 / 511 == pytest.approx(masks + repeated, rel=1e-3)
+    assert "computes the whole square and adds a mask" in said(plan("gemma-3-1b", 512, batch=1, **users))
+
+
+def test_what_a_forecast_says_of_such_layers() -> None:
+    users = {"implementation": {"modules": "transformers"}}
+    assert "soft-capping of attention takes an estimated" in said(plan("gemma-2-2b", 1024))
+    assert "leaves soft-capping of attention out" in said(plan("gemma-2-2b", 1024, **users))
+    assert "heads of 256 is taken from heads of 128" in said(plan("gemma-2-2b", 1024))
+    assert "heads' sinks" in said(plan("gpt-oss-20b", 1024, gpus=4, parallelism={"fsdp": True}))
+
+
+@pytest.mark.parametrize(
+    ("model", "tables", "key"),
+    [
+        ("gemma-2-2b", {"implementation": {"compile": True}}, "implementation.compile"),
+        ("gemma-3-1b", {"parallelism": {"context_parallel_size": 2}}, "parallelism.context_parallel_size"),
+        (
+            "gemma-3-1b",
+            {"implementation": {"modules": "transformers", "attention_backend": "flash-attention-2"}},
+            "implementation.attention_backend",
+        ),
+        ("olmo-2-1b", {"implementation": {"modules": "torchtitan"}}, "implementation.modules"),
+        ("falcon-7b", {"implementation": {"modules": "transformers"}}, "implementation.modules"),
+        ("gpt-oss-20b", {"implementation": {"framework": "megatron"}}, "implementation.framework"),
+        (
+            "glm-4-9b",
+            {
+                "implementation": {"framework": "megatron"},
+                "schedule": {"recompute": "selective", "recompute_modules": ["mlp"]},
+            },
+            "schedule.recompute_modules",
+        ),
+    ],
+)
+def test_what_is_not_known_is_refused_with_its_key(model: str, tables: dict[str, Any], key: str) -> None:
+    with pytest.raises(NotYetError) as caught:
+        plan(model, gpus=2, **tables)
+    assert caught.value.key == key
+    assert "layers" in str(caught.value)
