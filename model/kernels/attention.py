@@ -42,10 +42,15 @@ RESEMBLES: dict[str, tuple[str, float]] = {
 }
 #: Cycles of an SM for a score, forward and backward, beside what the products and the softmax take. Kernels of an H200
 #: (`validate/recorded/h200_sxm/train_modules.jsonl`): dropout with heads of 128, which heads of 64 (in mixed precision)
-#: meet within 3 %; a mask added to every score with heads of 128, and of 64 forward, 6 % less [estimates, +-6 %].
+#: meet within 3 % [estimates, +-6 %].
 #: A hyperbolic tangent was not measured: one more operation of the special-function units, which do 16 in a cycle, and
 #: two products forward; its square and a product more backward [estimates, +-50 %].
-EACH_SCORE = {"dropout": (0.193, 0.119), "mask": (0.155, 0.39), "softcap": (0.08, 0.1)}
+EACH_SCORE = {"dropout": (0.193, 0.119), "softcap": (0.08, 0.1)}
+#: cuDNN's kernels that add a mask to every score are slower ones, by these factors forward and backward with heads of
+#: 128, and by so much more for each doubling of the head. Beside forecasts of the same products without a mask those of
+#: an H200 took 1.3 to 1.8 and 1.5 times as long with heads of 64, 1.8 and 1.9 with 128, 2.1 and 2.4 with 256
+#: [estimates, +-10 %].
+MASK, MASKED, MASKED_DOUBLING = "mask", (1.8, 1.92), 1.2
 #: Blocks of a head over SMs from which on backward's tail begins to shrink; at 1 nothing is left [estimate, +-15 %].
 FIRST_SHRINKING = 1.0 / 3.0
 
@@ -82,7 +87,8 @@ def resembled(backend: str) -> tuple[str, float]:
 def attention_work(
     shapes: AttentionShapes, backend: str, direction: str, dtype: str, gpu: GpuModel, each_score: str = ""
 ) -> AttentionWork:
-    """Cycles and bytes of attention kernels of one backend and direction; ``each_score``: of :data:`EACH_SCORE`.
+    """Cycles and bytes of attention kernels of one backend and direction; ``each_score``: of :data:`EACH_SCORE` or
+    :data:`MASK`.
 
     Reads ``kernel.attention.<backend>.<direction>.*``: ``eta`` (share of the dense rate at head dimension 128),
     ``narrow`` (factor on it at 64), ``wide`` (for each doubling over 128, by default 1), ``imbalance`` (a),
@@ -102,7 +108,9 @@ def attention_work(
     products = 2.0 if direction == "forward" else 5.0
     block_flops = products * 2.0 * BLOCK * BLOCK * shapes.head_dim
     block_cycles = block_flops / (rate * pace * gpu[prefix + "eta"] * narrow * wide)
-    if each_score:
+    if each_score == MASK:
+        block_cycles = block_cycles * MASKED[direction == "backward"] * MASKED_DOUBLING**doublings
+    elif each_score:
         block_cycles = block_cycles + EACH_SCORE[each_score][direction == "backward"] * BLOCK * BLOCK
     per_head = np.ceil(shapes.sequence / BLOCK)
     keys = np.ceil(shapes.keys / BLOCK)

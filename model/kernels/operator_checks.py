@@ -8,7 +8,7 @@ from numbers import Real
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.hardware.gpu_model import GpuModel
-from joulecast.model.kernels.attention import EACH_SCORE, RESEMBLES
+from joulecast.model.kernels.attention import EACH_SCORE, MASK, RESEMBLES
 from joulecast.model.kernels.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Streaming, Tile
 from joulecast.model.kernels.row_blocks import THREADS as ROW_BLOCKS
 
@@ -55,7 +55,7 @@ def _check_attention(attention: Attention, gpu: GpuModel) -> None:
     _named(attention, "direction", "direction", DIRECTIONS)
     _kind_of(attention, "tile", Tile)
     if attention.each_score:
-        _named(attention, "each_score", "work on each score", tuple(EACH_SCORE))
+        _named(attention, "each_score", "work on each score", (*EACH_SCORE, MASK))
     if attention.tile is None:
         _named(attention, "dtype", "data type of attention", ATTENTION_DTYPES)
         _named(attention, "backend", "backend of attention", (*_known("kernel.attention.", gpu), *RESEMBLES))
