@@ -223,20 +223,28 @@ def none_is_within(rows: Sequence[Row], space: Space, what: str, *, kept: bool =
     ``kept`` whether a file holds what was forecast.
     """
     over, table = _violations(rows, space)
-    alone = _alone(over)
-    if np.isfinite(alone).any():
-        row, tightest = divmod(int(alone.argmin()), alone.shape[1])
-        found = "the nearest feasible value, all others kept, is"
+    alone, bounds = _alone(over), stated(space.constraints)
+    suffices = np.isfinite(alone).any()
+    row = int(alone.min(axis=1).argmin() if suffices else over.max(axis=1).argmin())
+    tightest = int(alone[row].argmin() if suffices else over[row].argmax())
+    limit, value = bounds[tightest]
+
+    def nearest_of(number: int) -> str:
+        return f"{_rounded(float(table[row, number]), bounds[number][0].sense):g}"
+
+    if suffices:
+        found = f"the nearest feasible value, all others kept, is {nearest_of(tightest)}"
     else:
-        row = int(over.max(axis=1).argmin())
-        tightest = int(over[row].argmax())
-        found = "no single constraint suffices to be loosened; the plan nearest to all of them has"
-    limit, value = stated(space.constraints)[tightest]
+        others = [
+            f"{bounds[i][0].key} {nearest_of(i)}" for i in np.flatnonzero(over[row] > 0).tolist() if i != tightest
+        ]
+        near = ", ".join([nearest_of(tightest), *others])
+        found = f"no single constraint suffices to be loosened; the plan nearest to all of them has {near}"
+    what_to = "it" if suffices else "these"
     return space.source.error(
-        f"no {what} keeps to the constraints; the tightest is {limit.key} = {value:g}: "
-        f"{found} {_rounded(float(table[row, tightest]), limit.sense):g}",
+        f"no {what} keeps to the constraints; the tightest is {limit.key} = {value:g}: {found}",
         f"constraints.{limit.key}",
-        remedy=f"Loosen it{' and go on with --resume' if kept else ''}, or widen the space.",
+        remedy=f"Loosen {what_to}{' and go on with --resume' if kept else ''}, or widen the space.",
     )
 
 

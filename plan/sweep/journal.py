@@ -60,6 +60,8 @@ class Journal:
         What the file held, and what has been added.
     torn
         Whether the file ended in a torn line, which is gone.
+    was_there
+        Whether the file held anything.
     """
 
     def __init__(self, path: Path | None, header: dict[str, Any], *, resume: bool = False) -> None:
@@ -67,7 +69,7 @@ class Journal:
         self._header = {"joulecast_sweep": VERSION, **header}
         self._run = uuid4().hex
         self.done = Done()
-        self.torn = False
+        self.torn = self.was_there = False
         if path is None:
             return
         self._lines = Lines(path)
@@ -88,6 +90,7 @@ class Journal:
                     file=str(path),
                     remedy="Continue it with --resume, or remove it.",
                 )
+            self.was_there = True
             self._read(path)
             self.take_parts()
         if not path.stat().st_size:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import InputError
+from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.space import MICRO_BATCH, PP, SCHEDULE, TP, VP, Space
 from joulecast.simulator.plan_file.checks import schedule_alias
@@ -36,6 +37,8 @@ _COUNTED = (
 MOST_SETTINGS = 100_000
 #: Most GPUs of one domain of fast links in the catalogue.
 MOST_PER_NODE = 72
+#: Largest batch of which all micro-batches are tried.
+MOST_BATCH = 10**12
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,16 +131,33 @@ def _shares(key: str) -> int:
 
 def _all(key: str, space: Space, plans: Plans) -> tuple[int, ...]:
     """Every value that some plan of the space may have of a key."""
-    if key == TP:
-        return tuple(range(1, 1 + max([MOST_PER_NODE, *filter(None, space.values("cluster.gpus_per_node"))])))
     if key == MICRO_BATCH:
         batches = space.values("workload.global_batch_size")
-        return tuple(sorted({n for batch in batches for n in range(1, batch + 1) if batch % n == 0}))
+        return tuple(sorted({n for batch in batches for n in _divisors(batch, space)}))
+    if key == TP:
+        most = max([MOST_PER_NODE, *filter(None, space.values("cluster.gpus_per_node"))])
+        if most > MOST_PER_NODE:  # no more ranks than heads
+            most = min(most, max(MOST_PER_NODE, *(model.heads for model in _models(space, plans))))
+    else:  # embedding and head may count as blocks
+        most = max(model.layers for model in _models(space, plans)) + len(_COUNTED)
+    return tuple(range(1, 1 + most))
+
+
+def _divisors(batch: int, space: Space) -> set[int]:
+    """Sizes that divide a batch."""
+    if batch > MOST_BATCH:
+        raise space.source.error(
+            f"a batch of {batch:.6g} samples", "workload.global_batch_size", remedy=f"Use at most {MOST_BATCH:.0e}."
+        )
+    small = [n for n in range(1, math.isqrt(batch) + 1) if batch % n == 0]
+    return {size for n in small for size in (n, batch // n)}
+
+
+def _models(space: Space, plans: Plans) -> list[ModelConfig]:
+    """Every model that the space offers."""
     names = ("workload.model", "workload.layers")
     offered = [[(name, value) for value in space.values(name)] for name in names if name in space.keys]
-    models = [_frame(plans, space, dict(chosen)).model for chosen in itertools.product(*offered)]
-    most = max(model.layers for model in models) + len(_COUNTED)  # embedding and head may count as blocks
-    return tuple(range(1, 1 + most))
+    return [_frame(plans, space, dict(chosen)).model for chosen in itertools.product(*offered)]
 
 
 def _frame(plans: Plans, space: Space, fixed: Mapping[str, Any]) -> PlanFrame:

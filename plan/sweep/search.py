@@ -200,6 +200,8 @@ def run_sweep(
 
 def _continued(partial: Path | None, journal: Journal) -> str:
     done = journal.done
+    if not journal.was_there:
+        return f"{partial} is not there: the sweep begins anew"
     torn = "; its torn last line was dropped" if journal.torn else ""
     return f"{partial} holds {len(done.rows)} plans in closed form and {len(done.simulated)} simulated ones{torn}"
 

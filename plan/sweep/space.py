@@ -221,7 +221,9 @@ def _check_objectives(names: tuple[str, ...], source: Source) -> None:
     for name in names:
         if name not in OBJECTIVES:
             raise source.error(f"{name!r} cannot be minimised", "objective.minimise", remedy=f"Known: {known}.")
-    if not 1 <= len(names) <= 3 or len(set(names)) < len(names):
+    if len(set(names)) < len(names):
+        raise source.error(f"{list(names)} names one twice", "objective.minimise", remedy="Name each once.")
+    if not 1 <= len(names) <= 3:
         raise source.error(
             f"{list(names)} are {len(names)} objectives", "objective.minimise", remedy="Name one, two or three."
         )
@@ -239,7 +241,7 @@ def _values(key: str, value: Any, source: Source) -> tuple[Any, ...] | None:
     """Values that a key offers: one, several, or ``None`` for all that are legal."""
     if value == "all" and key in ALL:
         return None
-    if isinstance(value, Mapping) and {"min", "max"} <= set(value) <= {"min", "max", "step"}:
+    if isinstance(value, Mapping) and {"min", "max"} & set(value):
         return _range(key, value, source)
     if not isinstance(value, list) or (key in LISTS and not any(isinstance(v, list | Mapping) for v in value)):
         return (value,)
@@ -253,11 +255,15 @@ def _values(key: str, value: Any, source: Source) -> tuple[Any, ...] | None:
 
 
 def _range(key: str, value: Mapping[str, Any], source: Source) -> tuple[Any, ...]:
-    low, high, step = value["min"], value["max"], value.get("step", 1)
+    low, high, step = (value.get(name, default) for name, default in (("min", None), ("max", None), ("step", 1)))
     numbers = [v for v in (low, high, step) if isinstance(v, int | float) and not isinstance(v, bool)]
-    if len(numbers) < 3 or not all(math.isfinite(v) for v in numbers) or step <= 0 or high < low:
+    unknown = set(value) - {"min", "max", "step"}
+    if unknown or len(numbers) < 3 or not all(math.isfinite(v) for v in numbers) or step <= 0 or high < low:
+        shown = ", ".join(f"{name} = {json.dumps(v, default=str)}" for name, v in value.items())
         raise source.error(
-            f"{dict(value)} is no range", key, remedy="Write {min = …, max = …, step = …}, with a step above 0."
+            f"{{{shown}}} is no range",
+            key,
+            remedy="Write {min = …, max = …, step = …}: numbers, the step above 0, the minimum not above the maximum.",
         )
     steps = (high - low) / step
     if steps >= MOST_VALUES:

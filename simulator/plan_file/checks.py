@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 TP, PP = "parallelism.tensor_model_parallel_size", "parallelism.pipeline_model_parallel_size"
 VP = "parallelism.virtual_pipeline_model_parallel_size"
+#: Most micro-batches of one iteration: a simulation holds every one of them on every stage.
+MOST_MICROBATCHES = 100_000
 
 
 def reserved(parsed: PlanFile, source: Source) -> None:
@@ -257,6 +259,12 @@ def _batch(plan: Plan, source: Source) -> None:
             f"a global batch of {batch} cannot be split into micro-batches of {micro} on {dp} data-parallel ranks",
             "workload.global_batch_size",
             remedy=f"Use a multiple of {micro * dp}.",
+        )
+    if plan.microbatches > MOST_MICROBATCHES:
+        raise source.error(
+            f"{plan.microbatches} micro-batches in one iteration, more than are simulated",
+            "workload.global_batch_size",
+            remedy=f"Use at most {MOST_MICROBATCHES}: a smaller batch, larger micro-batches or more GPUs.",
         )
     rounds = max(1, plan.microbatches // plan.pp)
     if plan.schedule.name == "interleaved-1f1b" and plan.microbatches % rounds:

@@ -17,6 +17,8 @@ from joulecast.model.power.limits import NODE_CLOCK_SPREAD
 from joulecast.model.training.factors import Generation
 from joulecast.model.training.nanobatches import LaunchPoint
 
+#: Most GPUs of a plan, far above all that were built: what depends on each of them stays within memory.
+MOST_GPUS = 10_000_000
 #: Spellings of other tools for our schedules.
 SCHEDULE_ALIASES = {
     "interleaved": "interleaved-1f1b",
@@ -102,9 +104,12 @@ class ClusterTable(Table):
     """``[cluster]``: where it is trained."""
 
     gpu: str = Field(description="Catalogue name or path of a GPU description.")
-    gpus: int = Field(gt=0, description="GPUs in total.")
+    gpus: int = Field(gt=0, le=MOST_GPUS, description="GPUs in total.")
     gpus_per_node: int | None = Field(
-        None, gt=0, description="GPUs joined by the fast links; default: the node type's, 8 where it is not known."
+        None,
+        gt=0,
+        le=MOST_GPUS,
+        description="GPUs joined by the fast links; default: the node type's, 8 where it is not known.",
     )
     node: str | None = Field(
         None, description="Catalogue name or path of the node type; default: the one in which the GPU is usually sold."

@@ -175,6 +175,10 @@ def test_of_a_card_that_is_lost_the_rows_are_kept_and_said_to_be(
         (("--replay", "nowhere"), "nowhere: no recording here"),
         (("--active", "--out", "x.toml"), "[--active]: only a card can be measured so"),
         ((), "[--out]: calibrate needs a file to write"),
+        (
+            ("--out", "x.toml", "--budget", "5 parsecs"),
+            "[--budget]: '5 parsecs' is no duration. Write 90s, 5m or 1h30m.",
+        ),
     ],
 )
 def test_bad_input_gets_one_line_with_a_remedy(

@@ -80,6 +80,8 @@ def test_a_space_without_plans_leaves_no_file(file, tmp_path, capsys):
     code, _, err = run(capsys, file, "--out", out, "--resume")
     assert code == 0 and "rows.csv.partial holds 4 plans in closed form" in err
     assert set(tmp_path.iterdir()) == {file, out}
+    code, _, err = run(capsys, file, "--out", out, "--resume")
+    assert code == 0 and "rows.csv.partial is not there: the sweep begins anew" in err
 
 
 def test_a_space_given_as_a_plan_is_told_apart(file, capsys):

@@ -108,12 +108,22 @@ def test_ranges_lists_and_single_values(tables):
         ({"clustr__gpus": 8}, r"\[clustr\]: unknown key.*Did you mean 'cluster'"),
         ({"constraints__max_time": 3.0}, r"\[constraints.max_time\]: unknown key.*max_time_s"),
         ({"objective__minimise": "speed"}, "'speed' cannot be minimised.*time, energy, money, carbon"),
-        ({"objective__minimise": ["time", "time"]}, "Name one, two or three"),
+        ({"objective__minimise": ["time", "time"]}, "names one twice. Name each once"),
+        ({"objective__minimise": []}, "0 objectives. Name one, two or three"),
         ({"objective__minimise": ["time", "energy", "money", "carbon"]}, "4 objectives"),
         ({TP: []}, "an empty list offers nothing"),
         ({TP: [1, "two"]}, r"tensor_model_parallel_size\]: 'two' is not a whole number"),
         ({TP: [0, 1]}, "Use a value above 0"),
-        ({PP: {"min": 4, "max": 1}}, "is no range"),
+        ({PP: {"min": 4, "max": 1}}, r"{min = 4, max = 1} is no range\. Write.*the minimum not above the maximum"),
+        ({PP: {"min": 4}}, "{min = 4} is no range"),
+        ({PP: {"min": 4, "maxx": 8}}, "maxx = 8} is no range"),
+        ({"power__power_limit_w": {"min": "400 W", "max": 700}}, 'min = "400 W", max = 700} is no range'),
+        ({"cluster__gpus": [8, 10**12]}, r"\[cluster.gpus\]: 1000000000000.*Use a value of at most 10000000"),
+        (
+            {"workload__global_batch_size": 10**13, "workload__micro_batch_size": "all"},
+            "1e.13 samples. Use at most 1e.12",
+        ),
+        ({"workload__global_batch_size": 2**30}, r"134217728 micro-batches in one iteration.* Use at most 100000"),
         ({PP: {"min": 1, "max": 4, "step": 0}}, "is no range"),
         ({"power__power_limit_w": {"min": 1, "max": 1e9, "step": 1}}, "at most 100000"),
         ({"schedule__name": "all"}, "unknown schedule 'all'"),
@@ -130,6 +140,28 @@ def test_bad_input(tables, changes, message):
     with pytest.raises(InputError, match=message) as caught:
         jc.sweep(tables(**changes))
     assert "\n" not in str(caught.value)
+
+
+def test_all_of_large_numbers_is_found_at_once(tables):
+    """Sizes that divide are looked for, not tried one by one; more tensor-parallel ranks than heads none has."""
+    tp, batch = "parallelism.tensor_model_parallel_size", 2**20 * 9 * 25 * 49
+    space = space_from_dict(
+        tables(
+            cluster__gpus=10**6,
+            cluster__gpus_per_node=10**6,
+            parallelism__tensor_model_parallel_size="all",
+            workload__micro_batch_size="all",
+            workload__global_batch_size=batch,
+        )
+    )
+    found = combinations(space, Plans(space))
+    values = dict(zip(found.keys, found.values, strict=True))
+    assert (
+        values["workload.micro_batch_size"][:6] == (1, 2, 3, 4, 5, 6)
+        and values["workload.micro_batch_size"][-1] == batch
+    )
+    assert len(values["workload.micro_batch_size"]) == 21 * 3 * 3 * 3
+    assert values[tp] == tuple(range(1, 73))
 
 
 def test_every_example_has_legal_plans(examples):

@@ -98,6 +98,8 @@ def calibrate(asked: CalibrateAsked) -> None:
 
 
 def _check(asked: CalibrateAsked) -> None:
+    from joulecast.calibrate.choose.duration import seconds
+
     given = {"--rows": asked.rows, "--device": asked.device, "--replay": asked.replay}
     used = [option for option, value in given.items() if value]
     if len(used) > 1 and used != ["--rows", "--replay"]:  # what was measured before counts beside a recording
@@ -108,6 +110,7 @@ def _check(asked: CalibrateAsked) -> None:
         raise InputError("calibrate needs a file to write", key="--out", remedy="Give --out GPU.toml.")
     outputs = {"--out": asked.out, "--report-json": asked.report_json, "--report": asked.report}
     check_destinations(outputs, asked.files)
+    seconds(asked.budget)  # a wrong one is told before anything is measured or fitted
     for option in ("active", "gpus", "record", "yes"):
         if getattr(asked, option) and asked.device is None:
             raise InputError("only a card can be measured so", key=f"--{option}", remedy="Give --device 0.")
