@@ -88,6 +88,14 @@ def test_sizes_and_recomputation_err_alike_on_h100(names: tuple[str, ...], most:
     assert np.std(errors) < 0.025
 
 
+def test_torchtitans_layers_cost_what_their_recomputation_does() -> None:
+    """Without any, every other layer and all of them: one source, one error."""
+    names = ("llama2-13b_none_64", "llama2-13b_layer_64", "llama3-8b_layer_64", "llama2-70b_full_64")
+    errors = [error(f"titan_a100_{name}") for name in names]
+    assert np.std(errors) < 0.01
+    assert max(abs(one) for one in errors) < 0.065
+
+
 @pytest.mark.parametrize(
     "name", ["titan_h200_llama3-8b_fp8_32", "titan_h200_llama3-8b_fp8_64", "mpt_a100-sxm-40gb_7b_2048_8_pure_384"]
 )

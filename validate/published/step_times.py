@@ -31,7 +31,7 @@ from joulecast.validate.scoring.result import Prediction, ScoredRow, SuiteResult
 from joulecast.validate.scoring.summary import summarise
 
 #: Words of a protocol: what the shipped factors have seen, and what the trivial rule may read.
-SHIPPED = "shipped factors of long runs, fitted to the sources that their file names, MLPerf not among them"
+SHIPPED = "shipped factors of long runs, fitted to the sources that their file names, not to MLPerf's; none on PyTorch"
 RULE = "trivial rule: one rate per GPU, data type and source, or per GPU and data type where the source is left out"
 
 
