@@ -31,8 +31,8 @@ def reserved(device: Device) -> Iterator[None]:
         return
     path = _lock_path(device)
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
-    except OSError:  # no folder for temporary files, or not ours: as where there are no locks
+        file = _opened(path)
+    except OSError:  # no folder for temporary files: as where there are no locks
         yield
         return
     try:
@@ -49,10 +49,19 @@ def reserved(device: Device) -> Iterator[None]:
         os.close(file)
 
 
+def _opened(path: Path) -> int:
+    """The file, whoever made it; no link is followed in a folder that everybody writes to."""
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)
+    try:
+        return os.open(path, flags)
+    except FileNotFoundError:
+        return os.open(path, flags | os.O_CREAT, 0o644)
+
+
 def _lock_path(device: Device) -> Path:
     """A file for the card, by whatever word it was opened."""
     kind, _, place = device.facts.locator.partition(":")
     if kind == "sim":
-        place = str(Path(place).resolve())
+        return Path(f"{place}.lock")
     identifier = getattr(device, "identifier", place)
     return Path(tempfile.gettempdir()) / f"joulecast-{kind}-{re.sub(r'[^A-Za-z0-9]+', '-', identifier)}.lock"

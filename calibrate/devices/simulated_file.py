@@ -115,7 +115,7 @@ class SharedFiles:
             found = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        return BoardState(**found["state"]), found["row"] if _lives(found["pid"]) else None
+        return BoardState(**found["state"]), found["row"] if _lives(found.get("pid")) else None
 
     def write_settings(self, content: CardFile) -> None:
         """Tell other processes what the card is set to."""
@@ -140,8 +140,10 @@ def load_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.load")
 
 
-def _lives(pid: int) -> bool:
+def _lives(pid: int | None) -> bool:
     """Whether a process is there: the work of one that was killed has ended with it."""
+    if pid is None:  # a file of before it told
+        return False
     if os.name != "posix":  # asking would end it
         return True
     try:
