@@ -67,6 +67,7 @@ class Family:
     head_bias: bool = False
     known_modules: bool = True
     sinks: bool = False
+    half_rotary: bool = False
     wide_rotary: bool = False
     scaled_embeddings: bool = False
     rotary: bool = True
@@ -228,6 +229,7 @@ FAMILIES: Mapping[str, Family] = {
         output_follows=True,
         norm_formula="mixed",
         sinks=True,
+        half_rotary=True,
         period=2,
         experts=ExpertKeys(count="num_local_experts", width="intermediate_size", bias=True),
         defaults={"head_dim": 64, "sliding_window": 128},

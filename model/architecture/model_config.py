@@ -52,6 +52,8 @@ class ModelConfig:
         Whether each head of attention has a learned score that no value belongs to (gpt-oss).
     known_modules
         Whether the kernels of that code are known here.
+    half_rotary
+        Whether that code rotates halves of heads one by one and joins them (gpt-oss).
     wide_rotary
         Whether that code rotates by a table in fp32 (OLMo-2).
     scaled_embeddings
@@ -108,6 +110,7 @@ class ModelConfig:
     head_bias: bool = False
     attention_sinks: bool = False
     known_modules: bool = True
+    half_rotary: bool = False
     wide_rotary: bool = False
     scaled_embeddings: bool = False
     attention_softcap: bool = False

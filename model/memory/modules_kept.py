@@ -19,9 +19,11 @@ from joulecast.model.transformer import (
     dropout,
     masked_attention,
     modules_compiled,
+    modules_experts,
     modules_layer,
     pytorch_norm,
     whole_activation,
+    written_attention,
 )
 from joulecast.model.transformer.rotary import normed_parts
 
@@ -45,8 +47,11 @@ def layer_bytes(s: Shard) -> float:
     norms = hidden * (inputs * _norm_input(s) * s.norm_tokens + copies * size * s.tokens)
     widths = size * s.tokens * (_attention_width(s) + _mlp_width(s))
     weights = hidden * (s.qkv_width + s.attention_width + s.up_width + s.ffn)
-    mask = size * s.batch * s.sequence**2 if masked_attention.masked(s) else 0.0
-    return norms + mask + widths + _statistics(s) + dropout.kept_bytes(s) + _rounded_bytes(s, weights)
+    scores = size * s.batch * s.sequence**2 if masked_attention.masked(s) else 0.0
+    written = written_attention.written(s) and not s.implementation.recomputes("core_attn")
+    scores += written_attention.kept_bytes(s) if written else 0.0
+    scores += modules_experts.kept_bytes(s) if s.config.experts is not None else 0.0
+    return norms + scores + widths + _statistics(s) + dropout.kept_bytes(s) + _rounded_bytes(s, weights)
 
 
 def final_norm_bytes(s: Shard) -> float:
@@ -81,7 +86,7 @@ def _norm_input(s: Shard) -> float:
 def _attention_width(s: Shard) -> int:
     """Rotated queries and keys, values and the result, and of a joint product all of it."""
     dim = s.config.head_dim
-    if _whole_graph(s) or masked_attention.masked(s):
+    if _whole_graph(s) or masked_attention.masked(s) or written_attention.written(s):
         return 3 * s.heads * dim + s.attention_width
     rotated = (s.heads + s.kv_heads) * dim if s.config.rotary and s.implementation.rotary else 0
     joint = len(modules_layer.projections(s)) == 1

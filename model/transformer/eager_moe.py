@@ -41,10 +41,10 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         *((row_operators.order(e.sent),) if s.implementation.row_operator else ()),
         copies("permute", s, e, reads=random_reads(s)),
         *to_experts("dispatch", s, e),
-        _grouped("experts.up", e, e.rows, e.up_width, hidden, dtype, "tn"),
+        grouped("experts.up", e, e.rows, e.up_width, hidden, dtype, "tn"),
         *_biased("experts.up", s, e, e.up_width),
-        *eager.activation_forward(_rows(s, e)),
-        _grouped("experts.down", e, e.rows, hidden, e.ffn, dtype, "tn"),
+        *eager.activation_forward(expert_rows(s, e)),
+        grouped("experts.down", e, e.rows, hidden, e.ffn, dtype, "tn"),
         *_biased("experts.down", s, e, hidden),
         *from_experts("combine", s, e),
         *_joined(s, e),
@@ -60,10 +60,10 @@ def backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
         *_parted(s, e),
         *to_experts("combine.grad", s, e),
         *_bias_backward("experts.down", s, e, hidden, accumulate),
-        *_grouped_backward("experts.down", s, e, hidden, e.ffn, accumulate),
-        *eager.activation_backward(_rows(s, e)),
+        *grouped_backward("experts.down", s, e, hidden, e.ffn, accumulate),
+        *eager.activation_backward(expert_rows(s, e)),
         *_bias_backward("experts.up", s, e, e.up_width, accumulate),
-        *_grouped_backward("experts.up", s, e, e.up_width, hidden, accumulate),
+        *grouped_backward("experts.up", s, e, e.up_width, hidden, accumulate),
         *from_experts("dispatch.grad", s, e),
         *_permuted_backward(s, e),
         *_router_backward(s, accumulate),
@@ -117,7 +117,7 @@ def _permuted_backward(s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
     )
 
 
-def _rows(s: Shard, e: ExpertShard) -> Shard:
+def expert_rows(s: Shard, e: ExpertShard) -> Shard:
     """The rank's experts as one MLP of all their rows."""
     return replace(s, tokens=e.all_rows, ffn=e.ffn, up_width=e.up_width)
 
@@ -163,19 +163,21 @@ def _router_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     )
 
 
-def _grouped_backward(
+def grouped_backward(
     name: str, s: Shard, e: ExpertShard, outputs: int, inputs: int, accumulate: bool
 ) -> tuple[Launch, ...]:
+    """Gradients of a grouped product."""
     dtype, weight = s.implementation.dtype, f"{name}.weight"
-    wgrad = _grouped(f"{name}.wgrad", e, outputs, inputs, e.rows, dtype, "nt")
+    wgrad = grouped(f"{name}.wgrad", e, outputs, inputs, e.rows, dtype, "nt")
     return (
-        _grouped(f"{name}.dgrad", e, e.rows, inputs, outputs, dtype, "nn"),
+        grouped(f"{name}.dgrad", e, e.rows, inputs, outputs, dtype, "nn"),
         replace(wgrad, completes="" if accumulate else weight),
         *eager.accumulation(weight, e.experts * outputs * inputs, dtype, accumulate),
     )
 
 
-def _grouped(name: str, e: ExpertShard, m: int, n: int, k: int, dtype: str, layout: str) -> Launch:
+def grouped(name: str, e: ExpertShard, m: int, n: int, k: int, dtype: str, layout: str) -> Launch:
+    """One kernel's products of every expert."""
     product = Gemm(
         m, n, k, dtype=dtype, layout=layout, batch=e.experts, footprint_bytes=math.inf, name=name, grouped=True
     )

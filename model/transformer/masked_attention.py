@@ -17,32 +17,38 @@ from dataclasses import replace
 from joulecast.model.framework.launches import Launch, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import Attention
-from joulecast.model.transformer import core_attention, turned_rotary
+from joulecast.model.transformer import core_attention, turned_rotary, written_attention
 
 
 def masked(s: Shard) -> bool:
     """Whether attention takes a mask for its window."""
-    return s.implementation.modules == "transformers" and 0 < s.config.window <= s.sequence
+    run = s.implementation
+    return run.modules == "transformers" and not written_attention.written(s) and 0 < s.config.window <= s.sequence
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:
     """Attention, behind repeated keys and values and the mask's conversion where it takes one."""
+    if written_attention.written(s):
+        return written_attention.forward(s)
     if not masked(s):
         return core_attention.core_attention(s, "forward")
     dtype, scores = s.implementation.dtype, s.batch * s.sequence**2
     mask = streaming("unary", "attention.mask", scores, reads=0.5, dtype=dtype)
-    return (*_repeated(s), mask, *with_mask(core_attention.core_attention(s, "forward"), s))
+    return (*written_attention.repeated(s), mask, *with_mask(core_attention.core_attention(s, "forward"), s))
 
 
 def backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`, behind attention's forward again where that is recomputed selectively."""
+    if written_attention.written(s):
+        again = written_attention.forward(s) if s.implementation.recomputes("core_attn") else ()
+        return (*again, *written_attention.backward(s))
     launches = core_attention.backward(s)
-    return (*with_mask(launches, s), *_summed(s)) if masked(s) else launches
+    return (*with_mask(launches, s), *written_attention.summed(s)) if masked(s) else launches
 
 
 def turned_values(s: Shard) -> tuple[Launch, ...]:
-    """Copy of repeated values' summed gradient from heads first to tokens first."""
-    if not masked(s) or s.heads == s.kv_heads:
+    """Copy of values' gradient from heads first to tokens first, as code or sums over repeated heads leave it."""
+    if not written_attention.written(s) and (not masked(s) or s.heads == s.kv_heads):
         return ()
     return (turned_rotary.turn("attention.value.grad.clone", s.tokens * s.kv_heads * s.config.head_dim, s),)
 
@@ -55,24 +61,3 @@ def with_mask(launches: tuple[Launch, ...], s: Shard) -> tuple[Launch, ...]:
         else one
         for one in launches
     )
-
-
-def _repeated(s: Shard) -> tuple[Launch, ...]:
-    """Keys and values for every head."""
-    share, values = s.kv_heads / s.heads, s.tokens * s.heads * s.config.head_dim
-    if share == 1:
-        return ()
-    dtype = s.implementation.dtype
-    return tuple(streaming("copy", f"attention.{part}.repeat", values, reads=share, dtype=dtype) for part in _PARTS)
-
-
-def _summed(s: Shard) -> tuple[Launch, ...]:
-    """Gradients of keys and values summed over the heads that share them."""
-    share, values = s.kv_heads / s.heads, s.tokens * s.heads * s.config.head_dim
-    if share == 1:
-        return ()
-    dtype = s.implementation.dtype
-    return tuple(streaming("copy", f"attention.{part}.grad.sum", values, writes=share, dtype=dtype) for part in _PARTS)
-
-
-_PARTS = ("key", "value")

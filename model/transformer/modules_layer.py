@@ -17,6 +17,7 @@ from joulecast.model.transformer import (
     complex_rotary,
     dropout,
     masked_attention,
+    modules_experts,
     pytorch_norm,
     rotary,
     turned_rotary,
@@ -41,10 +42,38 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         *dropout.forward("output", s),
         *pytorch_norm.branch_forward("norm1", s),
         residual_addition("residual1", s),
+        *(_mlp_half_forward(s) if config.experts is None else modules_experts.forward(s)),
+    )
+
+
+def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:
+    """Backward of a layer."""
+    config = s.config
+    return (
+        *(_mlp_half_backward(s, accumulate) if config.experts is None else modules_experts.backward(s, accumulate)),
+        *_branch_gradient("output", s),
+        *pytorch_norm.branch_backward("norm1", s, accumulate),
+        *dropout.backward("output", s),
+        *eager.leave_backward("output", s),
+        *autocast_linear.backward(
+            "output", s, config.hidden, s.attention_width, config.output_bias, accumulate, wide=False
+        ),
+        *masked_attention.backward(s),
+        *eager.sinks_backward(s, accumulate),
+        *(complex_rotary.backward(s) if _titan(s) else turned_rotary.backward(s)),
+        *(() if s.config.qk_norm_whole else head_norm_backward(s, accumulate)),
+        *_projections_backward(s, accumulate),
+        *_norm_half_backward("norm1", "qkv", s, accumulate, leaf_input=leaf_input),
+    )
+
+
+def _mlp_half_forward(s: Shard) -> tuple[Launch, ...]:
+    """Norm, MLP and residual addition."""
+    return (
         *pytorch_norm.block_forward("norm2", s),
         *eager.enter_forward("up", s),
         *_mlp_forward(s),
-        *autocast_linear.forward("down", s, config.hidden, s.ffn, wide=whole_activation.widens(s)),
+        *autocast_linear.forward("down", s, s.config.hidden, s.ffn, wide=whole_activation.widens(s)),
         *eager.leave_forward("down", s),
         *dropout.forward("down", s),
         *pytorch_norm.branch_forward("norm2", s),
@@ -52,8 +81,8 @@ def forward(s: Shard) -> tuple[Launch, ...]:
     )
 
 
-def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:
-    """Backward of a layer."""
+def _mlp_half_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
+    """From the gradient behind the second residual addition to the one before the second norm."""
     config = s.config
     return (
         *_branch_gradient("down", s),
@@ -65,18 +94,6 @@ def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, .
         ),
         *_mlp_backward(s, accumulate),
         *_norm_half_backward("norm2", "up", s, accumulate),
-        *_branch_gradient("output", s),
-        *pytorch_norm.branch_backward("norm1", s, accumulate),
-        *dropout.backward("output", s),
-        *eager.leave_backward("output", s),
-        *autocast_linear.backward(
-            "output", s, config.hidden, s.attention_width, config.output_bias, accumulate, wide=False
-        ),
-        *masked_attention.backward(s),
-        *(complex_rotary.backward(s) if _titan(s) else turned_rotary.backward(s)),
-        *(() if s.config.qk_norm_whole else head_norm_backward(s, accumulate)),
-        *_projections_backward(s, accumulate),
-        *_norm_half_backward("norm1", "qkv", s, accumulate, leaf_input=leaf_input),
     )
 
 

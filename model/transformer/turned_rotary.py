@@ -43,6 +43,8 @@ def forward(s: Shard) -> tuple[Launch, ...]:
     launches: list[Launch] = []
     if wide_table(s):
         return _mixed(s)
+    if s.config.half_rotary:
+        return _halves(s, "", _HALVES)
     for part, whole in _parts(s):
         name, values = f"rotary.{part}", whole * s.config.rotary_fraction
         launches += [
@@ -59,6 +61,8 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 
 def backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`, without the copies that turn it."""
+    if s.config.half_rotary and not wide_table(s):
+        return _halves(s, ".grad", _HALVES_BACKWARD)
     dtype = s.implementation.dtype
     parts = _parts(s) if wide_table(s) else ()
     launches = [widened(f"rotary.{part}.grad.widen", whole, dtype) for part, whole in parts]
@@ -80,6 +84,30 @@ def backward(s: Shard) -> tuple[Launch, ...]:
     return tuple(launches)
 
 
+#: Operations on halves of heads, cycles of an SM for a value of each, and tensors read.
+_HALVES = (
+    *((f"cos{half}", COSINE, 1.0) for half in (1, 2)),
+    *((f"sin{half}", COSINE, 1.0) for half in (1, 2)),
+    ("difference", SUM, 2.0),
+    ("sum", SUM, 2.0),
+)
+_HALVES_BACKWARD = (
+    *((f"{step}{half}", PRODUCT_GRADIENT, 1.0) for half in (1, 2) for step in ("sin", "cos")),
+    ("neg", SIGN, 1.0),
+    *((f"sum{half}", SUM_GRADIENT, 2.0) for half in (1, 2)),
+)
+
+
+def _halves(s: Shard, suffix: str, steps: tuple[tuple[str, float, float], ...]) -> tuple[Launch, ...]:
+    """Rotation, or its gradient, in operations on halves of heads that are joined in the end."""
+    launches: list[Launch] = []
+    for part, whole in _parts(s) if not suffix else _parts(s)[::-1]:
+        name = f"rotary.{part}{suffix}"
+        launches += [_paced(f"{name}.{step}", whole / 2, cycles, s, reads=reads) for step, cycles, reads in steps]
+        launches.append(_paced(f"{name}.cat", whole, JOINED, s))
+    return tuple(launches)
+
+
 def _parted(name: str, whole: float, values: float, s: Shard) -> tuple[Launch, ...]:
     """Gradients of a head's rotated and other part, each put among zeros, and their sum."""
     dtype, parts = s.implementation.dtype, (("turned", values), ("pass", whole - values))
@@ -91,6 +119,8 @@ def _parted(name: str, whole: float, values: float, s: Shard) -> tuple[Launch, .
 def attention_turned(s: Shard) -> tuple[Launch, ...]:
     """Copy of attention's result from heads first, as joined parts of queries have it, to tokens first."""
     if s.config.rotary_fraction == 1 or not _parts(s) or s.implementation.modules != "transformers":
+        return ()
+    if s.implementation.attention_backend == "unfused":  # whose own copy it is
         return ()
     return (turn("attention.clone", s.tokens * s.attention_width, s),)
 

@@ -206,8 +206,8 @@ def _megatron_only(plan: Plan, source: Source) -> None:
     check_compiled(plan, source)
     check_modules(plan, source)
     remedy = 'Set implementation.framework = "megatron", or leave the key out.'
-    if run.attention_backend == "unfused":
-        what = "attention in separate kernels is known as Megatron-LM ran it"
+    if run.attention_backend == "unfused" and run.modules != "transformers":
+        what = "attention in separate kernels is known as Megatron-LM ran it and as transformers writes it"
         raise source.error(what, "implementation.attention_backend", remedy=remedy)
     if run.generation:
         raise source.error("these are generations of Megatron", "implementation.generation", remedy=remedy)

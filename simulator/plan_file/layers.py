@@ -41,7 +41,7 @@ def check_layers(plan: Plan, source: Source) -> None:
         (
             "implementation.attention_backend",
             f"masks in {backend}",
-            masked and backend != "cudnn",
+            masked and backend not in ("cudnn", "unfused"),
             'Set it to "cudnn".',
         ),
         (
@@ -55,6 +55,12 @@ def check_layers(plan: Plan, source: Source) -> None:
             "the kernels of transformers' code",
             run.modules == "transformers" and not model.known_modules,
             'Set it to "joint".',
+        ),
+        (
+            "implementation.attention_backend",
+            f"sinks in {backend} under transformers",
+            run.modules == "transformers" and model.attention_sinks and backend != "unfused",
+            'Set it to "unfused": transformers then runs code of its own.',
         ),
         (
             "implementation.framework",
@@ -81,15 +87,20 @@ def layer_assumptions(plan: Plan) -> tuple[str, ...]:
     said = []
     if _local(plan):
         said.append(_window(plan))
-    if model.attention_softcap and users:
+    written = users and run.attention_backend == "unfused"
+    if written:
+        said.append("transformers' own attention runs a kernel for each operation; none of them was measured")
+    if model.attention_softcap and users and not written:
         said.append("transformers leaves soft-capping of attention out where PyTorch's own attention runs")
-    elif model.attention_softcap:
+    elif model.attention_softcap and run.attention_backend != "unfused":
         said.append("soft-capping of attention takes an estimated tenth of a cycle for a score: it was not measured")
     if model.head_dim > MEASURED_HEADS and model.latent is None:
         said.append(
             f"attention with heads of {model.head_dim} is taken from heads of {MEASURED_HEADS}, as wide as was measured"
         )
-    if model.attention_sinks:
+    if model.experts is not None and users:
+        said.append("experts run in transformers' grouped products, whose kernels are taken from its code")
+    if model.attention_sinks and not users:
         said.append("attention's kernels hold the heads' sinks for nothing, and experts' activations their clamps")
     if model.text_part:
         said.append("the model's part that reads text is trained, alone")
@@ -105,7 +116,7 @@ def _local(plan: Plan) -> bool:
 def _window(plan: Plan) -> str:
     model, run = plan.workload.model, plan.implementation
     words = f"attention in a window of {model.sliding_window} tokens"
-    if run.modules == "transformers":
+    if run.modules == "transformers" and run.attention_backend != "unfused":
         return f"{words} is PyTorch's own, which computes the whole square and adds a mask"
     if run.attention_backend == "unfused":
         return f"{words} computes the whole square"

@@ -25,13 +25,16 @@ def check_no_modules(plan: Plan, source: Source) -> None:
 
 
 def check_modules(plan: Plan, source: Source) -> None:
-    """Experts, latent attention, FP8 and nano-batches were not measured with them."""
+    """Latent attention, split or shared experts, FP8 and nano-batches are not known of them."""
     run, model = plan.implementation, plan.workload.model
     _check_dropout(plan, source)
     if run.modules == "joint":
         return
     for what, wrong in (
-        ("a Mixture of Experts", model.experts is not None),
+        ("experts split over GPUs", model.experts is not None and _split(plan)),
+        ("other operators on rows", model.experts is not None and run.moe_row_operator != ""),
+        ("shared experts", model.experts is not None and model.experts.shared_ffn > 0),
+        ("a Mixture of Experts", model.experts is not None and (run.modules != "transformers" or _mixed(plan))),
         ("latent attention", model.latent is not None),
         ("linear layers in FP8", plan.workload.fp8 is not None),
         ("layers cut into nano-batches", plan.overlap.nanobatches > 1),
@@ -40,6 +43,16 @@ def check_modules(plan: Plan, source: Source) -> None:
     ):
         if wrong:
             raise source.error(f"{what} in the modules of {run.modules} are not known", MODULES, remedy='Use "joint".')
+
+
+def _split(plan: Plan) -> bool:
+    split = plan.parallelism
+    return max(plan.tp, split.expert_model_parallel_size, split.expert_tensor_parallel_size) > 1
+
+
+def _mixed(plan: Plan) -> bool:
+    """Whether parameters are wider than what products multiply, without FSDP."""
+    return plan.implementation.parameter_precision == "fp32" and not plan.parallelism.fsdp
 
 
 def _masked(plan: Plan) -> bool:

@@ -253,7 +253,8 @@ class ImplementationTable(Table):
     attention_backend: AttentionBackend = Field(
         "cudnn",
         description="Kernels of scaled-dot-product attention; flash-attention-2: PyTorch's, flash-attn-2: those of its "
-        "own package, which are faster on Hopper; unfused: Megatron-LM's own products and softmax.",
+        "own package, which are faster on Hopper; unfused: Megatron-LM's own products and softmax, or "
+        "transformers' own.",
     )
     attention_precision: Literal["fp8"] | None = Field(
         None, description="fp8: attention multiplies in FP8 too (Transformer Engine's fp8_dpa); default: bf16 or fp16."

@@ -43,6 +43,8 @@ TINY: dict[str, Any] = {
 }  # fmt: skip
 
 
+WRITTEN = replace(TRANSFORMERS, attention_backend="unfused")
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 CAP = ("quotient", "tanh", "product")
 
 
@@ -88,6 +90,31 @@ def test_kernels_of_a_layer_are_as_many_as_transformers_dispatches(
     config = tiny(kind, **keys)
     assert len(layer_forward(config, TRANSFORMERS, 2, 16)) == forward
     assert len(layer_backward(config, TRANSFORMERS, 2, 16, accumulate=False)) == backward
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "forward", "backward"),
+    [
+        ("llama", {}, 48, 86),
+        ("llama", {"num_key_value_heads": 4}, 48, 84),
+        ("gemma2", {"layer_types": GLOBAL}, 75, 125),
+        # The gradients of four rows that are indexed sort their indices, each a kernel beside the sums'.
+        ("gpt_oss", {"layer_types": GLOBAL, **EXPERTS}, 80, 132 + 4),
+    ],
+)
+def test_kernels_of_attention_that_transformers_writes_itself(
+    kind: str, keys: dict[str, Any], forward: int, backward: int
+) -> None:
+    config = tiny(kind, **keys)
+    assert len(layer_forward(config, WRITTEN, 2, 16)) == forward
+    assert len(layer_backward(config, WRITTEN, 2, 16, accumulate=False)) == backward
+
+
+def test_kernels_of_experts_are_as_many_as_transformers_dispatches() -> None:
+    """But for the sorts of two gradients of rows that were indexed."""
+    config = tiny("qwen3_moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=48)
+    assert len(layer_forward(config, TRANSFORMERS, 2, 16)) == 75
+    assert len(layer_backward(config, TRANSFORMERS, 2, 16, accumulate=False)) == 126 + 2
 
 
 @pytest.mark.parametrize("kind", ["gemma2", "gemma3_text", "olmo2", "phi", "glm4", "gpt_neox", "granite"])
@@ -197,6 +224,22 @@ def test_bytes_that_layers_keep() -> None:
     assert layer_bytes(shard(tiny("olmo2"), TRANSFORMERS, *size)) == olmo
 
 
+def test_bytes_that_written_attention_and_experts_keep() -> None:
+    """For a token of gpt-oss: scores once in two bytes, and what four experts' rows leave behind."""
+    tokens, size = 2 * 16, (2, 16)
+    config = tiny("gpt_oss", layer_types=GLOBAL, **EXPERTS)
+    heads = 2 * (3 * 128 + 128) + 4 * (2 + 4)
+    norms = 64 * (2 * 8 + 2 * 2)
+    scores = 2 * 4 * tokens * 17
+    rows = 4 * 16  # of each expert, 64 rows in all
+    experts = 2 * (rows * (2 + 5) * 96 + 2 * 64 * 64) + 4 * tokens * 4
+    assert layer_bytes(shard(config, WRITTEN, *size)) == tokens * (heads + norms) + scores + experts
+    gemma = tiny("gemma2", layer_types=GLOBAL)
+    more = 4 * 2 * 16 * 16 * (2 + 4 + 2) + tokens * 2 * (3 * 128 - 256)
+    written, whole = (layer_bytes(shard(gemma, run, *size)) for run in (WRITTEN, TRANSFORMERS))
+    assert written - whole == more
+
+
 def test_full_recomputation_makes_what_a_norm_behind_the_product_needs() -> None:
     for run, last in ((JOINT, "norm2_after"), (TRANSFORMERS, "norm2_after.scaled")):
         config = tiny("gemma2")
@@ -208,11 +251,12 @@ def test_full_recomputation_makes_what_a_norm_behind_the_product_needs() -> None
 
 
 def test_sinks_and_biases_of_experts_are_completed() -> None:
-    config = tiny("gpt_oss", num_local_experts=4, num_experts_per_tok=2)
-    launches = layer_backward(config, JOINT, 2, 16, accumulate=False)
-    done = Counter(launch.completes for launch in launches if launch.completes)
-    assert set(done) == {p.name for p in layer_parameters(config, JOINT)}
-    assert max(done.values()) == 1
+    config = tiny("gpt_oss", **EXPERTS)
+    for run in (JOINT, WRITTEN):
+        launches = layer_backward(config, run, 2, 16, accumulate=False)
+        done = Counter(launch.completes for launch in launches if launch.completes)
+        assert set(done) == {p.name for p in layer_parameters(config, run)}
+        assert max(done.values()) == 1
     assert (config.window, config.other.window, config.others(0, 3)) == (0, 128, 2)
 
 

@@ -74,6 +74,18 @@ def test_what_a_forecast_says_of_such_layers() -> None:
     assert "heads' sinks" in said(plan("gpt-oss-20b", 1024, gpus=4, parallelism={"fsdp": True}))
 
 
+def test_transformers_own_attention_can_be_planned() -> None:
+    own = {"implementation": {"modules": "transformers", "attention_backend": "unfused"}}
+    words = said(plan("gemma-2-2b", 1024, batch=1, **own))
+    assert "a kernel for each operation" in words and "soft-capping" not in words
+    sharded = {**own, "parallelism": {"fsdp": True}}
+    words = said(plan("gpt-oss-20b", 1024, gpus=4, **sharded))
+    assert "a kernel for each operation" in words and "grouped products" in words
+    fused = {"implementation": {"modules": "transformers"}}
+    own_slower = [forecast(plan("gemma-2-2b", 4096, batch=1, **tables)).time_s for tables in (fused, own)]
+    assert own_slower[1] > 1.2 * own_slower[0]
+
+
 @pytest.mark.parametrize(
     ("model", "tables", "key"),
     [
@@ -87,6 +99,7 @@ def test_what_a_forecast_says_of_such_layers() -> None:
         ("olmo-2-1b", {"implementation": {"modules": "torchtitan"}}, "implementation.modules"),
         ("falcon-7b", {"implementation": {"modules": "transformers"}}, "implementation.modules"),
         ("gpt-oss-20b", {"implementation": {"framework": "megatron"}}, "implementation.framework"),
+        ("gpt-oss-20b", {"implementation": {"modules": "transformers"}}, "implementation.attention_backend"),
         (
             "glm-4-9b",
             {

@@ -1,0 +1,154 @@
+"""Attention as transformers writes it (``eager_attention_forward``): a kernel for each operation on the scores.
+
+Keys and values are copied for every head, queries heads first; then product, scaling, soft-capping where the
+model has it, the addition of a mask, softmax in fp32 and the product with the values. Of a model with sinks (gpt-oss)
+each row's learned score is joined behind its scores, the row's maximum subtracted, and the softmax taken in the scores'
+type; what follows reads rows that are one value longer and not aligned. Nothing of the square is skipped.
+
+Source: transformers 5.17, as many kernels as it dispatches forward and backward; none of their times was measured.
+"""
+
+from __future__ import annotations
+
+import math
+
+from joulecast.model.framework.launches import Launch, streaming
+from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm
+from joulecast.model.transformer import softcap, turned_rotary, unfused_norm
+from joulecast.model.transformer.row_operators import widened
+
+
+def written(s: Shard) -> bool:
+    """Whether attention is transformers' own code."""
+    return s.implementation.modules == "transformers" and s.implementation.attention_backend == "unfused"
+
+
+def repeated(s: Shard) -> tuple[Launch, ...]:
+    """Keys and values for every head."""
+    return _shared("repeat", s, reads=s.kv_heads / s.heads, writes=1.0) if s.heads > s.kv_heads else ()
+
+
+def summed(s: Shard) -> tuple[Launch, ...]:
+    """Gradients of keys and values summed over the heads that share them."""
+    return _shared("grad.sum", s, reads=1.0, writes=s.kv_heads / s.heads) if s.heads > s.kv_heads else ()
+
+
+def _shared(name: str, s: Shard, *, reads: float, writes: float) -> tuple[Launch, ...]:
+    values, dtype = s.tokens * s.heads * s.config.head_dim, s.implementation.dtype
+    return tuple(
+        streaming("copy", f"attention.{part}.{name}", values, reads=reads, writes=writes, dtype=dtype)
+        for part in ("key", "value")
+    )
+
+
+def forward(s: Shard) -> tuple[Launch, ...]:
+    """From rotated queries and keys to the heads' results, tokens first."""
+    scores, dtype, width, more = _scores(s), s.implementation.dtype, s.config.head_dim, s.config.attention_sinks
+    return (
+        *_shared("copy", s, reads=s.kv_heads / s.heads, writes=1.0),
+        *_copied_queries(s),
+        _product("attention.scores", s, s.sequence, s.sequence, width, "tn"),
+        streaming("unary", "attention.scale", scores, dtype=dtype),
+        *softcap.forward("attention", scores, dtype, present=s.config.attention_softcap),
+        streaming("strided_binary", "attention.masked", scores, reads=1.0 + 1.0 / s.heads, dtype=dtype),
+        *(_softmax_with_sinks(s) if more else _softmax(s)),
+        _product("attention.values", s, s.sequence, width, s.sequence + more, "nn"),
+        turned_rotary.turn("attention.clone", s.tokens * s.attention_width, s),
+    )
+
+
+def _copied_queries(s: Shard) -> tuple[Launch, ...]:
+    """Queries heads first; joined parts of them are so already."""
+    if s.config.half_rotary or s.config.rotary_fraction < 1:
+        return ()
+    return (turned_rotary.turn("attention.query.copy", s.tokens * s.attention_width, s),)
+
+
+def _softmax(s: Shard) -> tuple[Launch, ...]:
+    scores, rows, dtype = _scores(s), _rows(s), s.implementation.dtype
+    softmax = streaming("softmax", "attention.softmax", scores, dtype="fp32", rows=rows, columns=s.sequence)
+    if dtype == "fp32":
+        return (softmax,)
+    narrow = streaming("unary", "attention.softmax.round", scores, writes=0.5, dtype="fp32")
+    return (widened("attention.softmax.widen", scores, dtype), softmax, narrow)
+
+
+def _softmax_with_sinks(s: Shard) -> tuple[Launch, ...]:
+    rows, dtype, columns = _rows(s), s.implementation.dtype, s.sequence + 1
+    longer = rows * columns
+    return (
+        streaming("cat", "attention.sinks.cat", longer, dtype=dtype),
+        streaming("reduce", "attention.max", longer, writes=1 / columns, dtype=dtype, rows=rows, columns=columns),
+        unfused_norm.by_column("attention.shifted", longer, dtype),
+        streaming("softmax", "attention.softmax", longer, dtype=dtype, rows=rows, columns=columns),
+    )
+
+
+def backward(s: Shard) -> tuple[Launch, ...]:
+    """Gradient of :func:`forward`, to those of keys and values of their own heads."""
+    scores, dtype, width, more = _scores(s), s.implementation.dtype, s.config.head_dim, s.config.attention_sinks
+    scale = streaming("strided_unary" if more else "unary", "attention.scale.grad", scores, dtype=dtype)
+    return (
+        turned_rotary.turn("attention.grad.clone", s.tokens * s.attention_width, s),
+        _product("attention.values.dgrad", s, s.sequence + more, width, s.sequence, "nt"),
+        _product("attention.softmax.dgrad", s, s.sequence, s.sequence, width, "tn"),
+        *(_softmax_with_sinks_backward(s) if more else _softmax_backward(s)),
+        *softcap.backward("attention", scores, dtype, present=s.config.attention_softcap),
+        scale,
+        _product("attention.keys.dgrad", s, width, s.sequence, s.sequence, "nt"),
+        _product("attention.queries.dgrad", s, s.sequence, width, s.sequence, "nn"),
+        *summed(s),
+    )
+
+
+def _softmax_backward(s: Shard) -> tuple[Launch, ...]:
+    scores, rows, dtype = _scores(s), _rows(s), s.implementation.dtype
+    gradient = _softmax_gradient(scores, rows, s.sequence, "fp32")
+    if dtype == "fp32":
+        return (gradient,)
+    narrow = streaming("unary", "attention.softmax.grad.round", scores, writes=0.5, dtype="fp32")
+    return (widened("attention.softmax.grad.widen", scores, dtype), gradient, narrow)
+
+
+def _softmax_with_sinks_backward(s: Shard) -> tuple[Launch, ...]:
+    rows, dtype, columns = _rows(s), s.implementation.dtype, s.sequence + 1
+    longer = rows * columns
+    return (
+        streaming("fill", "attention.sinks.slice.fill", longer, reads=0, dtype=dtype),
+        streaming("strided_unary", "attention.sinks.slice.copy", _scores(s), dtype=dtype),
+        _softmax_gradient(longer, rows, columns, dtype),
+        streaming("unary", "attention.shifted.grad", longer, dtype=dtype),
+        streaming("reduce", "attention.max.grad", longer, writes=1 / columns, dtype=dtype, rows=rows, columns=columns),
+        streaming("fill", "attention.max.grad.fill", longer, reads=0, dtype=dtype),
+        streaming("unary", "attention.max.grad.put", rows, dtype=dtype),
+        streaming("add", "attention.max.grad.add", longer, reads=2, dtype=dtype),
+    )
+
+
+def _softmax_gradient(scores: float, rows: int, columns: int, dtype: str) -> Launch:
+    return streaming(
+        "log_softmax_backward", "attention.softmax.grad", scores, reads=2, dtype=dtype, rows=rows, columns=columns
+    )
+
+
+def kept_bytes(s: Shard) -> float:
+    """What the backward reads of scores: softmax in fp32 and rounded, or with sinks once; the capped ones' tangent."""
+    size = float(DTYPE_BYTES[s.implementation.dtype])
+    if s.config.attention_sinks:
+        return size * _rows(s) * (s.sequence + 1)
+    wide = 4.0 if size < 4.0 else 0.0
+    return _scores(s) * (size + wide + size * s.config.attention_softcap)
+
+
+def _product(name: str, s: Shard, m: int, n: int, k: int, layout: str) -> Launch:
+    batch, dtype = s.batch * s.heads, s.implementation.dtype
+    return Launch(Gemm(m, n, k, dtype=dtype, layout=layout, batch=batch, footprint_bytes=math.inf, name=name))
+
+
+def _rows(s: Shard) -> int:
+    return s.batch * s.heads * s.sequence
+
+
+def _scores(s: Shard) -> float:
+    return float(_rows(s)) * s.sequence
