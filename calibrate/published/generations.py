@@ -107,13 +107,13 @@ GENERATIONS = (
     Generation(
         *("pytorch", r"llm-foundry|Composer", "flash-attention-1", True), framework="pytorch-eager", options=COMPOSER
     ),
-    # fms-fsdp gathers and reduces in bf16 (``bfSixteen`` of its ``policies/mixed_precision.py``); its modules are taken
-    # for torchtitan's.
+    # fms-fsdp gathers and reduces in bf16 (``bfSixteen`` of its ``policies/mixed_precision.py``); its model's norms are
+    # the tensor operations in fp32 that transformers' are (``LayerNormParameterized``, ``use_high_precision_pow``).
     Generation(
         *("pytorch", r"fms-fsdp", "flash-attention-2", True),
         gradient_precision="bf16",
         framework="pytorch-eager",
-        modules="torchtitan",
+        modules="transformers",
     ),
     # torchtitan asks PyTorch's attention for FlashAttention-2 first, but on Blackwell (`models/attention.py`).
     Generation(
