@@ -21,10 +21,13 @@ from joulecast.model.cluster.collectives import REFERENCE_EFFICIENCY, REFERENCE_
 from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.kernels.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Streaming, Tile
 
+#: PyTorch's names of its own backends; besides, FlashAttention-2's own package and what a GPU's vendor ships.
 ATTENTION_BACKENDS = {
     "FLASH_ATTENTION": "flash-attention-2",
     "CUDNN_ATTENTION": "cudnn",
     "FLASH_ATTENTION_3": "flash-attention-3",
+    "FLASH_ATTN": "flash-attn-2",
+    "VENDOR_ATTENTION": "cudnn",
 }
 #: Rows of one kernel, by the pattern under which the model knows it.
 STREAMING_PATTERNS = {

@@ -96,13 +96,22 @@ RULES: tuple[Rule, ...] = (
     # FlashAttention-2 issues the Ampere generation's matrix instructions: as many operations a cycle on every SM since.
     Rule(
         "kernel",
+        "attention.flash-attention-2.backward.eta",
+        0.20,
+        "operations a cycle do not grow with the matrix units; PyTorch's backward pass",
+        {"tensor_width": -1.0, "flash_2_compiled": 1.0, "flash_2_backward": 1.0},
+        maximum=0.72,
+    ),
+    Rule(
+        "kernel",
         "attention.flash-attention-2.*.eta",
         0.20,
         "operations a cycle do not grow with the matrix units",
         {"tensor_width": -1.0, "flash_2_compiled": 1.0},
         maximum=0.72,
     ),
-    Rule("kernel", "attention.*.eta", 0.20, "share of the dense rate", {"attention_library": 1.0}, maximum=0.9),
+    Rule("kernel", "attention.*.backward.eta", 0.20, "share of the dense rate", {"attention_backward": 1.0}, maximum=0.9),
+    Rule("kernel", "attention.*.eta", 0.20, "share of the dense rate", {"attention_forward": 1.0}, maximum=0.9),
     Rule("kernel", "attention.*", 0.30, "shape of the kernel"),
     Rule(
         "kernel",

@@ -40,6 +40,22 @@ _WIDE_HEADS = {
     for architecture in ("Blackwell", "Blackwell Ultra")
 }
 
+#: Pace of the backward kernels of FlashAttention-2's own package beside PyTorch's own, where these are AOTriton's: it
+#: runs Composable Kernel's. MI355X, heads of 128, 2,048 to 16,384 positions (HipKittens' baselines, `amd_kernels`).
+_PACKAGE_BACKWARD = Parameter(
+    1.85, 0.37, "", "FlashAttention-2's package over PyTorch on MI355X: 1.5 to 3.2 times (HipKittens)", "estimate"
+)
+
+#: Factor on computation beside communication that neither SMs nor power explain, by architecture. Products beside
+#: all-gathers and all-to-alls on eight MI300X gain 21 % of the ideal on average, 42 % with priorities and partitions
+#: (Agrawal et al., ConCCL, arXiv 2412.14335); the other terms alone would leave 68 %. Nobody measured it elsewhere.
+_CONCCL = "overlap reaches 21 to 42 % of the ideal on MI300X (arXiv 2412.14335)"
+_INTERFERENCE = {
+    "CDNA2": Parameter(1.4, 0.4, "", f"between none and CDNA3's; {_CONCCL}", "estimate"),
+    "CDNA3": Parameter(2.0, 0.5, "", _CONCCL, "estimate"),
+    "CDNA4": Parameter(1.4, 0.4, "", f"between none and CDNA3's; {_CONCCL}", "estimate"),
+}
+
 #: Parameter with how much longer a training step on a GPU of another vendor may take than forecast, beside all else:
 #: how far its software is tuned for training is seen in no step of the relative's vendor [log of time].
 VENDOR_LONGER = "training_longer_vendor"
@@ -58,9 +74,14 @@ _UNSEEN_SOFTWARE = {
 def supplemented(table: Table, distance: Distance, device: Mapping[str, Parameter]) -> Table:
     """A derived table with what no relative knows; what it states already stays. Other vendors run other code."""
     added = {} if distance is DISTANCES["other"] else dict(SUPPLEMENT.get(table.name, {}))
+    architecture = str(device["architecture"].value)
+    if table.name == "contention" and architecture in _INTERFERENCE:
+        added["interference"] = _INTERFERENCE[architecture]
     if table.name == "kernel":
-        wide = _WIDE_HEADS.get(str(device["architecture"].value))
+        wide = _WIDE_HEADS.get(architecture)
         added |= {} if wide is None else {"attention.cudnn.backward.wide": wide}
+        if device["vendor"].value == "AMD":
+            added["attention.flash-attn-2.backward.pace"] = _PACKAGE_BACKWARD
         added |= _UNSEEN_SOFTWARE if distance is DISTANCES["other"] else {}
     return Table(
         table.provenance,

@@ -38,8 +38,8 @@ FP8_ENERGY: Figures = {
     **dict.fromkeys(TENSOR_ENERGY, 1.0),
     "Blackwell": 0.5,
     "Blackwell Ultra": 0.5,
-    "CDNA3": 0.78,
-    "CDNA4": 0.78,
+    "CDNA3": 0.85,
+    "CDNA4": 0.60,
 }
 
 #: Switching energy of like logic at its own highest voltage, by process node [nm], relative to 4 nm.
@@ -86,11 +86,16 @@ LIBRARY: Figures = {
     "CDNA4": 1.04,
 }
 
-#: The same of fused attention. Blackwell: SimuMax's cuDNN kernels on B200, 0.8 of Hopper's share forward and backward.
-ATTENTION_LIBRARY: Figures = {
+#: The same of the vendor's fused attention, backward. Blackwell: SimuMax's cuDNN kernels on B200, 0.8 of Hopper's share
+#: forward and backward. CDNA3 and CDNA4: the assembly kernels of AITER, which Transformer Engine runs there, on MI300X
+#: with sums of dQ in fp32 and on MI355X midway between fp32 and bf16, as recipes choose either (`amd_kernels`).
+ATTENTION_BACKWARD: Figures = {
     **LIBRARY,
     **dict.fromkeys(("Blackwell", "Blackwell Ultra", "CDNA3", "CDNA4"), 0.8),
 }
+
+#: The same, forward.
+ATTENTION_FORWARD: Figures = {**ATTENTION_BACKWARD, "CDNA3": 0.82, "CDNA4": 0.9}
 
 #: Where FlashAttention-2 is not compiled for Ampere's matrix instructions but, on AMD's cards, for their own, it
 #: reaches Hopper's share of their rate. MI300X: 329 TFLOP/s forward with heads of 64 (Azure's AI benchmarking guide).
@@ -100,6 +105,11 @@ FLASH_2_COMPILED: Figures = {
     "CDNA3": 0.5,
     "CDNA4": 1.0,
 }
+
+#: Pace of PyTorch's own backward attention beside what FLASH_2_COMPILED says of its forward one. On AMD's cards PyTorch
+#: runs AOTriton's kernels: 143 to 312 TFLOP/s on MI355X, a quarter of the vendor's (`amd_kernels`, HipKittens'
+#: baselines); CDNA2 and CDNA3 are taken for the same share of their rates, as the vendor's kernels have.
+FLASH_2_BACKWARD: Figures = {**dict.fromkeys(LIBRARY, 1.0), **dict.fromkeys(("CDNA2", "CDNA3", "CDNA4"), 0.38)}
 
 #: Share of the memory's bandwidth that streaming kernels draw, relative to Hopper. CDNA3: copies of 4.1 TB/s on MI300X
 #: (Azure's guide); CDNA4 is taken for the same.
@@ -189,8 +199,10 @@ TECHNOLOGY: dict[str, tuple[str, Figures]] = {
     "tensor_energy": ("architecture", TENSOR_ENERGY),
     "fp8_energy": ("architecture", FP8_ENERGY),
     "library": ("architecture", LIBRARY),
-    "attention_library": ("architecture", ATTENTION_LIBRARY),
+    "attention_forward": ("architecture", ATTENTION_FORWARD),
+    "attention_backward": ("architecture", ATTENTION_BACKWARD),
     "flash_2_compiled": ("architecture", FLASH_2_COMPILED),
+    "flash_2_backward": ("architecture", FLASH_2_BACKWARD),
     "streams": ("architecture", STREAMS),
     "product_streams": ("architecture", PRODUCT_STREAMS),
     "overlap": ("architecture", OVERLAP),

@@ -92,10 +92,12 @@ def attention_work(
 
     Reads ``kernel.attention.<backend>.<direction>.*``: ``eta`` (share of the dense rate at head dimension 128),
     ``narrow`` (factor on it at 64), ``wide`` (for each doubling over 128, by default 1), ``imbalance`` (a),
-    ``block_overhead`` (o), ``fixed_cycles`` (c0); of a backend in :data:`RESEMBLES` those of the one that it is like.
+    ``block_overhead`` (o), ``fixed_cycles`` (c0); of a backend in :data:`RESEMBLES` those of the one that it is like,
+    at that pace or, where a GPU's is known, its own ``pace``.
     Kernels in FP8 are those in bf16 at another pace, see :mod:`joulecast.model.kernels.attention_fp8`.
     """
     kernels, pace = resembled(backend)
+    pace = gpu.get(f"kernel.attention.{backend}.{direction}.pace", pace)
     prefix = f"kernel.attention.{kernels}.{direction}."
     fp8 = fp8_attention(gpu) if dtype == "fp8" else None
     if fp8 is not None and direction == "backward" and not fp8.skips:

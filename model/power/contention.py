@@ -6,6 +6,9 @@ to a power that is fitted:
 
     core' = core·⌈tiles / (SMs − ctas − stranded)⌉ / ⌈tiles / SMs⌉    or    core·(1 − ctas/SMs)^−a
 
+Either is longer by ``contention.interference`` where a description has it: on AMD's cards, whose published products
+gain far less from running beside collectives than SMs and power explain.
+
 ``stranded``: blocks of the library's products come in clusters of two within one part of the chip, and where a
 communication kernel leaves an odd number of SMs there, one stays empty. On an H200 products of 11 waves at the power
 limit take 15/11 as long and a little more beside 24 blocks of an all-gather or a reduce-scatter, also while these only
@@ -91,13 +94,19 @@ def compute_drag(kernels: Alone, i: int, beside: int, ctas: float, gpu: GpuModel
 def sm_loss(ctas: ArrayLike, gpu: GpuModel) -> Array:
     """Factor by which the SMs' part of a kernel without waves takes longer beside ``ctas`` blocks [1]."""
     left = np.maximum(1.0 - np.asarray(ctas) / gpu.sm_count, 1.0 / gpu.sm_count)
-    return np.asarray(left ** -gpu["contention.compute_slowdown"])
+    return np.asarray(left ** -gpu["contention.compute_slowdown"] * _interference(ctas, gpu))
 
 
 def wave_loss(tiles: Array, ctas: float, gpu: GpuModel) -> Array:
     """Waves of products of ``tiles`` beside ``ctas`` communication blocks over those that they take alone [1]."""
     left = gpu.sm_count - ctas - (np.floor(gpu.get("contention.stranded_sms", 0.0)) if ctas else 0.0)
-    return np.asarray(np.ceil(tiles / np.maximum(left, 1.0)) / np.ceil(tiles / gpu.sm_count))
+    waves = np.ceil(tiles / np.maximum(left, 1.0)) / np.ceil(tiles / gpu.sm_count)
+    return np.asarray(waves * _interference(ctas, gpu))
+
+
+def _interference(ctas: ArrayLike, gpu: GpuModel) -> Array:
+    """Factor of caches and memory paths that kernels share, beside any communication [1]."""
+    return np.where(np.asarray(ctas) > 0.0, gpu.get("contention.interference", 1.0), 1.0)
 
 
 def communication_drag(kernels: Alone, i: int, beside: int, gpu: GpuModel) -> Array:
