@@ -110,7 +110,9 @@ RULES: tuple[Rule, ...] = (
         {"tensor_width": -1.0, "flash_2_compiled": 1.0},
         maximum=0.72,
     ),
-    Rule("kernel", "attention.*.backward.eta", 0.20, "share of the dense rate", {"attention_backward": 1.0}, maximum=0.9),
+    Rule(
+        "kernel", "attention.*.backward.eta", 0.20, "share of the dense rate", {"attention_backward": 1.0}, maximum=0.9
+    ),
     Rule("kernel", "attention.*.eta", 0.20, "share of the dense rate", {"attention_forward": 1.0}, maximum=0.9),
     Rule("kernel", "attention.*", 0.30, "shape of the kernel"),
     Rule(

@@ -33,7 +33,7 @@ TENSOR_ENERGY: Figures = {
 
 #: Energy of an FP8 operation beside a bf16 one, relative to Hopper's 0.72. Blackwell: FP8 training that was published
 #: of B200 and GB300 (Megatron-Bridge) would not fit their power otherwise. CDNA3: 1.8 times the rate at the clocks of
-#: bf16 (Max-Achievable FLOPs).
+#: bf16 (Max-Achievable FLOPs) and Azure's guide's products; CDNA4: hipBLASLt's of 8,192 on MI355X (HipKittens).
 FP8_ENERGY: Figures = {
     **dict.fromkeys(TENSOR_ENERGY, 1.0),
     "Blackwell": 0.5,
@@ -153,10 +153,10 @@ TILE_OVERHEAD: Figures = {
 
 #: Share of the links' bandwidth that collectives reach, relative to NVLink 4. xGMI4: RCCL's all-reduces of gigabytes on
 #: eight MI300X, 315 GB/s of bus bandwidth (Azure's guide); xGMI3 is taken for the same.
-LINK_SHARE: Figures = {**dict.fromkeys(LINK_ENERGY, 1.0), "xGMI3": 0.88, "xGMI4": 0.88}
+LINK_SHARE: Figures = {**dict.fromkeys(LINK_ENERGY, 1.0), "xGMI3": 0.86, "xGMI4": 0.86}
 
-#: Latency of a message between two GPUs, relative to NVLink 4 through a switch. xGMI4: 82 us for an all-reduce of 1 MB
-#: on eight MI300X (Azure's guide).
+#: Latency of a message between two GPUs, relative to NVLink 4 through a switch. xGMI4: an all-reduce of 1 MB takes 82
+#: us on eight MI300X of a virtual machine (Azure's guide), 27 us on bare ones (AMD's blog on RCCL): midway.
 LINK_LATENCY: Figures = {
     "NVLink2": 1.2,
     "NVLink3": 1.1,
@@ -166,8 +166,8 @@ LINK_LATENCY: Figures = {
     "NVLink5": 1.0,
     "PCIe4": 1.6,
     "PCIe5": 1.5,
-    "xGMI3": 2.3,
-    "xGMI4": 2.3,
+    "xGMI3": 1.25,
+    "xGMI4": 1.25,
 }
 
 #: The board's limit on the rate of the matrix units by architecture, relative to Hopper's share of the highest clock.

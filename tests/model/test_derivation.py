@@ -29,7 +29,7 @@ WORKED = (
     ("power", "link_pj_per_byte", "l40s", 1.6, 0.30),
     ("voltage", "slope", "h100-pcie", 1.0, 0.12 * 0.4),
     ("governor", "settled_share", "a40", 1.0, 0.01),
-    ("collective", "latency_s", "mi300x", 2.3, 0.30 * 1.5),
+    ("collective", "latency_s", "mi300x", 1.25, 0.30 * 1.5),
     ("kernel", "gemm.tile_overhead_cycles", "mi250x", 2.0, 0.30 * 1.5),
     ("kernel", "attention.flash-attention-2.forward.eta", "b200", 0.5, 0.20),
     ("contention", "stranded_sms", "a40", 0.01, 0.50),
