@@ -222,7 +222,7 @@ def test_collectives_of_mi300x_run_as_published(megabytes: int) -> None:
     size = float(megabytes * 2**20)
     found = jc.gpu("mi300x").predict(jc.Collective("all_reduce", size, 8, dtype="bf16"))
     virtual, bare = REDUCED[megabytes]
-    assert 0.93 * virtual < 1.75e-9 * size / found.time_s < 1.13 * bare
+    assert 0.93 * virtual < 1.75e-9 * size / found.time_s < 1.15 * bare
 
 
 def test_the_calibrated_facts_are_the_data_sheets() -> None:
