@@ -77,7 +77,7 @@ GENERATIONS = (
     Generation(
         "nemo-2024", r"NeMo performance summary", "flash-attn-2", True, gradient_precision="bf16", recipes=r"175B"
     ),
-    Generation("nemo-2024", r"NeMo performance summary", "flash-attn-2", True),
+    Generation("nemo-2024", r"NeMo performance summary|NeMo 2[34]\.", "flash-attn-2", True),
     Generation("nemo-2024", r"dgxc", "flash-attn-2", True, gradient_precision="bf16", recipes=r"nemo_megatron/|340b"),
     Generation("nemo-2024", r"MLPerf", "cudnn", True, gradient_precision="bf16", recipes=r"gpt3"),
     Generation("nemo-2024", r"NeMo|dgxc|MLPerf", "cudnn", True),
@@ -90,6 +90,8 @@ GENERATIONS = (
     Generation("", r"FlagPerf", "flash-attn-2", False),
     # No scalar of its own. Gradients are reduced beside backwards; attention is FlashAttention's own package.
     Generation("", r"InternEvo", "flash-attn-2", True),
+    # No scalar of its own. XLA hides gathers behind layers and reduces in the type of its products.
+    Generation("", r"\bJAX\b", "cudnn", True, gradient_precision="bf16"),
     # No scalar of its own. Products and one kernel of scale, mask, softmax and dropout.
     Generation("", r"OneFlow", "unfused", True),
     # What llm-foundry's benchmarks run is FlashAttention in Triton (`--attn_impl triton` by default of its
