@@ -63,10 +63,9 @@ class Rank:
             self.ends += [-1] * last + [i]
             self.begins += [True] + [False] * last
         self.types = types
-        self.duration_at: list[list[float]] = program.duration_s[rank].T.tolist()
-        self.power_at: list[list[float]] = program.power_w[rank].T.tolist()
+        self.duration_of: list[list[float]] = program.duration_s[rank].tolist()  # by type, then clock
+        self.power_of: list[list[float]] = program.power_w[rank].tolist()
         self.wait_power_at: list[float] = program.wait_power_w[rank].tolist()
-        self.n_types = program.duration_s[rank].shape[0]
         self.iteration, self.position, self.end = 0, 0, tick_s
         self.now = self.energy = self.total = 0.0
         self.done = False
@@ -83,7 +82,7 @@ class Rank:
 
     def _clear(self) -> None:
         """Begin an iteration's counts."""
-        self.executed = [[0.0] * self.n_types for _ in self.wait_power_at]
+        self.executed = [[0.0] * len(self.duration_of) for _ in self.wait_power_at]
         self.wait = [0.0] * len(self.wait_power_at)
 
     def _wait_until(self, time: float) -> None:
@@ -104,21 +103,27 @@ class Rank:
 
     def run(self) -> None:
         """Advance, tick after tick, until an input is needed that nobody has sent yet, or all is done."""
-        while not self.done and self._has_input():
-            if self.begins[self.position]:
+        types, needs, begins, ends = self.types, self.needs, self.begins, self.ends
+        while not self.done:
+            position = self.position
+            if needs[position] >= 0 and not self._has_input(needs[position]):
+                return
+            if begins[position]:
                 self.starts.append(self.now)
-            self._execute(self.types[self.position])
-            self._next_phase()
+            self._execute(types[position])
+            if ends[position] >= 0:
+                self._send(ends[position])
+            self.position = position + 1
+            if self.position == len(types):
+                self._end_iteration()
 
-    def _has_input(self) -> bool:
-        """Wait for what the next phase needs, if it was sent."""
-        need, mail = self.needs[self.position], self.mail
-        if need < 0:
-            return True
-        need += self.iteration * mail.size
-        if mail.missing[need]:
+    def _has_input(self, instruction: int) -> bool:
+        """Wait for what an instruction needs, if it was sent."""
+        mail = self.mail
+        instruction += self.iteration * mail.size
+        if mail.missing[instruction]:
             return False
-        arrival = mail.arrival[need]
+        arrival = mail.arrival[instruction]
         while arrival > self.now:
             if arrival < self.end:
                 self._wait_until(arrival)
@@ -129,41 +134,46 @@ class Rank:
 
     def _execute(self, kind: int) -> None:
         """Execute a phase; its ticks end as :meth:`_end_tick` ends them, here without calls."""
-        durations, powers, executed = self.duration_at, self.power_at, self.executed
-        step, tick_s, ended, clocks = self.governor.step, self.tick_s, self.power_w, self.clocks
+        durations, powers, executed = self.duration_of[kind], self.power_of[kind], self.executed
         now, end, energy, clock, left = self.now, self.end, self.energy, self.clock, 1.0
-        duration = durations[clock][kind]
+        duration = durations[clock]
         needed, span = duration, end - now
-        while needed > span:
-            share = span / duration
-            left = max(left - share, _LEAST_LEFT)
-            executed[clock][kind] += share
-            energy += span * powers[clock][kind]
-            self.total += energy
-            power, energy = energy / tick_s, 0.0
-            ended.append(power)
-            clocks.append(clock)
-            clock = step(power)
-            now, end = end, (len(ended) + 1) * tick_s
-            duration = durations[clock][kind]
-            needed, span = left * duration, end - now
+        if needed > span:
+            step, tick_s = self.governor.step, self.tick_s
+            keep_power, keep_clock = self.power_w.append, self.clocks.append
+            total, ticks = self.total, len(self.power_w)
+            while needed > span:
+                share = span / duration
+                left -= share
+                if left < _LEAST_LEFT:
+                    left = _LEAST_LEFT
+                executed[clock][kind] += share
+                energy += span * powers[clock]
+                total += energy
+                power, energy = energy / tick_s, 0.0
+                keep_power(power)
+                keep_clock(clock)
+                clock = step(power)
+                ticks += 1
+                now, end = end, (ticks + 1) * tick_s
+                duration = durations[clock]
+                needed, span = left * duration, end - now
+            self.total = total
         executed[clock][kind] += left
-        self.now, self.end, self.energy, self.clock = now + needed, end, energy + needed * powers[clock][kind], clock
+        self.now, self.end, self.energy, self.clock = now + needed, end, energy + needed * powers[clock], clock
 
-    def _next_phase(self) -> None:
-        """Finish a phase, with its instruction and iteration where it is their last."""
-        flat = self.ends[self.position]
-        if flat >= 0:
-            self.finishes.append(self.now)
-            mail = self.mail
-            for target, delay in mail.outputs[flat]:
-                to = target + self.iteration * mail.size
-                mail.missing[to] -= 1
-                mail.arrival[to] = max(mail.arrival[to], self.now + delay)
-                mail.sent += 1
-        self.position += 1
-        if self.position < len(self.types):
-            return
+    def _send(self, instruction: int) -> None:
+        """Finish an instruction: send what others need of it."""
+        self.finishes.append(self.now)
+        mail = self.mail
+        first = self.iteration * mail.size
+        for target, delay in mail.outputs[instruction]:
+            to = target + first
+            mail.missing[to] -= 1
+            mail.arrival[to] = max(mail.arrival[to], self.now + delay)
+            mail.sent += 1
+
+    def _end_iteration(self) -> None:
         self.position = 0
         self.iteration += 1
         self.ended_at.append(self.now)
