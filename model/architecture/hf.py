@@ -135,6 +135,7 @@ def parse_config(data: object, *, name: str, file: str) -> ModelConfig:
         head_bias=family.head_bias,
         attention_sinks=family.sinks,
         known_modules=family.known_modules,
+        sliced_projections=family.sliced_projections,
         half_rotary=family.half_rotary,
         wide_rotary=family.wide_rotary,
         scaled_embeddings=family.scaled_embeddings,

@@ -67,6 +67,7 @@ class Family:
     head_bias: bool = False
     known_modules: bool = True
     sinks: bool = False
+    sliced_projections: bool = False
     half_rotary: bool = False
     wide_rotary: bool = False
     scaled_embeddings: bool = False
@@ -115,6 +116,17 @@ _GPT_LAYER = Family(
 )
 
 _LLAMA = Family(attention_bias_key="attention_bias", output_follows=True, mlp_bias_key="mlp_bias")
+
+#: OLMo-2's norms stand behind its blocks; queries and keys are normed, all heads of a token together.
+_OLMO2 = replace(
+    _LLAMA,
+    mlp_bias_key="",
+    norm_place="after",
+    norm_formula="mixed",
+    qk_norm=True,
+    qk_norm_whole=True,
+    wide_rotary=True,
+)
 
 #: GLM's norms stand around its blocks, gate and up are one product, half of a head is rotated.
 _GLM = Family(
@@ -174,6 +186,7 @@ _GEMMA3 = {
 FAMILIES: Mapping[str, Family] = {
     "llama": _LLAMA,
     "mistral": Family(),
+    "mistral3": Family(text_of="mistral"),
     "qwen2": Family(qkv_bias=True, defaults=_QWEN),
     "qwen3": Family(attention_bias_key="attention_bias", output_follows=True, qk_norm=True, defaults=_QWEN),
     "mixtral": Family(experts=ExpertKeys(count="num_local_experts", width="intermediate_size")),
@@ -186,20 +199,13 @@ FAMILIES: Mapping[str, Family] = {
     "deepseek_v2": Family(experts=_DEEPSEEK_EXPERTS, latent=True),
     "deepseek_v3": Family(experts=_DEEPSEEK_EXPERTS, latent=True),
     "kimi_k2": Family(experts=_DEEPSEEK_EXPERTS, latent=True),
-    "phi3": Family(joint=True),
+    "phi3": Family(joint=True, sliced_projections=True),
     "gemma": _GEMMA,
     "gemma2": replace(_GEMMA, norm_place="around", period=2, defaults=_GEMMA2),
     "gemma3_text": replace(_GEMMA, norm_place="around", qk_norm=True, period=6, defaults=_GEMMA3),
     "gemma3": Family(text_of="gemma3_text"),
-    "olmo2": replace(
-        _LLAMA,
-        mlp_bias_key="",
-        norm_place="after",
-        norm_formula="mixed",
-        qk_norm=True,
-        qk_norm_whole=True,
-        wide_rotary=True,
-    ),
+    "olmo2": _OLMO2,
+    "olmo3": replace(_OLMO2, period=4, defaults={"sliding_window": 4096}),
     "nemotron": Family(
         gated=False,
         activation="relu2",

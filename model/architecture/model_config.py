@@ -52,6 +52,9 @@ class ModelConfig:
         Whether each head of attention has a learned score that no value belongs to (gpt-oss).
     known_modules
         Whether the kernels of that code are known here.
+    sliced_projections
+        Whether that code cuts queries, keys and values out of a joint product, and the rotated part out of heads, by
+        slices, whose gradients stand among zeros (Phi-3).
     half_rotary
         Whether that code rotates halves of heads one by one and joins them (gpt-oss).
     wide_rotary
@@ -110,6 +113,7 @@ class ModelConfig:
     head_bias: bool = False
     attention_sinks: bool = False
     known_modules: bool = True
+    sliced_projections: bool = False
     half_rotary: bool = False
     wide_rotary: bool = False
     scaled_embeddings: bool = False

@@ -205,7 +205,8 @@ def _projections_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """
     hidden, bias, products = s.config.hidden, s.config.qkv_bias, projections(s)
     if len(products) == 1:
-        return (joined(s), *autocast_linear.backward("qkv", s, s.qkv_width, hidden, bias, accumulate))
+        ahead = _sliced(s) if s.config.sliced_projections and not _titan(s) else (joined(s),)
+        return (*ahead, *autocast_linear.backward("qkv", s, s.qkv_width, hidden, bias, accumulate))
     launches: list[Launch] = []
     whole_norms = s.config.qk_norm_whole
     turns = {name: () if _titan(s) else turned_rotary.turned(name, s) for name, _ in products}
@@ -217,6 +218,19 @@ def _projections_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
         launches += autocast_linear.backward(name, s, width, hidden, bias, accumulate)
         if name != "value":
             launches.append(_branches(name, s))
+    return tuple(launches)
+
+
+def _sliced(s: Shard) -> tuple[Launch, ...]:
+    """Gradients of queries, keys and values, each put among zeros of their joint product, and the sums of these."""
+    dtype, whole, launches = s.implementation.dtype, s.tokens * s.qkv_width, list[Launch]()
+    keys = s.tokens * s.kv_heads * s.config.head_dim
+    launches += (*turned_rotary.turned("key", s), *turned_rotary.turned("query", s))
+    for name, values in (("value", keys), ("key", keys), ("query", s.tokens * s.attention_width)):
+        launches.append(streaming("fill", f"qkv.{name}.fill", whole, reads=0, dtype=dtype))
+        launches.append(streaming("strided_unary", f"qkv.{name}.slice", values, dtype=dtype))
+        if name != "value":
+            launches.append(streaming("add", f"qkv.{name}.sum", whole, reads=2, dtype=dtype))
     return tuple(launches)
 
 

@@ -33,6 +33,11 @@ def _parts(s: Shard) -> tuple[tuple[str, int], ...]:
     return ("query", s.tokens * s.heads * s.config.head_dim), ("key", s.tokens * s.kv_heads * s.config.head_dim)
 
 
+def parted(s: Shard) -> bool:
+    """Whether a part of each head is rotated and joined to the rest, of which there may be none."""
+    return s.config.rotary_fraction < 1 or s.config.sliced_projections
+
+
 def wide_table(s: Shard) -> bool:
     """Whether the table is in fp32: under autocast, and where the model's code leaves it so."""
     return s.implementation.autocast or (s.config.wide_rotary and s.implementation.dtype != "fp32")
@@ -54,7 +59,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
             _paced(f"{name}.sin", values, SINE, s),
             _paced(f"{name}.add", values, SUM, s, reads=2),
         ]
-        if s.config.rotary_fraction < 1:
+        if parted(s):
             launches.append(_paced(f"{name}.pass", whole, JOINED, s))
     return tuple(launches)
 
@@ -79,7 +84,7 @@ def backward(s: Shard) -> tuple[Launch, ...]:
             *_product(f"{name}.cos", values, s),
             _paced(f"{name}.add", values, SUM_GRADIENT, s, reads=2),
         ]
-        if s.config.rotary_fraction < 1:
+        if parted(s):
             launches += _parted(name, whole, values, s)
     return tuple(launches)
 
@@ -111,6 +116,9 @@ def _halves(s: Shard, suffix: str, steps: tuple[tuple[str, float, float], ...]) 
 def _parted(name: str, whole: float, values: float, s: Shard) -> tuple[Launch, ...]:
     """Gradients of a head's rotated and other part, each put among zeros, and their sum."""
     dtype, parts = s.implementation.dtype, (("turned", values), ("pass", whole - values))
+    if values == whole:  # the other part is empty, and put among zeros and added all the same
+        empty = streaming("fill", f"{name}.pass.fill", whole, reads=0, dtype=dtype)
+        return (empty, streaming("add", f"{name}.parts", whole, reads=2, dtype=dtype))
     zeros = (streaming("fill", f"{name}.{part}.fill", whole, reads=0, dtype=dtype) for part, _ in parts)
     copies = (_paced(f"{name}.{part}.copy", size, HALF, s) for part, size in parts)
     return (*zeros, *copies, streaming("add", f"{name}.parts", whole, reads=2, dtype=dtype))
@@ -118,7 +126,7 @@ def _parted(name: str, whole: float, values: float, s: Shard) -> tuple[Launch, .
 
 def attention_turned(s: Shard) -> tuple[Launch, ...]:
     """Copy of attention's result from heads first, as joined parts of queries have it, to tokens first."""
-    if s.config.rotary_fraction == 1 or not _parts(s) or s.implementation.modules != "transformers":
+    if not parted(s) or not _parts(s) or s.implementation.modules != "transformers":
         return ()
     if s.implementation.attention_backend == "unfused":  # whose own copy it is
         return ()

@@ -60,7 +60,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 
 def _copied_queries(s: Shard) -> tuple[Launch, ...]:
     """Queries heads first; joined parts of them are so already."""
-    if s.config.half_rotary or s.config.rotary_fraction < 1:
+    if s.config.half_rotary or turned_rotary.parted(s):
         return ()
     return (turned_rotary.turn("attention.query.copy", s.tokens * s.attention_width, s),)
 

@@ -87,6 +87,10 @@ COUNTED: dict[str, tuple[dict[str, Any], int]] = {
     "gemma 3 with pictures": (
         {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", **TINY, "head_dim": 32}}, 194_048,
     ),
+    "olmo 3": ({"model_type": "olmo3", **TINY}, 220_896),
+    "mistral 3 with pictures": (
+        {"model_type": "mistral3", "text_config": {"model_type": "mistral", **TINY, "head_dim": 32}}, 257_472,
+    ),
     "granite": ({"model_type": "granite", **TINY}, 220_608),
     "starcoder 2": ({"model_type": "starcoder2", **TINY}, 139_680),
     "stable lm": ({"model_type": "stablelm", **TINY, "use_qkv_bias": True}, 221_440),

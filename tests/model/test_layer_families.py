@@ -73,11 +73,14 @@ def attention(config: ModelConfig, run: Implementation, sequence: int) -> Attent
         ("gemma3_text", {"layer_types": GLOBAL}, 82, 145),
         ("olmo2", {}, 56, 117),
         ("mistral", {"sliding_window": 8}, 41, 78),
+        ("olmo3", {"layer_types": LOCAL, "sliding_window": 8}, 59, 120),
         ("granite", {}, 40, 77),
         # A layer norm's gradient is one operator of two kernels.
         ("starcoder2", {"head_dim": 16}, 22, 46 + 2),
         ("stablelm", {"head_dim": 16}, 27, 55 + 2),
         ("phi", {"head_dim": 16}, 31, 65 + 1),
+        # Two slices are empty, and cost no kernel to be copied.
+        ("phi3", {"head_dim": 16}, 38, 81 - 2),
         # Two small tables of cosines and sines are copied, which is left out.
         ("glm", {}, 42 - 2, 86),
         ("glm4", {}, 58 - 2, 118),
