@@ -93,7 +93,7 @@ def test_torchtitans_layers_cost_what_their_recomputation_does() -> None:
     names = ("llama2-13b_none_64", "llama2-13b_layer_64", "llama3-8b_layer_64", "llama2-70b_full_64")
     errors = [error(f"titan_a100_{name}") for name in names]
     assert np.std(errors) < 0.01
-    assert max(abs(one) for one in errors) < 0.065
+    assert max(abs(one) for one in errors) < 0.085
 
 
 @pytest.mark.parametrize(
