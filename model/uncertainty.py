@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from joulecast.model.cluster.extremes import spread_of_slowest
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.description_file import COVARIANCE_TOLERANCE
-from joulecast.model.hardware.estimated_forms import ESTIMATED_FORMS
+from joulecast.model.hardware.estimated_forms import ESTIMATED_FORMS, UNMEASURED_FORMS
 from joulecast.model.kernels.costs import Costs
 from joulecast.model.kernels.families import FAMILIES, spread_of_families
 from joulecast.model.power.kernel_power import CARD_FACTORS
@@ -40,6 +40,7 @@ COMPOSITION = 0.012
 #: it (with experts), 0.00 +- 0.02 and 0.02 +- 0.02: root mean square beyond the slopes' own errors, most of it the
 #: first's [estimate].
 MOVING = 0.04
+_ESTIMATES = {**ESTIMATED_FORMS, **UNMEASURED_FORMS}
 _MOVES = np.array([family.startswith(("streaming", "tile_rows")) for family in FAMILIES])
 #: Joint deviations of the parameters, and where time presses; powers of two.
 DIRECTIONS, FEW_DIRECTIONS = 16, 8
@@ -130,7 +131,7 @@ def spread_of_changes(base: Array, changed: Array) -> Array:
 def discrepancy(description: GpuDescription, quantity: str) -> Array:
     """Relative standard deviation of the form by family, in the order of ``FAMILIES``; ``quantity`` time or energy."""
     network = {"network": {"time": NETWORK_DISCREPANCY, "energy": NETWORK_DISCREPANCY}}
-    known = {**network, **ESTIMATED_FORMS, **description.kernel.discrepancy, **description.collective.discrepancy}
+    known = {**network, **_ESTIMATES, **description.kernel.discrepancy, **description.collective.discrepancy}
     return spread_of_families(known, quantity, UNKNOWN_DISCREPANCY)
 
 
@@ -147,7 +148,7 @@ def _two_parts(description: GpuDescription, quantity: str) -> tuple[Array, Array
     What is wrong with a constant from a few kernels is wrong in all that rest on it; what is beyond differs.
     """
     whole = discrepancy(description, quantity)
-    alike = [ESTIMATED_FORMS[family][quantity] if family in ESTIMATED_FORMS else 0.0 for family in FAMILIES]
+    alike = [_ESTIMATES[family][quantity] if family in _ESTIMATES else 0.0 for family in FAMILIES]
     together = np.minimum(whole, alike)
     return np.sqrt(whole**2 - together**2), together
 

@@ -2,7 +2,8 @@
 
 A family is finer than a kind of operator where the model's form errs differently: products that leave most SMs idle or
 multiply special values, products of experts, frameworks' FP8, data that L2 holds, kernels that reduce or that
-instructions bind, directions of attention, all-reduces, small messages, communication between nodes.
+instructions bind, directions of attention and kinds of it that no row is of, all-reduces, small messages, communication
+between nodes.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ FAMILIES = (
     "collective_all_reduce",
     "collective_small",
     "network",
+    "attention_unmeasured",
 )
 _INDEX = {family: index for index, family in enumerate(FAMILIES)}
 #: Patterns that combine values of a row or a column.
@@ -49,6 +51,10 @@ REDUCTIONS = frozenset(
 SMALL_MESSAGE = 16e6
 #: A product is small when its outputs make fewer tiles of this size than half the SMs.
 TILE_OUTPUTS = 128 * 128
+
+
+#: Heads that are twice as wide as any whose attention was measured.
+WIDE_HEADS = 256
 
 
 def families_of(operators: Sequence[Operator], device: Mapping[str, float]) -> NDArray[np.int64]:
@@ -77,12 +83,22 @@ def _family(operator: Operator, small_outputs: float, cache_bytes: float) -> str
             return "streaming_l2"
         return "streaming_reduction" if operator.pattern in REDUCTIONS else "streaming"
     if isinstance(operator, Attention):
-        return f"attention_{operator.direction}" if operator.tile is None else "tile_attention"
+        return _attention(operator)
     if operator.fabric is not None and operator.fabric.domains > 1:
         return "network"
     if operator.bytes < SMALL_MESSAGE:
         return "collective_small"
     return "collective_all_reduce" if operator.kind == "all_reduce" else "collective"
+
+
+def _attention(operator: Attention) -> str:
+    """Of attention: kernels with windows, soft-capping or wide heads were measured on no card."""
+    if operator.tile is not None:
+        return "tile_attention"
+    local = 0 < operator.window < operator.keys
+    if local or operator.each_score == "softcap" or operator.head_dim >= WIDE_HEADS:
+        return "attention_unmeasured"
+    return f"attention_{operator.direction}"
 
 
 def _product(operator: Gemm) -> str:

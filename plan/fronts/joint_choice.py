@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.errors import InputError
+from joulecast.errors import InputError, NotYetError
 from joulecast.model.framework.launch_shares import shares
 from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.description import GpuDescription
@@ -76,6 +76,12 @@ def joint_choice(
     if not 0 <= stage < len(plan.parallelism.stage_layers):
         last = len(plan.parallelism.stage_layers) - 1
         raise InputError(f"the plan has no stage {stage}", key="--stage", remedy=f"It has 0 to {last}.")
+    if plan.workload.model.window_pattern:
+        raise NotYetError(
+            "options of layers that take turns with local ones are not composed yet",
+            key="workload.model",
+            remedy="Use a model whose layers are alike, or sequences within its window.",
+        )
     description, space = gpu_of(plan), space or FrontSpace()
     space.refuse_limits()
     search = _Search(plan, description, space, direction, stage)

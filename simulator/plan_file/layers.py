@@ -16,7 +16,8 @@ MEASURED_HEADS = 128
 
 def check_layers(plan: Plan, source: Source) -> None:
     """Refuse what is not known of layers with norms behind blocks, windows or soft-capping."""
-    run, model, local = plan.implementation, plan.workload.model, _local(plan)
+    run, model = plan.implementation, plan.workload.model
+    local = model.sliding_window > 0
     masked = local and run.modules == "transformers"
     unusual = model.norm_place != "before" or model.scaled_embeddings or model.qk_norm_whole or model.shared_norm
     capped = model.attention_softcap or model.logit_softcap
@@ -85,7 +86,7 @@ def layer_assumptions(plan: Plan) -> tuple[str, ...]:
     model, run = plan.workload.model, plan.implementation
     users = run.modules == "transformers"
     said = []
-    if _local(plan):
+    if model.sliding_window:
         said.append(_window(plan))
     written = users and run.attention_backend == "unfused"
     if written:
@@ -107,10 +108,9 @@ def layer_assumptions(plan: Plan) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _local(plan: Plan) -> bool:
-    """Whether windows of some layers matter; transformers makes a mask for one that is as long as the sequence, too."""
-    window, tokens = plan.workload.model.sliding_window, plan.workload.sequence_length
-    return 0 < window < tokens or (window == tokens and plan.implementation.modules == "transformers")
+def windows_matter(window: int, tokens: int, modules: str) -> bool:
+    """Whether windows are shorter than sequences; transformers makes a mask for one that is as long, too."""
+    return 0 < window < tokens or (window == tokens and modules == "transformers")
 
 
 def _window(plan: Plan) -> str:

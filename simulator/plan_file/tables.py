@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.simulator.plan_file import checks, names
 from joulecast.simulator.plan_file.experts import read_load
+from joulecast.simulator.plan_file.layers import windows_matter
 from joulecast.simulator.plan_file.network import read_links
 from joulecast.simulator.plan_file.overlap import read_windows
 from joulecast.simulator.plan_file.parts import Cluster, Implementation, Overlap, Parallelism, Power, Workload
@@ -38,6 +39,8 @@ def read_workload(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Work
         model = replace(model, rotary=run.rotary)
     if run.tie_embeddings is not None:
         model = replace(model, tied_embeddings=run.tie_embeddings)
+    if not windows_matter(model.sliding_window, table.sequence_length, run.modules):
+        model = replace(model, sliding_window=0, window_pattern=())
     model = replace(model, mtp_layers=prediction_modules(parsed, source))
     return Workload(
         model=model,

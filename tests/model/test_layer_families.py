@@ -30,6 +30,7 @@ from joulecast.model.training.step import (
     layer_backward,
     layer_forward,
 )
+from joulecast.model.uncertainty import composed_spread
 
 TRANSFORMERS, JOINT, MEGATRON = (
     Implementation(modules="transformers"),
@@ -190,6 +191,16 @@ def test_a_window_as_long_as_the_sequence_changes_no_kernel_that_skips() -> None
             cycles = lower((whole, *windows), gpu).core_cycles
             assert cycles[1] == cycles[0]
             assert (np.diff(cycles[1:]) < 0).all(), (backend, direction)
+
+
+def test_attention_that_was_never_measured_is_less_certain() -> None:
+    h200 = load_gpu("h200-sxm")
+    gpu = gpu_model(h200)
+    plain = Attention(2, 8, 8, 4096, 128)
+    kernels = (plain, replace(plain, window=512), replace(plain, each_score="softcap"), replace(plain, head_dim=256))
+    costs, one = lower(kernels, gpu), np.ones(4)
+    known, *others = composed_spread(one, np.arange(4), costs, h200, "time")
+    assert known < 0.1 and all(other == pytest.approx(0.2) for other in others)
 
 
 def test_transformers_adds_a_mask_where_a_layer_is_local() -> None:

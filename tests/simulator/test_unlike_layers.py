@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from joulecast.errors import NotYetError
+from joulecast.plan.fronts.joint_choice import joint_choice
 from joulecast.simulator.closed_form.forecast import closed_form
 from joulecast.simulator.instructions.footprints import footprint_of
 from joulecast.simulator.iteration.forecast import forecast
@@ -64,6 +65,14 @@ def test_transformers_masks_are_kept_by_local_layers_alone() -> None:
     repeated = 22 * 512 * 2 * (3 * 4 * 256 - 6 * 256)
     assert long - short * 512 / 511 == pytest.approx(masks + repeated, rel=1e-3)
     assert "computes the whole square and adds a mask" in said(plan("gemma-3-1b", 512, batch=1, **users))
+
+
+def test_windows_as_long_as_sequences_leave_all_layers_alike() -> None:
+    assert plan("gemma-3-1b", 512).workload.model.window_pattern == ()
+    users = {"implementation": {"modules": "transformers"}}
+    assert plan("gemma-3-1b", 512, **users).workload.model.others(0, 26) == 22
+    with pytest.raises(NotYetError, match="local ones"):
+        joint_choice(plan("gemma-3-1b", 1024))
 
 
 def test_what_a_forecast_says_of_such_layers() -> None:
