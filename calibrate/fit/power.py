@@ -1,7 +1,8 @@
 """Fits the tables ``power`` and ``voltage`` to measured rows, at the clocks and times that were observed.
 
 A card is as warm as its work makes it in the end, and its leakage goes with that. Where the temperature changed while a
-row was measured, the leakage is that of the observed one.
+row was measured, the leakage is that of the observed one; the mean of all temperatures tells that of the air, so that
+the rows whose temperature was steady are taken in the same room.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ Array = NDArray[np.float64]
 
 #: What differs between cards of one kind: the dynamic energy of the chip and of the memory.
 CARD_PARTS = ("core", "memory")
+#: How well the mean temperature of a card's rows tells that of its air: a window is too short for it to settle [K].
+AIR_NOISE_K = 2.0
 
 
 def power_at_observed_clock_w(data: FitRows, gpu: GpuModel) -> Array:
@@ -87,6 +90,31 @@ def at_rest(rows: Sequence[Row]) -> Rest:
     return Rest(*np.array(columns, dtype=np.float64).reshape(-1, 3).T)
 
 
+@dataclass(frozen=True)
+class Air:
+    """Mean temperature [°C] and power [W] of a card's rows: together they tell how warm its air is."""
+
+    temperature_c: float
+    power_w: float
+
+    def error(self, gpu: GpuModel) -> float:
+        """How far the temperature of a card of this mean power is off, in units of its noise."""
+        steady = gpu["power.inlet_c"] + gpu["power.thermal_resistance_k_per_w"] * self.power_w
+        return (steady - self.temperature_c) / AIR_NOISE_K
+
+
+def _air(data: FitRows) -> Air | None:
+    """Of the described card's rows that tell how the temperature changed, or of all if none is its own."""
+    told = [
+        (row.measured.temperature_c, row.measured.power_w, not row.configuration.get("card"))
+        for row in data.rows
+        if row.measured.temperature_change_k is not None
+    ]
+    whole = [(heat, power, own) for heat, power, own in told if heat is not None and power is not None]
+    chosen = [(heat, power) for heat, power, own in whole if own or not any(mine for *_, mine in whole)]
+    return Air(*np.mean(chosen, axis=0).tolist()) if chosen else None
+
+
 def fit_power(
     data: FitRows, pulses: FitRows, rest: Rest, gpu: GpuModel, priors: Mapping[str, Prior]
 ) -> tuple[GpuModel, list[Solution]]:
@@ -95,6 +123,7 @@ def fit_power(
     Kernels with explicit tiles have energies of their own, fitted last: their short windows shall not move the others.
     """
     gpu = gpu.with_values({name: p.start for name, p in priors.items()})
+    air = _air(data)
     block = collect([*data.select(np.isfinite(data.power_w)).rows, *pulses.rows])
     priors = {**priors, **card_priors(block.cards)}
     tiled = np.array([is_tiled(r) for r in block.rows], dtype=np.bool_)
@@ -103,7 +132,7 @@ def fit_power(
         (block.select(~tiled), [n for n in priors if not n.startswith("power.tile_")]),
         (block.select(tiled), [n for n in priors if n.startswith("power.tile_")]),
     ):
-        solution = _fit_power_block(chosen, rest, gpu, priors, names)
+        solution = _fit_power_block(chosen, rest, air, gpu, priors, names)
         gpu = gpu.with_values(solution.as_dict())
         solutions.append(without_cards(solution))
     return gpu, solutions
@@ -133,7 +162,7 @@ def without_cards(solution: Solution) -> Solution:
 
 
 def _fit_power_block(
-    block: FitRows, rest: Rest, gpu: GpuModel, priors: Mapping[str, Prior], names: Sequence[str]
+    block: FitRows, rest: Rest, air: Air | None, gpu: GpuModel, priors: Mapping[str, Prior], names: Sequence[str]
 ) -> Solution:
     noise = np.where(block.settled, POWER_NOISE, SHORT_POWER_NOISE)
 
@@ -143,7 +172,7 @@ def _fit_power_block(
         if not block.rows:
             return np.asarray(resting)
         running = np.log(power_at_observed_clock_w(block, changed) / block.power_w) / noise
-        return np.concatenate([running, resting])
+        return np.concatenate([running, resting, [] if air is None else [air.error(changed)]])
 
     return solve(residuals, priors, names)
 

@@ -6,6 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from joulecast.calibrate.descriptions.describe import fit_all
+from joulecast.calibrate.descriptions.from_rows import facts_of
 from joulecast.calibrate.devices import simulated_sensors
 from joulecast.calibrate.devices.simulated import SimulatedCard
 from joulecast.calibrate.devices.simulated_runner import SimulatedRunner
@@ -175,6 +177,24 @@ def test_a_card_that_is_still_warm_says_so_and_its_leakage_is_taken_at_that_temp
     found = collect([row_of(cold, "rows.jsonl", 1)])
     assert found.temperature_c[0] == cold["gpu_temp_c"]
     assert power_at_observed_clock_w(found, card.truth) == pytest.approx(cold["power_w"], abs=0.5)
+
+
+def test_rows_that_tell_of_their_warmth_tell_of_the_room_of_the_described_card():
+    def rows(inlet_offset_c):
+        card = SimulatedCard(faults=Faults(inlet_offset_c=inlet_offset_c))
+        found = [measured(card, row).row for row in (ROWS["gemm"], ROWS["copy"], IDLE, ROWS["exp"], ROWS["gemm"])]
+        return [row_of(row, "rows.jsonl", 1) for row in found]
+
+    def inlet_c(*found):
+        fit = fit_all(found, facts_of("h200-sxm"), cross_validate=False).description
+        return fit.power.parameters["inlet_c"].number
+
+    here, warm = rows(0.0), rows(8.0)
+    untold = [replace(row, measured=replace(row.measured, temperature_change_k=None)) for row in warm]
+    others = [replace(row, configuration={**row.configuration, "card": "other"}) for row in warm]
+    assert inlet_c(*warm) > inlet_c(*here) + 2.0  # of 8 K, after few rows
+    assert inlet_c(*untold) == pytest.approx(35.0, abs=0.5)
+    assert inlet_c(*here, *others) == pytest.approx(inlet_c(*here), abs=0.7)
 
 
 def test_a_window_in_which_the_counter_jumps_is_measured_again_or_fails_by_name(monkeypatch):
