@@ -156,6 +156,11 @@ class ModelConfig:
         return self if self.experts is None else replace(self, experts=None)
 
     @property
+    def is_mixed(self) -> bool:
+        """Whether its layers may be of two kinds."""
+        return self.experts is not None or bool(self.window_pattern)
+
+    @property
     def other(self) -> ModelConfig:
         """The model with layers of its other kind alone: an ordinary MLP beside experts, or local attention."""
         return replace(self, window_pattern=()) if self.window_pattern else self.dense

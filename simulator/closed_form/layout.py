@@ -10,6 +10,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.simulator.closed_form.keys import Place, pace_key
 from joulecast.simulator.closed_form.tabulated import Parts
 from joulecast.simulator.fluid.prepared import board_limits_w
@@ -80,9 +81,12 @@ class Shape:
 
 @lru_cache(maxsize=4096)
 def _shape(
-    pp: int, vp: int, stage_layers: tuple[int, ...], rank_keys: tuple[object, ...], others: tuple[int, ...]
+    pp: int, vp: int, stage_layers: tuple[int, ...], rank_keys: tuple[object, ...], mixed: ModelConfig | None
 ) -> Shape:
-    """``rank_keys`` keeps ranks apart that differ in them; ``others`` are layers of the model's other kind by stage."""
+    """``rank_keys`` keeps ranks apart that differ in them; ``mixed`` is a model with layers of two kinds."""
+    firsts = accumulate((0, *stage_layers[:-1]))
+    pairs = zip(firsts, stage_layers, strict=True)
+    others = [0 if mixed is None else mixed.others(first, count) for first, count in pairs]
     found: dict[object, int] = {}
     kinds: list[RankKind] = []
     of_rank: list[int] = []
@@ -120,10 +124,8 @@ def _together(places: Sequence[Place]) -> Place:
 
 def shape_of(plan: Plan) -> Shape:
     """Kinds of ranks of a plan and their stages."""
-    layers = plan.parallelism.stage_layers
-    firsts = accumulate((0, *layers[:-1]))
-    others = tuple(plan.workload.model.others(first, count) for first, count in zip(firsts, layers, strict=True))
-    return _shape(plan.pp, plan.vp, layers, power_keys(plan), others)
+    model = plan.workload.model
+    return _shape(plan.pp, plan.vp, plan.parallelism.stage_layers, power_keys(plan), model if model.is_mixed else None)
 
 
 @dataclass(frozen=True, eq=False)

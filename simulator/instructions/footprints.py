@@ -58,8 +58,7 @@ def footprints_of(plan: Plan, ranks: Iterable[int]) -> Iterator[MemoryFootprint]
     """Memory of a GPU of each of some pipeline ranks."""
     w, layers = plan.workload, plan.parallelism.stage_layers
     implementation, shards, communicators = implementation_of(plan), state_shards(plan), _communicators(plan)
-    mixed = w.model.experts is not None or w.model.window_pattern
-    dense = [plan.other_layers(stage) for stage in range(len(layers))] if mixed else None
+    dense = [plan.other_layers(stage) for stage in range(len(layers))] if w.model.is_mixed else None
     for rank in ranks:
         held = PipelineRank(
             layers[rank :: plan.pp],
