@@ -142,7 +142,8 @@ def _measure(
             say(f"going on with {folder}: {len(recorder.recording.rows)} rows are there")
             for warning in recorder.recording.warnings:
                 say(f"warning: {warning}")
-        if from_file and not (folder / BASE_FILE).exists():  # a new recording, or one that ended with its first line
+        named = recorder.recording.card.how.get("base") == BASE_FILE
+        if from_file and named and not (folder / BASE_FILE).exists():  # new, or it ended with its first line
             write_text(folder / BASE_FILE, read_text(Path(base), "TOML"))
         if recorder.resumed:
             description = base_of_card(recorded_base(recorder.recording.card, folder), facts)

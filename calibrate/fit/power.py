@@ -111,8 +111,8 @@ def _air(data: FitRows) -> Air | None:
         if row.measured.temperature_change_k is not None
     ]
     whole = [(heat, power, own) for heat, power, own in told if heat is not None and power is not None]
-    chosen = [(heat, power) for heat, power, own in whole if own or not any(mine for *_, mine in whole)]
-    return Air(*np.mean(chosen, axis=0).tolist()) if chosen else None
+    chosen = [one for one in whole if one[-1]] or whole
+    return Air(*np.mean(chosen, axis=0)[:2].tolist()) if chosen else None
 
 
 def fit_power(
