@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from uuid import uuid4
 
 from joulecast.errors import InputError
 from joulecast.plan.sweep.lines import Lines, no_row, read_lines
-from joulecast.plan.sweep.parts import Place, line_of, parts_of
+from joulecast.plan.sweep.parts import Place, line_of, parts_of, remove_parts
 from joulecast.plan.sweep.rows import SIMULATED, Checked, Row
 
 #: Version of the lines' form.
@@ -132,9 +131,7 @@ class Journal:
         """Remove the file, when its rows have been written elsewhere."""
         self.close()
         if self._lines is not None:
-            for part in parts_of(self._lines.path, self._header):
-                with suppress(OSError):  # a worker may have it open where that matters
-                    part.unlink()
+            remove_parts(self._lines.path, self._header)
             self._lines.path.unlink(missing_ok=True)
 
     def _read(self, path: Path) -> None:

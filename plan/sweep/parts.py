@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
@@ -50,7 +51,19 @@ def make_apart(
 
 def parts_of(path: Path, header: Mapping[str, Any]) -> list[Path]:
     """Parts of a sweep; those that begin otherwise are another one's."""
-    return [part for part in sorted(path.parent.glob(f"{escape(path.name)}-*.part")) if begins_with(part, header)]
+    return [part for part in _all_parts(path) if begins_with(part, header)]
+
+
+def remove_parts(path: Path, header: Mapping[str, Any]) -> None:
+    """Remove parts of a sweep, and what a worker left that was killed before its first line was whole."""
+    for part in _all_parts(path):
+        with suppress(OSError):  # a worker may have it open where that matters
+            if begins_with(part, header) or b"\n" not in part.read_bytes():
+                part.unlink()
+
+
+def _all_parts(path: Path) -> list[Path]:
+    return sorted(path.parent.glob(f"{escape(path.name)}-*.part"))
 
 
 #: Part of the run that this thread has worked for last: a thread writes into a file of its own.

@@ -119,6 +119,19 @@ def test_of_what_is_cut_off_only_the_missing_rows_are_evaluated(tables, tmp_path
     assert resumed.rows == interrupted(tables, None, 1000, monkeypatch).rows
 
 
+def test_parts_of_other_sweeps_stay(tables, tmp_path, monkeypatch):
+    """They are not read; what a worker left that was killed within its first line goes with the sweep's own."""
+    out = tmp_path / "rows.csv"
+    with pytest.raises(Stop):
+        interrupted(tables, out, 1, monkeypatch)
+    torn, others = (tmp_path / f"rows.csv.partial-{name}.part" for name in ("a", "b"))
+    torn.write_bytes(b'{"joulecast_sweep": 4, "spa')
+    others.write_text('{"joulecast_sweep": 4, "space": "x"}\n{"plan": 0, "source": "closed-form", "time_s": 1.0}\n')
+    resumed = interrupted(tables, out, 1000, monkeypatch, resume=True)
+    assert resumed.rows == interrupted(tables, None, 1000, monkeypatch).rows
+    assert set(tmp_path.iterdir()) == {out, others}
+
+
 def test_only_one_process_sweeps_into_a_file(tables, tmp_path):
     """Else one that goes on would mix its rows with those of another that is not done."""
     pytest.importorskip("fcntl")
