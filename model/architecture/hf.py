@@ -200,12 +200,12 @@ def _attention_sizes(reader: Reader, family: Family) -> tuple[int, int, int, int
     """Hidden size, heads, key/value heads and head size, checked against each other."""
     heads_key = family.key("num_attention_heads")
     hidden, heads = reader.count(family.key("hidden_size")), reader.count(heads_key)
-    kv_heads = reader.count("num_key_value_heads", heads)
+    kv_heads = reader.count(family.key("num_key_value_heads"), heads)
     if heads % kv_heads:
         raise InputError(
             f"{heads} attention heads are not divisible by {kv_heads} key/value heads",
             file=reader.file,
-            key="num_key_value_heads",
+            key=family.key("num_key_value_heads"),
             remedy=f"Choose a divisor of {heads_key}.",
         )
     return hidden, heads, kv_heads, reader.count("head_dim", 0) or reader.divide(hidden, heads, heads_key)

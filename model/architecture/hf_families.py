@@ -151,7 +151,7 @@ def _falcon(data: Mapping[str, Any]) -> Mapping[str, Any]:
     newer = data.get("new_decoder_architecture") is True
     heads = data.get("num_kv_heads") if newer else 1 if data.get("multi_query", True) else None
     norms = data.get("num_ln_in_parallel_attn") or (2 if newer else 1)
-    return {**data, "num_key_value_heads": heads, "shared_norm": norms == 1}
+    return {**data, "num_kv_heads": heads, "shared_norm": norms == 1}
 
 
 def _gptj(data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -269,7 +269,11 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "falcon": replace(
         _GPT_LAYER,
-        keys={"intermediate_size": "ffn_hidden_size", "hidden_act": "activation"},
+        keys={
+            "num_key_value_heads": "num_kv_heads",
+            "intermediate_size": "ffn_hidden_size",
+            "hidden_act": "activation",
+        },
         tied=True,
         qkv_bias=False,
         output_bias=False,
