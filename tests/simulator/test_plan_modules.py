@@ -84,9 +84,22 @@ def test_autocast_is_known_in_users_modules_alone() -> None:
         plan_from_dict(plan(implementation=wide))
 
 
-def test_experts_are_refused() -> None:
-    with pytest.raises(InputError, match="Mixture of Experts"):
-        plan_from_dict(plan("mixtral-8x7b", implementation={"modules": "transformers"}))
+@pytest.mark.parametrize(
+    ("modules", "more", "message"),
+    [
+        ("torchtitan", {}, "Mixture of Experts"),
+        ("transformers", {"parameter_precision": "fp32"}, "Mixture of Experts"),
+        ("transformers", {"moe_row_operator": "index_add", "moe_permute_fusion": False}, "other operators on rows"),
+    ],
+)
+def test_experts_are_refused_where_they_are_not_known(modules: str, more: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        plan_from_dict(plan("mixtral-8x7b", implementation={"modules": modules, **more}))
+    split = plan("mixtral-8x7b", implementation={"modules": "transformers"})
+    split["cluster"]["gpus"] = 2
+    split["parallelism"] = {"expert_model_parallel_size": 2}
+    with pytest.raises(InputError, match="experts split over GPUs"):
+        plan_from_dict(split)
 
 
 @pytest.mark.parametrize("modules", ["transformers", "torchtitan"])
