@@ -51,6 +51,13 @@ def inline_model(configuration: Configuration) -> dict[str, Any]:
     }
 
 
+def workload_model(row: Configuration) -> dict[str, Any]:
+    """The model of a row as a plan's workload has it: of the catalogue, shortened, where the row names one."""
+    if row.get("catalogue") is None:
+        return {"model": inline_model(row)}
+    return {"model": str(row["catalogue"]), "layers": whole_number(row, "layers")}
+
+
 def _experts(configuration: Configuration) -> dict[str, Any]:
     """Experts in place of the MLP: how many, how many each token is sent to, and the width of one."""
     if configuration.get("experts") is None:
@@ -93,7 +100,7 @@ def _iteration(row: Configuration, gpu: str) -> dict[str, Any]:
     virtual = whole_number(row, "virtual_stages_per_rank", 1) if pp > 1 else 1
     return {
         "workload": {
-            "model": inline_model(row),
+            **workload_model(row),
             "sequence_length": whole_number(row, "seq"),
             "micro_batch_size": micro_batch,
             "global_batch_size": micro_batch * microbatches * dp,

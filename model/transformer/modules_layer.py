@@ -145,10 +145,11 @@ def head_norm_backward(s: Shard, accumulate: bool, only: str = "") -> tuple[Laun
     if not pytorch_norm.unfused(s):
         return tuple(one for one in rotary.head_norm_backward(s, accumulate) if one.operator.name.startswith(only))
     launches: list[Launch] = []
+    undone = unfused_norm.backward if s.config.qk_norm_whole else unfused_norm.heads_backward
     for part, rows, columns in reversed(rotary.normed_parts(s)):
         if part.startswith(only):
             name, done = f"{part}_norm", "" if accumulate else f"{part}_norm.weight"
-            launches += unfused_norm.backward(name, s, rows, columns, done)
+            launches += undone(name, s, rows, columns, done)
             launches += eager.accumulation(f"{name}.weight", columns, s.implementation.dtype, accumulate)
     return tuple(launches)
 
