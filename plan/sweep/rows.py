@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 #: Most rows that are evaluated together where they are kept in a file: a killed process loses as many.
 TOGETHER = 16
 #: Combinations up to which rows are evaluated alone then. One alone takes as long as ten together, so that a row of
-#: more combinations is in company: what this adds to a sweep stays within some tenths of a second.
+#: more combinations is in company: what this adds stays within a few seconds up to some 20,000 of them.
 ALONE = 1400
 #: How a row was made.
 CLOSED_FORM, SIMULATED = "closed-form", "simulated"
