@@ -132,6 +132,15 @@ def test_families_that_were_forecast_before_they_were_measured() -> None:
     assert max(alone[name] for name in alone if "gemma-3" not in name) <= 0.022
 
 
+def test_more_families_on_another_host() -> None:
+    """Looked at when the forms stood, 2 to 7 % too short; gpt-oss was 17 % and gave constants of its own."""
+    summary, errors = iterations("train_families_second.jsonl", 6)
+    assert summary["time_error_percent"] <= 4.5 and summary["energy_error_percent"] <= 3.5
+    dense = [abs(error) for name, error in errors.items() if "oss" not in name and "a3b" not in name]
+    assert len(dense) == 4 and max(dense) <= 0.048
+    assert max(map(abs, errors.values())) <= 0.08
+
+
 def test_operators_on_rows_of_experts() -> None:
     """Constants come from kernels on their own; before they were known, these six were up to 23 % off."""
     summary, _ = iterations("train_row_operators.jsonl", 6)
