@@ -1,32 +1,43 @@
 """The pace of a host's launches: the program that measures it, on CPU tensors, and what it is divided by."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
-from joulecast.calibrate.microbenchmarks import host_pace  # noqa: E402
-
-CPU = torch.device("cpu")
+from joulecast.calibrate.microbenchmarks import host_pace
 
 
 @pytest.fixture
-def small(monkeypatch):
+def torch(monkeypatch):
+    """PyTorch, for a model of one layer."""
     monkeypatch.setattr(host_pace, "LAYERS", 1)
     monkeypatch.setattr(host_pace, "TOKENS", 16)
+    return pytest.importorskip("torch")
 
 
-def test_the_program_trains(small):
+def test_the_program_trains(torch):
     torch.manual_seed(0)
-    iterate = host_pace.iteration(torch, CPU)
+    iterate = host_pace.iteration(torch, torch.device("cpu"))
     losses = [iterate().item() for _ in range(15)]
     assert losses[0] == pytest.approx(math.log(host_pace.VOCABULARY), abs=0.5)
     assert losses[-1] < losses[0]
 
 
-def test_a_launch_takes_its_share_of_an_iteration(small):
-    assert 1e-7 < host_pace.host_launch_s(torch, CPU, seconds=0.02) < 1e-2
+def test_a_launch_takes_its_share_of_an_iteration(torch):
+    assert 1e-7 < host_pace.host_launch_s(torch, torch.device("cpu"), seconds=0.02) < 1e-2
+
+
+def test_the_time_for_a_launch_is_that_of_an_iteration_over_its_launches(monkeypatch):
+    clock = [0.0]
+
+    def iterate():
+        clock[0] += 0.003
+
+    monkeypatch.setattr(host_pace, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr(host_pace, "iteration", lambda torch, device: iterate)
+    found = host_pace.host_launch_s(None, SimpleNamespace(type="cpu"))
+    assert found == pytest.approx(0.003 / host_pace.launches())
 
 
 def test_launches_are_those_of_layers_and_ends(monkeypatch):
