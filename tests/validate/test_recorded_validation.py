@@ -122,7 +122,7 @@ def test_small_models_wait_for_their_host(tmp_path: Path) -> None:
     assert summary["time_error_percent"] < 0.7 * without["time_error_percent"]
 
 
-def test_families_that_were_forecast_before_they_were_measured() -> None:
+def test_families_in_the_code_of_transformers() -> None:
     """Qwen3, OLMo-2, GLM-4, Gemma 2 and 3 in transformers' code; two constants were found in these rows."""
     summary, errors = iterations("train_families.jsonl", 10)
     assert summary["time_error_percent"] <= 3.5 and summary["energy_error_percent"] <= 3.0
