@@ -19,6 +19,8 @@ from joulecast.model.training.nanobatches import LaunchPoint
 
 #: Most GPUs of a plan, far above all that were built: what depends on each of them stays within memory.
 MOST_GPUS = 10_000_000
+#: Longest launch [us], and most metrics that take the loss again: far above any, what follows from them stays finite.
+MOST_LAUNCH_US, MOST_METRICS = 1e6, 1000
 #: Spellings of other tools for our schedules.
 SCHEDULE_ALIASES = {
     "interleaved": "interleaved-1f1b",
@@ -293,6 +295,7 @@ class ImplementationTable(Table):
     host_launch_us: float | None = Field(
         None,
         ge=0,
+        le=MOST_LAUNCH_US,
         description="Time of the host for each kernel that pytorch-eager launches [us], which joulecast doctor "
         "--host measures; default: shorter than the kernels, which the interval does not take for granted.",
     )
@@ -304,6 +307,7 @@ class ImplementationTable(Table):
     loss_metrics: int = Field(
         0,
         ge=0,
+        le=MOST_METRICS,
         description="Metrics of training that each take the cross-entropy of all logits once more, as Composer's do "
         "(pytorch-eager).",
     )

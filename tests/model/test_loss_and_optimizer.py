@@ -80,6 +80,7 @@ def plan(framework: str = "pytorch-eager", tensor_parallel: int = 1, **keys: Any
         (plan(tensor_parallel=2, fused_loss=True), r"implementation\.fused_loss.*tensor_model_parallel_size = 1"),
         (plan(tensor_parallel=2, loss_metrics=1), r"implementation\.loss_metrics.*tensor_model_parallel_size = 1"),
         (plan(loss_metrics=-1), r"implementation\.loss_metrics"),
+        (plan(loss_metrics=10**18), r"implementation\.loss_metrics.*at most 1000"),
     ],
 )
 def test_what_is_not_known_is_refused(tables: dict[str, Any], words: str) -> None:

@@ -1,5 +1,7 @@
 """What a host that launches slowly costs: stated, and where nothing is stated, in the interval."""
 
+import math
+
 import pytest
 
 import joulecast as jc
@@ -108,6 +110,12 @@ def test_gaps_need_a_host():
     import numpy as np
 
     assert host_gaps(np.array([1.0, 1.0]), np.array([0.0, 3.0])) == pytest.approx([0.0, 2.0], abs=1e-3)
+
+
+@pytest.mark.parametrize(("pace", "words"), [(math.inf, "Use a value of at most 1000000"), (-1.0, "of at least 0")])
+def test_no_launch_takes_so_long(pace, words):
+    with pytest.raises(InputError, match=rf"host_launch_us.*{words}"):
+        plan(pace)
 
 
 def test_megatron_has_its_hosts_from_published_steps():
