@@ -37,6 +37,8 @@ def _remedy(plan: Plan) -> str:
         ways.append("lower global_batch_size, as PyTorch keeps every micro-batch's outputs")
     if plan.schedule.recompute != "full":
         ways.append('set schedule.recompute = "full"')
+    elif plan.implementation.recompute_interval > 1:
+        ways.append("lower schedule.recompute_interval")
     if not split.fsdp:
         ways.append(
             "split states with fsdp"

@@ -17,8 +17,9 @@ from joulecast.model.kernels.operators import Gemm
 from joulecast.model.memory.activations import layer_bytes, layer_transient_bytes
 from joulecast.model.training.step import layer_backward
 from joulecast.simulator.closed_form.forecast import closed_form
-from joulecast.simulator.instructions.footprints import footprint_of
+from joulecast.simulator.instructions.footprints import footprint_of, footprints
 from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.gpu import gpu_of
 from joulecast.simulator.plan_file.plan import plan_from_dict
 
 DENSE = ModelConfig("tiny", 512, 4, 8, 4, 64, 1024, 4096)
@@ -161,6 +162,13 @@ def test_every_other_layer_is_computed_again() -> None:
     kept = [footprint_of(one, 0).activations for one in plans]
     assert kept[1] == pytest.approx((kept[0] + kept[2]) / 2)
     assert closed_form(plans).time_s == pytest.approx(times, rel=0.02)
+
+
+def test_a_plan_that_does_not_fit_is_told_of_its_interval() -> None:
+    tables = eager(recompute="full", recompute_interval=2)
+    plan = plan_from_dict({**tables, "workload": {**tables["workload"], "sequence_length": 2**20}})
+    with pytest.raises(InputError, match=r"lower schedule\.recompute_interval or split states"):
+        footprints(plan, gpu_of(plan))
 
 
 @pytest.mark.parametrize("framework", ["pytorch-eager", "megatron"])
