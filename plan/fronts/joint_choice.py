@@ -80,7 +80,7 @@ def joint_choice(
         raise NotYetError(
             "options of layers that take turns with local ones are not composed yet",
             key="workload.model",
-            remedy="Use a model whose layers are alike, or sequences within its window.",
+            remedy="Use a model whose layers are alike, or sequences shorter than its window.",
         )
     description, space = gpu_of(plan), space or FrontSpace()
     space.refuse_limits()

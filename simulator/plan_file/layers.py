@@ -10,7 +10,7 @@ from joulecast.simulator.plan_file.source import Source
 if TYPE_CHECKING:
     from joulecast.simulator.plan_file.plan import Plan
 
-#: Heads up to which kernels of attention were measured.
+#: Heads up to which kernels of attention are fitted.
 MEASURED_HEADS = 128
 
 
@@ -90,14 +90,14 @@ def layer_assumptions(plan: Plan) -> tuple[str, ...]:
         said.append(_window(plan))
     written = users and run.attention_backend == "unfused"
     if written:
-        said.append("transformers' own attention runs a kernel for each operation; none of them was measured")
+        said.append("transformers' own attention runs a kernel for each operation, as many as its code dispatches")
     if model.attention_softcap and users and not written:
         said.append("transformers leaves soft-capping of attention out where PyTorch's own attention runs")
     elif model.attention_softcap and run.attention_backend != "unfused":
         said.append("soft-capping of attention takes an estimated tenth of a cycle for a score: it was not measured")
     if model.head_dim > MEASURED_HEADS and model.latent is None:
         said.append(
-            f"attention with heads of {model.head_dim} is taken from heads of {MEASURED_HEADS}, as wide as was measured"
+            f"attention with heads of {model.head_dim} is taken from heads of {MEASURED_HEADS}, the widest fitted"
         )
     if model.experts is not None and users:
         said.append("experts run in transformers' grouped products, whose kernels are taken from its code")
