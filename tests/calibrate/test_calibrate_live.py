@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -343,6 +345,18 @@ def test_a_calibration_keeps_others_away_from_its_card(tmp_path: Path) -> None:
         assert refused.value.key == "reserved"
     with reserved(other):
         pass
+
+
+def test_a_card_is_kept_by_whatever_word_it_was_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def card(word: str, identifier: str) -> Any:
+        return SimpleNamespace(facts=SimpleNamespace(locator=f"nvml:{word}", name="NVIDIA H200"), identifier=identifier)
+
+    with reserved(card("0", "GPU-a")), reserved(card("1", "GPU-b")):
+        other = reserved(card("GPU-a", "GPU-a"))
+        with pytest.raises(DeviceError, match="another process calibrates this card"):
+            other.__enter__()
 
 
 def test_what_an_active_session_adds_says_what_is_set() -> None:
