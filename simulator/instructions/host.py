@@ -32,14 +32,13 @@ SHARDED = ("layer.", "root.")
 def host_s(plan: Plan, gpu: GpuModel, types: Sequence[Sequence[Launch]]) -> Array:
     """Time that the host needs to launch each type of instruction, shape ``(types,)``; 0 where nobody waits [s]."""
     one = launch_s(plan, gpu)
-    if one == 0:
-        return np.zeros(len(types))
-    return one * np.array([launches_of(plan, launches) for launches in types])
+    return one * launches_of(plan, types) if one > 0 else np.zeros(len(types))
 
 
-def launches_of(plan: Plan, launches: Sequence[Launch]) -> float:
-    """Launches that an instruction costs the host."""
-    return eager_launches(launches) if plan.implementation.framework == "pytorch-eager" else module_launches(launches)
+def launches_of(plan: Plan, types: Sequence[Sequence[Launch]]) -> Array:
+    """Launches that each type of instruction costs the host, shape ``(types,)``."""
+    count = eager_launches if plan.implementation.framework == "pytorch-eager" else module_launches
+    return np.array([count(launches) for launches in types])
 
 
 def eager_launches(launches: Sequence[Launch]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,22 +49,25 @@ def host_spread(prepared: Prepared, result: FluidResult, first: int, energy_j: f
         return HostSpread()
     far = math.exp(1.645 * LAUNCH_SD)
     paces = (own / far, own * far) if stated else (0.0, SLOW_HOST_S)
-    changes = [with_host(prepared, result, first, energy_j, pace) for pace in paces]
+    launches = [launches_of(prepared.program.plan, run.types)[:, None] for run in prepared.program.ranks]
+    changes = [_with_host(prepared, result, first, energy_j, launches, pace) for pace in paces]
     (low, low_j), (high, high_j) = changes
     return HostSpread((-low, high), (-low_j, high_j))
 
 
-def with_host(
-    prepared: Prepared, result: FluidResult, first: int, energy_j: float, one_s: float
+def _with_host(
+    prepared: Prepared, result: FluidResult, first: int, energy_j: float, launches: Sequence[Array], one_s: float
 ) -> tuple[float, float]:
-    """Change of the logarithms of an iteration's time and energy with a host that takes ``one_s`` for a launch [1]."""
+    """Change of the logarithms of an iteration's time and energy with a host that takes ``one_s`` for a launch [1].
+
+    ``launches``: what each rank's types of instructions cost the host, shape ``(types, 1)``.
+    """
     plan, count = prepared.program.plan, len(result.iteration_end_s) - first
     own, gpus = launch_s(plan, prepared.gpu), plan.tp * plan.replicas
     longer, more = [], 0.0
-    for rank, (run, table) in enumerate(zip(prepared.program.ranks, prepared.tables, strict=True)):
-        launches = np.array([launches_of(plan, each) for each in run.types])[:, None]
-        kernels = without_host(table.duration_s, own * launches)
-        waits = kernels + host_gaps(kernels, one_s * launches) - table.duration_s
+    for rank, (table, count_of) in enumerate(zip(prepared.tables, launches, strict=True)):
+        kernels = without_host(table.duration_s, own * count_of)
+        waits = kernels + host_gaps(kernels, one_s * count_of) - table.duration_s
         waits = waits * result.executed[rank][first:].sum(0) / count
         longer.append(float(waits.sum()))
         idle = idle_power_w(prepared.clocks_mhz[prepared.columns[rank]], prepared.gpu)
@@ -79,5 +83,5 @@ def without_host(duration_s: Array, host_s: Array) -> Array:
 
 def launch_pace_s(prepared: Prepared, time_s: float) -> float:
     """Time between two launches that an iteration leaves its host [s]."""
-    plan = prepared.program.plan
-    return time_s / max(sum(launches_of(plan, run.types[i]) for i in run.order) for run in prepared.program.ranks)
+    plan, ranks = prepared.program.plan, prepared.program.ranks
+    return time_s / max(float(launches_of(plan, run.types)[list(run.order)].sum()) for run in ranks)
