@@ -36,8 +36,6 @@ from joulecast.simulator.plan_file.prediction import prediction_assumptions
 
 Array = NDArray[np.float64]
 
-#: From which change of the time's logarithm by a slow host a forecast speaks of it.
-SAID_FROM = 0.02
 #: What every forecast takes for granted.
 ASSUMPTIONS = (
     "training data toggles bits like random-normal values",
@@ -111,7 +109,7 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
 def _framework_assumptions(prepared: Prepared, time_s: float, slow_host: float) -> list[str]:
     """What is taken for granted of the framework, and of the host that launches its kernels.
 
-    ``slow_host`` is how much longer a slow host makes the iteration, logarithm.
+    ``slow_host`` is how much longer a slow host makes the iteration, logarithm; 0 where that is little.
     """
     plan, gpu = prepared.program.plan, prepared.gpu
     if (one := launch_s(plan, gpu)) > 0:
@@ -121,7 +119,7 @@ def _framework_assumptions(prepared: Prepared, time_s: float, slow_host: float) 
     else:
         pace = 1e6 * launch_pace_s(prepared, time_s)
         said = [f"the host launches kernels faster than the GPU runs them, here one every {pace:.0f} us"]
-        if slow_host > SAID_FROM:
+        if slow_host > 0:
             said.append(
                 f"with a host that needs {1e6 * SLOW_HOST_S:.0f} us for each, the slowest seen, the iteration takes "
                 f"{100 * math.expm1(slow_host):.0f} % longer; joulecast doctor --host measures yours, for "

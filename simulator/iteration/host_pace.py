@@ -21,6 +21,8 @@ Array = NDArray[np.float64]
 #: over programs whose GPU waited for them, one of them 45 in the mean [s; measured]. How far one program's differs
 #: from another's on the same machine, standard deviation of the logarithm [measured].
 SLOW_HOST_S, LAUNCH_SD = 55e-6, 0.2
+#: From which change of the time's logarithm by a slow host a forecast speaks of it, and its interval holds it.
+SAID_FROM = 0.02
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ def host_spread(prepared: Prepared, result: FluidResult, first: int, energy_j: f
     launches = [launches_of(prepared.program.plan, run.types)[:, None] for run in prepared.program.ranks]
     changes = [_with_host(prepared, result, first, energy_j, launches, pace) for pace in paces]
     (low, low_j), (high, high_j) = changes
+    if not stated and high < SAID_FROM:
+        return HostSpread()
     return HostSpread((-low, high), (-low_j, high_j))
 
 
