@@ -124,6 +124,20 @@ def weight_gradient(name: str, tokens: int, outputs: int, inputs: int, dtype: st
 MOVES = ("all_gather", "all_to_all", "broadcast", "send_recv", "ring_step", "rings_step")
 
 
+def column_sums(name: str, rows: int, columns: int, dtype: str, completes: str = "", groups: int = 1) -> Launch:
+    """Launch of a gradient's sums over its rows, as of a bias, or over those of each of some groups."""
+    return streaming(
+        "bias_reduce",
+        name,
+        rows * columns,
+        writes=groups / rows,
+        dtype=dtype,
+        rows=rows,
+        columns=columns,
+        completes=completes,
+    )
+
+
 def by_copy_engines(kind: str, fabric: Fabric | None, implementation: Implementation) -> bool:
     """Whether copy engines do a communication: it adds nothing up, and its GPUs lie in one domain of fast links."""
     return implementation.copy_engines and kind in MOVES and (fabric is None or fabric.domains == 1)

@@ -8,7 +8,7 @@ the residual stream are added, and each parameter's gradient is added to the one
 
 from __future__ import annotations
 
-from joulecast.model.framework.launches import Launch, collective, streaming
+from joulecast.model.framework.launches import Launch, collective, column_sums, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import core_attention, float8_linear
 from joulecast.model.transformer.rotary import head_norm_backward, head_norm_forward, rotary_backward, rotary_forward
@@ -216,19 +216,10 @@ def linear_backward(name: str, s: Shard, outputs: int, inputs: int, bias: bool, 
     products = float8_linear.backward(name, s, outputs, inputs, "" if accumulate else weight)
     if not bias:
         return (*products, *accumulation(weight, outputs * inputs, dtype, accumulate))
-    column_sum = streaming(
-        "bias_reduce",
-        f"{name}.bias.grad",
-        s.tokens * outputs,
-        writes=1 / s.tokens,
-        dtype=dtype,
-        rows=s.tokens,
-        columns=outputs,
-        completes="" if accumulate else f"{name}.bias",
-    )
+    done = "" if accumulate else f"{name}.bias"
     return (
         *(products if s.implementation.fp8 is not None else reversed(products)),
-        column_sum,
+        column_sums(f"{name}.bias.grad", s.tokens, outputs, dtype, done),
         *accumulation(f"{name}.bias", outputs, dtype, accumulate),
         *accumulation(weight, outputs * inputs, dtype, accumulate),
     )

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from joulecast.model.framework.launches import Launch, input_gradient, streaming, weight_gradient
+from joulecast.model.framework.launches import Launch, column_sums, input_gradient, streaming, weight_gradient
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import Gemm
 from joulecast.model.transformer import eager_layer as eager
@@ -138,16 +138,7 @@ def _bias_backward(name: str, s: Shard, e: ExpertShard, width: int, accumulate: 
 
 def _bias_sum(name: str, s: Shard, rows: int, width: int, experts: int, accumulate: bool) -> tuple[Launch, ...]:
     bias, dtype = f"{name}.bias", s.implementation.dtype
-    total = streaming(
-        "bias_reduce",
-        f"{bias}.grad",
-        rows * width,
-        writes=experts / rows,
-        dtype=dtype,
-        rows=rows,
-        columns=width,
-        completes="" if accumulate else bias,
-    )
+    total = column_sums(f"{bias}.grad", rows, width, dtype, "" if accumulate else bias, experts)
     return (total, *eager.accumulation(bias, experts * width, dtype, accumulate))
 
 

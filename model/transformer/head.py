@@ -9,6 +9,7 @@ from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launches import (
     Launch,
     collective,
+    column_sums,
     input_gradient,
     linear_forward,
     streaming,
@@ -201,16 +202,7 @@ def _bias_gradient(s: Shard, vocab: int, accumulate: bool) -> tuple[Launch, ...]
     if not s.config.head_bias:
         return ()
     run, done = s.implementation, "" if accumulate or s.implementation.framework == "megatron" else "head.bias"
-    total = streaming(
-        "bias_reduce",
-        "head.bias.grad",
-        s.tokens * vocab,
-        writes=1 / s.tokens,
-        dtype=run.dtype,
-        rows=s.tokens,
-        columns=vocab,
-        completes=done,
-    )
+    total = column_sums("head.bias.grad", s.tokens, vocab, run.dtype, done)
     if run.framework == "megatron":
         return (total, *accumulation("head.bias", vocab, run))
     return (total, *layer.accumulation("head.bias", vocab, s.stream.implementation.dtype, accumulate))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from joulecast.model.architecture.model_config import ModelConfig
-from joulecast.model.framework.launches import Launch, streaming
+from joulecast.model.framework.launches import Launch, column_sums, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer import megatron_linear as linear
@@ -66,14 +66,5 @@ def bias_backward(s: Shard, name: str, tokens: int, outputs: int, present: bool)
     """Column sum of a bias that is added outside the product (all but the projection to queries, keys, values)."""
     if not present:
         return ()
-    dtype = s.implementation.dtype
-    total = streaming(
-        "bias_reduce",
-        f"{name}.bias.grad",
-        tokens * outputs,
-        writes=1 / tokens,
-        dtype=dtype,
-        rows=tokens,
-        columns=outputs,
-    )
+    total = column_sums(f"{name}.bias.grad", tokens, outputs, s.implementation.dtype)
     return (total, *accumulation(f"{name}.bias", outputs, s.implementation))

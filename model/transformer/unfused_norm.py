@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from joulecast.model.framework.launches import Launch, issued, streaming
+from joulecast.model.framework.launches import Launch, column_sums, issued, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import Streaming
 from joulecast.model.transformer.row_operators import widened
@@ -78,16 +78,8 @@ def _weighed_backward(name: str, s: Shard, rows: int, columns: int, completes: s
     wide = "fp32" if formula != "rounded" else dtype
     widened_ = _widened(f"{name}.grad.widen", s, values)
     product = streaming("mul", f"{name}.gamma.product", values, reads=2, dtype=wide)
-    column_sum = streaming(
-        "bias_reduce",
-        f"{name}.gamma.grad",
-        values,
-        writes=1 / rows,
-        dtype=wide,
-        rows=rows,
-        columns=columns,
-        completes=completes if formula == "rounded" or not widened_ else "",
-    )
+    done = completes if formula == "rounded" or not widened_ else ""
+    column_sum = column_sums(f"{name}.gamma.grad", rows, columns, wide, done)
     if formula == "rounded":
         return (by_column(f"{name}.grad.weighed", values, dtype), product, column_sum, *widened_)
     narrow = streaming("unary", f"{name}.gamma.round", columns, writes=0.5, dtype="fp32", completes=completes)
