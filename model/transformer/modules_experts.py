@@ -151,7 +151,7 @@ def _bias_sums(name: str, s: Shard, e: ExpertShard, width: int, accumulate: bool
     total = issued("embedding", f"{bias}.grad", values, waiting, activity=power, writes=1.0 / e.rows, dtype=dtype)
     return (
         zeros,
-        replace(row_operators.order(e.all_rows), completes=""),
+        row_operators.order(e.all_rows),
         replace(total, completes="" if accumulate else bias),
         *eager.accumulation(bias, e.experts * width, dtype, accumulate),
     )

@@ -110,7 +110,15 @@ def backward(s: Shard) -> tuple[Launch, ...]:
 
 def _softmax_backward(s: Shard) -> tuple[Launch, ...]:
     scores, rows, dtype = _scores(s), _rows(s), s.implementation.dtype
-    gradient = _softmax_gradient(scores, rows, s.sequence, "fp32")
+    gradient = streaming(
+        "log_softmax_backward",
+        "attention.softmax.grad",
+        scores,
+        reads=2,
+        dtype="fp32",
+        rows=rows,
+        columns=s.sequence,
+    )
     if dtype == "fp32":
         return (gradient,)
     narrow = streaming("unary", "attention.softmax.grad.round", scores, writes=0.5, dtype="fp32")
@@ -132,12 +140,6 @@ def _softmax_with_sinks_backward(s: Shard) -> tuple[Launch, ...]:
         streaming("fill", "attention.max.grad.fill", longer, reads=0, dtype=dtype),
         streaming("unary", "attention.max.grad.put", rows, dtype=dtype),
         streaming("add", "attention.max.grad.add", longer, reads=2, dtype=dtype),
-    )
-
-
-def _softmax_gradient(scores: float, rows: int, columns: int, dtype: str) -> Launch:
-    return streaming(
-        "log_softmax_backward", "attention.softmax.grad", scores, reads=2, dtype=dtype, rows=rows, columns=columns
     )
 
 
