@@ -96,7 +96,11 @@ def _quantity(name: str, device: Mapping[str, Parameter]) -> float:
         return table[key]
     if name == "tensor_width":
         widths = (device.get(f"tensor_flops_per_sm_per_cycle.{dtype}") for dtype in ("bf16", "fp16"))
-        return next(width.number for width in widths if width is not None)
+        width = next((width for width in widths if width is not None), None)
+        if width is None:
+            key, remedy = "device.tensor_flops_per_sm_per_cycle.bf16", "State it, or that of fp16."
+            raise InputError("the width of the matrix units is not stated", key=key, remedy=remedy)
+        return width.number
     return device[name].number
 
 

@@ -150,7 +150,7 @@ class Journal:
         for number, line in enumerate(lines, start=2):
             try:
                 self.done.add(_made_of(line))
-            except (KeyError, TypeError, ValueError):
+            except (KeyError, TypeError, ValueError, OverflowError):
                 raise no_row(path, number) from None
 
 

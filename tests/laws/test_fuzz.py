@@ -201,6 +201,7 @@ BROKE = (
     ("derived GPU", '"Ada"', '" da"'),
     ("profile", "\n0,", "\n" + "9" * 5000 + ","),
     ("model", '"silu"', "[1]"),
+    ("journal of a sweep", "[0, 4]", f"[0, {10**30}]"),
 )
 
 
@@ -209,6 +210,13 @@ def test_what_once_broke_a_reader_is_refused(name: str, good: str, bad: str, tmp
     text = FORMATS[name].sources[0]()
     assert good in text
     assert outcome(FORMATS[name], text.replace(good, bad, 1).encode(), tmp_path) == "refused"
+
+
+def test_matrix_units_of_no_width_are_refused(tmp_path: Path) -> None:
+    lines = FORMATS["derived GPU"].sources[0]().splitlines(keepends=True)
+    left = [line for line in lines if not line.startswith(("bf16 = {value = 1024", "fp16 = {value = 1024"))]
+    assert len(left) == len(lines) - 2
+    assert outcome(FORMATS["derived GPU"], "".join(left).encode(), tmp_path) == "refused"
 
 
 def test_the_damages_damage(tmp_path: Path) -> None:
