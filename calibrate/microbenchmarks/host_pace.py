@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from joulecast.simulator.instructions.host import eager_launches
+from joulecast.simulator.instructions.host import launches_of
 from joulecast.simulator.instructions.program import plan_program
 from joulecast.simulator.plan_file.plan import plan_from_dict
 
@@ -59,7 +59,7 @@ def launches() -> float:
     run = {"framework": "pytorch-eager", "modules": "torchtitan"}
     plan = plan_from_dict({"workload": work, "cluster": {"gpu": "h200-sxm", "gpus": 1}, "implementation": run})
     (rank,) = plan_program(plan).ranks
-    return sum(eager_launches(rank.types[i]) for i in rank.order)
+    return float(launches_of(plan, rank.types)[list(rank.order)].sum())
 
 
 def iteration(torch: Any, device: Any) -> Callable[[], Any]:

@@ -107,20 +107,9 @@ def attention_work(
         shapes = replace(shapes, causal=np.zeros_like(shapes.causal))
     faster = 1.0 if fp8 is None else getattr(fp8, direction)
     rate = faster * gpu.flops_per_cycle("bf16" if fp8 is not None else dtype) / gpu.sm_count
-    doublings = np.log2(shapes.head_dim / 128.0)
-    narrow = gpu[prefix + "narrow"] ** np.maximum(-doublings, 0.0)
-    wide = gpu.get(prefix + "wide", 1.0) ** np.maximum(doublings, 0.0)
     products = 2.0 if direction == "forward" else 5.0
     block_flops = products * 2.0 * BLOCK * BLOCK * shapes.head_dim
-    block_cycles = block_flops / (rate * pace * gpu[prefix + "eta"] * narrow * wide)
-    if kernels == "cudnn":
-        full_head = block_cycles * narrow * 128.0 / shapes.head_dim
-        between = (shapes.head_dim > 64) & (shapes.head_dim < 128)
-        block_cycles = np.where(between, block_cycles + PADDED * (full_head - block_cycles), block_cycles)
-    if each_score == MASK:
-        block_cycles = block_cycles * MASKED[direction == "backward"] * MASKED_DOUBLING**doublings
-    elif each_score:
-        block_cycles = block_cycles + EACH_SCORE[each_score][direction == "backward"] * BLOCK * BLOCK
+    block_cycles = _block_cycles(block_flops, rate * pace, shapes.head_dim, kernels, direction, gpu, each_score)
     per_head = np.ceil(shapes.sequence / BLOCK)
     keys = np.ceil(shapes.keys / BLOCK)
     blocks = per_head * np.where(shapes.causal > 0, keys - (per_head - 1.0) / 2.0, keys)
@@ -154,6 +143,26 @@ def attention_work(
         traffic = (1.0 + 3.0 * width) * queried + (2.0 + 2.0 * width) * read + 6.0 * queried
     executed = block_flops * mean * gpu.sm_count
     return AttentionWork(cycles, mean / passes, executed, traffic)
+
+
+def _block_cycles(
+    flops: Array, rate: float, head_dim: Array, kernels: str, direction: str, gpu: GpuModel, each_score: str
+) -> Array:
+    """Cycles of an SM for a block of queries and keys, whose operations run at shares of ``rate`` [FLOP/cycle]."""
+    prefix = f"kernel.attention.{kernels}.{direction}."
+    doublings = np.log2(head_dim / 128.0)
+    narrow = gpu[prefix + "narrow"] ** np.maximum(-doublings, 0.0)
+    wide = gpu.get(prefix + "wide", 1.0) ** np.maximum(doublings, 0.0)
+    cycles = flops / (rate * gpu[prefix + "eta"] * narrow * wide)
+    if kernels == "cudnn":
+        full_head = cycles * narrow * 128.0 / head_dim
+        between = (head_dim > 64) & (head_dim < 128)
+        cycles = np.where(between, cycles + PADDED * (full_head - cycles), cycles)
+    if each_score == MASK:
+        cycles = cycles * MASKED[direction == "backward"] * MASKED_DOUBLING**doublings
+    elif each_score:
+        cycles = cycles + EACH_SCORE[each_score][direction == "backward"] * BLOCK * BLOCK
+    return np.asarray(cycles)
 
 
 def _few_heads(
