@@ -23,6 +23,8 @@ class Experts:
         Whether router and experts add biases.
     dense_layers
         Leading layers of the model that have an ordinary MLP instead.
+    turns
+        Which of the others have experts, repeated over the whole stack from its first layer on; empty: all.
     """
 
     count: int
@@ -32,6 +34,11 @@ class Experts:
     shared_gate: bool = False
     bias: bool = False
     dense_layers: int = 0
+    turns: tuple[bool, ...] = ()
+
+    def stand_in(self, layer: int) -> bool:
+        """Whether a layer of the model, counted from 0, has experts."""
+        return layer >= self.dense_layers and (not self.turns or self.turns[layer % len(self.turns)])
 
     def parameters(self, hidden: int, *, gated: bool, active: bool = False) -> int:
         """Parameters of the router and of all experts, or of those that one token meets."""

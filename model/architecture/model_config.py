@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import groupby
+from typing import NamedTuple
 
 from joulecast.model.architecture.experts import Experts, LatentAttention
+
+
+class LayerKind(NamedTuple):
+    """What tells a layer of a mixed stack from others: attention in a window, no rotary embedding, no experts."""
+
+    local: bool
+    plain: bool
+    dense: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +77,8 @@ class ModelConfig:
         Whether scores of attention, and logits, pass through a hyperbolic tangent (Gemma 2).
     rotary, rotary_fraction, rope_theta, rope_type
         Rotary position embedding: used at all, on which share of the head, base, scaling kind (``default``: none).
+    rotary_pattern
+        Which layers have it, repeated over the stack; empty: all alike.
     learned_positions
         Rows of a learned position table, 0 without one.
     max_positions
@@ -75,7 +89,7 @@ class ModelConfig:
     text_part
         Whether the file's model sees more than text, and this is the part that reads text.
     experts
-        Mixture of Experts in place of the MLP, in all layers but the first few; ``ffn`` is then the width of those few.
+        Mixture of Experts in place of the MLP, in all layers but some; ``ffn`` is then the width of those.
     latent
         Multi-head latent attention; ``head_dim`` is then the mean size of keys and values.
     nextn_layers, mtp_layers
@@ -123,6 +137,7 @@ class ModelConfig:
     rotary_fraction: float = 1.0
     rope_theta: float = 10000.0
     rope_type: str = "default"
+    rotary_pattern: tuple[bool, ...] = ()
     learned_positions: int = 0
     max_positions: int = 0
     sliding_window: int = 0
@@ -147,33 +162,60 @@ class ModelConfig:
 
     @property
     def dense_layers(self) -> int:
-        """Leading layers with an ordinary MLP: all without a Mixture of Experts."""
-        return self.layers if self.experts is None else min(self.layers, self.experts.dense_layers)
+        """Layers with an ordinary MLP: all without a Mixture of Experts."""
+        return sum(self.kind(layer).dense for layer in range(self.layers)) if self.experts else self.layers
 
     @property
     def dense(self) -> ModelConfig:
-        """The same model with an ordinary MLP in every layer, as its leading layers have it."""
+        """The same model with an ordinary MLP in every layer, as its layers without experts have it."""
         return self if self.experts is None else replace(self, experts=None)
 
-    @property
-    def is_mixed(self) -> bool:
-        """Whether its layers may be of two kinds."""
-        return self.experts is not None or bool(self.window_pattern)
+    def kind(self, layer: int) -> LayerKind:
+        """What a layer, counted from 0, is among those of a mixed stack."""
+        return LayerKind(
+            local=bool(self.window_pattern) and self.window_pattern[layer % len(self.window_pattern)],
+            plain=bool(self.rotary_pattern) and not self.rotary_pattern[layer % len(self.rotary_pattern)],
+            dense=self.experts is not None and not self.experts.stand_in(layer),
+        )
 
     @property
-    def other(self) -> ModelConfig:
-        """The model with layers of its other kind alone: an ordinary MLP beside experts, or local attention."""
-        return replace(self, window_pattern=()) if self.window_pattern else self.dense
+    def takes_turns(self) -> bool:
+        """Whether kinds of layers take turns, rather than follow each other once."""
+        return bool(self.window_pattern or self.rotary_pattern or (self.experts is not None and self.experts.turns))
 
-    def others(self, first: int, count: int) -> int:
-        """Layers of the other kind among ``count`` from the ``first`` on, which is 0 for the model's first."""
-        if self.window_pattern:
-            return sum(self.is_local(layer) for layer in range(first, first + count))
-        return 0 if self.experts is None else min(max(self.dense_layers - first, 0), count)
+    @property
+    def kinds(self) -> tuple[ModelConfig, ...]:
+        """For each kind of layer that it has, the model with such layers alone; the usual one is the last."""
+        return tuple(self.of_kind(kind) for kind in _kinds(self))
 
-    def is_local(self, layer: int) -> bool:
-        """Whether attention of a layer of a mixed stack sees a window alone."""
-        return self.window_pattern[layer % len(self.window_pattern)]
+    def of_kind(self, kind: LayerKind) -> ModelConfig:
+        """The model with layers of one kind alone."""
+        return _of_kind(self, kind)
+
+    def others(self, first: int, count: int) -> tuple[int, ...]:
+        """Layers of each kind but the usual one among ``count`` from the ``first`` on, which is 0 for the model's."""
+        met = [self.kind(layer) for layer in range(first, first + count)]
+        return tuple(met.count(kind) for kind in _kinds(self)[:-1])
+
+    def runs(self, first: int, count: int) -> tuple[tuple[ModelConfig, int], ...]:
+        """The same layers in order: models that have such alone, with how many follow each other."""
+        met = (self.kind(layer) for layer in range(first, first + count))
+        return tuple((self.of_kind(kind), len(list(run))) for kind, run in groupby(met))
+
+    def sorted_kinds(self, others: Sequence[int], layers: int) -> tuple[tuple[ModelConfig, int], ...]:
+        """Kinds and numbers of ``layers`` layers, so many of them of each kind but the usual one; empty: none."""
+        *rare, usual = self.kinds
+        counted = tuple(zip(rare, others, strict=True)) if others else ()
+        return (*counted, (usual, layers - sum(others)))
+
+    def sorted_stack(self, others: Sequence[int], layers: int) -> ModelConfig:
+        """The model with ``layers`` layers: so many of each other kind first, and then the usual ones."""
+        *rare, usual = _kinds(self)
+        if not rare:
+            return self
+        stack = [kind for kind, count in zip(rare, others, strict=True) for _ in range(count)]
+        stack += [usual] * (layers - len(stack))
+        return _stacked(self, stack or [usual])
 
     @property
     def window(self) -> int:
@@ -259,6 +301,35 @@ class ModelConfig:
         return self._parameters(active=True)
 
     def _parameters(self, *, active: bool) -> int:
-        dense = self.dense_layers * self.dense.layer_parameters
-        others = (self.layers - self.dense_layers) * self._layer_parameters(active=active)
-        return self.embedding_parameters + dense + others + self.norm_parameters + self.head_parameters
+        stack = sum(count * model._layer_parameters(active=active) for model, count in self.runs(0, self.layers))
+        return self.embedding_parameters + stack + self.norm_parameters + self.head_parameters
+
+
+@lru_cache(maxsize=1024)
+def _kinds(model: ModelConfig) -> tuple[LayerKind, ...]:
+    """The kinds of layers that it has: local, plain and dense ones first; one of a stack without layers."""
+    return tuple(sorted({model.kind(layer) for layer in range(max(1, model.layers))}, reverse=True))
+
+
+@lru_cache(maxsize=4096)
+def _of_kind(model: ModelConfig, kind: LayerKind) -> ModelConfig:
+    experts = None if kind.dense or model.experts is None else replace(model.experts, dense_layers=0, turns=())
+    return replace(
+        model,
+        sliding_window=model.sliding_window if kind.local or not model.window_pattern else 0,
+        window_pattern=(),
+        rotary=model.rotary and not kind.plain,
+        rotary_pattern=(),
+        experts=experts,
+    )
+
+
+def _stacked(model: ModelConfig, stack: Sequence[LayerKind]) -> ModelConfig:
+    """The model with these layers."""
+    turns = tuple(not kind.dense for kind in stack)
+    return replace(
+        model,
+        window_pattern=tuple(kind.local for kind in stack) if model.window_pattern else (),
+        rotary_pattern=tuple(not kind.plain for kind in stack) if model.rotary_pattern else (),
+        experts=model.experts and replace(model.experts, dense_layers=0, turns=turns),
+    )

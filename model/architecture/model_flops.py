@@ -19,14 +19,11 @@ from joulecast.model.architecture.model_config import ModelConfig
 
 def training_flops(config: ModelConfig, sequence: int, tokens: float) -> float:
     """Operations of a forward and backward of ``tokens`` tokens in sequences of ``sequence``."""
-    layers, heads = config.layers + config.mtp_layers, 1 + config.mtp_layers
-    weights = layers * matrix_elements(config) + heads * config.hidden * config.vocab
-    weights += config.mtp_layers * 2 * config.hidden**2
-    if config.experts is not None:
-        weights += config.dense_layers * (matrix_elements(config.dense) - matrix_elements(config))
-    local = config.others(0, config.layers) if config.window_pattern else layers if config.window else 0
-    seen = (layers - local) * sequence + local * seen_share(config.sliding_window, sequence) * sequence
-    pairs = 2.0 * seen * config.heads * config.head_dim
+    layers = [*config.runs(0, config.layers), (config.kinds[-1], config.mtp_layers)]
+    weights = sum(count * matrix_elements(kind) for kind, count in layers)
+    weights += (1 + config.mtp_layers) * config.hidden * config.vocab + config.mtp_layers * 2 * config.hidden**2
+    seen = sum(count * (seen_share(kind.window, sequence) if kind.window else 1.0) for kind, count in layers)
+    pairs = 2.0 * seen * sequence * config.heads * config.head_dim
     return 3.0 * tokens * (2.0 * weights + pairs)
 
 

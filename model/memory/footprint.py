@@ -117,8 +117,8 @@ class PipelineRank:
     ----------
     layers
         Number of layers of each chunk (virtual stage) that the rank holds: one entry unless interleaved.
-    dense_layers
-        How many layers of each chunk come without the model's experts; ``None``: none.
+    others
+        How many layers of each chunk are of each of the model's kinds but the last; ``None``: none.
     stage, stages
         Pipeline rank and their number; the first holds the embedding, the last norm and head.
     micro_batches
@@ -130,7 +130,7 @@ class PipelineRank:
     """
 
     layers: Sequence[int]
-    dense_layers: Sequence[int] | None = None
+    others: Sequence[tuple[int, ...]] | None = None
     stage: int = 0
     stages: int = 1
     micro_batches: int = 1
@@ -188,14 +188,17 @@ def memory_footprint(
     """
     split = shards or StateShards()
     one = micro_batch_bytes(config, implementation, batch, sequence)
-    dense = sum(rank.dense_layers) if rank.dense_layers is not None else 0
-    held = config, implementation, sum(rank.layers), rank.first, rank.last, dense
+    others = tuple(map(sum, zip(*rank.others, strict=True))) if rank.others is not None else ()
+    held = config, implementation, sum(rank.layers), rank.first, rank.last, others
     rest, experts = parameter_bytes(*held)
     states = rest.elements / split.optimizer + experts.elements / split.expert_optimizer
     gradients = rest.elements / split.gradients + experts.elements / split.expert_gradients
     gradients *= DTYPE_BYTES[implementation.kept_gradient_dtype]
-    of_dense = micro_batch_bytes(config.other, implementation, batch, sequence).layer if dense else 0.0
-    kept = _kept_bytes(one, of_dense, dense, rank)
+    layers = [
+        (micro_batch_bytes(kind, implementation, batch, sequence), count)
+        for kind, count in config.sorted_kinds(others, sum(rank.layers))
+    ]
+    kept = _kept_bytes(one, sum(each.layer * count for each, count in layers), rank)
     outputs, buffers = _pipeline_bytes(one, rank) if rank.pipelined else (0.0, 0.0)
     transient = _transient_bytes(one, kept, rank)
     whole = gathered_by_fsdp_bytes(*held, split) if split.splits_parameters else (0.0, 0.0, 0.0)
@@ -217,9 +220,8 @@ def memory_footprint(
     )
 
 
-def _kept_bytes(one: MicroBatchBytes, of_dense: float, dense: int, rank: PipelineRank) -> float:
-    """Activations of all micro-batches under way; those of layers without experts are ``of_dense`` each."""
-    stack = (sum(rank.layers) - dense) * one.layer + dense * of_dense
+def _kept_bytes(one: MicroBatchBytes, stack: float, rank: PipelineRank) -> float:
+    """Activations of all micro-batches under way, each of which keeps ``stack`` in the rank's layers."""
     under_way, chunks = rank.under_way, rank.chunks
     ends = -(-under_way // chunks) * one.ends if rank.last else 0.0
     return under_way * stack / chunks + ends

@@ -53,10 +53,10 @@ def _held(parameters: Iterable[ParameterTensor], of: Implementation, dtype: str)
 
 @lru_cache(maxsize=4096)
 def parameter_bytes(
-    config: ModelConfig, implementation: Implementation, layers: int, first: bool, last: bool, dense: int
+    config: ModelConfig, implementation: Implementation, layers: int, first: bool, last: bool, others: tuple[int, ...]
 ) -> tuple[Held, Held]:
     """A stage's parameters: those that are no experts', and those that are."""
-    parameters = parameters_of_stage(config, implementation, layers, first=first, last=last, dense=dense)
+    parameters = parameters_of_stage(config, implementation, layers, first=first, last=last, others=others)
     return (
         _held((p for p in parameters if not p.expert), implementation, implementation.parameter_dtype),
         _held((p for p in parameters if p.expert), implementation, implementation.parameter_dtype),
@@ -70,7 +70,7 @@ def gathered_by_fsdp_bytes(
     layers: int,
     first: bool,
     last: bool,
-    dense: int,
+    others: tuple[int, ...],
     split: StateShards,
 ) -> tuple[float, float, float]:
     """What FSDP holds whole between forward and backward, while a layer's backward runs, and in the next one's beyond.
@@ -86,9 +86,9 @@ def gathered_by_fsdp_bytes(
         return _held(gathered, implementation, dtype)
 
     outside = whole(parameters_of_stage(config, implementation, 0, first=first, last=last))
-    kinds = [whole(layer_parameters(config.other, implementation))] * dense
-    kinds += [whole(layer_parameters(config, implementation))] * (layers - dense)
-    largest = sorted(kinds, key=lambda one: one.elements, reverse=True)
+    stack = config.sorted_kinds(others, layers)
+    each = [one for kind, count in stack for one in [whole(layer_parameters(kind, implementation))] * count]
+    largest = sorted(each, key=lambda one: one.elements, reverse=True)
     copies = 0 if implementation.framework == "megatron" else 1
     held = largest[:WHOLE_LAYERS]
     during = sum(one.weights for one in (outside, *held, *largest[:copies]))

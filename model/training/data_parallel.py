@@ -135,7 +135,8 @@ def gradient_sizes(config: ModelConfig, implementation: Implementation) -> dict[
     """Elements on one rank of every parameter name that :attr:`Launch.completes` can take."""
     outer = parameters_of_stage(config, implementation, 0, first=True, last=True)
     head = parameters_of_stage(config, implementation, 0, first=False, last=True)
-    return {p.name: p.elements for p in (*outer, *head, *layer_parameters(config, implementation))}
+    layers = (p for kind in config.kinds for p in layer_parameters(kind, implementation))
+    return {p.name: p.elements for p in (*outer, *head, *layers)}
 
 
 def gathered_bytes(parameters: Sequence[ParameterTensor], implementation: Implementation, dtype: str = "") -> float:

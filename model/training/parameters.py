@@ -132,7 +132,13 @@ def _numbered(config: ModelConfig, implementation: Implementation, index: int) -
 
 @lru_cache(maxsize=256)
 def parameters_of_stage(
-    config: ModelConfig, implementation: Implementation, layers: int, *, first: bool, last: bool, dense: int = 0
+    config: ModelConfig,
+    implementation: Implementation,
+    layers: int,
+    *,
+    first: bool,
+    last: bool,
+    others: tuple[int, ...] = (),
 ) -> tuple[ParameterTensor, ...]:
     """Parameters of one stage (or virtual stage) on one tensor-parallel rank.
 
@@ -140,13 +146,14 @@ def parameters_of_stage(
     ----------
     layers
         Number of the stage's layers.
-    dense
-        How many of them come without the model's experts.
+    others
+        How many of them are of each of the model's kinds of layers but the last; empty: all are as the last.
     first, last
         If it holds the embedding, and the final norm with the head. A tied matrix counts once where the stage holds
         both, and on each stage otherwise. Modules that predict further tokens lie behind the final norm.
     """
     tied = implementation.tied(config)
+    stack = [kind for kind, count in config.sorted_kinds(others, layers) for _ in range(count)]
     tensors: list[ParameterTensor] = []
     if first:
         split = embedding_is_split(config, implementation)
@@ -157,8 +164,8 @@ def parameters_of_stage(
             tensors.append(
                 ParameterTensor("positions.weight", config.learned_positions * config.hidden, replicated=True)
             )
-    for index in range(layers):
-        tensors += _numbered(config.other if index < dense else config, implementation, index)
+    for index, kind in enumerate(stack):
+        tensors += _numbered(kind, implementation, index)
     if last:
         tensors += _norm("norm", config)
         if not (tied and first):

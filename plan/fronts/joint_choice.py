@@ -76,9 +76,9 @@ def joint_choice(
     if not 0 <= stage < len(plan.parallelism.stage_layers):
         last = len(plan.parallelism.stage_layers) - 1
         raise InputError(f"the plan has no stage {stage}", key="--stage", remedy=f"It has 0 to {last}.")
-    if plan.workload.model.window_pattern:
+    if plan.workload.model.takes_turns:
         raise NotYetError(
-            "options of layers that take turns with local ones are not composed yet",
+            "options of layers that take turns with others are not composed yet",
             key="workload.model",
             remedy="Use a model whose layers are alike, or sequences shorter than its window.",
         )

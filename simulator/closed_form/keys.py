@@ -7,19 +7,18 @@ from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.simulator.plan_file.parts import Cluster, Overlap, Parallelism, Power, Schedule, Workload
 from joulecast.simulator.plan_file.placement import ends_fabric, ranks_in_step
 from joulecast.simulator.plan_file.plan import Plan
 
 
 class Place(NamedTuple):
-    """A stage: its layers, whether embedding or head stand on it, and how many layers are of the model's other kind."""
+    """A stage: its layers, whether embedding or head stand on it, and how many layers are of kinds but the usual."""
 
     layers: int
     first: bool
     last: bool
-    others: int = 0
+    others: tuple[int, ...] = ()
 
 
 _NO_POWER = Power()
@@ -109,17 +108,8 @@ def at_place(plan: Plan, place: Place) -> Plan:
         virtual_pipeline_model_parallel_size=1,
         stage_layers=tuple(place.layers if stage == rank_of(place) else 0 for stage in range(stages)),
     )
-    workload = replace(plan.workload, model=_mixed(plan.workload.model, place))
+    workload = replace(plan.workload, model=plan.workload.model.sorted_stack(place.others, place.layers))
     return replace(plan, workload=workload, parallelism=split)
-
-
-def _mixed(model: ModelConfig, place: Place) -> ModelConfig:
-    """The model with as many layers of its other kind first as a place has."""
-    if model.window_pattern:
-        return replace(model, window_pattern=(*(True,) * place.others, *(False,) * (place.layers - place.others or 1)))
-    if model.experts is None:
-        return model
-    return replace(model, experts=replace(model.experts, dense_layers=place.others))
 
 
 def rank_of(place: Place) -> int:

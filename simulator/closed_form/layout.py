@@ -83,10 +83,10 @@ class Shape:
 def _shape(
     pp: int, vp: int, stage_layers: tuple[int, ...], rank_keys: tuple[object, ...], mixed: ModelConfig | None
 ) -> Shape:
-    """``rank_keys`` keeps ranks apart that differ in them; ``mixed`` is a model with layers of two kinds."""
+    """``rank_keys`` keeps ranks apart that differ in them; ``mixed`` is a model with layers of several kinds."""
     firsts = accumulate((0, *stage_layers[:-1]))
     pairs = zip(firsts, stage_layers, strict=True)
-    others = [0 if mixed is None else mixed.others(first, count) for first, count in pairs]
+    others = [() if mixed is None else mixed.others(first, count) for first, count in pairs]
     found: dict[object, int] = {}
     kinds: list[RankKind] = []
     of_rank: list[int] = []
@@ -118,14 +118,16 @@ def _shape(
 
 
 def _together(places: Sequence[Place]) -> Place:
-    layers, others = sum(p.layers for p in places), sum(p.others for p in places)
-    return Place(layers, places[0].first, places[-1].last, others)
+    others = tuple(map(sum, zip(*(p.others for p in places), strict=True)))
+    return Place(sum(p.layers for p in places), places[0].first, places[-1].last, others)
 
 
 def shape_of(plan: Plan) -> Shape:
     """Kinds of ranks of a plan and their stages."""
     model = plan.workload.model
-    return _shape(plan.pp, plan.vp, plan.parallelism.stage_layers, power_keys(plan), model if model.is_mixed else None)
+    return _shape(
+        plan.pp, plan.vp, plan.parallelism.stage_layers, power_keys(plan), model if len(model.kinds) > 1 else None
+    )
 
 
 @dataclass(frozen=True, eq=False)

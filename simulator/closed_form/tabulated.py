@@ -225,10 +225,10 @@ class Stages:
         """Places whose instructions a stage's are the sum of, and how often each counts."""
         layers, first, last, others = place
         if self._layers_apart:
-            ends = [(Place(0, first, last), 1.0)] if first or last else []
-            layer = ((_OTHER_LAYER, float(others)), (_LAYER, float(layers - others)))
-            return [*ends, *(term for term in layer if term[1])]
-        few = others + STEADY_LAYERS
+            ends = [(Place(0, first, last, (0,) * len(others)), 1.0)] if first or last else []
+            counts = (*others, layers - sum(others))
+            return [*ends, *((_one(kind, len(others)), float(n)) for kind, n in enumerate(counts) if n)]
+        few = sum(others) + STEADY_LAYERS
         few += (layers - few) % self._interval
         if layers <= few:
             return [(place, 1.0)]
@@ -243,7 +243,9 @@ class Stages:
         return self._rows[place]
 
 
-_LAYER, _OTHER_LAYER = Place(1, False, False), Place(1, False, False, 1)
+def _one(kind: int, others: int) -> Place:
+    """A single layer of one of the model's kinds, the last of which is beyond the ``others``."""
+    return Place(1, False, False, tuple(int(other == kind) for other in range(others)))
 
 
 class Tails:

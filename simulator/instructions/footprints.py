@@ -60,11 +60,11 @@ def footprints_of(plan: Plan, ranks: Iterable[int]) -> Iterator[MemoryFootprint]
     """Memory of a GPU of each of some pipeline ranks."""
     w, layers = plan.workload, plan.parallelism.stage_layers
     implementation, shards, communicators = implementation_of(plan), state_shards(plan), _communicators(plan)
-    dense = [plan.other_layers(stage) for stage in range(len(layers))] if w.model.is_mixed else None
+    others = [plan.other_layers(stage) for stage in range(len(layers))]
     for rank in ranks:
         held = PipelineRank(
             layers[rank :: plan.pp],
-            dense and dense[rank :: plan.pp],
+            others[rank :: plan.pp],
             stage=rank,
             stages=plan.pp,
             micro_batches=plan.microbatches,

@@ -155,7 +155,7 @@ def _forward(plan: Plan, impl: Implementation, stage: int) -> tuple[Launch, ...]
         for model, count in plan.stage_models(stage):
             before += layers_forward(model, *size[1:], count, nanobatches_of(plan))
         return (*before, *after)
-    kinds = [(step.layer_forward(model, *size[1:]), model, count) for model, count in plan.stage_models(stage) if count]
+    kinds = [(step.layer_forward(model, *size[1:]), model, count) for model, count in plan.stage_models(stage)]
     units = sharded_stage(plan, impl, stage, before, kinds, after)
     return sharded_forward(*units, sharding, impl)
 
@@ -182,7 +182,7 @@ def _recomputed(plan: Plan, impl: Implementation, stage: int) -> list[tuple[Mode
 
     Of layers that are computed again at an interval the last of every so many is.
     """
-    models = [(model, impl, count) for model, count in plan.stage_models(stage) if count]
+    models = [(model, impl, count) for model, count in plan.stage_models(stage)]
     if impl.recompute_interval == 1:
         return models
     options = (impl, replace(impl, recompute="none"))

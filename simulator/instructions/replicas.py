@@ -107,10 +107,9 @@ def summed_together(plan: Plan, parameters: Sequence[ParameterTensor]) -> tuple[
 
 def stage_tensors(plan: Plan, impl: Implementation, stage: int) -> tuple[ParameterTensor, ...]:
     """Parameter tensors of a virtual stage on one GPU."""
-    layers = plan.parallelism.stage_layers
-    dense = plan.other_layers(stage)
+    layers, others = plan.parallelism.stage_layers, plan.other_layers(stage)
     return parameters_of_stage(
-        plan.workload.model, impl, layers[stage], first=stage == 0, last=stage == len(layers) - 1, dense=dense
+        plan.workload.model, impl, layers[stage], first=stage == 0, last=stage == len(layers) - 1, others=others
     )
 
 

@@ -31,7 +31,7 @@ def check_layers(plan: Plan, source: Source) -> None:
             bool(again) and (model.norm_place != "before" or model.shared_norm),
             "Leave it out.",
         ),
-        ("overlap.nanobatches", "nano-batches", plan.overlap.nanobatches > 1 and bool(model.window_pattern), "Use 1."),
+        ("overlap.nanobatches", "nano-batches", plan.overlap.nanobatches > 1 and model.takes_turns, "Use 1."),
         (
             "parallelism.context_parallel_size",
             "sequences split over GPUs",

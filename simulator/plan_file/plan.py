@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,16 +87,11 @@ class Plan:
 
     def stage_models(self, stage: int) -> tuple[tuple[ModelConfig, int], ...]:
         """Layers of a virtual stage as pairs of their model and number, in order; kinds may take turns."""
-        layers, model = self.parallelism.stage_layers, self.workload.model
-        first = sum(layers[:stage])
-        others = model.others(first, layers[stage])
-        if not others or not model.window_pattern:
-            return ((model.other, others), (model, layers[stage] - others))
-        local = (model.is_local(layer) for layer in range(first, first + layers[stage]))
-        return tuple((model.other if of else model, len(list(run))) for of, run in groupby(local))
+        layers = self.parallelism.stage_layers
+        return self.workload.model.runs(sum(layers[:stage]), layers[stage])
 
-    def other_layers(self, stage: int) -> int:
-        """Layers of a virtual stage that are of the model's other kind."""
+    def other_layers(self, stage: int) -> tuple[int, ...]:
+        """Layers of a virtual stage that are of each of the model's kinds but the usual one."""
         layers = self.parallelism.stage_layers
         return self.workload.model.others(sum(layers[:stage]), layers[stage])
 

@@ -146,7 +146,9 @@ def test_numbers_of_parameters_as_transformers_counts_them(name: str) -> None:
     config = read(**keys)
     assert config.parameters == parameters
     run = Implementation(modules="transformers" if config.experts is None else "joint")
-    tensors = parameters_of_stage(config, run, config.layers, first=True, last=True, dense=config.others(0, 3))
+    tensors = parameters_of_stage(
+        config, run, config.layers, first=True, last=True, others=config.others(0, config.layers)
+    )
     assert sum(tensor.elements for tensor in tensors) == parameters
 
 

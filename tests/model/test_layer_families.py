@@ -146,10 +146,10 @@ def test_norms_stand_where_the_model_has_them(run: Implementation) -> None:
 
 def test_a_pattern_says_which_layers_are_local() -> None:
     model = load_model("gemma-3-1b")
-    assert [model.is_local(layer) for layer in range(7)] == [True] * 5 + [False, True]
-    assert (model.others(0, 26), model.others(5, 1), model.others(6, 6)) == (22, 0, 5)
-    assert (model.window, model.other.window) == (0, 512)
-    assert load_model("gemma-2-2b").others(0, 26) == 13
+    assert [model.kind(layer).local for layer in range(7)] == [True] * 5 + [False, True]
+    assert (model.others(0, 26), model.others(5, 1), model.others(6, 6)) == ((22,), (0,), (5,))
+    assert [kind.window for kind in model.kinds] == [512, 0]
+    assert load_model("gemma-2-2b").others(0, 26) == (13,)
     assert load_model("mistral-7b").window == 4096
 
 
@@ -272,7 +272,7 @@ def test_sinks_and_biases_of_experts_are_completed() -> None:
         done = Counter(launch.completes for launch in launches if launch.completes)
         assert set(done) == {p.name for p in layer_parameters(config, run)}
         assert max(done.values()) == 1
-    assert (config.window, config.other.window, config.others(0, 3)) == (0, 128, 2)
+    assert ([kind.window for kind in config.kinds], config.others(0, 3)) == ([128, 0], (2,))
 
 
 def test_parallel_blocks_have_one_norm_or_two_and_as_many_additions() -> None:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import Any
 
 import accepted
@@ -23,13 +23,16 @@ WHOLE, SPLIT = StateShards(), StateShards(2, 4, 8, 3, 5, 7)
 #: What a rank holds, and how its states are split.
 RANKS = {
     "alone": (PipelineRank([3]), WHOLE),
-    "first, zero-bubble": (PipelineRank([2], [1], 0, 3, 8, "zb-h1"), StateShards(optimizer=8, expert_optimizer=2)),
+    "first, zero-bubble": (PipelineRank([2], [(1,)], 0, 3, 8, "zb-h1"), StateShards(optimizer=8, expert_optimizer=2)),
     "held back": (PipelineRank([3], None, 0, 2, 4, "none"), StateShards(1, 1, 4, 2, 2, 2)),
     "last of few": (PipelineRank([1], None, 1, 2, 16, "1f1b"), WHOLE),
-    "middle": (PipelineRank([4], [2], 1, 3, 8), SPLIT),
+    "middle": (PipelineRank([4], [(2,)], 1, 3, 8), SPLIT),
     "last": (PipelineRank([2], None, 2, 3, 8, "gpipe"), StateShards(4, 4, 4, 1, 1, 1)),
-    "first of two chunks": (PipelineRank([2, 1], [1, 0], 0, 2, 6, "interleaved-1f1b"), StateShards(1, 1, 1, 4, 4, 4)),
-    "last of two chunks": (PipelineRank([1, 2], [1, 0], 1, 2, 5, "interleaved-1f1b", forwards=4), SPLIT),
+    "first of two chunks": (
+        PipelineRank([2, 1], [(1,), (0,)], 0, 2, 6, "interleaved-1f1b"),
+        StateShards(1, 1, 1, 4, 4, 4),
+    ),
+    "last of two chunks": (PipelineRank([1, 2], [(1,), (0,)], 1, 2, 5, "interleaved-1f1b", forwards=4), SPLIT),
 }
 
 
@@ -37,11 +40,15 @@ def of_memory(name: str) -> dict[str, list[float]]:
     """Parts of a micro-batch, of every rank and the rank's parameters, all in bytes but these [1]."""
     model, options, batch, sequence = LAYERS[name]
     config, run = model_of(model), Implementation(**options)
+    if config.experts is not None:
+        config = replace(config, experts=replace(config.experts, dense_layers=1))
     parts = astuple(micro_batch_bytes(config, run, batch, sequence))[1:]
     found = {"micro-batch": list(parts)}
     for place, (rank, shards) in RANKS.items():
+        others = (1,) if len(config.kinds) > 1 else ()
+        rank = replace(rank, others=rank.others if others else None)
         held = memory_footprint(config, run, batch, sequence, rank, shards=shards, communicators=len(place) % 4)
-        some = parameters_of_stage(config, run, sum(rank.layers), first=rank.first, last=rank.last, dense=1)
+        some = parameters_of_stage(config, run, sum(rank.layers), first=rank.first, last=rank.last, others=others)
         elements = [sum(p.elements for p in some if p.linear), sum(p.elements for p in some if p.replicated)]
         sums = held.states_bytes, held.allocated_bytes, held.total_bytes
         found[place] = [round(float(v), 3) for v in (*astuple(held), *sums, *elements, len(some))]

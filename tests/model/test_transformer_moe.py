@@ -67,7 +67,7 @@ def test_parameters_are_those_of_the_reports(name: str, billions: float, active:
 @pytest.mark.parametrize(("tp", "ep", "etp"), [(1, 1, 1), (1, 8, 1), (2, 4, 2), (4, 8, 1)])
 def test_parameters_of_all_ranks_are_the_models(config: ModelConfig, tp: int, ep: int, etp: int):
     """Copies count once, shares of tensor-parallel ranks tp times, experts once for each of their ranks."""
-    tensors = parameters_of_stage(config, run(tp, ep, etp), config.layers, first=True, last=True, dense=1)
+    tensors = parameters_of_stage(config, run(tp, ep, etp), config.layers, first=True, last=True, others=(1,))
     whole = sum(p.elements * (1 if p.replicated else ep * etp if p.expert else tp) for p in tensors)
     assert whole == config.parameters
 

@@ -70,8 +70,8 @@ def test_transformers_masks_are_kept_by_local_layers_alone() -> None:
 def test_windows_as_long_as_sequences_leave_all_layers_alike() -> None:
     assert plan("gemma-3-1b", 512).workload.model.window_pattern == ()
     users = {"implementation": {"modules": "transformers"}}
-    assert plan("gemma-3-1b", 512, **users).workload.model.others(0, 26) == 22
-    with pytest.raises(NotYetError, match="local ones"):
+    assert plan("gemma-3-1b", 512, **users).workload.model.others(0, 26) == (22,)
+    with pytest.raises(NotYetError, match="take turns"):
         joint_choice(plan("gemma-3-1b", 1024))
 
 
