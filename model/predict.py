@@ -150,9 +150,7 @@ def predict_work(
     forecast = _evaluate(load, costs, gpu, gpu.clocks_mhz)
     if gpu.description is None:
         return forecast
-    time, energy = parameter_spread(
-        work, gpu, clock_mhz, limit, settle_s, window_s, component_limits_w=component_limits_w
-    )
+    time, energy = map(spread_of, _changes(load, gpu, deviations(gpu.description)))
     alone = at_clock(costs, forecast.clock_mhz[load.owner], gpu)
     form_time = composed_spread(alone.time_s * load.counts, load.owner, costs, gpu.description, "time", len(work))
     form_energy = composed_spread(alone.energy_j * load.counts, load.owner, costs, gpu.description, "energy", len(work))
@@ -163,22 +161,17 @@ def parameter_spread(
     work: Sequence[Work],
     gpu: GpuModel,
     clock_mhz: float | None = None,
-    power_limit_w: float | None = None,
     settle_s: Array | float = 10.0,
     window_s: Array | float = 10.0,
-    directions: int = DIRECTIONS,
-    component_limits_w: Mapping[str, float] | None = None,
 ) -> tuple[Array, Array]:
     """Relative standard deviation of time and energy from the parameters' covariance, each of shape ``(n,)``.
 
-    Takes what :func:`predict_work` takes, and how often to make the forecast again; zero for a GPU without a
-    description.
+    Takes what :func:`predict_work` takes; zero for a GPU without a description.
     """
     if gpu.description is None:
         return np.zeros(len(work)), np.zeros(len(work))
-    limit = gpu.device["power_limit_w"] if power_limit_w is None else power_limit_w
-    load = _load(work, clock_mhz, limit, settle_s, window_s, component_limits_w)
-    time, energy = _changes(load, gpu, deviations(gpu.description, directions))
+    load = _load(work, clock_mhz, gpu.device["power_limit_w"], settle_s, window_s)
+    time, energy = _changes(load, gpu, deviations(gpu.description))
     return spread_of(time), spread_of(energy)
 
 

@@ -6,18 +6,18 @@ import os
 from pathlib import Path
 
 
-def is_ours(pid: int, proc: Path = Path("/proc")) -> bool:
+def is_ours(pid: int) -> bool:
     """Whether a process is this one, one that it descends from, or one that descends from it."""
     own = os.getpid()
-    return pid == own or own in _ancestors(pid, proc) or pid in _ancestors(own, proc)
+    return pid == own or own in _ancestors(pid) or pid in _ancestors(own)
 
 
-def _ancestors(pid: int, proc: Path) -> list[int]:
+def _ancestors(pid: int) -> list[int]:
     """Parents of a process up to the first, without it; empty where the process is not visible."""
     found: list[int] = []
     while pid > 1:
         try:
-            stat = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
             break
         # The second field, the name in parentheses, may hold anything.

@@ -14,7 +14,7 @@ from joulecast.calibrate.measure.recording import FILE_NAME, Card, Failed, recor
 from joulecast.calibrate.measure.records import SCHEMA, dump_record, is_first_line_torn, parse_records
 from joulecast.calibrate.rows.measured import Row, is_measured, row_of
 from joulecast.errors import DataError, InputError
-from joulecast.files import lock
+from joulecast.files import lock, sync_folder, write_all
 
 #: Facts that may differ between two sittings at the same card.
 _PASSING_FACTS = frozenset({"may_set_clocks", "may_set_power_limit"})
@@ -68,7 +68,7 @@ class Recorder:
             started = replace(card, started=card.started or _now())
             text = dump_record("card", {"schema": SCHEMA, **asdict(started)})
             self._write(text)
-            self._sync_folder()
+            sync_folder(self.path.parent)
         records = parse_records(text, str(self.path))
         self.recording = recording_of(records, str(self.path))
         _check_same(self.recording.card, card, str(self.path))
@@ -125,20 +125,11 @@ class Recorder:
         """Write and wait until it is on the disk; after a failure the file is as before."""
         before = os.fstat(self._file).st_size
         try:
-            left = memoryview(text.encode())
-            while left:
-                left = left[os.write(self._file, left) :]
+            write_all(self._file, text.encode())
             os.fsync(self._file)
         except OSError as error:
             os.ftruncate(self._file, before)
             raise _unwritable(self.path, error) from error
-
-    def _sync_folder(self) -> None:
-        folder = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
     def close(self) -> None:
         """Let go of the file; what was written stays usable and can be continued."""

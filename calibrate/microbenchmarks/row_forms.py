@@ -72,9 +72,8 @@ def attention_row(
     causal: bool = True,
     backend: str = "cudnn",
     backward: bool = False,
-    dtype: str = "bf16",
 ) -> Row:
-    """Fused attention; ``backend`` is the model's word."""
+    """Fused attention in bf16; ``backend`` is the model's word."""
     work = Attention(
         batch,
         heads,
@@ -92,7 +91,7 @@ def attention_row(
         "S": sequence,
         "D": head_dim,
         "causal": causal,
-        "dtype": dtype,
+        "dtype": "bf16",
         "backend": BACKENDS[backend],
         "direction": "bwd" if backward else "fwd",
         "flops": work.flops,

@@ -12,7 +12,7 @@ from typing import Any
 
 from joulecast.calibrate.measure.records import is_recording, json_object, parse_records
 from joulecast.calibrate.public_times.read import parse_table
-from joulecast.errors import DataError, UnknownNameError
+from joulecast.errors import DataError
 from joulecast.files import read_text
 from joulecast.model.hardware.description import Parameter
 
@@ -24,8 +24,6 @@ MEASURED_FIELDS = frozenset(
 WARMING = "measured_temp_change_k"
 #: Configuration of every kind of row that must be a number where it is given.
 _NUMBERS = ("settle_s", "target_window_s")
-#: Recorded row sets that the package ships.
-RECORDED = ("h200_sxm",)
 
 
 class RecordingWarning(UserWarning):
@@ -126,11 +124,9 @@ def recorded_folder() -> Path:
     return Path(str(files("joulecast.calibrate"))) / "recorded"
 
 
-def recorded_rows(name: str = "h200_sxm", files_: Sequence[str] | None = None) -> list[Row]:
-    """The row sets that the package ships for fitting; ``files_`` selects some of their files."""
-    if name not in RECORDED:
-        raise UnknownNameError("recorded row set", name, RECORDED)
-    folder = recorded_folder() / name
+def recorded_rows(files_: Sequence[str] | None = None) -> list[Row]:
+    """The rows of H200s that the package ships for fitting; ``files_`` selects some of their files."""
+    folder = recorded_folder() / "h200_sxm"
     names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".jsonl"))
     rows: list[Row] = []
     for file in names:

@@ -33,14 +33,7 @@ def _share(operator: Operator, count: int) -> Operator:
     if isinstance(operator, Attention):
         return _share_of_attention(operator, count)
     if isinstance(operator, Streaming):
-        return replace(
-            operator,
-            bytes_read=operator.bytes_read / count,
-            sm_cycles=operator.sm_cycles / count,
-            bytes_written=operator.bytes_written / count,
-            elements=operator.elements / count,
-            rows=operator.rows // count,
-        )
+        return operator.part(1.0 / count)
     return replace(operator, bytes=operator.bytes / count)
 
 

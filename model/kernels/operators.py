@@ -222,6 +222,17 @@ class Streaming:
             raise InputError("warps = 0 must be at least 1", key="warps", remedy="The nearest is 1.")
         return replace(self, tile_rows=tile.rows, tile_columns=tile.columns, warps=tile.warps, staged=tile.staged)
 
+    def part(self, share: float) -> Streaming:
+        """A ``share`` of the kernel's work: of its rows, elements, bytes and cycles [1]."""
+        return replace(
+            self,
+            bytes_read=share * self.bytes_read,
+            bytes_written=share * self.bytes_written,
+            elements=share * self.elements,
+            rows=int(share * self.rows),
+            sm_cycles=share * self.sm_cycles,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Collective:

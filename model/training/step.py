@@ -68,19 +68,10 @@ def _added(launches: tuple[Launch, ...], implementation: Implementation) -> tupl
     if share in (0.0, 1.0):
         return launches
     return tuple(
-        replace(one, operator=_part(one.operator, share))
+        replace(one, operator=one.operator.part(share))
         if isinstance(one.operator, Streaming) and one.operator.name.endswith(".accumulate")
         else one
         for one in launches
-    )
-
-
-def _part(operator: Streaming, share: float) -> Streaming:
-    return replace(
-        operator,
-        bytes_read=share * operator.bytes_read,
-        bytes_written=share * operator.bytes_written,
-        elements=share * operator.elements,
     )
 
 

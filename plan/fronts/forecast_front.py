@@ -19,7 +19,7 @@ from joulecast.plan.knobs.tile_space import check_tile_lists, tile_variants
 from joulecast.simulator.events.guards import reported_with
 from joulecast.simulator.fluid.prepared import Prepared, fluid_program, prepare
 from joulecast.simulator.instructions.clock_columns import locked_index
-from joulecast.simulator.instructions.footprints import memory_per_rank
+from joulecast.simulator.instructions.footprints import footprints
 from joulecast.simulator.plan_file.gpu import gpu_of
 from joulecast.simulator.plan_file.plan import Plan
 
@@ -69,7 +69,7 @@ def forecast_front(
     description = gpu if gpu is not None else gpu_of(plan)
     space = space or FrontSpace()
     space.refuse_limits()
-    memory_per_rank(plan, description)
+    footprints(plan, description)  # refuses a plan that does not fit
     model = gpu_model(description)
     problem = problem_from_plan(plan, model, space)
     delay = model["transition.clock_s"] if switch_s is None else switch_s

@@ -8,7 +8,7 @@ simulated, then their neighbours, as long as some improve the front. That is a h
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -26,7 +26,7 @@ from joulecast.plan.limits.rank_limits import RankLimitFront, RankLimits, undomi
 from joulecast.simulator.events.guards import reported_with
 from joulecast.simulator.fluid.prepared import Prepared, prepare, simulate, step_time_s
 from joulecast.simulator.instructions.clock_columns import is_locked
-from joulecast.simulator.instructions.footprints import memory_per_rank
+from joulecast.simulator.instructions.footprints import footprints
 from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.plan_file.gpu import gpu_of
 from joulecast.simulator.plan_file.plan import Plan
@@ -46,8 +46,6 @@ WAYS_AT, MOST_WAYS = 3, 3
 
 #: Places of a plan's limits on the grid, by rank.
 Places = tuple[int, ...]
-#: Told of what is under way: plans simulated.
-Progress = Callable[[int], None]
 
 
 def rank_limit_front(
@@ -56,7 +54,6 @@ def rank_limit_front(
     *,
     budget_w: float | None = None,
     space: FrontSpace | None = None,
-    progress: Progress = lambda _: None,
 ) -> RankLimitFront:
     """Time-energy front over a power limit for each pipeline rank.
 
@@ -79,7 +76,7 @@ def rank_limit_front(
         A law of conservation does not hold in a simulation: a defect, reported with the plan.
     """
     description = gpu_of(plan)
-    memory_per_rank(plan, description)
+    footprints(plan, description)  # refuses a plan that does not fit
     grid = _grid(limits_w, space, description)
     gpus = plan.tp * plan.replicas
     if budget_w is not None and budget_w < grid[0] * gpus * plan.pp:
@@ -88,7 +85,7 @@ def rank_limit_front(
             key="--power-budget",
             remedy=f"The lowest limits take {grid[0] * gpus * plan.pp:g} W together; give more, or lower limits.",
         )
-    return _Search(plan, description, grid, budget_w, space, progress).run()
+    return _Search(plan, description, grid, budget_w, space).run()
 
 
 def _grid(limits_w: Sequence[float] | None, space: FrontSpace | None, description: GpuDescription) -> tuple[float, ...]:
@@ -114,9 +111,8 @@ class _Search:
         grid: tuple[float, ...],
         budget_w: float | None,
         space: FrontSpace | None,
-        progress: Progress,
     ) -> None:
-        self.plan, self.description, self.grid, self.progress = plan, description, grid, progress
+        self.plan, self.description, self.grid = plan, description, grid
         self.gpu: GpuModel = gpu_model(description)
         self.gpus = plan.tp * plan.replicas
         self.budget_w = np.inf if budget_w is None else budget_w
@@ -235,7 +231,6 @@ class _Search:
             energy = result.energy_j[first:].mean(axis=0)
             power = tuple((energy / time).tolist())
             self.found[knobs, at] = RankLimits(limits, time, float(self.gpus * energy.sum()), power, (), knobs)
-            self.progress(len(self.found))
 
     def _prepared(self, knobs: Knobs, limits_w: tuple[float, ...]) -> Prepared:
         """A plan's tables: those of a rank are the same whatever the limits of the others."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from joulecast.errors import InputError
-from joulecast.files import is_full, lock
+from joulecast.files import is_full, lock, sync_folder, write_all
 
 #: How often what was written is seen to the disk, which only a power cut asks for [s].
 SYNC_S = 0.2
@@ -44,7 +44,7 @@ class Lines:
     def append(self, line: Mapping[str, Any]) -> None:
         """Write a line, and see what was written to the disk now and then."""
         try:
-            self._write((json.dumps(line, ensure_ascii=False) + "\n").encode())
+            write_all(self._file.fileno(), (json.dumps(line, ensure_ascii=False) + "\n").encode())
         except OSError as error:
             raise _unwritable(self.path, error) from error
         if time.monotonic() - self._synced_s > SYNC_S:
@@ -53,11 +53,7 @@ class Lines:
     def keep_name(self) -> None:
         """See a new file's name to the disk."""
         with contextlib.suppress(OSError):
-            folder = os.open(self.path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            sync_folder(self.path.parent)
 
     def close(self) -> None:
         """Close the file; it stays."""
@@ -69,12 +65,6 @@ class Lines:
         with contextlib.suppress(OSError):  # not every kind of file can
             os.fsync(self._file.fileno())
         self._synced_s = time.monotonic()
-
-    def _write(self, data: bytes) -> None:
-        """Write all of a line; a nearly full disk takes a part of it before it refuses the rest."""
-        left = memoryview(data)
-        while left:
-            left = left[self._file.write(left) :]
 
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:

@@ -130,5 +130,5 @@ def _check_waits(program: Program, rank: int, kernels: RankKernels, arrival: Int
         early = kernels.start_ns[first[at, None] + waits] < kernels.end_ns[first[at, None] + segment.wait[waits]]
         if np.any(early):
             raise GuardError(f"rank {rank}: a kernel starts before the kernel that it waits for has ended")
-        if segment.input_kernel >= 0 and np.any(kernels.start_ns[first[at] + segment.input_kernel] < arrival[at]):
+        if np.any(kernels.start_ns[first[at]] < arrival[at]):
             raise GuardError(f"rank {rank}: an instruction starts before its input has arrived")

@@ -38,8 +38,8 @@ class Run(NamedTuple):
 class Segment:
     """Kernels of one instruction type on one rank, in the order of issue.
 
-    A kernel starts when its stream has finished what was issued before, when the kernel that it waits for has ended
-    and, for ``input_kernel``, when the input has arrived.
+    A kernel starts when its stream has finished what was issued before and the kernel that it waits for has ended; the
+    first one also waits for the instruction's input.
 
     Attributes
     ----------
@@ -50,8 +50,6 @@ class Segment:
     wait
         Index of an earlier kernel of the other stream that must end first, −1 for none; shape ``(n,)``. To wait for
         what earlier instructions left on the other stream, issue a kernel of duration 0 there and wait for it.
-    input_kernel
-        The kernel that waits for the instruction's input, −1 for none.
     output_kernel
         The kernel after which the instruction's output is sent.
     names
@@ -65,7 +63,6 @@ class Segment:
     duration_ns: Int
     stream: NDArray[np.uint8]
     wait: NDArray[np.int32]
-    input_kernel: int
     output_kernel: int
     names: tuple[str, ...] = ()
     power_w: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
@@ -101,8 +98,6 @@ class Segment:
         ends_run = np.zeros(n, dtype=bool)
         ends_run[self.wait[self.wait >= 0]] = True
         ends_run[self.output_kernel] = True
-        if self.input_kernel >= 0:
-            starts_run[self.input_kernel] = True
         run_of = np.zeros(n, dtype=np.int64)
         offset = np.zeros(n, dtype=np.int64)
         firsts: list[int] = []
@@ -137,7 +132,7 @@ class Segment:
                 stream=int(self.stream[k]),
                 duration_ns=int(duration[i]),
                 waits_for=place[run_of[self.wait[k]]] if self.wait[k] >= 0 else 0,
-                needs_input=k == self.input_kernel,
+                needs_input=k == 0,
                 is_output=i == output_run,
             )
             for i, k in enumerate(firsts)
@@ -149,13 +144,12 @@ def make_segment(
     *,
     stream: ArrayLike | None = None,
     wait: ArrayLike | None = None,
-    input_kernel: int = 0,
     output_kernel: int | None = None,
     names: Sequence[str] = (),
     power_w: ArrayLike | None = None,
     operators: Sequence[Operator | None] = (),
 ) -> Segment:
-    """Validated :class:`Segment`; by default one stream, input before the first kernel, output after the last.
+    """Validated :class:`Segment`; by default one stream, and output after the last kernel.
 
     Raises
     ------
@@ -172,9 +166,9 @@ def make_segment(
         raise InputError(f"a segment needs arrays of one length, got {duration.shape} {streams.shape} {waits.shape}")
     if duration.min() < 0 or streams.max() >= STREAMS:
         raise InputError("a segment's durations must not be negative and its streams must be 0 or 1")
-    if not (-1 <= input_kernel < n and 0 <= last < n) or (names and len(names) != n):
-        raise InputError(f"a segment of {n} kernels: input, output or names point elsewhere")
+    if not 0 <= last < n or (names and len(names) != n):
+        raise InputError(f"a segment of {n} kernels: output or names point elsewhere")
     at = np.flatnonzero(waits >= 0)
     if np.any(waits[at] >= at) or np.any(streams[waits[at]] == streams[at]):
         raise InputError("a kernel may only wait for an earlier kernel of the other stream")
-    return Segment(duration, streams, waits, input_kernel, last, tuple(names), power, tuple(operators))
+    return Segment(duration, streams, waits, last, tuple(names), power, tuple(operators))

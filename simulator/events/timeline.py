@@ -245,12 +245,10 @@ def timeline_of_instructions(
     end_s: ArrayLike,
     names: Sequence[str],
     power_w: ArrayLike,
-    *,
-    base_power_w: float = 0.0,
-    wait_power_w: float = 0.0,
-    finish_s: float | None = None,
 ) -> Timeline:
     """Timeline with one interval per instruction on the compute stream; times are rounded to nanoseconds.
+
+    What a GPU draws while it waits is left out.
 
     Parameters
     ----------
@@ -261,11 +259,10 @@ def timeline_of_instructions(
     """
     start, end = (np.rint(np.asarray(t, dtype=np.float64) * 1e9).astype(np.int64) for t in (start_s, end_s))
     n = len(start)
-    finish = int(end.max(initial=0)) if finish_s is None else round(finish_s * 1e9)
     return Timeline(
         rank=rank,
         begin_ns=0,
-        finish_ns=finish,
+        finish_ns=int(end.max(initial=0)),
         start_ns=start,
         end_ns=end,
         stream=np.zeros(n, dtype=np.uint8),
@@ -275,6 +272,4 @@ def timeline_of_instructions(
         instruction_names=tuple(names),
         components=("power",),
         power_w=np.asarray(power_w, dtype=np.float64).reshape(n, 1),
-        base_power_w=base_power_w,
-        wait_power_w=wait_power_w,
     )

@@ -128,9 +128,9 @@ def _tables(
     gpu: GpuModel,
     peaks_w: Sequence[float],
     lag: Array | None,
-    locked: bool,
+    governed: bool,
 ) -> tuple[tuple[InstructionTable, ...], tuple[NDArray[np.int64], ...]]:
-    """Tables and columns of every rank, with the plan's clocks where ``locked``."""
+    """Tables and columns of every rank; instructions keep to the plan's clocks where ``governed``."""
     tables, columns = [], []
     limits = dict(program.plan.power.component_limits_w)
     top = np.array(len(gpu.clocks_mhz) - 1)
@@ -139,7 +139,7 @@ def _tables(
         beside, host = transfers_wait_on_sms(program.plan), host_s(program.plan, gpu, run.types)
         table = instruction_table(run.types, own, gpu, lag, beside, taken_s[peak], host)
         table = with_communication_behind(table, run.order, run.behind, own, gpu)
-        highest = locked_index(program, rank, gpu.clocks_mhz) if locked else top
+        highest = locked_index(program, rank, gpu.clocks_mhz) if governed else top
         if limits:
             table, ceiling = limited(table, gpu.clocks_mhz, limits, gpu)
             highest = np.minimum(highest, index_below(gpu.clocks_mhz, ceiling))

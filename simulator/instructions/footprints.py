@@ -12,13 +12,14 @@ from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.schedules import SHIPPED, build_schedule, peak_in_flight
 
 
-def memory_per_rank(plan: Plan, gpu: GpuDescription, *, must_fit: bool = True) -> list[float]:
-    """Peak memory of a GPU of each pipeline rank [bytes]; a plan that ``must_fit`` and does not is an error."""
-    return [float(footprint.allocated_bytes) for footprint in footprints(plan, gpu, must_fit=must_fit)]
-
-
 def footprints(plan: Plan, gpu: GpuDescription, *, must_fit: bool = True) -> list[MemoryFootprint]:
-    """Memory of a GPU of each pipeline rank; a plan that ``must_fit`` and does not is an error."""
+    """Peak memory of a GPU of each pipeline rank.
+
+    Raises
+    ------
+    DoesNotFitError
+        A plan that ``must_fit`` needs more than a GPU has; the remedy says what it can still change.
+    """
     found = list(footprints_of(plan, range(plan.pp)))
     if must_fit:
         for footprint in found:

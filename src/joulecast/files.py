@@ -327,6 +327,22 @@ def lock(file: int, path: Path, does: str, remedy: str) -> None:
         return
 
 
+def write_all(file: int, data: bytes) -> None:
+    """Write all bytes to an open file, by its number; a nearly full disk takes a part before it refuses the rest."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(file, left) :]
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names of new files in a folder are on the disk, which ``fsync`` of a file does not see to."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
 def is_full(error: OSError) -> bool:
     """Whether the system says that there is no room: the disk, a quota, or the longest file that is allowed."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

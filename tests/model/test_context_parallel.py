@@ -22,7 +22,7 @@ from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Attention, Collective, Gemm
 from joulecast.model.memory.footprint import PipelineRank, memory_footprint
 from joulecast.model.training.step import head_forward, layer_backward, layer_forward
-from joulecast.simulator.instructions.footprints import memory_per_rank
+from joulecast.simulator.instructions.footprints import footprints
 from joulecast.simulator.instructions.program import plan_program
 from joulecast.simulator.instructions.tables import instruction_table, kernels_of
 from joulecast.simulator.iteration.forecast import forecast
@@ -166,7 +166,7 @@ def test_gradients_are_summed_over_data_and_context_ranks():
     assert (one.dp, one.cp, one.replicas, one.microbatches) == (2, 4, 8, 4)
     sums = [x.operator for x in plan_program(one).ranks[0].types[-1] if isinstance(x.operator, Collective)]
     assert [c.gpus for c in sums if c.kind == "all_reduce"] == [8]
-    assert memory_per_rank(one, load_gpu("h100-sxm"), must_fit=False)[0] > 0
+    assert footprints(one, load_gpu("h100-sxm"), must_fit=False)[0].allocated_bytes > 0
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -274,7 +274,7 @@ from joulecast.plan.sweep import lines, rows, search
 from joulecast.plan.sweep.space import load_space
 from joulecast.simulator.iteration import forecast
 space, out, mode, call = sys.argv[1:]
-module, name = {"evaluating": (rows, "closed_form"), "writing": (lines.Lines, "_write"),
+module, name = {"evaluating": (rows, "closed_form"), "writing": (lines, "write_all"),
                 "simulating": (forecast, "forecast"), "nothing": (rows, "resume")}[mode]
 real, calls = getattr(module, name, None), 0
 def killed(*given, **named):

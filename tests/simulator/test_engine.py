@@ -30,7 +30,6 @@ def segments(draw: st.DrawFn, kernels: int = 12) -> Segment:
         draw(st.lists(st.integers(0, 50), min_size=n, max_size=n)),
         stream=stream,
         wait=wait,
-        input_kernel=draw(st.integers(0, n - 1)),
         output_kernel=draw(st.integers(0, n - 1)),
     )
 
@@ -79,7 +78,7 @@ def test_overlap_of_two_streams() -> None:
 def test_communication_crosses_instructions_and_is_joined() -> None:
     reduce = make_segment([10, 100], stream=[0, 1], wait=[-1, 0])
     plain = make_segment([20])
-    join = make_segment([0, 5], stream=[1, 0], wait=[-1, 0], input_kernel=-1)
+    join = make_segment([0, 5], stream=[1, 0], wait=[-1, 0])
     result = simulate(single(reduce, plain, join))
     assert result.end_ns[0].tolist() == [110, 30, 115]
     assert simulate_memoised(single(reduce, plain, join)).time_ns == result.time_ns == 115
@@ -125,8 +124,6 @@ def test_bad_programs() -> None:
         make_program(schedule, [one], [[0, 0, 1], [0, 0, 0]])
     with pytest.raises(InputError, match="negative"):
         make_program(schedule, [one], [[0, 0, 0], [0, 0, 0]], -1)
-    with pytest.raises(InputError, match="no kernel that waits"):
-        make_program(schedule, [make_segment([1], input_kernel=-1)], [[0, 0, 0], [0, 0, 0]])
 
 
 def test_edges_within_a_rank_cost_nothing() -> None:
@@ -146,7 +143,6 @@ def test_more_layers_are_never_faster(program: Program, extra_ns: list[int], whi
         [*old.duration_ns, *extra_ns],
         stream=[*old.stream, *[0] * more],
         wait=[*old.wait, *[-1] * more],
-        input_kernel=old.input_kernel,
         output_kernel=n + more - 1 if old.stream[old.output_kernel] == 0 else old.output_kernel,
     )
     assert simulate(replace(program, segments=tuple(grown))).time_ns >= simulate(program).time_ns

@@ -59,9 +59,8 @@ def test_laws_hold(seed: int) -> None:
 
 
 def test_waiting_power_is_drawn_only_while_nothing_runs() -> None:
-    line = timeline_of_instructions(
-        0, [1.0, 2.0], [2.0, 3.0], ["F0", "B0"], [500.0, 600.0], base_power_w=100, wait_power_w=65, finish_s=4.0
-    )
+    run = timeline_of_instructions(0, [1.0, 2.0], [2.0, 3.0], ["F0", "B0"], [500.0, 600.0])
+    line = replace(run, base_power_w=100.0, wait_power_w=65.0, finish_ns=4 * 10**9)
     assert line.profile().power_w.tolist() == [165.0, 600.0, 700.0, 165.0]
     assert line.energy_by_component_j() == pytest.approx({"power": 1100.0, "base": 400.0, "waiting": 130.0})
     frame = line.to_frame()

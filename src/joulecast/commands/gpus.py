@@ -40,12 +40,7 @@ def list_gpus(context: typer.Context, json: output.JsonOption = False, csv: outp
                 "package": gpu_package(name) or "joulecast",
             }
         )
-    if json:
-        output.print_json(rows)
-    elif csv:
-        output.print_csv(rows)
-    else:
-        output.print_table(rows)
+    output.print_rows(rows, as_json=json, as_csv=csv)
 
 
 def show_gpu(

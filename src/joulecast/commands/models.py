@@ -42,12 +42,7 @@ def list_models(context: typer.Context, json: output.JsonOption = False, csv: ou
     from joulecast.model.architecture.hf import load_model, model_names
 
     rows = [{"name": name, **_facts(load_model(name))} for name in model_names()]
-    if json:
-        output.print_json(rows)
-    elif csv:
-        output.print_csv(rows)
-    else:
-        output.print_table(rows, COLUMNS)
+    output.print_rows(rows, as_json=json, as_csv=csv, columns=COLUMNS)
 
 
 def show_model(

@@ -65,12 +65,7 @@ def _lister(kind: str) -> Callable[..., None]:
         for name in names():
             facts = load(name).parameters
             rows.append({"name": name} | {key: facts[key].value for key in KINDS[kind][1] if key in facts})
-        if json:
-            output.print_json(rows)
-        elif csv:
-            output.print_csv(rows)
-        else:
-            output.print_table(rows)
+        output.print_rows(rows, as_json=json, as_csv=csv)
 
     return list_entries
 
