@@ -48,6 +48,10 @@ class SweepResult:
         How many of the plans that fit memory each constraint leaves out.
     untried
         How many plans in closed form may be better than the best and keep to the constraints, but were not simulated.
+    of_each_cluster
+        Where the space offers several GPUs or numbers of them: the plan of each that is best by the first objective.
+    without
+        Clusters of which no plan was found that fits memory and keeps to the constraints.
     """
 
     minimise: tuple[str, ...]
@@ -62,6 +66,8 @@ class SweepResult:
     refused: str = ""
     beyond: Mapping[str, int] = field(default_factory=dict)
     untried: int = 0
+    of_each_cluster: tuple[Row, ...] = field(default=(), repr=False)
+    without: tuple[str, ...] = ()
 
     @property
     def counts(self) -> dict[str, int]:
@@ -81,12 +87,15 @@ class SweepResult:
             "counts": self.counts,
             "beyond": dict(self.beyond),
             "best": list(self.best),
+            "best_of_each_cluster": list(self.of_each_cluster),
             "notes": [*NOTES[: 2 if self.simulated else 1], *self._further_notes()],
         }
 
     def _further_notes(self) -> list[str]:
         untried = f"of {self.untried} plans that may be better none was simulated; a higher objective.top tries more"
-        return [*([untried] if self.untried else []), *([self.refused] if self.refused else [])]
+        none = f"no plan was found that fits memory and keeps to the constraints on {', '.join(self.without)}"
+        said = ((none, self.without), (untried, self.untried), (self.refused, self.refused))
+        return [note for note, holds in said if holds]
 
     def to_frame(self) -> pd.DataFrame:
         """One line for each row; needs pandas."""

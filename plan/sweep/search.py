@@ -30,6 +30,7 @@ from joulecast.plan.sweep.choose import (
     to_simulate,
     within,
 )
+from joulecast.plan.sweep.clusters import best_of_each, cluster_keys, offered, simulate_each, words
 from joulecast.plan.sweep.journal import Journal
 from joulecast.plan.sweep.legal import Combinations
 from joulecast.plan.sweep.parts import make_apart
@@ -80,7 +81,7 @@ class _Sweep:
 
     def simulate(self, rows: list[Row]) -> list[Row]:
         """The best plans simulated, and further ones where these do not keep to the constraints after all."""
-        top, done = self.space.objective.top, self.journal.done.simulated
+        top = self.space.objective.top
         loose = [row for row, keeps in zip(rows, within(rows, self.space, slack_of(rows)), strict=True) if keeps]
         if not loose:
             raise self._none_is_within(rows)
@@ -90,8 +91,7 @@ class _Sweep:
             if not loose:
                 break
             chosen = to_simulate(loose, self.space, top)
-            self._run({row["plan"] for row in chosen} - set(done))
-            simulated += [done[row["plan"]] for row in chosen]
+            simulated += self._run({row["plan"] for row in chosen}).values()
             keeps = within(simulated, self.space)
             if keeps.all() and len(simulated) >= wanted:
                 break
@@ -103,27 +103,29 @@ class _Sweep:
                 loose = ahead(loose, kept, self.space)
         else:
             self.untried = len(loose)
-        return simulated
+        return simulate_each(rows, simulated, self.space, self._run)
 
     def _none_is_within(self, rows: list[Row]) -> InputError:
         """The error of constraints that no plan keeps to; what would be feasible is said of simulated plans."""
         close = nearest(rows, self.space, max(self.space.objective.top, LEAST_NEAREST))
-        self._run({row["plan"] for row in close} - set(self.journal.done.simulated))
-        simulated = [self.journal.done.simulated[row["plan"]] for row in close]
+        made = self._run({row["plan"] for row in close})
+        simulated = [made[row["plan"]] for row in close]
         what = f"plan that fits memory, of {len(rows)},"
         return none_is_within(simulated, self.space, what, kept=self.journal.place is not None)
 
-    def _run(self, plans: set[int]) -> None:
-        """Simulate plans."""
+    def _run(self, plans: set[int]) -> dict[int, Row]:
+        """Plans simulated, by number; those that were are not simulated again."""
         done = self.journal.done.simulated
+        new = plans - set(done)
 
         def left() -> list[Job]:
-            return [(number,) for number in sorted(plans - set(done))]
+            return [(number,) for number in sorted(new - set(done))]
 
         what = "best plans simulated"
-        self.progress(0, len(plans), what)
+        self.progress(0, len(new), what)
         for _ in self._made(simulate, left):
-            self.progress(len(plans & set(done)), len(plans), what)
+            self.progress(len(new & set(done)), len(new), what)
+        return {plan: done[plan] for plan in sorted(plans)}
 
     def _made(self, work: Work, left: Callable[[], list[Job]]) -> Iterator[Checked | Row]:
         """What the jobs that are left make, each kept before it is told; after a loss some of them are left again."""
@@ -224,6 +226,7 @@ def _result(space: Space, found: Combinations, journal: Journal, rows: list[Row]
     if simulated and values.shape[1] == 1:
         order = order[: space.objective.top]
     illegal = sum(batch.illegal for batch in journal.done.batches.values())
+    each, keys = best_of_each(candidates, space), cluster_keys(space)
     return SweepResult(
         minimise=space.minimise,
         keys=space.keys,
@@ -236,6 +239,8 @@ def _result(space: Space, found: Combinations, journal: Journal, rows: list[Row]
         beyond=beyond(known, space),
         simulated=len(simulated),
         refused=_refused(space, found, journal) if illegal else "",
+        of_each_cluster=tuple(each.values()),
+        without=tuple(words(keys, cluster) for cluster in offered(space, keys) if cluster not in each),
     )
 
 

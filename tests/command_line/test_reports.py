@@ -361,6 +361,35 @@ def test_a_sweep_draws_its_constraints_and_says_where_numbers_come_from(tmp_path
     assert re.search(r"TP \d, limit \[W\] 700\.$", answer)
 
 
+def test_a_plan_stands_in_words(tmp_path):
+    """Nothing of how Python writes it: parts below each other, what is not set left out."""
+    from joulecast.reports.sections import plan_section
+    from joulecast.simulator.plan_file.plan import plan_from_dict
+
+    workload = {"model": "llama-3.2-1b", "sequence_length": 4096, "global_batch_size": 8, "micro_batch_size": 2}
+    plan = plan_from_dict(
+        {
+            "workload": {
+                "model": "llama-3.2-1b",
+                "sequence_length": 4096,
+                "global_batch_size": 8,
+                "micro_batch_size": 2,
+            },
+            "cluster": cluster,
+            "parallelism": {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2},
+            "overlap": {"nanobatches": 2, "window": [1, 3]},
+            "implementation": {"tiles": {"linear": [128, 256, 64]}},
+            "power": {"clock_mhz": [1410, 1500], "component_limits_w": {"compute": 400}},
+        }
+    )
+    html = plan_section(plan).before
+    lines = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", html))
+    assert not re.search(r"[({]|=", re.sub(r"<.*?>", "", html))
+    assert lines["clocks_mhz"] == "1410, 1500" and lines["component_limits_w.compute"] == "400"
+    assert lines["tiles.linear"].startswith("m 128, n 256, k 64") and lines["links.domain_gpus"] == "4"
+    assert "training_tokens" not in lines and "generation" not in lines
+
+
 def test_a_time_limit_is_drawn_in(front, iteration):
     from joulecast.reports.charts.front import front_chart
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 
 import pytest
 
@@ -112,3 +113,20 @@ def test_a_run_has_days_energy_and_money(file, capsys):
     (head,) = [line for line in out.splitlines() if line.startswith("plan ")]
     assert code == 0
     assert "run [days]  run [MWh]  run [USD]" in head
+
+
+def test_the_table_has_intervals_and_each_cluster_its_best_plan(file, tmp_path, capsys):
+    """Of one objective the best plans may all be of one GPU; whether others are worse shows beside their intervals."""
+    settings = ["--set", 'cluster.gpu=["h200-sxm", "b200"]', "--set", "parallelism.sequence_parallel=[true, false]"]
+    code, out, _ = run(capsys, file, *settings, "--report", tmp_path / "report.html")
+    best, each = out.split("\n\n")[1:3]
+    assert code == 0
+    assert each.startswith("Best by time of each GPU and number of them\n")
+    assert [line.split()[2] for line in each.splitlines()[2:]] == ["h200-sxm", "b200"]
+    for table in (best, each):
+        head, first = table.splitlines()[1:3]
+        assert re.search(r"time \[s\]  5-95 % of time +energy \[J\]  5-95 % of energy", head)
+        assert len(re.findall(r"[\d.]+ to [\d.]+", first)) == 2
+        assert " true " in first or " false " in first  # as a plan's file has it
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert text.count("Best by time of each GPU and number of them".replace("Best", "The best")) == 1

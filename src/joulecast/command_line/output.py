@@ -126,10 +126,17 @@ def number(value: Any, digits: int = 4) -> str:
 
     >>> number(1.0343515625), number(2625.18650379), number(3577133.2), number(48), number(None)
     ('1.034', '2625', '3577000', '48', '')
+
+    What a plan's file writes is written as there.
+
+    >>> number(True), number(["layernorm", "mlp"])
+    ('true', '["layernorm", "mlp"]')
     """
     if value is None:
         return ""
-    if isinstance(value, bool | str | int):
+    if isinstance(value, bool | list | tuple | dict):
+        return json.dumps(plain(value), ensure_ascii=False)
+    if isinstance(value, str | int):
         return str(value)
     if hasattr(value, "tolist"):
         value = value.tolist()

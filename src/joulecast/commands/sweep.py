@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,7 +65,7 @@ def sweep(
     if report is not None:
         from joulecast.reports.write import report_of_sweep
 
-        report_of_sweep(result, [_line(row, result.keys) for row in result.best[:LINES]], loaded, report)
+        report_of_sweep(result, _lines(result.best, result), _lines(result.of_each_cluster, result), loaded, report)
     if json:
         output.print_json(result.to_dict())
     elif csv:
@@ -80,14 +81,21 @@ def print_result(result: SweepResult) -> None:
     if result.beyond:
         print(f"Left out by: {', '.join(f'{key} {count}' for key, count in result.beyond.items())}")
     print(f"\nBest by {output.listed(result.minimise)}" + (", the front" if len(result.minimise) > 1 else ""))
-    output.print_table([_line(row, result.keys) for row in result.best[:LINES]])
+    output.print_table(_lines(result.best, result))
     if len(result.best) > LINES:
         print(f"… and {len(result.best) - LINES} more; --out FILE or --csv has all")
+    if result.of_each_cluster:
+        print(f"\nBest by {result.minimise[0]} of each GPU and number of them")
+        output.print_table(_lines(result.of_each_cluster, result))
     output.print_assumed(result.to_dict()["notes"])
 
 
 #: Lines of the table for people.
 LINES = 20
+
+
+def _lines(rows: Sequence[dict[str, Any]], result: SweepResult) -> list[dict[str, Any]]:
+    return [_line(row, result.keys) for row in rows[:LINES]]
 
 
 def _line(row: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
@@ -98,11 +106,20 @@ def _line(row: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
         line[short_key(key)] = row[key]
     line |= {
         "time [s]": row["time_s"],
+        **_ends(row, "time"),
         "energy [J]": row["energy_j"],
+        **_ends(row, "energy"),
         "power [W]": row["power_w"],
         "free memory [%]": round(100.0 * row["memory_margin"], 1),
     }
     return line | _costs(row)
+
+
+def _ends(row: dict[str, Any], word: str) -> dict[str, str]:
+    """The interval of a simulated plan's time or energy."""
+    unit = {"time": "s", "energy": "j"}[word]
+    low, high = (row.get(f"{word}_{unit}_{end}") for end in ("p05", "p95"))
+    return {f"5-95 % of {word}": f"{output.number(low, 3)} to {output.number(high, 3)}"} if low is not None else {}
 
 
 def _costs(row: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from joulecast.reports.html import bullets, folded, pairs, table
@@ -10,7 +11,7 @@ from joulecast.reports.numbers import Unit, interval
 from joulecast.reports.page import Figure, Section
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from joulecast.model.hardware.description import GpuDescription
     from joulecast.simulator.plan_file.plan import Plan
@@ -59,21 +60,38 @@ def provenance(gpu: GpuDescription) -> Section:
 
 def plan_section(plan: Plan) -> Section:
     """The plan in full."""
-    from dataclasses import fields, is_dataclass
-
     groups = []
     for group in fields(plan):
         value = getattr(plan, group.name)
         if is_dataclass(value):
-            lines = [
-                (f.name, _plain(getattr(value, f.name))) for f in fields(value) if getattr(value, f.name) is not None
-            ]
-            groups.append(f"<h3>{group.name}</h3>{pairs(lines)}")
+            lines = list(_lines(value))
+            groups += [f"<h3>{group.name}</h3>{pairs(lines)}"] if lines else []
     return Section("The plan", folded("Everything that the plan sets", "".join(groups)))
 
 
-def _plain(value: Any) -> Any:
-    return getattr(value, "name", None) or (value if isinstance(value, int | float | str | bool) else str(value))
+def _lines(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """Names and values of what is set, those of a part of a table below each other."""
+    for field in fields(group):
+        value = getattr(group, field.name)
+        if value is None or value in ((), ""):
+            continue
+        if name := getattr(value, "name", None):
+            yield before + field.name, name
+        elif is_dataclass(value):
+            yield from _lines(value, f"{before}{field.name}.")
+        elif isinstance(value, tuple) and all(isinstance(pair, tuple) for pair in value):
+            yield from ((f"{before}{field.name}.{key}".rstrip("."), _words(one)) for key, one in value)
+        else:
+            yield before + field.name, value if isinstance(value, int | float) else _words(value)
+
+
+def _words(value: Any) -> str:
+    """A value, and what it consists of, in words."""
+    if isinstance(value, tuple):
+        return ", ".join(map(_words, value))
+    if is_dataclass(value):
+        return ", ".join(f"{field.name} {_words(getattr(value, field.name))}" for field in fields(value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _value(value: float | str | bool) -> str:

@@ -88,11 +88,11 @@ def report_of_fit(fit: RowsFit, path: Path) -> None:
     _write(calibrate_page(fit), path)
 
 
-def report_of_sweep(result: SweepResult, lines: Rows, space: Space, path: Path) -> None:
-    """Write the report of a sweep; ``lines`` are the best plans as the command's table shows them."""
+def report_of_sweep(result: SweepResult, lines: Rows, of_each: Rows, space: Space, path: Path) -> None:
+    """Write the report of a sweep; ``lines`` and ``of_each`` are the tables of the command."""
     from joulecast.reports.pages.sweep import sweep_page
 
-    _write(sweep_page(result, lines, space), path)
+    _write(sweep_page(result, lines, of_each, space), path)
 
 
 def _write(page: Page, path: Path) -> None:

@@ -32,13 +32,13 @@ AGAINST = {"energy_j": ("energy of all GPUs", "J"), "money": ("money", ""), "car
 FAR = 1.2
 
 
-def sweep_page(result: SweepResult, lines: Rows, space: Space) -> Page:
+def sweep_page(result: SweepResult, lines: Rows, of_each: Rows, space: Space) -> Page:
     """Page of a sweep.
 
     Parameters
     ----------
-    lines
-        The best plans as the command's table shows them.
+    lines, of_each
+        The best plans, and the best of each cluster, as the command's tables show them.
     space
         What was swept.
     """
@@ -54,6 +54,11 @@ def sweep_page(result: SweepResult, lines: Rows, space: Space) -> Page:
     sections = [
         Section("Every plan", about, (sweep_chart(result, shown, space, limits),)),
         Section(f"The best by {goal}", table(lines) if lines else "<p>No plan keeps to the constraints.</p>"),
+        *(
+            [Section(f"The best by {result.minimise[0]} of each GPU and number of them", table(of_each))]
+            if of_each
+            else []
+        ),
         Section("How many combinations there are", pairs(result.counts.items())),
         *([Section("Constraints", table(_left_out(result, limits)))] if limits else []),
         assumptions(result.to_dict()["notes"]),
