@@ -322,10 +322,10 @@ def _launch_s(load: _Load, gpu: GpuModel) -> Array:
 
     Other kernels are launched well ahead of the GPU; a collective's launch is longer than a small one takes.
     """
-    spoken = np.array([isinstance(operator, Collective) for operator in load.operators], dtype=bool)
+    is_collective = np.array([isinstance(operator, Collective) for operator in load.operators], dtype=bool)
     count = len(load.busy_share)
-    mixed = np.bincount(load.owner, ~spoken[load.kernel], count) > 0
-    launches = np.bincount(load.owner, spoken[load.kernel] * load.counts, count)
+    mixed = np.bincount(load.owner, ~is_collective[load.kernel], count) > 0
+    launches = np.bincount(load.owner, is_collective[load.kernel] * load.counts, count)
     return np.where(mixed, 0.0, launches * gpu["collective.host_launch_s"])
 
 

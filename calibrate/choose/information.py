@@ -162,15 +162,15 @@ def _observations(
     candidates: Sequence[Candidate], found: Sensitivity, governed: _Governed, priors: DevicePriors
 ) -> Observations:
     works = [c.work for c in candidates]
-    speaks = np.array([any(isinstance(o, Collective) for o in w.operators) for w in works], dtype=np.bool_)
+    communicates = np.array([any(isinstance(o, Collective) for o in w.operators) for w in works], dtype=np.bool_)
     of_time, of_power, of_collective = (
         np.array([name in table for name in found.names]) for table in (priors.time, priors.power, priors.collective)
     )
     # Collectives' powers are fitted together with their times, other rows' at their observed times.
-    timing = np.where(speaks[:, None], found.time * of_collective, found.time * of_time)
-    power = np.where(speaks[:, None], (found.energy - found.time) * of_collective, found.energy * of_power)
+    timing = np.where(communicates[:, None], found.time * of_collective, found.time * of_time)
+    power = np.where(communicates[:, None], (found.energy - found.time) * of_collective, found.energy * of_power)
     groups: dict[Hashable, int] = {}
-    group = [groups.setdefault(_group(c, own), len(groups)) for c, own in zip(candidates, speaks, strict=True)]
+    group = [groups.setdefault(_group(c, own), len(groups)) for c, own in zip(candidates, communicates, strict=True)]
     kept_back = governed.limited[:, None] * governed.limit + governed.held[:, None] * governed.tensor
     variances = _variances(candidates, works, found, governed)
     return Observations(

@@ -97,9 +97,9 @@ class SimulatedWork:
             sum(np.broadcast_to(times.components_j[c], times.time_s.shape) @ counts for c in names)
             for names in COMPONENT_GROUPS.values()
         ]
-        spoken = sum(c for o, c in zip(self.operators, self.counts, strict=True) if isinstance(o, Collective))
-        only_spoken = all(isinstance(o, Collective) for o in self.operators)
-        whole = np.maximum(time, spoken * gpu["collective.host_launch_s"] if only_spoken else 0.0)
+        collectives = sum(c for o, c in zip(self.operators, self.counts, strict=True) if isinstance(o, Collective))
+        only_collectives = all(isinstance(o, Collective) for o in self.operators)
+        whole = np.maximum(time, collectives * gpu["collective.host_launch_s"] if only_collectives else 0.0)
         groups[0] = groups[0] + (whole - time) * clock_tree_power_w(clocks, gpu)
         cycles = costs.core_cycles * counts
         use = float((cycles * costs.tensor_use).sum() / max(float(cycles.sum()), 1e-9))

@@ -144,8 +144,8 @@ def discrepancies(rows: Sequence[Row], fit: Callable[[Sequence[Row]], GpuModel])
         for family, miss in held_out_misses(held, gpu):
             misses.setdefault(family, []).append(miss)
     tables: Discrepancies = {}
-    for table, spoken in (("kernel", False), ("collective", True)):
-        tables[table] = _of_families({f: of for f, of in misses.items() if f.startswith("collective") == spoken})
+    for table, its_own in (("kernel", False), ("collective", True)):
+        tables[table] = _of_families({f: of for f, of in misses.items() if f.startswith("collective") == its_own})
     return tables
 
 

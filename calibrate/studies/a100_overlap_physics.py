@@ -119,7 +119,7 @@ def walk(values: Values, rows: Configurations, gpu: GpuModel) -> Walked:
     alone = _in_series(copy, values)
     whole = alone + values["latency_s"]
     left = whole
-    time, speaking = np.zeros_like(whole), np.zeros_like(whole)
+    time, communicating = np.zeros_like(whole), np.zeros_like(whole)
     moved = {kind: np.zeros_like(whole) for kind in SHARING}
     rates = {kind: alone / _in_series(copy * (1.0 + values[f"drag.{kind}"]), values) for kind in ("memory", "matrix")}
     windowed = rows.start >= 0
@@ -133,10 +133,10 @@ def walk(values: Values, rows: Configurations, gpu: GpuModel) -> Walked:
             beside = np.where(windowed & (rows.start == i + 1), values["lead"], beside)
         both = np.minimum(beside * own * slow, left / rate)
         time = time + both + own - both / slow
-        speaking = speaking + both
+        communicating = communicating + both
         moved[operator.sharing] = moved[operator.sharing] + both * rate / whole
         left = np.maximum(left - both * rate, 0.0)
-    return Walked(time + left, speaking + left, moved)
+    return Walked(time + left, communicating + left, moved)
 
 
 def _in_series(copy: Array, values: Values) -> Array:

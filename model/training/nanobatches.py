@@ -181,14 +181,14 @@ class _Step:
 def _blocks(part: Sequence[Launch]) -> Iterator[list[_Step]]:
     """Cut a part before every kernel that waits for communication."""
     block: list[_Step] = []
-    spoken, due, waited = 0, -1, -1
+    issued, due, waited = 0, -1, -1
     for launch in part:
         if launch.stream == "communication":
             block.append(_Step(launch))
-            due = spoken if launch.waits else due
-            spoken += 1
+            due = issued if launch.waits else due
+            issued += 1
             continue
-        needs = max(due, spoken - 1 - launch.outstanding if launch.waits else -1)
+        needs = max(due, issued - 1 - launch.outstanding if launch.waits else -1)
         if needs <= waited:
             block.append(_Step(launch))
             continue
@@ -215,7 +215,7 @@ class _Turns:
     def __init__(self, cut: Nanobatches) -> None:
         self.cut = cut
         self.out: list[Launch] = []
-        self.spoken = 0
+        self.communications = 0  # issued so far
         self.place: dict[tuple[int, int], int] = {}  # of a part's communication on the communication stream
         self.held: list[tuple[int, Launch]] = []
         self.count = [0] * cut.parts  # communications of each part so far
@@ -226,12 +226,12 @@ class _Turns:
     def take(self, number: int, block: Sequence[_Step], extent: tuple[int, int] | None) -> None:
         """Issue a block of part ``number``; communication of earlier blocks runs beside ``extent`` of it."""
         first, last = extent or (0, len(block))
-        earlier = self.spoken + len(self.held) - 1
+        earlier = self.communications + len(self.held) - 1
         for at, step in enumerate(block):
             if at == first:
-                self._speak_held()
+                self._issue_held()
             if step.launch.stream == "communication":
-                self._speak_or_hold(number, step.launch)
+                self._issue_or_hold(number, step.launch)
             else:
                 self._compute(number, step)
             if at == last:
@@ -239,19 +239,19 @@ class _Turns:
 
     def finish(self) -> tuple[Launch, ...]:
         """Everything issued."""
-        self._speak_held()
+        self._issue_held()
         return tuple(self.out)
 
-    def _speak_or_hold(self, number: int, launch: Launch) -> None:
+    def _issue_or_hold(self, number: int, launch: Launch) -> None:
         self.held.append((number, launch))
         if self.cut.launch == "asap":
-            self._speak_held()
+            self._issue_held()
 
-    def _speak_held(self) -> None:
+    def _issue_held(self) -> None:
         for number, launch in self.held:
-            self.place[number, self.count[number]] = self.spoken
+            self.place[number, self.count[number]] = self.communications
             self.count[number] += 1
-            self.spoken += 1
+            self.communications += 1
             self.out.append(self._once(launch, 0, lambda one: replace(one, waits=False)))
         self.held.clear()
 
@@ -259,7 +259,7 @@ class _Turns:
         needs = max(self.place[number, step.needs] if step.needs >= 0 else -1, self.deadline)
         waits = needs > self.waited
         self.waited = max(self.waited, needs)
-        outstanding = self.spoken - 1 - needs if waits else 0
+        outstanding = self.communications - 1 - needs if waits else 0
         complete = number == self.cut.parts - 1
 
         def placed(launch: Launch) -> Launch:

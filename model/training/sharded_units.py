@@ -116,7 +116,7 @@ class _Weaver:
     def __init__(self, sharding: Sharding, implementation: Implementation) -> None:
         self.sharding, self.implementation = sharding, implementation
         self.out: list[Launch] = []
-        self.spoken = 0
+        self.issued = 0
         self._due = -1  # communication that the next computation waits for
         self._known: dict[tuple[int, int], Launch] = {}
         self._operators: dict[tuple[str, float, int, str], tuple[Launch, ...]] = {}
@@ -142,7 +142,7 @@ class _Weaver:
             self.out.extend(self._cast_shards(self._of_one_rank(unit)))
             self.out.extend(self._eager("all_gather.shards.copy", self._of_one_rank(unit)))
         self._speak(launches)
-        return self.spoken - 1 if launches else None
+        return self.issued - 1 if launches else None
 
     def reduce(self, unit: Unit, name: str) -> None:
         """Reduce-scatter of a unit's gradients, and the sum over the copies of its shard."""
@@ -155,7 +155,7 @@ class _Weaver:
 
     def _speak(self, launches: tuple[Launch, ...]) -> None:
         self.out.extend(launches)
-        self.spoken += len(launches)
+        self.issued += len(launches)
 
     def _of_one_rank(self, unit: Unit) -> float:
         """Elements of a unit's shard."""
@@ -198,15 +198,15 @@ class _Weaver:
         self._due = max(self._due, -1 if gathered is None else gathered)
         for launch in (*copied, *unit.launches):
             if launch.stream == "communication":
-                number.append(self.spoken)
-                self.spoken += 1
+                number.append(self.issued)
+                self.issued += 1
                 self.out.append(launch)
                 continue
             awaited = -1
             if launch.waits and len(number) > launch.outstanding:
                 awaited = number[len(number) - 1 - launch.outstanding]
             awaited, self._due = max(awaited, self._due), -1
-            self.out.append(launch if awaited < 0 else self._waiting(launch, self.spoken - 1 - awaited))
+            self.out.append(launch if awaited < 0 else self._waiting(launch, self.issued - 1 - awaited))
 
     def _waiting(self, launch: Launch, outstanding: int) -> Launch:
         """The same object for the same launch, so that equal layers are recognised as such."""

@@ -100,10 +100,10 @@ def time_by_part_s(iteration: Iteration) -> dict[str, float]:
     def mean(field: str) -> float:
         return float(sum(rank.gpus * getattr(rank, field) for rank in iteration.ranks)) / iteration.gpus
 
-    compute, spoken, lagging = (mean(f) for f in ("compute_s", "exposed_communication_s", "group_waiting_s"))
-    rest = iteration.time_s - compute - spoken
+    compute, exposed, lagging = (mean(f) for f in ("compute_s", "exposed_communication_s", "group_waiting_s"))
+    rest = iteration.time_s - compute - exposed
     waiting = rest if abs(rest) > ROUNDING * iteration.time_s else 0.0
-    parts = {"compute": compute, "exposed communication": spoken - lagging, "waiting for the slowest": lagging}
+    parts = {"compute": compute, "exposed communication": exposed - lagging, "waiting for the slowest": lagging}
     return parts | {"waiting": waiting}
 
 

@@ -176,8 +176,8 @@ def _summary(plans: Sequence[Plan], layout: Layout, settled: Settled, time_s: Ar
         return np.asarray(np.bincount(layout.plan_of_rank, layout.ranks * of_rank, len(plans)) / ranks)
 
     energy = mean(settled.energy_j) * gpus
-    waiting, speaking = (mean(part / time_s[layout.plan_of_rank]) for part in (settled.wait_s, exposed_s))
-    return ClosedForm(time_s, energy, energy / time_s, mean(settled.clock_mhz), waiting, speaking)
+    waiting, exposed = (mean(part / time_s[layout.plan_of_rank]) for part in (settled.wait_s, exposed_s))
+    return ClosedForm(time_s, energy, energy / time_s, mean(settled.clock_mhz), waiting, exposed)
 
 
 @dataclass(eq=False)

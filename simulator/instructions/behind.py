@@ -150,9 +150,9 @@ def with_communication_behind(
     sums, last = _sums(table, order, items, kernels), order[-1]
     blocks = items[0].operator.ctas or gpu["collective.default_ctas"]
     longer = sums.exposed_s + sums.hidden_s * drag_beside(float(blocks), gpu)
-    duration, spoken = table.duration_s.copy(), table.communication_s.copy()
+    duration, communication = table.duration_s.copy(), table.communication_s.copy()
     duration[last] += longer
-    spoken[last, :, :2] += np.stack([sums.hidden_s, sums.exposed_s], -1)
+    communication[last, :, :2] += np.stack([sums.hidden_s, sums.exposed_s], -1)
     beside = np.zeros_like(table.components_j)
     beside[sorted(set(order[:-1]))] = (sums.hidden_share / (len(order) - 1))[:, None] * sums.energy_j
     parts = table.components_j + beside
@@ -169,7 +169,7 @@ def with_communication_behind(
         duration_s=duration,
         energy_j=parts.sum(-1),
         components_j=parts,
-        communication_s=spoken,
+        communication_s=communication,
         counts=run,
         beside_j=beside,
     )

@@ -58,7 +58,7 @@ def lay_out(launches: Sequence[Launch]) -> Layout:
     for the others of its group.
     """
     rows: list[tuple[int, int, int]] = []
-    spoken: list[int] = []  # last kernel of each communication launch
+    communications: list[int] = []  # last kernel of each communication launch
     due = waited = compute = asked = -1  # communication to wait for, waited for; compute kernel; the one last asked for
     if not launches or launches[0].stream == "communication":
         rows.append((-1, COMPUTE, -1))
@@ -69,16 +69,16 @@ def lay_out(launches: Sequence[Launch]) -> Layout:
             rows += [(i, COMMUNICATION, compute if compute > asked else -1)]
             asked = compute
             rows += [(i, COMMUNICATION, -1)] * (launch.repeat - 1)
-            spoken.append(len(rows) - 1)
-            due = spoken[-1] if launch.waits else due
+            communications.append(len(rows) - 1)
+            due = communications[-1] if launch.waits else due
             continue
-        if launch.waits and len(spoken) > launch.outstanding:
-            due = max(due, spoken[len(spoken) - 1 - launch.outstanding])
+        if launch.waits and len(communications) > launch.outstanding:
+            due = max(due, communications[len(communications) - 1 - launch.outstanding])
         rows += [(i, COMPUTE, due if due > waited else -1)]
         waited = max(waited, due)
         rows += [(i, COMPUTE, -1)] * (launch.repeat - 1)
         compute = first + launch.repeat - 1
-    rows.append((-2, COMPUTE, spoken[-1] if spoken and waited < spoken[-1] else -1))
+    rows.append((-2, COMPUTE, communications[-1] if communications and waited < communications[-1] else -1))
     rows.append((-1, COMPUTE, -1))
     table = np.array(rows, dtype=np.int64)
     return Layout(table[:, 0], table[:, 1].astype(np.uint8), table[:, 2].astype(np.int32))
@@ -156,11 +156,11 @@ class SegmentMaker:
         layout, operator = self._layouts[who]
         beside = is_overlapped(launches)
         taken = self.durations_ns(launches, operator)[:, clock] if beside else np.rint(self.time_ns[clock, operator])
-        speaks = np.array([launch.stream == "communication" for launch in launches], dtype=bool)
+        communicates = np.array([launch.stream == "communication" for launch in launches], dtype=bool)
         power = self._power_w(operator, clock, taken)
-        own = ~speaks if beside else np.ones(len(launches), dtype=bool)  # idling is counted on one of two streams
+        own = ~communicates if beside else np.ones(len(launches), dtype=bool)  # idling is counted on one of two streams
         power[own, :3] += self._idling(clock, base)
-        share = self._shares(launches, operator, clock, taken, speaks)
+        share = self._shares(launches, operator, clock, taken, communicates)
         operators = [launch.operator for launch in launches]
         kernel = layout.launch
         duration = np.append(taken, [0.0, 0.0])[kernel]
@@ -196,15 +196,15 @@ class SegmentMaker:
         return np.asarray(energy / np.maximum(taken_ns, 1.0)[:, None] * 1e9)
 
     def _shares(
-        self, launches: Sequence[Launch], operator: Int, clock: int, taken_ns: Float, speaks: NDArray[np.bool_]
+        self, launches: Sequence[Launch], operator: Int, clock: int, taken_ns: Float, communicates: NDArray[np.bool_]
     ) -> Float:
         """Share of each resource that a kernel uses while it runs, shape ``(launches, resources)``."""
         costs, sms = self.kernels.costs, self.gpu.sm_count
         held = np.zeros(len(launches))
         if is_overlapped(launches):
-            for i in np.flatnonzero(speaks).tolist():
+            for i in np.flatnonzero(communicates).tolist():
                 held[i] = blocks_of(launches[i], self.gpu) / sms
-            held[~speaks] = 1.0 - held.max(initial=0.0)
+            held[~communicates] = 1.0 - held.max(initial=0.0)
         else:
             held[:] = 1.0
         taken = np.maximum(taken_ns, 1.0) * 1e-9
@@ -212,5 +212,5 @@ class SegmentMaker:
         tensor = costs.core_cycles[operator] * costs.tensor_use[operator] / cycles
         # How long a collective waits for SMs within its time is not known here: its part of the memory is held
         # against that of each kernel beside it where they are walked through.
-        memory = np.where(speaks, 0.0, costs.memory_s[operator])
+        memory = np.where(communicates, 0.0, costs.memory_s[operator])
         return np.stack([held, tensor, memory / taken, costs.link_s[operator] / taken], axis=1)

@@ -45,14 +45,14 @@ def contended(launches: Sequence[Launch], kernels: Alone, gpu: GpuModel) -> Arra
     taken = np.empty_like(kernels.time)
     for i, launch in enumerate(launches):
         if launch.stream == "communication":
-            walk.speak(i)
+            walk.issue(i)
             if launch.waits:
-                walk.wait_for(len(walk.spoken) - 1)
+                walk.wait_for(len(walk.communications) - 1)
             continue
         if launch.waits:
-            walk.wait_for(len(walk.spoken) - 1 - launch.outstanding)
+            walk.wait_for(len(walk.communications) - 1 - launch.outstanding)
         taken[i] = walk.compute(i) / launch.repeat
-    walk.wait_for(len(walk.spoken) - 1)
+    walk.wait_for(len(walk.communications) - 1)
     for i, duration in walk.durations():
         taken[i] = duration / launches[i].repeat
     return taken
@@ -64,24 +64,24 @@ def follow(launches: Sequence[Launch], taken: Array) -> tuple[Array, Array]:
     Exact for whole numbers: the sum of what the engine executes kernel by kernel.
     """
     compute = np.zeros(taken.shape[1])
-    speech, busy = compute, compute
+    communication, busy = compute, compute
     ends: list[Array] = []
     for launch, one in zip(launches, taken, strict=True):
         if launch.stream == "communication":
-            speech = np.maximum(compute, speech) + one * launch.repeat
-            ends.append(speech)
-            compute = speech if launch.waits else compute
+            communication = np.maximum(compute, communication) + one * launch.repeat
+            ends.append(communication)
+            compute = communication if launch.waits else compute
             continue
         if launch.waits and len(ends) > launch.outstanding:
             compute = np.maximum(compute, ends[len(ends) - 1 - launch.outstanding])
         compute = compute + one * launch.repeat
         busy = busy + one * launch.repeat
-    total = np.maximum(compute, speech)
+    total = np.maximum(compute, communication)
     return total, total - busy
 
 
 @dataclass(eq=False)
-class _Spoken:
+class _Communication:
     """A communication under way: the share of it that is left, and whether its blocks wait for the SMs, per clock."""
 
     launch: int
@@ -97,31 +97,31 @@ class _Walk:
     def __init__(self, launches: Sequence[Launch], kernels: Alone, gpu: GpuModel) -> None:
         self.launches, self.kernels, self.gpu = launches, kernels, gpu
         self.now = np.zeros(kernels.time.shape[1])
-        self.spoken: list[_Spoken] = []
+        self.communications: list[_Communication] = []
         self.first = 0  # the first communication that is not done at every clock
         self._drags: dict[tuple[int, int], tuple[Array, Array]] = {}
 
-    def speak(self, i: int) -> None:
+    def issue(self, i: int) -> None:
         """Issue a communication; if the stream is idle its blocks come behind the next compute kernel's."""
         idle = np.ones(len(self.now), dtype=bool)
-        for earlier in self.spoken[self.first :]:
+        for earlier in self.communications[self.first :]:
             idle &= earlier.left <= _NOTHING
         # A copy engine waits for no SM.
         idle &= blocks_of(self.launches[i], self.gpu) > 0 and not self.launches[i].prompt
         endless = np.full_like(self.now, np.inf)
-        self.spoken.append(_Spoken(i, np.ones_like(self.now), idle, self.now, endless))
+        self.communications.append(_Communication(i, np.ones_like(self.now), idle, self.now, endless))
 
     def compute(self, i: int) -> Array:
         """Run a compute launch; the time that it took."""
         begin, left = self.now, np.ones_like(self.now)
         whole = self.kernels.time[i] * self.launches[i].repeat
         blocked = np.zeros(len(left), dtype=bool)
-        for one in self.spoken[self.first :]:
-            compute, speech = self._beside(i, one.launch)
-            needed = one.left * self._work(one.launch) * speech
+        for one in self.communications[self.first :]:
+            compute, drag = self._beside(i, one.launch)
+            needed = one.left * self._work(one.launch) * drag
             blocked |= one.held & (one.left > _NOTHING)
             span = np.where(blocked, 0.0, np.minimum(needed, left * whole * compute))
-            self._progress(one, span, speech)
+            self._progress(one, span, drag)
             left = np.maximum(left - np.divide(span, whole * compute, out=np.zeros_like(span), where=whole > 0), 0.0)
             blocked |= one.left > _NOTHING
             one.held[:] = False
@@ -131,14 +131,14 @@ class _Walk:
 
     def wait_for(self, number: int) -> None:
         """Let the compute stream wait for a communication and all before it."""
-        for one in self.spoken[self.first : max(number + 1, 0)]:
+        for one in self.communications[self.first : max(number + 1, 0)]:
             self._progress(one, one.left * self._work(one.launch), 1.0)
         self._retire()
 
     def durations(self) -> list[tuple[int, Array]]:
         """Launch and time of every communication, from when it could start on."""
         found, before = [], np.zeros_like(self.now)
-        for one in self.spoken:
+        for one in self.communications:
             found.append((one.launch, one.end - np.maximum(one.begin, before)))
             before = one.end
         return found
@@ -146,27 +146,27 @@ class _Walk:
     def _work(self, launch: int) -> Array:
         return np.asarray(self.kernels.time[launch] * self.launches[launch].repeat)
 
-    def _progress(self, one: _Spoken, span: Array, speech: Array | float) -> None:
-        """Let a time pass in which a communication runs."""
-        work = self._work(one.launch) * speech
+    def _progress(self, one: _Communication, span: Array, drag: Array | float) -> None:
+        """Let a time pass in which a communication runs, ``drag`` times as long as alone."""
+        work = self._work(one.launch) * drag
         one.left = one.left - np.divide(span, work, out=np.ones_like(span), where=work > 0)
         one.left[one.left < _NOTHING] = 0.0
         self.now = self.now + span
         one.end = np.where(np.isinf(one.end) & (one.left <= _NOTHING), self.now, one.end)
 
     def _retire(self) -> None:
-        while self.first < len(self.spoken) and not np.isinf(self.spoken[self.first].end).any():
+        while self.first < len(self.communications) and not np.isinf(self.communications[self.first].end).any():
             self.first += 1
 
-    def _beside(self, i: int, speech: int) -> tuple[Array, Array]:
+    def _beside(self, i: int, communication: int) -> tuple[Array, Array]:
         """How much longer compute launch ``i`` and a communication take beside each other."""
-        operators = self.launches[i].operator, self.launches[speech].operator
+        operators = self.launches[i].operator, self.launches[communication].operator
         key = id(operators[0]), id(operators[1])
         if key not in self._drags:
-            ctas = blocks_of(self.launches[speech], self.gpu)
-            compute = compute_drag(self.kernels, i, speech, ctas, self.gpu)
-            slower = communication_drag(self.kernels, speech, i, self.gpu)
-            used = memory_share(self.kernels, i, compute, speech, slower)
+            ctas = blocks_of(self.launches[communication], self.gpu)
+            compute = compute_drag(self.kernels, i, communication, ctas, self.gpu)
+            slower = communication_drag(self.kernels, communication, i, self.gpu)
+            used = memory_share(self.kernels, i, compute, communication, slower)
             check_beside(used, "memory", operators[0].name, operators[1].name)
             self._drags[key] = compute, slower
         return self._drags[key]

@@ -207,8 +207,8 @@ def beside_each_other(
     for row, launches in found.items():
         taken = known[launches]
         duration[row], exposed[row] = follow(launches, taken)
-        speaks = np.array([launch.repeat if launch.stream == "communication" else 0 for launch in launches])
-        beside[row] = np.maximum(speaks @ taken - exposed[row], 0.0)
+        communicates = np.array([launch.repeat if launch.stream == "communication" else 0 for launch in launches])
+        beside[row] = np.maximum(communicates @ taken - exposed[row], 0.0)
     if beside_transfers:
         duration = duration + (duration - exposed) * drag_beside(gpu["collective.transfer_ctas"], gpu)
     return duration, exposed, beside

@@ -158,7 +158,7 @@ def _rank(prepared: Prepared, result: FluidResult, first: int, rank: int, memory
     by_instruction = dict(zip(names, parts.sum(1).tolist(), strict=True)) | {"waiting": float(waiting.sum())}
     energy = float(sum(by_component.values()))
     busy = executed * table.duration_s
-    overlapped, spoken, lagging = np.einsum("tc,tcp->p", executed, table.communication_s).tolist()
+    overlapped, exposed, lagging = np.einsum("tc,tcp->p", executed, table.communication_s).tolist()
     ends = result.iteration_end_s[:, rank]
     drift = time - float(ends[-1] - ends[first - 1]) / count
     return RankForecast(
@@ -167,8 +167,8 @@ def _rank(prepared: Prepared, result: FluidResult, first: int, rank: int, memory
         power_w=energy / time,
         clock_mhz=_median(*spent_at_clocks(prepared, rank, busy, waited)),
         energy_j=energy,
-        compute_s=float(busy.sum()) - spoken,
-        exposed_communication_s=spoken,
+        compute_s=float(busy.sum()) - exposed,
+        exposed_communication_s=exposed,
         group_waiting_s=lagging,
         overlapped_communication_s=overlapped,
         waiting_s=max(float(waited.sum()) + drift, 0.0),

@@ -227,8 +227,8 @@ def _nic_activity(iteration: Iteration, model: SiteModel) -> float:
     """Share of the iteration in which GPUs communicate at all, an upper bound of the cards' mean load."""
     if iteration.gpus <= model.gpus_per_node:
         return 0.0
-    spoken = sum(r.gpus * (r.exposed_communication_s + r.overlapped_communication_s) for r in iteration.ranks)
-    return min(1.0, spoken / (iteration.gpus * iteration.time_s))
+    communicating = sum(r.gpus * (r.exposed_communication_s + r.overlapped_communication_s) for r in iteration.ranks)
+    return min(1.0, communicating / (iteration.gpus * iteration.time_s))
 
 
 def _run(iteration: Iteration, energy_j: float, energy_half_width: float, prices: Prices) -> Run | None:

@@ -95,12 +95,12 @@ def _lengths(prepared: Prepared, rank: int, kernels: Kernels, gpu: GpuModel, bes
         for launch in launches:
             few[row, index[launch.operator]] += launch.repeat
     times = kernels.times.time_s.T, np.where(is_communication(kernels), kernels.times.time_s, 0.0).T
-    serial, spoken = few @ times[0], few @ times[1]
-    length, exposed, hidden = beside_each_other(types, serial, spoken, kernels, gpu, beside)
+    serial, communication = few @ times[0], few @ times[1]
+    length, exposed, hidden = beside_each_other(types, serial, communication, kernels, gpu, beside)
     longer = counts @ times[0] / np.maximum(serial, TINY_S)
     nothing = np.zeros((*length.shape, len(COMPONENTS)))
-    speech = np.stack([longer * hidden, longer * exposed, np.zeros_like(hidden)], -1)
-    return InstructionTable(longer * length, nothing[..., 0], nothing, speech, counts)
+    communication_parts = np.stack([longer * hidden, longer * exposed, np.zeros_like(hidden)], -1)
+    return InstructionTable(longer * length, nothing[..., 0], nothing, communication_parts, counts)
 
 
 def _in_groups(

@@ -36,8 +36,10 @@ class Breakdown:
 def breakdown(timeline: Timeline) -> Breakdown:
     """Parts of a timeline of kernels; compute, exposed communication and waiting add up to its length."""
     waits = np.array([name == MARKER for name in timeline.names], dtype=bool)[timeline.name]
-    speaks = (timeline.stream == COMMUNICATION) | waits
-    compute, spoken = (covered_ns(timeline.start_ns[at], timeline.end_ns[at]) for at in (~speaks, speaks))
+    communicates = (timeline.stream == COMMUNICATION) | waits
+    compute, communication = (
+        covered_ns(timeline.start_ns[at], timeline.end_ns[at]) for at in (~communicates, communicates)
+    )
     exposed = timeline.busy_ns - compute
     waiting = timeline.finish_ns - timeline.begin_ns - timeline.busy_ns
-    return Breakdown(*(1e-9 * part for part in (compute, exposed, spoken - exposed, waiting)))
+    return Breakdown(*(1e-9 * part for part in (compute, exposed, communication - exposed, waiting)))

@@ -61,8 +61,8 @@ def test_nanobatches_do_the_work_of_a_whole_layer():
     def totals(mode: str) -> tuple[float, float]:
         launches = launches_of({**LAYER, "part": "layer", "mode": mode})
         flops = sum(getattr(launch.operator, "flops", 0.0) for launch in launches)
-        spoken = sum(launch.operator.bytes for launch in launches if launch.stream == "communication")
-        return flops, spoken
+        communicated = sum(launch.operator.bytes for launch in launches if launch.stream == "communication")
+        return flops, communicated
 
     assert totals("nanobatch") == pytest.approx(totals("sequential"))
 

@@ -122,11 +122,11 @@ def test_a_lane_is_instructions_and_waiting(iteration):
         busy = sum(bar.end_s - bar.start_s for bar in lane.bars)
         assert waited + busy == pytest.approx(series.time_s, rel=1e-6)
         assert waited == pytest.approx(rank.waiting_s, abs=0.01 * series.time_s)
-        spoken, lagging = (
+        communicating, lagging = (
             sum(part.share * (part.end_s - part.start_s) for part in parts)
             for parts in (lane.communication, lane.group_waiting)
         )
-        assert spoken == pytest.approx(rank.exposed_communication_s - rank.group_waiting_s, rel=0.01)
+        assert communicating == pytest.approx(rank.exposed_communication_s - rank.group_waiting_s, rel=0.01)
         assert lagging == pytest.approx(rank.group_waiting_s, rel=0.02)
 
 
@@ -142,7 +142,7 @@ def test_waiting_for_the_slowest_has_its_own_colour(iteration):
     assert "waiting for the slowest" not in [s.name for s in timeline_chart({"": alone}).views[0].series]
 
 
-def test_merging_keeps_the_time_that_is_spoken():
+def test_merging_keeps_the_time_of_communication():
     rng = np.random.default_rng(0)
     edges = np.cumsum(rng.random(400))
     start, end = edges[::2], edges[1::2]

@@ -47,7 +47,7 @@ def backward(run: Implementation) -> tuple[Launch, ...]:
     return layer_backward(MODEL, run, BATCH, SEQUENCE)
 
 
-def spoken(launches: Iterable[Launch]) -> dict[str, list[float]]:
+def communicated(launches: Iterable[Launch]) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
     for launch in launches:
         if isinstance(launch.operator, Collective):
@@ -70,7 +70,7 @@ def test_eager_mode_splits_attention_as_megatron_does(kind: str):
     """The same kernels of attention and the same communication; all else is eager mode's own."""
     for layer in (forward, backward):
         eager, megatron = (layer(split(2, kind, framework=name)) for name in ("pytorch-eager", "megatron"))
-        assert spoken(eager) == spoken(megatron)
+        assert communicated(eager) == communicated(megatron)
         kernels = [[x.operator for x in run if isinstance(x.operator, Attention)] for run in (eager, megatron)]
         assert kernels[0] == kernels[1]
         assert flops(eager) == flops(megatron)
@@ -81,16 +81,16 @@ def test_eager_mode_splits_attention_as_megatron_does(kind: str):
 def test_bytes_of_the_ring_by_hand():
     """Keys and values of the own positions go three times round among four, their gradients as often."""
     own = 2.0 * BATCH * (SEQUENCE // 4) * 4 * 64 * 2
-    assert spoken(forward(split(4))) == {"attention.ring": [own] * 3}
-    assert spoken(backward(split(4))) == {"attention.ring": [own] * 3, "attention.ring.grad": [own] * 3}
+    assert communicated(forward(split(4))) == {"attention.ring": [own] * 3}
+    assert communicated(backward(split(4))) == {"attention.ring": [own] * 3, "attention.ring.grad": [own] * 3}
 
 
 def test_bytes_of_gathering_and_exchange_by_hand():
     everything = 2.0 * BATCH * SEQUENCE * 4 * 64 * 2
-    assert spoken(forward(split(4, "all_gather"))) == {"attention.keys.all_gather": [everything]}
-    assert spoken(backward(split(4, "all_gather")))["attention.keys.grad.reduce_scatter"] == [everything]
+    assert communicated(forward(split(4, "all_gather"))) == {"attention.keys.all_gather": [everything]}
+    assert communicated(backward(split(4, "all_gather")))["attention.keys.grad.reduce_scatter"] == [everything]
     tokens = BATCH * SEQUENCE // 4
-    found = spoken(forward(split(4, "a2a")))
+    found = communicated(forward(split(4, "a2a")))
     assert found["attention.heads.all_to_all"] == [tokens * (16 + 2 * 4) * 64 * 2]
     assert found["attention.positions.all_to_all"] == [tokens * 16 * 64 * 2]
 

@@ -37,7 +37,7 @@ SHARD = shard(MODEL, EAGER, 2, 1024)
 MEGATRON = shard(MODEL, replace(EAGER, framework="megatron"), 2, 1024)
 
 
-def spoken(launches: Iterable[Launch]) -> list[tuple[str, float]]:
+def communicated(launches: Iterable[Launch]) -> list[tuple[str, float]]:
     return [(x.operator.name, x.operator.bytes) for x in launches if isinstance(x.operator, Collective)]
 
 
@@ -68,9 +68,9 @@ def test_tiles_of_a_grouped_kernel_take_longer_to_begin_and_end():
 
 
 def test_what_ranks_exchange_is_megatrons():
-    assert spoken(eager_moe.forward(SHARD)) == spoken(moe.forward(MEGATRON))
-    assert spoken(eager_moe.backward(SHARD, True)) == spoken(moe.backward(MEGATRON))
-    rows = [size for name, size in spoken(eager_moe.forward(SHARD)) if name.endswith("all_to_all")]
+    assert communicated(eager_moe.forward(SHARD)) == communicated(moe.forward(MEGATRON))
+    assert communicated(eager_moe.backward(SHARD, True)) == communicated(moe.backward(MEGATRON))
+    rows = [size for name, size in communicated(eager_moe.forward(SHARD)) if name.endswith("all_to_all")]
     assert rows == [TOKENS * CHOSEN * HIDDEN * 2] * 2
 
 

@@ -44,9 +44,9 @@ def test_two_experts_of_a_token_have_its_row_twice():
     assert forward["permute"] == repeated == backward["unpermute.grad"]
     assert forward["unpermute"] == (2048 * row, 1024 * row) == backward["permute.grad"]
     assert forward["dispatch.sort"] == forward["combine.sort"] == (2048 * row, 2048 * row)
-    spoken = ("all_to_all", 2048 * row, 2)
-    assert forward["dispatch.all_to_all"] == forward["combine.all_to_all"] == spoken
-    assert backward["dispatch.grad.all_to_all"] == backward["combine.grad.all_to_all"] == spoken
+    all_to_all = ("all_to_all", 2048 * row, 2)
+    assert forward["dispatch.all_to_all"] == forward["combine.all_to_all"] == all_to_all
+    assert backward["dispatch.grad.all_to_all"] == backward["combine.grad.all_to_all"] == all_to_all
     assert forward["gate.silu"] == (2048 * 2 * 14336 * 2.0, 2048 * 14336 * 2.0)
     assert backward["gate.silu.grad"] == (2048 * 3 * 14336 * 2.0, 2048 * 2 * 14336 * 2.0)
     assert forward["router.counts.all_gather"] == ("all_gather", 8 * 4.0 * 2, 2)

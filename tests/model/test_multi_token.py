@@ -110,7 +110,7 @@ def test_work_of_a_module_is_a_layer_a_projection_and_a_head():
     assert added[1] == pytest.approx(2 * added[0], rel=1e-6)
 
 
-def test_a_module_runs_behind_the_last_layer_and_speaks_with_its_tensor_parallel_ranks():
+def test_a_module_runs_behind_the_last_layer_and_communicates_with_its_tensor_parallel_ranks():
     """The projection gathers embedding and hidden state, and gives every rank its outputs whole."""
     one = plan(1)
     ranks = plan_program(one).ranks
@@ -124,12 +124,12 @@ def test_a_module_runs_behind_the_last_layer_and_speaks_with_its_tensor_parallel
     )
     assert sum(x.operator.name == "head" for x in forward) == 2
     assert sum(isinstance(x.operator, Attention) for x in forward) == 3  # two layers and the module's
-    spoken = by_name(forward, Collective) | by_name(backward, Collective)
+    collectives = by_name(forward, Collective) | by_name(backward, Collective)
     row = 1024 * 7168 * 2
-    assert spoken["mtp.projection.all_gather"].bytes == row
-    assert max(c.bytes for name, c in spoken.items() if name.startswith("mtp.projection")) == 2 * row
-    assert spoken["mtp.projection.grad.reduce_scatter"].bytes == 2 * row
-    assert "embedding.reduce_scatter" in spoken and "embedding.grad.all_gather" in spoken
+    assert collectives["mtp.projection.all_gather"].bytes == row
+    assert max(c.bytes for name, c in collectives.items() if name.startswith("mtp.projection")) == 2 * row
+    assert collectives["mtp.projection.grad.reduce_scatter"].bytes == 2 * row
+    assert "embedding.reduce_scatter" in collectives and "embedding.grad.all_gather" in collectives
     alone = plan_program(plan(1, parallelism__tensor_model_parallel_size=1, parallelism__sequence_parallel=False))
     assert not [n for n in by_name(alone.ranks[1].types[0], Collective) if n.startswith("mtp")]
 

@@ -32,7 +32,7 @@ def compute(name: str, **how: object) -> Launch:
     return Launch(Gemm(64, 64, 64, name=name), **how)
 
 
-def speak(name: str, **how: object) -> Launch:
+def communicate(name: str, **how: object) -> Launch:
     return Launch(Collective("all_reduce", 1e6, 2, name=name), "communication", **how)
 
 
@@ -47,8 +47,8 @@ def words(launches: tuple[Launch, ...]) -> str:
 
 
 LAYER = (
-    compute("norm1"), compute("qkv"), compute("attention"), compute("output"), speak("R", waits=True),
-    compute("residual1"), compute("up"), compute("down"), speak("S", waits=True), compute("residual2"),
+    compute("norm1"), compute("qkv"), compute("attention"), compute("output"), communicate("R", waits=True),
+    compute("residual1"), compute("up"), compute("down"), communicate("S", waits=True), compute("residual2"),
 )  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def test_communication_of_a_window_that_ends_a_block_holds_up_the_next():
 
 
 def test_asynchronous_communication_within_a_part_stays_where_it_is():
-    part = (compute("dgrad"), speak("R"), compute("wgrad"), compute("norm", waits=True))
+    part = (compute("dgrad"), communicate("R"), compute("wgrad"), compute("norm", waits=True))
     assert words(take_turns(part, Nanobatches(2))) == "dgrad ~R wgrad dgrad ~R wgrad norm<1 norm<0"
 
 
@@ -140,13 +140,15 @@ def accumulations(launches: tuple[Launch, ...]) -> Counter[str]:
 
 def needs(part: list[Launch]) -> dict[int, int]:
     """Communication, by place in the part, that each kernel needs: what the one stream of a part would wait for."""
-    found, spoken, due = {}, [], -1
+    found, communications, due = {}, [], -1
     for at, one in enumerate(part):
         if one.stream == "communication":
-            spoken.append(at)
+            communications.append(at)
             due = at if one.waits else due
         else:
-            explicit = spoken[-1 - one.outstanding] if one.waits and len(spoken) > one.outstanding else -1
+            explicit = (
+                communications[-1 - one.outstanding] if one.waits and len(communications) > one.outstanding else -1
+            )
             due = max(due, explicit)
             found[at] = due
     return found
@@ -159,7 +161,7 @@ def check_order(part: list[Launch], launches: tuple[Launch, ...], parts: int) ->
     """
     where = {one.operator.name: at for at, one in enumerate(part)}
     seen: Counter[int] = Counter()
-    spoken: list[tuple[int, int]] = []
+    communications: list[tuple[int, int]] = []
     waited = -1
     done: list[list[int]] = [[] for _ in range(parts)]
     wanted = needs(part)
@@ -168,15 +170,15 @@ def check_order(part: list[Launch], launches: tuple[Launch, ...], parts: int) ->
         number = seen[at]
         seen[at] += 1
         if one.stream == "communication":
-            spoken.append((at, number))
+            communications.append((at, number))
             before = [p for p in range(at) if part[p].stream == "compute"]
             assert set(before) <= set(done[number]), "its input is not ready"
             continue
         done[number].append(at)
         if one.waits:
-            waited = max(waited, len(spoken) - 1 - one.outstanding)
+            waited = max(waited, len(communications) - 1 - one.outstanding)
         if wanted[at] >= 0:
-            assert (wanted[at], number) in spoken[: waited + 1], "a kernel starts without what it needs"
+            assert (wanted[at], number) in communications[: waited + 1], "a kernel starts without what it needs"
     assert set(seen.values()) == {parts} and set(seen) == set(where.values())
     kernels = [at for at, one in enumerate(part) if one.stream == "compute"]
     assert all(order == kernels for order in done)
@@ -187,14 +189,14 @@ OPERATORS = ("norm1", "qkv", "output", "residual1", "up", "down")
 
 @st.composite
 def some_part(draw: st.DrawFn) -> list[Launch]:
-    part, spoken = [], 0
+    part, communications = [], 0
     for at in range(draw(st.integers(1, 14))):
         name = f"{draw(st.sampled_from(OPERATORS))}.{at}"
         if draw(st.booleans()) and at:
-            part.append(speak(name, waits=draw(st.booleans())))
-            spoken += 1
+            part.append(communicate(name, waits=draw(st.booleans())))
+            communications += 1
         else:
-            waits = draw(st.booleans()) and spoken > 0
+            waits = draw(st.booleans()) and communications > 0
             part.append(compute(name, waits=waits, outstanding=draw(st.integers(0, 2)) if waits else 0))
     return part
 
@@ -256,12 +258,15 @@ def test_buckets_of_gradients_leave_each_kernel_waiting_for_its_own(framework, s
 def awaited(launches: tuple[Launch, ...]) -> list[tuple[str, int]]:
     """Kernels that wait, and for which of the layers' communications, but for those whose wait is over already."""
     found: list[tuple[str, int]] = []
-    spoken: list[int] = []  # number among the layers' communications, 0 before the first; of a bucket its last one's
+    # Numbers among the layers' communications, 0 before the first; of a bucket its last one's.
+    communications: list[int] = []
     for one in launches:
         if one.stream == "communication":
-            spoken.append((spoken[-1] if spoken else 0) + (not one.operator.name.startswith("bucket")))
+            communications.append(
+                (communications[-1] if communications else 0) + (not one.operator.name.startswith("bucket"))
+            )
         elif one.waits:
-            found.append((one.operator.name, spoken[len(spoken) - 1 - one.outstanding]))
+            found.append((one.operator.name, communications[len(communications) - 1 - one.outstanding]))
     return found
 
 

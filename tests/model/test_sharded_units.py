@@ -88,8 +88,8 @@ def test_shards_of_several_micro_batches_gradients_are_added():
 def test_sizes_are_those_of_weights_and_gradients():
     forward = sharded_forward(UNITS[1:2], Unit(()), sharding(), MEGATRON)
     backward = sharded_backward(UNITS[1:2], Unit(()), sharding(replicas=2), MEGATRON)
-    spoken = {x.operator.name: x.operator for x in (*forward, *backward) if x.stream == "communication"}
-    assert {name: (one.bytes, one.gpus) for name, one in spoken.items()} == {
+    collectives = {x.operator.name: x.operator for x in (*forward, *backward) if x.stream == "communication"}
+    assert {name: (one.bytes, one.gpus) for name, one in collectives.items()} == {
         "layer.all_gather": (200.0, 4),
         "layer.reduce_scatter": (400.0, 4),  # Megatron reduces in fp32
         "layer.all_reduce": (100.0, 2),  # the copies of a shard

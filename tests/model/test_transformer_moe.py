@@ -43,7 +43,7 @@ def layer(config: ModelConfig, how: Implementation) -> tuple[Launch, ...]:
     return (*layer_forward(config, how, BATCH, SEQUENCE), *layer_backward(config, how, BATCH, SEQUENCE))
 
 
-def spoken(launches: Iterable[Launch]) -> dict[str, Collective]:
+def collectives(launches: Iterable[Launch]) -> dict[str, Collective]:
     return {x.operator.name: x.operator for x in launches if isinstance(x.operator, Collective)}
 
 
@@ -113,12 +113,12 @@ def test_experts_work_by_hand():
 def test_bytes_between_the_ranks_by_hand():
     """Both copies of every token go out and come back, and so do their gradients."""
     copies = 2 * TOKENS * HIDDEN * 2
-    found = spoken(layer(MODEL, run(ep=8)))
+    found = collectives(layer(MODEL, run(ep=8)))
     for name in ("dispatch", "combine", "combine.grad", "dispatch.grad"):
         one = found[f"{name}.all_to_all"]
         assert (one.kind, one.bytes, one.gpus) == ("all_to_all", copies, 8)
-    assert not [name for name in spoken(layer(MODEL, run())) if "all_to_all" in name]
-    shared = spoken(layer(MODEL, run(tp=2, ep=4, etp=2)))
+    assert not [name for name in collectives(layer(MODEL, run())) if "all_to_all" in name]
+    shared = collectives(layer(MODEL, run(tp=2, ep=4, etp=2)))
     assert shared["dispatch.all_to_all"].bytes == copies / 2  # each tensor-parallel rank has half of the tokens
     assert (shared["dispatch.all_gather"].bytes, shared["dispatch.all_gather"].gpus) == (copies, 2)
     assert shared["combine.reduce_scatter"].bytes == copies
@@ -129,16 +129,16 @@ def test_load_makes_more_rows_and_more_bytes(load: float):
     mean, busy = layer(MODEL, run(ep=8)), layer(MODEL, run(ep=8, expert_load=load))
     assert flops(busy, "experts.") == load * flops(mean, "experts.")
     assert flops(busy, "shared_") == flops(mean, "shared_")
-    assert spoken(busy)["dispatch.all_to_all"].bytes == load * spoken(mean)["dispatch.all_to_all"].bytes
+    assert collectives(busy)["dispatch.all_to_all"].bytes == load * collectives(mean)["dispatch.all_to_all"].bytes
 
 
 def test_a_dispatcher_that_sends_no_token_twice_to_one_place():
     """Two choices among eight ranks: 8·(1 − (7/8)²) = 1.875 different ones; among two domains 1.5."""
-    every = spoken(layer(MODEL, run(ep=8)))["dispatch.all_to_all"].bytes
-    ranks = spoken(layer(MODEL, run(ep=8, expert_dispatcher="flex")))["dispatch.all_to_all"].bytes
+    every = collectives(layer(MODEL, run(ep=8)))["dispatch.all_to_all"].bytes
+    ranks = collectives(layer(MODEL, run(ep=8, expert_dispatcher="flex")))["dispatch.all_to_all"].bytes
     assert ranks / every == pytest.approx(1.875 / 2)
     far = run(ep=8, expert_dispatcher="flex", expert_fabric=Fabric(domains=2, exit_bytes_per_s=2e11))
-    assert spoken(layer(MODEL, far))["combine.all_to_all"].bytes / every == pytest.approx(1.5 / 2)
+    assert collectives(layer(MODEL, far))["combine.all_to_all"].bytes / every == pytest.approx(1.5 / 2)
     assert different_parts(1, 64) == pytest.approx(1) and different_parts(8, 1) == 1
 
 

@@ -286,11 +286,11 @@ def test_fsdp_gathers_twice_and_scatters_once_a_micro_batch(framework: str, pref
 def test_a_layer_waits_for_its_own_parameters_only(framework: str) -> None:
     """When a layer starts, its gathering has ended and the next one's is under way."""
     forward = plan_program(plan(parallelism=FSDP, implementation={"framework": framework})).ranks[0].types[0]
-    spoken, waits = 0, []
+    communications, waits = 0, []
     for launch in forward:
-        spoken += launch.stream == "communication"
+        communications += launch.stream == "communication"
         if launch.stream == "compute" and launch.waits:
-            waits.append(spoken - 1 - launch.outstanding)
+            waits.append(communications - 1 - launch.outstanding)
     assert waits == list(range(17))  # the root, then every layer in order
     # The first layer is gathered beside the embedding; only the last layer has nothing ahead.
     assert sum(x.outstanding == 1 for x in forward) == (16 if framework == "megatron" else 15)
@@ -323,10 +323,10 @@ def test_waiting_for_the_slowest_is_told_from_communication() -> None:
     rank, timeline = forecast(limited).ranks[0], kernel_timeline(limited).timelines[0]
     marked = np.array([name == MARKER for name in timeline.names])[timeline.name]
     waited_s = 1e-9 * (timeline.end_ns - timeline.start_ns)[marked].sum()
-    spoken_s = breakdown(timeline).exposed_communication_s - waited_s
-    assert rank.exposed_communication_s - rank.group_waiting_s == pytest.approx(spoken_s, rel=0.01)
+    communicating_s = breakdown(timeline).exposed_communication_s - waited_s
+    assert rank.exposed_communication_s - rank.group_waiting_s == pytest.approx(communicating_s, rel=0.01)
     assert rank.group_waiting_s == pytest.approx(waited_s, rel=0.2)  # the clock of one iteration is not the mean's
-    assert rank.group_waiting_s > spoken_s
+    assert rank.group_waiting_s > communicating_s
     locked = plan(parallelism=FSDP, cluster=cluster, workload={"global_batch_size": 256}, power={"clock_mhz": 1200.0})
     assert forecast(locked).ranks[0].group_waiting_s == 0.0
 

@@ -73,8 +73,8 @@ def test_levels_add_up(large: Any) -> None:
 
 
 def _activity(iteration: Any) -> float:
-    spoken = sum(r.gpus * (r.exposed_communication_s + r.overlapped_communication_s) for r in iteration.ranks)
-    return float(spoken / iteration.gpus / iteration.time_s)
+    communicating = sum(r.gpus * (r.exposed_communication_s + r.overlapped_communication_s) for r in iteration.ranks)
+    return float(communicating / iteration.gpus / iteration.time_s)
 
 
 def test_levels_as_a_frame(large: Any) -> None:

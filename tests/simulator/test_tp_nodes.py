@@ -44,7 +44,7 @@ def plan(tp: int = 16, **changes: Any) -> Plan:
     return plan_from_dict(tables(tp, **changes))
 
 
-def spoken(one: Plan) -> dict[str, Collective]:
+def collectives(one: Plan) -> dict[str, Collective]:
     """Communication of the first stage's forward and backward by name."""
     launches = [x for kind in plan_program(one).ranks[0].types[:2] for x in kind]
     return {x.operator.name: x.operator for x in launches if isinstance(x.operator, Collective)}
@@ -52,7 +52,7 @@ def spoken(one: Plan) -> dict[str, Collective]:
 
 def test_a_gathering_of_two_nodes_leaves_each_by_its_eight_cards():
     """15/16 of the tensor out of each node, over 8 cards of 50 GB/s."""
-    gather = spoken(plan())["qkv.all_gather"]
+    gather = collectives(plan())["qkv.all_gather"]
     size = 2048 * 12288 * 2.0
     assert (gather.gpus, gather.bytes, gather.fabric and gather.fabric.domains) == (16, size, 2)
     share = GPU["collective.network_share"] * plan().cluster.links.efficiency / REFERENCE_EFFICIENCY
@@ -63,7 +63,7 @@ def test_a_gathering_of_two_nodes_leaves_each_by_its_eight_cards():
 
 def test_steps_carry_between_nodes_what_one_collective_does():
     """Fifteen steps of a sixteenth each, over all cards of a node."""
-    whole, steps = spoken(plan())["qkv.all_gather"], spoken(plan(overlap__tp_comm=True))
+    whole, steps = collectives(plan())["qkv.all_gather"], collectives(plan(overlap__tp_comm=True))
     step = steps["qkv.all_gather.step"]
     assert step.copy_engine and step.bytes == whole.bytes / 16
     costs = lower([whole, step], GPU)

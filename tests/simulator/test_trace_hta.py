@@ -116,8 +116,8 @@ def test_the_analysis_agrees_with_the_ledger(traced):
         assert row["compute_time(us)"] == pytest.approx(ours.compute_s * 1e6, abs=rounding)
         assert row["non_compute_time(us)"] == pytest.approx(ours.exposed_communication_s * 1e6, abs=rounding)
         assert row["idle_time(us)"] == pytest.approx(ours.waiting_s * 1e6, abs=rounding)
-        spoken = ours.exposed_communication_s + ours.overlapped_communication_s
-        assert overlap[stage * each] == pytest.approx(100 * ours.overlapped_communication_s / spoken, abs=0.05)
+        communicating = ours.exposed_communication_s + ours.overlapped_communication_s
+        assert overlap[stage * each] == pytest.approx(100 * ours.overlapped_communication_s / communicating, abs=0.05)
 
 
 def test_gathered_and_scattered_elements(tmp_path, examples):

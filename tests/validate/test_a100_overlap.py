@@ -72,7 +72,7 @@ def made_up(row, clock, rng=None):
     lengths = [t * (((1 - m**4) ** 0.25 * slower) ** 4 + m**4) ** 0.25 for t, m, _, _ in TRUE]
     copy = 8.4 * slower**0.85 / (sms * (threads / 512) ** 0.8)
 
-    def speaking(drag):
+    def communicating(drag):
         return 0.05 + ((copy * drag) ** 2.5 + 0.4**2.5) ** 0.4
 
     first = start - 1 if start in (3, 6) else start
@@ -80,12 +80,12 @@ def made_up(row, clock, rng=None):
     for i, (length, (_, _, drag, loss)) in enumerate(zip(lengths, TRUE, strict=True)):
         todo = length
         if start >= 0 and first <= i <= end and left > 0:
-            slow, rate = (1 - sms / 108) ** -loss, 1 / speaking(drag)
+            slow, rate = (1 - sms / 108) ** -loss, 1 / communicating(drag)
             step = min(todo * slow, left / rate)
             now, held, todo, left = now + step, held + step, todo - step / slow, left - step * rate
             beside_qkv += step * rate if i == 2 else 0.0
         now += todo
-    now, held = now + left * speaking(1.0), held + left * speaking(1.0)
+    now, held = now + left * communicating(1.0), held + left * communicating(1.0)
     volt = np.interp(clock, [1020, 1140, 1260, 1410], [690, 740, 800, 890]) / 890
     resting = 190.0 * (0.7 * volt + 0.3 * clock / 1410 * volt**2)
     energy = resting * now * 1e-3 + 1.5 * (0.8 * volt**2 + 0.2) + 1.5 * clock / 1410 * volt**2 * sms * held * 1e-3
@@ -127,9 +127,9 @@ def test_undisturbed_streams_take_the_longer_of_both_or_their_sum(gpu, values):
     layer = sum(values[f"{part}_s"] for part in ("norm", "qkv", "rotary", "fifth", "sixth"))
     copy = values["copy_s"] / (rows.sms * (rows.threads / 512) ** values["threads_exponent"])
     p = values["series_exponent"]
-    speech = values["latency_s"] + (copy**p + values["link_s"] ** p) ** (1 / p)
+    alone_s = values["latency_s"] + (copy**p + values["link_s"] ** p) ** (1 / p)
     window = np.array([0.0, layer, layer, values["qkv_s"], values["qkv_s"]])
-    assert walk(quiet, rows, gpu).time_s == pytest.approx(layer - window + np.maximum(window, speech), rel=1e-12)
+    assert walk(quiet, rows, gpu).time_s == pytest.approx(layer - window + np.maximum(window, alone_s), rel=1e-12)
     assert walk(values, rows, gpu).time_s[1:] == pytest.approx(walk(quiet, rows, gpu).time_s[1:], rel=0.5)
     assert (walk(values, rows, gpu).time_s[1:] > walk(quiet, rows, gpu).time_s[1:]).all()
 

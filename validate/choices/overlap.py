@@ -33,8 +33,8 @@ def _guarded(model: GpuModel, row: Row) -> Answer:
 
 def conditions_of(row: Row, launches: Sequence[Launch]) -> Conditions:
     """GPUs work in step where there is communication."""
-    speaks = any(launch.stream == "communication" for launch in launches)
-    return Conditions(row.gpus if speaks else 1, settle_s=row.settle_s, window_s=row.window_s)
+    communicates = any(launch.stream == "communication" for launch in launches)
+    return Conditions(row.gpus if communicates else 1, settle_s=row.settle_s, window_s=row.window_s)
 
 
 def _prediction(forecast: Forecast, gpus: int) -> Prediction:

@@ -12,7 +12,7 @@ from typing import Any
 from joulecast.reports.charts.chart import Chart, Series, View, axis
 from joulecast.reports.numbers import Unit, short, unit_for
 from joulecast.reports.palette import role_of, word
-from joulecast.reports.series.timeline import SPEECH, Bar, Lane, TimelineSeries, limit_words
+from joulecast.reports.series.timeline import COMMUNICATION_ROLES, Bar, Lane, TimelineSeries, limit_words
 
 #: Middle and height of the rows of a lane.
 BAR_ROW, SPEECH_ROW = (0.775, 0.27), (0.57, 0.09)
@@ -94,7 +94,7 @@ def _traces(timeline: TimelineSeries, unit: Unit, top_w: float) -> Iterator[tupl
     kinds = dict.fromkeys(role_of(bar.kind) for lane in timeline.lanes for bar in lane.bars)
     for role in kinds:
         yield role, "bar", _bars(timeline, unit, role)
-    for role in SPEECH:
+    for role in COMMUNICATION_ROLES:
         if any(getattr(lane, role) for lane in timeline.lanes):
             yield role, "bar", _speech(timeline, unit, role)
     yield "waiting", "hatch" if _labelled(timeline) else "bar", _waiting(timeline, unit)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from joulecast.reports.figures.figure import new_figure, styled
 from joulecast.reports.numbers import Unit, unit_for
 from joulecast.reports.palette import role_of, scheme, word
-from joulecast.reports.series.timeline import SPEECH, limit_words
+from joulecast.reports.series.timeline import COMMUNICATION_ROLES, limit_words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from joulecast.reports.series.timeline import Lane, TimelineSeries
 
 #: Rows of a lane in units of its height: foot and height of instructions, of communication, and the power's height.
-BAR_ROW, SPEECH_ROW, POWER_HEIGHT = (0.64, 0.27), (0.55, 0.06), 0.44
+BAR_ROW, COMMUNICATION_ROW, POWER_HEIGHT = (0.64, 0.27), (0.55, 0.06), 0.44
 #: Share of the iteration that an instruction must last to have its number written on it, at six inches.
 LABELLED = 0.018
 #: Letters of the legend that an inch holds, and those that an entry takes beside its name.
@@ -54,7 +54,7 @@ def _marks(timeline: TimelineSeries) -> list[Any]:
 
     colour, lanes = scheme(False), timeline.lanes
     roles = [*dict.fromkeys(role_of(bar.kind) for lane in lanes for bar in lane.bars)]
-    roles += [role for role in SPEECH if any(getattr(lane, role) for lane in lanes)]
+    roles += [role for role in COMMUNICATION_ROLES if any(getattr(lane, role) for lane in lanes)]
     marks: list[Any] = [Patch(color=colour[role], label=word(role)) for role in roles]
     marks.append(Patch(fc="white", ec=colour["waiting"], hatch="////", label="waiting"))
     marks.append(Patch(fc=colour["power"] + "38", ec=colour["power"], lw=0.7, label="power"))
@@ -95,9 +95,11 @@ def _lane(
                       color=colour["ink"] if dark else "white")  # fmt: skip
     waits = [_span(a, b, unit) for a, b in lane.waits(timeline.time_s)]
     axis.broken_barh(waits, row, facecolor="white", edgecolor=colour["waiting"], hatch="////", lw=0)
-    for role in SPEECH:
-        spoken = [_span(part.start_s, part.end_s, unit) for part in getattr(lane, role)]
-        axis.broken_barh(spoken, (foot + SPEECH_ROW[0], SPEECH_ROW[1]), color=colour[role], lw=0.25, snap=False)
+    for role in COMMUNICATION_ROLES:
+        spans = [_span(part.start_s, part.end_s, unit) for part in getattr(lane, role)]
+        axis.broken_barh(
+            spans, (foot + COMMUNICATION_ROW[0], COMMUNICATION_ROW[1]), color=colour[role], lw=0.25, snap=False
+        )
     height = [foot + POWER_HEIGHT * p / top_w for p in lane.power_w.tolist()]
     axis.stairs(
         height, unit.of(lane.time_s.tolist()), baseline=foot, fill=True, color=colour["power"], alpha=0.22, lw=0

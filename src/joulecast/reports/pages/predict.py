@@ -84,8 +84,8 @@ def more(iteration: Iteration, front: Front | None = None) -> str:
     """Where most of the energy goes, how much of the time is lost, and what other clocks would save."""
     parts = sorted(iteration.energy_by_component_j.items(), key=lambda item: -item[1])
     largest = " and ".join(f"{word(n)} ({percent(e / iteration.energy_j, 2)})" for n, e in parts[:2])
-    computed, spoken, *waited = time_by_part_s(iteration).values()
-    computes, speaks, waits = (percent(part / iteration.time_s, 2) for part in (computed, spoken, sum(waited)))
+    computed, communicated, *waited = time_by_part_s(iteration).values()
+    computes, speaks, waits = (percent(part / iteration.time_s, 2) for part in (computed, communicated, sum(waited)))
     text = (
         f"Most energy goes into {largest}. A GPU computes {computes} of the time, only communicates for {speaks}, and "
         f"waits {waits}."

@@ -27,7 +27,7 @@ MOST_POWER_STEPS = 6000
 #: many intervals there may be beside any number of instructions.
 MOST_MARKS, LEAST_INTERVALS = 1000, 300
 #: Fields of a lane, and their roles, that share the row of communication; the later are drawn on top.
-SPEECH = ("communication", "group_waiting")
+COMMUNICATION_ROLES = ("communication", "group_waiting")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +200,9 @@ def _lane(timeline: KernelTimeline, rank: int) -> Lane:
     waits = np.array([name == MARKER for name in kernels.names], dtype=bool)[kernels.name]
     most = max(LEAST_INTERVALS // stages, MOST_MARKS // stages - len(bars))
     lagging = _intervals(kernels, waits, most // 2)
-    spoken = _intervals(kernels, (kernels.stream == COMMUNICATION) & ~waits, most - len(lagging))
+    communication = _intervals(kernels, (kernels.stream == COMMUNICATION) & ~waits, most - len(lagging))
     gpus = timeline.plan.tp * timeline.plan.replicas
-    return Lane(rank, gpus, bars, spoken, lagging, *_power(kernels, MOST_POWER_STEPS // stages))
+    return Lane(rank, gpus, bars, communication, lagging, *_power(kernels, MOST_POWER_STEPS // stages))
 
 
 def _intervals(kernels: Timeline, which: NDArray[np.bool_], most: int) -> tuple[Interval, ...]:
