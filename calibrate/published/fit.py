@@ -125,9 +125,9 @@ def factors_of(run: TrainingRun) -> dict[str, str]:
     if plan.implementation.framework != "megatron":
         return {}
     owner = owner_of(plan.cluster.gpu)
-    names = [f"products.{'bf16' if plan.workload.fp8 else plan.workload.precision}", "streaming", "power"]
-    if plan.workload.fp8:
-        names += ["products.fp8", "energy.fp8", *(["products.blocked"] if plan.workload.fp8.blocked else [])]
+    names = [f"products.{'bf16' if plan.workload.narrow else plan.workload.precision}", "streaming", "power"]
+    if plan.workload.narrow:
+        names += ["products.fp8", "energy.fp8", *(["products.blocked"] if plan.workload.narrow.blocked else [])]
     if plan.implementation.attention_backend != "unfused":
         names.append("attention")
     if plan.cluster.gpus > 1:

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.cluster.fabric import Fabric
-from joulecast.model.framework.fp8 import Fp8
+from joulecast.model.framework.narrow import Narrow
 from joulecast.model.kernels.operators import DTYPE_BYTES, RowTile, Tile
 
 Framework = Literal["pytorch-eager", "megatron"]
@@ -45,7 +45,7 @@ class Implementation:
         ``cudnn``, PyTorch's ``flash-attention-2``, that of its own package ``flash-attn-2``, ``flash-attention-1`` or
         ``-3``, or in ``megatron`` also ``unfused`` kernels.
     attention_fp8
-        Whether these kernels run in FP8 (:mod:`joulecast.model.kernels.attention_fp8`), with ``fp8``'s linear layers.
+        Whether these kernels run in FP8 too (:mod:`joulecast.model.kernels.attention_fp8`).
     rotary
         Whether the model's rotary embedding runs; ``False`` leaves it out even where the model has one.
     tie_embeddings
@@ -71,7 +71,7 @@ class Implementation:
         Whether copy engines move what layers' ranks of one domain gather or exchange; what they sum takes SMs.
     comm_first
         Whether blocks of a layer's communication get their SMs before the compute launched behind it does.
-    fp8
+    narrow
         How linear layers run in FP8; ``None``: in ``dtype``.
     context_parallel, cp_comm_type, context_fabric
         Ranks that the sequence is split over, how keys and values move between them
@@ -138,7 +138,7 @@ class Implementation:
     threads: int | None = None
     copy_engines: bool = False
     comm_first: bool = False
-    fp8: Fp8 | None = None
+    narrow: Narrow | None = None
     tp_comm_overlap: bool = False
     fused_loss: bool = False
     loss_metrics: int = 0
@@ -181,9 +181,9 @@ class Implementation:
         return "fp8" if self.attention_fp8 else self.dtype
 
     @property
-    def kept_fp8(self) -> Fp8 | None:
+    def kept_narrow(self) -> Narrow | None:
         """FP8 in which tensors are kept for later products: Transformer Engine's; PyTorch casts anew each time."""
-        return self.fp8 if self.framework == "megatron" else None
+        return self.narrow if self.framework == "megatron" else None
 
     @property
     def keeps_products(self) -> bool:
@@ -192,7 +192,7 @@ class Implementation:
         ``torch.compile`` does not see into the products of float8 layers, which have gradients of their own, and keeps
         what they give: kernels and memory of `validate/recorded/h200_sxm/train_float8.jsonl`.
         """
-        return self.recompute == "full" and self.compiled and self.fp8 is not None
+        return self.recompute == "full" and self.compiled and self.narrow is not None
 
     @property
     def parameter_dtype(self) -> str:
@@ -223,7 +223,7 @@ class Implementation:
     @property
     def split_main_parameters(self) -> bool:
         """Whether that optimizer keeps only what fp32 weights have beyond the bf16 ones."""
-        return self.narrow_states and (self.fp8 is None or not self.fp8.parameters)
+        return self.narrow_states and (self.narrow is None or not self.narrow.parameters)
 
     def recomputes(self, module: str) -> bool:
         """Whether selective recomputation runs a part of :data:`RecomputeModule` again."""

@@ -123,7 +123,7 @@ def whole_layer_bytes(s: Shard) -> float:
         statistics += (2 if config.qk_norm_whole else s.heads + s.kv_heads) * s.tokens
     if implementation.recomputes("core_attn") or implementation.attention_backend == "unfused":
         statistics -= s.heads * s.tokens
-    if implementation.fp8 is not None and implementation.compiled:
+    if implementation.narrow is not None and implementation.compiled:
         # Norms and activation are computed again in the kernels that cast their results anew.
         streams, per_token = streams - 2 * s.tokens, per_token - s.ffn
     experts = 0.0 if config.experts is None else expert_bytes(s)
@@ -141,13 +141,13 @@ def _unfused_bytes(s: Shard) -> float:
 
 def _fp8_difference_bytes(s: Shard) -> float:
     """What FP8 changes: products keep one copy of their inputs, attention its output in ``dtype`` beside it."""
-    fp8, wide = s.implementation.kept_fp8, DTYPE_BYTES[s.implementation.dtype]
-    if fp8 is None:
+    narrow, wide = s.implementation.kept_narrow, DTYPE_BYTES[s.implementation.dtype]
+    if narrow is None:
         return 0.0
     replaced = 2 * s.norm_tokens * s.config.hidden + s.tokens * s.ffn
     if s.config.experts is not None:  # their rows are counted in FP8 already; the router's input stays wide
         replaced -= s.norm_tokens * s.config.hidden
-    kept = (fp8.value_bytes - wide) * replaced + fp8.value_bytes * s.tokens * s.attention_width
+    kept = (narrow.value_bytes - wide) * replaced + narrow.value_bytes * s.tokens * s.attention_width
     if s.implementation.attention_fp8:  # one copy of queries, keys and values in FP8 with one scale each
         rotated = (s.heads + s.kv_heads) * s.config.head_dim if s.config.rotary and s.implementation.rotary else 0
         kept += s.tokens * (s.qkv_width - wide * (s.qkv_width + rotated))

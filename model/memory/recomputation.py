@@ -22,7 +22,7 @@ def saved_bytes(s: Shard) -> float:
     """Bytes of one layer and micro-batch that are made again, the core of attention left out."""
     run, hidden = s.implementation, s.config.hidden
     wide = float(DTYPE_BYTES[run.dtype])
-    narrow = wide if run.kept_fp8 is None else run.kept_fp8.value_bytes  # of what products read
+    narrow = wide if run.kept_narrow is None else run.kept_narrow.value_bytes  # of what products read
     experts, saved = s.config.experts is not None, 0.0
     whole_mlp = run.recomputes("moe" if experts else "mlp")
     if run.recomputes("layernorm"):

@@ -10,7 +10,7 @@ from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.training.parameters import ParameterTensor, layer_parameters, parameters_of_stage
-from joulecast.model.transformer.fp8_kernels import weight_bytes
+from joulecast.model.transformer.narrow_kernels import weight_bytes
 
 #: Layers whose parameters FSDP holds whole at once: the one at work and the next; and their gradients: the one at work
 #: and the one that is being reduced.
@@ -48,7 +48,7 @@ class Held:
 
 def _held(parameters: Iterable[ParameterTensor], of: Implementation, dtype: str) -> Held:
     some = tuple(parameters)
-    return Held(float(sum(p.elements for p in some)), weight_bytes(some, of.kept_fp8, dtype))
+    return Held(float(sum(p.elements for p in some)), weight_bytes(some, of.kept_narrow, dtype))
 
 
 @lru_cache(maxsize=4096)

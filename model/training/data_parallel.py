@@ -141,8 +141,8 @@ def gradient_sizes(config: ModelConfig, implementation: Implementation) -> dict[
 
 def gathered_bytes(parameters: Sequence[ParameterTensor], implementation: Implementation, dtype: str = "") -> float:
     """Bytes of parameters in ``dtype``, by default that of the computation; of linear layers in FP8 if kept so."""
-    fp8, width = implementation.fp8, DTYPE_BYTES[dtype or implementation.dtype]
-    narrow = fp8.value_bytes if fp8 is not None and fp8.parameters else width
+    kept, width = implementation.narrow, DTYPE_BYTES[dtype or implementation.dtype]
+    narrow = kept.value_bytes if kept is not None and kept.parameters else width
     return float(sum(p.elements * (narrow if p.linear else width) for p in parameters))
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from joulecast.model.framework.launches import Launch
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.transformer import attention_kernel, context_parallel, fp8_kernels
+from joulecast.model.transformer import attention_kernel, context_parallel, narrow_kernels
 from joulecast.model.transformer import unfused_attention as unfused
 
 
@@ -21,12 +21,12 @@ def core_attention(s: Shard, direction: str) -> tuple[Launch, ...]:
 
 def _cast(s: Shard, direction: str) -> tuple[Launch, ...]:
     """FP8 copies of queries, keys and values, or of the gradient of the result, with one scale for each tensor."""
-    fp8 = s.implementation.fp8
-    if fp8 is None or not s.implementation.attention_fp8:
+    narrow = s.implementation.narrow
+    if narrow is None or not s.implementation.attention_fp8:
         return ()
     name, width = ("attention.qkv", s.qkv_width) if direction == "forward" else ("attention.grad", s.attention_width)
-    scaled = replace(fp8, recipe="delayed" if fp8.recipe == "delayed" else "tensorwise")
-    return fp8_kernels.quantise(name, s.tokens * width, scaled, s.implementation.dtype, copies=1)
+    scaled = replace(narrow, recipe="delayed" if narrow.recipe == "delayed" else "tensorwise")
+    return narrow_kernels.quantise(name, s.tokens * width, scaled, s.implementation.dtype, copies=1)
 
 
 def backward(s: Shard) -> tuple[Launch, ...]:

@@ -218,7 +218,7 @@ def linear_backward(name: str, s: Shard, outputs: int, inputs: int, bias: bool, 
         return (*products, *accumulation(weight, outputs * inputs, dtype, accumulate))
     done = "" if accumulate else f"{name}.bias"
     return (
-        *(products if s.implementation.fp8 is not None else reversed(products)),
+        *(products if s.implementation.narrow is not None else reversed(products)),
         column_sums(f"{name}.bias.grad", s.tokens, outputs, dtype, done),
         *accumulation(f"{name}.bias", outputs, dtype, accumulate),
         *accumulation(weight, outputs * inputs, dtype, accumulate),

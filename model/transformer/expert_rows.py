@@ -83,7 +83,7 @@ def expert_bytes(s: Shard) -> float:
     """
     e, run, hidden = expert_shard(s), s.implementation, s.config.hidden
     wide = float(DTYPE_BYTES[run.dtype])
-    read = wide if run.fp8 is None else run.fp8.value_bytes  # by products
+    read = wide if run.narrow is None else run.narrow.value_bytes  # by products
     rows = e.all_rows * (hidden * read + e.up_width * wide + e.ffn * read + 4.0)
     if run.framework != "megatron":
         rows += wide * (e.all_rows * (e.ffn if s.config.gated_mlp else 0) + e.sent * hidden)

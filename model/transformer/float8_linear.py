@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from joulecast.model.framework.fp8 import Fp8
 from joulecast.model.framework.launches import (
     Launch,
     input_gradient,
@@ -31,6 +30,7 @@ from joulecast.model.framework.launches import (
     weight_gradient,
 )
 from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.framework.narrow import Narrow
 from joulecast.model.kernels.operators import Gemm
 from joulecast.model.transformer.row_operators import widened
 
@@ -49,11 +49,11 @@ def forward(name: str, s: Shard, outputs: int, inputs: int) -> tuple[Launch, ...
     """A linear layer's product, with casts where it is in FP8."""
     run = s.implementation
     wide = linear_forward(name, s.tokens, outputs, inputs, run.dtype)
-    if run.fp8 is None:
+    if run.narrow is None:
         return (wide,)
     return (
-        *_cast(f"{name}.input", s, s.tokens * inputs, run.fp8),
-        *_cast(f"{name}.weight", s, outputs * inputs, run.fp8),
+        *_cast(f"{name}.input", s, s.tokens * inputs, run.narrow),
+        *_cast(f"{name}.weight", s, outputs * inputs, run.narrow),
         _narrow(wide, fast=True),
     )
 
@@ -63,12 +63,12 @@ def backward(name: str, s: Shard, outputs: int, inputs: int, completes: str) -> 
     run = s.implementation
     dgrad = input_gradient(name, s.tokens, outputs, inputs, run.dtype)
     wgrad = weight_gradient(name, s.tokens, outputs, inputs, run.dtype, completes=completes)
-    if run.fp8 is None:
+    if run.narrow is None:
         return wgrad, dgrad
     gradient, weight, values = s.tokens * outputs, outputs * inputs, s.tokens * inputs
-    if run.fp8.recipe == "rowwise":
+    if run.narrow.recipe == "rowwise":
         return (
-            *_cast(f"{name}.grad", s, gradient, run.fp8),
+            *_cast(f"{name}.grad", s, gradient, run.narrow),
             *_columns(f"{name}.weight", s, weight),
             _narrow(dgrad),
             *_columns(f"{name}.grad", s, gradient),
@@ -76,10 +76,10 @@ def backward(name: str, s: Shard, outputs: int, inputs: int, completes: str) -> 
             _narrow(wgrad),
         )
     return (
-        *_cast(f"{name}.grad", s, gradient, run.fp8, turned=run.compiled),
-        *_cast(f"{name}.weight", s, weight, run.fp8, turned=True, known=run.compiled),
+        *_cast(f"{name}.grad", s, gradient, run.narrow, turned=run.compiled),
+        *_cast(f"{name}.weight", s, weight, run.narrow, turned=True, known=run.compiled),
         _narrow(dgrad),
-        *_cast(f"{name}.input", s, values, run.fp8, turned=True, known=run.compiled),
+        *_cast(f"{name}.input", s, values, run.narrow, turned=True, known=run.compiled),
         *(() if run.compiled else (turned(f"{name}.grad", gradient),)),
         _narrow(wgrad),
     )
@@ -94,10 +94,10 @@ def _narrow(launch: Launch, *, fast: bool = False) -> Launch:
 
 
 def _cast(
-    name: str, s: Shard, elements: int, fp8: Fp8, *, turned: bool = False, known: bool = False
+    name: str, s: Shard, elements: int, narrow: Narrow, *, turned: bool = False, known: bool = False
 ) -> tuple[Launch, ...]:
     run = s.implementation
-    options = {"also_turned": turned, "known": known, "rowwise": fp8.recipe == "rowwise"}
+    options = {"also_turned": turned, "known": known, "rowwise": narrow.recipe == "rowwise"}
     return cast(name, elements, run.dtype, compiled=run.compiled, **options)
 
 

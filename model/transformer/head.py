@@ -168,7 +168,9 @@ def head_backward(s: Shard, *, accumulate: bool, embedding_here: bool) -> tuple[
         *_bias_gradient(s, vocab, accumulate),
     )
     if implementation.framework == "megatron":
-        wide = replace(s, implementation=replace(implementation, fp8=None))  # Transformer Engine leaves the head alone
+        wide = replace(
+            s, implementation=replace(implementation, narrow=None)
+        )  # Transformer Engine leaves the head alone
         products = linear.column_backward("head", wide, vocab) if split else _whole_products(s, vocab)
         return (*loss.backward(s, vocab, split=split), *capped, *products, *norm_backward("norm", s))
     tied = embedding_here and implementation.tied(config)

@@ -16,7 +16,7 @@ from joulecast.model.architecture.experts import LatentAttention
 from joulecast.model.framework.launches import Launch, collective, input_gradient, linear_forward, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.transformer import core_attention, fp8_kernels
+from joulecast.model.transformer import core_attention, narrow_kernels
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer import megatron_linear as linear
 from joulecast.model.transformer.megatron_norm import norm_backward, recomputed_norm
@@ -110,16 +110,16 @@ def _unfolded_backward(s: Shard, part: str, rank: int, width: int) -> tuple[Laun
 
 def _whole_forward(s: Shard, name: str, width: int) -> tuple[Launch, ...]:
     """Product that every tensor-parallel rank has whole, on its share of the sequence."""
-    hidden, dtype, fp8 = s.config.hidden, s.implementation.dtype, s.implementation.fp8
-    cast = fp8_kernels.quantise(f"{name}.input", s.norm_tokens * hidden, fp8, dtype)
-    return (*cast, fp8_kernels.product(linear_forward(name, s.norm_tokens, width, hidden, dtype), fp8))
+    hidden, dtype, narrow = s.config.hidden, s.implementation.dtype, s.implementation.narrow
+    cast = narrow_kernels.quantise(f"{name}.input", s.norm_tokens * hidden, narrow, dtype)
+    return (*cast, narrow_kernels.product(linear_forward(name, s.norm_tokens, width, hidden, dtype), narrow))
 
 
 def _whole_backward(s: Shard, name: str, width: int) -> tuple[Launch, ...]:
-    hidden, dtype, fp8 = s.config.hidden, s.implementation.dtype, s.implementation.fp8
-    cast = fp8_kernels.quantise(f"{name}.grad", s.norm_tokens * width, fp8, dtype)
+    hidden, dtype, narrow = s.config.hidden, s.implementation.dtype, s.implementation.narrow
+    cast = narrow_kernels.quantise(f"{name}.grad", s.norm_tokens * width, narrow, dtype)
     own = replace(s, tokens=s.norm_tokens)
-    dgrad = fp8_kernels.product(input_gradient(name, s.norm_tokens, width, hidden, dtype), fp8)
+    dgrad = narrow_kernels.product(input_gradient(name, s.norm_tokens, width, hidden, dtype), narrow)
     return (*cast, dgrad, linear.fused_weight_gradient(name, own, width, hidden))
 
 

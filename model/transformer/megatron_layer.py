@@ -13,7 +13,7 @@ What differs from PyTorch's eager mode (:mod:`joulecast.model.transformer.eager_
 - full recomputation repeats the whole forward, its communication included;
 - the MLP may be a Mixture of Experts (:mod:`joulecast.model.transformer.moe`), attention may be latent
   (:mod:`joulecast.model.transformer.latent_attention`);
-- linear layers may run in FP8 (:mod:`joulecast.model.framework.fp8`);
+- linear layers may run in FP8 (:mod:`joulecast.model.framework.narrow`);
 - the loss is vocabulary-parallel and in fp32, the optimizer keeps fp32 master weights.
 
 Dropout is taken as zero.

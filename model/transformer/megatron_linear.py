@@ -22,32 +22,32 @@ from joulecast.model.framework.launches import (
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm
 from joulecast.model.transformer import eager_layer as eager
-from joulecast.model.transformer import fp8_kernels, pipelined_products
+from joulecast.model.transformer import narrow_kernels, pipelined_products
 
 
 def column_forward(norm: str, name: str, s: Shard, outputs: int) -> tuple[Launch, ...]:
     """Norm, gathering and product whose outputs are split; without a norm of its own where ``norm`` is empty."""
-    hidden, dtype, fp8 = s.config.hidden, s.implementation.dtype, s.implementation.fp8
-    product = fp8_kernels.product(linear_forward(name, s.tokens, outputs, hidden, dtype), fp8)
+    hidden, dtype, narrow = s.config.hidden, s.implementation.dtype, s.implementation.narrow
+    product = narrow_kernels.product(linear_forward(name, s.tokens, outputs, hidden, dtype), narrow)
     multiplied = gathered_product(name, product, s)
-    if fp8 is None:
+    if narrow is None:
         return (*((eager.norm_forward(norm, s),) if norm else ()), *multiplied)
     rows = s.norm_tokens
-    fused = fp8.norms_cast and norm != ""
-    width = fp8.value_bytes / DTYPE_BYTES[dtype] if fused else 1.0
+    fused = narrow.norms_cast and norm != ""
+    width = narrow.value_bytes / DTYPE_BYTES[dtype] if fused else 1.0
     kernel = streaming(s.config.norm, norm, rows * hidden, writes=width, dtype=dtype, rows=rows, columns=hidden)
     cast: tuple[Launch, ...] = ()
     if not fused:
-        copies = 1 if gathers(s) and fp8.transposes else fp8.copies
-        cast = fp8_kernels.quantise(f"{name}.input", rows * hidden, fp8, dtype, copies)
+        copies = 1 if gathers(s) and narrow.transposes else narrow.copies
+        cast = narrow_kernels.quantise(f"{name}.input", rows * hidden, narrow, dtype, copies)
     return (*((kernel,) if norm else ()), *cast, *multiplied)
 
 
 def row_forward(name: str, s: Shard, inputs: int) -> tuple[Launch, ...]:
     """Product whose inputs are split, and the sum over the ranks."""
-    dtype, fp8 = s.implementation.dtype, s.implementation.fp8
-    product = fp8_kernels.product(linear_forward(name, s.tokens, s.config.hidden, inputs, dtype), fp8)
-    cast = fp8_kernels.quantise(f"{name}.input", s.tokens * inputs, fp8, dtype)
+    dtype, narrow = s.implementation.dtype, s.implementation.narrow
+    product = narrow_kernels.product(linear_forward(name, s.tokens, s.config.hidden, inputs, dtype), narrow)
+    cast = narrow_kernels.quantise(f"{name}.input", s.tokens * inputs, narrow, dtype)
     if pipelined(s):
         values = float(s.tokens * s.config.hidden)
         return (*cast, *pipelined_products.scattered_product(name, product, values, s.implementation))
@@ -56,15 +56,15 @@ def row_forward(name: str, s: Shard, inputs: int) -> tuple[Launch, ...]:
 
 def row_backward(name: str, s: Shard, inputs: int) -> tuple[Launch, ...]:
     """Gradients of a product whose inputs are split over the ranks."""
-    hidden, dtype, fp8 = s.config.hidden, s.implementation.dtype, s.implementation.fp8
-    dgrad = fp8_kernels.product(input_gradient(name, s.tokens, hidden, inputs, dtype), fp8)
+    hidden, dtype, narrow = s.config.hidden, s.implementation.dtype, s.implementation.narrow
+    dgrad = narrow_kernels.product(input_gradient(name, s.tokens, hidden, inputs, dtype), narrow)
     wgrad = fused_weight_gradient(name, s, hidden, inputs)
-    if fp8 is None:
+    if narrow is None:
         return (*gathered_product(f"{name}.grad", dgrad, s), wgrad)
-    late = gathers(s) and fp8.transposes  # the second copy is made from the gathered first one
-    copies = 1 if late else fp8.copies
-    cast = fp8_kernels.quantise(f"{name}.grad", s.norm_tokens * hidden, fp8, dtype, copies)
-    turned = (fp8_kernels.transpose(f"{name}.grad", s.tokens * hidden),) if late else ()
+    late = gathers(s) and narrow.transposes  # the second copy is made from the gathered first one
+    copies = 1 if late else narrow.copies
+    cast = narrow_kernels.quantise(f"{name}.grad", s.norm_tokens * hidden, narrow, dtype, copies)
+    turned = (narrow_kernels.transpose(f"{name}.grad", s.tokens * hidden),) if late else ()
     return (*cast, *gathered_product(f"{name}.grad", dgrad, s, copies), *turned, wgrad)
 
 
@@ -73,15 +73,15 @@ def column_backward(name: str, s: Shard, outputs: int, *, normed: bool = True) -
 
     ``normed``: the input comes from the layer's own norm, which in FP8 may have written one copy only.
     """
-    hidden, dtype, fp8 = s.config.hidden, s.implementation.dtype, s.implementation.fp8
-    dgrad = fp8_kernels.product(input_gradient(name, s.tokens, outputs, hidden, dtype), fp8)
+    hidden, dtype, narrow = s.config.hidden, s.implementation.dtype, s.implementation.narrow
+    dgrad = narrow_kernels.product(input_gradient(name, s.tokens, outputs, hidden, dtype), narrow)
     wgrad = fused_weight_gradient(name, s, outputs, hidden)
     before: tuple[Launch, ...] = ()
     last = [wgrad]
-    if fp8 is not None:
-        before = fp8_kernels.quantise(f"{name}.grad", s.tokens * outputs, fp8, dtype)
-        if fp8.transposes and (gathers(s) or (fp8.norms_cast and normed)):
-            last.insert(0, fp8_kernels.transpose(f"{name}.input", s.tokens * hidden))
+    if narrow is not None:
+        before = narrow_kernels.quantise(f"{name}.grad", s.tokens * outputs, narrow, dtype)
+        if narrow.transposes and (gathers(s) or (narrow.norms_cast and normed)):
+            last.insert(0, narrow_kernels.transpose(f"{name}.input", s.tokens * hidden))
     implementation = s.implementation
     if implementation.tensor_parallel == 1:
         return (*before, dgrad, *last)
@@ -105,7 +105,7 @@ def fused_weight_gradient(name: str, s: Shard, outputs: int, inputs: int) -> Lau
         launch = replace(
             launch, operator=replace(launch.operator, out_dtype=s.implementation.gradient_dtype, accumulate=True)
         )
-    return fp8_kernels.product(launch, s.implementation.fp8)
+    return narrow_kernels.product(launch, s.implementation.narrow)
 
 
 def gathers(s: Shard) -> bool:
@@ -129,5 +129,5 @@ def gathered_product(name: str, product: Launch, s: Shard, copies: int = 1) -> t
 
 def gathered_bytes(s: Shard, copies: int = 1) -> float:
     """Bytes of a gathered residual-stream tensor, in FP8 of ``copies`` of it."""
-    fp8 = s.implementation.fp8
-    return s.activation_bytes if fp8 is None else float(s.tokens * s.config.hidden * copies * fp8.value_bytes)
+    narrow = s.implementation.narrow
+    return s.activation_bytes if narrow is None else float(s.tokens * s.config.hidden * copies * narrow.value_bytes)

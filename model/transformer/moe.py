@@ -21,8 +21,8 @@ from joulecast.model.framework.launches import Launch, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import Gemm
 from joulecast.model.transformer import eager_layer as eager
-from joulecast.model.transformer import fp8_kernels, megatron_mlp
 from joulecast.model.transformer import megatron_linear as linear
+from joulecast.model.transformer import megatron_mlp, narrow_kernels
 from joulecast.model.transformer.expert_rows import (
     ExpertShard,
     copies,
@@ -86,7 +86,7 @@ def _router_backward(s: Shard) -> tuple[Launch, ...]:
     count, hidden, tokens, dtype = experts_of(s).count, s.config.hidden, s.norm_tokens, s.implementation.dtype
     scores = streaming("mul", "router.softmax.grad", tokens * count, reads=2, dtype="fp32")
     dgrad = Gemm(tokens, hidden, count, dtype=dtype, layout="nn", footprint_bytes=math.inf, name="router.dgrad")
-    own = replace(s, tokens=tokens, implementation=replace(s.implementation, fp8=None))
+    own = replace(s, tokens=tokens, implementation=replace(s.implementation, narrow=None))
     return scores, Launch(dgrad), linear.fused_weight_gradient("router", own, count, hidden)
 
 
@@ -123,28 +123,28 @@ def _gate(s: Shard, suffix: str) -> tuple[Launch, ...]:
 
 def _grouped_forward(name: str, s: Shard, e: ExpertShard, outputs: int, inputs: int) -> tuple[Launch, ...]:
     """One product for each expert."""
-    dtype, fp8 = s.implementation.dtype, s.implementation.fp8
+    dtype, narrow = s.implementation.dtype, s.implementation.narrow
     return (
         *_cast(name, s, e.all_rows * inputs),
-        fp8_kernels.product(Launch(_grouped(name, e, e.rows, outputs, inputs, dtype, "tn")), fp8),
+        narrow_kernels.product(Launch(_grouped(name, e, e.rows, outputs, inputs, dtype, "tn")), narrow),
     )
 
 
 def _cast(name: str, s: Shard, values: int) -> tuple[Launch, ...]:
     """FP8 copies of a product's input, where products are in FP8."""
     run = s.implementation
-    return fp8_kernels.quantise(f"{name}.input", values, run.fp8, run.dtype)
+    return narrow_kernels.quantise(f"{name}.input", values, run.narrow, run.dtype)
 
 
 def _grouped_backward(name: str, s: Shard, e: ExpertShard, outputs: int, inputs: int) -> tuple[Launch, ...]:
-    dtype, fp8 = s.implementation.dtype, s.implementation.fp8
+    dtype, narrow = s.implementation.dtype, s.implementation.narrow
     dgrad = _grouped(f"{name}.dgrad", e, e.rows, inputs, outputs, dtype, "nn")
     wgrad = _grouped(f"{name}.wgrad", e, outputs, inputs, e.rows, dtype, "nt")
     added = replace(wgrad, out_dtype=s.implementation.gradient_dtype, accumulate=True)
     return (
-        *fp8_kernels.quantise(f"{name}.grad", e.all_rows * outputs, fp8, dtype),
-        fp8_kernels.product(Launch(dgrad), fp8),
-        fp8_kernels.product(Launch(added, completes=f"{name}.weight"), fp8),
+        *narrow_kernels.quantise(f"{name}.grad", e.all_rows * outputs, narrow, dtype),
+        narrow_kernels.product(Launch(dgrad), narrow),
+        narrow_kernels.product(Launch(added, completes=f"{name}.weight"), narrow),
     )
 
 

@@ -34,7 +34,7 @@ def scattered_product(name: str, product: Launch, values: float, run: Implementa
     Where its scale is known before, the result travels in FP8 (``fp8_buf`` of the user buffers).
     """
     ranks, width = run.tensor_parallel, DTYPE_BYTES[run.dtype]
-    size = run.fp8.value_bytes if run.fp8 is not None and run.fp8.norms_cast else float(width)
+    size = run.narrow.value_bytes if run.narrow is not None and run.narrow.norms_cast else float(width)
     out: list[Launch] = []
     for part in _parts(product, ranks):
         out += [part, _step(f"{name}.reduce_scatter", values * size / ranks, run)]

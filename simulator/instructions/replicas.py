@@ -15,7 +15,7 @@ from joulecast.model.training import data_parallel
 from joulecast.model.training.optimizer import optimizer_step
 from joulecast.model.training.parameters import ParameterTensor, layer_parameters, parameters_of_stage
 from joulecast.model.training.sharded_units import Sharding, Unit
-from joulecast.model.transformer.fp8_kernels import quantised_weights
+from joulecast.model.transformer.narrow_kernels import quantised_weights
 from joulecast.simulator.instructions.behind import Behind
 from joulecast.simulator.plan_file.placement import (
     data_fabric,
@@ -190,7 +190,7 @@ def optimizer_launches(plan: Plan, impl: Implementation, parameters: Sequence[Pa
             gradient_shards=shards.expert_gradients if group.experts else shards.gradients,
             zeroed=zeroed,
         )
-    out += quantised_weights(parameters, impl.kept_fp8, impl.dtype)
+    out += quantised_weights(parameters, impl.kept_narrow, impl.dtype)
     if split.distributed_optimizer and not split.fsdp and plan.overlap.param_gather != "overlapped":
         for group in (g for g in groups if g.parameters):
             gather = data_parallel.distributed_optimizer_gather(group.parameters, impl, group.replicas)

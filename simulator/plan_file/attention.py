@@ -22,7 +22,7 @@ def check_attention(plan: Plan, gpu: GpuDescription, source: Source) -> None:
     architecture = gpu.text("architecture")
     problems = {
         "attention in FP8 comes with linear layers in FP8": (
-            plan.workload.fp8 is None,
+            plan.workload.narrow is None,
             'Set workload.precision = "fp8", or leave the key out.',
         ),
         f"attention in FP8 is known of cuDNN, not of {run.attention_backend}": (

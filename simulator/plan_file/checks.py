@@ -187,7 +187,7 @@ def whole(plan: Plan, gpu: GpuDescription, source: Source) -> None:
 
 def _precision(plan: Plan, gpu: GpuDescription, source: Source) -> None:
     try:
-        gpu_model(gpu).flops_per_cycle("bf16" if plan.workload.fp8 else plan.workload.precision)
+        gpu_model(gpu).flops_per_cycle("bf16" if plan.workload.narrow else plan.workload.precision)
     except InputError as error:
         raise place(error, source, "workload.precision") from None
 

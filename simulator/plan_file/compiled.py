@@ -31,7 +31,7 @@ def check_compiled(plan: Plan, source: Source) -> None:
 
 def check_eager_fp8(plan: Plan, source: Source) -> None:
     """PyTorch's float8 linear layers were measured whole, without experts."""
-    if plan.workload.fp8 is None:
+    if plan.workload.narrow is None:
         return
     for what, wrong in (
         ("attention in FP8", plan.implementation.attention_precision != ""),

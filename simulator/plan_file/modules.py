@@ -36,7 +36,7 @@ def check_modules(plan: Plan, source: Source) -> None:
         ("shared experts", model.experts is not None and model.experts.shared_ffn > 0),
         ("a Mixture of Experts", model.experts is not None and (run.modules != "transformers" or _mixed(plan))),
         ("latent attention", model.latent is not None),
-        ("linear layers in FP8", plan.workload.fp8 is not None),
+        ("linear layers in FP8", plan.workload.narrow is not None),
         ("layers cut into nano-batches", plan.overlap.nanobatches > 1),
         ("sequences split over GPUs", plan.cp > 1 and run.modules == "transformers"),
         ("compiled attention of other kernels than cuDNN's", _masked(plan) and run.attention_backend != "cudnn"),

@@ -10,7 +10,7 @@ from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.architecture.experts import Experts
 from joulecast.model.architecture.hf import load_model
 from joulecast.model.architecture.model_config import ModelConfig
-from joulecast.model.framework.fp8 import PYTORCH_RECIPES, Fp8, fp8_on
+from joulecast.model.framework.narrow import PYTORCH_RECIPES, Narrow, narrow_on
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.simulator.plan_file.schema import InlineModel, PlanFile, WorkloadTable
@@ -25,7 +25,7 @@ def named_gpu(parsed: PlanFile, source: Source) -> GpuDescription:
         raise place(error, source, "cluster.gpu") from None
 
 
-def fp8_of(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Fp8 | None:
+def narrow_of(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Narrow | None:
     """How the plan's linear layers run in FP8 on its GPU, if they do."""
     table = parsed.workload
     if table.precision != "fp8":
@@ -46,7 +46,7 @@ def fp8_of(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Fp8 | None:
             remedy='Set implementation.framework = "megatron", or leave the key out.',
         )
     try:
-        return fp8_on(gpu, recipe, parameters=table.fp8_param_gather)
+        return narrow_on(gpu, recipe, parameters=table.fp8_param_gather)
     except InputError as error:
         raise place(error, source, error.key or "cluster.gpu") from None
 

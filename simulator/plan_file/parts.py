@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from joulecast.model.framework.fp8 import Fp8
+from joulecast.model.framework.narrow import Narrow
 from joulecast.model.framework.tiling import Tiles
 from joulecast.model.power.limits import NODE_CLOCK_SPREAD
 from joulecast.model.training.nanobatches import Window
@@ -26,7 +26,7 @@ class Workload:
         The model as it is run: shortened to ``layers``, with the plan's rotary and tied embeddings.
     model_name
         Its name or path in the plan, ``"inline"`` for a table of sizes.
-    fp8
+    narrow
         How linear layers run in FP8, ``None`` unless ``precision`` is ``fp8``.
     expert_load
         Rows of the busiest rank's experts over the mean, or the capacity factor.
@@ -43,7 +43,7 @@ class Workload:
     micro_batch_size: int
     global_batch_size: int
     precision: str
-    fp8: Fp8 | None = None
+    narrow: Narrow | None = None
     expert_load: float = 1.0
     training_tokens: float | None = None
     mtp_num_layers: int = 0

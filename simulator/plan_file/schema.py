@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from joulecast.model.cluster.links import TRANSFER_JITTER
-from joulecast.model.framework.fp8 import Recipe
 from joulecast.model.framework.implementation import AttentionBackend, Framework, Modules, Recompute, RecomputeModule
+from joulecast.model.framework.narrow import Recipe
 from joulecast.model.power.limits import NODE_CLOCK_SPREAD
 from joulecast.model.training.factors import Generation
 from joulecast.model.training.nanobatches import LaunchPoint
@@ -87,7 +87,7 @@ class WorkloadTable(Table):
     )
     fp8_recipe: Recipe | None = Field(
         None,
-        description="Scaling of FP8: what has a scale of its own, and of which step (model/framework/fp8.py); default: "
+        description="Scaling of FP8: what has a scale of its own (model/framework/narrow.py); default: "
         "delayed in megatron, else tensorwise.",
     )
     moe_expert_capacity_factor: float | None = Field(

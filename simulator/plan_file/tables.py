@@ -50,7 +50,7 @@ def read_workload(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Work
         micro_batch_size=table.micro_batch_size,
         global_batch_size=table.global_batch_size,
         precision=table.precision,
-        fp8=names.fp8_of(parsed, gpu, source),
+        narrow=names.narrow_of(parsed, gpu, source),
         expert_load=read_load(parsed, model.experts, source),
         training_tokens=table.training_tokens,
         mtp_num_layers=model.mtp_layers,

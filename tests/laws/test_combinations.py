@@ -163,7 +163,7 @@ def test_what_runs_goes_the_way_that_a_key_says() -> None:
         if plan.implementation.compile:
             loose = read(tables, implementation__compile=False)
             assert loose is not None and done(loose)[1] > kernels and done(loose)[2] == sent
-        if plan.workload.fp8 is not None and plan.implementation.framework == EAGER:
+        if plan.workload.narrow is not None and plan.implementation.framework == EAGER:
             wide = read(tables, workload__precision="bf16", workload__fp8_recipe=None)
             assert wide is not None and done(wide)[0] == pytest.approx(flops) and done(wide)[2] == pytest.approx(sent)
 

@@ -12,10 +12,10 @@ from plan_tables import changed
 
 from joulecast.errors import InputError
 from joulecast.model.architecture.hf import load_model
-from joulecast.model.framework.fp8 import Fp8
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launches import Launch
 from joulecast.model.framework.layer_shard import shard
+from joulecast.model.framework.narrow import Narrow
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.attention_fp8 import KERNELS, fp8_attention
@@ -27,7 +27,7 @@ from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
 
 LLAMA = load_model("llama-3.1-8b")
-RUN = Implementation(framework="megatron", fp8=Fp8("delayed"))
+RUN = Implementation(framework="megatron", narrow=Narrow("delayed"))
 NARROW = replace(RUN, attention_fp8=True)
 
 
@@ -95,7 +95,7 @@ def test_casts_stand_in_front_of_both_kernels():
     assert (gradient.bytes_read, gradient.bytes_written) == (4096 * 4096 * 2, 4096 * 4096)
     names = [x.operator.name for x in forward]
     assert names.index("attention.qkv.quantise") + 1 == names.index("attention.forward")
-    scaled = layer_forward(LLAMA, replace(NARROW, fp8=Fp8("blockwise")), 1, 4096)
+    scaled = layer_forward(LLAMA, replace(NARROW, narrow=Narrow("blockwise")), 1, 4096)
     assert "attention.qkv.amax" in [x.operator.name for x in scaled]  # one scale for each tensor, of now
     assert not [x for x in layer_forward(LLAMA, RUN, 1, 4096) if x.operator.name.startswith("attention.qkv")]
 

@@ -11,10 +11,10 @@ import joulecast as jc
 from joulecast.errors import InputError
 from joulecast.model.architecture.experts import Experts
 from joulecast.model.architecture.model_config import ModelConfig
-from joulecast.model.framework.fp8 import Fp8
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launches import Launch, issued
 from joulecast.model.framework.layer_shard import shard
+from joulecast.model.framework.narrow import Narrow
 from joulecast.model.kernels.operators import Collective, Gemm, Streaming
 from joulecast.model.memory.activations import layer_bytes
 from joulecast.model.training.step import layer_backward, layer_forward
@@ -27,7 +27,7 @@ from joulecast.simulator.plan_file.plan import plan_from_dict
 MODEL = ModelConfig("tiny", 1024, 4, 8, 4, 128, 2048, 4096, rotary=False)
 MOE = replace(MODEL, experts=Experts(16, 8, 512))
 EAGER = Implementation()
-NARROW = replace(EAGER, fp8=Fp8("tensorwise"))
+NARROW = replace(EAGER, narrow=Narrow("tensorwise"))
 TOKENS = 2048
 
 
@@ -48,7 +48,7 @@ def named(launches: tuple[Launch, ...], part: str) -> list[Launch]:
 
 
 def test_all_products_of_a_layer_are_fp8_and_only_the_forward_sums_in_the_matrix_units() -> None:
-    for run in (NARROW, replace(NARROW, compiled=True), replace(NARROW, fp8=Fp8("rowwise"))):
+    for run in (NARROW, replace(NARROW, compiled=True), replace(NARROW, narrow=Narrow("rowwise"))):
         found = products(layer(run))
         assert sorted((g.m, g.n, g.k) for g in found) == sorted((g.m, g.n, g.k) for g in products(layer(EAGER)))
         assert {(g.dtype, g.layout, g.out_dtype) for g in found} == {("fp8", "tn", "bf16")}
@@ -60,7 +60,7 @@ def test_all_products_of_a_layer_are_fp8_and_only_the_forward_sums_in_the_matrix
 @pytest.mark.parametrize("recipe", ["tensorwise", "rowwise"])
 def test_layers_with_biases_run_the_same_products_and_sum_each_bias_once(recipe: str, compiled: bool) -> None:
     biased = replace(MODEL, qkv_bias=True, output_bias=True, mlp_bias=True)
-    run = replace(EAGER, fp8=Fp8(recipe), compiled=compiled)
+    run = replace(EAGER, narrow=Narrow(recipe), compiled=compiled)
     launches = layer(run, biased)
     assert products(launches) == products(layer(run))
     assert [x.operator.name for x in launches if x.operator.name.endswith(".bias.grad")] == [
@@ -137,10 +137,10 @@ def plan(**tables: dict[str, Any]) -> dict[str, Any]:
 
 def test_recipes_belong_to_frameworks() -> None:
     read = plan_from_dict
-    assert read(plan()).workload.fp8 == Fp8("tensorwise", one_layout=True)
+    assert read(plan()).workload.narrow == Narrow("tensorwise", one_layout=True)
     megatron = {"implementation": {"framework": "megatron"}}
-    assert read(plan(**megatron)).workload.fp8 == Fp8("delayed", one_layout=True)
-    assert read(plan(workload={"fp8_recipe": "rowwise"})).workload.fp8 == Fp8("rowwise", one_layout=True)
+    assert read(plan(**megatron)).workload.narrow == Narrow("delayed", one_layout=True)
+    assert read(plan(workload={"fp8_recipe": "rowwise"})).workload.narrow == Narrow("rowwise", one_layout=True)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_weights_in_fp8_are_kept_by_megatron_alone() -> None:
     assert layer_bytes(shard(MODEL, NARROW, 1, TOKENS)) == layer_bytes(shard(MODEL, EAGER, 1, TOKENS))
     megatron = replace(NARROW, framework="megatron")
     assert layer_bytes(shard(MODEL, megatron, 1, TOKENS)) < layer_bytes(
-        shard(MODEL, replace(megatron, fp8=None), 1, TOKENS)
+        shard(MODEL, replace(megatron, narrow=None), 1, TOKENS)
     )
     whole, fused = (forecast(plan_from_dict(plan(implementation={"compile": on}))) for on in (False, True))
     assert fused.time_s < whole.time_s

@@ -13,17 +13,17 @@ import pytest
 from launch_cases import CLUSTER, LAYERS, MEGATRON, SPLIT, lines, model_of
 
 from joulecast.model.cluster.fabric import Fabric
-from joulecast.model.framework.fp8 import Fp8
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launch_shares import shares
 from joulecast.model.framework.launches import Launch
+from joulecast.model.framework.narrow import Narrow
 from joulecast.model.framework.placed import placed_launches
 from joulecast.model.kernels.operators import Attention, Collective, Gemm, Streaming
 from joulecast.model.training import data_parallel, nanobatches, sharded_units, step
 from joulecast.model.training.optimizer import optimizer_step
 from joulecast.model.training.parameters import parameters_of_stage
 from joulecast.model.training.pipeline_stage import split_backward, stage_transfer, step_epilogue
-from joulecast.model.transformer.fp8_kernels import quantised_weights
+from joulecast.model.transformer.narrow_kernels import quantised_weights
 
 FILE = "launches"
 
@@ -61,9 +61,9 @@ STATES: dict[str, dict[str, Any]] = {
     "megatron": {"framework": "megatron"},
     "narrow gradients": {"framework": "megatron", "gradients": "bf16"},
     "narrow moments": {"framework": "megatron", "gradients": "bf16", "moments": "bf16"},
-    "fp8 in one layout": {"framework": "megatron", "fp8": Fp8(parameters=True), "tensor_parallel": 2},
-    "fp8 weights beside": {"framework": "megatron", "fp8": Fp8("mxfp8", False)},
-    "fp8 moments": {"framework": "megatron", "moments": "fp8", "fp8": Fp8("blockwise", parameters=True)},
+    "fp8 in one layout": {"framework": "megatron", "narrow": Narrow(parameters=True), "tensor_parallel": 2},
+    "fp8 weights beside": {"framework": "megatron", "narrow": Narrow("mxfp8", False)},
+    "fp8 moments": {"framework": "megatron", "moments": "fp8", "narrow": Narrow("blockwise", parameters=True)},
     "fp32": {"dtype": "fp32", "tensor_parallel": 2},
     "mixed": {"parameters": "fp32", "clipped": True},
 }
@@ -86,7 +86,7 @@ def of_states(name: str) -> dict[str, list[str]]:
             f"{model} gradients of one": data_parallel.gradient_reduction(some, run, 1),
             f"{model} gathered": data_parallel.distributed_optimizer_gather(some, run, 2),
             f"{model} gathered of one": data_parallel.distributed_optimizer_gather(some, run, 1),
-            f"{model} weights": quantised_weights(some, run.fp8, run.dtype),
+            f"{model} weights": quantised_weights(some, run.narrow, run.dtype),
             f"{model} end": step_epilogue(config, run, 1, 512, parameters=some[:3], micro_batches=4, last=True),
             f"{model} middle": step_epilogue(config, run, 1, 512, parameters=some[:3], micro_batches=2, last=False),
             f"{model} end of one": step_epilogue(config, run, 1, 512, parameters=some[:3], micro_batches=1, last=True),

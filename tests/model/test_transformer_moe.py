@@ -14,10 +14,10 @@ from joulecast.model.architecture.hf import load_model
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.architecture.model_flops import training_flops
 from joulecast.model.cluster.fabric import Fabric
-from joulecast.model.framework.fp8 import Fp8
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launches import Launch
 from joulecast.model.framework.layer_shard import shard
+from joulecast.model.framework.narrow import Narrow
 from joulecast.model.kernels.operators import Attention, Collective, Gemm
 from joulecast.model.memory.footprint import PipelineRank, memory_footprint
 from joulecast.model.memory.states import StateShards
@@ -143,7 +143,7 @@ def test_a_dispatcher_that_sends_no_token_twice_to_one_place():
 
 
 def test_experts_multiply_in_fp8_and_the_router_does_not():
-    found = layer(MODEL, run(ep=8, fp8=Fp8("mxfp8", one_layout=False)))
+    found = layer(MODEL, run(ep=8, narrow=Narrow("mxfp8", one_layout=False)))
     dtypes = {x.operator.name: x.operator.dtype for x in found if isinstance(x.operator, Gemm)}
     assert {dtype for name, dtype in dtypes.items() if name.startswith("experts.")} == {"fp8"}
     assert {dtypes[name] for name in ("router", "router.dgrad", "router.wgrad")} == {"bf16"}

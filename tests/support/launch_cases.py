@@ -11,8 +11,8 @@ from typing import Any
 from joulecast.model.architecture.hf import load_model, parse_config
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.cluster.fabric import Fabric
-from joulecast.model.framework.fp8 import Fp8
 from joulecast.model.framework.launches import Launch
+from joulecast.model.framework.narrow import Narrow
 from joulecast.model.kernels.operators import Attention, Gemm, Operator, RowTile, Streaming, Tile
 
 CLUSTER = Fabric(4, None, 1e11, 0.9, 5e-6)
@@ -78,11 +78,11 @@ LAYERS: dict[str, tuple[str, dict[str, Any], int, int]] = {
         4096,
     ),
     "steps": ("llama-3.1-70b", {**MEGATRON, "tensor_parallel": 4, "tp_comm_overlap": True, "ctas": 4}, 1, 4096),
-    "fp8 delayed": ("llama-3.1-8b", {**MEGATRON, "fp8": Fp8()}, 1, 4096),
-    "fp8 delayed, steps": ("llama-3.1-8b", {**MEGATRON, "fp8": Fp8(), "tp_comm_overlap": True}, 1, 4096),
-    "fp8 tensorwise": ("qwen3-8b", {"framework": "megatron", "fp8": Fp8("tensorwise", parameters=True)}, 1, 2048),
-    "fp8 blockwise": ("llama-3.1-8b", {**MEGATRON, "fp8": Fp8("blockwise"), "attention_fp8": True}, 1, 4096),
-    "mxfp8": ("llama-3.1-8b", {**MEGATRON, "fp8": Fp8("mxfp8", False), "attention_fp8": True}, 1, 4096),
+    "fp8 delayed": ("llama-3.1-8b", {**MEGATRON, "narrow": Narrow()}, 1, 4096),
+    "fp8 delayed, steps": ("llama-3.1-8b", {**MEGATRON, "narrow": Narrow(), "tp_comm_overlap": True}, 1, 4096),
+    "fp8 tensorwise": ("qwen3-8b", {"framework": "megatron", "narrow": Narrow("tensorwise", parameters=True)}, 1, 2048),
+    "fp8 blockwise": ("llama-3.1-8b", {**MEGATRON, "narrow": Narrow("blockwise"), "attention_fp8": True}, 1, 4096),
+    "mxfp8": ("llama-3.1-8b", {**MEGATRON, "narrow": Narrow("mxfp8", False), "attention_fp8": True}, 1, 4096),
     "ring": ("llama-3.1-8b", {**MEGATRON, "context_parallel": 4, "context_fabric": CLUSTER}, 1, 8192),
     "rings": ("llama-3.1-8b", {**MEGATRON, "context_parallel": 4, "cp_comm_type": "a2a"}, 1, 8192),
     "gathered context": ("llama-3.1-8b", {**MEGATRON, "context_parallel": 2, "cp_comm_type": "all_gather"}, 2, 4096),
@@ -116,7 +116,7 @@ LAYERS: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "eager ring": ("llama-3.1-8b", {**SPLIT, "context_parallel": 3, "context_fabric": CLUSTER}, 2, 6144),
     "ring in fp8": (
         "llama-3.1-8b",
-        {"framework": "megatron", "context_parallel": 4, "fp8": Fp8("tensorwise"), "attention_fp8": True},
+        {"framework": "megatron", "context_parallel": 4, "narrow": Narrow("tensorwise"), "attention_fp8": True},
         2,
         8192,
     ),
@@ -138,7 +138,7 @@ LAYERS: dict[str, tuple[str, dict[str, Any], int, int]] = {
         6144,
     ),
     "mixtral": ("mixtral-8x7b", {**MEGATRON, **EXPERTS}, 1, 4096),
-    "mixtral fp8": ("mixtral-8x7b", {"framework": "megatron", "expert_parallel": 8, "fp8": Fp8()}, 1, 2048),
+    "mixtral fp8": ("mixtral-8x7b", {"framework": "megatron", "expert_parallel": 8, "narrow": Narrow()}, 1, 2048),
     "permuted in steps": ("moe", {**MEGATRON, **EXPERTS, "fused_permutation": False}, 1, 1024),
     "shared experts": ("moe", {"framework": "megatron", "expert_parallel": 2, "expert_dispatcher": "flex"}, 1, 2048),
     "shared experts split": ("moe", {**MEGATRON, **EXPERTS, "recompute": "selective"}, 2, 1024),
@@ -148,7 +148,7 @@ LAYERS: dict[str, tuple[str, dict[str, Any], int, int]] = {
         {
             "framework": "megatron",
             "expert_parallel": 64,
-            "fp8": Fp8("blockwise"),
+            "narrow": Narrow("blockwise"),
             "recompute": "selective",
             "recompute_modules": ("mla_up_proj", "moe_act", "shared_experts", "layernorm"),
         },

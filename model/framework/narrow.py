@@ -41,7 +41,7 @@ MICROSCALING = ("Blackwell", "Blackwell Ultra", "CDNA4")
 
 
 @dataclass(frozen=True, slots=True)
-class Fp8:
+class Narrow:
     """How linear layers run in FP8.
 
     Attributes
@@ -84,7 +84,7 @@ class Fp8:
         return self.recipe == "delayed"
 
 
-def fp8_on(gpu: GpuDescription, recipe: str, *, parameters: bool = False) -> Fp8:
+def narrow_on(gpu: GpuDescription, recipe: str, *, parameters: bool = False) -> Narrow:
     """A recipe on a GPU.
 
     Raises
@@ -105,4 +105,4 @@ def fp8_on(gpu: GpuDescription, recipe: str, *, parameters: bool = False) -> Fp8
             key="workload.fp8_recipe",
             remedy="Use delayed, tensorwise or blockwise, or a Blackwell GPU.",
         )
-    return Fp8(recipe, architecture in ONE_LAYOUT, parameters)
+    return Narrow(recipe, architecture in ONE_LAYOUT, parameters)

@@ -11,16 +11,16 @@ from plan_tables import changed
 import joulecast as jc
 from joulecast.errors import InputError
 from joulecast.model.architecture.model_config import ModelConfig
-from joulecast.model.framework.fp8 import Fp8, fp8_on
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launches import Launch
+from joulecast.model.framework.narrow import Narrow, narrow_on
 from joulecast.model.hardware.catalogue import gpu_names, load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.operators import Attention, Collective, Gemm, Streaming
 from joulecast.model.memory.footprint import PipelineRank, memory_footprint
 from joulecast.model.training.parameters import parameters_of_stage
 from joulecast.model.training.step import head_backward, head_forward, layer_backward, layer_forward
-from joulecast.model.transformer.fp8_kernels import quantised_weights, weight_bytes
+from joulecast.model.transformer.narrow_kernels import quantised_weights, weight_bytes
 from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.plan_file.plan import plan_from_dict
 
@@ -28,15 +28,15 @@ from joulecast.simulator.plan_file.plan import plan_from_dict
 MODEL = ModelConfig("tiny", 256, 4, 4, 2, 64, 512, 1024)
 TOKENS = 1024
 HIDDEN, QKV, ATTENTION, UP, FFN = 256, 512, 256, 1024, 512
-HOPPER, BLACKWELL = Fp8("delayed", one_layout=True), Fp8("delayed", one_layout=False)
+HOPPER, BLACKWELL = Narrow("delayed", one_layout=True), Narrow("delayed", one_layout=False)
 
 
-def implementation(fp8: Fp8 | None, **options: Any) -> Implementation:
-    return Implementation(framework="megatron", fp8=fp8, **options)
+def implementation(narrow: Narrow | None, **options: Any) -> Implementation:
+    return Implementation(framework="megatron", narrow=narrow, **options)
 
 
-def layer(fp8: Fp8 | None, **options: Any) -> tuple[Launch, ...]:
-    run = implementation(fp8, **options)
+def layer(narrow: Narrow | None, **options: Any) -> tuple[Launch, ...]:
+    run = implementation(narrow, **options)
     return (*layer_forward(MODEL, run, 1, TOKENS), *layer_backward(MODEL, run, 1, TOKENS))
 
 
@@ -89,21 +89,21 @@ def test_one_copy_is_enough_where_products_take_any_layout():
 def test_scales_of_blocks_need_two_copies_and_a_32nd_more():
     values = ATTENTION + FFN + 2 * HIDDEN + 2 * HIDDEN + QKV + UP  # inputs of four layers, gradients of four
     expected = TOKENS * values * (2 + 2 * 33 / 32)
-    for recipe in (Fp8("mxfp8", one_layout=False), Fp8("blockwise", one_layout=True)):
+    for recipe in (Narrow("mxfp8", one_layout=False), Narrow("blockwise", one_layout=True)):
         assert streamed(layer(recipe)) - streamed(layer(None)) == pytest.approx(expected)
 
 
 def test_the_scale_of_now_costs_a_further_pass():
-    now = Fp8("tensorwise", one_layout=False)
+    now = Narrow("tensorwise", one_layout=False)
     values = ATTENTION + FFN + 2 * HIDDEN + 2 * HIDDEN + QKV + UP
     assert streamed(layer(now)) - streamed(layer(None)) == pytest.approx(TOKENS * values * (2 + 2 + 1))
 
 
-@pytest.mark.parametrize(("fp8", "gradient"), [(HOPPER, 1.0), (Fp8("mxfp8", False), 2 * 33 / 32)])
-def test_sequence_parallelism_gathers_fp8(fp8: Fp8, gradient: float):
+@pytest.mark.parametrize(("narrow", "gradient"), [(HOPPER, 1.0), (Narrow("mxfp8", False), 2 * 33 / 32)])
+def test_sequence_parallelism_gathers_fp8(narrow: Narrow, gradient: float):
     options = {"tensor_parallel": 2, "sequence_parallel": True}
-    found, tensor = gathered(layer(fp8, **options)), TOKENS * HIDDEN
-    assert found["qkv.all_gather"] == found["up.input.all_gather"] == tensor * fp8.value_bytes
+    found, tensor = gathered(layer(narrow, **options)), TOKENS * HIDDEN
+    assert found["qkv.all_gather"] == found["up.input.all_gather"] == tensor * narrow.value_bytes
     assert found["down.grad.all_gather"] == pytest.approx(tensor * gradient)
     assert found["down.reduce_scatter"] == found["up.grad.reduce_scatter"] == 2 * tensor  # sums stay wide
 
@@ -126,7 +126,7 @@ def test_weights_are_quantised_once_an_iteration_and_kept():
     assert sum(c.repeat * (c.operator.bytes_read + c.operator.bytes_written) for c in casts) == 4 * linear  # type: ignore[union-attr]
     assert weight_bytes(parameters, None, "bf16") == 2 * everything
     assert weight_bytes(parameters, HOPPER, "bf16") == 2 * everything + 2 * linear
-    kept = Fp8("delayed", one_layout=False, parameters=True)
+    kept = Narrow("delayed", one_layout=False, parameters=True)
     assert weight_bytes(parameters, kept, "bf16") == 2 * everything - linear
     assert quantised_weights(parameters, kept, "bf16") == ()
     footprint = memory_footprint(MODEL, run, 1, TOKENS, PipelineRank([4]))
@@ -136,8 +136,8 @@ def test_weights_are_quantised_once_an_iteration_and_kept():
 def test_activations_by_hand():
     """Norm outputs and the MLP's second input in one byte instead of two, attention's output in one more."""
 
-    def kept(fp8: Fp8 | None) -> float:
-        return memory_footprint(MODEL, implementation(fp8), 1, TOKENS, PipelineRank([1])).activations
+    def kept(narrow: Narrow | None) -> float:
+        return memory_footprint(MODEL, implementation(narrow), 1, TOKENS, PipelineRank([1])).activations
 
     assert kept(HOPPER) - kept(None) == TOKENS * (ATTENTION - 2 * HIDDEN - FFN)
 
@@ -167,9 +167,9 @@ def test_recipes_cost_what_they_move():
 
 
 def test_recipes_follow_the_architecture():
-    assert fp8_on(load_gpu("h100-sxm"), "delayed").copies == 2
-    assert fp8_on(load_gpu("b200"), "delayed").copies == 1
-    assert fp8_on(load_gpu("gb300"), "mxfp8").copies == 2
+    assert narrow_on(load_gpu("h100-sxm"), "delayed").copies == 2
+    assert narrow_on(load_gpu("b200"), "delayed").copies == 1
+    assert narrow_on(load_gpu("gb300"), "mxfp8").copies == 2
 
 
 @pytest.mark.parametrize(
