@@ -36,7 +36,7 @@ MaybeWhole = Annotated[Annotated[int, Field(gt=0)] | None, BeforeValidator(_size
 MaybeNumber = Annotated[Annotated[float, Field(gt=0, allow_inf_nan=False)] | None, BeforeValidator(_blank_is_none)]
 MaybeFlag = Annotated[bool | None, BeforeValidator(_blank_is_none)]
 MaybeRecompute = Annotated[Literal["none", "selective", "full"] | None, BeforeValidator(_blank_is_none)]
-Dtype = Literal["bf16", "fp16", "fp8"]
+Dtype = Literal["bf16", "fp16", "fp8", "fp4"]
 
 
 class PublishedRow(BaseModel):

@@ -12,11 +12,15 @@ from joulecast.model.architecture.experts import Experts, LatentAttention
 
 
 class LayerKind(NamedTuple):
-    """What tells a layer of a mixed stack from others: attention in a window, no rotary embedding, no experts."""
+    """What tells a layer of a mixed stack from others.
+
+    Attention in a window, no rotary embedding, no experts, linear layers in no narrow type.
+    """
 
     local: bool
     plain: bool
     dense: bool
+    wide: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,8 @@ class ModelConfig:
     nextn_layers, mtp_layers
         Modules that predict further tokens: those that the file knows (``num_nextn_predict_layers``), and those that
         are trained.
+    wide_pattern
+        Whether a layer's linear layers stay in the type of all else where a plan's others run in FP8 or FP4; repeats.
     """
 
     name: str
@@ -147,6 +153,7 @@ class ModelConfig:
     latent: LatentAttention | None = None
     nextn_layers: int = 0
     mtp_layers: int = 0
+    wide_pattern: tuple[bool, ...] = ()
 
     @property
     def qkv_width(self) -> int:
@@ -176,12 +183,19 @@ class ModelConfig:
             local=bool(self.window_pattern) and self.window_pattern[layer % len(self.window_pattern)],
             plain=bool(self.rotary_pattern) and not self.rotary_pattern[layer % len(self.rotary_pattern)],
             dense=self.experts is not None and not self.experts.stand_in(layer),
+            wide=bool(self.wide_pattern) and self.wide_pattern[layer % len(self.wide_pattern)],
         )
+
+    @property
+    def stays_wide(self) -> bool:
+        """Whether linear layers run in no narrow type in any of its layers."""
+        return self.wide_pattern != () and all(self.wide_pattern)
 
     @property
     def takes_turns(self) -> bool:
         """Whether kinds of layers take turns, rather than follow each other once."""
-        return bool(self.window_pattern or self.rotary_pattern or (self.experts is not None and self.experts.turns))
+        patterns = self.window_pattern or self.rotary_pattern or self.wide_pattern
+        return bool(patterns or (self.experts is not None and self.experts.turns))
 
     @property
     def kinds(self) -> tuple[ModelConfig, ...]:
@@ -321,6 +335,7 @@ def _of_kind(model: ModelConfig, kind: LayerKind) -> ModelConfig:
         rotary=model.rotary and not kind.plain,
         rotary_pattern=(),
         experts=experts,
+        wide_pattern=(True,) if kind.wide else (),
     )
 
 
@@ -332,4 +347,5 @@ def _stacked(model: ModelConfig, stack: Sequence[LayerKind]) -> ModelConfig:
         window_pattern=tuple(kind.local for kind in stack) if model.window_pattern else (),
         rotary_pattern=tuple(not kind.plain for kind in stack) if model.rotary_pattern else (),
         experts=model.experts and replace(model.experts, dense_layers=0, turns=turns),
+        wide_pattern=tuple(kind.wide for kind in stack) if model.wide_pattern else (),
     )

@@ -1,6 +1,6 @@
 """What a framework decides, and how its kernels are told apart, listed and tiled.
 
-- ``implementation``: the options that decide what is launched; ``narrow``: those of linear layers in FP8.
+- ``implementation``: the options that decide what is launched; ``narrow``: those of linear layers in FP8 and FP4.
 - ``launches``: operators on streams in program order; ``launch_shares``: equal shares of them; ``placed``: over the
   links of their groups.
 - ``layer_shard``: what one rank has of a layer.

@@ -72,7 +72,7 @@ class Implementation:
     comm_first
         Whether blocks of a layer's communication get their SMs before the compute launched behind it does.
     narrow
-        How linear layers run in FP8; ``None``: in ``dtype``.
+        How linear layers run in FP8 or FP4; ``None``: in ``dtype``.
     context_parallel, cp_comm_type, context_fabric
         Ranks that the sequence is split over, how keys and values move between them
         (:mod:`joulecast.model.transformer.context_parallel`), and what joins them (``None``: the GPU's own links).

@@ -54,6 +54,8 @@ def shard(config: ModelConfig, implementation: Implementation, batch: int, seque
     InputError
         If heads, key/value heads, MLP width or (sequence-parallel) tokens are not divisible by the degree.
     """
+    if config.stays_wide and implementation.narrow is not None:
+        implementation = replace(implementation, narrow=None, attention_fp8=False)
     tp = implementation.tensor_parallel
     width = config.ffn if config.experts is None else config.experts.shared_ffn
     for what, size in (("attention heads", config.heads), ("MLP width", width)):

@@ -37,6 +37,8 @@ FAMILIES = (
     "collective_small",
     "network",
     "attention_unmeasured",
+    "gemm_fp4",
+    "streaming_fp4",
 )
 _INDEX = {family: index for index, family in enumerate(FAMILIES)}
 #: Patterns that combine values of a row or a column.
@@ -69,12 +71,16 @@ def _family(operator: Operator, small_outputs: float, cache_bytes: float) -> str
     if isinstance(operator, Gemm):
         if operator.tile is not None:
             return "tile_gemm"
+        if operator.dtype == "fp4":
+            return "gemm_fp4"
         if operator.m * operator.parts * operator.n * operator.batch < small_outputs:
             return "gemm_small"
         return _product(operator)
     if isinstance(operator, Streaming):
         if operator.warps:
             return "tile_rows"
+        if operator.dtype == "fp4":
+            return "streaming_fp4"
         if operator.sm_cycles:
             return "streaming_issued"
         own = operator.bytes_read + operator.bytes_written

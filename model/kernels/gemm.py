@@ -59,6 +59,10 @@ EFFICIENCY = {"blocked": 0.83, "row_blocks": 0.64}
 WIDE_RESULT = 0.5
 
 
+#: Types whose kernels all run on pairs of SMs, each of which loads half of one operand for both (``cta_group::2``).
+PAIRED = ("fp4",)
+
+
 @dataclass(frozen=True)
 class GemmShapes:
     """Shapes of ``n`` products; every field has shape ``(n,)``."""
@@ -127,7 +131,8 @@ def gemm_work(
     width = output_bytes_per_element or size
     overhead = gpu["kernel.gemm.tile_overhead_cycles"] * (1.0 + GROUPED * grouped) * _epilogue(width, size, separate)
     rate = _sm_rate(dtype, layout, gpu, scaled)
-    cycles, outputs = _cycles_of_choices(shapes, size, rate, overhead, gpu, separate)
+    shared = 0.5 if dtype in PAIRED else 1.0
+    cycles, outputs = _cycles_of_choices(shapes, size, rate, overhead, gpu, separate, shared)
     best = np.argmin(cycles * np.where(CHOICES[:, 2] > 1, SPLIT_CAUTION, 1.0), axis=1)
     rows = np.arange(len(best))
     output = shapes.batch * shapes.m * shapes.n * width
@@ -145,10 +150,21 @@ def gemm_work(
 def _sm_rate(dtype: str, layout: str, gpu: GpuModel, scaled: str) -> float:
     """Floating-point operations of one SM in a cycle at the rate that products of this kind reach."""
     rate = gpu.flops_per_cycle(dtype) / gpu.sm_count
-    rate *= gpu.get(f"kernel.gemm.efficiency.{dtype}", 1.0) * gpu.get(f"kernel.gemm.layout.{layout}", 1.0)
+    rate *= _share_of_type(dtype, gpu) * gpu.get(f"kernel.gemm.layout.{layout}", 1.0)
     if scaled:
         rate *= gpu.get(f"kernel.gemm.efficiency.{scaled}", EFFICIENCY[scaled])
     return rate
+
+
+def _share_of_type(dtype: str, gpu: GpuModel) -> float:
+    """Share of a type's rate that its products reach beside bf16's; FP4's is FP8's where nobody has fitted it.
+
+    Blocks cost FP4's kernels nothing of note: three of four large products of cuBLASLt on GB200 lie within 6 % of that,
+    one 1.5 times above (Azure's AI benchmarking guide, ND GB200 v6); kernels for blocks of 32 values on B200 reach 0.8
+    to 1.13 of it at the highest clock (DeepGEMM #348) [estimate, +-15 %].
+    """
+    known = gpu.get("kernel.gemm.efficiency.fp8", 1.0) if dtype == "fp4" else 1.0
+    return gpu.get(f"kernel.gemm.efficiency.{dtype}", known)
 
 
 def _epilogue(width: float, size: float, separate: bool) -> float:
@@ -160,9 +176,12 @@ def _epilogue(width: float, size: float, separate: bool) -> float:
 
 
 def _cycles_of_choices(
-    shapes: GemmShapes, size: float, rate: float, overhead: float, gpu: GpuModel, separate: bool
+    shapes: GemmShapes, size: float, rate: float, overhead: float, gpu: GpuModel, separate: bool, shared: float
 ) -> tuple[Array, Array]:
-    """Cycles of each of :data:`CHOICES` and its tiles of the result, both of shape ``(n, choices)``."""
+    """Cycles of each of :data:`CHOICES` and its tiles of the result, both of shape ``(n, choices)``.
+
+    ``shared``: share of the second operand that an SM loads itself.
+    """
     bm, bn, splits = CHOICES[:, 0], CHOICES[:, 1], CHOICES[:, 2]
     eta = tile_efficiency(bm, bn, gpu["kernel.gemm.eta"], gpu["kernel.gemm.tile_penalty"])
     k = np.ceil(shapes.k[:, None] / splits)
@@ -172,7 +191,7 @@ def _cycles_of_choices(
     if separate:  # half-way between all at once and one after another, as on four streams [estimate from SimuMax, B200]
         batch = shapes.batch[:, None]
         waves = np.sqrt(waves * np.ceil(tiles / batch / gpu.sm_count) * batch)
-    loads = (bm + bn) * size / gpu["kernel.gemm.load_bytes_per_sm_cycle"]
+    loads = (bm + shared * bn) * size / gpu["kernel.gemm.load_bytes_per_sm_cycle"]
     cycles = waves * (np.maximum(2.0 * bm * bn / (rate * eta), loads) * k + overhead)
     cycles = cycles + np.where(splits > 1, overhead + _reduction_cycles(shapes, splits, gpu), 0.0)
     return cycles, outputs

@@ -30,6 +30,9 @@ COPY_ENGINE_LATENCY_S = 4e-6
 #: Energy of an operation in FP8 that is summed in the matrix units alone, over one that is not: three pairs of products
 #: on an H200 (`validate/recorded/h200_sxm/fp8_kernels.jsonl`) [estimate, +-0.05].
 FAST_ACCUMULATION = 0.84
+#: Energy of an operation in FP4 over one in FP8: half the operands' bits, the sums as wide [estimate, +-0.15; no
+#: published figure].
+FP4_ENERGY = 0.5
 #: Columns of a kernel's costs that are times, or cycles.
 TIMES = ("fixed_s", "core_cycles", "memory_s", "link_s")
 #: Patterns that write one value everywhere: the memory's wires hardly flip.
@@ -150,7 +153,7 @@ def _gemm(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
     whole = {
         "core_cycles": work.cycles * slower,
         "memory_s": work.hbm_bytes / (gpu["kernel.gemm.bandwidth_share"] * peak),
-        "tensor_j": flops * gpu[f"power.tensor_pj_per_flop.{first.dtype}"] * dearer * summing * PICO * toggle,
+        "tensor_j": flops * _tensor_pj_per_flop(first.dtype, gpu) * dearer * summing * PICO * toggle,
         "onchip_j": (work.l2_bytes * gpu["power.gemm_pj_per_l2_byte"] + work.output_bytes * gpu["power.l2_pj_per_byte"])
         * (PICO * toggle),
         "hbm_j": hbm_energy_j(work.hbm_bytes, gpu, first.data),
@@ -162,6 +165,13 @@ def _gemm(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
         "tiles": work.tiles,
         **{column: values / parts for column, values in whole.items()},
     }
+
+
+def _tensor_pj_per_flop(dtype: str, gpu: GpuModel) -> float:
+    key = f"power.tensor_pj_per_flop.{dtype}"
+    if dtype == "fp4" and key not in gpu.parameters:
+        return FP4_ENERGY * gpu["power.tensor_pj_per_flop.fp8"]
+    return gpu[key]
 
 
 def _attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:

@@ -9,7 +9,7 @@ from joulecast.errors import InputError
 from joulecast.model.cluster.fabric import Fabric
 
 #: Bytes of one element by data type.
-DTYPE_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+DTYPE_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "fp4": 0.5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Gemm:
     m, n, k
         Sizes; ``batch`` independent products.
     dtype
-        Input type: of ``bf16 fp16 tf32 fp32 fp64 fp8`` those that the GPU's description has.
+        Input type: of ``bf16 fp16 tf32 fp32 fp64 fp8 fp4`` those that the GPU's description has.
     data
         Input values, which set the toggling: ``randn`` (default), ``zeros``, ``ones``, ``pow2`` (±1) or ``sparseX``
         (fraction X zeroed).
@@ -77,7 +77,8 @@ class Gemm:
     fast_accumulation
         Whether FP8 is summed in the matrix units alone, not added up in fp32 registers after every 128 values.
     block_scaled
-        Whether blocks of operands have scales of their own, which the matrix units read as they go.
+        Whether blocks of operands have scales of their own, which the matrix units read as they go; in FP4 they always
+        have.
     row_scaled
         Whether these are blocks of 128 values of a row of both operands, as a gradient of weights has them.
     separate
@@ -114,7 +115,7 @@ class Gemm:
         return 2.0 * self.m * self.n * self.k * self.batch
 
     @property
-    def output_bytes_per_element(self) -> int:
+    def output_bytes_per_element(self) -> float:
         """Bytes written, and when accumulating read, for each value of the result."""
         return DTYPE_BYTES[self.out_dtype or self.dtype] * (2 if self.accumulate else 1)
 

@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 #: Bytes that rows must be multiples of for the library's own kernels, and for copies past the registers.
 FAST_BYTES, WORD_BYTES = 16, 4
 #: Data types whose fast kernels want aligned rows; products in fp32 and fp64 load single values anyway.
-WANT_ALIGNED = ("bf16", "fp16", "fp8", "tf32")
+WANT_ALIGNED = ("bf16", "fp16", "fp8", "fp4", "tf32")
 
 
 @dataclass(frozen=True)

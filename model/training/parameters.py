@@ -31,7 +31,7 @@ class ParameterTensor:
     replicated
         Whether the tensor-parallel ranks hold copies rather than shares.
     linear
-        Whether it is the weight of a layer's linear layer, which may run in FP8.
+        Whether it is the weight of a layer's linear layer that may run in FP8 or FP4.
     expert
         Whether it belongs to experts, whose gradients other ranks sum than those of the rest.
     """
@@ -71,6 +71,8 @@ def layer_parameters(config: ModelConfig, implementation: Implementation) -> tup
     for part, size in zip(("query", "key"), config.qk_norm_sizes, strict=False):
         tensors.append(ParameterTensor(f"{part}_norm.weight", size, replicated=True))
     norms = ("norm1", "norm2", "norm1_after", "norm2_after")[: config.layer_norms]
+    if config.stays_wide:
+        tensors = [replace(tensor, linear=False) for tensor in tensors]
     return (*tensors, *(tensor for name in norms for tensor in _norm(name, config)))
 
 

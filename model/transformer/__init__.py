@@ -11,6 +11,6 @@
   over several ranks.
 - Experts: ``modules_experts`` as transformers writes them; ``expert_rows`` for how tokens reach them, ``row_operators``
   for PyTorch's kernels that take them there.
-- Beside products: ``pipelined_products`` for their communication, ``narrow_kernels`` for what FP8 adds.
+- Beside products: ``pipelined_products`` for their communication, ``narrow_kernels`` for what FP8 and FP4 add.
 - The ends of the stack: ``head`` with the embedding, ``loss``, ``softcap`` of logits, and ``multi_token`` prediction.
 """

@@ -212,7 +212,7 @@ def _bias_gradient(s: Shard, vocab: int, accumulate: bool) -> tuple[Launch, ...]
 
 def padded(vocab: int, s: Shard) -> int:
     """Columns of the head's product: where it compiles the model whole, Inductor pads rows to multiples of 16 bytes."""
-    values = FAST_BYTES // DTYPE_BYTES[s.implementation.dtype]
+    values = int(FAST_BYTES // DTYPE_BYTES[s.implementation.dtype])
     return -(-vocab // values) * values if loss.whole_graph(s) else vocab
 
 

@@ -117,7 +117,7 @@ def _whole_forward(s: Shard, name: str, width: int) -> tuple[Launch, ...]:
 
 def _whole_backward(s: Shard, name: str, width: int) -> tuple[Launch, ...]:
     hidden, dtype, narrow = s.config.hidden, s.implementation.dtype, s.implementation.narrow
-    cast = narrow_kernels.quantise(f"{name}.grad", s.norm_tokens * width, narrow, dtype)
+    cast = narrow_kernels.quantise(f"{name}.grad", s.norm_tokens * width, narrow, dtype, gradient=True)
     own = replace(s, tokens=s.norm_tokens)
     dgrad = narrow_kernels.product(input_gradient(name, s.norm_tokens, width, hidden, dtype), narrow)
     return (*cast, dgrad, linear.fused_weight_gradient(name, own, width, hidden))

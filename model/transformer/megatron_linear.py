@@ -1,10 +1,10 @@
-"""Megatron's linear layers on tensor-parallel ranks: products, their communication, and what FP8 adds.
+"""Megatron's linear layers on tensor-parallel ranks: products, their communication, and what FP8 and FP4 add.
 
 A column-parallel layer stands behind a norm and splits its outputs; a row-parallel layer splits its inputs and sums
 over the ranks. With sequence parallelism the former gathers its input (again in the backward, beside the product) and
-the latter scatters its sum; in FP8 they gather FP8. With ``tp_comm_overlap`` they do so in steps beside the products
-(:mod:`joulecast.model.transformer.pipelined_products`); in the column-parallel backward both run beside a whole product
-either way.
+the latter scatters its sum; in FP8 and FP4 they gather these. With ``tp_comm_overlap`` they do so in steps beside the
+products (:mod:`joulecast.model.transformer.pipelined_products`); in the column-parallel backward both run beside whole
+ones either way.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def row_backward(name: str, s: Shard, inputs: int) -> tuple[Launch, ...]:
         return (*gathered_product(f"{name}.grad", dgrad, s), wgrad)
     late = gathers(s) and narrow.transposes  # the second copy is made from the gathered first one
     copies = 1 if late else narrow.copies
-    cast = narrow_kernels.quantise(f"{name}.grad", s.norm_tokens * hidden, narrow, dtype, copies)
+    cast = narrow_kernels.quantise(f"{name}.grad", s.norm_tokens * hidden, narrow, dtype, copies, gradient=True)
     turned = (narrow_kernels.transpose(f"{name}.grad", s.tokens * hidden),) if late else ()
     return (*cast, *gathered_product(f"{name}.grad", dgrad, s, copies), *turned, wgrad)
 
@@ -79,7 +79,7 @@ def column_backward(name: str, s: Shard, outputs: int, *, normed: bool = True) -
     before: tuple[Launch, ...] = ()
     last = [wgrad]
     if narrow is not None:
-        before = narrow_kernels.quantise(f"{name}.grad", s.tokens * outputs, narrow, dtype)
+        before = narrow_kernels.quantise(f"{name}.grad", s.tokens * outputs, narrow, dtype, gradient=True)
         if narrow.transposes and (gathers(s) or (narrow.norms_cast and normed)):
             last.insert(0, narrow_kernels.transpose(f"{name}.input", s.tokens * hidden))
     implementation = s.implementation

@@ -142,7 +142,7 @@ def _grouped_backward(name: str, s: Shard, e: ExpertShard, outputs: int, inputs:
     wgrad = _grouped(f"{name}.wgrad", e, outputs, inputs, e.rows, dtype, "nt")
     added = replace(wgrad, out_dtype=s.implementation.gradient_dtype, accumulate=True)
     return (
-        *narrow_kernels.quantise(f"{name}.grad", e.all_rows * outputs, narrow, dtype),
+        *narrow_kernels.quantise(f"{name}.grad", e.all_rows * outputs, narrow, dtype, gradient=True),
         narrow_kernels.product(Launch(dgrad), narrow),
         narrow_kernels.product(Launch(added, completes=f"{name}.weight"), narrow),
     )

@@ -1,4 +1,4 @@
-"""What FP8 adds to a training step beside faster products: kernels that cast, transpose and find greatest values."""
+"""What FP8 and FP4 add to a training step beside faster products: casts, transpositions and greatest values."""
 
 from __future__ import annotations
 
@@ -15,38 +15,53 @@ if TYPE_CHECKING:
     from joulecast.model.training.parameters import ParameterTensor
 
 
-def quantise(
-    name: str, elements: float, narrow: Narrow | None, dtype: str, copies: int | None = None
-) -> tuple[Launch, ...]:
-    """Kernels that make FP8 copies of ``elements`` values of ``dtype``; by default as many as the recipe needs.
+#: Cycles of an SM that stochastic rounding takes for a value of each copy: casts into two copies on B300 at 4.5 TB/s
+#: beside 6.4 without it, and 7.0 into one (Transformer Engine #2412) [estimate, +-20 %].
+STOCHASTIC = 0.1
+#: What such kernels draw of the SMs' power beside kernels that wait for memory, as those of
+#: :func:`joulecast.model.framework.launches.issued` do [estimate].
+STOCHASTIC_POWER = 2.0
 
-    One kernel reads the values once and writes all copies. The scale of now needs a pass before it. Without FP8 there
-    are none.
+
+def quantise(
+    name: str, elements: float, narrow: Narrow | None, dtype: str, copies: int | None = None, *, gradient: bool = False
+) -> tuple[Launch, ...]:
+    """Kernels that make narrow copies of ``elements`` values of ``dtype``; by default as many as the recipe needs.
+
+    One kernel reads the values once and writes all copies. The scale of now needs a pass before it. In FP4 the Hadamard
+    transform runs within both, on matrix units that nothing else uses (Transformer Engine #2411 and #2555), and a
+    ``gradient`` is rounded stochastically. Without a narrow type there are none.
     """
     if narrow is None:
         return ()
     count = narrow.copies if copies is None else copies
+    of = narrow.dtype if narrow.dtype == "fp4" else dtype  # FP4's casts are told apart: nobody has measured them
+    reads, writes = DTYPE_BYTES[dtype] / DTYPE_BYTES[of], count * narrow.value_bytes / DTYPE_BYTES[of]
+    rounds = gradient and narrow.dtype == "fp4"
     cast = streaming(
         "unary" if count == 1 else "cat",
         f"{name}.quantise",
         elements,
-        writes=count * narrow.value_bytes / DTYPE_BYTES[dtype],
-        dtype=dtype,
+        reads=reads,
+        writes=writes,
+        dtype=of,
+        sm_cycles=STOCHASTIC * count * elements if rounds else 0.0,
+        activity=STOCHASTIC_POWER if rounds else 1.0,
     )
-    if narrow.recipe != "tensorwise":
+    if not narrow.scaled_now:
         return (cast,)
-    return (streaming("reduce", f"{name}.amax", elements, writes=0, dtype=dtype), cast)
+    return (streaming("reduce", f"{name}.amax", elements, reads=reads, writes=0, dtype=of), cast)
 
 
-def transpose(name: str, elements: float) -> Launch:
-    """Transposed copy of an FP8 tensor."""
-    return streaming("cat", f"{name}.transpose", elements, dtype="fp8")
+def transpose(name: str, elements: float, dtype: str = "fp8") -> Launch:
+    """Transposed copy of an FP8 or FP4 tensor."""
+    return streaming("cat", f"{name}.transpose", elements, dtype=dtype)
 
 
 def product(launch: Launch, narrow: Narrow | None) -> Launch:
-    """A linear layer's product with FP8 operands, in the only layout that the GPU knows where there is one.
+    """A linear layer's product with narrow operands, in the only layout that the GPU knows where there is one.
 
-    The result keeps its type. Without FP8 the product stays as it is.
+    The result keeps its type. Without a narrow type the product stays as it is.
     """
     wide = launch.operator
     if narrow is None or not isinstance(wide, Gemm):
@@ -54,31 +69,32 @@ def product(launch: Launch, narrow: Narrow | None) -> Launch:
     layout = "tn" if narrow.one_layout else wide.layout
     changed = replace(
         wide,
-        dtype="fp8",
+        dtype=narrow.dtype,
         layout=layout,
         out_dtype=wide.out_dtype or wide.dtype,
-        block_scaled=narrow.blocked,
+        block_scaled=narrow.blocked and narrow.dtype == "fp8",
         row_scaled=narrow.recipe == "blockwise" and wide.layout == "nt",  # a weight's gradient
     )
     return replace(launch, operator=changed)
 
 
 def quantised_weights(parameters: Iterable[ParameterTensor], narrow: Narrow | None, dtype: str) -> tuple[Launch, ...]:
-    """FP8 copies of the linear layers' weights, made once after every optimizer step.
+    """Narrow copies of the linear layers' weights, made once after every optimizer step.
 
-    Weights that are kept in FP8 have been written by the optimizer: they are transposed at most.
+    Weights that are kept in the narrow type have been written by the optimizer: they are transposed at most.
     """
-    if narrow is None or (narrow.parameters and not narrow.transposes):
+    if narrow is None or (narrow.parameters and not narrow.transposes_weights):
         return ()
     out: list[Launch] = []
     for elements, count in Counter(p.elements for p in parameters if p.linear).items():
-        one = (transpose("weights", elements),) if narrow.parameters else quantise("weights", elements, narrow, dtype)
+        made = transpose("weights", elements, narrow.dtype)
+        one = (made,) if narrow.parameters else quantise("weights", elements, narrow, dtype)
         out += [replace(launch, repeat=count) for launch in one]
     return tuple(out)
 
 
 def weight_bytes(parameters: Iterable[ParameterTensor], narrow: Narrow | None, dtype: str) -> float:
-    """Bytes of all parameters with their FP8 copies, which last from one optimizer step to the next."""
+    """Bytes of all parameters with their narrow copies, which last from one optimizer step to the next."""
     width, total = DTYPE_BYTES[dtype], 0.0
     for p in parameters:
         kept = narrow.copies * narrow.value_bytes if narrow is not None and p.linear else 0.0

@@ -29,6 +29,7 @@ from joulecast.simulator.plan_file.attention import attention_assumptions
 from joulecast.simulator.plan_file.experts import expert_assumptions
 from joulecast.simulator.plan_file.gpu import gpu_of, launch_s
 from joulecast.simulator.plan_file.layers import layer_assumptions
+from joulecast.simulator.plan_file.narrow import narrow_assumptions
 from joulecast.simulator.plan_file.network import network_assumptions
 from joulecast.simulator.plan_file.overlap import overlap_assumptions
 from joulecast.simulator.plan_file.plan import Plan
@@ -96,6 +97,7 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
             *overlap_assumptions(plan),
             *attention_assumptions(plan, description),
             *layer_assumptions(plan),
+            *narrow_assumptions(plan),
             *expert_assumptions(plan),
             *prediction_assumptions(plan),
         ),

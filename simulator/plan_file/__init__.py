@@ -3,8 +3,8 @@
 - ``plan``: the checked object, of ``parts``; ``schema`` has its tables and keys, ``source`` readable errors by line,
   ``tables`` fills in defaults, ``names`` finds what names stand for.
 - What must hold between keys: ``checks``; by feature ``attention``, ``compiled``, ``context``, ``experts``,
-  ``layers``, ``loss_and_optimizer``, ``modules``, ``prediction``, ``recomputation``, ``replicas`` and ``tiles``, and
-  ``features`` for keys of what is off.
+  ``layers``, ``loss_and_optimizer``, ``modules``, ``narrow``, ``prediction``, ``recomputation``, ``replicas`` and
+  ``tiles``, and ``features`` for keys of what is off.
 - Tables of their own: ``network``, ``overlap``, ``site``.
 - What the model room asks of a plan: ``gpu``, ``implementation``, and ``placement`` for the links of its groups.
 """

@@ -21,7 +21,7 @@ def check_attention(plan: Plan, gpu: GpuDescription, source: Source) -> None:
         return
     architecture = gpu.text("architecture")
     problems = {
-        "attention in FP8 comes with linear layers in FP8": (
+        "attention in FP8 comes with linear layers in FP8 or FP4": (
             plan.workload.narrow is None,
             'Set workload.precision = "fp8", or leave the key out.',
         ),

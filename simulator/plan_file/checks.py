@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from joulecast.errors import InputError, NotYetError, UnknownNameError
+from joulecast.model.framework.narrow import NARROW
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.power.component_power import check_limits
@@ -60,8 +61,8 @@ def reserved(parsed: PlanFile, source: Source) -> None:
 
 
 def compute_dtype(parsed: PlanFile) -> str:
-    """Type of weights and of all that is not multiplied in FP8."""
-    return "bf16" if parsed.workload.precision == "fp8" else parsed.workload.precision
+    """Type of weights and of all that is not multiplied in FP8 or FP4."""
+    return "bf16" if parsed.workload.precision in NARROW else parsed.workload.precision
 
 
 def parameter_dtype(parsed: PlanFile) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from joulecast.model.framework.narrow import NARROW
 from joulecast.simulator.plan_file.schema import TABLES, PlanFile
 from joulecast.simulator.plan_file.source import Source
 
@@ -52,6 +53,14 @@ def _no_fp8(parsed: PlanFile, model: ModelConfig) -> bool:
     return parsed.workload.precision != "fp8"
 
 
+def _no_fp4(parsed: PlanFile, model: ModelConfig) -> bool:
+    return parsed.workload.precision != "fp4"
+
+
+def _nothing_narrow(parsed: PlanFile, model: ModelConfig) -> bool:
+    return parsed.workload.precision not in NARROW
+
+
 def _no_fsdp(parsed: PlanFile, model: ModelConfig) -> bool:
     return not parsed.parallelism.fsdp
 
@@ -69,6 +78,13 @@ def _no_failures(parsed: PlanFile, model: ModelConfig) -> bool:
 
 
 _FP8 = ("workload.precision", _no_fp8, "nothing is computed in FP8", 'Set workload.precision = "fp8"')
+_FP4 = ("workload.precision", _no_fp4, "nothing is computed in FP4", 'Set workload.precision = "fp4"')
+_NARROW = (
+    "workload.precision",
+    _nothing_narrow,
+    "no layer runs in FP8 or FP4",
+    'Set workload.precision = "fp8" or "fp4"',
+)
 _FSDP = ("parallelism.fsdp", _no_fsdp, "there is nothing to shard: FSDP is off", "Set parallelism.fsdp = true")
 _WITH_FSDP = ("parallelism.fsdp", _fsdp)
 _RUN = (
@@ -82,6 +98,9 @@ _NO = "Set parallelism.fsdp = false"
 FEATURES = (
     Feature("workload", "fp8_recipe", *_FP8),
     Feature("workload", "fp8_param_gather", *_FP8),
+    Feature("workload", "fp4_param_gather", *_FP4),
+    Feature("workload", "num_layers_at_start_in_bf16", *_NARROW),
+    Feature("workload", "num_layers_at_end_in_bf16", *_NARROW),
     Feature("parallelism", "fsdp_shard_size", *_FSDP),
     Feature("overlap", "fsdp_prefetch", *_FSDP),
     Feature("parallelism", "distributed_optimizer", *_WITH_FSDP, "FSDP splits the optimizer's states already", _NO),

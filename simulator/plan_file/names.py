@@ -10,7 +10,6 @@ from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.architecture.experts import Experts
 from joulecast.model.architecture.hf import load_model
 from joulecast.model.architecture.model_config import ModelConfig
-from joulecast.model.framework.narrow import PYTORCH_RECIPES, Narrow, narrow_on
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.simulator.plan_file.schema import InlineModel, PlanFile, WorkloadTable
@@ -23,32 +22,6 @@ def named_gpu(parsed: PlanFile, source: Source) -> GpuDescription:
         return load_gpu(resolve_path(parsed.cluster.gpu, ".toml", source, "cluster.gpu"))
     except UnknownNameError as error:
         raise place(error, source, "cluster.gpu") from None
-
-
-def narrow_of(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Narrow | None:
-    """How the plan's linear layers run in FP8 on its GPU, if they do."""
-    table = parsed.workload
-    if table.precision != "fp8":
-        return None
-    megatron = parsed.implementation.framework == "megatron"
-    recipe = table.fp8_recipe or ("delayed" if megatron else "tensorwise")
-    known, other = ("PyTorch", "pytorch-eager") if megatron else ("Transformer Engine", "megatron")
-    if recipe == "rowwise" if megatron else recipe not in PYTORCH_RECIPES:
-        raise source.error(
-            f"{recipe} scaling is known as {known} has it",
-            "workload.fp8_recipe",
-            remedy=f'Set implementation.framework = "{other}", or another recipe.',
-        )
-    if table.fp8_param_gather and not megatron:
-        raise source.error(
-            "weights kept in FP8 are known as Megatron keeps them",
-            "workload.fp8_param_gather",
-            remedy='Set implementation.framework = "megatron", or leave the key out.',
-        )
-    try:
-        return narrow_on(gpu, recipe, parameters=table.fp8_param_gather)
-    except InputError as error:
-        raise place(error, source, error.key or "cluster.gpu") from None
 
 
 def resolve_path(name: str, suffix: str, source: Source, key: str) -> str:

@@ -27,7 +27,7 @@ class Workload:
     model_name
         Its name or path in the plan, ``"inline"`` for a table of sizes.
     narrow
-        How linear layers run in FP8, ``None`` unless ``precision`` is ``fp8``.
+        How linear layers run in FP8 or FP4, ``None`` unless that is the ``precision``.
     expert_load
         Rows of the busiest rank's experts over the mean, or the capacity factor.
     training_tokens

@@ -82,8 +82,9 @@ class WorkloadTable(Table):
     sequence_length: int = Field(gt=0, description="Tokens of one sample.")
     micro_batch_size: int = Field(1, gt=0, description="Samples of one micro-batch on one data-parallel rank.")
     global_batch_size: int = Field(gt=0, description="Samples of one iteration over all data-parallel ranks.")
-    precision: Literal["bf16", "fp16", "fp32", "fp8"] = Field(
-        "bf16", description="Data type of weights and activations; fp8: linear layers in FP8, all else in bf16."
+    precision: Literal["bf16", "fp16", "fp32", "fp8", "fp4"] = Field(
+        "bf16",
+        description="Type of weights and activations; fp8, fp4 (NVFP4, megatron): of linear layers, all else in bf16.",
     )
     fp8_recipe: Recipe | None = Field(
         None,
@@ -97,6 +98,11 @@ class WorkloadTable(Table):
         None, ge=1, description="Rows of the busiest rank's experts over the mean, if dropless; default: 1.1."
     )
     fp8_param_gather: bool = Field(False, description="Weights kept, and gathered, in FP8 instead of bf16.")
+    fp4_param_gather: bool = Field(False, description="Weights kept, and gathered, in FP4 instead of bf16.")
+    num_layers_at_start_in_bf16: int = Field(
+        0, ge=0, description="First layers that stay in bf16 where others run in FP8 or FP4 (megatron)."
+    )
+    num_layers_at_end_in_bf16: int = Field(0, ge=0, description="The same of last layers.")
     training_tokens: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="Tokens of the whole run; default: not asked."
     )

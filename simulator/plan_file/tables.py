@@ -11,6 +11,7 @@ from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.simulator.plan_file import checks, names
 from joulecast.simulator.plan_file.experts import read_load
 from joulecast.simulator.plan_file.layers import windows_matter
+from joulecast.simulator.plan_file.narrow import narrow_of, wide_layers
 from joulecast.simulator.plan_file.network import read_links
 from joulecast.simulator.plan_file.overlap import read_windows
 from joulecast.simulator.plan_file.parts import Cluster, Implementation, Overlap, Parallelism, Power, Workload
@@ -41,7 +42,8 @@ def read_workload(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Work
         model = replace(model, tied_embeddings=run.tie_embeddings)
     if not windows_matter(model.sliding_window, table.sequence_length, run.modules):
         model = replace(model, sliding_window=0, window_pattern=())
-    model = replace(model, mtp_layers=prediction_modules(parsed, source))
+    wide = wide_layers(parsed, model.layers, source)
+    model = replace(model, mtp_layers=prediction_modules(parsed, source), wide_pattern=wide)
     return Workload(
         model=model,
         model_name=table.model if isinstance(table.model, str) else "inline",
@@ -50,7 +52,7 @@ def read_workload(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Work
         micro_batch_size=table.micro_batch_size,
         global_batch_size=table.global_batch_size,
         precision=table.precision,
-        narrow=names.narrow_of(parsed, gpu, source),
+        narrow=narrow_of(parsed, gpu, source),
         expert_load=read_load(parsed, model.experts, source),
         training_tokens=table.training_tokens,
         mtp_num_layers=model.mtp_layers,

@@ -37,6 +37,7 @@ DTYPES = {
     "tf32": "Float",
     "fp64": "Double",
     "fp8": "Float8_e4m3fn",
+    "fp4": "Float4_e2m1fn_x2",
 }
 #: A rank that waits for its group does so within a kernel of NCCL.
 WAITING_KERNEL = "ncclDevKernel_Wait"

@@ -58,7 +58,16 @@ SETTINGS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "llama-3.1-8b-4xh200-nanobatches": ((), ("overlap.nanobatches=1",)),
     "llama-3.2-3b-4xh200-ddp": ((), ("overlap.grad_reduce=after",)),
-    "llama-3.1-70b-8xh200": ((), ("implementation.framework=megatron", "workload.precision=fp8")),
+    "llama-3.1-70b-8xh200": (
+        (),
+        ("implementation.framework=megatron", "workload.precision=fp8"),
+        (
+            "implementation.framework=megatron",
+            "workload.precision=fp4",
+            "workload.num_layers_at_end_in_bf16=4",
+            "cluster.gpu=gb300",
+        ),
+    ),
     "llama-3.1-70b-64xh100-fsdp": ((), ("parallelism.fsdp_shard_size=32",)),
     "gpt3-175b-64xa100": ((), ("schedule.recompute=selective", "workload.micro_batch_size=2")),
     "gpt3-175b-512xh100": (

@@ -36,6 +36,7 @@ def plan(
     power=(),
     precision="bf16",
     layers=None,
+    workload=(),
     **split,
 ):
     """A plan; keys of [parallelism] by their own names."""
@@ -51,6 +52,7 @@ def plan(
                 "global_batch_size": batch,
                 "precision": precision,
                 **({} if layers is None else {"layers": layers}),
+                **dict(workload),
             },
             "cluster": {"gpu": gpu, "gpus": gpus},
             "parallelism": {**sizes, "sequence_parallel": framework == "megatron", **split},
@@ -93,6 +95,19 @@ SAMPLE = {
         precision="fp8",
         distributed_optimizer=True,
         overlap={**BESIDE, "tp_comm": True},
+    ),
+    "70b in nvfp4, its ends in bf16": plan(
+        "llama-3.1-70b",
+        "gb300",
+        gpus=64,
+        pp=4,
+        vp=5,
+        batch=256,
+        sequence=8192,
+        precision="fp4",
+        workload={"num_layers_at_start_in_bf16": 1, "num_layers_at_end_in_bf16": 6},
+        distributed_optimizer=True,
+        overlap=BESIDE,
     ),
     "gpt3 on 16,384": plan(
         **{**GPT3, "gpus": 16384}, tp=4, pp=8, vp=12, batch=8192, distributed_optimizer=True, overlap=BESIDE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import count, islice
 from typing import Any
@@ -146,7 +147,16 @@ def collectives() -> Iterator[Operator]:
                 yield jc.Collective("all_reduce", size, gpus, fabric=fabric, algorithm=algorithm)
 
 
+def in_fp4() -> Iterator[Operator]:
+    for m, n, k in ((8192, 8192, 8192), (4096, 28672, 8192), (512, 512, 7168)):
+        for layout, more in (("tn", {}), ("nt", {"accumulate": True}), ("tn", {"batch": 8, "separate": True})):
+            yield jc.Gemm(m, n, k, "fp4", layout=layout, out_dtype="fp32" if layout == "nt" else "bf16", **more)
+    for cycles in (0.0, 2e7):
+        yield jc.Streaming("cat", 2e8, 1.125e8, elements=1e8, dtype="fp4", footprint_bytes=math.inf, sm_cycles=cycles)
+
+
 KINDS = {
+    "products in FP4": in_fp4,
     "products": products, "tiled products": tiled_products, "attention": attention, "tiled attention": tiled_attention,
     "streaming": streaming, "tiled rows": tiled_rows, "collectives": collectives,
 }  # fmt: skip

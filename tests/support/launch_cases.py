@@ -83,6 +83,7 @@ LAYERS: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "fp8 tensorwise": ("qwen3-8b", {"framework": "megatron", "narrow": Narrow("tensorwise", parameters=True)}, 1, 2048),
     "fp8 blockwise": ("llama-3.1-8b", {**MEGATRON, "narrow": Narrow("blockwise"), "attention_fp8": True}, 1, 4096),
     "mxfp8": ("llama-3.1-8b", {**MEGATRON, "narrow": Narrow("mxfp8", False), "attention_fp8": True}, 1, 4096),
+    "nvfp4": ("llama-3.1-8b", {**MEGATRON, "narrow": Narrow("nvfp4"), "gradients": "bf16"}, 1, 4096),
     "ring": ("llama-3.1-8b", {**MEGATRON, "context_parallel": 4, "context_fabric": CLUSTER}, 1, 8192),
     "rings": ("llama-3.1-8b", {**MEGATRON, "context_parallel": 4, "cp_comm_type": "a2a"}, 1, 8192),
     "gathered context": ("llama-3.1-8b", {**MEGATRON, "context_parallel": 2, "cp_comm_type": "all_gather"}, 2, 4096),
