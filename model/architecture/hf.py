@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import lru_cache
 from importlib import resources
 from os.path import isdir  # of a name that no file can have, too: pathlib raises
 from pathlib import Path
+from typing import Any
 
 from joulecast.errors import InputError, NotYetError, UnknownNameError
 from joulecast.files import parse_json, read_text
 from joulecast.model.architecture.hf_experts import read_experts, read_latent_attention
-from joulecast.model.architecture.hf_families import FAMILIES, Family
+from joulecast.model.architecture.hf_families import FAMILIES, REFUSED, Family
 from joulecast.model.architecture.hf_reader import Reader
-from joulecast.model.architecture.hf_windows import read_windows
+from joulecast.model.architecture.hf_windows import read_rotary_pattern, read_windows
 from joulecast.model.architecture.model_config import ModelConfig
 
 #: Key of the number of modules that predict further tokens.
@@ -90,82 +92,111 @@ def parse_config(data: object, *, name: str, file: str) -> ModelConfig:
     kind = _kind(data, file)
     text_part = FAMILIES[kind].text_of != ""
     if text_part:
-        data, kind = _text_config(data, file), FAMILIES[kind].text_of
+        data, kind = _text_config(data, file, FAMILIES[kind].text_of)
     family = FAMILIES[kind]
     reader = Reader({**family.defaults, **family.adapt(data)}, file, "text_config." if text_part else "")
     _refuse(reader, family)
-    parallel = reader.flag(family.parallel_key, family.parallel)
-    hidden, heads, kv_heads, head_dim = _attention_sizes(reader, family)
-    positions = reader.count(family.key("max_position_embeddings"), 0 if family.rotary else None)
-    theta, rope_type, fraction = _rope(reader, family)
-    latent = read_latent_attention(reader) if family.latent else None
-    experts = read_experts(reader, kind, family.experts)
     layers = reader.count(family.key("num_hidden_layers"))
-    window, pattern = read_windows(reader, family, layers)
+    experts = read_experts(reader, kind, family.experts, layers)
     return ModelConfig(
         name=name,
-        hidden=hidden,
         layers=layers,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim if latent is None else (latent.key_dim + latent.value_dim) // 2,
-        ffn=reader.count(family.key("intermediate_size"), family.ffn_multiple * hidden or None),
-        vocab=reader.count("vocab_size"),
-        tied_embeddings=reader.flag("tie_word_embeddings", family.tied),
-        gated_mlp=family.gated,
-        activation=_activation(reader, family),
-        gelu_formula=_activation_word(reader, family) in FORMULAS,
-        joint_projections=family.joint,
-        norm=family.norm,
-        norm_bias=reader.flag("norm_bias", family.norm_bias),
-        qkv_bias=reader.flag(family.attention_bias_key, family.qkv_bias),
-        output_bias=reader.flag(family.attention_bias_key, family.output_bias)
-        if family.output_follows
-        else family.output_bias,
-        mlp_bias=reader.flag(family.mlp_bias_key, family.mlp_bias),
-        qk_norm=reader.flag(family.qk_norm_key, family.qk_norm),
-        qk_norm_whole=family.qk_norm_whole,
-        norm_place=family.norm_place,
-        norm_formula=family.norm_formula,
-        parallel_residual=parallel,
-        shared_norm=parallel and reader.flag("shared_norm", family.shared_norm),
-        scaled_branches=family.scaled_branches,
-        scaled_logits=family.scaled_logits,
-        joint_up=family.joint_up,
-        head_bias=family.head_bias,
-        attention_sinks=family.sinks,
-        known_modules=family.known_modules,
-        sliced_projections=family.sliced_projections,
-        half_rotary=family.half_rotary,
-        wide_rotary=family.wide_rotary,
-        scaled_embeddings=family.scaled_embeddings,
-        attention_softcap=reader.number("attn_logit_softcapping", 0.0) > 0.0,
-        logit_softcap=reader.number("final_logit_softcapping", 0.0) > 0.0,
-        rotary=family.rotary,
-        rotary_fraction=fraction,
-        rope_theta=theta,
-        rope_type=rope_type,
-        learned_positions=0 if family.rotary else positions + family.extra_positions,
-        max_positions=positions,
-        sliding_window=window,
-        window_pattern=pattern,
         text_part=text_part,
         experts=experts,
-        latent=latent,
+        **_fixed(family),
+        **_sizes(reader, family),
+        **_switches(reader, family),
+        **_positions(reader, family, layers),
         nextn_layers=0 if data.get(NEXTN) in (None, 0) else reader.count(NEXTN),
     )
 
 
-def _kind(data: Mapping[str, object], file: str) -> str:
+#: What a family's code fixes and :class:`ModelConfig` has under the same name, but for what its file may switch.
+_FIXED = {f.name for f in fields(Family)} & {f.name for f in fields(ModelConfig)}
+_FIXED -= {"experts", "latent", "activation", "rotary_fraction"}
+#: Of these, by :class:`ModelConfig`'s name: the fields of :class:`Family` with the file's key.
+_SWITCHES = {
+    "norm_bias": "norm_bias_key",
+    "qkv_bias": "attention_bias_key",
+    "mlp_bias": "mlp_bias_key",
+    "qk_norm": "qk_norm_key",
+    "scaled_queries": "scaled_key",
+}
+_FIXED -= {*_SWITCHES, "output_bias", "shared_norm"}
+
+
+def _fixed(family: Family) -> dict[str, Any]:
+    """What a family's code fixes."""
+    return {name: getattr(family, name) for name in _FIXED}
+
+
+def _switches(reader: Reader, family: Family) -> dict[str, Any]:
+    """What a family's file may switch, and its code decides otherwise."""
+    found = {name: reader.flag(getattr(family, key), getattr(family, name)) for name, key in _SWITCHES.items()}
+    output_key = family.attention_bias_key if family.output_follows else ""
+    parallel = reader.flag(family.parallel_key, family.parallel)
+    return {
+        **found,
+        "output_bias": reader.flag(output_key, family.output_bias),
+        "parallel_residual": parallel,
+        "shared_norm": parallel and reader.flag("shared_norm", family.shared_norm),
+        "tied_embeddings": reader.flag("tie_word_embeddings", family.tied),
+        "attention_softcap": reader.number("attn_logit_softcapping", 0.0) > 0.0,
+        "logit_softcap": reader.number("final_logit_softcapping", 0.0) > 0.0,
+        "activation": _activation(reader, family),
+        "gelu_formula": _activation_word(reader, family) in FORMULAS,
+    }
+
+
+def _sizes(reader: Reader, family: Family) -> dict[str, Any]:
+    """Widths of the model, and of latent attention, whose heads are as wide as keys and values in the mean."""
+    hidden, heads, kv_heads, head_dim = _attention_sizes(reader, family)
+    latent = read_latent_attention(reader) if family.latent else None
+    return {
+        "hidden": hidden,
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "head_dim": head_dim if latent is None else (latent.key_dim + latent.value_dim) // 2,
+        "ffn": reader.count(family.key("intermediate_size"), family.ffn_multiple * hidden or None),
+        "vocab": reader.count("vocab_size"),
+        "latent": latent,
+    }
+
+
+def _positions(reader: Reader, family: Family, layers: int) -> dict[str, Any]:
+    """Rotary embedding or a table of positions, and which layers are local or have none."""
+    positions = reader.count(family.key("max_position_embeddings"), 0 if family.rotary else None)
+    theta, rope_type, fraction = _rope(reader, family)
+    window, pattern = read_windows(reader, family, layers)
+    return {
+        "rotary_fraction": fraction,
+        "rope_theta": theta,
+        "rope_type": rope_type,
+        "rotary_pattern": read_rotary_pattern(reader, family, layers, pattern),
+        "learned_positions": 0 if family.rotary else positions + family.extra_positions,
+        "max_positions": positions,
+        "sliding_window": window,
+        "window_pattern": pattern,
+    }
+
+
+def _kind(data: Mapping[str, object], file: str, prefix: str = "") -> str:
     """The ``model_type``, one of the known families."""
     kind, known = data.get("model_type"), ", ".join(sorted(FAMILIES))
     if not isinstance(kind, str):
-        raise InputError("missing model_type", file=file, key="model_type", remedy=f"One of {known}.")
+        raise InputError("missing model_type", file=file, key=f"{prefix}model_type", remedy=f"One of {known}.")
+    if kind in REFUSED:
+        raise NotYetError(
+            f"models of type {kind!r} have {REFUSED[kind]}, which is not implemented",
+            file=file,
+            key=f"{prefix}model_type",
+            remedy="Use a model whose layers have attention and an MLP or experts alone.",
+        )
     if kind not in FAMILIES:
         raise InputError(
             f"layers of model_type {kind!r} are not known",
             file=file,
-            key="model_type",
+            key=f"{prefix}model_type",
             remedy=f"Known: {known}. If its layers are those of one of these, write that one.",
         )
     return kind
@@ -183,8 +214,8 @@ def _refuse(reader: Reader, family: Family) -> None:
             )
 
 
-def _text_config(data: Mapping[str, object], file: str) -> Mapping[str, object]:
-    """The text model of a file whose model sees more than text."""
+def _text_config(data: Mapping[str, object], file: str, usual: str) -> tuple[Mapping[str, object], str]:
+    """The text model of a file whose model sees more than text, and its type, which may go without saying."""
     text = data.get("text_config")
     if not isinstance(text, Mapping):
         raise InputError(
@@ -193,7 +224,8 @@ def _text_config(data: Mapping[str, object], file: str) -> Mapping[str, object]:
             key="text_config",
             remedy="Add it as an object, or give the text model's own file.",
         )
-    return {key: value for key, value in text.items() if value is not None}
+    given = {key: value for key, value in text.items() if value is not None}
+    return given, _kind({"model_type": usual, **given}, file, "text_config.")
 
 
 def _attention_sizes(reader: Reader, family: Family) -> tuple[int, int, int, int]:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from joulecast.errors import InputError, NotYetError
+from joulecast.errors import InputError
 from joulecast.model.architecture.experts import Experts, LatentAttention
 from joulecast.model.architecture.hf_families import FAMILIES, ExpertKeys
-from joulecast.model.architecture.hf_reader import Reader
+from joulecast.model.architecture.hf_reader import Reader, shortest
 
 #: Keys that count experts in some family.
 _COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 
 
-def read_experts(reader: Reader, kind: str, keys: ExpertKeys | None) -> Experts | None:
+def read_experts(reader: Reader, kind: str, keys: ExpertKeys | None, layers: int) -> Experts | None:
     """A file's Mixture of Experts; ``None`` where its family has none.
 
     Raises
     ------
     InputError
         Experts in a family that has none, or sizes that do not fit together.
-    NotYetError
-        Layers without experts elsewhere than at the beginning.
     """
     if keys is None:
         _refuse(reader, kind)
@@ -32,7 +30,6 @@ def read_experts(reader: Reader, kind: str, keys: ExpertKeys | None) -> Experts 
             key="num_experts_per_tok",
             remedy=f"Use at most {keys.count}.",
         )
-    _only_leading(reader, keys)
     width = reader.count(keys.width)
     shared = reader.whole(keys.shared) * width if keys.shared else reader.whole(keys.shared_width)
     return Experts(
@@ -43,6 +40,7 @@ def read_experts(reader: Reader, kind: str, keys: ExpertKeys | None) -> Experts 
         shared_gate=bool(keys.shared_width and shared),
         bias=keys.bias,
         dense_layers=reader.whole(keys.dense),
+        turns=_turns(reader, keys, layers),
     )
 
 
@@ -58,21 +56,17 @@ def _refuse(reader: Reader, kind: str) -> None:
             )
 
 
-def _only_leading(reader: Reader, keys: ExpertKeys) -> None:
-    if reader.count(keys.every, 1) != 1:
-        raise NotYetError(
-            "experts in some layers between others are not implemented yet",
-            file=reader.file,
-            key=keys.every,
-            remedy="Use a model whose layers have experts from some layer on.",
-        )
-    if reader.data.get(keys.without):
-        raise NotYetError(
-            "layers without experts between others are not implemented yet",
-            file=reader.file,
-            key=keys.without,
-            remedy="Use a model whose layers have experts from some layer on.",
-        )
+def _turns(reader: Reader, keys: ExpertKeys, layers: int) -> tuple[bool, ...]:
+    """Which layers have experts, those at the beginning apart: every so many, all but some, or those listed."""
+    every, start = reader.count(keys.every, 1), 0 if keys.from_first else 1
+    given = reader.data.get(keys.listed) if keys.listed else None
+    listed = range(layers) if given is None else reader.places(keys.listed, layers)
+    without = reader.places(keys.without, layers)
+    turns = tuple(
+        layer in listed and layer not in without and (given is not None or (layer + start) % every == 0)
+        for layer in range(layers)
+    )
+    return () if all(turns) else shortest(turns)
 
 
 def read_latent_attention(reader: Reader) -> LatentAttention:

@@ -12,8 +12,9 @@ class ExpertKeys:
     """Key names of a Mixture of Experts in one family; an empty one does not exist there.
 
     ``shared`` counts shared experts of the same width as the others, ``shared_width`` is the width of one of their own;
-    ``bias``: router and experts have biases; ``dense`` counts the leading layers without experts, ``every`` and
-    ``without`` pick others.
+    ``bias``: router and experts have biases; ``dense`` counts the leading layers without experts. Of the others every
+    ``every``-th has experts, the first one among them ``from_first``, but for those that ``without`` names; or those
+    alone that ``listed`` names.
     """
 
     count: str = "num_experts"
@@ -22,7 +23,9 @@ class ExpertKeys:
     shared_width: str = ""
     dense: str = ""
     every: str = "decoder_sparse_step"
+    from_first: bool = False
     without: str = "mlp_only_layers"
+    listed: str = ""
     bias: bool = False
 
 
@@ -33,18 +36,21 @@ class Family:
     ``keys`` maps the common key to this family's own; ``attention_bias_key`` and ``mlp_bias_key`` switch biases where
     the family lets the file decide (an empty key never occurs in a file, so the default holds). ``output_follows``: the
     attention output's bias follows ``attention_bias_key`` too. ``experts`` has the key names of a Mixture of Experts,
-    ``latent`` says that attention is multi-head latent attention, ``joint`` that queries, keys and values are one
-    product, and gate and up. ``defaults`` are sizes that a file leaves out where they are the code's own. Of layers in
-    turn ``period - 1`` see a window alone and the last one all; 0: all are alike. ``text_of``: a file of this type has
-    the text model in its ``text_config``. ``parallel_key`` and ``qk_norm_key`` switch parallel blocks and norms of
-    queries and keys, where ``shared_norm`` is of parallel blocks alone; files that set a ``refused`` key are. ``adapt``
-    gives a file's own keys in the common ones' form. Other fields are those of
+    ``latent`` says that attention is multi-head latent attention, ``joint_projections`` that queries, keys and values
+    are one product, and gate and up. ``defaults`` are sizes that a file leaves out where they are the code's own. Of
+    layers in turn ``period - 1`` see a window alone and the last one all; 0: all are alike. ``local_type`` is what
+    ``layer_types`` calls a local layer; ``plain_layers`` says which have no rotary embedding: those that see all
+    (``global``), or those that ``no_rope_layers`` lists with a 0 (``listed``). ``text_of``: a file of this type has a
+    text model in its ``text_config``, of this type unless it says another. ``parallel_key``, ``qk_norm_key`` and
+    ``scaled_key`` switch parallel blocks, norms of queries and keys, and their scaling, where ``shared_norm`` is of
+    parallel blocks alone; files that set a ``refused`` key are. ``adapt`` gives a file's own keys in the common ones'
+    form. Other fields are those of
     :class:`~joulecast.model.architecture.model_config.ModelConfig`.
     """
 
     keys: Mapping[str, str] = field(default_factory=dict)
     tied: bool = False
-    gated: bool = True
+    gated_mlp: bool = True
     activation: str = "silu"
     norm: str = "rmsnorm"
     norm_bias: bool = False
@@ -66,7 +72,7 @@ class Family:
     joint_up: bool = False
     head_bias: bool = False
     known_modules: bool = True
-    sinks: bool = False
+    attention_sinks: bool = False
     sliced_projections: bool = False
     half_rotary: bool = False
     wide_rotary: bool = False
@@ -75,13 +81,20 @@ class Family:
     rotary_fraction: float = 1.0
     ffn_multiple: int = 0
     extra_positions: int = 0
+    qk_norm_plain: bool = False
+    scaled_queries: bool = False
+    chunked: bool = False
+    local_type: str = "sliding_attention"
+    plain_layers: str = ""
     experts: ExpertKeys | None = None
     latent: bool = False
-    joint: bool = False
+    joint_projections: bool = False
     defaults: Mapping[str, Any] = field(default_factory=dict)
     period: int = 0
     text_of: str = ""
     qk_norm_key: str = ""
+    scaled_key: str = ""
+    norm_bias_key: str = "norm_bias"
     refused: tuple[str, ...] = ()
     adapt: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
 
@@ -101,12 +114,16 @@ _GPT2_KEYS = {
 _OPT_KEYS = {"intermediate_size": "ffn_dim", "hidden_act": "activation_function"}
 
 _DEEPSEEK_EXPERTS = ExpertKeys(
-    count="n_routed_experts", shared="n_shared_experts", dense="first_k_dense_replace", every="moe_layer_freq"
+    count="n_routed_experts",
+    shared="n_shared_experts",
+    dense="first_k_dense_replace",
+    every="moe_layer_freq",
+    from_first=True,
 )
 
 #: The layer of GPT-2 and those that followed it: layer norms, an MLP without a gate, biases everywhere.
 _GPT_LAYER = Family(
-    gated=False,
+    gated_mlp=False,
     activation="gelu",
     norm="layernorm",
     norm_bias=True,
@@ -162,6 +179,19 @@ def _gptj(data: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**data, "partial_rotary_factor": rotated * heads / width}
 
 
+def _minimax_m2(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """MiniMax M2's rotated share of a head, which its file has as values."""
+    width, rotated = data.get("head_dim"), data.get("rotary_dim")
+    if not (isinstance(width, int) and isinstance(rotated, int) and width):
+        return data
+    return {**data, "partial_rotary_factor": rotated / width}
+
+
+def _llama4(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Llama 4's one shared expert, and whether queries are scaled, which a file may say with a number."""
+    return {**data, "n_shared_experts": 1, "attn_temperature_tuning": bool(data.get("attn_temperature_tuning", True))}
+
+
 #: What files of Gemma 2 and 3 may leave out: defaults of transformers 5.17.
 _GEMMA2 = {
     "head_dim": 256,
@@ -182,11 +212,84 @@ _GEMMA3 = {
     "sliding_window": 4096,
 }
 
+#: The same of Llama 4.
+_LLAMA4 = {
+    "head_dim": 128,
+    "num_key_value_heads": 8,
+    "vocab_size": 202048,
+    "max_position_embeddings": 131072,
+    "attention_chunk_size": 8192,
+    "use_qk_norm": True,
+    "num_experts_per_tok": 1,
+    "num_local_experts": 16,
+    "intermediate_size_mlp": 16384,
+    "no_rope_layer_interval": 4,
+}
+
+_COHERE = Family(
+    tied=True,
+    norm="layernorm",
+    attention_bias_key="attention_bias",
+    output_follows=True,
+    parallel=True,
+    shared_norm=True,
+    scaled_logits=True,
+    known_modules=False,
+    refused=("use_qk_norm",),
+)
+
 #: Supported ``model_type`` values.
 FAMILIES: Mapping[str, Family] = {
     "llama": _LLAMA,
     "mistral": Family(),
     "mistral3": Family(text_of="mistral"),
+    "ministral": Family(),
+    "ministral3": Family(scaled_queries=True),
+    "mistral4": Family(
+        experts=_DEEPSEEK_EXPERTS,
+        latent=True,
+        scaled_queries=True,
+        defaults={"n_shared_experts": 1},
+        known_modules=False,
+    ),
+    "smollm3": replace(
+        _LLAMA,
+        tied=True,
+        plain_layers="listed",
+        defaults={"use_sliding_window": False, "no_rope_layer_interval": 4, "num_key_value_heads": 4},
+    ),
+    "exaone4": Family(
+        norm_place="after", qk_norm=True, period=4, plain_layers="global", defaults={"sliding_window": 4096}
+    ),
+    "llama4_text": Family(
+        keys={"intermediate_size": "intermediate_size_mlp", "sliding_window": "attention_chunk_size"},
+        attention_bias_key="attention_bias",
+        output_follows=True,
+        qk_norm_key="use_qk_norm",
+        qk_norm_plain=True,
+        scaled_key="attn_temperature_tuning",
+        chunked=True,
+        local_type="chunked_attention",
+        plain_layers="listed",
+        experts=ExpertKeys(
+            count="num_local_experts",
+            width="intermediate_size",
+            shared="n_shared_experts",
+            every="interleave_moe_layer_step",
+            listed="moe_layers",
+        ),
+        known_modules=False,
+        defaults=_LLAMA4,
+        adapt=_llama4,
+    ),
+    "llama4": Family(text_of="llama4_text"),
+    "minimax_m2": Family(
+        qk_norm=True,
+        qk_norm_whole=True,
+        experts=ExpertKeys(count="num_local_experts", width="intermediate_size"),
+        known_modules=False,
+        adapt=_minimax_m2,
+    ),
     "qwen2": Family(qkv_bias=True, defaults=_QWEN),
     "qwen3": Family(attention_bias_key="attention_bias", output_follows=True, qk_norm=True, defaults=_QWEN),
     "mixtral": Family(experts=ExpertKeys(count="num_local_experts", width="intermediate_size")),
@@ -199,7 +302,8 @@ FAMILIES: Mapping[str, Family] = {
     "deepseek_v2": Family(experts=_DEEPSEEK_EXPERTS, latent=True),
     "deepseek_v3": Family(experts=_DEEPSEEK_EXPERTS, latent=True),
     "kimi_k2": Family(experts=_DEEPSEEK_EXPERTS, latent=True),
-    "phi3": Family(joint=True, sliced_projections=True),
+    "kimi_k25": Family(text_of="kimi_k2"),
+    "phi3": Family(joint_projections=True, sliced_projections=True),
     "gemma": _GEMMA,
     "gemma2": replace(_GEMMA, norm_place="around", period=2, defaults=_GEMMA2),
     "gemma3_text": replace(_GEMMA, norm_place="around", qk_norm=True, period=6, defaults=_GEMMA3),
@@ -207,7 +311,7 @@ FAMILIES: Mapping[str, Family] = {
     "olmo2": _OLMO2,
     "olmo3": replace(_OLMO2, period=4, defaults={"sliding_window": 4096}),
     "nemotron": Family(
-        gated=False,
+        gated_mlp=False,
         activation="relu2",
         norm="layernorm",
         norm_bias=True,
@@ -217,7 +321,13 @@ FAMILIES: Mapping[str, Family] = {
         rotary_fraction=0.5,
     ),
     "gpt2": replace(
-        _GPT_LAYER, keys=_GPT2_KEYS, tied=True, activation="gelu_new", rotary=False, ffn_multiple=4, joint=True
+        _GPT_LAYER,
+        keys=_GPT2_KEYS,
+        tied=True,
+        activation="gelu_new",
+        rotary=False,
+        ffn_multiple=4,
+        joint_projections=True,
     ),
     "starcoder2": replace(
         _GPT_LAYER,
@@ -234,7 +344,7 @@ FAMILIES: Mapping[str, Family] = {
         output_bias=True,
         output_follows=True,
         norm_formula="mixed",
-        sinks=True,
+        attention_sinks=True,
         half_rotary=True,
         period=2,
         experts=ExpertKeys(count="num_local_experts", width="intermediate_size", bias=True),
@@ -285,22 +395,13 @@ FAMILIES: Mapping[str, Family] = {
         parallel=True,
         parallel_key="parallel_attn",
         shared_norm=True,
-        joint=True,
+        joint_projections=True,
         known_modules=False,
         refused=("alibi",),
         adapt=_falcon,
     ),
-    "cohere": Family(
-        tied=True,
-        norm="layernorm",
-        attention_bias_key="attention_bias",
-        output_follows=True,
-        parallel=True,
-        shared_norm=True,
-        scaled_logits=True,
-        known_modules=False,
-        refused=("use_qk_norm",),
-    ),
+    "cohere": _COHERE,
+    "cohere2": replace(_COHERE, period=4, plain_layers="global", defaults={"sliding_window": 4096}),
     "gptj": replace(
         _GPT_LAYER,
         keys=_GPT2_KEYS,
@@ -321,7 +422,7 @@ FAMILIES: Mapping[str, Family] = {
         attention_bias_key="attention_bias",
         output_follows=True,
         rotary_fraction=0.25,
-        joint=True,
+        joint_projections=True,
     ),
     "opt": replace(
         _GPT_LAYER,
@@ -334,4 +435,19 @@ FAMILIES: Mapping[str, Family] = {
         rotary=False,
         extra_positions=2,
     ),
+}
+
+_LINEAR = "linear attention in most of their layers"
+_MAMBA = "state-space (Mamba) layers"
+_SPARSE = "sparse attention, whose indexer picks the tokens that a query sees"
+#: Types of models that are known for layers which nothing here describes, and what those are.
+REFUSED: Mapping[str, str] = {
+    **dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"), _LINEAR),
+    **dict.fromkeys(("kimi_linear", "minimax", "minimax_m1", "olmo_hybrid"), _LINEAR),
+    **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "falcon_h1", "nemotron_h", "jamba", "bamba"), _MAMBA),
+    **dict.fromkeys(("zamba", "zamba2", "granitemoehybrid"), _MAMBA),
+    **dict.fromkeys(("deepseek_v32", "deepseek_v4", "glm_moe_dsa"), _SPARSE),
+    **dict.fromkeys(("gemma3n", "gemma3n_text"), "embeddings in every layer and several residual streams"),
+    **dict.fromkeys(("lfm2", "lfm2_moe"), "convolutions in most of their layers"),
+    **dict.fromkeys(("recurrent_gemma", "rwkv"), "recurrent layers"),
 }

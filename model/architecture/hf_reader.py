@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,20 @@ class Reader:
             )
         return value
 
+    def places(self, key: str, layers: int) -> frozenset[int]:
+        """Layers that a list names, counted from 0; none where it is missing."""
+        value = self.data.get(key)
+        if value is None:
+            return frozenset()
+        if not isinstance(value, list) or not all(isinstance(one, int) and 0 <= one < layers for one in value):
+            raise InputError(
+                f"must be a list of layers from 0 to {layers - 1}",
+                file=self.file,
+                key=self.prefix + key,
+                remedy="Correct it.",
+            )
+        return frozenset(value)
+
     def table(self, key: str) -> Mapping[str, Any]:
         """An object, empty where it is missing."""
         value = self.data.get(key)
@@ -82,3 +96,10 @@ class Reader:
                 remedy="Correct one of them or give head_dim.",
             )
         return hidden // heads
+
+
+def shortest(pattern: Sequence[bool]) -> tuple[bool, ...]:
+    """The shortest pattern that repeats to a longer one."""
+    layers = len(pattern)
+    periods = (n for n in range(1, layers + 1) if all(pattern[i] == pattern[i % n] for i in range(layers)))
+    return tuple(pattern[: next(periods)])

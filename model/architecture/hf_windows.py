@@ -1,13 +1,10 @@
-"""Which layers attend to a window alone, as Hugging Face's ``config.json`` files say it."""
+"""Which layers attend to a window alone, and which have rotary embedding, as Hugging Face's files say it."""
 
 from __future__ import annotations
 
 from joulecast.errors import InputError
 from joulecast.model.architecture.hf_families import Family
-from joulecast.model.architecture.hf_reader import Reader
-
-#: What ``layer_types`` may name, and whether such a layer is local.
-LAYER_TYPES = {"full_attention": False, "sliding_attention": True}
+from joulecast.model.architecture.hf_reader import Reader, shortest
 
 
 def read_windows(reader: Reader, family: Family, layers: int) -> tuple[int, tuple[bool, ...]]:
@@ -21,18 +18,50 @@ def read_windows(reader: Reader, family: Family, layers: int) -> tuple[int, tupl
     InputError
         For types of layers that are not known, or not as many as layers.
     """
-    if reader.data.get("sliding_window") is None or not reader.flag("use_sliding_window", True):
+    key = family.key("sliding_window")
+    if reader.data.get(key) is None or not reader.flag("use_sliding_window", True):
         return 0, ()
     pattern = _pattern(reader, family, layers)
     if pattern and not any(pattern):
         return 0, ()
-    return reader.count("sliding_window"), () if all(pattern) else pattern
+    return reader.count(key), () if all(pattern) else pattern
+
+
+def read_rotary_pattern(reader: Reader, family: Family, layers: int, local: tuple[bool, ...]) -> tuple[bool, ...]:
+    """Which layers have rotary embedding (empty: all), of which those of ``local`` see a window alone.
+
+    Raises
+    ------
+    InputError
+        For a list that has less than one entry for each layer, or others than 0 and 1.
+    """
+    if family.plain_layers == "global":
+        return local
+    return _listed_rotary(reader, layers) if family.plain_layers == "listed" else ()
+
+
+def _listed_rotary(reader: Reader, layers: int) -> tuple[bool, ...]:
+    given = reader.data.get("no_rope_layers")
+    if not given:
+        every = reader.count("no_rope_layer_interval")
+        given = [(layer + 1) % every != 0 for layer in range(layers)]
+    if not isinstance(given, list) or len(given) < layers or any(one not in (0, 1) for one in given):
+        raise InputError(
+            f"must have a 0 (without rotary embedding) or 1 for each of {layers} layers",
+            file=reader.file,
+            key=reader.prefix + "no_rope_layers",
+            remedy="Correct it, or leave it out.",
+        )
+    rotary = [bool(one) for one in given[:layers]]
+    return () if all(rotary) else shortest(rotary)
 
 
 def _pattern(reader: Reader, family: Family, layers: int) -> tuple[bool, ...]:
     given = reader.data.get("layer_types")
     if given is not None:
-        return _typed(reader, given, layers)
+        return _typed(reader, given, layers, family.local_type)
+    if family.chunked:
+        return _listed_rotary(reader, layers)
     if reader.data.get("max_window_layers") is not None and reader.data.get("use_sliding_window"):
         whole = reader.whole("max_window_layers")
         return tuple(layer >= whole for layer in range(layers))
@@ -40,13 +69,14 @@ def _pattern(reader: Reader, family: Family, layers: int) -> tuple[bool, ...]:
     return (True,) * (period - 1) + (False,) if period else ()
 
 
-def _typed(reader: Reader, given: object, layers: int) -> tuple[bool, ...]:
+def _typed(reader: Reader, given: object, layers: int, local_type: str) -> tuple[bool, ...]:
     """``layer_types``, one for each layer, as the shortest pattern that repeats."""
-    known = ", ".join(LAYER_TYPES)
+    types = {"full_attention": False, local_type: True}
+    known = ", ".join(types)
     if not isinstance(given, list) or not given:
         raise InputError("must be a list", file=reader.file, key="layer_types", remedy=f"Name {known} for each layer.")
     for name in given:
-        if not isinstance(name, str) or name not in LAYER_TYPES:
+        if not isinstance(name, str) or name not in types:
             raise InputError(
                 f"layers of type {name!r} are not known", file=reader.file, key="layer_types", remedy=f"Known: {known}."
             )
@@ -54,6 +84,4 @@ def _typed(reader: Reader, given: object, layers: int) -> tuple[bool, ...]:
         raise InputError(
             f"{len(given)} types for {layers} layers", file=reader.file, key="layer_types", remedy="Name one for each."
         )
-    local = tuple(LAYER_TYPES[name] for name in given)
-    periods = (n for n in range(1, layers + 1) if all(local[i] == local[i % n] for i in range(layers)))
-    return local[: next(periods)]
+    return shortest([types[name] for name in given])

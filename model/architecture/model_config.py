@@ -49,6 +49,11 @@ class ModelConfig:
         Biases of the linear layers: query/key/value, attention output, both of the MLP.
     qk_norm, qk_norm_whole
         Whether queries and keys are normalised: per head (Qwen3), or all heads of a token together (OLMo-2).
+    qk_norm_plain
+        Whether these norms have no weights and stand in layers with rotary embedding alone (Llama 4).
+    scaled_queries
+        Whether queries are multiplied by a number of their position: in layers without rotary embedding, if there are
+        such (Llama 4), else in all (Ministral 3).
     norm_place
         Where a block's norm stands: ``before`` it, ``after`` it in front of the addition to the residual stream
         (OLMo-2), or ``around`` (both: Gemma 2 and 3, GLM-4).
@@ -90,6 +95,8 @@ class ModelConfig:
     sliding_window, window_pattern
         Tokens that attention sees in local layers, its own included; 0: all. Which layers are local, repeated over the
         stack; empty: all of them.
+    chunked
+        Whether local layers see the tokens of their own chunk of so many, rather than a window that moves (Llama 4).
     text_part
         Whether the file's model sees more than text, and this is the part that reads text.
     experts
@@ -123,6 +130,8 @@ class ModelConfig:
     mlp_bias: bool = False
     qk_norm: bool = False
     qk_norm_whole: bool = False
+    qk_norm_plain: bool = False
+    scaled_queries: bool = False
     norm_place: str = "before"
     norm_formula: str = "rounded"
     parallel_residual: bool = False
@@ -148,6 +157,7 @@ class ModelConfig:
     max_positions: int = 0
     sliding_window: int = 0
     window_pattern: tuple[bool, ...] = ()
+    chunked: bool = False
     text_part: bool = False
     experts: Experts | None = None
     latent: LatentAttention | None = None
@@ -262,7 +272,7 @@ class ModelConfig:
     @property
     def qk_norm_sizes(self) -> tuple[int, ...]:
         """Parameters of the norms of queries and of keys; nothing without them."""
-        if not self.qk_norm:
+        if not self.qk_norm or self.qk_norm_plain:
             return ()
         heads = (self.heads, self.kv_heads) if self.qk_norm_whole else (1, 1)
         return tuple(count * self.head_dim for count in heads)
@@ -334,6 +344,8 @@ def _of_kind(model: ModelConfig, kind: LayerKind) -> ModelConfig:
         window_pattern=(),
         rotary=model.rotary and not kind.plain,
         rotary_pattern=(),
+        qk_norm=model.qk_norm and not (model.qk_norm_plain and kind.plain),
+        scaled_queries=model.scaled_queries and (kind.plain or not model.rotary_pattern),
         experts=experts,
         wide_pattern=(True,) if kind.wide else (),
     )

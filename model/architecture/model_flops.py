@@ -22,7 +22,7 @@ def training_flops(config: ModelConfig, sequence: int, tokens: float) -> float:
     layers = [*config.runs(0, config.layers), (config.kinds[-1], config.mtp_layers)]
     weights = sum(count * matrix_elements(kind) for kind, count in layers)
     weights += (1 + config.mtp_layers) * config.hidden * config.vocab + config.mtp_layers * 2 * config.hidden**2
-    seen = sum(count * (seen_share(kind.window, sequence) if kind.window else 1.0) for kind, count in layers)
+    seen = sum(count * _seen(kind, sequence) for kind, count in layers)
     pairs = 2.0 * seen * sequence * config.heads * config.head_dim
     return 3.0 * tokens * (2.0 * weights + pairs)
 
@@ -31,6 +31,19 @@ def seen_share(window: int, sequence: int) -> float:
     """Share of the pairs under a causal mask that lie within a window of so many tokens."""
     share = min(window, sequence) / sequence
     return share * (2.0 - share)
+
+
+def chunk_share(chunk: int, sequence: int) -> float:
+    """Share of those pairs that lie within chunks of so many tokens; of the last one there may be a part."""
+    whole, rest = divmod(sequence, chunk)
+    return (whole * chunk**2 + rest**2) / sequence**2
+
+
+def _seen(config: ModelConfig, sequence: int) -> float:
+    """Share of the pairs under a causal mask that a model of like layers sees."""
+    if not config.window:
+        return 1.0
+    return (chunk_share if config.chunked else seen_share)(config.window, sequence)
 
 
 def matrix_elements(config: ModelConfig) -> int:

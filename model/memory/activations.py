@@ -115,6 +115,8 @@ def whole_layer_bytes(s: Shard) -> float:
         per_token += heads
     if config.rotary and implementation.rotary:
         per_token += heads  # rotated queries and keys; the joint product lives on as long as the values, its view
+    elif config.scaled_queries:
+        per_token += s.heads * config.head_dim
     if not megatron:
         per_token += _eager_activation_extra(s)
     moments = 2 if config.norm == "layernorm" else 1

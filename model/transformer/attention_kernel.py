@@ -7,19 +7,22 @@ from joulecast.model.kernels.operators import Attention
 
 
 def attention(s: Shard, direction: str) -> Attention:
-    """Attention of all of the rank's heads over its sequence, ``forward`` or ``backward``."""
+    """Attention of all of the rank's heads over its sequence, ``forward`` or ``backward``; chunks are sequences."""
+    window, parts = s.config.window, 1
+    if s.config.chunked and window:
+        window, parts = 0, s.sequence // window
     return Attention(
-        s.batch,
+        s.batch * parts,
         s.heads,
         s.kv_heads,
-        s.sequence,
+        s.sequence // parts,
         s.config.head_dim,
         backend=s.implementation.attention_backend,
         direction=direction,
         dtype=s.implementation.attention_dtype,
         name=f"attention.{direction}",
         each_score="dropout" if s.implementation.dropout else "softcap" if softcapped(s) else "",
-        window=s.config.window,
+        window=window,
     )
 
 

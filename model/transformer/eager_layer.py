@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from joulecast.model.framework.launches import Launch, collective, column_sums, streaming
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.transformer import core_attention, float8_linear
+from joulecast.model.transformer import core_attention, float8_linear, query_scaling
 from joulecast.model.transformer.rotary import head_norm_backward, head_norm_forward, rotary_backward, rotary_forward
 
 
@@ -23,6 +23,7 @@ def attention_half_forward(s: Shard) -> tuple[Launch, ...]:
         *float8_linear.forward("qkv", s, s.qkv_width, config.hidden),
         *head_norm_forward(s),
         *rotary_forward(s),
+        *query_scaling.scaled(s),
         *core_attention.core_attention(s, "forward"),
         *float8_linear.forward("output", s, config.hidden, s.attention_width),
         *leave_forward("output", s),
@@ -69,6 +70,7 @@ def attention_half_backward(s: Shard, accumulate: bool, leaf_input: bool = False
         *linear_backward("output", s, config.hidden, s.attention_width, config.output_bias, accumulate),
         *core_attention.backward(s),
         *sinks_backward(s, accumulate),
+        *query_scaling.scaled(s, ".grad"),
         *rotary_backward(s),
         *head_norm_backward(s, accumulate),
         streaming("cat", "qkv.cat", s.tokens * s.qkv_width, dtype=s.implementation.dtype),

@@ -46,11 +46,17 @@ def backward(s: Shard) -> tuple[Launch, ...]:
     return (*with_mask(launches, s), *written_attention.summed(s)) if masked(s) else launches
 
 
-def turned_values(s: Shard) -> tuple[Launch, ...]:
-    """Copy of values' gradient from heads first to tokens first, as code or sums over repeated heads leave it."""
-    if not written_attention.written(s) and (not masked(s) or s.heads == s.kv_heads):
-        return ()
-    return (turned_rotary.turn("attention.value.grad.clone", s.tokens * s.kv_heads * s.config.head_dim, s),)
+def turned(part: str, s: Shard) -> tuple[Launch, ...]:
+    """Copy of the gradient of queries, keys or values from heads first to tokens first.
+
+    So rotation leaves it, code that transformers writes itself, and sums over repeated heads of keys and values.
+    """
+    rotated = turned_rotary.turned(part, s)
+    summed = masked(s) and s.heads != s.kv_heads and part != "query"
+    if rotated or not (written_attention.written(s) or summed):
+        return rotated
+    heads = s.heads if part == "query" else s.kv_heads
+    return (turned_rotary.turn(f"attention.{part}.grad.clone", s.tokens * heads * s.config.head_dim, s),)
 
 
 def with_mask(launches: tuple[Launch, ...], s: Shard) -> tuple[Launch, ...]:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from joulecast.model.framework.launches import Launch, streaming
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.transformer import core_attention, latent_attention, megatron_mlp, moe
+from joulecast.model.transformer import core_attention, latent_attention, megatron_mlp, moe, query_scaling
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer import megatron_linear as linear
 from joulecast.model.transformer.megatron_mlp import bias_backward
@@ -54,6 +54,7 @@ def attention_forward(s: Shard) -> tuple[Launch, ...]:
         *linear.column_forward("norm1" if eager.before_block(s) else "", "qkv", s, s.qkv_width),
         *_head_norms(s, "rmsnorm", ""),
         *_rotary(s, ""),
+        *query_scaling.scaled(s),
         *core_attention.core_attention(s, "forward"),
         *linear.row_forward("output", s, s.attention_width),
         *eager.branch_norm_forward("norm1", s),
@@ -70,6 +71,7 @@ def attention_backward(s: Shard) -> tuple[Launch, ...]:
         *bias_backward(s, "output", s.norm_tokens, config.hidden, config.output_bias),
         *linear.row_backward("output", s, s.attention_width),
         *core_attention.backward(s),
+        *query_scaling.scaled(s, ".grad"),
         *_rotary(s, ".grad"),
         *_head_norms(s, "norm_backward", ".grad"),
         streaming("cat", "qkv.cat", s.tokens * s.qkv_width, dtype=s.implementation.dtype),
@@ -96,6 +98,6 @@ def _head_norms(s: Shard, pattern: str, suffix: str) -> tuple[Launch, ...]:
         reads = 2 if suffix else 1
         name = f"{part}_norm{suffix}"
         launches.append(streaming(pattern, name, rows * columns, reads=reads, dtype=dtype, rows=rows, columns=columns))
-        if suffix:
+        if suffix and not s.config.qk_norm_plain:
             launches += accumulation(f"{part}_norm.weight", columns, s.implementation)
     return tuple(launches)

@@ -35,6 +35,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         *eager.enter_forward("qkv", s),
         *_projections_forward(s),
         *(complex_rotary.forward(s) if _titan(s) else turned_rotary.forward(s)),
+        *turned_rotary.queries_scaled(s),
         *masked_attention.forward(s),
         *turned_rotary.attention_turned(s),
         *autocast_linear.forward("output", s, config.hidden, s.attention_width, wide=False),
@@ -60,6 +61,7 @@ def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, .
         ),
         *masked_attention.backward(s),
         *eager.sinks_backward(s, accumulate),
+        *turned_rotary.queries_scaled(s, ".grad"),
         *(complex_rotary.backward(s) if _titan(s) else turned_rotary.backward(s)),
         *(() if s.config.qk_norm_whole else head_norm_backward(s, accumulate)),
         *_projections_backward(s, accumulate),
@@ -210,12 +212,12 @@ def _projections_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
         return (*ahead, *autocast_linear.backward("qkv", s, s.qkv_width, hidden, bias, accumulate))
     launches: list[Launch] = []
     whole_norms = s.config.qk_norm_whole
-    turns = {name: () if _titan(s) else turned_rotary.turned(name, s) for name, _ in products}
+    turns = {name: () if _titan(s) else masked_attention.turned(name, s) for name, _ in products}
     for name, width in reversed(products):
         if whole_norms and name != "value":
             launches += (*turns[name], *head_norm_backward(s, accumulate, name))
         else:
-            launches += masked_attention.turned_values(s) if name == "value" else turns[name]
+            launches += turns[name]
         launches += autocast_linear.backward(name, s, width, hidden, bias, accumulate)
         if name != "value":
             launches.append(_branches(name, s))

@@ -91,10 +91,14 @@ def head_norm_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     for part, rows, columns in reversed(normed_parts(s)):
         weight = f"{part}_norm.weight"
         done = "" if accumulate else weight
-        launches += [
+        launches.append(
             streaming(
                 "norm_backward", f"{part}_norm.grad", rows * columns, reads=2, dtype=dtype, rows=rows, columns=columns
-            ),
+            )
+        )
+        if s.config.qk_norm_plain:
+            continue
+        launches.append(
             streaming(
                 "gamma_backward",
                 f"{part}_norm.gamma.grad",
@@ -105,8 +109,8 @@ def head_norm_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
                 completes=done,
                 rows=rows,
                 columns=columns,
-            ),
-        ]
+            )
+        )
         if accumulate:
             launches.append(streaming("add", f"{weight}.accumulate", columns, reads=2, dtype=dtype, completes=weight))
     return tuple(launches)

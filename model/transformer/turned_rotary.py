@@ -162,6 +162,19 @@ def turned(part: str, s: Shard) -> tuple[Launch, ...]:
     return tuple(turn(f"rotary.{part}.grad.clone", whole, s) for name, whole in _parts(s) if name == part)
 
 
+def queries_scaled(s: Shard, suffix: str = "") -> tuple[Launch, ...]:
+    """Queries times a number of their position, where the model has one, at the pace of their product with the cosine.
+
+    Every layer computes the numbers anew, in seven operations on positions.
+    """
+    if not s.config.scaled_queries:
+        return ()
+    steps = () if suffix else ("share", "floor", "next", "log", "beta", "one", "round")
+    numbers = (streaming("unary", f"query.scale.{step}", s.sequence, dtype="fp32") for step in steps)
+    values, cycles = s.tokens * s.heads * s.config.head_dim, PRODUCT_GRADIENT if suffix else COSINE
+    return (*numbers, _paced(f"query.scale{suffix}", values, cycles, s))
+
+
 def turn(name: str, values: float, s: Shard) -> Launch:
     """Copy of values from heads first to tokens first."""
     return _paced(name, values, TURN, s)

@@ -20,6 +20,8 @@ def check_layers(plan: Plan, source: Source) -> None:
     local = model.sliding_window > 0
     masked = local and run.modules == "transformers"
     unusual = model.norm_place != "before" or model.scaled_embeddings or model.qk_norm_whole or model.shared_norm
+    unusual = unusual or model.scaled_queries or model.qk_norm_plain
+    chunk = model.sliding_window if model.chunked else 0
     capped = model.attention_softcap or model.logit_softcap
     backend, tiles = run.attention_backend, [name for name, _ in run.tiles if name.startswith("attention")]
     again = sorted(set(run.recompute_modules) - {"core_attn"}) if plan.schedule.recompute == "selective" else []
@@ -37,6 +39,12 @@ def check_layers(plan: Plan, source: Source) -> None:
             "sequences split over GPUs",
             plan.cp > 1 and (local or model.attention_softcap),
             "Use 1.",
+        ),
+        (
+            "workload.sequence_length",
+            f"sequences that chunks of {chunk} tokens leave a rest of",
+            chunk > 0 and plan.workload.sequence_length % chunk > 0,
+            f"Use a multiple of {chunk}, or at most {chunk}.",
         ),
         ("implementation.tiles", "tiles of attention", bool(tiles) and local, "Leave attention out of it."),
         (
@@ -115,6 +123,8 @@ def windows_matter(window: int, tokens: int, modules: str) -> bool:
 
 def _window(plan: Plan) -> str:
     model, run = plan.workload.model, plan.implementation
+    if model.chunked:
+        return f"attention in chunks of {model.sliding_window} tokens is that of sequences as long"
     words = f"attention in a window of {model.sliding_window} tokens"
     if run.modules == "transformers" and run.attention_backend != "unfused":
         return f"{words} is PyTorch's own, which computes the whole square and adds a mask"

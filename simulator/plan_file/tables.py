@@ -37,7 +37,7 @@ def read_workload(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Work
     table = parsed.workload
     model, run = names.resolve_model(table, source), parsed.implementation
     if run.rotary is not None:
-        model = replace(model, rotary=run.rotary)
+        model = replace(model, rotary=run.rotary, rotary_pattern=())
     if run.tie_embeddings is not None:
         model = replace(model, tied_embeddings=run.tie_embeddings)
     if not windows_matter(model.sliding_window, table.sequence_length, run.modules):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from joulecast.errors import InputError, NotYetError
+from joulecast.errors import InputError
 from joulecast.model.architecture.experts import Experts
 from joulecast.model.architecture.hf import load_model
 from joulecast.model.architecture.model_config import ModelConfig
@@ -40,12 +40,33 @@ def test_a_file_with_experts_is_read(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
+    ("changes", "turns", "dense"),
+    [
+        ({}, (), 0),
+        ({"decoder_sparse_step": 2}, (False, True), 2),
+        ({"mlp_only_layers": [1]}, (True, False, True), 1),
+        ({"mlp_only_layers": [0, 2]}, (False, True), 2),
+        ({"decoder_sparse_step": 2, "mlp_only_layers": [1]}, (False, False, False, True), 3),
+    ],
+)
+def test_layers_with_and_without_experts_take_turns(
+    tmp_path: Path, changes: dict[str, Any], turns: tuple[bool, ...], dense: int
+):
+    config = read(tmp_path, num_hidden_layers=4, **changes)
+    assert config.experts is not None
+    assert (config.experts.turns, config.dense_layers) == (turns, dense)
+    assert sum(config.others(0, 4)) == dense
+    plain, without = read(tmp_path, num_hidden_layers=4), config.dense
+    assert plain.parameters - config.parameters == dense * (plain.layer_parameters - without.layer_parameters)
+
+
+@pytest.mark.parametrize(
     ("changes", "key", "kind"),
     [
         ({"num_experts_per_tok": 17}, "num_experts_per_tok", InputError),
         ({"num_experts": 0}, "num_experts", InputError),
-        ({"decoder_sparse_step": 2}, "decoder_sparse_step", NotYetError),
-        ({"mlp_only_layers": [1]}, "mlp_only_layers", NotYetError),
+        ({"mlp_only_layers": [99]}, "mlp_only_layers", InputError),
+        ({"mlp_only_layers": 1}, "mlp_only_layers", InputError),
         ({"model_type": "llama"}, "num_experts", InputError),
     ],
 )

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from joulecast.errors import InputError
+from joulecast.errors import InputError, NotYetError
 from joulecast.model.architecture.experts import Experts
 from joulecast.model.architecture.hf import parse_config
-from joulecast.model.architecture.hf_families import FAMILIES
+from joulecast.model.architecture.hf_families import FAMILIES, REFUSED
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.architecture.model_flops import matrix_elements, training_flops
 from joulecast.model.framework.implementation import Implementation
@@ -81,6 +81,13 @@ TINY: dict[str, Any] = {
     "vocab_size": 1000,
     "max_position_embeddings": 128,
 }
+FOUR = {**TINY, "num_hidden_layers": 4}
+LLAMA4 = {**FOUR, "head_dim": 16, "intermediate_size_mlp": 112, "num_local_experts": 4, "attention_chunk_size": 64}
+LATENT = {
+    "num_key_value_heads": 4, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48,
+    "first_k_dense_replace": 1, "q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+}  # fmt: skip
 COUNTED: dict[str, tuple[dict[str, Any], int]] = {
     "gemma 2": ({"model_type": "gemma2", **TINY, "head_dim": 32}, 193_856),
     "gemma 3": ({"model_type": "gemma3_text", **TINY, "head_dim": 32}, 194_048),
@@ -125,6 +132,30 @@ COUNTED: dict[str, tuple[dict[str, Any], int]] = {
         {"model_type": "gpt_oss", **TINY, "head_dim": 32, "num_local_experts": 8, "num_experts_per_tok": 2}, 653_220,
     ),
     "gpt-neox": ({"model_type": "gpt_neox", **TINY, "num_key_value_heads": 4}, 216_160),
+    "smollm 3": ({"model_type": "smollm3", **FOUR}, 187_456),
+    "command r7b": ({"model_type": "cohere2", **FOUR}, 187_200),
+    "exaone 4": ({"model_type": "exaone4", **FOUR}, 251_584),
+    "llama 4, experts in every other layer": (
+        {"model_type": "llama4", "text_config": {**LLAMA4, "interleave_moe_layer_step": 2}},
+        405_568,
+    ),
+    "llama 4, experts in listed layers": ({"model_type": "llama4_text", **LLAMA4, "moe_layers": [1, 2]}, 405_568),
+    "minimax m2": (
+        {"model_type": "minimax_m2", **FOUR, "head_dim": 32, "num_local_experts": 8, "num_experts_per_tok": 2}, 819_520,
+    ),
+    "ministral": ({"model_type": "ministral", **FOUR, "head_dim": 32}, 300_608),
+    "ministral 3": (
+        {"model_type": "mistral3", "text_config": {"model_type": "ministral3", **FOUR, "head_dim": 32}}, 300_608,
+    ),
+    "mistral 4": ({"model_type": "mistral4", **FOUR, **LATENT}, 438_496),
+    "kimi k2.5": ({"model_type": "kimi_k25", "text_config": {**FOUR, **LATENT, "n_shared_experts": 1}}, 438_496),
+    "qwen 3, experts in every other layer": (
+        {
+            "model_type": "qwen3_moe", **FOUR, "head_dim": 32, "num_experts": 8, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 48, "decoder_sparse_step": 2, "mlp_only_layers": [1],
+        },
+        356_672,
+    ),
     "olmo 2": ({"model_type": "olmo2", **TINY}, 220_896),
 }  # fmt: skip
 
@@ -199,7 +230,7 @@ def test_every_family_is_read() -> None:
     named = {str(keys["model_type"]) for keys, _ in PUBLISHED.values()}
     catalogued = {"llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron"}
     counted = {str(keys["model_type"]) for keys, _ in COUNTED.values()}
-    assert set(FAMILIES) == named | catalogued | counted | {"kimi_k2"}
+    assert set(FAMILIES) == named | catalogued | counted | {"kimi_k2", "ministral3"}
 
 
 def test_operations_of_a_step_worked_out() -> None:
@@ -256,6 +287,30 @@ def test_a_window_is_read_where_it_is_used(keys: dict[str, Any], window: int) ->
 
 def test_an_unknown_family_is_not_taken_for_one_of_a_like_name() -> None:
     """Falcon's layers may be parallel to each other; those of Falcon Mamba have no attention at all."""
-    with pytest.raises(InputError, match="layers of model_type 'falcon_mamba' are not known") as caught:
-        read(model_type="falcon_mamba", **SMALL)
+    with pytest.raises(InputError, match="layers of model_type 'falcon_perceiver' are not known") as caught:
+        read(model_type="falcon_perceiver", **SMALL)
     assert "Did you mean" not in str(caught.value) and "gemma, gemma2" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("falcon_mamba", "state-space"), ("nemotron_h", "state-space"), ("qwen3_next", "linear attention"),
+        ("kimi_linear", "linear attention"), ("deepseek_v32", "sparse attention"), ("gemma3n", "embeddings in every"),
+    ],
+)  # fmt: skip
+def test_layers_that_are_not_modelled_are_refused_with_the_reason(kind: str, why: str) -> None:
+    assert not set(REFUSED) & set(FAMILIES)
+    with pytest.raises(NotYetError, match=f"models of type '{kind}' have {why}.*not implemented"):
+        read(model_type=kind, **SMALL)
+    with pytest.raises(NotYetError, match=r"text_config\.model_type"):
+        read(model_type="mistral3", text_config={**SMALL, "model_type": kind})
+
+
+@pytest.mark.parametrize("given", [[1, 0], [1, 2], "none", {}])
+def test_a_list_of_layers_without_rotary_embedding_is_checked(given: object) -> None:
+    if not given:  # as none at all: every fourth layer has none
+        assert read(model_type="smollm3", **FOUR, no_rope_layers=given).rotary_pattern == (True, True, True, False)
+        return
+    with pytest.raises(InputError, match="no_rope_layers"):
+        read(model_type="smollm3", **FOUR, no_rope_layers=given)

@@ -12,7 +12,7 @@ import pytest
 from joulecast.errors import InputError, NotYetError
 from joulecast.model.architecture.hf import load_model, parse_config
 from joulecast.model.architecture.model_config import ModelConfig
-from joulecast.model.architecture.model_flops import seen_share, training_flops
+from joulecast.model.architecture.model_flops import chunk_share, seen_share, training_flops
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launches import Launch
 from joulecast.model.framework.layer_shard import shard
@@ -76,6 +76,11 @@ def attention(config: ModelConfig, run: Implementation, sequence: int) -> Attent
         ("mistral", {"sliding_window": 8}, 41, 78),
         ("olmo3", {"layer_types": LOCAL, "sliding_window": 8}, 59, 120),
         ("granite", {}, 40, 77),
+        ("smollm3", {"no_rope_layers": [1, 1, 1]}, 38, 75),
+        ("smollm3", {"no_rope_layers": [0, 0, 0]}, 28, 55),
+        # Queries times numbers that seven operations on positions make.
+        ("ministral3", {}, 46, 76),
+        ("exaone4", {"sliding_window": None}, 54, 107),
         # A layer norm's gradient is one operator of two kernels.
         ("starcoder2", {"head_dim": 16}, 22, 46 + 2),
         ("stablelm", {"head_dim": 16}, 27, 55 + 2),
@@ -91,7 +96,7 @@ def test_kernels_of_a_layer_are_as_many_as_transformers_dispatches(
     kind: str, keys: dict[str, Any], forward: int, backward: int
 ) -> None:
     """Operators that transformers 5.17 dispatches for one more layer of such a model, views left out."""
-    config = tiny(kind, **keys)
+    config = tiny(kind, **keys).kinds[-1]
     assert len(layer_forward(config, TRANSFORMERS, 2, 16)) == forward
     assert len(layer_backward(config, TRANSFORMERS, 2, 16, accumulate=False)) == backward
 
@@ -101,6 +106,7 @@ def test_kernels_of_a_layer_are_as_many_as_transformers_dispatches(
     [
         ("llama", {}, 48, 86),
         ("llama", {"num_key_value_heads": 4}, 48, 84),
+        ("smollm3", {"no_rope_layers": [0, 0, 0]}, 38, 68),
         ("gemma2", {"layer_types": GLOBAL}, 75, 125),
         # The gradients of four rows that are indexed sort their indices, each a kernel beside the sums'; that of a
         # softmax in bf16 is one operator of two kernels.
@@ -110,7 +116,7 @@ def test_kernels_of_a_layer_are_as_many_as_transformers_dispatches(
 def test_kernels_of_attention_that_transformers_writes_itself(
     kind: str, keys: dict[str, Any], forward: int, backward: int
 ) -> None:
-    config = tiny(kind, **keys)
+    config = tiny(kind, **keys).kinds[-1]
     assert len(layer_forward(config, WRITTEN, 2, 16)) == forward
     assert len(layer_backward(config, WRITTEN, 2, 16, accumulate=False)) == backward
 
@@ -303,3 +309,38 @@ def test_norms_over_all_heads_are_not_split() -> None:
     with pytest.raises(InputError, match="normalises all heads"):
         shard(tiny("olmo2"), replace(JOINT, tensor_parallel=2), 1, 16)
     assert shard(tiny("gemma3_text"), replace(JOINT, tensor_parallel=2), 1, 16).heads == 2
+
+
+LLAMA4 = {"num_local_experts": 4, "intermediate_size_mlp": 112, "attention_chunk_size": 8, "num_hidden_layers": 8}
+
+
+def test_llama_4_has_chunks_with_rotary_embedding_and_scaled_queries_without() -> None:
+    config = tiny("llama4_text", **LLAMA4, interleave_moe_layer_step=2)
+    dense, local, plain = config.kinds
+    assert config.others(0, 8) == (4, 2)
+    assert [(kind.window, kind.experts is None, kind.rotary) for kind in config.kinds] == [
+        (8, True, True),
+        (8, False, True),
+        (0, False, False),
+    ]
+    for run in (JOINT, MEGATRON):
+        turned, still = (names(layer_forward(kind, run, 2, 16)) for kind in (dense, plain.dense))
+        assert [n for n in turned if n.startswith(("rotary", "query_norm"))] != []
+        assert [n for n in still if n.startswith(("rotary", "query_norm"))] == []
+        assert "query.scale" in still and "query.scale" not in turned
+        launches = layer_backward(dense, run, 2, 16, accumulate=False)
+        done = {launch.completes for launch in launches if launch.completes}
+        assert done == {p.name for p in layer_parameters(dense, run)}
+        assert "query_norm.grad" in names(launches)
+    assert "experts" in " ".join(names(layer_forward(local, MEGATRON, 2, 16)))
+
+
+def test_chunks_are_sequences_of_their_own() -> None:
+    config = tiny("llama4_text", **LLAMA4).kinds[0]
+    chunked, whole = (attention(replace(config, sliding_window=size), MEGATRON, 32) for size in (8, 0))
+    assert (chunked.batch, chunked.sequence, chunked.window) == (2 * 4, 8, 0)
+    assert chunked.flops == pytest.approx(whole.flops / 4)
+    assert chunk_share(8, 32) == 1 / 4 and chunk_share(8, 12) == (64 + 16) / 144 and chunk_share(64, 32) == 1.0
+    short, long = (replace(config, sliding_window=size) for size in (8, 0))
+    pairs = 8 * 3 * 2 * 32 * 4 * 32
+    assert training_flops(long, 32, 1.0) - training_flops(short, 32, 1.0) == pytest.approx(pairs * (1 - 1 / 4))

@@ -62,6 +62,17 @@ KNOWN_TOTALS = {
     "command-r-35b": 34_980_831_232,
     "granite-3.1-8b": 8_170_835_968,
     "pythia-6.9b": 6_857_302_016,
+    "smollm3-3b": 3_075_098_624,
+    "command-r7b": 8_028_033_024,
+    "command-a": 111_057_580_032,
+    "exaone-4-32b": 32_003_216_384,
+    "mistral-small-24b": 23_572_403_200,
+    "minimax-m2": 228_689_748_992,
+    "glm-4.6": 352_797_814_784,
+    "kimi-k2": 1_026_408_209_408,
+    # Their parts that read text.
+    "llama-4-scout": 107_769_861_120,
+    "llama-4-maverick": 400_711_848_960,
 }
 
 #: Sizes in units of 1e9 as the papers round them (the two smallest with one digit more).

@@ -106,6 +106,8 @@ def test_transformers_own_attention_can_be_planned() -> None:
             "implementation.attention_backend",
         ),
         ("olmo-2-1b", {"implementation": {"modules": "torchtitan"}}, "implementation.modules"),
+        ("command-r7b", {"implementation": {"modules": "transformers"}}, "implementation.modules"),
+        ("smollm3-3b", {"overlap": {"nanobatches": 2}}, "overlap.nanobatches"),
         ("falcon-7b", {"implementation": {"modules": "transformers"}}, "implementation.modules"),
         ("gpt-oss-20b", {"implementation": {"framework": "megatron"}}, "implementation.framework"),
         ("gpt-oss-20b", {"implementation": {"modules": "transformers"}}, "implementation.attention_backend"),
@@ -124,3 +126,38 @@ def test_what_is_not_known_is_refused_with_its_key(model: str, tables: dict[str,
         plan(model, gpus=2, **tables)
     assert caught.value.key == key
     assert "layers" in str(caught.value)
+
+
+def test_layers_without_rotary_embedding_take_less_time() -> None:
+    for implementation in ({"framework": "megatron"}, {}, {"modules": "transformers"}):
+        usual, all_rotary = (
+            forecast(plan("smollm3-3b", 2048, implementation={**implementation, **rotary}))
+            for rotary in ({}, {"rotary": True})
+        )
+        assert 0.95 < usual.time_s / all_rotary.time_s < 1.0
+    assert plan("smollm3-3b", implementation={"rotary": True}).workload.model.kinds[-1].rotary
+
+
+def scout(sequence: int, framework: str = "megatron", **more: Any) -> Plan:
+    split = {"pipeline_model_parallel_size": 2, "expert_model_parallel_size": 8, "distributed_optimizer": True}
+    return plan(
+        "llama-4-scout",
+        sequence,
+        gpus=16,
+        batch=32,
+        parallelism={**split, **more},
+        cluster={"gpu": "h200-sxm", "gpus": 64},
+        implementation={"framework": framework},
+        schedule={"recompute": "full"},
+    )
+
+
+def test_layers_of_several_kinds_in_the_closed_form() -> None:
+    """Llama 4 Scout: three of four layers see chunks of 8192 tokens, the fourth all of them."""
+    for sequence, kinds in ((4096, 2), (16384, 2)):
+        one = scout(sequence)
+        assert len(one.workload.model.kinds) == kinds
+        walked, summed = forecast(one), closed_form([one])
+        assert summed.time_s[0] == pytest.approx(walked.time_s, rel=0.03)
+    with pytest.raises(NotYetError, match="chunks of 8192 tokens leave a rest"):
+        scout(12288)
