@@ -58,6 +58,7 @@ def streaming(
     completes: str = "",
     sm_cycles: float = 0.0,
     activity: float = 1.0,
+    chain_cycles: float = 0.0,
 ) -> Launch:
     """Launch of a memory-bound kernel that reads and writes ``reads`` and ``writes`` times ``elements`` values.
 
@@ -76,6 +77,7 @@ def streaming(
         name=name,
         sm_cycles=sm_cycles,
         activity=activity,
+        chain_cycles=chain_cycles,
     )
     return Launch(operator, completes=completes)
 
@@ -90,13 +92,22 @@ def issued(
     reads: float = 1.0,
     writes: float = 1.0,
     dtype: str = "bf16",
+    chain_cycles: float = 0.0,
 ) -> Launch:
     """Launch of a kernel that takes so many cycles of SMs for its instructions, whatever it moves beside that.
 
     Such kernels of PyTorch's drew on an H200 1.6 to 2.4 times the SMs' power of kernels that wait for memory.
     """
     return streaming(
-        pattern, name, elements, reads=reads, writes=writes, dtype=dtype, sm_cycles=sm_cycles, activity=activity
+        pattern,
+        name,
+        elements,
+        reads=reads,
+        writes=writes,
+        dtype=dtype,
+        sm_cycles=sm_cycles,
+        activity=activity,
+        chain_cycles=chain_cycles,
     )
 
 

@@ -210,9 +210,10 @@ def _streaming(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
     work = streaming_work(pattern, bytes_, footprint, gpu, column(operators, "far_bytes"))
     data = "zeros" if first.pattern in CONSTANT_WRITES else first.data
     vector = gpu[f"power.streaming_pj_per_byte.{pattern}"]
+    issued = np.maximum(column(operators, "sm_cycles") / gpu.sm_count, column(operators, "chain_cycles"))
     return {
         "fixed_s": work.fixed_s,
-        "core_cycles": np.maximum(work.cycles, column(operators, "sm_cycles") / gpu.sm_count),
+        "core_cycles": np.maximum(work.cycles, issued),
         "memory_s": work.memory_s,
         "activity": column(operators, "activity"),
         "vector_j": bytes_ * vector * PICO,

@@ -187,6 +187,8 @@ class Streaming:
         Bytes that come from memory even where the others stay in L2: of what the kernel before did not touch.
     sm_cycles
         Cycles of single SMs that its instructions take at least, all together, whatever they move.
+    chain_cycles
+        Cycles that one SM takes at least for what can only be done one after the other, however many SMs there are.
     activity
         Power of its SMs over that of SMs that move data and wait.
     rows, columns
@@ -210,6 +212,7 @@ class Streaming:
     staged: bool = False
     sm_cycles: float = 0.0
     activity: float = 1.0
+    chain_cycles: float = 0.0
 
     def with_tile(self, tile: RowTile) -> Streaming:
         """The same kernel with an explicit schedule.
@@ -232,6 +235,7 @@ class Streaming:
             elements=share * self.elements,
             rows=int(share * self.rows),
             sm_cycles=share * self.sm_cycles,
+            chain_cycles=share * self.chain_cycles,
         )
 
 

@@ -29,8 +29,8 @@ from joulecast.model.transformer.expert_rows import ExpertShard, copies, expert_
 BY_ROW = 0.58
 #: Cycles in which one warp adds a row to its expert's sum, one row after the other: reads from memory that nothing
 #: hides. gpt-oss's eight sums on an H200 took 2,600 to 4,000 for each row that an expert has in the mean, with a router
-#: as it is initialised [estimate, +-20 %]; and the SMs of which each sum leaves most idle, those of an H200.
-NEXT_ROW, SMS = 3100.0, 132
+#: as it is initialised [estimate, +-20 %].
+NEXT_ROW = 3100.0
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:
@@ -147,8 +147,16 @@ def _bias_sums(name: str, s: Shard, e: ExpertShard, width: int, accumulate: bool
     dtype, bias, values = s.implementation.dtype, f"{name}.bias", e.all_rows * width
     zeros = streaming("fill", f"{bias}.grad.zeros", e.experts * width, reads=0, dtype=dtype)
     cycles, power = row_operators.ACCUMULATE
-    waiting = max(cycles * values, NEXT_ROW * SMS * e.rows)
-    total = issued("embedding", f"{bias}.grad", values, waiting, activity=power, writes=1.0 / e.rows, dtype=dtype)
+    total = issued(
+        "embedding",
+        f"{bias}.grad",
+        values,
+        cycles * values,
+        activity=power,
+        writes=1.0 / e.rows,
+        dtype=dtype,
+        chain_cycles=NEXT_ROW * e.rows,
+    )
     return (
         zeros,
         row_operators.order(e.all_rows),

@@ -18,12 +18,16 @@ from numpy.typing import NDArray
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.kernels.costs import Costs, concatenate
 from joulecast.model.kernels.operators import Operator
+from joulecast.model.power.kernel_power import idle_power_w
 from joulecast.model.uncertainty import FEW_DIRECTIONS, deviations
 from joulecast.plan.exact.plan_ends import PlanInterval, plan_ends
 from joulecast.plan.knobs.overlap_space import Knobs
 from joulecast.simulator.fluid.prepared import Prepared
+from joulecast.simulator.instructions.host import launches_of
+from joulecast.simulator.iteration.host_pace import HostChanges, changes, more_waits_s, open_paces_s
 from joulecast.simulator.iteration.stretch import stretches
-from joulecast.simulator.iteration.uncertainty import KernelAmounts, conditions_of, intervals
+from joulecast.simulator.iteration.uncertainty import KernelAmounts, conditions_of, intervals, with_host
+from joulecast.simulator.plan_file.gpu import launch_s
 
 if TYPE_CHECKING:
     from joulecast.plan.exact.problem import Choice, FrontProblem
@@ -68,23 +72,63 @@ def plan_intervals(
     time_s, energy_j
         What the plans take, shape ``(n,)`` [s], [J].
     """
-    amounts = _amounts(problem, kernels, np.asarray(choices, dtype=np.int64))
-    base = next(iter(kernels.ways.values()))
-    found = intervals(amounts, conditions_of(base, kernels.description))
-    return plan_ends(found, time_s, energy_j, np.zeros(len(choices), dtype=np.int64))
+    chosen = _chosen(problem, np.asarray(choices, dtype=np.int64))
+    base, against = next(iter(kernels.ways.values())), np.zeros(len(choices), dtype=np.int64)
+    found = intervals(_amounts(chosen, kernels), conditions_of(base, kernels.description))
+    found = with_host(found, _host_changes(chosen, kernels, problem.gpus_per_rank, time_s, energy_j), against)
+    return plan_ends(found, time_s, energy_j, against)
 
 
-def _amounts(problem: FrontProblem, kernels: OptionKernels, choices: Int) -> KernelAmounts:
-    """What plans spend in each distinct kernel of all ways."""
+@dataclass(frozen=True, eq=False)
+class _Chosen:
+    """Options that ``n`` plans use, the kind of instruction of each, and their executions (shape ``(n, options)``)."""
+
+    options: Sequence[Option]
+    kind: Int
+    executed: Float
+
+
+def _chosen(problem: FrontProblem, choices: Int) -> _Chosen:
     first = np.cumsum([0, *(len(options.options) for options in problem.sets)])
     used, place = np.unique(choices + first[problem.kind], return_inverse=True)
     kind = np.searchsorted(first, used, side="right") - 1
     options = [problem.sets[of].options[i] for of, i in zip(kind.tolist(), (used - first[kind]).tolist(), strict=True)]
+    row = np.arange(len(choices))[:, None] * len(used)
+    count = np.bincount((place.reshape(choices.shape) + row).ravel(), minlength=len(choices) * len(used))
+    return _Chosen(options, kind, count.reshape(-1, len(used)).astype(np.float64))
+
+
+def _host_changes(
+    chosen: _Chosen, kernels: OptionKernels, gpus: int, time_s: Float, energy_j: Float
+) -> HostChanges | None:
+    """What the pace of PyTorch's host leaves open of the plans."""
+    base = next(iter(kernels.ways.values()))
+    plan, gpu = base.program.plan, base.gpu
+    paces = open_paces_s(plan, gpu)
+    if paces is None:
+        return None
+    length, clock = (np.array([getattr(option, name) for option in chosen.options]) for name in ("time_s", "clock_mhz"))
+    ranks = np.array([kernels.types[kind][0] for kind in chosen.kind.tolist()])
+    launches = np.zeros(len(length))
+    for (of, knobs), rows in _grouped(chosen.kind.tolist(), chosen.options).items():
+        rank, type_ = kernels.types[of]
+        launches[rows] = launches_of(plan, [kernels.ways[knobs].program.ranks[rank].types[type_]])[0]
+    own = launch_s(plan, gpu) * launches
+    waits = np.stack([more_waits_s(length, own, one * launches) for one in paces])
+    of_rank = ranks[:, None] == np.arange(len(base.program.ranks))
+    longer = np.einsum("nu,su,ur->snr", chosen.executed, waits, of_rank)
+    more = gpus * np.einsum("nu,su->sn", chosen.executed, waits * idle_power_w(clock, gpu))
+    return changes(plan, longer, time_s, more, energy_j)
+
+
+def _amounts(chosen: _Chosen, kernels: OptionKernels) -> KernelAmounts:
+    """What plans spend in each distinct kernel of all ways."""
+    options, kind = chosen.options, chosen.kind
     operators, costs, columns = _distinct(kernels.ways)
-    spent = np.zeros((3, len(used), len(operators)))  # runs, time and energy of one execution of each option
+    spent = np.zeros((3, len(options), len(operators)))  # runs, time and energy of one execution of each option
     clock, length = (np.array([getattr(option, name) for option in options]) for name in ("clock_mhz", "time_s"))
     varied = deviations(kernels.description, FEW_DIRECTIONS)
-    stretch = np.zeros((len(varied), len(used)))  # of each option's time
+    stretch = np.zeros((len(varied), len(options)))  # of each option's time
     for (of, knobs), rows in _grouped(kind.tolist(), options).items():
         prepared, (rank, type_) = kernels.ways[knobs], kernels.types[of]
         at = np.searchsorted(prepared.clocks_mhz, clock[rows] - 1e-6)
@@ -95,9 +139,7 @@ def _amounts(problem: FrontProblem, kernels: OptionKernels, choices: Int) -> Ker
         spent[2][where] = counts * times.energy_j[at]
         at, back = np.unique(at, return_inverse=True)
         stretch[:, rows] = stretches(prepared, rank, at, varied)[:, type_, back.ravel()]
-    row = np.arange(len(choices))[:, None] * len(used)
-    count = np.bincount((place.reshape(choices.shape) + row).ravel(), minlength=len(choices) * len(used))
-    executed = count.reshape(-1, len(used)).astype(np.float64)
+    executed = chosen.executed
     runs, time, energy = executed @ spent
     mean = executed @ (spent[1].sum(axis=1) * clock) / time.sum(axis=1)
     taken = executed * length

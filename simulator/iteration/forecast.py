@@ -21,7 +21,7 @@ from joulecast.simulator.fluid.power_over_time import power_of_iterations
 from joulecast.simulator.fluid.prepared import Prepared, prepare, simulate, step_time_s
 from joulecast.simulator.fluid.simulation import FluidResult
 from joulecast.simulator.instructions.footprints import footprints
-from joulecast.simulator.iteration.host_pace import SLOW_HOST_S, host_spread, launch_pace_s
+from joulecast.simulator.iteration.host_pace import SLOW_HOST_S, host_changes, launch_pace_s
 from joulecast.simulator.iteration.ledger_guards import check_iteration
 from joulecast.simulator.iteration.result import Iteration, RankForecast
 from joulecast.simulator.iteration.uncertainty import interval
@@ -74,7 +74,7 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
     ranks = tuple(_rank(prepared, result, first, r, memory[r]) for r in range(plan.pp))
     time = step_time_s(result, first)
     energy = sum(rank.energy_j * rank.gpus for rank in ranks)
-    host = host_spread(prepared, result, first, energy)
+    host = host_changes(prepared, result, first, energy)
     low_high = interval(prepared, description, result, first, host)
     w = plan.workload
     iteration = Iteration(
@@ -92,7 +92,7 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
         power_over_time=power_of_iterations(prepared, result, first, prepared.wait_power_w),
         assumptions=(
             *ASSUMPTIONS,
-            *_framework_assumptions(prepared, time, host.time[1]),
+            *_framework_assumptions(prepared, time, 0.0 if host is None else float(host.time[1, 0])),
             *network_assumptions(plan, description),
             *overlap_assumptions(plan),
             *attention_assumptions(plan, description),

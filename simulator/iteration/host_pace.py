@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.power.kernel_power import idle_power_w
 from joulecast.simulator.fluid.prepared import Prepared, step_time_s
 from joulecast.simulator.fluid.simulation import FluidResult
 from joulecast.simulator.instructions.host import HOST_EXPONENT, host_gaps, launches_of
 from joulecast.simulator.plan_file.gpu import launch_s
+from joulecast.simulator.plan_file.plan import Plan
 
 Array = NDArray[np.float64]
 
@@ -25,58 +26,75 @@ SLOW_HOST_S, LAUNCH_SD = 55e-6, 0.2
 SAID_FROM = 0.02
 
 
-@dataclass(frozen=True)
-class HostSpread:
-    """Changes of the logarithms of time and energy to the quicker and the slower side, two standard deviations [1].
+@dataclass(frozen=True, eq=False)
+class HostChanges:
+    """Changes of the logarithms of ``n`` plans with a quicker host and with a slower one, two standard deviations.
 
     Attributes
     ----------
     time, energy
-        Downwards and upwards, both at least 0.
+        Of each plan, shape ``(2, n)`` [1].
     """
 
-    time: tuple[float, float] = (0.0, 0.0)
-    energy: tuple[float, float] = (0.0, 0.0)
+    time: Array
+    energy: Array
 
 
-def host_spread(prepared: Prepared, result: FluidResult, first: int, energy_j: float) -> HostSpread:
-    """What the pace of PyTorch's host leaves open: a stated one errs, one that is not stated may be slow.
+def open_paces_s(plan: Plan, gpu: GpuModel) -> tuple[float, float] | None:
+    """Quickest and slowest launch that PyTorch's host may need: a stated one errs, one that is not may be slow [s].
 
-    Megatron's host has its time, and its part in the spread of steps, from published steps. ``energy_j`` is that of one
-    iteration on all GPUs.
+    ``None`` where no pace is open: Megatron's host has its time, and its part in the spread of steps, from published
+    steps.
     """
-    implementation, own = prepared.program.plan.implementation, launch_s(prepared.program.plan, prepared.gpu)
+    implementation, own = plan.implementation, launch_s(plan, gpu)
     stated = implementation.host_launch_us is not None
     if implementation.framework != "pytorch-eager" or implementation.cuda_graphs or (stated and own == 0):
-        return HostSpread()
+        return None
     far = math.exp(1.645 * LAUNCH_SD)
-    paces = (own / far, own * far) if stated else (0.0, SLOW_HOST_S)
-    launches = [launches_of(prepared.program.plan, run.types)[:, None] for run in prepared.program.ranks]
-    changes = [_with_host(prepared, result, first, energy_j, launches, pace) for pace in paces]
-    (low, low_j), (high, high_j) = changes
-    if not stated and high < SAID_FROM:
-        return HostSpread()
-    return HostSpread((-low, high), (-low_j, high_j))
+    return (own / far, own * far) if stated else (0.0, SLOW_HOST_S)
 
 
-def _with_host(
-    prepared: Prepared, result: FluidResult, first: int, energy_j: float, launches: Sequence[Array], one_s: float
-) -> tuple[float, float]:
-    """Change of the logarithms of an iteration's time and energy with a host that takes ``one_s`` for a launch [1].
+def changes(plan: Plan, waits: Array, time_s: Array, waits_j: Array, energy_j: Array) -> HostChanges:
+    """Changes where ``n`` plans' ``r`` ranks wait longer; nothing where a pace that is not stated hardly matters.
 
-    ``launches``: what each rank's types of instructions cost the host, shape ``(types, 1)``.
+    Parameters
+    ----------
+    waits
+        Of each rank, in an iteration, with the quicker and the slower host, shape ``(2, n, r)`` [s].
+    waits_j
+        What all GPUs need for that, shape ``(2, n)`` [J].
+    time_s, energy_j
+        Of the plans, shape ``(n,)`` [s], [J].
     """
+    most = np.take_along_axis(waits, np.abs(waits).argmax(axis=2)[..., None], axis=2)[..., 0]
+    time, energy = np.log1p(most / time_s), np.log1p(waits_j / energy_j)
+    counts = (time[1] >= SAID_FROM) | (plan.implementation.host_launch_us is not None)
+    return HostChanges(time * counts, energy * counts)
+
+
+def host_changes(prepared: Prepared, result: FluidResult, first: int, energy_j: float) -> HostChanges | None:
+    """What the pace of PyTorch's host leaves open of one simulated plan; ``energy_j`` is that of its iteration."""
     plan, count = prepared.program.plan, len(result.iteration_end_s) - first
+    paces = open_paces_s(plan, prepared.gpu)
+    if paces is None:
+        return None
     own, gpus = launch_s(plan, prepared.gpu), plan.tp * plan.replicas
-    longer, more = [], 0.0
-    for rank, (table, count_of) in enumerate(zip(prepared.tables, launches, strict=True)):
-        kernels = without_host(table.duration_s, own * count_of)
-        waits = kernels + host_gaps(kernels, one_s * count_of) - table.duration_s
-        waits = waits * result.executed[rank][first:].sum(0) / count
-        longer.append(float(waits.sum()))
+    longer, more = np.zeros((2, 1, len(prepared.tables))), np.zeros((2, 1))
+    for rank, (table, run) in enumerate(zip(prepared.tables, prepared.program.ranks, strict=True)):
+        launches = launches_of(plan, run.types)[:, None]
         idle = idle_power_w(prepared.clocks_mhz[prepared.columns[rank]], prepared.gpu)
-        more += gpus * float((waits * idle).sum())
-    return math.log1p(max(longer, key=abs) / step_time_s(result, first)), math.log1p(more / energy_j)
+        executed = result.executed[rank][first:].sum(0) / count
+        for side, one_s in enumerate(paces):
+            waits = more_waits_s(table.duration_s, own * launches, one_s * launches) * executed
+            longer[side, 0, rank] = waits.sum()
+            more[side, 0] += gpus * float((waits * idle).sum())
+    return changes(plan, longer, np.array([step_time_s(result, first)]), more, np.array([energy_j]))
+
+
+def more_waits_s(duration_s: Array, own_s: Array, other_s: Array) -> Array:
+    """How much longer is waited for kernels that take ``duration_s`` with a host that needs ``own_s``, with another."""
+    kernels = without_host(duration_s, own_s)
+    return np.asarray(kernels + host_gaps(kernels, other_s) - duration_s)
 
 
 def without_host(duration_s: Array, host_s: Array) -> Array:

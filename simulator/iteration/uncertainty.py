@@ -31,7 +31,7 @@ from joulecast.model.uncertainty import (
     spread_of,
 )
 from joulecast.simulator.instructions.clock_columns import in_columns
-from joulecast.simulator.iteration.host_pace import HostSpread
+from joulecast.simulator.iteration.host_pace import HostChanges
 from joulecast.simulator.iteration.stretch import stretches
 
 if TYPE_CHECKING:
@@ -117,17 +117,32 @@ class Intervals:
 
 
 def interval(
-    prepared: Prepared, description: GpuDescription, result: FluidResult, first: int, host: HostSpread
+    prepared: Prepared, description: GpuDescription, result: FluidResult, first: int, host: HostChanges | None
 ) -> Interval:
     """Interval of a simulated plan, with what its host's pace leaves open."""
     found = intervals(_amounts(prepared, description, result, first), conditions_of(prepared, description))
-    return Interval(_with_host(found.time[:, 0], host.time), _with_host(found.energy[:, 0], host.energy))
+    found = with_host(found, host, np.zeros(1, dtype=np.int64))
+    time, energy = ((float(low), float(high)) for low, high in (found.time[:, 0], found.energy[:, 0]))
+    return Interval(time, energy)
 
 
-def _with_host(factors: Array, host: tuple[float, float]) -> tuple[float, float]:
-    """Factors at both ends of an interval, shape ``(2,)``, with changes of the logarithm from elsewhere."""
-    low, high = np.hypot(np.log(factors), host).tolist()
-    return math.exp(-low), math.exp(high)
+def with_host(found: Intervals, host: HostChanges | None, against: NDArray[np.int64]) -> Intervals:
+    """Intervals with what a host's pace leaves open; plans that are compared have one host."""
+    if host is None:
+        return found
+    pairs = []
+    for quantity, changes in (("time", host.time), ("energy", host.energy)):
+        pairs.append(_wider(getattr(found, quantity), changes))
+        pairs.append(_wider(getattr(found, f"{quantity}_ratio"), changes - changes[:, against]))
+    time, time_ratio, energy, energy_ratio = pairs
+    return Intervals(time, energy, time_ratio, energy_ratio)
+
+
+def _wider(factors: Array, changes: Array) -> Array:
+    """Factors at both ends of intervals, with changes of the logarithm by something else; all of shape ``(2, n)``."""
+    low, high = np.maximum(-changes.min(axis=0), 0.0), np.maximum(changes.max(axis=0), 0.0)
+    ends = np.hypot(np.log(factors), (low, high))
+    return np.asarray(np.exp(np.stack([-ends[0], ends[1]])))
 
 
 def conditions_of(prepared: Prepared, description: GpuDescription) -> Conditions:

@@ -116,3 +116,11 @@ def test_work_of_arrays_equals_that_of_each_alone(h200):
 def test_a_copy_runs_at_the_highest_clock_within_the_power_limit_and_a_product_does_not(h200):
     copy, product = at_clock(lower([*copies(4 * GB), Gemm(8192, 8192, 8192)], h200), 1980.0, h200).power_w
     assert 400.0 < copy < 700.0 < product
+
+
+def test_what_goes_one_after_the_other_is_not_shared_by_more_sms() -> None:
+    kernel = Streaming("copy", 1e6, 1e6, elements=5e5, sm_cycles=1e6, chain_cycles=1e6)
+    cycles = [
+        float(lower((kernel,), gpu_model(load_gpu(name))).core_cycles[0]) for name in ("h200-sxm", "a100-sxm-80gb")
+    ]
+    assert cycles == [1e6, 1e6]

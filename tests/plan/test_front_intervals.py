@@ -16,7 +16,7 @@ from joulecast.plan.fronts.profile_front import MEASURED, problem_from_profile
 from joulecast.plan.fronts.stragglers import parse_slow_rank, throttled
 from joulecast.plan.knobs.front_space import FrontSpace
 from joulecast.simulator.iteration.uncertainty import main_kernels
-from joulecast.simulator.plan_file.plan import load_plan
+from joulecast.simulator.plan_file.plan import load_plan, plan_from_dict
 
 ENDS = ("time_s_p05", "time_s_p95", "energy_j_p05", "energy_j_p95")
 #: One number of communication blocks: a quick front.
@@ -55,6 +55,36 @@ def test_a_plan_of_one_clock_is_as_sure_as_its_forecast(examples, name, clock):
     found = [row[end] / row[end[:-4]] for end in ENDS]
     assert found == pytest.approx(factors(forecast), rel=1e-9)
     assert [row[f"{q}_ratio_{end}"] for q in ("time", "energy") for end in ("p05", "p95")] == [1.0] * 4
+
+
+def of_small_kernels(**tables):
+    """A plan whose host hardly keeps up with its GPU."""
+    given = {
+        "workload": {"model": "llama-3.2-1b", "sequence_length": 1024, "global_batch_size": 2},
+        "cluster": {"gpu": "h200-sxm", "gpus": 1},
+        "implementation": {"modules": "transformers"},
+    }
+    return plan_from_dict({key: {**given.get(key, {}), **tables.get(key, {})} for key in {**given, **tables}})
+
+
+@pytest.mark.parametrize("stated", [{}, {"host_launch_us": 30.0}, {"host_launch_us": 0.0}])
+def test_a_slow_host_is_in_the_intervals_of_fronts_as_in_those_of_forecasts(stated):
+    own = of_small_kernels(implementation=stated, power={"clock_mhz": 1500})
+    (row,) = forecast_front(own, space=SPACE).rows()
+    forecast = jc.predict(own)
+    found = [row[end] / row[end[:-4]] for end in ENDS]
+    assert found == pytest.approx(factors(forecast), rel=1e-6)
+    reach = row["time_s_p95"] / row["time_s"] / (row["time_s"] / row["time_s_p05"])
+    assert (reach > 1.2) == (not stated)
+
+
+def test_a_slow_host_evens_out_what_clocks_cost():
+    """Where it is waited for, a lower clock loses less time; of the energy it saves less."""
+    ends = []
+    for stated in ({}, {"host_launch_us": 0.0}):
+        t = table(forecast_front(of_small_kernels(implementation=stated), space=SPACE))
+        ends.append((t["time_ratio_p05"] * t["time_s"][0] / t["time_s"]).min())
+    assert ends[0] < 0.9 < ends[1]
 
 
 def carried(front, point, problem):
