@@ -7,7 +7,8 @@
   ``complex_rotary``, ``masked_attention`` or ``written_attention``, ``whole_activation``, and ``dropout``.
 - ``megatron_layer``: a layer in Megatron-Core with Transformer Engine: ``core_attention``, ``megatron_mlp`` or ``moe``
   between ``megatron_linear`` layers and norms (``megatron_norm`` for their gradients).
-- Attention: ``attention_kernel``, ``unfused_attention`` as separate kernels, ``latent_attention``, ``context_parallel``
+- Attention: ``attention_kernel``, ``unfused_attention`` as separate kernels, ``query_scaling`` in front of it,
+  ``latent_attention``, ``context_parallel``
   over several ranks.
 - Experts: ``modules_experts`` as transformers writes them; ``expert_rows`` for how tokens reach them, ``row_operators``
   for PyTorch's kernels that take them there.
