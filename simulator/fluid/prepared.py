@@ -58,11 +58,28 @@ MOST_ITERATIONS = 12
 class Prepared:
     """A plan with its tables, ready to be simulated.
 
-    ``tables`` say what an instruction takes and draws where the governor sets a clock, ``columns`` at which clock it
-    then runs: the plan and the board's instant limit may hold it below. ``kernels`` are those of each pipeline rank,
-    the same where the ranks' limits ``limits_w`` are. ``transfer_s`` is the time of a transfer from each pipeline rank
-    to the next. Clocks stand ``still`` where the plan sets all of them and no instruction reaches the power limit.
-    ``wait_columns`` says at which clock a GPU waits where the governor sets one.
+    An index into the grid of clocks is called a column. A GPU may run at a lower clock than the governor sets: the
+    plan, the board's instant limit or limits on parts of the GPU can hold it there.
+
+    Attributes
+    ----------
+    program
+        What every pipeline rank runs.
+    kernels
+        Kernels of each pipeline rank at every clock; the same object for ranks with the same limit.
+    tables
+        Of each pipeline rank, time and energy of its instructions at every clock that the governor may set.
+    columns
+        Of each pipeline rank, the column at which an instruction runs where the governor sets another, shape
+        ``(types, clocks)``.
+    limits_w
+        Power limit of a GPU of each pipeline rank [W].
+    transfer_s
+        Time of a transfer from each pipeline rank to the next [s].
+    still
+        Whether clocks never move: the plan sets all of them, and no instruction reaches the power limit.
+    wait_columns
+        Column at which a GPU waits where the governor sets another, shape ``(clocks,)``.
     """
 
     program: PlanProgram
@@ -89,7 +106,11 @@ class Prepared:
 def prepare(plan: Plan, gpu: GpuModel, *, governed: bool = True) -> Prepared:
     """Lower a plan's kernels and tabulate its instructions at every clock.
 
-    Where not ``governed``, the tables are those of clocks that stand still, whatever clocks the plan sets.
+    Parameters
+    ----------
+    governed
+        Whether the board's governor moves the clocks and the plan may set some. If not, the tables are those of clocks
+        that never move, and clocks that the plan sets play no part.
     """
     program = plan_program(plan)
     limits = board_limits_w(plan, gpu)
@@ -114,7 +135,7 @@ def prepare(plan: Plan, gpu: GpuModel, *, governed: bool = True) -> Prepared:
 
 
 def lag_of(plan: Plan, clocks_mhz: Array, gpu: GpuModel) -> Array:
-    """How far the pace of a plan's groups stays behind their mean clock, at each mean clock [1]."""
+    """How far the slowest GPU of a group lies below its mean clock, at each mean clock, shape ``(clocks,)`` [1]."""
     in_step = ranks_in_step(plan)
     if plan.cluster.nodes == 1:
         return group_lag(clocks_mhz, in_step, plan.tp * plan.replicas, gpu)

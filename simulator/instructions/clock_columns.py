@@ -1,8 +1,9 @@
-"""The clock at which an instruction really runs when the governor asks for one.
+"""The clock at which an instruction runs when the governor sets one.
 
-Two things hold an instruction below the clock of the governor: the clock that the plan sets for it, and the instant
-limit of the board, above which clocks are skipped. Tables are rearranged by both once, so that every ledger reads what
-was simulated.
+Two things can hold an instruction below the governor's clock: a clock that the plan sets for it, and the board's
+instant limit on power. A column is an index into the grid of clocks. :func:`clock_columns` says which column an
+instruction runs at for each that the governor may set, and :func:`at_columns` rearranges its table accordingly, once,
+so that the simulation and every ledger read the same numbers.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def at_columns(table: InstructionTable, columns: Int) -> InstructionTable:
 
 
 def in_columns(executed: Array, columns: Int) -> Array:
-    """Executions by the governor's clock as executions by the clock they really ran at, both ``(types, clocks)``."""
+    """Executions counted by the governor's clock, counted by the clock they ran at; both ``(types, clocks)``."""
     real = np.zeros_like(executed)
     np.add.at(real, (np.arange(len(columns))[:, None], columns), executed)
     return real

@@ -1,4 +1,7 @@
-"""What the host needs to launch instructions, and how long the GPU waits for it."""
+"""What the host needs to launch instructions, and how long the GPU waits for it.
+
+How uncertain that makes an iteration is in :mod:`joulecast.simulator.iteration.host_pace`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ Array = NDArray[np.float64]
 
 #: How sharply the longer of host and GPU decides; an estimate: short and long kernels alternate within a layer.
 HOST_EXPONENT = 8.0
-#: Ends of the names of kernels that another kernel's module launches with it.
+#: How names of kernels end that come with another kernel's launch and cost the host nothing more.
 WITHIN = (".step", ".quantise", ".amax", ".transpose", ".accumulate")
 #: Host's time for a launch in a library's own loop, over that of a module's launch [estimate, +-50 %].
 LOOPED_LAUNCH = 0.2
@@ -25,7 +28,7 @@ LOOPED_LAUNCH = 0.2
 #: events and copies of parameters one by one. Layers of 4 and 12 tiny modules on two GPUs took 2.2 to 3.5 ms a layer
 #: longer than their launches alone, three communications each [estimate, +-40 %].
 SHARDED_LAUNCHES = 33
-#: What the names of these communications begin with.
+#: How names of these communications begin.
 SHARDED = ("layer.", "root.")
 
 

@@ -1,6 +1,8 @@
-"""Overlap in a stack of equal layers: a few layers are walked through, those between them do as their neighbours.
+"""Overlap in a stack of equal layers, found from a few of them.
 
-Lists of launches that follow each other in the same way are walked through together, their clocks side by side.
+:mod:`joulecast.simulator.instructions.overlap` walks through launches one by one. In a long run of equal layers only
+the outer ones differ, so that a few are walked through and the rest take what their neighbours take. Lists of launches
+with the same waits are walked through together, with their clocks side by side.
 """
 
 from __future__ import annotations
@@ -47,7 +49,13 @@ def contended_stack(launches: Sequence[Launch], kernels: Alone, gpu: GpuModel) -
 
 
 def contended_stacks(lists: Sequence[Sequence[Launch]], kernels: Sequence[Alone], gpu: GpuModel) -> list[Array]:
-    """:func:`contended_stack` of many lists, each with its kernels at the same clocks."""
+    """:func:`contended_stack` of many lists of launches, those with the same pattern in one walk.
+
+    Parameters
+    ----------
+    kernels
+        One kernel of every launch of each list alone; all lists at the same number of clocks.
+    """
     alike: dict[object, list[int]] = {}
     for number, launches in enumerate(lists):
         alike.setdefault(_pattern(launches, gpu), []).append(number)
@@ -64,7 +72,7 @@ def contended_stacks(lists: Sequence[Sequence[Launch]], kernels: Sequence[Alone]
 
 
 def _pattern(launches: Sequence[Launch], gpu: GpuModel) -> tuple[object, ...]:
-    """All that a walk reads of launches beside their kernels' times: what is set on them, and which are the same."""
+    """All that a walk reads of launches but their kernels' times: their settings, and which are the same object."""
     seen: dict[int, int] = {}
     return tuple(
         (

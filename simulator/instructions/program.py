@@ -69,7 +69,7 @@ class RankProgram:
 
 @dataclass(frozen=True)
 class PlanProgram:
-    """A plan's schedule, what its ranks run, and the transfers from each pipeline rank to the next."""
+    """A plan's schedule, what each pipeline rank runs, and one transfer from each of them to the next."""
 
     plan: Plan
     schedule: Schedule

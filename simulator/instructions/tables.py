@@ -61,13 +61,13 @@ class InstructionTable:
     components_j
         Energy by component, shape ``(types, clocks, components)``, in the order of :data:`COMPONENTS` [J].
     communication_s
-        Communication beside compute, communication or waiting for the group without, and what of that is waiting,
-        shape ``(types, clocks, 3)`` [s].
+        Three times: communication beside compute; no compute, but communication or waiting for the group; and of the
+        second the waiting alone. Shape ``(types, clocks, 3)`` [s].
     counts
         How often each distinct kernel runs in each type, shape ``(types, kernels)``.
     beside_j
-        What of the energy communication draws that hides behind whole instructions, by component as above; ``None``
-        where there is none.
+        The part of the energy that communication behind whole instructions draws, by component as above; ``None`` where
+        there is none [J].
     """
 
     duration_s: Array
@@ -139,22 +139,29 @@ def instruction_table(
 ) -> InstructionTable:
     """Durations and energies of one rank's types of instructions.
 
-    ``lag`` is how far the pace of the rank's group stays behind its mean clock, from
-    :func:`joulecast.model.power.limits.group_lag`; the others wait meanwhile.
-    ``beside_transfers``: kernels of pipeline transfers wait on the SMs while the rank computes.
-    ``taken_s`` keeps how long overlapping launches take, for other ranks that run the same ones.
-    ``host_s`` is the host's time for each type's launches, shape ``(types,)``: no instruction is shorter, and one that
-    is not much longer waits for it where its kernels are short.
     Compute and synchronous communication follow each other; for communication beside compute see
-    :mod:`joulecast.simulator.instructions.overlap`. What both streams' kernels draw without doing anything is counted
+    :mod:`joulecast.simulator.instructions.overlap`. The idle power under kernels that run at the same time is counted
     once.
+
+    Parameters
+    ----------
+    types
+        Launches of each type of instruction.
+    kernels
+        The kernels that they launch, at every clock.
+    lag
+        How far the slowest GPU of the rank's group lies below the group's mean clock, from
+        :func:`joulecast.model.power.limits.group_lag`, shape ``(clocks,)``; the others wait meanwhile. ``None`` for
+        clocks that never move [1].
+    beside_transfers
+        Whether kernels of pipeline transfers wait on the SMs while the rank computes.
+    taken_s
+        Keeps how long overlapping launches take, for other ranks that run the same ones [s].
+    host_s
+        Time of the host for each type's launches, shape ``(types,)``: no instruction is shorter, and one that is not
+        much longer waits where its kernels are short [s].
     """
-    index = {operator: i for i, operator in enumerate(kernels.operators)}
-    counts = np.zeros((len(types), len(index)))
-    for row, launches in enumerate(types):
-        for launch in launches:
-            counts[row, index[launch.operator]] += launch.repeat
-    times = kernels.times
+    counts, times = kernel_counts(types, kernels), kernels.times
     serial = counts @ times.time_s.T
     exposed = counts @ np.where(is_communication(kernels), times.time_s, 0.0).T
     duration, exposed, beside = beside_each_other(types, serial, exposed, kernels, gpu, beside_transfers, taken_s)
@@ -177,6 +184,16 @@ def instruction_table(
         duration = duration + gaps
         idle_for(gaps)
     return InstructionTable(duration, parts.sum(-1), parts, np.stack([beside, exposed, waiting], -1), counts)
+
+
+def kernel_counts(types: Sequence[Sequence[Launch]], kernels: Kernels) -> Array:
+    """How often each distinct kernel runs in each type of instruction, shape ``(types, kernels)``."""
+    index = {operator: i for i, operator in enumerate(kernels.operators)}
+    counts = np.zeros((len(types), len(index)))
+    for row, launches in enumerate(types):
+        for launch in launches:
+            counts[row, index[launch.operator]] += launch.repeat
+    return counts
 
 
 def beside_each_other(
@@ -215,7 +232,17 @@ def beside_each_other(
 
 
 def at_pace(compute_s: Array, clocks_mhz: Array, lag: Array) -> Array:
-    """Compute time of the slowest of a group whose clocks have the grid's as their mean."""
+    """Compute time of the slowest of a group at each mean clock, shape ``(types, clocks)`` [s].
+
+    Parameters
+    ----------
+    compute_s
+        At each clock of the grid, shape ``(types, clocks)`` [s].
+    clocks_mhz
+        The grid, shape ``(clocks,)`` [MHz].
+    lag
+        How far the slowest lies below each mean clock, shape ``(clocks,)`` [1].
+    """
     slow = clocks_mhz * (1.0 - lag)
     upper = np.minimum(np.maximum(np.searchsorted(clocks_mhz, slow), 1), len(clocks_mhz) - 1)
     share = (slow - clocks_mhz[upper - 1]) / (clocks_mhz[upper] - clocks_mhz[upper - 1])

@@ -111,7 +111,7 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
 def _framework_assumptions(prepared: Prepared, time_s: float, slow_host: float) -> list[str]:
     """What is taken for granted of the framework, and of the host that launches its kernels.
 
-    ``slow_host`` is how much longer a slow host makes the iteration, logarithm; 0 where that is little.
+    ``slow_host`` is the logarithm of how much longer a slow host makes the iteration; 0 where that is negligible.
     """
     plan, gpu = prepared.program.plan, prepared.gpu
     if (one := launch_s(plan, gpu)) > 0:
@@ -138,11 +138,12 @@ def _framework_assumptions(prepared: Prepared, time_s: float, slow_host: float) 
 
 
 def _median(values: Array, weights: Array) -> float:
-    """Value in the middle of weights, both of shape ``(n,)``, in ascending order of the values."""
+    """Weighted median of ascending values; both of shape ``(n,)``."""
     return float(values[np.searchsorted(weights.cumsum(), 0.5 * weights.sum())])
 
 
 def _rank(prepared: Prepared, result: FluidResult, first: int, rank: int, memory: MemoryFootprint) -> RankForecast:
+    """What one GPU of a pipeline rank does and draws, as a mean over the iterations from ``first`` on."""
     plan, gpu, table = prepared.program.plan, prepared.gpu, prepared.tables[rank]
     clocks, names = prepared.clocks_mhz, prepared.program.ranks[rank].names
     waits_at = clocks[prepared.wait_columns]

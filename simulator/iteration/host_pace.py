@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.power.kernel_power import idle_power_w
+from joulecast.model.uncertainty import NINETY_PERCENT
 from joulecast.simulator.fluid.prepared import Prepared, step_time_s
 from joulecast.simulator.fluid.simulation import FluidResult
 from joulecast.simulator.instructions.host import HOST_EXPONENT, host_gaps, launches_of
@@ -22,18 +23,18 @@ Array = NDArray[np.float64]
 #: over programs whose GPU waited for them, one of them 45 in the mean [s; measured]. How far one program's differs
 #: from another's on the same machine, standard deviation of the logarithm [measured].
 SLOW_HOST_S, LAUNCH_SD = 55e-6, 0.2
-#: From which change of the time's logarithm by a slow host a forecast speaks of it, and its interval holds it.
+#: Least change of the time's logarithm by a slow host that a forecast mentions and its interval includes.
 SAID_FROM = 0.02
 
 
 @dataclass(frozen=True, eq=False)
 class HostChanges:
-    """Changes of the logarithms of ``n`` plans with a quicker host and with a slower one, two standard deviations.
+    """How far a quicker and a slower host change ``n`` plans, at the ends of a 90 % interval.
 
     Attributes
     ----------
     time, energy
-        Of each plan, shape ``(2, n)`` [1].
+        Changes of their logarithms with the quicker and with the slower host, shape ``(2, n)`` [1].
     """
 
     time: Array
@@ -50,7 +51,7 @@ def open_paces_s(plan: Plan, gpu: GpuModel) -> tuple[float, float] | None:
     stated = implementation.host_launch_us is not None
     if implementation.framework != "pytorch-eager" or implementation.cuda_graphs or (stated and own == 0):
         return None
-    far = math.exp(1.645 * LAUNCH_SD)
+    far = math.exp(NINETY_PERCENT * LAUNCH_SD)
     return (own / far, own * far) if stated else (0.0, SLOW_HOST_S)
 
 
@@ -92,13 +93,13 @@ def host_changes(prepared: Prepared, result: FluidResult, first: int, energy_j: 
 
 
 def more_waits_s(duration_s: Array, own_s: Array, other_s: Array) -> Array:
-    """How much longer is waited for kernels that take ``duration_s`` with a host that needs ``own_s``, with another."""
+    """What kernels take longer with a host of ``other_s`` than ``duration_s``, with one of ``own_s`` [s]."""
     kernels = without_host(duration_s, own_s)
     return np.asarray(kernels + host_gaps(kernels, other_s) - duration_s)
 
 
 def without_host(duration_s: Array, host_s: Array) -> Array:
-    """What kernels take that are waited for ``duration_s`` long with a host that needs ``host_s`` [s]."""
+    """Time of kernels alone, where they take ``duration_s`` with a host that needs ``host_s``; undoes gaps [s]."""
     alone = np.maximum(duration_s**HOST_EXPONENT - host_s**HOST_EXPONENT, 0.0)
     return np.asarray(alone ** (1.0 / HOST_EXPONENT))
 

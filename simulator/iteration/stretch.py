@@ -1,8 +1,8 @@
-"""How much longer instructions take where what slows kernels beside each other is other than expected.
+"""How uncertain an iteration's time is by what single kernels do not show.
 
-Kernels back to back know nothing of contention, of transfers that hold SMs, or of clocks that wander in a group. Joint
-deviations of these parameters therefore change the tables of instructions, while the kernels stay as they are: one walk
-through an instruction's launches has a column for every deviation.
+That is contention between kernels that run at the same time, transfers that hold SMs, and clocks that wander in a group
+of GPUs. Kernels keep their times; the tables of instructions are made again with joint deviations of these parameters,
+in one walk through an instruction's launches that has a column for every deviation.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from joulecast.simulator.instructions.tables import (
     Kernels,
     beside_each_other,
     is_communication,
+    kernel_counts,
 )
 
 Array = NDArray[np.float64]
@@ -90,10 +91,7 @@ def _lengths(prepared: Prepared, rank: int, kernels: Kernels, gpu: GpuModel, bes
         counts[run.order[-1], index[item.operator]] -= item.buckets
     # Equal layers stretch alike: a few of them stand for all.
     types = [shortened(launches) for launches in run.types]
-    few = np.zeros_like(counts)
-    for row, launches in enumerate(types):
-        for launch in launches:
-            few[row, index[launch.operator]] += launch.repeat
+    few = kernel_counts(types, kernels)
     times = kernels.times.time_s.T, np.where(is_communication(kernels), kernels.times.time_s, 0.0).T
     serial, communication = few @ times[0], few @ times[1]
     length, exposed, hidden = beside_each_other(types, serial, communication, kernels, gpu, beside)

@@ -1,8 +1,16 @@
-"""90 % intervals of forecast iterations: uncertain parameters, and what the model's form gets wrong.
+"""90 % intervals of forecast iterations.
 
-The parameters' part is that of an iteration's main kernels, run back to back under the same power limit or clock; the
-form's part is composed of the kernels' shares, see :mod:`joulecast.model.uncertainty`. Iterations of the same kernels,
-such as one plan at several clocks, err together: the ratio of two of them is known far better than either.
+An interval has four parts, as independent standard deviations of the logarithm:
+
+- parameters: the iteration's main kernels are forecast again at joint deviations of the GPU's parameters, back to back
+  under the same power limit or clock (:mod:`joulecast.model.uncertainty`), with the uncertain contention and waits of
+  :mod:`joulecast.simulator.iteration.stretch`;
+- the form of the model, composed of the kernels' shares (:mod:`joulecast.model.uncertainty`);
+- what published steps showed of frameworks, in place of the first two or beside them, and of GPUs of another vendor;
+- the pace of the host (:mod:`joulecast.simulator.iteration.host_pace`).
+
+Iterations of the same kernels, such as one plan at several clocks, err together, so that the ratio of two of them is
+known far better than either. To read: :func:`interval` for one simulated plan, then :func:`intervals` for many.
 """
 
 from __future__ import annotations
@@ -155,11 +163,19 @@ def conditions_of(prepared: Prepared, description: GpuDescription) -> Conditions
 
 
 def intervals(amounts: KernelAmounts, conditions: Conditions, against: NDArray[np.int64] | None = None) -> Intervals:
-    """Intervals of ``n`` iterations, or parts of them, of the same kernels.
+    """Intervals of ``n`` iterations, or parts of them, of the same kernels, and of their ratios.
 
-    ``against`` says which of them each is compared with, shape ``(n,)``; by default the first. A ratio is that of two
-    on one card in one framework: what both change alike in any direction of the parameters cancels, and a kernel's form
-    errs the same in both, so that only its share in them matters.
+    Both iterations of a ratio run on one card in one framework. What a deviation of the parameters changes alike in
+    both cancels; a kernel's form errs alike in both, so that only the difference of its shares matters.
+
+    Parameters
+    ----------
+    amounts
+        What the iterations spend in each kernel.
+    conditions
+        Under which they run.
+    against
+        Number of the iteration that each is compared with, shape ``(n,)``; by default the first.
     """
     base = np.zeros(len(amounts.runs), dtype=np.int64) if against is None else against
     amounts = amounts.distinct()
@@ -178,16 +194,21 @@ def intervals(amounts: KernelAmounts, conditions: Conditions, against: NDArray[n
         spreads = np.hypot(form, spread_of(change)), np.hypot(form_ratio, spread_of(of_all - of_all[:, base]))
         found.append([spread * NINETY_PERCENT for spread in spreads])
     (time, time_ratio), (energy, energy_ratio) = found
+    published = _as_published(time, conditions)
+    pairs = (published, (energy, energy), (time_ratio, time_ratio), (energy_ratio, energy_ratio))
+    return Intervals(*(np.exp(np.stack([-low, high])) for low, high in pairs))
+
+
+def _as_published(width: Array, conditions: Conditions) -> tuple[Array, Array]:
+    """Half-widths of a time's interval downwards and upwards, with what published steps showed, shape ``(n,)`` [1]."""
     gpu = conditions.gpu
     known = gpu.get(f"kernel.{SPREAD}.{conditions.precision}", 0.0)
     if known > 0:  # seen in long runs, whatever the kernels' own uncertainty adds up to
-        time = np.full_like(time, known * NINETY_PERCENT)
+        width = np.full_like(width, known * NINETY_PERCENT)
     else:
-        time = np.hypot(time, gpu.get(f"kernel.{UNSEEN}", 0.0) * NINETY_PERCENT)
+        width = np.hypot(width, gpu.get(f"kernel.{UNSEEN}", 0.0) * NINETY_PERCENT)
     tail = math.hypot(*(gpu.get(f"kernel.{name}", 0.0) for name in (LONGER, VENDOR_LONGER)))
-    longer = np.hypot(time, tail * NINETY_PERCENT)
-    pairs = ((time, longer), (energy, energy), (time_ratio, time_ratio), (energy_ratio, energy_ratio))
-    return Intervals(*(np.exp(np.stack([-low, high])) for low, high in pairs))
+    return width, np.hypot(width, tail * NINETY_PERCENT)
 
 
 def _parameter_changes(
@@ -212,7 +233,7 @@ def _parameter_changes(
 
 
 def _works(operators: Sequence[Operator]) -> NDArray[np.int64]:
-    """Which kernels do the same work, as numbers from 0: collectives do whatever blocks of threads they have."""
+    """Which kernels do the same work, as numbers from 0, shape ``(m,)``: thread blocks do not change a collective's."""
     known: dict[Operator, int] = {}
     works = (replace(o, ctas=None, threads=None) if isinstance(o, Collective) else o for o in operators)
     return np.array([known.setdefault(work, len(known)) for work in works], dtype=np.int64)
@@ -258,7 +279,7 @@ def _spent_s(prepared: Prepared, result: FluidResult, first: int, rank: int) -> 
 
 
 def _stretch(prepared: Prepared, spent_s: Sequence[Array], varied: Sequence[Mapping[str, float]]) -> Array:
-    """Of a simulated plan, shape ``(directions, 1)``.
+    """``stretch`` of a simulated plan's :class:`KernelAmounts`, shape ``(directions, 1)``.
 
     Where clocks stand still, the mean over all ranks at their clocks; else of the busiest rank at its mean clock.
     """

@@ -6,5 +6,6 @@
   ``layers``, ``loss_and_optimizer``, ``modules``, ``narrow``, ``prediction``, ``recomputation``, ``replicas`` and
   ``tiles``, and ``features`` for keys of what is off.
 - Tables of their own: ``network``, ``overlap``, ``site``.
-- What the model room asks of a plan: ``gpu``, ``implementation``, and ``placement`` for the links of its groups.
+- A plan in the words of :mod:`joulecast.model`: ``gpu``, ``implementation``, and ``placement`` for the links of its
+  groups.
 """

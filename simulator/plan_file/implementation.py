@@ -1,4 +1,4 @@
-"""A plan's framework and its nano-batches as the model room knows them."""
+"""A plan's framework and nano-batches in the words of :mod:`joulecast.model`."""
 
 from __future__ import annotations
 

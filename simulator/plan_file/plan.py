@@ -1,4 +1,9 @@
-"""PLAN.toml: everything that software decides about a training iteration, as one frozen, checked object."""
+"""PLAN.toml: everything that software decides about a training iteration, as one frozen, checked object.
+
+A file is read in two steps, so that a sweep need not read what thousands of its plans share again and again:
+:class:`PlanFrame` reads what does not depend on how a plan is split, :class:`PlanSplit` the split, and what remains is
+filled in last. A single plan goes through the same steps.
+"""
 
 from __future__ import annotations
 
@@ -173,7 +178,7 @@ def _build(tables: Mapping[str, Any], source: Source, gpu: GpuDescription | None
 
 
 class PlanFrame:
-    """Plans that differ in how they split model, batch and time, and in power, alone; all else is read once.
+    """Reads once what plans share that differ in ``FRAME_FREE`` keys alone: how they are split, and their power.
 
     Parameters
     ----------
@@ -238,7 +243,7 @@ class PlanFrame:
 
 
 class PlanSplit:
-    """Plans of a frame that differ in micro-batch size and recomputation alone; all else is read once."""
+    """Plans of a frame that differ in ``SPLIT_FREE`` keys alone: micro-batch size and recomputation."""
 
     def __init__(self, unchecked: Plan, frame: PlanFrame) -> None:
         self._unchecked, self._frame = unchecked, frame

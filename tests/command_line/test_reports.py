@@ -361,7 +361,7 @@ def test_a_sweep_draws_its_constraints_and_says_where_numbers_come_from(tmp_path
     assert re.search(r"TP \d, limit \[W\] 700\.$", answer)
 
 
-def test_a_plan_stands_in_words(tmp_path):
+def test_a_plan_stands_in_words():
     """Nothing of how Python writes it: parts below each other, what is not set left out."""
     from joulecast.reports.sections import plan_section
     from joulecast.simulator.plan_file.plan import plan_from_dict
@@ -369,13 +369,8 @@ def test_a_plan_stands_in_words(tmp_path):
     workload = {"model": "llama-3.2-1b", "sequence_length": 4096, "global_batch_size": 8, "micro_batch_size": 2}
     plan = plan_from_dict(
         {
-            "workload": {
-                "model": "llama-3.2-1b",
-                "sequence_length": 4096,
-                "global_batch_size": 8,
-                "micro_batch_size": 2,
-            },
-            "cluster": cluster,
+            "workload": workload,
+            "cluster": {"gpu": "h200-sxm", "gpus": 4, "gpus_per_node": 4},
             "parallelism": {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2},
             "overlap": {"nanobatches": 2, "window": [1, 3]},
             "implementation": {"tiles": {"linear": [128, 256, 64]}},
