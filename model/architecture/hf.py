@@ -113,7 +113,7 @@ def parse_config(data: object, *, name: str, file: str) -> ModelConfig:
 
 #: What a family's code fixes and :class:`ModelConfig` has under the same name, but for what its file may switch.
 _FIXED = {f.name for f in fields(Family)} & {f.name for f in fields(ModelConfig)}
-_FIXED -= {"experts", "latent", "activation", "rotary_fraction"}
+_FIXED -= {"experts", "latent", "activation", "rotary", "rotary_fraction", "alibi"}
 #: Of these, by :class:`ModelConfig`'s name: the fields of :class:`Family` with the file's key.
 _SWITCHES = {
     "norm_bias": "norm_bias_key",
@@ -164,16 +164,20 @@ def _sizes(reader: Reader, family: Family) -> dict[str, Any]:
 
 
 def _positions(reader: Reader, family: Family, layers: int) -> dict[str, Any]:
-    """Rotary embedding or a table of positions, and which layers are local or have none."""
-    positions = reader.count(family.key("max_position_embeddings"), 0 if family.rotary else None)
+    """Rotary embedding, a table of positions or ALiBi, and which layers are local or have none."""
+    alibi = reader.flag(family.alibi_key, family.alibi)
+    rotary = family.rotary and not family.alibi and not alibi
+    positions = reader.count(family.key("max_position_embeddings"), 0 if rotary or alibi else None)
     theta, rope_type, fraction = _rope(reader, family)
     window, pattern = read_windows(reader, family, layers)
     return {
+        "alibi": alibi,
+        "rotary": rotary,
         "rotary_fraction": fraction,
         "rope_theta": theta,
         "rope_type": rope_type,
         "rotary_pattern": read_rotary_pattern(reader, family, layers, pattern),
-        "learned_positions": 0 if family.rotary else positions + family.extra_positions,
+        "learned_positions": 0 if rotary or alibi else positions + family.extra_positions,
         "max_positions": positions,
         "sliding_window": window,
         "window_pattern": pattern,

@@ -41,10 +41,10 @@ class Family:
     layers in turn ``period - 1`` see a window alone and the last one all; 0: all are alike. ``local_type`` is what
     ``layer_types`` calls a local layer; ``plain_layers`` says which have no rotary embedding: those that see all
     (``global``), or those that ``no_rope_layers`` lists with a 0 (``listed``). ``text_of``: a file of this type has a
-    text model in its ``text_config``, of this type unless it says another. ``parallel_key``, ``qk_norm_key`` and
-    ``scaled_key`` switch parallel blocks, norms of queries and keys, and their scaling, where ``shared_norm`` is of
-    parallel blocks alone; files that set a ``refused`` key are. ``adapt`` gives a file's own keys in the common ones'
-    form. Other fields are those of
+    text model in its ``text_config``, of this type unless it says another. ``parallel_key``, ``qk_norm_key``,
+    ``scaled_key`` and ``alibi_key`` switch parallel blocks, norms of queries and keys, their scaling, and ALiBi, where
+    ``shared_norm`` is of parallel blocks alone; files that set a ``refused`` key are. ``adapt`` gives a file's own keys
+    in the common ones' form. Other fields are those of
     :class:`~joulecast.model.architecture.model_config.ModelConfig`.
     """
 
@@ -76,7 +76,10 @@ class Family:
     sliced_projections: bool = False
     half_rotary: bool = False
     wide_rotary: bool = False
+    embedding_norm: bool = False
     scaled_embeddings: bool = False
+    alibi: bool = False
+    alibi_key: str = ""
     rotary: bool = True
     rotary_fraction: float = 1.0
     ffn_multiple: int = 0
@@ -163,12 +166,32 @@ _GEMMA = Family(
 _QWEN = {"use_sliding_window": False, "max_window_layers": 28}
 
 
+#: A common key, and MPT's kind of attention that its code in transformers has.
+HEADS, MULTIHEAD = "num_attention_heads", "multihead_attention"
+
+
 def _falcon(data: Mapping[str, Any]) -> Mapping[str, Any]:
     """Falcon's key/value heads and norms: of the new architecture some and two norms, else one or all and one norm."""
     newer = data.get("new_decoder_architecture") is True
     heads = data.get("num_kv_heads") if newer else 1 if data.get("multi_query", True) else None
     norms = data.get("num_ln_in_parallel_attn") or (2 if newer else 1)
     return {**data, "num_kv_heads": heads, "shared_norm": norms == 1}
+
+
+def _bloom(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """BLOOM's sizes, which files spell in two ways."""
+    found = {"hidden_size": data.get("n_embed"), "n_layer": data.get("num_hidden_layers"), "n_head": data.get(HEADS)}
+    return {**{key: value for key, value in found.items() if value is not None}, **data}
+
+
+def _mpt(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """MPT's width, and keys of its attention's own table."""
+    table, width, ratio = data.get("attn_config"), data.get("d_model"), data.get("expansion_ratio", 4)
+    own = {f"attn_config.{key}": value for key, value in table.items()} if isinstance(table, Mapping) else {}
+    own["attn_config.attn_type"] = own.get("attn_config.attn_type", MULTIHEAD) != MULTIHEAD
+    if isinstance(width, int) and isinstance(ratio, int):
+        own["intermediate_size"] = ratio * width
+    return {**data, **own}
 
 
 def _gptj(data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -397,7 +420,7 @@ FAMILIES: Mapping[str, Family] = {
         shared_norm=True,
         joint_projections=True,
         known_modules=False,
-        refused=("alibi",),
+        alibi_key="alibi",
         adapt=_falcon,
     ),
     "cohere": _COHERE,
@@ -423,6 +446,36 @@ FAMILIES: Mapping[str, Family] = {
         output_follows=True,
         rotary_fraction=0.25,
         joint_projections=True,
+    ),
+    "bloom": replace(
+        _GPT_LAYER,
+        keys={"num_hidden_layers": "n_layer", HEADS: "n_head", "max_position_embeddings": "seq_length"},
+        tied=True,
+        alibi=True,
+        embedding_norm=True,
+        ffn_multiple=4,
+        joint_projections=True,
+        known_modules=False,
+        refused=("apply_residual_connection_post_layernorm",),
+        adapt=_bloom,
+    ),
+    "mpt": Family(
+        keys={
+            "hidden_size": "d_model",
+            "num_hidden_layers": "n_layers",
+            HEADS: "n_heads",
+            "max_position_embeddings": "max_seq_len",
+        },
+        tied=True,
+        gated_mlp=False,
+        activation="gelu",
+        norm="layernorm",
+        alibi=True,
+        alibi_key="attn_config.alibi",
+        joint_projections=True,
+        known_modules=False,
+        refused=("attn_config.qk_ln", "attn_config.rope", "attn_config.attn_type"),
+        adapt=_mpt,
     ),
     "opt": replace(
         _GPT_LAYER,

@@ -80,6 +80,8 @@ class ModelConfig:
         Whether that code rotates halves of heads one by one and joins them (gpt-oss).
     wide_rotary
         Whether that code rotates by a table in fp32 (OLMo-2).
+    embedding_norm
+        Whether a norm follows the embedding (BLOOM).
     scaled_embeddings
         Whether embeddings are multiplied by a number before the first layer.
     attention_softcap, logit_softcap
@@ -88,6 +90,8 @@ class ModelConfig:
         Rotary position embedding: used at all, on which share of the head, base, scaling kind (``default``: none).
     rotary_pattern
         Which layers have it, repeated over the stack; empty: all alike.
+    alibi
+        Whether a bias that falls with the distance is added to scores in place of an embedding of positions (ALiBi).
     learned_positions
         Rows of a learned position table, 0 without one.
     max_positions
@@ -145,6 +149,7 @@ class ModelConfig:
     sliced_projections: bool = False
     half_rotary: bool = False
     wide_rotary: bool = False
+    embedding_norm: bool = False
     scaled_embeddings: bool = False
     attention_softcap: bool = False
     logit_softcap: bool = False
@@ -153,6 +158,7 @@ class ModelConfig:
     rope_theta: float = 10000.0
     rope_type: str = "default"
     rotary_pattern: tuple[bool, ...] = ()
+    alibi: bool = False
     learned_positions: int = 0
     max_positions: int = 0
     sliding_window: int = 0
@@ -306,8 +312,8 @@ class ModelConfig:
 
     @property
     def embedding_parameters(self) -> int:
-        """Parameters of the token and position tables."""
-        return (self.vocab + self.learned_positions) * self.hidden
+        """Parameters of the token and position tables, and of the norm behind them."""
+        return (self.vocab + self.learned_positions) * self.hidden + self.embedding_norm * self.norm_parameters
 
     @property
     def head_parameters(self) -> int:

@@ -45,7 +45,9 @@ RESEMBLES: dict[str, tuple[str, float]] = {
 #: meet within 3 % [estimates, +-6 %].
 #: A hyperbolic tangent was not measured: one more operation of the special-function units, which do 16 in a cycle, and
 #: two products forward; its square and a product more backward [estimates, +-50 %].
-EACH_SCORE = {"dropout": (0.193, 0.119), "softcap": (0.08, 0.1)}
+#: ALiBi's distance, its conversion and the product with a head's slope are three more instructions on an SM's 128
+#: lanes [estimate, +-100 %].
+EACH_SCORE = {"dropout": (0.193, 0.119), "softcap": (0.08, 0.1), "alibi": (3 / 128, 3 / 128)}
 #: cuDNN's kernels that add a mask to every score are slower ones, by these factors forward and backward with heads of
 #: 128, and by so much more for each doubling of the head. Beside forecasts of the same products without a mask those of
 #: an H200 took 1.3 to 1.8 and 1.5 times as long with heads of 64, 1.8 and 1.9 with 128, 2.1 and 2.4 with 256

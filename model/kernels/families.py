@@ -98,11 +98,11 @@ def _family(operator: Operator, small_outputs: float, cache_bytes: float) -> str
 
 
 def _attention(operator: Attention) -> str:
-    """Of attention: kernels with windows, soft-capping or wide heads were measured on no card."""
+    """Of attention: kernels with windows, soft-capping, ALiBi or wide heads were measured on no card."""
     if operator.tile is not None:
         return "tile_attention"
     local = 0 < operator.window < operator.keys
-    if local or operator.each_score == "softcap" or operator.head_dim >= WIDE_HEADS:
+    if local or operator.each_score in ("softcap", "alibi") or operator.head_dim >= WIDE_HEADS:
         return "attention_unmeasured"
     return f"attention_{operator.direction}"
 

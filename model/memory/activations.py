@@ -11,7 +11,7 @@ from joulecast.model.framework.layer_shard import Shard, shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.memory import modules_kept
 from joulecast.model.memory.recomputation import saved_bytes
-from joulecast.model.transformer import multi_token, unfused_attention
+from joulecast.model.transformer import attention_kernel, multi_token, unfused_attention
 from joulecast.model.transformer.expert_rows import expert_bytes, expert_shard
 from joulecast.model.transformer.head import head_is_split, local_vocabulary
 from joulecast.model.transformer.megatron_linear import gathered_bytes
@@ -72,10 +72,16 @@ def _ends_bytes(s: Shard) -> float:
 
 
 def _user_buffer_bytes(s: Shard) -> float:
-    """Buffers of stepwise communication: six that gather (in FP8 where the products are), four that scatter."""
+    """ALiBi's tensor, of all layers, and buffers of stepwise communication.
+
+    Of the latter six gather (in FP8 where the products are) and four scatter.
+    """
+    written = s.implementation.attention_backend == "unfused" or attention_kernel.alibi(s) == "mask"
+    bias = s.config.alibi and written
+    tensor = float(bias * DTYPE_BYTES[s.implementation.dtype] * s.heads * s.sequence**2)
     if not s.implementation.tp_comm_overlap:
-        return 0.0
-    return 6.0 * gathered_bytes(s) + 4.0 * s.activation_bytes
+        return tensor
+    return tensor + 6.0 * gathered_bytes(s) + 4.0 * s.activation_bytes
 
 
 def boundary_bytes(s: Shard) -> float:

@@ -166,6 +166,8 @@ def parameters_of_stage(
             tensors.append(
                 ParameterTensor("positions.weight", config.learned_positions * config.hidden, replicated=True)
             )
+        if config.embedding_norm:
+            tensors += _norm("embedding_norm", config)
     for index, kind in enumerate(stack):
         tensors += _numbered(kind, implementation, index)
     if last:

@@ -11,6 +11,7 @@ def attention(s: Shard, direction: str) -> Attention:
     window, parts = s.config.window, 1
     if s.config.chunked and window:
         window, parts = 0, s.sequence // window
+    each_score = "dropout" if s.implementation.dropout else "softcap" if softcapped(s) else alibi(s)
     return Attention(
         s.batch * parts,
         s.heads,
@@ -21,11 +22,24 @@ def attention(s: Shard, direction: str) -> Attention:
         direction=direction,
         dtype=s.implementation.attention_dtype,
         name=f"attention.{direction}",
-        each_score="dropout" if s.implementation.dropout else "softcap" if softcapped(s) else "",
+        each_score=each_score,
         window=window,
+        causal=each_score != "mask",
     )
 
 
 def softcapped(s: Shard) -> bool:
     """Whether scores pass through a hyperbolic tangent: PyTorch's own attention, which transformers calls, has none."""
     return s.config.attention_softcap and s.implementation.modules != "transformers"
+
+
+def alibi(s: Shard) -> str:
+    """What happens to scores where the model has ALiBi.
+
+    PyTorch's own attention is given the bias as a tensor, as it is a mask, and skips nothing of the square. A kernel
+    that knows the heads' slopes computes it: that of FlashAttention's package, and Transformer Engine's.
+    """
+    if not s.config.alibi:
+        return ""
+    run = s.implementation
+    return "mask" if run.framework == "pytorch-eager" and run.attention_backend == "cudnn" else "alibi"

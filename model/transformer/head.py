@@ -63,7 +63,19 @@ def embedding_forward(s: Shard) -> tuple[Launch, ...]:
         launches.append(streaming("add", "positions.add", elements, reads=2, dtype=implementation.dtype))
     if config.scaled_embeddings:
         launches.append(_scaled("embedding.scale", s))
+    if config.embedding_norm:
+        launches.append(layer.norm_forward("embedding_norm", s))
     return (*launches, *dropout.forward("embedding", s))
+
+
+def _norm_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
+    """Gradient of the norm behind the embedding, where the model has one."""
+    if not s.config.embedding_norm:
+        return ()
+    if s.implementation.framework == "megatron":
+        return norm_backward("embedding_norm", s)
+    kernels, sums = layer.norm_backward("embedding_norm", s, accumulate)
+    return (*kernels, *sums)
 
 
 def _scaled(name: str, s: Shard) -> Launch:
@@ -79,7 +91,7 @@ def embedding_backward(s: Shard, *, accumulate: bool, head_here: bool) -> tuple[
     """Gradient of the embedding: sorted indices, a dense gradient filled with zeros, scattered sums, accumulation."""
     s = s.stream
     config, implementation = s.config, s.implementation
-    launches: list[Launch] = [*dropout.backward("embedding", s)]
+    launches: list[Launch] = [*dropout.backward("embedding", s), *_norm_backward(s, accumulate)]
     if config.scaled_embeddings:
         launches.append(_scaled("embedding.grad.scale", s))
     if config.learned_positions:

@@ -22,6 +22,7 @@ def attention_forward(s: Shard) -> tuple[Launch, ...]:
     scores, dtype = _scores(s), s.implementation.dtype
     return (
         _product("attention.scores", s, s.sequence, s.sequence, s.config.head_dim, "tn"),
+        *_biased(s),
         streaming("softmax", "attention.softmax", scores, dtype=dtype, rows=_rows(s), columns=s.sequence),
         streaming("unary", "attention.dropout", scores, writes=1.0 + _mask(dtype), dtype=dtype),
         _product("attention.values", s, s.sequence, s.config.head_dim, s.sequence, "nn"),
@@ -47,6 +48,13 @@ def attention_backward(s: Shard) -> tuple[Launch, ...]:
         _product("attention.queries.dgrad", s, s.sequence, width, s.sequence, "nn"),
         _product("attention.keys.dgrad", s, s.sequence, width, s.sequence, "nt"),
     )
+
+
+def _biased(s: Shard) -> tuple[Launch, ...]:
+    """ALiBi, which the product of queries and keys adds to: copied to where the scores will be, and read again."""
+    if not s.config.alibi:
+        return ()
+    return (streaming("add", "attention.alibi", _scores(s), reads=2, dtype=s.implementation.dtype),)
 
 
 def kept_bytes(s: Shard) -> float:

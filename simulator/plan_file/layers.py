@@ -10,6 +10,11 @@ from joulecast.simulator.plan_file.source import Source
 if TYPE_CHECKING:
     from joulecast.simulator.plan_file.plan import Plan
 
+#: Backends that know ALiBi: PyTorch's as a mask, FlashAttention's package and Transformer Engine's as slopes of heads.
+ALIBI = {
+    "pytorch-eager": ("cudnn", "flash-attn-2", "unfused"),
+    "megatron": ("cudnn", "flash-attention-2", "flash-attn-2", "unfused"),
+}
 #: Heads up to which kernels of attention are fitted.
 MEASURED_HEADS = 128
 
@@ -20,7 +25,7 @@ def check_layers(plan: Plan, source: Source) -> None:
     local = model.sliding_window > 0
     masked = local and run.modules == "transformers"
     unusual = model.norm_place != "before" or model.scaled_embeddings or model.qk_norm_whole or model.shared_norm
-    unusual = unusual or model.scaled_queries or model.qk_norm_plain
+    unusual = unusual or model.scaled_queries or model.qk_norm_plain or model.alibi
     chunk = model.sliding_window if model.chunked else 0
     capped = model.attention_softcap or model.logit_softcap
     backend, tiles = run.attention_backend, [name for name, _ in run.tiles if name.startswith("attention")]
@@ -37,7 +42,7 @@ def check_layers(plan: Plan, source: Source) -> None:
         (
             "parallelism.context_parallel_size",
             "sequences split over GPUs",
-            plan.cp > 1 and (local or model.attention_softcap),
+            plan.cp > 1 and (local or model.attention_softcap or model.alibi),
             "Use 1.",
         ),
         (
@@ -47,6 +52,18 @@ def check_layers(plan: Plan, source: Source) -> None:
             f"Use a multiple of {chunk}, or at most {chunk}.",
         ),
         ("implementation.tiles", "tiles of attention", bool(tiles) and local, "Leave attention out of it."),
+        (
+            "implementation.attention_backend",
+            f"ALiBi in {backend}",
+            model.alibi and backend not in ALIBI[run.framework],
+            'Set it to "cudnn", which takes the bias as a mask, or to "flash-attn-2", which computes it.',
+        ),
+        (
+            "implementation.dropout",
+            "ALiBi and dropout together",
+            model.alibi and bool(run.dropout),
+            "Leave it out.",
+        ),
         (
             "implementation.attention_backend",
             f"masks in {backend}",
@@ -111,6 +128,8 @@ def layer_assumptions(plan: Plan) -> tuple[str, ...]:
         said.append("experts run in transformers' grouped products, whose kernels are taken from its code")
     if model.attention_sinks and not users:
         said.append("attention's kernels hold the heads' sinks for nothing, and experts' activations their clamps")
+    if model.alibi:
+        said.append(_alibi(plan))
     if model.text_part:
         said.append("the model's part that reads text is trained, alone")
     return tuple(said)
@@ -119,6 +138,15 @@ def layer_assumptions(plan: Plan) -> tuple[str, ...]:
 def windows_matter(window: int, tokens: int, modules: str) -> bool:
     """Whether windows are shorter than sequences; transformers makes a mask for one that is as long, too."""
     return 0 < window < tokens or (window == tokens and modules == "transformers")
+
+
+def _alibi(plan: Plan) -> str:
+    run = plan.implementation
+    if run.attention_backend == "unfused":
+        return "ALiBi is added to the square of the scores"
+    if run.framework == "pytorch-eager" and run.attention_backend == "cudnn":
+        return "ALiBi is a tensor of every head's scores, which PyTorch's attention takes as a mask, nothing skipped"
+    return "attention's kernel computes ALiBi, in an estimated three instructions for a score: it was not measured"
 
 
 def _window(plan: Plan) -> str:

@@ -114,6 +114,18 @@ COUNTED: dict[str, tuple[dict[str, Any], int]] = {
     "falcon, in turn": (
         {"model_type": "falcon", **TINY, "multi_query": False, "parallel_attn": False}, 212_352,
     ),
+    "falcon, alibi": (
+        {
+            "model_type": "falcon", **TINY, "num_hidden_layers": 4, "multi_query": False, "parallel_attn": False,
+            "bias": True, "alibi": True,
+        },
+        264_064,
+    ),
+    "bloom": ({"model_type": "bloom", "hidden_size": 64, "n_layer": 3, "n_head": 4, "vocab_size": 1000}, 214_208),
+    "mpt": (
+        {"model_type": "mpt", "d_model": 64, "n_layers": 3, "n_heads": 4, "vocab_size": 1000, "max_seq_len": 128},
+        211_904,
+    ),
     "command r": ({"model_type": "cohere", **TINY}, 156_416),
     "gpt-j": (
         {"model_type": "gptj", "n_embd": 64, "n_layer": 3, "n_head": 4, "rotary_dim": 8, "vocab_size": 1000}, 277_928,

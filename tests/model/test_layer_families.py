@@ -20,7 +20,7 @@ from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Attention
-from joulecast.model.memory.activations import layer_bytes
+from joulecast.model.memory.activations import layer_bytes, micro_batch_bytes
 from joulecast.model.training.parameters import layer_parameters
 from joulecast.model.training.step import (
     embedding_backward,
@@ -299,7 +299,7 @@ def test_a_head_with_a_bias_sums_its_gradient() -> None:
         assert done.count("head.bias") == 1
 
 
-@pytest.mark.parametrize(("kind", "key"), [("phi", "qk_layernorm"), ("falcon", "alibi"), ("cohere", "use_qk_norm")])
+@pytest.mark.parametrize(("kind", "key"), [("phi", "qk_layernorm"), ("cohere", "use_qk_norm")])
 def test_what_is_not_known_of_a_family_is_refused(kind: str, key: str) -> None:
     with pytest.raises(NotYetError, match=key):
         tiny(kind, **{key: True})
@@ -344,3 +344,42 @@ def test_chunks_are_sequences_of_their_own() -> None:
     short, long = (replace(config, sliding_window=size) for size in (8, 0))
     pairs = 8 * 3 * 2 * 32 * 4 * 32
     assert training_flops(long, 32, 1.0) - training_flops(short, 32, 1.0) == pytest.approx(pairs * (1 - 1 / 4))
+
+
+BLOOM = {"n_layer": 3, "n_head": 4}
+
+
+def test_alibi_is_a_mask_or_work_on_scores_in_the_kernel() -> None:
+    config = tiny("bloom", **BLOOM)
+    assert (config.alibi, config.rotary, config.learned_positions) == (True, False, 0)
+    own = replace(JOINT, attention_backend="flash-attn-2")
+    kernels = [attention(config, run, 32) for run in (JOINT, own, MEGATRON)]
+    assert [(kernel.each_score, kernel.causal) for kernel in kernels] == [
+        ("mask", False),
+        ("alibi", True),
+        ("alibi", True),
+    ]
+    for run in (JOINT, MEGATRON):
+        forward = names(layer_forward(config, run, 2, 16))
+        assert not [name for name in forward if name.startswith("rotary")]
+    written = names(layer_forward(config, replace(MEGATRON, attention_backend="unfused"), 2, 16))
+    assert "attention.alibi" in written
+
+
+def test_a_norm_behind_the_embedding() -> None:
+    config = tiny("bloom", **BLOOM)
+    for run in (JOINT, MEGATRON):
+        assert names(embedding_forward(config, run, 2, 16))[-1] == "embedding_norm"
+        backward = embedding_backward(config, run, 2, 16)
+        assert backward[0].operator.name == "embedding_norm.grad"
+        done = {launch.completes for launch in backward if launch.completes}
+        assert {"embedding_norm.weight", "embedding_norm.bias"} <= done
+
+
+def test_the_tensor_of_alibi_is_held_once() -> None:
+    config = tiny("bloom", **BLOOM)
+    held = {
+        run.attention_backend: micro_batch_bytes(config, run, 2, 16).user_buffers
+        for run in (JOINT, replace(JOINT, attention_backend="flash-attn-2"))
+    }
+    assert held == {"cudnn": 2 * 4 * 16**2, "flash-attn-2": 0.0}

@@ -107,6 +107,13 @@ def test_transformers_own_attention_can_be_planned() -> None:
         ),
         ("olmo-2-1b", {"implementation": {"modules": "torchtitan"}}, "implementation.modules"),
         ("command-r7b", {"implementation": {"modules": "transformers"}}, "implementation.modules"),
+        (
+            "bloom-7b",
+            {"implementation": {"attention_backend": "flash-attention-2"}},
+            "implementation.attention_backend",
+        ),
+        ("bloom-7b", {"implementation": {"modules": "transformers"}}, "implementation.modules"),
+        ("mpt-7b", {"parallelism": {"context_parallel_size": 2}}, "parallelism.context_parallel_size"),
         ("smollm3-3b", {"overlap": {"nanobatches": 2}}, "overlap.nanobatches"),
         ("falcon-7b", {"implementation": {"modules": "transformers"}}, "implementation.modules"),
         ("gpt-oss-20b", {"implementation": {"framework": "megatron"}}, "implementation.framework"),
@@ -161,3 +168,23 @@ def test_layers_of_several_kinds_in_the_closed_form() -> None:
         assert summed.time_s[0] == pytest.approx(walked.time_s, rel=0.03)
     with pytest.raises(NotYetError, match="chunks of 8192 tokens leave a rest"):
         scout(12288)
+
+
+def test_alibi_costs_most_where_it_is_a_mask() -> None:
+    times, words = {}, {}
+    for backend in ("cudnn", "flash-attn-2"):
+        one = forecast(
+            plan(
+                "mpt-7b",
+                2048,
+                gpus=8,
+                batch=8,
+                parallelism={"fsdp": True},
+                implementation={"attention_backend": backend},
+            )
+        )
+        times[backend], words[backend] = one.time_s, " ".join(one.assumptions)
+    assert times["cudnn"] > times["flash-attn-2"]
+    assert "nothing skipped" in words["cudnn"] and "kernel computes ALiBi" in words["flash-attn-2"]
+    megatron = said(plan("bloom-7b", 2048, gpus=8, batch=8, implementation={"framework": "megatron"}))
+    assert "kernel computes ALiBi" in megatron
