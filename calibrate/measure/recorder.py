@@ -170,5 +170,6 @@ def _check_same(found: Card, card: Card, file: str) -> None:
                 file=file,
                 line=1,
                 key=key,
-                remedy="Choose another folder: rows of two cards or of two versions do not belong together.",
+                remedy="Choose another folder with --record: rows of two cards or of two versions do not belong "
+                "together.",
             )

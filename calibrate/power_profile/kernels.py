@@ -72,5 +72,5 @@ def _attention(word: str, parts: Sequence[str]) -> Microbenchmark:
 def _sizes(word: str, text: str, count: int) -> tuple[int, ...]:
     sizes = text.split("x")
     if len(sizes) != count or not all(size.isdecimal() and int(size) > 0 for size in sizes):
-        raise InputError(f"{word!r} needs {count} sizes joined by x", key="KERNEL", remedy=_EXAMPLES)
+        raise InputError(f"{word!r} needs {count} sizes above 0, joined by x", key="KERNEL", remedy=_EXAMPLES)
     return tuple(int(size) for size in sizes)

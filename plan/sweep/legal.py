@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from joulecast.errors import InputError
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.plan.sweep.plans import Plans
-from joulecast.plan.sweep.space import MICRO_BATCH, PP, SCHEDULE, TP, VP, Space
+from joulecast.plan.sweep.space import MICRO_BATCH, PP, RECOMPUTE, SCHEDULE, TP, VP, Space
 from joulecast.simulator.plan_file.checks import schedule_alias
 from joulecast.simulator.plan_file.plan import PlanFrame
+from joulecast.simulator.plan_file.recomputation import of_others
 
 Int = NDArray[np.int64]
 
@@ -92,6 +93,8 @@ def combinations(space: Space, plans: Plans) -> Combinations:
     found = []
     for chosen in itertools.product(*(range(len(values[i])) for i in others)):
         fixed = {space.keys[i]: values[i][n] for i, n in zip(others, chosen, strict=True)}
+        if _repeats(dict(zip(fixed, chosen, strict=True)), fixed, space):
+            continue
         try:
             sizes = _sizes(plans.frame(fixed), space, fixed)
         except InputError as error:  # values that contradict each other whatever the split is
@@ -118,6 +121,11 @@ def combinations(space: Space, plans: Plans) -> Combinations:
     slow_to_fast = sorted(range(len(values)), key=lambda i: (_shares(space.keys[i]), i))
     order = np.lexsort([index[:, i] for i in reversed(slow_to_fast)]) if len(values) else np.arange(len(index))
     return Combinations(space.keys, values, index[order], math.prod(len(v) for v in values))
+
+
+def _repeats(places: Mapping[str, int], fixed: Mapping[str, Any], space: Space) -> bool:
+    """Whether it differs from a setting before it in what its recomputation does without alone."""
+    return any(places.get(key, 0) > 0 for key in of_others(fixed.get(RECOMPUTE, ""), space.keys))
 
 
 def _shares(key: str) -> int:

@@ -10,6 +10,7 @@ from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.rows import Row
 from joulecast.plan.sweep.space import Space
 from joulecast.simulator.plan_file.features import given, is_of_others
+from joulecast.simulator.plan_file.recomputation import of_others
 from joulecast.simulator.plan_file.schema import PlanFile
 
 
@@ -21,6 +22,9 @@ def plan_text(space: Space, row: Row) -> str:
     for feature in given(parsed):
         if feature.is_off(parsed, model) and is_of_others(feature, space.keys):
             del tables[feature.table][feature.name]
+    for key in of_others(parsed.schedule.recompute, space.keys):
+        place, _, word = key.partition(".")
+        tables[place].pop(word, None)
     lines = [f"# Plan {row['plan']} of a sweep"]
     for name, table in tables.items():
         lines += ["", f"[{name}]", *(f"{_key(key)} = {_value(value)}" for key, value in table.items())]

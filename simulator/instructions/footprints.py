@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from json import dumps
 
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.memory.footprint import MemoryFootprint, PipelineRank, check_fits, memory_footprint
@@ -21,22 +23,25 @@ def footprints(plan: Plan, gpu: GpuDescription, *, must_fit: bool = True) -> lis
         A plan that ``must_fit`` needs more than a GPU has; the remedy says what it can still change.
     """
     found = list(footprints_of(plan, range(plan.pp)))
-    if must_fit:
+    most = gpu.number("memory_bytes")
+    if must_fit and any(footprint.total_bytes > most for footprint in found):
+        remedy = _remedy(plan, most)
         for footprint in found:
-            check_fits(footprint, gpu.number("memory_bytes"), file=plan.file, remedy=_remedy(plan))
+            check_fits(footprint, most, file=plan.file, remedy=remedy)
     return found
 
 
-def _remedy(plan: Plan) -> str:
-    """What this plan can still change to take less memory."""
+def _remedy(plan: Plan, most_bytes: float) -> str:
+    """What this plan can still change to take less memory; recomputation where that suffices."""
     w, split = plan.workload, plan.parallelism
+    again = _enough_recomputation(plan, most_bytes)
     sizes = ["tensor_", "pipeline_", "expert_"] if w.model.experts is not None else ["tensor_", "pipeline_"]
     ways = [f"raise {', '.join(f'{size}model_parallel_size' for size in sizes)} or context_parallel_size"]
     if w.micro_batch_size > 1:
         ways.append("lower micro_batch_size")
     elif plan.implementation.framework == "pytorch-eager" and plan.pp > 1:
         ways.append("lower global_batch_size, as PyTorch keeps every micro-batch's outputs")
-    if plan.schedule.recompute != "full":
+    if plan.schedule.recompute != "full" and not again:
         ways.append('set schedule.recompute = "full"')
     elif plan.implementation.recompute_interval > 1:
         ways.append("lower schedule.recompute_interval")
@@ -49,7 +54,43 @@ def _remedy(plan: Plan) -> str:
     elif plan.replicas > 1:
         ways.append("split states over more GPUs")
     words = ", ".join(ways[:-1]) + (" or " if ways[1:] else "") + ways[-1]
+    if again:
+        words = f"set {again}, which suffices, or {words}"
     return f"{words[0].upper()}{words[1:]}."
+
+
+def _enough_recomputation(plan: Plan, most_bytes: float) -> str | None:
+    """Keys of the least recomputation with which the plan fits; ``None`` where none suffices."""
+    for modules in _selective(plan):
+        if _fits(plan, "selective", modules, most_bytes):
+            return f'schedule.recompute = "selective" with recompute_modules = {dumps(modules)}'
+    if plan.schedule.recompute != "full" and _fits(plan, "full", ("core_attn",), most_bytes):
+        listed = plan.schedule.recompute == "selective" and plan.implementation.recompute_modules != ("core_attn",)
+        return 'schedule.recompute = "full"' + (" without recompute_modules" if listed else "")
+    return None
+
+
+def _selective(plan: Plan) -> Iterator[tuple[str, ...]]:
+    """Parts of a layer that Megatron can compute again, more and more of them: what costs the least first."""
+    model, run = plan.workload.model, plan.implementation
+    if run.framework != "megatron" or plan.schedule.recompute == "full":
+        return
+    if model.norm_place != "before" or model.shared_norm:
+        return
+    experts = model.experts is not None
+    has = {"moe_act": experts, "mla_up_proj": model.latent is not None, "shared_experts": experts, "moe": experts}
+    chosen = set(run.recompute_modules) if plan.schedule.recompute == "selective" else {"core_attn"}
+    for module in ("core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "shared_experts", "moe"):
+        if module not in chosen and has.get(module, True):
+            chosen = {*chosen, module} - ({"moe_act", "shared_experts"} if module == "moe" else set())
+            yield tuple(sorted(chosen))
+
+
+def _fits(plan: Plan, recompute: str, modules: tuple[str, ...], most_bytes: float) -> bool:
+    """Whether the plan fits with such recomputation."""
+    schedule = replace(plan.schedule, recompute=recompute)
+    changed = replace(plan, schedule=schedule, implementation=replace(plan.implementation, recompute_modules=modules))
+    return all(footprint.total_bytes <= most_bytes for footprint in footprints_of(changed, range(plan.pp)))
 
 
 def footprint_of(plan: Plan, rank: int) -> MemoryFootprint:

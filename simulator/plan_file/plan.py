@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from joulecast.simulator.plan_file import checks, names
 from joulecast.simulator.plan_file.features import given, with_features
 from joulecast.simulator.plan_file.parts import Cluster, Implementation, Overlap, Parallelism, Power, Schedule, Workload
+from joulecast.simulator.plan_file.recomputation import of_others, without
 from joulecast.simulator.plan_file.schema import TABLES, PlanFile
 from joulecast.simulator.plan_file.site import Site, read_site
 from joulecast.simulator.plan_file.source import Source, apply_overrides, explain, read_toml
@@ -202,6 +203,7 @@ class PlanFrame:
         self._workloads = {self._workload.micro_batch_size: self._workload}
         self.cluster = read_cluster(parsed, self._gpu, source)
         self._implementation = read_implementation(parsed, self._workload.model, source)
+        self._implementations: dict[str, Implementation] = {}
         self._site = read_site(parsed.site, source)
 
     @property
@@ -237,6 +239,12 @@ class PlanFrame:
             self._workloads[micro_batch_size] = replace(self._workload, micro_batch_size=micro_batch_size)
         return self._workloads[micro_batch_size]
 
+    def implementation(self, recompute: str) -> Implementation:
+        """How a plan of this recomputation is run, without what a space states for others."""
+        if recompute not in self._implementations:
+            self._implementations[recompute] = without(self._implementation, of_others(recompute, self._varied))
+        return self._implementations[recompute]
+
     def check(self, plan: Plan) -> None:
         """Refuse one of the frame's plans that cannot be."""
         checks.whole(plan, self._gpu, self._source)
@@ -257,7 +265,7 @@ class PlanSplit:
             of.parallelism,
             Schedule(of.schedule.name, recompute),
             of.overlap,
-            of.implementation,
+            self._frame.implementation(recompute),
             of.power,
             of.site,
             of.file,

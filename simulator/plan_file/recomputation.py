@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Container
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from joulecast.simulator.plan_file.parts import Implementation
     from joulecast.simulator.plan_file.plan import Plan
     from joulecast.simulator.plan_file.source import Source
 
+RECOMPUTE = "schedule.recompute"
 MODULES, INTERVAL = "schedule.recompute_modules", "schedule.recompute_interval"
 EARLY = "schedule.recompute_stops_early"
+#: The recomputation that each key is about.
+ABOUT = {MODULES: "selective", INTERVAL: "full", EARLY: "full"}
+
+
+def of_others(recompute: str, varied: Container[str]) -> tuple[str, ...]:
+    """Keys that a space states for plans of another recomputation, and that plans of this one do without."""
+    return tuple(key for key, way in ABOUT.items() if way != recompute) if RECOMPUTE in varied else ()
+
+
+def without(implementation: Implementation, keys: Collection[str]) -> Implementation:
+    """How a plan is run without some of the keys."""
+    if not keys:
+        return implementation
+    return replace(
+        implementation,
+        recompute_modules=("core_attn",) if MODULES in keys else implementation.recompute_modules,
+        recompute_interval=1 if INTERVAL in keys else implementation.recompute_interval,
+        recompute_stops_early=EARLY in keys or implementation.recompute_stops_early,
+    )
 
 
 def check_recomputation(plan: Plan, source: Source) -> None:

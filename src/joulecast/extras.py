@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from joulecast.errors import InputError
 
 #: Modules, and the extra of this package that installs them.
@@ -23,8 +25,23 @@ EXTRAS = {
 def missing_package(error: ModuleNotFoundError) -> InputError | None:
     """What to tell where a module of an extra is missing; ``None`` for any other module."""
     name = (error.name or "").partition(".")[0]
-    if name not in EXTRAS:
-        return None
+    return _missing(name) if name in EXTRAS else None
+
+
+def require(*names: str) -> None:
+    """Refuse to begin what needs modules that are not installed.
+
+    Raises
+    ------
+    InputError
+        Naming the first of them and its extra.
+    """
+    for name in names:
+        if find_spec(name) is None:
+            raise _missing(name)
+
+
+def _missing(name: str) -> InputError:
     return InputError(f"this needs {name}, which is not installed", remedy=install(EXTRAS[name]))
 
 

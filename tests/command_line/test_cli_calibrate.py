@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from joulecast import extras
 from joulecast.calibrate.choose import live, reference
 from joulecast.calibrate.choose.belief import Uncertainty
 from joulecast.calibrate.choose.candidates import Candidate
@@ -191,6 +192,19 @@ def test_bad_input_gets_one_line_with_a_remedy(
     assert not Path(RECORDING).exists()
 
 
+def test_without_what_the_fit_needs_nothing_is_measured(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five minutes on a card, and only then the error, was what people got."""
+    found = extras.find_spec
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "tomlkit" else found(name))
+    SimulatedCard("h200-sxm", file=Path("card.json"))
+    status, out, err = run(capsys, "--device", "sim:card.json")
+    assert (status, out) == (2, "")
+    assert err == 'error: this needs tomlkit, which is not installed. Install it: pip install "joulecast[fit]".\n'
+    assert [path.name for path in here.iterdir()] == ["card.json"]
+
+
 def test_a_foreign_and_a_torn_recording(here: Path, recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(recorded, "rec")
     file = Path("rec/recording.jsonl")
@@ -198,7 +212,7 @@ def test_a_foreign_and_a_torn_recording(here: Path, recorded: Path, capsys: pyte
     SimulatedCard("a100-sxm-80gb", file=Path("other.json"))
     status, _, err = run(capsys, "--device", "sim:other.json", "--record", "rec")
     assert status == 2
-    assert "rows of two cards or of two versions do not belong together" in err
+    assert "another folder with --record: rows of two cards or of two versions do not belong together" in err
     assert file.read_text() == whole
     file.write_text(whole[: whole.rindex('{"record": "end"') - 40])
     status, _, err = run(capsys, "--replay", "rec", "--out", "gpu.toml")

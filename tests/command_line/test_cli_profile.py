@@ -126,11 +126,12 @@ def test_a_sensor_that_stands_still_is_told_and_done_without(tmp_path, capsys):
     ("arguments", "message"),
     [
         (["gemm:8192x8192"], "needs 3 sizes"),
+        (["gemm:8192x0x8192"], "sizes above 0"),
         (["copy_513MB"], "copy_512MB"),
         (["gemm:8192x8192x8192", "--device", "sim:/nowhere/card.json"], "/nowhere/card.json"),
         (["gemm:8192x8192x8192", "--device", "replay:/nowhere"], "runs no kernels"),
         (["gemm:256x256x256", "--device", "sim:h200-sxm"], "too short"),
-        (["gemm:8192x8192x8192", "--device", "sim:h200-sxm", "--out", "/dev/null/x"], "cannot be made"),
+        (["gemm:8192x8192x8192", "--device", "sim:h200-sxm", "--out", "/dev/null/x"], "is yours and has room."),
     ],
 )
 def test_bad_input_is_one_line(capsys, arguments, message):

@@ -50,6 +50,31 @@ def test_a_command_refuses_what_it_should_not_write(plan, capsys, arguments, say
     assert list(plan.parent.iterdir()) == [plan]
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["predict", "plan.toml", "--report", "r.html"],
+        ["sweep", "plan.toml", "--out", "r.csv"],
+        ["calibrate", "--device", "sim:h200-sxm", "--out", "gpu.toml"],
+        ["profile", "gemm:8192x8192x8192", "--device", "sim:h200-sxm", "--out", "."],
+    ],
+)
+def test_a_folder_that_takes_no_files_is_told_before_the_work(plan, capsys, monkeypatch, arguments):
+    """Minutes of measuring were lost otherwise."""
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    out, err = capsys.readouterr()
+    option = arguments[-2]
+    assert (stop.value.code, out) == (2, "")
+    assert f"[{option}]: cannot be written to. Choose a folder that is yours." in err.splitlines()[-1]
+    assert list(plan.parent.iterdir()) == [plan]
+
+
+def test_a_device_is_written_to_wherever_it_stands(plan):
+    check_destinations({"--report": plan.parent / "/dev/null"}, [plan])
+
+
 def test_a_link_to_what_is_read_is_what_is_read(plan):
     (plan.parent / "link.html").symlink_to(plan)
     (plan.parent / "hard.html").hardlink_to(plan)

@@ -311,6 +311,38 @@ def test_a_plan_that_does_not_fit_names_only_what_it_can_still_change() -> None:
     assert "micro_batch_size" in _too_large(workload__micro_batch_size=2, workload__global_batch_size=16)
 
 
+@pytest.mark.parametrize(
+    ("sequence_length", "recompute", "modules"),
+    [
+        (4096, "selective", ["core_attn", "layernorm"]),
+        (8192, "selective", ["core_attn", "layernorm", "mlp"]),
+        (12288, "full", None),
+    ],
+)
+def test_the_least_recomputation_that_suffices_is_named(
+    sequence_length: int, recompute: str, modules: list[str] | None
+) -> None:
+    plan: dict[str, Any] = {
+        "workload__model": "llama-3.1-8b",
+        "workload__sequence_length": sequence_length,
+        "workload__global_batch_size": 16,
+        "cluster__gpus": 16,
+        "parallelism__distributed_optimizer": True,
+        "parallelism__tensor_model_parallel_size": 2,
+        "parallelism__sequence_parallel": True,
+        "implementation__framework": "megatron",
+    }
+    with_modules = f" with recompute_modules = {json.dumps(modules)}" if modules else ""
+    told = f'Set schedule.recompute = "{recompute}"{with_modules}, which suffices, or raise tensor_model'
+    assert _too_large(**plan).startswith(told)
+    less = {"schedule__recompute": "selective", "schedule__recompute_modules": modules[:-1]} if modules else {}
+    assert _too_large(**plan, **less).startswith(told)
+    enough: dict[str, Any] = {"workload": {"micro_batch_size": 1}, "cluster": {"gpu": "a100-sxm-40gb"}}
+    followed: dict[str, Any] = {"schedule__recompute": recompute}
+    followed |= {"schedule__recompute_modules": modules} if modules else {}
+    assert forecast(plan_from_dict(changed(enough, {**plan, **followed}))).time_s > 0
+
+
 def test_sequences_beyond_what_a_model_is_made_for_are_said(tmp_path: Path) -> None:
     small = {
         "model_type": "mistral",

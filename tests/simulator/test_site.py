@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -236,10 +237,13 @@ def test_no_node_type_no_site(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_command_prints_levels_cost_and_limits(capsys: pytest.CaptureFixture[str]) -> None:
-    settings = ["--set", "workload.training_tokens=1e12", "--set", "site.node_power_limit_w=100"]
+    settings = ["--set", "workload.training_tokens=1e15", "--set", "site.node_power_limit_w=100"]
     text = printed(capsys, "predict", str(SMALL), *settings)
-    for part in ("hgx-h200", "facility", "kgCO2e", "1e+12 tokens", "site.node_power_limit_w = 100 W is exceeded"):
+    for part in ("hgx-h200", "facility", "kgCO2e", "1e+15 tokens", "site.node_power_limit_w = 100 W is exceeded"):
         assert part in text
+    (run,) = [line for line in text.splitlines() if line.startswith("1e+15 tokens")]
+    assert re.search(r" MWh .* million USD \([\d.]+ to [\d.]+\) .*, \d+ tCO2e \(\d+ to \d+\)", run)
+    assert "e+" not in run.removeprefix("1e+15 tokens")
     assert json.loads(printed(capsys, "predict", str(SMALL), "--json"))["site"]["power_w"]["facility"] > 0
 
 

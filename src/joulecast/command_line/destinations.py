@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -21,7 +22,8 @@ def check_destinations(outputs: Mapping[str, Path | None], inputs: Iterable[Path
     Raises
     ------
     InputError
-        A folder, a file in a folder that does not exist, one that is read, or one that is named twice.
+        A folder, a file in a folder that does not exist or is not to be written to, one that is read, or one that is
+        named twice.
     """
     read = [path for path in inputs if path is not None]
     seen: dict[str, Path] = {}
@@ -32,12 +34,26 @@ def check_destinations(outputs: Mapping[str, Path | None], inputs: Iterable[Path
             raise InputError("is a folder", file=str(path), key=option, remedy="Give a file.")
         if not path.parent.is_dir():
             raise InputError("no such folder", file=str(path.parent), key=option, remedy="Create it first.")
+        if path.is_file() or not path.exists():  # no device or pipe
+            check_writable(path.resolve().parent, option)
         if any(_same(path, other) for other in read):
             raise InputError("is what is read", file=str(path), key=option, remedy="Write to another file.")
         for earlier, other in seen.items():
             if _same(path, other):
                 raise InputError(f"is that of {earlier} too", file=str(path), key=option, remedy="Name two files.")
         seen[option] = path
+
+
+def check_writable(folder: Path, option: str) -> None:
+    """Refuse a folder that nothing can be written to.
+
+    Raises
+    ------
+    InputError
+        Naming the folder and the option that asks for it.
+    """
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError("cannot be written to", file=str(folder), key=option, remedy="Choose a folder that is yours.")
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -62,13 +62,20 @@ def _cost_lines(site: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _money(cost: dict[str, float], currency: str) -> str:
-    return f"{_with_ends(cost, 'money', currency)} of which electricity {output.number(cost['electricity'])}"
+    large = cost["money"] >= MANY
+    size, unit = (1e6, f"million {currency}") if large else (1.0, currency)
+    return f"{_with_ends(cost, 'money', unit, size)} of which electricity {output.number(cost['electricity'] / size)}"
 
 
 def _carbon(cost: dict[str, float]) -> str:
-    return f"{_with_ends(cost, 'carbon_kg', 'kgCO2e')} of which use {output.number(cost['operational_kg'])}"
+    size, unit = (1e3, "tCO2e") if cost["carbon_kg"] >= HEAVY_KG else (1.0, "kgCO2e")
+    return f"{_with_ends(cost, 'carbon_kg', unit, size)} of which use {output.number(cost['operational_kg'] / size)}"
 
 
 def _with_ends(cost: dict[str, float], key: str, unit: str, size: float = 1.0) -> str:
     low, high = (output.number(cost[f"{key}_{end}"] / size, 3) for end in ("p05", "p95"))
     return f"{output.number(cost[key] / size)} {unit} ({low} to {high})"
+
+
+#: Money that is told in millions, and carbon that is told in tonnes [kg].
+MANY, HEAVY_KG = 1e7, 1e4

@@ -14,6 +14,7 @@ from joulecast.command_line import output
 from joulecast.command_line.destinations import check_destinations
 from joulecast.command_line.options import command_of
 from joulecast.errors import InputError
+from joulecast.extras import require
 from joulecast.files import write_text
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def calibrate(asked: CalibrateAsked) -> None:
     rows that are shipped.
     """
     _check(asked)
+    require("scipy", "tomlkit")  # who lacks what the fit needs learns so before the card is measured, not after
     from joulecast.threads import use_one_thread
 
     use_one_thread()

@@ -91,11 +91,18 @@ def _budget(words: str) -> float:
 
 def _prepare(out: Path) -> None:
     from joulecast.calibrate.power_profile.report import can_plot
+    from joulecast.command_line.destinations import check_writable
 
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot be made: {error.strerror}", file=str(out), key="--out") from error
+        raise InputError(
+            f"cannot be made: {error.strerror}",
+            file=str(out),
+            key="--out",
+            remedy="Choose a folder that is yours and has room.",
+        ) from error
+    check_writable(out, "--out")
     if not can_plot():
         output.progress("there will be no plot: matplotlib is missing (pip install 'joulecast[plot]')")
 

@@ -100,10 +100,12 @@ def _lines(rows: Sequence[dict[str, Any]], result: SweepResult) -> list[dict[str
 
 def _line(row: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
     from joulecast.command_line.key_words import short_key
+    from joulecast.simulator.plan_file.recomputation import RECOMPUTE, of_others
 
+    without = of_others(row.get(RECOMPUTE, ""), keys)
     line = {"plan": row["plan"]}
     for key in (*keys, "gpus", "data_parallel_size"):
-        line[short_key(key)] = row[key]
+        line[short_key(key)] = None if key in without else row[key]
     line |= {
         "time [s]": row["time_s"],
         **_ends(row, "time"),

@@ -1,0 +1,69 @@
+"""Spaces over recomputation: keys about one kind of it stand beside plans of the others."""
+
+import pytest
+
+import joulecast as jc
+from joulecast.plan.sweep.plan_text import plan_text
+from joulecast.plan.sweep.space import space_from_dict
+from joulecast.simulator.plan_file.plan import load_plan
+
+ALL = ["none", "selective", "full"]
+LISTS = [["layernorm"], ["layernorm", "mlp"]]
+
+
+def kinds(found):
+    """Recomputation of every plan, and what is recomputed selectively."""
+    return [(r["schedule.recompute"], r.get("schedule.recompute_modules")) for r in found.rows]
+
+
+def alone(tables, recompute, **keys):
+    """Time of the same plan where the space offers nothing else."""
+    (row,) = jc.sweep(tables(schedule__recompute=recompute, **keys)).rows
+    return row["time_s"]
+
+
+def test_modules_that_are_stated_once_are_left_out_of_other_plans(tables):
+    """They were refused, so that a space lost its plans without recomputation, which are the fastest."""
+    found = jc.sweep(tables(schedule__recompute=ALL, schedule__recompute_modules=["layernorm", "mlp"]))
+    times = {row["schedule.recompute"]: row["time_s"] for row in found.rows}
+    assert found.refused == "" and set(times) == set(ALL)
+    assert times["none"] == alone(tables, "none")
+    assert times["full"] == alone(tables, "full")
+    assert times["selective"] == alone(tables, "selective", schedule__recompute_modules=["layernorm", "mlp"])
+    assert times["none"] < times["selective"] < times["full"]
+
+
+def test_several_lists_of_modules_repeat_no_other_plan(tables):
+    found = jc.sweep(tables(schedule__recompute=ALL, schedule__recompute_modules=LISTS))
+    assert sorted(kinds(found)) == [
+        ("full", LISTS[0]),
+        ("none", LISTS[0]),
+        ("selective", LISTS[0]),
+        ("selective", LISTS[1]),
+    ]
+    assert found.legal == 4 and found.refused == ""
+
+
+def test_an_interval_is_that_of_full_recomputation(tables):
+    space = {"implementation__framework": "pytorch-eager", "implementation__cuda_graphs": None}
+    found = jc.sweep(tables(**space, schedule__recompute=["none", "full"], schedule__recompute_interval=2))
+    times = {row["schedule.recompute"]: row["time_s"] for row in found.rows}
+    assert times["none"] == alone(tables, "none", **space)
+    assert times["full"] == alone(tables, "full", **space, schedule__recompute_interval=2)
+
+
+@pytest.mark.parametrize("modules", [LISTS, LISTS[1]])
+def test_the_file_of_such_a_plan_is_one(tables, tmp_path, modules):
+    """Without the keys that it does without."""
+    space = space_from_dict(tables(schedule__recompute=ALL, schedule__recompute_modules=modules))
+    for row in jc.sweep(tables(schedule__recompute=ALL, schedule__recompute_modules=modules)).rows:
+        file = tmp_path / "plan.toml"
+        file.write_text(plan_text(space, row), encoding="utf-8")
+        plan = load_plan(file)
+        assert plan.schedule.recompute == row["schedule.recompute"]
+        assert ("recompute_modules" in file.read_text()) == (row["schedule.recompute"] == "selective")
+
+
+def test_one_recomputation_alone_refuses_what_is_about_another(tables):
+    with pytest.raises(jc.InputError, match="these modules are recomputed selectively, and recompute is 'none'"):
+        jc.sweep(tables(schedule__recompute="none", schedule__recompute_modules=["layernorm"]))
