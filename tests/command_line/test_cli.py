@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -83,6 +84,8 @@ def test_gpus_as_json_csv_and_text(capsys):
     status, out, _ = run(capsys, "gpus", "show", "h100-sxm")
     assert status == 0
     assert "sm_count" in out
+    assert re.search(r"registers_per_sm +65536 ", out)  # a count that is known has all of its digits
+    assert re.search(r"memory_bytes +8\.552e\+10 ", out)
     assert json.loads(run(capsys, "gpus", "show", "h100-sxm", "--json")[1])["name"] == "h100-sxm"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -61,4 +61,11 @@ def show_gpu(
         output.print_csv(rows)
     else:
         remarks = [remark for remark in (gpu.derivation, package and f"from package {package}") if remark]
+        for row in rows:
+            row["value"] = _whole(row["value"], row["sd"])
         output.print_table(rows, title=f"{gpu.name} ({'; '.join(remarks)})" if remarks else gpu.name)
+
+
+def _whole(value: Any, sd: float) -> Any:
+    """A number that is known exactly and whole, to be written with all of its digits."""
+    return int(value) if isinstance(value, float) and not sd and value.is_integer() else value
