@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import InputError
 from joulecast.plan.comparison.ledgers import Item, LedgerDifference, difference_of, ledgers_of
+from joulecast.plan.comparison.plan_keys import as_written
 from joulecast.plan.comparison.reasons import reasons
 from joulecast.simulator.plan_file.replicas import SHARD_SIZE
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 DERIVED = {
     "workload.model": ("workload.model_name", "workload.layers", "workload.mtp_num_layers"),
     "workload.model.rotary": ("implementation.rotary",),
+    "workload.model.tied_embeddings": ("implementation.tie_embeddings",),
+    "workload.narrow.one_layout": ("cluster.gpu", "workload.precision", "workload.narrow.recipe"),
     "cluster.links": ("cluster.gpu", "cluster.gpus", "cluster.gpus_per_node", "cluster.node", "cluster.network"),
     "parallelism.stage_layers": (
         "workload.layers",
@@ -163,7 +166,7 @@ def compare(iterations: Sequence[Iteration], names: Sequence[str]) -> Comparison
 
 
 def differing_keys(plans: Sequence[Plan]) -> dict[str, tuple[Any, ...]]:
-    """Dotted keys whose values differ between plans, with the value in each; not what follows from other keys."""
+    """Keys of the plans' files whose values differ, with the value in each; not what follows from other keys."""
     flat = [_flat(plan.to_dict()) for plan in plans]
     keys = dict.fromkeys(key for one in flat for key in one if key != "file")
     found = {}
@@ -176,7 +179,7 @@ def differing_keys(plans: Sequence[Plan]) -> dict[str, tuple[Any, ...]]:
     for part, sources in DERIVED.items():
         if any(source in found for source in sources):
             found = {key: values for key, values in found.items() if key != part and not key.startswith(part + ".")}
-    return found
+    return as_written(found)
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -22,7 +22,7 @@ from joulecast.errors import DoesNotFitError, InputError
 from joulecast.plan.comparison.compare import Comparison, compare, differing_keys, names_of
 from joulecast.plan.comparison.ledgers import difference_of
 from joulecast.reports.pages.compare import figures
-from joulecast.simulator.plan_file.plan import load_plan
+from joulecast.simulator.plan_file.plan import load_plan, plan_from_dict
 
 SMALL = EXAMPLES / "llama-3.1-8b-4xh200.toml"
 DDP, GPT = EXAMPLES / "llama-3.2-3b-4xh200-ddp.toml", EXAMPLES / "gpt3-175b-64xa100.toml"
@@ -107,7 +107,7 @@ def test_any_two_ledgers_add_up(reference: dict[str, float], other: dict[str, fl
 def test_a_lower_clock_costs_time_in_compute_and_saves_dynamic_energy() -> None:
     plans = [load_plan(SMALL, [f"power.clock_mhz={clock}"]) for clock in (1305, 1110)]
     found = compare([jc.predict(plan) for plan in plans], names_of([None, None]))
-    assert list(found.keys) == ["power.clocks_mhz"]
+    assert found.keys == {"power.clock_mhz": (1305.0, 1110.0)}
     share = {(r["quantity"], r["item"]): r["share"] for r in found.rows() if r["split"] != "instruction"}
     change = {(r["quantity"], r["item"]): r["difference"] for r in found.rows() if r["split"] != "instruction"}
     assert share["time_s", "compute"] > 0.6
@@ -140,10 +140,54 @@ def test_hardware_and_cost_alone() -> None:
 
 def test_derived_parts_of_a_plan_are_left_out() -> None:
     keys = differing_keys([load_plan(SMALL), load_plan(GPT)])
-    assert {"workload.model_name", "cluster.gpu", "schedule.recompute"} <= set(keys)
+    assert {"workload.model", "cluster.gpu", "schedule.recompute"} <= set(keys)
     assert not any(key.startswith(("workload.model.", "cluster.links", "file")) for key in keys)
     inline = differing_keys([load_plan(SMALL), load_plan(SMALL, ["implementation.rotary=true"])])
     assert inline["implementation.rotary"] == (False, True)
+
+
+WRITTEN: list[tuple[dict[str, Any], tuple[Any, Any]]] = [
+    ({"workload.fp8_recipe": "tensorwise"}, ("blockwise", "tensorwise")),
+    ({"workload.fp8_param_gather": True}, (False, True)),
+    ({"workload.moe_load_imbalance": 1.3}, (1.1, 1.3)),
+    ({"workload.num_layers_at_start_in_bf16": 2}, (0, 2)),
+    ({"workload.num_layers_at_end_in_bf16": 1}, (0, 1)),
+    ({"overlap.grad_bucket_mb": 50.0}, (152.587890625, 50.0)),
+    ({"power.clock_mhz": {"forward": 1410}}, (None, {"forward": 1410.0})),
+    ({"power.clock_mhz": [1410, 1500]}, (None, [1410.0, 1500.0])),
+    ({"power.component_limits_w": {"compute": 400}}, (None, {"compute": 400.0})),
+    ({"network.nic_gbit_per_s": 200.0}, (400.0, 200.0)),
+    ({"network.step_latency_us": 20.0}, (7.3, 20.0)),
+    ({"network.oversubscription": 2.0}, (1.0, 2.0)),
+    ({"network.name": "roce-400g"}, (None, "roce-400g")),
+    ({"implementation.tie_embeddings": True}, (False, True)),
+    (
+        {"implementation.tiles": {"norm1": {"rows": 4, "warps": 8}}},
+        (None, {"norm1": {"rows": 4, "columns": 0, "warps": 8, "staged": False}}),
+    ),
+    ({"schedule.recompute": "selective", "schedule.recompute_modules": ["moe"]}, ("none", "selective")),
+]
+
+
+@pytest.mark.parametrize(("changes", "values"), WRITTEN, ids=lambda v: next(iter(v), "") if isinstance(v, dict) else "")
+def test_keys_are_those_of_the_file(changes: dict[str, Any], values: tuple[Any, Any]) -> None:
+    """What a reader can set; they were those of the checked plan, such as cluster.links.nic_bytes_per_s."""
+    tables: dict[str, dict[str, Any]] = {
+        "workload": {"model": "qwen3-30b-a3b", "sequence_length": 4096, "global_batch_size": 64, "precision": "fp8"},
+        "cluster": {"gpu": "h200-sxm", "gpus": 16},
+        "parallelism": {"pipeline_model_parallel_size": 2, "expert_model_parallel_size": 4},
+        "overlap": {"grad_reduce": "overlapped"},
+        "implementation": {"framework": "megatron"},
+    }
+    tables["parallelism"] |= {"distributed_optimizer": True}
+    tables["workload"] |= {"fp8_recipe": "blockwise"}
+    changed = {name: dict(table) for name, table in tables.items()}
+    for key, value in changes.items():
+        table, _, name = key.partition(".")
+        changed.setdefault(table, {})[name] = value
+    found = differing_keys([plan_from_dict(tables), plan_from_dict(changed)])
+    assert found[next(iter(changes))] == values
+    assert set(found) == set(changes)
 
 
 def test_a_missing_node_type_is_noted() -> None:

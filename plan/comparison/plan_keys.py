@@ -1,0 +1,77 @@
+"""Keys of checked plans that differ, as a PLAN.toml writes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from joulecast.simulator.plan_file.network import GIGABIT_BYTES
+
+#: Values of one key in each plan.
+Values = tuple[Any, ...]
+
+
+def as_written(found: Mapping[str, Values]) -> dict[str, Values]:
+    """Keys of the checked plan, and their values, under the names and in the units of the file."""
+    written: dict[str, Values] = {}
+    for key, values in found.items():
+        name, convert = WRITTEN.get(key, (key, _plain))
+        own = {name: tuple(map(convert, values))} if key != WIDE else _wide(values)
+        written |= {name: values for name, values in own.items() if any(value != values[0] for value in values)}
+    return written
+
+
+def _plain(value: Any) -> Any:
+    """Pairs as a table, nothing as ``None``."""
+    if not isinstance(value, list | tuple):
+        return value
+    if value and all(isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in value):
+        return {key: _plain(one) for key, one in value}
+    return list(map(_plain, value)) or None
+
+
+def _clocks(value: Sequence[Any]) -> Any:
+    """One clock, one for each stage, or a table of these by instruction [MHz]."""
+    found = {key: of[0] if len(set(of)) == 1 else list(of) for key, of in value}
+    return found.get("") if set(found) == {""} else found or None
+
+
+def _times(size: float) -> Callable[[float | None], float | None]:
+    """A value in another unit; ``None`` where there is none."""
+    return lambda value: None if value is None or math.isinf(value) else round(value * size, 9)
+
+
+def _wide(values: Values) -> dict[str, Values]:
+    """Layers at either end that stay in bf16."""
+    start = tuple(_leading(pattern or ()) for pattern in values)
+    end = tuple(0 if all(pattern or ()) else _leading(tuple(pattern)[::-1]) for pattern in values)
+    return {"workload.num_layers_at_start_in_bf16": start, "workload.num_layers_at_end_in_bf16": end}
+
+
+def _leading(pattern: Sequence[bool]) -> int:
+    return next((i for i, wide in enumerate(pattern) if not wide), len(pattern))
+
+
+WIDE = "workload.model.wide_pattern"
+#: Keys of a checked plan that its file writes otherwise: its name there, and its value.
+WRITTEN: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "workload.model_name": ("workload.model", _plain),
+    "workload.narrow.recipe": ("workload.fp8_recipe", _plain),
+    "workload.narrow.parameters": ("workload.fp8_param_gather", bool),
+    "workload.expert_load": ("workload.moe_load_imbalance", _plain),
+    "overlap.windows": ("overlap.window", _plain),
+    "overlap.grad_bucket_bytes": ("overlap.grad_bucket_mb", _times(2.0**-20)),
+    "implementation.recompute_modules": ("schedule.recompute_modules", _plain),
+    "implementation.recompute_interval": ("schedule.recompute_interval", _plain),
+    "implementation.recompute_stops_early": ("schedule.recompute_stops_early", _plain),
+    "power.clocks_mhz": ("power.clock_mhz", _clocks),
+    "cluster.network": ("network.name", _plain),
+    "cluster.links.nic_bytes_per_s": ("network.nic_gbit_per_s", _times(1.0 / GIGABIT_BYTES)),
+    "cluster.links.nics_per_domain": ("network.nics_per_node", _plain),
+    "cluster.links.step_latency_s": ("network.step_latency_us", _times(1e6)),
+    **{
+        f"cluster.links.{name}": (f"network.{name}", _plain)
+        for name in ("efficiency", "oversubscription", "jitter", "nvls", "sharp")
+    },
+}
