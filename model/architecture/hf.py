@@ -11,7 +11,7 @@ from os.path import isdir  # of a name that no file can have, too: pathlib raise
 from pathlib import Path
 from typing import Any
 
-from joulecast.errors import InputError, NotYetError, UnknownNameError
+from joulecast.errors import InputError, NotYetError, UnknownNameError, nearest
 from joulecast.files import parse_json, read_text
 from joulecast.model.architecture.hf_experts import read_experts, read_latent_attention
 from joulecast.model.architecture.hf_families import FAMILIES, REFUSED, Family
@@ -70,9 +70,21 @@ def _load_name(name: str) -> ModelConfig:
     return parse_config(json.loads(file.read_text(encoding="utf-8")), name=name, file=f"{name}.json")
 
 
+def hub_remedy(name: str) -> str | None:
+    """What to write in place of a name such as ``Qwen/Qwen3-8B`` on Hugging Face's hub; ``None`` for any other name."""
+    owner, _, model = name.partition("/")
+    if not owner or not model or owner.startswith((".", "~")) or "/" in model or model.endswith(".json"):
+        return None
+    known, word = [*model_names(), *ALIASES], model.lower()
+    near = [word] if word in known else nearest(word, known)
+    if not near:
+        return None
+    return f"The catalogue has {' and '.join(map(repr, near))}; of any other model give the path of its config.json."
+
+
 def _load_path(path: Path) -> ModelConfig:
     file = path / "config.json" if isdir(path) else path
-    remedy = "Give a config.json or a name of `joulecast models`."
+    remedy = hub_remedy(str(path)) or "Give a config.json or a name of `joulecast models`."
     text = read_text(file, "JSON", absent="no such model file", missing=remedy)
     data = parse_json(text, str(file), remedy="Repair the file.")
     name = file.parent.name if file.stem == "config" and file.parent.name else file.stem

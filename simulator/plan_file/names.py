@@ -8,7 +8,7 @@ from pathlib import Path
 
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.architecture.experts import Experts
-from joulecast.model.architecture.hf import load_model
+from joulecast.model.architecture.hf import hub_remedy, load_model
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.description import GpuDescription
@@ -37,9 +37,10 @@ def resolve_path(name: str, suffix: str, source: Source, key: str) -> str:
     for path in (source.folder / name, Path(name)):
         if isfile(path) or (suffix == ".json" and isfile(path / "config.json")):
             return str(path)
-    raise source.error(
-        f"{name}: no such file", key, remedy="Check the path; it starts in the folder of this file.", kind=InputError
-    )
+    remedy = (
+        hub_remedy(name) if suffix == ".json" else None
+    ) or "Check the path; it starts in the folder of this file."
+    raise source.error(f"{name}: no such file", key, remedy=remedy, kind=InputError)
 
 
 def resolve_model(table: WorkloadTable, source: Source) -> ModelConfig:

@@ -10,6 +10,7 @@ import pytest
 
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.architecture.hf import load_model, model_names
+from joulecast.simulator.plan_file.plan import plan_from_dict
 
 KNOWN_TOTALS = {
     "llama-3.2-1b": 1_235_814_400,
@@ -196,3 +197,26 @@ def test_broken_json_names_its_line(tmp_path: Path) -> None:
 def test_missing_file_is_an_input_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such model file"):
         load_model(tmp_path / "absent.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("Qwen/Qwen3-30B-A3B", "The catalogue has 'qwen3-30b-a3b'; of any other model give the path"),
+        ("meta-llama/Meta-Llama-3-8B", "The catalogue has 'llama-3-8b'"),
+        ("models/config.json", "Give a config.json or a name of `joulecast models`."),
+        ("./Qwen3-30B-A3B", "Give a config.json or a name of `joulecast models`."),
+        ("somebody/zzzz", "Give a config.json or a name of `joulecast models`."),
+    ],
+)
+def test_a_name_of_the_hub_is_answered_with_that_of_the_catalogue(name: str, says: str) -> None:
+    with pytest.raises(InputError, match="no such model file") as caught:
+        load_model(name)
+    assert str(caught.value.remedy).startswith(says)
+    tables = {
+        "workload": {"model": name, "sequence_length": 4096, "global_batch_size": 8},
+        "cluster": {"gpu": "h200-sxm", "gpus": 8},
+    }
+    with pytest.raises(InputError, match="no such file") as caught:
+        plan_from_dict(tables)
+    assert str(caught.value.remedy).startswith("The catalogue has") == says.startswith("The catalogue has")

@@ -14,7 +14,6 @@ from joulecast.command_line import output
 from joulecast.command_line.destinations import check_destinations
 from joulecast.command_line.options import command_of
 from joulecast.errors import InputError
-from joulecast.extras import require
 from joulecast.files import write_text
 
 if TYPE_CHECKING:
@@ -79,9 +78,10 @@ def calibrate(asked: CalibrateAsked) -> None:
     rows that are shipped.
     """
     _check(asked)
-    require("scipy", "tomlkit")  # who lacks what the fit needs learns so before the card is measured, not after
+    from joulecast.extras import require
     from joulecast.threads import use_one_thread
 
+    require("scipy", "tomlkit")  # who lacks what the fit needs learns so before the card is measured, not after
     use_one_thread()
     live: dict[str, Any] = {}
     if asked.device is not None:
