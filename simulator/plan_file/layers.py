@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from joulecast.errors import NotYetError
+from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.simulator.plan_file.source import Source
 
 if TYPE_CHECKING:
@@ -19,91 +21,165 @@ ALIBI = {
 MEASURED_HEADS = 128
 
 
+#: What a model's layers may have that those of Llama have not.
+TRAITS: Mapping[str, Callable[[ModelConfig], bool]] = {
+    "windows": lambda model: model.sliding_window > 0,
+    "chunks": lambda model: model.sliding_window > 0 and model.chunked,
+    "turns": lambda model: model.takes_turns,
+    "norms elsewhere": lambda model: model.norm_place != "before",
+    "shared norms": lambda model: model.shared_norm,
+    "norms of all heads": lambda model: model.qk_norm_whole,
+    "norms without weights": lambda model: model.qk_norm_plain,
+    "scaled embeddings": lambda model: model.scaled_embeddings,
+    "scaled queries": lambda model: model.scaled_queries,
+    "capped scores": lambda model: model.attention_softcap,
+    "capped logits": lambda model: model.logit_softcap,
+    "alibi": lambda model: model.alibi,
+    "sinks": lambda model: model.attention_sinks,
+    "code of their own": lambda model: not model.known_modules,
+}
+#: Traits whose kernels are counted for layers of transformers' code and for joint products alone.
+UNUSUAL = (
+    *("norms elsewhere", "shared norms", "norms of all heads", "norms without weights"),
+    *("scaled embeddings", "scaled queries", "capped scores", "capped logits", "alibi"),
+)
+
+
+class Refusal(NamedTuple):
+    """What is not known of layers with one of some traits, where a plan asks for it.
+
+    ``what`` and ``remedy`` may name the plan's ``{backend}`` of attention and the model's ``{window}``.
+    """
+
+    key: str
+    what: str
+    asked: Callable[[Plan], bool]
+    traits: tuple[str, ...]
+    remedy: str
+
+
+def _users(plan: Plan) -> bool:
+    return plan.implementation.modules == "transformers"
+
+
+def _backend_is_none_of(*backends: str) -> Callable[[Plan], bool]:
+    return lambda plan: plan.implementation.attention_backend not in backends
+
+
+def _recomputes_parts(plan: Plan) -> bool:
+    parts = set(plan.implementation.recompute_modules) - {"core_attn"}
+    return plan.schedule.recompute == "selective" and bool(parts)
+
+
+def _leaves_a_rest(plan: Plan) -> bool:
+    return plan.workload.sequence_length % plan.workload.model.sliding_window > 0
+
+
+REFUSALS = (
+    Refusal(
+        "implementation.compile",
+        "compiled layers",
+        lambda plan: plan.implementation.compile,
+        UNUSUAL,
+        "Leave it out.",
+    ),
+    Refusal(
+        "schedule.recompute_modules",
+        "recomputed parts",
+        _recomputes_parts,
+        ("norms elsewhere", "shared norms"),
+        "Leave it out.",
+    ),
+    Refusal("overlap.nanobatches", "nano-batches", lambda plan: plan.overlap.nanobatches > 1, ("turns",), "Use 1."),
+    Refusal(
+        "parallelism.context_parallel_size",
+        "sequences split over GPUs",
+        lambda plan: plan.cp > 1,
+        ("windows", "capped scores", "alibi"),
+        "Use 1.",
+    ),
+    Refusal(
+        "workload.sequence_length",
+        "sequences that chunks of {window} tokens leave a rest of",
+        _leaves_a_rest,
+        ("chunks",),
+        "Use a multiple of {window}, or at most {window}.",
+    ),
+    Refusal(
+        "implementation.tiles",
+        "tiles of attention",
+        lambda plan: any(name.startswith("attention") for name, _ in plan.implementation.tiles),
+        ("windows",),
+        "Leave attention out of it.",
+    ),
+    Refusal(
+        "implementation.attention_backend",
+        "ALiBi in {backend}",
+        lambda plan: _backend_is_none_of(*ALIBI[plan.implementation.framework])(plan),
+        ("alibi",),
+        'Set it to "cudnn", which takes the bias as a mask, or to "flash-attn-2", which computes it.',
+    ),
+    Refusal(
+        "implementation.dropout",
+        "ALiBi and dropout together",
+        lambda plan: bool(plan.implementation.dropout),
+        ("alibi",),
+        "Leave it out.",
+    ),
+    Refusal(
+        "implementation.attention_backend",
+        "masks in {backend}",
+        lambda plan: _users(plan) and _backend_is_none_of("cudnn", "unfused")(plan),
+        ("windows",),
+        'Set it to "cudnn".',
+    ),
+    Refusal(
+        "implementation.modules",
+        "windows in torchtitan's layers",
+        lambda plan: plan.implementation.modules == "torchtitan",
+        ("windows", *UNUSUAL),
+        'Set it to "joint" or "transformers".',
+    ),
+    Refusal(
+        "implementation.modules",
+        "the kernels of transformers' code",
+        _users,
+        ("code of their own",),
+        'Set it to "joint".',
+    ),
+    Refusal(
+        "implementation.attention_backend",
+        "sinks in {backend} under transformers",
+        lambda plan: _users(plan) and _backend_is_none_of("unfused")(plan),
+        ("sinks",),
+        'Set it to "unfused": transformers then runs code of its own.',
+    ),
+    Refusal(
+        "implementation.framework",
+        "sinks and experts' biases in Megatron",
+        lambda plan: plan.implementation.framework == "megatron",
+        ("sinks",),
+        'Set it to "pytorch-eager".',
+    ),
+    Refusal(
+        "implementation.framework",
+        "experts between such norms",
+        lambda plan: plan.workload.model.experts is not None,
+        ("norms elsewhere",),
+        "Use a model whose norms stand in front of the blocks.",
+    ),
+)
+
+
 def check_layers(plan: Plan, source: Source) -> None:
-    """Refuse what is not known of layers with norms behind blocks, windows or soft-capping."""
-    run, model = plan.implementation, plan.workload.model
-    local = model.sliding_window > 0
-    masked = local and run.modules == "transformers"
-    unusual = model.norm_place != "before" or model.scaled_embeddings or model.qk_norm_whole or model.shared_norm
-    unusual = unusual or model.scaled_queries or model.qk_norm_plain or model.alibi
-    chunk = model.sliding_window if model.chunked else 0
-    capped = model.attention_softcap or model.logit_softcap
-    backend, tiles = run.attention_backend, [name for name, _ in run.tiles if name.startswith("attention")]
-    again = sorted(set(run.recompute_modules) - {"core_attn"}) if plan.schedule.recompute == "selective" else []
-    problems = (
-        ("implementation.compile", "compiled layers", run.compile and (unusual or capped), "Leave it out."),
-        (
-            "schedule.recompute_modules",
-            "recomputed parts",
-            bool(again) and (model.norm_place != "before" or model.shared_norm),
-            "Leave it out.",
-        ),
-        ("overlap.nanobatches", "nano-batches", plan.overlap.nanobatches > 1 and model.takes_turns, "Use 1."),
-        (
-            "parallelism.context_parallel_size",
-            "sequences split over GPUs",
-            plan.cp > 1 and (local or model.attention_softcap or model.alibi),
-            "Use 1.",
-        ),
-        (
-            "workload.sequence_length",
-            f"sequences that chunks of {chunk} tokens leave a rest of",
-            chunk > 0 and plan.workload.sequence_length % chunk > 0,
-            f"Use a multiple of {chunk}, or at most {chunk}.",
-        ),
-        ("implementation.tiles", "tiles of attention", bool(tiles) and local, "Leave attention out of it."),
-        (
-            "implementation.attention_backend",
-            f"ALiBi in {backend}",
-            model.alibi and backend not in ALIBI[run.framework],
-            'Set it to "cudnn", which takes the bias as a mask, or to "flash-attn-2", which computes it.',
-        ),
-        (
-            "implementation.dropout",
-            "ALiBi and dropout together",
-            model.alibi and bool(run.dropout),
-            "Leave it out.",
-        ),
-        (
-            "implementation.attention_backend",
-            f"masks in {backend}",
-            masked and backend not in ("cudnn", "unfused"),
-            'Set it to "cudnn".',
-        ),
-        (
-            "implementation.modules",
-            "windows in torchtitan's layers",
-            run.modules == "torchtitan" and (local or unusual or capped),
-            'Set it to "joint" or "transformers".',
-        ),
-        (
-            "implementation.modules",
-            "the kernels of transformers' code",
-            run.modules == "transformers" and not model.known_modules,
-            'Set it to "joint".',
-        ),
-        (
-            "implementation.attention_backend",
-            f"sinks in {backend} under transformers",
-            run.modules == "transformers" and model.attention_sinks and backend != "unfused",
-            'Set it to "unfused": transformers then runs code of its own.',
-        ),
-        (
-            "implementation.framework",
-            "sinks and experts' biases in Megatron",
-            run.framework == "megatron" and model.attention_sinks,
-            'Set it to "pytorch-eager".',
-        ),
-        (
-            "implementation.framework",
-            "experts between such norms",
-            model.experts is not None and model.norm_place != "before",
-            "Use a model whose norms stand in front of the blocks.",
-        ),
-    )
-    for key, what, wrong, remedy in problems:
-        if wrong:
-            raise source.error(f"{what} are not known of {model.name}'s layers", key, remedy=remedy, kind=NotYetError)
+    """Refuse what is not known of a model's layers."""
+    model = plan.workload.model
+    names = {"backend": plan.implementation.attention_backend, "window": model.sliding_window}
+    for refusal in REFUSALS:
+        if any(TRAITS[trait](model) for trait in refusal.traits) and refusal.asked(plan):
+            what, remedy = refusal.what.format(**names), refusal.remedy.format(**names)
+            message = f"{what} are not known of {model.name}'s layers"
+            raise source.error(message, refusal.key, remedy=remedy, kind=NotYetError)
 
 
 def layer_assumptions(plan: Plan) -> tuple[str, ...]:
