@@ -201,6 +201,7 @@ def activation_backward(s: Shard) -> tuple[Launch, ...]:
         )
     if kind == "relu2":
         return (
+            streaming("unary", "activation.square.power", elements, dtype=dtype),
             streaming("unary", "activation.square.double", elements, dtype=dtype),
             streaming("mul", "activation.square.grad", elements, reads=2, dtype=dtype),
             streaming("mul", "activation.relu.grad", elements, reads=2, dtype=dtype),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from joulecast.model.framework.launches import Launch
+from joulecast.model.framework.launches import Launch, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer import unfused_norm
@@ -18,7 +18,14 @@ def forward(name: str, s: Shard) -> tuple[Launch, ...]:
     """The norm of every token."""
     if unfused(s):
         return unfused_norm.forward(name, s.stream, s.norm_tokens, s.config.hidden)
-    return (eager.norm_forward(name, s.stream),)
+    return (*_shifted(name, s), eager.norm_forward(name, s.stream))
+
+
+def _shifted(name: str, s: Shard) -> tuple[Launch, ...]:
+    """One added to a layer norm's weight, as transformers writes Nemotron's."""
+    if s.implementation.modules != "transformers" or s.config.norm_formula != "shifted":
+        return ()
+    return (streaming("unary", f"{name}.weight.shift", s.config.hidden, dtype=s.stream.implementation.dtype),)
 
 
 def block_forward(name: str, s: Shard) -> tuple[Launch, ...]:

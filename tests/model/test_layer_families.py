@@ -84,6 +84,7 @@ def attention(config: ModelConfig, run: Implementation, sequence: int) -> Attent
         # A layer norm's gradient is one operator of two kernels.
         ("starcoder2", {"head_dim": 16}, 22, 46 + 2),
         ("stablelm", {"head_dim": 16}, 27, 55 + 2),
+        ("nemotron", {"head_dim": 16}, 28, 53 + 2),
         ("phi", {"head_dim": 16}, 31, 65 + 1),
         # Two slices are empty, and cost no kernel to be copied.
         ("phi3", {"head_dim": 16}, 38, 81 - 2),
