@@ -14,7 +14,7 @@ from typing import Any
 from joulecast.errors import InputError, NotYetError, UnknownNameError, nearest
 from joulecast.files import parse_json, read_text
 from joulecast.model.architecture.hf_experts import read_experts, read_latent_attention
-from joulecast.model.architecture.hf_families import FAMILIES, REFUSED, Family
+from joulecast.model.architecture.hf_families import FAMILIES, FOREIGN, REFUSED, Family
 from joulecast.model.architecture.hf_reader import Reader
 from joulecast.model.architecture.hf_windows import read_rotary_pattern, read_windows
 from joulecast.model.architecture.model_config import ModelConfig
@@ -202,12 +202,7 @@ def _kind(data: Mapping[str, object], file: str, prefix: str = "") -> str:
     if not isinstance(kind, str):
         raise InputError("missing model_type", file=file, key=f"{prefix}model_type", remedy=f"One of {known}.")
     if kind in REFUSED:
-        raise NotYetError(
-            f"models of type {kind!r} have {REFUSED[kind]}, which is not implemented",
-            file=file,
-            key=f"{prefix}model_type",
-            remedy="Use a model whose layers have attention and an MLP or experts alone.",
-        )
+        raise _not_described(f"models of type {kind!r} have {REFUSED[kind]}", file, f"{prefix}model_type")
     if kind not in FAMILIES:
         raise InputError(
             f"layers of model_type {kind!r} are not known",
@@ -218,8 +213,16 @@ def _kind(data: Mapping[str, object], file: str, prefix: str = "") -> str:
     return kind
 
 
+def _not_described(what: str, file: str, key: str) -> NotYetError:
+    remedy = "Use a model whose layers have attention and an MLP or experts alone."
+    return NotYetError(f"{what}, which is not implemented", file=file, key=key, remedy=remedy)
+
+
 def _refuse(reader: Reader, family: Family) -> None:
     """What a family's code may do and is not known here."""
+    for key, layers in FOREIGN.items():
+        if reader.data.get(key):
+            raise _not_described(f"a file with {key} is of a model that has {layers}", reader.file, reader.prefix + key)
     for key in family.refused:
         if reader.flag(key, False):
             raise NotYetError(

@@ -494,6 +494,12 @@ FAMILIES: Mapping[str, Family] = {
 _LINEAR = "linear attention in most of their layers"
 _MAMBA = "state-space (Mamba) layers"
 _SPARSE = "sparse attention, whose indexer picks the tokens that a query sees"
+#: Keys that only files of models with such layers set, whatever type they give.
+FOREIGN: Mapping[str, str] = {
+    **dict.fromkeys(("linear_attn_config", "linear_conv_kernel_dim", "full_attention_interval"), _LINEAR),
+    **dict.fromkeys(("hybrid_override_pattern", "mamba_d_state", "ssm_state_size"), _MAMBA),
+    "index_topk": _SPARSE,
+}
 #: Types of models that are known for layers which nothing here describes, and what those are.
 REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"), _LINEAR),

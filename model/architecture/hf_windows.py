@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from joulecast.errors import InputError
 from joulecast.model.architecture.hf_families import Family
 from joulecast.model.architecture.hf_reader import Reader, shortest
@@ -19,6 +21,7 @@ def read_windows(reader: Reader, family: Family, layers: int) -> tuple[int, tupl
         For types of layers that are not known, or not as many as layers.
     """
     key = family.key("sliding_window")
+    _check_types(reader, family)
     if reader.data.get(key) is None or not reader.flag("use_sliding_window", True):
         return 0, ()
     pattern = _pattern(reader, family, layers)
@@ -59,7 +62,7 @@ def _listed_rotary(reader: Reader, layers: int) -> tuple[bool, ...]:
 def _pattern(reader: Reader, family: Family, layers: int) -> tuple[bool, ...]:
     given = reader.data.get("layer_types")
     if given is not None:
-        return _typed(reader, given, layers, family.local_type)
+        return _typed(reader, given, layers, _types(family))
     if family.chunked:
         return _listed_rotary(reader, layers)
     if reader.data.get("max_window_layers") is not None and reader.data.get("use_sliding_window"):
@@ -69,10 +72,17 @@ def _pattern(reader: Reader, family: Family, layers: int) -> tuple[bool, ...]:
     return (True,) * (period - 1) + (False,) if period else ()
 
 
-def _typed(reader: Reader, given: object, layers: int, local_type: str) -> tuple[bool, ...]:
-    """``layer_types``, one for each layer, as the shortest pattern that repeats."""
-    types = {"full_attention": False, local_type: True}
-    known = ", ".join(types)
+def _types(family: Family) -> dict[str, bool]:
+    """What ``layer_types`` may name, and whether such a layer is local."""
+    return {"full_attention": False, family.local_type: True}
+
+
+def _check_types(reader: Reader, family: Family) -> None:
+    """``layer_types`` name known layers, where a file has them."""
+    given = reader.data.get("layer_types")
+    if given is None:
+        return
+    known = ", ".join(types := _types(family))
     if not isinstance(given, list) or not given:
         raise InputError("must be a list", file=reader.file, key="layer_types", remedy=f"Name {known} for each layer.")
     for name in given:
@@ -80,6 +90,10 @@ def _typed(reader: Reader, given: object, layers: int, local_type: str) -> tuple
             raise InputError(
                 f"layers of type {name!r} are not known", file=reader.file, key="layer_types", remedy=f"Known: {known}."
             )
+
+
+def _typed(reader: Reader, given: Sequence[str], layers: int, types: Mapping[str, bool]) -> tuple[bool, ...]:
+    """``layer_types``, one for each layer, as the shortest pattern that repeats."""
     if len(given) != layers:
         raise InputError(
             f"{len(given)} types for {layers} layers", file=reader.file, key="layer_types", remedy="Name one for each."

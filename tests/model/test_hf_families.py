@@ -319,6 +319,26 @@ def test_layers_that_are_not_modelled_are_refused_with_the_reason(kind: str, why
         read(model_type="mistral3", text_config={**SMALL, "model_type": kind})
 
 
+@pytest.mark.parametrize(
+    ("keys", "key"),
+    [
+        ({"model_type": "deepseek_v3", **FOUR, **LATENT, "index_topk": 2048}, "index_topk"),
+        ({"model_type": "qwen3", **FOUR, "full_attention_interval": 4}, "full_attention_interval"),
+        ({"model_type": "llama", **FOUR, "hybrid_override_pattern": "M-M*"}, "hybrid_override_pattern"),
+    ],
+)
+def test_keys_of_layers_that_are_not_modelled_are_refused_under_any_type(keys: dict[str, Any], key: str) -> None:
+    with pytest.raises(NotYetError, match=f"a file with {key} is of a model that has"):
+        read(**keys)
+    assert read(**{name: value for name, value in keys.items() if name != key}).layers == 4
+
+
+def test_types_of_layers_are_checked_without_a_window_too() -> None:
+    with pytest.raises(InputError, match="layers of type 'linear_attention' are not known"):
+        read(model_type="llama", **FOUR, layer_types=["linear_attention"] * 4)
+    assert read(model_type="llama", **FOUR, layer_types=["full_attention"] * 4).sliding_window == 0
+
+
 @pytest.mark.parametrize("given", [[1, 0], [1, 2], "none", {}])
 def test_a_list_of_layers_without_rotary_embedding_is_checked(given: object) -> None:
     if not given:  # as none at all: every fourth layer has none
