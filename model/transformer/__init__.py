@@ -1,7 +1,8 @@
 """The kernels of a transformer's layers, forward and backward.
 
 - ``pytorch_layer``: a layer in PyTorch's eager mode, of ``eager_layer``'s halves with ``rotary`` embedding, or of
-  ``eager_moe``; ``compiled_layer`` one that ``torch.compile`` has fused, ``float8_linear`` its linear layers in FP8.
+  ``eager_moe`` and ``shared_experts``; ``compiled_layer`` one that ``torch.compile`` has fused, ``float8_linear`` its
+  linear layers in FP8.
 - ``modules_layer``: a layer as transformers or torchtitan write it, ``modules_compiled`` when compiled; of
   ``autocast_linear`` layers, ``pytorch_norm``, which may be an ``unfused_norm``, ``turned_rotary`` or
   ``complex_rotary``, ``masked_attention`` or ``written_attention``, ``whole_activation``, and ``dropout``.

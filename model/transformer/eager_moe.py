@@ -6,6 +6,8 @@ are summed, so that their gradient reads the results again. Each weight's gradie
 
     norm, router, permute ⟨all-to-all⟩ sort, up, activation, product, down, sort ⟨all-to-all⟩ weighted sum
 
+Shared experts (:mod:`.shared_experts`) run before the sum.
+
 Sources: TorchTitan, arXiv 2410.06511, ``models/moe`` and ``distributed/expert_parallel``; PyTorch 2.11.
 """
 
@@ -18,7 +20,7 @@ from joulecast.model.framework.launches import Launch, column_sums, input_gradie
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import Gemm
 from joulecast.model.transformer import eager_layer as eager
-from joulecast.model.transformer import row_operators
+from joulecast.model.transformer import row_operators, shared_experts
 from joulecast.model.transformer.expert_rows import (
     ExpertShard,
     copies,
@@ -47,7 +49,9 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         grouped("experts.down", e, e.rows, hidden, e.ffn, dtype, "tn"),
         *_biased("experts.down", s, e, hidden),
         *from_experts("combine", s, e),
+        *shared_experts.forward(s),
         *_joined(s, e),
+        *((eager.residual_addition("shared.add", s),) if s.ffn else ()),
         eager.residual_addition("residual2", s),
     )
 
@@ -58,6 +62,7 @@ def backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     kernels, accumulations = eager.norm_backward("norm2", s, accumulate)
     return (
         *_parted(s, e),
+        *shared_experts.backward(s, accumulate),
         *to_experts("combine.grad", s, e),
         *_bias_backward("experts.down", s, e, hidden, accumulate),
         *grouped_backward("experts.down", s, e, hidden, e.ffn, accumulate),

@@ -65,14 +65,12 @@ def check_experts(plan: Plan, source: Source) -> None:
 
 
 def _check_eager(plan: Plan, source: Source) -> None:
-    """PyTorch's eager mode has plain experts, and reduces their gradients behind the backward."""
+    """PyTorch's eager mode has no latent attention, and reduces their gradients behind the backward."""
     model, overlap, ranks = plan.workload.model, plan.overlap, plan.parallelism.expert_model_parallel_size
-    shared = model.experts is not None and model.experts.shared_ffn > 0
     overlapped = model.experts is not None and overlap.grad_reduce == "overlapped" and not plan.parallelism.fsdp
     remedy = 'Set implementation.framework = "megatron"'
     for key, what, wrong, other in (
         ("implementation.framework", "latent attention is", model.latent is not None, ""),
-        ("implementation.framework", "shared experts are", shared, ""),
         (EP_COMM, "communication of experts beside another micro-batch is", overlap.ep_comm, ", or this to false"),
         (
             "overlap.grad_reduce",

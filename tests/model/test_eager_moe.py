@@ -24,6 +24,7 @@ from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Collective, Gemm, Streaming
 from joulecast.model.power.kernel_power import at_clock
+from joulecast.model.training.parameters import layer_parameters
 from joulecast.model.transformer import eager_moe, moe
 from joulecast.model.transformer.expert_rows import expert_bytes
 from joulecast.model.transformer.pytorch_layer import recomputed_forward
@@ -154,13 +155,34 @@ def test_rows_are_sorted_and_summed_by_kernels_made_for_it_unless_the_plan_says_
         plan(implementation={"framework": "megatron", "moe_permute_fusion": False})
 
 
-def test_shared_experts_are_refused(tmp_path: Path):
+@pytest.mark.parametrize("gate", [False, True])
+def test_shared_experts_are_an_mlp_of_all_tokens(gate: bool):
+    experts = Experts(16, 2, 256, shared_ffn=128, shared_gate=gate)
+    own = shard(replace(MODEL, experts=experts), EAGER, 2, 1024)
+    names = [x.operator.name for x in eager_moe.forward(own)]
+    assert names.index("experts.down") < names.index("shared_up") < names.index("unpermute")
+    products = {x.operator.name: x.operator for x in eager_moe.forward(own) if isinstance(x.operator, Gemm)}
+    assert (products["shared_up"].m, products["shared_up"].n) == (TOKENS, 2 * 128)
+    completed = {x.completes for x in eager_moe.backward(own, False) if x.completes}
+    layers = {p.name for p in layer_parameters(own.config, EAGER)}
+    assert {name for name in layers if name.startswith(("shared", "experts", "router"))} < completed
+    assert ("shared_gate.weight" in completed) == gate
+    flops = sum(x.operator.flops for x in eager_moe.forward(own) if isinstance(x.operator, Gemm))
+    plain = sum(x.operator.flops for x in eager_moe.forward(SHARD) if isinstance(x.operator, Gemm))
+    assert flops - plain == 2 * TOKENS * 3 * 128 * HIDDEN
+
+
+def test_shared_experts_can_be_planned_and_latent_attention_cannot(tmp_path: Path):
     sizes = {"hidden_size": 1024, "num_attention_heads": 8, "intermediate_size": 4096, "vocab_size": 32000}
     sizes |= {"num_hidden_layers": 4, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 512}
     file = tmp_path / "config.json"
-    file.write_text(json.dumps(sizes | {"model_type": "qwen2_moe", "shared_expert_intermediate_size": 2048}))
-    with pytest.raises(InputError, match=r"implementation.framework.*shared experts.*megatron"):
-        plan(workload__model=str(file))
+    times = []
+    for width in (0, 2048):
+        file.write_text(json.dumps(sizes | {"model_type": "qwen2_moe", "shared_expert_intermediate_size": width}))
+        times.append(forecast(plan(workload__model=str(file))).time_s)
+    assert 1.02 < times[1] / times[0] < 1.5
+    with pytest.raises(InputError, match=r"implementation.framework.*latent attention.*megatron"):
+        plan(workload__model="deepseek-v3")
 
 
 def test_a_model_of_sizes_may_have_experts():
