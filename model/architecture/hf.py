@@ -188,7 +188,7 @@ def _positions(reader: Reader, family: Family, layers: int) -> dict[str, Any]:
         "rotary_fraction": fraction,
         "rope_theta": theta,
         "rope_type": rope_type,
-        "rotary_pattern": read_rotary_pattern(reader, family, layers, pattern),
+        "rotary_pattern": read_rotary_pattern(reader, family, layers, window, pattern),
         "learned_positions": 0 if rotary or alibi else positions + family.extra_positions,
         "max_positions": positions,
         "sliding_window": window,

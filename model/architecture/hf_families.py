@@ -40,11 +40,11 @@ class Family:
     are one product, and gate and up. ``defaults`` are sizes that a file leaves out where they are the code's own. Of
     layers in turn ``period - 1`` see a window alone and the last one all; 0: all are alike. ``local_type`` is what
     ``layer_types`` calls a local layer; ``plain_layers`` says which have no rotary embedding: those that see all
-    (``global``), or those that ``no_rope_layers`` lists with a 0 (``listed``). ``text_of``: a file of this type has a
-    text model in its ``text_config``, of this type unless it says another. ``parallel_key``, ``qk_norm_key``,
-    ``scaled_key`` and ``alibi_key`` switch parallel blocks, norms of queries and keys, their scaling, and ALiBi, where
-    ``shared_norm`` is of parallel blocks alone; files that set a ``refused`` key are. ``adapt`` gives a file's own keys
-    in the common ones' form. Other fields are those of
+    (``global``; ``beside windows`` if there are any), or those that ``no_rope_layers`` lists with a 0 (``listed``).
+    ``text_of``: a file of this type has a text model in its ``text_config``, of this type unless it says another.
+    ``parallel_key``, ``qk_norm_key``, ``scaled_key`` and ``alibi_key`` switch parallel blocks, norms of queries and
+    keys, their scaling, and ALiBi, where ``shared_norm`` is of parallel blocks alone; files that set a ``refused`` key
+    are. ``adapt`` gives a file's own keys in the common ones' form. Other fields are those of
     :class:`~joulecast.model.architecture.model_config.ModelConfig`.
     """
 
@@ -76,6 +76,7 @@ class Family:
     sliced_projections: bool = False
     half_rotary: bool = False
     wide_rotary: bool = False
+    paired_rotary: bool = False
     embedding_norm: bool = False
     scaled_embeddings: bool = False
     alibi: bool = False
@@ -257,7 +258,8 @@ _COHERE = Family(
     parallel=True,
     shared_norm=True,
     scaled_logits=True,
-    known_modules=False,
+    norm_formula="centred",
+    paired_rotary=True,
     refused=("use_qk_norm",),
 )
 
@@ -282,7 +284,7 @@ FAMILIES: Mapping[str, Family] = {
         defaults={"use_sliding_window": False, "no_rope_layer_interval": 4, "num_key_value_heads": 4},
     ),
     "exaone4": Family(
-        norm_place="after", qk_norm=True, period=4, plain_layers="global", defaults={"sliding_window": 4096}
+        norm_place="after", qk_norm=True, period=4, plain_layers="beside windows", defaults={"sliding_window": 4096}
     ),
     "llama4_text": Family(
         keys={"intermediate_size": "intermediate_size_mlp", "sliding_window": "attention_chunk_size"},

@@ -30,16 +30,19 @@ def read_windows(reader: Reader, family: Family, layers: int) -> tuple[int, tupl
     return reader.count(key), () if all(pattern) else pattern
 
 
-def read_rotary_pattern(reader: Reader, family: Family, layers: int, local: tuple[bool, ...]) -> tuple[bool, ...]:
-    """Which layers have rotary embedding (empty: all), of which those of ``local`` see a window alone.
+def read_rotary_pattern(
+    reader: Reader, family: Family, layers: int, window: int, local: tuple[bool, ...]
+) -> tuple[bool, ...]:
+    """Which layers have rotary embedding (empty: all), of which those of ``local`` see a ``window`` alone.
 
     Raises
     ------
     InputError
         For a list that has less than one entry for each layer, or others than 0 and 1.
     """
-    if family.plain_layers == "global":
-        return local
+    if family.plain_layers in ("global", "beside windows"):
+        rotated = window or (family.plain_layers == "beside windows" and reader.data.get("sliding_window") is None)
+        return local if rotated else (False,)
     return _listed_rotary(reader, layers) if family.plain_layers == "listed" else ()
 
 

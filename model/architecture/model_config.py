@@ -58,8 +58,9 @@ class ModelConfig:
         Where a block's norm stands: ``before`` it, ``after`` it in front of the addition to the residual stream
         (OLMo-2), or ``around`` (both: Gemma 2 and 3, GLM-4).
     norm_formula
-        How Hugging Face's code multiplies RMSNorm's weight: ``rounded`` (the values are rounded first, as Llama has
-        it), ``shifted`` (by 1 + weight in fp32, Gemma) or ``mixed`` (a bf16 weight times fp32 values, OLMo-2).
+        How Hugging Face's code multiplies a norm's weight: ``rounded`` (the values are rounded first, as Llama has
+        it), ``shifted`` (by 1 + weight in fp32, Gemma) or ``mixed`` (a bf16 weight times fp32 values, OLMo-2);
+        ``centred``: a layer norm as a formula in fp32 (Cohere).
     parallel_residual, shared_norm
         Whether attention and MLP stand beside each other, each on the layer's input (GPT-NeoX, Falcon), and whether one
         norm serves both (Phi, Cohere).
@@ -80,6 +81,8 @@ class ModelConfig:
         Whether that code rotates halves of heads one by one and joins them (gpt-oss).
     wide_rotary
         Whether that code rotates by a table in fp32 (OLMo-2).
+    paired_rotary
+        Whether that code widens queries and keys, and rotates values that stand next to each other (Cohere).
     embedding_norm
         Whether a norm follows the embedding (BLOOM).
     scaled_embeddings
@@ -149,6 +152,7 @@ class ModelConfig:
     sliced_projections: bool = False
     half_rotary: bool = False
     wide_rotary: bool = False
+    paired_rotary: bool = False
     embedding_norm: bool = False
     scaled_embeddings: bool = False
     attention_softcap: bool = False

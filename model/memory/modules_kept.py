@@ -80,6 +80,8 @@ def _norm_input(s: Shard) -> float:
     size = float(DTYPE_BYTES[s.stream.implementation.dtype])
     if not pytorch_norm.unfused(s):
         return size
+    if s.config.norm_formula == "centred":  # twice without the mean, and divided by the root
+        return 3 * WIDE
     return WIDE + (size if s.config.norm_formula == "rounded" else WIDE)
 
 

@@ -9,9 +9,9 @@ from joulecast.model.transformer import unfused_norm
 
 
 def unfused(s: Shard) -> bool:
-    """Whether RMSNorm is made of tensor operations."""
-    run = s.implementation
-    return run.modules == "transformers" and s.config.norm == "rmsnorm" and not run.compiled
+    """Whether RMSNorm, or Cohere's layer norm, is made of tensor operations."""
+    run, written = s.implementation, s.config.norm == "rmsnorm" or s.config.norm_formula == "centred"
+    return run.modules == "transformers" and written and not run.compiled
 
 
 def forward(name: str, s: Shard) -> tuple[Launch, ...]:

@@ -46,6 +46,8 @@ def wide_table(s: Shard) -> bool:
 def forward(s: Shard) -> tuple[Launch, ...]:
     """Rotation of queries and keys."""
     launches: list[Launch] = []
+    if s.config.paired_rotary:
+        return _paired(s)
     if wide_table(s):
         return _mixed(s)
     if s.config.half_rotary:
@@ -66,6 +68,8 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 
 def backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`, without the copies that turn it."""
+    if s.config.paired_rotary:
+        return _paired_backward(s)
     if s.config.half_rotary and not wide_table(s):
         return _halves(s, ".grad", _HALVES_BACKWARD)
     dtype = s.implementation.dtype
@@ -147,6 +151,40 @@ def _mixed(s: Shard) -> tuple[Launch, ...]:
         ]
     rounds = (autocast_linear.rounded(f"rotary.{part}", whole) for part, whole in _parts(s))
     return (*launches, *rounds)
+
+
+def _paired(s: Shard) -> tuple[Launch, ...]:
+    """Rotation of values next to each other in fp32, and queries and keys rounded for attention: Cohere's."""
+    launches = [widened(f"rotary.{part}.widen", whole, s.implementation.dtype) for part, whole in _parts(s)]
+    for part, whole in _parts(s):
+        name = f"rotary.{part}"
+        launches += [
+            _paced(f"{name}.cos", whole, MIXED_COSINE, s, reads=2, writes=2),
+            _paced(f"{name}.neg", whole / 2, SIGN, s, reads=2, writes=2),
+            _paced(f"{name}.stack", whole, JOINED, s, reads=2, writes=2),
+            _paced(f"{name}.sin", whole, MIXED_SINE, s, reads=2, writes=2),
+            _paced(f"{name}.add", whole, WIDE_SUM, s, reads=4, writes=2),
+        ]
+    return (*launches, *(autocast_linear.rounded(f"rotary.{part}", whole) for part, whole in _parts(s)))
+
+
+def _paired_backward(s: Shard) -> tuple[Launch, ...]:
+    """Gradient of :func:`_paired`: of every second value each half is put among zeros."""
+    launches = [widened(f"rotary.{part}.grad.widen", whole, s.implementation.dtype) for part, whole in _parts(s)]
+    for part, whole in reversed(_parts(s)):
+        name = f"rotary.{part}.grad"
+        launches += [
+            _paced(f"{name}.sin", whole, WIDE_PRODUCT, s, reads=2, writes=2),
+            _paced(f"{name}.neg", whole / 2, SIGN, s, reads=2, writes=2),
+            streaming("fill", f"{name}.slice1.fill", whole, reads=0, dtype="fp32"),
+            _paced(f"{name}.slice1.copy", whole / 2, HALF, s, reads=2, writes=2),
+            streaming("fill", f"{name}.slice2.fill", whole, reads=0, dtype="fp32"),
+            _paced(f"{name}.slice2.copy", whole / 2, HALF, s, reads=2, writes=2),
+            streaming("add", f"{name}.slices", whole, reads=2, dtype="fp32"),
+            _paced(f"{name}.cos", whole, WIDE_PRODUCT, s, reads=2, writes=2),
+            _paced(f"{name}.add", whole, SUM_GRADIENT, s, reads=4, writes=2),
+        ]
+    return (*launches, *(autocast_linear.rounded(f"rotary.{part}.grad", whole) for part, whole in reversed(_parts(s))))
 
 
 def _product(name: str, values: float, s: Shard) -> tuple[Launch, ...]:

@@ -5,6 +5,7 @@ weight. Autograd undoes each of them: two products for weight and value, whose r
 mean, which is spread over the row again and added to the other branch.
 
 Gemma multiplies by 1 + weight before it rounds, OLMo-2 and gpt-oss by a weight in bf16 (``ModelConfig.norm_formula``).
+Cohere writes its layer norm so, which subtracts the mean before and has a widened weight: counted, not measured.
 
 Sources: ``LlamaRMSNorm`` of transformers 5, and traces of its kernels on an H200
 (`validate/recorded/h200_sxm/train_modules.jsonl`).
@@ -42,10 +43,33 @@ TURNED = {
 def forward(name: str, s: Shard, rows: int, columns: int) -> tuple[Launch, ...]:
     """The norm of ``rows`` rows."""
     values = rows * columns
+    if s.config.norm_formula == "centred":
+        return _centred(name, s, rows, columns)
     return (
         *_widened(f"{name}.widen", s, values),
         streaming("unary", f"{name}.square", values, dtype="fp32"),
         streaming("reduce", f"{name}.mean", values, writes=1 / columns, dtype="fp32", rows=rows, columns=columns),
+        streaming("unary", f"{name}.epsilon", rows, dtype="fp32"),
+        streaming("unary", f"{name}.root", rows, dtype="fp32"),
+        by_row(f"{name}.scaled", values),
+        *_weighed(name, s, values, columns),
+    )
+
+
+def _centred(name: str, s: Shard, rows: int, columns: int) -> tuple[Launch, ...]:
+    """A layer norm, which subtracts the mean twice: for the squares, and for the values that their root divides."""
+    values = rows * columns
+    means = (
+        streaming("reduce", f"{name}.{of}", values, writes=1 / columns, dtype="fp32", rows=rows, columns=columns)
+        for of in ("centre", "mean")
+    )
+    return (
+        *_widened(f"{name}.widen", s, values),
+        next(means),
+        by_row(f"{name}.centred", values),
+        streaming("unary", f"{name}.square", values, dtype="fp32"),
+        next(means),
+        by_row(f"{name}.again", values),
         streaming("unary", f"{name}.epsilon", rows, dtype="fp32"),
         streaming("unary", f"{name}.root", rows, dtype="fp32"),
         by_row(f"{name}.scaled", values),
@@ -61,8 +85,13 @@ def _weighed(name: str, s: Shard, values: int, columns: int) -> tuple[Launch, ..
     if s.config.norm_formula == "mixed":
         return (_by_weight(f"{name}.weighed", s, values), *rounded)
     widen = (streaming("unary", f"{name}.weight.widen", columns, writes=2, dtype=dtype),) if rounded else ()
-    shift = streaming("unary", f"{name}.weight.shift", columns, dtype="fp32")
-    return (*widen, shift, by_column(f"{name}.weighed", values, "fp32"), *rounded)
+    shift = () if s.config.norm_formula == "centred" else (_shift(name, columns),)
+    return (*widen, *shift, by_column(f"{name}.weighed", values, "fp32"), *rounded)
+
+
+def _shift(name: str, columns: int) -> Launch:
+    """One added to the weight."""
+    return streaming("unary", f"{name}.weight.shift", columns, dtype="fp32")
 
 
 def _by_weight(name: str, s: Shard, values: int) -> Launch:
@@ -91,19 +120,46 @@ def _weighed_backward(name: str, s: Shard, rows: int, columns: int, completes: s
 
 def backward(name: str, s: Shard, rows: int, columns: int, completes: str = "") -> tuple[Launch, ...]:
     """Gradients of weight and input of :func:`forward`."""
-    values = rows * columns
+    values, centred = rows * columns, s.config.norm_formula == "centred"
     return (
         *_weighed_backward(name, s, rows, columns, completes),
         streaming("mul", f"{name}.grad.root", values, reads=2, dtype="fp32"),
         by_row(f"{name}.grad.scaled", values),
-        streaming("reduce", f"{name}.grad.sum", values, writes=1 / columns, dtype="fp32", rows=rows, columns=columns),
+        _row_sum(f"{name}.grad.sum", rows, columns),
         *(streaming("unary", f"{name}.grad.{step}", rows, dtype="fp32") for step in ("power", "product", "half")),
-        issued("unary", f"{name}.grad.spread", values, SPREAD * values, activity=1.0, reads=0, dtype="fp32"),
+        *(_negated_sum(f"{name}.grad.again", rows, columns) if centred else ()),
+        _spread(f"{name}.grad.spread", values),
         streaming("copy", f"{name}.grad.base", values, dtype="fp32"),
         streaming("unary", f"{name}.grad.double", values, dtype="fp32"),
         streaming("mul", f"{name}.grad.square", values, reads=2, dtype="fp32"),
+        *(_negated_sum(f"{name}.grad.centred", rows, columns) if centred else ()),
         streaming("add", f"{name}.grad.branches", values, reads=2, dtype="fp32"),
+        *(_centre_backward(f"{name}.grad.centre", rows, columns) if centred else ()),
         *_rounded(f"{name}.grad.round", s, values),
+    )
+
+
+def _row_sum(name: str, rows: int, columns: int) -> Launch:
+    return streaming("reduce", name, rows * columns, writes=1 / columns, dtype="fp32", rows=rows, columns=columns)
+
+
+def _spread(name: str, values: int) -> Launch:
+    """A row's number for each of its values."""
+    return issued("unary", name, values, SPREAD * values, activity=1.0, reads=0, dtype="fp32")
+
+
+def _negated_sum(name: str, rows: int, columns: int) -> tuple[Launch, ...]:
+    """Gradient of a row's mean that was subtracted."""
+    return (streaming("unary", f"{name}.neg", rows * columns, dtype="fp32"), _row_sum(f"{name}.sum", rows, columns))
+
+
+def _centre_backward(name: str, rows: int, columns: int) -> tuple[Launch, ...]:
+    """Both of the mean's gradients added, spread over the row, and added to that of the values."""
+    values = rows * columns
+    return (
+        streaming("add", f"{name}.sum", rows, reads=2, dtype="fp32"),
+        _spread(f"{name}.spread", values),
+        streaming("add", f"{name}.branches", values, reads=2, dtype="fp32"),
     )
 
 

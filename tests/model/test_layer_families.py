@@ -81,6 +81,9 @@ def attention(config: ModelConfig, run: Implementation, sequence: int) -> Attent
         # Queries times numbers that seven operations on positions make.
         ("ministral3", {}, 46, 76),
         ("exaone4", {"sliding_window": None}, 54, 107),
+        ("cohere", {"head_dim": 16}, 38, 71),
+        ("cohere2", {"head_dim": 16, "layer_types": GLOBAL}, 24, 47),
+        ("exaone4", {"layer_types": GLOBAL}, 44, 87),
         # A layer norm's gradient is one operator of two kernels.
         ("starcoder2", {"head_dim": 16}, 22, 46 + 2),
         ("stablelm", {"head_dim": 16}, 27, 55 + 2),
@@ -310,6 +313,15 @@ def test_norms_over_all_heads_are_not_split() -> None:
     with pytest.raises(InputError, match="normalises all heads"):
         shard(tiny("olmo2"), replace(JOINT, tensor_parallel=2), 1, 16)
     assert shard(tiny("gemma3_text"), replace(JOINT, tensor_parallel=2), 1, 16).heads == 2
+
+
+def test_kernels_of_global_layers_without_rotary_embedding_as_transformers_dispatches_them() -> None:
+    mixed = {"layer_types": [LOCAL[0], *GLOBAL[:2]], "sliding_window": 8}
+    for kind, keys, forward, backward in (("cohere2", {"head_dim": 16}, 24, 47), ("exaone4", {}, 44, 87)):
+        config = tiny(kind, **keys, **mixed).kinds[-1]
+        assert not config.rotary
+        assert len(layer_forward(config, TRANSFORMERS, 2, 16)) == forward
+        assert len(layer_backward(config, TRANSFORMERS, 2, 16, accumulate=False)) == backward
 
 
 LLAMA4 = {"num_local_experts": 4, "intermediate_size_mlp": 112, "attention_chunk_size": 8, "num_hidden_layers": 8}

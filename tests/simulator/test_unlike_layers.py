@@ -106,7 +106,7 @@ def test_transformers_own_attention_can_be_planned() -> None:
             "implementation.attention_backend",
         ),
         ("olmo-2-1b", {"implementation": {"modules": "torchtitan"}}, "implementation.modules"),
-        ("command-r7b", {"implementation": {"modules": "transformers"}}, "implementation.modules"),
+        ("command-r7b", {"implementation": {"compile": True}}, "implementation.compile"),
         (
             "bloom-7b",
             {"implementation": {"attention_backend": "flash-attention-2"}},
