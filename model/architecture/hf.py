@@ -26,6 +26,9 @@ ALIASES = {
     "llama-3-8b": "llama-3.1-8b",
     "llama-3-70b": "llama-3.1-70b",
     "mistral-7b-v0.1": "mistral-7b",
+    "deepseek-v3.1": "deepseek-v3",
+    "deepseek-r1": "deepseek-v3",
+    "kimi-k2-base": "kimi-k2",
     "gpt-175b": "gpt3-175b",
     "gpt-3-175b": "gpt3-175b",
 }

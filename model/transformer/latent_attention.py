@@ -16,7 +16,7 @@ from joulecast.model.architecture.experts import LatentAttention
 from joulecast.model.framework.launches import Launch, collective, input_gradient, linear_forward, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.transformer import core_attention, narrow_kernels
+from joulecast.model.transformer import core_attention, narrow_kernels, query_scaling
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer import megatron_linear as linear
 from joulecast.model.transformer.megatron_norm import norm_backward, recomputed_norm
@@ -33,6 +33,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         *linear.column_forward("key_norm", "key_up", _narrow(s, latent.kv_rank), _key_width(s, latent)),
         *_rotary(s, latent, ""),
         streaming("cat", "key.cat", s.tokens * s.heads * latent.key_dim, dtype=s.implementation.dtype),
+        *query_scaling.scaled(s),
         *core_attention.core_attention(s, "forward"),
         *linear.row_forward("output", s, s.attention_width),
         eager.residual_addition("residual1", s),
@@ -48,6 +49,7 @@ def backward(s: Shard) -> tuple[Launch, ...]:
         *linear.row_backward("output", s, s.attention_width),
         *(_unfold(s, latent) if s.implementation.recomputes("mla_up_proj") else ()),
         *core_attention.backward(s),
+        *query_scaling.scaled(s, ".grad"),
         streaming("cat", "key.cat.grad", s.tokens * s.heads * latent.key_dim, dtype=dtype),
         streaming("reduce", "key.shared.grad", shared, writes=1 / s.heads, dtype=dtype),
         *_rotary(s, latent, ".grad"),
@@ -68,7 +70,7 @@ def _unfold(s: Shard, latent: LatentAttention) -> tuple[Launch, ...]:
         narrow, width = _narrow(s, latent.query_rank), s.heads * latent.key_dim
         ups = (*linear.column_forward("query_norm", "query_up", narrow, width), *ups)
     copy = streaming("cat", "key.cat", s.tokens * s.heads * latent.key_dim, dtype=s.implementation.dtype)
-    return (*ups, *_rotary(s, latent, ""), copy)
+    return (*ups, *_rotary(s, latent, ""), copy, *query_scaling.scaled(s))
 
 
 def _shape(s: Shard) -> LatentAttention:

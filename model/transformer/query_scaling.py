@@ -1,6 +1,7 @@
-"""Queries times a number that grows with their position: Llama 4's without rotary embedding, Ministral 3's.
+"""Queries times a number that grows with their position: of Llama 4 where it rotates none, Ministral 3 and Mistral 4.
 
-Sources: ``Llama4TextAttention`` (``attn_temperature_tuning``) and ``Ministral3Attention`` of transformers 5.17.
+Sources: ``Llama4TextAttention`` (``attn_temperature_tuning``), ``Ministral3Attention`` and ``Mistral4Attention`` of
+transformers 5.17.
 """
 
 from __future__ import annotations
@@ -14,5 +15,6 @@ def scaled(s: Shard, suffix: str = "") -> tuple[Launch, ...]:
     if not s.config.scaled_queries:
         return ()
     pattern = "unary" if s.implementation.framework == "megatron" else "strided_unary"
-    values = s.tokens * s.heads * s.config.head_dim
+    width = s.config.head_dim if s.config.latent is None else s.config.latent.key_dim
+    values = s.tokens * s.heads * width
     return (streaming(pattern, f"query.scale{suffix}", values, dtype=s.implementation.dtype),)

@@ -19,7 +19,7 @@ from joulecast.model.framework.layer_shard import shard
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.lowering import lower
-from joulecast.model.kernels.operators import Attention
+from joulecast.model.kernels.operators import Attention, Streaming
 from joulecast.model.memory.activations import layer_bytes, micro_batch_bytes
 from joulecast.model.training.parameters import layer_parameters
 from joulecast.model.training.step import (
@@ -357,6 +357,16 @@ def test_chunks_are_sequences_of_their_own() -> None:
     short, long = (replace(config, sliding_window=size) for size in (8, 0))
     pairs = 8 * 3 * 2 * 32 * 4 * 32
     assert training_flops(long, 32, 1.0) - training_flops(short, 32, 1.0) == pytest.approx(pairs * (1 - 1 / 4))
+
+
+def test_queries_of_latent_attention_are_scaled_as_wide_as_keys() -> None:
+    latent = {"kv_lora_rank": 16, "q_lora_rank": 24, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 16}
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+    config = tiny("mistral4", **experts, **{**latent, "num_key_value_heads": 4})
+    forward = {launch.operator.name: launch.operator for launch in layer_forward(config, MEGATRON, 2, 16)}
+    assert isinstance(forward["query.scale"], Streaming)
+    assert forward["query.scale"].elements == 2 * 16 * 4 * 16
+    assert "query.scale.grad" in names(layer_backward(config, MEGATRON, 2, 16))
 
 
 BLOOM = {"n_layer": 3, "n_head": 4}
