@@ -83,17 +83,7 @@ def assemble(
             discrepancy={f: dict(of) for f, of in discrepancy.get(table, {}).items()},
             name=table,
         )
-    return GpuDescription(
-        name=name,
-        device=base.device,
-        kernel=tables["kernel"],
-        power=tables["power"],
-        voltage=tables["voltage"],
-        governor=tables["governor"],
-        collective=tables["collective"],
-        contention=tables["contention"],
-        transition=tables["transition"],
-    )
+    return GpuDescription(name, base.device, **tables, derivation="")
 
 
 def _fixed(prior: Prior) -> Parameter:

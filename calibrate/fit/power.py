@@ -1,8 +1,8 @@
 """Fits the tables ``power`` and ``voltage`` to measured rows, at the clocks and times that were observed.
 
-A card is as warm as its work makes it in the end, and its leakage goes with that. Where the temperature changed while a
-row was measured, the leakage is that of the observed one; the mean of all temperatures tells that of the air, so that
-the rows whose temperature was steady are taken in the same room.
+Leakage grows with a card's temperature. Of a row with a steady temperature the model knows it: what the row's power
+makes of the air's temperature. Of a row whose temperature changed while it was measured the observed one is taken. The
+air's temperature, the same for all rows, follows from the mean of the observed ones.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows of kernels whose clock nobody read: forecast and fitted with the clock that the board is expected to choose.
+"""Rows of kernels whose clock was not read: forecast and fitted at the clock that the board is expected to choose.
 
 A fit starts from the derived description of the card, whose uncertainties are the priors. Besides the parameters of
 the kernels that the rows hold, times of long loads under the power limit tell what the operations cost in energy.

@@ -1,4 +1,7 @@
-"""What a framework launches: operators on streams, in program order."""
+"""What a framework launches: operators on streams, in program order.
+
+:class:`Launch` is what all lists of kernels are made of; the functions make launches of each kind of kernel.
+"""
 
 from __future__ import annotations
 

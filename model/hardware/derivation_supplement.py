@@ -1,9 +1,9 @@
-"""Parameters that the calibrated relatives were not asked about, for derived descriptions.
+"""Parameters of derived descriptions for kernels that were never measured on the calibrated relatives.
 
 vLLM's row-wise kernels (:mod:`joulecast.model.kernels.row_blocks`) run the same instructions on every SM of NVIDIA's
-since Ampere, so that cycles and bytes in a cycle are a property of their code: the figures lie between what fits to
-each of the three cards that Vidur measured give (A100, A40 and H100; Agrawal et al., MLSys 2024; MIT), 10 % apart on
-average.
+since Ampere, so that cycles and bytes in a cycle are a property of their code. Vidur measured them on A100, A40 and
+H100 (Agrawal et al., MLSys 2024; MIT); fits to each of these cards lie 10 % apart on average, and the figures between
+them.
 """
 
 from __future__ import annotations

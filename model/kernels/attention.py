@@ -92,14 +92,19 @@ def resembled(backend: str) -> tuple[str, float]:
 def attention_work(
     shapes: AttentionShapes, backend: str, direction: str, dtype: str, gpu: GpuModel, each_score: str = ""
 ) -> AttentionWork:
-    """Cycles and bytes of attention kernels of one backend and direction; ``each_score``: of :data:`EACH_SCORE` or
-    :data:`MASK`.
+    """Cycles and bytes of attention kernels of one backend and direction.
 
-    Reads ``kernel.attention.<backend>.<direction>.*``: ``eta`` (share of the dense rate at head dimension 128),
-    ``narrow`` (factor on it at 64), ``wide`` (for each doubling over 128, by default 1), ``imbalance`` (a),
-    ``block_overhead`` (o), ``fixed_cycles`` (c0); of a backend in :data:`RESEMBLES` those of the one that it is like,
-    at that pace or, where a GPU's is known, its own ``pace``.
     Kernels in FP8 are those in bf16 at another pace, see :mod:`joulecast.model.kernels.attention_fp8`.
+
+    Parameters
+    ----------
+    each_score
+        What is done to every score beside the softmax: a name in :data:`EACH_SCORE`, :data:`MASK`, or empty.
+    gpu
+        Reads ``kernel.attention.<backend>.<direction>.*``: ``eta`` (share of the dense rate at head dimension 128),
+        ``narrow`` (factor on it at 64), ``wide`` (for each doubling over 128, by default 1), ``imbalance`` (a),
+        ``block_overhead`` (o), ``fixed_cycles`` (c0). A backend in :data:`RESEMBLES` has those of the one that it is
+        like, at the pace stated there or, where the GPU's description has one, at its own ``pace``.
     """
     kernels, pace = resembled(backend)
     pace = gpu.get(f"kernel.attention.{backend}.{direction}.pace", pace)
@@ -112,15 +117,8 @@ def attention_work(
     products = 2.0 if direction == "forward" else 5.0
     block_flops = products * 2.0 * BLOCK * BLOCK * shapes.head_dim
     block_cycles = _block_cycles(block_flops, rate * pace, shapes.head_dim, kernels, direction, gpu, each_score)
-    per_head = np.ceil(shapes.sequence / BLOCK)
-    keys = np.ceil(shapes.keys / BLOCK)
-    blocks = per_head * np.where(shapes.causal > 0, keys - (per_head - 1.0) / 2.0, keys)
-    local = (shapes.window > 0) & (shapes.window < shapes.keys)
-    if local.any():
-        seen = np.minimum(np.ceil((shapes.window - 1.0) / BLOCK) + 1.0, keys)
-        blocks = np.where(local, per_head * seen - seen * (seen - 1.0) / 2.0, blocks)
-        keys = np.where(local, seen, keys)
-    heads = shapes.batch * shapes.heads
+    per_head, heads = np.ceil(shapes.sequence / BLOCK), shapes.batch * shapes.heads
+    blocks, keys, local = _blocks_of_head(shapes)
     mean = heads * (blocks + gpu[prefix + "block_overhead"] * per_head) / gpu.sm_count
     usually = mean, keys, keys + gpu[prefix + "block_overhead"]
     alone = heads * per_head <= gpu.sm_count  # every block has an SM
@@ -136,15 +134,30 @@ def attention_work(
         tail = tail * np.where(shapes.causal > 0, left, 1.0)
     passes = np.where(alone, longest, np.maximum(full + tail, longest))
     cycles = block_cycles * passes + gpu[prefix + "fixed_cycles"]
+    executed = block_flops * mean * gpu.sm_count
+    return AttentionWork(cycles, mean / passes, executed, _hbm_bytes(shapes, direction, 1.0 if fp8 is None else 0.5))
+
+
+def _blocks_of_head(shapes: AttentionShapes) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """Blocks of a head, the key blocks of its longest query block, and which kernels have a window; shape ``(n,)``."""
+    per_head, keys = np.ceil(shapes.sequence / BLOCK), np.ceil(shapes.keys / BLOCK)
+    blocks = per_head * np.where(shapes.causal > 0, keys - (per_head - 1.0) / 2.0, keys)
+    local = (shapes.window > 0) & (shapes.window < shapes.keys)
+    if local.any():
+        seen = np.minimum(np.ceil((shapes.window - 1.0) / BLOCK) + 1.0, keys)
+        blocks = np.where(local, per_head * seen - seen * (seen - 1.0) / 2.0, blocks)
+        keys = np.where(local, seen, keys)
+    return blocks, keys, local
+
+
+def _hbm_bytes(shapes: AttentionShapes, direction: str, width: float) -> Array:
+    """Bytes to and from memory, shape ``(n,)``; ``width`` is that of inputs over bf16's, results stay wide [1]."""
     queried = shapes.batch * shapes.sequence * shapes.head_dim * 2.0 * shapes.heads
     read = shapes.batch * shapes.keys * shapes.head_dim * 2.0 * shapes.kv_heads
-    width = 0.5 if fp8 is not None else 1.0  # of inputs; results stay wide
     if direction == "forward":
-        traffic = (1.0 + width) * queried + width * 2.0 * read
-    else:  # Q, O, dO, dQ; K, V, dK, dV; fp32 accumulator of dQ written, added to and converted
-        traffic = (1.0 + 3.0 * width) * queried + (2.0 + 2.0 * width) * read + 6.0 * queried
-    executed = block_flops * mean * gpu.sm_count
-    return AttentionWork(cycles, mean / passes, executed, traffic)
+        return np.asarray((1.0 + width) * queried + width * 2.0 * read)
+    # Q, O, dO, dQ; K, V, dK, dV; fp32 accumulator of dQ written, added to and converted
+    return np.asarray((1.0 + 3.0 * width) * queried + (2.0 + 2.0 * width) * read + 6.0 * queried)
 
 
 def _block_cycles(

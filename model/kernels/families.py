@@ -1,9 +1,12 @@
-"""Operator families: kernels about whose errors one figure is told.
+"""Operator families: groups of kernels whose forecasts err by about as much, so that one error is stated for all.
 
-A family is finer than a kind of operator where the model's form errs differently: products that leave most SMs idle or
-multiply special values, products of experts, frameworks' FP8, data that L2 holds, kernels that reduce or that
-instructions bind, directions of attention and kinds of it that no row is of, all-reduces, small messages, communication
-between nodes.
+A kind of operator (products, attention, kernels that move data, collectives) has several families where the model's
+form errs differently:
+
+- products: those that leave most SMs idle, multiply special values, belong to experts, or run in FP8 or FP4;
+- attention: each direction, and kinds of which no row was measured;
+- kernels that move data: from L2, with reductions, or bound by their instructions;
+- collectives: all-reduces, small messages, communication between nodes.
 """
 
 from __future__ import annotations

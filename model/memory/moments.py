@@ -1,4 +1,4 @@
-"""What comes and goes in an iteration, at the moment when memory is fullest: gradients, and what FSDP holds whole."""
+"""Gradients, and parameters that FSDP holds whole, at the moment of an iteration when memory is fullest."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def gradients_at_peak(
 ) -> float:
     """PyTorch's gradients that are there when memory is fullest.
 
-    If they were dropped, an iteration's only micro-batch makes them layer by layer, while what the layers kept is
-    freed: it is fullest when nothing is freed yet, when the head's gradient is there in place of what it kept, or at
-    the end. ``in_backward`` is what the last layer's backward holds for the moment beyond what is counted as such, and
-    further ones beyond that.
+    Where gradients are dropped after each step, an iteration of one micro-batch makes them layer by layer while it
+    frees what the layers kept. Memory is then fullest before anything is freed, when the head's gradient has taken the
+    place of what the head kept, or at the end. ``in_backward`` is what the last layer's backward holds for the moment
+    beyond what is counted as such, and further ones beyond that.
     """
     run = one.shard.implementation
     if split.gradient_copies or rank.pipelined or rank.micro_batches > 1 or not run.drops_gradients:

@@ -1,29 +1,29 @@
-"""Kernels of compute and communication beside each other on one GPU.
+"""How much longer kernels of compute and communication take that run on one GPU at the same time.
 
-A communication kernel holds ``ctas`` SMs, one a thread block, and what compute needs of the SMs takes longer. Products
-work through their tiles in waves, and there are more of them on the SMs that are left; other kernels lose the share,
-to a power that is fitted:
+A communication kernel holds ``ctas`` SMs, one for each of its thread blocks, so that the SMs' part of a compute kernel
+takes longer. A product works through its tiles in waves, and needs more waves on the SMs that are left. Other kernels
+slow by the share of SMs that is gone, to a power that is fitted:
 
     core' = core·⌈tiles / (SMs − ctas − stranded)⌉ / ⌈tiles / SMs⌉    or    core·(1 − ctas/SMs)^−a
 
-Either is longer by ``contention.interference`` where a description has it: on AMD's cards, whose published products
+Both are longer by ``contention.interference`` where a description has it: on AMD's cards, whose published products
 gain far less from running beside collectives than SMs and power explain.
 
-``stranded``: blocks of the library's products come in clusters of two within one part of the chip, and where a
-communication kernel leaves an odd number of SMs there, one stays empty. On an H200 products of 11 waves at the power
-limit take 15/11 as long and a little more beside 24 blocks of an all-gather or a reduce-scatter, also while these only
-wait for their peers: as if 32 SMs were gone, eight more than they hold, one of each of the chip's eight parts
-(``calibrate/recorded/h200_sxm_beside``). The memory is shared: a kernel's part takes longer by the share of the
-bandwidth that the collective uses,
+``stranded`` SMs stay empty: blocks of the library's products come in clusters of two within one part of the chip, and a
+communication kernel may leave an odd number of SMs there. It was seen on an H200
+(``calibrate/recorded/h200_sxm_beside``). Beside 24 blocks of an all-gather or a reduce-scatter, products of 11 waves at
+the power limit take a little more than 15/11 as long, even while the collective only waits for its peers. That is as
+if 32 SMs were gone: the 24, and one in each of the chip's eight parts.
+
+The memory is shared. A compute kernel's memory part takes longer by the share u of the bandwidth that the collective
+uses; a collective that would use more than half of it is itself held to what compute leaves, or to half:
 
     memory' = memory / (1 − u)
 
-and a collective that would use more than half of it is itself held to what compute leaves, or to half.
-
-The blocks copy through the same on-chip network and memory: their copying, not the link, takes longer, by a factor that
-grows from ``cta_slowdown`` beside kernels that leave the memory alone to ``cta_slowdown_memory`` beside memory-bound
-ones. With few blocks the copying binds and communication slows a lot, with many the link does and it hardly slows.
-Fitted to recorded parts of layers beside one all-reduce.
+The communication's blocks copy through the same on-chip network and memory. Their copying, not the link, takes longer,
+by a factor from ``cta_slowdown`` beside kernels that leave the memory alone to ``cta_slowdown_memory`` beside
+memory-bound ones. With few blocks copying is the bottleneck and communication slows a lot; with many the link is, and
+it hardly slows. The factors were fitted to recorded parts of layers beside one all-reduce.
 """
 
 from __future__ import annotations

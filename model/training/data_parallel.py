@@ -79,9 +79,10 @@ def overlapped_gradient_reduction(
 
     Returns
     -------
-    The launches with a division of each finished gradient by the degree (eager: DDP does so as it marks the gradient
-    ready), an asynchronous all-reduce where a bucket is full, and a final one that the compute stream waits for. The
-    buckets share the communication stream with the layers' own collectives.
+    tuple of Launch
+        The launches, and between them: in eager mode a division of each finished gradient by the number of replicas, as
+        DDP does when it marks a gradient ready; an asynchronous reduction where a bucket is full; and a final one that
+        the compute stream waits for. The buckets share the communication stream with the layers' own collectives.
     """
     if data_parallel == 1:
         return tuple(launches)
@@ -122,9 +123,9 @@ def _bucket_limits(implementation: Implementation, bucket_bytes: float | None) -
 
 
 def _past_buckets(launch: Launch, place: Sequence[int], buckets: int) -> Launch:
-    """A launch that waits for its layer's communication, not for the buckets launched since.
+    """A launch that waits for its layer's communication, but not for the ``buckets`` launched since.
 
-    ``place`` is that of each of the layers' communications on the stream that they share with the buckets.
+    ``place`` has the position of each of the layers' communications on the stream that they share with the buckets.
     """
     awaited = len(place) - 1 - launch.outstanding
     outstanding = len(place) + buckets - 1 - (place[awaited] if awaited >= 0 else -1)

@@ -129,11 +129,11 @@ def factors_on(description: GpuDescription, generation: str, known: Iterable[str
 
 
 def trained(description: GpuDescription, generation: str, factors: Mapping[str, Parameter]) -> GpuDescription:
-    """The description as long training runs find it; of an architecture without any its kernels stay as they are.
+    """The description with the factors of long training runs; unchanged if none are known of its architecture.
 
-    The spread of a forecast step grows in quadrature by what is not known: a derived GPU none of whose steps were
-    published, a framework whose sources differ much, and one that is not named, whose steps may also be longer by
-    :data:`LONGER_SD`, but not shorter.
+    The spread of a forecast step has a part for each thing that is not known, added in quadrature: a derived GPU of
+    which no step was published, a framework whose sources differ much, and a framework that is not named. The last may
+    also make steps longer by :data:`LONGER_SD`, never shorter.
     """
     acting = factors_on(description, generation, factors)
     found = scaled(description, {short: factors[name].number for name, short in acting.items()})

@@ -111,7 +111,7 @@ def sharded_backward(
 
 
 class _Weaver:
-    """Puts communications of units between launches; the launches' own waits still mean what they meant."""
+    """Puts communications of units between launches, and adjusts the launches' waits so that they wait for the same."""
 
     def __init__(self, sharding: Sharding, implementation: Implementation) -> None:
         self.sharding, self.implementation = sharding, implementation

@@ -1,9 +1,9 @@
 """Fronts in the formats that schedulers read.
 
-- ``zeus-pfo``: a profile of instructions (``stage,instruction,frequency,time,energy``) as Perseus and lowtime read it,
-  and one solution file ``freqs_pipeline_%05d.py`` for each plan, as the pipeline frequency optimizer of Zeus reads it:
-  a literal list with, for each rank or stage, (instruction, MHz) in order of execution, where 0 leaves the clock as it
-  is. See https://ml.energy/zeus.
+- ``zeus-pfo``: what the pipeline frequency optimizer of Zeus reads (https://ml.energy/zeus): a profile of instructions
+  (``stage,instruction,frequency,time,energy``), which Perseus and lowtime read as well, and one solution file
+  ``freqs_pipeline_%05d.py`` for each plan. A solution is a Python list with, for each rank or stage, pairs
+  (instruction, MHz) in order of execution; 0 MHz leaves the clock as it is.
 - ``json``: the front with every plan, as :data:`SCHEMA` describes it.
 - ``csv`` and ``parquet``: one line for each instruction of each plan.
 """

@@ -1,9 +1,9 @@
 """Overlap and tiles chosen together at every clock: for each half of a layer alone, and composed over a stage.
 
-At a clock an option is a pair of time and energy; no other beats the options that are kept. The halves of a layer are
-scored alone, with every combination of their tiles. Over the stage the combinations that some half keeps are scored
-again in the whole stack of layers, where the communication of one half runs beside the other: neighbouring windows
-interact, so that times of halves do not add up.
+An option has a time and an energy at every clock; it is kept if no other is better in both. First the halves of a layer
+are scored alone, with every combination of their tiles. Then the combinations that some half keeps are scored again in
+the whole stack of a stage's layers. Times of halves do not simply add up there, because the communication of one half
+runs beside the other.
 """
 
 from __future__ import annotations

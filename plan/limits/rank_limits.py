@@ -1,7 +1,7 @@
 """Which pipeline rank gets how many watts: power limits of whole ranks, chosen together.
 
 A board holds the average power of about a second, so that a limit acts on a whole iteration of its rank, not on an
-instruction: ranks that wait for others can be given less without being missed. Plans that differ in limits are
+instruction. Ranks that wait for others can be given less power at little cost in time. Plans that differ in limits are
 simulated under the board's governor, as ``predict`` does, and compared by time and energy.
 :mod:`joulecast.plan.limits.rank_limits_search` finds those that are worth simulating.
 """

@@ -1,9 +1,10 @@
 """The clocks at which the boards of many pipelines settle, from averages instead of a simulation.
 
-A board holds the average power of its work and its waits at the settled limit. Work may therefore draw more, by what
-waits leave over: ``P_work = P_settled + (P_settled − P_wait)·t_wait/t_work``. Waits longer than the fast loop's average
-give less: behind each the board runs at the burst limit, for as long as the slow average looks back, and above it until
-the loops of :mod:`joulecast.simulator.fluid.governor` have brought the clock down.
+A board holds the average power of its work and its waits at the settled limit, so that work may draw what waits leave
+over: ``P_work = P_settled + (P_settled − P_wait)·t_wait/t_work``. A wait that is longer than the fast loop remembers
+leaves less. After it the board runs above the burst limit until the loops of
+:mod:`joulecast.simulator.fluid.governor` have brought the clock down, and then at the burst limit for as long as the
+slow average looks back.
 """
 
 from __future__ import annotations
@@ -215,10 +216,10 @@ def _credit_j(board: Board, at_top_w: Array, clock_mhz: Array, long_s: Array) ->
 
 
 def _spare_between_j(load: Load, board: Board, busy_s: Array, short_s: Array, left_w: Array, above_w: Array) -> Array:
-    """What the waits between a rank's pieces of work leave to these [J].
+    """Energy that the waits between a rank's pieces of work leave to these [J].
 
-    All that they do not draw, but no more than the fast loop grants: the burst limit while a piece lasts, as long as
-    the slow average looks back, and more only while the fast average still remembers the wait.
+    That is all that the waits do not draw, but no more than the fast loop grants: power up to the burst limit for as
+    long as a piece lasts and the slow average looks back, and more only while the fast average remembers the wait.
     """
     piece, wait = busy_s / load.rounds, short_s / load.rounds
     granted = above_w * np.minimum(piece, board.slow_s) + (above_w + left_w) * np.minimum(

@@ -1,8 +1,8 @@
 """Parts of many plans' instructions: each distinct one is lowered once, and tabulated on a grid of clocks.
 
-Stages of one model differ in how many layers they have and in what stands before and behind them. A stage's instruction
-is therefore ``ends + layers · layer``; where communication runs beside compute, kernels influence those near them, and
-it is ``T(k) + (layers − k)·(T(k + 1) − T(k))`` from some number k of layers on.
+Stages of one model differ only in how many layers they have and in what stands before and behind these. The time of a
+stage's instruction is therefore ``ends + layers · layer``. Where communication runs beside compute, kernels influence
+those near them; from some number k of layers on it is then ``T(k) + (layers − k)·(T(k + 1) − T(k))``.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Waits that torch.distributed.pipelining adds to an interleaved schedule.
 
-Its runtime lists compute, sends and receives of every rank in one order: whenever a rank's next action is listed, its
-send follows at once, and the matching receive is put at the end of the receiver's list as it stands. On the GPU all
-transfers of a rank run one after the other on one stream, each after the compute listed before it on both sides. So a
-transfer also waits for what its receiver happened to do before, and for earlier transfers of both ranks, even where the
-data would be ready.
+The runtime makes one list of compute, sends and receives for every rank. Directly after an action that produces data it
+lists the send, and at the same time puts the matching receive at the end of the receiver's list so far. On the GPU all
+transfers of a rank run one after the other on one stream, each after the compute that is listed before it on both
+sides. A transfer therefore also waits for whatever its receiver did before and for earlier transfers of both ranks,
+even where its data are ready.
 """
 
 from __future__ import annotations

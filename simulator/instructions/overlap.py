@@ -1,11 +1,13 @@
 """Compute and communication of one instruction beside each other: how long every kernel takes, and when it runs.
 
-While both streams are busy, each kernel is slowed by the other as :mod:`joulecast.model.power.contention` says; alone,
-each runs at full speed. A communication whose stream is idle waits for an event of the compute stream, and so comes too
-late: the compute kernel right behind that event has filled the SMs, and the communication's blocks get in when that
-kernel ends. Recorded on H200: an all-gather issued just before a large matrix product gains nothing from it, an
-all-reduce issued before a norm runs beside all that follows the norm. Megatron has one hardware queue for both streams
-(``CUDA_DEVICE_MAX_CONNECTIONS=1``), so that what is launched first gets in first: such communication is ``prompt``.
+While both streams are busy, kernels slow each other as :mod:`joulecast.model.power.contention` says; alone, each runs
+at full speed.
+
+A communication on an idle stream first waits for an event of the compute stream. By then the compute kernel behind that
+event has filled the SMs, so that the communication's blocks only start when that kernel ends. This was recorded on
+H200: an all-gather issued just before a large matrix product gains nothing from it, while an all-reduce issued before a
+norm runs beside all that follows the norm. Megatron has one hardware queue for both streams
+(``CUDA_DEVICE_MAX_CONNECTIONS=1``): what is launched first starts first. Such communication is called ``prompt``.
 """
 
 from __future__ import annotations
