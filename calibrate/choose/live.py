@@ -126,6 +126,7 @@ def _question(facts: CardFacts) -> str:
 def _measure(
     device: Device, folder: Path, options: LiveOptions, settings: SessionSettings, say: Callable[[str], None]
 ) -> Outcome:
+    """Measure one GPU into the recording in ``folder``, a new one or one to go on with."""
     facts, bench = device.facts, bench_for(device)
     base = options.base or base_name(facts)
     from_file = Path(base).is_file()
@@ -138,14 +139,11 @@ def _measure(
     }
     description = base_of_card(base, facts)  # known to be usable before a folder is made
     with Recorder(folder, Card(facts, bench.versions, how=how)) as recorder, SamplerPool() as samplers:
-        if recorder.resumed:
-            say(f"going on with {folder}: {len(recorder.recording.rows)} rows are there")
-            for warning in recorder.recording.warnings:
-                say(f"warning: {warning}")
         named = recorder.recording.card.how.get("base") == BASE_FILE
         if from_file and named and not (folder / BASE_FILE).exists():  # new, or it ended with its first line
             write_text(folder / BASE_FILE, read_text(Path(base), "TOML"))
         if recorder.resumed:
+            _tell_resumed(recorder, folder, say)
             description = base_of_card(recorded_base(recorder.recording.card, folder), facts)
         others = recorded_others(recorder.recording.card)
         if others:
@@ -174,6 +172,12 @@ def _measure(
         recorder.end(reason=outcome.reason, rows=outcome.rows, spent_s=outcome.spent_s)
     _tell(outcome, folder, say)
     return outcome
+
+
+def _tell_resumed(recorder: Recorder, folder: Path, say: Callable[[str], None]) -> None:
+    say(f"going on with {folder}: {len(recorder.recording.rows)} rows are there")
+    for warning in recorder.recording.warnings:
+        say(f"warning: {warning}")
 
 
 def _tell(outcome: Outcome, folder: Path, say: Callable[[str], None]) -> None:
