@@ -55,8 +55,10 @@ def overlap_variants(
     used: set[tuple[str, int]] = set()
     refused: dict[tuple[str, int], InputError] = {}
     for numbers in itertools.product(*(range(len(choices[name])) for name in names)):
-        values = {name: choices[name][i] for name, i in zip(names, numbers, strict=True)}
         places = list(zip(names, numbers, strict=True))
+        values = _own({name: choices[name][i] for name, i in places}, choices)
+        if values is None:
+            continue
         try:
             variant = replace(plan, overlap=_with(plan, values, source))
             check_overlap(variant, gpu, source)
@@ -70,6 +72,17 @@ def overlap_variants(
     if never:
         raise never[0]
     return found
+
+
+def _own(values: dict[str, Any], choices: Mapping[str, Sequence[Any]]) -> dict[str, Any] | None:
+    """The values without a window that is about several nano-batches; ``None`` where another choice is the same."""
+    several = max(choices.get("nanobatches", (1,))) > 1
+    if not several or values["nanobatches"] > 1 or values.get("window", "all") == "all":
+        return values
+    windows = list(choices["window"])
+    if "all" in windows or values["window"] != windows[0]:
+        return None
+    return {name: value for name, value in values.items() if name != "window"}
 
 
 def _with(plan: Plan, values: Mapping[str, Any], source: Source) -> Overlap:

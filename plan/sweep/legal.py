@@ -20,8 +20,10 @@ from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.space import MICRO_BATCH, PP, RECOMPUTE, SCHEDULE, TP, VP, Space
 from joulecast.simulator.plan_file.checks import schedule_alias
+from joulecast.simulator.plan_file.features import FEATURES, Feature, is_of_others, usual
 from joulecast.simulator.plan_file.plan import PlanFrame
 from joulecast.simulator.plan_file.recomputation import of_others
+from joulecast.simulator.plan_file.schema import PlanFile
 
 Int = NDArray[np.int64]
 
@@ -93,7 +95,7 @@ def combinations(space: Space, plans: Plans) -> Combinations:
     found = []
     for chosen in itertools.product(*(range(len(values[i])) for i in others)):
         fixed = {space.keys[i]: values[i][n] for i, n in zip(others, chosen, strict=True)}
-        if _repeats(dict(zip(fixed, chosen, strict=True)), fixed, space):
+        if _repeats(fixed, space, plans):
             continue
         try:
             sizes = _sizes(plans.frame(fixed), space, fixed)
@@ -123,9 +125,24 @@ def combinations(space: Space, plans: Plans) -> Combinations:
     return Combinations(space.keys, values, index[order], math.prod(len(v) for v in values))
 
 
-def _repeats(places: Mapping[str, int], fixed: Mapping[str, Any], space: Space) -> bool:
-    """Whether it differs from a setting before it in what its recomputation does without alone."""
-    return any(places.get(key, 0) > 0 for key in of_others(fixed.get(RECOMPUTE, ""), space.keys))
+def _repeats(fixed: Mapping[str, Any], space: Space, plans: Plans) -> bool:
+    """Whether another setting differs in nothing but values of keys that plans of both do without."""
+    offered = dict(space.axes)
+    without = of_others(fixed.get(RECOMPUTE, ""), space.keys)
+    if any(fixed[key] != (offered[key] or ("",))[0] for key in without if key in fixed):
+        return True
+    varied = [f for f in FEATURES if f.key in fixed and is_of_others(f, space.keys)]
+    spare = [f for f in varied if fixed[f.key] != _kept(f, offered[f.key] or ())]
+    if not spare:
+        return False
+    parsed = PlanFile.model_validate(space.with_values(fixed))
+    model = plans.frame({key: values[0] for key, values in space.axes if values} | dict(fixed)).model
+    return any(feature.is_off(parsed, model) for feature in spare)
+
+
+def _kept(feature: Feature, values: Sequence[Any]) -> Any:
+    """The value that stands for all of a key where plans do without it."""
+    return usual(feature) if usual(feature) in values else values[0]
 
 
 def _shares(key: str) -> int:

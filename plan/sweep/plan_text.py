@@ -16,19 +16,22 @@ from joulecast.simulator.plan_file.schema import PlanFile
 
 def plan_text(space: Space, row: Row) -> str:
     """PLAN.toml of a row of a sweep, to be forecast with ``joulecast predict``."""
-    values = {key: row[key] for key in space.keys}
-    tables = space.with_values(values)
-    parsed, model = PlanFile.model_validate(tables), Plans(space).frame(values).model
-    for feature in given(parsed):
-        if feature.is_off(parsed, model) and is_of_others(feature, space.keys):
-            del tables[feature.table][feature.name]
-    for key in of_others(parsed.schedule.recompute, space.keys):
+    tables = space.with_values({key: row[key] for key in space.keys})
+    for key in done_without(space, row):
         place, _, word = key.partition(".")
         tables[place].pop(word, None)
     lines = [f"# Plan {row['plan']} of a sweep"]
     for name, table in tables.items():
         lines += ["", f"[{name}]", *(f"{_key(key)} = {_value(value)}" for key, value in table.items())]
     return "\n".join(lines) + "\n"
+
+
+def done_without(space: Space, row: Row) -> list[str]:
+    """Keys that the space states for a feature, or a recomputation, that the plan of a row does not have."""
+    values = {key: row[key] for key in space.keys}
+    parsed, model = PlanFile.model_validate(space.with_values(values)), Plans(space).frame(values).model
+    off = [f.key for f in given(parsed) if f.is_off(parsed, model) and is_of_others(f, space.keys)]
+    return [*off, *of_others(parsed.schedule.recompute, space.keys)]
 
 
 def _value(value: Any) -> str:

@@ -1,6 +1,6 @@
 """Keys that say how a feature works: given where the feature is off they would be ignored in silence, and are refused.
 
-What a space states once for a feature that only some of its plans have is left out of the others.
+What a space states for a feature that only some of its plans have is left out of the others.
 
 Keys about sizes are others: a plan of one replica, node or rank has nothing that its keys for several could change, and
 spaces that vary the number hold such plans.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from joulecast.model.framework.narrow import NARROW
 from joulecast.simulator.plan_file.schema import TABLES, PlanFile
@@ -34,6 +34,8 @@ class Feature:
         Whether a plan and its model have the feature off.
     problem, remedy
         What the error says.
+    later
+        Whether a plan that is given alone is left to checks that know its values better.
     """
 
     table: str
@@ -42,6 +44,7 @@ class Feature:
     is_off: Callable[[PlanFile, ModelConfig], bool]
     problem: str
     remedy: str
+    later: bool = False
 
     @property
     def key(self) -> str:
@@ -67,6 +70,10 @@ def _no_fsdp(parsed: PlanFile, model: ModelConfig) -> bool:
 
 def _fsdp(parsed: PlanFile, model: ModelConfig) -> bool:
     return parsed.parallelism.fsdp
+
+
+def _one_piece(parsed: PlanFile, model: ModelConfig) -> bool:
+    return parsed.overlap.nanobatches == 1 and parsed.overlap.window != "all"
 
 
 def _no_run(parsed: PlanFile, model: ModelConfig) -> bool:
@@ -113,6 +120,15 @@ FEATURES = (
     ),
     Feature("overlap", "param_gather", *_WITH_FSDP, "FSDP gathers parameters layer by layer", _NO),
     Feature("overlap", "grad_bucket_mb", *_WITH_FSDP, "FSDP reduces gradients layer by layer, not in buckets", _NO),
+    Feature(
+        "overlap",
+        "window",
+        "overlap.nanobatches",
+        _one_piece,
+        "a micro-batch in one piece has nothing independent to run beside its communication",
+        "Set overlap.nanobatches to 2 or more",
+        later=True,
+    ),
     Feature(
         "implementation",
         "moe_token_dispatcher_type",
@@ -171,6 +187,8 @@ def with_features(
         if not (_is_given(feature, parsed) and feature.is_off(parsed, model)):
             continue
         if not is_of_others(feature, varied):
+            if feature.later:
+                continue
             raise source.error(feature.problem, feature.key, remedy=f"{feature.remedy}, or leave this key out.")
         table = getattr(parsed, feature.table).model_copy(update={feature.name: _DEFAULTS[feature.key]})
         parsed = parsed.model_copy(update={feature.table: table})
@@ -178,8 +196,13 @@ def with_features(
 
 
 def is_of_others(feature: Feature, varied: Container[str]) -> bool:
-    """Whether a space states a key once, and varies its feature: then plans without the feature do without it."""
-    return feature.switch in varied and feature.key not in varied
+    """Whether a space varies the feature: then plans without it do without its key."""
+    return feature.switch in varied
+
+
+def usual(feature: Feature) -> Any:
+    """Value of the key where it is left out."""
+    return _DEFAULTS[feature.key]
 
 
 def _is_given(feature: Feature, parsed: PlanFile) -> bool:

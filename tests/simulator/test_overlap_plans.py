@@ -252,6 +252,7 @@ BAD = [
     ({"overlap__nanobatches": 2, "workload__micro_batch_size": 1}, "nanobatches", "along tokens is not offered"),
     ({"overlap__nanobatches": 2, "parallelism__tensor_model_parallel_size": 1}, "nanobatches", "one rank has none"),
     ({"overlap__window": ["qkv", "output"]}, "window", "nothing independent"),
+    ({"overlap__window": ["qkv", "outputs"]}, "window", "Did you mean 'output'"),
     ({"overlap__nanobatches": 2, "overlap__window": ["qkv", "outputs"]}, "window", "Did you mean 'output'"),
     ({"overlap__nanobatches": 2, "overlap__window": ["qkv", "down"]}, "window", "within one half"),
     ({"overlap__nanobatches": 2, "overlap__window": ["output", "qkv"]}, "window", "before it begins"),
@@ -306,6 +307,21 @@ def test_variants_are_all_sensible_combinations() -> None:
     assert dict(found[-1][0]) == {"nanobatches": 4, "window": "mlp:1-2", "launch": "window"}
     with pytest.raises(InputError, match="nearest is 2"):
         overlap_variants(plan_of(), {"nanobatches": [2, 3]})
+
+
+def test_one_piece_stays_beside_windows_of_several() -> None:
+    """Whether to overlap at all is a choice too; it was refused unless the windows held "all"."""
+    found = overlap_variants(
+        plan_of(), {"nanobatches": [1, 2], "window": [["qkv", "output"], [1, 2]], "comm_ctas": [8]}
+    )
+    assert [dict(knobs) for knobs, _ in found] == [
+        {"nanobatches": 1, "comm_ctas": 8},
+        {"nanobatches": 2, "window": "qkv-output", "comm_ctas": 8},
+        {"nanobatches": 2, "window": "1-2", "comm_ctas": 8},
+    ]
+    assert [plan.overlap.windows == () for _, plan in found] == [True, False, False]
+    with pytest.raises(InputError, match="nothing independent to run beside its communication"):
+        overlap_variants(plan_of(), {"nanobatches": [1], "window": [["qkv", "output"]]})
 
 
 def test_engines_and_order_are_knobs_too(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from joulecast.errors import InputError
+from joulecast.plan.sweep.legal import combinations
 from joulecast.plan.sweep.plan_text import plan_text
 from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.space import space_from_dict
@@ -375,5 +376,13 @@ def test_a_space_may_state_once_what_only_some_of_its_plans_have():
     for on, expected in ((True, sharded), (False, plain)):
         assert plan_from_dict(tomllib.loads(plan_text(space, {"plan": 0, "parallelism.fsdp": on}))) == expected
     varied = space_from_dict(base | {"overlap": {"fsdp_prefetch": [True, False]}})
-    with pytest.raises(InputError, match="nothing to shard"):
-        Plans(varied).plan({"parallelism.fsdp": False, "overlap.fsdp_prefetch": False})
+    found = Plans(varied)
+    both = [found.plan({"parallelism.fsdp": False, "overlap.fsdp_prefetch": way}) for way in (True, False)]
+    assert both[0] == both[1] and both[0].overlap.fsdp_prefetch  # a sweep goes through one of them
+    assert [values["overlap.fsdp_prefetch"] for values in all_of(varied) if not values["parallelism.fsdp"]] == [True]
+
+
+def all_of(space):
+    """Values of every combination of a space."""
+    found = combinations(space, Plans(space))
+    return [found.of(number) for number in range(len(found))]

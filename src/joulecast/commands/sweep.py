@@ -13,6 +13,7 @@ from joulecast.files import write_text
 
 if TYPE_CHECKING:
     from joulecast.plan.sweep.result import SweepResult
+    from joulecast.plan.sweep.space import Space
 
 
 def register(app: typer.Typer) -> None:
@@ -65,28 +66,28 @@ def sweep(
     if report is not None:
         from joulecast.reports.write import report_of_sweep
 
-        report_of_sweep(result, _lines(result.best, result), _lines(result.of_each_cluster, result), loaded, report)
+        report_of_sweep(result, _lines(result.best, loaded), _lines(result.of_each_cluster, loaded), loaded, report)
     if json:
         output.print_json(result.to_dict())
     elif csv:
         output.print_csv(result.rows)
     else:
-        print_result(result)
+        print_result(result, loaded)
 
 
-def print_result(result: SweepResult) -> None:
+def print_result(result: SweepResult, space: Space) -> None:
     """Print the best plans for people."""
     counts = ", ".join(f"{count} {what}" for what, count in result.counts.items())
     print(f"Combinations: {counts}")
     if result.beyond:
         print(f"Left out by: {', '.join(f'{key} {count}' for key, count in result.beyond.items())}")
     print(f"\nBest by {output.listed(result.minimise)}" + (", the front" if len(result.minimise) > 1 else ""))
-    output.print_table(_lines(result.best, result))
+    output.print_table(_lines(result.best, space))
     if len(result.best) > LINES:
         print(f"… and {len(result.best) - LINES} more; --out FILE or --csv has all")
     if result.of_each_cluster:
         print(f"\nBest by {result.minimise[0]} of each GPU and number of them")
-        output.print_table(_lines(result.of_each_cluster, result))
+        output.print_table(_lines(result.of_each_cluster, space))
     output.print_assumed(result.to_dict()["notes"])
 
 
@@ -94,15 +95,15 @@ def print_result(result: SweepResult) -> None:
 LINES = 20
 
 
-def _lines(rows: Sequence[dict[str, Any]], result: SweepResult) -> list[dict[str, Any]]:
-    return [_line(row, result.keys) for row in rows[:LINES]]
+def _lines(rows: Sequence[dict[str, Any]], space: Space) -> list[dict[str, Any]]:
+    from joulecast.plan.sweep.plan_text import done_without
+
+    return [_line(row, space.keys, done_without(space, row)) for row in rows[:LINES]]
 
 
-def _line(row: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+def _line(row: dict[str, Any], keys: Sequence[str], without: Sequence[str]) -> dict[str, Any]:
     from joulecast.command_line.key_words import short_key
-    from joulecast.simulator.plan_file.recomputation import RECOMPUTE, of_others
 
-    without = of_others(row.get(RECOMPUTE, ""), keys)
     line = {"plan": row["plan"]}
     for key in (*keys, "gpus", "data_parallel_size"):
         line[short_key(key)] = None if key in without else row[key]

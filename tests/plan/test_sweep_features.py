@@ -1,9 +1,9 @@
-"""Spaces over recomputation: keys about one kind of it stand beside plans of the others."""
+"""Keys about a feature that only some plans of a space have stand beside plans without it, which do without them."""
 
 import pytest
 
 import joulecast as jc
-from joulecast.plan.sweep.plan_text import plan_text
+from joulecast.plan.sweep.plan_text import done_without, plan_text
 from joulecast.plan.sweep.space import space_from_dict
 from joulecast.simulator.plan_file.plan import load_plan
 
@@ -67,3 +67,31 @@ def test_the_file_of_such_a_plan_is_one(tables, tmp_path, modules):
 def test_one_recomputation_alone_refuses_what_is_about_another(tables):
     with pytest.raises(jc.InputError, match="these modules are recomputed selectively, and recompute is 'none'"):
         jc.sweep(tables(schedule__recompute="none", schedule__recompute_modules=["layernorm"]))
+
+
+OFFERED = [
+    ("workload__precision", ["bf16", "fp8"], "workload__fp8_recipe", ["delayed", "blockwise"]),
+    ("parallelism__fsdp", [False, True], "parallelism__fsdp_shard_size", [2, 4]),
+    ("overlap__nanobatches", [1, 2], "overlap__window", [[1, 2], ["qkv", "output"]]),
+]
+
+
+@pytest.mark.parametrize(("switch", "settings", "key", "values"), OFFERED)
+def test_several_values_of_a_key_beside_plans_without_its_feature(tables, tmp_path, switch, settings, key, values):
+    """Plans of bf16 were lost where a space offered two recipes of FP8."""
+    common = {"workload__micro_batch_size": 2, "parallelism__tensor_model_parallel_size": 2}
+    common |= {"implementation__framework": "pytorch-eager", "implementation__cuda_graphs": None}
+    if key == "workload__fp8_recipe":
+        common |= {"implementation__framework": "megatron"}
+    asked = tables(**common, **{switch: settings, key: values})
+    found = jc.sweep(asked)
+    off, on = settings
+    dotted, place = key.replace("__", "."), switch.replace("__", ".")
+    assert [row[place] for row in found.rows].count(off) == 1 and found.refused == ""
+    assert [row[dotted] for row in found.rows if row[place] == on] == values
+    (without,) = [row for row in found.rows if row[place] == off]
+    (plain,) = jc.sweep(tables(**common, **{switch: off})).rows
+    assert (without["time_s"], without["energy_j"]) == (plain["time_s"], plain["energy_j"])
+    space = space_from_dict(asked)
+    assert dotted.partition(".")[2] not in plan_text(space, without)
+    assert dotted in done_without(space, without)
