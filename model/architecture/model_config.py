@@ -243,9 +243,9 @@ class ModelConfig:
         return (*counted, (usual, layers - sum(others)))
 
     def sorted_stack(self, others: Sequence[int], layers: int) -> ModelConfig:
-        """The model with ``layers`` layers: so many of each other kind first, and then the usual ones."""
+        """The model with ``layers`` layers, so many of each other kind first; if these are all, in their own order."""
         *rare, usual = _kinds(self)
-        if not rare:
+        if not rare or (layers == self.layers and tuple(others) == self.others(0, layers)):
             return self
         stack = [kind for kind, count in zip(rare, others, strict=True) for _ in range(count)]
         stack += [usual] * (layers - len(stack))

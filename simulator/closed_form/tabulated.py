@@ -230,7 +230,8 @@ class Stages:
             return [*ends, *((_one(kind, len(others)), float(n)) for kind, n in enumerate(counts) if n)]
         few = sum(others) + STEADY_LAYERS
         few += (layers - few) % self._interval
-        if layers <= few:
+        turns = first and last and self._plan.workload.model.takes_turns  # what is gathered hides beside another kind
+        if layers <= few or turns:
             return [(place, 1.0)]
         more = (layers - few) / self._interval
         steady = place._replace(layers=few), place._replace(layers=few + self._interval)

@@ -188,3 +188,19 @@ def test_alibi_costs_most_where_it_is_a_mask() -> None:
     assert "nothing skipped" in words["cudnn"] and "kernel computes ALiBi" in words["flash-attn-2"]
     megatron = said(plan("bloom-7b", 2048, gpus=8, batch=8, implementation={"framework": "megatron"}))
     assert "kernel computes ALiBi" in megatron
+
+
+def test_the_closed_form_has_layers_that_take_turns_under_fsdp_in_their_order() -> None:
+    """Llama 4 Maverick gathers an expert layer's weights beside the ordinary layer in front of it."""
+    one = plan(
+        "llama-4-maverick",
+        4096,
+        batch=64,
+        cluster={"gpu": "h200-sxm", "gpus": 64},
+        parallelism={"expert_model_parallel_size": 32, "fsdp": True},
+        schedule={"recompute": "full"},
+    )
+    walked, summed = forecast(one), closed_form([one])
+    assert len(one.workload.model.kinds) == 3
+    assert summed.time_s[0] == pytest.approx(walked.time_s, rel=0.03)
+    assert summed.energy_j[0] == pytest.approx(walked.energy_j, rel=0.03)
