@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
+from typing import Literal
 
 from joulecast.calibrate.devices.protocol import PowerReading
 from joulecast.calibrate.devices.simulated_board import Board
@@ -82,7 +83,7 @@ class Faults:
 
     stall_every_s: float = 0.0
     stall_s: float = 1.0
-    counter: str = "ok"
+    counter: Literal["ok", "still", "backward", "jumps"] = "ok"
     energy_counter: bool = True
     power_error: float = 0.0
     inlet_offset_c: float = 0.0

@@ -330,6 +330,14 @@ def test_files_that_are_no_cards_are_named(tmp_path):
         open_device("cuda:0")
 
 
+def test_a_fault_that_nobody_knows_is_refused(tmp_path):
+    """A card with a misspelt fault would be a healthy one."""
+    file = tmp_path / "card.json"
+    file.write_text('{"gpu": "h200-sxm", "faults": {"counter": "stuck"}}')
+    with pytest.raises(InputError, match=r"card\.json \[faults\.counter\]: not a simulated card: .*'still'"):
+        open_device(f"sim:{file}")
+
+
 def test_a_sampler_in_another_process_reads_the_card_while_it_works(tmp_path):
     file = tmp_path / "card.json"
     card = SimulatedCard(file=file, realtime=True)

@@ -275,4 +275,9 @@ def test_every_power_limit_is_printed_with_where_it_is_best(capsys, examples):
     assert lines[2].split("  ")[0] == "limit [W]" and lines[2].endswith("best at η")
     assert [line.split()[0] for line in lines[3:6]] == ["700", "300", "200"]
     assert "never" in lines[5] and "0 to " in lines[3]
+    assert "energy [J]  slower [%]  energy saved [%]  power" in lines[2]
+    (slower, saved), fastest = (map(float, lines[4].split()[3:5])), lines[3].split()
+    assert fastest[3:5] == ["0", "0"]
+    assert slower == pytest.approx(100.0 * (float(lines[4].split()[1]) / float(fastest[1]) - 1.0), abs=0.1)
+    assert saved == pytest.approx(100.0 * (1.0 - float(lines[4].split()[2]) / float(fastest[2])), abs=0.1)
     assert lines[-1].startswith("Best at η = 0.5: 700 W, 1.0")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from joulecast.command_line import output
 
 if TYPE_CHECKING:
-    from joulecast.plan.exact.exact_front import Front
+    from joulecast.plan.exact.exact_front import Front, FrontPoint
     from joulecast.plan.limits.power_limits import JobPoint
     from joulecast.plan.limits.rank_limits import RankLimitFront, RankLimits
+
+    AnyPoint: TypeAlias = FrontPoint | JobPoint | RankLimits
 
 #: Lines of a table for people.
 LINES = 20
@@ -87,8 +89,7 @@ def print_rank_limits(front: RankLimitFront, choice: Mapping[str, Any] | None = 
             {
                 "time [s]": point.time_s,
                 "energy [J]": point.energy_j,
-                "slower [%]": round(100.0 * (point.time_s / fastest.time_s - 1.0), 2),
-                "energy saved [%]": round(100.0 * (1.0 - point.energy_j / fastest.energy_j), 2),
+                **_against(point, fastest),
                 "limits [W]": limits,
                 "all GPUs [W]": front.together_w(point),
                 "mean power [W]": powers,
@@ -109,7 +110,8 @@ def print_power_limits(points: Sequence[JobPoint], report: Mapping[str, Any]) ->
     best = {(w.get("batch_size"), w["power_limit_w"]): (w["eta_from"], w["eta_to"]) for w in report["by_weight"]}
     several = len({point.batch_size for point in points}) > 1
     lines = []
-    for point in sorted(points, key=lambda one: (one.time_s, one.energy_j)):
+    ordered = sorted(points, key=lambda one: (one.time_s, one.energy_j))
+    for point in ordered:
         weights = best.get((point.batch_size, point.power_limit_w))
         lines.append(
             {
@@ -117,6 +119,7 @@ def print_power_limits(points: Sequence[JobPoint], report: Mapping[str, Any]) ->
                 "limit [W]": point.power_limit_w,
                 "time [s]": point.time_s,
                 "energy [J]": point.energy_j,
+                **_against(point, ordered[0]),
                 "power, all GPUs [W]": point.energy_j / point.time_s,
                 **{f"5-95 % of {word}": _number_range(point, name) for word, name in QUANTITIES if point.time_ends},
                 "best at η": "never" if weights is None else " to ".join(output.number(eta, 3) for eta in weights),
@@ -139,8 +142,7 @@ def _line(made: Front, index: int) -> dict[str, Any]:
         "time [s]": point.time_s,
         "energy [J]": point.energy_j,
         "bound [J]": point.lower_bound_j,
-        "slower [%]": round(100.0 * (point.time_s / fastest.time_s - 1.0), 2),
-        "energy saved [%]": round(100.0 * (1.0 - point.energy_j / fastest.energy_j), 2),
+        **_against(point, fastest),
         "mean clock [MHz]": round(sum(clocks) / len(clocks)),
     }
     if not made.intervals:
@@ -150,6 +152,14 @@ def _line(made: Front, index: int) -> dict[str, Any]:
     saved = _between(1.0 - ends.energy_ratio_p95, 1.0 - ends.energy_ratio_p05)
     parts = list(line.items())
     return dict([*parts[:4], ("slower, 5-95 %", slower), parts[4], ("saved, 5-95 %", saved), parts[5]])
+
+
+def _against(point: AnyPoint, fastest: AnyPoint) -> dict[str, float]:
+    """Time and energy beside those of the fastest."""
+    return {
+        "slower [%]": round(100.0 * (point.time_s / fastest.time_s - 1.0), 2),
+        "energy saved [%]": round(100.0 * (1.0 - point.energy_j / fastest.energy_j), 2),
+    }
 
 
 def _between(low: float, high: float) -> str:
