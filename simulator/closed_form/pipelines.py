@@ -18,6 +18,7 @@ from joulecast.simulator.closed_form.layout import Layout
 from joulecast.simulator.closed_form.pipeline_formula import StageTimes, iteration_time_s, length_s
 from joulecast.simulator.closed_form.pipeline_walk import Order, walked_s
 from joulecast.simulator.closed_form.tabulated import Parts
+from joulecast.simulator.closed_form.trust import has_uneven_chunks
 from joulecast.simulator.fluid.rendezvous import transfers_wait_on_sms
 from joulecast.simulator.instructions.program import stage_transfers
 from joulecast.simulator.plan_file.plan import Plan
@@ -169,13 +170,14 @@ def _is_walked(plan: Plan) -> bool:
     """Whether instructions of a plan are walked through, because no formula holds of its pipeline.
 
     That is so where transfers wait for each other, where interleaved ranks have no round of micro-batches after the
-    first, for zero bubbles of unequal stages and for schedules from outside.
+    first or chunks of very different lengths (the formula takes all for the shortest), for zero bubbles of unequal
+    stages and for schedules from outside.
     """
     name, layers = plan.schedule.name, plan.parallelism.stage_layers
     if plan.pp == 1 or name not in SHIPPED:
         return plan.pp > 1
     if name == "interleaved-1f1b":
-        return transfers_wait_on_sms(plan) or plan.microbatches <= plan.pp
+        return transfers_wait_on_sms(plan) or plan.microbatches <= plan.pp or has_uneven_chunks(plan)
     return name == "zb-h1" and len(set(layers)) > 1
 
 

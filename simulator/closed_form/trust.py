@@ -12,6 +12,14 @@ from joulecast.simulator.schedules import SHIPPED
 USUAL_ERROR, DOUBTFUL_ERROR = 0.04, 0.06
 #: Micro-batches up to which a pipeline's ranks wait longer than they work.
 FEW = 3
+#: Layers of an interleaved rank's longest chunk over those of the shortest, above which chunks are uneven.
+UNEVEN = 1.5
+
+
+def has_uneven_chunks(plan: Plan) -> bool:
+    """Whether an interleaved pipeline has short chunks, such as those of the embedding or the output head alone."""
+    layers = plan.parallelism.stage_layers
+    return plan.schedule.name == "interleaved-1f1b" and max(layers) > UNEVEN * min(layers)
 
 
 def doubt(plan: Plan) -> str:
@@ -22,4 +30,7 @@ def doubt(plan: Plan) -> str:
         return "a schedule from outside: two rounds of micro-batches stand for all"
     if plan.microbatches <= FEW:
         return f"{plan.microbatches} micro-batches: clocks follow long waits"
+    if has_uneven_chunks(plan):
+        layers = plan.parallelism.stage_layers
+        return f"stages of {min(layers)} to {max(layers)} layers: clocks follow the waits between them"
     return ""
