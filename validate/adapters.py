@@ -129,10 +129,11 @@ def _predict_block(gpu: GpuDescription, row: Row) -> Answer:
 
 def _predict_iteration(gpu: GpuDescription, row: Row) -> Answer:
     from joulecast.simulator.iteration.forecast import forecast
+    from joulecast.simulator.plan_file.gpu import as_trained
     from joulecast.simulator.plan_file.plan import plan_from_dict
 
     plan = plan_from_dict(plan_of_row(row.configuration, gpu.name), file=row.name, gpu=gpu)
-    return of_iteration(forecast(plan, gpu=gpu, must_fit=False))
+    return of_iteration(forecast(plan, gpu=as_trained(gpu, plan), must_fit=False))
 
 
 def of_iteration(iteration: Iteration) -> Prediction:

@@ -8,6 +8,7 @@ from typing import Any
 
 from joulecast.calibrate.rows.fields import MOST, is_size
 from joulecast.errors import DataError
+from joulecast.validate.megatron_rows import with_megatron
 
 Configuration = Mapping[str, Any]
 
@@ -24,7 +25,8 @@ def plan_of_row(configuration: Configuration, gpu: str) -> dict[str, Any]:
     """
     if configuration.get("op") == "train_step":
         return _single_gpu_step(configuration, gpu)
-    return _iteration(configuration, gpu)
+    tables = _iteration(configuration, gpu)
+    return with_megatron(tables, configuration, _flag) if configuration.get("framework") == "megatron" else tables
 
 
 def inline_model(configuration: Configuration) -> dict[str, Any]:
@@ -62,10 +64,12 @@ def _experts(configuration: Configuration) -> dict[str, Any]:
     """Experts in place of the MLP: how many, how many each token is sent to, and the width of one."""
     if configuration.get("experts") is None:
         return {}
+    shared = configuration.get("shared_ffn") is not None
     return {
         "num_experts": whole_number(configuration, "experts"),
         "num_experts_per_tok": whole_number(configuration, "experts_per_token"),
         "moe_intermediate_size": whole_number(configuration, "expert_ffn"),
+        **({"shared_expert_intermediate_size": whole_number(configuration, "shared_ffn")} if shared else {}),
     }
 
 

@@ -163,7 +163,7 @@ def _prefixes(operator: Operator) -> tuple[str, ...]:
     if isinstance(operator, Gemm):
         return ("kernel.gemm.", "kernel.overlap_exponent", f"power.tensor_pj_per_flop.{operator.dtype}")
     if isinstance(operator, Attention):
-        own = f"{resembled(operator.backend)[0]}.{operator.direction}"
+        own = f"{resembled(operator.backend, operator.direction)[0]}.{operator.direction}"
         return (f"kernel.attention.{own}.", f"power.attention_pj_per_flop.{own}")
     if isinstance(operator, Streaming):
         folder = "row_blocks" if operator.pattern in ROW_BLOCKS else "streaming"

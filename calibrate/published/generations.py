@@ -91,7 +91,7 @@ GENERATIONS = (
     # No scalar of its own. Gradients are reduced beside backwards; attention is FlashAttention's own package.
     Generation("", r"InternEvo", "flash-attn-2", True),
     # No scalar of its own. XLA hides gathers behind layers and reduces in the type of its products.
-    Generation("", r"\bJAX\b", "cudnn", True, gradient_precision="bf16"),
+    Generation("", r"\bJAX\b", "cudnn", True, gradient_precision="bf16", options=(("average_in_collective", True),)),
     # No scalar of its own. Products and one kernel of scale, mask, softmax and dropout.
     Generation("", r"OneFlow", "unfused", True),
     # What llm-foundry's benchmarks run is FlashAttention in Triton (`--attn_impl triton` by default of its

@@ -99,6 +99,7 @@ def _implementation(row: PublishedRow, generation: Generation, assumed: _Assumed
             "fused_loss": generation.attention_backend != "unfused",
             "cuda_graphs": "CUDA graphs" in row.notes,
             "attention_precision": "fp8" if "attention in FP8" in row.notes else None,
+            **dict(generation.options),
         }
     modules = generation.modules
     if row.dtype == "fp8" and modules != "joint":

@@ -85,6 +85,10 @@ class Implementation:
     row_operator
         Where not: the one of :data:`joulecast.model.transformer.row_operators.OPERATORS` that does; empty: a strided
         copy and ``embedding_bag``.
+    router_dtype
+        Type in which Megatron's router multiplies, ``None`` is ``dtype``.
+    averaged
+        Whether collectives average Megatron's gradients, which else a kernel divides by the replicas before.
     compiled
         Whether ``torch.compile`` has fused each layer's element-wise kernels.
     modules
@@ -98,6 +102,8 @@ class Implementation:
     fused_loss
         Whether the cross-entropy runs in one kernel a direction on the logits as they are: Transformer Engine's in
         Megatron, FlashAttention's or Apex's in ``pytorch-eager``.
+    native_loss
+        Whether Megatron's own loss is compiled, which then are five kernels over the logits.
     loss_metrics
         Metrics of training that each take PyTorch's cross-entropy of a micro-batch's logits once more, in fp32.
     tiles
@@ -141,6 +147,7 @@ class Implementation:
     narrow: Narrow | None = None
     tp_comm_overlap: bool = False
     fused_loss: bool = False
+    native_loss: bool = False
     loss_metrics: int = 0
     context_parallel: int = 1
     cp_comm_type: str = "p2p"
@@ -152,6 +159,8 @@ class Implementation:
     expert_dispatcher: str = "alltoall"
     fused_permutation: bool = True
     row_operator: str = ""
+    router_dtype: str | None = None
+    averaged: bool = False
     compiled: bool = False
     modules: str = "joint"
     dropout: float = 0.0

@@ -179,7 +179,7 @@ def _attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
     names = ("batch", "heads", "kv_heads", "sequence", "head_dim", "causal", "keys", "window")
     shapes = AttentionShapes(*(column(operators, name) for name in names))
     work = attention_work(shapes, first.backend, first.direction, first.dtype, gpu, first.each_score)
-    kernels, _ = resembled(first.backend)
+    kernels, _ = resembled(first.backend, first.direction)
     per_flop = gpu[f"power.attention_pj_per_flop.{kernels}.{first.direction}"]
     if first.dtype == "fp8":  # an estimate: the matrix units' share changes, softmax does not
         per_flop -= gpu["power.tensor_pj_per_flop.bf16"] - gpu["power.tensor_pj_per_flop.fp8"]

@@ -189,6 +189,8 @@ def _kept_logit_bytes(s: Shard) -> float:
 def _softmax_logit_bytes(s: Shard) -> float:
     if s.implementation.modules != "joint" and not head_is_split(s.implementation):
         return modules_kept.kept_logit_bytes(s)
+    if s.implementation.native_loss:
+        return 8.0  # logits and their exponentials
     return 4.0 if _in_fp32(s) and not s.implementation.fused_loss else float(DTYPE_BYTES[s.implementation.dtype])
 
 

@@ -17,8 +17,9 @@ from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.memory.activations import MicroBatchBytes, micro_batch_bytes
 from joulecast.model.memory.moments import gathered_at_peak, gradients_at_peak
 from joulecast.model.memory.states import StateShards, gathered_by_fsdp_bytes, parameter_bytes
-from joulecast.model.training.optimizer import optimizer_state_bytes
-from joulecast.model.transformer.head import embedding_is_split, local_vocabulary
+from joulecast.model.training.optimizer import optimizer_state_bytes, widened_gradient_bytes
+from joulecast.model.training.parameters import layer_parameters
+from joulecast.model.transformer.head import embedding_is_split, head_is_split, local_vocabulary
 
 #: Workspaces of cuBLAS and cuBLASLt on Hopper, 32 MiB each.
 WORKSPACE_BYTES = 2 * 32 * 1024.0**2
@@ -201,6 +202,8 @@ def memory_footprint(
     kept = _kept_bytes(one, sum(each.layer * count for each, count in layers), rank)
     outputs, buffers = _pipeline_bytes(one, rank) if rank.pipelined else (0.0, 0.0)
     transient = _transient_bytes(one, kept, rank)
+    in_step = states * widened_gradient_bytes(implementation)  # while no activation is there
+    transient = max(transient, in_step - kept - outputs - buffers)
     whole = gathered_by_fsdp_bytes(*held, split) if split.splits_parameters else (0.0, 0.0, 0.0)
     gathered = gathered_at_peak(whole, transient, one, rank) if split.splits_parameters else 0.0
     if implementation.framework != "megatron":
@@ -214,10 +217,25 @@ def memory_footprint(
         outputs=outputs,
         buffers=buffers,
         transient=transient,
-        workspace=WORKSPACE_BYTES + one.user_buffers,
+        workspace=WORKSPACE_BYTES + one.user_buffers + _stand_in_bytes(config, implementation, last=rank.last),
         gathered=gathered,
         context=CONTEXT_BYTES + communicators * COMMUNICATOR_BYTES,
     )
+
+
+def _stand_in_bytes(config: ModelConfig, implementation: Implementation, *, last: bool) -> float:
+    """Gradients that Megatron's products give autograd in place of those that they add to the buffer: one a shape.
+
+    Transformer Engine keeps them (``get_dummy_wgrad``); what an H200 had allocated between iterations showed them.
+    """
+    if implementation.framework != "megatron":
+        return 0.0
+    layers = (layer_parameters(kind, implementation) for kind in config.kinds)
+    weights = (p for layer in layers for p in layer if p.name.endswith(".weight") and p.elements > config.hidden)
+    sizes = {p.elements // p.tensors for p in weights}
+    if last:
+        sizes.add(local_vocabulary(config.vocab, head_is_split(implementation), implementation) * config.hidden)
+    return float(DTYPE_BYTES[implementation.dtype] * sum(sizes))
 
 
 def _kept_bytes(one: MicroBatchBytes, stack: float, rank: PipelineRank) -> float:

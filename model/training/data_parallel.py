@@ -50,6 +50,7 @@ def gradient_reduction(
         pending += parameter.elements
         if pending * width >= limit or place == len(parameters) - 1:
             name = "gradients" if math.isinf(limit) else first
+            out += _divided(name, pending, implementation)
             out.append(_reduction(name, pending, implementation, data_parallel, scatter, waits=True))
             first, pending = "", 0
     return tuple(out)
@@ -107,12 +108,21 @@ def overlapped_gradient_reduction(
             out.append(streaming("unary", f"{launch.completes}.divide", elements, dtype=dtype))
         pending += elements
         if pending * DTYPE_BYTES[dtype] >= limit:
+            out += _divided(f"bucket{bucket}", pending, implementation)
             out.append(_reduction(f"bucket{bucket}", pending, implementation, data_parallel, scatter, waits=False))
             pending, bucket = 0, bucket + 1
             limit = full
     if pending:
+        out += _divided(f"bucket{bucket}", pending, implementation)
         out.append(_reduction(f"bucket{bucket}", pending, implementation, data_parallel, scatter, waits=False))
     return _wait_for_last(out)
+
+
+def _divided(name: str, elements: float, implementation: Implementation) -> tuple[Launch, ...]:
+    """Division of Megatron's buffer by the replicas, where the collective does not average."""
+    if implementation.framework != "megatron" or implementation.averaged:
+        return ()
+    return (streaming("unary", f"{name}.divide", elements, dtype=implementation.gradient_dtype),)
 
 
 def _bucket_limits(implementation: Implementation, bucket_bytes: float | None) -> tuple[float, float]:

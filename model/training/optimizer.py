@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launches import Launch, streaming
@@ -54,13 +55,14 @@ def optimizer_step(
     ``pytorch-eager``: ``AdamW(fused=True)`` on parameters, gradients and two states of the parameters' dtype (bf16: 8
     bytes read and 6 written a parameter, fp32: 16 and 12; of :data:`FOR_LOOP` 48 and 32), before it the gradients' norm
     and scaling where they are clipped, then ``zero_grad(set_to_none=False)``. ``megatron``: fp32 gradients, master
-    weights and states: gradient norm, Adam (16 bytes read, 14 written with the bf16 copy), zeroing of the buffer.
+    weights and states: gradient norm, Adam (16 bytes read, 12 written), the weights' bf16 copy, zeroing of the buffer.
     Gradients kept in bf16 are first copied to fp32, unless the moments are narrow too (``precision-aware``): then the
     kernel reads them as they are, and of fp32 weights keeps the 16 bits that the bf16 weights lack.
     """
     total = sum(p.elements for p in parameters)
     if implementation.framework == "megatron":
-        return _megatron_step(total / gradient_shards, total / state_shards, implementation)
+        tensors = max(1, sum(p.tensors for p in parameters) // state_shards)
+        return _megatron_step(total / gradient_shards, total / state_shards, tensors, implementation)
     untouched = sum(p.elements * _untouched_share(p, tokens_per_step) for p in parameters)
     dtype, kept = implementation.parameter_dtype, total / gradient_shards
     if implementation.optimizer == "adamw-for-loop":
@@ -114,8 +116,11 @@ def _many(pattern: str, name: str, elements: float, reads: float, writes: float,
     return (Launch(one.operator, repeat=count),)
 
 
-def _megatron_step(total: float, share: float, implementation: Implementation) -> tuple[Launch, ...]:
-    """Step on the rank's share of the states; narrow gradients become fp32 first, but for narrow moments."""
+def _megatron_step(total: float, share: float, tensors: int, implementation: Implementation) -> tuple[Launch, ...]:
+    """Step on the rank's share of the states, of so many ``tensors``, whose bf16 weights are written one by one.
+
+    Narrow gradients become fp32 first, but for narrow moments.
+    """
     gradients = implementation.gradient_dtype
     if implementation.narrow_states:
         states = optimizer_state_bytes(implementation)
@@ -137,7 +142,8 @@ def _megatron_step(total: float, share: float, implementation: Implementation) -
     return (
         *widened,
         streaming("reduce", "optimizer.grad_norm", share, writes=0, dtype="fp32"),
-        *_many("adamw", "optimizer.adam", share, 4, 3.5, "fp32"),
+        *_many("adamw", "optimizer.adam", share, 4, 3, "fp32"),
+        replace(streaming("copy", "optimizer.parameters", share / tensors, writes=0.5, dtype="fp32"), repeat=tensors),
         streaming("fill", "optimizer.zero_grad", total, reads=0, dtype=gradients),
     )
 
@@ -154,7 +160,7 @@ def gradient_scaling(parameters: Sequence[ParameterTensor], implementation: Impl
 
 
 def optimizer_state_bytes(implementation: Implementation) -> float:
-    """Bytes of optimizer state a parameter: two moments; in Megatron fp32 weights, and gradients if kept narrower.
+    """Bytes of optimizer state a parameter: two moments, and in Megatron fp32 weights.
 
     With narrow moments gradients stay as they are, and of the fp32 weights two bytes are kept beside bf16 ones
     (Megatron-Core's ``use_precision_aware_optimizer`` and ``store_param_remainders``).
@@ -163,4 +169,10 @@ def optimizer_state_bytes(implementation: Implementation) -> float:
         return 2.0 * DTYPE_BYTES[implementation.parameter_dtype]
     if implementation.narrow_states and implementation.moments:
         return 2.0 * DTYPE_BYTES[implementation.moments] + (2.0 if implementation.split_main_parameters else 4.0)
-    return 12.0 if implementation.gradient_dtype == "fp32" else 16.0
+    return 12.0
+
+
+def widened_gradient_bytes(implementation: Implementation) -> float:
+    """Bytes a parameter of the fp32 copies of narrower gradients: Megatron makes them for its step and drops them."""
+    wide = implementation.framework != "megatron" or implementation.narrow_states
+    return 0.0 if wide or implementation.gradient_dtype == "fp32" else 4.0

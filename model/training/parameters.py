@@ -34,6 +34,8 @@ class ParameterTensor:
         Whether it is the weight of a layer's linear layer that may run in FP8 or FP4.
     expert
         Whether it belongs to experts, whose gradients other ranks sum than those of the rest.
+    tensors
+        Tensors that it stands for: Megatron keeps each expert's weights apart.
     """
 
     name: str
@@ -42,6 +44,7 @@ class ParameterTensor:
     replicated: bool = False
     linear: bool = False
     expert: bool = False
+    tensors: int = 1
 
 
 @lru_cache(maxsize=256)
@@ -93,8 +96,8 @@ def _experts(s: Shard, experts: Experts) -> Iterator[ParameterTensor]:
     """Router, the rank's experts and its share of the shared ones."""
     e, hidden = expert_shard(s), s.config.hidden
     yield ParameterTensor("router.weight", hidden * experts.count, replicated=True)
-    yield ParameterTensor("experts.up.weight", e.experts * e.up_width * hidden, linear=True, expert=True)
-    yield ParameterTensor("experts.down.weight", e.experts * e.ffn * hidden, linear=True, expert=True)
+    for name, width in (("experts.up", e.up_width), ("experts.down", e.ffn)):
+        yield ParameterTensor(f"{name}.weight", e.experts * width * hidden, linear=True, expert=True, tensors=e.experts)
     if experts.bias:
         yield ParameterTensor("router.bias", experts.count, replicated=True)
         yield ParameterTensor("experts.up.bias", e.experts * e.up_width, expert=True)

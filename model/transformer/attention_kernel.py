@@ -18,7 +18,7 @@ def attention(s: Shard, direction: str) -> Attention:
         s.kv_heads,
         s.sequence // parts,
         s.config.head_dim,
-        backend=s.implementation.attention_backend,
+        backend=_kernels(s),
         direction=direction,
         dtype=s.implementation.attention_dtype,
         name=f"attention.{direction}",
@@ -26,6 +26,11 @@ def attention(s: Shard, direction: str) -> Attention:
         window=window,
         causal=each_score != "mask",
     )
+
+
+def _kernels(s: Shard) -> str:
+    backend = s.implementation.attention_backend
+    return "te-cudnn" if backend == "cudnn" and s.implementation.framework == "megatron" else backend
 
 
 def softcapped(s: Shard) -> bool:

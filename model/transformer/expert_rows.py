@@ -26,7 +26,7 @@ from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.framework.launches import Launch, collective, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm, Streaming
-from joulecast.model.transformer.row_operators import choice
+from joulecast.model.transformer.row_operators import choice, widened
 
 #: Rows of an expert are padded to a multiple of this, as FP8 needs it; other types take any number at the same pace.
 ROW_STEP = 16
@@ -100,15 +100,23 @@ def experts_of(s: Shard) -> Experts:
 def router_forward(s: Shard) -> tuple[Launch, ...]:
     """Product, softmax in fp32, choice, and the numbers of rows that the ranks tell each other."""
     experts, tokens = experts_of(s), s.norm_tokens
-    scores, dtype = tokens * experts.count, s.implementation.dtype
+    scores, dtype = tokens * experts.count, s.implementation.router_dtype or s.implementation.dtype
     counts = 4.0 * experts.count * s.implementation.expert_parallel
     product = Gemm(tokens, experts.count, s.config.hidden, dtype=dtype, footprint_bytes=math.inf, name="router")
     return (
+        *widened_input(s, "router.input.widen"),
         Launch(product),
         streaming("softmax", "router.softmax", scores, dtype="fp32", rows=tokens, columns=experts.count),
         choice(tokens, experts.count),
         *_among_experts(s, "all_gather", "router.counts.all_gather", counts),
     )
+
+
+def widened_input(s: Shard, name: str) -> tuple[Launch, ...]:
+    """The router's input in fp32, where it multiplies so."""
+    if s.implementation.router_dtype in (None, s.implementation.dtype):
+        return ()
+    return (widened(name, s.norm_tokens * s.config.hidden, s.implementation.dtype),)
 
 
 def copies(name: str, s: Shard, e: ExpertShard, *, reads: float = 1.0, writes: float = 1.0) -> Launch:
@@ -191,9 +199,10 @@ def different_parts(chosen: int, parts: int) -> float:
 
 
 def _sorting(name: str, s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
-    """Rows from several ranks are in these ranks' order, not in the experts'."""
+    """Rows from several ranks are in these ranks' order, not in the experts'; Megatron sorts those of one as well."""
     run, hidden = s.implementation, s.config.hidden
-    if e.experts == 1 or run.expert_parallel * run.expert_tensor_parallel == 1:
+    alone = run.expert_parallel * run.expert_tensor_parallel == 1 and run.framework != "megatron"
+    if e.experts == 1 or alone:
         return ()
     rows = e.all_rows
     if not run.fused_permutation:

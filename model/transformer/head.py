@@ -12,6 +12,7 @@ from joulecast.model.framework.launches import (
     column_sums,
     input_gradient,
     linear_forward,
+    reordered,
     streaming,
     weight_gradient,
 )
@@ -63,9 +64,18 @@ def embedding_forward(s: Shard) -> tuple[Launch, ...]:
         launches.append(streaming("add", "positions.add", elements, reads=2, dtype=implementation.dtype))
     if config.scaled_embeddings:
         launches.append(_scaled("embedding.scale", s))
+    launches += _positions_first("embedding.order", s)
     if config.embedding_norm:
         launches.append(layer.norm_forward("embedding_norm", s))
     return (*launches, *dropout.forward("embedding", s))
+
+
+def _positions_first(name: str, s: Shard) -> tuple[Launch, ...]:
+    """Copy that puts positions before sequences, as Megatron's layers have them, where there are several sequences."""
+    if s.implementation.framework != "megatron" or s.batch == 1:
+        return ()
+    tokens = s.tokens if embedding_is_split(s.config, s.implementation) else s.norm_tokens
+    return (reordered(name, tokens * s.config.hidden, s.implementation.dtype),)
 
 
 def _norm_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
@@ -92,6 +102,7 @@ def embedding_backward(s: Shard, *, accumulate: bool, head_here: bool) -> tuple[
     s = s.stream
     config, implementation = s.config, s.implementation
     launches: list[Launch] = [*dropout.backward("embedding", s), *_norm_backward(s, accumulate)]
+    launches += _positions_first("embedding.grad.order", s)
     if config.scaled_embeddings:
         launches.append(_scaled("embedding.grad.scale", s))
     if config.learned_positions:

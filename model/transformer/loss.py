@@ -15,6 +15,14 @@ from joulecast.model.transformer.row_operators import widened
 #: Cycles of an SM for a logit whose exponential Inductor's kernels take, in the loss and in its gradient: one kernel
 #: each of a row of `validate/recorded/h200_sxm/train_modules.jsonl` [estimate, +-5 %].
 FUSED = 0.35
+#: Cycles of an SM for a logit, and for a row, of Transformer Engine's kernel that finds each row's maximum and sum:
+#: rows of 32,000 and 128,256 logits in iterations on an H200. Of PyTorch's kernels of Megatron's own loss, for a logit
+#: that is widened, less its row's maximum, divided by its sum, and scaled in the gradient: rows of 50,304 and 128,256
+#: [estimates, +-5 %]. Of those that its own fusion compiles, for a logit's exponential and for its scaled gradient:
+#: rows of 151,936 [estimates, +-10 %].
+STATISTICS, STATISTICS_ROW = 0.134, 3570.0
+WIDENED, SUBTRACTED, DIVIDED, SCALED = 0.62, 0.65, 0.70, 0.715
+EXPONENTIATED, NARROWED = 0.81, 0.47
 
 
 def _parallel(s: Shard, split: bool) -> bool:
@@ -96,8 +104,9 @@ def _fused_forward(s: Shard, vocab: int, split: bool) -> tuple[Launch, ...]:
     if s.implementation.framework != "megatron":
         return (streaming("reduce", "loss.statistics", logits, writes=0, dtype=dtype, rows=tokens, columns=vocab),)
     statistics = 3 * 4.0 * tokens * s.implementation.tensor_parallel  # maximum, sum and the target's logit of each rank
+    cycles = STATISTICS * logits + STATISTICS_ROW * tokens
     return (
-        streaming("reduce", "loss.statistics", logits, writes=0, dtype=dtype, rows=tokens, columns=vocab),
+        issued("reduce", "loss.statistics", logits, cycles, activity=1.0, writes=0, dtype=dtype),
         *((collective("all_gather", "loss.all_gather", statistics, s.implementation),) if split else ()),
         streaming("unary", "loss.gradient", logits, dtype=dtype),
     )
@@ -109,24 +118,40 @@ def _parallel_forward(s: Shard, vocab: int, split: bool) -> tuple[Launch, ...]:
     def exchange(name: str) -> tuple[Launch, ...]:
         return (collective("all_reduce", f"loss.{name}.all_reduce", 4.0 * tokens, s.implementation),) if split else ()
 
+    if s.implementation.native_loss:
+        return (
+            streaming("unary", "loss.max", logits, reads=0.5, dtype="fp32"),
+            *exchange("max"),
+            _walked("loss.exp", logits, EXPONENTIATED),
+            *exchange("sum"),
+            streaming("unary", "loss.divide", logits, dtype="fp32"),
+        )
     return (
-        streaming("unary", "loss.to_fp32", logits, reads=0.5, dtype="fp32"),
+        _walked("loss.to_fp32", logits, WIDENED, reads=0.5),
         streaming("reduce", "loss.max", logits, writes=1 / vocab, dtype="fp32", rows=tokens, columns=vocab),
         *exchange("max"),
-        streaming("strided_binary", "loss.subtract", logits, dtype="fp32"),
+        _walked("loss.subtract", logits, SUBTRACTED),
         streaming("nll_loss", "loss.pick", tokens, dtype="fp32", rows=tokens),
         *exchange("pick"),
         streaming("unary", "loss.exp", logits, dtype="fp32"),
         streaming("reduce", "loss.sum", logits, writes=1 / vocab, dtype="fp32", rows=tokens, columns=vocab),
         *exchange("sum"),
-        streaming("strided_binary", "loss.divide", logits, dtype="fp32"),
+        _walked("loss.divide", logits, DIVIDED),
     )
 
 
 def _parallel_backward(s: Shard, vocab: int) -> tuple[Launch, ...]:
     tokens, logits = s.tokens, s.tokens * vocab
+    if s.implementation.native_loss:
+        narrow = _walked("loss.scale.grad", logits, NARROWED, writes=0.5)
+        return (streaming("unary", "loss.pick.grad", logits, dtype="fp32"), narrow)
     return (
         streaming("nll_loss_backward", "loss.pick.grad", tokens, dtype="fp32", rows=tokens),
-        streaming("strided_binary", "loss.scale.grad", logits, dtype="fp32"),
+        _walked("loss.scale.grad", logits, SCALED),
         streaming("unary", "loss.from_fp32", logits, writes=0.5, dtype="fp32"),
     )
+
+
+def _walked(name: str, logits: float, cycles: float, reads: float = 1.0, writes: float = 1.0) -> Launch:
+    """A kernel over fp32 logits that the SMs' instructions bind, of so many cycles for each."""
+    return issued("unary", name, logits, cycles * logits, activity=1.0, reads=reads, writes=writes, dtype="fp32")

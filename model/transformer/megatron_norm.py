@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from joulecast.model.framework.implementation import Implementation
-from joulecast.model.framework.launches import Launch, streaming
+from joulecast.model.framework.launches import Launch, issued, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.transformer import eager_layer as eager
+
+#: Cycles of an SM for a value of one type that PyTorch adds to one of another: embeddings of 32,000 to 128,256 words in
+#: iterations on an H200, 0.82 to 0.86.
+MIXED_ADD = 0.84
 
 
 def recomputed_norm(name: str, s: Shard) -> tuple[Launch, ...]:
@@ -42,6 +46,9 @@ def norm_backward(name: str, s: Shard) -> tuple[Launch, ...]:
 
 def accumulation(parameter: str, elements: int, implementation: Implementation) -> tuple[Launch, ...]:
     """Addition of a parameter's gradient to the gradients' buffer."""
-    buffer = implementation.gradient_dtype
+    buffer, name = implementation.gradient_dtype, f"{parameter}.accumulate"
+    if buffer == implementation.dtype:
+        return (streaming("add", name, elements, reads=2, dtype=buffer, completes=parameter),)
     reads = 1 + DTYPE_BYTES[implementation.dtype] / DTYPE_BYTES[buffer]
-    return (streaming("add", f"{parameter}.accumulate", elements, reads=reads, dtype=buffer, completes=parameter),)
+    wide = issued("add", name, elements, MIXED_ADD * elements, activity=1.0, reads=reads, dtype=buffer)
+    return (replace(wide, completes=parameter),)

@@ -32,6 +32,7 @@ from joulecast.model.transformer.expert_rows import (
     random_reads,
     router_forward,
     to_experts,
+    widened_input,
 )
 from joulecast.model.transformer.megatron_norm import norm_backward, recomputed_norm
 
@@ -70,6 +71,9 @@ def backward(s: Shard) -> tuple[Launch, ...]:
         *((act, *_cast("experts.down", s, e.all_rows * e.ffn)) if run.recomputes("moe_act") else ()),
         *_grouped_backward("experts.down", s, e, s.config.hidden, e.ffn),
         megatron_mlp.activation_backward(s.config, e.all_rows * e.ffn, dtype),
+        streaming(
+            "reduce", "experts.weights.grad", e.all_rows * e.ffn, reads=e.up_width / e.ffn + 1, writes=0, dtype=dtype
+        ),
         *_grouped_backward("experts.up", s, e, e.up_width, s.config.hidden),
         *from_experts("dispatch.grad", s, e),
         copies("permute.grad", s, e, writes=1 / experts_of(s).active),
@@ -84,10 +88,18 @@ def backward(s: Shard) -> tuple[Launch, ...]:
 
 def _router_backward(s: Shard) -> tuple[Launch, ...]:
     count, hidden, tokens, dtype = experts_of(s).count, s.config.hidden, s.norm_tokens, s.implementation.dtype
+    routed = s.implementation.router_dtype or dtype
     scores = streaming("mul", "router.softmax.grad", tokens * count, reads=2, dtype="fp32")
-    dgrad = Gemm(tokens, hidden, count, dtype=dtype, layout="nn", footprint_bytes=math.inf, name="router.dgrad")
-    own = replace(s, tokens=tokens, implementation=replace(s.implementation, narrow=None))
-    return scores, Launch(dgrad), linear.fused_weight_gradient("router", own, count, hidden)
+    dgrad = Gemm(tokens, hidden, count, dtype=routed, layout="nn", footprint_bytes=math.inf, name="router.dgrad")
+    narrowed = streaming("copy", "router.grad.narrow", tokens * hidden, writes=0.5, dtype="fp32")
+    own = replace(s, tokens=tokens, implementation=replace(s.implementation, narrow=None, dtype=routed))
+    return (
+        scores,
+        Launch(dgrad),
+        *((narrowed,) if routed != dtype else ()),
+        *widened_input(s, "router.input.widen"),
+        linear.fused_weight_gradient("router", own, count, hidden),
+    )
 
 
 def _shared_forward(s: Shard) -> tuple[Launch, ...]:

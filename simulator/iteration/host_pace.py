@@ -23,6 +23,9 @@ Array = NDArray[np.float64]
 #: over programs whose GPU waited for them, one of them 45 in the mean [s; measured]. How far one program's differs
 #: from another's on the same machine, standard deviation of the logarithm [measured].
 SLOW_HOST_S, LAUNCH_SD = 55e-6, 0.2
+#: The same for a launch of Megatron's modules: virtual machines with an H200 on which layers of experts waited for it
+#: [s; estimate from such layers, +-20 %].
+SLOW_MODULES_S = 280e-6
 #: Least change of the time's logarithm by a slow host that a forecast mentions and its interval includes.
 SAID_FROM = 0.02
 
@@ -42,17 +45,20 @@ class HostChanges:
 
 
 def open_paces_s(plan: Plan, gpu: GpuModel) -> tuple[float, float] | None:
-    """Quickest and slowest launch that PyTorch's host may need: a stated one errs, one that is not may be slow [s].
+    """Quickest and slowest launch that the host may need: a stated one errs, one that is not may be slow [s].
 
     ``None`` where no pace is open: Megatron's host has its time, and its part in the spread of steps, from published
-    steps.
+    steps, but for layers of experts, in which it waits for the GPU.
     """
     implementation, own = plan.implementation, launch_s(plan, gpu)
-    stated = implementation.host_launch_us is not None
-    if implementation.framework != "pytorch-eager" or implementation.cuda_graphs or (stated and own == 0):
+    stated, megatron = implementation.host_launch_us is not None, implementation.framework == "megatron"
+    known = megatron and not stated and plan.workload.model.experts is None
+    if known or implementation.cuda_graphs or (stated and own == 0):
         return None
-    far = math.exp(NINETY_PERCENT * LAUNCH_SD)
-    return (own / far, own * far) if stated else (0.0, SLOW_HOST_S)
+    if stated:
+        far = math.exp(NINETY_PERCENT * LAUNCH_SD)
+        return own / far, own * far
+    return (own, max(own, SLOW_MODULES_S)) if megatron else (0.0, SLOW_HOST_S)
 
 
 def changes(plan: Plan, waits: Array, time_s: Array, waits_j: Array, energy_j: Array) -> HostChanges:

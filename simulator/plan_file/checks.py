@@ -210,6 +210,13 @@ def _megatron_only(plan: Plan, source: Source) -> None:
     if run.attention_backend == "unfused" and run.modules != "transformers":
         what = "attention in separate kernels is known as Megatron-LM ran it and as transformers writes it"
         raise source.error(what, "implementation.attention_backend", remedy=remedy)
+    if run.moe_router_dtype:
+        raise source.error(
+            "a router of another type is known in megatron", "implementation.moe_router_dtype", remedy=remedy
+        )
+    if run.average_in_collective:
+        what = "collectives that average gradients are known in megatron"
+        raise source.error(what, "implementation.average_in_collective", remedy=remedy)
     if run.generation:
         raise source.error("these are generations of Megatron", "implementation.generation", remedy=remedy)
 

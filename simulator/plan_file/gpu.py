@@ -19,7 +19,11 @@ def gpu_of(plan: Plan) -> GpuDescription:
     UnknownNameError, InputError
         No such GPU, or a wrong file.
     """
-    description = load_gpu(plan.cluster.gpu)
+    return as_trained(load_gpu(plan.cluster.gpu), plan)
+
+
+def as_trained(description: GpuDescription, plan: Plan) -> GpuDescription:
+    """A description as the plan's framework finds it."""
     if plan.implementation.framework != "megatron":
         return description
     return _trained(description, plan.implementation.generation)

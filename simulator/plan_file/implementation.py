@@ -47,6 +47,7 @@ def implementation_of(plan: Plan) -> Implementation:
         dropout=i.dropout,
         tp_comm_overlap=plan.overlap.tp_comm,
         fused_loss=i.fused_loss,
+        native_loss=i.native_loss,
         loss_metrics=i.loss_metrics,
         optimizer=i.optimizer,
         context_parallel=plan.cp,
@@ -59,6 +60,8 @@ def implementation_of(plan: Plan) -> Implementation:
         expert_dispatcher=i.moe_token_dispatcher_type,
         fused_permutation=i.moe_permute_fusion,
         row_operator=i.moe_row_operator,
+        router_dtype=i.moe_router_dtype or None,
+        averaged=i.average_in_collective,
         expert_load=plan.workload.expert_load,
         tiles=i.tiles,
     )

@@ -23,6 +23,9 @@ def check_loss_and_optimizer(plan: Plan, source: Source) -> None:
                 remedy = 'Leave the key out, or set implementation.framework = "pytorch-eager".'
                 raise source.error(f"{what} known in pytorch-eager", key, remedy=remedy)
         return
+    if run.native_loss:
+        remedy = 'Set it to true or false, or implementation.framework = "megatron".'
+        raise source.error("the native fusion is Megatron's", FUSED, remedy=remedy)
     if run.fused_loss and run.modules != "joint":
         raise source.error(
             f"the modules of {run.modules} take PyTorch's loss of logits in fp32",

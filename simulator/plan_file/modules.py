@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from joulecast.simulator.plan_file.plan import Plan
 
 MODULES, DROPOUT = "implementation.modules", "implementation.dropout"
-HOST_LAUNCH = "implementation.host_launch_us"
 
 
 def check_no_modules(plan: Plan, source: Source) -> None:
@@ -20,8 +19,6 @@ def check_no_modules(plan: Plan, source: Source) -> None:
         raise source.error(f"the modules of {run.modules} run in pytorch-eager", MODULES, remedy=remedy)
     if run.dropout:
         raise source.error("dropout is known in pytorch-eager", DROPOUT, remedy=remedy)
-    if run.host_launch_us is not None:
-        raise source.error("Megatron's host has its pace from published steps", HOST_LAUNCH, remedy=remedy)
 
 
 def check_modules(plan: Plan, source: Source) -> None:

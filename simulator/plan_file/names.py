@@ -107,7 +107,10 @@ def _inline_model(table: InlineModel, source: Source) -> ModelConfig:
 
 def _inline_experts(table: InlineModel, source: Source) -> Experts | None:
     sizes = {key: getattr(table, key) for key in ("num_experts", "num_experts_per_tok", "moe_intermediate_size")}
+    shared = table.shared_expert_intermediate_size
     given = [key for key, size in sizes.items() if size is not None]
+    if shared is not None:
+        given.append("shared_expert_intermediate_size")
     if not given:
         return None
     for key, size in sizes.items():
@@ -122,7 +125,7 @@ def _inline_experts(table: InlineModel, source: Source) -> Experts | None:
             "workload.model.num_experts_per_tok",
             remedy="Use at most num_experts.",
         )
-    return Experts(count, active, width)
+    return Experts(count, active, width, shared_ffn=shared or 0)
 
 
 def place(error: InputError, source: Source, key: str) -> InputError:

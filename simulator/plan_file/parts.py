@@ -176,10 +176,13 @@ class Implementation:
     moe_token_dispatcher_type: str = "alltoall"
     moe_permute_fusion: bool = True
     moe_row_operator: str = ""
+    moe_router_dtype: str = ""
+    average_in_collective: bool = False
     recompute_modules: tuple[str, ...] = ("core_attn",)
     recompute_interval: int = 1
     recompute_stops_early: bool = True
     fused_loss: bool = False
+    native_loss: bool = False
     loss_metrics: int = 0
     attention_precision: str = ""
     tiles: Tiles = ()

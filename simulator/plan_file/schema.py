@@ -69,6 +69,9 @@ class InlineModel(Table):
     num_experts: int | None = Field(None, gt=0, description="Experts in place of each layer's MLP; default: none.")
     num_experts_per_tok: int | None = Field(None, gt=0, description="Experts that each token is sent to.")
     moe_intermediate_size: int | None = Field(None, gt=0, description="Width of an expert.")
+    shared_expert_intermediate_size: int | None = Field(
+        None, gt=0, description="Width of the shared experts together, which every token meets; default: none."
+    )
 
 
 class WorkloadTable(Table):
@@ -278,6 +281,14 @@ class ImplementationTable(Table):
     moe_row_operator: Literal["scatter_add", "index_add", "index_put"] | None = Field(
         None, description="Which operators, with its gradient's; default: a strided copy and embedding_bag."
     )
+    moe_router_dtype: Literal["fp32"] | None = Field(
+        None, description="Type in which the router multiplies (megatron); default: that of the activations."
+    )
+    average_in_collective: bool | None = Field(
+        None,
+        description="Megatron's data-parallel collectives average gradients themselves; false divides them before, as "
+        "Megatron does by itself; default: as recipes of the generation do.",
+    )
     rotary: bool | None = Field(None, description="Rotary embedding is really computed; default: the model's.")
     tie_embeddings: bool | None = Field(None, description="Head shares the embedding's matrix; default: the model's.")
     shard_head: bool = Field(True, description="Embedding and head split over tensor-parallel ranks.")
@@ -303,12 +314,13 @@ class ImplementationTable(Table):
         ge=0,
         le=MOST_LAUNCH_US,
         description="Time of the host for each kernel that pytorch-eager launches [us], which joulecast doctor "
-        "--host measures; default: shorter than the kernels, which the interval does not take for granted.",
+        "--host measures; default: shorter than the kernels, which the interval does not take for granted. In megatron "
+        "of each module; default: as published steps have it.",
     )
-    fused_loss: bool = Field(
+    fused_loss: bool | Literal["native"] = Field(
         False,
         description="Cross-entropy in one kernel a direction: Transformer Engine's in megatron, FlashAttention's or "
-        "Apex's in pytorch-eager.",
+        "Apex's in pytorch-eager; native: Megatron's own, compiled to five kernels.",
     )
     loss_metrics: int = Field(
         0,

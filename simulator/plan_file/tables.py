@@ -16,7 +16,7 @@ from joulecast.simulator.plan_file.network import read_links
 from joulecast.simulator.plan_file.overlap import read_windows
 from joulecast.simulator.plan_file.parts import Cluster, Implementation, Overlap, Parallelism, Power, Workload
 from joulecast.simulator.plan_file.prediction import prediction_modules
-from joulecast.simulator.plan_file.schema import PlanFile
+from joulecast.simulator.plan_file.schema import ImplementationTable, PlanFile
 from joulecast.simulator.plan_file.source import Source
 from joulecast.simulator.plan_file.tiles import read_tiles
 
@@ -139,6 +139,17 @@ def _drops_gradients(parsed: PlanFile) -> bool:
     return run.framework != "megatron" and (parsed.parallelism.fsdp or run.modules != "joint")
 
 
+#: Generations whose recipes let collectives average gradients (``average_in_collective``).
+AVERAGING = ("nemo-2024", "megatron-bridge-2025")
+
+
+def _averages(table: ImplementationTable) -> bool:
+    """Whether the collective divides gradients by the number of replicas: as the generation's recipes set it."""
+    if table.average_in_collective is not None:
+        return table.average_in_collective
+    return table.generation in AVERAGING
+
+
 def read_implementation(parsed: PlanFile, model: ModelConfig, source: Source) -> Implementation:
     """What the framework really runs, with the framework's defaults."""
     table = parsed.implementation
@@ -150,7 +161,8 @@ def read_implementation(parsed: PlanFile, model: ModelConfig, source: Source) ->
         rotary=model.rotary,
         tie_embeddings=model.tied_embeddings,
         shard_head=table.shard_head,
-        fused_loss=table.fused_loss,
+        fused_loss=table.fused_loss is True,
+        native_loss=table.fused_loss == "native",
         loss_metrics=table.loss_metrics,
         attention_precision=table.attention_precision or "",
         generation=table.generation or "",
@@ -169,6 +181,8 @@ def read_implementation(parsed: PlanFile, model: ModelConfig, source: Source) ->
         moe_token_dispatcher_type=table.moe_token_dispatcher_type,
         moe_permute_fusion=table.moe_permute_fusion,
         moe_row_operator=table.moe_row_operator or "",
+        moe_router_dtype=table.moe_router_dtype or "",
+        average_in_collective=_averages(table),
         recompute_modules=tuple(parsed.schedule.recompute_modules or ("core_attn",)),
         recompute_interval=parsed.schedule.recompute_interval,
         recompute_stops_early=parsed.schedule.recompute_stops_early,

@@ -96,6 +96,7 @@ def _memory_errors(file: str) -> dict[str, float]:
         ("train_families.jsonl", 8, 10, 0.025),
         ("train_families_second.jsonl", 6, 6, 0.01),
         ("train_host.jsonl", 12, 16, 0.17),
+        ("train_megatron_second.jsonl", 6, 20, 0.045),
     ],
 )
 def test_peaks_of_sharded_compiled_and_fp8_iterations(file: str, exact: int, rows: int, worst: float) -> None:
@@ -208,12 +209,12 @@ def narrow(moments: str | None = "bf16", **changes: Any) -> Plan:
 
 
 def test_narrow_moments_take_six_bytes_a_parameter_and_fewer_to_update():
-    """Two moments of 2 and the lower half of fp32 weights, instead of 16 with fp32 gradients; 12 read and 8 written."""
+    """Two moments of 2 and the lower half of fp32 weights, instead of 12; 12 read and 8 written."""
     wide, small = narrow(None), narrow()
     held = [footprint_of(one, 0).optimizer for one in (wide, small)]
-    assert held[1] / held[0] == pytest.approx(6 / 16)
+    assert held[1] / held[0] == pytest.approx(6 / 12)
     kept_in_fp8 = {"workload__precision": "fp8", "workload__fp8_param_gather": True}
-    assert footprint_of(narrow(**kept_in_fp8), 0).optimizer / held[0] == pytest.approx(8 / 16)
+    assert footprint_of(narrow(**kept_in_fp8), 0).optimizer / held[0] == pytest.approx(8 / 12)
     tails = [
         [x for x in plan_program(one).ranks[0].types[-1] if "optimizer" in x.operator.name] for one in (wide, small)
     ]
@@ -222,7 +223,7 @@ def test_narrow_moments_take_six_bytes_a_parameter_and_fewer_to_update():
         for tail in tails
         if all(isinstance(x.operator, Streaming) for x in tail)
     ]
-    assert moved[1] / moved[0] == pytest.approx((10 + 8) / 30)
+    assert moved[1] / moved[0] == pytest.approx((10 + 8) / 28)
     assert "optimizer.main_grads" in [x.operator.name for x in tails[0]]
     assert "optimizer.main_grads" not in [x.operator.name for x in tails[1]]
     assert forecast(small).time_s < forecast(wide).time_s

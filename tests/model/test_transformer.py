@@ -262,7 +262,7 @@ def test_megatron_fuses_what_eager_launches_apart() -> None:
         framework: len(layer_forward(config, Implementation(framework=framework), 1, 4096))
         for framework in ("pytorch-eager", "megatron")
     }
-    assert count == {"pytorch-eager": 21, "megatron": 12}
+    assert count == {"pytorch-eager": 21, "megatron": 14}
 
 
 def test_overlapped_reduction_sends_every_gradient_once() -> None:

@@ -190,12 +190,13 @@ def test_a_front_under_a_limit_does_not_lose_its_fast_end_to_slower_gpus(tables)
         "power__power_limit_w": [280, 320, 340, 360, 380, 400],
     }
     rows = jc.sweep(tables(**space, objective__top=72)).rows
-    limit = sorted(row["peak_job_power_w"] for row in rows if row["cluster.gpu"] == "h200-sxm")[20]
+    peaks = sorted(row["peak_job_power_w"] for row in rows if row["cluster.gpu"] == "h200-sxm")
+    tight, limit = peaks[10], peaks[20]
     fastest = min(row["time_s"] for row in rows if row["peak_job_power_w"] <= limit)
     held = jc.sweep(tables(**space, objective__top=2, constraints__max_site_power_w=limit))
     assert held.simulated < 10
     assert held.best[0]["time_s"] <= 1.05 * fastest  # the closed form is trusted to 4 %
-    cut = jc.sweep(tables(**space, objective__top=1, constraints__max_site_power_w=limit))
+    cut = jc.sweep(tables(**space, objective__top=1, constraints__max_site_power_w=tight))
     assert cut.untried and f"of {cut.untried} plans that may be better" in cut.to_dict()["notes"][-1]
 
 

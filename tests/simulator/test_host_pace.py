@@ -118,17 +118,26 @@ def test_no_launch_takes_so_long(pace, words):
         plan(pace)
 
 
-def test_megatron_has_its_hosts_from_published_steps():
-    with pytest.raises(InputError, match="host_launch_us"):
-        plan_from_dict(
-            {
-                "workload": {
-                    "model": "llama-3.2-1b",
-                    "sequence_length": 1024,
-                    "micro_batch_size": 1,
-                    "global_batch_size": 1,
-                },
-                "cluster": {"gpu": "h200-sxm", "gpus": 1},
-                "implementation": {"framework": "megatron", "host_launch_us": 10.0},
-            }
-        )
+def megatron(model, **implementation):
+    return jc.predict(
+        {
+            "workload": {"model": model, "layers": 2, "sequence_length": 4096, "global_batch_size": 8},
+            "cluster": {"gpu": "h200-sxm", "gpus": 1},
+            "implementation": {"framework": "megatron", "generation": "megatron-core", **implementation},
+        }
+    )
+
+
+def test_experts_make_megatron_wait_for_its_host():
+    """It chooses and sorts experts by many small operations and waits for their numbers, in every layer."""
+    quick, slow = (megatron("qwen3-30b-a3b", host_launch_us=us) for us in (20.0, 400.0))
+    assert slow.time_s > 1.2 * quick.time_s
+    dense = [megatron("llama-3.1-8b", host_launch_us=us) for us in (20.0, 120.0)]
+    assert dense[1].time_s < 1.01 * dense[0].time_s
+
+
+def test_a_host_that_nobody_stated_widens_the_interval_of_experts():
+    open_host = megatron("qwen3-30b-a3b")
+    stated = megatron("qwen3-30b-a3b", host_launch_us=127.0)
+    assert open_host.time_s_p95 / open_host.time_s > 1.05 * stated.time_s_p95 / stated.time_s
+    assert open_host.time_s_p05 / open_host.time_s == pytest.approx(stated.time_s_p05 / stated.time_s, rel=0.03)

@@ -187,7 +187,7 @@ SPLIT = {"parallelism__sequence_parallel": True, "overlap__nanobatches": 2, "wor
 def test_copy_engines_move_what_is_gathered_and_leave_the_sms_to_compute() -> None:
     """Sums stay on SMs; every byte is sent either way."""
     by_sm, by_copy = (forecast(plan_of(**SPLIT, overlap__comm_engine=engine)) for engine in ("sm", "copy"))
-    assert by_copy.time_s < 0.995 * by_sm.time_s
+    assert by_copy.time_s < 0.996 * by_sm.time_s
     assert by_copy.energy_j < by_sm.energy_j
     assert any("copy engines" in text for text in by_copy.assumptions)
     collectives = {

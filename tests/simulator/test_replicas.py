@@ -102,7 +102,7 @@ def test_gradients_in_bf16_halve_their_reduction(overlap: dict[str, str]) -> Non
     assert communicated(half)["all_gather"] == communicated(wide)["all_gather"]
     a, b = footprint_of(wide, 0), footprint_of(half, 0)
     assert b.gradients == pytest.approx(a.gradients / 2)
-    assert b.optimizer == pytest.approx(a.optimizer * 16 / 12)  # a shard of them is copied to fp32 for the step
+    assert b.optimizer == a.optimizer  # a shard of them is copied to fp32 for the step alone
     assert forecast(half).time_s < forecast(wide).time_s
 
 
