@@ -21,7 +21,7 @@ from joulecast.simulator.fluid.power_over_time import power_of_iterations
 from joulecast.simulator.fluid.prepared import Prepared, prepare, simulate, step_time_s
 from joulecast.simulator.fluid.simulation import FluidResult
 from joulecast.simulator.instructions.footprints import footprints
-from joulecast.simulator.iteration.host_pace import SLOW_HOST_S, host_changes, launch_pace_s
+from joulecast.simulator.iteration.host_pace import SLOW_HOST_S, SLOW_MODULES_S, host_changes, launch_pace_s
 from joulecast.simulator.iteration.ledger_guards import check_iteration
 from joulecast.simulator.iteration.result import Iteration, RankForecast
 from joulecast.simulator.iteration.uncertainty import interval
@@ -116,6 +116,12 @@ def _framework_assumptions(prepared: Prepared, time_s: float, slow_host: float) 
     plan, gpu = prepared.program.plan, prepared.gpu
     if (one := launch_s(plan, gpu)) > 0:
         said = [f"a launch takes the host {1e6 * one:.0f} us, for which the GPU waits where its kernels are shorter"]
+        if slow_host > 0 and plan.implementation.host_launch_us is None:
+            said.append(
+                f"in layers of experts the GPU waits for it: with a host that needs {1e6 * SLOW_MODULES_S:.0f} us, the "
+                f"slowest seen, the iteration takes {100 * math.expm1(slow_host):.0f} % longer; implementation."
+                "host_launch_us states yours, implementation.cuda_graphs that graphs replay its launches"
+            )
     elif plan.implementation.cuda_graphs:
         said = ["launches are replayed as graphs: no kernel waits for the host"]
     else:

@@ -317,7 +317,7 @@ class ImplementationTable(Table):
         "--host measures; default: shorter than the kernels, which the interval does not take for granted. In megatron "
         "of each module; default: as published steps have it.",
     )
-    fused_loss: bool | Literal["native"] = Field(
+    fused_loss: Literal[False, True, "native"] = Field(
         False,
         description="Cross-entropy in one kernel a direction: Transformer Engine's in megatron, FlashAttention's or "
         "Apex's in pytorch-eager; native: Megatron's own, compiled to five kernels.",
