@@ -212,6 +212,11 @@ class ModelConfig:
         return self.wide_pattern != () and all(self.wide_pattern)
 
     @property
+    def alike(self) -> bool:
+        """Whether all layers are alike, as no pattern nor experts tell them apart."""
+        return self.experts is None and not (self.window_pattern or self.rotary_pattern or self.wide_pattern)
+
+    @property
     def takes_turns(self) -> bool:
         """Whether kinds of layers take turns, rather than follow each other once."""
         patterns = self.window_pattern or self.rotary_pattern or self.wide_pattern
@@ -228,6 +233,8 @@ class ModelConfig:
 
     def others(self, first: int, count: int) -> tuple[int, ...]:
         """Layers of each kind but the usual one among ``count`` from the ``first`` on, which is 0 for the model's."""
+        if self.alike:
+            return ()
         met = [self.kind(layer) for layer in range(first, first + count)]
         return tuple(met.count(kind) for kind in _kinds(self)[:-1])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from joulecast.errors import DoesNotFitError, UnknownNameError
 from joulecast.model.architecture.model_config import ModelConfig
@@ -223,6 +224,7 @@ def memory_footprint(
     )
 
 
+@lru_cache(maxsize=256)
 def _stand_in_bytes(config: ModelConfig, implementation: Implementation, *, last: bool) -> float:
     """Gradients that Megatron's products give autograd in place of those that they add to the buffer: one a shape.
 

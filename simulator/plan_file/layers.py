@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from joulecast.errors import NotYetError
@@ -175,11 +176,17 @@ def check_layers(plan: Plan, source: Source) -> None:
     """Refuse what is not known of a model's layers."""
     model = plan.workload.model
     names = {"backend": plan.implementation.attention_backend, "window": model.sliding_window}
-    for refusal in REFUSALS:
-        if any(TRAITS[trait](model) for trait in refusal.traits) and refusal.asked(plan):
+    for refusal in _refusals_of(model):
+        if refusal.asked(plan):
             what, remedy = refusal.what.format(**names), refusal.remedy.format(**names)
             message = f"{what} are not known of {model.name}'s layers"
             raise source.error(message, refusal.key, remedy=remedy, kind=NotYetError)
+
+
+@lru_cache(maxsize=256)
+def _refusals_of(model: ModelConfig) -> tuple[Refusal, ...]:
+    """What no plan of the model may ask for, found once for all plans of a space."""
+    return tuple(refusal for refusal in REFUSALS if any(TRAITS[trait](model) for trait in refusal.traits))
 
 
 def layer_assumptions(plan: Plan) -> tuple[str, ...]:
