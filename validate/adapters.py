@@ -10,7 +10,8 @@ from joulecast.calibrate.rows.operators import KernelWork, operator_of
 from joulecast.errors import DataError, InputError
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.kernels.operators import Operator
-from joulecast.validate.row_plans import inline_model, plan_of_row, whole_number
+from joulecast.validate.row_fields import whole_number
+from joulecast.validate.row_plans import inline_model, plan_of_row
 from joulecast.validate.scoring.result import Answer, Prediction, Unpredicted
 
 if TYPE_CHECKING:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from joulecast.errors import DataError
+from joulecast.validate.row_fields import Configuration, flag
 
-Configuration = Mapping[str, Any]
 #: What a plan calls the loss that a row names: fused by Transformer Engine, by Megatron itself, or not.
 LOSSES = {"te": True, "native": "native", None: False}
 
 
-def with_megatron(tables: dict[str, Any], row: Configuration, flag: Callable[..., bool]) -> dict[str, Any]:
-    """Tables of a plan for Megatron-Core from those that PyTorch would run; ``flag`` reads a field of true or false.
+def with_megatron(tables: dict[str, Any], row: Configuration) -> dict[str, Any]:
+    """Tables of a plan for Megatron-Core from those that PyTorch would run.
 
     Raises
     ------
     DataError
-        If the row names a loss that is not known.
+        If the row names a loss that is not known, or a field is neither true nor false.
     """
     parallel = tables["parallelism"]
     virtual = parallel["virtual_pipeline_model_parallel_size"] > 1
@@ -26,14 +25,14 @@ def with_megatron(tables: dict[str, Any], row: Configuration, flag: Callable[...
     distributed = flag(row, "distributed_optimizer")
     return {
         **tables,
-        "workload": {**tables["workload"], **_precision(row, flag)},
+        "workload": {**tables["workload"], **_precision(row)},
         "parallelism": {**parallel, "distributed_optimizer": distributed},
         "schedule": {
             **tables["schedule"],
             **({"name": "interleaved-1f1b"} if virtual else {}),
             **_recomputation(row),
         },
-        "overlap": _reduction(row, replicas, distributed, flag),
+        "overlap": _reduction(row, replicas, distributed),
         "implementation": _implementation(row),
     }
 
@@ -54,7 +53,7 @@ def _implementation(row: Configuration) -> dict[str, Any]:
     }
 
 
-def _precision(row: Configuration, flag: Callable[..., bool]) -> dict[str, Any]:
+def _precision(row: Configuration) -> dict[str, Any]:
     if row.get("fp8") is None:
         return {}
     kept = {"fp8_param_gather": True} if flag(row, "fp8_parameters") else {}
@@ -69,7 +68,7 @@ def _recomputation(row: Configuration) -> dict[str, Any]:
     return {"recompute": "selective", "recompute_modules": str(words).split("+")}
 
 
-def _reduction(row: Configuration, replicas: bool, distributed: bool, flag: Callable[..., bool]) -> dict[str, Any]:
+def _reduction(row: Configuration, replicas: bool, distributed: bool) -> dict[str, Any]:
     """When gradients are reduced and parameters gathered, among replicas that are there."""
     if not replicas:
         return {}

@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from joulecast.calibrate.rows.fields import MOST, is_size
+from joulecast.calibrate.rows.fields import MOST
 from joulecast.errors import DataError
 from joulecast.validate.megatron_rows import with_megatron
+from joulecast.validate.row_fields import flag, whole_number
 
 Configuration = Mapping[str, Any]
 
@@ -26,7 +27,7 @@ def plan_of_row(configuration: Configuration, gpu: str) -> dict[str, Any]:
     if configuration.get("op") == "train_step":
         return _single_gpu_step(configuration, gpu)
     tables = _iteration(configuration, gpu)
-    return with_megatron(tables, configuration, _flag) if configuration.get("framework") == "megatron" else tables
+    return with_megatron(tables, configuration) if configuration.get("framework") == "megatron" else tables
 
 
 def inline_model(configuration: Configuration) -> dict[str, Any]:
@@ -42,13 +43,13 @@ def inline_model(configuration: Configuration) -> dict[str, Any]:
         "intermediate_size": whole_number(configuration, "ffn", 4 * hidden),
         "vocab_size": vocab,
         "num_hidden_layers": layers,
-        "gated_mlp": _flag(configuration, "gated_mlp", True),
-        "bias": _flag(configuration, "bias"),
+        "gated_mlp": flag(configuration, "gated_mlp", True),
+        "bias": flag(configuration, "bias"),
         "norm": _word(configuration, "norm", "rmsnorm", {"rmsnorm", "layernorm"}),
         "activation": _word(configuration, "activation", "silu", {"silu", "gelu", "gelu_new"}),
-        "rotary": _flag(configuration, "rotary"),
+        "rotary": flag(configuration, "rotary"),
         **learned(configuration),
-        "tie_word_embeddings": _flag(configuration, "tied_embeddings"),
+        "tie_word_embeddings": flag(configuration, "tied_embeddings"),
         **_experts(configuration),
     }
 
@@ -80,7 +81,7 @@ def learned(configuration: Configuration) -> dict[str, Any]:
         found["learned_positions"] = whole_number(configuration, "learned_positions")
     for key in ("joint_projections", "qkv_bias"):
         if configuration.get(key) is not None:
-            found[key] = _flag(configuration, key)
+            found[key] = flag(configuration, key)
     return found
 
 
@@ -117,7 +118,7 @@ def _iteration(row: Configuration, gpu: str) -> dict[str, Any]:
             "pipeline_model_parallel_size": pp,
             "virtual_pipeline_model_parallel_size": virtual,
             "data_parallel_size": dp,
-            "sequence_parallel": _flag(row, "sequence_parallel"),
+            "sequence_parallel": flag(row, "sequence_parallel"),
             "context_parallel_size": cp,
             "cp_comm_type": str(row.get("cp_comm_type") or "p2p"),
             "expert_model_parallel_size": whole_number(row, "ep", 1),
@@ -133,9 +134,9 @@ def _iteration(row: Configuration, gpu: str) -> dict[str, Any]:
             "framework": "pytorch-eager",
             "attention_backend": str(row.get("attention_backend") or "cudnn"),
             "shard_head": head_is_sharded(row.get("head")),
-            "compile": _flag(row, "compiled"),
-            "zero_grad_set_to_none": _flag(row, "zero_grad_set_to_none") if "zero_grad_set_to_none" in row else None,
-            "gradient_clipping": _flag(row, "gradient_clipping"),
+            "compile": flag(row, "compiled"),
+            "zero_grad_set_to_none": flag(row, "zero_grad_set_to_none") if "zero_grad_set_to_none" in row else None,
+            "gradient_clipping": flag(row, "gradient_clipping"),
             "parameter_precision": row.get("parameter_precision"),
             "gradient_precision": row.get("gradient_precision"),
             "host_launch_us": row.get("host_launch_us"),
@@ -166,7 +167,7 @@ def permutation(row: Configuration) -> dict[str, Any]:
     """Which kernels sort and sum the experts' rows, where the row says it."""
     if row.get("permute_fusion") is None:
         return {}
-    fused, operator = _flag(row, "permute_fusion"), row.get("row_operator")
+    fused, operator = flag(row, "permute_fusion"), row.get("row_operator")
     return {"moe_permute_fusion": fused, **({} if operator is None else {"moe_row_operator": str(operator)})}
 
 
@@ -182,15 +183,15 @@ def expert_load(row: Configuration) -> dict[str, Any]:
 
 def sharding(row: Configuration) -> dict[str, Any]:
     """Parameters sharded by ``fully_shard``, over all ranks or over ``fsdp_shard_size`` of them."""
-    if not _flag(row, "fsdp"):
+    if not flag(row, "fsdp"):
         return {}
     return {"fsdp": True, "fsdp_shard_size": whole_number(row, "fsdp_shard_size", whole_number(row, "dp", 1))}
 
 
 def communication_beside(row: Configuration) -> dict[str, Any]:
     """What of the replicas' communication runs beside computation: gathering of shards, or reduction of gradients."""
-    if _flag(row, "fsdp"):
-        return {"fsdp_prefetch": _flag(row, "fsdp_prefetch", True)}
+    if flag(row, "fsdp"):
+        return {"fsdp_prefetch": flag(row, "fsdp_prefetch", True)}
     return gradient_reduction(row)
 
 
@@ -219,28 +220,3 @@ def _recomputation(value: object) -> str:
         return "full" if value else "none"
     words = str(value or "none").lower()
     return "full" if re.match(r"full\b", words) else words
-
-
-def _flag(row: Configuration, key: str, default: bool = False) -> bool:
-    value = row.get(key)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise DataError(f"field {key!r} is neither true nor false", key=key)
-    return value
-
-
-def whole_number(row: Configuration, key: str, default: int | None = None) -> int:
-    """A positive whole number; ``default`` where the row has none.
-
-    Raises
-    ------
-    DataError
-        The field is something else, or is missing and has no default.
-    """
-    value = row.get(key, default)
-    if value is None and default is not None:
-        value = default
-    if not is_size(value):
-        raise DataError(f"field {key!r} is missing or not a positive whole number of at most {MOST:.0e}", key=key)
-    return int(value)

@@ -233,8 +233,6 @@ class ModelConfig:
 
     def others(self, first: int, count: int) -> tuple[int, ...]:
         """Layers of each kind but the usual one among ``count`` from the ``first`` on, which is 0 for the model's."""
-        if self.alike:
-            return ()
         met = [self.kind(layer) for layer in range(first, first + count)]
         return tuple(met.count(kind) for kind in _kinds(self)[:-1])
 

@@ -29,12 +29,15 @@ LOOPED_LAUNCH = 0.048
 BACKWARD_LAUNCH = 0.5
 #: Launches that an exchange among experts costs it beside its own: 64 experts on two GPUs [estimate, +-50 %].
 EXCHANGED = 1.4
-EXCHANGES = tuple(f"{way}.all_to_all" for way in ("dispatch", "combine", "dispatch.grad", "combine.grad"))
 #: Launches of modules that a layer of experts costs Megatron's host in the forward beside its kernels that are
 #: forecast: it chooses and sorts experts by some fifty small operations, and then waits until the GPU has told it how
 #: many rows each has, so that it never runs ahead. Layers of 8 and of 128 experts on an H200 took 9.8 and 11 ms, their
 #: kernels 5.6 and 3.9, on a host whose modules' launches take 0.28 ms [estimate, +-40 %].
-ROUTED = {"router.choice": 10.0}
+ROUTED = 10.0
+#: Kernels that stand for more launches than their own, by name.
+BESIDE = {"router.choice": ROUTED} | {
+    f"{way}.all_to_all": EXCHANGED for way in ("dispatch", "combine", "dispatch.grad", "combine.grad")
+}
 #: Launches that PyTorch's FSDP (``fully_shard``) costs the host as much as, for each communication of its units: hooks,
 #: events and copies of parameters one by one. Layers of 4 and 12 tiny modules on two GPUs took 2.2 to 3.5 ms a layer
 #: longer than their launches alone, three communications each [estimate, +-40 %].
@@ -78,9 +81,7 @@ def module_launches(launches: Sequence[Launch]) -> float:
         before = operator.name
         if isinstance(operator, Gemm) and operator.separate:
             count += LOOPED_LAUNCH * (operator.batch - 1) * part
-        count += LOOPED_LAUNCH * (launch.repeat - 1) * part + ROUTED.get(operator.name, 0.0) * part
-        if operator.name.endswith(EXCHANGES):
-            count += EXCHANGED * part
+        count += LOOPED_LAUNCH * (launch.repeat - 1) * part + BESIDE.get(operator.name, 0.0) * part
     return count
 
 

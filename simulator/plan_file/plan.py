@@ -98,6 +98,8 @@ class Plan:
 
     def other_layers(self, stage: int) -> tuple[int, ...]:
         """Layers of a virtual stage that are of each of the model's kinds but the usual one."""
+        if self.workload.model.alike:
+            return ()
         layers = self.parallelism.stage_layers
         return self.workload.model.others(sum(layers[:stage]), layers[stage])
 
