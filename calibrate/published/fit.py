@@ -20,7 +20,8 @@ from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.training.factors import scaled
-from joulecast.simulator.fluid.prepared import prepare, simulate, step_time_s
+from joulecast.simulator.fluid.prepared import prepare
+from joulecast.simulator.fluid.steady_state import simulate
 from joulecast.simulator.plan_file.plan import Plan
 
 Array = NDArray[np.float64]
@@ -206,7 +207,7 @@ def _slopes(run: TrainingRun, factors: Mapping[str, float]) -> dict[str, float]:
 def _time_s(plan: Plan, description: GpuDescription, coarse: int = 1) -> float:
     gpu = gpu_model(description)
     device = {**gpu.device, "clock_step_mhz": coarse * gpu.device["clock_step_mhz"]}
-    return step_time_s(*simulate(prepare(plan, replace(gpu, device=device))))
+    return simulate(prepare(plan, replace(gpu, device=device))).step_time_s
 
 
 def _prior_sd(runs: Sequence[TrainingRun], names: Sequence[str]) -> Array:

@@ -17,7 +17,8 @@ from joulecast.plan.knobs.options import Option
 from joulecast.plan.knobs.overlap_space import Knobs, overlap_variants
 from joulecast.plan.knobs.tile_space import check_tile_lists, tile_variants
 from joulecast.simulator.events.guards import reported_with
-from joulecast.simulator.fluid.prepared import Prepared, fluid_program, prepare
+from joulecast.simulator.fluid.prepared import Prepared, prepare
+from joulecast.simulator.fluid.steady_state import fluid_program
 from joulecast.simulator.instructions.clock_columns import locked_index
 from joulecast.simulator.instructions.footprints import footprints
 from joulecast.simulator.plan_file.gpu import gpu_of

@@ -24,7 +24,8 @@ from joulecast.plan.knobs.overlap_space import Knobs
 from joulecast.plan.limits.power_limits import JobPoint, board_steps_w, check_limits, ends_of
 from joulecast.plan.limits.rank_limits import RankLimitFront, RankLimits, undominated
 from joulecast.simulator.events.guards import reported_with
-from joulecast.simulator.fluid.prepared import Prepared, prepare, simulate, step_time_s
+from joulecast.simulator.fluid.prepared import Prepared, prepare
+from joulecast.simulator.fluid.steady_state import simulate
 from joulecast.simulator.instructions.clock_columns import is_locked
 from joulecast.simulator.instructions.footprints import footprints
 from joulecast.simulator.iteration.forecast import forecast
@@ -226,9 +227,8 @@ class _Search:
                 continue
             limits = tuple(self.grid[place] for place in at)
             with reported_with(self._limited(knobs, limits)):
-                result, first = simulate(self._prepared(knobs, limits))
-            time = step_time_s(result, first)
-            energy = result.energy_j[first:].mean(axis=0)
+                steady = simulate(self._prepared(knobs, limits))
+            time, energy = steady.step_time_s, steady.energy_j()
             power = tuple((energy / time).tolist())
             self.found[knobs, at] = RankLimits(limits, time, float(self.gpus * energy.sum()), power, (), knobs)
 

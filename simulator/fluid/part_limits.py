@@ -25,7 +25,7 @@ from joulecast.simulator.instructions.tables import InstructionTable, Kernels
 
 if TYPE_CHECKING:
     from joulecast.simulator.fluid.prepared import Prepared
-    from joulecast.simulator.fluid.simulation import FluidResult
+    from joulecast.simulator.fluid.steady_state import SteadyState
 
 Array = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -117,22 +117,23 @@ def mean_clock_mhz(table: InstructionTable, kernels: Kernels) -> Array:
     )
 
 
-def check_parts(prepared: Prepared, result: FluidResult, first: int) -> None:
-    """Hold every instruction and every wait of a simulation against the limits of its plan.
+def check_parts(steady: SteadyState) -> None:
+    """Hold every instruction and every wait of the iterations that count against the limits of their plan.
 
     Raises
     ------
     GuardError
-        A part's mean power in one of them exceeds its limit; nothing is checked before iteration ``first``.
+        A part's mean power in one of them exceeds its limit.
     """
-    limits, gpu = dict(prepared.program.plan.power.component_limits_w), prepared.gpu
+    prepared, gpu = steady.prepared, steady.prepared.gpu
+    limits = dict(prepared.program.plan.power.component_limits_w)
     if not limits:
         return
     waiting = waiting_power_w(prepared.clocks_mhz[prepared.wait_columns], gpu)
-    for rank, (table, executed, waited) in enumerate(zip(prepared.tables, result.executed, result.wait_s, strict=True)):
-        ran = (executed[first:].sum(0) > 0) & (table.duration_s > 0)
+    for rank, table in enumerate(prepared.tables):
+        ran = (steady.executed(rank) > 0) & (table.duration_s > 0)
         energy = by_part({c: table.components_j[ran, i] for i, c in enumerate(COMPONENTS)}, gpu)
-        waits = waited[first:].sum(0) > 0
+        waits = steady.waited_s(rank) > 0
         for part, limit in limits.items():
             drawn = np.concatenate([energy[part] / table.duration_s[ran], waiting[part][waits]])
             if np.any(drawn > limit * (1.0 + TOLERANCE)):

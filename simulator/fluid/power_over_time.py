@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from joulecast.simulator.fluid.prepared import Prepared
     from joulecast.simulator.fluid.simulation import FluidResult
+    from joulecast.simulator.fluid.steady_state import SteadyState
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -48,18 +48,16 @@ class PowerOverTime:
         return np.asarray(self.power_w @ gpus_of_stage.T)
 
 
-def power_of_iterations(prepared: Prepared, result: FluidResult, first: int, wait_power_w: Float) -> PowerOverTime:
-    """Power over the iterations from number ``first`` on.
-
-    ``wait_power_w`` is that of a waiting GPU at each clock, shape ``(clocks,)`` [W].
-    """
+def power_of_iterations(steady: SteadyState) -> PowerOverTime:
+    """Power over the iterations that count."""
+    prepared, result = steady.prepared, steady.result
     if not prepared.still:
-        return power_by_ticks(result, first)
+        return power_by_ticks(result, steady.warm_up)
     clocks = result.clock_index[0]
     ranks = list(zip(prepared.tables, prepared.program.ranks, clocks, strict=True))
     energy = [table.energy_j[list(run.order), clock] for table, run, clock in ranks]
     duration = [table.duration_s[list(run.order), clock] for table, run, clock in ranks]
-    return power_at_fixed_clocks(result, first, energy, duration, wait_power_w[clocks].tolist())
+    return _power_at_fixed_clocks(result, steady.warm_up, energy, duration, prepared.wait_power_w[clocks].tolist())
 
 
 def power_by_ticks(result: FluidResult, first: int) -> PowerOverTime:
@@ -70,7 +68,7 @@ def power_by_ticks(result: FluidResult, first: int) -> PowerOverTime:
     return PowerOverTime(tick, result.power_w[begin:finish])
 
 
-def power_at_fixed_clocks(
+def _power_at_fixed_clocks(
     result: FluidResult,
     first: int,
     energy_j: Sequence[Float],

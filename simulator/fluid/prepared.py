@@ -1,4 +1,4 @@
-"""A plan's kernels and instructions tabulated at every clock, and iterations simulated from them."""
+"""A plan's kernels and instructions, tabulated at every clock."""
 
 from __future__ import annotations
 
@@ -11,15 +11,11 @@ from numpy.typing import NDArray
 from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.lowering import lower
-from joulecast.model.power.governor import settle_clock_mhz, settled_power_w
+from joulecast.model.power.governor import settled_power_w
 from joulecast.model.power.kernel_power import at_clock, wait_power_w
-from joulecast.model.power.limits import group_lag, group_limit_share
-from joulecast.simulator.fluid.governor import PowerGovernor
+from joulecast.model.power.limits import group_lag
 from joulecast.simulator.fluid.part_limits import index_below, limited, wait_columns
-from joulecast.simulator.fluid.program import FluidProgram, make_fluid_program
-from joulecast.simulator.fluid.ranks import Governor
-from joulecast.simulator.fluid.rendezvous import transfers_wait_on_sms, with_transfers_in_order
-from joulecast.simulator.fluid.simulation import FixedClock, FluidResult, simulate_fluid
+from joulecast.simulator.fluid.rendezvous import transfers_wait_on_sms
 from joulecast.simulator.instructions.behind import with_communication_behind
 from joulecast.simulator.instructions.clock_columns import (
     at_columns,
@@ -41,17 +37,6 @@ from joulecast.simulator.plan_file.placement import ranks_in_step
 from joulecast.simulator.plan_file.plan import Plan
 
 Array = NDArray[np.float64]
-
-#: Length of a governor's tick [s], and ticks of a short iteration.
-TICK_S, TICKS_PER_ITERATION = 10e-3, 60
-#: Most ticks of a long iteration: its phases last many ticks anyway.
-MOST_TICKS = 10_000
-#: Simulated time before the iterations that count, so that the loops have settled [s].
-WARM_UP_S = 2.0
-#: Time over which iterations are averaged [s].
-WINDOW_S = 2.0
-#: Most iterations simulated; an iteration of many seconds settles within itself.
-MOST_ITERATIONS = 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,52 +163,3 @@ def board_limits_w(plan: Plan, gpu: GpuModel) -> tuple[float, ...]:
     """Power limit of each GPU of every pipeline rank, the plan's or the board's own [W]."""
     stated = [plan.power.limit_w(rank) for rank in range(plan.pp)]
     return tuple(gpu.device["power_limit_w"] if limit is None else limit for limit in stated)
-
-
-def simulate(prepared: Prepared) -> tuple[FluidResult, int]:
-    """Iterations back to back, and the first one that counts."""
-    fluid = fluid_program(prepared)
-    start, governors, length, tick = _start(prepared)
-    warm_up = min(MOST_ITERATIONS // 2, max(1, round(WARM_UP_S / length)))
-    iterations = warm_up + min(MOST_ITERATIONS // 2, max(1, round(WINDOW_S / length)))
-    return simulate_fluid(fluid, governors, start, iterations=iterations, tick_s=tick), warm_up
-
-
-def fluid_program(prepared: Prepared) -> FluidProgram:
-    """What every rank executes in an iteration, and who waits for whom."""
-    program = prepared.program
-    durations = [table.duration_s for table in prepared.tables]
-    powers = [mean_power_w(table) for table in prepared.tables]
-    waits = [prepared.wait_power_w] * len(program.ranks)
-    edges = program.schedule.edges
-    delays = prepared.transfer_s[np.where(edges.backward, edges.target_rank, edges.source_rank)]
-    fluid = make_fluid_program(program.schedule, [r.order for r in program.ranks], durations, powers, waits, delays)
-    if program.plan.implementation.framework == "pytorch-eager":
-        fluid = with_transfers_in_order(fluid, program.schedule, float(prepared.transfer_s.mean()))
-    return fluid
-
-
-def _start(prepared: Prepared) -> tuple[list[int], list[Governor], float, float]:
-    """Clocks to start from, what moves each, and the rough length of an iteration and a tick."""
-    plan, gpu, clocks = prepared.program.plan, prepared.gpu, prepared.clocks_mhz
-    index, length = [], 0.0
-    for rank, table, limit in zip(prepared.program.ranks, prepared.tables, prepared.limits_w, strict=True):
-        order = np.array(rank.order)
-        time, energy = table.duration_s[order].sum(0), table.energy_j[order].sum(0)
-        clock = settle_clock_mhz(clocks, (energy / time)[:, None], settled_power_w(limit, gpu), gpu.max_clock_mhz)
-        index.append(int(np.searchsorted(clocks, clock[0] + 1e-6) - 1))
-        length = max(length, float(time[index[-1]]))
-    tick = max(min(TICK_S, length / TICKS_PER_ITERATION), length / MOST_TICKS)
-    tops = [int(columns.max()) for columns in prepared.columns]
-    if prepared.still:
-        return tops, [FixedClock(top) for top in tops], length, length / TICKS_PER_ITERATION
-    start = [min(i, top) for i, top in zip(index, tops, strict=True)]
-    reached = [limit * group_limit_share(plan.tp, gpu) for limit in prepared.limits_w]
-    governors: list[Governor] = [PowerGovernor(gpu, *board, tick) for board in zip(reached, tops, start, strict=True)]
-    return start, governors, length, tick
-
-
-def step_time_s(result: FluidResult, first: int) -> float:
-    """Mean time of the iterations that count [s]."""
-    ends = result.iteration_end_s.max(axis=1)
-    return float((ends[-1] - ends[first - 1]) / (len(ends) - first))

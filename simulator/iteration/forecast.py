@@ -18,8 +18,8 @@ from joulecast.model.training.factors import LONGER
 from joulecast.simulator.events.guards import reported_with
 from joulecast.simulator.fluid.part_limits import check_parts, spent_at_clocks
 from joulecast.simulator.fluid.power_over_time import power_of_iterations
-from joulecast.simulator.fluid.prepared import Prepared, prepare, simulate, step_time_s
-from joulecast.simulator.fluid.simulation import FluidResult
+from joulecast.simulator.fluid.prepared import Prepared, prepare
+from joulecast.simulator.fluid.steady_state import SteadyState, simulate
 from joulecast.simulator.instructions.footprints import footprints
 from joulecast.simulator.iteration.host_pace import SLOW_HOST_S, SLOW_MODULES_S, host_changes, launch_pace_s
 from joulecast.simulator.iteration.ledger_guards import check_iteration
@@ -70,12 +70,12 @@ def forecast(plan: Plan, gpu: GpuDescription | None = None, *, must_fit: bool = 
 def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iteration:
     memory = footprints(plan, description, must_fit=must_fit)
     prepared = prepare(plan, gpu_model(description))
-    result, first = simulate(prepared)
-    ranks = tuple(_rank(prepared, result, first, r, memory[r]) for r in range(plan.pp))
-    time = step_time_s(result, first)
+    steady = simulate(prepared)
+    ranks = tuple(_rank(steady, r, memory[r]) for r in range(plan.pp))
+    time = steady.step_time_s
     energy = sum(rank.energy_j * rank.gpus for rank in ranks)
-    host = host_changes(prepared, result, first, energy)
-    low_high = interval(prepared, description, result, first, host)
+    host = host_changes(steady, energy)
+    low_high = interval(steady, description, host)
     w = plan.workload
     iteration = Iteration(
         time_s=time,
@@ -89,7 +89,7 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
         tokens=w.sequence_length * w.global_batch_size,
         ranks=ranks,
         plan=plan,
-        power_over_time=power_of_iterations(prepared, result, first, prepared.wait_power_w),
+        power_over_time=power_of_iterations(steady),
         assumptions=(
             *ASSUMPTIONS,
             *_framework_assumptions(prepared, time, 0.0 if host is None else float(host.time[1, 0])),
@@ -103,8 +103,8 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
         ),
         description=description,
     )
-    check_iteration(iteration, result, first, prepared.wait_power_w)
-    check_parts(prepared, result, first)
+    check_iteration(iteration, steady)
+    check_parts(steady)
     return iteration
 
 
@@ -148,14 +148,14 @@ def _median(values: Array, weights: Array) -> float:
     return float(values[np.searchsorted(weights.cumsum(), 0.5 * weights.sum())])
 
 
-def _rank(prepared: Prepared, result: FluidResult, first: int, rank: int, memory: MemoryFootprint) -> RankForecast:
-    """What one GPU of a pipeline rank does and draws, as a mean over the iterations from ``first`` on."""
+def _rank(steady: SteadyState, rank: int, memory: MemoryFootprint) -> RankForecast:
+    """What one GPU of a pipeline rank does and draws, as a mean over the iterations that count."""
+    prepared = steady.prepared
     plan, gpu, table = prepared.program.plan, prepared.gpu, prepared.tables[rank]
     clocks, names = prepared.clocks_mhz, prepared.program.ranks[rank].names
     waits_at = clocks[prepared.wait_columns]
-    time, count = step_time_s(result, first), len(result.iteration_end_s) - first
-    executed = result.executed[rank][first:].sum(0) / count
-    waited = result.wait_s[rank][first:].sum(0) / count
+    time, iterations = steady.step_time_s, steady.iterations
+    executed, waited = steady.executed(rank) / iterations, steady.waited_s(rank) / iterations
     parts = np.einsum("tc,tcp->tp", executed, table.components_j)
     waiting = prepared.wait_power_w * waited
     by_component = dict(zip(COMPONENTS, parts.sum(0).tolist(), strict=True))
@@ -168,8 +168,8 @@ def _rank(prepared: Prepared, result: FluidResult, first: int, rank: int, memory
     energy = float(sum(by_component.values()))
     busy = executed * table.duration_s
     overlapped, exposed, lagging = np.einsum("tc,tcp->p", executed, table.communication_s).tolist()
-    ends = result.iteration_end_s[:, rank]
-    drift = time - float(ends[-1] - ends[first - 1]) / count
+    ends = steady.result.iteration_end_s[:, rank]
+    drift = time - float(ends[-1] - ends[steady.warm_up - 1]) / iterations
     return RankForecast(
         stage=rank,
         gpus=plan.tp * plan.replicas,

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.power.kernel_power import idle_power_w
 from joulecast.model.uncertainty import NINETY_PERCENT
-from joulecast.simulator.fluid.prepared import Prepared, step_time_s
-from joulecast.simulator.fluid.simulation import FluidResult
+from joulecast.simulator.fluid.prepared import Prepared
+from joulecast.simulator.fluid.steady_state import SteadyState
 from joulecast.simulator.instructions.host import HOST_EXPONENT, host_gaps, launches_of
 from joulecast.simulator.plan_file.gpu import launch_s
 from joulecast.simulator.plan_file.plan import Plan
@@ -79,9 +79,9 @@ def changes(plan: Plan, waits: Array, time_s: Array, waits_j: Array, energy_j: A
     return HostChanges(time * counts, energy * counts)
 
 
-def host_changes(prepared: Prepared, result: FluidResult, first: int, energy_j: float) -> HostChanges | None:
+def host_changes(steady: SteadyState, energy_j: float) -> HostChanges | None:
     """What the pace of PyTorch's host leaves open of one simulated plan; ``energy_j`` is that of its iteration."""
-    plan, count = prepared.program.plan, len(result.iteration_end_s) - first
+    prepared, plan = steady.prepared, steady.prepared.program.plan
     paces = open_paces_s(plan, prepared.gpu)
     if paces is None:
         return None
@@ -90,12 +90,12 @@ def host_changes(prepared: Prepared, result: FluidResult, first: int, energy_j: 
     for rank, (table, run) in enumerate(zip(prepared.tables, prepared.program.ranks, strict=True)):
         launches = launches_of(plan, run.types)[:, None]
         idle = idle_power_w(prepared.clocks_mhz[prepared.columns[rank]], prepared.gpu)
-        executed = result.executed[rank][first:].sum(0) / count
+        executed = steady.executed(rank) / steady.iterations
         for side, one_s in enumerate(paces):
             waits = more_waits_s(table.duration_s, own * launches, one_s * launches) * executed
             longer[side, 0, rank] = waits.sum()
             more[side, 0] += gpus * float((waits * idle).sum())
-    return changes(plan, longer, np.array([step_time_s(result, first)]), more, np.array([energy_j]))
+    return changes(plan, longer, np.array([steady.step_time_s]), more, np.array([energy_j]))
 
 
 def more_waits_s(duration_s: Array, own_s: Array, other_s: Array) -> Array:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from joulecast.errors import GuardError
 from joulecast.simulator.fluid.simulation import FluidResult
+from joulecast.simulator.fluid.steady_state import SteadyState
 from joulecast.simulator.iteration.result import Iteration, RankForecast
 
 #: Relative tolerance of sums that must be equal.
@@ -17,34 +18,28 @@ TOLERANCE = 1e-9
 DRIFT = 0.02
 
 
-def check_iteration(iteration: Iteration, result: FluidResult, first: int, wait_power_w: NDArray[np.float64]) -> None:
+def check_iteration(iteration: Iteration, steady: SteadyState) -> None:
     """Hold a forecast against the simulation that it came from.
-
-    Parameters
-    ----------
-    first
-        First simulated iteration that counts.
-    wait_power_w
-        Of a waiting GPU at each clock, shape ``(clocks,)`` [W].
 
     Raises
     ------
     GuardError
         Energy is not the integral of power over time, splits of a stage's energy disagree, or its time does not add up.
     """
+    simulated_j, wait_power_w = steady.energy_j(), steady.prepared.wait_power_w
     for rank in iteration.ranks:
-        _check_ledger(rank, result, first)
-        _check_power(rank.stage, result, wait_power_w)
+        _check_ledger(rank, float(simulated_j[rank.stage]))
+        _check_power(rank.stage, steady.result, wait_power_w)
         _check_time(rank, iteration.time_s)
     _equal("all stages", "energy", iteration.energy_j, [r.energy_j * r.gpus for r in iteration.ranks])
     _equal("all stages", "power over the iteration", iteration.energy_j, [iteration.power_w * iteration.time_s])
 
 
-def _check_ledger(rank: RankForecast, result: FluidResult, first: int) -> None:
+def _check_ledger(rank: RankForecast, simulated_j: float) -> None:
     who = f"stage {rank.stage}"
     _equal(who, "energy by component", rank.energy_j, rank.energy_by_component_j.values())
     _equal(who, "energy by instruction", rank.energy_j, rank.energy_by_instruction_j.values())
-    _equal(who, "simulated energy", rank.energy_j, [float(result.energy_j[first:, rank.stage].mean())])
+    _equal(who, "simulated energy", rank.energy_j, [simulated_j])
 
 
 def _check_power(stage: int, result: FluidResult, wait_power_w: NDArray[np.float64]) -> None:

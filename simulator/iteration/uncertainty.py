@@ -44,7 +44,7 @@ from joulecast.simulator.iteration.stretch import stretches
 
 if TYPE_CHECKING:
     from joulecast.simulator.fluid.prepared import Prepared
-    from joulecast.simulator.fluid.simulation import FluidResult
+    from joulecast.simulator.fluid.steady_state import SteadyState
 
 Array = NDArray[np.float64]
 
@@ -124,11 +124,9 @@ class Intervals:
     energy_ratio: Array
 
 
-def interval(
-    prepared: Prepared, description: GpuDescription, result: FluidResult, first: int, host: HostChanges | None
-) -> Interval:
+def interval(steady: SteadyState, description: GpuDescription, host: HostChanges | None) -> Interval:
     """Interval of a simulated plan, with what its host's pace leaves open."""
-    found = intervals(_amounts(prepared, description, result, first), conditions_of(prepared, description))
+    found = intervals(_amounts(steady, description), conditions_of(steady.prepared, description))
     found = with_host(found, host, np.zeros(1, dtype=np.int64))
     time, energy = ((float(low), float(high)) for low, high in (found.time[:, 0], found.energy[:, 0]))
     return Interval(time, energy)
@@ -251,31 +249,33 @@ def main_kernels(time_s: Array, energy_j: Array) -> NDArray[np.bool_]:
     return main
 
 
-def _amounts(prepared: Prepared, description: GpuDescription, result: FluidResult, first: int) -> KernelAmounts:
+def _amounts(steady: SteadyState, description: GpuDescription) -> KernelAmounts:
     """Amounts of a simulated plan."""
+    prepared = steady.prepared
     kernels, clocks = prepared.kernels[0], prepared.clocks_mhz
     shape = (len(kernels.operators), len(clocks))
     by_limit = {id(own): (own.times, np.zeros(shape)) for own in prepared.kernels}
-    ranks = zip(prepared.kernels, prepared.tables, result.executed, prepared.columns, strict=True)
-    for own, table, executed, columns in ranks:
+    ranks = zip(prepared.kernels, prepared.tables, prepared.columns, strict=True)
+    for rank, (own, table, columns) in enumerate(ranks):
         runs = by_limit[id(own)][1]
-        runs += np.einsum("tc,tk->kc", in_columns(executed[first:].sum(0), columns), table.counts)
+        runs += np.einsum("tc,tk->kc", in_columns(steady.executed(rank), columns), table.counts)
     runs, time, energy = (
         sum(of) for of in zip(*((n, n * t.time_s.T, n * t.energy_j.T) for t, n in by_limit.values()), strict=True)
     )
     clock = float((time * clocks).sum() / time.sum())
     runs, time, energy = (each.sum(1)[None] for each in (runs, time, energy))
-    spent = [_spent_s(prepared, result, first, rank) for rank in range(len(prepared.tables))]
+    spent = [_spent_s(steady, rank) for rank in range(len(prepared.tables))]
     stretch = _stretch(prepared, spent, deviations(description, FEW_DIRECTIONS))
-    busy, waits = sum(float(of.sum()) for of in spent), sum(float(of[first:].sum()) for of in result.wait_s)
+    busy = sum(float(of.sum()) for of in spent)
+    waits = sum(float(of[steady.warm_up :].sum()) for of in steady.result.wait_s)
     waiting = np.array([waits / (waits + busy)])
     return KernelAmounts(kernels.operators, kernels.costs, runs, time, energy, np.array([clock]), stretch, waiting)
 
 
-def _spent_s(prepared: Prepared, result: FluidResult, first: int, rank: int) -> Array:
+def _spent_s(steady: SteadyState, rank: int) -> Array:
     """Time of a rank in each type of instruction at each clock, shape ``(types, clocks)`` [s]."""
-    spent = result.executed[rank][first:].sum(0) * prepared.tables[rank].duration_s
-    return in_columns(spent, prepared.columns[rank])
+    prepared = steady.prepared
+    return in_columns(steady.executed(rank) * prepared.tables[rank].duration_s, prepared.columns[rank])
 
 
 def _stretch(prepared: Prepared, spent_s: Sequence[Array], varied: Sequence[Mapping[str, float]]) -> Array:

@@ -17,8 +17,9 @@ from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.simulator.events.timeline import Timeline, timeline_of_instructions
 from joulecast.simulator.fluid.part_limits import real_clock_mhz
-from joulecast.simulator.fluid.prepared import Prepared, prepare, simulate
+from joulecast.simulator.fluid.prepared import Prepared, prepare
 from joulecast.simulator.fluid.simulation import FluidResult
+from joulecast.simulator.fluid.steady_state import simulate
 from joulecast.simulator.instructions.footprints import footprint_of
 from joulecast.simulator.instructions.memory_over_time import memory_over_time
 from joulecast.simulator.plan_file.gpu import gpu_of
@@ -58,7 +59,7 @@ def write_iteration_trace(
     if form not in FORMS:
         raise UnknownNameError("form of a trace", form, FORMS, key="--trace-format")
     prepared = prepare(plan, gpu_model(gpu if gpu is not None else gpu_of(plan)))
-    result, _ = simulate(prepared)
+    result = simulate(prepared).result
     iteration = governed_timeline(prepared, result)
     if form == "hta":
         return write_hta_folder(path, iteration, plan.cluster.gpu)

@@ -25,8 +25,9 @@ from joulecast.simulator.events.guards import check_causality, check_energy, che
 from joulecast.simulator.events.segment_program import Program, make_program
 from joulecast.simulator.events.segments import Segment
 from joulecast.simulator.events.timeline import PowerProfile, Timeline, timeline_of_kernels
-from joulecast.simulator.fluid.prepared import Prepared, fluid_program, prepare, simulate
+from joulecast.simulator.fluid.prepared import Prepared, prepare
 from joulecast.simulator.fluid.simulation import FluidResult
+from joulecast.simulator.fluid.steady_state import fluid_program, simulate
 from joulecast.simulator.instructions.clock_columns import at_columns
 from joulecast.simulator.instructions.kernel_segments import RESOURCES, SegmentMaker, waiting_of
 from joulecast.simulator.instructions.tables import Kernels, instruction_table
@@ -160,7 +161,7 @@ def kernel_timeline(
     model = gpu if isinstance(gpu, GpuModel) else gpu_model(gpu or gpu_of(plan))
     if clock_mhz is None:
         prepared = prepare(plan, model)
-        return governed_timeline(prepared, simulate(prepared)[0])
+        return governed_timeline(prepared, simulate(prepared).result)
     prepared = prepare(plan, model, governed=False)
     clocks = np.broadcast_to(np.asarray(clock_mhz, dtype=np.float64), (plan.pp,))
     index = [_clock_index(prepared, float(clock)) for clock in clocks]

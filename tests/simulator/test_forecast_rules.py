@@ -15,9 +15,9 @@ from joulecast.errors import DoesNotFitError, NotYetError
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.kernels.operators import Collective
-from joulecast.simulator.fluid import prepared as prepared_module
+from joulecast.simulator.fluid import steady_state
 from joulecast.simulator.fluid.governor import PowerGovernor
-from joulecast.simulator.fluid.prepared import prepare, simulate
+from joulecast.simulator.fluid.prepared import prepare
 from joulecast.simulator.fluid.simulation import FixedClock
 from joulecast.simulator.instructions.program import plan_program, stage_parameters
 from joulecast.simulator.iteration.forecast import forecast
@@ -72,7 +72,7 @@ def test_clocks_by_stage(gpu: GpuModel) -> None:
 @pytest.mark.parametrize("clock", [345, 1230, 1410])
 def test_every_step_of_the_clock_is_met(gpu: GpuModel, clock: int) -> None:
     prepared = prepare(locked(clock), gpu)
-    index, governors, _, _ = prepared_module._start(prepared)
+    index, governors, _, _ = steady_state._start(prepared)
     assert all(isinstance(governor, FixedClock) for governor in governors)
     assert [gpu.clocks_mhz[i] for i in index] == [clock, clock]
     assert forecast(locked(clock)).clock_mhz == clock
@@ -123,12 +123,11 @@ def test_a_locked_clock_holds_below_the_governors(gpu: GpuModel) -> None:
 def test_the_ledger_is_read_at_the_clock_that_the_instant_limit_allows(gpu: GpuModel) -> None:
     low = gpu.with_values({"governor.peak_share": 1.0})
     prepared = prepare(load_like_example(limit=400.0), low)
-    result, first = simulate(prepared)
+    steady = steady_state.simulate(prepared)
     for rank, table in enumerate(prepared.tables):
-        executed = result.executed[rank][first:].sum(0)
-        waited = result.wait_s[rank][first:].sum(0) @ prepared.wait_power_w
-        assert (executed * table.energy_j).sum() + waited == pytest.approx(
-            result.energy_j[first:, rank].sum(), rel=1e-12
+        waited = steady.waited_s(rank) @ prepared.wait_power_w
+        assert (steady.executed(rank) * table.energy_j).sum() + waited == pytest.approx(
+            steady.iterations * steady.energy_j()[rank], rel=1e-12
         )
         power = table.energy_j[:, -1] / table.duration_s[:, -1]
         assert power.max() <= 400.0 * (1 + 1e-12)
@@ -204,8 +203,8 @@ def test_a_tiny_iteration() -> None:
 
 def test_a_long_iteration_takes_a_bounded_number_of_ticks(examples: Any) -> None:
     chosen = load_plan(examples / "gpt3-175b-64xa100.toml", ["workload.global_batch_size=1024"])
-    result, _ = simulate(prepare(chosen, gpu_model(load_gpu(chosen.cluster.gpu))))
-    assert len(result.power_w) < 3 * prepared_module.MOST_TICKS
+    steady = steady_state.simulate(prepare(chosen, gpu_model(load_gpu(chosen.cluster.gpu))))
+    assert len(steady.result.power_w) < 3 * steady_state.MOST_TICKS
     short = load_plan(examples / "gpt3-175b-64xa100.toml", ["workload.global_batch_size=128"])
     assert forecast(chosen).time_s == pytest.approx(8 * forecast(short).time_s, rel=0.08)
 
@@ -213,7 +212,7 @@ def test_a_long_iteration_takes_a_bounded_number_of_ticks(examples: Any) -> None
 def test_more_simulated_iterations_find_the_same(monkeypatch: pytest.MonkeyPatch, examples: Any) -> None:
     usual = forecast(load_plan(examples / "llama-3.1-8b-4xh200.toml"))
     for name, value in (("WARM_UP_S", 10.0), ("WINDOW_S", 10.0), ("MOST_ITERATIONS", 60)):
-        monkeypatch.setattr(prepared_module, name, value)
+        monkeypatch.setattr(steady_state, name, value)
     longer = forecast(load_plan(examples / "llama-3.1-8b-4xh200.toml"))
     assert usual.time_s == pytest.approx(longer.time_s, rel=2e-3)
     assert usual.energy_j == pytest.approx(longer.energy_j, rel=2e-3)

@@ -11,7 +11,8 @@ import pytest
 from joulecast.errors import GuardError
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
-from joulecast.simulator.fluid.prepared import prepare, simulate
+from joulecast.simulator.fluid.prepared import prepare
+from joulecast.simulator.fluid.steady_state import simulate
 from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.iteration.ledger_guards import check_iteration
 from joulecast.simulator.iteration.result import Iteration
@@ -32,8 +33,7 @@ def plan() -> Plan:
 def broken(change: Callable[[Iteration], Iteration]) -> None:
     chosen = plan()
     prepared = prepare(chosen, gpu_model(load_gpu("h200-sxm-rows")))
-    result, first = simulate(prepared)
-    check_iteration(change(forecast(chosen)), result, first, prepared.wait_power_w)
+    check_iteration(change(forecast(chosen)), simulate(prepared))
 
 
 def first_rank(**values: Any) -> Callable[[Iteration], Iteration]:
@@ -66,18 +66,17 @@ def test_a_breach_is_reported_with_the_plan(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_guards_compare_with_the_power_over_the_ticks() -> None:
     prepared = prepare(plan(), gpu_model(load_gpu("h200-sxm-rows")))
-    result, first = simulate(prepared)
-    power = result.power_w.copy()
+    steady = simulate(prepared)
+    power = steady.result.power_w.copy()
     power[3, 1] *= 1.001
     with pytest.raises(GuardError, match="stage 1: power over time"):
-        check_iteration(forecast(plan()), replace(result, power_w=power), first, prepared.wait_power_w)
+        check_iteration(forecast(plan()), replace(steady, result=replace(steady.result, power_w=power)))
 
 
 def test_guards_cost_less_than_a_millisecond(examples: Any, calls_of: Callable[[Callable[[], object]], int]) -> None:
     chosen = load_plan(examples / "gpt3-175b-64xa100.toml")
     prepared = prepare(chosen, gpu_model(gpu_of(chosen)))
-    result, first = simulate(prepared)
-    whole, waits = forecast(chosen), prepared.wait_power_w
-    guarding = calls_of(lambda: check_iteration(whole, result, first, waits))
+    steady, whole = simulate(prepared), forecast(chosen)
+    guarding = calls_of(lambda: check_iteration(whole, steady))
     assert guarding < 550
     assert guarding < 0.01 * calls_of(lambda: simulate(prepared))

@@ -8,7 +8,8 @@ from joulecast.model.cluster.extremes import slowest_of
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.power.limits import group_lag
-from joulecast.simulator.fluid.prepared import fluid_program, lag_of, prepare
+from joulecast.simulator.fluid.prepared import lag_of, prepare
+from joulecast.simulator.fluid.steady_state import fluid_program
 from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.plan_file.placement import data_fabric, stage_fabric, tensor_fabric
 from joulecast.simulator.plan_file.plan import plan_from_dict

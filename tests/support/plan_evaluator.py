@@ -12,7 +12,8 @@ from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.power.kernel_power import idle_power_w, wait_power_w
 from joulecast.simulator.closed_form.evaluator import Evaluator, make_evaluator
-from joulecast.simulator.fluid.prepared import fluid_program, prepare
+from joulecast.simulator.fluid.prepared import prepare
+from joulecast.simulator.fluid.steady_state import fluid_program
 from joulecast.simulator.instructions.clock_columns import at_columns
 from joulecast.simulator.instructions.kernel_segments import SegmentMaker
 from joulecast.simulator.instructions.overlap import follow, is_overlapped
