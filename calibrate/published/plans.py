@@ -11,6 +11,7 @@ from joulecast.calibrate.published.rows import PublishedRow
 from joulecast.errors import DataError, InputError, nearest
 from joulecast.model.cluster.links import usual_node
 from joulecast.model.hardware.catalogue import gpu_names, load_gpu, load_node
+from joulecast.simulator.plan_file.checks import balanced_layers
 from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
 
 
@@ -232,9 +233,7 @@ def stage_layers(layers: int, stages: int) -> tuple[int, ...] | None:
     if (layers + 2) % stages == 0 and stages > 2:
         each = (layers + 2) // stages
         return (each - 1, *(each,) * (stages - 2), each - 1)
-    base, more = divmod(layers, stages)
-    first = (stages - more) // 2
-    return tuple(base + (first <= stage < first + more) for stage in range(stages))
+    return balanced_layers(layers, stages)
 
 
 def _data_parallel(row: PublishedRow, context: int) -> int:

@@ -243,7 +243,7 @@ def _values(key: str, value: Any, source: Source) -> tuple[Any, ...] | None:
         return None
     if isinstance(value, Mapping) and {"min", "max"} & set(value):
         return _range(key, value, source)
-    if not isinstance(value, list) or (key in LISTS and not any(isinstance(v, list | Mapping) for v in value)):
+    if not isinstance(value, list) or (key in LISTS and not any(_is_whole(v) for v in value)):
         return (value,)
     if not value:
         raise source.error("an empty list offers nothing", key, remedy="Name at least one value.")
@@ -252,6 +252,11 @@ def _values(key: str, value: Any, source: Source) -> tuple[Any, ...] | None:
         if one not in seen:
             seen.append(one)
     return tuple(seen)
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether something in a list is all of what one plan says under a key that may be a list itself."""
+    return isinstance(value, list | Mapping) or value == "balanced"
 
 
 def _range(key: str, value: Mapping[str, Any], source: Source) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ with the same waits are walked through together, with their clocks side by side.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,46 +29,70 @@ _CANDIDATES = 16
 
 
 def contended_stack(launches: Sequence[Launch], kernels: Alone, gpu: GpuModel) -> Array:
-    """As :func:`joulecast.simulator.instructions.overlap.contended`, much faster where launches repeat.
-
-    Kernels influence only those near them, so that in a long run of equal layers all but the outer ones take the same
-    time. Where those walked through do not settle, all are.
-    """
-    begin, period, count = repeating(launches)
-    if count <= WALKED:
-        return contended(launches, kernels, gpu)
-    skip = (count - WALKED) * period
-    resume = begin + WALKED * period
-    kept = np.r_[0:resume, resume + skip : len(launches)]
-    taken = contended([launches[i] for i in kept], _rows(kernels, kept), gpu)
-    steady = taken[resume - 2 * period : resume - period]
-    if not np.allclose(steady, taken[resume - 3 * period : resume - 2 * period], rtol=AGREEMENT, atol=0.0):
-        return contended(launches, kernels, gpu)
-    middle = np.tile(steady, (count - WALKED, 1))
-    return np.vstack([taken[: resume - period], middle, taken[resume - period :]])
+    """As :func:`joulecast.simulator.instructions.overlap.contended`, much faster where launches repeat."""
+    return contended_stacks([launches], [kernels], gpu)[0]
 
 
 def contended_stacks(lists: Sequence[Sequence[Launch]], kernels: Sequence[Alone], gpu: GpuModel) -> list[Array]:
-    """:func:`contended_stack` of many lists of launches, those with the same pattern in one walk.
+    """:func:`~joulecast.simulator.instructions.overlap.contended` of many lists, those of one pattern in one walk.
+
+    Kernels influence only those near them, so that in a long run of equal layers all but the outer ones take the same
+    time. Where those walked through do not settle, all are.
 
     Parameters
     ----------
     kernels
-        One kernel of every launch of each list alone; all lists at the same number of clocks.
+        One kernel of every launch of each list alone, all at the same clocks: launches of one operator take the same.
     """
-    alike: dict[object, list[int]] = {}
-    for number, launches in enumerate(lists):
-        alike.setdefault(_pattern(launches, gpu), []).append(number)
+    middles = [_Middle(*repeating(launches)) for launches in lists]
+    walked = [shortened(launches, middle) for launches, middle in zip(lists, middles, strict=True)]
+    alike: dict[object, dict[object, list[int]]] = {}
+    for number, launches in enumerate(walked):
+        same = alike.setdefault(_pattern(launches, gpu), {})
+        same.setdefault(tuple(id(launch.operator) for launch in launches), []).append(number)
     found: list[Array] = [np.empty(0)] * len(lists)
-    for members in alike.values():
-        if repeating(lists[members[0]])[2] > WALKED:  # what is left out is decided for each on its own
+    for kinds in alike.values():
+        firsts = [members[0] for members in kinds.values()]
+        alone = [_rows(kernels[i], middles[i].kept(len(lists[i]))) for i in firsts]
+        together = contended(walked[firsts[0]], side_by_side(alone), gpu)
+        for members, taken in zip(kinds.values(), np.split(together, len(firsts), axis=1), strict=True):
             for number in members:
-                found[number] = contended_stack(lists[number], kernels[number], gpu)
-            continue
-        together = contended_stack(lists[members[0]], side_by_side([kernels[i] for i in members]), gpu)
-        for number, taken in zip(members, np.split(together, len(members), axis=1), strict=True):
-            found[number] = taken
+                whole = middles[number].filled(taken)
+                found[number] = contended(lists[number], kernels[number], gpu) if whole is None else whole
     return found
+
+
+@dataclass(frozen=True)
+class _Middle:
+    """The run of equal layers in a list of launches: where it begins, and length and number of its periods."""
+
+    begin: int
+    period: int
+    count: int
+
+    @property
+    def skipped(self) -> int:
+        """Launches that are not walked through."""
+        return max(self.count - WALKED, 0) * self.period
+
+    @property
+    def resume(self) -> int:
+        """First launch that is left out."""
+        return self.begin + WALKED * self.period
+
+    def kept(self, length: int) -> NDArray[np.int64]:
+        """Places of the launches that are walked through, in a list of so many."""
+        return np.r_[0 : self.resume, self.resume + self.skipped : length] if self.skipped else np.arange(length)
+
+    def filled(self, taken: Array) -> Array | None:
+        """Times of all launches from those walked through; ``None`` where these do not settle."""
+        if not self.skipped:
+            return taken
+        last = self.resume - self.period
+        steady = taken[last - self.period : last]
+        if not np.allclose(steady, taken[last - 2 * self.period : last - self.period], rtol=AGREEMENT, atol=0.0):
+            return None
+        return np.vstack([taken[:last], np.tile(steady, (self.count - WALKED, 1)), taken[last:]])
 
 
 def _pattern(launches: Sequence[Launch], gpu: GpuModel) -> tuple[object, ...]:
@@ -110,13 +134,12 @@ def repeating(launches: Sequence[Launch]) -> tuple[int, int, int]:
     return 0, len(launches), 1
 
 
-def shortened(launches: Sequence[Launch]) -> Sequence[Launch]:
+def shortened(launches: Sequence[Launch], middle: _Middle | None = None) -> Sequence[Launch]:
     """The same without most of the equal layers in its middle."""
-    begin, period, count = repeating(launches)
-    if count <= WALKED:
+    middle = middle or _Middle(*repeating(launches))
+    if not middle.skipped:
         return launches
-    resume = begin + WALKED * period
-    return [*launches[:resume], *launches[resume + (count - WALKED) * period :]]
+    return [*launches[: middle.resume], *launches[middle.resume + middle.skipped :]]
 
 
 def _rows(kernels: Alone, rows: NDArray[np.int64]) -> Alone:

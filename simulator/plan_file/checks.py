@@ -136,15 +136,22 @@ def data_parallel_size(parsed: PlanFile, source: Source) -> int:
 
 
 def stage_layers(table: ParallelismTable, layers: int, source: Source) -> tuple[int, ...]:
-    """Blocks of each virtual stage: evenly, or as given."""
+    """Blocks of each virtual stage: evenly, as evenly as may be, or as given."""
     count = table.pipeline_model_parallel_size * table.virtual_pipeline_model_parallel_size
     key = "parallelism.stage_layers"
+    stages = PP if table.virtual_pipeline_model_parallel_size == 1 else VP
     if table.stage_layers is not None:
         for name in ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"):
             if getattr(table, name):
                 raise source.error(
                     "the stages' layers are given", f"parallelism.{name}", remedy=f"Leave it out, or {key}."
                 )
+        if table.stage_layers == "balanced":
+            if count > layers:
+                raise source.error(
+                    f"{layers} layers are fewer than {count} stages", stages, remedy=f"Use at most {layers} stages."
+                )
+            return balanced_layers(layers, count)
         given = tuple(table.stage_layers)
         if len(given) != count or sum(given) != layers or min(given) < 0:
             raise source.error(
@@ -160,13 +167,24 @@ def stage_layers(table: ParallelismTable, layers: int, source: Source) -> tuple[
         counted = f" with embedding or head, {blocks} blocks," if first or last else ""
         raise source.error(
             f"{layers} layers{counted} cannot be split evenly over {count} stages",
-            PP if table.virtual_pipeline_model_parallel_size == 1 else VP,
-            remedy=f"Use a number of stages that divides {blocks}, or give {key}.",
+            stages,
+            remedy=f'Use a number of stages that divides {blocks}, or {key} = "balanced" or a list.',
         )
     shares = [blocks // count] * count
     shares[0] -= first
     shares[-1] -= last
     return tuple(shares)
+
+
+def balanced_layers(layers: int, stages: int) -> tuple[int, ...]:
+    """Layers of each stage, as evenly as may be; the first and the last stages, which have more to do, have fewer.
+
+    >>> balanced_layers(61, 16)
+    (3, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 3, 3)
+    """
+    base, more = divmod(layers, stages)
+    first = (stages - more) // 2
+    return tuple(base + (first <= stage < first + more) for stage in range(stages))
 
 
 def whole(plan: Plan, gpu: GpuDescription, source: Source) -> None:

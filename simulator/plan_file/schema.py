@@ -166,7 +166,10 @@ class ParallelismTable(Table):
     virtual_pipeline_model_parallel_size: int = Field(1, gt=0, description="Virtual stages on each pipeline rank.")
     data_parallel_size: int | None = Field(None, gt=0, description="Derived; if given, it must agree.")
     sequence_parallel: bool = Field(False, description="Split norms and residuals along the sequence too.")
-    stage_layers: list[int] | None = Field(None, description="Blocks of each (virtual) stage, in the model's order.")
+    stage_layers: list[int] | Literal["balanced"] | None = Field(
+        None,
+        description="Blocks of each (virtual) stage, in the model's order; ``balanced``: as evenly as may be.",
+    )
     account_for_embedding_in_pipeline_split: bool = Field(
         False, description="The embedding counts as a block of the first stage where blocks are split evenly."
     )

@@ -147,12 +147,22 @@ def explain(error: ValidationError, source: Source, tables: Mapping[str, type[Ba
     return source.error(_what_is_wrong(first), key, remedy=_remedy(first))
 
 
-_UNION_BRANCHES = {"str", "InlineModel", "constrained-float", "list[constrained-float]"}
+_UNION_BRANCHES = {
+    "str",
+    "InlineModel",
+    "constrained-float",
+    "list[constrained-float]",
+    "list[int]",
+    "literal['balanced']",
+}
+
+#: Errors of one branch of a union, and types of value, of which the other branch says better what is wrong.
+_OTHER_BRANCH = {("string_type", dict), ("float_type", list), ("list_type", str), ("literal_error", list)}
 
 
 def _rank(detail: ErrorDetails) -> int:
-    if (detail["type"], type(detail.get("input"))) in (("string_type", dict), ("float_type", list)):
-        return 3  # the other branch of a union says it better
+    if (detail["type"], type(detail.get("input"))) in _OTHER_BRANCH:
+        return 3
     return {"extra_forbidden": 0, "missing": 2}.get(detail["type"], 1)
 
 

@@ -48,6 +48,7 @@ def once(found):
         {TP: [1, 2, 4], PP: {"min": 1, "max": 4}, "cluster__gpus": [4, 6, 8, 16], MICRO: [1, 2, 5]},
         {TP: [1, 4], "parallelism__context_parallel_size": [1, 2, 4], PP: [1, 2], "workload__sequence_length": [2048]},
         {TP: [1, 2], PP: [2], "parallelism__stage_layers": [[9, 7], [8, 8], [8, 9]], VP: [1, 2]},
+        {PP: "all", VP: [1, 2, 6], "parallelism__stage_layers": ["balanced"], "workload__layers": [5, 8]},
         {
             PP: "all",
             VP: [1, 2, 3],

@@ -25,7 +25,7 @@ from joulecast.plan.knobs.front_space import load_space
 from joulecast.plan.knobs.overlap_space import overlap_variants
 from joulecast.simulator.instructions import overlap_steady
 from joulecast.simulator.instructions.overlap import contended
-from joulecast.simulator.instructions.overlap_steady import contended_stack, repeating
+from joulecast.simulator.instructions.overlap_steady import contended_stack, contended_stacks, repeating
 from joulecast.simulator.instructions.program import instruction_launches, plan_program
 from joulecast.simulator.instructions.repeated import Conditions, predict_repeated
 from joulecast.simulator.instructions.tables import kernels_of
@@ -237,6 +237,33 @@ def test_the_middle_of_a_stack_is_not_walked_through_and_comes_out_the_same(
             alone = kernels.alone([index[one.operator] for one in launches])
             np.testing.assert_allclose(contended_stack(launches, alone, GPU), contended(launches, alone, GPU), 1e-9)
     assert walked[:2] == walked[2:]
+
+
+def test_stacks_side_by_side_take_what_each_takes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more and fewer layers, and of other shapes: one walk for each direction."""
+    lists = [
+        launches
+        for layers, micro in ((12, 4), (24, 4), (12, 2))
+        for launches in plan_program(
+            plan_of(overlap__nanobatches=2, workload__layers=layers, workload__micro_batch_size=micro)
+        )
+        .ranks[0]
+        .types[:2]
+    ]
+    kernels = kernels_of([lists], GPU.clocks_mhz[::8], GPU)
+    index = {operator: i for i, operator in enumerate(kernels.operators)}
+    alone = [kernels.alone([index[one.operator] for one in launches]) for launches in lists]
+    expected = [contended(launches, one, GPU) for launches, one in zip(lists, alone, strict=True)]
+    walks: list[int] = []
+
+    def counting(launches: Any, *rest: Any) -> Any:
+        walks.append(len(launches))
+        return contended(launches, *rest)
+
+    monkeypatch.setattr(overlap_steady, "contended", counting)
+    for got, one in zip(contended_stacks(lists, alone, GPU), expected, strict=True):
+        np.testing.assert_allclose(got, one, 1e-9)
+    assert len(walks) == 2
 
 
 def test_what_does_not_repeat_is_walked_through_whole() -> None:

@@ -124,6 +124,37 @@ def test_uneven_stages_by_list() -> None:
     assert plan.parallelism.stage_layers == (17, 15)
 
 
+@pytest.mark.parametrize(("layers", "stages"), [(13, (6, 7)), (7, (3, 4)), (2, (1, 1)), (12, (6, 6))])
+def test_balanced_stages_differ_by_one_layer_at_most(layers: int, stages: tuple[int, ...]) -> None:
+    plan = plan_from_dict(tables(workload__layers=layers, parallelism__stage_layers="balanced"))
+    assert sorted(plan.parallelism.stage_layers) == sorted(stages)
+
+
+def test_balanced_stages_leave_the_fewer_layers_to_both_ends() -> None:
+    many = {"parallelism__pipeline_model_parallel_size": 4, "cluster__gpus": 8}
+    plan = plan_from_dict(tables(**many, workload__layers=30, parallelism__stage_layers="balanced"))
+    assert plan.parallelism.stage_layers == (7, 8, 8, 7)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("balancd", ("[parallelism.stage_layers]", "Did you mean 'balanced'?")),
+        (5, ("[parallelism.stage_layers]", "5 is not a list")),
+        (["a", 2], ("[parallelism.stage_layers.0]", "not a whole number")),
+    ],
+)
+def test_layers_of_stages_that_cannot_be_read(given: object, words: tuple[str, ...]) -> None:
+    with pytest.raises(InputError) as error:
+        plan_from_dict(tables(parallelism__stage_layers=given))
+    assert all(word in str(error.value) for word in words)
+
+
+def test_fewer_layers_than_stages() -> None:
+    with pytest.raises(InputError, match=r"1 layers are fewer than 2 stages\. Use at most 1 stages"):
+        plan_from_dict(tables(workload__layers=1, parallelism__stage_layers="balanced"))
+
+
 @pytest.mark.parametrize(
     ("spelling", "ours"),
     [("1F1B", "1f1b"), ("GPipe", "gpipe"), ("interleaved-1F1B", "interleaved-1f1b"), ("ZB-H1", "zb-h1")],
