@@ -43,7 +43,7 @@ def plan_row(row: PublishedRow) -> PlannedRow:
     assumed = _Assumed([])
     tables = _tables(row, generation, assumed)
     try:
-        plan = plan_from_dict(tables)
+        plan = plan_from_dict(tables, row.file or None, [f"{key}={value}" for key, value in row.keys])
     except InputError as error:
         raise DataError(error.message, file=row.file, line=row.line, key=error.key, remedy=error.remedy) from None
     return PlannedRow(row, plan, generation, tuple(assumed.words))

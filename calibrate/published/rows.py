@@ -1,7 +1,8 @@
 """Published training iterations: one configuration and its step time on a line of a CSV file.
 
 An empty cell, or ``unknown``, is what the source does not say. The columns are those of :class:`PublishedRow`; the
-measured ones are never read by a forecast.
+measured ones are never read by a forecast. A column that is called as a key of a plan is, such as
+``parallelism.expert_tensor_parallel_size``, sets that key, ``workload.model`` the sizes that the line leaves empty.
 """
 
 from __future__ import annotations
@@ -13,12 +14,27 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from joulecast.errors import DataError, nearest
+from joulecast.errors import DataError, InputError, nearest
 from joulecast.files import csv_table, read_text
+from joulecast.model.architecture.hf import load_model
+from joulecast.simulator.plan_file.schema import TABLES, InlineModel
 
 #: Name of the file in a folder.
 FILE = "published_iterations.csv"
 _BLANK = ("", "unknown", "none stated", "n/a")
+#: Column of a model by its name in the catalogue, or by the path of its ``config.json``.
+MODEL = "workload.model"
+#: What its sizes are called there.
+SIZES = {
+    "num_layers": "layers",
+    "hidden": "hidden",
+    "heads": "heads",
+    "kv_heads": "kv_heads",
+    "head_dim": "head_dim",
+    "ffn_hidden": "ffn",
+    "gated_mlp": "gated_mlp",
+    "vocab": "vocab",
+}
 
 
 def _blank_is_none(value: Any) -> Any:
@@ -42,7 +58,7 @@ Dtype = Literal["bf16", "fp16", "fp8", "fp4"]
 class PublishedRow(BaseModel):
     """One line; ``None`` is what the source does not say.
 
-    ``file`` and ``line`` say where it stands.
+    ``file`` and ``line`` say where it stands, ``keys`` has keys of its plan with their values as text.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, protected_namespaces=())
@@ -79,6 +95,7 @@ class PublishedRow(BaseModel):
     measured_step_time_s: MaybeNumber = None
     measured_tflops_per_gpu: MaybeNumber = None
     notes: str = ""
+    keys: tuple[tuple[str, str], ...] = ()
     file: str = ""
     line: int = 0
 
@@ -127,21 +144,45 @@ def read_published(path: str | Path) -> list[PublishedRow]:
 
 def _check_columns(names: Sequence[str], file: Path) -> None:
     """Every needed column is there, and none is a misspelling of one that is not."""
-    fields = PublishedRow.model_fields
-    absent = [name for name in fields if name not in names and name not in ("file", "line")]
+    fields, of_plan = PublishedRow.model_fields, _plan_keys()
+    absent = [name for name in fields if name not in names and name not in ("file", "line", "keys")]
     for name in names:
-        if name not in fields and (near := nearest(name, absent, 1)):
-            raise DataError(f"unknown column {name!r}", file=str(file), line=1, remedy=f"Did you mean {near[0]!r}?")
-    missing = [name for name in absent if fields[name].is_required()]
+        known = of_plan if "." in name else absent
+        if name not in fields and name not in of_plan and ("." in name or nearest(name, known, 1)):
+            near = nearest(name, known, 1)
+            remedy = f"Did you mean {near[0]!r}?" if near else "A column with a dot is a key of a plan, table.key."
+            raise DataError(f"unknown column {name!r}", file=str(file), line=1, remedy=remedy)
+    missing = [name for name in absent if fields[name].is_required() and not (MODEL in names and name in SIZES)]
     if missing:
         raise DataError(
             f"no column {', '.join(missing)}", file=str(file), line=1, remedy="Each line needs these values."
         )
 
 
-def _row(record: dict[str, str], file: Path, line: int) -> PublishedRow:
+def _plan_keys() -> list[str]:
+    """Keys of a plan as columns are called."""
+    of_tables = [f"{table}.{key}" for table, model in TABLES.items() if "." not in table for key in model.model_fields]
+    return [*of_tables, *(f"{MODEL}.{key}" for key in InlineModel.model_fields)]
+
+
+def _sizes(record: dict[str, str], file: Path, line: int) -> dict[str, Any]:
+    """Sizes of the model that a line names; none where it names none."""
+    name = _blank_is_none(record.get(MODEL, ""))
+    if name is None:
+        return {}
     try:
-        row = PublishedRow.model_validate({**record, "file": str(file), "line": line})
+        model = load_model(file.parent / name if name.endswith(".json") else name.strip())
+    except InputError as error:
+        raise DataError(error.message, file=str(file), line=line, key=MODEL, remedy=error.remedy) from None
+    return {column: getattr(model, size) for column, size in SIZES.items()}
+
+
+def _row(record: dict[str, str], file: Path, line: int) -> PublishedRow:
+    stated = {name: text for name, text in record.items() if "." not in name and _blank_is_none(text) is not None}
+    keys = tuple((name, text) for name, text in record.items() if "." in name and _blank_is_none(text) is not None)
+    found = {**record, **_sizes(record, file, line), **stated, "keys": keys, "file": str(file), "line": line}
+    try:
+        row = PublishedRow.model_validate(found)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key, value = str(first["loc"][0]), str(first.get("input") or "")

@@ -64,6 +64,8 @@ PUBLISHED = {
     "sequence_parallel": "false", "micro_batch": 4, "global_batch": 4, "dtype": "fp16", "recompute": "full",
     "tp_comm_overlap": "false", "distributed_optimizer": "false", "measured_step_time_s": 1.4,
     "measured_tflops_per_gpu": 135.0, "notes": "",
+    "workload.model": "mixtral-8x7b",
+    "parallelism.expert_tensor_parallel_size": 1,
 }  # fmt: skip
 A100 = {"sm_count": 108.0, "min_clock_mhz": 210.0, "max_clock_mhz": 1410.0}
 

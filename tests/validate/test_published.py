@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from paths import ROOT
+from published_lines import LINE, write
 
 from joulecast.calibrate.published import alone, shipped
 from joulecast.calibrate.published.fit import Fitted, Linearised, TrainingRun
@@ -35,49 +36,6 @@ from joulecast.validate.published.order import order_of_pairs
 from joulecast.validate.published.rates import constant_rate_s, executed_flops
 from joulecast.validate.published.step_times import every_other
 from joulecast.validate.scoring.result import SuiteResult
-
-#: A GPT of 22 billion parameters on eight A100, as a source might publish it.
-LINE = {
-    "id": "gpt-22b",
-    "source": "Narayanan et al. SC'21",
-    "model": "GPT 22B",
-    "num_layers": "48",
-    "hidden": "6144",
-    "heads": "64",
-    "kv_heads": "64",
-    "head_dim": "96",
-    "ffn_hidden": "24576",
-    "gated_mlp": "false",
-    "vocab": "51200",
-    "seq_len": "2048",
-    "gpu": "a100-sxm-80gb",
-    "num_gpus": "8",
-    "gpus_per_node": "8",
-    "tp": "8",
-    "pp": "1",
-    "vpp": "1",
-    "cp": "1",
-    "ep": "1",
-    "dp": "1",
-    "sequence_parallel": "false",
-    "micro_batch": "4",
-    "global_batch": "4",
-    "dtype": "fp16",
-    "recompute": "full",
-    "tp_comm_overlap": "false",
-    "distributed_optimizer": "false",
-    "measured_step_time_s": "1.5",
-    "measured_tflops_per_gpu": "",
-    "notes": "",
-}
-
-
-def write(path: Path, *lines: dict[str, str]) -> Path:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(lines[0]))
-        writer.writeheader()
-        writer.writerows(lines)
-    return path
 
 
 def row(**changes: str) -> PublishedRow:
@@ -184,13 +142,15 @@ def test_attention_and_gradients_are_what_recipes_set(
 
 
 def test_the_trivial_rule_reads_only_what_it_is_given() -> None:
-    one, twice = row(), row(id="b", global_batch="8", measured_step_time_s="2.8")
-    rate = executed_flops(one) / 8 / 1.5
-    assert constant_rate_s(twice, [(one, rate)]) == pytest.approx(3.0)
+    one, twice = plan_row(row()), plan_row(row(id="b", global_batch="8", measured_step_time_s="2.8"))
+    executed = executed_flops(one)
+    assert executed is not None
+    known = [(one.row, executed / 8 / 1.5)]
+    assert constant_rate_s(twice, known) == pytest.approx(3.0)
     assert constant_rate_s(twice, []) is None
-    elsewhere = row(id="c", source="another")
-    assert constant_rate_s(elsewhere, [(one, rate)]) == pytest.approx(1.5)
-    assert constant_rate_s(row(id="d", dtype="bf16"), [(one, rate)]) is None
+    elsewhere = plan_row(row(id="c", source="another"))
+    assert constant_rate_s(elsewhere, known) == pytest.approx(1.5)
+    assert constant_rate_s(plan_row(row(id="d", dtype="bf16")), known) is None
 
 
 def test_pairs_are_ranked_by_speed() -> None:

@@ -183,8 +183,7 @@ def _order(forecasts: Sequence[tuple[PlannedRow, Prediction]]) -> dict[str, Any]
 
 def _known(planned: Sequence[PlannedRow]) -> list[tuple[PublishedRow, float]]:
     """Rows with their rates; NaN where none was measured."""
-    rows = [one.row for one in planned]
-    return list(zip(rows, rates(rows).tolist(), strict=True))
+    return list(zip([one.row for one in planned], rates(planned).tolist(), strict=True))
 
 
 def plan_rows(rows: Sequence[PublishedRow]) -> tuple[list[PlannedRow], list[tuple[str, str]]]:
@@ -206,7 +205,7 @@ def _scored(planned: PlannedRow, prediction: Prediction, known: Sequence[tuple[P
         prediction,
         family=planned.generation.name or "other frameworks",
         groups=groups_of(planned.row),
-        baseline=Prediction(time_s=constant_rate_s(planned.row, [pair for pair in known if pair[1] > 0])),
+        baseline=Prediction(time_s=constant_rate_s(planned, [pair for pair in known if pair[1] > 0])),
     )
 
 
