@@ -72,6 +72,7 @@ class Family:
     joint_up: bool = False
     head_bias: bool = False
     known_modules: bool = True
+    own_code: str = ""
     attention_sinks: bool = False
     sliced_projections: bool = False
     half_rotary: bool = False
@@ -422,7 +423,7 @@ FAMILIES: Mapping[str, Family] = {
         parallel_key="parallel_attn",
         shared_norm=True,
         joint_projections=True,
-        known_modules=False,
+        own_code="falcon",
         alibi_key="alibi",
         adapt=_falcon,
     ),
@@ -438,7 +439,7 @@ FAMILIES: Mapping[str, Family] = {
         parallel=True,
         shared_norm=True,
         head_bias=True,
-        known_modules=False,
+        own_code="gptj",
         adapt=_gptj,
     ),
     "gpt_neox": replace(
@@ -458,7 +459,7 @@ FAMILIES: Mapping[str, Family] = {
         embedding_norm=True,
         ffn_multiple=4,
         joint_projections=True,
-        known_modules=False,
+        own_code="bloom",
         refused=("apply_residual_connection_post_layernorm",),
         adapt=_bloom,
     ),
@@ -476,7 +477,7 @@ FAMILIES: Mapping[str, Family] = {
         alibi=True,
         alibi_key="attn_config.alibi",
         joint_projections=True,
-        known_modules=False,
+        own_code="mpt",
         refused=("attn_config.qk_ln", "attn_config.rope", "attn_config.attn_type"),
         adapt=_mpt,
     ),

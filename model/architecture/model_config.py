@@ -74,6 +74,9 @@ class ModelConfig:
         Whether each head of attention has a learned score that no value belongs to (gpt-oss).
     known_modules
         Whether the kernels of that code are known here.
+    own_code
+        Whose it is where it is like no other's: ``falcon gptj bloom mpt``
+        (:mod:`joulecast.model.transformer.own_attention`).
     sliced_projections
         Whether that code cuts queries, keys and values out of a joint product, and the rotated part out of heads, by
         slices, whose gradients stand among zeros (Phi-3).
@@ -149,6 +152,7 @@ class ModelConfig:
     head_bias: bool = False
     attention_sinks: bool = False
     known_modules: bool = True
+    own_code: str = ""
     sliced_projections: bool = False
     half_rotary: bool = False
     wide_rotary: bool = False

@@ -77,7 +77,7 @@ def _user_buffer_bytes(s: Shard) -> float:
     Of the latter six gather (in FP8 where the products are) and four scatter.
     """
     written = s.implementation.attention_backend == "unfused" or attention_kernel.alibi(s) == "mask"
-    bias = s.config.alibi and written
+    bias = s.config.alibi and written and s.implementation.modules == "joint"
     tensor = float(bias * DTYPE_BYTES[s.implementation.dtype] * s.heads * s.sequence**2)
     if not s.implementation.tp_comm_overlap:
         return tensor

@@ -21,6 +21,7 @@ from joulecast.model.transformer import (
     modules_compiled,
     modules_experts,
     modules_layer,
+    own_attention,
     pytorch_norm,
     whole_activation,
     written_attention,
@@ -49,9 +50,14 @@ def layer_bytes(s: Shard) -> float:
     weights = hidden * (s.qkv_width + s.attention_width + s.up_width + s.ffn)
     scores = size * s.batch * s.sequence**2 if masked_attention.masked(s) else 0.0
     written = written_attention.written(s) and not s.implementation.recomputes("core_attn")
-    scores += written_attention.kept_bytes(s) if written else 0.0
+    scores += _written_scores(s) if written else 0.0
     scores += modules_experts.kept_bytes(s) if s.config.experts is not None else 0.0
     return norms + scores + widths + _statistics(s) + dropout.kept_bytes(s) + _rounded_bytes(s, weights)
+
+
+def _written_scores(s: Shard) -> float:
+    """What transformers' own attention keeps of scores."""
+    return own_attention.kept_bytes(s) if own_attention.own(s) else written_attention.kept_bytes(s)
 
 
 def final_norm_bytes(s: Shard) -> float:
@@ -88,7 +94,10 @@ def _norm_input(s: Shard) -> float:
 def _attention_width(s: Shard) -> int:
     """Rotated queries and keys, values and the result, and of a joint product all of it."""
     dim = s.config.head_dim
-    if _whole_graph(s) or masked_attention.masked(s) or written_attention.written(s):
+    whole = _whole_graph(s) or masked_attention.masked(s) or written_attention.written(s)
+    if whole and own_attention.own(s) == "falcon" and s.kv_heads == 1 and not written_attention.written(s):
+        return s.qkv_width + s.attention_width
+    if whole:
         return 3 * s.heads * dim + s.attention_width
     rotated = (s.heads + s.kv_heads) * dim if s.config.rotary and s.implementation.rotary else 0
     joint = len(modules_layer.projections(s)) == 1

@@ -5,7 +5,8 @@
   linear layers in FP8.
 - ``modules_layer``: a layer as transformers or torchtitan write it, ``modules_compiled`` when compiled; of
   ``autocast_linear`` layers, ``pytorch_norm``, which may be an ``unfused_norm``, ``turned_rotary`` or
-  ``complex_rotary``, ``masked_attention`` or ``written_attention``, ``whole_activation``, and ``dropout``.
+  ``complex_rotary``, ``masked_attention``, ``written_attention`` or a single family's ``own_attention``,
+  ``whole_activation``, and ``dropout``.
 - ``megatron_layer``: a layer in Megatron-Core with Transformer Engine: ``core_attention``, ``megatron_mlp`` or ``moe``
   between ``megatron_linear`` layers and norms (``megatron_norm`` for their gradients).
 - Attention: ``attention_kernel``, ``unfused_attention`` as separate kernels, ``query_scaling`` in front of it,

@@ -18,6 +18,7 @@ from joulecast.model.transformer import (
     dropout,
     masked_attention,
     modules_experts,
+    own_attention,
     pytorch_norm,
     rotary,
     turned_rotary,
@@ -34,6 +35,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         *pytorch_norm.block_forward("norm1", s),
         *eager.enter_forward("qkv", s),
         *_projections_forward(s),
+        *own_attention.ahead(s),
         *(complex_rotary.forward(s) if _titan(s) else turned_rotary.forward(s)),
         *turned_rotary.queries_scaled(s),
         *masked_attention.forward(s),
@@ -208,7 +210,7 @@ def _projections_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """
     hidden, bias, products = s.config.hidden, s.config.qkv_bias, projections(s)
     if len(products) == 1:
-        ahead = _sliced(s) if s.config.sliced_projections and not _titan(s) else (joined(s),)
+        ahead = _sliced(s) if sliced(s) and not _titan(s) else (joined(s),)
         return (*ahead, *autocast_linear.backward("qkv", s, s.qkv_width, hidden, bias, accumulate))
     launches: list[Launch] = []
     whole_norms = s.config.qk_norm_whole
@@ -224,11 +226,17 @@ def _projections_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     return tuple(launches)
 
 
+def sliced(s: Shard) -> bool:
+    """Whether queries, keys and values are slices of their joint product, rather than its split parts."""
+    return s.config.sliced_projections or own_attention.own(s) in ("falcon", "bloom")
+
+
 def _sliced(s: Shard) -> tuple[Launch, ...]:
     """Gradients of queries, keys and values, each put among zeros of their joint product, and the sums of these."""
     dtype, whole, launches = s.implementation.dtype, s.tokens * s.qkv_width, list[Launch]()
     keys = s.tokens * s.kv_heads * s.config.head_dim
-    launches += (*turned_rotary.turned("key", s), *turned_rotary.turned("query", s))
+    if s.config.sliced_projections:
+        launches += (*turned_rotary.turned("key", s), *turned_rotary.turned("query", s))
     for name, values in (("value", keys), ("key", keys), ("query", s.tokens * s.attention_width)):
         launches.append(streaming("fill", f"qkv.{name}.fill", whole, reads=0, dtype=dtype))
         launches.append(streaming("strided_unary", f"qkv.{name}.slice", values, dtype=dtype))

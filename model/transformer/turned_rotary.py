@@ -30,7 +30,14 @@ BUSY = 1.7
 def _parts(s: Shard) -> tuple[tuple[str, int], ...]:
     if not (s.config.rotary and s.implementation.rotary):
         return ()
-    return ("query", s.tokens * s.heads * s.config.head_dim), ("key", s.tokens * s.kv_heads * s.config.head_dim)
+    queries, keys = (s.tokens * heads * s.config.head_dim for heads in (s.heads, _key_heads(s)))
+    return ("query", queries), ("key", keys)
+
+
+def _key_heads(s: Shard) -> int:
+    """Heads of keys that are rotated: Falcon has repeated some before."""
+    repeated = s.config.own_code == "falcon" and s.kv_heads > 1 and s.implementation.modules == "transformers"
+    return s.heads if repeated else s.kv_heads
 
 
 def parted(s: Shard) -> bool:
@@ -213,9 +220,9 @@ def queries_scaled(s: Shard, suffix: str = "") -> tuple[Launch, ...]:
     return (*numbers, _paced(f"query.scale{suffix}", values, cycles, s))
 
 
-def turn(name: str, values: float, s: Shard) -> Launch:
+def turn(name: str, values: float, s: Shard, dtype: str = "") -> Launch:
     """Copy of values from heads first to tokens first."""
-    return _paced(name, values, TURN, s)
+    return issued("unary", name, values, TURN * values, activity=BUSY, dtype=dtype or s.implementation.dtype)
 
 
 def _paced(name: str, values: float, cycles: float, s: Shard, *, reads: float = 1.0, writes: float = 1.0) -> Launch:

@@ -40,6 +40,23 @@ FORMULA_BACKWARD = (
 )
 
 
+#: The same of BLOOM's GELU, whose backward makes the hyperbolic tangent again.
+BLOOM = (
+    ("half", 1),
+    ("scaled", 1),
+    ("coefficient", 1),
+    ("square", 2),
+    ("one", 1),
+    ("argument", 2),
+    ("tanh", 1),
+    ("two", 1),
+    ("product", 2),
+)
+BLOOM_BACKWARD = (
+    *(("scaled", 1), ("coefficient", 1), ("square", 2), ("one", 1), ("argument", 2), ("tanh", 1)),
+    *(("half", 1), ("tanh.square", 2), ("tanh.grad", 1), ("slope", 1), ("slope.square", 2), ("slope.sum", 1)),
+    *(("half.slope", 2), ("half.grad", 2), ("two", 1), ("two.half", 1), ("sum", 2), ("input.grad", 2)),
+)
 #: The same under ``torch.autocast``, which takes the power in fp32: operation, tensors read and written in fp32 (half
 #: of one is a narrow one), and whether a thread takes values one by one, as it does where types differ.
 MIXED_FORMULA = (
@@ -87,6 +104,8 @@ def formula(s: Shard) -> bool:
 
 def forward(s: Shard) -> tuple[Launch, ...]:
     """Between the products of an MLP without a gate."""
+    if _bloom(s):
+        return _formula(s, BLOOM)
     if formula(s) and s.implementation.autocast:
         return _mixed(s, MIXED_FORMULA)
     return _formula(s, FORMULA) if formula(s) else eager.activation_forward(s)
@@ -94,9 +113,15 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 
 def backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`."""
+    if _bloom(s):
+        return _formula(s, BLOOM_BACKWARD)
     if formula(s) and s.implementation.autocast:
         return _mixed(s, MIXED_FORMULA_BACKWARD)
     return _formula(s, FORMULA_BACKWARD) if formula(s) else eager.activation_backward(s)
+
+
+def _bloom(s: Shard) -> bool:
+    return s.config.own_code == "bloom" and s.implementation.modules == "transformers"
 
 
 def _formula(s: Shard, steps: tuple[tuple[str, int], ...]) -> tuple[Launch, ...]:

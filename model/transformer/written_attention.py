@@ -50,16 +50,16 @@ def _shared(name: str, s: Shard, *, reads: float, writes: float) -> tuple[Launch
 
 def forward(s: Shard) -> tuple[Launch, ...]:
     """From rotated queries and keys to the heads' results, tokens first."""
-    scores, dtype, width, more = _scores(s), s.implementation.dtype, s.config.head_dim, s.config.attention_sinks
+    scores, dtype, width, more = score_count(s), s.implementation.dtype, s.config.head_dim, s.config.attention_sinks
     return (
         *_shared("copy", s, reads=s.kv_heads / s.heads, writes=1.0),
         *_copied_queries(s),
-        _product("attention.scores", s, s.sequence, s.sequence, width, "tn"),
+        product("attention.scores", s, s.sequence, s.sequence, width, "tn"),
         streaming("unary", "attention.scale", scores, dtype=dtype),
         *softcap.forward("attention", scores, dtype, present=s.config.attention_softcap),
         streaming("strided_binary", "attention.masked", scores, reads=1.0 + 1.0 / s.heads, dtype=dtype),
         *(_softmax_with_sinks(s) if more else _softmax(s)),
-        _product("attention.values", s, s.sequence, width, s.sequence + more, "nn"),
+        product("attention.values", s, s.sequence, width, s.sequence + more, "nn"),
         turned_rotary.turn("attention.clone", s.tokens * s.attention_width, s),
     )
 
@@ -72,7 +72,7 @@ def _copied_queries(s: Shard) -> tuple[Launch, ...]:
 
 
 def _softmax(s: Shard) -> tuple[Launch, ...]:
-    scores, rows, dtype = _scores(s), _rows(s), s.implementation.dtype
+    scores, rows, dtype = score_count(s), score_rows(s), s.implementation.dtype
     softmax = streaming("softmax", "attention.softmax", scores, dtype="fp32", rows=rows, columns=s.sequence)
     if dtype == "fp32":
         return (softmax,)
@@ -81,7 +81,7 @@ def _softmax(s: Shard) -> tuple[Launch, ...]:
 
 
 def _softmax_with_sinks(s: Shard) -> tuple[Launch, ...]:
-    rows, dtype, columns = _rows(s), s.implementation.dtype, s.sequence + 1
+    rows, dtype, columns = score_rows(s), s.implementation.dtype, s.sequence + 1
     longer = rows * columns
     return (
         issued("cat", "attention.sinks.cat", longer, JOINED * longer, activity=1.0, dtype=dtype),
@@ -93,23 +93,23 @@ def _softmax_with_sinks(s: Shard) -> tuple[Launch, ...]:
 
 def backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`, to those of keys and values of their own heads."""
-    scores, dtype, width, more = _scores(s), s.implementation.dtype, s.config.head_dim, s.config.attention_sinks
+    scores, dtype, width, more = score_count(s), s.implementation.dtype, s.config.head_dim, s.config.attention_sinks
     scale = streaming("strided_unary" if more else "unary", "attention.scale.grad", scores, dtype=dtype)
     return (
         turned_rotary.turn("attention.grad.clone", s.tokens * s.attention_width, s),
-        _product("attention.values.dgrad", s, s.sequence + more, width, s.sequence, "nt"),
-        _product("attention.softmax.dgrad", s, s.sequence, s.sequence, width, "tn"),
+        product("attention.values.dgrad", s, s.sequence + more, width, s.sequence, "nt"),
+        product("attention.softmax.dgrad", s, s.sequence, s.sequence, width, "tn"),
         *(_softmax_with_sinks_backward(s) if more else _softmax_backward(s)),
         *softcap.backward("attention", scores, dtype, present=s.config.attention_softcap),
         scale,
-        _product("attention.keys.dgrad", s, width, s.sequence, s.sequence, "nt"),
-        _product("attention.queries.dgrad", s, s.sequence, width, s.sequence, "nn"),
+        product("attention.keys.dgrad", s, width, s.sequence, s.sequence, "nt"),
+        product("attention.queries.dgrad", s, s.sequence, width, s.sequence, "nn"),
         *summed(s),
     )
 
 
 def _softmax_backward(s: Shard) -> tuple[Launch, ...]:
-    scores, rows, dtype = _scores(s), _rows(s), s.implementation.dtype
+    scores, rows, dtype = score_count(s), score_rows(s), s.implementation.dtype
     gradient = streaming(
         "log_softmax_backward",
         "attention.softmax.grad",
@@ -126,11 +126,11 @@ def _softmax_backward(s: Shard) -> tuple[Launch, ...]:
 
 
 def _softmax_with_sinks_backward(s: Shard) -> tuple[Launch, ...]:
-    rows, dtype, columns = _rows(s), s.implementation.dtype, s.sequence + 1
+    rows, dtype, columns = score_rows(s), s.implementation.dtype, s.sequence + 1
     longer = rows * columns
     return (
         streaming("fill", "attention.sinks.slice.fill", longer, reads=0, dtype=dtype),
-        streaming("strided_unary", "attention.sinks.slice.copy", _scores(s), dtype=dtype),
+        streaming("strided_unary", "attention.sinks.slice.copy", score_count(s), dtype=dtype),
         streaming("mul", "attention.softmax.grad.product", longer, reads=2, dtype=dtype),
         issued(
             "unary", "attention.softmax.grad", longer, SOFTMAX_GRADIENT * longer, activity=1.0, reads=2, dtype=dtype
@@ -147,19 +147,22 @@ def kept_bytes(s: Shard) -> float:
     """What the backward reads of scores: softmax in fp32 and rounded, or with sinks once; the capped ones' tangent."""
     size = float(DTYPE_BYTES[s.implementation.dtype])
     if s.config.attention_sinks:
-        return size * _rows(s) * (s.sequence + 1)
+        return size * score_rows(s) * (s.sequence + 1)
     wide = 4.0 if size < 4.0 else 0.0
-    return _scores(s) * (size + wide + size * s.config.attention_softcap)
+    return score_count(s) * (size + wide + size * s.config.attention_softcap)
 
 
-def _product(name: str, s: Shard, m: int, n: int, k: int, layout: str) -> Launch:
-    batch, dtype = s.batch * s.heads, s.implementation.dtype
+def product(name: str, s: Shard, m: int, n: int, k: int, layout: str, dtype: str = "") -> Launch:
+    """A product of every head of every sequence."""
+    batch, dtype = s.batch * s.heads, dtype or s.implementation.dtype
     return Launch(Gemm(m, n, k, dtype=dtype, layout=layout, batch=batch, footprint_bytes=math.inf, name=name))
 
 
-def _rows(s: Shard) -> int:
+def score_rows(s: Shard) -> int:
+    """Rows of scores: one for each head's query."""
     return s.batch * s.heads * s.sequence
 
 
-def _scores(s: Shard) -> float:
-    return float(_rows(s)) * s.sequence
+def score_count(s: Shard) -> float:
+    """Scores of the whole square."""
+    return float(score_rows(s)) * s.sequence

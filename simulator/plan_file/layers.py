@@ -22,6 +22,11 @@ ALIBI = {
 MEASURED_HEADS = 128
 
 
+def _biased(model: ModelConfig) -> bool:
+    """Whether linear layers or scores have biases, which Falcon's code adds in kernels of their own."""
+    return model.qkv_bias or model.alibi
+
+
 #: What a model's layers may have that those of Llama have not.
 TRAITS: Mapping[str, Callable[[ModelConfig], bool]] = {
     "windows": lambda model: model.sliding_window > 0,
@@ -37,7 +42,9 @@ TRAITS: Mapping[str, Callable[[ModelConfig], bool]] = {
     "capped logits": lambda model: model.logit_softcap,
     "alibi": lambda model: model.alibi,
     "sinks": lambda model: model.attention_sinks,
-    "code of their own": lambda model: not model.known_modules,
+    "code of their own": lambda model: not model.known_modules or (model.own_code == "falcon" and _biased(model)),
+    "masks in any case": lambda model: model.own_code == "falcon",
+    "attention of their own": lambda model: model.own_code in ("gptj", "bloom", "mpt"),
 }
 #: Traits whose kernels are counted for layers of transformers' code and for joint products alone.
 UNUSUAL = (
@@ -83,6 +90,20 @@ REFUSALS = (
         lambda plan: plan.implementation.compile,
         UNUSUAL,
         "Leave it out.",
+    ),
+    Refusal(
+        "implementation.compile",
+        "compiled layers of transformers' code",
+        lambda plan: _users(plan) and plan.implementation.compile,
+        ("masks in any case", "attention of their own"),
+        "Leave it out.",
+    ),
+    Refusal(
+        "implementation.parameter_precision",
+        "torch.autocast's kernels in transformers' code",
+        lambda plan: _users(plan) and plan.implementation.parameter_precision == "fp32" and not plan.parallelism.fsdp,
+        ("masks in any case", "attention of their own"),
+        "Leave it out, or shard with parallelism.fsdp.",
     ),
     Refusal(
         "schedule.recompute_modules",
@@ -131,8 +152,15 @@ REFUSALS = (
         "implementation.attention_backend",
         "masks in {backend}",
         lambda plan: _users(plan) and _backend_is_none_of("cudnn", "unfused")(plan),
-        ("windows",),
+        ("windows", "masks in any case"),
         'Set it to "cudnn".',
+    ),
+    Refusal(
+        "implementation.attention_backend",
+        "kernels of {backend} in transformers' code",
+        lambda plan: _users(plan) and _backend_is_none_of("unfused")(plan),
+        ("attention of their own",),
+        'Set it to "unfused": transformers has code of its own alone for them.',
     ),
     Refusal(
         "implementation.modules",
@@ -203,7 +231,7 @@ def layer_assumptions(plan: Plan) -> tuple[str, ...]:
         said.append("transformers leaves soft-capping of attention out where PyTorch's own attention runs")
     elif model.attention_softcap and run.attention_backend != "unfused":
         said.append("soft-capping of attention takes an estimated tenth of a cycle for a score: it was not measured")
-    if model.head_dim > MEASURED_HEADS and model.latent is None:
+    if model.head_dim > MEASURED_HEADS and model.latent is None and run.attention_backend != "unfused":
         said.append(
             f"attention with heads of {model.head_dim} is taken from heads of {MEASURED_HEADS}, the widest fitted"
         )
@@ -211,6 +239,8 @@ def layer_assumptions(plan: Plan) -> tuple[str, ...]:
         said.append("experts run in transformers' grouped products, whose kernels are taken from its code")
     if model.attention_sinks and not users:
         said.append("attention's kernels hold the heads' sinks for nothing, and experts' activations their clamps")
+    if users and model.own_code and not written:
+        said.append("attention is PyTorch's own, which is given a mask and computes the whole square")
     if model.alibi:
         said.append(_alibi(plan))
     if model.text_part:

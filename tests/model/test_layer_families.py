@@ -49,6 +49,12 @@ EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 CAP = ("quotient", "tanh", "product")
 
 
+TINY_OWN = dict.fromkeys(("head_dim", "num_key_value_heads", "intermediate_size"))
+FALCON = {**TINY_OWN, "num_kv_heads": 4, "multi_query": True, "alibi": False}
+GPTJ = {**TINY_OWN, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 128, "rotary_dim": 8}
+MPT = {**TINY_OWN, "d_model": 64, "n_layers": 3, "n_heads": 4, "max_seq_len": 128}
+
+
 def tiny(kind: str, **keys: Any) -> ModelConfig:
     return parse_config({"model_type": kind, **TINY, **keys}, name=kind, file="x.json")
 
@@ -94,6 +100,9 @@ def attention(config: ModelConfig, run: Implementation, sequence: int) -> Attent
         # Two small tables of cosines and sines are copied, which is left out.
         ("glm", {}, 42 - 2, 86),
         ("glm4", {}, 58 - 2, 118),
+        # Two scalars are made for the mask. The keys' and values' gradients go each to a tensor of zeros.
+        ("falcon", {**FALCON, "bias": False}, 24 - 2, 34 + 5 + 1),
+        ("falcon", {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2}, 28 - 2, 37 + 5 + 2),
     ],
 )
 def test_kernels_of_a_layer_are_as_many_as_transformers_dispatches(
@@ -115,6 +124,13 @@ def test_kernels_of_a_layer_are_as_many_as_transformers_dispatches(
         # The gradients of four rows that are indexed sort their indices, each a kernel beside the sums'; that of a
         # softmax in bf16 is one operator of two kernels.
         ("gpt_oss", {"layer_types": GLOBAL, **EXPERTS}, 80, 132 + 4 + 1),
+        # Gradients of slices are put among zeros, two kernels each, and those of layer norms are two.
+        ("falcon", FALCON, 29, 42 + 5 + 1),
+        ("falcon", {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2}, 33, 43 + 5 + 2),
+        ("gptj", GPTJ, 49, 61 + 8 + 1),
+        # The product of queries and keys that adds to ALiBi is a copy of it and the product.
+        ("bloom", {**TINY_OWN, "n_layer": 3, "n_head": 4}, 27 + 1, 49 + 3 + 2),
+        ("mpt", MPT, 20, 26 + 2),
     ],
 )
 def test_kernels_of_attention_that_transformers_writes_itself(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,8 +85,26 @@ def test_what_a_forecast_says_of_such_layers() -> None:
     assert "heads' sinks" in said(plan("gpt-oss-20b", 1024, gpus=4, parallelism={"fsdp": True}))
 
 
+OWN = {"implementation": {"modules": "transformers", "attention_backend": "unfused"}}
+
+
+def test_code_that_one_family_has_alone_can_be_planned(tmp_path: Path) -> None:
+    """GPT-J, BLOOM and MPT run no other attention than their own, Falcon PyTorch's on the whole square."""
+    gptj = {"model_type": "gptj", "n_embd": 4096, "n_layer": 4, "n_head": 16, "rotary_dim": 64, "n_positions": 2048}
+    (tmp_path / "gptj.json").write_text(json.dumps({**gptj, "vocab_size": 50400, "tie_word_embeddings": False}))
+    for model in ("falcon-7b", "falcon-40b", "bloom-7b", "mpt-7b", str(tmp_path / "gptj.json")):
+        of, sharded = {"batch": 8, "gpus": 8}, {"parallelism": {"fsdp": True}}
+        own, joint = plan(model, 2048, **of, **sharded, **OWN), plan(model, 2048, **of, **sharded)
+        assert "a kernel for each operation" in said(own)
+        assert 1.2 < forecast(own).time_s / forecast(joint).time_s < 2.0
+        squares = [footprint_of(plan(model, n, **of, **sharded, **OWN), 0).activations for n in (1024, 2048)]
+        assert 2.3 < squares[1] / squares[0] < 4.0
+    fused = {"implementation": {"modules": "transformers"}}
+    assert "given a mask" in said(plan("falcon-7b", 2048, gpus=8, batch=8, parallelism={"fsdp": True}, **fused))
+
+
 def test_transformers_own_attention_can_be_planned() -> None:
-    own = {"implementation": {"modules": "transformers", "attention_backend": "unfused"}}
+    own = OWN
     words = said(plan("gemma-2-2b", 1024, batch=1, **own))
     assert "a kernel for each operation" in words and "soft-capping" not in words
     sharded = {**own, "parallelism": {"fsdp": True}}
@@ -112,10 +132,21 @@ def test_transformers_own_attention_can_be_planned() -> None:
             {"implementation": {"attention_backend": "flash-attention-2"}},
             "implementation.attention_backend",
         ),
-        ("bloom-7b", {"implementation": {"modules": "transformers"}}, "implementation.modules"),
+        ("bloom-7b", {"implementation": {"modules": "transformers"}}, "implementation.attention_backend"),
+        (
+            "falcon-7b",
+            {"implementation": {"modules": "transformers", "attention_backend": "flash-attention-2"}},
+            "implementation.attention_backend",
+        ),
+        (
+            "mpt-7b",
+            {"implementation": {**OWN["implementation"], "parameter_precision": "fp32"}},
+            "implementation.parameter_precision",
+        ),
+        ("falcon-40b", {"implementation": {"modules": "transformers", "compile": True}}, "implementation.compile"),
         ("mpt-7b", {"parallelism": {"context_parallel_size": 2}}, "parallelism.context_parallel_size"),
         ("smollm3-3b", {"overlap": {"nanobatches": 2}}, "overlap.nanobatches"),
-        ("falcon-7b", {"implementation": {"modules": "transformers"}}, "implementation.modules"),
+        ("minimax-m2", {"implementation": {"modules": "transformers"}}, "implementation.modules"),
         ("gpt-oss-20b", {"implementation": {"framework": "megatron"}}, "implementation.framework"),
         ("gpt-oss-20b", {"implementation": {"modules": "transformers"}}, "implementation.attention_backend"),
         (

@@ -1,0 +1,162 @@
+"""Attention of models whose code in transformers is like no other's: Falcon, GPT-J, BLOOM and MPT.
+
+All but Falcon have no other attention than these kernels, one for each operation on the scores:
+
+    ``falcon``  everything in the products' type; of one key and value for a group of queries each is copied out of the
+                joint product, and where there are several repeated for its queries; PyTorch's own attention is given
+                a mask, nothing of the square skipped
+    ``gptj``    queries and keys are widened, scores stay in fp32 up to their softmax; every layer makes the table of
+                its rotation anew, in eight operations on positions
+    ``bloom``   ALiBi is copied to where the scores will be, and added to by their product; it scales the gradients of
+                queries and keys
+    ``mpt``     ALiBi is in fp32, and so are the scores that it is added to
+
+Source: ``modeling_falcon``, ``modeling_gptj``, ``modeling_bloom`` and ``modeling_mpt`` of transformers 5.17, as many
+kernels as they dispatch forward and backward. None was measured; the sort of the one index that Falcon's copies take is
+left out.
+"""
+
+from __future__ import annotations
+
+from joulecast.model.framework.launches import Launch, issued, streaming
+from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.kernels.operators import DTYPE_BYTES
+from joulecast.model.transformer import turned_rotary
+from joulecast.model.transformer import written_attention as written
+from joulecast.model.transformer.row_operators import widened
+from joulecast.model.transformer.whole_activation import MIXED
+
+#: What happens to scores between the products, and to their gradients, in order.
+SCORES = {
+    "falcon": ("scale", "masked", "softmax"),
+    "gptj": ("scale wide", "masked mixed", "softmax wide", "softmax.round"),
+    "bloom": ("masked", "softmax.widen", "softmax wide", "softmax.round"),
+    "mpt": ("scale", "bias mixed", "masked wide", "softmax wide", "softmax.round"),
+}
+GRADIENTS = {
+    "falcon": ("softmax", "scale"),
+    "gptj": ("softmax.widen", "softmax wide", "scale wide"),
+    "bloom": ("softmax.widen", "softmax wide", "softmax.round"),
+    "mpt": ("softmax.widen", "softmax wide", "masked wide", "softmax.round", "scale"),
+}
+#: Operations on positions that make the table of a layer's rotation.
+TABLE = ("all", "places", "gather", "round", "sine1", "cosine1", "sine2", "cosine2")
+
+
+def own(s: Shard) -> str:
+    """Whose code it is, where transformers runs it."""
+    return s.config.own_code if s.implementation.modules == "transformers" else ""
+
+
+def grouped(s: Shard) -> bool:
+    """Whether Falcon repeats keys and values for the queries of a group, before their rotation."""
+    return own(s) == "falcon" and 1 < s.kv_heads < s.heads
+
+
+def ahead(s: Shard) -> tuple[Launch, ...]:
+    """Between the products and the rotation: Falcon's copies of keys and values, GPT-J's table."""
+    dtype, rotated = s.implementation.dtype, int(s.config.head_dim * s.config.rotary_fraction)
+    if own(s) == "gptj":
+        return tuple(streaming("unary", f"rotary.table.{step}", s.sequence * rotated, dtype="fp32") for step in TABLE)
+    if own(s) != "falcon" or s.kv_heads == s.heads:
+        return ()
+    values = s.tokens * s.kv_heads * s.config.head_dim
+    copies = tuple(streaming("strided_unary", f"qkv.{part}.index", values, dtype=dtype) for part in ("key", "value"))
+    return (*copies, _cloned("query", s), *written.repeated(s)) if grouped(s) else copies
+
+
+def forward(s: Shard) -> tuple[Launch, ...]:
+    """From queries, keys and values to the heads' results, tokens first."""
+    code, width, wide = own(s), s.config.head_dim, "fp32" if own(s) == "gptj" else ""
+    added = (streaming("unary", "attention.bias", written.score_count(s), reads=0, dtype=s.implementation.dtype),)
+    return (
+        *(_widened_parts(s) if wide else ()),
+        *(_cloned(part, s, wide) for part in (("query", "key", "value") if code == "bloom" else ("query", "key"))),
+        *(added if code == "bloom" else ()),
+        written.product("attention.scores", s, s.sequence, s.sequence, width, "tn", wide),
+        *_steps("", SCORES[code], s),
+        *(() if code == "bloom" else (_cloned("value", s),)),
+        written.product("attention.values", s, s.sequence, width, s.sequence, "nn"),
+        _cloned("result", s),
+    )
+
+
+def backward(s: Shard) -> tuple[Launch, ...]:
+    """Gradient of :func:`forward`, to what the rotation or the joint product gave."""
+    code, width, wide = own(s), s.config.head_dim, "fp32" if own(s) == "gptj" else ""
+    return (
+        _cloned("grad", s),
+        written.product("attention.values.dgrad", s, s.sequence, width, s.sequence, "nt"),
+        written.product("attention.softmax.dgrad", s, s.sequence, s.sequence, width, "tn"),
+        *_steps(".grad", GRADIENTS[code], s),
+        written.product("attention.keys.dgrad", s, width, s.sequence, s.sequence, "nt", wide),
+        written.product("attention.queries.dgrad", s, s.sequence, width, s.sequence, "nn", wide),
+        *(_rounded_parts(s) if wide else ()),
+        *(_parts("scale.grad", s) if code == "bloom" else ()),
+        *(written.summed(s) if code == "falcon" else ()),
+        *((_cloned("query.grad", s), _cloned("value.grad", s)) if code == "mpt" else ()),
+    )
+
+
+def _steps(suffix: str, steps: tuple[str, ...], s: Shard) -> tuple[Launch, ...]:
+    """Kernels on every score; in fp32 nothing is widened or rounded."""
+    found = (_step(name, kind, suffix, s) for name, _, kind in (step.partition(" ") for step in steps))
+    narrow = s.implementation.dtype != "fp32"
+    return tuple(one for one in found if narrow or not one.operator.name.endswith((".widen", ".round")))
+
+
+def _step(name: str, kind: str, suffix: str, s: Shard) -> Launch:
+    scores, dtype, named = written.score_count(s), s.implementation.dtype, f"attention.{name}{suffix}"
+    at = "fp32" if kind else dtype
+    if name == "softmax.widen":
+        return widened(f"attention.softmax{suffix}.widen", scores, dtype)
+    if name == "softmax.round":
+        return streaming("unary", f"attention.softmax{suffix}.round", scores, writes=0.5, dtype="fp32")
+    if name == "softmax":
+        pattern = "log_softmax_backward" if suffix else "softmax"
+        rows, columns = written.score_rows(s), s.sequence
+        return streaming(pattern, named, scores, reads=1 + bool(suffix), dtype=at, rows=rows, columns=columns)
+    if kind == "mixed" and dtype != "fp32":
+        reads = 0.5 if name == "bias" else 1.0 + 0.5 / s.heads
+        return issued("unary", named, scores, MIXED * scores, activity=1.0, reads=reads, dtype="fp32")
+    if name in ("masked", "bias"):
+        return streaming("strided_binary", named, scores, reads=1.0 + 1.0 / s.heads, dtype=at)
+    return streaming("unary", named, scores, dtype=at)
+
+
+def _cloned(part: str, s: Shard, dtype: str = "") -> Launch:
+    """Copy of a part of all heads, between tokens first and heads first."""
+    values = s.tokens * s.heads * s.config.head_dim
+    return turned_rotary.turn(f"attention.{part}.clone", values, s, dtype)
+
+
+def _parts(name: str, s: Shard) -> tuple[Launch, ...]:
+    values, dtype = s.tokens * s.heads * s.config.head_dim, s.implementation.dtype
+    return tuple(streaming("unary", f"attention.{part}.{name}", values, dtype=dtype) for part in ("query", "key"))
+
+
+def _widened_parts(s: Shard) -> tuple[Launch, ...]:
+    if s.implementation.dtype == "fp32":
+        return ()
+    values = s.tokens * s.heads * s.config.head_dim
+    return tuple(widened(f"attention.{part}.widen", values, s.implementation.dtype) for part in ("query", "key"))
+
+
+def _rounded_parts(s: Shard) -> tuple[Launch, ...]:
+    if s.implementation.dtype == "fp32":
+        return ()
+    values = s.tokens * s.heads * s.config.head_dim
+    return tuple(
+        streaming("unary", f"attention.{part}.grad.round", values, writes=0.5, dtype="fp32")
+        for part in ("query", "key")
+    )
+
+
+def kept_bytes(s: Shard) -> float:
+    """Softmax as it was taken and rounded, of Falcon the same tensor; GPT-J's queries and keys, which are wider."""
+    size = float(DTYPE_BYTES[s.implementation.dtype])
+    wide = 4.0 - size
+    if own(s) == "falcon":
+        return written.score_count(s) * size
+    softmax = written.score_count(s) * (size + (4.0 if wide else 0.0))
+    return softmax + (2 * wide * s.tokens * s.heads * s.config.head_dim if own(s) == "gptj" else 0.0)
