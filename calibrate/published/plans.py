@@ -92,7 +92,7 @@ def _implementation(row: PublishedRow, generation: Generation, assumed: _Assumed
     found: dict[str, Any] = {
         "framework": generation.framework,
         "attention_backend": generation.attention_backend,
-        "gradient_precision": generation.gradient_precision,
+        "gradient_precision": "bf16" if "gradients in bf16" in row.notes else generation.gradient_precision,
     }
     if generation.framework == "megatron":
         return found | {

@@ -141,6 +141,12 @@ def test_attention_and_gradients_are_what_recipes_set(
     assert (run.attention_backend, run.gradient_precision) == (kernels, gradients)
 
 
+def test_notes_say_in_what_gradients_are_summed() -> None:
+    plain, noted = (plan_row(row(dtype="bf16", notes=notes)).plan for notes in ("", "gradients in bf16"))
+    assert plain.implementation.gradient_precision == "fp32"
+    assert noted.implementation.gradient_precision == "bf16"
+
+
 def test_the_trivial_rule_reads_only_what_it_is_given() -> None:
     one, twice = plan_row(row()), plan_row(row(id="b", global_batch="8", measured_step_time_s="2.8"))
     executed = executed_flops(one)
@@ -338,7 +344,7 @@ CALIBRATING = ROOT / "calibrate" / "recorded" / "published"
 
 def test_shipped_rows_are_planned_and_say_where_they_stand() -> None:
     blind, fitted = read_published(RECORDED), read_published(CALIBRATING)
-    assert (len(blind), len(fitted)) == (280, 41)
+    assert (len(blind), len(fitted)) == (328, 41)
     assert not {r.id for r in blind} & {r.id for r in fitted}
     assert all(plan_row(one).plan.cluster.gpus == one.num_gpus and one.measured_step_time_s for one in blind)
     for folder in (RECORDED, CALIBRATING):
