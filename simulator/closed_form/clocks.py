@@ -81,33 +81,33 @@ class Settled:
     energy_j: Array
 
 
-class Places:
-    """Where clocks lie on the grid, shape ``(r,)``: what a table says there, between the grid's."""
+class GridPositions:
+    """Where ``r`` clocks lie on the grid, to interpolate tables there."""
 
     __slots__ = ("_rest", "_share", "_upper")
 
     def __init__(self, upper: Int, share: Array, rest: Array) -> None:
         self._upper, self._share, self._rest = upper, share, rest
 
-    def of(self, values: Array, starts: Int) -> Array:
-        """A value for each clock; ``starts`` is where its row begins in the flat table, shape ``(…, r)``."""
+    def interpolate(self, values: Array, starts: Int) -> Array:
+        """A value of the table for each clock; ``starts`` from :func:`row_starts`, shape ``(…, r)``."""
         index = starts + self._upper
         return np.asarray(self._rest * values.take(index - 1) + self._share * values.take(index))
 
-    def again(self, rows: Int) -> Places:
+    def take(self, rows: Int) -> GridPositions:
         """Some of the clocks, in any order and number."""
-        return Places(self._upper[rows], self._share[rows], self._rest[rows])
+        return GridPositions(self._upper[rows], self._share[rows], self._rest[rows])
 
 
-def places(clocks_mhz: Array, clock_mhz: Array) -> Places:
-    """Where clocks lie on the grid."""
+def grid_positions(clocks_mhz: Array, clock_mhz: Array) -> GridPositions:
+    """Where clocks lie on an ascending grid."""
     upper = np.minimum(np.maximum(clocks_mhz.searchsorted(clock_mhz), 1), len(clocks_mhz) - 1)
     below = clocks_mhz[upper - 1]
     share = (clock_mhz - below) / (clocks_mhz[upper] - below)
-    return Places(upper, share, 1.0 - share)
+    return GridPositions(upper, share, 1.0 - share)
 
 
-def starts_of(values: Array, rows: Int | None = None) -> Int:
+def row_starts(values: Array, rows: Int | None = None) -> Int:
     """Where rows of a table of shape ``(…, r, c)`` begin when it is flat: all in order, or those named."""
     *lead, height, width = values.shape
     rows = np.arange(height) if rows is None else rows
@@ -115,9 +115,9 @@ def starts_of(values: Array, rows: Int | None = None) -> Int:
     return np.asarray((tables * height + rows) * width)
 
 
-#: From places of the clocks of work and tail: waiting within the steady state, and while the pipeline fills and
+#: From the clocks of work and tail: waiting within the steady state, and while the pipeline fills and
 #: empties [s].
-Waits = Callable[[Places, Places], tuple[Array, Array]]
+Waits = Callable[[GridPositions, GridPositions], tuple[Array, Array]]
 
 
 def settle(load: Load, board: Board, waits: Waits) -> Settled:
@@ -134,25 +134,26 @@ def settle(load: Load, board: Board, waits: Waits) -> Settled:
     tail_power = np.divide(load.tail_j, load.tail_s, out=np.zeros_like(load.tail_j), where=load.tail_s > 0)
     both = np.maximum.accumulate(np.concatenate([power, tail_power]).T, axis=0)
     governed, top = np.concatenate([board.governed] * 2), np.concatenate([board.top_mhz] * 2)
-    rows, clocks = starts_of(load.work_s), board.clocks_mhz
+    rows, clocks = row_starts(load.work_s), board.clocks_mhz
     target, at_top_w = board.settled_w, _power_at_top_w(load, board)
     step = off = np.zeros(len(target))
     outdone = np.zeros(len(target), dtype=bool)
     for _ in range(ROUNDS):
         met = np.where(governed, clock_of_rising(clocks, both, np.concatenate([target, target]), top), top)
         clock, own = met[: len(target)], met[len(target) :]
-        mixed = np.exp(-places(clocks, own).of(load.tail_s, rows) / (OVERSHOOT * board.fast_s))
+        mixed = np.exp(-grid_positions(clocks, own).interpolate(load.tail_s, rows) / (OVERSHOOT * board.fast_s))
         tail_clock = mixed * clock + (1.0 - mixed) * own
-        of_work, of_tail = places(clocks, clock), places(clocks, tail_clock)
-        short, long = waits(of_work, of_tail)
-        busy, tail, tail_j = of_work.of(load.work_s, rows), of_tail.of(load.tail_s, rows), of_tail.of(load.tail_j, rows)
+        at_work, at_tail = grid_positions(clocks, clock), grid_positions(clocks, tail_clock)
+        short, long = waits(at_work, at_tail)
+        busy = at_work.interpolate(load.work_s, rows)
+        tail, tail_j = (at_tail.interpolate(of_tail, rows) for of_tail in (load.tail_s, load.tail_j))
         spare = _spare_w(load, board, at_top_w, clock, _Spent(busy, tail, tail_j, short, long))
         before, off = off, board.settled_w + spare - target
         # A tail that draws more than the work leaves this less, and then less than it: swings that grow are cut short.
         outdone |= (off * before < 0) & (np.abs(off) > np.abs(before))
         step = np.divide(off * step, before - off, out=off.copy(), where=outdone & (before != off))
         target = target + step
-    energy = of_work.of(load.work_j, rows) + tail_j
+    energy = at_work.interpolate(load.work_j, rows) + tail_j
     waited = _power_w(board, clock) * short + _power_w(board, _clock_of_long_wait(board, clock, long)) * long
     return Settled(clock, tail_clock, short + long, waited, energy + waited)
 
@@ -173,18 +174,18 @@ def _power_w(board: Board, clock_mhz: Array) -> Array:
     return np.interp(clock_mhz, board.clocks_mhz, board.wait_power_w)
 
 
-def at(values: Array, clocks_mhz: Array, clock_mhz: Array, rows: Int | None = None) -> Array:
+def interpolated(values: Array, clocks_mhz: Array, clock_mhz: Array, rows: Int | None = None) -> Array:
     """Each row's value at its own clock, between the grid's; ``(…, r, c)`` at ``(r,)`` gives ``(…, r)``.
 
     ``rows`` names the row of each clock where they are others than all in order.
     """
-    return places(clocks_mhz, clock_mhz).of(values, starts_of(values, rows))
+    return grid_positions(clocks_mhz, clock_mhz).interpolate(values, row_starts(values, rows))
 
 
 def _power_at_top_w(load: Load, board: Board) -> Array:
     """Power of a rank's work at its highest clock [W]."""
     clocks, top = board.clocks_mhz, board.top_mhz
-    return np.asarray(at(load.work_j, clocks, top) / at(load.work_s, clocks, top))
+    return np.asarray(interpolated(load.work_j, clocks, top) / interpolated(load.work_s, clocks, top))
 
 
 def _spare_w(load: Load, board: Board, at_top_w: Array, clock_mhz: Array, spent: _Spent) -> Array:

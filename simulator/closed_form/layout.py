@@ -131,22 +131,22 @@ def shape_of(plan: Plan) -> Shape:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class DistinctRows:
     """Distinct stages or tails of many plans, each evaluated once.
 
     Attributes
     ----------
-    part
-        Which of the recipes of :class:`Parts` each is, shape ``(u,)``.
+    recipe
+        Number of each one's recipe in :class:`Parts`, shape ``(u,)``.
     rank
         One of the rank rows that have it, shape ``(u,)``.
-    of
-        Row of every stage or tail.
+    index
+        Which of them every stage row has, or the tail of every rank row; shape ``(q,)`` or ``(r,)``.
     """
 
-    part: Int
+    recipe: Int
     rank: Int
-    of: Int
+    index: Int
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,14 +189,15 @@ class Layout:
     last_chunk: Int
     first_rank: Int
     limit_w: Float
-    stages: Rows
-    tails: Rows
+    stages: DistinctRows
+    tails: DistinctRows
 
 
 def lay_out(plans: Sequence[Plan], parts: Parts) -> Layout:
     """Rows of plans on one GPU, with every part that they need asked for."""
     shapes = tuple(shape_of(plan) for plan in plans)
-    ranks, stages = (np.array([len(of) for of in all_]) for all_ in _lists(shapes))
+    ranks = np.array([len(shape.kinds) for shape in shapes])
+    stages = np.array([len(shape.places) for shape in shapes])
     first_rank_row, first_stage_row = np.cumsum(ranks) - ranks, np.cumsum(stages) - stages
 
     def joined(name: str) -> Int:
@@ -204,11 +205,11 @@ def lay_out(plans: Sequence[Plan], parts: Parts) -> Layout:
 
     plan_of_rank = np.repeat(np.arange(len(plans)), ranks)
     rank_of_stage = joined("rank_of_stage") + np.repeat(first_rank_row, stages)
-    stage_parts, tail_parts = [], []
+    stage_recipes, tail_recipes = [], []
     for plan in plans:
         of_stages, of_tails = recipes_of(plan, parts)
-        stage_parts += of_stages
-        tail_parts += of_tails
+        stage_recipes += of_stages
+        tail_recipes += of_tails
     limits = [board_limits_w(plan, parts.gpu) for plan in plans]
     limit_w = np.array([limits[p][k.rank] for p, shape in enumerate(shapes) for k in shape.kinds])
     alike = _alike(plans, plan_of_rank, limit_w)
@@ -225,8 +226,8 @@ def lay_out(plans: Sequence[Plan], parts: Parts) -> Layout:
         last_chunk=joined("last_chunk") + np.repeat(first_stage_row, ranks),
         first_rank=joined("first_rank"),
         limit_w=limit_w,
-        stages=_rows(np.array(stage_parts), rank_of_stage, alike),
-        tails=_rows(np.array(tail_parts), np.arange(len(plan_of_rank)), alike),
+        stages=_distinct(np.array(stage_recipes), rank_of_stage, alike),
+        tails=_distinct(np.array(tail_recipes), np.arange(len(plan_of_rank)), alike),
     )
 
 
@@ -236,14 +237,10 @@ def recipes_of(plan: Plan, parts: Parts) -> tuple[list[int], list[int]]:
     return [stage(place) for place in shape.places], [tail(kind.whole) for kind in shape.kinds]
 
 
-def _lists(shapes: Sequence[Shape]) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
-    return [shape.kinds for shape in shapes], [shape.places for shape in shapes]
-
-
-def _alike(plans: Sequence[Plan], layout_of: Int, limit_w: Float) -> Int:
+def _alike(plans: Sequence[Plan], plan_of_rank: Int, limit_w: Float) -> Int:
     """Number that rank rows share whose boards run equal parts alike, shape ``(r,)``; where clocks are set, none do.
 
-    ``layout_of`` is the plan of every rank row.
+    ``plan_of_rank`` is the plan of every rank row.
     """
     found: dict[object, int] = {}
     paces: dict[object, int] = {}
@@ -252,16 +249,16 @@ def _alike(plans: Sequence[Plan], layout_of: Int, limit_w: Float) -> Int:
     return np.array(
         [
             found.setdefault(row if sets[plan] else (keys[plan], limit), len(found))
-            for row, (plan, limit) in enumerate(zip(layout_of.tolist(), limit_w.tolist(), strict=True))
+            for row, (plan, limit) in enumerate(zip(plan_of_rank.tolist(), limit_w.tolist(), strict=True))
         ]
     )
 
 
-def _rows(parts: Int, rank: Int, alike: Int) -> Rows:
-    """Distinct pairs of a part and what is alike of the ranks that have it."""
+def _distinct(recipes: Int, rank: Int, alike: Int) -> DistinctRows:
+    """Distinct pairs of a recipe and what is alike of the ranks that have it."""
     own = alike[rank]
-    _, first, of = np.unique(parts * (own.max() + 1) + own, return_index=True, return_inverse=True)
-    return Rows(parts[first], rank[first], of)
+    _, first, index = np.unique(recipes * (own.max() + 1) + own, return_index=True, return_inverse=True)
+    return DistinctRows(recipes[first], rank[first], index)
 
 
 def power_keys(plan: Plan) -> tuple[object, ...]:

@@ -12,13 +12,21 @@ from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Operator
 from joulecast.model.power.kernel_power import at_clock
-from joulecast.simulator.closed_form.clocks import Load, Places, Settled, at, places, starts_of
+from joulecast.simulator.closed_form.clocks import (
+    GridPositions,
+    Load,
+    Settled,
+    grid_positions,
+    interpolated,
+    row_starts,
+)
 from joulecast.simulator.closed_form.keys import transfer_key
 from joulecast.simulator.closed_form.layout import Layout
 from joulecast.simulator.closed_form.pipeline_formula import StageTimes, iteration_time_s, length_s
 from joulecast.simulator.closed_form.pipeline_walk import Order, walked_s
 from joulecast.simulator.closed_form.tabulated import Parts
 from joulecast.simulator.closed_form.trust import has_uneven_chunks
+from joulecast.simulator.closed_form.work import Work
 from joulecast.simulator.fluid.rendezvous import transfers_wait_on_sms
 from joulecast.simulator.instructions.program import stage_transfers
 from joulecast.simulator.plan_file.plan import Plan
@@ -29,26 +37,14 @@ Int = NDArray[np.int64]
 
 
 class Pipelines:
-    """Lengths and waits of plans' pipelines at any clocks of their ranks.
+    """Lengths and waits of plans' pipelines at any clocks of their ranks."""
 
-    ``stage_s`` and ``ends_s`` are times on the grid: of distinct stages' forward, backward and weight gradient
-    ``(3, u, c)``, and of rank rows' tails, and of what of these the ranks before wait for, ``(r, c)`` each.
-    """
-
-    def __init__(
-        self,
-        plans: Sequence[Plan],
-        layout: Layout,
-        stage_s: Float,
-        ends_s: tuple[Float, Float],
-        clocks_mhz: Float,
-        transfer_s: Float,
-    ) -> None:
-        self._layout, self._stage_s, self._clocks, self._transfer_s = layout, stage_s, clocks_mhz, transfer_s
-        self._tail_s, self._drain_s = ends_s
-        self._drains = bool(self._drain_s.any())
-        self._stage_starts = starts_of(stage_s, layout.stages.of)
-        self._rank_starts = starts_of(self._tail_s)
+    def __init__(self, plans: Sequence[Plan], layout: Layout, work: Work, parts: Parts) -> None:
+        self._layout, self._work, self._clocks = layout, work, parts.clocks_mhz
+        self._transfer_s = transfers_s(plans, parts)
+        self._drains = bool(work.drain_s.any())
+        self._stage_starts = row_starts(work.stages.time_s, layout.stages.index)
+        self._rank_starts = row_starts(work.tails.time_s)
         self._microbatches = np.array([float(plan.microbatches) for plan in plans])
         self._chunks = np.array([float(plan.vp) for plan in plans])
         self._ranks = np.array([plan.pp for plan in plans])
@@ -63,32 +59,35 @@ class Pipelines:
         self._stretch = np.ones(len(plans))
         self._walk(plans)
 
-    def load(self, stage_j: Float, tail_j: Float) -> Load:
+    def load(self) -> Load:
         """What each rank row does in an iteration, at every clock."""
-        layout = self._layout
+        layout, stages, tails = self._layout, self._work.stages, self._work.tails
         often = (self._microbatches[layout.plan_of_stage] * layout.chunks)[:, None]
         starts = np.flatnonzero(np.diff(layout.rank_of_stage, prepend=-1))
         time, energy = (
-            np.add.reduceat(often * of.sum(0)[layout.stages.of], starts, axis=0) for of in (self._stage_s, stage_j)
+            np.add.reduceat(often * of.sum(0)[layout.stages.index], starts, axis=0)
+            for of in (stages.time_s, stages.energy_j)
         )
         rounds = self._microbatches * self._chunks
         # Fewer micro-batches than ranks: a rank waits for each of its chunks' turns.
         pauses = np.where(self._microbatches < self._ranks, 2.0 * self._chunks - 1.0, 1.0)
-        return Load(time, energy, self._tail_s, tail_j, rounds[layout.plan_of_rank], pauses[layout.plan_of_rank])
+        return Load(
+            time, energy, tails.time_s, tails.energy_j, rounds[layout.plan_of_rank], pauses[layout.plan_of_rank]
+        )
 
     def of_iteration(self, stage: Float, tail: Float, settled: Settled) -> Float:
         """Sum over an iteration of distinct stages ``(3, u, c)`` and tails ``(r, c)``, at settled clocks, ``(r,)``."""
         clock = settled.clock_mhz[self._layout.rank_of_stage]
-        one = self._on_ranks(at(stage.sum(0), self._clocks, clock, self._layout.stages.of))
+        one = self._on_ranks(interpolated(stage.sum(0), self._clocks, clock, self._layout.stages.index))
         again = self._microbatches[self._layout.plan_of_rank]
-        return again * one + at(tail, self._clocks, settled.tail_clock_mhz)
+        return again * one + interpolated(tail, self._clocks, settled.tail_clock_mhz)
 
     def time_s(self, clock_mhz: Float, tail_clock_mhz: Float) -> Float:
         """Length of every plan's iteration at clocks of work and tail, shape ``(r,)`` [s]."""
-        clock, tail_clock = (places(self._clocks, mhz) for mhz in (clock_mhz, tail_clock_mhz))
+        clock, tail_clock = (grid_positions(self._clocks, mhz) for mhz in (clock_mhz, tail_clock_mhz))
         return self._lengths(self._stages(clock), *self._ends(tail_clock))
 
-    def waits(self, clock: Places, tail_clock: Places) -> tuple[Float, Float]:
+    def waits(self, clock: GridPositions, tail_clock: GridPositions) -> tuple[Float, Float]:
         """What each rank row waits for slower ranks in the steady state, and while the pipeline fills and drains."""
         layout = self._layout
         stages, (tail, drain) = self._stages(clock), self._ends(tail_clock)
@@ -100,14 +99,15 @@ class Pipelines:
         short = np.minimum(again * (pace - work), wait)
         return short, wait - short
 
-    def _stages(self, clock: Places) -> Float:
+    def _stages(self, clock: GridPositions) -> Float:
         """Forward, backward and weight gradient of each stage row, shape ``(3, q)`` [s]."""
-        return clock.again(self._layout.rank_of_stage).of(self._stage_s, self._stage_starts)
+        return clock.take(self._layout.rank_of_stage).interpolate(self._work.stages.time_s, self._stage_starts)
 
-    def _ends(self, clock: Places) -> tuple[Float, Float]:
+    def _ends(self, clock: GridPositions) -> tuple[Float, Float]:
         """Tail of each rank row, and what of it the rank before waits for, each of shape ``(r,)`` [s]."""
-        tail = clock.of(self._tail_s, self._rank_starts)
-        return tail, clock.of(self._drain_s, self._rank_starts) if self._drains else np.zeros_like(tail)
+        tail = clock.interpolate(self._work.tails.time_s, self._rank_starts)
+        drain = clock.interpolate(self._work.drain_s, self._rank_starts) if self._drains else np.zeros_like(tail)
+        return tail, drain
 
     def _on_ranks(self, of_stage: Float) -> Float:
         layout = self._layout
@@ -127,23 +127,20 @@ class Pipelines:
         first, last = stages[:2, layout.first_chunk], stages[:2, layout.last_chunk]
         for name, plans, ranks in self._groups:
             forward, backward, weight, tail, drain = of_ranks[:, ranks]
-            yield (
-                name,
-                plans,
-                StageTimes(
-                    forward,
-                    backward,
-                    weight,
-                    first[:, ranks],
-                    last[:, ranks],
-                    tail,
-                    drain,
-                    self._transfer_s[plans],
-                    self._microbatches[plans],
-                    self._chunks[plans],
-                    self._stretch[plans],
-                ),
+            times = StageTimes(
+                forward_s=forward,
+                backward_s=backward,
+                weight_s=weight,
+                first_s=first[:, ranks],
+                last_s=last[:, ranks],
+                tail_s=tail,
+                drain_s=drain,
+                transfer_s=self._transfer_s[plans],
+                microbatches=self._microbatches[plans],
+                chunks=self._chunks[plans],
+                stretch=self._stretch[plans],
             )
+            yield name, plans, times
 
     def _walk(self, plans: Sequence[Plan]) -> None:
         """How much longer pipelines are of which no formula holds, at the highest clocks."""
@@ -155,10 +152,10 @@ class Pipelines:
         if not groups:
             return
         layout, walked = self._layout, np.full(len(plans), np.nan)
-        stages = self._stage_s[:, layout.stages.of, -1]
+        stages = self._work.stages.time_s[:, layout.stages.index, -1]
         for order, own in groups.items():
-            places = np.stack([layout.first_stage_row[n] + layout.shapes[n].stage_row_of_chunk for n in own])
-            walked[own] = walked_s(order, np.moveaxis(stages[:, places], 0, -1), self._transfer_s[own])
+            rows = np.stack([layout.first_stage_row[n] + layout.shapes[n].stage_row_of_chunk for n in own])
+            walked[own] = walked_s(order, np.moveaxis(stages[:, rows], 0, -1), self._transfer_s[own])
         nothing = np.zeros(len(layout.ranks))
         for name, some, times in self._times(stages, nothing, nothing):
             waits = ~np.isnan(walked[some])
@@ -183,14 +180,14 @@ def _is_walked(plan: Plan) -> bool:
 
 def transfers_s(plans: Sequence[Plan], parts: Parts) -> Float:
     """Mean time of a transfer from one of a plan's stages to the next, 0 with one stage [s]."""
-    return np.array([parts.once(transfer_key(plan), partial(_transfer_s, plan, parts)) for plan in plans])
+    return np.array([parts.cached(transfer_key(plan), partial(_transfer_s, plan, parts)) for plan in plans])
 
 
 def _transfer_s(plan: Plan, parts: Parts) -> float:
     hops = stage_transfers(plan)[: plan.pp if plan.vp > 1 else plan.pp - 1]
     if not hops:
         return 0.0
-    of = {hop: parts.once(hop, partial(_hop_s, hop, parts.gpu)) for hop in dict.fromkeys(hops)}
+    of = {hop: parts.cached(hop, partial(_hop_s, hop, parts.gpu)) for hop in dict.fromkeys(hops)}
     return sum(of[hop] for hop in hops) / len(hops)
 
 

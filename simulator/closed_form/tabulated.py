@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.power.kernel_power import idle_power_w, wait_power_w
-from joulecast.simulator.closed_form.clocks import at
+from joulecast.simulator.closed_form.clocks import interpolated
 from joulecast.simulator.closed_form.keys import Place, at_place, rank_of, stage_key, stage_plan, tail_key, tail_plan
 from joulecast.simulator.fluid.part_limits import limited, mean_clock_mhz, wait_columns
 from joulecast.simulator.fluid.rendezvous import transfers_wait_on_sms
@@ -47,6 +47,14 @@ STEADY_LAYERS = WALKED + 1
 _AT_ONCE = 96
 #: Every how many of the GPU's clocks one is tabulated; what lies between is interpolated, 0.05 % off at most.
 _CLOCK_STRIDE = 4
+
+
+class _Part(NamedTuple):
+    """What a part launches, whether pipeline transfers wait on the SMs meanwhile, and the host's time for it [s]."""
+
+    launches: tuple[Launch, ...]
+    beside_transfers: bool
+    host_s: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,22 +106,22 @@ class Parts:
         self.stage_recipes: list[tuple[Recipe, Recipe, Recipe]] = []
         self.tail_recipes: list[Recipe] = []
         self.drain_recipes: list[Recipe] = []
-        self._rows: dict[_Part, int] = {((), False, 0.0): 0}
+        self._rows: dict[_Part, int] = {_Part((), False, 0.0): 0}
         self._stages: dict[object, Stages] = {}
         self._tails: dict[object, Tails] = {}
         self._tables: dict[float, list[Tabulated]] = {}
-        self._once: dict[object, Any] = {}
+        self._cache: dict[object, Any] = {}
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def stages_of(self, plan: Plan) -> Stages:
         """A plan's stages."""
-        split, beside = plan.schedule.name == "zb-h1", transfers_wait_on_sms(plan)
-        key = (stage_key(plan), split, beside)
+        split, beside_transfers = plan.schedule.name == "zb-h1", transfers_wait_on_sms(plan)
+        key = (stage_key(plan), split, beside_transfers)
         if key not in self._stages:
             kinds = (FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT) if split else (FORWARD, BACKWARD)
-            self._stages[key] = Stages(self, stage_plan(plan), kinds, beside)
+            self._stages[key] = Stages(self, stage_plan(plan), kinds, beside_transfers)
         return self._stages[key]
 
     def tails_of(self, plan: Plan) -> Tails:
@@ -124,21 +132,21 @@ class Parts:
             self._tails[key] = Tails(self, tail_plan(plan), split)
         return self._tails[key]
 
-    def once(self, key: object, make: Callable[[], T]) -> T:
-        """What ``make`` gives, made when it is asked for first."""
-        if key not in self._once:
-            self._once[key] = make()
-        found: T = self._once[key]
+    def cached(self, key: object, make: Callable[[], T]) -> T:
+        """What ``make`` returns, called once for each key."""
+        if key not in self._cache:
+            self._cache[key] = make()
+        found: T = self._cache[key]
         return found
 
-    def add(self, plan: Plan, kind: str, place: Place, *, beside: bool = False, reduces: bool = False) -> int:
+    def add(self, plan: Plan, kind: str, place: Place, *, beside_transfers: bool = False, reduces: bool = False) -> int:
         """Row of what a stage at a place launches for one instruction.
 
-        ``beside``: pipeline transfers wait on the SMs; ``reduces``: gradients are reduced among the launches.
+        ``beside_transfers``: pipeline transfers wait on the SMs; ``reduces``: gradients are reduced among the launches.
         """
         at, rank = at_place(plan, place), rank_of(place)
         launches = instruction_launches(at, implementation_of(at), Instruction(kind), rank, reduces)
-        part = (launches, beside, float(host_s(at, self.gpu, [launches])[0]))
+        part = _Part(launches, beside_transfers, float(host_s(at, self.gpu, [launches])[0]))
         return self._rows.setdefault(part, len(self._rows))
 
     def tabulate(self, limit_w: float) -> Tabulated:
@@ -156,7 +164,7 @@ class Parts:
         """As :func:`~joulecast.simulator.instructions.tables.instruction_table`, but sums depend on no other part."""
         if self.limits_w:
             return _stacked([self._limited(part, peak_w) for part in parts])
-        gpu, types = self.gpu, [part[0] for part in parts]
+        gpu, types = self.gpu, [part.launches for part in parts]
         kernels = kernels_of([types], self.clocks_mhz, gpu, peak_w)
         times = kernels.times
         index = {operator: i for i, operator in enumerate(kernels.operators)}
@@ -164,10 +172,10 @@ class Parts:
         serial = sums.of(times.time_s.T)
         communication = sums.of(np.where(is_communication(kernels), times.time_s, 0.0).T)
         duration, exposed = serial.copy(), communication.copy()
-        for beside in (False, True):
-            own = [i for i, part in enumerate(parts) if part[1] == beside]
+        for beside_transfers in (False, True):
+            own = [i for i, part in enumerate(parts) if part.beside_transfers == beside_transfers]
             duration[own], exposed[own], _ = beside_each_other(
-                [types[i] for i in own], serial[own], communication[own], kernels, gpu, beside
+                [types[i] for i in own], serial[own], communication[own], kernels, gpu, beside_transfers
             )
         energy = sums.of(times.energy_j.T) + (duration - serial) * self.idle_w
         grid = np.broadcast_to(self.clocks_mhz, serial.shape)
@@ -175,23 +183,19 @@ class Parts:
 
     def _limited(self, part: _Part, peak_w: float) -> Tabulated:
         """A part whose kernels' powers add up, at the limits of the GPU's parts."""
-        launches, beside, _ = part
-        kernels = kernels_of([[launches]], self.clocks_mhz, self.gpu, peak_w, (), self.limits_w)
-        table = instruction_table([launches], kernels, self.gpu, None, beside)
+        types = [part.launches]
+        kernels = kernels_of([types], self.clocks_mhz, self.gpu, peak_w, (), self.limits_w)
+        table = instruction_table(types, kernels, self.gpu, None, part.beside_transfers)
         clock = mean_clock_mhz(table, kernels)
         table, ceiling = limited(table, self.clocks_mhz, self.limits_w, self.gpu)
         free = self.clocks_mhz <= ceiling[:, None]
 
         def held(values: Array) -> Array:
-            return np.where(free, values, at(values, self.clocks_mhz, ceiling)[:, None])
+            return np.where(free, values, interpolated(values, self.clocks_mhz, ceiling)[:, None])
 
         exposed = held(table.communication_s[..., 1])
         host = _host_s([part], clock.shape)
         return Tabulated(held(table.duration_s), exposed, held(table.energy_j), host, held(clock))
-
-
-#: What a part launches, whether pipeline transfers wait on the SMs meanwhile, and the host's time for it [s].
-_Part = tuple[tuple[Launch, ...], bool, float]
 
 
 def _stacked(tables: Sequence[Tabulated]) -> Tabulated:
@@ -199,14 +203,14 @@ def _stacked(tables: Sequence[Tabulated]) -> Tabulated:
 
 
 def _host_s(parts: Sequence[_Part], shape: tuple[int, ...]) -> Array:
-    return np.broadcast_to(np.array([[host] for _, _, host in parts]), shape)
+    return np.broadcast_to(np.array([[part.host_s] for part in parts]), shape)
 
 
 class Stages:
     """Stages that differ in their place and number of layers alone."""
 
-    def __init__(self, parts: Parts, plan: Plan, kinds: Sequence[str], beside: bool) -> None:
-        self._parts, self._plan, self._kinds, self._beside = parts, plan, kinds, beside
+    def __init__(self, parts: Parts, plan: Plan, kinds: Sequence[str], beside_transfers: bool) -> None:
+        self._parts, self._plan, self._kinds, self._beside_transfers = parts, plan, kinds, beside_transfers
         self._interval = plan.implementation.recompute_interval  # after which layers repeat
         self._layers_apart = nanobatches_of(plan).parts == 1 and not plan.parallelism.fsdp and self._interval == 1
         self._rows: dict[Place, tuple[int, ...]] = {}
@@ -240,7 +244,10 @@ class Stages:
     def _rows_at(self, place: Place) -> tuple[int, ...]:
         """Rows of every kind of instruction of a stage at a place."""
         if place not in self._rows:
-            self._rows[place] = tuple(self._parts.add(self._plan, k, place, beside=self._beside) for k in self._kinds)
+            beside = self._beside_transfers
+            self._rows[place] = tuple(
+                self._parts.add(self._plan, kind, place, beside_transfers=beside) for kind in self._kinds
+            )
         return self._rows[place]
 
 

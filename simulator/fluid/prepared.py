@@ -16,7 +16,6 @@ from joulecast.model.power.kernel_power import at_clock, wait_power_w
 from joulecast.model.power.limits import group_lag
 from joulecast.simulator.fluid.part_limits import index_below, limited, wait_columns
 from joulecast.simulator.fluid.rendezvous import transfers_wait_on_sms
-from joulecast.simulator.instructions.behind import with_communication_behind
 from joulecast.simulator.instructions.clock_columns import (
     at_columns,
     clock_columns,
@@ -25,6 +24,7 @@ from joulecast.simulator.instructions.clock_columns import (
     mean_power_w,
 )
 from joulecast.simulator.instructions.host import host_s
+from joulecast.simulator.instructions.overlapped_buckets import with_overlapped_buckets
 from joulecast.simulator.instructions.program import PlanProgram, plan_program
 from joulecast.simulator.instructions.tables import (
     InstructionTable,
@@ -102,7 +102,7 @@ def prepare(plan: Plan, gpu: GpuModel, *, governed: bool = True) -> Prepared:
     peaks = [limit * gpu["governor.peak_share"] for limit in limits]
     parts = dict(plan.power.component_limits_w)
     waits = wait_columns(gpu.clocks_mhz, parts, gpu)
-    beside = [item.operator for rank in program.ranks for item in rank.behind]
+    beside = [item.operator for rank in program.ranks for item in rank.overlapped]
     unlimited = kernels_of([rank.types for rank in program.ranks], gpu.clocks_mhz, gpu, others=beside)
     by_peak = {peak: under_limits(unlimited, gpu, peak, parts) for peak in dict.fromkeys(peaks)}
     kernels = tuple(by_peak[peak] for peak in peaks)
@@ -144,7 +144,7 @@ def _tables(
     for rank, (run, own, peak) in enumerate(zip(program.ranks, kernels, peaks_w, strict=True)):
         beside, host = transfers_wait_on_sms(program.plan), host_s(program.plan, gpu, run.types)
         table = instruction_table(run.types, own, gpu, lag, beside, taken_s[peak], host)
-        table = with_communication_behind(table, run.order, run.behind, own, gpu)
+        table = with_overlapped_buckets(table, run.order, run.overlapped, own, gpu)
         highest = locked_index(program, rank, gpu.clocks_mhz) if governed else top
         if limits:
             table, ceiling = limited(table, gpu.clocks_mhz, limits, gpu)

@@ -1,7 +1,7 @@
 """What every pipeline rank runs, and what each instruction takes.
 
-- ``program``: the launches of each kind of instruction; ``replicas``: what data parallelism adds, ``behind``: its
-  communication beside whole instructions.
+- ``program``: the launches of each kind of instruction; ``replicas``: what data parallelism adds,
+  ``overlapped_buckets``: its communication beside whole instructions.
 - ``tables``: time and energy of instructions at every clock, with what runs beside each other (``overlap``, and
   ``overlap_steady`` in stacks of equal layers, ``deviated`` at many deviations of its parameters at once);
   ``clock_columns``: the clock that really runs; ``host``: what launching takes.

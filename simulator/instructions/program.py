@@ -20,10 +20,10 @@ from joulecast.model.training.nanobatches import layers_backward, layers_forward
 from joulecast.model.training.parameters import ParameterTensor
 from joulecast.model.training.pipeline_stage import split_backward, stage_transfer, step_epilogue
 from joulecast.model.training.sharded_units import sharded_backward, sharded_forward
-from joulecast.simulator.instructions.behind import Behind
+from joulecast.simulator.instructions.overlapped_buckets import OverlappedBuckets
 from joulecast.simulator.instructions.replicas import (
-    behind,
     optimizer_launches,
+    overlapped_buckets,
     reduced_beside,
     reduces_among_launches,
     sharded_stage,
@@ -57,14 +57,14 @@ class RankProgram:
         A name for each type, for ledgers and traces.
     order
         Type of every instruction, in execution order.
-    behind
+    overlapped
         Communication beside whole instructions.
     """
 
     types: tuple[tuple[Launch, ...], ...]
     names: tuple[str, ...]
     order: tuple[int, ...]
-    behind: tuple[Behind, ...] = ()
+    overlapped: tuple[OverlappedBuckets, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def _rank_program(plan: Plan, impl: Implementation, order: Sequence[Instruction]
             names.append(_name(plan, instruction, special))
         row.append(keys[key])
     chunks = [stage_tensors(plan, impl, stage) for stage in plan.stages_of_rank(rank)]
-    return RankProgram(tuple(types), tuple(names), tuple(row), behind(plan, impl, rank, order, chunks))
+    return RankProgram(tuple(types), tuple(names), tuple(row), overlapped_buckets(plan, impl, rank, order, chunks))
 
 
 def _name(plan: Plan, instruction: Instruction, special: bool) -> str:

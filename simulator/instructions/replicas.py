@@ -16,7 +16,7 @@ from joulecast.model.training.optimizer import optimizer_step
 from joulecast.model.training.parameters import ParameterTensor, layer_parameters, parameters_of_stage
 from joulecast.model.training.sharded_units import Sharding, Unit
 from joulecast.model.transformer.narrow_kernels import quantised_weights
-from joulecast.simulator.instructions.behind import Behind
+from joulecast.simulator.instructions.overlapped_buckets import OverlappedBuckets
 from joulecast.simulator.plan_file.placement import (
     data_fabric,
     ends_fabric,
@@ -212,13 +212,13 @@ def _tied_embedding(plan: Plan, impl: Implementation, parameters: Sequence[Param
     return placed_launches((x for p in tables for x in data_parallel.gradient_reduction([p], impl, 2)), fabric)
 
 
-def behind(
+def overlapped_buckets(
     plan: Plan,
     impl: Implementation,
     rank: int,
     order: Sequence[Instruction],
     parameters: Sequence[Sequence[ParameterTensor]],
-) -> tuple[Behind, ...]:
+) -> tuple[OverlappedBuckets, ...]:
     """Communication of Megatron that runs beside a rank's instructions on a stream of its own.
 
     Parameters
@@ -232,10 +232,10 @@ def behind(
     if plan.parallelism.fsdp or impl.framework != OWN_STREAM:
         return ()
     scatter = plan.parallelism.distributed_optimizer
-    found: list[Behind] = []
+    found: list[OverlappedBuckets] = []
     made: dict[tuple[int, str, bool], list[tuple[Collective, int]]] = {}  # equal chunks share their tensors
     last = max(i.microbatch for i in order)
-    for place, one in enumerate(order):
+    for position, one in enumerate(order):
         ends = one.microbatch == last and one.kind in (BACKWARD, BACKWARD_WEIGHT)
         begins = one.microbatch == 0 and one.kind == FORWARD
         if ends and overlap.grad_reduce == "overlapped":
@@ -248,7 +248,8 @@ def behind(
         key = (id(parameters[one.chunk]), kind, cut)
         if key not in made:
             made[key] = _buckets(plan, impl, parameters[one.chunk], kind, cut=cut)
-        found += [Behind(each, count, place, ahead=kind == "all_gather") for each, count in made[key]]
+        gathers = kind == "all_gather"
+        found += [OverlappedBuckets(each, count, position, gathers) for each, count in made[key]]
     return tuple(found)
 
 

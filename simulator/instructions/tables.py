@@ -66,7 +66,7 @@ class InstructionTable:
     counts
         How often each distinct kernel runs in each type, shape ``(types, kernels)``.
     beside_j
-        The part of the energy that communication behind whole instructions draws, by component as above; ``None`` where
+        The part of the energy that communication beside whole instructions draws, by component as above; ``None`` where
         there is none [J].
     """
 

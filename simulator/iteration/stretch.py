@@ -17,11 +17,11 @@ from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.power.kernel_power import COMPONENTS, KernelTimes
 from joulecast.simulator.fluid.prepared import Prepared, lag_of
 from joulecast.simulator.fluid.rendezvous import transfers_wait_on_sms
-from joulecast.simulator.instructions.behind import with_communication_behind
 from joulecast.simulator.instructions.deviated import in_columns_of
 from joulecast.simulator.instructions.host import host_gaps, host_s
 from joulecast.simulator.instructions.overlap import is_overlapped
 from joulecast.simulator.instructions.overlap_steady import shortened
+from joulecast.simulator.instructions.overlapped_buckets import with_overlapped_buckets
 from joulecast.simulator.instructions.tables import (
     InstructionTable,
     Kernels,
@@ -59,7 +59,7 @@ def stretches(prepared: Prepared, rank: int, columns: Int, deviations: Deviation
     """
     plan, run = prepared.program.plan, prepared.program.ranks[rank]
     beside = transfers_wait_on_sms(plan)
-    if prepared.still and not (beside or run.behind or any(map(is_overlapped, run.types))):
+    if prepared.still and not (beside or run.overlapped or any(map(is_overlapped, run.types))):
         return np.zeros((len(deviations), len(run.types), len(columns)))
     copies = 1 + len(deviations)
     kernels = _repeated(prepared.kernels[rank], columns, copies)
@@ -69,7 +69,7 @@ def stretches(prepared: Prepared, rank: int, columns: Int, deviations: Deviation
         table = _in_groups(table, prepared, rank, columns, deviations)
     if (host := host_s(plan, prepared.gpu, run.types)).any():
         table = replace(table, duration_s=table.duration_s + host_gaps(table.duration_s, host[:, None]))
-    table = with_communication_behind(table, run.order, run.behind, kernels, gpu)
+    table = with_overlapped_buckets(table, run.order, run.overlapped, kernels, gpu)
     length = np.log(np.maximum(table.duration_s, TINY_S)).reshape(len(run.types), copies, len(columns))
     return np.asarray((length[:, 1:] - length[:, :1]).swapaxes(0, 1))
 
@@ -84,10 +84,10 @@ def _repeated(kernels: Kernels, columns: Int, copies: int) -> Kernels:
 
 
 def _lengths(prepared: Prepared, rank: int, kernels: Kernels, gpu: GpuModel, beside: bool) -> InstructionTable:
-    """Durations of a rank's instructions without waits and without communication behind them; no energies."""
+    """Durations of a rank's instructions without waits and without communication beside them; no energies."""
     run, counts = prepared.program.ranks[rank], prepared.tables[rank].counts.copy()
     index = {operator: i for i, operator in enumerate(kernels.operators)}
-    for item in run.behind:
+    for item in run.overlapped:
         counts[run.order[-1], index[item.operator]] -= item.buckets
     # Equal layers stretch alike: a few of them stand for all.
     types = [shortened(launches) for launches in run.types]

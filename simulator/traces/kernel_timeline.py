@@ -250,7 +250,7 @@ def kernel_program(prepared: Prepared, clock_index: Sequence[Int], base_index: S
 
 
 def _power_beside_w(prepared: Prepared, rank: int, clock_index: Int, time_s: float) -> Float:
-    """What communication that hides behind whole instructions draws on average, by component [W].
+    """What communication that hides beside whole instructions draws on average, by component [W].
 
     No interval shows it.
     """

@@ -14,10 +14,10 @@ from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.operators import Collective
 from joulecast.simulator.fluid.prepared import prepare
-from joulecast.simulator.instructions.behind import Behind, exposed_s
 from joulecast.simulator.instructions.clock_columns import mean_power_w
 from joulecast.simulator.instructions.footprints import footprint_of
 from joulecast.simulator.instructions.kernel_segments import MARKER
+from joulecast.simulator.instructions.overlapped_buckets import OverlappedBuckets, exposed_s
 from joulecast.simulator.instructions.program import plan_program, stage_parameters
 from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
@@ -43,7 +43,7 @@ def communicated(plan: Plan, rank: int = 0) -> dict[str, float]:
         for launch in program.types[kind]:
             if isinstance(launch.operator, Collective):
                 found[launch.operator.kind] = found.get(launch.operator.kind, 0.0) + launch.operator.bytes
-    for item in program.behind:
+    for item in program.overlapped:
         one = item.operator
         found[one.kind] = found.get(one.kind, 0.0) + one.bytes * item.buckets
     return found
@@ -177,16 +177,16 @@ def test_hidden_communication_draws_its_power_over_the_whole_iteration() -> None
 # Communication beside instructions: the closed form against a simulation
 
 
-def simulated(items: list[Behind], bucket_s: list[float], lengths: list[float]) -> float:
+def simulated(items: list[OverlappedBuckets], bucket_s: list[float], lengths: list[float]) -> float:
     """Buckets one after the other on a stream of their own, ready and needed at equal shares of an instruction."""
     begin = np.cumsum([0.0, *lengths])
     finish = reduced = gathered = late = 0.0
     finish = begin[-1]
     reduced = 0.0
     for item, one in zip(items, bucket_s, strict=True):
-        start, length = begin[item.place], lengths[item.place]
+        start, length = begin[item.position], lengths[item.position]
         for bucket in range(item.buckets):
-            if item.ahead:
+            if item.gathers:
                 gathered += one
                 late = max(late, gathered - (start + length * bucket / item.buckets))
             else:
@@ -202,7 +202,9 @@ def simulated(items: list[Behind], bucket_s: list[float], lengths: list[float]) 
 )
 def test_exposed_communication_is_that_of_a_simulation(raw: list[Any], lengths: list[float]) -> None:
     one = Collective("all_reduce", 1e6, 8)
-    items = [(Behind(one, n, place, ahead), t) for n, place, ahead, t in sorted(raw, key=lambda r: r[1])]
+    items = [
+        (OverlappedBuckets(one, n, position, gathers), t) for n, position, gathers, t in sorted(raw, key=lambda r: r[1])
+    ]
     got = exposed_s([i for i, _ in items], [np.array([t]) for _, t in items], np.array(lengths)[:, None])
     assert got[0] == pytest.approx(simulated([i for i, _ in items], [t for _, t in items], lengths), abs=1e-9)
 
@@ -228,10 +230,10 @@ def test_every_bucket_is_counted_where_chunks_share_a_kernel() -> None:
     one = chunked()
     prepared = prepare(one, gpu_model(load_gpu("h100-sxm")))
     for rank, table in zip(prepared.program.ranks, prepared.tables, strict=True):
-        sent = {item.operator: 0 for item in rank.behind}
-        for item in rank.behind:
+        sent = {item.operator: 0 for item in rank.overlapped}
+        for item in rank.overlapped:
             sent[item.operator] += item.buckets
-        assert len(sent) < len(rank.behind)
+        assert len(sent) < len(rank.overlapped)
         index = {operator: i for i, operator in enumerate(prepared.kernels[0].operators)}
         own = {launch.operator for launch in rank.types[rank.order[-1]]}
         for operator, buckets in sent.items():

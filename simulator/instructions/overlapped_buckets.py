@@ -33,28 +33,28 @@ CARRIED = tuple(name for name in COMPONENTS if name not in ("static", "clock"))
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
-    """Buckets of communication beside a rank's instructions.
+class OverlappedBuckets:
+    """Buckets of gradients or parameters that travel beside a rank's instructions.
 
     Attributes
     ----------
     operator
-        One bucket.
+        The collective of one bucket.
     buckets
         How many.
-    place
-        Place in the rank's order of the instruction that makes the data, or needs them first.
-    ahead
-        Whether that instruction needs them (gathering) rather than makes them (reduction).
+    position
+        In the rank's order, of the instruction that makes the gradients, or needs the parameters first.
+    gathers
+        Whether parameters are gathered ahead of that instruction, rather than its gradients reduced.
     """
 
     operator: Collective
     buckets: int
-    place: int
-    ahead: bool = False
+    position: int
+    gathers: bool = False
 
 
-def exposed_s(items: Sequence[Behind], bucket_s: Sequence[Array], lengths_s: Array) -> Array:
+def exposed_s(items: Sequence[OverlappedBuckets], bucket_s: Sequence[Array], lengths_s: Array) -> Array:
     """Time that communication takes beyond the instructions beside it, shape ``(c,)`` [s].
 
     Parameters
@@ -65,26 +65,26 @@ def exposed_s(items: Sequence[Behind], bucket_s: Sequence[Array], lengths_s: Arr
         Length of the rank's instructions in order, the optimizer left out, shape ``(instructions, c)`` [s].
     """
     ends = lengths_s.cumsum(0)
-    places = [item.place for item in items]
+    positions = [item.position for item in items]
     counts = np.array([item.buckets for item in items], dtype=np.float64)
     finish = ends[-1] if len(ends) else np.zeros(lengths_s.shape[1])
-    return beyond_s([item.ahead for item in items], counts, bucket_s, ends[places], lengths_s[places], finish)
+    return beyond_s([item.gathers for item in items], counts, bucket_s, ends[positions], lengths_s[positions], finish)
 
 
 def beyond_s(
-    ahead: Sequence[bool],
+    gathers: Sequence[bool],
     buckets: Array,
     bucket_s: Sequence[Array] | Array,
     ends_s: Array,
     lengths_s: Array,
     finish_s: Array,
 ) -> Array:
-    """:func:`exposed_s` from the ends and lengths of the instructions at the items' places.
+    """:func:`exposed_s` from the ends and lengths of the instructions at the items' positions.
 
     Parameters
     ----------
-    ahead
-        Of each item, whether it is gathered.
+    gathers
+        Of each item, whether its parameters are gathered.
     buckets
         How many, shape ``(items, …)``.
     bucket_s, ends_s, lengths_s
@@ -93,9 +93,9 @@ def beyond_s(
         End of the rank's last instruction, shape ``(…)`` [s].
     """
     reduced, gathered, late = np.zeros_like(finish_s), np.zeros_like(finish_s), np.zeros_like(finish_s)
-    for first, n, one, end, length in zip(ahead, buckets, bucket_s, ends_s, lengths_s, strict=True):
+    for gather, n, one, end, length in zip(gathers, buckets, bucket_s, ends_s, lengths_s, strict=True):
         inside = length * (n - 1) / n
-        if first:
+        if gather:
             begin = end - length
             gathered = gathered + n * one
             late = np.maximum(late, np.maximum(gathered - (n - 1) * one - begin, gathered - begin - inside))
@@ -123,7 +123,7 @@ class _Sums:
         return np.asarray(self.hidden_s / (self.hidden_s + self.exposed_s))
 
 
-def _sums(table: InstructionTable, order: Sequence[int], items: Sequence[Behind], kernels: Kernels) -> _Sums:
+def _sums(table: InstructionTable, order: Sequence[int], items: Sequence[OverlappedBuckets], kernels: Kernels) -> _Sums:
     index = {operator: i for i, operator in enumerate(kernels.operators)}
     rows = [index[item.operator] for item in items]
     counts = np.array([item.buckets for item in items], dtype=np.float64)
@@ -137,8 +137,8 @@ def _sums(table: InstructionTable, order: Sequence[int], items: Sequence[Behind]
     return _Sums(rows, counts, exposed, hidden, energy)
 
 
-def with_communication_behind(
-    table: InstructionTable, order: Sequence[int], items: Sequence[Behind], kernels: Kernels, gpu: GpuModel
+def with_overlapped_buckets(
+    table: InstructionTable, order: Sequence[int], items: Sequence[OverlappedBuckets], kernels: Kernels, gpu: GpuModel
 ) -> InstructionTable:
     """A rank's table with the communication beside its instructions.
 

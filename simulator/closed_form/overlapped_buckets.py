@@ -17,9 +17,9 @@ from joulecast.model.kernels.operators import Collective
 from joulecast.model.power.kernel_power import wait_power_w
 from joulecast.simulator.closed_form.layout import Layout, RankKind
 from joulecast.simulator.closed_form.tabulated import Parts, Tails
-from joulecast.simulator.instructions.behind import CARRIED, beyond_s
 from joulecast.simulator.instructions.overlap import drag_beside
-from joulecast.simulator.instructions.replicas import behind, stage_tensors
+from joulecast.simulator.instructions.overlapped_buckets import CARRIED, beyond_s
+from joulecast.simulator.instructions.replicas import overlapped_buckets, stage_tensors
 from joulecast.simulator.instructions.tables import kernels_of
 from joulecast.simulator.plan_file.implementation import implementation_of
 from joulecast.simulator.plan_file.plan import Plan
@@ -90,8 +90,8 @@ class _Items:
         Shape ``(i,)``.
     mark
         Place among the marks of an order.
-    ahead
-        Whether each is gathered rather than reduced.
+    gathers
+        Whether each gathers parameters rather than reduces gradients.
     ctas
         Thread blocks of its collectives.
     """
@@ -99,7 +99,7 @@ class _Items:
     operator: list[int]
     buckets: list[int]
     mark: list[int]
-    ahead: tuple[bool, ...]
+    gathers: tuple[bool, ...]
     ctas: float
 
 
@@ -131,7 +131,7 @@ def travels_beside(plan: Plan) -> bool:
     return max(plan.replicas, plan.expert_replicas) > 1 and "overlapped" in (overlap.grad_reduce, overlap.param_gather)
 
 
-def communication_behind(plans: Sequence[Plan], layout: Layout, parts: Parts, stage_s: Array) -> Iterator[Added]:
+def overlapped_communication(plans: Sequence[Plan], layout: Layout, parts: Parts, stage_s: Array) -> Iterator[Added]:
     """What tails gain by what travels beside their ranks' instructions.
 
     Parameters
@@ -139,7 +139,7 @@ def communication_behind(plans: Sequence[Plan], layout: Layout, parts: Parts, st
     stage_s
         Times of distinct stages' forward, backward and weight gradient, shape ``(3, u, c)`` [s].
     """
-    travelling = parts.once(_Travelling, lambda: _Travelling(parts))
+    travelling = parts.cached(_Travelling, lambda: _Travelling(parts))
     groups: dict[tuple[int, tuple[bool, ...]], list[_Rank]] = {}
     for number, plan in enumerate(plans):
         if not travels_beside(plan):
@@ -149,16 +149,16 @@ def communication_behind(plans: Sequence[Plan], layout: Layout, parts: Parts, st
         for place, kind in enumerate(shape.kinds):
             order = _order(*named, kind.rank)
             items = _items(plan, kind, tails, order, parts, travelling)
-            if not items.ahead:
+            if not items.gathers:
                 continue
             first, chunks = int(layout.first_stage_row[number]), shape.stage_of_chunk[place]
             stages = [first + chunks[chunk] for chunk in order.chunks]
             row = _Rank(int(layout.first_rank_row[number]) + place, stages, order, items)
-            groups.setdefault((len(stages), items.ahead), []).append(row)
+            groups.setdefault((len(stages), items.gathers), []).append(row)
     if groups:
         tables = travelling.tables()
-        for (types, ahead), members in groups.items():
-            most = max(1, MOST_VALUES // ((types + len(ahead)) * len(parts.clocks_mhz)))
+        for (types, gathers), members in groups.items():
+            most = max(1, MOST_VALUES // ((types + len(gathers)) * len(parts.clocks_mhz)))
             for start in range(0, len(members), most):
                 yield _added(members[start : start + most], layout, parts, stage_s, tables)
 
@@ -176,7 +176,7 @@ class _Rank:
 def _added(members: Sequence[_Rank], layout: Layout, parts: Parts, stage_s: Array, tables: Array) -> Added:
     gpu, clocks = parts.gpu, parts.clocks_mhz
     kinds = np.array([one.order.kinds for one in members])
-    types_s = stage_s[kinds, layout.stages.of[[one.stages for one in members]]]
+    types_s = stage_s[kinds, layout.stages.index[[one.stages for one in members]]]
     ends = np.array([one.order.before[one.items.mark] for one in members]) @ types_s
     rows = np.arange(len(members))[:, None]
     lengths = types_s[rows, [one.order.types[one.items.mark] for one in members]]
@@ -185,7 +185,7 @@ def _added(members: Sequence[_Rank], layout: Layout, parts: Parts, stage_s: Arra
     buckets = np.array([one.items.buckets for one in members], dtype=np.float64)[..., None]
     time, carried = tables[:, operators]
     count, one_s, end, length = (np.swapaxes(values, 0, 1) for values in (buckets, time, ends, lengths))
-    exposed = beyond_s(members[0].items.ahead, count, one_s, end, length, finish)
+    exposed = beyond_s(members[0].items.gathers, count, one_s, end, length, finish)
     hidden = np.maximum((buckets * time).sum(1) - exposed, 0.0)
     drag = np.array([drag_beside(one.items.ctas, gpu) for one in members])[:, None]
     longer = exposed + hidden * drag
@@ -199,17 +199,17 @@ def _items(plan: Plan, kind: RankKind, tails: Tails, order: _Order, parts: Parts
     def make() -> _Items:
         impl = implementation_of(plan)
         chunks = [stage_tensors(plan, impl, stage) for stage in plan.stages_of_rank(kind.rank)]
-        found = behind(plan, impl, kind.rank, order.instructions, chunks)
+        found = overlapped_buckets(plan, impl, kind.rank, order.instructions, chunks)
         blocks = found[0].operator.ctas if found else None
         return _Items(
             operator=[travelling.number(item.operator) for item in found],
             buckets=[item.buckets for item in found],
-            mark=[item.place for item in found],
-            ahead=tuple(item.ahead for item in found),
+            mark=[item.position for item in found],
+            gathers=tuple(item.gathers for item in found),
             ctas=float(blocks or parts.gpu["collective.default_ctas"]),
         )
 
-    return parts.once((tails, kind.rank == 0, kind.places, kind.place_of_chunk, order.marks), make)
+    return parts.cached((tails, kind.rank == 0, kind.places, kind.place_of_chunk, order.marks), make)
 
 
 def _rounds(plan: Plan) -> int:

@@ -1,0 +1,232 @@
+"""What stages and tails of many plans take at every clock of a grid: summed from their parts, then held to their plans.
+
+:func:`work_of` is the whole; what it calls follows in the order in which it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.power.governor import settled_power_w
+from joulecast.simulator.closed_form.clocks import interpolated
+from joulecast.simulator.closed_form.keys import pace_key
+from joulecast.simulator.closed_form.layout import Layout
+from joulecast.simulator.closed_form.overlapped_buckets import overlapped_communication
+from joulecast.simulator.closed_form.tabulated import Parts, Recipe, Sums, Tabulated
+from joulecast.simulator.fluid.prepared import lag_of
+from joulecast.simulator.instructions.clock_columns import PLAN_NAMES, is_locked
+from joulecast.simulator.instructions.host import host_gaps
+from joulecast.simulator.instructions.tables import at_pace
+from joulecast.simulator.plan_file.plan import Plan
+from joulecast.simulator.schedules import BACKWARD, BACKWARD_WEIGHT, FORWARD, OPTIMIZER
+
+Array = NDArray[np.float64]
+Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+#: Kinds of instructions of a stage: forward, backward, weight gradient.
+KINDS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Amounts:
+    """What rows of instructions take at every clock; all of shape ``(…, rows, c)``.
+
+    Attributes
+    ----------
+    time_s
+        How long they take [s].
+    exposed_s
+        Communication without compute beside it in that time [s].
+    energy_j
+        Energy of a GPU [J].
+    clock_mhz
+        Mean clock of the kernels where parts of the GPU are limited, else 0 [MHz].
+    """
+
+    time_s: Array
+    exposed_s: Array
+    energy_j: Array
+    clock_mhz: Array
+
+    @classmethod
+    def zeros(cls, *shape: int) -> Amounts:
+        """Nothing yet."""
+        return cls(*(np.zeros(shape) for _ in range(4)))
+
+    def __getitem__(self, index: int | Int) -> Amounts:
+        """Those of one kind of instruction, which share the arrays, or copies of some rows."""
+        return Amounts(self.time_s[index], self.exposed_s[index], self.energy_j[index], self.clock_mhz[index])
+
+
+@dataclass(frozen=True, eq=False)
+class HighestClocks:
+    """Highest clocks that plans set, of distinct stages ``(3, u)``, tails ``(r,)`` and whole ranks ``(r,)`` [MHz]."""
+
+    stage_mhz: Array
+    tail_mhz: Array
+    rank_mhz: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """Work of ``n`` plans on the grid of clocks.
+
+    Attributes
+    ----------
+    stages
+        Distinct stages' forward, backward and weight gradient, shape ``(3, u, c)``.
+    tails
+        What follows the last backward on every rank row, shape ``(r, c)``.
+    drain_s
+        What of a tail the rank before it waits for, shape ``(r, c)`` [s].
+    highest
+        Clocks that the plans set.
+    locked
+        Plans whose clocks never move: they set all, and no instruction reaches the power limit; shape ``(n,)``.
+    """
+
+    stages: Amounts
+    tails: Amounts
+    drain_s: Array
+    highest: HighestClocks
+    locked: Bool
+
+
+def work_of(plans: Sequence[Plan], layout: Layout, parts: Parts) -> Work:
+    """Work of plans whose rows are laid out."""
+    stages, tails, drain_s = _summed(layout, parts)
+    highest = _highest_clocks(plans, layout, parts.gpu.max_clock_mhz)
+    locked = _locked(plans, layout, parts, stages, tails, highest)
+    _keep_pace(stages, tails, plans, layout, parts, locked)
+    tails, drain_s = tails[layout.tails.index], drain_s[layout.tails.index]
+    for added in overlapped_communication(plans, layout, parts, stages.time_s):
+        tails.time_s[added.rows] += added.time_s
+        tails.exposed_s[added.rows] += added.exposed_s
+        tails.energy_j[added.rows] += added.energy_j
+    if min(highest.stage_mhz.min(), highest.tail_mhz.min()) < parts.gpu.max_clock_mhz:
+        _hold_below(stages, tails, drain_s, layout, parts.clocks_mhz, highest)
+    return Work(stages, tails, drain_s, highest, locked)
+
+
+def _summed(layout: Layout, parts: Parts) -> tuple[Amounts, Amounts, Array]:
+    """Distinct stages ``(3, u, c)``, and distinct tails with what of them drains, ``(v, c)``, under boards' limits."""
+    clocks = len(parts.clocks_mhz)
+    stages = Amounts.zeros(KINDS, len(layout.stages.recipe), clocks)
+    tails = Amounts.zeros(len(layout.tails.recipe), clocks)
+    drain_s = np.zeros_like(tails.time_s)
+    limit_w = layout.limit_w
+    for limit in sorted(set(limit_w.tolist())):
+        table = parts.tabulate(limit)
+        own = np.flatnonzero(limit_w[layout.stages.rank] == limit)
+        recipes = [parts.stage_recipes[number] for number in layout.stages.recipe[own]]
+        for kind in range(KINDS):
+            _sum_recipes(stages[kind], own, [recipe[kind] for recipe in recipes], table, parts)
+        own = np.flatnonzero(limit_w[layout.tails.rank] == limit)
+        numbers = layout.tails.recipe[own]
+        _sum_recipes(tails, own, [parts.tail_recipes[number] for number in numbers], table, parts)
+        drains = [parts.drain_recipes[number] for number in numbers]
+        if any(drains):
+            drain_s[own] = Sums(drains).of(table.duration_s)
+    return stages, tails, drain_s
+
+
+def _sum_recipes(into: Amounts, rows: Int, recipes: Sequence[Recipe], table: Tabulated, parts: Parts) -> None:
+    """Write rows of amounts: sums of their parts, and the waits for their host."""
+    if not any(recipes):
+        return
+    sums = Sums(recipes)
+    time, exposed, energy = (sums.of(values) for values in (table.duration_s, table.exposed_s, table.energy_j))
+    if parts.limits_w:
+        spent = sums.of(table.clock_mhz * table.duration_s)
+        into.clock_mhz[rows] = np.divide(spent, time, out=np.zeros_like(time), where=time > 0)
+    gaps = host_gaps(time, sums.of(table.host_s)) if table.is_launched else np.zeros_like(time)
+    into.time_s[rows], into.exposed_s[rows], into.energy_j[rows] = time + gaps, exposed, energy + gaps * parts.idle_w
+
+
+def _highest_clocks(plans: Sequence[Plan], layout: Layout, top_mhz: float) -> HighestClocks:
+    def of(row: int, kind: str) -> float:
+        clock = plans[layout.plan_of_rank[row]].power.clock_mhz(int(layout.first_rank[row]), PLAN_NAMES[kind])
+        return top_mhz if clock is None else clock
+
+    by_rank = np.full((KINDS + 1, len(layout.ranks)), top_mhz)
+    sets = np.array([bool(plan.power.clocks_mhz) for plan in plans])
+    for row in np.flatnonzero(sets[layout.plan_of_rank]):
+        by_rank[:, row] = [of(int(row), kind) for kind in (FORWARD, BACKWARD, BACKWARD_WEIGHT, OPTIMIZER)]
+    return HighestClocks(by_rank[:KINDS, layout.stages.rank], by_rank[KINDS], by_rank.max(0))
+
+
+def _locked(
+    plans: Sequence[Plan], layout: Layout, parts: Parts, stages: Amounts, tails: Amounts, highest: HighestClocks
+) -> Bool:
+    """Plans whose clocks never move, shape ``(n,)``; ``tails`` are distinct ones."""
+    locked = np.array([is_locked(plan) for plan in plans])
+    if locked.any():
+        power = _highest_power_w(stages, tails, layout, parts.clocks_mhz, highest)
+        limited = power > settled_power_w(layout.limit_w, parts.gpu)
+        locked &= np.bincount(layout.plan_of_rank, limited, len(plans)) == 0
+    return locked
+
+
+def _highest_power_w(
+    stages: Amounts, tails: Amounts, layout: Layout, clocks_mhz: Array, highest: HighestClocks
+) -> Array:
+    """Power of each rank row's most demanding instruction at the clock that the plan sets, shape ``(r,)`` [W]."""
+
+    def power_w(of: Amounts, clock_mhz: Array, rows: Int | None = None) -> Array:
+        energy, time = (interpolated(values, clocks_mhz, clock_mhz, rows) for values in (of.energy_j, of.time_s))
+        return np.asarray(energy / np.maximum(time, 1e-12))
+
+    of_stages = [power_w(stages[kind], highest.stage_mhz[kind]) for kind in range(KINDS)]
+    out = power_w(tails, highest.tail_mhz, layout.tails.index)
+    np.maximum.at(out, layout.rank_of_stage, np.max(of_stages, axis=0)[layout.stages.index])
+    return out
+
+
+def _keep_pace(
+    stages: Amounts, tails: Amounts, plans: Sequence[Plan], layout: Layout, parts: Parts, locked: Bool
+) -> None:
+    """Stretch compute to the pace of each plan's groups, the GPUs waiting meanwhile."""
+    groups: dict[object, list[int]] = {}
+    for number, plan in enumerate(plans):
+        if not locked[number]:
+            groups.setdefault(pace_key(plan), []).append(number)
+    for members in groups.values():
+        lag = lag_of(plans[members[0]], parts.clocks_mhz, parts.gpu)
+        within = np.zeros(len(plans), dtype=bool)
+        within[members] = True
+        of_stages, of_tails = (within[layout.plan_of_rank[rows.rank]] for rows in (layout.stages, layout.tails))
+        for kind in range(KINDS):
+            _stretch(stages[kind], of_stages, lag, parts)
+        _stretch(tails, of_tails, lag, parts)
+
+
+def _stretch(amounts: Amounts, rows: Bool, lag: Array, parts: Parts) -> None:
+    """Make some rows as slow as the slowest GPU of their groups."""
+    compute = amounts.time_s[rows] - amounts.exposed_s[rows]
+    waiting = at_pace(compute, parts.clocks_mhz, lag) - compute
+    amounts.time_s[rows] += waiting
+    amounts.energy_j[rows] += waiting * parts.waiting_w
+
+
+def _hold_below(
+    stages: Amounts, tails: Amounts, drain_s: Array, layout: Layout, clocks_mhz: Array, highest: HighestClocks
+) -> None:
+    """Above the clocks that plans set, what happens at them."""
+    top = highest.rank_mhz
+    for values in (stages.time_s, stages.energy_j):
+        for kind in range(KINDS):
+            values[kind] = _held(values[kind], clocks_mhz, highest.stage_mhz[kind], top[layout.stages.rank])
+    for values in (tails.time_s, tails.energy_j, drain_s):
+        values[...] = _held(values, clocks_mhz, highest.tail_mhz, top)
+
+
+def _held(values: Array, clocks_mhz: Array, highest_mhz: Array, top_mhz: Array) -> Array:
+    """``top_mhz`` is the highest clock of a row's rank; up to it values are read, between two clocks of the grid."""
+    below = np.append(-np.inf, clocks_mhz[:-1])
+    free = (clocks_mhz <= highest_mhz[:, None]) | ((below < highest_mhz[:, None]) & (highest_mhz >= top_mhz)[:, None])
+    return np.where(free, values, interpolated(values, clocks_mhz, highest_mhz)[:, None])
