@@ -33,7 +33,8 @@ def cluster_keys(space: Space) -> tuple[str, ...]:
 
 def offered(space: Space, keys: Sequence[str]) -> list[Cluster]:
     """Clusters that the space offers, in its order."""
-    return list(product(*(space.values(key) for key in keys))) if keys else []
+    found = product(*(space.values(key) for key in keys)) if keys else ()
+    return [cluster for cluster in found if space.together.allows(dict(zip(keys, cluster, strict=True)))]
 
 
 def words(keys: Sequence[str], cluster: Cluster) -> str:

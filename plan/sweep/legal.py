@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from joulecast.errors import InputError
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.plan.sweep.plans import Plans
-from joulecast.plan.sweep.space import MICRO_BATCH, PP, RECOMPUTE, SCHEDULE, TP, VP, Space
+from joulecast.plan.sweep.space import RECOMPUTE, SCHEDULE, Space
+from joulecast.plan.sweep.values import MICRO_BATCH, PP, TP, VP
 from joulecast.simulator.plan_file.checks import schedule_alias
 from joulecast.simulator.plan_file.features import FEATURES, Feature, is_of_others, usual
 from joulecast.simulator.plan_file.plan import PlanFrame
@@ -82,7 +83,8 @@ def combinations(space: Space, plans: Plans) -> Combinations:
     values = tuple(_all(key, space, plans) if given is None else given for key, given in space.axes)
     others = [i for i, key in enumerate(space.keys) if key not in SPLITS]
     given = {key: v for key, v in zip(space.keys, values, strict=True) if key in SPLITS}
-    offered = math.prod(len(values[i]) for i in others)
+    alone = [i for i in others if space.keys[i] not in space.together.keys]
+    offered = math.prod(len(values[i]) for i in alone) * len(space.together.settings)
     if offered > MOST_SETTINGS:
         raise space.source.error(
             f"{offered} settings of {', '.join(space.keys[i] for i in others)}",
@@ -95,7 +97,7 @@ def combinations(space: Space, plans: Plans) -> Combinations:
     found = []
     for chosen in itertools.product(*(range(len(values[i])) for i in others)):
         fixed = {space.keys[i]: values[i][n] for i, n in zip(others, chosen, strict=True)}
-        if _repeats(fixed, space, plans):
+        if not space.together.allows(fixed) or _repeats(fixed, space, plans):
             continue
         try:
             sizes = _sizes(plans.frame(fixed), space, fixed)
@@ -122,7 +124,7 @@ def combinations(space: Space, plans: Plans) -> Combinations:
     index = np.concatenate(found)
     slow_to_fast = sorted(range(len(values)), key=lambda i: (_shares(space.keys[i]), i))
     order = np.lexsort([index[:, i] for i in reversed(slow_to_fast)]) if len(values) else np.arange(len(index))
-    return Combinations(space.keys, values, index[order], math.prod(len(v) for v in values))
+    return Combinations(space.keys, values, index[order], offered * math.prod(len(v) for v in given.values()))
 
 
 def _repeats(fixed: Mapping[str, Any], space: Space, plans: Plans) -> bool:

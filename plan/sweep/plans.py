@@ -7,7 +7,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from joulecast.plan.sweep.space import MICRO_BATCH, RECOMPUTE, Space
+from joulecast.plan.sweep.space import RECOMPUTE, Space
+from joulecast.plan.sweep.values import MICRO_BATCH
 from joulecast.simulator.plan_file.plan import FRAME_FREE, SPLIT_FREE, Plan, PlanFrame, PlanSplit
 from joulecast.simulator.plan_file.schema import TABLES, PlanFile
 from joulecast.simulator.plan_file.source import Source, explain

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,21 +12,14 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from joulecast.errors import UnknownNameError
+from joulecast.plan.sweep.values import CLUSTER, Together, clusters, table_values
 from joulecast.simulator.plan_file.checks import schedule_alias
 from joulecast.simulator.plan_file.names import place
 from joulecast.simulator.plan_file.schema import TABLES, PlanFile
-from joulecast.simulator.plan_file.source import Source, apply_overrides, explain, read_toml, right_name
+from joulecast.simulator.plan_file.source import Source, apply_overrides, explain, read_toml
 from joulecast.simulator.schedules import schedule_names
 
-TP, PP = "parallelism.tensor_model_parallel_size", "parallelism.pipeline_model_parallel_size"
-VP = "parallelism.virtual_pipeline_model_parallel_size"
-MICRO_BATCH, SCHEDULE, RECOMPUTE = "workload.micro_batch_size", "schedule.name", "schedule.recompute"
-#: Keys that take ``"all"``: every value that some plan of the space can have, tensor parallelism within a node.
-ALL = (TP, PP, VP, MICRO_BATCH)
-#: Keys whose value in a PLAN.toml may itself be a list; in a SPACE.toml a list of lists offers several.
-LISTS = ("parallelism.stage_layers", "schedule.recompute_modules", "overlap.window")
-#: Most values of one range.
-MOST_VALUES = 100_000
+SCHEDULE, RECOMPUTE = "schedule.name", "schedule.recompute"
 #: What can be minimised, and its column: energy is the GPUs', money and carbon are those of everything.
 OBJECTIVES = {"time": "time_s", "energy": "energy_j", "money": "money", "carbon": "carbon_kg"}
 
@@ -97,6 +89,8 @@ class Space:
         Named in errors.
     files
         Pairs (path, digest) of what it names; two sweeps of one space may find them changed.
+    together
+        Axes whose values go together.
     """
 
     tables: Mapping[str, Any]
@@ -106,6 +100,7 @@ class Space:
     minimise: tuple[str, ...]
     source: Source = field(default_factory=Source, repr=False)
     files: tuple[tuple[str, str], ...] = ()
+    together: Together = field(default_factory=Together)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -126,13 +121,15 @@ class Space:
         tables = {name: dict(table) for name, table in self.tables.items()}
         for key, value in values.items():
             table, _, name = key.partition(".")
-            tables.setdefault(table, {})[name] = value
+            if value is not None:
+                tables.setdefault(table, {})[name] = value
         return tables
 
     def fingerprint(self) -> str:
         """What tells this space from others, apart from constraints and objective."""
         folder = str(self.source.folder.resolve())  # paths in the file are meant against it
-        whole = json.dumps([folder, self.tables, self.axes], sort_keys=True, default=str)
+        own = [folder, self.tables, self.axes, *([self.together.settings] if self.together.keys else [])]
+        whole = json.dumps(own, sort_keys=True, default=str)
         return digest(whole.encode())
 
 
@@ -162,23 +159,23 @@ def _space(tables: dict[str, Any], source: Source) -> Space:
     goals = _goals({name: tables.pop(name) for name in ("constraints", "objective") if name in tables}, source)
     single: dict[str, dict[str, Any]] = {}
     axes: list[tuple[str, tuple[Any, ...] | None]] = []
+    together = Together()
     for table, keys in tables.items():
-        if not isinstance(keys, Mapping):
-            raise source.error("not a table", table, remedy=f"Write [{table}] and its keys below it.")
-        for name, value in keys.items():
-            key = f"{table}.{name}"
-            _known(table, name, source)
-            values = _values(key, value, source)
+        if table == CLUSTER and isinstance(keys, list) and keys:
+            offered, together = clusters(keys, source)
+        else:
+            offered = table_values(table, keys, source)
+        for key, values in offered.items():
             if values is None or len(values) > 1:
                 axes.append((key, values))
             else:
-                single.setdefault(table, {})[name] = values[0]
+                single.setdefault(table, {})[key.partition(".")[2]] = values[0]
     _check_types(single, axes, source)
     minimise = goals.objective.minimise
     names = (minimise,) if isinstance(minimise, str) else tuple(minimise)
     _check_objectives(names, source)
     constraints = _with_site_limits(goals.constraints, single.get("site", {}))
-    return Space(single, tuple(axes), constraints, goals.objective, names, source)
+    return Space(single, tuple(axes), constraints, goals.objective, names, source, together=together)
 
 
 def _with_site_limits(constraints: ConstraintsTable, site: Mapping[str, Any]) -> ConstraintsTable:
@@ -227,50 +224,3 @@ def _check_objectives(names: tuple[str, ...], source: Source) -> None:
         raise source.error(
             f"{list(names)} are {len(names)} objectives", "objective.minimise", remedy="Name one, two or three."
         )
-
-
-def _known(table: str, name: str, source: Source) -> None:
-    """Refuse what no plan has before thousands are built."""
-    if table not in TABLES or name not in TABLES[table].model_fields:
-        where = (table, name) if table in TABLES else (table,)
-        remedy = right_name(where, TABLES, ("constraints", "objective"))
-        raise source.error("unknown key", ".".join(where), remedy=remedy)
-
-
-def _values(key: str, value: Any, source: Source) -> tuple[Any, ...] | None:
-    """Values that a key offers: one, several, or ``None`` for all that are legal."""
-    if value == "all" and key in ALL:
-        return None
-    if isinstance(value, Mapping) and {"min", "max"} & set(value):
-        return _range(key, value, source)
-    if not isinstance(value, list) or (key in LISTS and not any(_is_whole(v) for v in value)):
-        return (value,)
-    if not value:
-        raise source.error("an empty list offers nothing", key, remedy="Name at least one value.")
-    seen: list[Any] = []
-    for one in value:
-        if one not in seen:
-            seen.append(one)
-    return tuple(seen)
-
-
-def _is_whole(value: Any) -> bool:
-    """Whether something in a list is all of what one plan says under a key that may be a list itself."""
-    return isinstance(value, list | Mapping) or value == "balanced"
-
-
-def _range(key: str, value: Mapping[str, Any], source: Source) -> tuple[Any, ...]:
-    low, high, step = (value.get(name, default) for name, default in (("min", None), ("max", None), ("step", 1)))
-    numbers = [v for v in (low, high, step) if isinstance(v, int | float) and not isinstance(v, bool)]
-    unknown = set(value) - {"min", "max", "step"}
-    if unknown or len(numbers) < 3 or not all(math.isfinite(v) for v in numbers) or step <= 0 or high < low:
-        shown = ", ".join(f"{name} = {json.dumps(v, default=str)}" for name, v in value.items())
-        raise source.error(
-            f"{{{shown}}} is no range",
-            key,
-            remedy="Write {min = …, max = …, step = …}: numbers, the step above 0, the minimum not above the maximum.",
-        )
-    steps = (high - low) / step
-    if steps >= MOST_VALUES:
-        raise source.error(f"{steps:.6g} values", key, remedy=f"Use a larger step; a range has at most {MOST_VALUES}.")
-    return tuple(low + i * step for i in range(math.floor(steps + 1e-9) + 1))

@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 from joulecast.errors import InputError, nearest
 from joulecast.files import parse_toml, read_text
 
-_SECTION = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]")
+_SECTION = re.compile(r"^\s*\[{1,2}\s*([^\[\]]+?)\s*\]")
 _KEY = re.compile(r"^\s*([A-Za-z0-9_.\"'-]+)\s*=")
 #: Tables that only a space of plans has.
 SPACE_TABLES = ("constraints", "objective")
@@ -115,7 +115,10 @@ def apply_overrides(tables: Mapping[str, Any], overrides: Sequence[str]) -> tupl
         for name in names[:-1]:
             inner = table.setdefault(name, {})
             if not isinstance(inner, dict):
-                raise InputError(f"{name!r} is not a table", file="--set", key=key, remedy="Use the name of a table.")
+                several = isinstance(inner, list)
+                what = "stands for several tables" if several else "is not a table"
+                remedy = "Change them in the file." if several else "Use the name of a table."
+                raise InputError(f"{name!r} {what}", file="--set", key=key, remedy=remedy)
             table = inner
         table[names[-1]] = _toml_value(value.strip())
         keys.add(".".join(names))
@@ -144,6 +147,9 @@ def explain(error: ValidationError, source: Source, tables: Mapping[str, type[Ba
         model = tables.get(".".join(location[:-1]))
         about = model.model_fields[location[-1]].description if model and location[-1] in model.model_fields else None
         return source.error("this key is missing", key, remedy=f"Add it: {about}" if about else "Add this table.")
+    if first["type"] == "model_type" and isinstance(first["input"], list):
+        remedy = f"A plan has one [{key}]; joulecast sweep goes through several clusters."
+        return source.error("several tables of one name", key, remedy=remedy)
     return source.error(_what_is_wrong(first), key, remedy=_remedy(first))
 
 

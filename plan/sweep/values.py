@@ -1,0 +1,131 @@
+"""What keys of a SPACE.toml offer: one value, several, a range, or clusters whose values go together."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from joulecast.simulator.plan_file.schema import TABLES
+from joulecast.simulator.plan_file.source import Source, right_name
+
+TP, PP = "parallelism.tensor_model_parallel_size", "parallelism.pipeline_model_parallel_size"
+VP, MICRO_BATCH = "parallelism.virtual_pipeline_model_parallel_size", "workload.micro_batch_size"
+CLUSTER = "cluster"
+#: Keys that take ``"all"``: every value that some plan of the space can have, tensor parallelism within a node.
+ALL = (TP, PP, VP, MICRO_BATCH)
+#: Keys whose value in a PLAN.toml may itself be a list; in a SPACE.toml a list of lists offers several.
+LISTS = ("parallelism.stage_layers", "schedule.recompute_modules", "overlap.window")
+#: Most values of one range.
+MOST_VALUES = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Keys whose values go together, and each of the settings that they may have."""
+
+    keys: tuple[str, ...] = ()
+    settings: tuple[tuple[Any, ...], ...] = ((),)
+
+    def allows(self, values: Mapping[str, Any]) -> bool:
+        """Whether a plan may have these values; keys that are not among them may have any."""
+        asked = [(place, values[key]) for place, key in enumerate(self.keys) if key in values]
+        return any(all(setting[place] == value for place, value in asked) for setting in self.settings)
+
+
+def table_values(table: str, keys: Any, source: Source) -> dict[str, tuple[Any, ...] | None]:
+    """Values that each dotted key of a table offers.
+
+    Raises
+    ------
+    InputError
+        What is no table, or has a key that no plan has.
+    """
+    if not isinstance(keys, Mapping):
+        raise source.error("not a table", table, remedy=f"Write [{table}] and its keys below it.")
+    found = {}
+    for name, value in keys.items():
+        key = f"{table}.{name}"
+        _known(table, name, source)
+        found[key] = _values(key, value, source)
+    return found
+
+
+def clusters(tables: Sequence[Any], source: Source) -> tuple[dict[str, tuple[Any, ...] | None], Together]:
+    """Values that the clusters of ``[[cluster]]`` offer, and which of them go together.
+
+    A key that one of them leaves out has its default there.
+    """
+    offers = [table_values(CLUSTER, table, source) for table in tables]
+    keys = list(dict.fromkeys(key for offer in offers for key in offer))
+    settings: list[tuple[Any, ...]] = []
+    for number, offer in enumerate(offers, start=1):
+        own = [offer.get(key) or (_default(key, number, source),) for key in keys]
+        settings += itertools.product(*own)
+    values = {key: _once(setting[i] for setting in settings) for i, key in enumerate(keys)}
+    several = [i for i, key in enumerate(keys) if len(values[key]) > 1]
+    together = _once(tuple(setting[i] for i in several) for setting in settings)
+    return {**values}, Together(tuple(keys[i] for i in several), together)
+
+
+def _once(values: Iterable[Any]) -> tuple[Any, ...]:
+    """Values in order without those that are there already."""
+    seen: list[Any] = []
+    for one in values:
+        if one not in seen:
+            seen.append(one)
+    return tuple(seen)
+
+
+def _default(key: str, number: int, source: Source) -> Any:
+    """What a cluster has of a key that others state."""
+    about = TABLES[CLUSTER].model_fields[key.partition(".")[2]]
+    if about.is_required():
+        raise source.error(f"cluster {number} does not say it", key, remedy=f"Add it: {about.description}")
+    return about.default
+
+
+def _known(table: str, name: str, source: Source) -> None:
+    """Refuse what no plan has before thousands are built."""
+    if table not in TABLES or name not in TABLES[table].model_fields:
+        where = (table, name) if table in TABLES else (table,)
+        remedy = right_name(where, TABLES, ("constraints", "objective"))
+        raise source.error("unknown key", ".".join(where), remedy=remedy)
+
+
+def _values(key: str, value: Any, source: Source) -> tuple[Any, ...] | None:
+    """Values that a key offers: one, several, or ``None`` for all that are legal."""
+    if value == "all" and key in ALL:
+        return None
+    if isinstance(value, Mapping) and {"min", "max"} & set(value):
+        return _range(key, value, source)
+    if not isinstance(value, list) or (key in LISTS and not any(_is_whole(v) for v in value)):
+        return (value,)
+    if not value:
+        raise source.error("an empty list offers nothing", key, remedy="Name at least one value.")
+    return _once(value)
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether something in a list is all of what one plan says under a key that may be a list itself."""
+    return isinstance(value, list | Mapping) or value == "balanced"
+
+
+def _range(key: str, value: Mapping[str, Any], source: Source) -> tuple[Any, ...]:
+    low, high, step = (value.get(name, default) for name, default in (("min", None), ("max", None), ("step", 1)))
+    numbers = [v for v in (low, high, step) if isinstance(v, int | float) and not isinstance(v, bool)]
+    unknown = set(value) - {"min", "max", "step"}
+    if unknown or len(numbers) < 3 or not all(math.isfinite(v) for v in numbers) or step <= 0 or high < low:
+        shown = ", ".join(f"{name} = {json.dumps(v, default=str)}" for name, v in value.items())
+        raise source.error(
+            f"{{{shown}}} is no range",
+            key,
+            remedy="Write {min = …, max = …, step = …}: numbers, the step above 0, the minimum not above the maximum.",
+        )
+    steps = (high - low) / step
+    if steps >= MOST_VALUES:
+        raise source.error(f"{steps:.6g} values", key, remedy=f"Use a larger step; a range has at most {MOST_VALUES}.")
+    return tuple(low + i * step for i in range(math.floor(steps + 1e-9) + 1))
