@@ -20,10 +20,10 @@ from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.space import RECOMPUTE, SCHEDULE, Space
 from joulecast.plan.sweep.values import MICRO_BATCH, PP, TP, VP
-from joulecast.simulator.plan_file.checks import schedule_alias
 from joulecast.simulator.plan_file.features import FEATURES, Feature, is_of_others, usual
 from joulecast.simulator.plan_file.plan import PlanFrame
 from joulecast.simulator.plan_file.recomputation import of_others
+from joulecast.simulator.plan_file.schedule_names import schedule_alias
 from joulecast.simulator.plan_file.schema import PlanFile
 
 Int = NDArray[np.int64]

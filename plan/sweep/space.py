@@ -11,10 +11,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from joulecast.errors import UnknownNameError
 from joulecast.plan.sweep.values import CLUSTER, Together, clusters, table_values
-from joulecast.simulator.plan_file.checks import schedule_alias
 from joulecast.simulator.plan_file.names import place
+from joulecast.simulator.plan_file.schedule_names import schedule_alias, unknown_schedule
 from joulecast.simulator.plan_file.schema import TABLES, PlanFile
 from joulecast.simulator.plan_file.source import Source, apply_overrides, explain, read_toml
 from joulecast.simulator.schedules import schedule_names
@@ -194,7 +193,7 @@ def _check_types(
         first.setdefault(table, {})[name] = 1 if values is None else values[0]
     for name in dict(axes).get(SCHEDULE) or (first.get("schedule", {}).get("name", "1f1b"),):
         if isinstance(name, str) and schedule_alias(name) not in schedule_names():
-            raise place(UnknownNameError("schedule", name, schedule_names()), source, SCHEDULE)
+            raise place(unknown_schedule(name), source, SCHEDULE)
     try:
         PlanFile.model_validate(first)
         for key, values in axes:

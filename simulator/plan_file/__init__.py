@@ -1,7 +1,7 @@
 """PLAN.toml: everything that software decides about an iteration, read, checked and frozen.
 
 - ``plan``: the checked object, of ``parts``; ``schema`` has its tables and keys, ``source`` readable errors by line,
-  ``tables`` fills in defaults, ``names`` finds what names stand for.
+  ``tables`` fills in defaults, ``names`` finds what names stand for, ``schedule_names`` those of schedules.
 - What must hold between keys: ``checks``; by feature ``attention``, ``compiled``, ``context``, ``experts``,
   ``layers``, ``loss_and_optimizer``, ``modules``, ``narrow``, ``prediction``, ``recomputation``, ``replicas`` and
   ``tiles``, and ``features`` for keys of what is off.

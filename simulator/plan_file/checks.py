@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from joulecast.errors import InputError, NotYetError, UnknownNameError
+from joulecast.errors import InputError, NotYetError
 from joulecast.model.framework.narrow import NARROW
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import gpu_model
@@ -20,7 +20,8 @@ from joulecast.simulator.plan_file.names import place
 from joulecast.simulator.plan_file.overlap import check_overlap
 from joulecast.simulator.plan_file.recomputation import check_recomputation
 from joulecast.simulator.plan_file.replicas import check_replicas
-from joulecast.simulator.plan_file.schema import SCHEDULE_ALIASES, ParallelismTable, PlanFile
+from joulecast.simulator.plan_file.schedule_names import schedule_alias, unknown_schedule
+from joulecast.simulator.plan_file.schema import ParallelismTable, PlanFile
 from joulecast.simulator.plan_file.source import Source
 from joulecast.simulator.plan_file.tiles import check_tiles
 from joulecast.simulator.schedules import schedule_names
@@ -75,18 +76,11 @@ def kept_dtype(parsed: PlanFile) -> str:
     return "fp32" if parsed.implementation.framework == "megatron" else parameter_dtype(parsed)
 
 
-def schedule_alias(name: str) -> str:
-    """Our name of a schedule from any spelling that the tools of the field use; others in lower case."""
-    plain = name.lower().replace(" ", "-")
-    return SCHEDULE_ALIASES.get(plain, plain)
-
-
 def schedule_name(parsed: PlanFile, source: Source) -> str:
     """Our name of the schedule; it must exist, and go with the plan's stages."""
     name = schedule_alias(parsed.schedule.name)
     if name not in schedule_names():
-        error = UnknownNameError("schedule", parsed.schedule.name, schedule_names())
-        raise place(error, source, "schedule.name")
+        raise place(unknown_schedule(parsed.schedule.name), source, "schedule.name")
     stages, virtual = (
         parsed.parallelism.pipeline_model_parallel_size,
         parsed.parallelism.virtual_pipeline_model_parallel_size,

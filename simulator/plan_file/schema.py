@@ -21,16 +21,6 @@ from joulecast.model.training.nanobatches import LaunchPoint
 MOST_GPUS = 10_000_000
 #: Longest launch [us], and most metrics that take the loss again: far above any, what follows from them stays finite.
 MOST_LAUNCH_US, MOST_METRICS = 1e6, 1000
-#: Spellings of other tools for our schedules.
-SCHEDULE_ALIASES = {
-    "interleaved": "interleaved-1f1b",
-    "interleaved1f1b": "interleaved-1f1b",
-    "interleaved_1f1b": "interleaved-1f1b",
-    "schedule1f1b": "1f1b",
-    "schedulegpipe": "gpipe",
-    "zb_h1": "zb-h1",
-    "zbh1": "zb-h1",
-}
 CommEngine = Literal["sm", "copy"]
 _Watts = Annotated[float, Field(gt=0)]
 

@@ -248,17 +248,21 @@ def _of_profile(asked: FrontAsked, profile: Path) -> Front:
     from joulecast.plan.fronts.profile_front import problem_from_profile
     from joulecast.plan.fronts.switching import front_of_problem
     from joulecast.simulator.events.guards import reported_with
-    from joulecast.simulator.plan_file.schema import SCHEDULE_ALIASES
+    from joulecast.simulator.plan_file.schedule_names import schedule_alias, unknown_schedule
+    from joulecast.simulator.schedules import schedule_names
 
     if asked.wait_power is None:
         raise InputError("the waiting power is missing", key="--wait-power", remedy="Give it in watts for one GPU.")
     if asked.dag is None and asked.microbatches is None:
         raise InputError("the number of micro-batches is missing", key="--microbatches", remedy="Give it, or --dag.")
-    name = (asked.schedule or "1f1b").lower()
+    name = schedule_alias(asked.schedule or "1f1b")
+    if name not in schedule_names():
+        error = unknown_schedule(name)
+        raise InputError(error.message, key="--schedule", remedy=error.remedy)
     problem = problem_from_profile(
         profile,
         None if asked.dag is None else load_dag(asked.dag),
-        schedule=SCHEDULE_ALIASES.get(name, name),
+        schedule=name,
         microbatches=asked.microbatches or 1,
         wait_power_w=asked.wait_power,
         stages=None if asked.stages is None else _stages(asked.stages),
