@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import InputError
+from joulecast.extras import require
 from joulecast.plan.comparison.ledgers import Item, LedgerDifference, difference_of, ledgers_of
 from joulecast.plan.comparison.plan_keys import as_written
 from joulecast.plan.comparison.reasons import reasons
@@ -104,6 +105,7 @@ class Comparison:
 
     def to_frame(self) -> pd.DataFrame:
         """The lines of :meth:`rows`; needs pandas."""
+        require("pandas")
         import pandas as pd
 
         return pd.DataFrame(self.rows())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.extras import require
 from joulecast.plan.exact.plan_ends import PlanInterval, plan_ends
 from joulecast.plan.knobs.overlap_space import Knobs
 from joulecast.simulator.instructions.tables import Kernels
@@ -113,6 +114,7 @@ class JointChoice:
 
     def to_frame(self) -> pd.DataFrame:
         """The same as a table; needs pandas."""
+        require("pandas")
         import pandas as pd
 
         return pd.DataFrame(self.lines())

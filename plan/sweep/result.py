@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import InputError
+from joulecast.extras import require
 from joulecast.files import write_text, write_whole
 from joulecast.plan.sweep.rows import Row
 
@@ -99,6 +100,7 @@ class SweepResult:
 
     def to_frame(self) -> pd.DataFrame:
         """One line for each row; needs pandas."""
+        require("pandas")
         import pandas as pd
 
         return pd.DataFrame(self.rows)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from joulecast.errors import InputError
+from joulecast.extras import require
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -173,6 +174,7 @@ class Timeline:
 
     def to_frame(self) -> pd.DataFrame:
         """One row per interval; needs pandas."""
+        require("pandas")
         import pandas as pd
 
         frame = pd.DataFrame(

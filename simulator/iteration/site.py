@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.extras import require
 from joulecast.model.cluster.node_power import NodePower
 from joulecast.model.cluster.site_cost import Cost, Prices, cost_of, cost_rel_sd
 from joulecast.model.uncertainty import NINETY_PERCENT
@@ -171,6 +172,7 @@ class SiteForecast:
 
     def to_frame(self) -> pd.DataFrame:
         """One line for each level; needs pandas."""
+        require("pandas")
         import pandas as pd
 
         columns = {

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from joulecast.errors import InputError
+from joulecast.extras import require
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.kernels.operators import Operator
@@ -119,6 +120,7 @@ class KernelTimeline:
 
     def to_frame(self) -> pd.DataFrame:
         """One row per kernel of one GPU of each stage; needs pandas."""
+        require("pandas")
         import pandas as pd
 
         return pd.concat([timeline.to_frame() for timeline in self.timelines], ignore_index=True)

@@ -37,8 +37,15 @@ def require(*names: str) -> None:
         Naming the first of them and its extra.
     """
     for name in names:
-        if find_spec(name) is None:
+        if not _is_there(name):
             raise _missing(name)
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ValueError:  # a module that was kept from being imported
+        return False
 
 
 def _missing(name: str) -> InputError:

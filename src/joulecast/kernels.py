@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import InputError
+from joulecast.extras import require
 from joulecast.model.framework.tile_limits import check_tile
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
@@ -74,6 +75,7 @@ class KernelForecast:
 
     def to_frame(self) -> pd.DataFrame:
         """One line, with a column for each component; needs pandas."""
+        require("pandas")
         import pandas as pd
 
         line = self.to_dict()

@@ -162,6 +162,14 @@ def test_a_missing_package_is_one_line_that_names_its_extra(monkeypatch, capsys)
     assert err == 'error: this needs scipy, which is not installed. Install it: pip install "joulecast[fit]".\n'
 
 
+def test_a_frame_without_pandas_is_the_same_line(monkeypatch):
+    result = joulecast.gpu("h200-sxm").predict(joulecast.Gemm(m=1024, n=1024, k=1024, dtype="bf16"))
+    assert len(result.to_frame()) == 1
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(joulecast.InputError, match=r'this needs pandas.*pip install "joulecast\[fit\]"'):
+        result.to_frame()
+
+
 def test_a_missing_module_of_no_extra_is_a_defect(monkeypatch):
     monkeypatch.setattr("joulecast.validate.run_suite", lambda *a, **k: __import__("joulecast.nowhere"))
     with pytest.raises(ModuleNotFoundError, match="nowhere"):

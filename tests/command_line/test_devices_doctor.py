@@ -82,9 +82,13 @@ def test_what_can_be_measured_and_why_not(tmp_path):
     passive = card(tmp_path, "passive.json", privileged=False)
     parts = card(tmp_path, "amd.json")
 
-    def can(*locators, present=FIT):
-        return doctor.abilities(set(present), doctor.examine_cards(locators))
+    def can(*locators, present=FIT, vendor="nvml:"):
+        cards = [{**one, "locator": vendor + one["locator"]} for one in doctor.examine_cards(locators)]
+        return doctor.abilities(set(present), cards)
 
+    bare = can(well, present=FIT - {"torch", "triton"}, vendor="")  # a simulated card needs neither
+    assert bare["calibrate --passive"] == "yes" == bare["measure kernels with given tiles"]
+    assert bare["calibrate --active"] == "yes, after asking"
     found = can(well)
     assert found["calibrate --passive"] == "yes"
     assert found["calibrate --active"] == "yes, after asking"

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from paths import ROOT
 
-#: What each sub-package may import of joulecast, besides joulecast.errors, joulecast.files and itself.
+#: What the root offers to all.
+OFFERED = ("joulecast.errors", "joulecast.extras", "joulecast.files")
+#: What each sub-package may import of joulecast, besides that and itself.
 ALLOWED = {
     "model": set(),
     "simulator": {"model"},
@@ -63,7 +65,7 @@ def at_import_time(tree: ast.Module, *, or_later: bool = False) -> Iterator[ast.
 
 def forbidden(package: str, tree: ast.AST) -> set[str]:
     """Imports of joulecast that a module of this sub-package must not have."""
-    allowed = {"joulecast.errors", "joulecast.files", *(f"joulecast.{name}" for name in ALLOWED[package] | {package})}
+    allowed = {*OFFERED, *(f"joulecast.{name}" for name in ALLOWED[package] | {package})}
     return {
         name
         for name in imports(tree)

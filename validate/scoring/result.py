@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from joulecast.calibrate.rows.measured import Measured, Row
+from joulecast.extras import require
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,6 +108,7 @@ class SuiteResult:
 
     def to_frame(self) -> pd.DataFrame:
         """One line per row with the columns ``measured_…`` and ``predicted_…``."""
+        require("pandas")
         import pandas as pd
 
         lines = []
