@@ -76,7 +76,7 @@ class ModelConfig:
         Whether the kernels of that code are known here.
     own_code
         Whose it is where it is like no other's: ``falcon gptj bloom mpt``
-        (:mod:`joulecast.model.transformer.own_attention`).
+        (:mod:`joulecast.model.transformer.family_attention`).
     sliced_projections
         Whether that code cuts queries, keys and values out of a joint product, and the rotated part out of heads, by
         slices, whose gradients stand among zeros (Phi-3).

@@ -17,14 +17,14 @@ from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.transformer import (
     dropout,
+    family_attention,
     masked_attention,
+    modules_activation,
     modules_compiled,
     modules_experts,
     modules_layer,
-    own_attention,
     pytorch_norm,
-    whole_activation,
-    written_attention,
+    transformers_attention,
 )
 from joulecast.model.transformer.rotary import normed_parts
 
@@ -49,7 +49,7 @@ def layer_bytes(s: Shard) -> float:
     widths = size * s.tokens * (_attention_width(s) + _mlp_width(s))
     weights = hidden * (s.qkv_width + s.attention_width + s.up_width + s.ffn)
     scores = size * s.batch * s.sequence**2 if masked_attention.masked(s) else 0.0
-    written = written_attention.written(s) and not s.implementation.recomputes("core_attn")
+    written = transformers_attention.applies(s) and not s.implementation.recomputes("core_attn")
     scores += _written_scores(s) if written else 0.0
     scores += modules_experts.kept_bytes(s) if s.config.experts is not None else 0.0
     return norms + scores + widths + _statistics(s) + dropout.kept_bytes(s) + _rounded_bytes(s, weights)
@@ -57,7 +57,7 @@ def layer_bytes(s: Shard) -> float:
 
 def _written_scores(s: Shard) -> float:
     """What transformers' own attention keeps of scores."""
-    return own_attention.kept_bytes(s) if own_attention.own(s) else written_attention.kept_bytes(s)
+    return family_attention.kept_bytes(s) if family_attention.family(s) else transformers_attention.kept_bytes(s)
 
 
 def final_norm_bytes(s: Shard) -> float:
@@ -94,8 +94,8 @@ def _norm_input(s: Shard) -> float:
 def _attention_width(s: Shard) -> int:
     """Rotated queries and keys, values and the result, and of a joint product all of it."""
     dim = s.config.head_dim
-    whole = _whole_graph(s) or masked_attention.masked(s) or written_attention.written(s)
-    if whole and own_attention.own(s) == "falcon" and s.kv_heads == 1 and not written_attention.written(s):
+    whole = _whole_graph(s) or masked_attention.masked(s) or transformers_attention.applies(s)
+    if whole and family_attention.family(s) == "falcon" and s.kv_heads == 1 and not transformers_attention.applies(s):
         return s.qkv_width + s.attention_width
     if whole:
         return 3 * s.heads * dim + s.attention_width
@@ -107,7 +107,7 @@ def _attention_width(s: Shard) -> int:
 def _mlp_width(s: Shard) -> int:
     if s.config.gated_mlp:
         return s.ffn * (GATED_COMPILED if s.implementation.compiled else GATED_TENSORS)
-    if whole_activation.formula(s):
+    if modules_activation.formula(s):
         return s.ffn * (FORMULA_AUTOCAST if s.implementation.autocast else FORMULA_TENSORS)
     return s.ffn * PLAIN_TENSORS
 

@@ -1,19 +1,21 @@
-"""The kernels of a transformer's layers, forward and backward.
+"""The kernels of a transformer's layers, forward and backward, as lists of launches in program order.
 
-- ``pytorch_layer``: a layer in PyTorch's eager mode, of ``eager_layer``'s halves with ``rotary`` embedding, or of
-  ``eager_moe`` and ``shared_experts``; ``compiled_layer`` one that ``torch.compile`` has fused, ``float8_linear`` its
-  linear layers in FP8.
-- ``modules_layer``: a layer as transformers or torchtitan write it, ``modules_compiled`` when compiled; of
-  ``autocast_linear`` layers, ``pytorch_norm``, which may be an ``unfused_norm``, ``turned_rotary`` or
-  ``complex_rotary``, ``masked_attention``, ``written_attention`` or a single family's ``own_attention``,
-  ``whole_activation``, and ``dropout``.
-- ``megatron_layer``: a layer in Megatron-Core with Transformer Engine: ``core_attention``, ``megatron_mlp`` or ``moe``
-  between ``megatron_linear`` layers and norms (``megatron_norm`` for their gradients).
-- Attention: ``attention_kernel``, ``unfused_attention`` as separate kernels, ``query_scaling`` in front of it,
-  ``latent_attention``, ``context_parallel``
-  over several ranks.
-- Experts: ``modules_experts`` as transformers writes them; ``expert_rows`` for how tokens reach them, ``row_operators``
-  for PyTorch's kernels that take them there.
-- Beside products: ``pipelined_products`` for their communication, ``narrow_kernels`` for what FP8 and FP4 add.
+A layer in each framework, which calls the modules named behind it:
+
+- ``pytorch_layer``: PyTorch's eager mode, of ``eager_layer``'s halves with ``rotary`` embedding, or of ``eager_moe``
+  and ``shared_experts``; ``float8_linear``: its linear layers in FP8. ``compiled_layer``: fused by ``torch.compile``.
+- ``modules_layer``: the modules of transformers or torchtitan, of ``autocast_linear`` layers, ``pytorch_norm`` or an
+  ``unfused_norm``, ``transformers_rotary`` or ``torchtitan_rotary``, ``modules_activation`` or ``modules_experts``,
+  and ``dropout``. Attention is PyTorch's (``masked_attention``), ``transformers_attention``, or ``family_attention``
+  where a family's code is like no other's. ``modules_compiled``: fused by ``torch.compile``.
+- ``megatron_layer``: Megatron-Core with Transformer Engine, of ``core_attention``, ``megatron_mlp`` or ``moe``, and
+  ``megatron_linear`` layers; ``megatron_norm``: gradients of norms.
+
+What several of them call:
+
+- Attention: ``attention_kernel``, or ``unfused_attention`` as separate kernels; ``query_scaling`` in front of it;
+  ``latent_attention``; ``context_parallel`` over several ranks.
+- Experts: ``expert_rows`` for how tokens reach them, ``row_operators`` for PyTorch's kernels that take them there.
+- Products: ``pipelined_products`` for communication beside them, ``narrow_kernels`` for what FP8 and FP4 add.
 - The ends of the stack: ``head`` with the embedding, ``loss``, ``softcap`` of logits, and ``multi_token`` prediction.
 """

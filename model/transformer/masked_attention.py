@@ -17,44 +17,44 @@ from dataclasses import replace
 from joulecast.model.framework.launches import Launch, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import Attention
-from joulecast.model.transformer import core_attention, own_attention, turned_rotary, written_attention
+from joulecast.model.transformer import core_attention, family_attention, transformers_attention, transformers_rotary
 
 
 def masked(s: Shard) -> bool:
     """Whether attention takes a mask: for its window, and in Falcon's code always."""
     run = s.implementation
-    if run.modules != "transformers" or written_attention.written(s):
+    if run.modules != "transformers" or transformers_attention.applies(s):
         return False
     return 0 < s.config.window <= s.sequence or s.config.own_code == "falcon"
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:
     """Attention, behind repeated keys and values and the mask's conversion where it takes one."""
-    if written_attention.written(s):
+    if transformers_attention.applies(s):
         return _written_forward(s)
     if not masked(s):
         return core_attention.core_attention(s, "forward")
     dtype, scores = s.implementation.dtype, s.batch * s.sequence**2
     mask = streaming("unary", "attention.mask", scores, reads=0.5, dtype=dtype)
-    repeated = () if own_attention.own(s) else written_attention.repeated(s)
+    repeated = () if family_attention.family(s) else transformers_attention.repeated(s)
     return (*repeated, mask, *with_mask(core_attention.core_attention(s, "forward"), s))
 
 
 def backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`, behind attention's forward again where that is recomputed selectively."""
-    if written_attention.written(s):
+    if transformers_attention.applies(s):
         again = _written_forward(s) if s.implementation.recomputes("core_attn") else ()
-        undone = own_attention.backward if own_attention.own(s) else written_attention.backward
+        undone = family_attention.backward if family_attention.family(s) else transformers_attention.backward
         return (*again, *undone(s))
     launches = core_attention.backward(s)
     if not masked(s):
         return launches
-    summed = own_attention.grouped(s) if own_attention.own(s) else True
-    return (*with_mask(launches, s), *(written_attention.summed(s) if summed else ()))
+    summed = family_attention.grouped(s) if family_attention.family(s) else True
+    return (*with_mask(launches, s), *(transformers_attention.summed(s) if summed else ()))
 
 
 def _written_forward(s: Shard) -> tuple[Launch, ...]:
-    return (own_attention.forward if own_attention.own(s) else written_attention.forward)(s)
+    return (family_attention.forward if family_attention.family(s) else transformers_attention.forward)(s)
 
 
 def turned(part: str, s: Shard) -> tuple[Launch, ...]:
@@ -62,18 +62,18 @@ def turned(part: str, s: Shard) -> tuple[Launch, ...]:
 
     So rotation leaves it, code that transformers writes itself, and sums over repeated heads of keys and values.
     """
-    if own_attention.own(s) == "gptj":  # whose rotation is tokens first
+    if family_attention.family(s) == "gptj":  # whose rotation is tokens first
         return (_turn(part, s),) if part == "value" else ()
-    rotated = turned_rotary.turned(part, s)
+    rotated = transformers_rotary.turned(part, s)
     summed = masked(s) and s.heads != s.kv_heads and part != "query"
-    if rotated or not (written_attention.written(s) or summed):
+    if rotated or not (transformers_attention.applies(s) or summed):
         return rotated
     return (_turn(part, s),)
 
 
 def _turn(part: str, s: Shard) -> Launch:
     heads = s.heads if part == "query" else s.kv_heads
-    return turned_rotary.turn(f"attention.{part}.grad.clone", s.tokens * heads * s.config.head_dim, s)
+    return transformers_rotary.turn(f"attention.{part}.grad.clone", s.tokens * heads * s.config.head_dim, s)
 
 
 def with_mask(launches: tuple[Launch, ...], s: Shard) -> tuple[Launch, ...]:
@@ -81,7 +81,7 @@ def with_mask(launches: tuple[Launch, ...], s: Shard) -> tuple[Launch, ...]:
 
     Falcon's code gives it a single key and value as they are.
     """
-    heads = 1 if own_attention.own(s) == "falcon" and s.kv_heads == 1 else s.heads
+    heads = 1 if family_attention.family(s) == "falcon" and s.kv_heads == 1 else s.heads
     return tuple(
         replace(one, operator=replace(one.operator, causal=False, kv_heads=heads, each_score="mask", window=0))
         if isinstance(one.operator, Attention)

@@ -18,7 +18,13 @@ from dataclasses import replace
 from joulecast.model.framework.launches import Launch, issued, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.transformer import autocast_linear, complex_rotary, core_attention, masked_attention, modules_layer
+from joulecast.model.transformer import (
+    autocast_linear,
+    core_attention,
+    masked_attention,
+    modules_layer,
+    torchtitan_rotary,
+)
 from joulecast.model.transformer import eager_layer as eager
 
 #: Cycles of an SM for a value that is rotated, forward and backward: 16 kernels of one row [estimates, +-4 %].
@@ -35,7 +41,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         *eager.enter_forward("qkv", s),
         *(one for name, width in modules_layer.projections(s) for one in _linear(name, s, width, config.hidden)),
         *_head_norms(s),
-        *(_rotary(s) if whole else complex_rotary.forward(s)),
+        *(_rotary(s) if whole else torchtitan_rotary.forward(s)),
         *attention(s, "forward"),
         *_linear("output", s, config.hidden, s.attention_width),
         *eager.leave_forward("output", s),
@@ -67,7 +73,7 @@ def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, .
         *_linear_backward("output", s, config.hidden, s.attention_width, config.output_bias, accumulate),
         *(attention(s, "forward") if s.implementation.recomputes("core_attn") else ()),
         *attention(s, "backward"),
-        *(_rotary_backward(s) if whole else complex_rotary.backward(s)),
+        *(_rotary_backward(s) if whole else torchtitan_rotary.backward(s)),
         *_head_norms_backward(s, accumulate),
         *(() if len(projections) > 1 else (modules_layer.joined(s),)),
         *_linears_backward(projections, s, config.qkv_bias, accumulate),

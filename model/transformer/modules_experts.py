@@ -21,7 +21,7 @@ from joulecast.model.framework.launches import Launch, issued, linear_forward, s
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.transformer import eager_layer as eager
-from joulecast.model.transformer import eager_moe, pytorch_norm, row_operators, whole_activation
+from joulecast.model.transformer import eager_moe, modules_activation, pytorch_norm, row_operators
 from joulecast.model.transformer.expert_rows import ExpertShard, copies, expert_shard, experts_of, random_reads
 
 #: Cycles of an SM for a narrow value that meets its row's number: as one that meets its column's
@@ -179,7 +179,7 @@ def _clamped(s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
     return (
         *(streaming("strided_unary", f"gate.clamp.{part}", values, dtype=dtype) for part in ("gate", "up")),
         streaming("unary", "gate.steeper", values, dtype=dtype),
-        issued("unary", "gate.sigmoid", values, whole_activation.SILU * values, activity=1.0, dtype=dtype),
+        issued("unary", "gate.sigmoid", values, modules_activation.SILU * values, activity=1.0, dtype=dtype),
         streaming("mul", "gate.glu", values, reads=2, dtype=dtype),
         streaming("unary", "gate.one", values, dtype=dtype),
         streaming("mul", "gate.product", values, reads=2, dtype=dtype),

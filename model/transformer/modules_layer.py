@@ -14,16 +14,16 @@ from joulecast.model.framework.launches import Launch, issued, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import (
     autocast_linear,
-    complex_rotary,
     dropout,
+    family_attention,
     masked_attention,
+    modules_activation,
     modules_experts,
-    own_attention,
     pytorch_norm,
     rotary,
-    turned_rotary,
+    torchtitan_rotary,
+    transformers_rotary,
     unfused_norm,
-    whole_activation,
 )
 from joulecast.model.transformer import eager_layer as eager
 
@@ -35,11 +35,11 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         *pytorch_norm.block_forward("norm1", s),
         *eager.enter_forward("qkv", s),
         *_projections_forward(s),
-        *own_attention.ahead(s),
-        *(complex_rotary.forward(s) if _titan(s) else turned_rotary.forward(s)),
-        *turned_rotary.queries_scaled(s),
+        *family_attention.before_rotation(s),
+        *(torchtitan_rotary.forward(s) if _torchtitan(s) else transformers_rotary.forward(s)),
+        *transformers_rotary.queries_scaled(s),
         *masked_attention.forward(s),
-        *turned_rotary.attention_turned(s),
+        *transformers_rotary.attention_turned(s),
         *autocast_linear.forward("output", s, config.hidden, s.attention_width, wide=False),
         *eager.leave_forward("output", s),
         *dropout.forward("output", s),
@@ -63,8 +63,8 @@ def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, .
         ),
         *masked_attention.backward(s),
         *eager.sinks_backward(s, accumulate),
-        *turned_rotary.queries_scaled(s, ".grad"),
-        *(complex_rotary.backward(s) if _titan(s) else turned_rotary.backward(s)),
+        *transformers_rotary.queries_scaled(s, ".grad"),
+        *(torchtitan_rotary.backward(s) if _torchtitan(s) else transformers_rotary.backward(s)),
         *(() if s.config.qk_norm_whole else head_norm_backward(s, accumulate)),
         *_projections_backward(s, accumulate),
         *_norm_half_backward("norm1", "qkv", s, accumulate, leaf_input=leaf_input),
@@ -77,7 +77,7 @@ def _mlp_half_forward(s: Shard) -> tuple[Launch, ...]:
         *pytorch_norm.block_forward("norm2", s),
         *eager.enter_forward("up", s),
         *_mlp_forward(s),
-        *autocast_linear.forward("down", s, s.config.hidden, s.ffn, wide=whole_activation.widens(s)),
+        *autocast_linear.forward("down", s, s.config.hidden, s.ffn, wide=modules_activation.widens(s)),
         *eager.leave_forward("down", s),
         *dropout.forward("down", s),
         *pytorch_norm.branch_forward("norm2", s),
@@ -94,7 +94,7 @@ def _mlp_half_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
         *dropout.backward("down", s),
         *eager.leave_backward("down", s),
         *autocast_linear.backward(
-            "down", s, config.hidden, s.ffn, config.mlp_bias, accumulate, wide=whole_activation.widens(s)
+            "down", s, config.hidden, s.ffn, config.mlp_bias, accumulate, wide=modules_activation.widens(s)
         ),
         *_mlp_backward(s, accumulate),
         *_norm_half_backward("norm2", "up", s, accumulate),
@@ -163,7 +163,7 @@ def residual_addition(name: str, s: Shard) -> Launch:
     if not s.implementation.autocast:
         return eager.residual_addition(name, s)
     values = s.norm_tokens * s.config.hidden
-    return issued("add", name, values, whole_activation.MIXED * values, activity=1.0, reads=1.5, dtype="fp32")
+    return issued("add", name, values, modules_activation.MIXED * values, activity=1.0, reads=1.5, dtype="fp32")
 
 
 def _branch_gradient(name: str, s: Shard) -> tuple[Launch, ...]:
@@ -173,7 +173,7 @@ def _branch_gradient(name: str, s: Shard) -> tuple[Launch, ...]:
     )
 
 
-def _titan(s: Shard) -> bool:
+def _torchtitan(s: Shard) -> bool:
     return s.implementation.modules == "torchtitan"
 
 
@@ -181,23 +181,26 @@ def _mlp_forward(s: Shard) -> tuple[Launch, ...]:
     """First products and activation."""
     hidden, products = s.config.hidden, first_products(s)
     if len(products) == 1:
-        return (*autocast_linear.forward("up", s, s.up_width, hidden), *whole_activation.forward(s))
+        return (*autocast_linear.forward("up", s, s.up_width, hidden), *modules_activation.forward(s))
     return (
         *autocast_linear.forward("gate", s, s.ffn, hidden),
-        whole_activation.gate(s),
+        modules_activation.gate(s),
         *autocast_linear.forward("up", s, s.ffn, hidden),
-        whole_activation.gate_product(s),
+        modules_activation.gate_product(s),
     )
 
 
 def _mlp_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     hidden, bias = s.config.hidden, s.config.mlp_bias
     if len(first_products(s)) == 1:
-        return (*whole_activation.backward(s), *autocast_linear.backward("up", s, s.up_width, hidden, bias, accumulate))
+        return (
+            *modules_activation.backward(s),
+            *autocast_linear.backward("up", s, s.up_width, hidden, bias, accumulate),
+        )
     return (
-        *whole_activation.gate_product_backward(s),
+        *modules_activation.gate_product_backward(s),
         *autocast_linear.backward("up", s, s.ffn, hidden, bias, accumulate),
-        whole_activation.gate_backward(s),
+        modules_activation.gate_backward(s),
         *autocast_linear.backward("gate", s, s.ffn, hidden, bias, accumulate),
         _branches("up", s),
     )
@@ -210,11 +213,11 @@ def _projections_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """
     hidden, bias, products = s.config.hidden, s.config.qkv_bias, projections(s)
     if len(products) == 1:
-        ahead = _sliced(s) if sliced(s) and not _titan(s) else (joined(s),)
+        ahead = _sliced(s) if sliced(s) and not _torchtitan(s) else (joined(s),)
         return (*ahead, *autocast_linear.backward("qkv", s, s.qkv_width, hidden, bias, accumulate))
     launches: list[Launch] = []
     whole_norms = s.config.qk_norm_whole
-    turns = {name: () if _titan(s) else masked_attention.turned(name, s) for name, _ in products}
+    turns = {name: () if _torchtitan(s) else masked_attention.turned(name, s) for name, _ in products}
     for name, width in reversed(products):
         if whole_norms and name != "value":
             launches += (*turns[name], *head_norm_backward(s, accumulate, name))
@@ -228,7 +231,7 @@ def _projections_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
 
 def sliced(s: Shard) -> bool:
     """Whether queries, keys and values are slices of their joint product, rather than its split parts."""
-    return s.config.sliced_projections or own_attention.own(s) in ("falcon", "bloom")
+    return s.config.sliced_projections or family_attention.family(s) in ("falcon", "bloom")
 
 
 def _sliced(s: Shard) -> tuple[Launch, ...]:
@@ -236,7 +239,7 @@ def _sliced(s: Shard) -> tuple[Launch, ...]:
     dtype, whole, launches = s.implementation.dtype, s.tokens * s.qkv_width, list[Launch]()
     keys = s.tokens * s.kv_heads * s.config.head_dim
     if s.config.sliced_projections:
-        launches += (*turned_rotary.turned("key", s), *turned_rotary.turned("query", s))
+        launches += (*transformers_rotary.turned("key", s), *transformers_rotary.turned("query", s))
     for name, values in (("value", keys), ("key", keys), ("query", s.tokens * s.attention_width)):
         launches.append(streaming("fill", f"qkv.{name}.fill", whole, reads=0, dtype=dtype))
         launches.append(streaming("strided_unary", f"qkv.{name}.slice", values, dtype=dtype))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from joulecast.model.framework.launches import Launch, streaming
-from joulecast.model.transformer.whole_activation import TANH
+from joulecast.model.transformer.modules_activation import TANH
 
 
 def forward(name: str, values: float, dtype: str, *, present: bool = True) -> tuple[Launch, ...]:

@@ -25,7 +25,7 @@ from joulecast.model.transformer.row_operators import widened
 #: differ by 2, 2 and 1 % [estimates, +-3 %].
 BY_ROW, BY_COLUMN, SPREAD = 0.645, 0.58, 0.493
 #: The same of operators whose two tensors are of different types, from additions and products of both
-#: (:data:`joulecast.model.transformer.whole_activation.MIXED`) [estimate, +-10 %].
+#: (:data:`joulecast.model.transformer.modules_activation.MIXED`) [estimate, +-10 %].
 MIXED = 0.79
 #: Cycles for a value where attention gives the gradient with heads in front of tokens, so that kernels read values
 #: one by one, by the end of the launch's name; where parameters are wide (under autocast) in the second place. The sum

@@ -17,7 +17,7 @@ import math
 from joulecast.model.framework.launches import Launch, issued, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm
-from joulecast.model.transformer import softcap, turned_rotary, unfused_norm
+from joulecast.model.transformer import softcap, transformers_rotary, unfused_norm
 from joulecast.model.transformer.row_operators import widened
 
 #: Cycles of an SM for a score in a row that is one value longer than its aligned ones: joined, its row's maximum found,
@@ -25,7 +25,7 @@ from joulecast.model.transformer.row_operators import widened
 JOINED, LARGEST, SOFTMAX, SOFTMAX_GRADIENT = 1.55, 0.25, 1.38, 0.73
 
 
-def written(s: Shard) -> bool:
+def applies(s: Shard) -> bool:
     """Whether attention is transformers' own code."""
     return s.implementation.modules == "transformers" and s.implementation.attention_backend == "unfused"
 
@@ -60,15 +60,15 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         streaming("strided_binary", "attention.masked", scores, reads=1.0 + 1.0 / s.heads, dtype=dtype),
         *(_softmax_with_sinks(s) if more else _softmax(s)),
         product("attention.values", s, s.sequence, width, s.sequence + more, "nn"),
-        turned_rotary.turn("attention.clone", s.tokens * s.attention_width, s),
+        transformers_rotary.turn("attention.clone", s.tokens * s.attention_width, s),
     )
 
 
 def _copied_queries(s: Shard) -> tuple[Launch, ...]:
     """Queries heads first; joined parts of them are so already."""
-    if s.config.half_rotary or turned_rotary.parted(s):
+    if s.config.half_rotary or transformers_rotary.parted(s):
         return ()
-    return (turned_rotary.turn("attention.query.copy", s.tokens * s.attention_width, s),)
+    return (transformers_rotary.turn("attention.query.copy", s.tokens * s.attention_width, s),)
 
 
 def _softmax(s: Shard) -> tuple[Launch, ...]:
@@ -96,7 +96,7 @@ def backward(s: Shard) -> tuple[Launch, ...]:
     scores, dtype, width, more = score_count(s), s.implementation.dtype, s.config.head_dim, s.config.attention_sinks
     scale = streaming("strided_unary" if more else "unary", "attention.scale.grad", scores, dtype=dtype)
     return (
-        turned_rotary.turn("attention.grad.clone", s.tokens * s.attention_width, s),
+        transformers_rotary.turn("attention.grad.clone", s.tokens * s.attention_width, s),
         product("attention.values.dgrad", s, s.sequence + more, width, s.sequence, "nt"),
         product("attention.softmax.dgrad", s, s.sequence, s.sequence, width, "tn"),
         *(_softmax_with_sinks_backward(s) if more else _softmax_backward(s)),

@@ -21,10 +21,9 @@ from __future__ import annotations
 from joulecast.model.framework.launches import Launch, issued, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.transformer import turned_rotary
-from joulecast.model.transformer import written_attention as written
+from joulecast.model.transformer import transformers_attention, transformers_rotary
+from joulecast.model.transformer.modules_activation import MIXED
 from joulecast.model.transformer.row_operators import widened
-from joulecast.model.transformer.whole_activation import MIXED
 
 #: What happens to scores between the products, and to their gradients, in order.
 SCORES = {
@@ -43,57 +42,61 @@ GRADIENTS = {
 TABLE = ("all", "places", "gather", "round", "sine1", "cosine1", "sine2", "cosine2")
 
 
-def own(s: Shard) -> str:
+def family(s: Shard) -> str:
     """Whose code it is, where transformers runs it."""
     return s.config.own_code if s.implementation.modules == "transformers" else ""
 
 
 def grouped(s: Shard) -> bool:
     """Whether Falcon repeats keys and values for the queries of a group, before their rotation."""
-    return own(s) == "falcon" and 1 < s.kv_heads < s.heads
+    return family(s) == "falcon" and 1 < s.kv_heads < s.heads
 
 
-def ahead(s: Shard) -> tuple[Launch, ...]:
+def before_rotation(s: Shard) -> tuple[Launch, ...]:
     """Between the products and the rotation: Falcon's copies of keys and values, GPT-J's table."""
     dtype, rotated = s.implementation.dtype, int(s.config.head_dim * s.config.rotary_fraction)
-    if own(s) == "gptj":
+    if family(s) == "gptj":
         return tuple(streaming("unary", f"rotary.table.{step}", s.sequence * rotated, dtype="fp32") for step in TABLE)
-    if own(s) != "falcon" or s.kv_heads == s.heads:
+    if family(s) != "falcon" or s.kv_heads == s.heads:
         return ()
     values = s.tokens * s.kv_heads * s.config.head_dim
     copies = tuple(streaming("strided_unary", f"qkv.{part}.index", values, dtype=dtype) for part in ("key", "value"))
-    return (*copies, _cloned("query", s), *written.repeated(s)) if grouped(s) else copies
+    return (*copies, _cloned("query", s), *transformers_attention.repeated(s)) if grouped(s) else copies
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:
     """From queries, keys and values to the heads' results, tokens first."""
-    code, width, wide = own(s), s.config.head_dim, "fp32" if own(s) == "gptj" else ""
-    added = (streaming("unary", "attention.bias", written.score_count(s), reads=0, dtype=s.implementation.dtype),)
+    code, width, wide = family(s), s.config.head_dim, "fp32" if family(s) == "gptj" else ""
+    added = (
+        streaming(
+            "unary", "attention.bias", transformers_attention.score_count(s), reads=0, dtype=s.implementation.dtype
+        ),
+    )
     return (
         *(_widened_parts(s) if wide else ()),
         *(_cloned(part, s, wide) for part in (("query", "key", "value") if code == "bloom" else ("query", "key"))),
         *(added if code == "bloom" else ()),
-        written.product("attention.scores", s, s.sequence, s.sequence, width, "tn", wide),
+        transformers_attention.product("attention.scores", s, s.sequence, s.sequence, width, "tn", wide),
         *_steps("", SCORES[code], s),
         *(() if code == "bloom" else (_cloned("value", s),)),
-        written.product("attention.values", s, s.sequence, width, s.sequence, "nn"),
+        transformers_attention.product("attention.values", s, s.sequence, width, s.sequence, "nn"),
         _cloned("result", s),
     )
 
 
 def backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`, to what the rotation or the joint product gave."""
-    code, width, wide = own(s), s.config.head_dim, "fp32" if own(s) == "gptj" else ""
+    code, width, wide = family(s), s.config.head_dim, "fp32" if family(s) == "gptj" else ""
     return (
         _cloned("grad", s),
-        written.product("attention.values.dgrad", s, s.sequence, width, s.sequence, "nt"),
-        written.product("attention.softmax.dgrad", s, s.sequence, s.sequence, width, "tn"),
+        transformers_attention.product("attention.values.dgrad", s, s.sequence, width, s.sequence, "nt"),
+        transformers_attention.product("attention.softmax.dgrad", s, s.sequence, s.sequence, width, "tn"),
         *_steps(".grad", GRADIENTS[code], s),
-        written.product("attention.keys.dgrad", s, width, s.sequence, s.sequence, "nt", wide),
-        written.product("attention.queries.dgrad", s, s.sequence, width, s.sequence, "nn", wide),
+        transformers_attention.product("attention.keys.dgrad", s, width, s.sequence, s.sequence, "nt", wide),
+        transformers_attention.product("attention.queries.dgrad", s, s.sequence, width, s.sequence, "nn", wide),
         *(_rounded_parts(s) if wide else ()),
         *(_parts("scale.grad", s) if code == "bloom" else ()),
-        *(written.summed(s) if code == "falcon" else ()),
+        *(transformers_attention.summed(s) if code == "falcon" else ()),
         *((_cloned("query.grad", s), _cloned("value.grad", s)) if code == "mpt" else ()),
     )
 
@@ -106,7 +109,7 @@ def _steps(suffix: str, steps: tuple[str, ...], s: Shard) -> tuple[Launch, ...]:
 
 
 def _step(name: str, kind: str, suffix: str, s: Shard) -> Launch:
-    scores, dtype, named = written.score_count(s), s.implementation.dtype, f"attention.{name}{suffix}"
+    scores, dtype, named = transformers_attention.score_count(s), s.implementation.dtype, f"attention.{name}{suffix}"
     at = "fp32" if kind else dtype
     if name == "softmax.widen":
         return widened(f"attention.softmax{suffix}.widen", scores, dtype)
@@ -114,7 +117,7 @@ def _step(name: str, kind: str, suffix: str, s: Shard) -> Launch:
         return streaming("unary", f"attention.softmax{suffix}.round", scores, writes=0.5, dtype="fp32")
     if name == "softmax":
         pattern = "log_softmax_backward" if suffix else "softmax"
-        rows, columns = written.score_rows(s), s.sequence
+        rows, columns = transformers_attention.score_rows(s), s.sequence
         return streaming(pattern, named, scores, reads=1 + bool(suffix), dtype=at, rows=rows, columns=columns)
     if kind == "mixed" and dtype != "fp32":
         reads = 0.5 if name == "bias" else 1.0 + 0.5 / s.heads
@@ -127,7 +130,7 @@ def _step(name: str, kind: str, suffix: str, s: Shard) -> Launch:
 def _cloned(part: str, s: Shard, dtype: str = "") -> Launch:
     """Copy of a part of all heads, between tokens first and heads first."""
     values = s.tokens * s.heads * s.config.head_dim
-    return turned_rotary.turn(f"attention.{part}.clone", values, s, dtype)
+    return transformers_rotary.turn(f"attention.{part}.clone", values, s, dtype)
 
 
 def _parts(name: str, s: Shard) -> tuple[Launch, ...]:
@@ -156,7 +159,7 @@ def kept_bytes(s: Shard) -> float:
     """Softmax as it was taken and rounded, of Falcon the same tensor; GPT-J's queries and keys, which are wider."""
     size = float(DTYPE_BYTES[s.implementation.dtype])
     wide = 4.0 - size
-    if own(s) == "falcon":
-        return written.score_count(s) * size
-    softmax = written.score_count(s) * (size + (4.0 if wide else 0.0))
-    return softmax + (2 * wide * s.tokens * s.heads * s.config.head_dim if own(s) == "gptj" else 0.0)
+    if family(s) == "falcon":
+        return transformers_attention.score_count(s) * size
+    softmax = transformers_attention.score_count(s) * (size + (4.0 if wide else 0.0))
+    return softmax + (2 * wide * s.tokens * s.heads * s.config.head_dim if family(s) == "gptj" else 0.0)
