@@ -10,7 +10,7 @@ from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.layer_shard import Shard, shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.memory import modules_kept
-from joulecast.model.memory.recomputation import saved_bytes
+from joulecast.model.memory.recomputation import latent_vectors, narrow_copies, normed_latents, saved_bytes
 from joulecast.model.transformer import attention_kernel, multi_token, unfused_attention
 from joulecast.model.transformer.expert_rows import expert_bytes, expert_shard
 from joulecast.model.transformer.head import head_is_split, local_vocabulary
@@ -119,7 +119,9 @@ def whole_layer_bytes(s: Shard) -> float:
     heads = (s.heads + s.kv_heads) * config.head_dim
     if config.qk_norm:
         per_token += heads
-    if config.rotary and implementation.rotary:
+    if config.latent is not None:  # whose queries and keys are put together when they are rotated
+        streams += latent_vectors(config.latent) * s.norm_tokens / config.hidden
+    elif config.rotary and implementation.rotary:
         per_token += heads  # rotated queries and keys; the joint product lives on as long as the values, its view
     elif config.scaled_queries:
         per_token += s.heads * config.head_dim
@@ -155,7 +157,10 @@ def _fp8_difference_bytes(s: Shard) -> float:
     replaced = 2 * s.norm_tokens * s.config.hidden + s.tokens * s.ffn
     if s.config.experts is not None:  # their rows are counted in FP8 already; the router's input stays wide
         replaced -= s.norm_tokens * s.config.hidden
-    kept = (narrow.value_bytes - wide) * replaced + narrow.value_bytes * s.tokens * s.attention_width
+    if s.config.latent is not None:
+        replaced += s.norm_tokens * normed_latents(s.config.latent)
+    again = narrow.value_bytes * narrow_copies(s) * s.norm_tokens * s.config.hidden
+    kept = again + (narrow.value_bytes - wide) * replaced + narrow.value_bytes * s.tokens * s.attention_width
     if s.implementation.attention_fp8:  # one copy of queries, keys and values in FP8 with one scale each
         rotated = (s.heads + s.kv_heads) * s.config.head_dim if s.config.rotary and s.implementation.rotary else 0
         kept += s.tokens * (s.qkv_width - wide * (s.qkv_width + rotated))
