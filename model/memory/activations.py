@@ -114,7 +114,9 @@ def whole_layer_bytes(s: Shard) -> float:
     megatron = implementation.framework == "megatron"
     # Norm inputs stay sharded; their outputs are kept as the products' inputs, in eager mode after the gathering.
     # A norm behind a block keeps the block's result, whose product reads the stream itself.
-    streams = config.norm_inputs * s.norm_tokens + config.block_inputs * (s.norm_tokens if megatron else s.tokens)
+    streams = float(
+        config.norm_inputs * s.norm_tokens + config.block_inputs * (s.norm_tokens if megatron else s.tokens)
+    )
     per_token = s.qkv_width + s.attention_width + s.up_width + s.ffn
     heads = (s.heads + s.kv_heads) * config.head_dim
     if config.qk_norm:
