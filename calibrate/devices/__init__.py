@@ -1,12 +1,12 @@
 """Cards: NVML, AMD SMI, a recorded replay and a simulated one, behind one protocol.
 
 - ``protocol``: what is asked of a card; ``findings``: what can be wrong with it.
-- ``nvml``, with ``nvml_activity``, ``nvml_history`` and ``nvml_binding``; ``amd``, with ``amd_binding``; ``replayed``.
+- ``nvml``, with ``nvml_history`` and ``nvml_binding``; ``amd``, with ``amd_binding``; ``replayed``.
 - ``simulated``: a ``simulated_board`` that does ``simulated_work`` under ``simulated_loads`` in ``simulated_time``,
   shown by ``simulated_sensors`` and ``simulated_facts``; ``simulated_file`` shares it, ``simulated_runner`` runs rows.
 - ``guardian``: clocks and limits set back whatever happens; ``reserved``: one calibration of a card at a time;
   ``checks``: whether a card is fit; ``processes``: which are our own; ``card_process``: one that reads beside.
-- ``trial``: everything tried; ``cross_check``: counter against power.
+- ``cross_check``: counter against power.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from fake_nvml import (
 
 from joulecast.calibrate.devices import open_device
 from joulecast.calibrate.devices.nvml import NvmlCard
-from joulecast.calibrate.devices.nvml_activity import ActivityReader
 from joulecast.calibrate.devices.nvml_binding import (
     cores_per_sm,
     is_administrator,
@@ -219,32 +218,3 @@ def test_rights_without_clocks_to_set_are_none(nvml, monkeypatch):
     monkeypatch.setattr("joulecast.calibrate.devices.nvml.is_administrator", lambda: False)
     nvml.refuse.clear()
     assert NvmlCard().facts.may_set_clocks is False
-
-
-def test_activity_comes_from_the_difference_of_two_samples(nvml):
-    taken = []
-    slots = [SimpleNamespace(metricId=0, value=0.0, nvmlReturn=0) for _ in range(8)]
-
-    def metrics(request):
-        assert (request.numMetrics, request.version) == (5, 1)
-        assert request.sample1 != request.sample2
-        values = {2: 99.0, 5: 88.0, 10: 12.0, 60: 1000.0}
-        for slot in request.metrics[: request.numMetrics]:
-            slot.value, slot.nvmlReturn = values.get(slot.metricId, 0.0), 0 if slot.metricId in values else 3
-        taken.append((request.sample1, request.sample2))
-        return request
-
-    nvml.nvmlGpmQueryDeviceSupport = lambda handle: SimpleNamespace(isSupportedDevice=1)
-    nvml.nvmlGpmSampleAlloc = lambda: object()
-    nvml.nvmlGpmSampleGet = lambda handle, sample: sample
-    nvml.c_nvmlGpmMetricsGet_t = lambda: SimpleNamespace(metrics=slots)
-    nvml.nvmlGpmMetricsGet = metrics
-    reader = ActivityReader(NvmlCard())
-    found = reader.read()
-    assert (found.sm, found.tensor, found.dram) == (0.99, 0.88, 0.12)
-    assert (found.link_in_bytes_per_s, found.link_out_bytes_per_s) == (1000.0 * 2**20, None)
-    reader.read()
-    assert taken[1] == taken[0][::-1]  # the last sample is where the next stretch begins
-    del nvml.nvmlGpmQueryDeviceSupport
-    with pytest.raises(DeviceError, match="Hopper"):
-        ActivityReader(NvmlCard())
