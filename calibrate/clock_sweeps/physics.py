@@ -16,6 +16,11 @@ averages over them. Under limits whole epochs are timed, which wait for batches 
 loop holds E/t_gpu of the busy time, and the waits draw what gaps draw.
 The form of E is CMOS dynamic power C·V²·f on top of leakage; the curve u is the shape measured on an A100 (EnergAIzer
 artifact).
+
+All functions take, for ``n`` measured settings and ``k`` phases of work, ``setting``: locked clocks [shares of the
+highest] or limits [W], shape ``(n,)``; ``card`` and ``work``: parameters of the card, shape ``(c,)``, and of each row's
+workload, shape ``(n, w)``, in the order of :mod:`joulecast.calibrate.clock_sweeps.parameters`; ``given``: a
+:class:`Setup`.
 """
 
 from __future__ import annotations

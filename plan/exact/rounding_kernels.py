@@ -1,6 +1,12 @@
 """Inner loops of rounding; see :mod:`joulecast.plan.exact.rounding` for what they are for.
 
-Instructions stand in an order that respects dependencies. A plan holds the position of an option for each.
+Of ``n`` instructions, in an order that respects dependencies, all functions take
+
+- ``plan``: position of the option of each, shape ``(n,)``; ``plans`` of several, shape ``(p, n)``;
+- ``end`` and ``late``: its earliest and latest end, shape ``(n,)`` [s], which the functions write;
+- ``corner``: :attr:`Graph.corner` or :attr:`Graph.near`; ``free``: which may change, shape ``(n,)``;
+- ``deadline`` or a row of ``deadlines``: when each should have ended, shape ``(n,)`` [s]; ``limit_s``: when all must;
+- ``times`` and ``costs``: of every plan, shape ``(p,)`` [s], [J], written together with ``plans`` or ``joined``.
 """
 
 from __future__ import annotations
@@ -203,7 +209,13 @@ def join(
 ) -> None:
     """Plans that begin as one and end as another, with their slack reclaimed.
 
-    An instruction is taken from the first of a pair where its ``place`` in the iteration is before the pair's cut.
+    Parameters
+    ----------
+    pairs
+        Numbers of the plans to begin and to end with, shape ``(p, 2)``.
+    place, cuts
+        Where each instruction stands in the iteration, shape ``(n,)``, and before which place those of the first of a
+        pair are taken, shape ``(p,)``.
     """
     n = len(g.fastest)
     plan, end, late = np.zeros(n, dtype=np.int64), np.zeros(n), np.zeros(n)

@@ -1,4 +1,8 @@
-"""Inner loops of plans whose instructions share choices; see :mod:`joulecast.plan.exact.simple_plans`."""
+"""Inner loops of plans whose instructions share choices; see :mod:`joulecast.plan.exact.simple_plans`.
+
+Beside what :mod:`joulecast.plan.exact.rounding_kernels` names, functions take ``choice``, that of each of ``m`` groups,
+shape ``(m,)``, and ``frozen``, 1 for groups that keep theirs, shape ``(m,)``.
+"""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ class Parts:
         def held(values: Array) -> Array:
             return np.where(free, values, interpolated(values, self.clocks_mhz, ceiling)[:, None])
 
-        exposed = held(table.communication_s[..., 1])
+        exposed = held(table.exposed_s)
         host = _host_s([part], clock.shape)
         return Tabulated(held(table.duration_s), exposed, held(table.energy_j), host, held(clock))
 

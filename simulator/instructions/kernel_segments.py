@@ -109,7 +109,7 @@ def waiting_of(table: InstructionTable, plain: InstructionTable, kind: int, cloc
     energy = table.components_j[kind, clock] - plain.components_j[kind, clock]
     if table.beside_j is not None:
         energy = energy - table.beside_j[kind, clock]
-    waited = float(table.communication_s[kind, clock, 1] - plain.communication_s[kind, clock, 1])
+    waited = float(table.exposed_s[kind, clock] - plain.exposed_s[kind, clock])
     whole = round(span * 1e9)
     return Waiting(whole, energy / whole * 1e9, max(whole - round(waited * 1e9), 0))
 

@@ -24,10 +24,9 @@ from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import Collective
 from joulecast.model.power.kernel_power import COMPONENTS, clock_tree_power_w, idle_power_w, wait_power_w
 from joulecast.simulator.instructions.overlap import drag_beside
-from joulecast.simulator.instructions.tables import InstructionTable, Kernels
+from joulecast.simulator.instructions.tables import CLOCK, SM, STATIC, InstructionTable, Kernels
 
 Array = NDArray[np.float64]
-STATIC, CLOCK, SM = (COMPONENTS.index(name) for name in ("static", "clock", "sm"))
 #: Components that communication adds to what the board draws anyway.
 CARRIED = tuple(name for name in COMPONENTS if name not in ("static", "clock"))
 

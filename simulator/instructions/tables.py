@@ -29,6 +29,8 @@ from joulecast.simulator.instructions.overlap import drag_beside, follow, is_ove
 from joulecast.simulator.instructions.overlap_steady import contended_stacks
 
 Array = NDArray[np.float64]
+#: Where components that a resting or waiting GPU draws stand among :data:`COMPONENTS`.
+STATIC, CLOCK, SM = (COMPONENTS.index(name) for name in ("static", "clock", "sm"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +78,11 @@ class InstructionTable:
     communication_s: Array
     counts: Array
     beside_j: Array | None = None
+
+    @property
+    def exposed_s(self) -> Array:
+        """Communication, and waiting for the group, without compute beside it; shape ``(types, clocks)`` [s]."""
+        return np.asarray(self.communication_s[..., 1])
 
 
 def kernels_of(
@@ -169,8 +176,8 @@ def instruction_table(
     idle, clock = idle_power_w(kernels.clocks_mhz, gpu), clock_tree_power_w(kernels.clocks_mhz, gpu)
 
     def idle_for(time_s: Array) -> None:
-        parts[..., 0] += time_s * (idle - clock)
-        parts[..., 1] += time_s * clock
+        parts[..., STATIC] += time_s * (idle - clock)
+        parts[..., CLOCK] += time_s * clock
 
     idle_for(duration - serial)  # negative where kernels overlap
     waiting = np.zeros_like(duration)
@@ -178,7 +185,7 @@ def instruction_table(
         waiting = at_pace(duration - exposed, kernels.clocks_mhz, lag) - (duration - exposed)
         duration, exposed = duration + waiting, exposed + waiting
         idle_for(waiting)
-        parts[..., 2] += waiting * (wait_power_w(kernels.clocks_mhz, gpu) - idle)
+        parts[..., SM] += waiting * (wait_power_w(kernels.clocks_mhz, gpu) - idle)
     if host_s is not None and host_s.any():
         gaps = host_gaps(duration, host_s[:, None])
         duration = duration + gaps

@@ -111,6 +111,6 @@ def _in_groups(
     lower, upper = np.maximum(columns - REACH, 0), np.minimum(columns + REACH, len(clocks) - 1)
     ratio = np.divide(own[:, lower], own[:, upper], out=np.ones_like(own[:, lower]), where=own[:, upper] > 0)
     power = np.clip(np.log(ratio) / np.log(clocks[upper] / clocks[lower]), 0.0, 1.0)
-    compute = table.duration_s - table.communication_s[..., 1]
+    compute = table.duration_s - table.exposed_s
     waiting = compute * ((1.0 - np.concatenate(lags)) ** -np.tile(power, len(lags)) - 1.0)
     return replace(table, duration_s=table.duration_s + waiting)

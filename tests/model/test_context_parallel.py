@@ -125,7 +125,7 @@ def test_keys_before_the_queries_are_all_seen():
 def times(launches: tuple[Launch, ...]) -> tuple[float, float]:
     clocks = np.array([1755.0])
     table = instruction_table([launches], kernels_of([[launches]], clocks, GPU), GPU)
-    return float(table.duration_s[0, 0]), float(table.communication_s[0, 0, 1])
+    return float(table.duration_s[0, 0]), float(table.exposed_s[0, 0])
 
 
 @pytest.mark.parametrize("layer", [forward, backward])

@@ -47,7 +47,7 @@ def collectives(launches: Iterable[Launch]) -> list[Collective]:
 def times(launches: tuple[Launch, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Length, and the part of it without compute, at each clock [s]."""
     table = instruction_table([launches], kernels_of([[launches]], CLOCKS, GPU), GPU)
-    return table.duration_s[0], table.communication_s[0, :, 1]
+    return table.duration_s[0], table.exposed_s[0]
 
 
 def test_steps_move_and_multiply_what_one_collective_and_product_do():
@@ -116,7 +116,7 @@ def test_the_ledger_tells_overlapped_from_exposed():
     assert (beside[0] < apart[0]).all()
     assert (beside[1] < 0.3 * apart[1]).all()
     table = instruction_table([layer(STEPWISE)], kernels_of([[layer(STEPWISE)]], CLOCKS, GPU), GPU)
-    assert (table.communication_s[0, :, 0] > table.communication_s[0, :, 1]).all()
+    assert (table.communication_s[0, :, 0] > table.exposed_s[0]).all()
 
 
 @pytest.mark.parametrize("tp", [1, 8])
