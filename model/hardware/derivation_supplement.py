@@ -46,6 +46,10 @@ _PACKAGE_BACKWARD = Parameter(
     1.85, 0.37, "", "FlashAttention-2's package over PyTorch on MI355X: 1.5 to 3.2 times (HipKittens)", "estimate"
 )
 
+#: What ``cudnn`` stands for on AMD's cards are AITER's kernels, which Transformer Engine runs as they are: the pace of
+#: cuDNN's under it (:data:`joulecast.model.kernels.attention.RESEMBLES`) is of no card of theirs.
+_AITER = Parameter(1.0, 0.0, "", "AITER's published times are those of its kernels under Transformer Engine", "assumed")
+
 #: Factor on computation beside communication that neither SMs nor power explain, by architecture. Products beside
 #: all-gathers and all-to-alls on eight MI300X gain 21 % of the ideal on average, 42 % with priorities and partitions
 #: (Agrawal et al., ConCCL, arXiv 2412.14335); the other terms alone would leave 68 %. Nobody measured it elsewhere.
@@ -82,6 +86,7 @@ def supplemented(table: Table, distance: Distance, device: Mapping[str, Paramete
         added |= {} if wide is None else {"attention.cudnn.backward.wide": wide}
         if device["vendor"].value == "AMD":
             added["attention.flash-attn-2.backward.pace"] = _PACKAGE_BACKWARD
+            added |= {f"attention.te-cudnn.{direction}.pace": _AITER for direction in ("forward", "backward")}
         added |= _UNSEEN_SOFTWARE if distance is DISTANCES["other"] else {}
     return Table(
         table.provenance,

@@ -33,6 +33,8 @@ FACTORS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 #: Generations of training frameworks that have a factor of their own.
 Generation = Literal["megatron-lm-2021", "nemo-2024", "megatron-bridge-2025", "megatron-core", "deepspeed"]
+#: Of these, NVIDIA's own, which were published of its GPUs alone.
+NVIDIAS = ("nemo-2024", "megatron-bridge-2025")
 #: The host's time for a launch, where nothing captures it in a graph [s; estimate], and the parameter that has it.
 LAUNCH_S, LAUNCH = 120e-6, "host_launch_s"
 #: Parameters with the relative standard deviation of a forecast step, by data type, and what unknowns add to it.

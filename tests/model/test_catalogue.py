@@ -65,6 +65,8 @@ READ_WHERE_STATED = {
     "transfer_link_share",
     "attention.cudnn.backward.wide",
     "attention.flash-attn-2.backward.pace",
+    "attention.te-cudnn.backward.pace",
+    "attention.te-cudnn.forward.pace",
     "interference",
 }
 

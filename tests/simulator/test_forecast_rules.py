@@ -363,3 +363,16 @@ def test_sequences_beyond_what_a_model_is_made_for_are_said(tmp_path: Path) -> N
     assert "longer than the 2048" in said(4096) and "window of 1024 tokens skips blocks" in said(4096)
     assert "longer than" not in said(2048) and "window of 1024" in said(2048)
     assert "window" not in said(1024)
+
+
+def test_a_generation_of_another_vendors_framework_is_said() -> None:
+    def said(gpu: str, generation: str) -> str:
+        workload = {"model": "llama-3.2-1b", "sequence_length": 1024, "global_batch_size": 8}
+        run = {"framework": "megatron", "generation": generation}
+        plan = {"workload": workload, "cluster": {"gpu": gpu, "gpus": 8}, "implementation": run}
+        return " ".join(forecast(plan_from_dict(plan)).assumptions)
+
+    for generation in ("nemo-2024", "megatron-bridge-2025"):
+        assert f"{generation} is NVIDIA's: what AMD has in its place" in said("mi300x", generation)
+        assert "is NVIDIA's" not in said("h200-sxm", generation)
+    assert "is NVIDIA's" not in said("mi300x", "megatron-core")
