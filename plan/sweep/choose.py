@@ -57,23 +57,26 @@ def slack_of(rows: Sequence[Row]) -> Array:
     return np.array([DOUBTFUL_ERROR if row["doubt"] else USUAL_ERROR for row in rows])
 
 
-def within(rows: Sequence[Row], space: Space, slack: Array | float = 0.0) -> Bool:
-    """Whether each row keeps to all constraints."""
+def is_feasible(rows: Sequence[Row], space: Space, slack: Array | float = 0.0) -> Bool:
+    """Whether each row keeps to all constraints, or may where it is off by ``slack``, shape ``(n,)`` or one [1]."""
     keeps = np.ones(len(rows), dtype=bool)
-    for limit, bound in stated(space.constraints):
+    for limit, bound in stated_constraints(space.constraints):
         keeps &= _keeps(limit, column(rows, limit, space), bound, slack)
     return keeps
 
 
-def beyond(rows: Sequence[Row], space: Space) -> dict[str, int]:
+def feasible(rows: Sequence[Row], space: Space, slack: Array | float = 0.0) -> list[Row]:
+    """Rows that keep to all constraints, as :func:`is_feasible` says."""
+    return [row for row, keeps in zip(rows, is_feasible(rows, space, slack), strict=True) if keeps]
+
+
+def left_out_by_constraint(rows: Sequence[Row], space: Space) -> dict[str, int]:
     """How many rows each constraint leaves out, whatever the others do."""
-    found = [
-        (limit.key, _keeps(limit, column(rows, limit, space), bound, 0.0)) for limit, bound in stated(space.constraints)
-    ]
-    return {key: int((~keeps).sum()) for key, keeps in found}
+    bounds = stated_constraints(space.constraints)
+    return {limit.key: int((~_keeps(limit, column(rows, limit, space), bound, 0.0)).sum()) for limit, bound in bounds}
 
 
-def likely(rows: Sequence[Row], simulated: Sequence[tuple[Row, Row]], space: Space) -> list[Row]:
+def probably_feasible(rows: Sequence[Row], simulated: Sequence[tuple[Row, Row]], space: Space) -> list[Row]:
     """Rows in closed form that may keep to the constraints, from how simulated ones differ from their closed form.
 
     Site power limits hold for peaks, of which a closed form knows the mean. ``simulated`` are pairs of a row in closed
@@ -81,14 +84,14 @@ def likely(rows: Sequence[Row], simulated: Sequence[tuple[Row, Row]], space: Spa
     """
     keeps = np.ones(len(rows), dtype=bool)
     before, after = zip(*simulated, strict=True)
-    for limit, bound in stated(space.constraints):
+    for limit, bound in stated_constraints(space.constraints):
         if limit.key not in _EXACT:
             rise = (column(after, limit, space) / column(before, limit, space)).min()
             keeps &= _keeps(limit, rise * column(rows, limit, space), bound, slack_of(rows))
     return [row for row, keep in zip(rows, keeps, strict=True) if keep]
 
 
-def stated(constraints: ConstraintsTable) -> list[tuple[Limit, float]]:
+def stated_constraints(constraints: ConstraintsTable) -> list[tuple[Limit, float]]:
     """Constraints that the space states, with their bounds."""
     found = [(limit, getattr(constraints, limit.key)) for limit in LIMITS]
     return [(limit, float(bound)) for limit, bound in found if bound is not None]
@@ -170,7 +173,7 @@ def to_simulate(rows: Sequence[Row], space: Space, count: int) -> list[Row]:
     return [rows[i] for i in chosen]
 
 
-def ahead(rows: Sequence[Row], kept: Sequence[Row], space: Space) -> list[Row]:
+def possibly_better(rows: Sequence[Row], kept: Sequence[Row], space: Space) -> list[Row]:
     """Rows in closed form that are better than all of those kept, by more than they may be off, in one objective."""
     values, least = objectives(rows, space), objectives(kept, space).min(axis=0)
     better = (values < (1.0 - slack_of(rows))[:, None] * least).any(axis=1)
@@ -193,7 +196,7 @@ def is_undominated(values: Array) -> Bool:
     return keeps
 
 
-def nearest(rows: Sequence[Row], space: Space, count: int) -> list[Row]:
+def nearest_to_feasible(rows: Sequence[Row], space: Space, count: int) -> list[Row]:
     """Rows that keep to the constraints with the least change: of one alone where that suffices, else of all."""
     over, _ = _violations(rows, space)
     change = _alone(over).min(axis=1)
@@ -203,7 +206,7 @@ def nearest(rows: Sequence[Row], space: Space, count: int) -> list[Row]:
 
 def _violations(rows: Sequence[Row], space: Space) -> tuple[Array, Array]:
     """Share by which each row violates each constraint, below 0 where it keeps to it, and what is bounded."""
-    bounds = stated(space.constraints)
+    bounds = stated_constraints(space.constraints)
     table = np.stack([column(rows, limit, space) for limit, _ in bounds], axis=1)
     sense, bound = np.array([limit.sense for limit, _ in bounds]), np.array([value for _, value in bounds])
     return sense * (table - bound) / np.maximum(np.abs(bound), 1e-12), table
@@ -215,7 +218,7 @@ def _alone(over: Array) -> Array:
     return np.where(others.T, over, np.inf)
 
 
-def none_is_within(rows: Sequence[Row], space: Space, what: str, *, kept: bool = False) -> InputError:
+def nothing_feasible(rows: Sequence[Row], space: Space, what: str, *, kept: bool = False) -> InputError:
     """The error where no row keeps to the constraints: the tightest of them, and the nearest value that one does.
 
     The tightest is the one that asks for the least change where it alone is loosened; where none suffices alone, the
@@ -223,7 +226,7 @@ def none_is_within(rows: Sequence[Row], space: Space, what: str, *, kept: bool =
     ``kept`` whether a file holds what was forecast.
     """
     over, table = _violations(rows, space)
-    alone, bounds = _alone(over), stated(space.constraints)
+    alone, bounds = _alone(over), stated_constraints(space.constraints)
     suffices = np.isfinite(alone).any()
     row = int(alone.min(axis=1).argmin() if suffices else over.max(axis=1).argmin())
     tightest = int(alone[row].argmin() if suffices else over[row].argmax())

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from joulecast.plan.sweep.choose import likely, objectives, slack_of, within
+from joulecast.plan.sweep.choose import feasible, objectives, probably_feasible, slack_of
 from joulecast.plan.sweep.rows import Row
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def words(keys: Sequence[str], cluster: Cluster) -> str:
 def best_of_each(rows: Sequence[Row], space: Space) -> dict[Cluster, Row]:
     """The row of each cluster that is best by the first objective, of those that keep to the constraints."""
     keys = cluster_keys(space)
-    kept = [row for row, keeps in zip(rows, within(rows, space), strict=True) if keeps] if keys else []
+    kept = feasible(rows, space) if keys else []
     ranked = {cluster: found[0] for cluster, found in _ranked(kept, space, keys).items()}
     return {cluster: ranked[cluster] for cluster in offered(space, keys) if cluster in ranked}
 
@@ -80,18 +80,17 @@ def simulate_each(
         ``simulated`` and what was simulated here.
     """
     keys = cluster_keys(space)
-    loose = [row for row, keeps in zip(rows, within(rows, space, slack_of(rows)), strict=True) if keeps]
-    left = _ranked(loose, space, keys) if keys else {}
+    left = _ranked(feasible(rows, space, slack_of(rows)), space, keys) if keys else {}
     before = {row["plan"]: row for row in rows}
     known = {row["plan"]: row for row in simulated}
     for _ in range(MOST_TRIED):
         first = {cluster: own[0]["plan"] for cluster, own in left.items() if own}
         known |= run({plan for plan in first.values() if plan not in known})
         for cluster, plan in first.items():
-            if within([known[plan]], space).all():
+            if feasible([known[plan]], space):
                 del left[cluster]
             else:
-                left[cluster] = likely(left[cluster][1:], [(before[plan], known[plan])], space)
+                left[cluster] = probably_feasible(left[cluster][1:], [(before[plan], known[plan])], space)
     return list(known.values())
 
 

@@ -20,9 +20,9 @@ from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.space import RECOMPUTE, SCHEDULE, Space
 from joulecast.plan.sweep.values import MICRO_BATCH, PP, TP, VP
-from joulecast.simulator.plan_file.features import FEATURES, Feature, is_of_others, usual
+from joulecast.simulator.plan_file.features import FEATURES, Feature, default_of, is_switched
 from joulecast.simulator.plan_file.plan import PlanFrame
-from joulecast.simulator.plan_file.recomputation import of_others
+from joulecast.simulator.plan_file.recomputation import unused_keys
 from joulecast.simulator.plan_file.schedule_names import schedule_alias
 from joulecast.simulator.plan_file.schema import PlanFile
 
@@ -121,19 +121,24 @@ def combinations(space: Space, plans: Plans) -> Combinations:
         raise first
     if never:
         raise never[0]
-    index = np.concatenate(found)
-    slow_to_fast = sorted(range(len(values)), key=lambda i: (_shares(space.keys[i]), i))
-    order = np.lexsort([index[:, i] for i in reversed(slow_to_fast)]) if len(values) else np.arange(len(index))
-    return Combinations(space.keys, values, index[order], offered * math.prod(len(v) for v in given.values()))
+    index = _neighbours_alike(np.concatenate(found), space.keys)
+    return Combinations(space.keys, values, index, offered * math.prod(len(v) for v in given.values()))
+
+
+def _neighbours_alike(index: Int, keys: Sequence[str]) -> Int:
+    """Combinations ordered so that neighbours share what they launch; places of values, shape ``(n, axes)``."""
+    slow_to_fast = sorted(range(len(keys)), key=lambda i: (_shares(keys[i]), i))
+    order = np.lexsort([index[:, i] for i in reversed(slow_to_fast)]) if keys else np.arange(len(index))
+    return np.asarray(index[order])
 
 
 def _repeats(fixed: Mapping[str, Any], space: Space, plans: Plans) -> bool:
     """Whether another setting differs in nothing but values of keys that plans of both do without."""
     offered = dict(space.axes)
-    without = of_others(fixed.get(RECOMPUTE, ""), space.keys)
+    without = unused_keys(fixed.get(RECOMPUTE, ""), space.keys)
     if any(fixed[key] != (offered[key] or ("",))[0] for key in without if key in fixed):
         return True
-    varied = [f for f in FEATURES if f.key in fixed and is_of_others(f, space.keys)]
+    varied = [f for f in FEATURES if f.key in fixed and is_switched(f, space.keys)]
     spare = [f for f in varied if fixed[f.key] != _kept(f, offered[f.key] or ())]
     if not spare:
         return False
@@ -144,7 +149,7 @@ def _repeats(fixed: Mapping[str, Any], space: Space, plans: Plans) -> bool:
 
 def _kept(feature: Feature, values: Sequence[Any]) -> Any:
     """The value that stands for all of a key where plans do without it."""
-    return usual(feature) if usual(feature) in values else values[0]
+    return default_of(feature) if default_of(feature) in values else values[0]
 
 
 def _shares(key: str) -> int:

@@ -85,11 +85,11 @@ class Forecaster:
         self._memory_bytes: dict[str, float] = {}
 
     @cached_property
-    def found(self) -> Combinations:
+    def combinations(self) -> Combinations:
         """Combinations that may be legal; every process finds the same."""
         return combinations(self._space, self.plans)
 
-    def made(self, numbers: Sequence[int], together: int = AT_ONCE) -> Iterator[Checked | Row]:
+    def forecast(self, numbers: Sequence[int], together: int = AT_ONCE) -> Iterator[Checked | Row]:
         """Forecast some combinations in closed form, so many at a time: each row as soon as it is known.
 
         What became of a range comes before its rows; if only the missing rows of one are asked for, it is known.
@@ -107,7 +107,7 @@ class Forecaster:
         """How many combinations no plan can have, and the plans that fit."""
         illegal, fitting = 0, []
         for number in numbers:
-            values = self.found.of(number)
+            values = self.combinations.of(number)
             try:
                 plan = self.plans.plan(values)
             except InputError:
@@ -139,16 +139,16 @@ class Forecaster:
     def least_bytes(self) -> float:
         """Least memory with which a GPU has enough for one of the plans [bytes]."""
         least = math.inf
-        for number in range(len(self.found)):
+        for number in range(len(self.combinations)):
             with suppress(InputError):
-                least = min(least, needed_bytes(self.plans.plan(self.found.of(number))))
+                least = min(least, needed_bytes(self.plans.plan(self.combinations.of(number))))
         return least
 
     def simulate(self, number: int) -> Row:
         """Forecast one combination as ``joulecast predict`` does."""
         from joulecast.simulator.iteration.forecast import forecast  # sweeps in closed form alone do without
 
-        values = self.found.of(number)
+        values = self.combinations.of(number)
         plan = self.plans.plan(values)
         iteration = forecast(plan)
         waiting = sum(r.gpus * r.waiting_s for r in iteration.ranks) / (iteration.gpus * iteration.time_s)
@@ -217,11 +217,11 @@ def with_files(space: Space) -> Space:
 
 
 def evaluate(space: Space, numbers: Sequence[int], together: int) -> Iterator[Checked | Row]:
-    """:meth:`Forecaster.made`, for other processes."""
-    return forecaster_of(space).made(numbers, together)
+    """:meth:`Forecaster.forecast`, for other processes."""
+    return forecaster_of(space).forecast(numbers, together)
 
 
-def in_hand(combinations: int, *, kept: bool) -> int:
+def rows_together(combinations: int, *, kept: bool) -> int:
     """How many rows of a sweep are evaluated together: where nothing is kept, as many as is fastest."""
     return min(1 + combinations // ALONE, TOGETHER) if kept else AT_ONCE
 

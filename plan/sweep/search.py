@@ -19,28 +19,29 @@ import numpy as np
 
 from joulecast.errors import InputError
 from joulecast.plan.sweep.choose import (
-    ahead,
-    beyond,
+    feasible,
+    is_feasible,
     is_undominated,
-    likely,
-    nearest,
-    none_is_within,
+    left_out_by_constraint,
+    nearest_to_feasible,
+    nothing_feasible,
     objectives,
+    possibly_better,
+    probably_feasible,
     slack_of,
     to_simulate,
-    within,
 )
 from joulecast.plan.sweep.clusters import best_of_each, cluster_keys, offered, simulate_each, words
 from joulecast.plan.sweep.journal import Journal
 from joulecast.plan.sweep.legal import Combinations
 from joulecast.plan.sweep.parts import make_apart
 from joulecast.plan.sweep.result import SweepResult, check_output, write_rows
-from joulecast.plan.sweep.rows import Checked, Row, evaluate, forecaster_of, in_hand, simulate, with_files
+from joulecast.plan.sweep.rows import Checked, Row, evaluate, forecaster_of, rows_together, simulate, with_files
 from joulecast.plan.sweep.space import Space
 from joulecast.plan.sweep.workers import Workers
 
 #: Combinations that are one job, in this process and of a worker.
-HERE, APART = 4096, 32
+JOB_HERE, JOB_APART = 4096, 32
 #: Plans that are simulated at least to say what would be feasible.
 LEAST_NEAREST = 3
 #: Rounds of simulating further plans where those simulated do not keep to the constraints.
@@ -58,7 +59,7 @@ class _Sweep:
     """One sweep under way."""
 
     space: Space
-    found: Combinations
+    combinations: Combinations
     workers: Workers
     journal: Journal
     progress: Progress
@@ -67,9 +68,9 @@ class _Sweep:
 
     def evaluate(self) -> list[Row]:
         """Every plan that fits, in closed form."""
-        done, of = self.journal.done, len(self.found)
-        size = HERE if self.workers.here else APART
-        together = in_hand(of, kept=self.journal.place is not None)
+        done, of = self.journal.done, len(self.combinations)
+        size = JOB_HERE if self.workers.here else JOB_APART
+        together = rows_together(of, kept=self.journal.place is not None)
 
         def left() -> list[Job]:
             return [(run[i : i + size], together) for run in self.journal.missing(of) for i in range(0, len(run), size)]
@@ -82,36 +83,35 @@ class _Sweep:
     def simulate(self, rows: list[Row]) -> list[Row]:
         """The best plans simulated, and further ones where these do not keep to the constraints after all."""
         top = self.space.objective.top
-        loose = [row for row, keeps in zip(rows, within(rows, self.space, slack_of(rows)), strict=True) if keeps]
-        if not loose:
-            raise self._none_is_within(rows)
+        candidates = feasible(rows, self.space, slack_of(rows))
+        if not candidates:
+            raise self._nothing_feasible(rows)
         simulated: list[Row] = []
-        wanted = min(top, len(loose))
+        wanted = min(top, len(candidates))
         for _ in range(MOST_ROUNDS):
-            if not loose:
+            if not candidates:
                 break
-            chosen = to_simulate(loose, self.space, top)
+            chosen = to_simulate(candidates, self.space, top)
             simulated += self._run({row["plan"] for row in chosen}).values()
-            keeps = within(simulated, self.space)
-            if keeps.all() and len(simulated) >= wanted:
+            kept = feasible(simulated, self.space)
+            if len(kept) == len(simulated) >= wanted:
                 break
             tried = {row["plan"] for row in simulated}
             pairs = [(self.journal.done.rows[row["plan"]], row) for row in simulated]
-            loose = likely([row for row in loose if row["plan"] not in tried], pairs, self.space)
-            kept = [row for row, keep in zip(simulated, keeps, strict=True) if keep]
+            candidates = probably_feasible([row for row in candidates if row["plan"] not in tried], pairs, self.space)
             if len(kept) >= wanted:  # the places of those that were thrown out may still be empty
-                loose = ahead(loose, kept, self.space)
+                candidates = possibly_better(candidates, kept, self.space)
         else:
-            self.untried = len(loose)
+            self.untried = len(candidates)
         return simulate_each(rows, simulated, self.space, self._run)
 
-    def _none_is_within(self, rows: list[Row]) -> InputError:
+    def _nothing_feasible(self, rows: list[Row]) -> InputError:
         """The error of constraints that no plan keeps to; what would be feasible is said of simulated plans."""
-        close = nearest(rows, self.space, max(self.space.objective.top, LEAST_NEAREST))
+        close = nearest_to_feasible(rows, self.space, max(self.space.objective.top, LEAST_NEAREST))
         made = self._run({row["plan"] for row in close})
         simulated = [made[row["plan"]] for row in close]
         what = f"plan that fits memory, of {len(rows)},"
-        return none_is_within(simulated, self.space, what, kept=self.journal.place is not None)
+        return nothing_feasible(simulated, self.space, what, kept=self.journal.place is not None)
 
     def _run(self, plans: set[int]) -> dict[int, Row]:
         """Plans simulated, by number; those that were are not simulated again."""
@@ -181,19 +181,19 @@ def run_sweep(
     """
     check_output(out, resume=resume)
     space = with_files(space)
-    found = forecaster_of(space).found
-    header = {"space": space.fingerprint(), "files": dict(space.files), "plans": len(found)}
+    combinations = forecaster_of(space).combinations
+    header = {"space": space.fingerprint(), "files": dict(space.files), "plans": len(combinations)}
     partial = None if out is None else out.with_name(out.name + ".partial")
     with Workers(workers, dask) as pool, closing(Journal(partial, header, resume=resume)) as journal:
         if resume and note is not None:
             note(_continued(partial, journal))
-        sweep = _Sweep(space, found, pool, journal, progress or _silent)
+        sweep = _Sweep(space, combinations, pool, journal, progress or _silent)
         rows = sweep.evaluate()
         if not rows:
             journal.remove()  # no other constraint or objective would find more in it
-            raise _nothing_fits(space, found, journal)
+            raise _nothing_fits(space, combinations, journal)
         simulated = sweep.simulate(rows) if space.objective.top else []
-        result = replace(_result(space, found, journal, rows, simulated), untried=sweep.untried)
+        result = replace(_result(space, combinations, journal, rows, simulated), untried=sweep.untried)
         if out is not None:
             write_rows(out, result.rows)
             journal.remove()
@@ -212,13 +212,15 @@ def _silent(done: int, of: int, what: str) -> None:
     pass
 
 
-def _result(space: Space, found: Combinations, journal: Journal, rows: list[Row], simulated: list[Row]) -> SweepResult:
+def _result(
+    space: Space, combinations: Combinations, journal: Journal, rows: list[Row], simulated: list[Row]
+) -> SweepResult:
     exact = {row["plan"]: row for row in simulated}
     candidates = simulated or rows
-    kept = [row for row, keeps in zip(candidates, within(candidates, space), strict=True) if keeps]
+    kept = feasible(candidates, space)
     if not kept:
         what = "simulated plan" if simulated else "plan that fits memory"
-        raise none_is_within(candidates, space, f"{what}, of {len(candidates)},", kept=journal.place is not None)
+        raise nothing_feasible(candidates, space, f"{what}, of {len(candidates)},", kept=journal.place is not None)
     known = tuple(exact.get(row["plan"], row) for row in rows)
     values = objectives(kept, space)
     chosen = np.flatnonzero(is_undominated(values)) if values.shape[1] > 1 else np.arange(len(kept))
@@ -232,23 +234,23 @@ def _result(space: Space, found: Combinations, journal: Journal, rows: list[Row]
         keys=space.keys,
         rows=known,
         best=tuple(kept[i] for i in order),
-        offered=found.offered,
-        legal=len(found) - illegal,
+        offered=combinations.offered,
+        legal=len(combinations) - illegal,
         fitting=len(rows),
-        within=int(within(known, space).sum()),
-        beyond=beyond(known, space),
+        within=int(is_feasible(known, space).sum()),
+        beyond=left_out_by_constraint(known, space),
         simulated=len(simulated),
-        refused=_refused(space, found, journal) if illegal else "",
+        refused=_refused(space, combinations, journal) if illegal else "",
         of_each_cluster=tuple(each.values()),
         without=tuple(words(keys, cluster) for cluster in offered(space, keys) if cluster not in each),
     )
 
 
-def _refused(space: Space, found: Combinations, journal: Journal) -> str:
+def _refused(space: Space, combinations: Combinations, journal: Journal) -> str:
     """Why the first of the combinations that no plan can have is none."""
     batch = next(batch for batch in journal.done.batches.values() if batch.illegal)
     left = sorted(set(batch.combinations) - set(batch.plans))
-    errors = (_refusal(space, found.of(number)) for number in left)
+    errors = (_refusal(space, combinations.of(number)) for number in left)
     error = next(error for error in errors if error is not None)
     remedy = f" ({error.remedy.removesuffix('.')})" if error.remedy else ""
     return f"combinations that no plan can have are left out, such as {_said(error)}{remedy}"
@@ -267,18 +269,18 @@ def _said(error: InputError) -> str:
     return f"{error.key + ': ' if error.key else ''}{error.message}"
 
 
-def _nothing_fits(space: Space, found: Combinations, journal: Journal) -> InputError:
+def _nothing_fits(space: Space, combinations: Combinations, journal: Journal) -> InputError:
     batches = journal.done.batches.values()
-    if sum(batch.illegal for batch in batches) == len(found):
+    if sum(batch.illegal for batch in batches) == len(combinations):
         first = {key: 1 if values is None else values[0] for key, values in space.axes}
-        values = found.of(0) if len(found) else first
+        values = combinations.of(0) if len(combinations) else first
         error = _refusal(space, values)
         why = "sizes do not divide each other" if error is None else f"the first of them: {_said(error)}"
         remedy = (None if error is None else error.remedy) or "Widen it."
-        return space.source.error(f"none of {found.offered} combinations is a legal plan; {why}", remedy=remedy)
+        return space.source.error(f"none of {combinations.offered} combinations is a legal plan; {why}", remedy=remedy)
     least = forecaster_of(space).least_bytes()
     return space.source.error(
-        f"none of {len(found)} plans fits a GPU's memory; the nearest needs {least / 1e9:.4g} GB a GPU",
+        f"none of {len(combinations)} plans fits a GPU's memory; the nearest needs {least / 1e9:.4g} GB a GPU",
         "parallelism",
         remedy="Offer more tensor- or pipeline-parallel ranks, smaller micro-batches or recompute = 'full'.",
     )

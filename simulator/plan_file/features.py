@@ -194,7 +194,7 @@ def with_features(
     for feature in features:
         if not (_is_given(feature, parsed) and feature.is_off(parsed, model)):
             continue
-        if not is_of_others(feature, varied):
+        if not is_switched(feature, varied):
             if feature.later:
                 continue
             raise source.error(feature.problem, feature.key, remedy=f"{feature.remedy}, or leave this key out.")
@@ -203,12 +203,12 @@ def with_features(
     return parsed
 
 
-def is_of_others(feature: Feature, varied: Container[str]) -> bool:
+def is_switched(feature: Feature, varied: Container[str]) -> bool:
     """Whether a space varies the feature: then plans without it do without its key."""
     return feature.switch in varied
 
 
-def usual(feature: Feature) -> Any:
+def default_of(feature: Feature) -> Any:
     """Value of the key where it is left out."""
     return _DEFAULTS[feature.key]
 

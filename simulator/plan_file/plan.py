@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from joulecast.simulator.plan_file import checks, names
 from joulecast.simulator.plan_file.features import given, with_features
 from joulecast.simulator.plan_file.parts import Cluster, Implementation, Overlap, Parallelism, Power, Schedule, Workload
-from joulecast.simulator.plan_file.recomputation import of_others, without
+from joulecast.simulator.plan_file.recomputation import unused_keys, with_defaults
 from joulecast.simulator.plan_file.schema import TABLES, PlanFile
 from joulecast.simulator.plan_file.site import Site, read_site
 from joulecast.simulator.plan_file.source import Source, apply_overrides, explain, read_toml
@@ -244,7 +244,7 @@ class PlanFrame:
     def implementation(self, recompute: str) -> Implementation:
         """How a plan of this recomputation is run, without what a space states for others."""
         if recompute not in self._implementations:
-            self._implementations[recompute] = without(self._implementation, of_others(recompute, self._varied))
+            self._implementations[recompute] = with_defaults(self._implementation, unused_keys(recompute, self._varied))
         return self._implementations[recompute]
 
     def check(self, plan: Plan) -> None:

@@ -18,13 +18,13 @@ EARLY = "schedule.recompute_stops_early"
 ABOUT = {MODULES: "selective", INTERVAL: "full", EARLY: "full"}
 
 
-def of_others(recompute: str, varied: Container[str]) -> tuple[str, ...]:
-    """Keys that a space states for plans of another recomputation, and that plans of this one do without."""
+def unused_keys(recompute: str, varied: Container[str]) -> tuple[str, ...]:
+    """Keys about another recomputation, which plans of this one do without where a space varies it."""
     return tuple(key for key, way in ABOUT.items() if way != recompute) if RECOMPUTE in varied else ()
 
 
-def without(implementation: Implementation, keys: Collection[str]) -> Implementation:
-    """How a plan is run without some of the keys."""
+def with_defaults(implementation: Implementation, keys: Collection[str]) -> Implementation:
+    """How a plan is run with some of the keys at their defaults."""
     if not keys:
         return implementation
     return replace(

@@ -64,7 +64,7 @@ class Stop(Exception):
 
 def interrupted(tables, out, after, monkeypatch, **options):
     """A sweep that is stopped after some calls of its progress."""
-    monkeypatch.setattr(search, "HERE", 4)
+    monkeypatch.setattr(search, "JOB_HERE", 4)
     calls = iter(range(after))
 
     def progress(done, of, what):
@@ -147,7 +147,7 @@ def test_only_one_process_sweeps_into_a_file(tables, tmp_path):
 
 def test_rows_of_many_combinations_are_evaluated_in_company(tables, tmp_path, monkeypatch):
     """A row alone, or one for so many combinations; all at once where nothing is kept. The table is the same."""
-    assert [rows.in_hand(count, kept=True) for count in (1, 1399, 1400, 5232, 10**6)] == [1, 1, 2, 4, 16]
+    assert [rows.rows_together(count, kept=True) for count in (1, 1399, 1400, 5232, 10**6)] == [1, 1, 2, 4, 16]
     sizes = []
     real = rows.closed_form
     monkeypatch.setattr(rows, "closed_form", lambda plans, **named: sizes.append(len(plans)) or real(plans, **named))

@@ -42,10 +42,10 @@ def sweep_page(result: SweepResult, lines: Rows, of_each: Rows, space: Space) ->
     space
         What was swept.
     """
-    from joulecast.plan.sweep.choose import stated
+    from joulecast.plan.sweep.choose import stated_constraints
 
     rows, shown = result.rows, thinned(result)
-    limits = {limit.key: bound for limit, bound in stated(space.constraints)}
+    limits = {limit.key: bound for limit, bound in stated_constraints(space.constraints)}
     star = "a star is one of the best" + (", simulated, with its 90 % interval" if result.simulated else "")
     about = f"<p>Each dot is a plan that fits memory, in closed form; {star}. Point at one to see what it sets.</p>"
     if len(shown) < len(rows):
@@ -142,9 +142,9 @@ def sweep_chart(
     result: SweepResult, rows: Sequence[dict[str, Any]], space: Space, limits: Mapping[str, float]
 ) -> Chart:
     """Plans over time and energy, money or carbon, one view for each; those outside the constraints apart."""
-    from joulecast.plan.sweep.choose import within
+    from joulecast.plan.sweep.choose import is_feasible
 
-    keeps = within(rows, space)
+    keeps = is_feasible(rows, space)
     groups = (
         ("plans", "plan", "circle", [row for row, keep in zip(rows, keeps, strict=True) if keep]),
         ("outside the constraints", "bound", "x", [r for r, k in zip(rows, keeps, strict=True) if not k]),
