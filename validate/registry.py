@@ -21,6 +21,7 @@ from joulecast.validate.choices.tile_choice import tile_choices
 from joulecast.validate.left_out.clock_suites import KINDS as CLOCK_SUITES
 from joulecast.validate.left_out.clock_suites import run_clock_suite
 from joulecast.validate.left_out.kernel_floor import from_all_others
+from joulecast.validate.published.fronts import run_fronts
 from joulecast.validate.published.network import run_network
 from joulecast.validate.published.perseus import run_perseus
 from joulecast.validate.published.step_times import run_published
@@ -178,6 +179,7 @@ class OtherForm:
 
 OTHER_FORMS = {
     "perseus": OtherForm(run_perseus),
+    "fronts": OtherForm(run_fronts),
     "network": OtherForm(run_network),
     "published": OtherForm(run_published, ("folds", "calibrate_rows", "leave_out")),
     "a100-overlap": OtherForm(run_a100_overlap, ("folds", "calibrate_rows")),

@@ -34,7 +34,7 @@ CHOICES = {
 #: Named here because the suites take long to load; a test compares.
 SUITES = (
     "kernels, blocks, collectives, overlap, train",
-    "dvfs, power-limit, perseus, a100-overlap, network, published",
+    "dvfs, power-limit, perseus, a100-overlap, fronts, network, published",
 )
 
 
