@@ -16,7 +16,7 @@ DRAWN = 0.353
 
 def forward(name: str, s: Shard) -> tuple[Launch, ...]:
     """Dropout of a tensor of the residual stream's shape; nothing without it."""
-    if not s.implementation.dropout:
+    if not _drops(s):
         return ()
     values, dtype = s.norm_tokens * s.config.hidden, s.implementation.dtype
     mask = 1.0 / DTYPE_BYTES[dtype]
@@ -25,7 +25,7 @@ def forward(name: str, s: Shard) -> tuple[Launch, ...]:
 
 def backward(name: str, s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`."""
-    if not s.implementation.dropout:
+    if not _drops(s):
         return ()
     values, dtype = s.norm_tokens * s.config.hidden, s.implementation.dtype
     mask = 1.0 / DTYPE_BYTES[dtype]
@@ -34,4 +34,9 @@ def backward(name: str, s: Shard) -> tuple[Launch, ...]:
 
 def kept_bytes(s: Shard) -> float:
     """Masks of a layer's two branches [bytes]."""
-    return 2.0 * s.norm_tokens * s.config.hidden if s.implementation.dropout else 0.0
+    return 2.0 * s.norm_tokens * s.config.hidden if _drops(s) else 0.0
+
+
+def _drops(s: Shard) -> bool:
+    """Whether there is any in kernels of its own: Megatron's are fused with what stands beside them."""
+    return s.implementation.dropout > 0 and s.implementation.framework != "megatron"

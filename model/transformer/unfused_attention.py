@@ -1,11 +1,13 @@
 """Attention as separate kernels, as Megatron-LM ran it before fused attention: two batched products around a softmax.
 
-Forward: scores = Q·Kᵀ; one kernel scales, masks and takes the softmax; dropout; then the product with V. The products
-do not know the mask and compute all of the square. The backward has two products for each of the forward's, and reads
-the softmax and its gradient.
+Forward: scores = Q·Kᵀ; one kernel scales, masks and takes the softmax; dropout, where there is any; then the product
+with V. The products do not know the mask and compute all of the square. The backward has two products for each of the
+forward's, and reads the softmax and its gradient. Keys and values that queries share are copied for each of them.
 
-Source: Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models, arXiv 2205.05198, figure 4:
-softmax, dropout mask (one byte a score) and dropped-out scores are kept, or recomputed selectively.
+Sources: Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models, arXiv 2205.05198, figure 4:
+softmax, dropout mask (one byte a score) and dropped-out scores are kept, or recomputed selectively. Without dropout
+PyTorch launches nothing for it, and the softmax alone is kept: ``DotProductAttention`` of Megatron-Core 0.16 and
+``UnfusedDotProductAttention`` of Transformer Engine 2.11.
 """
 
 from __future__ import annotations
@@ -21,10 +23,11 @@ def attention_forward(s: Shard) -> tuple[Launch, ...]:
     """Scores, softmax, dropout and the weighted sum of the values."""
     scores, dtype = _scores(s), s.implementation.dtype
     return (
+        *_shared("repeat", s, reads=s.kv_heads / s.heads, writes=1.0),
         _product("attention.scores", s, s.sequence, s.sequence, s.config.head_dim, "tn"),
         *_biased(s),
         streaming("softmax", "attention.softmax", scores, dtype=dtype, rows=_rows(s), columns=s.sequence),
-        streaming("unary", "attention.dropout", scores, writes=1.0 + _mask(dtype), dtype=dtype),
+        *_dropped(streaming("unary", "attention.dropout", scores, writes=1.0 + _mask(dtype), dtype=dtype), s),
         _product("attention.values", s, s.sequence, s.config.head_dim, s.sequence, "nn"),
     )
 
@@ -35,7 +38,7 @@ def attention_backward(s: Shard) -> tuple[Launch, ...]:
     return (
         _product("attention.dropped.dgrad", s, s.sequence, s.sequence, width, "tn"),
         _product("attention.values.dgrad", s, s.sequence, width, s.sequence, "nt"),
-        streaming("mul", "attention.dropout.grad", scores, reads=1.0 + _mask(dtype), dtype=dtype),
+        *_dropped(streaming("mul", "attention.dropout.grad", scores, reads=1.0 + _mask(dtype), dtype=dtype), s),
         streaming(
             "log_softmax_backward",
             "attention.softmax.grad",
@@ -47,6 +50,23 @@ def attention_backward(s: Shard) -> tuple[Launch, ...]:
         ),
         _product("attention.queries.dgrad", s, s.sequence, width, s.sequence, "nn"),
         _product("attention.keys.dgrad", s, s.sequence, width, s.sequence, "nt"),
+        *_shared("grad.sum", s, reads=1.0, writes=s.kv_heads / s.heads),
+    )
+
+
+def _dropped(launch: Launch, s: Shard) -> tuple[Launch, ...]:
+    """A kernel of dropout, where there is any."""
+    return (launch,) if s.implementation.dropout else ()
+
+
+def _shared(name: str, s: Shard, *, reads: float, writes: float) -> tuple[Launch, ...]:
+    """Keys and values that several queries share, for each of them, or the sums of their gradients."""
+    if s.heads == s.kv_heads:
+        return ()
+    values, dtype = s.tokens * s.heads * s.config.head_dim, s.implementation.dtype
+    return tuple(
+        streaming("copy", f"attention.{part}.{name}", values, reads=reads, writes=writes, dtype=dtype)
+        for part in ("key", "value")
     )
 
 
@@ -58,8 +78,9 @@ def _biased(s: Shard) -> tuple[Launch, ...]:
 
 
 def kept_bytes(s: Shard) -> float:
-    """Softmax, dropout mask and dropped-out scores, which the backward reads [bytes]."""
-    return _scores(s) * (2.0 * DTYPE_BYTES[s.implementation.dtype] + 1.0)
+    """Softmax, and of dropout its mask and the dropped-out scores, which the backward reads [bytes]."""
+    size = float(DTYPE_BYTES[s.implementation.dtype])
+    return _scores(s) * (2.0 * size + 1.0 if s.implementation.dropout else size)
 
 
 def _product(name: str, s: Shard, m: int, n: int, k: int, layout: str) -> Launch:

@@ -144,7 +144,7 @@ REFUSALS = (
     Refusal(
         "implementation.dropout",
         "ALiBi and dropout together",
-        lambda plan: bool(plan.implementation.dropout),
+        lambda plan: bool(plan.implementation.dropout) and plan.implementation.framework == "pytorch-eager",
         ("alibi",),
         "Leave it out.",
     ),

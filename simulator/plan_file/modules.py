@@ -17,8 +17,9 @@ def check_no_modules(plan: Plan, source: Source) -> None:
     run, remedy = plan.implementation, 'Leave the key out, or set implementation.framework = "pytorch-eager".'
     if run.modules != "joint":
         raise source.error(f"the modules of {run.modules} run in pytorch-eager", MODULES, remedy=remedy)
-    if run.dropout:
-        raise source.error("dropout is known in pytorch-eager", DROPOUT, remedy=remedy)
+    if run.dropout and run.attention_backend != "unfused":
+        remedy = 'Leave the key out, or set implementation.attention_backend = "unfused".'
+        raise source.error("Megatron's dropout is known of attention in separate kernels alone", DROPOUT, remedy=remedy)
 
 
 def check_modules(plan: Plan, source: Source) -> None:

@@ -299,7 +299,8 @@ class ImplementationTable(Table):
         0.0,
         ge=0,
         lt=1,
-        description="Probability of dropout in residual stream, embedding and attention: transformers' GPT-2 has it.",
+        description="Probability of dropout in residual stream, embedding and attention: transformers' GPT-2 has it; "
+        "in Megatron of attention in separate kernels.",
     )
     cuda_graphs: bool = Field(False, description="Launches are replayed as graphs: no kernel waits for the host.")
     host_launch_us: float | None = Field(

@@ -33,7 +33,7 @@ GPT = ModelConfig(
     norm="layernorm",
     rotary=False,
 )
-RUN = Implementation(framework="megatron", attention_backend="unfused", dtype="fp16", tensor_parallel=2)
+RUN = Implementation(framework="megatron", attention_backend="unfused", dtype="fp16", tensor_parallel=2, dropout=0.1)
 SEQUENCE, BATCH = 1024, 2
 SCORES = BATCH * 8 * SEQUENCE**2
 SHARD = shard(GPT, RUN, BATCH, SEQUENCE)
@@ -66,6 +66,32 @@ def test_it_keeps_five_bytes_a_score_unless_they_are_recomputed() -> None:
     """Korthikanti et al., equation 1: 5·a·s²·b bytes."""
     selective = shard(GPT, replace(RUN, recompute="selective"), BATCH, SEQUENCE)
     assert layer_bytes(SHARD) - layer_bytes(selective) == 5.0 * SCORES
+
+
+def test_without_dropout_the_softmax_alone_is_kept_and_nothing_is_launched_for_it() -> None:
+    """PyTorch returns what it is given where no value is dropped."""
+    bare = replace(RUN, dropout=0.0)
+    plain, selective = (shard(GPT, replace(bare, recompute=how), BATCH, SEQUENCE) for how in ("none", "selective"))
+    assert layer_bytes(plain) - layer_bytes(selective) == 2.0 * SCORES
+    for listed in (unfused.attention_forward, unfused.attention_backward):
+        with_it, without = ([launch.operator.name for launch in listed(s)] for s in (SHARD, plain))
+        assert len(with_it) == len(without) + 1
+        assert not any("dropout" in name for name in without)
+
+
+def test_keys_and_values_that_queries_share_are_copied_for_each() -> None:
+    grouped = shard(replace(GPT, kv_heads=4), RUN, BATCH, SEQUENCE)
+    copies = [launch.operator for launch in unfused.attention_forward(grouped) if "repeat" in launch.operator.name]
+    assert [one.bytes_written for one in copies if isinstance(one, Streaming)] == [2.0 * BATCH * SEQUENCE * 8 * 128] * 2
+    assert flops(unfused.attention_forward(grouped)) == flops(unfused.attention_forward(SHARD))
+
+
+def test_dropout_in_megatron_is_that_of_these_kernels(examples: Path) -> None:
+    plan = examples / "llama-3.1-8b-4xh200.toml"
+    megatron = ["implementation.framework=megatron", "implementation.dropout=0.1"]
+    with pytest.raises(InputError, match=r"implementation\.dropout.*attention_backend = \"unfused\""):
+        load_plan(plan, megatron)
+    assert load_plan(plan, [*megatron, "implementation.attention_backend=unfused"]).implementation.dropout == 0.1
 
 
 def test_eager_pytorch_has_no_such_backend(examples: Path) -> None:

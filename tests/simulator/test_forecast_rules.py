@@ -158,7 +158,7 @@ def test_every_gradient_is_in_one_bucket(schedule: str, framework: str) -> None:
             for launch in program.types[kind]
             if isinstance(launch.operator, Collective) and launch.operator.name.startswith("bucket")
         )
-        reduced += sum(item.operator.bytes * item.buckets for item in program.behind)
+        reduced += sum(item.operator.bytes * item.buckets for item in program.overlapped)
         assert reduced == pytest.approx(size * sum(p.elements for p in stage_parameters(chosen, rank)))
 
 
@@ -229,7 +229,7 @@ def reductions(chosen: Plan) -> list[float]:
             operator = launch.operator
             if isinstance(operator, Collective) and operator.gpus == chosen.dp and "all_reduce" in operator.name:
                 found += [operator.bytes] * launch.repeat
-    for item in program.behind:
+    for item in program.overlapped:
         found += [item.operator.bytes] * item.buckets
     return found
 

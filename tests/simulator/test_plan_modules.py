@@ -51,7 +51,7 @@ def test_modules_and_dropout_reach_the_kernels() -> None:
     [
         ({"implementation": {"modules": "transformer"}}, "implementation.modules", "transformers"),
         ({"implementation": {"modules": "transformers", "framework": "megatron"}}, "implementation.modules", "eager"),
-        ({"implementation": {"dropout": 0.1, "framework": "megatron"}}, "implementation.dropout", "eager"),
+        ({"implementation": {"dropout": 0.1, "framework": "megatron"}}, "implementation.dropout", "unfused"),
         ({"implementation": {"dropout": 0.1}}, "implementation.dropout", "transformers"),
         ({"implementation": {"dropout": 0.1, "modules": "torchtitan"}}, "implementation.dropout", "no dropout"),
         ({"implementation": {"dropout": 0.1, "modules": "transformers"}}, "implementation.dropout", "positions"),

@@ -38,6 +38,7 @@ TITAN: dict[str, Any] = {"modules": "torchtitan"}
 AUTOCAST: dict[str, Any] = {"parameters": "fp32"}
 SPLIT: dict[str, Any] = {"tensor_parallel": 2, "sequence_parallel": True}
 MEGATRON: dict[str, Any] = {"framework": "megatron", **SPLIT}
+UNFUSED: dict[str, Any] = {"attention_backend": "unfused", "dropout": 0.1}
 EXPERTS: dict[str, Any] = {
     "expert_parallel": 4, "expert_tensor_parallel": 2, "expert_fabric": CLUSTER, "expert_tensor_fabric": Fabric(),
     "expert_load": 1.25,
@@ -67,8 +68,9 @@ LAYERS: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "megatron": ("llama-3.1-8b", MEGATRON, 3, 1536),
     "megatron, streams whole": ("llama-3.1-8b", {"framework": "megatron", "tensor_parallel": 2}, 1, 2048),
     "megatron, one rank": ("qwen3-8b", {"framework": "megatron", "fused_loss": True}, 1, 2048),
-    "megatron gpt": ("gpt-22b", {**MEGATRON, "attention_backend": "unfused", "recompute": "selective"}, 2, 2048),
-    "megatron gpt, scores kept": ("gpt-22b", {"framework": "megatron", "attention_backend": "unfused"}, 1, 1024),
+    "megatron gpt": ("gpt-22b", {**MEGATRON, **UNFUSED, "recompute": "selective"}, 2, 2048),
+    "megatron llama, unfused without dropout": ("llama-3.1-8b", {**MEGATRON, **UNFUSED, "dropout": 0.0}, 1, 1024),
+    "megatron gpt, scores kept": ("gpt-22b", {"framework": "megatron", **UNFUSED}, 1, 1024),
     "megatron opt": ("opt", {**MEGATRON, "gradients": "bf16"}, 2, 1024),
     "megatron all again": ("llama-3.1-8b", {**MEGATRON, "recompute": "full", "tp_comm_overlap": True}, 1, 4096),
     "megatron parts again": (
