@@ -2,7 +2,8 @@
 
 - ``model_config``: a decoder-only transformer's shape; ``experts``: that of a Mixture of Experts and latent attention.
 - ``model_flops``: floating-point operations that training it takes by definition.
-- ``hf``: Hugging Face's ``config.json`` files and the catalogue of models; ``hf_families`` has what each type of model
-  leaves unsaid, ``hf_experts`` its experts, ``hf_windows`` which layers are local, ``hf_reader`` the typed access to
-  the file.
+- ``hf``: Hugging Face's ``config.json`` files and the catalogue of models; ``hf_families`` and
+  ``hf_gpt_families`` have what each type of model leaves unsaid, a ``hf_family`` each, ``hf_refused`` those whose
+  layers are not known; ``hf_experts`` reads its experts, ``hf_windows`` which layers are local, ``hf_reader`` is the
+  typed access to the file.
 """

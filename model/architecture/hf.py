@@ -14,8 +14,10 @@ from typing import Any
 from joulecast.errors import InputError, NotYetError, UnknownNameError, nearest
 from joulecast.files import parse_json, read_text
 from joulecast.model.architecture.hf_experts import read_experts, read_latent_attention
-from joulecast.model.architecture.hf_families import FAMILIES, FOREIGN, REFUSED, Family
+from joulecast.model.architecture.hf_families import FAMILIES
+from joulecast.model.architecture.hf_family import Family
 from joulecast.model.architecture.hf_reader import Reader
+from joulecast.model.architecture.hf_refused import FOREIGN, REFUSED
 from joulecast.model.architecture.hf_windows import read_rotary_pattern, read_windows
 from joulecast.model.architecture.model_config import ModelConfig
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from joulecast.errors import InputError
 from joulecast.model.architecture.experts import Experts, LatentAttention
-from joulecast.model.architecture.hf_families import FAMILIES, ExpertKeys
+from joulecast.model.architecture.hf_families import FAMILIES
+from joulecast.model.architecture.hf_family import ExpertKeys
 from joulecast.model.architecture.hf_reader import Reader, shortest
 
 #: Keys that count experts in some family.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from joulecast.errors import InputError
-from joulecast.model.architecture.hf_families import Family
+from joulecast.model.architecture.hf_family import Family
 from joulecast.model.architecture.hf_reader import Reader, shortest
 
 

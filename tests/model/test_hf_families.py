@@ -9,7 +9,8 @@ import pytest
 from joulecast.errors import InputError, NotYetError
 from joulecast.model.architecture.experts import Experts
 from joulecast.model.architecture.hf import parse_config
-from joulecast.model.architecture.hf_families import FAMILIES, REFUSED
+from joulecast.model.architecture.hf_families import FAMILIES
+from joulecast.model.architecture.hf_refused import REFUSED
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.architecture.model_flops import matrix_elements, training_flops
 from joulecast.model.framework.implementation import Implementation
