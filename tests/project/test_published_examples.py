@@ -105,8 +105,9 @@ def test_what_a_clock_limit_saves_rests_on_what_a_block_copies(components, mi300
 
 def test_more_power_moved_is_faster(components, mi300x):
     """Published: about 5 %, for an amount that is not said."""
-    lines = sorted(components.moved_back(mi300x), key=lambda line: line["moved [W]"])
-    faster = [line["faster [%]"] for line in lines]
+    lines = components.moved_back(mi300x)
+    moved, faster = ([line[key] for line in lines] for key in ("moved [W]", "faster [%]"))
+    assert moved == sorted(moved)
     assert faster[0] > 0.0 and faster == sorted(faster)
     assert faster[0] < 2.0 < 4.0 < faster[-1]
 
@@ -114,7 +115,7 @@ def test_more_power_moved_is_faster(components, mi300x):
 def test_what_moved_power_is_worth_rests_on_what_else_products_wait_for(components, mi300x):
     """Beside an all-gather that takes nothing but SMs and power it would be worth twice as much."""
     alone, beside = (
-        components.moved_back(gpu)[-1]["faster [%]"]
+        components.all_moved_back(gpu)["faster [%]"]
         for gpu in (mi300x.with_values({"contention.interference": 1.0}), mi300x)
     )
     assert beside < 0.6 * alone
