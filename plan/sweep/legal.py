@@ -83,14 +83,9 @@ def combinations(space: Space, plans: Plans) -> Combinations:
     values = tuple(_all(key, space, plans) if given is None else given for key, given in space.axes)
     others = [i for i, key in enumerate(space.keys) if key not in SPLITS]
     given = {key: v for key, v in zip(space.keys, values, strict=True) if key in SPLITS}
-    alone = [i for i in others if space.keys[i] not in space.together.keys]
-    offered = math.prod(len(values[i]) for i in alone) * len(space.together.settings)
-    if offered > MOST_SETTINGS:
-        raise space.source.error(
-            f"{offered} settings of {', '.join(space.keys[i] for i in others)}",
-            remedy=f"Offer fewer values: at most {MOST_SETTINGS} settings beside how the model is split.",
-        )
-    known: dict[_Sizes, Int] = {}
+    choices = {key: given.get(key, (space.value(key),)) for key in SPLITS}
+    settings = _count_settings(space, values, others)
+    splits: dict[_Sizes, Int] = {}
     used: set[str] = set()
     refused: dict[str, InputError] = {}
     first: InputError | None = None
@@ -102,27 +97,36 @@ def combinations(space: Space, plans: Plans) -> Combinations:
         try:
             sizes = _sizes(plans.frame(fixed), space, fixed)
         except InputError as error:  # values that contradict each other whatever the split is
-            for place in fixed.items():
-                refused.setdefault(repr(place), error)
+            for setting in fixed.items():
+                refused.setdefault(repr(setting), error)
             first = first or error
             continue
-        used.update(repr(place) for place in fixed.items())
-        if sizes not in known:
-            choices = {key: given.get(key, (space.value(key),)) for key in SPLITS}
-            known[sizes] = _splits(sizes, choices)
-        rows = np.empty((len(known[sizes]), len(values)), dtype=np.int64)
+        used.update(map(repr, fixed.items()))
+        if sizes not in splits:
+            splits[sizes] = _splits(sizes, choices)
+        rows = np.empty((len(splits[sizes]), len(values)), dtype=np.int64)
         rows[:, others] = chosen
-        for column, key in enumerate(SPLITS):
-            if key in given:
-                rows[:, space.keys.index(key)] = known[sizes][:, column]
+        rows[:, [space.keys.index(key) for key in given]] = splits[sizes][:, [SPLITS.index(key) for key in given]]
         found.append(rows)
-    never = [error for place, error in refused.items() if place not in used]
+    never = [error for setting, error in refused.items() if setting not in used]
     if first is not None and not found:
         raise first
     if never:
         raise never[0]
     index = _neighbours_alike(np.concatenate(found), space.keys)
-    return Combinations(space.keys, values, index, offered * math.prod(len(v) for v in given.values()))
+    return Combinations(space.keys, values, index, settings * math.prod(len(v) for v in given.values()))
+
+
+def _count_settings(space: Space, values: Sequence[Sequence[Any]], others: Sequence[int]) -> int:
+    """How many settings of the keys that do not split the model, on the axes ``others``, a space offers."""
+    alone = [i for i in others if space.keys[i] not in space.together.keys]
+    count = math.prod(len(values[i]) for i in alone) * len(space.together.settings)
+    if count > MOST_SETTINGS:
+        raise space.source.error(
+            f"{count} settings of {', '.join(space.keys[i] for i in others)}",
+            remedy=f"Offer fewer values: at most {MOST_SETTINGS} settings beside how the model is split.",
+        )
+    return count
 
 
 def _neighbours_alike(index: Int, keys: Sequence[str]) -> Int:

@@ -130,19 +130,12 @@ def settle(load: Load, board: Board, waits: Waits) -> Settled:
     waits
         What they wait at given clocks.
     """
-    power = np.divide(load.work_j, load.work_s)
-    tail_power = np.divide(load.tail_j, load.tail_s, out=np.zeros_like(load.tail_j), where=load.tail_s > 0)
-    both = np.maximum.accumulate(np.concatenate([power, tail_power]).T, axis=0)
-    governed, top = np.concatenate([board.governed] * 2), np.concatenate([board.top_mhz] * 2)
     rows, clocks = row_starts(load.work_s), board.clocks_mhz
-    target, at_top_w = board.settled_w, _power_at_top_w(load, board)
+    power_w, target, at_top_w = _rising_powers_w(load), board.settled_w, _power_at_top_w(load, board)
     step = off = np.zeros(len(target))
     outdone = np.zeros(len(target), dtype=bool)
     for _ in range(ROUNDS):
-        met = np.where(governed, clock_of_rising(clocks, both, np.concatenate([target, target]), top), top)
-        clock, own = met[: len(target)], met[len(target) :]
-        mixed = np.exp(-grid_positions(clocks, own).interpolate(load.tail_s, rows) / (OVERSHOOT * board.fast_s))
-        tail_clock = mixed * clock + (1.0 - mixed) * own
+        clock, tail_clock = _clocks_mhz(load, board, power_w, target)
         at_work, at_tail = grid_positions(clocks, clock), grid_positions(clocks, tail_clock)
         short, long = waits(at_work, at_tail)
         busy = at_work.interpolate(load.work_s, rows)
@@ -156,6 +149,24 @@ def settle(load: Load, board: Board, waits: Waits) -> Settled:
     energy = at_work.interpolate(load.work_j, rows) + tail_j
     waited = _power_w(board, clock) * short + _power_w(board, _clock_of_long_wait(board, clock, long)) * long
     return Settled(clock, tail_clock, short + long, waited, energy + waited)
+
+
+def _rising_powers_w(load: Load) -> Array:
+    """Power of each rank's work, then of its tail, where no higher clock draws less, shape ``(c, 2·r)`` [W]."""
+    work = np.divide(load.work_j, load.work_s)
+    tail = np.divide(load.tail_j, load.tail_s, out=np.zeros_like(load.tail_j), where=load.tail_s > 0)
+    return np.asarray(np.maximum.accumulate(np.concatenate([work, tail]).T, axis=0))
+
+
+def _clocks_mhz(load: Load, board: Board, power_w: Array, target_w: Array) -> tuple[Array, Array]:
+    """Clocks of work and tail that draw the target; a short tail still has that of the work, shape ``(r,)`` [MHz]."""
+    count, clocks = len(target_w), board.clocks_mhz
+    governed, top, target = (np.concatenate([of, of]) for of in (board.governed, board.top_mhz, target_w))
+    met = np.where(governed, clock_of_rising(clocks, power_w, target, top), top)
+    clock, own = met[:count], met[count:]
+    tail_s = grid_positions(clocks, own).interpolate(load.tail_s, row_starts(load.tail_s))
+    mixed = np.exp(-tail_s / (OVERSHOOT * board.fast_s))
+    return clock, mixed * clock + (1.0 - mixed) * own
 
 
 @dataclass(frozen=True, slots=True)

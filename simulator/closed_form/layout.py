@@ -84,21 +84,16 @@ def _shape(
     pp: int, vp: int, stage_layers: tuple[int, ...], rank_keys: tuple[object, ...], mixed: ModelConfig | None
 ) -> Shape:
     """``rank_keys`` keeps ranks apart that differ in them; ``mixed`` is a model with layers of several kinds."""
-    firsts = accumulate((0, *stage_layers[:-1]))
-    pairs = zip(firsts, stage_layers, strict=True)
-    others = [() if mixed is None else mixed.others(first, count) for first, count in pairs]
+    places = _places(stage_layers, mixed)
     found: dict[object, int] = {}
     kinds: list[RankKind] = []
     of_rank: list[int] = []
-    last = pp * vp - 1
     for rank in range(pp):
-        places = tuple(Place(stage_layers[s], s == 0, s == last, others[s]) for s in range(rank, pp * vp, pp))
-        key = (places, rank_keys[rank] if rank_keys else None)
+        of_chunks = places[rank : pp * vp : pp]
+        key = (of_chunks, rank_keys[rank] if rank_keys else None)
         if key not in found:
             found[key] = len(kinds)
-            distinct = list(dict.fromkeys(places))
-            of_chunk = tuple(distinct.index(p) for p in places)
-            kinds.append(RankKind(rank, tuple((p, places.count(p)) for p in distinct), of_chunk, _together(places)))
+            kinds.append(_rank_kind(rank, of_chunks))
         of_rank.append(found[key])
     counts = [len(kind.places) for kind in kinds]
     starts = np.cumsum([0, *counts[:-1]]).tolist()
@@ -115,6 +110,22 @@ def _shape(
         first_chunk=np.array([own[0] for own in chunks]),
         last_chunk=np.array([own[-1] for own in chunks]),
     )
+
+
+def _places(stage_layers: Sequence[int], mixed: ModelConfig | None) -> tuple[Place, ...]:
+    """Place of every stage."""
+    firsts, last = accumulate((0, *stage_layers[:-1])), len(stage_layers) - 1
+    return tuple(
+        Place(count, stage == 0, stage == last, () if mixed is None else mixed.others(first, count))
+        for stage, (first, count) in enumerate(zip(firsts, stage_layers, strict=True))
+    )
+
+
+def _rank_kind(rank: int, places: tuple[Place, ...]) -> RankKind:
+    """The kind of a rank whose chunks stand at these places."""
+    distinct = list(dict.fromkeys(places))
+    of_chunk = tuple(distinct.index(place) for place in places)
+    return RankKind(rank, tuple((place, places.count(place)) for place in distinct), of_chunk, _together(places))
 
 
 def _together(places: Sequence[Place]) -> Place:

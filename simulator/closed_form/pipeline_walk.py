@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from joulecast.errors import GuardError
 from joulecast.simulator.fluid.rendezvous import listed_transfers
-from joulecast.simulator.schedules import BACKWARD_WEIGHT, FORWARD, build_schedule
+from joulecast.simulator.schedules import BACKWARD_WEIGHT, FORWARD, Schedule, build_schedule
 
 Array = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -104,36 +104,46 @@ def _levels(order: Order) -> _Levels:
     schedule = build_schedule(
         order.schedule, order.ranks, order.microbatches, virtual_stages_per_rank=order.chunks, tail=()
     )
-    flat, offsets = list(schedule.flat()), schedule.offsets
-    needs: list[dict[int, int]] = [{} for _ in flat]  # hops by the instruction that is waited for
-    begins = set(offsets)
-    for i in range(len(flat)):
-        if i not in begins:
-            needs[i][i - 1] = 0
-    edges = schedule.edges
-    for source, target in zip(edges.source.tolist(), edges.target.tolist(), strict=True):
-        needs[target][source] = max(needs[target].get(source, 0), 1)
-    for transfer in listed_transfers(schedule) if order.listed else ():
-        for rank, (position, hops) in transfer.front.items():
-            source, target = offsets[rank] + position, transfer.consumer
-            needs[target][source] = max(needs[target].get(source, 0), hops)
+    needs = _needs(schedule, listed=order.listed)
     depths = _by_depth(needs)
     by_level = [i for members in depths for i in members]
-    if len(by_level) < len(flat):
+    if len(by_level) < len(needs):
         raise GuardError(f"schedule {order.schedule!r} of {order.ranks} ranks never ends: each waits for another")
     row = {instruction: number for number, instruction in enumerate(by_level)}
     levels, done = list[_Level](), 0
     for members in depths:
-        width = max(1, *(len(needs[i]) for i in members))
         waits = [[(row[source], hops) for source, hops in needs[i].items()] for i in members]
-        table = np.array([[*own, *[(len(flat), 0)] * (width - len(own))] for own in waits], dtype=np.int64).T
+        width = max(1, *map(len, waits))
+        table = np.array([[*own, *[(len(needs), 0)] * (width - len(own))] for own in waits], dtype=np.int64).T
         levels.append(_Level(slice(done, done + len(members)), table[0], table[1, ..., None].astype(np.float64)))
         done += len(members)
+    flat = list(schedule.flat())
     of = [(rank * order.chunks + one.chunk) * 3 + _kind_of(one.kind) for rank, one in (flat[i] for i in by_level)]
-    return _Levels(tuple(levels), np.array(of), row[offsets[1] - 1])
+    return _Levels(tuple(levels), np.array(of), row[schedule.offsets[1] - 1])
 
 
-def _by_depth(needs: list[dict[int, int]]) -> list[list[int]]:
+#: Of each instruction those that it waits for, by flat index, with the number of transfers in between.
+_Needs = list[dict[int, int]]
+
+
+def _needs(schedule: Schedule, *, listed: bool) -> _Needs:
+    """Each instruction waits for the one before it on its rank, for its inputs, and for transfers ``listed`` before."""
+    offsets = schedule.offsets
+    begins = set(offsets)
+    needs: _Needs = [{} if i in begins else {i - 1: 0} for i in range(offsets[-1])]
+
+    def wait(target: int, source: int, hops: int) -> None:
+        needs[target][source] = max(needs[target].get(source, 0), hops)
+
+    for source, target in zip(schedule.edges.source.tolist(), schedule.edges.target.tolist(), strict=True):
+        wait(target, source, 1)
+    for transfer in listed_transfers(schedule) if listed else ():
+        for rank, (position, hops) in transfer.front.items():
+            wait(transfer.consumer, offsets[rank] + position, hops)
+    return needs
+
+
+def _by_depth(needs: _Needs) -> list[list[int]]:
     """Instructions by the length of the longest chain of waits before them."""
     left = [len(of) for of in needs]
     after: list[list[int]] = [[] for _ in needs]

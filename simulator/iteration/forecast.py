@@ -161,19 +161,15 @@ def _rank(steady: SteadyState, rank: int, memory: MemoryFootprint) -> RankForeca
     """What one GPU of a pipeline rank does and draws, as a mean over the iterations that count."""
     prepared = steady.prepared
     plan, gpu, table = prepared.program.plan, prepared.gpu, prepared.tables[rank]
-    clocks, names = prepared.clocks_mhz, prepared.program.ranks[rank].names
-    waits_at = clocks[prepared.wait_columns]
+    names = prepared.program.ranks[rank].names
     time, iterations = steady.step_time_s, steady.iterations
     executed, waited = steady.executed(rank) / iterations, steady.waited_s(rank) / iterations
     parts = np.einsum("tc,tcp->tp", executed, table.components_j)
-    waiting = prepared.wait_power_w * waited
+    waiting = float((prepared.wait_power_w * waited).sum())
     by_component = dict(zip(COMPONENTS, parts.sum(0).tolist(), strict=True))
-    tree = float((clock_tree_power_w(waits_at, gpu) * waited).sum())
-    resting = float((idle_power_w(waits_at, gpu) * waited).sum())
-    by_component["clock"] += tree
-    by_component["static"] += resting - tree
-    by_component["sm"] += float(waiting.sum()) - resting
-    by_instruction = dict(zip(names, parts.sum(1).tolist(), strict=True)) | {"waiting": float(waiting.sum())}
+    for name, more in _waiting_by_component_j(prepared, waited, waiting).items():
+        by_component[name] += more
+    by_instruction = dict(zip(names, parts.sum(1).tolist(), strict=True)) | {"waiting": waiting}
     energy = float(sum(by_component.values()))
     busy = executed * table.duration_s
     overlapped, exposed, lagging = np.einsum("tc,tcp->p", executed, table.communication_s).tolist()
@@ -197,3 +193,11 @@ def _rank(steady: SteadyState, rank: int, memory: MemoryFootprint) -> RankForeca
         energy_by_instruction_j=by_instruction,
         power_by_part_w={part: float(energy) / time for part, energy in by_part(by_component, gpu).items()},
     )
+
+
+def _waiting_by_component_j(prepared: Prepared, waited_s: Array, waiting_j: float) -> dict[str, float]:
+    """What a GPU draws while it waits, by component: that of a resting one, and of SMs that wait beside [J]."""
+    gpu, clocks = prepared.gpu, prepared.clocks_mhz[prepared.wait_columns]
+    tree = float((clock_tree_power_w(clocks, gpu) * waited_s).sum())
+    resting = float((idle_power_w(clocks, gpu) * waited_s).sum())
+    return {"clock": tree, "static": resting - tree, "sm": waiting_j - resting}
