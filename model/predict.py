@@ -143,7 +143,7 @@ def predict_work(
     InputError
         A part that the GPU does not have, or a limit below what it draws at rest.
     """
-    limit = gpu.device["power_limit_w"] if power_limit_w is None else power_limit_w
+    limit = gpu.own_limit_w(power_limit_w)
     check_limits(component_limits_w or {}, gpu)
     load = _load(work, clock_mhz, limit, settle_s, window_s, component_limits_w)
     costs = lower(load.operators, gpu)
@@ -170,7 +170,7 @@ def parameter_spread(
     """
     if gpu.description is None:
         return np.zeros(len(work)), np.zeros(len(work))
-    load = _load(work, clock_mhz, gpu.device["power_limit_w"], settle_s, window_s)
+    load = _load(work, clock_mhz, gpu.own_limit_w(), settle_s, window_s)
     time, energy = _changes(load, gpu, deviations(gpu.description))
     return spread_of(time), spread_of(energy)
 
@@ -235,7 +235,7 @@ class Timer:
 
     def __call__(self, gpu: GpuModel) -> Array:
         """Time of each piece on ``gpu``, shape ``(n,)`` [s]."""
-        load = replace(self._load, limit_w=gpu.device["power_limit_w"])
+        load = replace(self._load, limit_w=gpu.own_limit_w())
         return _evaluate(load, self._lower(gpu), gpu, coarse_clocks(gpu.clocks_mhz), with_parts=False).time_s
 
 

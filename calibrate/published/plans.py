@@ -256,9 +256,14 @@ def _data_parallel(row: PublishedRow, context: int) -> int:
     return data
 
 
+#: GPUs that are other products by how many of them a node joins.
+JOINED = {("gh200", 4): "gh200-120gb"}
+
+
 def gpu_name(row: PublishedRow) -> str:
-    """Catalogue name of the row's GPU: as it stands, or without the form factor."""
+    """Catalogue name of the row's GPU: as it stands, without the form factor, or of what its nodes join."""
     name = row.gpu.strip().lower()
+    name = JOINED.get((name, row.gpus_per_node or 0), name)
     for candidate in (name, name.removesuffix("-sxm"), f"{name}-sxm"):
         if candidate in gpu_names():
             return candidate

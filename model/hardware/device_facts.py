@@ -56,6 +56,7 @@ DEVICE_FACTS: dict[str, Fact] = {
     "power_limit_w": Fact("W", "default board power limit", True),
     "min_power_limit_w": Fact("W", "lowest settable power limit", True),
     "max_power_limit_w": Fact("W", "highest settable power limit", True),
+    "limit_beside_gpu_w": Fact("W", "what processors in the module draw under the same limit while GPUs train"),
     "idle_power_w": Fact("W", "board power without work at the lowest clocks", True),
     "link_kind": Fact("word", "NVLink4, PCIe4, xGMI, …", True),
     "link_count": Fact("1", "links to other GPUs", True),

@@ -72,6 +72,14 @@ class GpuModel:
         count = round((self.max_clock_mhz - self.device["min_clock_mhz"]) / step)
         return self.max_clock_mhz - step * np.arange(count, -1, -1.0)
 
+    def own_limit_w(self, stated: float | None = None) -> float:
+        """What a limit leaves to the GPU, the default one where none is stated [W].
+
+        A limit of a module with processors is theirs too; they have what they draw while GPUs train.
+        """
+        limit = self.device["power_limit_w"] if stated is None else stated
+        return limit - self.device.get("limit_beside_gpu_w", 0.0)
+
     def flops_per_cycle(self, dtype: str) -> float:
         """Dense operations of all SMs in one clock cycle for a matrix product of this type."""
         key = f"tensor_flops_per_sm_per_cycle.{dtype}"

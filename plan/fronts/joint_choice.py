@@ -118,8 +118,7 @@ class _Search:
         choices = {**dict(space.overlap), "comm_ctas": comm_ctas_of(plan, space)}
         self.ways = overlap_variants(with_plan_tiles(plan, own), choices, description, space.source)
         self.clocks: Float = self.gpu.clocks_mhz[space.clock_indices(self.gpu.clocks_mhz)]
-        limit = plan.power.limit_w(stage % plan.pp)
-        self.limit_w = float(self.gpu.device["power_limit_w"] if limit is None else limit)
+        self.limit_w = self.gpu.own_limit_w(plan.power.limit_w(stage % plan.pp))
         self.held_w = float(settled_power_w(self.limit_w, self.gpu))
 
     def run(self) -> JointChoice:

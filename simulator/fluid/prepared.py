@@ -160,6 +160,5 @@ def _highest_power_w(prepared: Prepared) -> Array:
 
 
 def board_limits_w(plan: Plan, gpu: GpuModel) -> tuple[float, ...]:
-    """Power limit of each GPU of every pipeline rank, the plan's or the board's own [W]."""
-    stated = [plan.power.limit_w(rank) for rank in range(plan.pp)]
-    return tuple(gpu.device["power_limit_w"] if limit is None else limit for limit in stated)
+    """Power limit of each GPU of every pipeline rank, the plan's or the board's own, less what is not the GPU's [W]."""
+    return tuple(gpu.own_limit_w(plan.power.limit_w(rank)) for rank in range(plan.pp))

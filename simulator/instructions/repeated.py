@@ -109,7 +109,7 @@ def _tabulate(
 
 
 def _limit_w(gpu: GpuModel, conditions: Conditions) -> float:
-    return gpu.device["power_limit_w"] if conditions.power_limit_w is None else conditions.power_limit_w
+    return gpu.own_limit_w(conditions.power_limit_w)
 
 
 def _settled(kernels: Kernels, table: InstructionTable, gpu: GpuModel, conditions: Conditions) -> Forecast:

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.operators import Gemm, Streaming
 from joulecast.model.power.governor import settle_clock_mhz, settled_power_w, tensor_clock_mhz
 from joulecast.model.power.settled import burst_share_of_window
@@ -30,6 +32,18 @@ def test_forecasts_meet_the_limit_within_a_tenth_of_a_watt(h200):
         forecast = predict_work([LARGE], h200, power_limit_w=limit)
         assert forecast.power_w[0] == pytest.approx(float(settled_power_w(limit, h200)), abs=0.1)
         assert forecast.clock_mhz[0] < 1980.0
+
+
+def test_processors_of_a_module_draw_under_its_limit():
+    gpu = gpu_model(load_gpu("gh200-120gb"))
+    beside = gpu.device["limit_beside_gpu_w"]
+    for limit in (None, 600.0):
+        left = (680.0 if limit is None else limit) - beside
+        assert gpu.own_limit_w(limit) == left
+        assert predict_work([LARGE], gpu, power_limit_w=limit).power_w[0] == pytest.approx(
+            float(settled_power_w(left, gpu)), abs=0.1
+        )
+    assert gpu_model(load_gpu("h200-sxm")).own_limit_w() == 700.0
 
 
 def test_what_stays_below_the_limit_runs_at_the_highest_clock(h200):
