@@ -94,10 +94,10 @@ def _norm_input(s: Shard) -> float:
 def _attention_width(s: Shard) -> int:
     """Rotated queries and keys, values and the result, and of a joint product all of it."""
     dim = s.config.head_dim
-    whole = _whole_graph(s) or masked_attention.masked(s) or transformers_attention.applies(s)
-    if whole and family_attention.family(s) == "falcon" and s.kv_heads == 1 and not transformers_attention.applies(s):
+    written = transformers_attention.applies(s)
+    if family_attention.family(s) == "falcon" and s.config.kv_heads == 1 and not written:
         return s.qkv_width + s.attention_width
-    if whole:
+    if written or _whole_graph(s) or masked_attention.masked(s):
         return 3 * s.heads * dim + s.attention_width
     rotated = (s.heads + s.kv_heads) * dim if s.config.rotary and s.implementation.rotary else 0
     joint = len(modules_layer.projections(s)) == 1

@@ -49,7 +49,7 @@ def family(s: Shard) -> str:
 
 def grouped(s: Shard) -> bool:
     """Whether Falcon repeats keys and values for the queries of a group, before their rotation."""
-    return family(s) == "falcon" and 1 < s.kv_heads < s.heads
+    return family(s) == "falcon" and 1 < s.config.kv_heads < s.config.heads
 
 
 def before_rotation(s: Shard) -> tuple[Launch, ...]:
@@ -57,7 +57,7 @@ def before_rotation(s: Shard) -> tuple[Launch, ...]:
     dtype, rotated = s.implementation.dtype, int(s.config.head_dim * s.config.rotary_fraction)
     if family(s) == "gptj":
         return tuple(streaming("unary", f"rotary.table.{step}", s.sequence * rotated, dtype="fp32") for step in TABLE)
-    if family(s) != "falcon" or s.kv_heads == s.heads:
+    if family(s) != "falcon" or s.config.kv_heads == s.config.heads:
         return ()
     values = s.tokens * s.kv_heads * s.config.head_dim
     copies = tuple(streaming("strided_unary", f"qkv.{part}.index", values, dtype=dtype) for part in ("key", "value"))

@@ -81,7 +81,7 @@ def with_mask(launches: tuple[Launch, ...], s: Shard) -> tuple[Launch, ...]:
 
     Falcon's code gives it a single key and value as they are.
     """
-    heads = 1 if family_attention.family(s) == "falcon" and s.kv_heads == 1 else s.heads
+    heads = 1 if family_attention.family(s) == "falcon" and s.config.kv_heads == 1 else s.heads
     return tuple(
         replace(one, operator=replace(one.operator, causal=False, kv_heads=heads, each_score="mask", window=0))
         if isinstance(one.operator, Attention)

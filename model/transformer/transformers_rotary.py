@@ -36,7 +36,7 @@ def _parts(s: Shard) -> tuple[tuple[str, int], ...]:
 
 def _key_heads(s: Shard) -> int:
     """Heads of keys that are rotated: Falcon has repeated some before."""
-    repeated = s.config.own_code == "falcon" and s.kv_heads > 1 and s.implementation.modules == "transformers"
+    repeated = s.config.own_code == "falcon" and s.config.kv_heads > 1 and s.implementation.modules == "transformers"
     return s.heads if repeated else s.kv_heads
 
 

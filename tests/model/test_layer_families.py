@@ -422,3 +422,13 @@ def test_the_tensor_of_alibi_is_held_once() -> None:
         for run in (JOINT, replace(JOINT, attention_backend="flash-attn-2"))
     }
     assert held == {"cudnn": 2 * 4 * 16**2, "flash-attn-2": 0.0}
+
+
+def test_a_rank_of_falcon_with_one_key_of_several_still_repeats_it() -> None:
+    config = tiny("falcon", **{**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2})
+    for backend in ("cudnn", "unfused"):
+        one, two = (
+            layer_forward(config, replace(TRANSFORMERS, attention_backend=backend, tensor_parallel=ranks), 2, 16)
+            for ranks in (1, 2)
+        )
+        assert [name for name in names(two) if "all_reduce" not in name] == names(one)
