@@ -27,11 +27,7 @@ def with_megatron(tables: dict[str, Any], row: Configuration) -> dict[str, Any]:
         **tables,
         "workload": {**tables["workload"], **_precision(row)},
         "parallelism": {**parallel, "distributed_optimizer": distributed},
-        "schedule": {
-            **tables["schedule"],
-            **({"name": "interleaved-1f1b"} if virtual else {}),
-            **_recomputation(row),
-        },
+        "schedule": tables["schedule"] | ({"name": "interleaved-1f1b"} if virtual else {}),
         "overlap": _reduction(row, replicas, distributed),
         "implementation": _implementation(row),
     }
@@ -58,14 +54,6 @@ def _precision(row: Configuration) -> dict[str, Any]:
         return {}
     kept = {"fp8_param_gather": True} if flag(row, "fp8_parameters") else {}
     return {"precision": "fp8", "fp8_recipe": str(row["fp8"]), **kept}
-
-
-def _recomputation(row: Configuration) -> dict[str, Any]:
-    """``full``, or the modules that are computed again, joined by ``+``."""
-    words = row.get("recompute") or "none"
-    if words in ("none", "full"):
-        return {"recompute": words}
-    return {"recompute": "selective", "recompute_modules": str(words).split("+")}
 
 
 def _reduction(row: Configuration, replicas: bool, distributed: bool) -> dict[str, Any]:

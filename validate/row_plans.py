@@ -127,7 +127,7 @@ def _iteration(row: Configuration, gpu: str) -> dict[str, Any]:
         # With one stage the schedule means nothing: the micro-batches run in a loop.
         "schedule": {
             "name": str(row.get("schedule") or "1f1b") if pp > 1 else "none",
-            "recompute": _recomputation(row.get("recompute")),
+            **recomputation(row),
         },
         "overlap": communication_beside(row),
         "implementation": {
@@ -214,9 +214,13 @@ def head_is_sharded(value: object) -> bool:
     return bool(re.search(r"shard|parallel|split|true|yes", words)) and not negated
 
 
-def _recomputation(value: object) -> str:
-    """What is computed again in the backward: ``full`` in any wording that begins so."""
+def recomputation(row: Configuration) -> dict[str, Any]:
+    """What is computed again in the backward: ``full`` in any wording that begins so, or modules joined by ``+``."""
+    value = row.get("recompute")
     if isinstance(value, bool):
-        return "full" if value else "none"
+        return {"recompute": "full" if value else "none"}
     words = str(value or "none").lower()
-    return "full" if re.match(r"full\b", words) else words
+    words = "full" if re.match(r"full\b", words) else words
+    if row.get("framework") == "megatron" and words not in ("none", "full"):
+        return {"recompute": "selective", "recompute_modules": words.split("+")}
+    return {"recompute": words}

@@ -51,7 +51,7 @@ class PowerOverTime:
 def power_of_iterations(steady: SteadyState) -> PowerOverTime:
     """Power over the iterations that count."""
     prepared, result = steady.prepared, steady.result
-    if not prepared.still:
+    if not prepared.locked:
         return power_by_ticks(result, steady.warm_up)
     clocks = result.clock_index[0]
     ranks = list(zip(prepared.tables, prepared.program.ranks, clocks, strict=True))

@@ -61,7 +61,7 @@ class Prepared:
         Power limit of a GPU of each pipeline rank [W].
     transfer_s
         Time of a transfer from each pipeline rank to the next [s].
-    still
+    locked
         Whether clocks never move: the plan sets all of them, and no instruction reaches the power limit.
     wait_columns
         Column at which a GPU waits where the governor sets another, shape ``(clocks,)``.
@@ -74,7 +74,7 @@ class Prepared:
     limits_w: tuple[float, ...]
     gpu: GpuModel
     transfer_s: Array
-    still: bool
+    locked: bool
     wait_columns: NDArray[np.int64]
 
     @property
@@ -111,9 +111,9 @@ def prepare(plan: Plan, gpu: GpuModel, *, governed: bool = True) -> Prepared:
         transfer = np.asarray(at_clock(lower(program.transfers, gpu), gpu.max_clock_mhz, gpu).time_s)
     if not governed or is_locked(plan):
         tables = _tables(program, kernels, gpu, peaks, None, governed)
-        still = Prepared(program, kernels, *tables, limits, gpu, transfer, True, waits)
-        if not governed or (_highest_power_w(still) <= settled_power_w(limits, gpu)).all():
-            return still
+        locked = Prepared(program, kernels, *tables, limits, gpu, transfer, True, waits)
+        if not governed or (_highest_power_w(locked) <= settled_power_w(limits, gpu)).all():
+            return locked
     lag = lag_of(plan, gpu.clocks_mhz, gpu)
     tables = _tables(program, kernels, gpu, peaks, lag, governed)
     return Prepared(program, kernels, *tables, limits, gpu, transfer, False, waits)

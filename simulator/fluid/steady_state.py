@@ -108,7 +108,7 @@ def _start(prepared: Prepared) -> tuple[list[int], list[Governor], float, float]
         length = max(length, float(time[index[-1]]))
     tick = max(min(TICK_S, length / TICKS_PER_ITERATION), length / MOST_TICKS)
     tops = [int(columns.max()) for columns in prepared.columns]
-    if prepared.still:
+    if prepared.locked:
         return tops, [FixedClock(top) for top in tops], length, length / TICKS_PER_ITERATION
     start = [min(i, top) for i, top in zip(index, tops, strict=True)]
     reached = [limit * group_limit_share(plan.tp, gpu) for limit in prepared.limits_w]

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
+from typing import NamedTuple
 
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
@@ -92,7 +93,7 @@ def stage_transfers(plan: Plan) -> tuple[Collective, ...]:
     """What each pipeline rank sends to the next for one micro-batch; nothing where there is one stage."""
     if plan.pp * plan.vp == 1:
         return ()
-    transfer = stage_transfer(*_size(plan, implementation_of(plan)))
+    transfer = stage_transfer(*_micro_batch(plan, implementation_of(plan)))
     fabrics = [stage_fabric(plan, rank) for rank in range(plan.pp)]
     over = {fabric: placed(transfer, fabric) for fabric in dict.fromkeys(fabrics)}
     return tuple(over[fabric] for fabric in fabrics)
@@ -140,39 +141,51 @@ def instruction_launches(
     return reduced_beside(plan, impl, whole) if reduces else whole
 
 
-def _size(plan: Plan, impl: Implementation) -> tuple[ModelConfig, Implementation, int, int]:
-    """Model, options, micro-batch and sequence, as the functions of a training step take them."""
+class _MicroBatch(NamedTuple):
+    """What the functions of a training step take first: a model run with some options on so many sequences."""
+
+    config: ModelConfig
+    implementation: Implementation
+    batch: int
+    sequence: int
+
+
+def _micro_batch(plan: Plan, impl: Implementation) -> _MicroBatch:
     w = plan.workload
-    return w.model, impl, w.micro_batch_size, w.sequence_length
+    return _MicroBatch(w.model, impl, w.micro_batch_size, w.sequence_length)
 
 
 def _forward(plan: Plan, impl: Implementation, stage: int) -> tuple[Launch, ...]:
-    layers, size = plan.parallelism.stage_layers, _size(plan, impl)
-    before = step.embedding_forward(*size) if stage == 0 else ()
+    layers, batch = plan.parallelism.stage_layers, _micro_batch(plan, impl)
+    before = step.embedding_forward(*batch) if stage == 0 else ()
     after = _ends_forward(plan, impl) if stage == len(layers) - 1 else ()
     sharding = sharding_of(plan)
     if sharding is None:
         for model, count in plan.stage_models(stage):
-            before += layers_forward(model, *size[1:], count, nanobatches_of(plan))
+            before += layers_forward(*batch._replace(config=model), count, nanobatches_of(plan))
         return (*before, *after)
-    kinds = [(step.layer_forward(model, *size[1:]), model, count) for model, count in plan.stage_models(stage)]
+    models = plan.stage_models(stage)
+    kinds = [(step.layer_forward(*batch._replace(config=model)), model, count) for model, count in models]
     units = sharded_stage(plan, impl, stage, before, kinds, after)
     return sharded_forward(*units, sharding, impl)
 
 
 def _backward(plan: Plan, impl: Implementation, stage: int) -> tuple[Launch, ...]:
-    layers, size = plan.parallelism.stage_layers, _size(plan, impl)
+    layers, batch = plan.parallelism.stage_layers, _micro_batch(plan, impl)
     one_stage = len(layers) == 1
     sharding = sharding_of(plan)
     kept = sharding is None
     before = _ends_backward(plan, impl, kept) if stage == len(layers) - 1 else ()
-    after = step.embedding_backward(*size, accumulate=kept, head_here=one_stage) if stage == 0 else ()
-    models = list(reversed(_recomputed(plan, impl, stage)))
+    after = step.embedding_backward(*batch, accumulate=kept, head_here=one_stage) if stage == 0 else ()
+    models = [
+        (batch._replace(config=model, implementation=options), count)
+        for model, options, count in reversed(_recomputed(plan, impl, stage))
+    ]
     if sharding is None:
-        for model, options, count in models:
-            before += layers_backward(model, options, *size[2:], count, nanobatches_of(plan))
+        for one, count in models:
+            before += layers_backward(*one, count, nanobatches_of(plan))
         return (*before, *after)
-    kinds = [(step.layer_backward(model, one, *size[2:], accumulate=False), model, n) for model, one, n in models]
+    kinds = [(step.layer_backward(*one, accumulate=False), one.config, count) for one, count in models]
     units = sharded_stage(plan, impl, stage, before, kinds, after)
     return sharded_backward(*units, sharding, impl)
 
@@ -193,20 +206,20 @@ def _recomputed(plan: Plan, impl: Implementation, stage: int) -> list[tuple[Mode
 
 def _ends_forward(plan: Plan, impl: Implementation) -> tuple[Launch, ...]:
     """Behind the last layer: the output head, then modules that predict further tokens, each with its own layer."""
-    size, modules = _size(plan, impl), plan.workload.model.mtp_layers
+    batch, modules = _micro_batch(plan, impl), plan.workload.model.mtp_layers
     if not modules:
-        return step.head_forward(*size)
-    layer = layers_forward(*size, 1, nanobatches_of(plan))
-    further = (*step.prediction_forward(*size), *layer, *step.head_forward(*size))
-    return (*step.head_forward(*size), *further * modules)
+        return step.head_forward(*batch)
+    layer = layers_forward(*batch, 1, nanobatches_of(plan))
+    further = (*step.prediction_forward(*batch), *layer, *step.head_forward(*batch))
+    return (*step.head_forward(*batch), *further * modules)
 
 
 def _ends_backward(plan: Plan, impl: Implementation, accumulate: bool) -> tuple[Launch, ...]:
-    size, modules = _size(plan, impl), plan.workload.model.mtp_layers
-    head = step.head_backward(*size, accumulate=accumulate, embedding_here=len(plan.parallelism.stage_layers) == 1)
+    batch, modules = _micro_batch(plan, impl), plan.workload.model.mtp_layers
+    head = step.head_backward(*batch, accumulate=accumulate, embedding_here=len(plan.parallelism.stage_layers) == 1)
     if not modules:
         return head
-    further = (*head, *layers_backward(*size, 1, nanobatches_of(plan)), *step.prediction_backward(*size))
+    further = (*head, *layers_backward(*batch, 1, nanobatches_of(plan)), *step.prediction_backward(*batch))
     return (*further * modules, *head)
 
 
@@ -222,7 +235,7 @@ def _tail(plan: Plan, impl: Implementation, rank: int) -> tuple[Launch, ...]:
     out: tuple[Launch, ...] = ()
     if plan.pp > 1:
         out += step_epilogue(
-            *_size(plan, impl),
+            *_micro_batch(plan, impl),
             parameters=parameters,
             micro_batches=plan.microbatches,
             last=len(plan.parallelism.stage_layers) - 1 in plan.stages_of_rank(rank),

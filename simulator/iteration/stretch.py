@@ -59,13 +59,13 @@ def stretches(prepared: Prepared, rank: int, columns: Int, deviations: Deviation
     """
     plan, run = prepared.program.plan, prepared.program.ranks[rank]
     beside = transfers_wait_on_sms(plan)
-    if prepared.still and not (beside or run.overlapped or any(map(is_overlapped, run.types))):
+    if prepared.locked and not (beside or run.overlapped or any(map(is_overlapped, run.types))):
         return np.zeros((len(deviations), len(run.types), len(columns)))
     copies = 1 + len(deviations)
     kernels = _repeated(prepared.kernels[rank], columns, copies)
     gpu = in_columns_of(prepared.gpu, deviations, len(columns))
     table = _lengths(prepared, rank, kernels, gpu, beside)
-    if not prepared.still:
+    if not prepared.locked:
         table = _in_groups(table, prepared, rank, columns, deviations)
     if (host := host_s(plan, prepared.gpu, run.types)).any():
         table = replace(table, duration_s=table.duration_s + host_gaps(table.duration_s, host[:, None]))

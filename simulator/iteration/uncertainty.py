@@ -157,7 +157,7 @@ def conditions_of(prepared: Prepared, description: GpuDescription) -> Conditions
     limits = dict(plan.power.component_limits_w) or None
     limit_w = float(np.mean(prepared.limits_w))
     precision, nodes = plan.workload.precision, plan.cluster.nodes
-    return Conditions(prepared.gpu, description, limit_w, limits, prepared.still, precision, plan.tp, nodes)
+    return Conditions(prepared.gpu, description, limit_w, limits, prepared.locked, precision, plan.tp, nodes)
 
 
 def intervals(amounts: KernelAmounts, conditions: Conditions, against: NDArray[np.int64] | None = None) -> Intervals:
@@ -283,7 +283,7 @@ def _stretch(prepared: Prepared, spent_s: Sequence[Array], varied: Sequence[Mapp
 
     Where clocks stand still, the mean over all ranks at their clocks; else of the busiest rank at its mean clock.
     """
-    if prepared.still:
+    if prepared.locked:
         used = [np.flatnonzero(spent.sum(0)) for spent in spent_s]
         total = sum(
             np.einsum("ktm,tm->k", stretches(prepared, rank, columns, varied), spent[:, columns])
