@@ -94,6 +94,7 @@ class PublishedRow(BaseModel):
     distributed_optimizer: MaybeFlag = None
     measured_step_time_s: MaybeNumber = None
     measured_tflops_per_gpu: MaybeNumber = None
+    watts_per_gpu: MaybeNumber = None
     notes: str = ""
     keys: tuple[tuple[str, str], ...] = ()
     file: str = ""

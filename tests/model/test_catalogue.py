@@ -33,6 +33,7 @@ GPUS = [
     "a40",
     "a100-sxm-40gb",
     "a100-sxm-80gb",
+    "a100-sxm-80gb-500w",
     "a100-pcie-80gb",
     "a800-sxm-80gb",
     "h100-sxm",

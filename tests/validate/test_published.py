@@ -470,3 +470,14 @@ def test_mlperf_on_cards_that_no_row_knows(gpu: str) -> None:
     one = next(r for r in read_published(RECORDED) if r.id == f"mlperf51_llama31-8b_8{gpu}")
     assert one.measured_step_time_s is not None
     assert forecast_s(one) == pytest.approx(one.measured_step_time_s, rel=0.10)
+
+
+def test_metered_gpus_draw_about_what_is_forecast() -> None:
+    result = run_suite("published", RECORDED / "power")
+    off = result.summary["all"]
+    assert (off["rows"], result.skipped) == (4, ())
+    assert off["time_error_percent"] < 6.5
+    assert off["energy_error_percent"] < 4.0
+    assert off["power_error_percent"] < 6.0
+    for row in result.rows:
+        assert row.measured.energy_j == (row.measured.power_w or 0.0) * (row.measured.time_s or 0.0)

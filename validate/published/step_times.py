@@ -217,4 +217,7 @@ def groups_of(row: PublishedRow) -> tuple[str, ...]:
 def _as_row(planned: PlannedRow) -> Row:
     row = planned.row
     configuration: Mapping[str, Any] = {"model": row.model, "gpu": row.gpu, "gpus": row.num_gpus, "source": row.source}
-    return Row(row.id, "published", configuration, Measured(time_s=row.measured_step_time_s), row.file, row.line)
+    power = None if row.watts_per_gpu is None else row.watts_per_gpu * row.num_gpus
+    energy = None if power is None or row.measured_step_time_s is None else power * row.measured_step_time_s
+    measured = Measured(row.measured_step_time_s, energy, power)
+    return Row(row.id, "published", configuration, measured, row.file, row.line)
