@@ -40,6 +40,7 @@ STEPS = {
     "all_gather": 1.0,
     "reduce_scatter": 1.0,
     "all_to_all": 1.0,
+    "token_exchange": 1.0,
     "broadcast": 1.0,
     "send_recv": 1.0,
     "ring_step": 1.0,
@@ -49,7 +50,14 @@ STEPS = {
 #: Passes of the moved bytes through a GPU's memory: what is received is written, and passed on from L2; a sum reads its
 #: own share as well [1]. A product of two streams took 1.00-1.08, 1.20 and 1.12 times as long beside an all-gather, a
 #: reduce-scatter and an all-reduce of four H200s.
-MEMORY_PASSES = {"all_reduce": 1.5, "reduce_scatter": 2.0, "all_to_all": 2.0}
+MEMORY_PASSES = {"all_reduce": 1.5, "reduce_scatter": 2.0, "all_to_all": 2.0, "token_exchange": 2.0}
+
+#: Kinds in which every member sends straight to all others: NCCL's, and DeepEP's or HybridEP's of experts' tokens.
+EXCHANGES = ("all_to_all", "token_exchange")
+#: Rate at which DeepEP's and HybridEP's kernels exchange tokens within a domain over that of its links, whatever blocks
+#: they have: 153 and 158 of 200 GB/s on eight H800 (DeepEP's README), 690 and 648 of 900 GB/s on 8 and 64 GB200 (arXiv
+#: 2603.07685, table 7: 391 and 675 us for 4,096 tokens of 7,168 values to 8 of 256 experts) [estimate, +-5 %].
+TOKEN_LINK_SHARE = 0.76
 
 #: Kinds whose bytes go from one GPU to another as they are.
 POINT_TO_POINT = ("broadcast", "send_recv", "ring_step", "rings_step")
@@ -167,7 +175,7 @@ def _work(shapes: CollectiveShapes, kind: str, gpu: GpuModel, algorithm: str) ->
     n, domains = shapes.gpus, shapes.domains
     ctas = np.where(np.isnan(shapes.ctas), gpu["collective.default_ctas"], shapes.ctas)
     local = np.maximum(n / domains, 1.0)
-    ring = kind != "all_to_all"
+    ring = kind not in EXCHANGES
     by_cta = _moved(shapes.bytes, n, kind, ring * gpu["collective.cta_copy_share"])
     by_link = _moved(shapes.bytes, n, kind, ring * gpu["collective.link_copy_share"])
     if algorithm == "tree":
@@ -183,13 +191,13 @@ def _work(shapes: CollectiveShapes, kind: str, gpu: GpuModel, algorithm: str) ->
     share = gpu["collective.network_share"] * shapes.efficiency / REFERENCE_EFFICIENCY
     across = leaving / (share * shapes.exit_bytes_per_s) * shapes.delay
     steps = _latency_s(shapes, kind, algorithm, gpu)
-    inside = gpu["collective.latency_per_gpu_s"] * (local - 1.0) * (kind not in POINT_TO_POINT)
+    inside = gpu["collective.latency_per_gpu_s"] * (local - 1.0) * (kind not in (*POINT_TO_POINT, "token_exchange"))
     energetic = 0.5 * shapes.bytes if kind in ("broadcast", "send_recv") else by_link
     if not ring:  # a member copies its own part beside what it sends
         energetic = by_link + np.where(n > 1, gpu["collective.link_copy_share"] * shapes.bytes / n, 0.0)
     return CollectiveWork(
         fixed_s=latency + np.where(domains > 1, inside, steps),
-        cycles=by_cta / (ctas * gpu["collective.bytes_per_cta_cycle"]),
+        cycles=(kind != "token_exchange") * by_cta / (ctas * gpu["collective.bytes_per_cta_cycle"]),
         link_s=np.maximum(by_link / rate, np.where(domains > 1, np.maximum(across, steps), 0.0)),
         link_bytes=energetic + leaving / local,
         memory_bytes=_moved(shapes.bytes, n, kind, 0.0) * MEMORY_PASSES.get(kind, 1.0),
@@ -205,6 +213,8 @@ def _within(shapes: CollectiveShapes, kind: str, gpu: GpuModel) -> tuple[Array, 
         latency = gpu.get("collective.transfer_latency_s", latency)
     elif kind == "all_to_all":
         share = gpu.get("collective.exchange_link_share", share)
+    elif kind == "token_exchange":
+        share = TOKEN_LINK_SHARE
     own = np.isnan(shapes.link_bytes_per_s)
     return share * np.where(own, gpu.device["link_bandwidth_bytes_per_s"], shapes.link_bytes_per_s), latency
 
@@ -215,8 +225,8 @@ def _latency_s(shapes: CollectiveShapes, kind: str, algorithm: str, gpu: GpuMode
     local = np.maximum(n / domains, 1.0)
     levels = np.log2(np.maximum(domains, 1.0))
     if algorithm == "ring":
-        near = np.ones_like(n) if kind in RING_STEPS else n - domains
-        far = STEPS[kind] * domains * (n - 1.0) / n if kind not in (*POINT_TO_POINT, "all_to_all") else 1.0
+        near = np.ones_like(n) if kind in (*RING_STEPS, "token_exchange") else n - domains
+        far = STEPS[kind] * domains * (n - 1.0) / n if kind not in (*POINT_TO_POINT, *EXCHANGES) else 1.0
     elif algorithm == "tree":
         near = np.where(domains > 1, 2.0 * (local - 1.0), 2.0 * np.log2(n))
         far = 2.0 * levels
@@ -235,7 +245,7 @@ def _leaving(shapes: CollectiveShapes, kind: str, algorithm: str) -> Array:
         return size
     if kind == "ring_step":  # one member's card carries what leaves, whatever the others have
         return np.asarray(size * local)
-    if kind == "all_to_all":
+    if kind in EXCHANGES:
         return np.asarray(local * size * (n - local) / n)
     if algorithm == "ring":
         return np.asarray(size * STEPS[kind] * (n - 1.0) / n)

@@ -85,6 +85,8 @@ class Implementation:
     row_operator
         Where not: the one of :data:`joulecast.model.transformer.row_operators.OPERATORS` that does; empty: a strided
         copy and ``embedding_bag``.
+    fused_experts
+        Whether experts' products apply the activation and cast its results themselves.
     router_dtype
         Type in which Megatron's router multiplies, ``None`` is ``dtype``.
     averaged
@@ -159,6 +161,7 @@ class Implementation:
     expert_dispatcher: str = "alltoall"
     fused_permutation: bool = True
     row_operator: str = ""
+    fused_experts: bool = False
     router_dtype: str | None = None
     averaged: bool = False
     compiled: bool = False

@@ -6,8 +6,10 @@ them by expert, and the same way back:
 
     router, permute ⟨all-to-all, all-gather⟩ sort, experts, sort ⟨reduce-scatter, all-to-all⟩ unpermute
 
-The ``flex`` dispatcher (DeepEP) sends a token once to each domain that has an expert of it, or within one domain once
-to each such rank, and copies it there: of k choices among p equal parts p·(1 − (1 − 1/p)^k) are different on average.
+The ``flex`` dispatcher (DeepEP, HybridEP) sends a token once to each domain that has an expert of it, or within one
+domain once to each such rank, straight from where it lies, and copies it there: of k choices among p equal parts
+p·(1 − (1 − 1/p)^k) are different on average. Its results are summed there, too, and on their way back: nothing is
+permuted where tokens come from.
 
 The rows of a rank's experts are the mean times a load: either the capacity factor, to which every expert is padded or
 cut, or without one (dropless) how far the busiest rank lies above the mean, for all wait for it.
@@ -168,9 +170,9 @@ def to_experts(name: str, s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
     """Rows to the ranks of their experts, there sorted by expert."""
     size = float(e.sent * s.config.hidden * DTYPE_BYTES[s.implementation.dtype])
     return (
-        *_among_experts(s, "all_to_all", f"{name}.all_to_all", size * _sent_share(s)),
+        *_among_experts(s, _exchange(s), f"{name}.all_to_all", size * _sent_share(s)),
         *_among_shares(s, "all_gather", f"{name}.all_gather", size * s.implementation.expert_tensor_parallel),
-        *_sorting(name, s, e),
+        *_sorting(name, s, e, reads=_arriving(s)),
     )
 
 
@@ -178,10 +180,28 @@ def from_experts(name: str, s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
     """The way back."""
     size = float(e.sent * s.config.hidden * DTYPE_BYTES[s.implementation.dtype])
     return (
-        *_sorting(name, s, e),
+        *_sorting(name, s, e, writes=_arriving(s)),
         *_among_shares(s, "reduce_scatter", f"{name}.reduce_scatter", size * s.implementation.expert_tensor_parallel),
-        *_among_experts(s, "all_to_all", f"{name}.all_to_all", size * _sent_share(s)),
+        *_among_experts(s, _exchange(s), f"{name}.all_to_all", size * _sent_share(s)),
     )
+
+
+def permuted(launch: Launch, s: Shard) -> tuple[Launch, ...]:
+    """Copying to experts, or summing from them, on the rank that tokens come from: none with ``flex``."""
+    return () if s.implementation.expert_dispatcher == "flex" else (launch,)
+
+
+def _exchange(s: Shard) -> str:
+    """Kind of the communication between ranks."""
+    return "token_exchange" if s.implementation.expert_dispatcher == "flex" else "all_to_all"
+
+
+def _arriving(s: Shard) -> float:
+    """Rows that reach a rank over those that its experts take: with ``flex`` a token comes once for all of them."""
+    run, chosen = s.implementation, experts_of(s).active
+    if run.expert_dispatcher != "flex":
+        return 1.0
+    return max(different_parts(chosen, run.expert_parallel) / chosen, REPEATED_READS)
 
 
 def _sent_share(s: Shard) -> float:
@@ -198,7 +218,7 @@ def different_parts(chosen: int, parts: int) -> float:
     return parts * (1.0 - (1.0 - 1.0 / parts) ** chosen)
 
 
-def _sorting(name: str, s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
+def _sorting(name: str, s: Shard, e: ExpertShard, *, reads: float = 1.0, writes: float = 1.0) -> tuple[Launch, ...]:
     """Rows from several ranks are in these ranks' order, not in the experts'; Megatron sorts those of one as well."""
     run, hidden = s.implementation, s.config.hidden
     alone = run.expert_parallel * run.expert_tensor_parallel == 1 and run.framework != "megatron"
@@ -207,7 +227,17 @@ def _sorting(name: str, s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
     rows = e.all_rows
     if not run.fused_permutation:
         return (_issued(f"{name}.sort", s, COPIED * rows * hidden, rows * hidden, rows * hidden),)
-    return (streaming("embedding", f"{name}.sort", rows * hidden, dtype=run.dtype, rows=rows, columns=hidden),)
+    sort = streaming(
+        "embedding",
+        f"{name}.sort",
+        rows * hidden,
+        reads=reads,
+        writes=writes,
+        dtype=run.dtype,
+        rows=rows,
+        columns=hidden,
+    )
+    return (sort,)
 
 
 def _among_experts(s: Shard, kind: str, name: str, size_bytes: float) -> tuple[Launch, ...]:

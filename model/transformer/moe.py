@@ -9,6 +9,9 @@ Shared experts are a tensor-parallel MLP beside that. A grouped product runs exp
 router's weights scale what the experts' activation makes, in its kernel, so that nothing needs the experts' results
 again.
 
+With ``fused_experts`` the first product applies the activation and casts what it makes, and the second one's gradient
+does so with its gradient: grouped products of cuteDSL, by Megatron-Core's report on experts (arXiv 2603.07685, 6.1).
+
 Source: Megatron-Core ``moe_layer`` and ``TEGroupedMLP``.
 """
 
@@ -29,6 +32,7 @@ from joulecast.model.transformer.expert_rows import (
     expert_shard,
     experts_of,
     from_experts,
+    permuted,
     random_reads,
     router_forward,
     to_experts,
@@ -48,13 +52,13 @@ def _experts_forward(s: Shard) -> tuple[Launch, ...]:
     return (
         *router_forward(s),
         *_shared_forward(s),
-        copies("permute", s, e, reads=random_reads(s)),
+        *permuted(copies("permute", s, e, reads=random_reads(s)), s),
         *to_experts("dispatch", s, e),
         *_grouped_forward("experts.up", s, e, e.up_width, s.config.hidden),
-        megatron_mlp.activation(s.config, e.all_rows * e.ffn, dtype),
-        *_grouped_forward("experts.down", s, e, s.config.hidden, e.ffn),
+        *_unfused(s, megatron_mlp.activation(s.config, e.all_rows * e.ffn, dtype)),
+        *_grouped_forward("experts.down", s, e, s.config.hidden, e.ffn, cast=not s.implementation.fused_experts),
         *from_experts("combine", s, e),
-        copies("unpermute", s, e, writes=1 / experts_of(s).active),
+        *permuted(copies("unpermute", s, e, writes=1 / experts_of(s).active), s),
         *((eager.residual_addition("shared.add", s),) if s.ffn else ()),
     )
 
@@ -66,17 +70,14 @@ def backward(s: Shard) -> tuple[Launch, ...]:
     return (
         *recomputed_norm("norm2", s),
         *(_experts_forward(s) if run.recomputes("moe") else ()),
-        copies("unpermute.grad", s, e, reads=random_reads(s)),
+        *permuted(copies("unpermute.grad", s, e, reads=random_reads(s)), s),
         *to_experts("combine.grad", s, e),
         *((act, *_cast("experts.down", s, e.all_rows * e.ffn)) if run.recomputes("moe_act") else ()),
         *_grouped_backward("experts.down", s, e, s.config.hidden, e.ffn),
-        megatron_mlp.activation_backward(s.config, e.all_rows * e.ffn, dtype),
-        streaming(
-            "reduce", "experts.weights.grad", e.all_rows * e.ffn, reads=e.up_width / e.ffn + 1, writes=0, dtype=dtype
-        ),
-        *_grouped_backward("experts.up", s, e, e.up_width, s.config.hidden),
+        *_unfused(s, megatron_mlp.activation_backward(s.config, e.all_rows * e.ffn, dtype), _weights_grad(s, e)),
+        *_grouped_backward("experts.up", s, e, e.up_width, s.config.hidden, cast=not run.fused_experts),
         *from_experts("dispatch.grad", s, e),
-        copies("permute.grad", s, e, writes=1 / experts_of(s).active),
+        *permuted(copies("permute.grad", s, e, writes=1 / experts_of(s).active), s),
         *(_shared_forward(s) if run.recomputes("shared_experts") else ()),
         *_shared_backward(s),
         *_router_backward(s),
@@ -84,6 +85,17 @@ def backward(s: Shard) -> tuple[Launch, ...]:
         *norm_backward("norm2", s),
         eager.residual_addition("norm2.grad.join", s),
     )
+
+
+def _weights_grad(s: Shard, e: ExpertShard) -> Launch:
+    """Gradients of the router's weights, which scale what the activation makes."""
+    reads, values = e.up_width / e.ffn + 1, e.all_rows * e.ffn
+    return streaming("reduce", "experts.weights.grad", values, reads=reads, writes=0, dtype=s.implementation.dtype)
+
+
+def _unfused(s: Shard, *launches: Launch) -> tuple[Launch, ...]:
+    """Kernels that products before them do in their epilogues where the plan says so."""
+    return () if s.implementation.fused_experts else launches
 
 
 def _router_backward(s: Shard) -> tuple[Launch, ...]:
@@ -133,11 +145,13 @@ def _gate(s: Shard, suffix: str) -> tuple[Launch, ...]:
     return (streaming("mul", f"shared.gate{suffix}", values, reads=2, dtype=s.implementation.dtype),)
 
 
-def _grouped_forward(name: str, s: Shard, e: ExpertShard, outputs: int, inputs: int) -> tuple[Launch, ...]:
+def _grouped_forward(
+    name: str, s: Shard, e: ExpertShard, outputs: int, inputs: int, *, cast: bool = True
+) -> tuple[Launch, ...]:
     """One product for each expert."""
     dtype, narrow = s.implementation.dtype, s.implementation.narrow
     return (
-        *_cast(name, s, e.all_rows * inputs),
+        *(_cast(name, s, e.all_rows * inputs) if cast else ()),
         narrow_kernels.product(Launch(_grouped(name, e, e.rows, outputs, inputs, dtype, "tn")), narrow),
     )
 
@@ -148,13 +162,16 @@ def _cast(name: str, s: Shard, values: int) -> tuple[Launch, ...]:
     return narrow_kernels.quantise(f"{name}.input", values, run.narrow, run.dtype)
 
 
-def _grouped_backward(name: str, s: Shard, e: ExpertShard, outputs: int, inputs: int) -> tuple[Launch, ...]:
+def _grouped_backward(
+    name: str, s: Shard, e: ExpertShard, outputs: int, inputs: int, *, cast: bool = True
+) -> tuple[Launch, ...]:
     dtype, narrow = s.implementation.dtype, s.implementation.narrow
     dgrad = _grouped(f"{name}.dgrad", e, e.rows, inputs, outputs, dtype, "nn")
     wgrad = _grouped(f"{name}.wgrad", e, outputs, inputs, e.rows, dtype, "nt")
     added = replace(wgrad, out_dtype=s.implementation.gradient_dtype, accumulate=True)
+    casts = narrow_kernels.quantise(f"{name}.grad", e.all_rows * outputs, narrow, dtype, gradient=True)
     return (
-        *narrow_kernels.quantise(f"{name}.grad", e.all_rows * outputs, narrow, dtype, gradient=True),
+        *(casts if cast else ()),
         narrow_kernels.product(Launch(dgrad), narrow),
         narrow_kernels.product(Launch(added, completes=f"{name}.weight"), narrow),
     )

@@ -34,6 +34,13 @@ EXCHANGED = 1.4
 #: many rows each has, so that it never runs ahead. Layers of 8 and of 128 experts on an H200 took 9.8 and 11 ms, their
 #: kernels 5.6 and 3.9, on a host whose modules' launches take 0.28 ms [estimate, +-40 %].
 ROUTED = 10.0
+#: Parts of a layer whose launches Megatron's graphs replay (``cuda_graph_scope``), by how names of kernels begin. The
+#: small operations of :data:`ROUTED` are of the last one, which leaves the wait for the numbers of rows.
+SCOPES = {
+    "attn": ("norm1", "qkv", "query", "key", "rotary", "attention", "output", "residual1", "latent"),
+    "moe_router": ("norm2", "router", "shared"),
+    "moe_preprocess": ("router.counts",),
+}
 #: Kernels that stand for more launches than their own, by name.
 BESIDE = {"router.choice": ROUTED} | {
     f"{way}.all_to_all": EXCHANGED for way in ("dispatch", "combine", "dispatch.grad", "combine.grad")
@@ -54,8 +61,9 @@ def host_s(plan: Plan, gpu: GpuModel, types: Sequence[Sequence[Launch]]) -> Arra
 
 def launches_of(plan: Plan, types: Sequence[Sequence[Launch]]) -> Array:
     """Launches that each type of instruction costs the host, shape ``(types,)``."""
-    count = eager_launches if plan.implementation.framework == "pytorch-eager" else module_launches
-    return np.array([count(launches) for launches in types])
+    if plan.implementation.framework == "pytorch-eager":
+        return np.array([eager_launches(launches) for launches in types])
+    return np.array([module_launches(launches, plan.implementation.graph_scopes) for launches in types])
 
 
 def eager_launches(launches: Sequence[Launch]) -> float:
@@ -67,15 +75,21 @@ def _of_units(launch: Launch) -> bool:
     return launch.stream == "communication" and launch.operator.name.startswith(SHARDED)
 
 
-def module_launches(launches: Sequence[Launch]) -> float:
+def module_launches(launches: Sequence[Launch], scopes: Sequence[str] = ()) -> float:
     """Launches that cost Megatron's host time of their own: steps of one product count once, casts come with theirs.
 
-    Products of one layer's experts are launched in a loop of the library, each further one at a share of the cost.
+    Products of one layer's experts are launched in a loop of the library, each further one at a share of the cost. What
+    graphs of ``scopes`` replay one after another is one launch.
     """
     own = [launch for launch in launches if not launch.operator.name.endswith(WITHIN)]
-    count, before = 0.0, ""
+    replayed = tuple(name for scope in scopes for name in SCOPES[scope])
+    count, before, inside = 0.0, "", False
     for launch in own:
         operator, part = launch.operator, 1.0 / launch.share
+        entered, inside = not inside, bool(replayed) and operator.name.startswith(replayed)
+        if inside:
+            count, before = count + part * entered, operator.name
+            continue
         if operator.name != before or launch.share > 1:
             count += part * (BACKWARD_LAUNCH if "grad" in operator.name else 1.0)
         before = operator.name

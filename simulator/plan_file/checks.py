@@ -229,6 +229,8 @@ def _megatron_only(plan: Plan, source: Source) -> None:
     if run.average_in_collective:
         what = "collectives that average gradients are known in megatron"
         raise source.error(what, "implementation.average_in_collective", remedy=remedy)
+    if run.graph_scopes:
+        raise source.error("graphs of parts of a layer are Megatron's", "implementation.cuda_graphs", remedy=remedy)
     if run.generation:
         raise source.error("these are generations of Megatron", "implementation.generation", remedy=remedy)
 

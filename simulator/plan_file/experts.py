@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 EP, ETP = "parallelism.expert_model_parallel_size", "parallelism.expert_tensor_parallel_size"
 CAPACITY, IMBALANCE = "workload.moe_expert_capacity_factor", "workload.moe_load_imbalance"
 EP_COMM = "overlap.ep_comm"
+#: Recipes of which products with the experts' activation in them exist.
+FUSED_RECIPES = ("mxfp8", "nvfp4")
 #: Rows of the busiest rank's experts over the mean, with routers that a loss balances [estimate, +-0.1].
 USUAL_IMBALANCE = 1.1
 
@@ -49,6 +51,7 @@ def check_experts(plan: Plan, source: Source) -> None:
             remedy='Leave the key out, or set implementation.framework = "pytorch-eager".',
         )
     _check_overlap(plan, source)
+    _check_fused(plan, source)
     if model.experts is None:
         for key, size in ((EP, split.expert_model_parallel_size), (ETP, split.expert_tensor_parallel_size)):
             if size > 1:
@@ -93,6 +96,18 @@ def _check_shards(plan: Plan, source: Source) -> None:
             "each other",
             "parallelism.fsdp_shard_size" if split.fsdp_shard_size < plan.replicas else EP,
             remedy="Make one of them a multiple of the other.",
+        )
+
+
+def _check_fused(plan: Plan, source: Source) -> None:
+    """Products with the activation in them are Transformer Engine's, of blocks of 32 or 16 values with one scale."""
+    narrow, megatron = plan.workload.narrow, plan.implementation.framework == "megatron"
+    known = megatron and plan.workload.model.experts is not None and narrow is not None
+    if plan.implementation.moe_fused_mlp and not (known and narrow is not None and narrow.recipe in FUSED_RECIPES):
+        raise source.error(
+            "experts' products with the activation in them are known in megatron, in MXFP8 and NVFP4",
+            "implementation.moe_fused_mlp",
+            remedy='Leave the key out, or set workload.fp8_recipe = "mxfp8".',
         )
 
 

@@ -155,6 +155,14 @@ FEATURES = (
     ),
     Feature(
         "implementation",
+        "moe_fused_mlp",
+        "workload.model",
+        lambda parsed, model: model.experts is None,
+        "the model has no experts whose products could do more",
+        "Choose a model with experts",
+    ),
+    Feature(
+        "implementation",
         "moe_router_dtype",
         "workload.model",
         lambda parsed, model: model.experts is None,

@@ -61,6 +61,7 @@ def implementation_of(plan: Plan) -> Implementation:
         fused_permutation=i.moe_permute_fusion,
         row_operator=i.moe_row_operator,
         router_dtype=i.moe_router_dtype or None,
+        fused_experts=i.moe_fused_mlp,
         averaged=i.average_in_collective,
         expert_load=plan.workload.expert_load,
         tiles=i.tiles,

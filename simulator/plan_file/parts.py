@@ -177,6 +177,7 @@ class Implementation:
     moe_permute_fusion: bool = True
     moe_row_operator: str = ""
     moe_router_dtype: str = ""
+    moe_fused_mlp: bool = False
     average_in_collective: bool = False
     recompute_modules: tuple[str, ...] = ("core_attn",)
     recompute_interval: int = 1
@@ -188,6 +189,7 @@ class Implementation:
     tiles: Tiles = ()
     generation: str = ""
     cuda_graphs: bool = False
+    graph_scopes: tuple[str, ...] = ()
     host_launch_us: float | None = None
     compile: bool = False
     gradient_clipping: bool = True

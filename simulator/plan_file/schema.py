@@ -22,6 +22,7 @@ MOST_GPUS = 10_000_000
 #: Longest launch [us], and most metrics that take the loss again: far above any, what follows from them stays finite.
 MOST_LAUNCH_US, MOST_METRICS = 1e6, 1000
 CommEngine = Literal["sm", "copy"]
+GraphScope = Literal["attn", "moe_router", "moe_preprocess"]
 _Watts = Annotated[float, Field(gt=0)]
 
 
@@ -274,6 +275,11 @@ class ImplementationTable(Table):
     moe_row_operator: Literal["scatter_add", "index_add", "index_put"] | None = Field(
         None, description="Which operators, with its gradient's; default: a strided copy and embedding_bag."
     )
+    moe_fused_mlp: bool = Field(
+        False,
+        description="Experts' activation and the casts of its results run within their products (Transformer Engine's "
+        "op fuser in MXFP8 and NVFP4 on Blackwell; megatron).",
+    )
     moe_router_dtype: Literal["fp32"] | None = Field(
         None, description="Type in which the router multiplies (megatron); default: that of the activations."
     )
@@ -302,7 +308,11 @@ class ImplementationTable(Table):
         description="Probability of dropout in residual stream, embedding and attention: transformers' GPT-2 has it; "
         "in Megatron of attention in separate kernels.",
     )
-    cuda_graphs: bool = Field(False, description="Launches are replayed as graphs: no kernel waits for the host.")
+    cuda_graphs: bool | list[GraphScope] = Field(
+        False,
+        description="Launches are replayed as graphs: no kernel waits for the host; or in megatron those of some parts "
+        "of a layer (cuda_graph_scope).",
+    )
     host_launch_us: float | None = Field(
         None,
         ge=0,

@@ -9,6 +9,7 @@ import pytest
 from launched import flops
 from plan_tables import changed
 
+import joulecast
 from joulecast.errors import InputError
 from joulecast.model.architecture.model_flops import training_flops
 from joulecast.model.hardware.catalogue import load_gpu
@@ -186,3 +187,58 @@ def test_experts_alone_may_have_replicas():
     simulated = forecast(one, must_fit=False)
     assert simulated.ranks[0].overlapped_communication_s > 0
     assert closed_form([one]).time_s[0] == pytest.approx(simulated.time_s, rel=0.01)
+
+
+@pytest.mark.parametrize(("ranks", "published_us"), [(8, 391), (64, 675)])
+def test_exchanges_of_tokens_take_what_was_published(ranks: int, published_us: float):
+    """HybridEP's dispatch of 4,096 tokens of DeepSeek-V3: arXiv 2603.07685, table 7. Nothing is permuted before it."""
+    one = plan(
+        workload__model="deepseek-v3",
+        workload__layers=8,
+        workload__moe_load_imbalance=1.0,
+        cluster__gpu="gb200",
+        cluster__gpus=64,
+        cluster__gpus_per_node=64,
+        parallelism__tensor_model_parallel_size=1,
+        parallelism__pipeline_model_parallel_size=1,
+        parallelism__sequence_parallel=False,
+        parallelism__expert_model_parallel_size=ranks,
+        implementation__moe_token_dispatcher_type="flex",
+    )
+    launched = {x.operator.name: x.operator for x in plan_program(one).ranks[0].types[0]}
+    assert "permute" not in launched and "unpermute" not in launched and "dispatch.sort" in launched
+    time_s = joulecast.gpu("gb200").predict(launched["dispatch.all_to_all"]).time_s
+    assert 1e6 * time_s == pytest.approx(published_us, rel=0.1)
+
+
+def test_graphs_of_parts_leave_the_experts_to_the_host():
+    """Layers of experts wait for a slow host; graphs of attention and router take most of its launches."""
+    scopes = ["attn", "moe_router", "moe_preprocess"]
+    forward = plan_program(plan()).ranks[0].types[0]
+    without, parts = module_launches(forward), module_launches(forward, scopes)
+    assert 0.3 * without < parts < 0.7 * without
+    times = [
+        forecast(plan(implementation__cuda_graphs=graphs, implementation__host_launch_us=400.0), must_fit=False).time_s
+        for graphs in (False, scopes, True)
+    ]
+    assert times[0] > 1.1 * times[1] > 1.1 * times[2]
+    with pytest.raises(InputError, match=r"implementation\.cuda_graphs.*Megatron's"):
+        plan(**EAGER, implementation__cuda_graphs=scopes)
+
+
+def test_products_with_the_activation_in_them_launch_less():
+    """Experts' activation, the casts of its results and the gradient of the router's weights are in the products."""
+    mx: dict[str, Any] = {"cluster__gpu": "b200", "workload__precision": "fp8", "workload__fp8_recipe": "mxfp8"}
+    apart, fused = (
+        {
+            x.operator.name
+            for way in plan_program(plan(**mx, implementation__moe_fused_mlp=on)).ranks[0].types
+            for x in way
+        }
+        for on in (False, True)
+    )
+    gone = {"gate.silu", "gate.silu.grad", "experts.weights.grad", "experts.down.input.quantise"}
+    assert apart - fused == gone | {"experts.up.grad.quantise"}
+    assert fused < apart
+    with pytest.raises(InputError, match=r"moe_fused_mlp.*MXFP8"):
+        plan(implementation__moe_fused_mlp=True)

@@ -81,7 +81,7 @@ def test_what_latent_attention_unfolds():
     names, products = again(LATENT, "mla_up_proj")
     assert names["query_up"] == names["key_up"] == 1 and "query_down" not in names
     assert products == 2 * TOKENS * (192 * 8 * 96 + 128 * 8 * 128)
-    assert saved(LATENT, "mla_up_proj") == 2 * TOKENS * 8 * (96 + 96 + 64)
+    assert saved(LATENT, "mla_up_proj") == 2 * TOKENS * (8 * (96 + 96 + 64) + 192 + 128)  # and the normed vectors
 
 
 def test_what_is_made_again_is_there_once():

@@ -102,6 +102,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "moe_permute_fusion": False,
         "moe_row_operator": "index_add",
         "moe_router_dtype": "fp32",
+        "moe_fused_mlp": True,
         "average_in_collective": True,
         "rotary": False,
         "tie_embeddings": True,
@@ -190,6 +191,12 @@ BASES: dict[str, dict[str, Any]] = {
         },
         "schedule": {"name": "interleaved-1f1b"},
         "site": {"nodes_per_rack": 1, "node_mtbf_hours": 999.0},
+        "implementation": MEGATRON,
+    },
+    "experts in MXFP8": {
+        "workload": EXPERTS | {"precision": "fp8", "fp8_recipe": "mxfp8"},
+        "cluster": {"gpu": "b200", "gpus": 8},
+        "parallelism": {"expert_model_parallel_size": 8, "distributed_optimizer": True},
         "implementation": MEGATRON,
     },
     "NVFP4, its ends in bf16": {
