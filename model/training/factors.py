@@ -43,6 +43,10 @@ SPREAD, UNSEEN = "training_spread", "training_spread_unseen"
 #: Steps of llm-foundry, torchtitan and MT-NLG, planned as Megatron's without a name, took up to 0.26 longer in their
 #: means, hardly less; root mean square over these families [log of time; estimate with those steps in view].
 LONGER, LONGER_SD = "training_longer", 0.14
+#: What a step of a model with experts differs by beyond the spread of dense ones, which alone are fitted: 152 published
+#: steps in fifteen groups of sources and GPUs, when first forecast; root mean square of the twelve groups' means whose
+#: hosts do not hold the experts up [log of time; estimate with those steps in view].
+EXPERTS_SD = 0.12
 #: In the file of factors: what a GPU without published steps adds, and a framework without a scalar.
 UNSEEN_GPU, UNSEEN_GENERATION = "unseen.gpu", "unseen.generation"
 #: Prefix of the entries with what a step of a generation differs by beyond its GPU's spread.

@@ -29,7 +29,7 @@ from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.costs import Costs
 from joulecast.model.kernels.operators import Collective, Operator
 from joulecast.model.predict import Mixes, parameter_changes
-from joulecast.model.training.factors import LONGER, SPREAD, UNSEEN
+from joulecast.model.training.factors import EXPERTS_SD, LONGER, SPREAD, UNSEEN
 from joulecast.model.uncertainty import (
     FEW_DIRECTIONS,
     NINETY_PERCENT,
@@ -112,6 +112,7 @@ class Conditions:
     precision: str
     in_step: int = 1
     hosts: int = 1
+    experts: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +158,8 @@ def conditions_of(prepared: Prepared, description: GpuDescription) -> Conditions
     limits = dict(plan.power.component_limits_w) or None
     limit_w = float(np.mean(prepared.limits_w))
     precision, nodes = plan.workload.precision, plan.cluster.nodes
-    return Conditions(prepared.gpu, description, limit_w, limits, prepared.locked, precision, plan.tp, nodes)
+    experts = plan.workload.model.experts is not None
+    return Conditions(prepared.gpu, description, limit_w, limits, prepared.locked, precision, plan.tp, nodes, experts)
 
 
 def intervals(amounts: KernelAmounts, conditions: Conditions, against: NDArray[np.int64] | None = None) -> Intervals:
@@ -200,11 +202,13 @@ def intervals(amounts: KernelAmounts, conditions: Conditions, against: NDArray[n
 def _as_published(width: Array, conditions: Conditions) -> tuple[Array, Array]:
     """Half-widths of a time's interval downwards and upwards, with what published steps showed, shape ``(n,)`` [1]."""
     gpu = conditions.gpu
-    known = gpu.get(f"kernel.{SPREAD}.{conditions.precision}", 0.0)
+    known, unseen = gpu.get(f"kernel.{SPREAD}.{conditions.precision}", 0.0), gpu.get(f"kernel.{UNSEEN}", 0.0)
     if known > 0:  # seen in long runs, whatever the kernels' own uncertainty adds up to
         width = np.full_like(width, known * NINETY_PERCENT)
     else:
-        width = np.hypot(width, gpu.get(f"kernel.{UNSEEN}", 0.0) * NINETY_PERCENT)
+        width = np.hypot(width, unseen * NINETY_PERCENT)
+    if conditions.experts and (known > 0 or unseen > 0):
+        width = np.hypot(width, EXPERTS_SD * NINETY_PERCENT)
     tail = math.hypot(*(gpu.get(f"kernel.{name}", 0.0) for name in (LONGER, VENDOR_LONGER)))
     return width, np.hypot(width, tail * NINETY_PERCENT)
 
