@@ -165,7 +165,7 @@ def test_errors_of_some_rows_tell_their_side() -> None:
 def test_a_page_has_the_figures(page: Path) -> None:
     kept = json.loads(figures.KEPT.read_text(encoding="utf-8"))
     text = page.read_text(encoding="utf-8")
-    names = {"readme"} if page.stem == "README" else {"h200", "others", "blind"}
+    names = {"readme"} if page.stem == "README" else {"h200", "others", "blind", "experts"}
     assert names == set(re.findall(r"<!-- figures (\w+) -->", text)) - {"end"}
     assert figures.filled(text, kept) == text, "run `make figures`"
 
