@@ -21,6 +21,8 @@ class Experts:
         Whether their result is scaled by a gate of its own.
     bias
         Whether router and experts add biases.
+    sigmoid_router
+        Whether Hugging Face's code scores experts by a sigmoid and keeps their weights in fp32 (MiniMax-M2).
     dense_layers
         Leading layers of the model that have an ordinary MLP instead.
     turns
@@ -33,6 +35,7 @@ class Experts:
     shared_ffn: int = 0
     shared_gate: bool = False
     bias: bool = False
+    sigmoid_router: bool = False
     dense_layers: int = 0
     turns: tuple[bool, ...] = ()
 

@@ -40,6 +40,7 @@ def read_experts(reader: Reader, kind: str, keys: ExpertKeys | None, layers: int
         shared_ffn=shared,
         shared_gate=bool(keys.shared_width and shared),
         bias=keys.bias,
+        sigmoid_router=keys.sigmoid_router,
         dense_layers=reader.whole(keys.dense),
         turns=_turns(reader, keys, layers),
     )

@@ -121,7 +121,6 @@ FAMILIES: Mapping[str, Family] = {
         latent=True,
         scaled_queries=True,
         defaults={"n_shared_experts": 1},
-        known_modules=False,
     ),
     "smollm3": replace(
         _LLAMA,
@@ -149,7 +148,6 @@ FAMILIES: Mapping[str, Family] = {
             every="interleave_moe_layer_step",
             listed="moe_layers",
         ),
-        known_modules=False,
         defaults=_LLAMA4,
         adapt=_llama4,
     ),
@@ -157,8 +155,7 @@ FAMILIES: Mapping[str, Family] = {
     "minimax_m2": Family(
         qk_norm=True,
         qk_norm_whole=True,
-        experts=ExpertKeys(count="num_local_experts", width="intermediate_size"),
-        known_modules=False,
+        experts=ExpertKeys(count="num_local_experts", width="intermediate_size", sigmoid_router=True),
         adapt=_minimax_m2,
     ),
     "qwen2": Family(qkv_bias=True, defaults=_QWEN),

@@ -12,9 +12,9 @@ class ExpertKeys:
     """Key names of a Mixture of Experts in one family; an empty one does not exist there.
 
     ``shared`` counts shared experts of the same width as the others, ``shared_width`` is the width of one of their own;
-    ``bias``: router and experts have biases; ``dense`` counts the leading layers without experts. Of the others every
-    ``every``-th has experts, the first one among them ``from_first``, but for those that ``without`` names; or those
-    alone that ``listed`` names.
+    ``bias``: router and experts have biases; ``sigmoid_router``: the router is MiniMax-M2's; ``dense`` counts the
+    leading layers without experts. Of the others every ``every``-th has experts, the first one among them
+    ``from_first``, but for those that ``without`` names; or those alone that ``listed`` names.
     """
 
     count: str = "num_experts"
@@ -27,6 +27,7 @@ class ExpertKeys:
     without: str = "mlp_only_layers"
     listed: str = ""
     bias: bool = False
+    sigmoid_router: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,6 @@ class Family:
     scaled_logits: bool = False
     joint_up: bool = False
     head_bias: bool = False
-    known_modules: bool = True
     own_code: str = ""
     attention_sinks: bool = False
     sliced_projections: bool = False

@@ -72,10 +72,8 @@ class ModelConfig:
         Whether the output head adds a bias (Phi, GPT-J).
     attention_sinks
         Whether each head of attention has a learned score that no value belongs to (gpt-oss).
-    known_modules
-        Whether the kernels of that code are known here.
     own_code
-        Whose it is where it is like no other's: ``falcon gptj bloom mpt``
+        Whose that code is where it is like no other's: ``falcon gptj bloom mpt``
         (:mod:`joulecast.model.transformer.family_attention`).
     sliced_projections
         Whether that code cuts queries, keys and values out of a joint product, and the rotated part out of heads, by
@@ -151,7 +149,6 @@ class ModelConfig:
     joint_up: bool = False
     head_bias: bool = False
     attention_sinks: bool = False
-    known_modules: bool = True
     own_code: str = ""
     sliced_projections: bool = False
     half_rotary: bool = False

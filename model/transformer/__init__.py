@@ -5,9 +5,10 @@ A layer in each framework, which calls the modules named behind it:
 - ``pytorch_layer``: PyTorch's eager mode, of ``eager_layer``'s halves with ``rotary`` embedding, or of ``eager_moe``
   and ``shared_experts``; ``float8_linear``: its linear layers in FP8. ``compiled_layer``: fused by ``torch.compile``.
 - ``modules_layer``: the modules of transformers or torchtitan, of ``autocast_linear`` layers, ``pytorch_norm`` or an
-  ``unfused_norm``, ``transformers_rotary`` or ``torchtitan_rotary``, ``modules_activation`` or ``modules_experts``,
-  and ``dropout``. Attention is PyTorch's (``masked_attention``), ``transformers_attention``, or ``family_attention``
-  where a family's code is like no other's. ``modules_compiled``: fused by ``torch.compile``.
+  ``unfused_norm``, ``transformers_rotary`` or ``torchtitan_rotary``, ``modules_activation`` or ``modules_experts``
+  (with a ``sigmoid_router`` in MiniMax-M2), and ``dropout``. Attention is PyTorch's (``masked_attention``),
+  ``transformers_attention``, or ``family_attention`` where a family's code is like no other's. ``modules_compiled``:
+  fused by ``torch.compile``.
 - ``megatron_layer``: Megatron-Core with Transformer Engine, of ``core_attention``, ``megatron_mlp`` or ``moe``, and
   ``megatron_linear`` layers; ``megatron_norm``: gradients of norms.
 

@@ -7,6 +7,7 @@ there are masked, weights multiplied and a token's rows summed by operators of t
     router, choice, sort, gather, mask ⟨up, mask⟩ activation ⟨down, mask⟩ weights, gather back, sum
 
 gpt-oss clamps gate and up, which take turns in a row, gathers a bias for each row, and chooses before the softmax.
+MiniMax-M2's router is a ``sigmoid_router``.
 
 Source: transformers 5.17 (``grouped_mm_experts_forward``), as many kernels as it dispatches but for small ones; what
 operators on rows take is from ``row_operators``. Two iterations were measured after that was written
@@ -21,7 +22,7 @@ from joulecast.model.framework.launches import Launch, issued, linear_forward, s
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.transformer import eager_layer as eager
-from joulecast.model.transformer import eager_moe, modules_activation, pytorch_norm, row_operators
+from joulecast.model.transformer import eager_moe, modules_activation, pytorch_norm, row_operators, sigmoid_router
 from joulecast.model.transformer.expert_rows import ExpertShard, copies, expert_shard, experts_of, random_reads
 
 #: Cycles of an SM for a narrow value that meets its row's number: as one that meets its column's
@@ -45,9 +46,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         *_product("experts.up", s, e, e.up_width, hidden),
         *(_clamped(s, e) if experts_of(s).bias else _activated(s, e)),
         *_product("experts.down", s, e, hidden, e.ffn),
-        _by_row("unpermute.weigh", s, e.sent * hidden),
-        copies("unpermute.order", s, e),
-        _summed("unpermute", s, e),
+        *_put_back(s, e),
         eager.residual_addition("residual2", s),
     )
 
@@ -58,11 +57,7 @@ def backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     values = e.sent * hidden
     kernels, sums = pytorch_norm.backward("norm2", s, accumulate)
     return (
-        streaming("copy", "unpermute.grad.spread", values, reads=1.0 / experts_of(s).active, dtype=dtype),
-        *row_operators.accumulated("unpermute.grad.order", e.sent, e.sent, hidden, dtype),
-        streaming("mul", "unpermute.grad.weights", values, reads=2, dtype=dtype),
-        _by_row("unpermute.grad.weigh", s, values),
-        streaming("reduce", "unpermute.grad.weights.sum", values, writes=1.0 / hidden, dtype=dtype),
+        *_put_back_backward(s, e),
         *_product_backward("experts.down", s, e, hidden, e.ffn, accumulate),
         *(_clamped_backward(s, e) if experts_of(s).bias else _activated_backward(s, e)),
         *_product_backward("experts.up", s, e, e.up_width, hidden, accumulate),
@@ -78,8 +73,37 @@ def backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     )
 
 
+def _put_back(s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
+    """Rows times their weights, in the tokens' order, and summed."""
+    values = e.sent * s.config.hidden
+    if not experts_of(s).sigmoid_router:
+        return (_by_row("unpermute.weigh", s, values), copies("unpermute.order", s, e), _summed("unpermute", s, e))
+    wide = sigmoid_router.wide(s)
+    ordered = copies("unpermute.order", wide, e), _summed("unpermute", wide, e)
+    return (sigmoid_router.weighed(s, values), *ordered, *sigmoid_router.rounded(s))
+
+
+def _put_back_backward(s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
+    hidden, values, wide = s.config.hidden, e.sent * s.config.hidden, experts_of(s).sigmoid_router
+    dtype = "fp32" if wide else s.implementation.dtype
+    ordered = (
+        streaming("copy", "unpermute.grad.spread", values, reads=1.0 / experts_of(s).active, dtype=dtype),
+        *row_operators.accumulated("unpermute.grad.order", e.sent, e.sent, hidden, dtype),
+    )
+    if wide:
+        return (*sigmoid_router.widened_gradient(s), *ordered, *sigmoid_router.weighed_backward(s, values))
+    return (
+        *ordered,
+        streaming("mul", "unpermute.grad.weights", values, reads=2, dtype=dtype),
+        _by_row("unpermute.grad.weigh", s, values),
+        streaming("reduce", "unpermute.grad.weights.sum", values, writes=1.0 / hidden, dtype=dtype),
+    )
+
+
 def _router(s: Shard) -> tuple[Launch, ...]:
-    """Scores and choice: softmax of all experts' in fp32, or of the chosen ones' as they are."""
+    """Scores and choice: softmax of all experts' in fp32, or of the chosen ones' as they are; or a sigmoid."""
+    if experts_of(s).sigmoid_router:
+        return sigmoid_router.forward(s)
     experts, tokens, dtype = experts_of(s), s.norm_tokens, s.implementation.dtype
     product = linear_forward("router", tokens, experts.count, s.config.hidden, dtype)
     chosen = row_operators.choice(tokens, experts.count)
@@ -93,6 +117,8 @@ def _router(s: Shard) -> tuple[Launch, ...]:
 
 
 def _router_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
+    if experts_of(s).sigmoid_router:
+        return sigmoid_router.backward(s, accumulate)
     experts, tokens, dtype = experts_of(s), s.norm_tokens, s.implementation.dtype
     scores, chosen = tokens * experts.count, tokens * experts.active
     kind = dtype if experts.bias else "fp32"

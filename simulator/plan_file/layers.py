@@ -42,7 +42,7 @@ TRAITS: Mapping[str, Callable[[ModelConfig], bool]] = {
     "capped logits": lambda model: model.logit_softcap,
     "alibi": lambda model: model.alibi,
     "sinks": lambda model: model.attention_sinks,
-    "code of their own": lambda model: not model.known_modules or (model.own_code == "falcon" and _biased(model)),
+    "biases of their own": lambda model: model.own_code == "falcon" and _biased(model),
     "masks in any case": lambda model: model.own_code == "falcon",
     "attention of their own": lambda model: model.own_code in ("gptj", "bloom", "mpt"),
 }
@@ -171,9 +171,9 @@ REFUSALS = (
     ),
     Refusal(
         "implementation.modules",
-        "the kernels of transformers' code",
+        "biases in transformers' code",
         _users,
-        ("code of their own",),
+        ("biases of their own",),
         'Set it to "joint".',
     ),
     Refusal(

@@ -148,6 +148,15 @@ def test_kernels_of_experts_are_as_many_as_transformers_dispatches() -> None:
     assert len(layer_backward(config, TRANSFORMERS, 2, 16, accumulate=False)) == 126 + 2
 
 
+def test_kernels_of_a_sigmoid_router_are_as_many_as_transformers_dispatches() -> None:
+    """Counted where the other part of a head is empty, whose gradient is a copy less in each of its two slices."""
+    keys = {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 48, "rotary_dim": 16}
+    config = tiny("minimax_m2", **keys)
+    assert len(layer_forward(config, TRANSFORMERS, 2, 16)) == 83
+    parted = 2 * (5 - 2)
+    assert len(layer_backward(config, TRANSFORMERS, 2, 16, accumulate=False)) == 134 + 4 + 2 + parted
+
+
 @pytest.mark.parametrize("kind", ["gemma2", "gemma3_text", "olmo2", "phi", "glm4", "gpt_neox", "granite"])
 @pytest.mark.parametrize("run", [TRANSFORMERS, JOINT, replace(TRANSFORMERS, parameters="fp32")])
 def test_every_parameter_is_completed_once(kind: str, run: Implementation) -> None:

@@ -123,7 +123,9 @@ def test_the_ledger_tells_overlapped_from_exposed():
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 def test_activations_are_those_of_korthikanti_et_al(tp: int, sequence_parallel: bool):
     """sbh·(8 + 24/t + 5as/(ht)) without the two masks of dropped residuals, 8/t with sequence parallelism."""
-    run = Implementation(framework="megatron", attention_backend="unfused", dtype="fp16", tensor_parallel=tp)
+    run = Implementation(
+        framework="megatron", attention_backend="unfused", dropout=0.1, dtype="fp16", tensor_parallel=tp
+    )
     run = replace(run, sequence_parallel=sequence_parallel)
     sbh, scores = 2048.0 * 4 * GPT.hidden, 5 * GPT.heads * 2048 / GPT.hidden / tp
     outer = 8 / tp if sequence_parallel else 8

@@ -103,6 +103,14 @@ def test_code_that_one_family_has_alone_can_be_planned(tmp_path: Path) -> None:
     assert "given a mask" in said(plan("falcon-7b", 2048, gpus=8, batch=8, parallelism={"fsdp": True}, **fused))
 
 
+def test_biases_of_falcons_first_models_are_refused(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 2048, "num_hidden_layers": 4, "num_attention_heads": 32, "vocab_size": 50304}
+    file = {"model_type": "falcon", **sizes, "multi_query": False, "bias": True, "alibi": True, "parallel_attn": False}
+    (tmp_path / "rw.json").write_text(json.dumps(file))
+    with pytest.raises(NotYetError, match=r'biases in transformers.* Set it to "joint"'):
+        plan(str(tmp_path / "rw.json"), 2048, **OWN)
+
+
 def test_transformers_own_attention_can_be_planned() -> None:
     own = OWN
     words = said(plan("gemma-2-2b", 1024, batch=1, **own))
@@ -146,7 +154,6 @@ def test_transformers_own_attention_can_be_planned() -> None:
         ("falcon-40b", {"implementation": {"modules": "transformers", "compile": True}}, "implementation.compile"),
         ("mpt-7b", {"parallelism": {"context_parallel_size": 2}}, "parallelism.context_parallel_size"),
         ("smollm3-3b", {"overlap": {"nanobatches": 2}}, "overlap.nanobatches"),
-        ("minimax-m2", {"implementation": {"modules": "transformers"}}, "implementation.modules"),
         ("gpt-oss-20b", {"implementation": {"framework": "megatron"}}, "implementation.framework"),
         ("gpt-oss-20b", {"implementation": {"modules": "transformers"}}, "implementation.attention_backend"),
         (
