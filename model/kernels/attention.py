@@ -18,7 +18,7 @@ leave 0.6 of a longest block up to a third of the SMs' number, and the less the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from joulecast.model.kernels.attention_fp8 import fp8_attention
 from joulecast.model.kernels.few_heads import ALONE, key_splits, longest_of_pairs
 
 Array = NDArray[np.float64]
+Bool = NDArray[np.bool_]
 
 #: Rows of queries and of keys in one block.
 BLOCK = 128.0
@@ -87,6 +88,33 @@ class AttentionWork:
     hbm_bytes: Array
 
 
+@dataclass(frozen=True)
+class _Load:
+    """How ``n`` kernels load the SMs, in units of one key block; every field has shape ``(n,)``.
+
+    Attributes
+    ----------
+    filled
+        What each SM does of all query blocks, were they spread evenly.
+    tail
+        Key blocks of the longest query block, of which the SMs that end early leave a share.
+    longest
+        The longest query block with its prologue and epilogue: no kernel takes less.
+    whole
+        Whether a query block meets all of its keys on one SM.
+    """
+
+    filled: Array
+    tail: Array
+    longest: Array
+    whole: Bool
+
+    def where(self, chosen: Bool, other: _Load) -> _Load:
+        """The chosen kernels of this load, the rest of the other."""
+        pairs = ((getattr(self, f.name), getattr(other, f.name)) for f in fields(_Load))
+        return _Load(*(np.where(chosen, mine, theirs) for mine, theirs in pairs))
+
+
 def resembled(backend: str, direction: str) -> tuple[str, float]:
     """The backend whose parameters describe a backend's kernels, and their pace beside it [1]."""
     kernels, paces = RESEMBLES.get(backend, (backend, (1.0, 1.0)))
@@ -122,27 +150,24 @@ def attention_work(
     block_flops = products * 2.0 * BLOCK * BLOCK * shapes.head_dim
     block_cycles = _block_cycles(block_flops, rate * pace, shapes.head_dim, kernels, direction, gpu, each_score)
     per_head, heads = np.ceil(shapes.sequence / BLOCK), shapes.batch * shapes.heads
+    overhead = gpu[prefix + "block_overhead"]
     blocks, keys, local = _blocks_of_head(shapes)
-    mean = heads * (blocks + gpu[prefix + "block_overhead"] * per_head) / gpu.sm_count
-    usually = mean, keys, keys + gpu[prefix + "block_overhead"]
-    alone = heads * per_head <= gpu.sm_count  # every block has an SM
+    mean = heads * (blocks + overhead * per_head) / gpu.sm_count
+    load = _Load(mean, keys, keys + overhead, np.ones(mean.shape, dtype=np.bool_))
     if (kernels, direction) == ("flash-attention-2", "forward"):
-        few = _few_heads(shapes, mean, gpu[prefix + "block_overhead"], gpu)
-        full, long, longest = (np.where(local, usual, one) for usual, one in zip(usually, few[:3], strict=True))
-        alone &= few[3] | local
-    else:
-        full, long, longest = usually
-    tail = gpu[prefix + "imbalance"] * np.minimum(long, full)
+        load = load.where(local, _few_heads(shapes, mean, overhead, gpu))
+    tail = gpu[prefix + "imbalance"] * np.minimum(load.tail, load.filled)
     if direction == "backward":
         left = ((1.0 - keys / gpu.sm_count) / (1.0 - FIRST_SHRINKING)).clip(0.0, 1.0)
         tail = tail * np.where(shapes.causal > 0, left, 1.0)
-    passes = np.where(alone, longest, np.maximum(full + tail, longest))
+    each_has_an_sm = (heads * per_head <= gpu.sm_count) & load.whole
+    passes = np.where(each_has_an_sm, load.longest, np.maximum(load.filled + tail, load.longest))
     cycles = block_cycles * passes + gpu[prefix + "fixed_cycles"]
     executed = block_flops * mean * gpu.sm_count
     return AttentionWork(cycles, mean / passes, executed, _hbm_bytes(shapes, direction, 1.0 if fp8 is None else 0.5))
 
 
-def _blocks_of_head(shapes: AttentionShapes) -> tuple[Array, Array, NDArray[np.bool_]]:
+def _blocks_of_head(shapes: AttentionShapes) -> tuple[Array, Array, Bool]:
     """Blocks of a head, the key blocks of its longest query block, and which kernels have a window; shape ``(n,)``."""
     per_head, keys = np.ceil(shapes.sequence / BLOCK), np.ceil(shapes.keys / BLOCK)
     blocks = per_head * np.where(shapes.causal > 0, keys - (per_head - 1.0) / 2.0, keys)
@@ -184,15 +209,13 @@ def _block_cycles(
     return np.asarray(cycles)
 
 
-def _few_heads(
-    shapes: AttentionShapes, mean: Array, overhead: float, gpu: GpuModel
-) -> tuple[Array, Array, Array, NDArray[np.bool_]]:
-    """FlashAttention-2's forward kernel: units of an SM, of the longest block, until that ends; are keys left whole?"""
+def _few_heads(shapes: AttentionShapes, mean: Array, overhead: float, gpu: GpuModel) -> _Load:
+    """Load of FlashAttention-2's forward kernel, which splits keys where there are few heads."""
     heads, per_head, keys = shapes.batch * shapes.heads, np.ceil(shapes.sequence / BLOCK), np.ceil(shapes.keys / BLOCK)
     splits = key_splits(heads, shapes.sequence, shapes.keys, shapes.head_dim, gpu.sm_count)
     whole = splits == 1
     part = np.ceil(keys / splits)
     pairs = longest_of_pairs(heads, per_head, keys, shapes.causal, overhead, gpu.sm_count)
     longest = np.maximum((part + overhead) / ALONE, np.where(whole, pairs, 0.0))
-    full = mean / np.where(whole, 1.0, ALONE)  # two blocks of 64 queries do what one of 128 does
-    return full, part, longest, whole
+    filled = mean / np.where(whole, 1.0, ALONE)  # two blocks of 64 queries do what one of 128 does
+    return _Load(filled, part, longest, whole)

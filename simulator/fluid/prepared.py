@@ -109,14 +109,17 @@ def prepare(plan: Plan, gpu: GpuModel, *, governed: bool = True) -> Prepared:
     transfer = np.zeros(len(program.ranks))
     if program.transfers:
         transfer = np.asarray(at_clock(lower(program.transfers, gpu), gpu.max_clock_mhz, gpu).time_s)
+
+    def tabulated(lag: Array | None) -> Prepared:
+        """With ranks that wait for the slowest of their groups, or clocks that never move."""
+        tables, columns = _tables(program, kernels, gpu, peaks, lag, governed)
+        return Prepared(program, kernels, tables, columns, limits, gpu, transfer, lag is None, waits)
+
     if not governed or is_locked(plan):
-        tables = _tables(program, kernels, gpu, peaks, None, governed)
-        locked = Prepared(program, kernels, *tables, limits, gpu, transfer, True, waits)
+        locked = tabulated(None)
         if not governed or (_highest_power_w(locked) <= settled_power_w(limits, gpu)).all():
             return locked
-    lag = lag_of(plan, gpu.clocks_mhz, gpu)
-    tables = _tables(program, kernels, gpu, peaks, lag, governed)
-    return Prepared(program, kernels, *tables, limits, gpu, transfer, False, waits)
+    return tabulated(lag_of(plan, gpu.clocks_mhz, gpu))
 
 
 def lag_of(plan: Plan, clocks_mhz: Array, gpu: GpuModel) -> Array:

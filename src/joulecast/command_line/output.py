@@ -94,16 +94,14 @@ def print_table(rows: Rows, columns: Sequence[str] | None = None, title: str | N
         _print_aligned(names, cells, right, title)
 
 
-def print_rows(
-    rows: Rows, *, as_json: bool, as_csv: bool, columns: Sequence[str] | None = None, title: str | None = None
-) -> None:
-    """Print rows in the form that was asked for; ``columns`` and ``title`` are of the table for people."""
+def print_rows(rows: Rows, *, as_json: bool, as_csv: bool, columns: Sequence[str] | None = None) -> None:
+    """Print rows in the form that was asked for; ``columns`` are those of the table for people."""
     if as_json:
         print_json(rows)
     elif as_csv:
         print_csv(rows)
     else:
-        print_table(rows, columns, title)
+        print_table(rows, columns)
 
 
 def print_pairs(pairs: Iterable[tuple[str, Any]]) -> None:
