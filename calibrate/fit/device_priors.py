@@ -95,11 +95,12 @@ def _carried(name: str, prior: Prior, device: Mapping[str, Parameter], reference
     rule = rule_for(table, own)
     factor = scale_factor(rule, device, reference)
     start = min(prior.start * factor, rule.maximum)
+    reached = start / prior.start if prior.start else factor  # less than the factor where the rule's maximum ends it
     widening = rule.rel_sd * distance_of(device, reference).widening
     return replace(
         prior,
         start=start,
-        lower=min(prior.lower * factor, start),
+        lower=min(prior.lower * reached, start),
         upper=max(min(prior.upper * factor, rule.maximum), start),
         rel_sd=float(np.hypot(prior.rel_sd, widening if prior.start else 0.0)),
     )
