@@ -23,9 +23,11 @@ from joulecast.calibrate.devices.reserved import reserved
 from joulecast.calibrate.measure.recorder import Recorder
 from joulecast.calibrate.measure.recording import Card
 from joulecast.calibrate.measure.sampler import SamplerPool
-from joulecast.calibrate.microbenchmarks.catalogue import single_gpu
+from joulecast.calibrate.microbenchmarks.catalogue import in_fp16, single_gpu
+from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark
 from joulecast.errors import DeviceError, InputError, MeasurementError
 from joulecast.files import read_text, write_text
+from joulecast.model.hardware.description import GpuDescription
 
 #: Share of the budget that groups of GPUs get, together.
 GROUPS_SHARE = 0.4
@@ -148,7 +150,7 @@ def _measure(
         others = recorded_others(recorder.recording.card)
         if others:
             say(f"{len(others)} rows of other cards of this kind are known beforehand")
-        benchmarks = [*single_gpu(facts)]
+        benchmarks = _benchmarks(facts, description)
         if settings.active:
             benchmarks += swept(benchmarks, facts)
         with Display(settings.budget_s, say) as display:
@@ -172,6 +174,12 @@ def _measure(
         recorder.end(reason=outcome.reason, rows=outcome.rows, spent_s=outcome.spent_s)
     _tell(outcome, folder, say)
     return outcome
+
+
+def _benchmarks(facts: CardFacts, description: GpuDescription) -> list[Microbenchmark]:
+    """What a card may be measured with, in the 16-bit type that its products have."""
+    found = single_gpu(facts)
+    return [*found] if "tensor_flops_per_sm_per_cycle.bf16" in description.device else in_fp16(found)
 
 
 def _tell_resumed(recorder: Recorder, folder: Path, say: Callable[[str], None]) -> None:

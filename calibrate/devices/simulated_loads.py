@@ -66,19 +66,20 @@ def phases_of(row: Mapping[str, Any], board: Board) -> list[Phase]:
             Phase(board.idle, duration_s=float(row["idle_s"]), counted=False),
         ]
     if companion != "none":
-        return [_companion(companion, gpu), Phase(main, repetitions=_group(main, board))]
+        return [_companion(companion, str(row.get("dtype")), gpu), Phase(main, repetitions=_group(main, board))]
     if main.is_idle or work.busy_fraction == 1.0:
         return [Phase(main)]
     pause = Phase(board.idle, pause_ratio=1.0 / work.busy_fraction - 1.0, counted=False)
     return [Phase(main, repetitions=1.0), pause]
 
 
-def _companion(word: str, gpu: GpuModel) -> Phase:
+def _companion(word: str, dtype: str, gpu: GpuModel) -> Phase:
     if word not in COMPANIONS:
         raise MeasurementError(
             f"unknown companion {word!r}", key="companion", remedy=f"Known: {', '.join(COMPANIONS)}."
         )
-    product = Gemm(COMPANION_SIZE, COMPANION_SIZE, COMPANION_SIZE, data=COMPANIONS[word])
+    half = dtype if dtype == "fp16" else "bf16"
+    product = Gemm(COMPANION_SIZE, COMPANION_SIZE, COMPANION_SIZE, half, data=COMPANIONS[word])
     return Phase(SimulatedWork((product,), (1.0,), gpu), repetitions=COMPANION_COUNT, counted=False)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -41,6 +42,16 @@ def single_gpu(facts: CardFacts | None = None, *, memory_bytes: int | None = Non
         if footprint_bytes(benchmark.row) <= MEMORY_SHARE * memory
         and not (amd and "cudnn-attention" in benchmark.needs)
     )
+
+
+def in_fp16(benchmarks: Sequence[Microbenchmark]) -> list[Microbenchmark]:
+    """The same work with fp16 in place of bf16, for a card that has none; what then stands twice comes once."""
+    found = {benchmark.name: benchmark for benchmark in benchmarks if benchmark.row.get("dtype") != "bf16"}
+    for benchmark in benchmarks:
+        name = benchmark.name.replace("gemm_bf16_", "gemm_fp16_")
+        row = {**benchmark.row, "name": name, "dtype": "fp16"}
+        found.setdefault(name, replace(benchmark, name=name, row=row))
+    return list(found.values())
 
 
 def multi_gpu(gpus: int) -> tuple[Microbenchmark, ...]:

@@ -36,10 +36,11 @@ def build(bench: Bench) -> Kernel:
 
 
 def square(bench: Bench, size: int, data: str) -> Kernel:
-    """A square bf16 product of given values, as the companion or part of other benchmarks."""
+    """A square product of given values in bf16 or fp16, as the companion or part of other benchmarks."""
     torch = bench.torch
-    left, right = (bench.values(size, size, dtype=torch.bfloat16, data=data) for _ in range(2))
-    out = bench.empty(size, size, dtype=torch.bfloat16)
+    dtype = bench.dtype("fp16" if bench.row.get("dtype") == "fp16" else "bf16")
+    left, right = (bench.values(size, size, dtype=dtype, data=data) for _ in range(2))
+    out = bench.empty(size, size, dtype=dtype)
     return Kernel(lambda: torch.mm(left, right.t(), out=out), result=lambda: out)
 
 

@@ -293,8 +293,8 @@ def _fabric(row: Configuration) -> Fabric | None:
     )
 
 
-def _square(size: int) -> Gemm:
-    return Gemm(size, size, size)
+def _square(size: int, row: Configuration) -> Gemm:
+    return Gemm(size, size, size, dtype_of(row))
 
 
 def _pulse(row: Configuration) -> KernelWork:
@@ -307,16 +307,16 @@ def _duty(row: Configuration) -> KernelWork:
     share = positive(row, "duty")
     if share > 1:
         raise RowFieldError("field 'duty' is above 1")
-    return KernelWork((_square(8192),), (10,), busy_fraction=share)
+    return KernelWork((_square(8192, row),), (10,), busy_fraction=share)
 
 
 def _interleave(row: Configuration) -> KernelWork:
     """``n8`` GEMMs of 8192³, ``nv`` GEMVs of 8192 x 8192 and ``n2`` GEMMs of 2048³."""
     gemv = Streaming("gemv", 2.0 * 8192**2, 0.0, elements=8192.0**2, rows=8192, columns=8192, name="gemv")
     parts: list[tuple[Operator, int]] = [
-        (_square(8192), optional_count(row, "n8")),
+        (_square(8192, row), optional_count(row, "n8")),
         (gemv, optional_count(row, "nv")),
-        (_square(2048), optional_count(row, "n2")),
+        (_square(2048, row), optional_count(row, "n2")),
     ]
     present = [(operator, count) for operator, count in parts if count]
     if not present:

@@ -15,6 +15,7 @@ from joulecast.calibrate.choose import reference
 from joulecast.calibrate.choose.active import settings_of, swept
 from joulecast.calibrate.choose.base import base_name, base_of_card
 from joulecast.calibrate.choose.design import Choice
+from joulecast.calibrate.choose.live import LiveOptions, measure_card
 from joulecast.calibrate.choose.replay import fit_folder
 from joulecast.calibrate.choose.session import Outcome, Session, SessionSettings
 from joulecast.calibrate.descriptions.describe import fit_all
@@ -28,7 +29,7 @@ from joulecast.calibrate.measure.protocol import Measurement
 from joulecast.calibrate.measure.recorder import Recorder
 from joulecast.calibrate.measure.recording import FILE_NAME, Card, Failed, read_recording
 from joulecast.calibrate.measure.sampler import SamplerPool
-from joulecast.calibrate.microbenchmarks.catalogue import single_gpu
+from joulecast.calibrate.microbenchmarks.catalogue import in_fp16, single_gpu
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark
 from joulecast.errors import DeviceError, InputError
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
@@ -398,3 +399,16 @@ def test_a_cards_kind_is_found_by_its_name_and_its_own_figures_win() -> None:
     assert base.device["power_limit_w"].number == 600.0
     assert "its own figure" in base.device["power_limit_w"].source
     assert "data sheet" in base.device["sm_count"].source
+
+
+def test_a_card_without_bf16_is_measured_in_fp16(tmp_path: Path) -> None:
+    options = LiveOptions("sim:v100-sxm2-32gb", tmp_path / "rec", None, 60.0, False, "", False)
+    _, outcome = measure_card(options, lambda line: None, lambda question: False)
+    rows = read_recording(tmp_path / "rec").rows
+    assert len(rows) >= 9 and not outcome.failures
+    assert "fp16" in {row.configuration["dtype"] for row in rows} <= {"fp16", "fp32", "fp64"}
+
+
+def test_work_in_fp16_stands_once() -> None:
+    names = [benchmark.name for benchmark in in_fp16(single_gpu(memory_bytes=32 << 30))]
+    assert len(names) == len(set(names)) and not any(name.startswith("gemm_bf16") for name in names)

@@ -397,3 +397,10 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
     assert SimulatedCard.open(file).sample().utilisation == 0.0
+
+
+def test_a_card_without_bf16_has_company_in_fp16():
+    time_s, _ = measure(SimulatedCard("v100-sxm2-32gb"), {**GEMM, "dtype": "fp16", "companion": "randn"}, 0.5, 0.5)
+    assert time_s > 0.0
+    with pytest.raises(MeasurementError, match="no rate for matrix products in bf16"):
+        load(SimulatedCard("v100-sxm2-32gb"), GEMM).run(0.1)
