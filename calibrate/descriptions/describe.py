@@ -18,6 +18,7 @@ from joulecast.calibrate.fit.priors import Prior
 from joulecast.calibrate.fit.solve import Solution
 from joulecast.calibrate.fit.tables import FitRows, collect, fit_times
 from joulecast.calibrate.rows.measured import Row
+from joulecast.calibrate.rows.unread import Unread, unread
 from joulecast.errors import InputError
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
@@ -128,12 +129,15 @@ class RowsFit:
         Of the stages of the fit.
     rows, left_out
         Rows that were fitted to, and rows left out because they only ever validate.
+    unread
+        Rows that the fit cannot read, and why.
     """
 
     description: GpuDescription
     solutions: tuple[Solution, ...]
     rows: int
     left_out: int
+    unread: tuple[Unread, ...] = ()
 
 
 def fit_all(
@@ -175,7 +179,8 @@ def fit_all(
         discrepancy = {t: dict(getattr(base, t).discrepancy) for t in ("kernel", "collective")}
     own = of_one_card and not all(r.configuration.get("card") for r in kept)
     description = assemble(base, name or base.name, fitted.solutions, discrepancy, provenance, of_one_card=own)
-    return RowsFit(description, fitted.solutions, len(kept), len(rows) - len(kept))
+    lost = unread(kept)
+    return RowsFit(description, fitted.solutions, len(kept) - len(lost), len(rows) - len(kept), lost)
 
 
 def _described(rows: Sequence[Row], base: GpuDescription) -> GpuModel:

@@ -183,6 +183,7 @@ def report_dict(fit: RowsFit) -> dict[str, Any]:
         "name": fit.description.name,
         "rows": fit.rows,
         "left_out": fit.left_out,
+        "unread": [asdict(row) for row in fit.unread],
         "parameters": [asdict(report) for report in parameter_reports(fit)],
         "discrepancy": discrepancy,
     }

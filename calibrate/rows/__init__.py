@@ -4,5 +4,5 @@
 - ``operators``: the kernel that a row ran, from its ``fields``; ``training_kernels`` has those of a training step,
   ``framework_kernels`` those of single operations of PyTorch.
 - ``overlap``: launches of overlapped work on both streams.
-- ``timing``: how a published time was taken.
+- ``timing``: how a published time was taken; ``unread``: rows that no fit reads.
 """

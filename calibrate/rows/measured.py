@@ -199,7 +199,7 @@ def _measured(content: Mapping[str, Any], file: str, number: int) -> Measured:
 
     def observed(key: str) -> float | None:
         value = _number(raw.get(key), key, file, number)
-        if value is not None and (value < 0 or (key == "time_s" and value == 0)):
+        if value is not None and (value < 0 or (key in ("time_s", "sm_clock_mhz") and value == 0)):
             wrong = f"{value:g} is not positive"
             raise DataError(wrong, file=file, line=number, key=key, remedy="Write what was measured, or null.")
         return value

@@ -402,3 +402,68 @@ def test_recordings_of_groups_are_replayed_with_the_single_card(
     assert status == 0
     assert "collective.link_share" not in out
     assert any(line.startswith(" link_share") for line in out.splitlines())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--replay", "rec", "--out", "rec/recording.jsonl"],
+        ["--replay", "rec/recording.jsonl", "--report-json", "rec/recording.jsonl"],
+        ["--rows", "rec", "--out", "rec/recording.jsonl"],
+        ["--device", "sim:card.json", "--record", "rec", "--out", "rec/recording.jsonl"],
+        ["--device", "sim:card.json", "--out", "card.json"],
+    ],
+)
+def test_what_is_read_is_not_written_over(
+    here: Path, recorded: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(recorded, here / "rec")
+    before = (here / "rec" / "recording.jsonl").read_bytes()
+    status, _, err = run(capsys, *arguments)
+    assert status == 2 and "is what is read" in err
+    assert (here / "rec" / "recording.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--replay", "rec", "--budget", "2m"], "[--budget]: only a card can be measured so"),
+        (["--rows", "rec/recording.jsonl", "--alone", "--out", "x.toml"], "[--alone]: rows alone learn from no other"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(
+    here: Path, recorded: Path, arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(recorded, here / "rec")
+    status, _, err = run(capsys, *arguments)
+    assert status == 2 and told in err
+
+
+def test_rows_that_cannot_be_read_are_told(here: Path, recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(recorded, here / "rec")
+    file = here / "rec" / "recording.jsonl"
+    head, first, *others = file.read_text().splitlines()
+    row = json.loads(first)
+    odd = [{"op": "gem"}, {"dtype": "bf17"}, {"dtype": "bf17"}, {"time_s": None}, {"sm_clock_mhz": None}]
+    added = [json.dumps(row | change | {"name": f"odd{place}"}) for place, change in enumerate(odd)]
+    file.write_text("\n".join([head, first, *added, *others]) + "\n")
+    status, out, err = run(capsys, "--replay", "rec", "--json")
+    assert status == 0
+    assert "warning: 1 row is not read: unknown op 'gem' (odd0, rec/recording.jsonl:3)" in err
+    assert "warning: 2 rows are not read: unknown data type 'bf17' (odd1, the first of them, rec/recording" in err
+    assert "no time_s (odd3" in err and "no sm_clock_mhz (odd4" in err
+    report = json.loads(out)
+    assert [row["name"] for row in report["unread"]] == ["odd0", "odd1", "odd2", "odd3", "odd4"]
+    assert report["rows"] == len([line for line in others if '"record": "row"' in line]) + 1
+
+
+def test_a_row_without_a_clock_is_no_row_at_zero(
+    here: Path, recorded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(recorded, here / "rec")
+    file = here / "rec" / "recording.jsonl"
+    head, first, *others = file.read_text().splitlines()
+    file.write_text("\n".join([head, json.dumps(json.loads(first) | {"sm_clock_mhz": 0}), *others]) + "\n")
+    status, _, err = run(capsys, "--replay", "rec")
+    assert status == 2
+    assert "recording.jsonl:2 [sm_clock_mhz]: 0 is not positive. Write what was measured, or null." in err

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from joulecast.calibrate.descriptions.describe import RowsFit
 
 
+#: Time to measure unless another is wanted.
+BUDGET = "5m"
+#: What is read of folders.
+_IN_FOLDERS = ("*.jsonl", "*.csv", "*/*.jsonl", "base.toml")
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
     app.command("calibrate")(command_of(calibrate, CalibrateAsked))
@@ -45,7 +51,9 @@ class CalibrateAsked:
     record: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Record here; a recording that is there already is continued.")
     ] = None
-    budget: Annotated[str, typer.Option(metavar="TIME", help="Time to measure, such as 90s, 5m, 1h.")] = "5m"
+    budget: Annotated[
+        str | None, typer.Option(metavar="TIME", help=f"Time to measure, such as 90s or 1h; by default {BUDGET}.")
+    ] = None
     active: Annotated[
         bool,
         typer.Option("--active/--passive", help="Also set clocks and power limits, and give them back at the end."),
@@ -111,11 +119,23 @@ def _check(asked: CalibrateAsked) -> None:
     if asked.out is None and not (asked.device or asked.replay):
         raise InputError("calibrate needs a file to write", key="--out", remedy="Give --out GPU.toml.")
     outputs = {"--out": asked.out, "--report-json": asked.report_json, "--report": asked.report}
-    check_destinations(outputs, asked.files)
-    seconds(asked.budget)  # a wrong one is told before anything is measured or fitted
-    for option in ("active", "gpus", "record", "yes"):
+    check_destinations(outputs, _read_files(asked))
+    if asked.budget is not None:
+        seconds(asked.budget)  # a wrong one is told before anything is measured or fitted
+    for option in ("active", "budget", "gpus", "record", "yes"):
         if getattr(asked, option) and asked.device is None:
             raise InputError("only a card can be measured so", key=f"--{option}", remedy="Give --device 0.")
+    if asked.alone and asked.device is None and asked.replay is None:
+        raise InputError("rows alone learn from no other card", key="--alone", remedy="Leave the option out.")
+
+
+def _read_files(asked: CalibrateAsked) -> list[Path]:
+    """Files that no output may take the place of."""
+    given = [path for path in (asked.replay, asked.record, *asked.files) if path is not None]
+    if asked.device is not None and asked.device.startswith("sim:"):
+        given.append(Path(asked.device.removeprefix("sim:")))
+    inside = (path.glob(pattern) for path in given if path.is_dir() for pattern in _IN_FOLDERS)
+    return [*given, *(file for files in inside for file in files)]
 
 
 def _measured(asked: CalibrateAsked, device: str) -> tuple[Path, Outcome]:
@@ -123,7 +143,7 @@ def _measured(asked: CalibrateAsked, device: str) -> tuple[Path, Outcome]:
     from joulecast.calibrate.choose.live import LiveOptions, measure_card
 
     options = LiveOptions(
-        device, asked.record, asked.base, seconds(asked.budget), asked.active, asked.gpus, asked.alone
+        device, asked.record, asked.base, seconds(asked.budget or BUDGET), asked.active, asked.gpus, asked.alone
     )
     try:
         return measure_card(options, output.progress, lambda question: asked.yes or _agrees(question))
@@ -164,12 +184,15 @@ def _answer(asked: CalibrateAsked, fit: RowsFit, live: dict[str, Any]) -> None:
 
     from joulecast.calibrate.choose.report import report_text
     from joulecast.calibrate.descriptions.from_rows import parameter_reports, report_dict
+    from joulecast.calibrate.rows.unread import told
     from joulecast.model.hardware.description_writer import dump_description
 
     out = asked.out
     if out is not None:
         write_text(out, dump_description(fit.description.to_dict()))
     aside = f", left out {fit.left_out} that only validate" if fit.left_out else ""
+    for line in told(fit.unread):
+        output.progress(f"warning: {line}")
     output.progress(f"fitted {fit.rows} rows{aside}{f'; wrote {out}' if out else ''}")
     if live:
         live["session"] = asdict(live["session"])
