@@ -33,7 +33,7 @@ def open_device(locator: str) -> Device:
     Raises
     ------
     InputError
-        No such kind of card.
+        No such kind of card, or a simulated one that cannot be read.
     DeviceError
         The card, its driver or the package that talks to it is missing; the message says which.
     """
@@ -90,6 +90,9 @@ def _simulated(place: str) -> Device:
     from joulecast.calibrate.devices.simulated import SimulatedCard
     from joulecast.model.hardware.catalogue import gpu_names
 
+    if not place:
+        remedy = "Give sim:FILE, or sim:NAME of a GPU in the catalogue."
+        raise InputError("which simulated card is not said", key="--device", remedy=remedy)
     if place in gpu_names():
         return SimulatedCard(place)
     return SimulatedCard.open(Path(place))

@@ -106,7 +106,14 @@ def of_facts(facts: CardFacts, settings: Settings) -> Iterator[Finding]:
 def of_readings(samples: Sequence[Sample], facts: CardFacts) -> Iterator[Finding]:
     """Readings that are missing or late."""
     has_power = any(polled(sample) is not None for sample in samples)
-    if not facts.energy_counter and not has_power:
+    if facts.energy_counter and all(sample.energy_j is None for sample in samples):
+        yield Finding(
+            Code.NO_READINGS,
+            "error",
+            "the card has an energy counter, but the driver gives no reading of it",
+            "Update the driver; virtual machines may hide it: measure on the host, or on another card.",
+        )
+    elif not facts.energy_counter and not has_power:
         yield Finding(
             Code.NO_READINGS,
             "error",

@@ -114,10 +114,12 @@ class SimulatedCard:
         Raises
         ------
         InputError
-            No such file, or not a simulated card.
+            No such file, not a simulated card, or set as none can be.
         """
         card = cls.__new__(cls)
-        card._set_up(read_card_file(file), file, Dynamics())
+        content = read_card_file(file)
+        card._set_up(content, file, Dynamics())
+        check_settings(Settings(content.locked_clock_mhz, content.power_limit_w), card.facts)
         return card
 
     def _set_up(self, content: CardFile, file: Path | None, dynamics: Dynamics) -> None:

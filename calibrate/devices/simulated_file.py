@@ -11,16 +11,19 @@ import json
 import os
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from joulecast.calibrate.devices.simulated_board import BoardState
-from joulecast.calibrate.devices.simulated_sensors import Faults, Sensors
-from joulecast.errors import InputError
+from joulecast.calibrate.devices.simulated_sensors import Faults, Finite, Sensors
+from joulecast.errors import InputError, nearest
 from joulecast.files import read_text, write_text
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 #: How much of the past another process needs: the governor's slow average and the sensors' windows [s].
 SHARED_PAST_S = 2.5
@@ -47,7 +50,7 @@ class CardFile(BaseModel):
     schema_name: str = SCHEMA
     version: int = 1
     gpu: str = "h200-sxm"
-    truth: dict[str, float] = {}
+    truth: dict[str, Finite] = {}
     sensors: Sensors = Sensors()
     faults: Faults = Faults()
     seed: int = 0
@@ -71,16 +74,23 @@ def read_card_file(path: Path) -> CardFile:
     try:
         found = CardFile.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(
-            f"not a simulated card: {first['msg']}",
-            file=str(path),
-            key=".".join(str(part) for part in first["loc"]) or None,
-            remedy=remedy,
-        ) from None
+        raise _not_a_card(error.errors()[0], str(path), remedy) from None
     if found.schema_name != SCHEMA or found.version != 1:
         raise InputError(f"not a simulated card of version 1: {found.schema_name} {found.version}", file=str(path))
     return found
+
+
+def _not_a_card(first: ErrorDetails, file: str, remedy: str) -> InputError:
+    """What is wrong with a file: a misspelt key with the nearest right one, or a value."""
+    *inside, name = [str(part) for part in first["loc"]] or [""]
+    key = ".".join([*inside, name]) or None
+    if first["type"] not in ("extra_forbidden", "unexpected_keyword_argument"):
+        return InputError(f"not a simulated card: {first['msg']}", file=file, key=key, remedy=remedy)
+    own = {"sensors": Sensors, "faults": Faults}.get(inside[0]) if inside else None
+    known = [f.name for f in fields(own)] if own else list(CardFile.model_fields)
+    near = nearest(name, known)
+    help_ = f"Did you mean {' or '.join(repr(n) for n in near[:2])}?" if near else f"Known: {', '.join(known)}."
+    return InputError("not a simulated card: unknown key", file=file, key=key, remedy=help_)
 
 
 def write_card_file(path: Path, content: CardFile) -> None:

@@ -6,10 +6,20 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from joulecast.calibrate.devices.protocol import PowerReading
 from joulecast.calibrate.devices.simulated_board import Board
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+#: What a driver may not tell.
+Reading = Literal[
+    "energy_j", "power_w", "average_power_w", "sm_clock_mhz", "memory_clock_mhz", "temperature_c", "utilisation"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +47,20 @@ class Sensors:
         a step of 0 is a card without a history [s, W].
     """
 
-    counter_step_s: float = 0.1
-    counter_phase_s: float = 0.037
-    counter_noise_j: float = 0.05
-    power_step_s: float = 0.1
-    power_window_s: float = 0.025
-    power_noise_w: float = 1.0
-    average_window_s: float = 1.0
-    call_s: float = 0.002
-    repeat_noise: float = 0.0005
+    counter_step_s: Positive = 0.1
+    counter_phase_s: NotNegative = 0.037
+    counter_noise_j: NotNegative = 0.05
+    power_step_s: Positive = 0.1
+    power_window_s: Positive = 0.025
+    power_noise_w: NotNegative = 1.0
+    average_window_s: Positive = 1.0
+    call_s: NotNegative = 0.002
+    repeat_noise: NotNegative = 0.0005
     components: bool = False
-    history_step_s: float = 0.02
-    history_noise_w: float = 3.0
-    history_lag_s: float = 0.011
-    history_s: float = 2.4
+    history_step_s: NotNegative = 0.02
+    history_noise_w: NotNegative = 3.0
+    history_lag_s: NotNegative = 0.011
+    history_s: NotNegative = 2.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +91,18 @@ class Faults:
         From when on the card does not answer any more [s].
     """
 
-    stall_every_s: float = 0.0
-    stall_s: float = 1.0
+    stall_every_s: NotNegative = 0.0
+    stall_s: NotNegative = 1.0
     counter: Literal["ok", "still", "backward", "jumps"] = "ok"
     energy_counter: bool = True
-    power_error: float = 0.0
-    inlet_offset_c: float = 0.0
-    neighbour_w: float = 0.0
+    power_error: Annotated[float, Field(gt=-1.0, allow_inf_nan=False)] = 0.0
+    inlet_offset_c: Finite = 0.0
+    neighbour_w: NotNegative = 0.0
     neighbour_visible: bool = True
     privileged: bool = True
     mig: bool = False
-    missing: tuple[str, ...] = ()
-    dies_at_s: float | None = None
+    missing: tuple[Reading, ...] = ()
+    dies_at_s: Finite | None = None
 
 
 #: The counter of a card that has run before: readings are far from zero.

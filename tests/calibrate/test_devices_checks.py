@@ -49,6 +49,7 @@ def test_a_healthy_card_has_nothing_and_its_counter_is_known():
         (Faults(power_error=15.0), {(Code.COUNTER_WRONG, "error"), (Code.BUSY, "error")}),
         (Faults(energy_counter=False), {(Code.NO_COUNTER, "warning")}),
         (Faults(energy_counter=False, missing=("power_w", "average_power_w")), {(Code.NO_READINGS, "error")}),
+        (Faults(missing=("energy_j",)), {(Code.NO_READINGS, "error")}),
         (Faults(missing=("temperature_c",)), {(Code.MISSING_READING, "warning")}),
         (Faults(missing=("sm_clock_mhz",)), {(Code.NO_CLOCK, "error")}),
         (

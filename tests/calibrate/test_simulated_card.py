@@ -404,3 +404,29 @@ def test_a_card_without_bf16_has_company_in_fp16():
     assert time_s > 0.0
     with pytest.raises(MeasurementError, match="no rate for matrix products in bf16"):
         load(SimulatedCard("v100-sxm2-32gb"), GEMM).run(0.1)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ('{"sensor": {}}', r"\[sensor\]: not a simulated card: unknown key\. Did you mean 'sensors'"),
+        ('{"sensors": {"counter_steps": 1}}', r"\[sensors\.counter_steps\]: .*Did you mean 'counter_step_s'"),
+        ('{"faults": {"zzz": 1}}', r"\[faults\.zzz\]: .*Known: stall_every_s, "),
+        ('{"sensors": {"counter_step_s": 0}}', r"\[sensors\.counter_step_s\]: .* greater than 0"),
+        ('{"sensors": {"power_step_s": NaN}}', r"\[sensors\.power_step_s\]: .* finite number"),
+        ('{"sensors": {"call_s": -1}}', r"\[sensors\.call_s\]: .* greater than or equal to 0"),
+        ('{"faults": {"missing": ["time_s"]}}', r"\[faults\.missing\.0\]: .*'energy_j', 'power_w'"),
+        ('{"truth": {"power.static_w": NaN}}', r"\[truth\.power\.static_w\]: .* finite number"),
+        ('{"locked_clock_mhz": [5000, 9000]}', r"\[locked_clock_mhz\]: clocks from 5000 to 9000 MHz cannot be locked"),
+        ('{"power_limit_w": 30}', r"\[power_limit_w\]: a limit of 30 W cannot be set"),
+    ],
+)
+def test_a_file_that_describes_no_card_is_refused_by_key(content, told, tmp_path):
+    (tmp_path / "card.json").write_text(content)
+    with pytest.raises(InputError, match=told):
+        open_device(f"sim:{tmp_path / 'card.json'}")
+
+
+def test_which_simulated_card_must_be_said():
+    with pytest.raises(InputError, match=r"which simulated card is not said\. Give sim:FILE"):
+        open_device("sim:")
