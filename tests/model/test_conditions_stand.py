@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from typing import Any
+from zlib import crc32
 
 import accepted
 import numpy as np
@@ -140,8 +141,9 @@ def of_groups(place: int) -> dict[str, list[float]]:
 def of_nodes() -> dict[str, list[float]]:
     """Power of node types and networks at some loads, links of clusters of them, failures and costs."""
     found = {}
-    for number, name in enumerate(node_names()):
-        node, network = load_node(name), load_network(network_names()[number % len(network_names())])
+    for name in node_names():
+        paired = network_names()[crc32(name.encode()) % len(network_names())]  # not by place: a new node moves no other
+        node, network = load_node(name), load_network(paired)
         gpus = node["gpus_per_node"]
         parts = [
             node_power.node_power_w(gpus * watt, 700.0, node, network, cpu_activity=cpu, nic_activity=nic).to_dict()
