@@ -86,8 +86,8 @@ GENERATIONS = (
     # Megatron-LM's layers of 2021 in DeepSpeed's pipeline, gradients reduced after it; the first with FlashAttention-2.
     Generation("deepspeed", r"FlagPerf.*DeepSpeed", "flash-attn-2", False, alone=True),
     Generation("deepspeed", r"DeepSpeed|MT-NLG", "unfused", False, alone=True),
-    # No scalar of its own: scripts of Megatron that ask for FlashAttention, and for nothing beside anything.
-    Generation("", r"FlagPerf", "flash-attn-2", False),
+    # No scalar of its own: scripts of Megatron that ask for FlashAttention, and for nothing beside anything; CARAML's.
+    Generation("", r"FlagPerf|CARAML", "flash-attn-2", False),
     # No scalar of its own. Gradients are reduced beside backwards; attention is FlashAttention's own package.
     Generation("", r"InternEvo", "flash-attn-2", True),
     # No scalar of its own. XLA hides gathers behind layers and reduces in the type of its products.
