@@ -21,18 +21,18 @@ from joulecast.threads import use_one_thread
 
 use_one_thread()
 
-from joulecast.calibrate.choose.base import base_of_card  # noqa: E402
-from joulecast.calibrate.choose.candidates import Candidate, usable  # noqa: E402
-from joulecast.calibrate.choose.design import Design  # noqa: E402
-from joulecast.calibrate.choose.others import learnt, recorded_others, shipped_recordings  # noqa: E402
-from joulecast.calibrate.choose.replay import Recorded, read_folder, recorded_base  # noqa: E402
-from joulecast.calibrate.choose.session import BATCH, SPENT  # noqa: E402
-from joulecast.calibrate.choose.update import estimate  # noqa: E402
 from joulecast.calibrate.descriptions.describe import fit_all  # noqa: E402
 from joulecast.calibrate.fit.device_priors import priors_for  # noqa: E402
 from joulecast.calibrate.measure.recording import FILE_NAME, Card  # noqa: E402
 from joulecast.calibrate.microbenchmarks.catalogue import single_gpu  # noqa: E402
 from joulecast.calibrate.rows.measured import Row  # noqa: E402
+from joulecast.calibrate.sessions.base import base_of_card  # noqa: E402
+from joulecast.calibrate.sessions.candidates import Candidate, usable  # noqa: E402
+from joulecast.calibrate.sessions.design import Design  # noqa: E402
+from joulecast.calibrate.sessions.other_cards import learnt, recorded_others, shipped_recordings  # noqa: E402
+from joulecast.calibrate.sessions.replay import Recorded, read_folder, recorded_base  # noqa: E402
+from joulecast.calibrate.sessions.session import BATCH, SPENT  # noqa: E402
+from joulecast.calibrate.sessions.update import estimate  # noqa: E402
 from joulecast.command_line.output import print_table  # noqa: E402
 from joulecast.model.hardware.description import GpuDescription  # noqa: E402
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model  # noqa: E402

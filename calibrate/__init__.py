@@ -7,7 +7,7 @@ Each part imports only from those above it; parts on one line know each other:
   them, and how it is measured.
 - ``fit``: from rows to parameters.
 - ``descriptions``: from rows to the description of a GPU.
-- ``choose``: which measurements are worth their time.
+- ``sessions``: a calibration of a card, which chooses the measurements that are worth their time.
 - ``power_profile``: power within one kernel.
 - ``clock_sweeps``: clocks and limits that others swept.
 - ``published``: training steps that others published.

@@ -32,7 +32,7 @@ settings.register_profile("mutations", derandomize=True, database=None, deadline
 #: What takes longest starts first: started last, one file would keep one of two processes busy while the other rests.
 #: Of the files on fronts one is first, so that the others find the compiled loops that it leaves behind.
 LONGEST_FIRST = (
-    *("calibrate_live", "front_cli", "validate_clock_suites", "power_profile_limited", "sweep_files", "front_plans"),
+    *("sessions_live", "front_cli", "validate_clock_suites", "power_profile_limited", "sweep_files", "front_plans"),
     *(
         "measure_sampler",
         "guardian",
@@ -43,7 +43,7 @@ LONGEST_FIRST = (
         "properties",
         "front_profile",
     ),
-    *("cli_profile", "choose_others", "choose_design", "rank_limits", "plot", "forecasts_stand", "reports"),
+    *("cli_profile", "sessions_other_cards", "sessions_design", "rank_limits", "plot", "forecasts_stand", "reports"),
     *("front_forecast", "published", "power_profile_sensors", "terminal", "closed_form", "reports_browser", "typed"),
     *("sweep_workers", "regenerate", "perseus", "public_times", "power_profile_accuracy", "sweep", "packaging"),
     *("kernel_timeline", "forecast_rules", "recorded_validation", "from_rows", "overlap_plans", "iteration_trace"),

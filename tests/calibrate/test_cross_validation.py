@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.calibrate.choose.replay import read_folder
 from joulecast.calibrate.descriptions.assemble import assemble
 from joulecast.calibrate.fit.cross_validation import held_out, held_out_misses
 from joulecast.calibrate.rows.measured import recorded_folder, recorded_rows
+from joulecast.calibrate.sessions.replay import read_folder
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.power.kernel_power import CARD_FACTORS

@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 from joulecast import extras
-from joulecast.calibrate.choose import live, reference
-from joulecast.calibrate.choose.belief import Uncertainty
-from joulecast.calibrate.choose.candidates import Candidate
-from joulecast.calibrate.choose.design import Choice
-from joulecast.calibrate.choose.display import Display
-from joulecast.calibrate.choose.duration import seconds
-from joulecast.calibrate.choose.groups import group_command, group_sizes, measure_group
-from joulecast.calibrate.choose.report import report_text
 from joulecast.calibrate.descriptions.from_rows import ParameterReport
 from joulecast.calibrate.devices.simulated import SimulatedCard
 from joulecast.calibrate.devices.simulated_sensors import Faults
+from joulecast.calibrate.sessions import live, reference
+from joulecast.calibrate.sessions.belief import Uncertainty
+from joulecast.calibrate.sessions.candidates import Candidate
+from joulecast.calibrate.sessions.design import Choice
+from joulecast.calibrate.sessions.display import Display
+from joulecast.calibrate.sessions.duration import seconds
+from joulecast.calibrate.sessions.groups import group_command, group_sizes, measure_group
+from joulecast.calibrate.sessions.report import report_text
 from joulecast.cli import main
 from joulecast.errors import InputError, MeasurementError
 from joulecast.model.hardware.catalogue import load_gpu

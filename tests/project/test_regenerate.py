@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from joulecast.calibrate.choose.replay import fit_folder
 from joulecast.calibrate.descriptions.from_rows import SHIPPED_NAME, fit_rows
 from joulecast.calibrate.rows.measured import recorded_rows
+from joulecast.calibrate.sessions.replay import fit_folder
 from joulecast.model.hardware.description_writer import dump_description
 
 RECORDINGS = Path(str(files("joulecast.calibrate").joinpath("recorded", "h200_sxm_live")))

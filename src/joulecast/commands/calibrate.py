@@ -17,8 +17,8 @@ from joulecast.errors import InputError
 from joulecast.files import write_text
 
 if TYPE_CHECKING:
-    from joulecast.calibrate.choose.session import Outcome
     from joulecast.calibrate.descriptions.describe import RowsFit
+    from joulecast.calibrate.sessions.session import Outcome
 
 
 #: Time to measure unless another is wanted.
@@ -108,7 +108,7 @@ def calibrate(asked: CalibrateAsked) -> None:
 
 
 def _check(asked: CalibrateAsked) -> None:
-    from joulecast.calibrate.choose.duration import seconds
+    from joulecast.calibrate.sessions.duration import seconds
 
     given = {"--rows": asked.rows, "--device": asked.device, "--replay": asked.replay}
     used = [option for option, value in given.items() if value]
@@ -139,8 +139,8 @@ def _read_files(asked: CalibrateAsked) -> list[Path]:
 
 
 def _measured(asked: CalibrateAsked, device: str) -> tuple[Path, Outcome]:
-    from joulecast.calibrate.choose.duration import seconds
-    from joulecast.calibrate.choose.live import LiveOptions, measure_card
+    from joulecast.calibrate.sessions.duration import seconds
+    from joulecast.calibrate.sessions.live import LiveOptions, measure_card
 
     options = LiveOptions(
         device, asked.record, asked.base, seconds(asked.budget or BUDGET), asked.active, asked.gpus, asked.alone
@@ -161,8 +161,8 @@ def _agrees(question: str) -> bool:
 
 
 def _replayed(asked: CalibrateAsked, folder: Path, rows: Sequence[Path] = ()) -> RowsFit:
-    from joulecast.calibrate.choose.replay import fit_folder, read_folder
     from joulecast.calibrate.rows.measured import read_rows
+    from joulecast.calibrate.sessions.replay import fit_folder, read_folder
 
     for warning in read_folder(folder).warnings:
         output.progress(f"warning: {warning}")
@@ -182,9 +182,9 @@ def _answer(asked: CalibrateAsked, fit: RowsFit, live: dict[str, Any]) -> None:
     from dataclasses import asdict
     from json import dumps
 
-    from joulecast.calibrate.choose.report import report_text
     from joulecast.calibrate.descriptions.from_rows import parameter_reports, report_dict
     from joulecast.calibrate.rows.unread import told
+    from joulecast.calibrate.sessions.report import report_text
     from joulecast.model.hardware.description_writer import dump_description
 
     out = asked.out

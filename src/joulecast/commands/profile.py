@@ -77,7 +77,7 @@ def profile(
 
 def _budget(words: str) -> float:
     """Seconds of a budget."""
-    from joulecast.calibrate.choose.duration import seconds
+    from joulecast.calibrate.sessions.duration import seconds
 
     found = seconds(words)
     if found < LEAST_BUDGET_S:

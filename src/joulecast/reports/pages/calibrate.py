@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 def calibrate_page(fit: RowsFit) -> Page:
     """Page of a fit."""
-    from joulecast.calibrate.choose.report import is_identified
     from joulecast.calibrate.descriptions.from_rows import parameter_reports
+    from joulecast.calibrate.sessions.report import is_identified
 
     reports = parameter_reports(fit)
     known = [r for r in reports if is_identified(r)]

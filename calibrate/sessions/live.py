@@ -7,15 +7,6 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from joulecast.calibrate.choose.active import CLOCK_SHARES, LIMIT_SHARES, swept
-from joulecast.calibrate.choose.base import base_name, base_of_card
-from joulecast.calibrate.choose.display import Display, plus_minus
-from joulecast.calibrate.choose.duration import clock
-from joulecast.calibrate.choose.groups import group_command, group_sizes, measure_group
-from joulecast.calibrate.choose.others import recorded_others, shipped_recordings
-from joulecast.calibrate.choose.replay import BASE_FILE, recorded_base, slug
-from joulecast.calibrate.choose.runners import bench_for
-from joulecast.calibrate.choose.session import Outcome, Session, SessionSettings
 from joulecast.calibrate.devices import locator_of, open_device
 from joulecast.calibrate.devices.checks import examine
 from joulecast.calibrate.devices.protocol import CardFacts, Device
@@ -25,6 +16,15 @@ from joulecast.calibrate.measure.recording import Card
 from joulecast.calibrate.measure.sampler import SamplerPool
 from joulecast.calibrate.microbenchmarks.catalogue import in_fp16, single_gpu
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark
+from joulecast.calibrate.sessions.active import CLOCK_SHARES, LIMIT_SHARES, swept
+from joulecast.calibrate.sessions.base import base_name, base_of_card
+from joulecast.calibrate.sessions.display import Display, plus_minus
+from joulecast.calibrate.sessions.duration import clock
+from joulecast.calibrate.sessions.groups import group_command, group_sizes, measure_group
+from joulecast.calibrate.sessions.other_cards import recorded_others, shipped_recordings
+from joulecast.calibrate.sessions.replay import BASE_FILE, recorded_base, slug
+from joulecast.calibrate.sessions.runners import bench_for
+from joulecast.calibrate.sessions.session import Outcome, Session, SessionSettings
 from joulecast.errors import DeviceError, InputError, MeasurementError
 from joulecast.files import read_text, write_text
 from joulecast.model.hardware.description import GpuDescription

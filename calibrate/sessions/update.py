@@ -16,9 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.calibrate.choose.belief import FORM_ERROR
-from joulecast.calibrate.choose.information import free_parameters
-from joulecast.calibrate.choose.sensitivity import Sensitivity, sensitivity
 from joulecast.calibrate.fit.device_priors import DevicePriors
 from joulecast.calibrate.fit.power import bursts, card_priors
 from joulecast.calibrate.fit.priors import Prior
@@ -26,6 +23,9 @@ from joulecast.calibrate.fit.solve import ROBUST_SCALE
 from joulecast.calibrate.fit.tables import IDLE_NOISE, POWER_NOISE, TIME_NOISE
 from joulecast.calibrate.rows.measured import Row
 from joulecast.calibrate.rows.operators import group_key, operator_of
+from joulecast.calibrate.sessions.belief import FORM_ERROR
+from joulecast.calibrate.sessions.information import free_parameters
+from joulecast.calibrate.sessions.sensitivity import Sensitivity, sensitivity
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.predict import Work
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from joulecast.calibrate.choose.candidates import Candidate, Reference
 from joulecast.calibrate.fit.tables import family_of
+from joulecast.calibrate.sessions.candidates import Candidate, Reference
 from joulecast.errors import InputError
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.lowering import lower

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from joulecast.calibrate.choose import runners
 from joulecast.calibrate.devices.nvml import NvmlCard
 from joulecast.calibrate.devices.simulated import SimulatedCard
 from joulecast.calibrate.devices.simulated_runner import SimulatedRunner
 from joulecast.calibrate.microbenchmarks import torch_backend
+from joulecast.calibrate.sessions import runners
 from joulecast.errors import MeasurementError
 
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from joulecast.calibrate.choose.base import base_name, base_of_card
-from joulecast.calibrate.choose.others import labelled, recorded_others
 from joulecast.calibrate.descriptions.describe import RowsFit, fit_all
 from joulecast.calibrate.measure.recording import FILE_NAME, Card, Recording, read_recording
 from joulecast.calibrate.rows.measured import Row
+from joulecast.calibrate.sessions.base import base_name, base_of_card
+from joulecast.calibrate.sessions.other_cards import labelled, recorded_others
 from joulecast.errors import DataError
 
 #: Data-sheet facts that a recording keeps where they came from a file.

@@ -16,16 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.calibrate.choose.candidates import (
-    WINDOW_S,
-    Candidate,
-    Reference,
-    candidate_clocks_mhz,
-    reference_clocks_mhz,
-    seconds_of,
-    work_of,
-)
-from joulecast.calibrate.choose.sensitivity import Sensitivity, sensitivity
 from joulecast.calibrate.fit.device_priors import DevicePriors
 from joulecast.calibrate.fit.priors import Prior
 from joulecast.calibrate.fit.tables import (
@@ -37,6 +27,16 @@ from joulecast.calibrate.fit.tables import (
 )
 from joulecast.calibrate.fit.tables import TIME_NOISE as SETTLED_TIME_NOISE
 from joulecast.calibrate.rows.operators import KernelWork, group_key
+from joulecast.calibrate.sessions.candidates import (
+    WINDOW_S,
+    Candidate,
+    Reference,
+    candidate_clocks_mhz,
+    reference_clocks_mhz,
+    seconds_of,
+    work_of,
+)
+from joulecast.calibrate.sessions.sensitivity import Sensitivity, sensitivity
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import Collective
 from joulecast.model.predict import Work

@@ -11,13 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from joulecast.calibrate.choose import reference
-from joulecast.calibrate.choose.active import settings_of, swept
-from joulecast.calibrate.choose.base import base_name, base_of_card
-from joulecast.calibrate.choose.design import Choice
-from joulecast.calibrate.choose.live import LiveOptions, measure_card
-from joulecast.calibrate.choose.replay import fit_folder
-from joulecast.calibrate.choose.session import Outcome, Session, SessionSettings
 from joulecast.calibrate.descriptions.describe import fit_all
 from joulecast.calibrate.devices.findings import Code, Finding
 from joulecast.calibrate.devices.protocol import Settings
@@ -31,6 +24,13 @@ from joulecast.calibrate.measure.recording import FILE_NAME, Card, Failed, read_
 from joulecast.calibrate.measure.sampler import SamplerPool
 from joulecast.calibrate.microbenchmarks.catalogue import in_fp16, single_gpu
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark
+from joulecast.calibrate.sessions import reference
+from joulecast.calibrate.sessions.active import settings_of, swept
+from joulecast.calibrate.sessions.base import base_name, base_of_card
+from joulecast.calibrate.sessions.design import Choice
+from joulecast.calibrate.sessions.live import LiveOptions, measure_card
+from joulecast.calibrate.sessions.replay import fit_folder
+from joulecast.calibrate.sessions.session import Outcome, Session, SessionSettings
 from joulecast.errors import DeviceError, InputError
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.kernels.operators import Attention, Gemm, Streaming

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.calibrate.choose.belief import Belief, Uncertainty
-from joulecast.calibrate.choose.candidates import Candidate, Reference
-from joulecast.calibrate.choose.information import linearise
-from joulecast.calibrate.choose.reference import reference_kernels
 from joulecast.calibrate.fit.device_priors import DevicePriors
+from joulecast.calibrate.sessions.belief import Belief, Uncertainty
+from joulecast.calibrate.sessions.candidates import Candidate, Reference
+from joulecast.calibrate.sessions.information import linearise
+from joulecast.calibrate.sessions.reference import reference_kernels
 from joulecast.model.hardware.gpu_model import GpuModel
 
 #: A kind of work is seen early only if it gains at least this share of what the best candidate gains per second.
@@ -50,7 +50,7 @@ class Design:
     Parameters
     ----------
     candidates
-        Usable ones (see :func:`joulecast.calibrate.choose.candidates.usable`).
+        Usable ones (see :func:`joulecast.calibrate.sessions.candidates.usable`).
     gpu
         The priors' values, or a fit so far.
     priors
@@ -61,7 +61,7 @@ class Design:
         L of what is known from elsewhere, with cov(z) = L·Lᵀ in the priors' units; by default the priors.
     reference
         Kernels whose forecasts matter, and how much; by default
-        :func:`joulecast.calibrate.choose.reference.reference_kernels`.
+        :func:`joulecast.calibrate.sessions.reference.reference_kernels`.
     """
 
     def __init__(

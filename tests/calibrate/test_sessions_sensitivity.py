@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from joulecast.calibrate.choose.candidates import Candidate, Reference, usable
-from joulecast.calibrate.choose.information import free_parameters, linearise
-from joulecast.calibrate.choose.sensitivity import sensitivity
 from joulecast.calibrate.fit.device_priors import DevicePriors
 from joulecast.calibrate.fit.power import power_at_observed_clock_w
 from joulecast.calibrate.fit.tables import collect, predicted_time_s
 from joulecast.calibrate.rows.measured import parse_rows
+from joulecast.calibrate.sessions.candidates import Candidate, Reference, usable
+from joulecast.calibrate.sessions.information import free_parameters, linearise
+from joulecast.calibrate.sessions.sensitivity import sensitivity
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import Attention, Gemm, Streaming
 from joulecast.model.predict import Work, predict_work

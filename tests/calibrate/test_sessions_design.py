@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from joulecast.calibrate.choose.belief import Belief
-from joulecast.calibrate.choose.candidates import Candidate, usable
-from joulecast.calibrate.choose.design import Design
-from joulecast.calibrate.choose.information import Observations
-from joulecast.calibrate.choose.reference import reference_kernels
-from joulecast.calibrate.choose.update import estimate
 from joulecast.calibrate.descriptions.describe import fit_all
 from joulecast.calibrate.descriptions.from_rows import facts_of
 from joulecast.calibrate.fit.device_priors import DevicePriors
 from joulecast.calibrate.fit.tables import family_of
 from joulecast.calibrate.rows.measured import Row, recorded_rows
+from joulecast.calibrate.sessions.belief import Belief
+from joulecast.calibrate.sessions.candidates import Candidate, usable
+from joulecast.calibrate.sessions.design import Design
+from joulecast.calibrate.sessions.information import Observations
+from joulecast.calibrate.sessions.reference import reference_kernels
+from joulecast.calibrate.sessions.update import estimate
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.validate import run_suite
 from joulecast.validate.adapters import predict_kernels

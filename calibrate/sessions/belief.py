@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.calibrate.choose.information import Observations
+from joulecast.calibrate.sessions.information import Observations
 
 Array = NDArray[np.float64]
 

@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from joulecast.calibrate.choose.candidates import Candidate
-from joulecast.calibrate.choose.design import Design
-from joulecast.calibrate.choose.information import free_parameters
-from joulecast.calibrate.choose.others import learnt, recorded_others, shipped_recordings
-from joulecast.calibrate.choose.replay import fit_folder, read_folder
 from joulecast.calibrate.descriptions.describe import fit_all
 from joulecast.calibrate.descriptions.from_rows import facts_of
 from joulecast.calibrate.fit.device_priors import DevicePriors
 from joulecast.calibrate.measure.recording import FILE_NAME, Card
 from joulecast.calibrate.rows.measured import Row, recorded_folder
+from joulecast.calibrate.sessions.candidates import Candidate
+from joulecast.calibrate.sessions.design import Design
+from joulecast.calibrate.sessions.information import free_parameters
+from joulecast.calibrate.sessions.other_cards import learnt, recorded_others, shipped_recordings
+from joulecast.calibrate.sessions.replay import fit_folder, read_folder
 from joulecast.errors import InputError
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.validate import run_suite
@@ -107,7 +107,7 @@ def test_a_recording_made_beside_others_is_fitted_beside_them(tmp_path: Path, mo
     def fit_all(rows: list[Row], base: object, *, provenance: str, **_: object) -> None:
         asked.append((len(rows), provenance))
 
-    monkeypatch.setattr("joulecast.calibrate.choose.replay.fit_all", fit_all)
+    monkeypatch.setattr("joulecast.calibrate.sessions.replay.fit_all", fit_all)
     fit_folder(folder)
     fit_folder(folder, alone=True)
     (beside_others, said), (alone, nothing) = asked

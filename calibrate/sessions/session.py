@@ -11,12 +11,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from joulecast.calibrate.choose.active import settings_of
-from joulecast.calibrate.choose.belief import Uncertainty
-from joulecast.calibrate.choose.candidates import Candidate, usable
-from joulecast.calibrate.choose.design import Choice, Design
-from joulecast.calibrate.choose.others import learnt
-from joulecast.calibrate.choose.update import estimate
 from joulecast.calibrate.devices.findings import Code, Finding, of_company, of_heat
 from joulecast.calibrate.devices.guardian import BorrowedSettings, borrowed_settings
 from joulecast.calibrate.devices.protocol import Device, Settings
@@ -28,6 +22,12 @@ from joulecast.calibrate.measure.recording import Failed
 from joulecast.calibrate.measure.settings import MeasureSettings, expected_cost_s
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark, Runner
 from joulecast.calibrate.rows.measured import Row
+from joulecast.calibrate.sessions.active import settings_of
+from joulecast.calibrate.sessions.belief import Uncertainty
+from joulecast.calibrate.sessions.candidates import Candidate, usable
+from joulecast.calibrate.sessions.design import Choice, Design
+from joulecast.calibrate.sessions.other_cards import learnt
+from joulecast.calibrate.sessions.update import estimate
 from joulecast.errors import DeviceError
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model

@@ -18,11 +18,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.calibrate.choose.update import estimate, is_read, residuals
 from joulecast.calibrate.fit.device_priors import DevicePriors
 from joulecast.calibrate.fit.priors import Prior
 from joulecast.calibrate.measure.recording import FILE_NAME, Card, read_recording
 from joulecast.calibrate.rows.measured import Row, recorded_folder
+from joulecast.calibrate.sessions.update import estimate, is_read, residuals
 from joulecast.errors import InputError
 from joulecast.model.hardware.gpu_model import GpuModel
 

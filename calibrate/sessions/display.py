@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from joulecast.calibrate.choose.belief import Uncertainty
-from joulecast.calibrate.choose.design import Choice
-from joulecast.calibrate.choose.duration import clock
 from joulecast.calibrate.devices.findings import Finding
 from joulecast.calibrate.measure.protocol import Measurement
 from joulecast.calibrate.measure.recording import Failed
+from joulecast.calibrate.sessions.belief import Uncertainty
+from joulecast.calibrate.sessions.design import Choice
+from joulecast.calibrate.sessions.duration import clock
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
