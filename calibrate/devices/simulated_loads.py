@@ -58,7 +58,7 @@ def phases_of(row: Mapping[str, Any], board: Board) -> list[Phase]:
     try:
         main = SimulatedWork(work.operators, work.counts, gpu)
     except InputError as error:
-        raise MeasurementError(error.message, key=str(row.get("name") or row["op"])) from error
+        raise MeasurementError(error.message, key=str(row.get("name") or row["op"]), remedy=error.remedy) from error
     companion = str(row.get("companion") or "none")
     if row["op"] == "pulse":
         return [

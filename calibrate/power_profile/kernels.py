@@ -13,6 +13,8 @@ from joulecast.model.kernels.operators import DTYPE_BYTES
 #: Rows that are no single kernel.
 COMPOSITE = ("duty", "interleave", "idle", "pulse")
 _EXAMPLES = "For instance gemm:8192x8192x8192:bf16 or attention:2x32x8x4096x128:cudnn:backward."
+#: Options of attention of which one can be given.
+_CHOICES = (("cudnn", "flash-attention-2"), ("full", "causal"), ("forward", "backward"))
 _BACKENDS = {"cudnn": "cudnn-attention", "flash-attention-2": "flash-attention"}
 
 
@@ -33,9 +35,9 @@ def kernel_benchmark(word: str) -> Microbenchmark:
         No such microbenchmark.
     """
     kind, _, rest = word.partition(":")
-    if kind == "gemm" and rest:
+    if kind == "gemm":
         return _gemm(word, rest.split(":"))
-    if kind == "attention" and rest:
+    if kind == "attention":
         return _attention(word, rest.split(":"))
     known = {benchmark.name: benchmark for benchmark in single_gpu()}
     if word not in known:
@@ -49,8 +51,10 @@ def _gemm(word: str, parts: Sequence[str]) -> Microbenchmark:
     m, n, k = _sizes(word, parts[0], 3)
     dtype = parts[1] if len(parts) > 1 else "bf16"
     data = parts[2] if len(parts) > 2 else "randn"
-    if dtype not in DTYPE_BYTES or len(parts) > 3:
-        raise InputError(f"{word!r} is no product", key="KERNEL", remedy=_EXAMPLES)
+    if dtype not in DTYPE_BYTES:
+        raise UnknownNameError("data type", dtype, DTYPE_BYTES, key="KERNEL")
+    if len(parts) > 3:
+        raise InputError(f"{word!r} says more than sizes, data type and data", key="KERNEL", remedy=_EXAMPLES)
     name = f"gemm_{dtype}_{m}x{n}x{k}_{data}"
     row = {"name": name, **forms.gemm_row(m, n, k, dtype, data=data)}
     return Microbenchmark(name, row, f"gemm.{dtype}", ("fp8",) if dtype == "fp8" else ())
@@ -59,8 +63,16 @@ def _gemm(word: str, parts: Sequence[str]) -> Microbenchmark:
 def _attention(word: str, parts: Sequence[str]) -> Microbenchmark:
     sizes = _sizes(word, parts[0], 5)
     options = set(parts[1:])
-    if not options <= {*_BACKENDS, "full", "causal", "backward", "forward"}:
-        raise InputError(f"{word!r} has an unknown option", key="KERNEL", remedy=_EXAMPLES)
+    known = [option for pair in _CHOICES for option in pair]
+    for option in parts[1:]:
+        if option not in known:
+            raise UnknownNameError("option of attention", option, known, key="KERNEL")
+    for pair in _CHOICES:
+        if options.issuperset(pair):
+            raise InputError(f"{' and '.join(pair)} exclude each other", key="KERNEL", remedy="Give one of them.")
+    if sizes[1] % sizes[2]:
+        wrong = f"{sizes[1]} heads cannot share {sizes[2]} key-value heads"
+        raise InputError(wrong, key="KERNEL", remedy="The former are a multiple of the latter.")
     backend = "flash-attention-2" if "flash-attention-2" in options else "cudnn"
     backward = "backward" in options
     row = forms.attention_row(*sizes, causal="full" not in options, backend=backend, backward=backward)
@@ -71,6 +83,6 @@ def _attention(word: str, parts: Sequence[str]) -> Microbenchmark:
 
 def _sizes(word: str, text: str, count: int) -> tuple[int, ...]:
     sizes = text.split("x")
-    if len(sizes) != count or not all(size.isdecimal() and int(size) > 0 for size in sizes):
+    if len(sizes) != count or not all(size.isascii() and size.isdecimal() and int(size) > 0 for size in sizes):
         raise InputError(f"{word!r} needs {count} sizes above 0, joined by x", key="KERNEL", remedy=_EXAMPLES)
     return tuple(int(size) for size in sizes)

@@ -129,7 +129,10 @@ class SensorSchool:
             except MeasurementError as error:
                 failed[channel.name] = error
         if not any(name in WHOLE for name in found):
-            raise next(iter(failed.values()), MeasurementError("no sensor reads the whole card"))
+            raise next(
+                iter(failed.values()),
+                MeasurementError("no sensor reads the whole card", remedy="See joulecast doctor."),
+            )
         self.left_out = tuple(f"left out: {error.message}" for error in failed.values())
         for fit in found.values():
             self.say(

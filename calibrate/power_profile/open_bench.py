@@ -7,9 +7,12 @@ from collections.abc import Callable, Sequence
 from joulecast.calibrate.devices import locator_of, open_device
 from joulecast.calibrate.devices.checks import examine
 from joulecast.calibrate.devices.findings import Code
+from joulecast.calibrate.devices.protocol import CardFacts
+from joulecast.calibrate.microbenchmarks.catalogue import footprint_bytes
+from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark
 from joulecast.calibrate.power_profile.kernels import kernel_benchmark
 from joulecast.calibrate.power_profile.protocol import Bench
-from joulecast.errors import DeviceError, InputError
+from joulecast.errors import InputError
 
 #: Faults of one sensor that a profile can do without: it learns of each sensor whether and how it moves.
 BEARABLE = frozenset(
@@ -22,6 +25,17 @@ BEARABLE = frozenset(
         Code.NO_READINGS,
     }
 )
+
+
+def _check_memory(word: str, benchmark: Microbenchmark, facts: CardFacts) -> None:
+    """Refuse a kernel that the card cannot hold, before anybody waits for it."""
+    need, memory = footprint_bytes(benchmark.row), facts.memory_bytes
+    if memory is not None and need > memory:
+        raise InputError(
+            f"{word} takes {need / 1e9:.3g} GB, and {facts.name} has {memory / 1e9:.3g}",
+            key="KERNEL",
+            remedy="Give a smaller one.",
+        )
 
 
 def open_bench(kernels: Sequence[str], device: str, say: Callable[[str], None]) -> tuple[Bench, str]:
@@ -53,8 +67,10 @@ def open_bench(kernels: Sequence[str], device: str, say: Callable[[str], None]) 
         raise InputError("a recording runs no kernels", key="--device", remedy="Profile a GPU or a simulated card.")
     card = open_device(locator)
     try:
+        for word, benchmark in zip(kernels, benchmarks, strict=True):
+            _check_memory(word, benchmark, card.facts)
         examine(card).demand_fit(say, bearable=BEARABLE)
-    except DeviceError:
+    except InputError:
         card.close()
         raise
     if kind == "sim":

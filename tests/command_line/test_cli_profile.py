@@ -149,3 +149,16 @@ def test_a_card_that_is_not_there_leaves_no_folder(tmp_path, capsys):
     )
     assert status == 2 and "no such simulated card. Write" in err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["gemm:999999x999999x99999"], "gemm:999999x999999x99999 takes 2.4e+03 GB, and Simulated h200-sxm has 151"),
+        (["gemm:64x64x64:bf16:foo"], "unknown input data 'foo'. Use randn, zeros"),
+        (["gemm:64x64x64", "--seed", "-1"], "--seed"),
+    ],
+)
+def test_what_cannot_be_profiled_is_told_at_once(arguments, told, capsys):
+    status, _, err = run(capsys, *arguments, "--device", "sim:h200-sxm")
+    assert status == 2 and told in err

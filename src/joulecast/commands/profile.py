@@ -40,7 +40,7 @@ def profile(
     ] = None,
     budget: Annotated[str, typer.Option(metavar="TIME", help="Never take longer, such as 90s, 4m.")] = "4m",
     outliers: Annotated[bool, typer.Option("--outliers", help="Study the runs that are left out, too.")] = False,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the random rests between runs.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of the random rests between runs.")] = 0,
     json: output.JsonOption = False,
 ) -> None:
     """Measure power over the time of one kernel.
