@@ -45,6 +45,10 @@ Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 STAGE = "stage"
 DIRECTIONS = ("forward", "backward")
+CLOCKS_AND_BLOCKS = (
+    "clocks and thread blocks alone are chosen from: a SPACE.toml (--space) may list nano-batches, windows, launch"
+    " points and tiles as well"
+)
 
 
 def joint_choice(
@@ -112,6 +116,7 @@ class _Search:
         self.plan, self.direction, self.layers = plan, direction, plan.parallelism.stage_layers[stage]
         self.gpu: GpuModel = gpu_model(description)
         self.description = description
+        self.space = space
         check_tile_lists(plan, space.tiles, description, space.source)
         self.lists: TileLists = space.tiles
         own = tuple(pair for pair in plan.implementation.tiles if pair[0] not in dict(space.tiles))
@@ -144,6 +149,7 @@ class _Search:
             "every kernel runs at the clock shown, also where the board would not hold it",
             "the host launches well ahead of the GPU",
             "halves are run alone; in the stage the communication of one runs beside the other",
+            *((CLOCKS_AND_BLOCKS,) * (not self.space.overlap and not self.space.tiles)),
             *(("kernels whose part of the GPU is limited run below the clock shown",) * bool(limits)),
         )
         size = sum(part.size for part in parts.values())

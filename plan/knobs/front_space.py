@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,6 +21,8 @@ from joulecast.simulator.plan_file.source import Source, read_toml
 
 #: Thread blocks of collectives that are tried besides the library's own choice.
 COMM_CTAS = (4, 8, 12, 16, 20, 32)
+#: From how alike a key and a choice are the one may be a misspelling of the other.
+ALIKE = 0.85
 #: Most values of one range.
 MOST_VALUES = 100_000
 #: Keys of a SPACE.toml that a front takes, as ``table.key``.
@@ -87,9 +90,23 @@ class FrontSpace:
             )
 
     def clock_indices(self, clocks_mhz: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Indices of the clocks to choose from among the GPU's, ascending."""
+        """Indices of the clocks to choose from among the GPU's, ascending.
+
+        Raises
+        ------
+        InputError
+            A clock below the GPU's lowest or above its highest.
+        """
         if self.clocks_mhz is None:
             return np.arange(len(clocks_mhz))
+        low, high = float(clocks_mhz[0]), float(clocks_mhz[-1])
+        for clock in (min(self.clocks_mhz), max(self.clocks_mhz)):
+            if not low - 1.0 <= clock <= high + 1.0:
+                raise self.source.error(
+                    f"{clock:g} MHz is no clock of this GPU, which has {low:g} to {high:g}",
+                    "power.clock_mhz",
+                    remedy=f"The nearest is {low if clock < low else high:g}.",
+                )
         nearest = np.abs(clocks_mhz[:, None] - np.array(self.clocks_mhz)).argmin(axis=0)
         return np.unique(nearest)
 
@@ -110,12 +127,7 @@ def load_space(path: str | Path | Mapping[str, Any]) -> FrontSpace:
         for key in values if isinstance(values, Mapping) else [""]:
             name = f"{table}.{key}" if key else table
             if name not in KEYS:
-                raise source.error(
-                    "a front does not choose this",
-                    name,
-                    remedy=f"It chooses {', '.join(KEYS)}; put the rest into the plan.",
-                    kind=NotYetError,
-                )
+                raise _not_chosen(name, source)
     clocks = _values(tables.get("power", {}).get("clock_mhz"), "power.clock_mhz", source)
     limits = _values(tables.get("power", {}).get("power_limit_w"), "power.power_limit_w", source)
     if clocks is not None and limits is not None:
@@ -129,6 +141,15 @@ def load_space(path: str | Path | Mapping[str, Any]) -> FrontSpace:
     ctas = chosen.pop("comm_ctas", None)
     tiles = read_tile_lists(tables.get("implementation", {}).get("tiles"), source)
     return FrontSpace(clocks, ctas, tuple(chosen.items()), tiles, source, limits)
+
+
+def _not_chosen(name: str, source: Source) -> InputError:
+    """What a key that is no choice means: a misspelt one, or one of the plan's."""
+    likeness, nearest = max((SequenceMatcher(None, name, key).ratio(), key) for key in KEYS)
+    if likeness >= ALIKE:
+        return source.error("unknown key", name, remedy=f"Did you mean {nearest}?")
+    remedy = f"It chooses {', '.join(KEYS)}; put the rest into the plan."
+    return source.error("a front does not choose this", name, remedy=remedy, kind=NotYetError)
 
 
 def _choices(name: str, value: Any, source: Source) -> tuple[Any, ...]:

@@ -130,6 +130,9 @@ def test_from_python(examples, tmp_path):
         ("[workload]\nmicro_batch_size = [1, 2]\n", "a front does not choose this"),
         ("[overlap]\ngrad_reduce = ['after', 'overlapped']\n", "a front does not choose this"),
         ("[power]\nclock_mhz = ['fast']\n", "no list of numbers"),
+        ("[overlap]\ncom_ctas = [4]\n", r"unknown key\. Did you mean overlap\.comm_ctas"),
+        ("[power]\nclocks_mhz = [1200]\n", r"unknown key\. Did you mean power\.clock_mhz"),
+        ("[implementation]\ntile = {}\n", r"unknown key\. Did you mean implementation\.tiles"),
     ],
 )
 def test_spaces_that_are_refused(tmp_path, text, says):
@@ -138,6 +141,14 @@ def test_spaces_that_are_refused(tmp_path, text, says):
     with pytest.raises(InputError, match=says) as caught:
         load_space(path)
     assert (caught.value.file, caught.value.line) == (str(path), 2)
+
+
+@pytest.mark.parametrize(("clocks", "nearest"), [("[99999]", "1980"), ("{min = 100, max = 1980, step = 100}", "345")])
+def test_clocks_that_the_gpu_does_not_have_are_refused(plan, tmp_path, clocks, nearest):
+    path = tmp_path / "space.toml"
+    path.write_text(f"[power]\nclock_mhz = {clocks}\n")
+    with pytest.raises(InputError, match=rf"space.toml:2 .*345 to 1980\. The nearest is {nearest}"):
+        forecast_front(load_plan(plan.file, PIPELINE), space=load_space(path))
 
 
 def test_options_stop_at_the_instant_limit(plan):

@@ -12,7 +12,7 @@ from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.training.nanobatches import layers_forward
 from joulecast.plan.fronts.forecast_front import problem_from_plan
-from joulecast.plan.fronts.joint_choice import joint_choice, pareto
+from joulecast.plan.fronts.joint_choice import CLOCKS_AND_BLOCKS, joint_choice, pareto
 from joulecast.plan.knobs.front_space import FrontSpace, load_space
 from joulecast.plan.knobs.overlap_space import overlap_variants
 from joulecast.plan.knobs.tile_space import with_plan_tiles
@@ -231,3 +231,8 @@ def test_experts_whose_communication_is_hidden():
     found = joint_choice(plan, space=FrontSpace(clocks_mhz=(1980.0,), comm_ctas=(None,)))
     points = [at.time_best for clocks in found.parts.values() for at in clocks]
     assert all(0.0 < point.time_s < 1.0 and np.isfinite(point.energy_j) for point in points)
+
+
+def test_a_choice_without_a_space_says_what_one_may_open(found):
+    assert CLOCKS_AND_BLOCKS in joint_choice(plan_of(), space=FrontSpace((1980.0,))).notes
+    assert CLOCKS_AND_BLOCKS not in found.notes
