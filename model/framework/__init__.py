@@ -3,6 +3,7 @@
 - ``implementation``: the options that decide what is launched; ``narrow``: those of linear layers in FP8 and FP4.
 - ``launches``: operators on streams in program order; ``launch_shares``: equal shares of them; ``placed``: over the
   links of their groups.
+- ``deterministic``: what PyTorch's deterministic algorithms launch besides.
 - ``layer_shard``: what one rank has of a layer.
 - ``tiling``: explicit tiles by the operators' names; ``tile_limits``: whether a GPU can launch them.
 """

@@ -97,6 +97,8 @@ class Implementation:
         Whose code ``pytorch-eager`` runs: :data:`Modules`.
     dropout
         Probability of dropout in residual stream, embedding and attention.
+    deterministic
+        Whether PyTorch's deterministic algorithms are on (:mod:`joulecast.model.framework.deterministic`).
     expert_load
         Rows of the busiest rank's experts over the mean, or the capacity factor.
     tp_comm_overlap
@@ -167,6 +169,7 @@ class Implementation:
     compiled: bool = False
     modules: str = "joint"
     dropout: float = 0.0
+    deterministic: bool = False
     expert_load: float = 1.0
     tiles: tuple[tuple[str, Tile | RowTile], ...] = ()
     parameters: str | None = None

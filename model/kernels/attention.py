@@ -14,6 +14,12 @@ bracket is then ``longest + o``, and never less; FlashAttention-2 forward has a 
 Backward, blocks go over keys, head after head, the longest first. A head of as many blocks as there are SMs then leaves
 no tail: those that end early take up the next head's in turn. Blocks placed one by one on the SM that is free first
 leave 0.6 of a longest block up to a third of the SMs' number, and the less the more blocks a head has.
+
+Deterministic backwards of FlashAttention's package launch ``n = ⌈SMs / heads⌉`` thread blocks for a head, each of which
+takes every n-th block of keys and sums the queries' gradients in a buffer of its own (``run_flash_bwd_seqk_parallel``
+in ``csrc/flash_attn/src/flash_bwd_launch_template.h``). A thread block fills an SM's shared memory, so that they run
+in ``⌈n · heads / SMs⌉`` rounds: in two where there is one more than there are SMs. Their zeroed buffers and the sum of
+these are not counted. Of the code; no such kernel was measured.
 """
 
 from __future__ import annotations
@@ -122,7 +128,13 @@ def resembled(backend: str, direction: str) -> tuple[str, float]:
 
 
 def attention_work(
-    shapes: AttentionShapes, backend: str, direction: str, dtype: str, gpu: GpuModel, each_score: str = ""
+    shapes: AttentionShapes,
+    backend: str,
+    direction: str,
+    dtype: str,
+    gpu: GpuModel,
+    each_score: str = "",
+    deterministic: int = 0,
 ) -> AttentionWork:
     """Cycles and bytes of attention kernels of one backend and direction.
 
@@ -132,6 +144,8 @@ def attention_work(
     ----------
     each_score
         What is done to every score beside the softmax: a name in :data:`EACH_SCORE`, :data:`MASK`, or empty.
+    deterministic
+        How many deterministic backwards run side by side; 0: it is none.
     gpu
         Reads ``kernel.attention.<backend>.<direction>.*``: ``eta`` (share of the dense rate at head dimension 128),
         ``narrow`` (factor on it at 64), ``wide`` (for each doubling over 128, by default 1), ``imbalance`` (a),
@@ -162,9 +176,28 @@ def attention_work(
         tail = tail * np.where(shapes.causal > 0, left, 1.0)
     each_has_an_sm = (heads * per_head <= gpu.sm_count) & load.whole
     passes = np.where(each_has_an_sm, load.longest, np.maximum(load.filled + tail, load.longest))
+    if deterministic and direction == "backward":
+        passes = _in_rounds(shapes, mean, gpu.sm_count, paired=deterministic > 1)
     cycles = block_cycles * passes + gpu[prefix + "fixed_cycles"]
     executed = block_flops * mean * gpu.sm_count
     return AttentionWork(cycles, mean / passes, executed, _hbm_bytes(shapes, direction, 1.0 if fp8 is None else 0.5))
+
+
+def _in_rounds(shapes: AttentionShapes, mean: Array, sms: float, *, paired: bool) -> Array:
+    """Units of an SM until deterministic backwards end, shape ``(n,)``.
+
+    Of a pair the one with more keys has its rounds; the other, of the sequence's first positions, fills what is free.
+    """
+    heads = shapes.batch * shapes.heads
+    strides = np.ceil(sms / heads)
+    each = mean * sms / (heads * strides)
+    longest = each + shapes.causal * np.ceil(shapes.sequence / BLOCK) * (strides - 1.0) / (2.0 * strides)
+    rounds = np.ceil(heads * strides / sms)
+    alone = (rounds - 1.0) * each + longest
+    if not paired:
+        return np.asarray(alone)
+    first = mean * shapes.sequence / (2.0 * shapes.keys - shapes.sequence)
+    return np.asarray(np.where(shapes.keys > shapes.sequence, np.maximum(alone - first, mean), mean))
 
 
 def _blocks_of_head(shapes: AttentionShapes) -> tuple[Array, Array, Bool]:

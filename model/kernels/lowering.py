@@ -123,7 +123,7 @@ def _group(operator: Operator) -> tuple[Hashable, ...]:
         return (kind, *kinds, *ways, operator.block_scaled, operator.row_scaled, operator.fast_accumulation)
     if isinstance(operator, Attention):
         kind, backend = ("attention", operator.backend) if operator.tile is None else ("tile_attention", "")
-        return (kind, backend, operator.direction, operator.dtype, operator.each_score)
+        return (kind, backend, operator.direction, operator.dtype, operator.each_score, operator.deterministic)
     if isinstance(operator, Streaming):
         if operator.warps:
             return ("tile_rows", operator.pattern.removeprefix("tile_"))
@@ -178,7 +178,9 @@ def _attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
     first = operators[0]
     names = ("batch", "heads", "kv_heads", "sequence", "head_dim", "causal", "keys", "window")
     shapes = AttentionShapes(*(column(operators, name) for name in names))
-    work = attention_work(shapes, first.backend, first.direction, first.dtype, gpu, first.each_score)
+    work = attention_work(
+        shapes, first.backend, first.direction, first.dtype, gpu, first.each_score, first.deterministic
+    )
     kernels, _ = resembled(first.backend, first.direction)
     per_flop = gpu[f"power.attention_pj_per_flop.{kernels}.{first.direction}"]
     if first.dtype == "fp8":  # an estimate: the matrix units' share changes, softmax does not

@@ -54,6 +54,7 @@ def _check_attention(attention: Attention, gpu: GpuModel) -> None:
     _whole(attention, "kv_sequence", least=0)
     _named(attention, "direction", "direction", DIRECTIONS)
     _kind_of(attention, "tile", Tile)
+    _whole(attention, "deterministic", least=0)
     if attention.each_score:
         _named(attention, "each_score", "work on each score", (*EACH_SCORE, MASK))
     if attention.tile is None:

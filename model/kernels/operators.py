@@ -131,7 +131,8 @@ class Attention:
     With a ``window`` a query sees so many keys, the one at its own position the last of them.
     With a ``tile`` it is a kernel of that tile, whatever the backend. ``each_score`` says what happens to every score
     beside the softmax: ``dropout``, ``softcap``, a hyperbolic tangent, or ``mask``, the addition of a mask that is read
-    from memory.
+    from memory. ``deterministic`` backwards of FlashAttention's package do not add in the order of their blocks' ends;
+    the number says how many of them run side by side.
     """
 
     batch: int
@@ -148,6 +149,7 @@ class Attention:
     tile: Tile | None = None
     each_score: str = ""
     window: int = 0
+    deterministic: int = 0
 
     @property
     def keys(self) -> int:

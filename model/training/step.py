@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.framework.deterministic import with_fills
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launches import Launch
 from joulecast.model.framework.layer_shard import shard
@@ -29,7 +30,7 @@ def layer_forward(config: ModelConfig, implementation: Implementation, batch: in
     """Forward of one layer for one micro-batch."""
     s = shard(config, implementation, batch, sequence)
     launches = megatron.forward(s) if implementation.framework == "megatron" else eager.forward(s)
-    return with_tiles(launches, implementation.tiles)
+    return with_tiles(_filled(launches, implementation), implementation.tiles)
 
 
 @lru_cache(maxsize=512)
@@ -55,11 +56,16 @@ def layer_backward(
     s = shard(config, implementation, batch, sequence)
     if implementation.framework == "megatron":
         repeated = megatron.forward(s) if implementation.recompute == "full" else ()
-        return with_tiles((*repeated, *megatron.backward(s)), implementation.tiles)
+        return with_tiles(_filled((*repeated, *megatron.backward(s)), implementation), implementation.tiles)
     again = eager.recomputed_forward(s) if implementation.recompute == "full" else ()
     finds = accumulate and implementation.added_share > 0.0
     launches = (*again, *eager.backward(s, accumulate=finds, leaf_input=leaf_input))
     return with_tiles(_added(launches, implementation), implementation.tiles)
+
+
+def _filled(launches: tuple[Launch, ...], implementation: Implementation) -> tuple[Launch, ...]:
+    """With what deterministic algorithms add."""
+    return tuple(with_fills(launches)) if implementation.deterministic else launches
 
 
 def _added(launches: tuple[Launch, ...], implementation: Implementation) -> tuple[Launch, ...]:

@@ -25,6 +25,7 @@ def attention(s: Shard, direction: str) -> Attention:
         each_score=each_score,
         window=window,
         causal=each_score != "mask",
+        deterministic=int(s.implementation.deterministic and direction == "backward"),
     )
 
 

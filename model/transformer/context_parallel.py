@@ -24,7 +24,7 @@ from dataclasses import replace
 
 from joulecast.model.framework.launches import Launch, collective, streaming
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.kernels.operators import DTYPE_BYTES
+from joulecast.model.kernels.operators import DTYPE_BYTES, Attention
 from joulecast.model.transformer import attention_kernel
 
 
@@ -71,7 +71,9 @@ def _gathered(s: Shard, direction: str) -> tuple[Launch, ...]:
     everything = ranks * _kv_values(s)
     size = everything * DTYPE_BYTES[dtype]
     early, late = (ranks - 1) // 2, 2 * ranks - 1 - (ranks - 1) // 2  # any pair of chunks is as much work
-    kernels = [_kernel(s, direction, half, (chunk + 1) * half, causal=True) for chunk in (early, late)]
+    if s.implementation.deterministic:
+        early, late = 0, 2 * ranks - 1  # the slowest pair
+    kernels = [_paired(_kernel(s, direction, half, (chunk + 1) * half, causal=True)) for chunk in (early, late)]
     out = [
         _collective(s, "all_gather", "attention.keys.all_gather", size),
         streaming("cat", "attention.keys.order", everything, dtype=dtype),
@@ -121,6 +123,14 @@ def _queries(s: Shard, step: int) -> int:
 def _kernel(s: Shard, direction: str, queries: int, keys: int, *, causal: bool) -> Launch:
     whole = attention_kernel.attention(s, direction)
     return Launch(replace(whole, sequence=queries, kv_sequence=keys, causal=causal))
+
+
+def _paired(launch: Launch) -> Launch:
+    """One of two kernels that Transformer Engine puts on two streams; only deterministic ones leave SMs to another."""
+    kernel = launch.operator
+    if not isinstance(kernel, Attention) or not kernel.deterministic:
+        return launch
+    return replace(launch, operator=replace(kernel, deterministic=2))
 
 
 def _kv_values(s: Shard) -> float:

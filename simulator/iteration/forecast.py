@@ -26,6 +26,7 @@ from joulecast.simulator.iteration.ledger_guards import check_iteration
 from joulecast.simulator.iteration.result import Iteration, RankForecast
 from joulecast.simulator.iteration.uncertainty import interval
 from joulecast.simulator.plan_file.attention import attention_assumptions
+from joulecast.simulator.plan_file.deterministic import deterministic_assumptions
 from joulecast.simulator.plan_file.experts import expert_assumptions
 from joulecast.simulator.plan_file.gpu import gpu_of, launch_s
 from joulecast.simulator.plan_file.layers import layer_assumptions
@@ -97,6 +98,7 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
             *network_assumptions(plan, description),
             *overlap_assumptions(plan),
             *attention_assumptions(plan, description),
+            *deterministic_assumptions(plan),
             *layer_assumptions(plan),
             *narrow_assumptions(plan),
             *expert_assumptions(plan),

@@ -2,9 +2,9 @@
 
 - ``plan``: the checked object, of ``parts``; ``schema`` has its tables and keys, ``source`` readable errors by line,
   ``tables`` fills in defaults, ``names`` finds what names stand for, ``schedule_names`` those of schedules.
-- What must hold between keys: ``checks``; by feature ``attention``, ``compiled``, ``context``, ``experts``,
-  ``layers``, ``loss_and_optimizer``, ``modules``, ``narrow``, ``prediction``, ``recomputation``, ``replicas`` and
-  ``tiles``, and ``features`` for keys of what is off.
+- What must hold between keys: ``checks``; by feature ``attention``, ``compiled``, ``context``, ``deterministic``,
+  ``experts``, ``layers``, ``loss_and_optimizer``, ``modules``, ``narrow``, ``prediction``, ``recomputation``,
+  ``replicas`` and ``tiles``, and ``features`` for keys of what is off.
 - Tables of their own: ``network``, ``overlap``, ``site``.
 - A plan in the words of :mod:`joulecast.model`: ``gpu``, ``implementation``, and ``placement`` for the links of its
   groups.

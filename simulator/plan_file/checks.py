@@ -12,6 +12,7 @@ from joulecast.model.power.component_power import check_limits
 from joulecast.simulator.plan_file.attention import check_attention
 from joulecast.simulator.plan_file.compiled import check_compiled, check_eager_fp8, check_no_compile
 from joulecast.simulator.plan_file.context import check_context
+from joulecast.simulator.plan_file.deterministic import check_deterministic
 from joulecast.simulator.plan_file.experts import check_experts
 from joulecast.simulator.plan_file.layers import check_layers
 from joulecast.simulator.plan_file.loss_and_optimizer import check_loss_and_optimizer
@@ -209,6 +210,7 @@ def _megatron_only(plan: Plan, source: Source) -> None:
     """Kernels that only Megatron has."""
     run = plan.implementation
     check_recomputation(plan, source)
+    check_deterministic(plan, source)
     check_loss_and_optimizer(plan, source)
     if run.framework == "megatron":
         _narrow_states(plan, source)

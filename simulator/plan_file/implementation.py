@@ -45,6 +45,7 @@ def implementation_of(plan: Plan) -> Implementation:
         compiled=i.compile,
         modules=i.modules,
         dropout=i.dropout,
+        deterministic=i.deterministic,
         tp_comm_overlap=plan.overlap.tp_comm,
         fused_loss=i.fused_loss,
         native_loss=i.native_loss,

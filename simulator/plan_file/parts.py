@@ -196,6 +196,7 @@ class Implementation:
     zero_grad_set_to_none: bool = False
     modules: str = "joint"
     dropout: float = 0.0
+    deterministic: bool = False
 
 
 @dataclass(frozen=True, slots=True)

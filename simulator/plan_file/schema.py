@@ -308,6 +308,11 @@ class ImplementationTable(Table):
         description="Probability of dropout in residual stream, embedding and attention: transformers' GPT-2 has it; "
         "in Megatron of attention in separate kernels.",
     )
+    deterministic: bool = Field(
+        False,
+        description="torch.use_deterministic_algorithms(True), as Lightning's trainer.deterministic sets it: new "
+        "tensors are filled, and attention's backward adds in one order (megatron with flash-attn-2).",
+    )
     cuda_graphs: bool | list[GraphScope] = Field(
         False,
         description="Launches are replayed as graphs: no kernel waits for the host; or in megatron those of some parts "

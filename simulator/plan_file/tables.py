@@ -172,6 +172,7 @@ def read_implementation(parsed: PlanFile, model: ModelConfig, source: Source) ->
         compile=table.compile,
         modules=table.modules,
         dropout=table.dropout,
+        deterministic=table.deterministic,
         optimizer=table.optimizer,
         parameter_precision=checks.parameter_dtype(parsed),
         gradient_precision=table.gradient_precision or default,

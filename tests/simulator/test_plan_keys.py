@@ -118,6 +118,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "gradient_clipping": True,
         "modules": "torchtitan",
         "dropout": 0.1,
+        "deterministic": True,
         "gradient_precision": "bf16",
         "optimizer_precision": "bf16",
         "main_parameters": False,
@@ -323,7 +324,7 @@ def test_reasons_are_needed(effects):
 
 
 def test_every_key_acts_somewhere(effects):
-    """All but what can only be refused here: sizes that are derived, dropout alone, no such file, reserved."""
+    """All but what can only be refused here: derived sizes, dropout and determinism alone, no such file, reserved."""
     idle = {key for key, of in effects.items() if "changed" not in of.values()}
     assert idle == {
         "parallelism.data_parallel_size",
@@ -332,6 +333,7 @@ def test_every_key_acts_somewhere(effects):
         "implementation.main_parameters",
         "implementation.parameter_precision",
         "implementation.dropout",
+        "implementation.deterministic",
         "site.name",
         "site.currency",
         "schedule.recompute_modules",

@@ -124,6 +124,9 @@ def plan_of(row: FrontRow, gpu: str | None = None) -> Plan:
                 "generation": "megatron-core",
                 "fused_loss": True,
                 "tie_embeddings": False,
+                # Lightning's trainer.deterministic is on, for which Transformer Engine leaves cuDNN on A100s.
+                "deterministic": True,
+                "attention_backend": "flash-attn-2",
             },
         }
     )
