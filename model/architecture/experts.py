@@ -25,6 +25,8 @@ class Experts:
         Whether Hugging Face's code scores experts by a sigmoid and keeps their weights in fp32 (MiniMax-M2).
     dense_layers
         Leading layers of the model that have an ordinary MLP instead.
+    groups, chosen_groups
+        Equal parts in which the router looks at them, and of how many of these a token's may be (DeepSeek-V3: 4 of 8).
     turns
         Which of the others have experts, repeated over the whole stack from its first layer on; empty: all.
     """
@@ -37,6 +39,8 @@ class Experts:
     bias: bool = False
     sigmoid_router: bool = False
     dense_layers: int = 0
+    groups: int = 1
+    chosen_groups: int = 1
     turns: tuple[bool, ...] = ()
 
     def stand_in(self, layer: int) -> bool:

@@ -31,6 +31,14 @@ def read_experts(reader: Reader, kind: str, keys: ExpertKeys | None, layers: int
             key="num_experts_per_tok",
             remedy=f"Use at most {keys.count}.",
         )
+    groups, chosen = reader.count("n_group", 1), reader.count("topk_group", 1)
+    if count % groups or chosen > groups:
+        raise InputError(
+            f"{count} experts in {groups} groups, {chosen} of which a token may choose from, cannot be",
+            file=reader.file,
+            key="topk_group" if chosen > groups else "n_group",
+            remedy="Use groups of as many experts, and at most all of them.",
+        )
     width = reader.count(keys.width)
     shared = reader.whole(keys.shared) * width if keys.shared else reader.whole(keys.shared_width)
     return Experts(
@@ -42,6 +50,8 @@ def read_experts(reader: Reader, kind: str, keys: ExpertKeys | None, layers: int
         bias=keys.bias,
         sigmoid_router=keys.sigmoid_router,
         dense_layers=reader.whole(keys.dense),
+        groups=groups,
+        chosen_groups=chosen,
         turns=_turns(reader, keys, layers),
     )
 

@@ -24,6 +24,7 @@ the cost model that NCCL chooses by (its source file ``tuning``); Klenk et al., 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -55,9 +56,14 @@ MEMORY_PASSES = {"all_reduce": 1.5, "reduce_scatter": 2.0, "all_to_all": 2.0, "t
 #: Kinds in which every member sends straight to all others: NCCL's, and DeepEP's or HybridEP's of experts' tokens.
 EXCHANGES = ("all_to_all", "token_exchange")
 #: Rate at which DeepEP's and HybridEP's kernels exchange tokens within a domain over that of its links, whatever blocks
-#: they have: 153 and 158 of 200 GB/s on eight H800 (DeepEP's README), 690 and 648 of 900 GB/s on 8 and 64 GB200 (arXiv
-#: 2603.07685, table 7: 391 and 675 us for 4,096 tokens of 7,168 values to 8 of 256 experts) [estimate, +-5 %].
-TOKEN_LINK_SHARE = 0.76
+#: they have [1]: 153 and 158 of 200 GB/s on eight H800 (DeepEP's README); and what an exchange takes beside [s].
+#: HybridEP took 391 and 675 us on 8 and 64 GB200, 1,485 and 4,626 on 16 and 64 H100, for 4,096 tokens of 7,168 values,
+#: each to 8 of 256 experts in 4 of 8 groups (arXiv 2603.07685, table 7): met within 9 % [estimates, +-5 and +-40 %].
+TOKEN_LINK_SHARE, TOKEN_LATENCY_S = 0.76, 90e-6
+#: Most of its network's rate that an exchange between nodes reaches, whatever factor other collectives have from steps
+#: that hide them: the same table's NCCL had 40.7 and 44.9 of 50 GB/s on 16 and 64 H100, HybridEP 40 [estimate, +-5
+#: %].
+EXCHANGE_NETWORK_SHARE = 0.85
 
 #: Kinds whose bytes go from one GPU to another as they are.
 POINT_TO_POINT = ("broadcast", "send_recv", "ring_step", "rings_step")
@@ -188,7 +194,8 @@ def _work(shapes: CollectiveShapes, kind: str, gpu: GpuModel, algorithm: str) ->
         by_link = by_link * np.where(n > 1, (local - 1.0) / np.maximum(n - 1.0, 1.0), 0.0)
     rate, latency = _within(shapes, kind, gpu)
     leaving = np.where(domains > 1, _leaving(shapes, kind, algorithm), 0.0)
-    share = gpu["collective.network_share"] * shapes.efficiency / REFERENCE_EFFICIENCY
+    most = math.inf if ring else EXCHANGE_NETWORK_SHARE
+    share = min(gpu["collective.network_share"], most) * shapes.efficiency / REFERENCE_EFFICIENCY
     across = leaving / (share * shapes.exit_bytes_per_s) * shapes.delay
     steps = _latency_s(shapes, kind, algorithm, gpu)
     inside = gpu["collective.latency_per_gpu_s"] * (local - 1.0) * (kind not in (*POINT_TO_POINT, "token_exchange"))
@@ -214,7 +221,7 @@ def _within(shapes: CollectiveShapes, kind: str, gpu: GpuModel) -> tuple[Array, 
     elif kind == "all_to_all":
         share = gpu.get("collective.exchange_link_share", share)
     elif kind == "token_exchange":
-        share = TOKEN_LINK_SHARE
+        share, latency = TOKEN_LINK_SHARE, latency + TOKEN_LATENCY_S
     own = np.isnan(shapes.link_bytes_per_s)
     return share * np.where(own, gpu.device["link_bandwidth_bytes_per_s"], shapes.link_bytes_per_s), latency
 

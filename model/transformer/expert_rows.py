@@ -8,8 +8,8 @@ them by expert, and the same way back:
 
 The ``flex`` dispatcher (DeepEP, HybridEP) sends a token once to each domain that has an expert of it, or within one
 domain once to each such rank, straight from where it lies, and copies it there: of k choices among p equal parts
-p·(1 − (1 − 1/p)^k) are different on average. Its results are summed there, too, and on their way back: nothing is
-permuted where tokens come from.
+p·(1 − (1 − 1/p)^k) are different on average, p being those that its router may choose from (node-limited routing).
+Its results are summed there, too, and on their way back: nothing is permuted where tokens come from.
 
 The rows of a rank's experts are the mean times a load: either the capacity factor, to which every expert is padded or
 cut, or without one (dropless) how far the busiest rank lies above the mean, for all wait for it.
@@ -198,24 +198,41 @@ def _exchange(s: Shard) -> str:
 
 def _arriving(s: Shard) -> float:
     """Rows that reach a rank over those that its experts take: with ``flex`` a token comes once for all of them."""
-    run, chosen = s.implementation, experts_of(s).active
+    run, experts = s.implementation, experts_of(s)
     if run.expert_dispatcher != "flex":
         return 1.0
-    return max(different_parts(chosen, run.expert_parallel) / chosen, REPEATED_READS)
+    return max(_met(experts, run.expert_parallel) / experts.active, REPEATED_READS)
 
 
 def _sent_share(s: Shard) -> float:
     """Rows that the busiest rank exchanges over those that its tokens are copied to."""
-    run, chosen = s.implementation, experts_of(s).active
+    run, experts = s.implementation, experts_of(s)
     if run.expert_dispatcher != "flex":
         return run.expert_load
     domains = run.expert_fabric.domains if run.expert_fabric is not None else 1
-    return run.expert_load * different_parts(chosen, domains if domains > 1 else run.expert_parallel) / chosen
+    return run.expert_load * _met(experts, domains if domains > 1 else run.expert_parallel) / experts.active
 
 
-def different_parts(chosen: int, parts: int) -> float:
+def _met(experts: Experts, parts: int) -> float:
+    """Expected number of different parts, of ``parts`` that share the experts, to which a token goes."""
+    return different_parts(experts.active, parts_allowed(experts.groups, experts.chosen_groups, parts))
+
+
+def different_parts(chosen: int, parts: float) -> float:
     """Expected number of different parts among ``chosen`` independent, equally likely ones of ``parts``."""
     return parts * (1.0 - (1.0 - 1.0 / parts) ** chosen)
+
+
+def parts_allowed(groups: int, chosen: int, parts: int) -> float:
+    """Expected number of equal parts that hold some of the ``chosen`` groups among ``groups`` (node-limited routing).
+
+    >>> parts_allowed(8, 4, 64), parts_allowed(8, 4, 8), parts_allowed(8, 4, 2)
+    (32.0, 4.0, 1.9714285714285715)
+    """
+    if parts >= groups:
+        return parts * chosen / groups
+    without = math.comb(groups - groups // parts, chosen) / math.comb(groups, chosen)
+    return parts * (1.0 - without)
 
 
 def _sorting(name: str, s: Shard, e: ExpertShard, *, reads: float = 1.0, writes: float = 1.0) -> tuple[Launch, ...]:
