@@ -134,6 +134,14 @@ def factors_on(description: GpuDescription, generation: str, known: Iterable[str
     return found
 
 
+def foreign_generation(generation: str, description: GpuDescription) -> tuple[str, ...]:
+    """What it means where one vendor's framework is named on another's GPU; nothing where it is not."""
+    vendor = description.text("vendor")
+    if generation not in NVIDIAS or vendor == "NVIDIA":
+        return ()
+    return (f"{generation} is NVIDIA's: what {vendor} has in its place is taken to run at the same pace, unmeasured",)
+
+
 def trained(description: GpuDescription, generation: str, factors: Mapping[str, Parameter]) -> GpuDescription:
     """The description with the factors of long training runs; unchanged if none are known of its architecture.
 

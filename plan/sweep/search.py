@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 
 from joulecast.errors import InputError
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.training.factors import foreign_generation
 from joulecast.plan.sweep.choose import (
     feasible,
     is_feasible,
@@ -31,7 +33,7 @@ from joulecast.plan.sweep.choose import (
     slack_of,
     to_simulate,
 )
-from joulecast.plan.sweep.clusters import best_of_each, cluster_keys, offered, simulate_each, words
+from joulecast.plan.sweep.clusters import GPU, best_of_each, cluster_keys, offered, simulate_each, words
 from joulecast.plan.sweep.journal import Journal
 from joulecast.plan.sweep.legal import Combinations
 from joulecast.plan.sweep.parts import make_apart
@@ -39,6 +41,7 @@ from joulecast.plan.sweep.result import SweepResult, check_output, write_rows
 from joulecast.plan.sweep.rows import Checked, Row, evaluate, forecaster_of, rows_together, simulate, with_files
 from joulecast.plan.sweep.space import Space
 from joulecast.plan.sweep.workers import Workers
+from joulecast.simulator.plan_file.names import resolve_path
 
 #: Combinations that are one job, in this process and of a worker.
 JOB_HERE, JOB_APART = 4096, 32
@@ -243,7 +246,16 @@ def _result(
         refused=_refused(space, combinations, journal) if illegal else "",
         of_each_cluster=tuple(each.values()),
         without=tuple(words(keys, cluster) for cluster in offered(space, keys) if cluster not in each),
+        foreign=_foreign(space),
     )
+
+
+def _foreign(space: Space) -> tuple[str, ...]:
+    """What is assumed of the space's generations of frameworks on its GPUs."""
+    names = (resolve_path(gpu, ".toml", space.source, GPU) for gpu in space.values(GPU))
+    generations = [name or "" for name in space.values("implementation.generation")]
+    said = (note for gpu in map(load_gpu, names) for name in generations for note in foreign_generation(name, gpu))
+    return tuple(dict.fromkeys(said))
 
 
 def _refused(space: Space, combinations: Combinations, journal: Journal) -> str:

@@ -14,7 +14,7 @@ from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.memory.footprint import MemoryFootprint
 from joulecast.model.power.component_power import by_part
 from joulecast.model.power.kernel_power import COMPONENTS, clock_tree_power_w, idle_power_w
-from joulecast.model.training.factors import LONGER, NVIDIAS
+from joulecast.model.training.factors import LONGER, foreign_generation
 from joulecast.simulator.events.guards import reported_with
 from joulecast.simulator.fluid.part_limits import check_parts, spent_at_clocks
 from joulecast.simulator.fluid.power_over_time import power_of_iterations
@@ -94,7 +94,7 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
         assumptions=(
             *ASSUMPTIONS,
             *_framework_assumptions(prepared, time, 0.0 if host is None else float(host.time[1, 0])),
-            *_generation_assumptions(plan.implementation.generation, description),
+            *foreign_generation(plan.implementation.generation, description),
             *network_assumptions(plan, description),
             *overlap_assumptions(plan),
             *attention_assumptions(plan, description),
@@ -144,14 +144,6 @@ def _framework_assumptions(prepared: Prepared, time_s: float, slow_host: float) 
             "how far the GPU's software is tuned for training is not known, which the interval of the time allows for"
         )
     return said
-
-
-def _generation_assumptions(generation: str, description: GpuDescription) -> list[str]:
-    """What it means where one vendor's framework is named on another's GPU."""
-    vendor = description.text("vendor")
-    if generation not in NVIDIAS or vendor == "NVIDIA":
-        return []
-    return [f"{generation} is NVIDIA's: what {vendor} has in its place is taken to run at the same pace, unmeasured"]
 
 
 def _median(values: Array, weights: Array) -> float:

@@ -74,6 +74,13 @@ def test_a_sweep_of_clusters_goes_on_where_it_was_cut(paired, tmp_path):
     assert other.fingerprint() != space.fingerprint()
 
 
+def test_one_vendors_framework_on_anothers_card_is_said(paired):
+    amd = {"gpu": "mi300x", "gpus": 8}
+    run = {"implementation__framework": "megatron", "implementation__generation": "megatron-bridge-2025"}
+    said = [jc.sweep(paired(H200, *more, **run)).to_dict()["notes"] for more in ((), (amd,))]
+    assert [sum("is NVIDIA's: what AMD has" in note for note in notes) for notes in said] == [0, 1]
+
+
 def test_bad_clusters_get_one_line(paired, tmp_path):
     for clusters, message in (
         ((H200, {"gpu": "b200"}), r"\[cluster.gpus\]: cluster 2 does not say it. Add it: GPUs in total"),
