@@ -106,7 +106,7 @@ class _Load:
     limit_w: float
     settle_s: Array | float
     window_s: Array | float
-    part_limits_w: Mapping[str, float] | None = None
+    component_limits_w: Mapping[str, float] | None = None
     longer: Array | None = None  # factor on the pieces' times, during which nothing more is done, shape (n,)
     waiting: Array | None = None  # share of the pieces' times, shape (n,)
     in_step: int = 1
@@ -251,7 +251,7 @@ def _load(
     limit_w: float,
     settle_s: Array | float,
     window_s: Array | float,
-    part_limits_w: Mapping[str, float] | None = None,
+    component_limits_w: Mapping[str, float] | None = None,
 ) -> _Load:
     operators = [o for piece in work for o in piece.operators]
     return _Load(
@@ -264,7 +264,7 @@ def _load(
         limit_w,
         settle_s,
         window_s,
-        part_limits_w,
+        component_limits_w,
     )
 
 
@@ -273,9 +273,9 @@ def _evaluate(load: _Load, costs: Costs, gpu: GpuModel, clocks: Array, *, with_p
     ceiling = tensor_clock_mhz(_tensor_use(load, costs), gpu)
     if load.clock_mhz is not None:
         ceiling = np.minimum(ceiling, load.clock_mhz)
-    curves = _sum(load, costs, clocks, gpu, with_parts or bool(load.part_limits_w))
-    if load.part_limits_w:
-        curves, highest = under_limits(curves, clocks, load.part_limits_w, gpu)
+    curves = _sum(load, costs, clocks, gpu, with_parts or bool(load.component_limits_w))
+    if load.component_limits_w:
+        curves, highest = under_limits(curves, clocks, load.component_limits_w, gpu)
         ceiling = np.minimum(ceiling, highest)
     limit_w = load.limit_w * group_limit_share(load.in_step, gpu)
     if load.waiting is not None:

@@ -132,7 +132,7 @@ def waiting_power_w(clock_mhz: ArrayLike, gpu: GpuModel) -> dict[str, Array]:
     return by_part(dict(zip(COMPONENTS, drawn, strict=True)), gpu)
 
 
-def check_limits(limits_w: Mapping[str, float], gpu: GpuModel, *, waits: bool = False) -> None:
+def check_limits(component_limits_w: Mapping[str, float], gpu: GpuModel, *, waits: bool = False) -> None:
     """See that limits name parts of this GPU and leave them what they draw at rest, or where it ``waits`` for others.
 
     Raises
@@ -146,7 +146,7 @@ def check_limits(limits_w: Mapping[str, float], gpu: GpuModel, *, waits: bool = 
     lowest_mhz = gpu.device["min_clock_mhz"]
     rest = waiting_power_w(lowest_mhz, gpu) if waits else rest_power_w(lowest_mhz, gpu)
     when = "while it waits" if waits else "at rest"
-    for part, limit in limits_w.items():
+    for part, limit in component_limits_w.items():
         if part not in parts:
             raise UnknownNameError(f"part of {gpu.name}", part, parts, key="component_limits_w")
         lowest = float(rest[part]) + ABOVE_REST_W
@@ -159,7 +159,7 @@ def check_limits(limits_w: Mapping[str, float], gpu: GpuModel, *, waits: bool = 
 
 
 def under_limits(
-    curves: Curves, clocks_mhz: Array, limits_w: Mapping[str, float], gpu: GpuModel
+    curves: Curves, clocks_mhz: Array, component_limits_w: Mapping[str, float], gpu: GpuModel
 ) -> tuple[Curves, Array]:
     """Work whose parts are limited, and the highest clock at which every limit is met.
 
@@ -169,7 +169,7 @@ def under_limits(
         ``n`` pieces of work on a grid of clocks.
     clocks_mhz
         The grid, ascending, shape ``(c,)``.
-    limits_w
+    component_limits_w
         By part, as :func:`check_limits` lets them pass [W].
 
     Returns
@@ -177,22 +177,22 @@ def under_limits(
     curves, ceiling_mhz
         The curves, held back at the lowest clock where a limit demands it; and a clock for each piece, shape ``(n,)``.
     """
-    for part, limit in limits_w.items():
+    for part, limit in component_limits_w.items():
         curves = _held_back(curves, part, limit, clocks_mhz[0], gpu)
     ceiling = np.full(curves.time_s.shape[1], clocks_mhz[-1])
     for part, energy in by_part(curves.components_j, gpu).items():
-        if part in limits_w:
-            ceiling = settle_clock_mhz(clocks_mhz, energy / curves.time_s, limits_w[part], ceiling)
+        if part in component_limits_w:
+            ceiling = settle_clock_mhz(clocks_mhz, energy / curves.time_s, component_limits_w[part], ceiling)
     return curves, ceiling
 
 
 def limited_kernels(
-    times: KernelTimes, clocks_mhz: Array, limits_w: Mapping[str, float], gpu: GpuModel
+    times: KernelTimes, clocks_mhz: Array, component_limits_w: Mapping[str, float], gpu: GpuModel
 ) -> tuple[KernelTimes, Array]:
     """Kernels whose parts are limited, and the clock at which each really runs, of shape ``(clocks, kernels)``."""
     shape = times.time_s.shape
     parts = {c: np.array(np.broadcast_to(v, shape)) for c, v in times.components_j.items()}
-    curves, ceiling = under_limits(Curves(times.time_s, times.energy_j, parts), clocks_mhz, limits_w, gpu)
+    curves, ceiling = under_limits(Curves(times.time_s, times.energy_j, parts), clocks_mhz, component_limits_w, gpu)
     at_ceiling, free = curves.at(clocks_mhz, ceiling), clocks_mhz[:, None] <= ceiling
     held = KernelTimes(
         np.where(free, curves.time_s, at_ceiling.time_s),

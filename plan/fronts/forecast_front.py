@@ -114,7 +114,7 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
         kind,
         float(base.wait_power_w[-1]) * gpus,
         names=names,
-        power_limit_w=settled_power_w(base.limits_w, gpu) * gpus,
+        power_limit_w=settled_power_w(base.power_limits_w, gpu) * gpus,
         notes=notes,
         gpus_per_rank=gpus,
         kernels=None if gpu.description is None else OptionKernels(dict(variants), tuple(types), gpu.description),

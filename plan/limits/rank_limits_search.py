@@ -247,7 +247,7 @@ class _Search:
             kernels=tuple(one.kernels[rank] for rank, one in enumerate(each)),
             tables=tuple(one.tables[rank] for rank, one in enumerate(each)),
             columns=tuple(one.columns[rank] for rank, one in enumerate(each)),
-            limits_w=limits_w,
+            power_limits_w=limits_w,
         )
 
     def _limited(self, knobs: Knobs, limits_w: tuple[float, ...]) -> Plan:

@@ -133,7 +133,7 @@ def _of_gpu(plans: Sequence[Plan], parts: Parts) -> ClosedForm:
     busy = of_iteration("time_s")
     check_ranks(plans, layout, board, settled, busy, of_iteration("energy_j"), time, parts.gpu)
     exposed = of_iteration("exposed_s")
-    if parts.limits_w:
+    if parts.component_limits_w:
         stages, tails = (of.clock_mhz * of.time_s for of in (work.stages, work.tails))
         settled = replace(settled, clock_mhz=pipelines.of_iteration(stages, tails, settled) / busy)
     made = _summary(plans, layout, settled, time, exposed)

@@ -82,7 +82,7 @@ class Parts:
 
     Parameters
     ----------
-    limits_w
+    component_limits_w
         Limits of parts of the GPU's package, by name [W].
 
     Attributes
@@ -98,11 +98,11 @@ class Parts:
         [W].
     """
 
-    def __init__(self, gpu: GpuModel, limits_w: Mapping[str, float] | None = None) -> None:
-        self.gpu, self.limits_w = gpu, limits_w or {}
+    def __init__(self, gpu: GpuModel, component_limits_w: Mapping[str, float] | None = None) -> None:
+        self.gpu, self.component_limits_w = gpu, component_limits_w or {}
         self.clocks_mhz = clocks = coarse_clocks(gpu)
         self.idle_w = idle_power_w(clocks, gpu)
-        self.waiting_w = wait_power_w(clocks[wait_columns(clocks, self.limits_w, gpu)], gpu)
+        self.waiting_w = wait_power_w(clocks[wait_columns(clocks, self.component_limits_w, gpu)], gpu)
         self.stage_recipes: list[tuple[Recipe, Recipe, Recipe]] = []
         self.tail_recipes: list[Recipe] = []
         self.drain_recipes: list[Recipe] = []
@@ -162,7 +162,7 @@ class Parts:
 
     def _tabulate(self, parts: Sequence[_Part], peak_w: float) -> Tabulated:
         """As :func:`~joulecast.simulator.instructions.tables.instruction_table`, but sums depend on no other part."""
-        if self.limits_w:
+        if self.component_limits_w:
             return _stacked([self._limited(part, peak_w) for part in parts])
         gpu, types = self.gpu, [part.launches for part in parts]
         kernels = kernels_of([types], self.clocks_mhz, gpu, peak_w)
@@ -184,10 +184,10 @@ class Parts:
     def _limited(self, part: _Part, peak_w: float) -> Tabulated:
         """A part whose kernels' powers add up, at the limits of the GPU's parts."""
         types = [part.launches]
-        kernels = kernels_of([types], self.clocks_mhz, self.gpu, peak_w, (), self.limits_w)
+        kernels = kernels_of([types], self.clocks_mhz, self.gpu, peak_w, (), self.component_limits_w)
         table = instruction_table(types, kernels, self.gpu, None, part.beside_transfers)
         clock = mean_clock_mhz(table, kernels)
-        table, ceiling = limited(table, self.clocks_mhz, self.limits_w, self.gpu)
+        table, ceiling = limited(table, self.clocks_mhz, self.component_limits_w, self.gpu)
         free = self.clocks_mhz <= ceiling[:, None]
 
         def held(values: Array) -> Array:

@@ -141,7 +141,7 @@ def _sum_recipes(into: Amounts, rows: Int, recipes: Sequence[Recipe], table: Tab
         return
     sums = Sums(recipes)
     time, exposed, energy = (sums.of(values) for values in (table.duration_s, table.exposed_s, table.energy_j))
-    if parts.limits_w:
+    if parts.component_limits_w:
         spent = sums.of(table.clock_mhz * table.duration_s)
         into.clock_mhz[rows] = np.divide(spent, time, out=np.zeros_like(time), where=time > 0)
     gaps = host_gaps(time, sums.of(table.host_s)) if table.is_launched else np.zeros_like(time)

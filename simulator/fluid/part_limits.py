@@ -35,7 +35,7 @@ TOLERANCE = 1e-9
 
 
 def limited(
-    table: InstructionTable, clocks_mhz: Array, limits_w: Mapping[str, float], gpu: GpuModel
+    table: InstructionTable, clocks_mhz: Array, component_limits_w: Mapping[str, float], gpu: GpuModel
 ) -> tuple[InstructionTable, Array]:
     """Instructions whose parts are limited, and the highest clock of each.
 
@@ -45,7 +45,7 @@ def limited(
         ``n`` types on the grid of clocks.
     clocks_mhz
         The grid, ascending, shape ``(c,)``.
-    limits_w
+    component_limits_w
         By part [W].
 
     Returns
@@ -57,7 +57,7 @@ def limited(
     busy = table.duration_s[:, -1] > 0
     duration = np.where(busy[:, None], table.duration_s, 1.0)
     parts = {c: table.components_j[..., i].T for i, c in enumerate(COMPONENTS)}
-    curves, ceiling = under_limits(Curves(duration.T, table.energy_j.T, parts), clocks_mhz, limits_w, gpu)
+    curves, ceiling = under_limits(Curves(duration.T, table.energy_j.T, parts), clocks_mhz, component_limits_w, gpu)
     longer = replace(
         table,
         duration_s=np.where(busy[:, None], curves.time_s.T, table.duration_s),
@@ -72,11 +72,11 @@ def index_below(clocks_mhz: Array, ceiling_mhz: Array) -> Int:
     return np.maximum(np.searchsorted(clocks_mhz, ceiling_mhz + 1e-6) - 1, 0)
 
 
-def wait_columns(clocks_mhz: Array, limits_w: Mapping[str, float], gpu: GpuModel) -> Int:
+def wait_columns(clocks_mhz: Array, component_limits_w: Mapping[str, float], gpu: GpuModel) -> Int:
     """Clock index at which a GPU waits at each clock index of the governor, shape ``(c,)``."""
     drawn = waiting_power_w(clocks_mhz, gpu)
     below = np.ones(len(clocks_mhz), dtype=np.bool_)
-    for part, limit in limits_w.items():
+    for part, limit in component_limits_w.items():
         below &= drawn[part] <= limit
     highest = int(np.flatnonzero(below)[-1]) if below.any() else 0
     return np.minimum(np.arange(len(clocks_mhz)), highest)

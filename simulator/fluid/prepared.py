@@ -57,7 +57,7 @@ class Prepared:
     columns
         Of each pipeline rank, the column at which an instruction runs where the governor sets another, shape
         ``(types, clocks)``.
-    limits_w
+    power_limits_w
         Power limit of a GPU of each pipeline rank [W].
     transfer_s
         Time of a transfer from each pipeline rank to the next [s].
@@ -71,7 +71,7 @@ class Prepared:
     kernels: tuple[Kernels, ...]
     tables: tuple[InstructionTable, ...]
     columns: tuple[NDArray[np.int64], ...]
-    limits_w: tuple[float, ...]
+    power_limits_w: tuple[float, ...]
     gpu: GpuModel
     transfer_s: Array
     locked: bool

@@ -100,7 +100,7 @@ def _start(prepared: Prepared) -> tuple[list[int], list[Governor], float, float]
     """Clocks to start from, what moves each, and the rough length of an iteration and a tick."""
     plan, gpu, clocks = prepared.program.plan, prepared.gpu, prepared.clocks_mhz
     index, length = [], 0.0
-    for rank, table, limit in zip(prepared.program.ranks, prepared.tables, prepared.limits_w, strict=True):
+    for rank, table, limit in zip(prepared.program.ranks, prepared.tables, prepared.power_limits_w, strict=True):
         order = np.array(rank.order)
         time, energy = table.duration_s[order].sum(0), table.energy_j[order].sum(0)
         clock = settle_clock_mhz(clocks, (energy / time)[:, None], settled_power_w(limit, gpu), gpu.max_clock_mhz)
@@ -111,6 +111,6 @@ def _start(prepared: Prepared) -> tuple[list[int], list[Governor], float, float]
     if prepared.locked:
         return tops, [FixedClock(top) for top in tops], length, length / TICKS_PER_ITERATION
     start = [min(i, top) for i, top in zip(index, tops, strict=True)]
-    reached = [limit * group_limit_share(plan.tp, gpu) for limit in prepared.limits_w]
+    reached = [limit * group_limit_share(plan.tp, gpu) for limit in prepared.power_limits_w]
     governors: list[Governor] = [PowerGovernor(gpu, *board, tick) for board in zip(reached, tops, start, strict=True)]
     return start, governors, length, tick

@@ -55,7 +55,7 @@ class TiledKernels:
         Clocks, ascending [MHz].
     peak_w
         The board's instant limit [W].
-    part_limits_w
+    component_limits_w
         Limits of parts of the GPU, by name [W].
     """
 
@@ -66,7 +66,7 @@ class TiledKernels:
         gpu: GpuModel,
         clocks_mhz: Array,
         peak_w: float | None = None,
-        part_limits_w: Mapping[str, float] | None = None,
+        component_limits_w: Mapping[str, float] | None = None,
     ) -> None:
         self.gpu, self.names = gpu, tuple(choices)
         self._variants: dict[Operator, tuple[str, tuple[Operator, ...]]] = {}
@@ -76,7 +76,7 @@ class TiledKernels:
             found = tuple(operator if tile is None else tiled_operator(operator, tile) for tile in tiles)
             self._variants[operator] = (name, found)
         every = dict.fromkeys(v for _, variants in self._variants.values() for v in variants)
-        self.kernels: Kernels = kernels_of([], clocks_mhz, gpu, peak_w, tuple(every), part_limits_w)
+        self.kernels: Kernels = kernels_of([], clocks_mhz, gpu, peak_w, tuple(every), component_limits_w)
         self._row = {operator: i for i, operator in enumerate(self.kernels.operators)}
         self._idle_w = idle_power_w(clocks_mhz, gpu)
 

@@ -91,15 +91,15 @@ def kernels_of(
     gpu: GpuModel,
     peak_w: float | None = None,
     others: Sequence[Operator] = (),
-    part_limits_w: Mapping[str, float] | None = None,
+    component_limits_w: Mapping[str, float] | None = None,
 ) -> Kernels:
     """Every distinct operator of all ranks' types, lowered and evaluated at every clock in one call.
 
     ``peak_w`` is the board's instant limit, ``None`` without one; ``others`` are operators beside the programs;
-    ``part_limits_w`` limits parts of the GPU, see :mod:`joulecast.model.power.component_power`.
+    ``component_limits_w`` limits parts of the GPU, see :mod:`joulecast.model.power.component_power`.
     """
     operators = distinct_operators(programs, others)
-    return kernels_at(operators, lower(operators, gpu), clocks_mhz, gpu, peak_w, part_limits_w)
+    return kernels_at(operators, lower(operators, gpu), clocks_mhz, gpu, peak_w, component_limits_w)
 
 
 def distinct_operators(
@@ -116,21 +116,21 @@ def kernels_at(
     clocks_mhz: Array,
     gpu: GpuModel,
     peak_w: float | None = None,
-    part_limits_w: Mapping[str, float] | None = None,
+    component_limits_w: Mapping[str, float] | None = None,
 ) -> Kernels:
     """Lowered operators at every clock, under limits as :func:`kernels_of` has them."""
     found = Kernels(operators, costs, clocks_mhz, at_clock(costs, clocks_mhz[:, None], gpu))
-    return under_limits(found, gpu, peak_w, part_limits_w)
+    return under_limits(found, gpu, peak_w, component_limits_w)
 
 
 def under_limits(
-    kernels: Kernels, gpu: GpuModel, peak_w: float | None = None, part_limits_w: Mapping[str, float] | None = None
+    kernels: Kernels, gpu: GpuModel, peak_w: float | None = None, component_limits_w: Mapping[str, float] | None = None
 ) -> Kernels:
     """The same kernels under a board's instant limit, and under limits of its parts [W]."""
     if peak_w is not None:
         kernels = replace(kernels, times=skip_cycles(kernels.times, kernels.clocks_mhz, peak_w, gpu))
-    if part_limits_w:
-        times, held = limited_kernels(kernels.times, kernels.clocks_mhz, part_limits_w, gpu)
+    if component_limits_w:
+        times, held = limited_kernels(kernels.times, kernels.clocks_mhz, component_limits_w, gpu)
         kernels = replace(kernels, times=times, held_mhz=held)
     return kernels
 

@@ -156,7 +156,7 @@ def conditions_of(prepared: Prepared, description: GpuDescription) -> Conditions
     """Conditions of a plan's iterations."""
     plan = prepared.program.plan
     limits = dict(plan.power.component_limits_w) or None
-    limit_w = float(np.mean(prepared.limits_w))
+    limit_w = float(np.mean(prepared.power_limits_w))
     precision, nodes = plan.workload.precision, plan.cluster.nodes
     experts = plan.workload.model.experts is not None
     return Conditions(prepared.gpu, description, limit_w, limits, prepared.locked, precision, plan.tp, nodes, experts)
