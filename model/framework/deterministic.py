@@ -36,7 +36,8 @@ def filled_values(kernel: Operator) -> float:
     if isinstance(kernel, Gemm):
         return 0.0 if kernel.accumulate else float(kernel.batch * kernel.m * kernel.n)
     if isinstance(kernel, Streaming):
-        return kernel.bytes_written / 2.0 if kernel.pattern in FILLED_PATTERNS else 0.0
+        made = kernel.pattern in FILLED_PATTERNS and not kernel.name.endswith(".into")
+        return kernel.bytes_written / 2.0 if made else 0.0
     return _attention_values(kernel) if isinstance(kernel, Attention) else 0.0
 
 

@@ -25,7 +25,7 @@ from dataclasses import replace
 from joulecast.model.framework.launches import Launch, collective, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES, Attention
-from joulecast.model.transformer import attention_kernel
+from joulecast.model.transformer import attention_kernel, flash_order
 
 
 def attention(s: Shard, direction: str) -> tuple[Launch, ...]:
@@ -74,10 +74,13 @@ def _gathered(s: Shard, direction: str) -> tuple[Launch, ...]:
     if s.implementation.deterministic:
         early, late = 0, 2 * ranks - 1  # the slowest pair
     kernels = [_paired(_kernel(s, direction, half, (chunk + 1) * half, causal=True)) for chunk in (early, late)]
+    before, after = flash_order.of_chunks(s, direction, everything, everything * (2 * ranks + 1) / (2 * ranks))
     out = [
         _collective(s, "all_gather", "attention.keys.all_gather", size),
         streaming("cat", "attention.keys.order", everything, dtype=dtype),
+        *before,
         *kernels,
+        *after,
     ]
     if direction == "backward":
         out.append(streaming("add", "attention.keys.grad.join", everything / 2, reads=2, dtype=dtype))

@@ -17,6 +17,7 @@ from joulecast.simulator.plan_file.plan import plan_from_dict
 
 RUN = Implementation(framework="megatron", attention_backend="flash-attn-2", tensor_parallel=8, recompute="full")
 LLAMA = load_model("llama-3.2-3b")
+ORDERS = ("attention.order", "attention.chunks.order", "attention.into", "attention.result.order")
 
 
 def work(batch, heads, *, sequence=4096, keys=4096, deterministic=1, direction="backward"):
@@ -44,6 +45,24 @@ def test_what_adds_into_a_buffer_is_not_filled():
     assert "up.dgrad.empty" in names
     assert not {"up.wgrad.empty", "norm1.grad.join.empty", "gate.silu.grad.empty", "up.grad.all_reduce.empty"} & names
     assert all(filled_values(one.operator) == 0.0 for one in launches if one.operator.name.endswith(".wgrad"))
+
+
+def test_flash_attention_of_gathered_sequences_is_handed_copies():
+    """Of several sequences, and not with cuDNN, which takes positions first."""
+    split = replace(RUN, context_parallel=2, cp_comm_type="all_gather", tensor_parallel=4)
+
+    def copies(run, batch):
+        return [one.operator for one in layer_forward(LLAMA, run, batch, 4096) if one.operator.name in ORDERS]
+
+    assert [one.name for one in copies(split, 8)] == list(ORDERS)
+    assert not copies(split, 1)
+    assert not copies(replace(split, attention_backend="cudnn"), 8)
+    # Six heads of queries and two of keys and values on half of the positions; chunks see 5/4 of all keys and values.
+    values = 8 * 2048 * 128
+    sizes = [one.elements / values for one in copies(split, 8)]
+    assert sizes == [6 + 2 * 4, 6 + 1.25 * 2 * 4, 6, 6]
+    filled = replace(split, deterministic=True)
+    assert not any(one.operator.name == "attention.into.empty" for one in layer_forward(LLAMA, filled, 8, 4096))
 
 
 def test_one_block_too_many_takes_a_second_round():

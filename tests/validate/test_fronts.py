@@ -57,8 +57,8 @@ def test_figures():
     summary = result.summary
     assert summary["megatron, relative to the fastest"]["time_error_percent"] < 2.2
     assert summary["megatron, relative to the fastest"]["energy_error_percent"] < 2.8
-    assert summary["all"]["time_error_percent"] < 7.5
-    assert summary["all"]["energy_error_percent"] < 4.5
+    assert summary["all"]["time_error_percent"] < 4.8
+    assert summary["all"]["energy_error_percent"] < 4.8
 
 
 @pytest.mark.parametrize(
