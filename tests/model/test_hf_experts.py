@@ -65,6 +65,8 @@ def test_layers_with_and_without_experts_take_turns(
     [
         ({"num_experts_per_tok": 17}, "num_experts_per_tok", InputError),
         ({"num_experts": 0}, "num_experts", InputError),
+        ({"n_group": 7}, "n_group", InputError),
+        ({"n_group": 4, "topk_group": 5}, "topk_group", InputError),
         ({"mlp_only_layers": [99]}, "mlp_only_layers", InputError),
         ({"mlp_only_layers": 1}, "mlp_only_layers", InputError),
         ({"model_type": "llama"}, "num_experts", InputError),

@@ -23,7 +23,7 @@ from joulecast.model.memory.footprint import PipelineRank, memory_footprint
 from joulecast.model.memory.states import StateShards
 from joulecast.model.training.parameters import parameters_of_stage
 from joulecast.model.training.step import head_backward, head_forward, layer_backward, layer_forward
-from joulecast.model.transformer.expert_rows import different_parts, expert_shard
+from joulecast.model.transformer.expert_rows import different_parts, expert_shard, parts_allowed
 from joulecast.simulator.instructions.host import EXCHANGED, LOOPED_LAUNCH, module_launches
 
 #: hidden 512, 8 heads of 64 (4 for keys and values), 2 of 16 experts of 256, one shared expert, one layer dense.
@@ -196,3 +196,14 @@ def test_the_host_launches_experts_one_by_one():
     assert module_launches(many) == pytest.approx(
         module_launches(few) - len(names) - 2 * EXCHANGED + 2 * (16 - 2) * LOOPED_LAUNCH, abs=1e-9
     )
+
+
+def test_routers_that_choose_among_groups_reach_fewer_parts():
+    """DeepSeek-V3's choose 8 experts in 4 of 8 groups: of eight nodes four, of 64 ranks 32, of two nodes nearly both."""
+    experts = load_model("deepseek-v3").experts
+    assert experts is not None
+    groups = experts.groups, experts.chosen_groups
+    assert groups == (8, 4)
+    assert (parts_allowed(*groups, 8), parts_allowed(*groups, 64)) == (4, 32)
+    assert 1.9 < parts_allowed(*groups, 2) < 2 == parts_allowed(1, 1, 2)
+    assert different_parts(8, 4.0) == pytest.approx(3.6, abs=0.01)
