@@ -18,7 +18,7 @@ CLUSTER = "cluster"
 #: Keys that take ``"all"``: every value that some plan of the space can have, tensor parallelism within a node.
 ALL = (TP, PP, VP, MICRO_BATCH)
 #: Keys whose value in a PLAN.toml may itself be a list; in a SPACE.toml a list of lists offers several.
-LISTS = ("parallelism.stage_layers", "schedule.recompute_modules", "overlap.window")
+LISTS = ("parallelism.stage_layers", "schedule.recompute_modules", "overlap.window", "implementation.cuda_graphs")
 #: Most values of one range.
 MOST_VALUES = 100_000
 
@@ -111,7 +111,7 @@ def _values(key: str, value: Any, source: Source) -> tuple[Any, ...] | None:
 
 def _is_whole(value: Any) -> bool:
     """Whether something in a list is all of what one plan says under a key that may be a list itself."""
-    return isinstance(value, list | Mapping) or value == "balanced"
+    return isinstance(value, list | Mapping | bool) or value == "balanced"
 
 
 def _range(key: str, value: Mapping[str, Any], source: Source) -> tuple[Any, ...]:

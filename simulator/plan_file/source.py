@@ -160,10 +160,18 @@ _UNION_BRANCHES = {
     "list[constrained-float]",
     "list[int]",
     "literal['balanced']",
+    "bool",
+    "list[literal['attn','moe_router','moe_preprocess']]",
 }
 
 #: Errors of one branch of a union, and types of value, of which the other branch says better what is wrong.
-_OTHER_BRANCH = {("string_type", dict), ("float_type", list), ("list_type", str), ("literal_error", list)}
+_OTHER_BRANCH = {
+    ("string_type", dict),
+    ("float_type", list),
+    ("list_type", str),
+    ("literal_error", list),
+    ("bool_type", list),
+}
 
 
 def _rank(detail: ErrorDetails) -> int:

@@ -238,6 +238,8 @@ def test_graphs_of_parts_leave_the_experts_to_the_host():
         for graphs in (False, scopes, True)
     ]
     assert times[0] > 1.1 * times[1] > 1.1 * times[2]
+    with pytest.raises(InputError, match=r"implementation\.cuda_graphs.*\battn\b"):
+        plan(implementation__cuda_graphs=["attnn"])
     with pytest.raises(InputError, match=r"implementation\.cuda_graphs.*Megatron's"):
         plan(**EAGER, implementation__cuda_graphs=scopes)
 

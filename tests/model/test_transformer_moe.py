@@ -199,7 +199,7 @@ def test_the_host_launches_experts_one_by_one():
 
 
 def test_routers_that_choose_among_groups_reach_fewer_parts():
-    """DeepSeek-V3's choose 8 experts in 4 of 8 groups: of eight nodes four, of 64 ranks 32, of two nodes nearly both."""
+    """DeepSeek-V3 chooses 8 experts in 4 of 8 groups: of eight nodes four, of 64 ranks 32, of two nodes nearly both."""
     experts = load_model("deepseek-v3").experts
     assert experts is not None
     groups = experts.groups, experts.chosen_groups
