@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from joulecast.simulator.plan_file.parts import Cluster, Overlap, Parallelism, Power, Schedule, Workload
 from joulecast.simulator.plan_file.placement import ends_fabric, ranks_in_step
 from joulecast.simulator.plan_file.plan import Plan
+from joulecast.simulator.schedules import BACKWARD_WEIGHT, FORWARD
 
 
 class Place(NamedTuple):
@@ -110,6 +111,11 @@ def at_place(plan: Plan, place: Place) -> Plan:
     )
     workload = replace(plan.workload, model=plan.workload.model.sorted_stack(place.others, place.layers))
     return replace(plan, workload=workload, parallelism=split)
+
+
+def kind_number(kind: str) -> int:
+    """Where arrays of stages have a kind of instruction: 0 of a forward, 1 of a backward, 2 of a weight gradient."""
+    return {FORWARD: 0, BACKWARD_WEIGHT: 2}.get(kind, 1)
 
 
 def rank_of(place: Place) -> int:

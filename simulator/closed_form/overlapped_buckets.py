@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from joulecast.model.kernels.operators import Collective
 from joulecast.model.power.kernel_power import wait_power_w
+from joulecast.simulator.closed_form.keys import kind_number
 from joulecast.simulator.closed_form.layout import Layout, RankKind
 from joulecast.simulator.closed_form.tabulated import Parts, Tails
 from joulecast.simulator.instructions.overlap import drag_beside
@@ -174,6 +175,10 @@ class _Rank:
 
 
 def _added(members: Sequence[_Rank], layout: Layout, parts: Parts, stage_s: Array, tables: Array) -> Added:
+    """What tails of rank rows gain that have as many types of instructions and carry the same kinds of items.
+
+    ``tables`` are those of :class:`_Travelling`; values by item have shape ``(members, items, c)``.
+    """
     gpu, clocks = parts.gpu, parts.clocks_mhz
     kinds = np.array([one.order.kinds for one in members])
     types_s = stage_s[kinds, layout.stages.index[[one.stages for one in members]]]
@@ -224,7 +229,7 @@ def _order(name: str, stages: int, microbatches: int, chunks: int, rank: int) ->
     order = _ranks(name, stages, microbatches, chunks)[rank][:-1]
     last = microbatches - 1
     numbers: dict[tuple[int, int], int] = {}
-    row = [numbers.setdefault((_kind(one), one.chunk), len(numbers)) for one in order]
+    row = [numbers.setdefault((kind_number(one.kind), one.chunk), len(numbers)) for one in order]
     before = np.zeros((len(order), len(numbers)))
     before[np.arange(len(order)), row] = 1.0
     before = before.cumsum(0)
@@ -243,10 +248,6 @@ def _order(name: str, stages: int, microbatches: int, chunks: int, rank: int) ->
         instructions=tuple(order[place] for place in marked),
         marks=tuple(2 * order[place].chunk + (order[place].kind == FORWARD) for place in marked),
     )
-
-
-def _kind(one: Instruction) -> int:
-    return 0 if one.kind == FORWARD else (2 if one.kind == BACKWARD_WEIGHT else 1)
 
 
 @lru_cache(maxsize=256)

@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import GuardError
+from joulecast.simulator.closed_form.keys import kind_number
 from joulecast.simulator.fluid.rendezvous import listed_transfers
-from joulecast.simulator.schedules import BACKWARD_WEIGHT, FORWARD, Schedule, build_schedule
+from joulecast.simulator.schedules import Schedule, build_schedule
 
 Array = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -118,7 +119,7 @@ def _levels(order: Order) -> _Levels:
         levels.append(_Level(slice(done, done + len(members)), table[0], table[1, ..., None].astype(np.float64)))
         done += len(members)
     flat = list(schedule.flat())
-    of = [(rank * order.chunks + one.chunk) * 3 + _kind_of(one.kind) for rank, one in (flat[i] for i in by_level)]
+    of = [(rank * order.chunks + one.chunk) * 3 + kind_number(one.kind) for rank, one in (flat[i] for i in by_level)]
     return _Levels(tuple(levels), np.array(of), row[schedule.offsets[1] - 1])
 
 
@@ -160,8 +161,3 @@ def _by_depth(needs: _Needs) -> list[list[int]]:
                     following.append(target)
         levels.append(following)
     return levels[:-1]
-
-
-def _kind_of(instruction: str) -> int:
-    """0 of a forward, 1 of a backward, 2 of a weight gradient."""
-    return {FORWARD: 0, BACKWARD_WEIGHT: 2}.get(instruction, 1)
