@@ -42,6 +42,18 @@ def base_name(facts: CardFacts) -> str:
     )
 
 
+def odd_base(base: str, facts: CardFacts) -> str:
+    """What is odd about a base of the catalogue: that it is of another kind than the card; empty if nothing is."""
+    try:
+        own = base_name(facts)
+    except InputError:  # who has no entry takes another's
+        return ""
+    kinds = {} if Path(base).is_file() else {name: read_gpu(name).device["product"].value for name in (own, base)}
+    if len(set(kinds.values())) < 2:
+        return ""
+    return f"the card calls itself {facts.name}, but data-sheet facts of {base} were asked for; its own are {own}"
+
+
 def _such_as(names: list[str]) -> str:
     return f"; the nearest are {', '.join(names)}" if names else ""
 

@@ -17,7 +17,7 @@ from joulecast.calibrate.measure.sampler import SamplerPool
 from joulecast.calibrate.microbenchmarks.catalogue import in_fp16, single_gpu
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark
 from joulecast.calibrate.sessions.active import CLOCK_SHARES, LIMIT_SHARES, swept
-from joulecast.calibrate.sessions.base import base_name, base_of_card
+from joulecast.calibrate.sessions.base import base_name, base_of_card, odd_base
 from joulecast.calibrate.sessions.display import Display, plus_minus
 from joulecast.calibrate.sessions.duration import clock
 from joulecast.calibrate.sessions.groups import group_command, group_sizes, measure_group
@@ -140,6 +140,8 @@ def _measure(
         **({"others": shipped} if shipped else {}),
     }
     description = base_of_card(base, facts)  # known to be usable before a folder is made
+    if odd := odd_base(base, facts):
+        say(f"warning: {odd}")
     with Recorder(folder, Card(facts, bench.versions, how=how)) as recorder, SamplerPool() as samplers:
         named = recorder.recording.card.how.get("base") == BASE_FILE
         if from_file and named and not (folder / BASE_FILE).exists():  # new, or it ended with its first line

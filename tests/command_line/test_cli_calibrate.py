@@ -467,3 +467,13 @@ def test_a_row_without_a_clock_is_no_row_at_zero(
     status, _, err = run(capsys, "--replay", "rec")
     assert status == 2
     assert "recording.jsonl:2 [sm_clock_mhz]: 0 is not positive. Write what was measured, or null." in err
+
+
+def test_facts_of_another_kind_of_card_are_warned_of(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = "warning: the card calls itself Simulated h200-sxm, but data-sheet facts of mi300x were asked for"
+    _, _, err = run(capsys, "--device", "sim:card.json", "--budget", "8s", "--base", "mi300x", "--record", "other")
+    assert told in err
+    _, _, err = run(
+        capsys, "--device", "sim:card.json", "--budget", "8s", "--base", "h200-sxm-rows", "--record", "same"
+    )
+    assert "calls itself" not in err

@@ -194,6 +194,7 @@ def test_power_limits(capsys, examples):
     ("arguments", "says"),
     [
         ((), "give either a plan or --profile"),
+        (("--dag", "dag.json"), "give either a plan or --profile"),
         (("plan.toml", "--profile", "x.csv"), "give either a plan or --profile"),
         (("--profile", "x.csv", "--microbatches", 3), "[--wait-power]"),
         (("--profile", "x.csv", "--wait-power", 80), "[--microbatches]"),

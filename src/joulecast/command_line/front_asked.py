@@ -147,6 +147,8 @@ class FrontAsked:
             Neither a plan nor a profile, both, or an option that does not go with this kind.
         """
         found = self._kind(space)
+        if found in _INSTRUCTIONS and self.plan is None and self.profile is None:
+            raise InputError("give either a plan or --profile", remedy="See joulecast front --help.")
         for name, kinds in _TAKEN_BY.items():
             value = getattr(self, name)
             if value is not None and value != [] and found not in kinds:
@@ -156,7 +158,7 @@ class FrontAsked:
 
     def _check(self, kind: str) -> None:
         """Refuse files that are missing, too many, or do not take what is asked of them."""
-        if kind in _INSTRUCTIONS and (self.plan is None) == (self.profile is None):
+        if kind in _INSTRUCTIONS and self.plan is not None and self.profile is not None:
             raise InputError("give either a plan or --profile", remedy="See joulecast front --help.")
         if kind == RANK_LIMITS and self.plan is None:
             raise InputError("a plan is missing", remedy="Limits of ranks are forecast: give a PLAN.toml.")
