@@ -350,7 +350,8 @@ def test_the_command_line_forecasts_limits_and_batch_sizes(examples, tmp_path, c
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--eta", "0.5"), "belongs to power limits"),
+        (("PLAN", "--eta", "0.5"), "belongs to power limits"),
+        (("--eta", "0.5"), "give either a plan or --profile"),
         (("--power-limits", "nowhere.csv"), "no such file"),
         (("--format", "zeus-power-limit"), "a plan is missing"),
         (("--power-limits", "MEASURED", "--job", "b"), "unknown job 'b'"),
