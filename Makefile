@@ -13,6 +13,7 @@
 # make docs      build the pages into build/site
 # make zeus-environment   an environment with Zeus, which the tests of exports let read what we write
 # make hta-environment    an environment with Holistic Trace Analysis, which a test lets read our traces
+# make torch   PyTorch for the tests of microbenchmarks, which run them on a CPU and skip without it
 # make wheel-test   build the wheel, install it into an empty environment, import everything from it
 PYTHON ?= python3
 VENV ?= .venv
@@ -30,7 +31,7 @@ DATA ?= ../shared/data
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test check coverage slow bench bench-counts regenerate forecasts figures docs pictures zeus-environment hta-environment
-.PHONY: wheel-test clean slow-fuzz slow-long slow-fronts slow-notebooks slow-mutations
+.PHONY: torch wheel-test clean slow-fuzz slow-long slow-fronts slow-notebooks slow-mutations
 
 demo: $(RUN_STAMP)
 	$(BIN)/python examples/demo.py
@@ -111,6 +112,9 @@ figures: $(DEV_STAMP)
 docs: $(DEV_STAMP)
 	$(PIP) install -q -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+torch: $(DEV_STAMP)
+	$(PIP) install -q torch==2.13.0
 
 zeus-environment:
 	$(PYTHON) -m venv .venv-zeus
