@@ -159,7 +159,8 @@ class Caches:
 
     def _find(self) -> None:
         self._modules = len(sys.modules)
-        wrappers = (thing for thing in _alive() if isinstance(thing, functools._lru_cache_wrapper))
+        # By type alone: isinstance() asks things for their class, of which some that are deprecated warn.
+        wrappers = (thing for thing in _alive() if type(thing) is functools._lru_cache_wrapper)
         self._known = [wrapper for wrapper in wrappers if str(wrapper.__module__).startswith("joulecast")]
 
     def clear(self) -> None:

@@ -31,7 +31,7 @@ NOTES = (
     "every instruction runs at its locked clock; plans whose mean power a board would not hold are left out",
     "GPUs wait at the power of their highest clock",
     "tensor-parallel ranks and replicas share the choices of their stage",
-    "ratios to the fastest plan are those of the same cards, whose kernels err alike at all clocks",
+    "ratios to the fastest plan are those of the same cards; kernels of a calibrated one err alike at all clocks",
 )
 
 

@@ -50,6 +50,11 @@ Array = NDArray[np.float64]
 
 #: Share of time and of energy whose kernels stand for all in the parameters' part.
 MAIN_SHARE = 0.7
+#: By how much iterations on a derived GPU answer to another clock otherwise than their kernels' forms say, in time and
+#: in energy over the logarithm of the clocks' ratio [1]: 44 plans of published fronts on A100s (``validate fronts``),
+#: root mean square without the three furthest [estimate with these plans in view]. A calibrated card's kernels were
+#: measured at the clocks that its board picked.
+CLOCK_RESPONSE_SD = 0.12
 
 
 @dataclass(frozen=True)
@@ -166,7 +171,8 @@ def intervals(amounts: KernelAmounts, conditions: Conditions, against: NDArray[n
     """Intervals of ``n`` iterations, or parts of them, of the same kernels, and of their ratios.
 
     Both iterations of a ratio run on one card in one framework. What a deviation of the parameters changes alike in
-    both cancels; a kernel's form errs alike in both, so that only the difference of its shares matters.
+    both cancels; a kernel's form errs alike in both, so that only the difference of its shares matters, and on a
+    derived GPU by how much it answers to another clock (:data:`CLOCK_RESPONSE_SD`).
 
     Parameters
     ----------
@@ -185,14 +191,16 @@ def intervals(amounts: KernelAmounts, conditions: Conditions, against: NDArray[n
     changes = _parameter_changes(amounts, counted, conditions)
     own, every = changes[0], changes[-1]
     alike = _works(amounts.operators)
+    response = CLOCK_RESPONSE_SD * np.abs(np.log(amounts.clock_mhz / amounts.clock_mhz[base]))
+    response = response if conditions.description.derivation else np.zeros_like(response)
     found = []
     for amount, quantity, change, of_all in (
         (amounts.time_s, "time", own[0], every[0]),
         (amounts.energy_j, "energy", own[1], every[1]),
     ):
         form, form_ratio = form_spreads(amount, base, alike, amounts.costs, conditions.description, quantity)
-        spreads = np.hypot(form, spread_of(change)), np.hypot(form_ratio, spread_of(of_all - of_all[:, base]))
-        found.append([spread * NINETY_PERCENT for spread in spreads])
+        ratio = np.hypot(np.hypot(form_ratio, response), spread_of(of_all - of_all[:, base]))
+        found.append([spread * NINETY_PERCENT for spread in (np.hypot(form, spread_of(change)), ratio)])
     (time, time_ratio), (energy, energy_ratio) = found
     published = _as_published(time, conditions)
     pairs = (published, (energy, energy), (time_ratio, time_ratio), (energy_ratio, energy_ratio))

@@ -15,6 +15,7 @@ from joulecast.plan.fronts.forecast_front import forecast_front, problem_from_pl
 from joulecast.plan.fronts.profile_front import MEASURED, problem_from_profile
 from joulecast.plan.fronts.stragglers import parse_slow_rank, throttled
 from joulecast.plan.knobs.front_space import FrontSpace
+from joulecast.simulator.iteration import uncertainty
 from joulecast.simulator.iteration.uncertainty import main_kernels
 from joulecast.simulator.plan_file.plan import load_plan, plan_from_dict
 
@@ -125,6 +126,19 @@ def test_ratios_are_surer_than_levels_and_less_so_further_apart(front):
         level, ratio = (np.log(t[f"{name}_p95"] / t[f"{name}_p05"]) for name in (f"{value}_{unit}", f"{value}_ratio"))
         assert np.all(ratio < 0.8 * level)
         assert ratio[len(ratio) // 4] < ratio[-1]
+
+
+def test_how_a_derived_gpu_answers_to_clocks_is_less_sure(examples, monkeypatch):
+    """A few per cent far from the fastest clock, nothing where the clock is the same; levels stay as they are."""
+    derived = load_plan(examples / "llama-3.1-8b-4xh200.toml", ['cluster.gpu="a100-sxm-80gb"'])
+    with_response = table(forecast_front(derived, space=SPACE))
+    monkeypatch.setattr(uncertainty, "CLOCK_RESPONSE_SD", 0.0)
+    without = table(forecast_front(derived, space=SPACE))
+    for name in ("time_ratio", "energy_ratio"):
+        wide, narrow = (np.log(t[f"{name}_p95"] / t[f"{name}_p05"]) / 2.0 for t in (with_response, without))
+        assert wide[0] == narrow[0] == 0.0
+        assert wide[-1] > narrow[-1] + 0.01
+    assert with_response["time_s_p95"] == pytest.approx(without["time_s_p95"], rel=1e-12)
 
 
 def with_spread(description, table, factor, *names):
