@@ -15,13 +15,16 @@ SCHEDULE_ALIASES = {
 }
 
 _SPLIT = "it splits the backward, too"
-_BOTH = f"{_SPLIT}, but sends micro-batches from one end alone and keeps parameters once"
+_BOTH = (
+    "with overlap.ep_comm = true it hides the experts' exchange, too, but sends micro-batches from one end alone, "
+    "so that its bubbles are longer"
+)
 _AHEAD = f"{_SPLIT}, with the memory of 1f1b, so that more bubbles stay"
 _CHUNKS = "it has several chunks on a rank, too, but does not split the backward"
 _DRAINED = "it empties the pipeline before the optimizer's step, so that no gradient is of older parameters"
 #: Schedules that others describe: the nearest that is known, and how it differs.
 NEAREST = {
-    **dict.fromkeys(("dualpipe", "dualpipev", "scheduledualpipev"), ("zb-h1", _BOTH)),
+    **dict.fromkeys(("dualpipe", "dualpipev", "scheduledualpipev"), ("1f1b", _BOTH)),
     **dict.fromkeys(("zb-h2", "zbh2", "zb-1p", "zb1p", "zb-2p", "zb2p", "zb-auto"), ("zb-h1", _AHEAD)),
     **dict.fromkeys(
         ("zb-v", "zbv", "zb-vhalf", "zb-vmin", "v-half", "v-min", "schedulezbvzerobubble"), ("zb-h1", _AHEAD)
@@ -47,7 +50,7 @@ def unknown_schedule(name: str) -> InputError:
     """The error of a name that no schedule has: what is nearest to one of others, else the known names.
 
     >>> unknown_schedule("DualPipe").remedy.partition(":")[0]
-    "The nearest is 'zb-h1'"
+    "The nearest is '1f1b'"
     """
     if schedule_alias(name) not in NEAREST:
         return UnknownNameError("schedule", name, schedule_names())

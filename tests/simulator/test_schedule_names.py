@@ -25,7 +25,7 @@ def test_other_spellings_stand_for_ours():
     assert plan("dapple").schedule.name == "1f1b"
 
 
-@pytest.mark.parametrize("name", ["dualpipe", "DualPipeV", "zb-v", "zb-2p", "ZB_H2", "zero bubble"])
+@pytest.mark.parametrize("name", ["zb-v", "zb-2p", "ZB_H2", "zero bubble"])
 def test_famous_ones_name_the_nearest_that_there_is(name):
     with pytest.raises(InputError, match=r"\[schedule.name\]: nothing here orders .* The nearest is 'zb-h1': "):
         plan(name)
@@ -34,5 +34,8 @@ def test_famous_ones_name_the_nearest_that_there_is(name):
 def test_others_are_not_mistaken_for_what_sounds_alike():
     with pytest.raises(InputError, match="The nearest is '1f1b'"):
         plan("pipedream-2bw")
+    for name in ("dualpipe", "DualPipeV"):
+        with pytest.raises(InputError, match=r"The nearest is '1f1b': with overlap\.ep_comm = true it hides"):
+            plan(name)
     with pytest.raises(InputError, match="unknown schedule 'ifib'"):
         plan("ifib")
