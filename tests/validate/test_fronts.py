@@ -65,7 +65,11 @@ def test_figures():
 
 @pytest.mark.parametrize(
     ("column", "value", "said"),
-    [("stage_0", "F1410 B", "no order of instructions"), ("time_s", "-1", "not a positive number")],
+    [
+        ("stage_0", "F1410 B", "no order of instructions"),
+        ("time_s", "-1", "not a positive number"),
+        ("method", "domino", "unknown method 'domino'"),
+    ],
 )
 def test_a_broken_line_is_named(tmp_path, column, value, said):
     with (FOLDER / FILE).open(encoding="utf-8") as file:

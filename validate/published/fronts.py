@@ -28,7 +28,7 @@ from joulecast.simulator.iteration.stretch import stretches
 from joulecast.simulator.iteration.uncertainty import Intervals, KernelAmounts, conditions_of, intervals
 from joulecast.simulator.plan_file.gpu import gpu_of
 from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
-from joulecast.validate.published.fronts_files import FrontRow, read_fronts
+from joulecast.validate.published.fronts_files import METHODS, FrontRow, read_fronts
 from joulecast.validate.scoring.baselines import transformer_flops
 from joulecast.validate.scoring.metrics import geometric_mean
 from joulecast.validate.scoring.result import Prediction, ScoredRow, SuiteResult
@@ -38,8 +38,6 @@ from joulecast.validate.scoring.summary import summarise
 GPU, WAIT_POWER_W = "a100-sxm-40gb", 85.0
 #: What all of the source's plans have in common.
 STAGES, STAGE_LAYERS, MICROBATCHES = 2, [15, 13], 8
-#: Parts of a micro-batch that Kareus' runtime overlaps, by method.
-PARTS = {"megatron": 1, "nano-batches": 2}
 PROTOCOL = (
     "nothing fitted; trivial rule: one rate per clock and one energy per operation for all rows; of plans relative to "
     "the fastest of their front: time as 1/clock, energy as its square"
@@ -123,7 +121,7 @@ def plan_of(row: FrontRow, gpu: str | None = None) -> Plan:
             "cluster": {"gpu": gpu or GPU, "gpus": 16, "gpus_per_node": 8},
             "parallelism": {**split, "pipeline_model_parallel_size": STAGES, "stage_layers": STAGE_LAYERS},
             "schedule": {"recompute": "full"},
-            "overlap": {"nanobatches": PARTS.get(row.method, 1)},
+            "overlap": {"nanobatches": METHODS[row.method]},
             "implementation": {
                 "framework": "megatron",
                 "generation": "megatron-core",

@@ -23,6 +23,10 @@ _REPEATED = re.compile(r"(\d{1,3})x\(([^()]*)\)")
 _INSTRUCTION = re.compile(r"([FB])(\d{3,4})")
 
 
+#: Who runs the stages, and into how many parts a micro-batch is cut, of which one communicates beside the other.
+METHODS = {"megatron": 1, "nano-batches": 2}
+
+
 @dataclass(frozen=True)
 class FrontRow:
     """One plan of a front.
@@ -88,6 +92,9 @@ def _row(cells: dict[str, str], file: str, line: int) -> FrontRow:
     time, energy = (
         positive(cells[key], file=file, line=line, key=key, error=DataError) for key in ("time_s", "energy_j")
     )
+    if cells["method"] not in METHODS:
+        remedy = f"Use one of {', '.join(METHODS)}."
+        raise DataError(f"unknown method {cells['method']!r}", file=file, line=line, key="method", remedy=remedy)
     stages = [_stage(cells[key], file, line, key) for key in _STAGES]
     orders, clocks = tuple(order for order, _ in stages), tuple(clock for _, clock in stages)
     return FrontRow(cells["model"], sizes, cells["method"], cells["plan"], time, energy, orders, clocks, file, line)
