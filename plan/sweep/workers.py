@@ -72,7 +72,7 @@ class Workers:
             futures: dict[Future[T], int] = {}
             try:
                 executor = self._executor()
-                futures.update({executor.submit(work, *arguments): number for number, arguments in left.items()})
+                futures.update({_submitted(executor, work, arguments): number for number, arguments in left.items()})
                 for future in as_completed(futures):
                     result = future.result()
                     del left[futures[future]]
@@ -136,6 +136,22 @@ class Workers:
             ) from None
         with client, client.get_executor(pure=False) as executor:
             yield executor
+
+
+def _submitted(executor: Executor, work: Callable[..., T], arguments: tuple[Any, ...]) -> Future[T]:
+    """A job that is under way.
+
+    Raises
+    ------
+    BrokenExecutor
+        A worker has ended while another was started, which then finds the pool's pipes closed.
+    """
+    try:
+        return executor.submit(work, *arguments)
+    except OSError as error:
+        if error.errno is not None:  # the system's own: no process, file or memory is left
+            raise
+        raise BrokenExecutor("a worker ended while another was started") from error
 
 
 def _end_with_parent() -> None:

@@ -1,6 +1,7 @@
 """Sweeps over several processes, and over a Dask cluster."""
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -37,6 +38,27 @@ def dying(folder):
     died = str(folder / "died")
     first = f"10 if __import__('os').path.exists({died!r}) else (open({died!r}, 'w').close(), {END})"
     return {n: (first if n == 1 else f"{10 * n}",) for n in range(6)}
+
+
+class Breaking(ThreadPoolExecutor):
+    """A pool whose jobs cannot be started."""
+
+    def __init__(self, error):
+        super().__init__(1)
+        self.error = error
+
+    def submit(self, *_, **__):
+        raise self.error
+
+
+def test_a_worker_that_ends_while_another_is_started_is_lost_like_others(monkeypatch):
+    with Workers(2) as pool:
+        made = [Breaking(OSError("handle is closed")), ThreadPoolExecutor(1)]
+        monkeypatch.setattr(pool, "_new_executor", lambda: made.pop(0))
+        assert dict(pool.results(eval, {0: ("7",)})) == {0: 7}
+    with Workers(2) as pool, pytest.raises(OSError, match="no more processes"):
+        monkeypatch.setattr(pool, "_new_executor", lambda: Breaking(OSError(11, "no more processes")))
+        list(pool.results(eval, {0: ("7",)}))
 
 
 def test_jobs_of_a_lost_worker_are_done_again(tmp_path, monkeypatch):
