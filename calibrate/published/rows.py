@@ -148,9 +148,10 @@ def _check_columns(names: Sequence[str], file: Path) -> None:
     fields, of_plan = PublishedRow.model_fields, _plan_keys()
     absent = [name for name in fields if name not in names and name not in ("file", "line", "keys")]
     for name in names:
-        known = of_plan if "." in name else absent
-        if name not in fields and name not in of_plan and ("." in name or nearest(name, known, 1)):
-            near = nearest(name, known, 1)
+        if name in fields or name in of_plan:
+            continue
+        near = nearest(name, of_plan if "." in name else absent, 1)
+        if near or "." in name:
             remedy = f"Did you mean {near[0]!r}?" if near else "A column with a dot is a key of a plan, table.key."
             raise DataError(f"unknown column {name!r}", file=str(file), line=1, remedy=remedy)
     missing = [name for name in absent if fields[name].is_required() and not (MODEL in names and name in SIZES)]

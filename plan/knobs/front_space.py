@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from difflib import SequenceMatcher
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
 
@@ -145,9 +145,9 @@ def load_space(path: str | Path | Mapping[str, Any]) -> FrontSpace:
 
 def _not_chosen(name: str, source: Source) -> InputError:
     """What a key that is no choice means: a misspelt one, or one of the plan's."""
-    likeness, nearest = max((SequenceMatcher(None, name, key).ratio(), key) for key in KEYS)
-    if likeness >= ALIKE:
-        return source.error("unknown key", name, remedy=f"Did you mean {nearest}?")
+    # Nearer than errors.nearest() asks: keys of a plan are not meant.
+    if near := get_close_matches(name, KEYS, 1, ALIKE):
+        return source.error("unknown key", name, remedy=f"Did you mean {near[0]}?")
     remedy = f"It chooses {', '.join(KEYS)}; put the rest into the plan."
     return source.error("a front does not choose this", name, remedy=remedy, kind=NotYetError)
 

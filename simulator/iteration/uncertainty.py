@@ -191,8 +191,8 @@ def intervals(amounts: KernelAmounts, conditions: Conditions, against: NDArray[n
     changes = _parameter_changes(amounts, counted, conditions)
     own, every = changes[0], changes[-1]
     alike = _works(amounts.operators)
-    response = CLOCK_RESPONSE_SD * np.abs(np.log(amounts.clock_mhz / amounts.clock_mhz[base]))
-    response = response if conditions.description.derivation else np.zeros_like(response)
+    sd = CLOCK_RESPONSE_SD if conditions.description.derivation else 0.0
+    response = sd * np.abs(np.log(amounts.clock_mhz / amounts.clock_mhz[base]))
     found = []
     for amount, quantity, change, of_all in (
         (amounts.time_s, "time", own[0], every[0]),

@@ -156,7 +156,7 @@ def _forecast(rows: Sequence[FrontRow], gpu: str | None) -> _Forecast:
 
 
 def _busy_clock(job: PipelineJob, executed: Float, time: Float) -> Float:
-    """Mean clock of each plan over the time that its instructions take [MHz]."""
+    """Harmonic mean clock of each plan over the time that its instructions take, for rules of 1/clock [MHz]."""
     spent = executed * time
     return np.asarray(spent.sum(axis=(1, 2, 3)) / (spent / job.clocks_mhz).sum(axis=(1, 2, 3)))
 

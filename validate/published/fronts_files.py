@@ -21,8 +21,6 @@ _STAGES = ("stage_0", "stage_1")
 _COLUMNS = ("model", *SIZES, "method", "plan", "time_s", "energy_j", *_STAGES)
 _REPEATED = re.compile(r"(\d{1,3})x\(([^()]*)\)")
 _INSTRUCTION = re.compile(r"([FB])(\d{3,4})")
-
-
 #: Who runs the stages, and into how many parts a micro-batch is cut, of which one communicates beside the other.
 METHODS = {"megatron": 1, "nano-batches": 2}
 
