@@ -170,6 +170,7 @@ def _rank(steady: SteadyState, rank: int, memory: MemoryFootprint) -> RankForeca
     overlapped, exposed, lagging = np.einsum("tc,tcp->p", executed, table.communication_s).tolist()
     ends = steady.result.iteration_end_s[:, rank]
     drift = time - float(ends[-1] - ends[steady.warm_up - 1]) / iterations
+    waited_s = max(float(waited.sum()) + drift, 0.0)
     return RankForecast(
         stage=rank,
         gpus=plan.tp * plan.replicas,
@@ -180,13 +181,14 @@ def _rank(steady: SteadyState, rank: int, memory: MemoryFootprint) -> RankForeca
         exposed_communication_s=exposed,
         group_waiting_s=lagging,
         overlapped_communication_s=overlapped,
-        waiting_s=max(float(waited.sum()) + drift, 0.0),
+        waiting_s=waited_s,
         memory_bytes=float(memory.allocated_bytes),
         memory_reserved_bytes=float(memory.reserved_bytes),
         memory_by_part_bytes={name: float(value) for name, value in asdict(memory).items() if name != "cached"},
         memory_margin_bytes=gpu.device["memory_bytes"] - float(memory.total_bytes),
         energy_by_component_j=by_component,
         energy_by_instruction_j=by_instruction,
+        time_by_instruction_s=dict(zip(names, busy.sum(1).tolist(), strict=True)) | {"waiting": waited_s},
         power_by_part_w={part: float(energy) / time for part, energy in by_part(by_component, gpu).items()},
     )
 

@@ -52,6 +52,8 @@ class RankForecast:
         What the GPU has beyond all of them.
     energy_by_component_j, energy_by_instruction_j
         Two ways to split ``energy_j``.
+    time_by_instruction_s
+        The same split of the iteration's time, communication and waiting within an instruction being part of it.
     power_by_part_w
         Mean power of the package's parts: compute dies, memory, and I/O dies or link; together ``power_w``.
     """
@@ -72,6 +74,7 @@ class RankForecast:
     memory_margin_bytes: float
     energy_by_component_j: dict[str, float]
     energy_by_instruction_j: dict[str, float]
+    time_by_instruction_s: dict[str, float]
     power_by_part_w: dict[str, float]
 
 
@@ -160,6 +163,11 @@ class Iteration:
         """Energy of all GPUs by kind of instruction."""
         return _total(self.ranks, "energy_by_instruction_j")
 
+    @property
+    def time_by_instruction_s(self) -> dict[str, float]:
+        """Time of the mean GPU by kind of instruction; its waiting for other stages is the pipeline's bubble."""
+        return {name: value / self.gpus for name, value in _total(self.ranks, "time_by_instruction_s").items()}
+
     @cached_property
     def site(self) -> SiteForecast | None:
         """Nodes, facility, money, carbon and power limits; ``None`` where no node type is known for the GPU."""
@@ -207,6 +215,7 @@ class Iteration:
             "mfu": self.mfu,
             "energy_by_component_j": self.energy_by_component_j,
             "energy_by_instruction_j": self.energy_by_instruction_j,
+            "time_by_instruction_s": self.time_by_instruction_s,
             "stages": [_stage(rank) for rank in self.ranks],
             "site": self.site and self.site.to_dict(),
             "assumptions": list(self.assumptions),

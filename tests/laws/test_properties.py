@@ -103,6 +103,8 @@ def test_energy_is_the_integral_of_power_on_every_gpu(plan: dict[str, Any]) -> N
         assert sum(rank.energy_by_component_j.values()) == pytest.approx(rank.energy_j, rel=1e-9)
         assert sum(rank.energy_by_instruction_j.values()) == pytest.approx(rank.energy_j, rel=1e-9)
         assert rank.power_w * whole.time_s == pytest.approx(rank.energy_j, rel=1e-9)
+        parts_s = rank.compute_s + rank.exposed_communication_s + rank.waiting_s
+        assert sum(rank.time_by_instruction_s.values()) == pytest.approx(parts_s, rel=1e-9)
     assert whole.energy_j == pytest.approx(sum(r.energy_j * r.gpus for r in whole.ranks), rel=1e-9)
 
 

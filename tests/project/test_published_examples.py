@@ -144,3 +144,49 @@ def test_a_logger_of_a_millisecond_conserves_energy(mi300x):
     history = load("history_mi300x")
     found = history.Card(mi300x).run(["all-gather 1 GB"] * 20)
     assert found.logged_w[-1] == pytest.approx(found.energy_j[-1] / found.end_s[-1], rel=1e-3)
+
+
+@pytest.fixture(scope="module")
+def h800():
+    return load("phases_h800")
+
+
+def test_phases_of_a_forecast_make_up_its_step(h800):
+    iteration = h800.jc.predict(h800.PLAN)
+    for seconds in (iteration.time_by_instruction_s, iteration.ranks[3].time_by_instruction_s):
+        assert sum(h800.phases(seconds).values()) == pytest.approx(iteration.time_s, rel=1e-6)
+
+
+def test_published_phases_make_up_the_published_step(h800):
+    assert sum(h800.PUBLISHED_S.values()) == pytest.approx(h800.PUBLISHED_STEP_S, rel=2e-3)
+
+
+def test_of_deepseek_v3s_step_forwards_and_waiting_are_met_and_what_has_gradients_of_weights_is_short(h800):
+    """Forwards alone and waiting within 5 %; pairs, backwards and gradients of weights are 13, 15 and 47 % short."""
+    iteration = h800.jc.predict(h800.PLAN)
+    found = h800.phases(iteration.time_by_instruction_s)
+    short = {phase: 1.0 - found[phase] / seconds for phase, seconds in h800.PUBLISHED_S.items()}
+    assert abs(short["1F"]) < 0.05 and abs(short["bubble"]) < 0.07
+    assert 0.1 < short["1F1B"] < short["1B"] < 0.18 < 0.4 < short["1W"] < 0.5
+
+
+def test_products_of_the_time_are_as_slow_as_published(h800):
+    """Forecasts on H800 are as fast as DeepGEMM's within 11 %, on the other description as what came before it."""
+    plain, before = (h800.gpu_model(h800.load_gpu(one)) for one in ("h800-sxm", h800.OF_THE_TIME))
+    for published in (h800.FORWARD, h800.WEIGHTS):
+        ours, deepgemm, _ = h800.products_s(published, plain)
+        assert ours == pytest.approx(deepgemm, rel=0.11)
+        ours, _, known = h800.products_s(published, before)
+        assert ours == pytest.approx(known, rel=0.005)
+
+
+def test_products_of_the_time_explain_a_third_of_what_the_step_is_short_of(h800):
+    plain, before = (h800.jc.predict(h800.PLAN, given).time_s for given in ([], [f"cluster.gpu={h800.OF_THE_TIME}"]))
+    assert 0.3 < (before - plain) / (h800.PUBLISHED_STEP_S - plain) < 0.4
+
+
+def test_operations_of_deepseek_v3_are_those_of_its_paper(h800):
+    """Published: 385 TFLOP/s for each GPU with causal attention, the module that predicts a further token left out."""
+    iteration = h800.jc.predict(h800.PLAN, ["workload.mtp_num_layers=0"])
+    rate = iteration.model_flops_per_s * iteration.time_s / h800.PUBLISHED_STEP_S
+    assert rate == pytest.approx(385e12, rel=5e-3)

@@ -22,20 +22,20 @@ def model_name(workload: Workload) -> str:
     return f"{name} ({workload.model.parameters / 1e9:.4g} billion parameters)"
 
 
-def of_all_chunks(energies: Mapping[str, float]) -> dict[str, float]:
-    """Energies by instruction, summed over the chunks of a rank where these are many.
+def of_all_chunks(split: Mapping[str, float]) -> dict[str, float]:
+    """Energy or time by instruction, summed over the chunks of a rank where these are many.
 
     >>> of_all_chunks({"forward": 1.0, "optimizer": 2.0})
     {'forward': 1.0, 'optimizer': 2.0}
     >>> of_all_chunks({f"forward chunk {i}": 1.0 for i in range(8)})
     {'forward, 8 chunks': 8.0}
     """
-    counts = Counter(name.partition(" chunk ")[0] for name in energies if " chunk " in name)
+    counts = Counter(name.partition(" chunk ")[0] for name in split if " chunk " in name)
     summed: dict[str, float] = {}
-    for name, energy in energies.items():
+    for name, value in split.items():
         kind = name.partition(" chunk ")[0]
         name = f"{kind}, {counts[kind]} chunks" if counts[kind] > FEW_CHUNKS else name
-        summed[name] = summed.get(name, 0.0) + energy
+        summed[name] = summed.get(name, 0.0) + value
     return summed
 
 

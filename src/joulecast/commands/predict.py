@@ -70,9 +70,8 @@ def stage_rows(iteration: Iteration) -> list[dict[str, Any]]:
 
 def print_iteration(iteration: Iteration) -> None:
     """Print a forecast for people."""
-    from joulecast.command_line.predict_lines import memory_line, model_name, of_all_chunks, stage_line
+    from joulecast.command_line.predict_lines import memory_line, model_name, stage_line
     from joulecast.command_line.site_report import print_site
-    from joulecast.reports.palette import word
 
     number, whole = output.number, iteration.to_dict()
     each = number(whole["power_w"] / whole["gpus"])
@@ -95,13 +94,26 @@ def print_iteration(iteration: Iteration) -> None:
     reserved = "; with what PyTorch keeps reserved" if any("with reserved" in line for line in memory) else ""
     print(f"\nMemory of one GPU of each pipeline stage [GB]: what is allocated, and beside it the context{reserved}")
     output.print_table(memory)
-    for split in ("component", "instruction"):
-        print(f"\nEnergy of all GPUs by {split}")
-        energies = of_all_chunks(whole[f"energy_by_{split}_j"])
-        shares = {name: round(100.0 * value / whole["energy_j"], 1) for name, value in energies.items()}
-        output.print_table([{split: word(n), "energy [J]": v, "share [%]": shares[n]} for n, v in energies.items()])
+    _print_splits(whole)
     print_site(iteration.plan.cluster.gpu, whole["site"])
     output.print_assumed([*whole["assumptions"], *(whole["site"] or {"assumptions": ()})["assumptions"]])
+
+
+def _print_splits(whole: dict[str, Any]) -> None:
+    """Where the energy goes, by component and by instruction, and how long a GPU is at each instruction."""
+    from joulecast.command_line.predict_lines import of_all_chunks
+    from joulecast.reports.palette import word
+
+    times = of_all_chunks(whole["time_by_instruction_s"])
+    for split in ("component", "instruction"):
+        print(f"\nEnergy of all GPUs by {split}")
+        lines: list[dict[str, Any]] = []
+        for name, energy in of_all_chunks(whole[f"energy_by_{split}_j"]).items():
+            share = round(100.0 * energy / whole["energy_j"], 1)
+            lines.append({split: word(name), "energy [J]": energy, "share [%]": share})
+            if split == "instruction":
+                lines[-1]["time of the mean GPU [s]"] = times[name]
+        output.print_table(lines)
 
 
 def _model_flops(whole: dict[str, Any]) -> str:
