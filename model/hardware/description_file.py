@@ -28,13 +28,11 @@ from joulecast.model.hardware.description_schema import (
     TableFile,
     TrainingFile,
 )
-from joulecast.model.hardware.device_facts import FACTS, ORDERED_FACTS, fact_problem
+from joulecast.model.hardware.device_facts import FACTS, ORDERED_FACTS, device_problem, fact_problem
 from joulecast.model.hardware.peaks import kin_peaks, peak_problem
 
 #: Relative asymmetry and negative eigenvalue (of the correlation matrix) that rounding may leave.
 COVARIANCE_TOLERANCE = 1e-6
-#: Most clocks of a GPU; boards have some hundred.
-MOST_CLOCKS = 10_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +74,7 @@ def parse_description(
     own = flatten(model.device, "device", source)
     device = {**kin.device, **own} if kin else own
     _check_names(device, "device", source)
-    _check_clocks(device, source)
-    _check_peaks(device, own, source)
+    _check_device(device, own, source)
     if kin:
         device |= kin_peaks(device, kin.device, own)
     if kin and not model.derivation and not any(getattr(model, name) for name in TABLES):
@@ -225,18 +222,9 @@ def _check_names(parameters: Mapping[str, Parameter], kind: str, source: _Source
                 raise source.error(f"{low} is above {high}", key=f"{kind}.{low}", remedy="Correct one of them.")
 
 
-def _check_clocks(device: Mapping[str, Parameter], source: _Source) -> None:
-    low, high, step = (device[f"{name}_mhz"].number for name in ("min_clock", "max_clock", "clock_step"))
-    if (high - low) / step > MOST_CLOCKS:
-        raise source.error(
-            f"{low:g} to {high:g} MHz in steps of {step:g} are more than {MOST_CLOCKS} clocks",
-            key="device.clock_step_mhz",
-            remedy="Give clocks and their distance in MHz.",
-        )
-
-
-def _check_peaks(device: Mapping[str, Parameter], own: Mapping[str, Parameter], source: _Source) -> None:
-    if problem := peak_problem(device, own):
+def _check_device(device: Mapping[str, Parameter], own: Mapping[str, Parameter], source: _Source) -> None:
+    """Facts of a GPU that cannot hold beside each other."""
+    if problem := device_problem(device) or peak_problem(device, own):
         name, wrong, remedy = problem
         raise source.error(wrong, key=f"device.{name}", remedy=remedy)
 
