@@ -134,10 +134,10 @@ def change(node: ast.AST) -> None:
 
 
 def functions() -> dict[tuple[str, tuple[str, int]], list[FunctionType]]:
-    """Functions of ``model/`` that are alive, by file, name and first line."""
+    """Functions of the project that are alive, by file, name and first line."""
     found: dict[tuple[str, tuple[str, int]], list[FunctionType]] = defaultdict(list)
     for thing in _alive():
-        if type(thing) is FunctionType and thing.__module__ and thing.__module__.startswith("joulecast.model"):
+        if type(thing) is FunctionType and thing.__module__ and thing.__module__.startswith("joulecast."):
             code = thing.__code__
             found[os.path.realpath(code.co_filename), (code.co_name, code.co_firstlineno)].append(thing)
     return found
@@ -180,10 +180,10 @@ def put_in(one: Mutant, place: list[FunctionType], caches: Caches) -> None:
 
 
 def importers(one: Mutant) -> set[Path]:
-    """Modules of ``model/`` that import a mutant's."""
+    """Modules of the same room that import a mutant's."""
     return {
         file
-        for file in (ROOT / "model").rglob("*.py")
+        for file in (ROOT / one.file.relative_to(ROOT).parts[0]).rglob("*.py")
         if any(
             isinstance(node, ast.ImportFrom) and node.module == one.module
             for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))

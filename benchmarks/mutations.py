@@ -1,10 +1,11 @@
-"""Mutation testing of ``model/``: how many small wrong changes do the tests notice?
+"""Mutation testing: how many small wrong changes do the tests notice?
 
-``python benchmarks/mutations.py [--count 300] [--seed 0] [--only gemm.py] [--jobs 2]`` first runs the tests once and
-notes which of them run which line of ``model/``, and for how long. Then it changes one operator, comparison, number,
-call or condition at a time, drawn with a fixed seed from all of them, and runs the tests of the changed line, quick
-files first, until one fails. Prints the share that some test noticed, and each change that none did. A mutant lives in
-a process of its own; no file is changed.
+``python benchmarks/mutations.py [--count 300] [--seed 0] [--only PATH] [--jobs 2] [TEST_FILE ...]`` first runs the
+tests once and notes which of them run which line of ``model/`` (or of the folder or file that ``--only`` names, such
+as ``simulator/closed_form``), and for how long. Then it changes one operator, comparison, number, call or condition at
+a time, drawn with a fixed seed from all of them, and runs the tests of the changed line, quick files first, until one
+fails. Prints the share that some test noticed, and each change that none did. A mutant lives in a process of its own;
+no file is changed.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ NOTICED, LIVED, BROKEN = 1, 0, 9
 
 @dataclass
 class Known:
-    """What a run without a mutation shows: seconds of each test, and the tests of each line of ``model/``."""
+    """What a run without a mutation shows: seconds of each test, and the tests of each line of what is changed."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     tests: dict[tuple[str, int], set[str]] = field(default_factory=functools.partial(defaultdict, set))
@@ -77,6 +78,7 @@ class Runner:
 
     def __init__(self, mutants: list[Mutant], asked: argparse.Namespace) -> None:
         self.mutants, self.asked = mutants, asked
+        self.room = ROOT / Path(asked.only).parts[0]
         self.failed = False
         self.lived: list[Mutant] = []
         self.ran = 0
@@ -123,7 +125,7 @@ class Runner:
         import coverage
 
         items = [item for item in self.items.values() if item.nodeid not in known.seconds]
-        watch = coverage.Coverage(data_file=None, config_file=False, source=[str(ROOT / "model")])
+        watch = coverage.Coverage(data_file=None, config_file=False, source=[str(self.room)])
         watch.start()
         caches = Caches()
         for number, (item, after) in enumerate(zip_longest(items, items[1:])):
@@ -180,7 +182,7 @@ class Runner:
         few = [file for file, spent in zip(files, accumulate(whole[f] for f in files), strict=True) if spent < ANEW_S]
         child = os.fork()
         if child == 0:
-            options = ["--one", f"{one.file.relative_to(ROOT / 'model')}:{one.number}", *(few or files[:1])]
+            options = ["--one", f"{one.file.relative_to(ROOT)}:{one.number}", *(few or files[:1])]
             os.execv(sys.executable, [sys.executable, __file__, *options])
         return child
 
@@ -251,7 +253,7 @@ def one_anew(place: str, tests: list[str]) -> int:
     name, _, number = place.partition(":")
     quiet()
     limit(2.0 * TOGETHER_S + HANGS_S)
-    sys.meta_path.insert(0, Loader(mutant(ROOT / "model" / name, int(number))))
+    sys.meta_path.insert(0, Loader(mutant(ROOT / name, int(number))))
     return NOTICED if pytest.main([*OPTIONS, "-x", *tests]) not in (0, 5) else LIVED
 
 
@@ -282,23 +284,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", help="one file of model/, such as kernels/gemm.py")
+    parser.add_argument("--only", default="model", help="a folder or file, such as model/kernels/gemm.py")
     parser.add_argument("--least", type=float, default=80.0, help="share that must be noticed [%%]")
     parser.add_argument("--minutes", type=float, default=600.0, help="draw no further mutant after so long")
     parser.add_argument("--jobs", type=int, default=2, help="mutants at once")
     parser.add_argument("--map", help="file that keeps which test runs which line")
     parser.add_argument("--one", help=argparse.SUPPRESS)
-    parser.add_argument("tests", nargs="*", help=argparse.SUPPRESS)
+    parser.add_argument("tests", nargs="*", help="files of tests; all that lead to model/ where none is named")
     asked = parser.parse_args()
     os.chdir(ROOT)
     import pytest
 
     if asked.one:
         return one_anew(asked.one, asked.tests)
-    model = ROOT / "model"
-    files = sorted(file for file in model.rglob("*.py") if asked.only in (None, str(file.relative_to(model))))
+    changed = ROOT / asked.only
+    files = [changed] if changed.is_file() else sorted(changed.rglob("*.py"))
     runner = Runner(drawn(files, asked.count, asked.seed), asked)
-    pytest.main([*OPTIONS, *tests_of_the_model()], plugins=[runner])
+    pytest.main([*OPTIONS, *(asked.tests or tests_of_the_model())], plugins=[runner])
     failing = runner.known.failing
     if not runner.ran or len(failing) > 0.01 * len(runner.known.seconds):
         print(f"tests fail without any mutation: {', '.join(failing[:9])}", file=sys.stderr)
@@ -306,7 +308,7 @@ def main() -> int:
     share = 1.0 - len(runner.lived) / runner.ran
     low, high = interval(share, runner.ran)
     print(
-        f"mutations of model/: {runner.ran - len(runner.lived)} of {runner.ran} noticed, {100 * share:.0f} % "
+        f"mutations of {asked.only}: {runner.ran - len(runner.lived)} of {runner.ran} noticed, {100 * share:.0f} % "
         f"(95 % interval {100 * low:.0f} to {100 * high:.0f} %)"
     )
     return int(100.0 * share < asked.least)

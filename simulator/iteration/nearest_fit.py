@@ -65,7 +65,7 @@ def nearest_fit(plan: Plan, load: Callable[[Sequence[str]], Plan]) -> tuple[tupl
     gpu = gpu_of(plan)
     capacity = gpu.number("memory_bytes")
     for more in (2**power for power in range(MOST_MORE.bit_length())):
-        for settings in _changes(plan, more):
+        for settings in _changes(plan, more, load):
             try:
                 changed = load(settings)
             except InputError:  # such a plan cannot be, whatever the reason
@@ -77,11 +77,15 @@ def nearest_fit(plan: Plan, load: Callable[[Sequence[str]], Plan]) -> tuple[tupl
     return None
 
 
-def _changes(plan: Plan, more: int) -> Iterator[tuple[str, ...]]:
+def _changes(plan: Plan, more: int, load: Callable[[Sequence[str]], Plan]) -> Iterator[tuple[str, ...]]:
     """Settings of plans on ``more`` times as many GPUs, fewer changes first, the cheaper ones in front."""
-    keys = _keys(plan, more)
     grown = () if more == 1 else (f"cluster.gpus={plan.cluster.gpus * more}",)
     batch = f"workload.global_batch_size={plan.workload.global_batch_size * more}"
+    try:  # a node may have more GPUs than a small plan uses of it
+        per_node = load((*grown, batch)).cluster.gpus_per_node
+    except InputError:
+        per_node = plan.cluster.gpus_per_node
+    keys = _keys(plan, plan.cluster.gpus * more, per_node)
     for count in range(0 if grown else 1, MOST_CHANGES + 1):
         for chosen in combinations(keys, count):
             for settings in product(*chosen):
@@ -90,9 +94,9 @@ def _changes(plan: Plan, more: int) -> Iterator[tuple[str, ...]]:
                     yield *settings, *grown, batch
 
 
-def _keys(plan: Plan, more: int) -> list[list[str]]:
-    """What each key may be in place of what it is, the gentler first."""
-    split, gpus = plan.parallelism, plan.cluster.gpus * more
+def _keys(plan: Plan, gpus: int, per_node: int) -> list[list[str]]:
+    """What each key may be in place of what it is on so many GPUs, the gentler first."""
+    split = plan.parallelism
     keys = []
     if plan.schedule.recompute != "full":
         keys.append(["schedule.recompute=full"])
@@ -105,9 +109,10 @@ def _keys(plan: Plan, more: int) -> list[list[str]]:
     experts = plan.workload.model.experts
     for name, size, most in (
         ("expert_model_parallel_size", split.expert_model_parallel_size, experts.count if experts else 1),
-        ("tensor_model_parallel_size", plan.tp, min(gpus, plan.cluster.gpus_per_node)),
+        ("tensor_model_parallel_size", plan.tp, per_node),
         ("pipeline_model_parallel_size", plan.pp, min(gpus, plan.workload.layers)),
     ):
         raised = [f"parallelism.{name}={size * 2**power}" for power in range(1, (most // size).bit_length())]
-        keys += [raised] if raised else []
+        if raised:
+            keys.append(raised)
     return keys

@@ -42,9 +42,11 @@ _ATTENTION = {
     "eager_attention": "eager",
     "sage_attention": "sage",
 }
-_LIGER = "axolotl.integrations.liger"
-#: Plugins that change how the loss is computed; all other plugins are told.
-_LOSS = "axolotl.integrations.cut_cross_entropy"
+#: The settings that packages of plugins stand for; all other plugins are told by their class.
+_PLUGINS = {
+    "axolotl.integrations.liger": "use_liger_kernel",
+    "axolotl.integrations.cut_cross_entropy": "chunked_cross_entropy",
+}
 
 
 def axolotl_settings(config: SettingsFile) -> SettingsFile:
@@ -56,9 +58,6 @@ def axolotl_settings(config: SettingsFile) -> SettingsFile:
             tables["attn_implementation"], lines["attn_implementation"] = value, lines.get(key, 0)
     plugins = tables.pop("plugins", None) or []
     for named in map(str, plugins if isinstance(plugins, list) else [plugins]):
-        key = "use_liger_kernel" if named.startswith(_LIGER) else "chunked_cross_entropy"
-        if named.startswith((_LIGER, _LOSS)):
-            tables[key] = True
-        else:
-            tables[named] = True
+        known = next((key for package, key in _PLUGINS.items() if named.startswith(package)), None)
+        tables[known or named.rpartition(".")[2]] = True
     return replace(config, tables=tables, lines=lines)

@@ -110,6 +110,19 @@ def test_keys_of_a_job(tmp_path, changes, key, expected):
     assert found[table].get(name) == expected
 
 
+def test_zero_without_a_stage_splits_nothing(tmp_path):
+    """As DeepSpeed's documentation has it: stage 0 is the default, and disables ZeRO."""
+    plain = convert(tmp_path, {"zero_optimization": {}}).tables
+    assert "parallelism" not in plain
+    assert plain == convert(tmp_path, {"zero_optimization": {"stage": 0}}).tables
+
+
+@pytest.mark.parametrize(("stage", "warned"), [(0, False), (1, False), (2, True), (3, False)])
+def test_gradients_that_the_second_stage_splits_are_told(tmp_path, stage, warned):
+    found = convert(tmp_path, {"zero_optimization.stage": stage})
+    assert any("as at stage 1" in warning for warning in found.warnings) is warned
+
+
 @pytest.mark.parametrize(("kind", "warned"), [("fp32", True), ("bf16", False)])
 def test_gradients_that_are_reduced_in_another_type_are_told(tmp_path, kind, warned):
     found = convert(tmp_path, {"communication_data_type": kind})

@@ -137,6 +137,20 @@ def test_degrees_say_how_many_gpus_there_are(tmp_path):
     assert list(convert(tmp_path, gpus=None).missing) == ["cluster.gpus", "workload.global_batch_size"]
 
 
+def test_degrees_that_a_job_does_not_name_are_torchtitans(tmp_path):
+    """One copy, shards over what is left."""
+    text = "".join(line for line in JOB.splitlines(keepends=True) if "data_parallel" not in line)
+    for gpus in (None, 64):
+        bare, named = convert(tmp_path, text, gpus=gpus), convert(tmp_path, gpus=gpus)
+        assert (bare.tables, set(bare.missing)) == (named.tables, set(named.missing))
+
+
+def test_a_job_is_known_by_its_tables_where_its_model_is_said_beside_it(tmp_path):
+    head, model, rest = JOB.partition("[model]")
+    text = head + rest[rest.index("[optimizer]") :]
+    assert model and convert(tmp_path, text, model="llama-3.1-70b").tables["workload"]["model"] == "llama-3.1-70b"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

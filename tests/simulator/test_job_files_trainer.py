@@ -104,6 +104,9 @@ def test_parameters_of_a_job_without_sharding_are_as_they_are_loaded(tmp_path):
     loaded = convert(tmp_path, plain.replace("--packing", "--packing --dtype bfloat16"))
     assert "parameter_precision" not in loaded.tables["implementation"]
     assert any("no dtype" in warning for warning in convert(tmp_path, plain).warnings)
+    whole = convert(tmp_path, plain.replace("--packing", "--packing --dtype float32"))
+    assert whole.tables["implementation"]["parameter_precision"] == "fp32"
+    assert not any("no dtype" in warning for warning in whole.warnings)
 
 
 def test_parameters_that_are_multiplied_as_they_are_loaded_are_kept_so(tmp_path):
@@ -306,6 +309,23 @@ def test_other_ways_to_say_it_in_axolotl(tmp_path, old, new, key, expected):
     assert found.tables["parallelism"][key] == expected
     assert found.tables["workload"]["precision"] == "bf16"
     assert found.tables["workload"]["sequence_length"] == 8192
+
+
+@pytest.mark.parametrize(
+    ("plugins", "told"),
+    [
+        ("\n  - axolotl.integrations.liger.LigerPlugin", ["use_liger_kernel: norms"]),
+        (" axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin", ["chunked_cross_entropy: the loss"]),
+        ("\n  - our.plugins.Thing", ["not regarded: Thing"]),
+        ("", []),
+    ],
+)
+def test_plugins_of_axolotl_are_told(tmp_path, plugins, told):
+    plain = convert(tmp_path, AXOLOTL, "axolotl.yml", gpus=8)
+    found = convert(tmp_path, f"{AXOLOTL}plugins:{plugins}\n", "axolotl.yml", gpus=8)
+    added = [words for words in found.warnings if words not in plain.warnings]
+    assert [any(words.startswith(start) for words in added) for start in told] == [True] * len(added)
+    assert set(found.passed_over) == set(plain.passed_over)
 
 
 def test_a_model_may_be_a_folder_above_the_job(tmp_path):
