@@ -17,14 +17,18 @@ from dataclasses import replace
 from joulecast.model.architecture.model_config import ModelConfig
 
 
-def training_flops(config: ModelConfig, sequence: int, tokens: float) -> float:
-    """Operations of a forward and backward of ``tokens`` tokens in sequences of ``sequence``."""
+def training_flops(config: ModelConfig, sequence: int, tokens: float, adapters: int | None = None) -> float:
+    """Operations of a forward and backward of ``tokens`` tokens in sequences of ``sequence``.
+
+    ``adapters``: so many weights are trained beside the model's, which are frozen and take 2 operations backward.
+    """
     layers = [*config.runs(0, config.layers), (config.kinds[-1], config.mtp_layers)]
     weights = sum(count * matrix_elements(kind) for kind, count in layers)
     weights += (1 + config.mtp_layers) * config.hidden * config.vocab + config.mtp_layers * 2 * config.hidden**2
     seen = sum(count * _seen(kind, sequence) for kind, count in layers)
     pairs = 2.0 * seen * sequence * config.heads * config.head_dim
-    return 3.0 * tokens * (2.0 * weights + pairs)
+    whole = 3.0 * tokens * (2.0 * weights + pairs)
+    return whole if adapters is None else whole + tokens * (6.0 * adapters - 2.0 * weights)
 
 
 def seen_share(window: int, sequence: int) -> float:

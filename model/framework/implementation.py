@@ -8,6 +8,7 @@ from typing import Literal, get_args
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.cluster.fabric import Fabric
+from joulecast.model.framework.lora import Lora
 from joulecast.model.framework.narrow import Narrow
 from joulecast.model.hashing import HashedOnce, hashed_once
 from joulecast.model.kernels.operators import DTYPE_BYTES, RowTile, Tile
@@ -77,6 +78,8 @@ class Implementation(HashedOnce):
         Whether blocks of a layer's communication get their SMs before the compute launched behind it does.
     narrow
         How linear layers run in FP8 or FP4; ``None``: in ``dtype``.
+    lora
+        Adapters that are trained where all else is frozen, ``None`` where everything is trained.
     context_parallel, cp_comm_type, context_fabric
         Ranks that the sequence is split over, how keys and values move between them
         (:mod:`joulecast.model.transformer.context_parallel`), and what joins them (``None``: the GPU's own links).
@@ -163,6 +166,7 @@ class Implementation(HashedOnce):
     copy_engines: bool = False
     comm_first: bool = False
     narrow: Narrow | None = None
+    lora: Lora | None = None
     tp_comm_overlap: bool = False
     fused_loss: bool = False
     native_loss: bool = False
@@ -243,6 +247,11 @@ class Implementation(HashedOnce):
         return self.parameters or self.dtype
 
     @property
+    def trained_dtype(self) -> str:
+        """Type in which the parameters that the optimizer steps are kept: the adapters', or all."""
+        return self.parameter_dtype if self.lora is None else self.lora.dtype
+
+    @property
     def autocast(self) -> bool:
         """Whether ``torch.autocast`` casts parameters of another type before each product."""
         return self.parameter_dtype != self.dtype and not self.gathered
@@ -250,13 +259,13 @@ class Implementation(HashedOnce):
     @property
     def gradient_dtype(self) -> str:
         """Type in which gradients are reduced, and in Megatron kept."""
-        own = "fp32" if self.framework == "megatron" else self.parameter_dtype
+        own = "fp32" if self.framework == "megatron" else self.trained_dtype
         return self.gradients or own
 
     @property
     def kept_gradient_dtype(self) -> str:
         """Type in which gradients are kept: in PyTorch that of their parameters."""
-        return self.gradient_dtype if self.framework == "megatron" else self.parameter_dtype
+        return self.gradient_dtype if self.framework == "megatron" else self.trained_dtype
 
     @property
     def narrow_states(self) -> bool:

@@ -9,7 +9,7 @@ from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.layer_shard import Shard, shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.memory import modules_kept
+from joulecast.model.memory import lora_kept, modules_kept
 from joulecast.model.memory.recomputation import latent_vectors, narrow_copies, normed_latents, saved_bytes
 from joulecast.model.transformer import (
     attention_kernel,
@@ -231,7 +231,7 @@ def loss_transient_bytes(s: Shard) -> float:
     """
     logits, size = logits_bytes(s), DTYPE_BYTES[s.implementation.dtype]
     vocab = local_vocabulary(s.config.vocab, head_is_split(s.implementation), s.implementation)
-    weight = float(vocab * s.config.hidden * size)
+    weight = float(vocab * s.config.hidden * size) if s.implementation.lora is None else 0.0
     if s.implementation.fused_loss:
         return 0.0 if s.implementation.framework == "megatron" else max(logits, weight + boundary_bytes(s))
     if head_is_split(s.implementation) and s.implementation.modules == "torchtitan":
@@ -261,6 +261,8 @@ def layer_transient_bytes(s: Shard) -> float:
     size, implementation = DTYPE_BYTES[s.implementation.dtype], s.implementation
     weight = 0 if implementation.framework == "megatron" else s.config.hidden * s.ffn
     gradients = float(size * (weight + s.tokens * s.ffn))
+    if implementation.lora is not None:
+        gradients = lora_kept.gradient_bytes(s, implementation.lora)
     if s.config.experts is not None:
         e = expert_shard(s)
         gradients += float(size * e.all_rows * (s.config.hidden + e.ffn))

@@ -294,7 +294,9 @@ def _transient_bytes(one: MicroBatchBytes, kept: float, rank: PipelineRank) -> f
         if s.implementation.framework == "pytorch-eager":  # the outputs are concatenated when everything kept is gone
             merged = rank.micro_batches if rank.pipelined else 0
             moments.append(merged * one.logits - kept)
-    if rank.first:  # the embedding's dense gradient, when the activations of its micro-batch are gone
+    if (
+        rank.first and s.implementation.lora is None
+    ):  # the embedding's dense gradient, when the activations of its micro-batch are gone
         run = s.implementation
         rows = local_vocabulary(s.config.vocab, embedding_is_split(s.config, run), run)
         table = float(rows * s.config.hidden * DTYPE_BYTES[run.dtype])

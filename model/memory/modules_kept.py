@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
+from joulecast.model.memory import lora_kept
 from joulecast.model.transformer import (
     dropout,
     family_attention,
@@ -44,7 +45,10 @@ def layer_bytes(s: Shard) -> float:
     """Bytes of one layer and micro-batch."""
     size = float(DTYPE_BYTES[s.implementation.dtype])
     hidden, copies = s.config.hidden, s.config.block_inputs
-    if s.implementation.autocast and not s.implementation.compiled:  # every product keeps a copy of its input
+    lora = s.implementation.lora
+    if lora is not None:
+        copies = lora_kept.normed_inputs(s, lora)
+    elif s.implementation.autocast and not s.implementation.compiled:  # every product keeps a copy of its input
         copies = len(modules_layer.projections(s)) + len(modules_layer.first_products(s))
     inputs = s.config.layer_norms if pytorch_norm.unfused(s) else s.config.norm_inputs
     read = float(DTYPE_BYTES["fp8"]) if float8_linear.gathers(s) else 0.0 if _cast_anew(s) else size
@@ -55,7 +59,9 @@ def layer_bytes(s: Shard) -> float:
     written = transformers_attention.applies(s) and not s.implementation.recomputes("core_attn")
     scores += _written_scores(s) if written else 0.0
     scores += modules_experts.kept_bytes(s) if s.config.experts is not None else 0.0
-    return norms + scores + widths + _statistics(s) + dropout.kept_bytes(s) + _rounded_bytes(s, weights)
+    adapters = 0.0 if lora is None else lora_kept.adapter_bytes(s, lora)
+    kept = norms + scores + widths + _statistics(s) + dropout.kept_bytes(s) + _rounded_bytes(s, weights)
+    return kept + adapters
 
 
 def _written_scores(s: Shard) -> float:
@@ -64,8 +70,8 @@ def _written_scores(s: Shard) -> float:
 
 
 def final_norm_bytes(s: Shard) -> float:
-    """Of the norm in front of the head, its result included."""
-    size = float(DTYPE_BYTES[s.implementation.dtype])
+    """Of the norm in front of the head, its result included where the head's weight has a gradient."""
+    size = float(DTYPE_BYTES[s.implementation.dtype]) if s.implementation.lora is None else 0.0
     return s.config.hidden * (_norm_input(s) * s.norm_tokens + size * s.tokens)
 
 
@@ -89,6 +95,8 @@ def _norm_input(s: Shard) -> float:
     size = float(DTYPE_BYTES[s.stream.implementation.dtype])
     if not pytorch_norm.unfused(s):
         return size
+    if s.implementation.lora is not None:  # nothing of what a frozen weight multiplies
+        return 2 * WIDE if s.config.norm_formula == "centred" else WIDE
     if s.config.norm_formula == "centred":  # twice without the mean, and divided by the root
         return 3 * WIDE
     return WIDE + (size if s.config.norm_formula == "rounded" else WIDE)
@@ -108,6 +116,12 @@ def _attention_width(s: Shard) -> int:
 
 
 def _mlp_width(s: Shard) -> int:
+    lora = s.implementation.lora
+    return _mlp_tensors_width(s) - (0 if lora is None or lora_kept.keeps_activation(s, lora) else s.ffn)
+
+
+def _mlp_tensors_width(s: Shard) -> int:
+    """Of all that the gradients of activation and weights read."""
     if s.config.gated_mlp:
         compiled = GATED_COMPILED - _cast_anew(s)
         return s.ffn * (compiled if s.implementation.compiled else GATED_TENSORS)

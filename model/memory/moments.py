@@ -32,7 +32,7 @@ def gradients_at_peak(
     if split.gradient_copies or rank.pipelined or rank.micro_batches > 1 or not run.drops_gradients:
         return max(1, split.gradient_copies) * gradients
     head = local_vocabulary(one.shard.config.vocab, head_is_split(run), run) * one.shard.config.hidden
-    head_bytes = head * DTYPE_BYTES[run.kept_gradient_dtype] / split.gradients
+    head_bytes = (run.lora is None) * head * DTYPE_BYTES[run.kept_gradient_dtype] / split.gradients
     at_once, further = in_backward
     begun = head_bytes - one.ends + max(0.0, further - one.layer)
     return max(0.0, max(begun, gradients + one.layer - kept + further) + at_once)

@@ -10,7 +10,7 @@ from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.training.data_parallel import gathered_bytes
-from joulecast.model.training.parameters import ParameterTensor, layer_parameters, parameters_of_stage
+from joulecast.model.training.parameters import ParameterTensor, layer_parameters, parameters_of_stage, trained
 from joulecast.model.transformer.narrow_kernels import weight_bytes
 
 #: Layers whose parameters FSDP holds whole at once: the one at work and the next; and their gradients: the one at work
@@ -43,7 +43,7 @@ class StateShards:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Parameters held together: their number, and the bytes of their weights."""
+    """Parameters held together: the number of those that are trained, and the bytes of all weights."""
 
     elements: float
     weights: float
@@ -51,7 +51,13 @@ class Held:
 
 def _held(parameters: Iterable[ParameterTensor], of: Implementation, dtype: str) -> Held:
     some = tuple(parameters)
-    return Held(float(sum(p.elements for p in some)), weight_bytes(some, of.kept_narrow, dtype))
+    own = [p for p in some if not p.adapter]
+    adapters = sum(p.elements for p in some if p.adapter) * DTYPE_BYTES[of.trained_dtype]
+    return Held(_trained_elements(some), weight_bytes(own, of.kept_narrow, dtype) + adapters)
+
+
+def _trained_elements(parameters: Iterable[ParameterTensor]) -> float:
+    return float(sum(p.elements for p in trained(parameters)))
 
 
 def _gathered(parameters: Iterable[ParameterTensor], of: Implementation) -> Held:
@@ -59,7 +65,7 @@ def _gathered(parameters: Iterable[ParameterTensor], of: Implementation) -> Held
     some = tuple(parameters)
     if of.framework == "megatron":
         return _held(some, of, of.dtype)
-    return Held(float(sum(p.elements for p in some)), gathered_bytes(some, of))
+    return Held(_trained_elements(some), gathered_bytes(some, of))
 
 
 @lru_cache(maxsize=4096)

@@ -165,10 +165,10 @@ def distributed_optimizer_gather(
         return ()
     operator = Collective(
         "all_gather",
-        gathered_bytes(parameters, implementation, implementation.parameter_dtype),
+        gathered_bytes(parameters, implementation, implementation.trained_dtype),
         data_parallel,
         ctas=implementation.ctas,
-        dtype=implementation.parameter_dtype,
+        dtype=implementation.trained_dtype,
         name="parameters.all_gather",
         threads=implementation.threads,
     )

@@ -71,7 +71,7 @@ def optimizer_step(
         )
         return (*_main_step(total / state_shards, implementation), *zeroing)
     untouched = sum(p.elements * _untouched_share(p, tokens_per_step) for p in parameters)
-    dtype, kept = implementation.parameter_dtype, total / gradient_shards
+    dtype, kept = implementation.trained_dtype, total / gradient_shards
     if implementation.optimizer == "adamw-for-loop":
         adamw = _for_loop(total / state_shards, max(1, len(parameters) // state_shards), dtype)
     else:
@@ -185,7 +185,7 @@ def optimizer_state_bytes(implementation: Implementation) -> float:
     (Megatron-Core's ``use_precision_aware_optimizer`` and ``store_param_remainders``).
     """
     if implementation.framework != "megatron" and not implementation.main_parameters:
-        return 2.0 * DTYPE_BYTES[implementation.parameter_dtype]
+        return 2.0 * DTYPE_BYTES[implementation.trained_dtype]
     if implementation.narrow_states and implementation.moments:
         return 2.0 * DTYPE_BYTES[implementation.moments] + (2.0 if implementation.split_main_parameters else 4.0)
     return 12.0

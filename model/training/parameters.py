@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -36,6 +36,10 @@ class ParameterTensor:
         Whether it belongs to experts, whose gradients other ranks sum than those of the rest.
     tensors
         Tensors that it stands for: Megatron keeps each expert's weights apart.
+    frozen
+        Whether it has neither a gradient nor states, as all beside adapters.
+    adapter
+        Whether it is an adapter's, which has a type of its own.
     """
 
     name: str
@@ -45,6 +49,13 @@ class ParameterTensor:
     linear: bool = False
     expert: bool = False
     tensors: int = 1
+    frozen: bool = False
+    adapter: bool = False
+
+
+def trained(parameters: Iterable[ParameterTensor]) -> tuple[ParameterTensor, ...]:
+    """Those that have gradients."""
+    return tuple(p for p in parameters if not p.frozen)
 
 
 @lru_cache(maxsize=256)
@@ -76,7 +87,23 @@ def layer_parameters(config: ModelConfig, implementation: Implementation) -> tup
     norms = ("norm1", "norm2", "norm1_after", "norm2_after")[: config.layer_norms]
     if config.stays_wide:
         tensors = [replace(tensor, linear=False) for tensor in tensors]
-    return (*tensors, *(tensor for name in norms for tensor in _norm(name, config)))
+    tensors += (tensor for name in norms for tensor in _norm(name, config))
+    sizes = {name: (outputs, inputs) for name, outputs, inputs, _, _ in linears}
+    return (*_frozen(tensors, implementation), *_adapters(sizes, implementation))
+
+
+def _frozen(tensors: Iterable[ParameterTensor], run: Implementation) -> tuple[ParameterTensor, ...]:
+    """Parameters of which all but adapters are frozen where there are any."""
+    return tuple(tensors) if run.lora is None else tuple(replace(one, frozen=not one.adapter) for one in tensors)
+
+
+def _adapters(sizes: Mapping[str, tuple[int, int]], run: Implementation) -> Iterator[ParameterTensor]:
+    """A and B beside the linear layers that have adapters."""
+    if run.lora is None:
+        return
+    for name in run.lora.targets:
+        for matrix, elements in zip("ab", run.lora.elements(*sizes[name]), strict=True):
+            yield ParameterTensor(f"{name}.lora_{matrix}.weight", elements, adapter=True)
 
 
 def _latent(s: Shard, latent: LatentAttention) -> Iterator[ParameterTensor]:
@@ -184,4 +211,4 @@ def parameters_of_stage(
             tensors.append(ParameterTensor("head.bias", rows, replicated=not head_is_split(implementation)))
         if config.mtp_layers:
             tensors += _predictions(config, implementation, embedding=not (first or tied))
-    return tuple(tensors)
+    return _frozen(tensors, implementation)

@@ -19,8 +19,8 @@ from joulecast.model.framework.layer_shard import shard
 from joulecast.model.framework.tiling import with_tiles
 from joulecast.model.kernels.operators import Streaming
 from joulecast.model.training.optimizer import optimizer_step
-from joulecast.model.training.parameters import parameters_of_stage
-from joulecast.model.transformer import head, multi_token
+from joulecast.model.training.parameters import parameters_of_stage, trained
+from joulecast.model.transformer import frozen, head, multi_token
 from joulecast.model.transformer import megatron_layer as megatron
 from joulecast.model.transformer import pytorch_layer as eager
 
@@ -100,6 +100,8 @@ def embedding_backward(
     head_here: bool = True,
 ) -> tuple[Launch, ...]:
     """Gradient of the embedding; ``head_here`` says whether the head lies on the same stage, which matters if tied."""
+    if implementation.lora is not None:
+        return ()
     s = shard(config, implementation, batch, sequence)
     finds = accumulate and implementation.added_share > 0.0
     return _added(head.embedding_backward(s, accumulate=finds, head_here=head_here), implementation)
@@ -124,7 +126,10 @@ def head_backward(
     """Gradient of loss, output head and final norm; ``embedding_here`` as ``head_here`` above."""
     s = shard(config, implementation, batch, sequence)
     finds = accumulate and implementation.added_share > 0.0
-    return _added(head.head_backward(s, accumulate=finds, embedding_here=embedding_here), implementation)
+    launches = head.head_backward(s, accumulate=finds, embedding_here=embedding_here)
+    if implementation.lora is not None:
+        launches = frozen.without_weight_gradients(launches)
+    return _added(launches, implementation)
 
 
 @lru_cache(maxsize=64)
@@ -156,6 +161,6 @@ def single_gpu_training_step(
         *layer_backward(*arguments) * config.layers,
         *embedding_backward(*arguments),
     )
-    parameters = parameters_of_stage(config, implementation, config.layers, first=True, last=True)
+    parameters = trained(parameters_of_stage(config, implementation, config.layers, first=True, last=True))
     tokens = batch * sequence * micro_batches
     return (*one * micro_batches, *optimizer_step(parameters, implementation, tokens_per_step=tokens))

@@ -8,7 +8,8 @@ A layer in each framework, which calls the modules named behind it:
   ``unfused_norm``, ``transformers_rotary`` or ``torchtitan_rotary``, ``modules_activation`` or ``modules_experts``
   (with a ``sigmoid_router`` in MiniMax-M2), and ``dropout``. Attention is PyTorch's (``masked_attention``),
   ``transformers_attention``, or ``family_attention`` where a family's code is like no other's. ``modules_compiled``:
-  fused by ``torch.compile``; ``operator_checkpoints``: computed again in part.
+  fused by ``torch.compile``; ``operator_checkpoints``: computed again in part. ``lora_linear``: adapters (LoRA) beside
+  linear layers, and ``frozen``: what a backward then leaves out.
 - ``megatron_layer``: Megatron-Core with Transformer Engine, of ``core_attention``, ``megatron_mlp`` or ``moe``, and
   ``megatron_linear`` layers; ``megatron_norm``: gradients of norms; ``megatron_rotary`` embedding.
 

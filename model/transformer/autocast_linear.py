@@ -14,7 +14,7 @@ from dataclasses import replace
 from joulecast.model.framework.launches import Launch, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import eager_layer as eager
-from joulecast.model.transformer import float8_linear
+from joulecast.model.transformer import float8_linear, lora_linear
 from joulecast.model.transformer.row_operators import widened
 
 
@@ -26,7 +26,8 @@ def forward(
     ``wide`` says whether its input comes in the parameters' type, ``shared`` whether FP8 of it is there already.
     """
     product = float8_linear.forward(name, s, outputs, inputs, shared=shared)
-    return (*casts(name, s, outputs, inputs, wide=wide), *product)
+    adapter = lora_linear.forward(name, s, outputs, inputs, wide=wide and s.implementation.autocast)
+    return (*casts(name, s, outputs, inputs, wide=wide), *product, *adapter)
 
 
 def backward(
@@ -41,15 +42,20 @@ def backward(
     shared: bool = False,
 ) -> tuple[Launch, ...]:
     """Gradients of a linear layer, as :func:`joulecast.model.transformer.eager_layer.linear_backward` has them."""
+    in_fp32 = wide and s.implementation.autocast
+    adapter, joined = lora_linear.backward(name, s, outputs, inputs, accumulate, wide=in_fp32)
     if not s.implementation.autocast:
-        return eager.linear_backward(name, s, outputs, inputs, bias, accumulate, shared=shared)
+        product = eager.linear_backward(name, s, outputs, inputs, bias, accumulate, shared=shared)
+        return (*adapter, *product, *joined)
     launches = eager.linear_backward(name, s, outputs, inputs, bias, accumulate=False)
     products = tuple(replace(one, completes="") if one.completes == f"{name}.weight" else one for one in launches)
     return (
+        *adapter,
         *products,
         *uncasts(name, s, outputs, inputs, wide=wide, completes="" if accumulate else f"{name}.weight"),
         *(eager.accumulation(f"{name}.bias", outputs, s.stream.implementation.dtype, accumulate) if bias else ()),
         *eager.accumulation(f"{name}.weight", outputs * inputs, s.stream.implementation.dtype, accumulate),
+        *joined,
     )
 
 

@@ -125,6 +125,13 @@ def first_products(s: Shard) -> tuple[tuple[str, int], ...]:
     return (("gate", s.ffn), ("up", s.ffn))
 
 
+def linears(s: Shard) -> tuple[tuple[str, int, int], ...]:
+    """All products of a layer without experts: name, width of the result and of the input."""
+    hidden = s.config.hidden
+    attention, mlp = (((name, width, hidden) for name, width in of(s)) for of in (projections, first_products))
+    return (*attention, ("output", hidden, s.attention_width), *mlp, ("down", hidden, s.ffn))
+
+
 def _joint(s: Shard) -> bool:
     """Whether one product makes queries, keys and values, and one gate and up."""
     modules = s.implementation.modules

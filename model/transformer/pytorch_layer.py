@@ -9,6 +9,8 @@ from joulecast.model.transformer import (
     compiled_layer,
     core_attention,
     eager_moe,
+    frozen,
+    lora_linear,
     modules_compiled,
     modules_layer,
     operator_checkpoints,
@@ -45,6 +47,8 @@ def recomputed_forward(s: Shard) -> tuple[Launch, ...]:
     if eager.after_block(s):  # a norm behind the product needs its result; a fused one keeps statistics that it makes
         norm = eager.branch_norm("norm2", s)
         ending, needed = (f"{norm}.weighed", 0) if pytorch_norm.unfused(s) else (norm, 1)
+    if lora_linear.adapter("down", s):  # whose second product keeps the first one's result
+        ending = "down.lora_b"
     last = next(i for i, launch in enumerate(launches) if launch.operator.name == ending)
     repeated = launches[: last + needed]
     return operator_checkpoints.again(repeated, s) if s.implementation.recompute == "operators" else repeated
@@ -52,6 +56,14 @@ def recomputed_forward(s: Shard) -> tuple[Launch, ...]:
 
 def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:
     """Backward of a layer without recomputation; see :func:`joulecast.model.training.step.layer_backward`."""
+    launches, lora = _backward(s, accumulate=accumulate, leaf_input=leaf_input), s.implementation.lora
+    if lora is None:
+        return launches
+    launches = frozen.without_weight_gradients(launches)
+    return launches if lora.input_gradient else frozen.without_input_gradient(launches, s)
+
+
+def _backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:
     if s.implementation.modules != "joint":
         users = modules_compiled.backward if s.implementation.compiled else modules_layer.backward
         launches = users(s, accumulate=accumulate, leaf_input=leaf_input)

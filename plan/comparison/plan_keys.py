@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from joulecast.simulator.plan_file.lora import NAMES
 from joulecast.simulator.plan_file.network import GIGABIT_BYTES
 
 #: Values of one key in each plan.
@@ -42,6 +43,12 @@ def _times(size: float) -> Callable[[float | None], float | None]:
     return lambda value: None if value is None or math.isinf(value) else round(value * size, 9)
 
 
+def _modules(targets: Sequence[str] | None) -> list[str] | None:
+    """Linear layers that have an adapter, as a plan names them."""
+    theirs = {ours: name for name, ours in NAMES.items() if name != "gate_up_proj"}
+    return None if targets is None else [theirs[name] for name in targets]
+
+
 def _wide(values: Values) -> dict[str, Values]:
     """Layers at either end that stay in bf16."""
     start = tuple(_leading(pattern or ()) for pattern in values)
@@ -59,6 +66,8 @@ WRITTEN: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "workload.model_name": ("workload.model", _plain),
     "workload.narrow.recipe": ("workload.fp8_recipe", _plain),
     "workload.narrow.parameters": ("workload.fp8_param_gather", bool),
+    "workload.lora.targets": ("workload.lora.target_modules", _modules),
+    "workload.lora.dtype": ("workload.lora.precision", _plain),
     "workload.expert_load": ("workload.moe_load_imbalance", _plain),
     "overlap.windows": ("overlap.window", _plain),
     "overlap.grad_bucket_bytes": ("overlap.grad_bucket_mb", _times(2.0**-20)),

@@ -233,7 +233,8 @@ class Stages:
     def __init__(self, parts: Parts, plan: Plan, kinds: Sequence[str], beside_transfers: bool) -> None:
         self._parts, self._plan, self._kinds, self._beside_transfers = parts, plan, kinds, beside_transfers
         self._interval = plan.implementation.recompute_interval  # after which layers repeat
-        self._layers_apart = nanobatches_of(plan).parts == 1 and not plan.parallelism.fsdp and self._interval == 1
+        alike = self._interval == 1 and plan.workload.lora is None  # with adapters the first layer is another
+        self._layers_apart = nanobatches_of(plan).parts == 1 and not plan.parallelism.fsdp and alike
         self._rows: dict[Place, tuple[int, ...]] = {}
         self._stages: dict[Place, int] = {}
 

@@ -214,14 +214,18 @@ def _backward(plan: Plan, impl: Implementation, stage: int) -> tuple[Launch, ...
 def _recomputed(plan: Plan, impl: Implementation, stage: int) -> list[tuple[ModelConfig, Implementation, int]]:
     """Layers of a virtual stage whose backwards are alike: model, options and number, in order.
 
-    Of layers that are computed again at an interval the last of every so many is.
+    Of layers that are computed again at an interval the last of every so many is. Beside adapters the first layer's
+    input takes no gradient, unless PEFT has it take one for checkpoints (``enable_input_require_grads``).
     """
     models = [(model, impl, count) for model, count in plan.stage_models(stage)]
-    if impl.recompute_interval == 1:
+    ends = impl.lora is not None and impl.recompute == "none" and stage == 0
+    if impl.recompute_interval == 1 and not ends:
         return models
     options = (impl, replace(impl, recompute="none"))
     each = [model for model, _, count in models for _ in range(count)]
     kinds = [(model, options[i % impl.recompute_interval > 0]) for i, model in enumerate(each, 1)]
+    if ends and impl.lora is not None and kinds:
+        kinds[0] = (each[0], replace(impl, lora=replace(impl.lora, input_gradient=False)))
     return [(*kind, len(list(alike))) for kind, alike in groupby(kinds)]
 
 

@@ -140,9 +140,11 @@ class Iteration:
     def model_flops_per_s(self) -> float:
         """Floating-point operations of the model, not of the plan, that a GPU gets done in a second."""
         from joulecast.model.architecture.model_flops import training_flops
+        from joulecast.simulator.plan_file.lora import adapter_weights
 
         w = self.plan.workload
-        return training_flops(w.model, w.sequence_length, self.tokens) / self.time_s / self.gpus
+        flops = training_flops(w.model, w.sequence_length, self.tokens, adapter_weights(self.plan))
+        return flops / self.time_s / self.gpus
 
     @property
     def mfu(self) -> float | None:

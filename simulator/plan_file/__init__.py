@@ -3,7 +3,7 @@
 - ``plan``: the checked object, of ``parts``; ``schema`` has its tables and keys, ``source`` readable errors by line,
   ``tables`` fills in defaults, ``names`` finds what names stand for, ``schedule_names`` those of schedules.
 - What must hold between keys: ``checks``; by feature ``attention``, ``compiled``, ``context``, ``deterministic``,
-  ``experts``, ``layers``, ``loss_and_optimizer``, ``modules``, ``narrow``, ``prediction``, ``recomputation``,
+  ``experts``, ``layers``, ``loss_and_optimizer``, ``lora``, ``modules``, ``narrow``, ``prediction``, ``recomputation``,
   ``replicas``, ``stored`` and ``tiles``, and ``features`` for keys of what is off.
 - Tables of their own: ``network``, ``overlap``, ``site``.
 - ``assumptions``: what a forecast takes for granted of all of them.

@@ -8,6 +8,7 @@ from joulecast.simulator.plan_file.attention import attention_assumptions
 from joulecast.simulator.plan_file.deterministic import deterministic_assumptions
 from joulecast.simulator.plan_file.experts import expert_assumptions
 from joulecast.simulator.plan_file.layers import layer_assumptions
+from joulecast.simulator.plan_file.lora import lora_assumptions
 from joulecast.simulator.plan_file.narrow import narrow_assumptions
 from joulecast.simulator.plan_file.network import network_assumptions
 from joulecast.simulator.plan_file.overlap import overlap_assumptions
@@ -26,6 +27,7 @@ def plan_assumptions(plan: Plan, description: GpuDescription) -> tuple[str, ...]
         *deterministic_assumptions(plan),
         *layer_assumptions(plan),
         *narrow_assumptions(plan),
+        *lora_assumptions(plan),
         *expert_assumptions(plan),
         *stored_assumptions(plan),
         *prediction_assumptions(plan),

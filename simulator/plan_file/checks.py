@@ -15,6 +15,7 @@ from joulecast.simulator.plan_file.context import check_context
 from joulecast.simulator.plan_file.deterministic import check_deterministic
 from joulecast.simulator.plan_file.experts import check_experts
 from joulecast.simulator.plan_file.layers import check_layers
+from joulecast.simulator.plan_file.lora import check_lora
 from joulecast.simulator.plan_file.loss_and_optimizer import check_loss_and_optimizer
 from joulecast.simulator.plan_file.modules import check_modules, check_no_modules
 from joulecast.simulator.plan_file.names import place
@@ -77,8 +78,10 @@ def parameter_dtype(parsed: PlanFile) -> str:
 
 
 def kept_dtype(parsed: PlanFile) -> str:
-    """Type in which the framework keeps gradients and moments by default."""
-    return "fp32" if parsed.implementation.framework == "megatron" else parameter_dtype(parsed)
+    """Type in which the framework keeps gradients and moments by default: PyTorch that of what is trained."""
+    if parsed.implementation.framework == "megatron":
+        return "fp32"
+    return parameter_dtype(parsed) if parsed.workload.lora is None else parsed.workload.lora.precision
 
 
 def moments_dtype(parsed: PlanFile) -> str:
@@ -233,6 +236,7 @@ def whole(plan: Plan, gpu: GpuDescription, source: Source) -> None:
     check_layers(plan, source)
     check_experts(plan, source)
     check_stored(plan, source)
+    check_lora(plan, source)
     _batch(plan, source)
     _run(plan, source)
     _nodes(plan, source)

@@ -25,6 +25,7 @@ def implementation_of(plan: Plan) -> Implementation:
         recompute=plan.schedule.recompute,
         dtype="bf16" if w.narrow else w.precision,
         narrow=w.narrow,
+        lora=w.lora,
         expert_load=w.expert_load,
         pads_experts=not w.experts_filled,
         gathered=split.fsdp and max(plan.replicas, plan.expert_replicas) > 1,

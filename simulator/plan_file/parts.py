@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from joulecast.model.framework.lora import Lora
 from joulecast.model.framework.narrow import Narrow
 from joulecast.model.framework.tiling import Tiles
 from joulecast.model.hashing import HashedOnce, hashed_once
@@ -37,6 +38,8 @@ class Workload:
         Tokens of the whole run, ``None`` where nobody asks for its cost.
     mtp_num_layers
         Modules that predict a further token each; the model has as many.
+    lora
+        Adapters that are trained in place of the model, ``None`` where all of it is.
     """
 
     model: ModelConfig
@@ -51,6 +54,7 @@ class Workload:
     experts_filled: bool = False
     training_tokens: float | None = None
     mtp_num_layers: int = 0
+    lora: Lora | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ MOST_GPUS = 10_000_000
 MOST_CARDS, MOST_GBIT_PER_S, MOST_STEP_US = 1024, 1e5, 1e6
 #: Longest launch [us], and most metrics that take the loss again: far above any, what follows from them stays finite.
 MOST_LAUNCH_US, MOST_METRICS = 1e6, 1000
+#: Largest rank of an adapter: far above any.
+MOST_RANK = 65536
 CommEngine = Literal["sm", "copy"]
 GraphScope = Literal["attn", "moe_router", "moe_preprocess"]
 _Watts = Annotated[float, Field(gt=0)]
@@ -79,6 +81,22 @@ class InlineModel(Table):
     v_head_dim: int = Field(128, gt=0, description="Latent attention: size of a head's value.")
 
 
+class LoraTable(Table):
+    """``[workload.lora]``: adapters that are trained beside a frozen model, with the names of PEFT's ``LoraConfig``."""
+
+    rank: int = Field(8, gt=0, le=MOST_RANK, description="Rows of A and columns of B (PEFT's r).")
+    target_modules: str | list[str] = Field(
+        ["q_proj", "v_proj"],
+        description="Linear layers that have an adapter, as transformers names them, or all-linear: all of a layer.",
+    )
+    dropout: float = Field(0.0, ge=0, lt=1, description="Dropout of the adapters' inputs (lora_dropout).")
+    precision: Literal["bf16", "fp16", "fp32"] = Field(
+        "fp32",
+        description="Type in which adapters, their gradients and moments are kept. fp32: PEFT's default "
+        "(autocast_adapter_dtype), cast by torch.autocast; workload.precision: as the model, cast nowhere.",
+    )
+
+
 class WorkloadTable(Table):
     """``[workload]``: what is trained."""
 
@@ -111,6 +129,9 @@ class WorkloadTable(Table):
         0, ge=0, description="First layers that stay in bf16 where others run in FP8 or FP4 (megatron)."
     )
     num_layers_at_end_in_bf16: int = Field(0, ge=0, description="The same of last layers.")
+    lora: LoraTable | None = Field(
+        None, description="Adapters that are trained in place of the model; default: all of it is trained."
+    )
     training_tokens: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="Tokens of the whole run; default: not asked."
     )
@@ -512,4 +533,5 @@ TABLES: dict[str, type[Table]] = {
     "network": NetworkTable,
     "site": SiteTable,
     "workload.model": InlineModel,
+    "workload.lora": LoraTable,
 }

@@ -159,6 +159,7 @@ _UNION_BRANCHES = {
     "constrained-float",
     "list[constrained-float]",
     "list[int]",
+    "list[str]",
     "literal['balanced']",
     "bool",
     "list[literal['attn','moe_router','moe_preprocess']]",

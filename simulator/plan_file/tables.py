@@ -11,6 +11,7 @@ from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.simulator.plan_file import checks, names
 from joulecast.simulator.plan_file.experts import read_load
 from joulecast.simulator.plan_file.layers import windows_matter
+from joulecast.simulator.plan_file.lora import read_lora
 from joulecast.simulator.plan_file.narrow import narrow_of, wide_layers
 from joulecast.simulator.plan_file.network import read_links
 from joulecast.simulator.plan_file.overlap import read_windows
@@ -58,6 +59,7 @@ def read_workload(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Work
         experts_filled=parsed.workload.moe_expert_capacity_factor is not None,
         training_tokens=table.training_tokens,
         mtp_num_layers=model.mtp_layers,
+        lora=read_lora(parsed, model, source),
     )
 
 

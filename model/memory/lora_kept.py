@@ -1,0 +1,55 @@
+"""What layers with adapters beside frozen weights keep for their backward.
+
+A frozen product keeps its weight and nothing of its input, a frozen norm not what its weight multiplies. An adapter
+keeps A's input and A's result. The input is the product's own tensor, which adapters of other products share, unless it
+was dropped or cast for this adapter alone; dropout keeps a mask of one byte a value.
+"""
+
+from __future__ import annotations
+
+from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.framework.lora import Lora
+from joulecast.model.kernels.operators import DTYPE_BYTES
+from joulecast.model.transformer import lora_linear, modules_layer
+
+
+def shares_inputs(s: Shard, lora: Lora) -> bool:
+    """Whether adapters keep their products' inputs as they are."""
+    return not lora.dropout and not lora_linear.cast(s, lora)
+
+
+def normed_inputs(s: Shard, lora: Lora) -> int:
+    """Results of a layer's norms that are kept: those that adapters share."""
+    groups = [[name for name, _ in of(s)] for of in (modules_layer.projections, modules_layer.first_products)]
+    shared = sum(bool(set(group) & set(lora.targets)) for group in groups)
+    return min(shared, s.config.block_inputs) if shares_inputs(s, lora) else 0
+
+
+def keeps_activation(s: Shard, lora: Lora) -> bool:
+    """Whether the last product's input is kept as it is."""
+    return "down" in lora.targets and shares_inputs(s, lora)
+
+
+def adapter_bytes(s: Shard, lora: Lora) -> float:
+    """Inputs that are an adapter's own, masks, results of A, and weights that autocast has rounded."""
+    size = float(DTYPE_BYTES[s.implementation.dtype])
+    own = (0.0 if shares_inputs(s, lora) else size) + (1.0 if lora.dropout else 0.0)
+    rounded = size if lora_linear.cast(s, lora) else 0.0
+    kept = 0.0
+    for name, outputs, inputs in modules_layer.linears(s):
+        if name in lora.targets:
+            kept += s.tokens * (own * inputs + size * lora.rank) + rounded * sum(lora.elements(outputs, inputs))
+    return kept
+
+
+def gradient_bytes(s: Shard, lora: Lora) -> float:
+    """Most of the last product's input gradients that are there at once: the adapter's as it is undone, and their sum.
+
+    Of a cast adapter the gradient is widened, and where there is dropout multiplied by the mask, in fp32.
+    """
+    size, wide = float(DTYPE_BYTES[s.implementation.dtype]), float(DTYPE_BYTES["fp32"])
+    most = size
+    if "down" in lora.targets:
+        undone = wide + (wide if lora.dropout else size) if lora_linear.cast(s, lora) else 0.0
+        most = max(undone, 3 * size)
+    return s.tokens * s.ffn * most

@@ -1,0 +1,115 @@
+"""Adapters beside the linear layers of transformers' modules, kernel by kernel as PEFT runs them.
+
+    forward                x widened, dropped, rounded; a = A·x, b = B·a, s·b, y + s·b
+    backward               s·dy; dB = s·dyᵀ·a, da = s·dy·B; dA = daᵀ·x, da·A undone as x was made, and added to dx
+
+Adapters in fp32 beside a narrower base run under ``torch.autocast``: PEFT widens their input to A's type, dropout takes
+it so, and autocast rounds it again, and the weights; gradients are cast back the same way. Adapters in the base's own
+type are cast nowhere.
+
+Sources: ``Linear.forward`` and ``_cast_input_dtype`` of PEFT 0.21; autocast's lists of PyTorch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from joulecast.model.framework.launches import (
+    Launch,
+    input_gradient,
+    issued,
+    linear_forward,
+    streaming,
+    weight_gradient,
+)
+from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.framework.lora import Lora
+from joulecast.model.kernels.operators import DTYPE_BYTES
+from joulecast.model.transformer.dropout import DRAWN
+from joulecast.model.transformer.eager_layer import accumulation
+from joulecast.model.transformer.row_operators import widened
+
+
+def adapter(name: str, s: Shard) -> Lora | None:
+    """The adapter of a product, if it has one."""
+    lora = s.implementation.lora
+    return lora if lora is not None and name in lora.targets else None
+
+
+def cast(s: Shard, lora: Lora) -> bool:
+    """Whether autocast rounds the adapters for their products."""
+    return lora.dtype != s.implementation.dtype
+
+
+def forward(name: str, s: Shard, outputs: int, inputs: int, *, wide: bool) -> tuple[Launch, ...]:
+    """What an adapter adds to the product ``name``; ``wide``: its input comes in fp32."""
+    lora = adapter(name, s)
+    if lora is None:
+        return ()
+    dtype, values, casts = s.implementation.dtype, s.tokens * inputs, cast(s, lora)
+    first, second = (f"{name}.lora_{matrix}" for matrix in "ab")
+    in_fp32 = wide or casts
+    return (
+        *((widened(f"{name}.lora.widen", values, dtype),) if casts and not wide else ()),
+        *_dropped(name, lora, values, "fp32" if in_fp32 else dtype),
+        *((_rounded(f"{name}.lora", values),) if in_fp32 else ()),
+        *((_rounded(f"{first}.weight", lora.rank * inputs),) if casts else ()),
+        linear_forward(first, s.tokens, lora.rank, inputs, dtype),
+        *((_rounded(f"{second}.weight", lora.rank * outputs),) if casts else ()),
+        linear_forward(second, s.tokens, outputs, lora.rank, dtype),
+        streaming("unary", f"{name}.lora.scale", s.tokens * outputs, dtype=dtype),
+        streaming("add", f"{name}.lora.add", s.tokens * outputs, reads=2, dtype=dtype),
+    )
+
+
+def backward(
+    name: str, s: Shard, outputs: int, inputs: int, accumulate: bool, *, wide: bool
+) -> tuple[tuple[Launch, ...], tuple[Launch, ...]]:
+    """Gradients of :func:`forward`, and behind the frozen product's the sum of both inputs' gradients."""
+    lora = adapter(name, s)
+    if lora is None:
+        return (), ()
+    dtype, values, casts = s.implementation.dtype, s.tokens * inputs, cast(s, lora)
+    first, second = (f"{name}.lora_{matrix}" for matrix in "ab")
+    in_fp32 = wide or casts
+    kernels = (
+        streaming("unary", f"{name}.lora.grad.scale", s.tokens * outputs, dtype=dtype),
+        *_weight_gradient(second, s, outputs, lora.rank, accumulate, casts=casts),
+        input_gradient(second, s.tokens, outputs, lora.rank, dtype),
+        *_weight_gradient(first, s, lora.rank, inputs, accumulate, casts=casts),
+        input_gradient(first, s.tokens, lora.rank, inputs, dtype),
+        *((widened(f"{name}.lora.grad.widen", values, dtype),) if in_fp32 else ()),
+        *_dropped_backward(name, lora, values, "fp32" if in_fp32 else dtype),
+        *((_rounded(f"{name}.lora.grad", values),) if casts and not wide else ()),
+    )
+    return kernels, (streaming("add", f"{name}.lora.grad.sum", values, reads=2, dtype="fp32" if wide else dtype),)
+
+
+def _weight_gradient(
+    name: str, s: Shard, outputs: int, inputs: int, accumulate: bool, *, casts: bool
+) -> tuple[Launch, ...]:
+    """Gradient of A or B, widened where autocast rounded it, and its addition to an earlier one."""
+    dtype, weight = s.implementation.dtype, f"{name}.weight"
+    done = "" if accumulate else weight
+    product = weight_gradient(name, s.tokens, outputs, inputs, dtype, completes="" if casts else done)
+    wide = (replace(widened(f"{name}.wgrad.widen", outputs * inputs, dtype), completes=done),) if casts else ()
+    return (product, *wide, *accumulation(weight, outputs * inputs, "fp32" if casts else dtype, accumulate))
+
+
+def _dropped(name: str, lora: Lora, values: int, dtype: str) -> tuple[Launch, ...]:
+    """Dropout of an adapter's input, with a mask of one byte a value."""
+    if not lora.dropout:
+        return ()
+    mask = 1.0 / DTYPE_BYTES[dtype]
+    return (issued("unary", f"{name}.lora.dropout", values, DRAWN * values, writes=1.0 + mask, dtype=dtype),)
+
+
+def _dropped_backward(name: str, lora: Lora, values: int, dtype: str) -> tuple[Launch, ...]:
+    if not lora.dropout:
+        return ()
+    return (streaming("mul", f"{name}.lora.dropout.grad", values, reads=1.0 + 1.0 / DTYPE_BYTES[dtype], dtype=dtype),)
+
+
+def _rounded(name: str, values: int) -> Launch:
+    """Values in fp32 rounded to the products' type."""
+    return streaming("unary", f"{name}.round", values, writes=0.5, dtype="fp32")

@@ -1,0 +1,128 @@
+"""Adapters of a plan: which products have one, and what they are not known with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from joulecast.errors import NotYetError
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.layer_shard import shard
+from joulecast.model.framework.lora import Lora
+from joulecast.model.transformer.modules_layer import linears
+
+if TYPE_CHECKING:
+    from joulecast.model.architecture.model_config import ModelConfig
+    from joulecast.simulator.plan_file.plan import Plan
+    from joulecast.simulator.plan_file.schema import PlanFile
+    from joulecast.simulator.plan_file.source import Source
+
+KEY, TARGETS, PRECISION = "workload.lora", "workload.lora.target_modules", "workload.lora.precision"
+#: PEFT's word for all products of a layer.
+ALL = "all-linear"
+#: Names of linear layers in transformers, and ours.
+NAMES = {
+    "q_proj": "query",
+    "k_proj": "key",
+    "v_proj": "value",
+    "o_proj": "output",
+    "gate_proj": "gate",
+    "up_proj": "up",
+    "down_proj": "down",
+    "qkv_proj": "qkv",
+    "gate_up_proj": "up",
+}
+
+
+def read_lora(parsed: PlanFile, model: ModelConfig, source: Source) -> Lora | None:
+    """The adapters that are trained in place of the model, if the plan has any."""
+    table = parsed.workload.lora
+    if table is None:
+        return None
+    narrow = parsed.workload.precision
+    if table.precision not in ("fp32", narrow):
+        raise source.error(
+            f"adapters in {table.precision} beside a model in {narrow}", PRECISION, remedy=f'Use "fp32" or "{narrow}".'
+        )
+    targets = _targets(table.target_modules, model, source)
+    return Lora(table.rank, targets, table.dropout, table.precision)
+
+
+def _targets(written: str | list[str], model: ModelConfig, source: Source) -> tuple[str, ...]:
+    """Our names of products that have an adapter, in the layer's order."""
+    own = module_names(model)
+    if written == ALL:
+        return tuple(own.values())
+    names = [written] if isinstance(written, str) else written
+    if unknown := [name for name in names if name not in own]:
+        raise source.error(
+            f"{', '.join(map(repr, unknown))}: no linear layer of {model.name}",
+            TARGETS,
+            remedy=f'Choose among {", ".join(own)}, or "{ALL}".',
+        )
+    if not names:
+        raise source.error("no linear layer has an adapter", TARGETS, remedy=f'Name some, or "{ALL}".')
+    return tuple(ours for name, ours in own.items() if name in names)
+
+
+def module_names(model: ModelConfig) -> dict[str, str]:
+    """Names in transformers of a layer's products, each with ours, in the layer's order."""
+    alone = shard(model, Implementation(modules="transformers"), 1, 1)
+    products = [name for name, _, _ in linears(alone)]
+    joint_up = "up" in products and "gate" not in products and model.gated_mlp
+    theirs = {ours: name for name, ours in NAMES.items() if (name == "gate_up_proj") == joint_up or ours != "up"}
+    return {theirs[name]: name for name in products}
+
+
+def adapter_weights(plan: Plan) -> int | None:
+    """Weights of all adapters; ``None`` without any."""
+    lora, model = plan.workload.lora, plan.workload.model
+    if lora is None:
+        return None
+    of_layer = linears(shard(model, Implementation(modules="transformers"), 1, 1))
+    return model.layers * sum(sum(lora.elements(*size)) for name, *size in of_layer if name in lora.targets)
+
+
+def lora_assumptions(plan: Plan) -> tuple[str, ...]:
+    """What is trained, and what adapters in fp32 run under."""
+    weights, lora = adapter_weights(plan), plan.workload.lora
+    if weights is None or lora is None:
+        return ()
+    all_of_them = plan.workload.model.parameters + weights
+    cast = f", which torch.autocast casts to {plan.workload.precision}" if lora.dtype != plan.workload.precision else ""
+    return (f"{weights:,} of {all_of_them:,} parameters are trained, in {lora.dtype}{cast}; the rest is frozen",)
+
+
+def check_lora(plan: Plan, source: Source) -> None:
+    """Adapters are known of dense models in transformers' own modules, whole on each GPU."""
+    lora, run, model = plan.workload.lora, plan.implementation, plan.workload.model
+    if lora is None:
+        return
+    one = "split the batch alone"
+    for wrong, what, remedy in (
+        (run.framework != "pytorch-eager", "in Megatron", 'Set implementation.framework = "pytorch-eager"'),
+        (run.modules != "transformers", "in other modules", 'Set implementation.modules = "transformers"'),
+        (model.experts is not None, "beside experts", "Choose a dense model"),
+        (model.latent is not None, "beside latent attention", "Choose another model"),
+        (bool(model.own_code) or model.learned_positions > 0, f"in the code of {model.name}", "Choose another model"),
+        (plan.workload.narrow is not None, "beside products in FP8", 'Set workload.precision = "bf16"'),
+        (run.compile, "in compiled modules", "Set implementation.compile = false"),
+        (plan.tp > 1 or plan.cp > 1 or plan.pp > 1, "of a model split over GPUs", f"Set the sizes to 1 and {one}"),
+        (plan.parallelism.fsdp, "under FSDP", "Set parallelism.fsdp = false, or distributed_optimizer = true"),
+        (plan.overlap.nanobatches > 1, "in nano-batches", "Set overlap.nanobatches = 1"),
+        (plan.schedule.recompute not in ("none", "full"), "recomputed in part", 'Set schedule.recompute = "full"'),
+    ):
+        if wrong:
+            raise source.error(f"adapters {what} are not known", KEY, remedy=f"{remedy}.", kind=NotYetError)
+    _check_precision(plan, lora, source)
+
+
+def _check_precision(plan: Plan, lora: Lora, source: Source) -> None:
+    run, narrow = plan.implementation, plan.workload.precision
+    if run.parameter_precision != narrow and lora.dtype == narrow:
+        raise source.error(
+            "adapters are narrower than the frozen weights", PRECISION, remedy=f'Use "{run.parameter_precision}".'
+        )
+    if run.main_parameters and lora.dtype != narrow:
+        raise source.error(
+            "DeepSpeed keeps a second copy in fp32 of narrower adapters", PRECISION, remedy=f'Use "{narrow}".'
+        )

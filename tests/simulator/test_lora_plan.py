@@ -1,0 +1,141 @@
+"""Plans whose adapters alone are trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from joulecast.errors import InputError, NotYetError
+from joulecast.model.framework.lora import Lora
+from joulecast.plan.comparison.compare import differing_keys
+from joulecast.simulator.closed_form.forecast import closed_form
+from joulecast.simulator.instructions.program import plan_program
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.implementation import implementation_of
+from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
+
+TABLES: dict[str, Any] = {
+    "workload": {"model": "llama-3.2-1b", "layers": 4, "sequence_length": 1024, "global_batch_size": 4},
+    "cluster": {"gpu": "h200-sxm", "gpus": 1},
+    "implementation": {"modules": "transformers"},
+}
+ALL = {"target_modules": "all-linear"}
+
+
+def plan(lora: dict[str, Any] | None, **tables: Any) -> Plan:
+    found = {name: {**TABLES.get(name, {}), **tables.get(name, {})} for name in {**TABLES, **tables}}
+    if lora is not None:
+        found["workload"]["lora"] = lora
+    return plan_from_dict(found)
+
+
+def test_adapters_are_read_with_pefts_names_and_defaults() -> None:
+    assert plan({}).workload.lora == Lora(8, ("query", "value"), 0.0, "fp32")
+    read = plan({"rank": 16, "target_modules": ["up_proj", "o_proj"], "dropout": 0.1, "precision": "bf16"})
+    assert read.workload.lora == implementation_of(read).lora == Lora(16, ("output", "up"), 0.1, "bf16")
+    every = plan(ALL).workload.lora
+    assert every is not None and every.targets == ("query", "key", "value", "output", "gate", "up", "down")
+    joint = plan({"target_modules": ["qkv_proj", "gate_up_proj"]}, workload={"model": "phi-3-mini"}).workload.lora
+    assert joint is not None and joint.targets == ("qkv", "up")
+    run = read.implementation
+    assert (run.parameter_precision, run.gradient_precision, run.optimizer_precision) == ("bf16", "bf16", "bf16")
+    assert plan({}).implementation.optimizer_precision == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("lora", "tables", "key", "words"),
+    [
+        ({"target_modules": ["q_proj", "c_attn"]}, {}, "workload.lora.target_modules", "all-linear"),
+        ({"target_modules": []}, {}, "workload.lora.target_modules", "no linear layer"),
+        ({"target_modules": 3}, {}, "workload.lora.target_modules", "3"),
+        ({"r": 8}, {}, "workload.lora.r", "rank"),
+        ({"rank": 0}, {}, "workload.lora.rank", "above 0"),
+        ({"precision": "fp16"}, {}, "workload.lora.precision", "bf16"),
+        ({"precision": "bf16"}, {"implementation": {"parameter_precision": "fp32"}}, "workload.lora.precision", "fp32"),
+        ({}, {"implementation": {"main_parameters": True}}, "workload.lora.precision", "bf16"),
+    ],
+)
+def test_what_is_wrong_is_one_message(lora: dict[str, Any], tables: dict[str, Any], key: str, words: str) -> None:
+    with pytest.raises(InputError) as raised:
+        plan(lora, **tables)
+    assert raised.value.key == key
+    assert words in str(raised.value)
+
+
+TWO = {"cluster": {"gpus": 2}}
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ({"implementation": {"framework": "megatron", "modules": "joint"}}, "pytorch-eager"),
+        ({"implementation": {"modules": "joint"}}, 'modules = "transformers"'),
+        ({"implementation": {"compile": True}}, "compile = false"),
+        ({"workload": {"model": "qwen3-30b-a3b"}}, "dense model"),
+        ({"workload": {"model": "gpt2"}}, "gpt2"),
+        ({"schedule": {"recompute": "selective"}, "implementation": {"attention_backend": "unfused"}}, "full"),
+        ({"parallelism": {"tensor_model_parallel_size": 2}, **TWO}, "split the batch"),
+        ({"parallelism": {"pipeline_model_parallel_size": 2}, **TWO}, "split the batch"),
+        ({"parallelism": {"fsdp": True}, **TWO}, "distributed_optimizer"),
+    ],
+)
+def test_what_adapters_are_not_known_with_is_refused(tables: dict[str, Any], words: str) -> None:
+    with pytest.raises(NotYetError) as raised:
+        plan({**ALL}, **tables)
+    assert raised.value.key == "workload.lora"
+    assert words in str(raised.value)
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_the_first_layers_input_takes_a_gradient_for_checkpoints_alone(recompute: str) -> None:
+    types = plan_program(plan(ALL, schedule={"recompute": recompute})).ranks[0].types
+    names = [launch.operator.name for launch in types[1]]
+    layers = TABLES["workload"]["layers"]
+    assert names.count("down.dgrad") == layers
+    assert names.count("query.dgrad") == layers - (recompute == "none")
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        {},
+        {"schedule": {"recompute": "full"}},
+        {"implementation": {"parameter_precision": "fp32"}},
+        {"implementation": {"host_launch_us": 30.0}},
+        {**TWO, "overlap": {"grad_reduce": "overlapped"}},
+        {**TWO, "parallelism": {"distributed_optimizer": True}},
+        {"workload": {"layers": 12, "model": "gemma-2-2b"}},
+    ],
+    ids=str,
+)
+def test_sweeps_agree_with_simulation(tables: dict[str, Any]) -> None:
+    one = plan({"rank": 32, **ALL, "dropout": 0.05}, **tables)
+    whole, closed = forecast(one), closed_form([one])
+    assert closed.time_s[0] == pytest.approx(whole.time_s, rel=5e-3)
+    assert closed.energy_j[0] == pytest.approx(whole.energy_j, rel=5e-3)
+
+
+def test_training_adapters_takes_less_than_training_all() -> None:
+    all_of_it, adapters = forecast(plan(None)), forecast(plan({}))
+    assert 0.6 * all_of_it.time_s < adapters.time_s < 0.85 * all_of_it.time_s
+    assert adapters.energy_j < 0.85 * all_of_it.energy_j
+    assert 0.5 * all_of_it.ranks[0].memory_bytes > adapters.ranks[0].memory_bytes
+    assert adapters.model_flops_per_s < all_of_it.model_flops_per_s
+    said = "212,992 of 506,169,344 parameters are trained, in fp32, which torch.autocast casts to bf16"
+    assert any(said in one for one in adapters.assumptions)
+
+
+def test_replicas_sum_the_adapters_gradients_alone() -> None:
+    tail = plan_program(plan({}, **TWO)).ranks[0].types[-1]
+    sent = sum(one.operator.bytes for one in tail if one.stream == "communication")  # type: ignore[union-attr]
+    assert sent == 4 * 4 * 8 * (2048 + 2048 + 2048 + 512)
+
+
+def test_plans_are_compared_by_the_keys_of_their_files() -> None:
+    one, other = plan({}), plan({"rank": 64, "target_modules": ["o_proj"], "precision": "bf16"})
+    found = differing_keys([one, other])
+    assert found["workload.lora.target_modules"] == (["q_proj", "v_proj"], ["o_proj"])
+    assert found["workload.lora.precision"] == ("fp32", "bf16")
+    assert found["workload.lora.rank"] == (8, 64)
+    assert "workload.lora" not in differing_keys([one, plan(None)])
