@@ -5,6 +5,7 @@ Each part imports only from those above it; parts on one line know each other:
 - ``public_times``: times of kernels that others published.
 - ``rows``, ``devices``, ``microbenchmarks``, ``measure``: measured rows, cards behind one protocol, what can be run on
   them, and how it is measured.
+- ``meter``: a training loop of the user's own, measured like a microbenchmark, beside its forecast.
 - ``fit``: from rows to parameters.
 - ``descriptions``: from rows to the description of a GPU.
 - ``sessions``: a calibration of a card, which chooses the measurements that are worth their time.

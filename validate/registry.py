@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from joulecast.calibrate.meter.metered_row import OP as METERED
 from joulecast.calibrate.rows.measured import Row
 from joulecast.calibrate.rows.operators import COLLECTIVE_KINDS, KERNEL_OPS, operator_of
 from joulecast.calibrate.rows.overlap import OVERLAP_OPS
@@ -21,6 +22,7 @@ from joulecast.validate.choices.tile_choice import tile_choices
 from joulecast.validate.left_out.clock_suites import KINDS as CLOCK_SUITES
 from joulecast.validate.left_out.clock_suites import run_clock_suite
 from joulecast.validate.left_out.kernel_floor import from_all_others
+from joulecast.validate.metered import run_metered
 from joulecast.validate.published.fronts import run_fronts
 from joulecast.validate.published.network import run_network
 from joulecast.validate.published.perseus import run_perseus
@@ -178,6 +180,7 @@ class OtherForm:
 
 
 OTHER_FORMS = {
+    "plans": OtherForm(run_metered),
     "perseus": OtherForm(run_perseus),
     "fronts": OtherForm(run_fronts),
     "network": OtherForm(run_network),
@@ -185,5 +188,5 @@ OTHER_FORMS = {
     "a100-overlap": OtherForm(run_a100_overlap, ("folds", "calibrate_rows")),
     **{name: OtherForm(partial(run_clock_suite, name), ("folds",)) for name in CLOCK_SUITES},
 }
-#: Rows of data folders that belong to no suite, or to one that does not exist yet.
-OTHER_OPS = frozenset({"kernel_profile"})
+#: Rows of data folders that belong to no suite, or to one of another form.
+OTHER_OPS = frozenset({"kernel_profile", METERED})

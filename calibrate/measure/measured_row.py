@@ -165,6 +165,11 @@ def _apart(over_counter: float, resolution: float) -> str:
     return f"the power history is {over_counter:+.1%} off the energy counter (known to {resolution:.1%})"
 
 
+def still_drifting(drift: float, settled_s: float) -> str:
+    """The warning of work under which power or clock did not come to rest."""
+    return f"power or clock still changed by {drift:.1%} after {settled_s:.1f} s"
+
+
 def warnings_of(row: Mapping[str, Any], error: float, settings: MeasureSettings) -> list[str]:
     """What is odd about a measured row."""
     found = []

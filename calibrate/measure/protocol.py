@@ -3,49 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from joulecast.calibrate.devices.protocol import Device, PowerReading, Sample
-from joulecast.calibrate.measure.counter import counter_steps
+from joulecast.calibrate.devices.protocol import Device
 from joulecast.calibrate.measure.faults import FaultError, Reason
-from joulecast.calibrate.measure.history_window import change
 from joulecast.calibrate.measure.measured_row import (
     Tail,
     Take,
     disagreements,
     measured_row,
     reached_error,
+    still_drifting,
     warnings_of,
 )
 from joulecast.calibrate.measure.recording import Failed
-from joulecast.calibrate.measure.sampler import Sampler
 from joulecast.calibrate.measure.settings import (
     PULSED_OPS,
     UNTIMED_OPS,
     MeasureSettings,
-    history_run_s,
     period_s,
     run_s,
-    window_run_s,
 )
-from joulecast.calibrate.measure.window import Window, cut_window
+from joulecast.calibrate.measure.watch import PASSING, SamplerFactory, Watch
 from joulecast.calibrate.microbenchmarks.protocol import Load, Microbenchmark, Runner
 from joulecast.errors import DeviceError, MeasurementError
 
-SamplerFactory: TypeAlias = Callable[[Device], Sampler]
-
-#: Faults after which another window may be good.
-_PASSING = (Reason.DRIVER_STALLED, Reason.TOO_FEW_STEPS, Reason.COUNTER_JUMPED)
-#: Time between counter steps while none has been seen [s].
-_USUAL_STEP_S = 0.1
 #: Sampling after pulses, to see the power of their pauses [s].
 _TAIL_S = 0.4
-#: Standard errors that a drift must exceed, and neighbouring readings of a history that may be correlated.
-_SURE, _CORRELATED = 2.5, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +127,6 @@ class _Session:
     warnings: list[str] = field(default_factory=list)
     settled_s: float = 0.0
     spoilt: int = 0
-    _samplers: list[Sampler] = field(default_factory=list)
-    _samples: list[list[Sample]] = field(default_factory=list)
-    _powers: list[list[PowerReading] | None] = field(default_factory=list)
 
     def now(self) -> float:
         """Time on the cards' clock [s]."""
@@ -160,24 +145,18 @@ class _Session:
         except MeasurementError as error:
             raise FaultError(Reason.NOT_RUNNABLE, str(error)) from error
         try:
-            self._samplers = [sampler_factory(device) for device in self.devices]
-            return self._sampled(load, end_s)
+            return self._sampled(load, Watch(self.devices, sampler_factory), end_s)
         finally:
             load.close()
 
-    def _sampled(self, load: Load, end_s: float) -> tuple[list[Take], list[Tail | None]]:
+    def _sampled(self, load: Load, watch: Watch, end_s: float) -> tuple[list[Take], list[Tail | None]]:
         try:
-            pulsed = self.benchmark.row.get("op") in PULSED_OPS
-            for sampler in self._samplers:
-                sampler.start(dense_counter=pulsed)
-            self._samples = [[] for _ in self.devices]
-            self._powers = [None if pulsed or s.history_step_s is None else [] for s in self._samplers]
-            self._settle(load)
-            takes = self._windows(load, end_s)
-            return takes, self._tails()
+            watch.start(pulsed=self.benchmark.row.get("op") in PULSED_OPS)
+            self._settle(load, watch)
+            takes = self._windows(load, watch, end_s)
+            return takes, self._tails(watch)
         finally:
-            for sampler in self._samplers:
-                sampler.stop()
+            watch.stop()
 
     def _run(self, load: Load, duration_s: float) -> tuple[int, float, float, float]:
         """Repetitions, their seconds, and begin and end on the cards' clock."""
@@ -192,37 +171,37 @@ class _Session:
             raise FaultError(Reason.WORK_FAILED, f"it reported {repetitions} repetitions in {seconds} s")
         return repetitions, seconds, begin, self.now()
 
-    def _settle(self, load: Load) -> None:
+    def _settle(self, load: Load, watch: Watch) -> None:
         """Keep the cards busy until power and clock have stopped drifting, within bounds."""
         settings, row = self.settings, self.benchmark.row
         chunk = run_s(0.5 * settings.settle_s, row)
         begin = self.now()
         while True:
             self._run(load, chunk)
-            self._read()
+            watch.read()
             self.settled_s = self.now() - begin
             if self.settled_s < settings.settle_s - 1e-6:
                 continue
             if row.get("op") in PULSED_OPS:
                 return
-            drift = self._drift(self.now() - chunk)
+            drift = watch.drift(self.now() - chunk)
             if drift < settings.drift:
                 return
             if self.settled_s + 0.9 * chunk > settings.most_settle_s:
-                self.warnings.append(f"power or clock still changed by {drift:.1%} after {self.settled_s:.1f} s")
+                self.warnings.append(still_drifting(drift, self.settled_s))
                 return
 
-    def _windows(self, load: Load, end_s: float) -> list[Take]:
+    def _windows(self, load: Load, watch: Watch, end_s: float) -> list[Take]:
         settings, row = self.settings, self.benchmark.row
         takes: list[Take] = []
         while not takes or (reached_error(takes, row) > settings.error and len(takes) < settings.most_windows):
             if takes and self.now() + takes[-1].wall_s > end_s:
                 break
             try:
-                takes.append(self._window(load))
+                takes.append(self._window(load, watch))
             except FaultError as fault:
                 self.spoilt += 1
-                if fault.reason not in _PASSING:
+                if fault.reason not in PASSING:
                     raise
                 if self.spoilt > settings.most_stalls:
                     if not takes:
@@ -232,87 +211,25 @@ class _Session:
                 self._run(load, run_s(0.5 * settings.settle_s, row))
         return takes
 
-    def _window(self, load: Load) -> Take:
+    def _window(self, load: Load, watch: Watch) -> Take:
         """One window on every card."""
         settings, row = self.settings, self.benchmark.row
-        runs = [self._run(load, segment) for segment in _segments(self._window_run_s(), row, settings.segments)]
+        runs = [self._run(load, segment) for segment in _segments(watch.run_s(settings, row), row, settings.segments)]
         start, end = runs[0][2], runs[-1][3]
-        found: list[Window] = []
-        fault: FaultError | None = None
-        self._read()
-        for device, samples, powers in zip(self.devices, self._samples, self._powers, strict=True):
-            try:
-                found.append(
-                    cut_window(
-                        samples,
-                        start,
-                        end,
-                        settings,
-                        energy_counter=device.facts.energy_counter,
-                        period_s=period_s(row),
-                        history=powers,
-                    )
-                )
-            except FaultError as error:
-                if fault is None or error.reason not in _PASSING:
-                    fault = error
-        if fault is not None:
-            raise fault
         return Take(
-            windows=tuple(found),
+            windows=watch.windows(start, end, settings, period_s(row)),
             repetitions=np.array([run[0] for run in runs], dtype=np.float64),
             seconds=np.array([run[1] for run in runs], dtype=np.float64),
             wall_s=end - start,
         )
 
-    def _read(self) -> None:
-        """Take what the samplers have read."""
-        for sampler, samples, powers in zip(self._samplers, self._samples, self._powers, strict=True):
-            samples += sampler.take()
-            if powers is not None:
-                powers += sampler.take_history()
-
-    def _drift(self, since_s: float) -> float:
-        """Largest change of a card's power or clock since a time, beyond what it scatters."""
-        found = 0.0
-        for samples, powers in zip(self._samples, self._powers, strict=True):
-            late = [s for s in samples if s.time_s >= since_s]
-            clocks = [s.sm_clock_mhz for s in late if s.sm_clock_mhz is not None]
-            if powers is None:
-                power, batch = [s.power_w for s in late if s.power_w is not None], 1
-            else:
-                power, batch = [reading.power_w for reading in powers if reading.time_s >= since_s], _CORRELATED
-            for value, error in (change(np.array(clocks)), change(np.array(power), batch)):
-                found = max(found, abs(value) if abs(value) > _SURE * error else 0.0)
-        return found
-
-    def _window_run_s(self) -> float:
-        """How long the work of a window must run, for the slowest of the cards [s]."""
-        return max(self._card_run_s(place) for place in range(len(self.devices)))
-
-    def _card_run_s(self, place: int) -> float:
-        settings, row = self.settings, self.benchmark.row
-        history_step_s = self._samplers[place].history_step_s
-        if self._powers[place] is not None and history_step_s is not None:
-            return history_run_s(settings, history_step_s)
-        if not self.devices[place].facts.energy_counter:
-            return window_run_s(settings, row, None)
-        counted = [s for s in self._samples[place] if s.energy_j is not None]
-        steps = counter_steps(counted, -math.inf, math.inf) if counted else None
-        step = steps.step_s if steps is not None and len(steps) >= 2 else _USUAL_STEP_S
-        return window_run_s(settings, row, min(step, 1.0))
-
-    def _tails(self) -> list[Tail | None]:
+    def _tails(self, watch: Watch) -> list[Tail | None]:
         """What cards draw in the pauses of pulses: read right after them."""
         if self.benchmark.row.get("op") != "pulse":
             return [None] * len(self.devices)
         begin = self.now()
         self.devices[0].sleep(_TAIL_S)
-        found: list[Tail | None] = []
-        for sampler in self._samplers:
-            late = [s.power_w for s in sampler.take() if s.time_s > begin + 0.4 * _TAIL_S and s.power_w is not None]
-            found.append(Tail(float(np.median(late))) if late else None)
-        return found
+        return [None if power is None else Tail(power) for power in watch.powers_after(begin + 0.4 * _TAIL_S)]
 
 
 def _segments(duration_s: float, row: Mapping[str, Any], most: int) -> list[float]:

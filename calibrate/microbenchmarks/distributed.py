@@ -34,7 +34,7 @@ from joulecast.calibrate.microbenchmarks.catalogue import multi_gpu
 from joulecast.calibrate.microbenchmarks.group_runner import GroupRunner, Member
 from joulecast.calibrate.microbenchmarks.group_work import shrink_group_row
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark
-from joulecast.calibrate.microbenchmarks.torch_backend import load_torch
+from joulecast.calibrate.microbenchmarks.torch_backend import card_locator, load_torch
 from joulecast.errors import JoulecastError, MeasurementError
 
 #: A collective that takes longer has lost one of its members.
@@ -82,7 +82,8 @@ def _member(options: argparse.Namespace) -> int:
     try:
         member = Member(torch, device, control)
         locators: list[Any] = [None] * torch.distributed.get_world_size()
-        torch.distributed.all_gather_object(locators, _locator(torch, device), group=control)
+        mine = "" if device.type == "cpu" else card_locator(torch, device.index)
+        torch.distributed.all_gather_object(locators, mine, group=control)
         if rank != 0:
             member.follow()
             return 0
@@ -109,15 +110,6 @@ def _join(torch: Any, device: Any) -> Any:
         torch.cuda.set_device(device)
         dist.init_process_group("nccl", timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_S))
     return dist.new_group(backend="gloo", timeout=timedelta(seconds=COMMAND_TIMEOUT_S))
-
-
-def _locator(torch: Any, device: Any) -> str:
-    """Where the leading process finds this one's card; empty for CPU tensors."""
-    if device.type == "cpu":
-        return ""
-    if torch.version.hip is not None:
-        return f"amd:{device.index}"
-    return f"nvml:GPU-{torch.cuda.get_device_properties(device).uuid}"
 
 
 def _lead(options: argparse.Namespace, runner: GroupRunner, locators: Sequence[str], size: int) -> int:

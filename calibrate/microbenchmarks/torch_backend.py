@@ -42,6 +42,13 @@ def load_torch() -> Any:
         ) from None
 
 
+def card_locator(torch: Any, index: int) -> str:
+    """Where :func:`joulecast.calibrate.devices.open_device` finds the card that PyTorch gives this number."""
+    if torch.version.hip is not None:
+        return f"amd:{index}"
+    return f"nvml:GPU-{torch.cuda.get_device_properties(index).uuid}"
+
+
 def first_line(error: BaseException) -> str:
     """What a library says first, without its traceback of other languages."""
     text = str(error).strip()

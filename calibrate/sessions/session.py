@@ -16,10 +16,11 @@ from joulecast.calibrate.devices.guardian import BorrowedSettings, borrowed_sett
 from joulecast.calibrate.devices.protocol import Device, Settings
 from joulecast.calibrate.fit.device_priors import DevicePriors, priors_for
 from joulecast.calibrate.measure.faults import Reason
-from joulecast.calibrate.measure.protocol import Measurement, SamplerFactory, measure
+from joulecast.calibrate.measure.protocol import Measurement, measure
 from joulecast.calibrate.measure.recorder import Recorder
 from joulecast.calibrate.measure.recording import Failed
 from joulecast.calibrate.measure.settings import MeasureSettings, expected_cost_s
+from joulecast.calibrate.measure.watch import SamplerFactory
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark, Runner
 from joulecast.calibrate.rows.measured import Row
 from joulecast.calibrate.sessions.active import settings_of

@@ -13,7 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from joulecast.api import choose, compare, convert, front, gpu, predict, sweep
+    from joulecast.api import choose, compare, convert, front, gpu, meter, predict, sweep
     from joulecast.errors import (
         DataError,
         DoesNotFitError,
@@ -48,6 +48,7 @@ _HOMES = {
     "convert": "joulecast.api",
     "front": "joulecast.api",
     "gpu": "joulecast.api",
+    "meter": "joulecast.api",
     "predict": "joulecast.api",
     "sweep": "joulecast.api",
 }
@@ -73,6 +74,7 @@ __all__ = [
     "convert",
     "front",
     "gpu",
+    "meter",
     "predict",
     "sweep",
 ]

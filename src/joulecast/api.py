@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from joulecast.calibrate.meter.local_gpus import Card
+    from joulecast.calibrate.meter.loop import Meter
     from joulecast.kernels import Gpu
     from joulecast.plan.comparison.compare import Comparison
     from joulecast.plan.exact.exact_front import Front
@@ -242,6 +244,65 @@ def choose(
 
     chosen = None if space is None else load_space(space)
     return joint_choice(_loaded(plan, overrides), space=chosen, direction=direction, stage=stage)
+
+
+def meter(
+    plan: str | Path | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    devices: Sequence[Card] | None = None,
+    settle_s: float = 1.0,
+    window_s: float = 3.0,
+    windows: int = 5,
+    warm_up_steps: int = 3,
+    synchronize: Callable[[], object] | None = None,
+    name: str | None = None,
+) -> Meter:
+    """Measure your own training loop, and hold the forecast of its plan to account.
+
+    Within the ``with`` block of the answer, call its ``step()`` after every iteration; then it has ``result``, and
+    ``write(file)`` for ``joulecast validate plans``. The forecast is made here, before anything is measured.
+
+    Parameters
+    ----------
+    plan
+        Path of a PLAN.toml that says what the loop does, or its tables.
+    overrides
+        Settings of the form ``table.key=value`` that win over the file.
+    devices
+        GPUs of this process: numbers as PyTorch counts (where it is not imported, as the driver does), or locators such
+        as ``nvml:0`` and ``sim:FILE``. By default the one on which PyTorch puts tensors, or the first.
+    settle_s
+        Least time between the warm-up and the first window [s].
+    window_s
+        Least length of a window, 2.5 or more [s].
+    windows
+        So many are taken where the loop goes on for long enough.
+    warm_up_steps
+        Iterations at the begin that are not measured.
+    synchronize
+        Waits for the GPUs; by default PyTorch does, where it is imported.
+    name
+        Of the row; by default the plan's file.
+
+    Raises
+    ------
+    InputError
+        The plan or an option cannot be used. A GPU that is missing is told when the ``with`` block begins.
+    """
+    from joulecast.calibrate.measure.settings import MeasureSettings
+    from joulecast.calibrate.meter.loop import Meter
+    from joulecast.calibrate.meter.metered_plan import metered_plan
+
+    settings = MeasureSettings(settle_s=settle_s, window_s=window_s, most_windows=windows).of({})
+    return Meter(
+        metered_plan(plan, overrides),
+        devices,
+        settings,
+        warm_up_steps=warm_up_steps,
+        synchronize=synchronize,
+        name=name,
+    )
 
 
 def _loaded(plan: str | Path | Mapping[str, Any] | Plan, overrides: Sequence[str]) -> Plan:

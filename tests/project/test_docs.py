@@ -15,6 +15,7 @@ from types import FrameType, ModuleType
 from typing import get_args
 
 import pytest
+from metered_rows import metered
 from paths import EXAMPLES, ROOT
 
 import joulecast as jc
@@ -63,6 +64,7 @@ GUIDES = [
 def test_commands_of_a_guide_run(page: str, tmp_path: Path) -> None:
     """Those that write files come first, wherever they stand on the page. The operator's need a card."""
     (tmp_path / "examples").symlink_to(EXAMPLES)
+    (tmp_path / "measured.jsonl").write_text(json.dumps(metered()) + "\n", encoding="utf-8")
     blocks = BLOCK.findall((ROOT / "docs" / page).read_text(encoding="utf-8"))
     text = "".join(block for language, _, block in blocks if language == "console").replace("\\\n", " ")
     lines = [line[2:] for line in text.splitlines() if line.startswith("$ joulecast ")]

@@ -40,7 +40,11 @@ class Trivial:
 
 def baselines(rows: Sequence[Row], families: Sequence[str]) -> list[Prediction]:
     """Trivial prediction of every row; the constants that are not fixed are learnt family by family."""
-    trivials = [_of_card(trivial_work(row.configuration), row) for row in rows]
+    return baselines_of([_of_card(trivial_work(row.configuration), row) for row in rows], rows, families)
+
+
+def baselines_of(trivials: Sequence[Trivial], rows: Sequence[Row], families: Sequence[str]) -> list[Prediction]:
+    """As :func:`baselines`, of work that is known otherwise."""
     learnt = {f: _learn([i for i, g in enumerate(families) if g == f], rows, trivials) for f in set(families)}
     return [_predict(row, trivial, *learnt[f]) for row, trivial, f in zip(rows, trivials, families, strict=True)]
 

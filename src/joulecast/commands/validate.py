@@ -35,7 +35,7 @@ CHOICES = {
 
 #: Named here because the suites take long to load; a test compares.
 SUITES = (
-    "kernels, blocks, collectives, overlap, train",
+    "kernels, blocks, collectives, overlap, train, plans",
     "dvfs, power-limit, perseus, a100-overlap, fronts, network, published",
 )
 
