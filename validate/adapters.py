@@ -156,6 +156,7 @@ def of_iteration(iteration: Iteration) -> Prediction:
         energy_j_p95=iteration.energy_j_p95,
         power_w_p05=iteration.power_w_p05,
         power_w_p95=iteration.power_w_p95,
+        peak_mem_bytes=max(rank.memory_bytes for rank in iteration.ranks),
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulecast.calibrate.meter.metered_row import PARTIAL
-from joulecast.calibrate.rows.measured import mean_of_present, sum_or_none
+from joulecast.calibrate.rows.measured import largest_of_present, mean_of_present, sum_or_none
 from joulecast.errors import InputError
 from joulecast.extras import require
 from joulecast.files import write_all
@@ -18,6 +18,15 @@ from joulecast.simulator.iteration.result import Iteration, RankForecast
 
 if TYPE_CHECKING:
     import pandas as pd
+
+#: How a quantity is labelled for people, and what its value is multiplied by.
+LABELS = {
+    "time_s": ("time [s]", 1.0),
+    "energy_j": ("energy [J]", 1.0),
+    "power_w": ("power [W]", 1.0),
+    "sm_clock_mhz": ("SM clock [MHz]", 1.0),
+    "peak_mem_bytes": ("peak memory [GB]", 1e-9),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +139,15 @@ def _surroundings(row: Mapping[str, Any]) -> list[str]:
 
 
 def _cells(quantity: Quantity) -> tuple[str, ...]:
+    label, factor = LABELS[quantity.name]
+
     def shown(value: float | None, digits: int = 4) -> str:
-        return "" if value is None else f"{value:.{digits}g}" if abs(value) < 1e4 else f"{value:.{digits - 1}e}"
+        return "" if value is None else f"{float(f'{factor * value:.{digits}g}'):.10g}"
 
     interval = "" if quantity.p05 is None else f"{shown(quantity.p05)} to {shown(quantity.p95)}"
     error = "" if quantity.error_percent is None else f"{quantity.error_percent:.2f}"
     measured, known = shown(quantity.measured), shown(quantity.standard_error, 2)
-    return quantity.name, measured, known, shown(quantity.forecast), interval, error
+    return label, measured, known, shown(quantity.forecast), interval, error
 
 
 def compared(row: Mapping[str, Any], iteration: Iteration) -> tuple[Quantity, ...]:
@@ -147,7 +158,6 @@ def compared(row: Mapping[str, Any], iteration: Iteration) -> tuple[Quantity, ..
     measured_w = sum_or_none(_by_gpu(row, "power_w"))
     time_sd, energy_sd = row.get("measured_time_sd"), row.get("measured_energy_sd")
     power_sd = None if energy_sd is None else max(energy_sd**2 - (time_sd or 0.0) ** 2, 0.0) ** 0.5
-    memory = [value for value in _by_gpu(row, "peak_mem_bytes") if value is not None]
     whole = ("time_s", row.get("time_s"), time_sd, 1.0)
     return (
         _with_interval(*whole, iteration),
@@ -160,7 +170,7 @@ def compared(row: Mapping[str, Any], iteration: Iteration) -> tuple[Quantity, ..
         ),
         _plain(
             "peak_mem_bytes",
-            max(memory, default=None),
+            largest_of_present(_by_gpu(row, "peak_mem_bytes")),
             None if stages is None else max(stage.memory_bytes for stage in stages),
         ),
     )

@@ -34,8 +34,9 @@ class RecordingWarning(UserWarning):
 class Measured:
     """What was observed, ``None`` where it was not.
 
-    Of several GPUs ``energy_j`` and ``power_w`` are sums (``None`` if any GPU's power is missing), ``sm_clock_mhz``,
-    ``temperature_c`` means over the GPUs that have one. ``temperature_change_k`` is from begin to end of the windows.
+    Of several GPUs ``energy_j`` and ``power_w`` are sums (``None`` if any GPU's power is missing), ``sm_clock_mhz`` and
+    ``temperature_c`` means over the GPUs that have one, and ``peak_mem_bytes`` is that of the fullest.
+    ``temperature_change_k`` is from begin to end of the windows.
     """
 
     time_s: float | None = None
@@ -44,6 +45,7 @@ class Measured:
     sm_clock_mhz: float | None = None
     temperature_c: float | None = None
     temperature_change_k: float | None = None
+    peak_mem_bytes: float | None = None
     raw: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -213,6 +215,7 @@ def _measured(content: Mapping[str, Any], file: str, number: int) -> Measured:
         return [_number(v, f"{key}_per_gpu", file, number) for v in values]
 
     power, clock, heat = listed("power_w"), listed("sm_clock_mhz"), listed("gpu_temp_c")
+    memory = listed("peak_mem_bytes")
     return Measured(
         time_s=observed("time_s"),
         energy_j=observed("energy_j"),
@@ -220,6 +223,7 @@ def _measured(content: Mapping[str, Any], file: str, number: int) -> Measured:
         sm_clock_mhz=observed("sm_clock_mhz") if clock is None else mean_of_present(clock),
         temperature_c=observed("gpu_temp_c") if heat is None else mean_of_present(heat),
         temperature_change_k=_number(raw.get(WARMING), WARMING, file, number),
+        peak_mem_bytes=observed("peak_mem_bytes") if memory is None else largest_of_present(memory),
         raw=raw,
     )
 
@@ -236,6 +240,11 @@ def sum_or_none(values: Sequence[float | None]) -> float | None:
     """Sum over GPUs, ``None`` if any is missing."""
     present = [v for v in values if v is not None]
     return sum(present) if present and len(present) == len(values) else None
+
+
+def largest_of_present(values: Sequence[float | None]) -> float | None:
+    """Largest over the GPUs that have a value, ``None`` if none has."""
+    return max((v for v in values if v is not None), default=None)
 
 
 def mean_of_present(values: Sequence[float | None]) -> float | None:

@@ -83,7 +83,7 @@ def test_the_forecast_is_that_of_the_plan_and_stands_beside():
     assert found["peak_mem_bytes"].forecast == forecast.ranks[0].memory_bytes
     assert found["time_s"].error_percent == pytest.approx(100 * (forecast.time_s / found["time_s"].measured - 1))
     lines = str(meter.result).splitlines()
-    assert "1 GPU, 32 iterations in 1 window" in lines[0] and lines[2].startswith("time_s")
+    assert "1 GPU, 32 iterations in 1 window" in lines[0] and lines[2].startswith("time [s]")
     assert json.loads(json.dumps(meter.result.to_dict()))["quantities"]["time_s"]["forecast"] == forecast.time_s
 
 

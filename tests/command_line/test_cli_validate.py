@@ -41,7 +41,8 @@ def printed(capsys, *arguments):
 
 def test_json(capsys, result):
     report = json.loads(printed(capsys, "--json", "--csv"))
-    assert report["rows"][0]["measured"] == {"time_s": 2.0, "energy_j": 100.0, "power_w": 50.0, "sm_clock_mhz": None}
+    measured = {"time_s": 2.0, "energy_j": 100.0, "power_w": 50.0, "sm_clock_mhz": None, "peak_mem_bytes": None}
+    assert report["rows"][0]["measured"] == measured
     assert report["rows"][0]["predicted"]["time_s_p05"] == 1.9
     assert report["skipped"] == [{"name": "odd", "reason": "no such kernel"}]
 

@@ -1,6 +1,7 @@
 """Loops that users metered, forecast from the plans that their rows carry."""
 
 import json
+import re
 
 import pytest
 from command import run, status_of
@@ -53,6 +54,14 @@ def test_a_loop_is_forecast_from_its_plan_alone(tmp_path):
     rule = result.rows[0].baseline
     assert rule.time_s == pytest.approx(forecast.model_flops_per_s * forecast.time_s / 662e12)
     assert rule.power_w == 690.0
+
+
+def test_peak_memory_is_scored_of_the_fullest_gpu(tmp_path):
+    forecast = jc.predict(PLAN).ranks[0].memory_bytes
+    result = run_suite("plans", written(tmp_path, metered(peak_mem_bytes=round(forecast / 1.1))))
+    assert result.summary["all"]["memory_error_percent"] == pytest.approx(10.0, abs=1e-3)
+    ranks = [{**row, "peak_mem_bytes": 10**9 * (1 + row["rank"])} for row in of_ranks(0, 1, 2, 3)]
+    assert run_suite("plans", written(tmp_path, *ranks)).rows[0].measured.peak_mem_bytes == 4e9
 
 
 def test_what_was_measured_does_not_move_the_forecast(tmp_path):
@@ -172,9 +181,10 @@ def test_a_file_that_was_cut_off_is_told_with_its_line(tmp_path, capsys):
 
 
 def test_the_command_prints_the_usual_report_and_writes_the_page(tmp_path, capsys):
-    file = written(tmp_path, metered(), metered(name="other", measured_partial=True))
+    file = written(tmp_path, metered(peak_mem_bytes=2.5e10), metered(name="other", measured_partial=True))
     status, out, _ = run(capsys, "validate", "plans", "--data", str(file), "--report", str(tmp_path / "report.html"))
     assert status == 0 and "forecast time [s]" in out and "skipped: other (the loop ended" in out
+    assert re.search(r"memory \[GB\].*\n.* 25  +29.09 ", out)
     assert "plans on h200-sxm: each row by the plan that it carries" in out
     assert "Forecast against measured" in (tmp_path / "report.html").read_text(encoding="utf-8")
 

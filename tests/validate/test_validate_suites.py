@@ -86,7 +86,7 @@ def test_form_of_the_result() -> None:
     report = json.loads(json.dumps(result.to_dict()))
     assert report["gpu"] == "h200-sxm"
     first = report["rows"][0]
-    assert first["measured"].keys() == {"time_s", "energy_j", "power_w", "sm_clock_mhz"}
+    assert first["measured"].keys() == {"time_s", "energy_j", "power_w", "sm_clock_mhz", "peak_mem_bytes"}
     assert first["predicted"].keys() == first["measured"].keys() | {
         "time_s_p05",
         "time_s_p95",

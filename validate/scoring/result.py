@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 #: Name of the plain form of a result, with its version.
 FORM = "joulecast-validation-1"
 #: Quantities that are scored.
-QUANTITIES = ("time_s", "energy_j", "power_w", "sm_clock_mhz")
+QUANTITIES = ("time_s", "energy_j", "power_w", "sm_clock_mhz", "peak_mem_bytes")
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """Forecast of one row, ``None`` where the model has no answer.
 
-    Of several GPUs energy and power are sums and the clock is the mean. The interval holds 90 % of the values that a
-    measurement may take.
+    Of several GPUs energy and power are sums, the clock is the mean and memory the largest. The interval holds 90 % of
+    the values that a measurement may take.
     """
 
     time_s: float | None = None
@@ -36,6 +36,7 @@ class Prediction:
     energy_j_p95: float | None = None
     power_w_p05: float | None = None
     power_w_p95: float | None = None
+    peak_mem_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

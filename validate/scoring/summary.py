@@ -11,7 +11,15 @@ from joulecast.validate.scoring import metrics
 from joulecast.validate.scoring.result import Prediction, ScoredRow
 
 #: Quantity to the short word in the summary's keys.
-WORDS = {"time_s": "time", "energy_j": "energy", "power_w": "power", "sm_clock_mhz": "clock"}
+WORDS = {
+    "time_s": "time",
+    "energy_j": "energy",
+    "power_w": "power",
+    "sm_clock_mhz": "clock",
+    "peak_mem_bytes": "memory",
+}
+#: Quantities whose forecasts have an interval.
+WITH_INTERVAL = ("time_s", "energy_j", "power_w")
 
 
 def summarise(rows: Sequence[ScoredRow]) -> dict[str, Any]:
@@ -53,7 +61,7 @@ def figures(rows: Sequence[ScoredRow]) -> dict[str, Any]:
         )
         result[f"{word}_worst_percent"] = _percent(metrics.largest_absolute(errors))
         result[f"{word}_bias_percent"] = _percent(metrics.mean_signed(errors))
-        if quantity != "sm_clock_mhz":
+        if quantity in WITH_INTERVAL:
             low = metrics.as_array([getattr(row.prediction, f"{quantity}_p05") for row in rows])
             high = metrics.as_array([getattr(row.prediction, f"{quantity}_p95") for row in rows])
             result[f"{word}_inside_percent"] = _percent(metrics.coverage(measured, low, high))

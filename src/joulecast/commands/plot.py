@@ -117,7 +117,7 @@ def measured(
     out: Out,
     data: Annotated[Path | None, typer.Option(metavar="PATH", help="Measured rows, for a suite.")] = None,
     gpu: Annotated[str | None, typer.Option(metavar="NAME|FILE", help="GPU description to score.")] = None,
-    quantity: Annotated[str, typer.Option(metavar="NAME", help="time, energy, power or clock.")] = "time",
+    quantity: Annotated[str, typer.Option(metavar="NAME", help="time, energy, power, clock or memory.")] = "time",
     width: Width = None,
     json: output.JsonOption = False,
 ) -> None:

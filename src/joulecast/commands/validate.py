@@ -13,7 +13,15 @@ from joulecast.command_line import output
 from joulecast.errors import DataError
 
 #: Quantities of a row, and the heading under which the table shows them.
-QUANTITIES = {"time_s": "time [s]", "energy_j": "energy [J]", "power_w": "power [W]", "sm_clock_mhz": "clock [MHz]"}
+QUANTITIES = {
+    "time_s": "time [s]",
+    "energy_j": "energy [J]",
+    "power_w": "power [W]",
+    "sm_clock_mhz": "clock [MHz]",
+    "peak_mem_bytes": "memory [GB]",
+}
+#: What a value is multiplied by for its heading.
+SCALES = {"peak_mem_bytes": 1e-9}
 
 #: Figures of the summary [%], and their headings.
 FIGURES = {
@@ -141,8 +149,8 @@ def print_report(report: Mapping[str, Any]) -> None:
     for row in map(flat_row, report["rows"]):
         line: dict[str, Any] = {"name": row["name"]}
         for quantity, heading in QUANTITIES.items():
-            line[heading] = row[f"measured_{quantity}"]
-            line[f"forecast {heading}"] = row[f"predicted_{quantity}"]
+            line[heading] = _scaled(row[f"measured_{quantity}"], quantity)
+            line[f"forecast {heading}"] = _scaled(row[f"predicted_{quantity}"], quantity)
             line[f"{heading.split()[0]} error [%]"] = row[f"error_{quantity}_percent"]
         lines.append(line)
     used = [name for name in (lines[0] if lines else {}) if any(line[name] is not None for line in lines)]
@@ -164,11 +172,15 @@ def print_report(report: Mapping[str, Any]) -> None:
         output.print_table(report["choices"], title=title)
 
 
+def _scaled(value: float | None, quantity: str) -> float | None:
+    return None if value is None else value * SCALES.get(quantity, 1.0)
+
+
 def summary_lines(summary: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """One line for each group of rows and quantity: errors, the trivial baseline beside them, and the interval."""
     lines = []
     for group, figures in summary.items():
-        for quantity in ("time", "energy", "power", "clock"):
+        for quantity in ("time", "energy", "power", "clock", "memory"):
             if figures.get(f"{quantity}_error_percent") is None:
                 continue
             line = {"rows of": group, "count": figures.get("rows"), "quantity": quantity}

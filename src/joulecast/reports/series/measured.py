@@ -12,6 +12,7 @@ QUANTITIES = {
     "energy_j": ("energy", "J"),
     "power_w": ("power", "W"),
     "sm_clock_mhz": ("clock", "MHz"),
+    "peak_mem_bytes": ("memory", "B"),
 }
 
 
