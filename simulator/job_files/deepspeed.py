@@ -15,6 +15,7 @@ from joulecast.simulator.job_files.cluster import put_cluster
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.hub_names import put_named_model
 from joulecast.simulator.job_files.launcher import Launch
+from joulecast.simulator.job_files.pytorch_attention import pytorch_attention
 from joulecast.simulator.job_files.settings_file import SettingsFile, dotted
 from joulecast.simulator.job_files.told import OFFLOADED, SPLIT, other_optimizer
 
@@ -71,11 +72,11 @@ def deepspeed_draft(text: str, asked: Asked, file: str) -> Draft:
     config, draft = SettingsFile(file, text, without_auto(tables)), Draft(file)
     put_named_model(draft, asked, None, ("", None))
     draft.missing["workload.sequence_length"] = "tokens of a sample, which the training script says"
-    put_cluster(draft, asked, Launch())
+    architecture = put_cluster(draft, asked, Launch())
     _precision(config, draft)
     _batch(config, draft)
     read_zero(config, draft)
-    _run(config, draft)
+    _run(config, draft, architecture)
     draft.warn(
         "whether activations are computed again is the script's to say (gradient_checkpointing): add --set "
         "schedule.recompute=full if they are"
@@ -191,12 +192,12 @@ def _sharding(config: SettingsFile, draft: Draft) -> int:
     return stage
 
 
-def _run(config: SettingsFile, draft: Draft) -> None:
+def _run(config: SettingsFile, draft: Draft, architecture: str | None) -> None:
     put = draft.put
     code = "Hugging Face's code"
     put("implementation.framework", "pytorch-eager", code)
     put("implementation.modules", "transformers", code)
-    put("implementation.attention_backend", "flash-attention-2", "what PyTorch chooses for transformers")
+    put("implementation.attention_backend", *pytorch_attention(architecture, "transformers"))
     clipped = config.value("gradient_clipping", (int, float), 0.0) > 0
     put("implementation.gradient_clipping", clipped, *config.source("gradient_clipping"))
 

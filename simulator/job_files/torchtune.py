@@ -19,6 +19,7 @@ from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.hub_names import hub_model, put_named_model
 from joulecast.simulator.job_files.launcher import Launch, read_launch
 from joulecast.simulator.job_files.named_files import named_settings
+from joulecast.simulator.job_files.pytorch_attention import pytorch_attention
 from joulecast.simulator.job_files.settings_file import SettingsFile
 from joulecast.simulator.job_files.shell import Command
 from joulecast.simulator.job_files.told import (
@@ -101,9 +102,9 @@ def torchtune_draft(config: SettingsFile, launch: Launch, asked: Asked, file: st
     _refuse(config)
     component = config.value(MODEL, str, "")
     put_named_model(draft, asked, _hub_name(component), config.source(MODEL))
-    put_cluster(draft, asked, launch)
+    architecture = put_cluster(draft, asked, launch)
     _workload(config, draft)
-    _kernels(config, draft)
+    _kernels(config, draft, architecture)
     for key in config.left():
         if key in PASSED or config.raw(key) in (None, False):
             draft.passed.append(key)
@@ -176,11 +177,11 @@ def _workload(config: SettingsFile, draft: Draft) -> None:
         draft.warn(kept_gathered("fsdp_reshard_after_forward false"))
 
 
-def _kernels(config: SettingsFile, draft: Draft) -> None:
+def _kernels(config: SettingsFile, draft: Draft, architecture: str | None) -> None:
     put = draft.put
     put("implementation.framework", "pytorch-eager", _CODE)
     put("implementation.modules", "torchtitan", f"the nearest to {_CODE}")
-    put("implementation.attention_backend", "flash-attention-2", "what PyTorch chooses for torchtune")
+    put("implementation.attention_backend", *pytorch_attention(architecture, "torchtune"))
     clipped = config.value("clip_grad_norm", (int, float), 0) > 0
     put("implementation.gradient_clipping", clipped, *config.source("clip_grad_norm"))
     draft.warn(

@@ -93,10 +93,10 @@ def trainer_draft(
     key = arguments.first(MODELS)
     named = arguments.value(key, str)
     put_named_model(draft, asked, named, arguments.source(key))
-    put_cluster(draft, asked, configured_launch(launch, accelerate))
+    architecture = put_cluster(draft, asked, configured_launch(launch, accelerate))
     mixed = _precision(arguments, accelerate, draft)
     _length(arguments, draft, dialect)
-    read_kernels(arguments, accelerate, draft)
+    read_kernels(arguments, accelerate, draft, architecture)
     read_sharding(arguments, accelerate, draft, mixed=mixed)
     if mixed and not dialect.pure:
         _parameters(arguments, draft)

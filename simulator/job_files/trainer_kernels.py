@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from joulecast.simulator.job_files.draft import Draft
+from joulecast.simulator.job_files.pytorch_attention import pytorch_attention
 from joulecast.simulator.job_files.settings_file import SettingsFile
 from joulecast.simulator.job_files.told import other_optimizer
 
 #: Attention by the words of ``attn_implementation``, and LLaMA-Factory's ``flash_attn``.
 _BACKENDS = {
-    "sdpa": "flash-attention-2",
-    "auto": "flash-attention-2",
     "flash_attention_2": "flash-attn-2",
     "kernels-community/flash-attn2": "flash-attn-2",
     "fa2": "flash-attn-2",
@@ -20,16 +19,24 @@ _BACKENDS = {
     "eager": "unfused",
     "disabled": "unfused",
     True: "flash-attn-2",
-    False: "flash-attention-2",
 }
+#: Words for PyTorch's own, whose kernels are its choice.
+_PYTORCH = ("sdpa", "auto", False)
 #: Switches of scripts for the first of them, and where accelerate has its compiler.
 _FLASH = ("use_flash_attention_2", "use_flash_attn", "flash_attention")
 _DYNAMO = ("dynamo_config.dynamo_backend", "dynamo_backend")
 _OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adamw_apex_fused", "adamw_hf")
 
 
-def read_kernels(config: SettingsFile, accelerate: Sequence[SettingsFile], draft: Draft) -> None:
+def read_kernels(
+    config: SettingsFile, accelerate: Sequence[SettingsFile], draft: Draft, architecture: str | None
+) -> None:
     """Put attention, recomputation, compilation and the optimizer into the plan.
+
+    Parameters
+    ----------
+    architecture
+        Of the GPU, on which PyTorch's choice of kernels hangs; ``None`` where it is not known.
 
     Raises
     ------
@@ -42,24 +49,26 @@ def read_kernels(config: SettingsFile, accelerate: Sequence[SettingsFile], draft
     for file, key in ((config, "torch_compile"), *((file, file.first(_DYNAMO)) for file in accelerate)):
         if str(file.value(key, (bool, str), False)).lower() in ("true", "auto", "inductor"):
             put("implementation.compile", True, *file.source(key))
-    _attention(config, draft)
+    _attention(config, draft, architecture)
     clipped = config.value("max_grad_norm", (int, float), 1.0) > 0
     put("implementation.gradient_clipping", clipped, *config.source("max_grad_norm"))
     _recomputation(config, draft)
     _optimizer(config, draft)
 
 
-def _attention(config: SettingsFile, draft: Draft) -> None:
+def _attention(config: SettingsFile, draft: Draft, architecture: str | None) -> None:
     switch = next((key for key in _FLASH if config.on(key)), None)
     key = switch or config.first(("attn_implementation", "flash_attn"))
     asked = "flash_attention_2" if switch else config.value(key, (str, bool), "sdpa")
-    backend = _BACKENDS.get(asked)
-    if backend is None:
-        draft.warn(f"{config.own(key)} {asked}: attention is forecast in PyTorch's FlashAttention")
-    source, line = config.source(key)
-    if draft.value("implementation.compile") and asked in ("sdpa", "auto"):
+    backend, (source, line) = _BACKENDS.get(asked), config.source(key)
+    if backend is None and asked in _PYTORCH and draft.value("implementation.compile"):
         backend, source, line = "cudnn", "what compiled layers of transformers run", None
-    draft.put("implementation.attention_backend", backend or "flash-attention-2", source, line)
+    elif backend is None:
+        if asked not in _PYTORCH:
+            draft.warn(f"{config.own(key)} {asked}: attention is forecast in the kernels that PyTorch chooses")
+        backend, chosen = pytorch_attention(architecture, "transformers")
+        source = source if config.given(key) else chosen
+    draft.put("implementation.attention_backend", backend, source, line)
 
 
 def _recomputation(config: SettingsFile, draft: Draft) -> None:

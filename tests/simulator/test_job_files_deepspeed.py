@@ -55,7 +55,7 @@ def test_a_job_is_the_plan_that_one_would_write(tmp_path):
         "implementation": {
             "framework": "pytorch-eager",
             "modules": "transformers",
-            "attention_backend": "flash-attention-2",
+            "attention_backend": "cudnn",
             "gradient_clipping": True,
             "parameter_precision": "fp32",
         },

@@ -31,7 +31,7 @@ def test_a_recipe_is_the_plan_that_one_would_write(tmp_path):
         "implementation": {
             "framework": "pytorch-eager",
             "modules": "torchtitan",
-            "attention_backend": "flash-attention-2",
+            "attention_backend": "cudnn",
             "gradient_clipping": False,
         },
     }

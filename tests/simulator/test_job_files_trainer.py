@@ -64,7 +64,7 @@ def test_every_key_says_its_file_and_line(tmp_path):
         ("--bf16 True", "--fp16 true", "workload.precision", "fp16"),
         ("--bf16 True", "", "workload.precision", "bf16"),  # accelerate says it
         ("--max_seq_length 4096", "--block_size 1024", "workload.sequence_length", 1024),
-        ("--attn_implementation flash_attention_2", "", "implementation.attention_backend", "flash-attention-2"),
+        ("--attn_implementation flash_attention_2", "", "implementation.attention_backend", "cudnn"),
         (
             "--attn_implementation flash_attention_2",
             "--attn_implementation=eager",
@@ -97,6 +97,27 @@ def test_settings_of_a_command(tmp_path, old, new, key, expected):
     tables = convert(tmp_path, COMMAND.replace(old, new)).tables
     table, name = key.split(".")
     assert tables[table].get(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("gpu", "backend"),
+    [
+        ("h200-sxm", "cudnn"),
+        ("b300", "cudnn"),
+        ("a100-sxm-80gb", "flash-attention-2"),
+        ("l40s", "flash-attention-2"),
+        ("rtx-pro-6000-blackwell", "flash-attention-2"),
+        (None, "flash-attention-2"),
+    ],
+)
+@pytest.mark.parametrize("words", ["", " --attn_implementation sdpa"])
+def test_pytorch_chooses_kernels_of_attention_by_the_gpu(gpu, backend, words):
+    command = "torchrun --nproc_per_node 1 train.py --model_name_or_path meta-llama/Llama-3.1-8B --bf16 true "
+    command += f"--per_device_train_batch_size 1{words}"
+    found = jc.convert(command.split(), gpu=gpu)
+    assert found.tables["implementation"]["attention_backend"] == backend
+    if not words:
+        assert "what PyTorch chooses" in found.sources["implementation.attention_backend"]
 
 
 def test_parameters_of_a_job_without_sharding_are_as_they_are_loaded(tmp_path):
