@@ -79,6 +79,8 @@ class Unit:
         Elements of the parameters, 0 for what has none of its own, and their bytes when gathered.
     expert_elements, expert_bytes
         The same of experts that are sharded otherwise than the rest.
+    frozen
+        Elements among the first that have no gradients.
     """
 
     launches: tuple[Launch, ...]
@@ -86,6 +88,12 @@ class Unit:
     gathered_bytes: float = 0.0
     expert_elements: int = 0
     expert_bytes: float = 0.0
+    frozen: int = 0
+
+    @property
+    def reduced(self) -> int:
+        """Elements that have gradients, but for experts'."""
+        return self.elements - self.frozen
 
 
 def sharded_forward(
@@ -117,7 +125,7 @@ def sharded_backward(
     if sharding.keeps:
         return tuple(launch for unit in (*units, root) for launch in (*unit.launches, *weaver.added_whole(unit)))
     weaver.layers(units, reduce=True, gather=sharding.reshards)
-    if root.elements:
+    if root.reduced:
         weaver.reduce(root, "root")
     return tuple(weaver.out)
 
@@ -133,7 +141,7 @@ def once_a_step(
     for unit in (one for one in units if one.elements):
         if gathers:
             weaver.run(unit, weaver.gather(unit, "step"))
-        else:
+        elif unit.reduced:
             weaver.reduce(unit, "step")
     return tuple(weaver.out)
 
@@ -167,7 +175,7 @@ class _Weaver:
             self.run(unit, gathered.get(i))
             if ahead is not None and gathered[ahead] is not None:
                 gathered[ahead] = max(gathered[ahead] or 0, self._placed - 1)
-            if unit.elements and reduce:
+            if unit.reduced and reduce:
                 self.reduce(unit, "layer", beside=units[i + 1] if i + 1 < len(units) else None)
 
     def gather(self, unit: Unit, name: str, beside: Unit | None = None) -> int | None:
@@ -181,16 +189,16 @@ class _Weaver:
 
     def reduce(self, unit: Unit, name: str, beside: Unit | None = None) -> None:
         """Reduce-scatter of a unit's gradients, and the sum over the copies of its shard."""
-        self.out.extend(self._gradient_copy(unit.elements + unit.expert_elements))
+        self.out.extend(self._gradient_copy(unit.reduced + unit.expert_elements))
         self._speak(self._communication("reduce_scatter", unit, name), beside)
-        added = self._of_one_rank(unit) * self.sharding.added_share
+        added = (self._of_one_rank(unit) - unit.frozen / self.sharding.members) * self.sharding.added_share
         if added:
             kept = self.implementation.kept_gradient_dtype
             self.out.extend(self._eager("shards.accumulate", added, "add", reads=2, dtype=kept))
 
     def added_whole(self, unit: Unit) -> tuple[Launch, ...]:
         """Gradients of a micro-batch added to those before it, in the type that they are reduced in."""
-        of, elements = self.implementation, unit.elements + unit.expert_elements
+        of, elements = self.implementation, unit.reduced + unit.expert_elements
         read = 1.0 + 1.0 / _widening(of.dtype, of.gradient_dtype)
         return (
             self._eager("gradients.accumulate", elements, "add", reads=read, dtype=of.gradient_dtype)
@@ -231,7 +239,10 @@ class _Weaver:
         """Shards of parameters in the type that they are gathered in, where they are kept in another."""
         of, width = self.implementation, self._width(unit)
         if of.parameter_dtype == of.dtype and width == 1.0:
-            return ()
+            if of.trained_dtype == of.dtype or not unit.reduced:
+                return ()
+            adapters, read = unit.reduced / self.sharding.members, _widening(of.dtype, of.trained_dtype)
+            return self._eager("all_gather.shards.cast", adapters, reads=read)
         read = _widening(of.dtype, of.parameter_dtype) / width
         return self._eager("all_gather.shards.cast", self._of_one_rank(unit) * width, reads=read)
 
@@ -293,9 +304,10 @@ class _Weaver:
         return self._known[key]
 
     def _communication(self, kind: str, unit: Unit, name: str) -> tuple[Launch, ...]:
-        key = (kind, unit.elements, unit.expert_elements, name)
+        elements = unit.elements if kind == "all_gather" else unit.reduced
+        key = (kind, elements, unit.expert_elements, name)
         if key not in self._operators:
-            own = self._make(kind, unit.elements, unit.gathered_bytes, name, self.sharding)
+            own = self._make(kind, elements, unit.gathered_bytes, name, self.sharding)
             if self.sharding.experts is not None and unit.expert_elements:
                 size = unit.expert_elements, unit.expert_bytes
                 own += self._make(kind, *size, f"{name}.experts", self.sharding.experts)

@@ -37,8 +37,8 @@ def adapter(name: str, s: Shard) -> Lora | None:
 
 
 def cast(s: Shard, lora: Lora) -> bool:
-    """Whether autocast rounds the adapters for their products."""
-    return lora.dtype != s.implementation.dtype
+    """Whether autocast rounds the adapters for their products; FSDP gathers them in the products' type."""
+    return lora.dtype != s.implementation.dtype and not s.implementation.gathered
 
 
 def forward(name: str, s: Shard, outputs: int, inputs: int, *, wide: bool) -> tuple[Launch, ...]:

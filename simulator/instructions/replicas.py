@@ -193,6 +193,7 @@ def _unit(
         data_parallel.gathered_bytes(rest, impl),
         sum(p.elements for p in apart),
         data_parallel.gathered_bytes(apart, impl),
+        frozen=sum(p.elements for p in rest if p.frozen),
     )
 
 

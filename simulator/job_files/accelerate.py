@@ -159,7 +159,8 @@ def _put_fsdp(draft: Draft, strategy: str, key: str, source: tuple[str, int | No
         draft.warn(kept_gathered(f"{key} {strategy}"))
     if mixed:
         precision = draft.value("workload.precision")
-        draft.put("implementation.parameter_precision", "fp32", "accelerate casts parameters for FSDP to fp32")
+        if not draft.value("workload.lora.rank"):  # of frozen ones it casts none
+            draft.put("implementation.parameter_precision", "fp32", "accelerate casts parameters for FSDP to fp32")
         draft.put("implementation.gradient_precision", precision, "accelerate's FSDP reduces as it multiplies")
 
 

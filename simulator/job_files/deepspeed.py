@@ -103,7 +103,10 @@ def put_zero(config: SettingsFile, draft: Draft) -> None:
     stage = _sharding(config, draft)
     if draft.value("workload.precision") == "fp32":
         return
-    if stage == 3:
+    if stage == 3 and draft.value("workload.lora.rank"):
+        precision = draft.value("workload.precision")
+        draft.put("implementation.parameter_precision", precision, "DeepSpeed keeps what is frozen as it multiplies")
+    elif stage == 3:
         draft.put("implementation.parameter_precision", "fp32", "DeepSpeed's fp32 copy of the parameters")
     else:
         draft.put("implementation.main_parameters", True, "DeepSpeed's fp32 copy of the parameters")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from joulecast.simulator.job_files.accelerate import configured_launch, read_sharding
+from joulecast.simulator.job_files.adapters import put_precision, read_adapters
 from joulecast.simulator.job_files.asked import Asked
 from joulecast.simulator.job_files.cluster import put_cluster
 from joulecast.simulator.job_files.draft import Draft
@@ -17,9 +18,9 @@ from joulecast.simulator.job_files.flags import misspelt
 from joulecast.simulator.job_files.hub_names import put_named_model
 from joulecast.simulator.job_files.launcher import Launch
 from joulecast.simulator.job_files.settings_file import SettingsFile
-from joulecast.simulator.job_files.told import ADAPTERS, PREFERENCES, packed, unpacked
+from joulecast.simulator.job_files.told import PREFERENCES, packed, unpacked
 from joulecast.simulator.job_files.trainer_kernels import read_kernels
-from joulecast.simulator.job_files.trainer_names import ADAPTER_SIZES, PASSED_OVER, REFUSED, WARNED
+from joulecast.simulator.job_files.trainer_names import PASSED_OVER, REFUSED, WARNED
 
 MICRO, STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
 #: What scripts call the model, and the most tokens of a sample.
@@ -49,19 +50,29 @@ class Dialect:
         Whether samples fill the sequence: text is packed, or padded.
     pure
         Whether parameters are loaded in the type of the mixed precision.
+    loads_frozen_narrow
+        Whether those are that are frozen beside adapters.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     full_length: bool = False
     pure: bool = False
+    loads_frozen_narrow: bool = False
 
 
 PLAIN = Dialect()
 #: ``trl sft``, whose configuration has defaults of its own.
 TRL = Dialect(
     {"max_seq_length": "max_length"},
-    {"bf16": True, "gradient_checkpointing": True, "max_length": 1024, "dtype": "float32"},
+    {
+        "bf16": True,
+        "gradient_checkpointing": True,
+        "max_length": 1024,
+        "dtype": "float32",
+        "lora_r": 16,
+        "lora_dropout": 0.05,
+    },
 )
 
 
@@ -96,8 +107,11 @@ def trainer_draft(
     architecture = put_cluster(draft, asked, configured_launch(launch, accelerate))
     mixed = _precision(arguments, accelerate, draft)
     _length(arguments, draft, dialect)
+    adapted = read_adapters(arguments, draft)
     read_kernels(arguments, accelerate, draft, architecture)
     read_sharding(arguments, accelerate, draft, mixed=mixed)
+    if adapted:
+        put_precision(arguments, draft, loads_narrow=mixed and dialect.loads_frozen_narrow)
     if mixed and not dialect.pure:
         _parameters(arguments, draft)
     _batch(arguments, draft)
@@ -109,23 +123,15 @@ def trainer_draft(
 
 
 def _refuse(config: SettingsFile, asked: Asked) -> None:
-    """Settings of which the forecast would be far off, and what asks for adapters without saying so."""
+    """Settings of which the forecast would be far off."""
     for key, what in REFUSED.items():
         found = config.raw(key)
         if found is True or (found and found not in (1, "none", "full")):
             raise config.error(what, key, "Leave it out to forecast the training of all weights without it.")
         config.asked.add(config.own(key))
-    kind = str(config.value("finetuning_type", str, "full"))
-    if kind != "full":
-        what = f"the job trains with {kind} (finetuning_type), not all weights, which no plan can say"
-        raise config.error(what, "finetuning_type", "Set it to full to forecast the training of all weights.")
     stage = str(config.value("stage", str, "sft"))
     if stage not in ("sft", "pt"):
         raise config.error(PREFERENCES, "stage", "Set it to sft to forecast training on texts.")
-    sizes = next((key for key in ADAPTER_SIZES if config.raw(key)), None)
-    switches = ("use_peft", "use_lora", "lora_enable", "use_qlora", "finetuning_type", "adapter", "lora")
-    if sizes and not any(config.given(key) for key in switches):
-        raise config.error(ADAPTERS, sizes, "Leave it out to forecast the training of all weights.")
 
 
 def _precision(config: SettingsFile, accelerate: Sequence[SettingsFile], draft: Draft) -> bool:

@@ -11,14 +11,21 @@ from joulecast.simulator.job_files.trainer import Dialect
 #: As LLaMA-Factory's arguments (0.9) are: it computes layers again, to their end, unless told not to, and trains
 #: adapters unless told otherwise; of full training in mixed precision it casts parameters to fp32.
 LLAMA_FACTORY = Dialect(
-    names={"max_seq_length": "cutoff_len", "gradient_checkpointing_kwargs.use_reentrant": "use_reentrant_gc"},
+    names={
+        "max_seq_length": "cutoff_len",
+        "gradient_checkpointing_kwargs.use_reentrant": "use_reentrant_gc",
+        "lora_r": "lora_rank",
+        "lora_target_modules": "lora_target",
+    },
     defaults={
         "cutoff_len": 2048,
         "finetuning_type": "lora",
         "gradient_checkpointing": True,
         "use_reentrant_gc": True,
         "dtype": "float32",
+        "lora_target": "all",
     },
+    loads_frozen_narrow=True,
 )
 #: As the schemas of Axolotl 0.19 have them; parameters are loaded in the type that products are computed in.
 AXOLOTL = Dialect(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from joulecast.simulator.job_files.told import ADAPTERS, OFFLOADED, PREFERENCES, SPLIT, by_name
+from joulecast.simulator.job_files.told import ADAPTERS, OFFLOADED, PREFERENCES, QUANTISED, SPLIT, by_name
 
 #: Of what is read, logged, saved, evaluated and learnt, not of what an iteration computes.
 PASSED_OVER = re.compile(
@@ -25,7 +25,7 @@ PASSED_OVER = re.compile(
     |tf32|low_cpu_mem_usage|low_cpu_fsdp|completion_only_loss|assistant_only_loss|default_system_message|use_cache
     |average_tokens_\w+|gradient_checkpointing_kwargs|bf16_full_eval|fp16_full_eval|skip_\w+|accelerator_config|full_determinism
     |ray_\w+|experiment_\w+|sample_packing_\w+|pad_to_multiple_of|min_sample_len|excess_length_strategy|resize_\w+
-    |ignore_\w+|fsdp_(config|version|final\w*)|fsdp_transformer\w+|validation_\w+|text_column|lora_\w+|peft_\w+|qlora_\w+
+    |ignore_\w+|fsdp_(config|version|final\w*)|fsdp_transformer\w+|validation_\w+|text_column|adapter_name_or_path|lora_\w+|peft_\w+|qlora_\w+
     |bnb_\w+|use_(bnb_nested_quant|dora|rslora)|enable_thinking|mask_history|torch_compile_\w+|flash_attn_fuse_\w+|config)""",
     re.VERBOSE,
 )
@@ -34,9 +34,8 @@ _FROZEN = "weights that are frozen cannot be said in a plan, which has gradients
 #: With these the forecast would be far off.
 REFUSED: Mapping[str, str] = by_name(
     {
-        "use_peft use_lora lora_enable lora use_qlora q_lora qlora": ADAPTERS,
-        "adapter adapter_name_or_path lora_model_dir relora relora_steps": ADAPTERS,
-        "load_in_4bit load_in_8bit quantization_bit gptq qat quantization": "weights in 4 or 8 bits are not known",
+        "relora relora_steps": ADAPTERS,
+        "load_in_4bit load_in_8bit quantization_bit gptq qat quantization use_qlora q_lora qlora": QUANTISED,
         "unfrozen_parameters freeze_backbone lisa_n_layers use_llama_pro": _FROZEN,
         "use_galore use_badam use_apollo use_adam_mini use_muon": "its optimizer is not known",
         "vision_tower vision_tower_name mm_projector_type": "models that see more than text are not known",
@@ -65,8 +64,6 @@ WARNED: Mapping[str, str] = by_name(
         "use_unsloth": "layers are forecast in transformers' own kernels",
     }
 )
-#: Sizes of adapters, which some scripts take as the word for them.
-ADAPTER_SIZES = ("lora_r", "lora_rank", "lora_alpha", "lora_target_modules")
 #: Words in the names of scripts and recipes that train on more than text.
 PREFERRING = frozenset(
     ("dpo", "orpo", "kto", "ppo", "grpo", "rloo", "reward", "rm", "simpo", "cpo", "gkd", "xpo", "kd")

@@ -88,7 +88,8 @@ def lora_assumptions(plan: Plan) -> tuple[str, ...]:
     if weights is None or lora is None:
         return ()
     all_of_them = plan.workload.model.parameters + weights
-    cast = f", which torch.autocast casts to {plan.workload.precision}" if lora.dtype != plan.workload.precision else ""
+    precision, caster = plan.workload.precision, "FSDP" if plan.parallelism.fsdp else "torch.autocast"
+    cast = f", which {caster} casts to {precision}" if lora.dtype != precision else ""
     return (f"{weights:,} of {all_of_them:,} parameters are trained, in {lora.dtype}{cast}; the rest is frozen",)
 
 
@@ -107,7 +108,6 @@ def check_lora(plan: Plan, source: Source) -> None:
         (plan.workload.narrow is not None, "beside products in FP8", 'Set workload.precision = "bf16"'),
         (run.compile, "in compiled modules", "Set implementation.compile = false"),
         (plan.tp > 1 or plan.cp > 1 or plan.pp > 1, "of a model split over GPUs", f"Set the sizes to 1 and {one}"),
-        (plan.parallelism.fsdp, "under FSDP", "Set parallelism.fsdp = false, or distributed_optimizer = true"),
         (plan.overlap.nanobatches > 1, "in nano-batches", "Set overlap.nanobatches = 1"),
         (plan.schedule.recompute not in ("none", "full"), "recomputed in part", 'Set schedule.recompute = "full"'),
     ):

@@ -214,8 +214,10 @@ def test_what_a_job_does_not_say_is_missing(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("--packing", "--use_peft --lora_r 8", r"job.sh:4 \[use_peft\]: adapters"),
-        ("--packing", "--lora_r 8", r"\[lora_r\]: adapters"),
+        ("--packing", "--use_peft --use_dora", r"job.sh:4 \[use_dora\]: adapters of another kind"),
+        ("--packing", "--lora_r 8 --lora_modules_to_save lm_head", r"\[lora_modules_to_save\]: what is trained whole"),
+        ("--packing", "--q_lora True --lora_r 8", r"\[q_lora\]: weights in 4 or 8 bits"),
+        ("--packing", "--use_peft --lora_target_modules c_attn", r"\[lora_target_modules.*'c_attn': no linear layer"),
         ("--packing", "--load_in_4bit true", r"\[load_in_4bit\]: weights in 4 or 8 bits"),
         ("adamw_torch_fused", "adamw_bnb_8bit", r"job.sh:7 \[optim\]: the step and the states of adamw_bnb_8bit"),
         ("--packing", '--fsdp "full_shard offload"', r"\[fsdp\]: what is kept on the host"),
@@ -250,10 +252,10 @@ def test_bad_jobs_get_one_line_that_says_where(tmp_path, old, new, message):
     [
         (FSDP, "this says where a job runs, not what it trains.*accelerate launch"),
         ("name: something\n", "no job that is known"),
-        (AXOLOTL.replace("adapter:", "adapter: lora"), r"job.yaml:15 \[adapter\]: adapters"),
+        (AXOLOTL.replace("adapter:", "adapter: qlora"), r"job.yaml:15 \[adapter\]: weights in 4 or 8 bits"),
         (AXOLOTL.replace("bf16: auto", "bf16: auto\ncontext_parallel_size: 2"), "splits of Hugging Face's layers"),
-        (FACTORY.replace("full", "lora"), r"job.yaml:3 \[finetuning_type\]: the job trains with lora"),
-        (FACTORY.replace("finetuning_type: full\n", "lora_rank: 8\n"), "trains with lora"),
+        (FACTORY.replace("full", "freeze"), r"job.yaml:3 \[finetuning_type\]: the job trains with freeze"),
+        (FACTORY.replace("full", "lora\nadditional_target: lm_head"), r"job.yaml:4 .*what is trained whole"),
         (SFT.replace("4096", "[4096]"), r"job.yaml:5 \[max_length\]: \[4096\] is not a whole number"),
         (SFT.replace("4096", "-1"), "-1 is below 1"),
         ("- a\n- b\n", "no table of names and values"),

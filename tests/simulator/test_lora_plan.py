@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from typing import Any
 
 import pytest
@@ -9,6 +10,9 @@ import pytest
 from joulecast.errors import InputError, NotYetError
 from joulecast.model.framework.lora import Lora
 from joulecast.plan.comparison.compare import differing_keys
+from joulecast.plan.sweep.plan_text import plan_text
+from joulecast.plan.sweep.plans import Plans
+from joulecast.plan.sweep.space import space_from_dict
 from joulecast.simulator.closed_form.forecast import closed_form
 from joulecast.simulator.instructions.program import plan_program
 from joulecast.simulator.iteration.forecast import forecast
@@ -77,7 +81,6 @@ TWO = {"cluster": {"gpus": 2}}
         ({"schedule": {"recompute": "selective"}, "implementation": {"attention_backend": "unfused"}}, "full"),
         ({"parallelism": {"tensor_model_parallel_size": 2}, **TWO}, "split the batch"),
         ({"parallelism": {"pipeline_model_parallel_size": 2}, **TWO}, "split the batch"),
-        ({"parallelism": {"fsdp": True}, **TWO}, "distributed_optimizer"),
     ],
 )
 def test_what_adapters_are_not_known_with_is_refused(tables: dict[str, Any], words: str) -> None:
@@ -105,6 +108,7 @@ def test_the_first_layers_input_takes_a_gradient_for_checkpoints_alone(recompute
         {"implementation": {"host_launch_us": 30.0}},
         {**TWO, "overlap": {"grad_reduce": "overlapped"}},
         {**TWO, "parallelism": {"distributed_optimizer": True}},
+        {**TWO, "parallelism": {"fsdp": True}},
         {"workload": {"layers": 12, "model": "gemma-2-2b"}},
     ],
     ids=str,
@@ -126,10 +130,46 @@ def test_training_adapters_takes_less_than_training_all() -> None:
     assert any(said in one for one in adapters.assumptions)
 
 
+@pytest.mark.parametrize(
+    "other", [{"rank": 64}, {"target_modules": ["q_proj"]}, {"dropout": 0.1}, {"precision": "bf16"}], ids=str
+)
+def test_no_key_of_adapters_is_ignored_in_silence(other: dict[str, Any]) -> None:
+    one, changed = (forecast(plan(lora)) for lora in ({}, other))
+    assert one.time_s != changed.time_s
+    assert one.ranks[0].memory_bytes != changed.ranks[0].memory_bytes
+
+
+def test_a_space_offers_adapters_as_tables() -> None:
+    tables = {name: dict(table) for name, table in TABLES.items()}
+    tables["workload"]["lora"] = [{"rank": 8}, {"rank": 64, **ALL}]
+    space = space_from_dict(tables)
+    (offered,) = [values for key, values in space.axes if key == "workload.lora"]
+    assert offered is not None
+    read = [Plans(space).plan({"workload.lora": one}) for one in offered]
+    assert [one.workload.lora and one.workload.lora.rank for one in read] == [8, 64]
+    written = plan_text(space, {"plan": 1, "workload.lora": offered[1]})
+    assert plan_from_dict(tomllib.loads(written)) == read[1]
+
+
 def test_replicas_sum_the_adapters_gradients_alone() -> None:
     tail = plan_program(plan({}, **TWO)).ranks[0].types[-1]
     sent = sum(one.operator.bytes for one in tail if one.stream == "communication")  # type: ignore[union-attr]
     assert sent == 4 * 4 * 8 * (2048 + 2048 + 2048 + 512)
+
+
+def test_fsdp_gathers_all_parameters_and_reduces_the_adapters_gradients() -> None:
+    sharded = plan({}, parallelism={"fsdp": True}, **TWO)
+    forward, backward = plan_program(sharded).ranks[0].types[:2]
+    moved = dict[str, float]()
+    for one in backward:
+        if one.stream == "communication":
+            kind = one.operator.name.rpartition(".")[2]
+            moved[kind] = moved.get(kind, 0.0) + one.operator.bytes / one.share  # type: ignore[union-attr]
+    model = sharded.workload.model
+    adapters = 8 * (2048 + 2048 + 2048 + 512)
+    assert moved["reduce_scatter"] == pytest.approx(4 * model.layers * adapters)
+    assert moved["all_gather"] == pytest.approx(2 * model.layers * (model.layer_parameters + adapters))
+    assert not any(".lora" in one.operator.name and one.operator.name.endswith(".round") for one in forward)
 
 
 def test_plans_are_compared_by_the_keys_of_their_files() -> None:

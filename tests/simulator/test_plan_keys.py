@@ -39,6 +39,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "fp4_param_gather": True,
         "num_layers_at_start_in_bf16": 2,
         "num_layers_at_end_in_bf16": 3,
+        "lora": {"rank": 64, "target_modules": "all-linear"},
         "training_tokens": 2e9,
     },
     "cluster": {"gpu": "h100-sxm", "gpus": 128, "gpus_per_node": 4, "node": "hgx-h100", "node_clock_spread": 0.1},
@@ -232,6 +233,11 @@ BASES: dict[str, dict[str, Any]] = {
     },
 }
 BASES["layers computed again by PyTorch"] = BASES["one GPU"] | {"schedule": {"recompute": "full"}}
+BASES["adapters"] = {
+    "workload": DENSE | {"lora": {}},
+    "cluster": cluster(1),
+    "implementation": {"modules": "transformers"},
+}
 BASES["parameters sharded by PyTorch"] = BASES["one GPU"] | {"cluster": cluster(4), "parallelism": {"fsdp": True}}
 BASES["experts by PyTorch's operators"] = BASES["experts in eager mode"] | {
     "implementation": {"moe_permute_fusion": False}
@@ -277,7 +283,8 @@ def figures(tables: dict[str, Any]) -> str:
 
 
 def keys() -> list[str]:
-    return [f"{table}.{key}" for table, of in TABLES.items() if table != "workload.model" for key in of.model_fields]
+    """Of tables; those of tables within them have tests of their own."""
+    return [f"{table}.{key}" for table, of in TABLES.items() if "." not in table for key in of.model_fields]
 
 
 def changed(base: dict[str, Any], key: str) -> dict[str, Any]:

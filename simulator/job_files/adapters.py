@@ -1,0 +1,133 @@
+"""Adapters (LoRA) of Hugging Face's trainers and of what is built on them, as ``[workload.lora]``.
+
+Switches, names and defaults are those of TRL's ``ModelConfig`` (1.16), LLaMA-Factory (0.9) and Axolotl (0.19), and of
+scripts like theirs; what PEFT itself takes is that of ``LoraConfig`` (0.21).
+"""
+
+from __future__ import annotations
+
+import re
+
+from joulecast.simulator.job_files.draft import Draft
+from joulecast.simulator.job_files.settings_file import SettingsFile
+from joulecast.simulator.job_files.told import QUANTISED, by_name
+from joulecast.simulator.plan_file.lora import ALL
+
+RANK, DROPOUT, TARGETS = "lora_r", "lora_dropout", "lora_target_modules"
+#: Other names that scripts have for these.
+RANKS, DROPOUTS = (RANK, "lora_rank", "peft_lora_r"), (DROPOUT, "peft_lora_dropout")
+TARGETED = (TARGETS, "lora_target", "lora_modules", "target_modules")
+#: Switches of scripts, and names that each say the same by being there.
+SWITCHES = ("use_peft", "use_lora", "lora_enable", "lora")
+KINDS = ("finetuning_type", "adapter", "peft_type")
+SIZES = (*RANKS, "lora_alpha", TARGETS)
+#: PEFT's defaults.
+PEFT_RANK, PEFT_TARGETS = 8, ["q_proj", "v_proj"]
+
+_TRAINED = "what is trained whole beside adapters cannot be said in a plan"
+_OTHER = "adapters of another kind than LoRA's are not known"
+_SOME = "adapters of some layers alone are not known"
+#: Settings with which the forecast would be far off.
+_REFUSED = by_name(
+    {
+        "modules_to_save lora_modules_to_save additional_target": _TRAINED,
+        "use_dora lora_use_dora peft_use_dora lora_target_parameters": _OTHER,
+        "peft_layers_to_transform layers_to_transform lora_layers_to_transform peft_layers_pattern": _SOME,
+    }
+)
+#: Kernels of Axolotl's own.
+_FUSED = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel")
+
+
+def read_adapters(config: SettingsFile, draft: Draft) -> bool:
+    """Put a job's adapters into the plan, if it trains any.
+
+    Raises
+    ------
+    InputError
+        Adapters of which a forecast would be far off.
+    """
+    found = _switch(config)
+    config.asked |= {config.own(key) for key in (*SWITCHES, *KINDS, *SIZES, *TARGETED, *DROPOUTS, *_REFUSED)}
+    if not found:
+        return False
+    for key, what in _REFUSED.items():
+        if config.raw(key) not in (None, False, "", [], "none"):
+            raise config.error(what, key, "Leave it out to forecast the job without it.")
+    rank = config.first(RANKS)
+    draft.put("workload.lora.rank", config.whole(rank, PEFT_RANK), *config.source(rank))
+    _targets(config, draft)
+    dropout = config.first(DROPOUTS)
+    draft.put("workload.lora.dropout", float(config.value(dropout, (int, float), 0.0)), *config.source(dropout))
+    if any(config.raw(key) for key in _FUSED):
+        draft.warn(
+            "Axolotl's own kernels of adapters are fused: the iteration is shorter than with PEFT's, as forecast"
+        )
+    return True
+
+
+def _switch(config: SettingsFile) -> str | None:
+    """The setting by which a job trains adapters.
+
+    Raises
+    ------
+    InputError
+        It trains others than LoRA's.
+    """
+    for key in KINDS:
+        kind = str(config.value(key, (str, bool), "")).lower() if config.own(key) in _said(config) else ""
+        if kind in ("qlora", "q_lora"):
+            raise config.error(QUANTISED, key, "Set it to lora to forecast adapters beside weights in 16 bits.")
+        if kind not in ("", "full", "false", "lora"):
+            what = f"the job trains with {kind}, which no plan can say"
+            raise config.error(what, key, "Set it to lora, or leave it out to forecast the training of all weights.")
+        if kind == "lora":
+            return key
+        if kind == "full":
+            return None
+    switches = [key for key in SWITCHES if config.given(key)]
+    if switches:
+        return next((key for key in switches if config.raw(key) not in (False, "false", "none")), None)
+    if config.own("model_name_or_path") == "base_model" or config.own(RANK) in config.defaults:
+        return None  # Axolotl's and TRL's sizes are of adapters that they have a switch for
+    return next((key for key in SIZES if config.raw(key)), None)
+
+
+def _said(config: SettingsFile) -> set[str]:
+    """Names that the job or its tool gives a value."""
+    return {config.own(key) for key in KINDS if config.given(key)} | set(config.defaults)
+
+
+def _targets(config: SettingsFile, draft: Draft) -> None:
+    """Linear layers by their names: a list, or a text with commas or spaces between them."""
+    if config.raw("lora_target_linear") is True:
+        draft.put("workload.lora.target_modules", ALL, *config.source("lora_target_linear"))
+    else:
+        key = config.first(TARGETED)
+        found = config.value(key, (str, list), None)
+        if found is None:
+            draft.warn(
+                f"no {config.own(TARGETS)}: adapters are forecast beside {' and '.join(PEFT_TARGETS)}, PEFT's choice"
+            )
+        names = [name for name in re.split(r"[,\s]+", found) if name] if isinstance(found, str) else found
+        every = names in (["all"], ["all-linear"], ["all_linear"])
+        draft.put("workload.lora.target_modules", ALL if every else names or PEFT_TARGETS, *config.source(key))
+    config.asked.add("lora_target_linear")
+
+
+def put_precision(config: SettingsFile, draft: Draft, *, loads_narrow: bool) -> None:
+    """Put the type of the adapters, and of what is frozen beside them, into the plan.
+
+    PEFT keeps adapters in fp32 unless told otherwise. DeepSpeed casts the whole model to the type that it multiplies,
+    and steps a copy of the adapters in fp32. ``loads_narrow``: frozen weights are loaded in that type.
+    """
+    narrow, pure = draft.value("workload.precision"), config.first(("pure_bf16", "bfloat16"))
+    if draft.value("implementation.main_parameters"):
+        draft.put("workload.lora.precision", narrow, "DeepSpeed casts adapters as it multiplies")
+    elif config.raw(pure) is True:
+        draft.put("workload.lora.precision", narrow, *config.source(pure))
+    elif config.raw("peft_autocast_adapter_dtype") is False or config.raw("autocast_adapter_dtype") is False:
+        draft.put("workload.lora.precision", narrow, "autocast_adapter_dtype false")
+    config.asked |= {"peft_autocast_adapter_dtype", "autocast_adapter_dtype"}
+    if loads_narrow and not draft.value("implementation.parameter_precision"):
+        draft.put("implementation.parameter_precision", narrow, "frozen weights are loaded as they are multiplied")
