@@ -142,6 +142,14 @@ def test_more_families_on_another_host() -> None:
     assert max(map(abs, errors.values())) <= 0.08
 
 
+def test_families_that_nobody_had_measured() -> None:
+    """25 were 1.7 % off in time before anybody looked; of Falcon's attention no kernel is known, 60 % too short."""
+    _, errors = iterations("train_families_third.jsonl", 26)
+    known = sorted(abs(error) for name, error in errors.items() if "falcon" not in name)
+    assert len(known) == 25 and sum(known) / 25 <= 0.019
+    assert known[-1] <= 0.079 and known[-4] <= 0.037
+
+
 def test_megatron_core_with_transformer_engine() -> None:
     """Kernels of these gave constants, their dense ones the prior of the generation's factor."""
     summary, errors = iterations("train_megatron.jsonl", 26)
