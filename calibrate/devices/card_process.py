@@ -1,7 +1,7 @@
 """A process that reads a card beside the one that works on it: how the two talk.
 
 The child is a module run as ``python -m MODULE LOCATOR PERIOD``. Commands come as lines on its standard input, each
-answer is one line of JSON; a line with the key ``error`` tells why it ended. It ends with its input.
+answer is one line of JSON; a line with the key ``error`` tells why it ended. It ends with its input, or at ``end``.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from joulecast.errors import DeviceError, JoulecastError, MeasurementError
 
 #: How long the process may take to start [s].
 START_TIMEOUT_S = 60.0
+#: The line after which the child ends.
+END = "end"
 #: How long the process may take to end by itself [s].
 END_TIMEOUT_S = 2.0
 
@@ -120,7 +122,9 @@ class CardProcess:
         return DeviceError(f"the process that reads the card ended: {''.join(last) or 'killed'}", key=self._locator)
 
     def close(self) -> None:
-        """End the process."""
+        """End the process; by a word, as processes that were forked meanwhile hold its input open."""
+        with contextlib.suppress(MeasurementError, OSError):
+            self.say(END)
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
@@ -179,6 +183,8 @@ def serve(reader: Reader, answers: int) -> None:
             return
         *commands, unread = (unread + piece).split(b"\n")
         for command in commands:
+            if command == END.encode():
+                return
             _write(reader.obey(command.decode()), answers)
 
 

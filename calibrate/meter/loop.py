@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from joulecast.calibrate.devices.simulated import SimulatedCard
 from joulecast.calibrate.measure.faults import FaultError
 from joulecast.calibrate.measure.measured_row import (
     Take,
@@ -26,9 +25,10 @@ from joulecast.calibrate.measure.measured_row import (
 from joulecast.calibrate.measure.sampler import SamplerPool
 from joulecast.calibrate.measure.settings import MeasureSettings
 from joulecast.calibrate.measure.watch import PASSING, Watch
-from joulecast.calibrate.meter.local_gpus import Card, LocalGpus, open_gpus, place
+from joulecast.calibrate.meter.local_gpus import Card, open_gpus, place
 from joulecast.calibrate.meter.metered_plan import MeteredPlan
 from joulecast.calibrate.meter.metered_row import BEGIN, END, PARTIAL, configuration_of, row_of_time, row_of_windows
+from joulecast.calibrate.meter.oddities import oddities
 from joulecast.calibrate.meter.result import MeterResult, compared
 from joulecast.errors import DeviceError, InputError, MeasurementError
 
@@ -130,7 +130,8 @@ class Meter:
             raise
         card = gpus.devices[0].facts.name
         self._configuration = configuration_of(self._plan, len(gpus.devices), rank.rank, rank.world_size, card)
-        self._warnings += _oddities(self._configuration, gpus, self._synchronize)
+        waited_for = self._synchronize is not None
+        self._warnings += oddities(self._configuration, gpus, self._plan.iteration, waited_for=waited_for)
         self._due_step, self._due_s = self._warm_up_steps, -math.inf
         return self
 
@@ -295,18 +296,3 @@ class Meter:
             The file cannot be written.
         """
         self.result.write(path)
-
-
-def _oddities(row: dict[str, Any], gpus: LocalGpus, synchronize: Callable[[], object] | None) -> list[str]:
-    """What is odd before a loop begins."""
-    found = []
-    metered, planned = row["gpus"] * row["world_size"], row["plan_gpus"]
-    if metered != planned:
-        found.append(
-            f"{metered} of the plan's {planned} GPUs are metered: only the time is that of the whole; give devices= "
-            "all GPUs of this process, or meter in every rank"
-        )
-    blind = not gpus.indices and not all(isinstance(device, SimulatedCard) for device in gpus.devices)
-    if synchronize is None and blind:
-        found.append("nothing waits for the GPUs at a window's ends: import torch first, or give synchronize=")
-    return found

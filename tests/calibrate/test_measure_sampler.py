@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from itertools import pairwise
 from pathlib import Path
 
@@ -233,6 +234,27 @@ def test_a_killed_sampler_is_told(locator):
     sampler.close()
     with pytest.raises(MeasurementError, match="closed"):
         sampler.start()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_worker_does_not_keep_the_sampler(locator):
+    """Workers of a data loader inherit the pipe to the sampler, and may live longer."""
+    sampler = ProcessSampler(locator)
+    sampler.start()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking while there are threads
+        worker = os.fork()
+    if worker == 0:
+        time.sleep(30)
+        os._exit(0)
+    try:
+        begin = time.monotonic()
+        sampler.close()
+        assert time.monotonic() - begin < 1.5
+        assert sampler._process._process.returncode == 0
+    finally:
+        os.kill(worker, signal.SIGKILL)
+        os.waitpid(worker, 0)
 
 
 def test_an_interrupted_question_does_not_confuse_the_next(sampler):

@@ -13,9 +13,12 @@ from fake_nvml import FakeNvml
 from paths import ROOT
 
 import joulecast as jc
+from joulecast.calibrate.devices.protocol import Settings
 from joulecast.calibrate.devices.simulated import SimulatedCard
 from joulecast.calibrate.devices.simulated_sensors import Faults, Sensors
+from joulecast.calibrate.meter.local_gpus import open_gpus
 from joulecast.calibrate.meter.loop import MeterWarning
+from joulecast.calibrate.meter.oddities import oddities
 from joulecast.errors import DeviceError, InputError, MeasurementError
 
 GEMM = {"op": "gemm", "M": 8192, "N": 8192, "K": 8192, "dtype": "bf16", "data": "randn"}
@@ -298,8 +301,6 @@ class FakeTorch(ModuleType):
 
 
 def opened(monkeypatch, torch, devices=None):
-    from joulecast.calibrate.meter.local_gpus import open_gpus
-
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
     return open_gpus(devices)
@@ -398,3 +399,62 @@ def test_the_callback_of_the_guide_counts_steps_of_the_optimizer(guide, monkeypa
     exec(blocks_of_the_guide()[1], {"model": None, "args": None, "dataset": None})
     row = json.loads(Path("measured.jsonl").read_text())
     assert row["time_s"] == pytest.approx(0.1) and row["measured_repeats"] == 5
+
+
+def test_a_card_that_is_not_the_plans_is_told(monkeypatch):
+    limited = busy(faults=Faults(neighbour_w=20.0))
+    limited.apply(Settings(power_limit_w=500.0))
+    told = " / ".join(metered(limited, windows=1).result.warnings)
+    assert "power limit of sim:h200-sxm is 500 W, the plan's 700 W" in told and "other processes hold" in told
+    same = metered(limited, windows=1, overrides=["power.power_limit_w=500"])
+    assert "power limit" not in " ".join(same.result.warnings)
+
+
+def test_another_product_and_a_partition_are_told(monkeypatch):
+    driver = FakeNvml()
+    driver.mig = [1, 1]
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
+    iteration = jc.predict({**PLAN, "cluster": {"gpu": "h100-sxm", "gpus": 1}})
+    gpus = open_gpus(["nvml:0"])
+    row = {"gpus": 1, "world_size": 1, "plan_gpus": 1}
+    told = oddities(row, gpus, iteration, waited_for=False)
+    assert told[0].startswith("nothing waits for the GPUs")
+    assert told[1] == "nvml:0 is NVIDIA H200, the plan's GPU is NVIDIA H100 80GB HBM3"
+    assert "partitioned" in told[2] and len(told) == 3
+    driver.mig = [0, 0]
+    assert oddities(row, open_gpus(["nvml:0"]), jc.predict(PLAN), waited_for=True) == []
+
+
+@pytest.mark.parametrize(("drifts", "settled_s", "told"), [([0.05, 0.05, 0.0], 2.0, 0), ([0.05] * 9, 2.6, 1)])
+def test_windows_wait_until_the_card_has_settled_but_not_for_ever(monkeypatch, drifts, settled_s, told):
+    card = busy()
+    with jc.meter(PLAN, devices=[card], windows=2) as meter:
+        monkeypatch.setattr(meter._watch, "drift", lambda since_s: drifts.pop(0))
+        while not meter.done:
+            card.sleep(0.1)
+            meter.step()
+    assert meter.result.row["settle_s"] == pytest.approx(settled_s, abs=0.25)
+    assert sum("still changed by 5.0%" in warning for warning in meter.result.warnings) == told
+
+
+def test_of_a_loop_that_failed_no_part_is_kept():
+    waited = []
+    with (
+        pytest.raises(ZeroDivisionError),
+        jc.meter(PLAN, devices=[card := busy()], synchronize=lambda: waited.append(1)) as meter,
+    ):
+        for number in range(30):
+            card.sleep(0.1)
+            meter.step()
+            1 / (20 - number)
+    assert len(waited) == 2  # never after the error: the GPU may be lost
+    with pytest.raises(MeasurementError, match=r"no window has closed yet.*Let it run"):
+        _ = meter.result
+
+
+def test_limits_of_stages_are_the_plans():
+    plan = {**PLAN, "cluster": {"gpu": "h200-sxm", "gpus": 2}, "power": {"power_limit_w": [500, 700]}}
+    plan["parallelism"] = {"pipeline_model_parallel_size": 2}
+    row = {"gpus": 1, "world_size": 2, "plan_gpus": 2}
+    gpus = open_gpus([SimulatedCard()])
+    assert oddities(row, gpus, jc.predict(plan), waited_for=True) == []

@@ -101,12 +101,14 @@ def test_paths_of_a_plan_start_in_its_folder(tmp_path, monkeypatch):
 
 
 def test_rows_of_ranks_are_joined_whatever_their_order_and_files(tmp_path):
-    later = {"measured_begin_unix_s": 200.0, "measured_end_unix_s": 210.0}
-    rows = [*of_ranks(2, 0), *of_ranks(1, 3, **later)]
+    first = {"gpu_temp_c": 40.0}
+    later = {"gpu_temp_c": 50.0, "measured_begin_unix_s": 200.0, "measured_end_unix_s": 210.0}
+    rows = [*of_ranks(2, 0, **first), *of_ranks(1, 3, **later)]
     written(tmp_path, *rows, name="node0.jsonl")
-    written(tmp_path, *of_ranks(3, 1), *of_ranks(0, 2, **later), name="node1.jsonl")
+    written(tmp_path, *of_ranks(3, 1, **first), *of_ranks(0, 2, **later), name="node1.jsonl")
     result = run_suite("plans", tmp_path)
     assert len(result.rows) == 2 and result.skipped == ()
+    assert [row.measured.temperature_c for row in result.rows] == [40.0, 50.0]
     for row in result.rows:
         assert row.measured.time_s == 0.203  # the slowest
         assert row.measured.power_w == 600.0 + 601.0 + 602.0 + 603.0
