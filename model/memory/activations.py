@@ -72,6 +72,13 @@ def micro_batch_bytes(
     )
 
 
+def not_kept_first_bytes(s: Shard) -> float:
+    """What the first layer keeps less than others beside adapters, where its input takes no gradient."""
+    if s.implementation.lora is None or s.implementation.recompute != "none":
+        return 0.0
+    return modules_kept.first_norm_bytes(s)
+
+
 def _ends_bytes(s: Shard) -> float:
     """What one micro-batch keeps behind the last layer: the head's, and that of modules that predict further tokens."""
     further = s.config.mtp_layers

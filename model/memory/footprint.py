@@ -15,7 +15,7 @@ from joulecast.errors import DoesNotFitError, UnknownNameError
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.memory.activations import MicroBatchBytes, micro_batch_bytes
+from joulecast.model.memory.activations import MicroBatchBytes, micro_batch_bytes, not_kept_first_bytes
 from joulecast.model.memory.allocator import cached_bytes
 from joulecast.model.memory.moments import gathered_at_peak, gradients_at_peak
 from joulecast.model.memory.states import (
@@ -229,6 +229,7 @@ def memory_footprint(
         )
         for chunk in of_chunks
     ]
+    stacks[0] -= not_kept_first_bytes(one.shard) if rank.first else 0.0
     kept = _kept_bytes(one, stacks, rank)
     outputs, buffers = _pipeline_bytes(one, rank) if rank.pipelined else (0.0, 0.0)
     transient = _transient_bytes(one, kept, rank)

@@ -19,6 +19,7 @@ from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.memory import lora_kept
 from joulecast.model.transformer import (
     dropout,
+    eager_layer,
     family_attention,
     float8_linear,
     masked_attention,
@@ -67,6 +68,14 @@ def layer_bytes(s: Shard) -> float:
 def _written_scores(s: Shard) -> float:
     """What transformers' own attention keeps of scores."""
     return family_attention.kept_bytes(s) if family_attention.family(s) else transformers_attention.kept_bytes(s)
+
+
+def first_norm_bytes(s: Shard) -> float:
+    """Of a layer's first norm, its result left out: what is not kept where the layer's input takes no gradient."""
+    if not eager_layer.before_block(s):
+        return 0.0
+    moments = 2 if s.config.norm == "layernorm" else 1
+    return s.norm_tokens * (s.config.hidden * _norm_input(s) + WIDE * moments)
 
 
 def final_norm_bytes(s: Shard) -> float:

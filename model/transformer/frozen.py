@@ -34,7 +34,9 @@ def without_input_gradient(launches: tuple[Launch, ...], s: Shard) -> tuple[Laun
     targets = () if s.implementation.lora is None else s.implementation.lora.targets
     first, up = ([name for name, _ in of(s)] for of in (modules_layer.projections, modules_layer.first_products))
     entered = next(group for group in (first, ["output"], up, ["down"]) if set(group) & set(targets))
-    own = {name: tuple(f"{before}{name}." for before in ("", "rotary.", "attention.")) for name in entered}
+    own = {
+        name: tuple(f"{before}{name}." for before in ("", "rotary.", "rotary.grad.", "attention.")) for name in entered
+    }
     last = max(i for i, one in enumerate(launches) if one.operator.name.startswith(sum(own.values(), ())))
     needless = {f"{name}{end}" for name in entered for end in TO_INPUT}
     for name in entered:

@@ -215,10 +215,11 @@ def _recomputed(plan: Plan, impl: Implementation, stage: int) -> list[tuple[Mode
     """Layers of a virtual stage whose backwards are alike: model, options and number, in order.
 
     Of layers that are computed again at an interval the last of every so many is. Beside adapters the first layer's
-    input takes no gradient, unless PEFT has it take one for checkpoints (``enable_input_require_grads``).
+    input takes no gradient, unless transformers has it take one for checkpoints (``enable_input_require_grads``).
     """
     models = [(model, impl, count) for model, count in plan.stage_models(stage)]
-    ends = impl.lora is not None and impl.recompute == "none" and stage == 0
+    asked = impl.recompute != "none" and impl.modules == "transformers"
+    ends = impl.lora is not None and stage == 0 and not asked
     if impl.recompute_interval == 1 and not ends:
         return models
     options = (impl, replace(impl, recompute="none"))

@@ -1,6 +1,7 @@
-"""Jobs of torchtune: the YAML of a recipe of full training, or ``tune run`` with overrides, as a plan.
+"""Jobs of torchtune: the YAML of a recipe of full training or of LoRA, or ``tune run`` with overrides, as a plan.
 
-Names and defaults are those of ``full_finetune_distributed`` and ``full_finetune_single_device`` (torchtune 0.6.1).
+Names and defaults are those of ``full_finetune_distributed``, ``lora_finetune_distributed`` and those of one device
+(torchtune 0.6.1).
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from joulecast.simulator.job_files.pytorch_attention import pytorch_attention
 from joulecast.simulator.job_files.settings_file import SettingsFile
 from joulecast.simulator.job_files.shell import Command
 from joulecast.simulator.job_files.told import (
-    ADAPTERS,
     OFFLOADED,
     PREFERENCES,
+    QUANTISED,
     kept_gathered,
     other_optimizer,
     packed,
@@ -50,6 +51,13 @@ _REFUSED = {
     "teacher_model": PREFERENCES,
     "policy_model": PREFERENCES,
 }
+#: The same of adapters.
+_ADAPTERS_REFUSED = {
+    "model.use_dora": "adapters of another kind than LoRA's are not known",
+    "model.apply_lora_to_output": "an adapter beside the head is not known",
+}
+#: What torchtune calls the product behind attention.
+_OUTPUT = {"output_proj": "o_proj"}
 _CODE = "torchtune's code"
 
 
@@ -77,9 +85,9 @@ def torchtune_command_draft(command: Command, asked: Asked, file: str) -> Draft:
     recipe = texts[place - 1].rpartition("/")[2].removesuffix(".py")
     options, _ = command_settings(command.words[place:], file)
     name, line = str(options.raw("config")), command.words[0].line
-    if found := sorted(set(re.split(r"[\W_]", recipe)) & {*PREFERRING, "lora", "qat"}):
-        what = ADAPTERS if found[0] == "lora" else PREFERENCES
-        raise InputError(what, file=file, line=line, key=recipe, remedy="Give the command of full training.")
+    if set(re.split(r"[\W_]", recipe)) & {*PREFERRING, "qat"}:
+        remedy = "Give the command of training on texts."
+        raise InputError(PREFERENCES, file=file, line=line, key=recipe, remedy=remedy)
     if not name.endswith(SUFFIXES):
         remedy = f"Copy it beside the job (tune cp {name} FILE.yaml) and name the file."
         raise InputError(
@@ -104,6 +112,7 @@ def torchtune_draft(config: SettingsFile, launch: Launch, asked: Asked, file: st
     put_named_model(draft, asked, _hub_name(component), config.source(MODEL))
     architecture = put_cluster(draft, asked, launch)
     _workload(config, draft)
+    _put_adapters(config, draft)
     _kernels(config, draft, architecture)
     for key in config.left():
         if key in PASSED or config.raw(key) in (None, False):
@@ -120,8 +129,11 @@ def _refuse(config: SettingsFile) -> None:
             raise config.error(what, key, "Leave it out to forecast the job without it.")
         config.asked.add(key)
     component = config.value(MODEL, str, "").rpartition(".")[2]
-    if "lora" in component:
-        raise config.error(ADAPTERS, MODEL, f"Use {component.partition('lora_')[2]} to forecast that.")
+    if component.startswith("qlora_") or config.on("model.quantize_base"):
+        raise config.error(QUANTISED, MODEL, f"Use {component.removeprefix('q')} to forecast that.")
+    for key, what in _ADAPTERS_REFUSED.items():
+        if config.on(key):
+            raise config.error(what, key, "Set it to false to forecast the job without it.")
     if "rlhf" in config.value("loss._component_", str, ""):
         raise config.error(PREFERENCES, "loss._component_", "Give a recipe of training on texts.")
     optimizer = config.value(OPTIMIZER, str, "torch.optim.AdamW")
@@ -131,6 +143,21 @@ def _refuse(config: SettingsFile) -> None:
         )
 
 
+def _put_adapters(config: SettingsFile, draft: Draft) -> None:
+    """Adapters that the model's component has, in its own type."""
+    if not config.value(MODEL, str, "").rpartition(".")[2].startswith("lora_"):
+        return
+    key, mlp = "model.lora_attn_modules", "model.apply_lora_to_mlp"
+    targets = [_OUTPUT.get(name, name) for name in config.value(key, list, [])]
+    targets += ["gate_proj", "up_proj", "down_proj"] if config.on(mlp) else []
+    source, line = config.source(key)
+    draft.put("workload.lora.rank", config.whole("model.lora_rank", 8), *config.source("model.lora_rank"))
+    draft.put("workload.lora.target_modules", targets, f"{source}, {mlp}" if config.on(mlp) else source, line)
+    dropout = float(config.value("model.lora_dropout", (int, float), 0.0))
+    draft.put("workload.lora.dropout", dropout, *config.source("model.lora_dropout"))
+    draft.put("workload.lora.precision", draft.value("workload.precision"), "torchtune keeps adapters as the model is")
+
+
 def _hub_name(component: str) -> str | None:
     """A model as the hub names it, by its family's module and its own name.
 
@@ -138,7 +165,7 @@ def _hub_name(component: str) -> str | None:
     ('qwen2.5-1.5b-instruct', 'phi-4')
     """
     *_, family, name = ("", *component.split("."))
-    size = re.sub(r"^(\d+)_(\d+)b", r"\1.\2b", name.removeprefix(f"{family}_"))
+    size = re.sub(r"^(\d+)_(\d+)b", r"\1.\2b", name.removeprefix("lora_").removeprefix(f"{family}_"))
     family = re.sub(r"^(llama|gemma|phi)(?=\d)", r"\1-", family.replace("_", "."))
     names = (f"{family}-{size}".replace("_", "-"), family)
     return next((short for short in names if hub_model(short)), names[0] if component else None)

@@ -94,14 +94,14 @@ def lora_assumptions(plan: Plan) -> tuple[str, ...]:
 
 
 def check_lora(plan: Plan, source: Source) -> None:
-    """Adapters are known of dense models in transformers' own modules, whole on each GPU."""
+    """Adapters are known of dense models in modules whose products stand apart, whole on each GPU or sharded."""
     lora, run, model = plan.workload.lora, plan.implementation, plan.workload.model
     if lora is None:
         return
     one = "split the batch alone"
     for wrong, what, remedy in (
         (run.framework != "pytorch-eager", "in Megatron", 'Set implementation.framework = "pytorch-eager"'),
-        (run.modules != "transformers", "in other modules", 'Set implementation.modules = "transformers"'),
+        (run.modules == "joint", "in joint products", 'Set implementation.modules = "transformers"'),
         (model.experts is not None, "beside experts", "Choose a dense model"),
         (model.latent is not None, "beside latent attention", "Choose another model"),
         (bool(model.own_code) or model.learned_positions > 0, f"in the code of {model.name}", "Choose another model"),

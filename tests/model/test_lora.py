@@ -168,6 +168,15 @@ def test_frozen_weights_keep_no_inputs() -> None:
     assert kept_by_a_layer(run("query", "key", "value", rank=1)) - attention == 2 * narrow
 
 
+def test_the_first_layer_keeps_nothing_of_its_first_norm() -> None:
+    whole, ends, again = (
+        footprint(of).activations - kept_by_a_layer(of) for of in (FULL, run("query"), run("query", recompute="full"))
+    )
+    results = 2 * 2.0 * TOKENS * 4096  # of the final norm, which weights that are frozen do not need
+    assert again == whole - results
+    assert ends == again - 4.0 * TOKENS * (4096 + 1)
+
+
 def test_inputs_that_were_dropped_or_cast_are_each_adapters_own() -> None:
     narrow, rank = 2.0 * TOKENS, 4
     one, two = run("query", rank=rank), run("query", "key", rank=rank)

@@ -1,5 +1,7 @@
 """torchtune's recipes as plans."""
 
+import tomllib
+
 import pytest
 from trainer_jobs import TORCHTUNE as CONFIG
 
@@ -69,7 +71,14 @@ def test_overrides_win_over_the_configuration(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (CONFIG.replace("qwen2_5_7b", "lora_qwen2_5_7b"), r"job.yaml:9 \[model._component_\]: adapters.*qwen2_5_7b"),
+        (
+            CONFIG.replace("qwen2_5_7b", "qlora_qwen2_5_7b"),
+            r"job.yaml:9 \[model._component_\]: weights in 4.*lora_qwen",
+        ),
+        (
+            CONFIG.replace("7b_instruct\n", "7b_instruct\n  use_dora: True\n"),
+            r"\[model.use_dora\]: adapters of another kind",
+        ),
         (CONFIG.replace("torch.optim.AdamW", "bitsandbytes.optim.PagedAdamW8bit"), "PagedAdamW8bit are not known"),
         (CONFIG.replace("offloading: False", "offloading: True"), "what is kept on the host"),
         (CONFIG.replace("modules.loss.CEWith", "rlhf.loss.DPO"), "training on preferences"),
@@ -90,7 +99,7 @@ def test_bad_recipes_get_one_line_that_says_where(tmp_path, text, message):
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (COMMAND.replace("full_finetune", "lora_finetune"), r"lora_finetune_distributed\]: adapters"),
+        (COMMAND.replace("full_finetune", "lora_dpo"), r"lora_dpo_distributed\]: training on preferences"),
         (COMMAND.replace("full.yaml", "llama3_1/8B_full"), "tune cp llama3_1/8B_full"),
         (COMMAND.replace("full.yaml", "none.yaml"), "no such file: none.yaml"),
         ("tune run full_finetune_distributed", "own configuration, which is not here"),
@@ -109,3 +118,26 @@ def test_layers_that_are_computed_again_may_be_one_in_some(tmp_path):
     assert "schedule" not in both.tables
     assert any("computes nothing again" in warning for warning in both.warnings)
     assert convert(tmp_path, CONFIG + chosen, gpus=1).tables["schedule"] == {"recompute": "full"}
+
+
+ADAPTERS = """  lora_attn_modules: ['q_proj', 'output_proj']
+  apply_lora_to_mlp: True
+  lora_rank: 16
+  lora_alpha: 32
+"""
+
+
+def test_a_recipe_of_lora_trains_adapters_in_the_models_own_type(tmp_path):
+    text = CONFIG.replace("qwen2_5_7b_instruct\n", f"lora_qwen2_5_7b_instruct\n{ADAPTERS}")
+    (tmp_path / "lora.yaml").write_text(text, encoding="utf-8")
+    command = COMMAND.replace("full_finetune", "lora_finetune").replace("full.yaml", "lora.yaml")
+    found = convert(tmp_path, f"{command} model.lora_dropout=0.1\n", "job.sh")
+    assert found.tables["workload"]["model"] == "qwen2.5-7b"
+    assert found.tables["workload"]["lora"] == {
+        "rank": 16,
+        "target_modules": ["q_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+        "dropout": 0.1,
+        "precision": "bf16",
+    }
+    forecast = jc.predict(tomllib.loads(found.text))
+    assert any("parameters are trained, in bf16; the rest is frozen" in said for said in forecast.assumptions)

@@ -90,13 +90,21 @@ def test_what_adapters_are_not_known_with_is_refused(tables: dict[str, Any], wor
     assert words in str(raised.value)
 
 
-@pytest.mark.parametrize("recompute", ["none", "full"])
-def test_the_first_layers_input_takes_a_gradient_for_checkpoints_alone(recompute: str) -> None:
-    types = plan_program(plan(ALL, schedule={"recompute": recompute})).ranks[0].types
-    names = [launch.operator.name for launch in types[1]]
+@pytest.mark.parametrize(
+    ("modules", "recompute", "without"),
+    [("transformers", "none", 1), ("transformers", "full", 0), ("torchtitan", "none", 1), ("torchtitan", "full", 1)],
+)
+def test_the_first_layers_input_takes_a_gradient_for_transformers_checkpoints_alone(
+    modules: str, recompute: str, without: int
+) -> None:
+    read = plan({"target_modules": ["q_proj"]}, implementation={"modules": modules}, schedule={"recompute": recompute})
+    names = [launch.operator.name for launch in plan_program(read).ranks[0].types[1]]
     layers = TABLES["workload"]["layers"]
     assert names.count("down.dgrad") == layers
-    assert names.count("query.dgrad") == layers - (recompute == "none")
+    for name in ("query.dgrad", "key.dgrad"):
+        assert names.count(name) == layers - without
+    rotated = [name for name in names if name.startswith("rotary.") and ".key." in name and ".grad" in name]
+    assert {names.count(name) for name in rotated} == {layers - without}
 
 
 @pytest.mark.parametrize(
@@ -109,6 +117,7 @@ def test_the_first_layers_input_takes_a_gradient_for_checkpoints_alone(recompute
         {**TWO, "overlap": {"grad_reduce": "overlapped"}},
         {**TWO, "parallelism": {"distributed_optimizer": True}},
         {**TWO, "parallelism": {"fsdp": True}},
+        {"implementation": {"modules": "torchtitan"}, "schedule": {"recompute": "full"}},
         {"workload": {"layers": 12, "model": "gemma-2-2b"}},
     ],
     ids=str,
