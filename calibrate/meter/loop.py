@@ -27,7 +27,15 @@ from joulecast.calibrate.measure.settings import MeasureSettings
 from joulecast.calibrate.measure.watch import PASSING, Watch
 from joulecast.calibrate.meter.local_gpus import Card, open_gpus, place
 from joulecast.calibrate.meter.metered_plan import MeteredPlan
-from joulecast.calibrate.meter.metered_row import BEGIN, END, PARTIAL, configuration_of, row_of_time, row_of_windows
+from joulecast.calibrate.meter.metered_row import (
+    BEGIN,
+    CORE_SHARE,
+    END,
+    PARTIAL,
+    configuration_of,
+    row_of_time,
+    row_of_windows,
+)
 from joulecast.calibrate.meter.oddities import oddities
 from joulecast.calibrate.meter.result import MeterResult, compared
 from joulecast.errors import DeviceError, InputError, MeasurementError
@@ -145,6 +153,11 @@ class Meter:
         except (DeviceError, MeasurementError) as error:
             self._give_up(error)
 
+    def restart(self) -> None:
+        """Settle again, and forget the window that is open: for after an evaluation, or a checkpoint."""
+        if self._phase in (_Phase.SETTLING, _Phase.IN_WINDOW):
+            self._begin(_Phase.SETTLING, self._settings.settle_s)
+
     @property
     def done(self) -> bool:
         """Whether no further window is taken."""
@@ -204,6 +217,7 @@ class Meter:
         self._measured |= {END: time.time(), **self._gpus.peak_memory()}
         period_s = seconds / steps if seconds >= LONG_ITERATION_S * steps else 0.0
         windows = self._watch.windows(self._mark.time_s, end, settings, period_s)
+        self._measured[CORE_SHARE] = self._pool.core_share
         return Take(windows, np.array([float(steps)]), np.array([seconds]), seconds)
 
     def _wait(self) -> None:

@@ -21,6 +21,8 @@ BY_GPU = ("power_w", "sm_clock_mhz", "gpu_temp_c", "peak_mem_bytes")
 PARTIAL = "measured_partial"
 #: When the first window opened and the last one closed, in seconds of Unix time.
 BEGIN, END = "measured_begin_unix_s", "measured_end_unix_s"
+#: What reading the cards has cost of one core.
+CORE_SHARE = "measured_core_share"
 #: Words of a row that must be there, with their kinds.
 _NEEDED = {"plan": dict, "plan_file": str, "plan_gpus": int, "gpus": int, "rank": int, "world_size": int}
 

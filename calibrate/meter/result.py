@@ -117,8 +117,9 @@ class MeterResult:
     def __str__(self) -> str:
         """A table, and what is odd about it."""
         gpus, windows = self.row["gpus"], self.row.get("measured_repeats", 0)
+        whose = f" of rank {self.row['rank']}" if self.row["world_size"] > 1 else ""
         title = (
-            f"{self.row['name']}: one iteration on {gpus} GPU{'s' * (gpus > 1)}, "
+            f"{self.row['name']}: one iteration on {gpus} GPU{'s' * (gpus > 1)}{whose}, "
             f"{self.row['measured_steps']} iterations in {windows} window{'s' * (windows != 1)}"
         )
         lines = [("", "measured", "± ", "forecast", "5-95 %", "error [%]"), *map(_cells, self.quantities)]

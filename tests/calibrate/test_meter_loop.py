@@ -221,6 +221,7 @@ def test_a_rank_of_a_pipeline_is_held_against_its_stage(monkeypatch):
             card.sleep(0.1)
             meter.step()
     found, last = quantities(meter), forecast.ranks[1]
+    assert "1 GPU of rank 3, 3" in str(meter.result)
     assert found["power_w"].forecast == pytest.approx(last.power_w)
     assert found["energy_j"].forecast == pytest.approx(last.energy_j, rel=1e-6)
     assert found["peak_mem_bytes"].forecast == last.memory_bytes
@@ -340,6 +341,7 @@ def test_a_card_in_the_machines_time_is_read_by_a_process_of_its_own(tmp_path):
     assert found["time_s"].measured == pytest.approx((time.monotonic() - begin) / meter.steps, rel=0.1)
     assert found["power_w"].measured == pytest.approx(693, rel=0.05)
     assert share < 0.02
+    assert 0.0 < meter.result.row["measured_core_share"] < 0.02
 
 
 def test_a_step_costs_next_to_nothing():
@@ -386,11 +388,16 @@ def test_the_callback_of_the_guide_counts_steps_of_the_optimizer(guide, monkeypa
             self.callbacks = callbacks
 
         def train(self):
-            for micro_batch in range(500):
+            for micro_batch in range(600):
                 guide.sleep(0.05)
-                event = "on_step_end" if micro_batch % 2 else "on_substep_end"
-                for callback in self.callbacks:
-                    getattr(callback, event)("arguments", "state", "control", model="model")
+                self.call("on_step_end" if micro_batch % 2 else "on_substep_end")
+                if micro_batch in (101, 301):
+                    guide.sleep(3.0)
+                    self.call("on_evaluate" if micro_batch == 101 else "on_save")
+
+        def call(self, event):
+            for callback in self.callbacks:
+                getattr(callback, event)("arguments", "state", "control", model="model")
 
     transformers = ModuleType("transformers")
     transformers.Trainer = Trainer
