@@ -83,6 +83,7 @@ def open_gpus(cards: Sequence[Card] | None) -> LocalGpus:
         cards = [_own_index(torch)]
     if isinstance(cards, str) or not cards:
         raise InputError(f"{cards!r} is no list of GPUs", key="devices", remedy="Give it as devices=[0].")
+    cards = [_as_number(card) for card in cards]
     names = [card for card in cards if isinstance(card, int | str)]
     if len(set(map(str, names))) < len(names):
         raise InputError(f"{cards!r} names a GPU twice", key="devices", remedy="Name each once.")
@@ -93,13 +94,21 @@ def open_gpus(cards: Sequence[Card] | None) -> LocalGpus:
             if isinstance(card, int | str):
                 opened.append(open_device(_locator(torch, card)))
             devices.append(opened[-1] if isinstance(card, int | str) else card)
-    except InputError:
+    except InputError as error:
         for device in opened:
             device.close()
-        raise
+        key = "devices" if error.key == "--device" else error.key
+        raise type(error)(error.message, file=error.file, key=key, remedy=error.remedy) from None
     numbered = torch is not None and all(isinstance(card, int) for card in cards)
     indices = tuple(card for card in cards if isinstance(card, int)) if numbered else ()
     return LocalGpus(tuple(devices), indices, tuple(opened))
+
+
+def _as_number(card: Card) -> Card:
+    """The number of a card that is written as PyTorch writes its devices."""
+    word = str(card) if type(card).__name__ == "device" else card
+    number = word.removeprefix("cuda:") if isinstance(word, str) else ""
+    return int(number) if number.isdecimal() else card
 
 
 def _own_index(torch: Any) -> int:

@@ -293,7 +293,10 @@ def meter(
     from joulecast.calibrate.measure.settings import MeasureSettings
     from joulecast.calibrate.meter.loop import Meter
     from joulecast.calibrate.meter.metered_plan import metered_plan
+    from joulecast.errors import InputError
 
+    if windows < 1:
+        raise InputError(f"{windows} windows measure nothing", key="windows", remedy="Give 1 or more.")
     settings = MeasureSettings(settle_s=settle_s, window_s=window_s, most_windows=windows).of({})
     return Meter(
         metered_plan(plan, overrides),

@@ -246,6 +246,8 @@ def test_fewer_gpus_than_the_plan_has_are_told():
     [
         ({"window_s": 1.0}, "a window of 1 s is too short.*2.5 or more"),
         ({"settle_s": 0.0}, "settle_s.*not positive"),
+        ({"windows": 0}, r"windows\].*0 windows measure nothing"),
+        ({"devices": ["tpu:0"]}, r"\[devices\]: unknown kind of card 'tpu:0'"),
         ({"devices": []}, "no list of GPUs"),
         ({"devices": "sim:h200-sxm"}, "no list of GPUs"),
         ({"devices": ["sim:h200-sxm", "sim:h200-sxm"]}, "names a GPU twice"),
@@ -266,7 +268,7 @@ def test_a_plan_that_is_none():
 def test_no_gpu_is_a_named_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.setitem(sys.modules, "amdsmi", None)
-    with pytest.raises(DeviceError, match=r"no GPU 0: .*joulecast doctor"), jc.meter(PLAN):
+    with pytest.raises(DeviceError, match=r"^\[devices\]: no GPU 0: .*joulecast doctor"), jc.meter(PLAN):
         pytest.fail("the loop began")
 
 
@@ -312,6 +314,8 @@ def test_numbers_are_pytorchs_where_it_is_imported(monkeypatch):
     assert gpus.devices[0].facts.locator == "nvml:GPU-uuid-1"
     gpus.synchronize()
     assert torch.synchronized == [1]
+    device = type("device", (), {"__str__": lambda self: "cuda:1"})()
+    assert opened(monkeypatch, torch, [device]).indices == opened(monkeypatch, torch, ["cuda:1"]).indices == (1,)
     assert gpus.peak_memory() == {"peak_mem_bytes": 2 * 10**9}
     assert opened(monkeypatch, torch, [0, 1]).peak_memory() == {"peak_mem_bytes_per_gpu": [10**9, 2 * 10**9]}
     with pytest.raises(InputError, match=r"PyTorch sees 2 GPUs, not 3.*CUDA_VISIBLE_DEVICES"):
