@@ -111,6 +111,7 @@ def _iteration(row: Configuration, gpu: str) -> dict[str, Any]:
             "global_batch_size": micro_batch * microbatches * dp,
             **precision(row),
             **expert_load(row),
+            **adapters(row),
         },
         "cluster": {"gpu": gpu, "gpus": tp * pp * cp * dp},
         "parallelism": {
@@ -161,6 +162,16 @@ def modules(row: Configuration) -> dict[str, Any]:
     if row.get("dropout"):
         found["dropout"] = row["dropout"]
     return found
+
+
+def adapters(row: Configuration) -> dict[str, Any]:
+    """Adapters that were trained in place of the model, in the words of ``[workload.lora]``."""
+    found = row.get("lora")
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise DataError("field 'lora' is not a table", key="lora")
+    return {"lora": found}
 
 
 def permutation(row: Configuration) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from joulecast.model.architecture.hf import load_model, parse_config
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.framework.launches import Launch
+from joulecast.model.framework.lora import Lora
 from joulecast.model.framework.narrow import Narrow
 from joulecast.model.kernels.operators import Attention, Gemm, Operator, RowTile, Streaming, Tile
 
@@ -35,6 +36,10 @@ GPT2 = {
 }  # fmt: skip
 TRANSFORMERS: dict[str, Any] = {"modules": "transformers"}
 TITAN: dict[str, Any] = {"modules": "torchtitan"}
+LORA: dict[str, Any] = {"modules": "transformers", "lora": Lora(16, ("query", "value", "down"), 0.05)}
+FIRST_ADAPTERS: dict[str, Any] = {
+    "modules": "transformers", "lora": Lora(8, ("key", "up"), dtype="bf16", input_gradient=False),
+}  # fmt: skip
 AUTOCAST: dict[str, Any] = {"parameters": "fp32"}
 SPLIT: dict[str, Any] = {"tensor_parallel": 2, "sequence_parallel": True}
 MEGATRON: dict[str, Any] = {"framework": "megatron", **SPLIT}
@@ -113,6 +118,9 @@ LAYERS: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "compiled gpt": ("opt", {"compiled": True}, 2, 1024),
     "transformers": ("llama-3.1-8b", {**TRANSFORMERS, "added_share": 0.5}, 2, 2048),
     "transformers again": ("qwen2.5-1.5b", {**TRANSFORMERS, "recompute": "full"}, 1, 2048),
+    "transformers, adapters": ("qwen3-8b", {**LORA, "added_share": 0.5}, 2, 1536),
+    "transformers, adapters again": ("llama-3.2-1b", {**LORA, **AUTOCAST, "recompute": "full"}, 1, 2048),
+    "transformers, adapters of the first layer": ("llama-3.1-8b", FIRST_ADAPTERS, 1, 2048),
     "transformers, normed heads": ("qwen3-8b", {**TRANSFORMERS, "added_share": 0.0}, 1, 2048),
     "transformers in autocast": ("llama-3.2-1b", {**TRANSFORMERS, **AUTOCAST}, 2, 2048),
     "transformers compiled": ("llama-3.1-8b", {**TRANSFORMERS, "compiled": True}, 2, 2048),

@@ -10,6 +10,7 @@ from paths import SHARED_DATA
 from joulecast.calibrate.rows.measured import Measured, Row, read_rows
 from joulecast.errors import DataError
 from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.lora import Lora
 from joulecast.model.kernels.operators import Attention, Collective, Gemm
 from joulecast.model.training.step import single_gpu_training_step
 from joulecast.simulator.instructions.program import plan_program
@@ -101,6 +102,12 @@ def test_a_row_says_its_experts() -> None:
     assert products + attention == pytest.approx(transformer_flops(ITERATION | experts), rel=1e-6)
 
 
+def test_a_row_says_its_adapters_in_the_words_of_a_plan() -> None:
+    row = ITERATION | {"modules": "transformers", "lora": {"rank": 16, "target_modules": ["q_proj", "down_proj"]}}
+    plan = plan_from_dict(plan_of_row(row, "h200-sxm"))
+    assert plan.workload.lora == Lora(16, ("query", "down"), 0.0, "fp32")
+
+
 @pytest.mark.parametrize(
     ("changes", "key"),
     [
@@ -108,6 +115,7 @@ def test_a_row_says_its_experts() -> None:
         ({"experts": 8}, "experts_per_token"),
         ({"expert_load": 0.5}, "expert_load"),
         ({"permute_fusion": 0}, "permute_fusion"),
+        ({"lora": 8}, "lora"),
     ],
 )
 def test_a_row_that_cannot_be_is_refused(changes: dict[str, Any], key: str) -> None:
