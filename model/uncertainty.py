@@ -124,11 +124,6 @@ def spread_of(change: Array) -> Array:
     return np.asarray(np.sqrt(np.mean(change**2, axis=0)))
 
 
-def spread_of_changes(base: Array, changed: Array) -> Array:
-    """Relative standard deviation of a forecast ``base``, ``(n,)``, made again at each direction, ``(k, n)`` [1]."""
-    return spread_of(changes(base, changed))
-
-
 def discrepancy(description: GpuDescription, quantity: str) -> Array:
     """Relative standard deviation of the form by family, in the order of ``FAMILIES``.
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.power.limits import group_limit_share
 from joulecast.simulator.closed_form.clocks import Board, Settled, settle
@@ -57,16 +56,17 @@ class Shared:
     def __init__(self) -> None:
         self._parts: dict[object, Parts] = {}
 
-    def parts(self, key: object, plan: Plan, gpu: GpuDescription | None = None) -> Parts:
-        """Parts of plans like one on its or another GPU, that are ``key``'s; begun anew when they have become many."""
+    def parts(self, plan: Plan) -> Parts:
+        """Parts of plans on the GPU of one; begun anew when they have become many."""
+        key = _board_key(plan)
         if key not in self._parts or len(self._parts[key]) > MOST_PARTS:
-            self._parts[key] = Parts(gpu_model(gpu or gpu_of(plan)), dict(plan.power.component_limits_w))
+            self._parts[key] = Parts(gpu_model(gpu_of(plan)), dict(plan.power.component_limits_w))
         return self._parts[key]
 
     def prepare(self, plans: Sequence[Plan]) -> None:
         """Ask for the parts of plans that will be forecast a few at a time, so that they are tabulated together."""
-        for key, own in _by_gpu(plans).items():
-            parts = self.parts(key, plans[own[0]])
+        for own in _by_gpu(plans):
+            parts = self.parts(plans[own[0]])
             for number in own:
                 recipes_of(plans[number], parts)
 
@@ -77,35 +77,33 @@ AT_ONCE = 1024
 MOST_PARTS = 10_000
 
 
-def closed_form(plans: Sequence[Plan], gpu: GpuDescription | None = None, shared: Shared | None = None) -> ClosedForm:
+def closed_form(plans: Sequence[Plan], shared: Shared | None = None) -> ClosedForm:
     """Forecast many plans at once; the larger the batch and the more alike its plans, the faster.
 
     Parameters
     ----------
     plans
         Plans, whether they fit memory or not.
-    gpu
-        Description to use in place of the plans' own.
     shared
-        What earlier plans, of the same ``gpu``, had in common.
+        What earlier plans had in common.
     """
     out = ClosedForm(*(np.empty(len(plans)) for _ in fields(ClosedForm)))
     shared = shared or Shared()
-    for key, own in _by_gpu(plans, gpu).items():
+    for own in _by_gpu(plans):
         for start in range(0, len(own), AT_ONCE):
             some = own[start : start + AT_ONCE]
-            made = _of_gpu([plans[i] for i in some], shared.parts(key, plans[own[0]], gpu))
+            made = _of_gpu([plans[i] for i in some], shared.parts(plans[own[0]]))
             for field in fields(ClosedForm):
                 getattr(out, field.name)[some] = getattr(made, field.name)
     return out
 
 
-def _by_gpu(plans: Sequence[Plan], gpu: GpuDescription | None = None) -> dict[tuple[object, ...], list[int]]:
-    """Plans that have parts in common, under what tells their GPUs apart; ``gpu`` stands for all of these."""
+def _by_gpu(plans: Sequence[Plan]) -> list[list[int]]:
+    """Numbers of plans that have parts in common."""
     rows: dict[tuple[object, ...], list[int]] = {}
     for i, plan in enumerate(plans):
-        rows.setdefault(_board_key(plan) if gpu is None else plan.power.component_limits_w, []).append(i)
-    return rows
+        rows.setdefault(_board_key(plan), []).append(i)
+    return list(rows.values())
 
 
 def _board_key(plan: Plan) -> tuple[object, ...]:

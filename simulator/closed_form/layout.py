@@ -216,7 +216,7 @@ class Layout:
         Of the plans.
     first_rank_row
         Of each plan.
-    plan_of_rank, plan_of_stage, rank_of_stage
+    plan_of_rank, rank_of_stage
         Row above each row.
     ranks
         Ranks of each kind, shape ``(r,)``.
@@ -241,7 +241,6 @@ class Layout:
     first_rank_row: Int
     first_stage_row: Int
     plan_of_rank: Int
-    plan_of_stage: Int
     rank_of_stage: Int
     ranks: Float
     chunks: Float
@@ -279,7 +278,6 @@ def lay_out(plans: Sequence[Plan], parts: Parts) -> Layout:
         first_rank_row=first_rank_row,
         first_stage_row=first_stage_row,
         plan_of_rank=plan_of_rank,
-        plan_of_stage=np.repeat(np.arange(len(plans)), stages),
         rank_of_stage=rank_of_stage,
         ranks=joined("ranks").astype(np.float64),
         chunks=joined("chunks").astype(np.float64),

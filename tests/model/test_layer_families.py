@@ -30,6 +30,7 @@ from joulecast.model.training.step import (
     layer_backward,
     layer_forward,
 )
+from joulecast.model.transformer import modules_activation
 from joulecast.model.uncertainty import composed_spread
 
 TRANSFORMERS, JOINT, MEGATRON = (
@@ -441,3 +442,17 @@ def test_a_rank_of_falcon_with_one_key_of_several_still_repeats_it() -> None:
             for ranks in (1, 2)
         )
         assert [name for name in names(two) if "all_reduce" not in name] == names(one)
+
+
+def test_blooms_gelu_is_a_kernel_for_each_operation_of_its_formula() -> None:
+    """Forward ``x * 0.5 * (1 + tanh(0.797 * x * (1 + 0.0447 * x * x)))``, backward ``bloom_gelu_back``'s two lines."""
+    s = shard(replace(tiny("bloom", **{**TINY_OWN, "n_head": 4}), own_code="bloom"), TRANSFORMERS, 1, 64)
+    size = 2.0 * 64 * s.ffn
+    for launches, kernels, operands in (
+        (modules_activation.forward(s), 9, 3 * 2 + 6 * 1),
+        (modules_activation.backward(s), 18, 8 * 2 + 10 * 1),
+    ):
+        operators = [launch.operator for launch in launches]
+        assert len(operators) == kernels and all(isinstance(one, Streaming) for one in operators)
+        assert sum(one.bytes_read for one in operators if isinstance(one, Streaming)) == operands * size
+        assert sum(one.bytes_written for one in operators if isinstance(one, Streaming)) == kernels * size

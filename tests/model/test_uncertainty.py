@@ -27,13 +27,14 @@ from joulecast.model.uncertainty import (
     NINETY_PERCENT,
     STEP,
     UNKNOWN_DISCREPANCY,
+    changes,
     composed_spread,
     deviations,
     discrepancy,
     ends,
     form_spreads,
     same_kernels,
-    spread_of_changes,
+    spread_of,
 )
 
 PRODUCT, COPY = Gemm(8192, 8192, 8192), Streaming("copy", 1e9, 1e9)
@@ -161,7 +162,7 @@ def test_ends_and_changes():
     assert (low[0], high[0]) == pytest.approx((2 * np.exp(-0.1645), 2 * np.exp(0.1645)))
     base = np.array([1.0, 1.0])
     changed = np.exp(STEP * np.array([[0.1, 0.0], [-0.1, 0.0]]))
-    assert spread_of_changes(base, changed) == pytest.approx([0.1, 0.0])
+    assert spread_of(changes(base, changed)) == pytest.approx([0.1, 0.0])
 
 
 def test_the_form_takes_what_the_parameters_leave():

@@ -392,11 +392,6 @@ def test_shares_are_shares():
         check_summary([plan()], replace(made, time_s=-made.time_s))
 
 
-def test_another_description(h200):
-    base = plan()
-    assert closed_form([base], h200.description).time_s == closed_form([base]).time_s
-
-
 def test_no_plans():
     assert len(closed_form([]).time_s) == 0
 

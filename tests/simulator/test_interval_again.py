@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from joulecast.model.hardware.gpu_model import gpu_model
-from joulecast.model.uncertainty import FEW_DIRECTIONS, NINETY_PERCENT, deviations, spread_of_changes
+from joulecast.model.uncertainty import FEW_DIRECTIONS, NINETY_PERCENT, changes, deviations, spread_of
 from joulecast.simulator.iteration import forecast as forecasts
 from joulecast.simulator.iteration import uncertainty
 from joulecast.simulator.plan_file.gpu import gpu_of
@@ -43,5 +43,5 @@ def test_the_interval_is_as_wide_as_whole_forecasts_again(examples, without_form
     for quantity in ("time_s", "energy_j"):
         base, high = getattr(found, quantity), getattr(found, f"{quantity}_p95")
         moved = np.array([[getattr(one, quantity)] for one in again])
-        expected = float(spread_of_changes(np.array([base]), moved)[0])
+        expected = float(spread_of(changes(np.array([base]), moved))[0])
         assert RATIO[0] < np.log(high / base) / NINETY_PERCENT / expected < RATIO[1], quantity
