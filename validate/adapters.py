@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from joulecast.calibrate.rows.measured import Row
 from joulecast.calibrate.rows.operators import KernelWork, operator_of
@@ -15,6 +15,7 @@ from joulecast.validate.row_plans import inline_model, plan_of_row
 from joulecast.validate.scoring.result import Answer, Prediction, Unpredicted
 
 if TYPE_CHECKING:
+    from joulecast.model.framework.implementation import AttentionBackend, Modules
     from joulecast.simulator.iteration.result import Iteration
 
 
@@ -116,8 +117,8 @@ def block_operators(row: Row) -> list[Operator]:
         rotary=table["rotary"],
         tensor_parallel=whole_number(row.configuration, "tp", 1),
         dtype=str(get("dtype") or "bf16"),
-        modules=str(get("modules") or "joint"),
-        attention_backend=str(get("attention_backend") or "cudnn"),
+        modules=cast("Modules", str(get("modules") or "joint")),  # a wrong one is refused there
+        attention_backend=cast("AttentionBackend", str(get("attention_backend") or "cudnn")),
     )
     size = (whole_number(row.configuration, "B", 1), whole_number(row.configuration, "S"))
     launches = list(layer_forward(config, implementation, *size))

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from joulecast.calibrate.published.rows import PublishedRow
+
+if TYPE_CHECKING:
+    from joulecast.model.framework.implementation import AttentionBackend, Framework, Modules
 
 
 @dataclass(frozen=True)
@@ -49,15 +53,15 @@ class Generation:
 
     name: str
     sources: str
-    attention_backend: str
+    attention_backend: AttentionBackend
     overlapped: bool
     fp8_recipe: str = "delayed"
     gradient_precision: str | None = None
     recipes: str = ""
     notes: str = ""
     alone: bool = False
-    framework: str = "megatron"
-    modules: str = "joint"
+    framework: Framework = "megatron"
+    modules: Modules = "joint"
     recompute_stops_early: bool = True
     options: tuple[tuple[str, object], ...] = ()
 

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Collective, Gemm, Operator
 from joulecast.model.power.kernel_power import kernel_time_s
 
+if TYPE_CHECKING:
+    from joulecast.model.framework.implementation import AttentionBackend, Framework
+
 
 class Step(NamedTuple):
     """A training step whose kernels matter."""
@@ -26,9 +29,9 @@ class Step(NamedTuple):
     tensor_parallel: int
     micro_batch: int
     sequence: int
-    attention: str
+    attention: AttentionBackend
     dtype: str
-    framework: str
+    framework: Framework
 
 
 STEPS = (

@@ -147,8 +147,8 @@ class Implementation(HashedOnce):
         Whether gradients are scaled to a norm before ``pytorch-eager``'s step; Megatron always takes their norm.
     """
 
-    framework: str = "pytorch-eager"
-    attention_backend: str = "cudnn"
+    framework: Framework = "pytorch-eager"
+    attention_backend: AttentionBackend = "cudnn"
     attention_fp8: bool = False
     rotary: bool = True
     tie_embeddings: bool | None = None
@@ -156,8 +156,8 @@ class Implementation(HashedOnce):
     tensor_domains: int = 1
     sequence_parallel: bool = False
     shard_head: bool = True
-    recompute: str = "none"
-    recompute_modules: tuple[str, ...] = ("core_attn",)
+    recompute: Recompute = "none"
+    recompute_modules: tuple[RecomputeModule, ...] = ("core_attn",)
     recompute_interval: int = 1
     recompute_stops_early: bool = True
     dtype: str = "bf16"
@@ -188,7 +188,7 @@ class Implementation(HashedOnce):
     router_dtype: str | None = None
     averaged: bool = False
     compiled: bool = False
-    modules: str = "joint"
+    modules: Modules = "joint"
     dropout: float = 0.0
     deterministic: bool = False
     expert_load: float = 1.0

@@ -20,7 +20,7 @@ from itertools import zip_longest
 from typing import Literal
 
 from joulecast.model.architecture.model_config import ModelConfig
-from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.implementation import Framework, Implementation
 from joulecast.model.framework.launch_shares import shares
 from joulecast.model.framework.launches import Launch, streaming
 from joulecast.model.framework.layer_shard import shard
@@ -84,7 +84,7 @@ class Nanobatches:
 
 
 @lru_cache(maxsize=64)
-def operators_of_half(config: ModelConfig, framework: str, half: str) -> tuple[str, ...]:
+def operators_of_half(config: ModelConfig, framework: Framework, half: str) -> tuple[str, ...]:
     """Names of the operators of half a layer's forward, in order.
 
     A half begins with the residual addition before its norm, which waits for the other half's communication: the

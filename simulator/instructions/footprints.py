@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from json import dumps
 
+from joulecast.model.framework.implementation import Recompute, RecomputeModule
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.memory.footprint import MemoryFootprint, PipelineRank, check_fits, memory_footprint
 from joulecast.simulator.instructions.replicas import state_shards
@@ -16,6 +17,10 @@ from joulecast.simulator.schedules import BOTH_ENDS, SHIPPED, build_schedule, mo
 
 #: Micro-batches for each rank after which a pipeline of two chunks on each holds no more than before.
 SETTLED_ROUNDS = 3
+#: Parts of a layer that Megatron can compute again, by what that costs.
+CHEAPEST_FIRST: tuple[RecomputeModule, ...] = (
+    *("core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "shared_experts", "moe"),
+)
 
 
 def footprints(plan: Plan, gpu: GpuDescription, *, must_fit: bool = True) -> list[MemoryFootprint]:
@@ -77,8 +82,8 @@ def enough_recomputation(plan: Plan, most_bytes: float) -> str | None:
     return None
 
 
-def _selective(plan: Plan) -> Iterator[tuple[str, ...]]:
-    """Parts of a layer that Megatron can compute again, more and more of them: what costs the least first."""
+def _selective(plan: Plan) -> Iterator[tuple[RecomputeModule, ...]]:
+    """Parts of a layer that Megatron can compute again, more and more of them."""
     model, run = plan.workload.model, plan.implementation
     if run.framework != "megatron" or plan.schedule.recompute == "full":
         return
@@ -86,14 +91,16 @@ def _selective(plan: Plan) -> Iterator[tuple[str, ...]]:
         return
     experts = model.experts is not None
     has = {"moe_act": experts, "mla_up_proj": model.latent is not None, "shared_experts": experts, "moe": experts}
-    chosen = set(run.recompute_modules) if plan.schedule.recompute == "selective" else {"core_attn"}
-    for module in ("core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "shared_experts", "moe"):
+    chosen: set[RecomputeModule] = {"core_attn"}
+    if plan.schedule.recompute == "selective":
+        chosen = set(run.recompute_modules)
+    for module in CHEAPEST_FIRST:
         if module not in chosen and has.get(module, True):
             chosen = {*chosen, module} - ({"moe_act", "shared_experts"} if module == "moe" else set())
             yield tuple(sorted(chosen))
 
 
-def _fits(plan: Plan, recompute: str, modules: tuple[str, ...], most_bytes: float) -> bool:
+def _fits(plan: Plan, recompute: Recompute, modules: tuple[RecomputeModule, ...], most_bytes: float) -> bool:
     """Whether the plan fits with such recomputation."""
     schedule = replace(plan.schedule, recompute=recompute)
     changed = replace(plan, schedule=schedule, implementation=replace(plan.implementation, recompute_modules=modules))

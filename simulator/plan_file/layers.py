@@ -11,6 +11,7 @@ from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.simulator.plan_file.source import Source
 
 if TYPE_CHECKING:
+    from joulecast.model.framework.implementation import Modules
     from joulecast.simulator.plan_file.parts import Implementation
     from joulecast.simulator.plan_file.plan import Plan
 
@@ -249,7 +250,7 @@ def layer_assumptions(plan: Plan) -> tuple[str, ...]:
     return tuple(said)
 
 
-def windows_matter(window: int, tokens: int, modules: str) -> bool:
+def windows_matter(window: int, tokens: int, modules: Modules) -> bool:
     """Whether windows are shorter than sequences; transformers makes a mask for one that is as long, too."""
     return 0 < window < tokens or (window == tokens and modules == "transformers")
 

@@ -13,6 +13,7 @@ from joulecast.simulator.plan_file.source import Source
 if TYPE_CHECKING:
     from joulecast.model.architecture.model_config import ModelConfig
     from joulecast.model.cluster.fabric import Fabric
+    from joulecast.model.framework.implementation import Framework
     from joulecast.model.hardware.description import GpuDescription
     from joulecast.simulator.plan_file.plan import Plan
 
@@ -24,7 +25,7 @@ ENGINE, FIRST, MARGIN = "overlap.comm_engine", "overlap.comm_first", "overlap.sm
 WARP, MOST_THREADS = 32, 1024
 
 
-def read_windows(value: Any, model: ModelConfig, framework: str, source: Source) -> tuple[Window, ...]:
+def read_windows(value: Any, model: ModelConfig, framework: Framework, source: Source) -> tuple[Window, ...]:
     """Windows of the layer's halves from what a plan says.
 
     Parameters

@@ -16,6 +16,13 @@ from joulecast.model.training.nanobatches import Window
 if TYPE_CHECKING:
     from joulecast.model.architecture.model_config import ModelConfig
     from joulecast.model.cluster.fabric import ClusterLinks
+    from joulecast.model.framework.implementation import (
+        AttentionBackend,
+        Framework,
+        Modules,
+        Recompute,
+        RecomputeModule,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +135,7 @@ class Schedule:
     """The order of micro-batches, by its name in :mod:`joulecast.simulator.schedules`."""
 
     name: str
-    recompute: str
+    recompute: Recompute
 
 
 @hashed_once
@@ -179,8 +186,8 @@ class Overlap(HashedOnce):
 class Implementation(HashedOnce):
     """What the framework really runs, with the framework's defaults filled in."""
 
-    framework: str
-    attention_backend: str
+    framework: Framework
+    attention_backend: AttentionBackend
     rotary: bool
     tie_embeddings: bool
     shard_head: bool
@@ -198,7 +205,7 @@ class Implementation(HashedOnce):
     attention_output_store: str = ""
     moe_fused_mlp: bool = False
     average_in_collective: bool = False
-    recompute_modules: tuple[str, ...] = ("core_attn",)
+    recompute_modules: tuple[RecomputeModule, ...] = ("core_attn",)
     recompute_interval: int = 1
     recompute_stops_early: bool = True
     fused_loss: bool = False
@@ -213,7 +220,7 @@ class Implementation(HashedOnce):
     compile: bool = False
     gradient_clipping: bool = True
     zero_grad_set_to_none: bool = False
-    modules: str = "joint"
+    modules: Modules = "joint"
     dropout: float = 0.0
     deterministic: bool = False
 

@@ -33,6 +33,7 @@ from joulecast.simulator.schedules import copies_of_model, stage_of_chunk
 
 if TYPE_CHECKING:
     from joulecast.model.architecture.model_config import ModelConfig
+    from joulecast.model.framework.implementation import Recompute
     from joulecast.model.hardware.description import GpuDescription
 
 #: Tables and keys in which plans of one :class:`PlanFrame` may differ.
@@ -262,7 +263,7 @@ class PlanFrame:
             self._workloads[micro_batch_size] = replace(self._workload, micro_batch_size=micro_batch_size)
         return self._workloads[micro_batch_size]
 
-    def implementation(self, recompute: str) -> Implementation:
+    def implementation(self, recompute: Recompute) -> Implementation:
         """How a plan of this recomputation is run, without what a space states for others."""
         if recompute not in self._implementations:
             self._implementations[recompute] = with_defaults(self._implementation, unused_keys(recompute, self._varied))
@@ -279,7 +280,7 @@ class PlanSplit:
     def __init__(self, unchecked: Plan, frame: PlanFrame) -> None:
         self._unchecked, self._frame = unchecked, frame
 
-    def plan(self, micro_batch_size: int, recompute: str) -> Plan:
+    def plan(self, micro_batch_size: int, recompute: Recompute) -> Plan:
         """The plan with these two, checked as a whole."""
         of = self._unchecked
         plan = Plan(

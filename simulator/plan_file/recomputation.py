@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from joulecast.model.framework.implementation import Recompute
     from joulecast.simulator.plan_file.parts import Implementation
     from joulecast.simulator.plan_file.plan import Plan
     from joulecast.simulator.plan_file.source import Source
@@ -18,7 +19,7 @@ EARLY = "schedule.recompute_stops_early"
 ABOUT = {MODULES: "selective", INTERVAL: "full", EARLY: "full"}
 
 
-def unused_keys(recompute: str, varied: Container[str]) -> tuple[str, ...]:
+def unused_keys(recompute: Recompute, varied: Container[str]) -> tuple[str, ...]:
     """Keys about another recomputation, which plans of this one do without where a space varies it."""
     return tuple(key for key, way in ABOUT.items() if way != recompute) if RECOMPUTE in varied else ()
 
