@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
 
@@ -87,6 +88,14 @@ def test_csv_and_table(capsys, profile):
     assert "above the lower bound on average" in out
     assert f"{len(rows)} plans of 64 instructions" in out
     assert len(out.splitlines()) < 30
+    head, *lines = out.splitlines()[out.splitlines().index("") + 1 :]
+    assert re.split(r"  +", head.strip())[3:5] == ["slower [%]", "energy saved [%]"]
+    shown = [tuple(map(float, line.split())) for line in lines if re.fullmatch(r"[\d. -]+", line)]
+    assert len(shown) > 10 and shown[0][0] == pytest.approx(float(rows[0]["time_s"]), rel=1e-3)
+    for time_s, energy_j, _, slower, saved, _ in shown:  # of numbers with four digits
+        assert slower == pytest.approx(100.0 * (time_s / shown[0][0] - 1.0), abs=0.2)
+        assert saved == pytest.approx(100.0 * (1.0 - energy_j / shown[0][1]), abs=0.2)
+    assert shown[-1][3] > 10.0 < shown[-1][4]
 
 
 def test_time_limit_and_simple(capsys, profile):

@@ -20,7 +20,7 @@ import joulecast as jc
 from joulecast.command_line.compare_lines import result_lines
 from joulecast.errors import DoesNotFitError, InputError
 from joulecast.plan.comparison.compare import Comparison, compare, differing_keys, names_of
-from joulecast.plan.comparison.ledgers import difference_of
+from joulecast.plan.comparison.ledgers import difference_of, time_by_part_s
 from joulecast.reports.pages.compare import figures
 from joulecast.simulator.plan_file.plan import load_plan, plan_from_dict
 
@@ -57,6 +57,8 @@ def test_amounts_are_for_the_references_tokens(three: Comparison) -> None:
     assert three.results["time_s"][2] == pytest.approx(other.time_s * scale)
     assert three.results["energy_j"][2] == pytest.approx(other.energy_j * scale)
     assert three.results["power_w"][2] == pytest.approx(other.power_w)
+    for end in ("time_s_p05", "time_s_p95", "energy_j_p05", "energy_j_p95"):
+        assert three.results[end][2] == pytest.approx(getattr(other, end) * scale)
     assert any(str(one.tokens) in note for note in three.notes)
     assert any("different models" in note for note in three.notes)
 
@@ -286,6 +288,24 @@ def test_ends_of_intervals_are_not_compared():
     assert lines["time [s]"][f"{name} [%]"] == 0.0
     assert lines["time, 95 % [s]"][name] > lines["time [s]"][name]
     assert lines["time, 95 % [s]"][f"{name} [%]"] is None
+
+
+def test_time_is_that_of_the_mean_gpu() -> None:
+    """Each stage of the pipeline has as many GPUs, so that its mean is the stages'."""
+    iteration = jc.predict(SMALL)
+    parts, ranks = time_by_part_s(iteration), iteration.ranks
+    assert len(ranks) > 1 and sum(parts.values()) == pytest.approx(iteration.time_s)
+    assert parts["compute"] == pytest.approx(sum(rank.compute_s for rank in ranks) / len(ranks))
+    beside = parts["exposed communication"] + parts["waiting for the slowest"]
+    assert beside == pytest.approx(sum(rank.exposed_communication_s for rank in ranks) / len(ranks))
+
+
+def test_intervals_are_compared_for_as_many_tokens() -> None:
+    """Twice the batch takes twice as long: for the same tokens neither card is surely faster."""
+    small = ["workload.model=llama-3.2-1b", "workload.layers=2"]
+    twice = ["cluster.gpu=h100-sxm", "workload.global_batch_size=16"]
+    found = compare([jc.predict(SMALL, small), jc.predict(SMALL, [*small, *twice])], ["h200", "h100"])
+    assert any(note.startswith("the 90 % intervals of h100 and h200 overlap in time") for note in found.notes)
 
 
 def test_what_the_intervals_do_not_tell_apart_is_noted() -> None:
