@@ -55,7 +55,8 @@ def keys(tables: Mapping[str, type[BaseModel]]) -> str:
 def _type(annotation: Any) -> str:
     plain = isinstance(annotation, type) and not hasattr(annotation, "__args__")
     text = annotation.__name__ if plain else str(annotation)
-    for old, new in (("typing.", ""), (" | None", ""), ("joulecast.simulator.plan_file.schema.", ""), (" | ", " or ")):
+    text = re.sub(r"(typing|joulecast\.[\w.]+)\.(?=\w)", "", text)
+    for old, new in ((" | None", ""), (" | ", " or ")):
         text = text.replace(old, new)
     return re.sub(r"Literal\[([^\]]*)\]", lambda found: found[1].replace("'", "`"), text)
 

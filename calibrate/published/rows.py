@@ -17,7 +17,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from joulecast.errors import DataError, InputError, did_you_mean
 from joulecast.files import csv_table, read_text
 from joulecast.model.architecture.hf import load_model
-from joulecast.simulator.plan_file.schema import TABLES, InlineModel
+from joulecast.simulator.plan_file.schema import TABLES
+from joulecast.simulator.plan_file.schema_workload import InlineModel
 
 #: Name of the file in a folder.
 FILE = "published_iterations.csv"

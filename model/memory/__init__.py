@@ -1,7 +1,7 @@
 """Memory of a GPU during training.
 
-- ``footprint``: what is held, when it is highest, and whether it fits; ``moments`` for what comes and goes;
-  ``allocator`` for what PyTorch reserves beyond.
+- ``footprint``: what is held, when it is highest, and whether it fits, on a ``pipeline_rank``; ``moments`` for what
+  comes and goes; ``allocator`` for what PyTorch reserves beyond.
 - ``activations``: bytes kept between forward and backward; ``recomputation``: parts computed again instead;
   ``modules_kept``: layers of transformers and torchtitan; ``lora_kept``: of adapters beside frozen weights.
 - ``states``: parameters, gradients and moments, and how they are split over data-parallel ranks.

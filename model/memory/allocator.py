@@ -25,7 +25,7 @@ from joulecast.model.transformer.loss import whole_graph
 
 if TYPE_CHECKING:
     from joulecast.model.memory.activations import MicroBatchBytes
-    from joulecast.model.memory.footprint import PipelineRank
+    from joulecast.model.memory.pipeline_rank import PipelineRank
 
 
 def cached_bytes(

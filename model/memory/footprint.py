@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from joulecast.errors import DoesNotFitError, UnknownNameError
+from joulecast.errors import DoesNotFitError
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.memory.activations import MicroBatchBytes, micro_batch_bytes, not_kept_first_bytes
 from joulecast.model.memory.allocator import cached_bytes
 from joulecast.model.memory.moments import gathered_at_peak, gradients_at_peak
+from joulecast.model.memory.pipeline_rank import PipelineRank
 from joulecast.model.memory.states import (
     StateShards,
     gathered_by_fsdp_bytes,
@@ -97,100 +98,6 @@ class MemoryFootprint:
         return self.allocated_bytes + self.context
 
 
-def in_flight(schedule: str, stage: int, stages: int, micro_batches: int, virtual_stages: int = 1) -> int:
-    """Most forwards of a rank (micro-batches, times chunks if interleaved) whose backward is still to come.
-
-    Parameters
-    ----------
-    schedule
-        ``none gpipe 1f1b interleaved-1f1b zb-h1``.
-    stage, stages
-        Pipeline rank and their number.
-    """
-    if stages == 1 and virtual_stages == 1:
-        return 1
-    total = micro_batches * virtual_stages
-    if schedule == "none":
-        return 1
-    if schedule == "gpipe":
-        return total
-    if schedule == "1f1b":
-        return min(total, stages - stage)
-    if schedule == "zb-h1":
-        return min(total, stages)
-    if schedule == "interleaved-1f1b":
-        group = micro_batches // max(1, micro_batches // stages)
-        return min(total, 2 * (stages - stage - 1) + (virtual_stages - 1) * group + 1)
-    raise UnknownNameError(
-        "schedule", schedule, ("none", "gpipe", "1f1b", "interleaved-1f1b", "zb-h1"), key="schedule.name"
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineRank:
-    """What one rank of a pipeline holds, and what is under way in it.
-
-    Attributes
-    ----------
-    layers
-        Number of layers of each chunk (virtual stage) that the rank holds: one entry unless interleaved.
-    others
-        How many layers of each chunk are of each of the model's kinds but the last; ``None``: none.
-    stage, stages
-        Pipeline rank and their number; the first holds the embedding, the last norm and head.
-    micro_batches
-        Of an iteration.
-    schedule
-        As :func:`in_flight` knows it.
-    forwards
-        Most forwards whose backward is still to come; by default what ``schedule`` gives.
-    of_chunks
-        How many of these are of each chunk, where they are known apart: at the moment when the rank holds the most.
-        The last chunk is the one with the final norm and the head, if any is.
-    ends
-        Whether the rank holds the embedding, and the final norm with the head, where its place does not say so.
-    """
-
-    layers: Sequence[int]
-    others: Sequence[tuple[int, ...]] | None = None
-    stage: int = 0
-    stages: int = 1
-    micro_batches: int = 1
-    schedule: str = "1f1b"
-    forwards: int | None = None
-    of_chunks: tuple[int, ...] | None = None
-    ends: tuple[bool, bool] | None = None
-
-    @property
-    def chunks(self) -> int:
-        """Virtual stages."""
-        return len(self.layers)
-
-    @property
-    def first(self) -> bool:
-        """Whether the rank holds the embedding."""
-        return self.stage == 0 if self.ends is None else self.ends[0]
-
-    @property
-    def last(self) -> bool:
-        """Whether the rank holds the final norm and the head."""
-        return self.stage == self.stages - 1 if self.ends is None else self.ends[1]
-
-    @property
-    def pipelined(self) -> bool:
-        """Whether the rank sends and receives."""
-        return self.stages > 1 or self.chunks > 1
-
-    @property
-    def under_way(self) -> int:
-        """Most forwards whose backward is still to come."""
-        if self.of_chunks is not None:
-            return sum(self.of_chunks)
-        if self.forwards is not None:
-            return self.forwards
-        return in_flight(self.schedule, self.stage, self.stages, self.micro_batches, self.chunks)
-
-
 def memory_footprint(
     config: ModelConfig,
     implementation: Implementation,
@@ -218,32 +125,19 @@ def memory_footprint(
     held = config, implementation, sum(rank.layers), rank.first, rank.last, others
     rest, experts = parameter_bytes(*held)
     states = rest.elements / split.optimizer + experts.elements / split.expert_optimizer
-    gradients = rest.elements / split.gradients + experts.elements / split.expert_gradients
-    own = gradients
-    gradients *= DTYPE_BYTES[implementation.kept_gradient_dtype]
-    of_chunks = zip(rank.others or [()] * rank.chunks, rank.layers, strict=True)
-    stacks = [
-        sum(
-            micro_batch_bytes(kind, implementation, batch, sequence).layer * count
-            for kind, count in config.sorted_kinds(*chunk)
-        )
-        for chunk in of_chunks
-    ]
-    stacks[0] -= not_kept_first_bytes(one.shard) if rank.first else 0.0
-    kept = _kept_bytes(one, stacks, rank)
+    own = rest.elements / split.gradients + experts.elements / split.expert_gradients
+    kept = _kept_bytes(one, _stack_bytes(config, implementation, batch, sequence, one, rank), rank)
     outputs, buffers = _pipeline_bytes(one, rank) if rank.pipelined else (0.0, 0.0)
     transient = _transient_bytes(one, kept, rank)
     in_step = states * widened_gradient_bytes(implementation)  # while no activation is there
     transient = max(transient, in_step - kept - outputs - buffers)
     whole = gathered_by_fsdp_bytes(*held, split) if split.splits_parameters else (0.0, 0.0, 0.0)
-    gathered = gathered_at_peak(whole, transient, one, rank) if split.splits_parameters else 0.0
-    if implementation.framework != "megatron":
-        in_backward = whole[1] + one.layer_transient - transient - gathered
-        gradients = gradients_at_peak(gradients, kept, (in_backward, whole[2]), one, rank, split)
-    # PyTorch's symmetric memory lies outside its allocator.
-    symmetric = implementation.tp_comm_overlap and implementation.framework != "megatron"
     if split.stay_gathered:
         gathered, gradients = whole_throughout_bytes(*held)
+    else:
+        gathered, gradients = _gathered_and_gradients(own, whole, kept, transient, one, rank, split)
+    # PyTorch's symmetric memory lies outside its allocator.
+    symmetric = implementation.tp_comm_overlap and implementation.framework != "megatron"
     return MemoryFootprint(
         parameters=rest.weights / split.parameters + experts.weights / split.expert_parameters,
         gradients=gradients,
@@ -259,6 +153,49 @@ def memory_footprint(
         context=CONTEXT_BYTES + communicators * COMMUNICATOR_BYTES + (one.user_buffers if symmetric else 0.0),
         cached=cached_bytes(one, rank, gathered=whole[0], elements=own, gradients=gradients),
     )
+
+
+def _stack_bytes(
+    config: ModelConfig,
+    implementation: Implementation,
+    batch: int,
+    sequence: int,
+    one: MicroBatchBytes,
+    rank: PipelineRank,
+) -> list[float]:
+    """What a micro-batch keeps in the layers of each chunk of a rank."""
+    of_chunks = zip(rank.others or [()] * rank.chunks, rank.layers, strict=True)
+    stacks = [
+        sum(
+            micro_batch_bytes(kind, implementation, batch, sequence).layer * count
+            for kind, count in config.sorted_kinds(*chunk)
+        )
+        for chunk in of_chunks
+    ]
+    stacks[0] -= not_kept_first_bytes(one.shard) if rank.first else 0.0
+    return stacks
+
+
+def _gathered_and_gradients(
+    elements: float,
+    whole: tuple[float, float, float],
+    kept: float,
+    transient: float,
+    one: MicroBatchBytes,
+    rank: PipelineRank,
+    split: StateShards,
+) -> tuple[float, float]:
+    """What FSDP holds whole when memory is fullest, and the gradients of one GPU that are there then.
+
+    ``elements`` are its gradients, ``whole`` is what :func:`gathered_by_fsdp_bytes` says, ``kept`` are activations.
+    """
+    implementation = one.shard.implementation
+    gathered = gathered_at_peak(whole, transient, one, rank) if split.splits_parameters else 0.0
+    gradients = elements * DTYPE_BYTES[implementation.kept_gradient_dtype]
+    if implementation.framework != "megatron":
+        in_backward = whole[1] + one.layer_transient - transient - gathered
+        gradients = gradients_at_peak(gradients, kept, (in_backward, whole[2]), one, rank, split)
+    return gathered, gradients
 
 
 @lru_cache(maxsize=256)
@@ -295,9 +232,8 @@ def _transient_bytes(one: MicroBatchBytes, kept: float, rank: PipelineRank) -> f
         if s.implementation.framework == "pytorch-eager":  # the outputs are concatenated when everything kept is gone
             merged = rank.micro_batches if rank.pipelined else 0
             moments.append(merged * one.logits - kept)
-    if (
-        rank.first and s.implementation.lora is None
-    ):  # the embedding's dense gradient, when the activations of its micro-batch are gone
+    if rank.first and s.implementation.lora is None:
+        # The embedding's dense gradient comes when the activations of its micro-batch are gone.
         run = s.implementation
         rows = local_vocabulary(s.config.vocab, embedding_is_split(s.config, run), run)
         table = float(rows * s.config.hidden * DTYPE_BYTES[run.dtype])

@@ -9,7 +9,7 @@ from joulecast.model.transformer.head import head_is_split, local_vocabulary
 
 if TYPE_CHECKING:
     from joulecast.model.memory.activations import MicroBatchBytes
-    from joulecast.model.memory.footprint import PipelineRank
+    from joulecast.model.memory.pipeline_rank import PipelineRank
     from joulecast.model.memory.states import StateShards
 
 

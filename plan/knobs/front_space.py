@@ -15,7 +15,7 @@ from joulecast.errors import InputError, NotYetError, did_you_mean
 from joulecast.model.training.nanobatches import LaunchPoint
 from joulecast.plan.knobs.overlap_space import KNOBS
 from joulecast.plan.knobs.tile_space import TileLists, read_tile_lists
-from joulecast.simulator.plan_file.schema import CommEngine
+from joulecast.simulator.plan_file.schema_parallelism import CommEngine
 from joulecast.simulator.plan_file.source import Source, read_toml
 
 #: Thread blocks of collectives that are tried besides the library's own choice.

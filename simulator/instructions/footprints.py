@@ -9,7 +9,8 @@ from json import dumps
 
 from joulecast.model.framework.implementation import Recompute, RecomputeModule
 from joulecast.model.hardware.description import GpuDescription
-from joulecast.model.memory.footprint import MemoryFootprint, PipelineRank, check_fits, memory_footprint
+from joulecast.model.memory.footprint import MemoryFootprint, check_fits, memory_footprint
+from joulecast.model.memory.pipeline_rank import PipelineRank
 from joulecast.simulator.instructions.replicas import state_shards
 from joulecast.simulator.plan_file.implementation import implementation_of
 from joulecast.simulator.plan_file.plan import Plan

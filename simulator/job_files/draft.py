@@ -11,7 +11,8 @@ from joulecast.model.architecture.hf import load_model
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.simulator.job_files.asked import Asked
 from joulecast.simulator.plan_file.names import inline_model
-from joulecast.simulator.plan_file.schema import TABLES, InlineModel
+from joulecast.simulator.plan_file.schema import TABLES
+from joulecast.simulator.plan_file.schema_workload import InlineModel
 from joulecast.simulator.plan_file.source import Source, explain
 
 

@@ -1,7 +1,9 @@
 """PLAN.toml: everything that software decides about an iteration, read, checked and frozen.
 
-- ``plan``: the checked object, of ``parts``; ``schema`` has its tables and keys, ``source`` readable errors by line,
-  ``tables`` fills in defaults, ``names`` finds what names stand for, ``schedule_names`` those of schedules.
+- ``plan``: the checked object, of ``parts``; ``schema`` has its tables, whose keys are in ``schema_workload``,
+  ``schema_surroundings``, ``schema_parallelism`` and ``schema_implementation``, each a ``schema_table``; ``source``
+  readable errors by line, ``tables`` fills in defaults, ``names`` finds what names stand for, ``schedule_names`` those
+  of schedules.
 - What must hold between keys: ``checks``; by feature ``attention``, ``compiled``, ``context``, ``deterministic``,
   ``experts``, ``layers``, ``loss_and_optimizer``, ``lora``, ``modules``, ``narrow``, ``prediction``, ``recomputation``,
   ``replicas``, ``stored`` and ``tiles``, and ``features`` for keys of what is off.

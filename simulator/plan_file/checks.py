@@ -23,7 +23,8 @@ from joulecast.simulator.plan_file.overlap import check_overlap
 from joulecast.simulator.plan_file.recomputation import check_recomputation
 from joulecast.simulator.plan_file.replicas import check_replicas
 from joulecast.simulator.plan_file.schedule_names import schedule_alias, unknown_schedule
-from joulecast.simulator.plan_file.schema import ParallelismTable, PlanFile
+from joulecast.simulator.plan_file.schema import PlanFile
+from joulecast.simulator.plan_file.schema_parallelism import ParallelismTable
 from joulecast.simulator.plan_file.site import goodput_of
 from joulecast.simulator.plan_file.source import Source
 from joulecast.simulator.plan_file.stored import check_stored

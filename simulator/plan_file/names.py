@@ -12,7 +12,8 @@ from joulecast.model.architecture.hf import hub_remedy, load_model
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.description import GpuDescription
-from joulecast.simulator.plan_file.schema import InlineModel, PlanFile, WorkloadTable
+from joulecast.simulator.plan_file.schema import PlanFile
+from joulecast.simulator.plan_file.schema_workload import InlineModel, WorkloadTable
 from joulecast.simulator.plan_file.source import Source
 
 

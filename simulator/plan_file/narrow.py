@@ -8,7 +8,8 @@ from joulecast.errors import InputError
 from joulecast.model.framework.narrow import NARROW, PYTORCH_RECIPES, Narrow, narrow_on
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.simulator.plan_file.names import place
-from joulecast.simulator.plan_file.schema import PlanFile, WorkloadTable
+from joulecast.simulator.plan_file.schema import PlanFile
+from joulecast.simulator.plan_file.schema_workload import WorkloadTable
 from joulecast.simulator.plan_file.source import Source
 
 if TYPE_CHECKING:

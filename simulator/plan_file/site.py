@@ -10,7 +10,7 @@ from joulecast.model.cluster.goodput import goodput
 from joulecast.model.hardware.catalogue import load_site
 from joulecast.model.hardware.description import Facts
 from joulecast.simulator.plan_file.names import place, resolve_path
-from joulecast.simulator.plan_file.schema import SiteTable
+from joulecast.simulator.plan_file.schema_surroundings import SiteTable
 from joulecast.simulator.plan_file.source import Source
 
 if TYPE_CHECKING:

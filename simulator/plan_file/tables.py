@@ -17,7 +17,8 @@ from joulecast.simulator.plan_file.network import read_links
 from joulecast.simulator.plan_file.overlap import read_windows
 from joulecast.simulator.plan_file.parts import Cluster, Implementation, Overlap, Parallelism, Power, Workload
 from joulecast.simulator.plan_file.prediction import prediction_modules
-from joulecast.simulator.plan_file.schema import ImplementationTable, PlanFile
+from joulecast.simulator.plan_file.schema import PlanFile
+from joulecast.simulator.plan_file.schema_implementation import ImplementationTable
 from joulecast.simulator.plan_file.source import Source
 from joulecast.simulator.plan_file.tiles import read_tiles
 from joulecast.simulator.schedules import chunks_of_schedule, copies_of_model

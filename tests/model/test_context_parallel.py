@@ -20,7 +20,8 @@ from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Attention, Collective, Gemm
-from joulecast.model.memory.footprint import PipelineRank, memory_footprint
+from joulecast.model.memory.footprint import memory_footprint
+from joulecast.model.memory.pipeline_rank import PipelineRank
 from joulecast.model.training.step import head_forward, layer_backward, layer_forward
 from joulecast.simulator.instructions.footprints import footprints
 from joulecast.simulator.instructions.program import plan_program

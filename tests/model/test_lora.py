@@ -10,7 +10,8 @@ from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launches import Launch
 from joulecast.model.framework.lora import Lora
 from joulecast.model.kernels.operators import Gemm
-from joulecast.model.memory.footprint import MemoryFootprint, PipelineRank, memory_footprint
+from joulecast.model.memory.footprint import MemoryFootprint, memory_footprint
+from joulecast.model.memory.pipeline_rank import PipelineRank
 from joulecast.model.training import step
 from joulecast.model.training.parameters import parameters_of_stage, trained
 

@@ -25,7 +25,8 @@ from joulecast.model.framework.narrow import narrow_on
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.kernels.operators import Streaming
 from joulecast.model.memory.activations import layer_bytes, whole_layer_bytes
-from joulecast.model.memory.footprint import MemoryFootprint, PipelineRank, check_fits, in_flight, memory_footprint
+from joulecast.model.memory.footprint import MemoryFootprint, check_fits, memory_footprint
+from joulecast.model.memory.pipeline_rank import PipelineRank, in_flight
 from joulecast.model.memory.states import StateShards
 from joulecast.simulator.instructions.footprints import footprint_of
 from joulecast.simulator.instructions.program import plan_program

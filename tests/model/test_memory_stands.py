@@ -14,7 +14,8 @@ from launch_cases import LAYERS, model_of
 
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.memory.activations import micro_batch_bytes
-from joulecast.model.memory.footprint import PipelineRank, in_flight, memory_footprint
+from joulecast.model.memory.footprint import memory_footprint
+from joulecast.model.memory.pipeline_rank import PipelineRank, in_flight
 from joulecast.model.memory.states import StateShards
 from joulecast.model.training.parameters import parameters_of_stage
 

@@ -17,7 +17,8 @@ from joulecast.model.framework.narrow import Narrow, narrow_on
 from joulecast.model.hardware.catalogue import gpu_names, load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.operators import Attention, Collective, Gemm, Streaming
-from joulecast.model.memory.footprint import PipelineRank, memory_footprint
+from joulecast.model.memory.footprint import memory_footprint
+from joulecast.model.memory.pipeline_rank import PipelineRank
 from joulecast.model.training.parameters import parameters_of_stage
 from joulecast.model.training.step import head_backward, head_forward, layer_backward, layer_forward
 from joulecast.model.transformer.narrow_kernels import quantised_weights, weight_bytes

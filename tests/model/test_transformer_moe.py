@@ -19,7 +19,8 @@ from joulecast.model.framework.launches import Launch
 from joulecast.model.framework.layer_shard import shard
 from joulecast.model.framework.narrow import Narrow
 from joulecast.model.kernels.operators import Attention, Collective, Gemm, Streaming
-from joulecast.model.memory.footprint import PipelineRank, memory_footprint
+from joulecast.model.memory.footprint import memory_footprint
+from joulecast.model.memory.pipeline_rank import PipelineRank
 from joulecast.model.memory.recomputation import saved_bytes
 from joulecast.model.memory.states import StateShards
 from joulecast.model.training.parameters import parameters_of_stage

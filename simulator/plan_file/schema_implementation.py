@@ -1,0 +1,161 @@
+"""``[implementation]``: what the framework really runs."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from joulecast.model.framework.implementation import AttentionBackend, Framework, Modules
+from joulecast.model.training.factors import Generation
+from joulecast.simulator.plan_file.schema_table import Table
+
+#: Longest launch [us], and most metrics that take the loss again: far above any, what follows from them stays finite.
+MOST_LAUNCH_US, MOST_METRICS = 1e6, 1000
+
+GraphScope = Literal["attn", "moe_router", "moe_preprocess"]
+
+
+class ImplementationTable(Table):
+    """``[implementation]``: what the framework really runs."""
+
+    framework: Framework = Field("pytorch-eager", description="Decides fusions and defaults.")
+    generation: Generation | None = Field(
+        None, description="Generation of Megatron and what trains with it; default: none in particular."
+    )
+    attention_backend: AttentionBackend = Field(
+        "cudnn",
+        description="Kernels of scaled-dot-product attention; flash-attention-2: PyTorch's, flash-attn-2: those of its "
+        "own package, which are faster on Hopper; unfused: Megatron-LM's own products and softmax, or "
+        "transformers' own.",
+    )
+    attention_precision: Literal["fp8"] | None = Field(
+        None, description="fp8: attention multiplies in FP8 too (Transformer Engine's fp8_dpa); default: bf16 or fp16."
+    )
+    moe_token_dispatcher_type: Literal["alltoall", "flex"] = Field(
+        "alltoall", description="Every copy of a token is sent to its expert, or one to each node or GPU (DeepEP)."
+    )
+    moe_permute_fusion: bool = Field(
+        True,
+        description="Rows are sorted by expert and summed by token by kernels made for it, at the memory's pace; "
+        "false: by PyTorch's own operators, a thread for each value (pytorch-eager).",
+    )
+    moe_row_operator: Literal["scatter_add", "index_add", "index_put"] | None = Field(
+        None, description="Which operators, with its gradient's; default: a strided copy and embedding_bag."
+    )
+    moe_fused_mlp: bool = Field(
+        False,
+        description="Experts' activation and the casts of its results run within their products (Transformer Engine's "
+        "op fuser in MXFP8 and NVFP4 on Blackwell; megatron).",
+    )
+    moe_router_dtype: Literal["fp32"] | None = Field(
+        None, description="Type in which the router multiplies (megatron); default: that of the activations."
+    )
+    moe_dispatch_precision: Literal["fp8"] | None = Field(
+        None,
+        description="Type in which tokens, and gradients of results, go to experts (DeepEP's FP8 dispatch; megatron); "
+        "default: that of the activations, as what comes back is.",
+    )
+    activation_func_fp8_input_store: bool = Field(
+        False, description="The input of a gated activation is kept in FP8 for the backward (megatron)."
+    )
+    attention_output_store: Literal["e5m6"] | None = Field(
+        None,
+        description="Format in which attention's output is kept for the backward, once, beside linear layers in FP8 "
+        "(DeepSeek-V3; megatron); default: in bf16 and in FP8.",
+    )
+    average_in_collective: bool | None = Field(
+        None,
+        description="Megatron's data-parallel collectives average gradients themselves; false divides them before, as "
+        "Megatron does by itself; default: as recipes of the generation do.",
+    )
+    rotary: bool | None = Field(None, description="Rotary embedding is really computed; default: the model's.")
+    tie_embeddings: bool | None = Field(None, description="Head shares the embedding's matrix; default: the model's.")
+    shard_head: bool = Field(True, description="Embedding and head split over tensor-parallel ranks.")
+    compile: bool = Field(
+        False, description="torch.compile of each layer fuses its element-wise kernels (pytorch-eager)."
+    )
+    modules: Modules = Field(
+        "joint",
+        description="Whose code pytorch-eager runs. joint: one product for queries, keys and values, one for gate and "
+        "up, fused norms; transformers: Hugging Face's, where RMSNorm is tensor operations in fp32 and compile takes a "
+        "whole model; torchtitan: fused norms, rotary embedding in complex numbers. Both: products of their own, "
+        "logits and loss in fp32.",
+    )
+    dropout: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Probability of dropout in residual stream, embedding and attention: transformers' GPT-2 has it; "
+        "in Megatron of attention in separate kernels.",
+    )
+    deterministic: bool = Field(
+        False,
+        description="torch.use_deterministic_algorithms(True), as Lightning's trainer.deterministic sets it: new "
+        "tensors are filled, and attention's backward adds in one order (megatron with flash-attn-2).",
+    )
+    cuda_graphs: bool | list[GraphScope] = Field(
+        False,
+        description="Launches are replayed as graphs: no kernel waits for the host; or in megatron those of some parts "
+        "of a layer (cuda_graph_scope).",
+    )
+    host_launch_us: float | None = Field(
+        None,
+        ge=0,
+        le=MOST_LAUNCH_US,
+        description="Time of the host for each kernel that pytorch-eager launches [us], which joulecast doctor "
+        "--host measures; default: shorter than the kernels, which the interval does not take for granted. In megatron "
+        "of each module; default: as published steps have it.",
+    )
+    fused_loss: Literal[False, True, "native"] = Field(
+        False,
+        description="Cross-entropy in one kernel a direction: Transformer Engine's in megatron, FlashAttention's or "
+        "Apex's in pytorch-eager; native: Megatron's own, compiled to five kernels.",
+    )
+    loss_metrics: int = Field(
+        0,
+        ge=0,
+        le=MOST_METRICS,
+        description="Metrics of training that each take the cross-entropy of all logits once more, as Composer's do "
+        "(pytorch-eager).",
+    )
+    optimizer: Literal["adamw", "adamw-for-loop"] = Field(
+        "adamw",
+        description="Fused AdamW, or a kernel for each operation and parameter: AdamW(foreach=False), Composer's "
+        "DecoupledAdamW (pytorch-eager).",
+    )
+    parameter_precision: Literal["bf16", "fp16", "fp32"] | None = Field(
+        None,
+        description="Data type in which pytorch-eager keeps parameters; fp32 is mixed precision: FSDP gathers them in "
+        "workload.precision (MixedPrecisionPolicy), without it torch.autocast casts them; default: workload.precision.",
+    )
+    gradient_precision: Literal["bf16", "fp16", "fp32"] | None = Field(
+        None,
+        description="Data type in which gradients are reduced, and in megatron kept; default: fp32 in megatron, which "
+        "may also keep them like the weights, else that of the parameters; FSDP may reduce in workload.precision.",
+    )
+    optimizer_precision: Literal["bf16", "fp16", "fp32"] | None = Field(
+        None,
+        description="Data type of AdamW's two moments; default: fp32 in megatron, which may also keep them in bf16 "
+        "(use_precision_aware_optimizer), else that of the parameters.",
+    )
+    zero_grad_set_to_none: bool | None = Field(
+        None,
+        description="Gradients are dropped after the step (what PyTorch's zero_grad does since 2.0), so that the next "
+        "ones are simply kept; false: set to zero and added to; default: true with FSDP, and with modules other than "
+        "joint (pytorch-eager).",
+    )
+    gradient_clipping: bool | None = Field(
+        None,
+        description="Gradients are scaled to a norm before the step (clip_grad_norm_); default: in megatron alone, "
+        "which always takes their norm.",
+    )
+    main_parameters: bool | None = Field(
+        None,
+        description="A second, fp32 copy of the weights in the optimizer, whose moments are fp32 too, as DeepSpeed has "
+        "them beside ZeRO's stages 0 to 2; default: only in megatron, which always has it.",
+    )
+    tiles: Any = Field(
+        None,
+        description="Explicit tiles by operator of a layer: [m, n, k], or a table of its fields; else the library's.",
+    )

@@ -1,0 +1,114 @@
+"""``[workload]``: what is trained, with models and adapters written into the plan."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from joulecast.model.framework.narrow import Recipe
+from joulecast.simulator.plan_file.schema_table import Table
+
+#: Largest rank of an adapter: far above any.
+MOST_RANK = 65536
+
+
+class InlineModel(Table):
+    """A model written into the plan, with the names of a Hugging Face ``config.json``."""
+
+    hidden_size: int = Field(gt=0, description="Width of the residual stream.")
+    num_attention_heads: int = Field(gt=0, description="Query heads.")
+    num_key_value_heads: int | None = Field(
+        None, gt=0, description="Key and value heads; default: as many as query heads."
+    )
+    intermediate_size: int = Field(gt=0, description="Width of the MLP.")
+    vocab_size: int = Field(gt=0, description="Rows of the embedding.")
+    num_hidden_layers: int = Field(gt=0, description="Transformer blocks.")
+    head_dim: int | None = Field(None, gt=0, description="Size of a head; default: hidden_size / num_attention_heads.")
+    gated_mlp: bool = Field(True, description="MLP with a gate (SwiGLU) or without (GPT).")
+    bias: bool = Field(False, description="Biases in the linear layers.")
+    qkv_bias: bool | None = Field(None, description="Biases of queries, keys and values; default: as bias.")
+    norm: Literal["rmsnorm", "layernorm"] = Field("rmsnorm", description="Normalisation.")
+    activation: Literal["silu", "gelu", "gelu_new", "relu2"] = Field(
+        "silu", description="Activation of the MLP; gelu_new: a formula of single operations in transformers' code."
+    )
+    rotary: bool = Field(True, description="Rotary position embedding.")
+    learned_positions: int = Field(0, ge=0, description="Rows of a learned table of positions; 0: none.")
+    joint_projections: bool = Field(
+        False, description="transformers' code has one product for queries, keys and values, as GPT-2's does."
+    )
+    tie_word_embeddings: bool = Field(False, description="Output head shares the embedding's matrix.")
+    num_experts: int | None = Field(None, gt=0, description="Experts in place of each layer's MLP; default: none.")
+    num_experts_per_tok: int | None = Field(None, gt=0, description="Experts that each token is sent to.")
+    moe_intermediate_size: int | None = Field(None, gt=0, description="Width of an expert.")
+    shared_expert_intermediate_size: int | None = Field(
+        None, gt=0, description="Width of the shared experts together, which every token meets; default: none."
+    )
+    first_k_dense_replace: int = Field(0, ge=0, description="First blocks that have no experts where others have.")
+    moe_layer_freq: int = Field(1, gt=0, description="One in so many blocks has experts, the first of each.")
+    n_group: int = Field(1, gt=0, description="Equal groups in which a router looks at its experts.")
+    topk_group: int = Field(1, gt=0, description="Of how many of them a token's experts may be.")
+    qk_norm: bool = Field(False, description="Queries and keys are normalised, head by head.")
+    kv_lora_rank: int | None = Field(
+        None, gt=0, description="Latent attention: width of the latent vector of keys and values; default: none."
+    )
+    q_lora_rank: int = Field(0, ge=0, description="Width of that of queries; 0: they have none.")
+    qk_nope_head_dim: int = Field(128, gt=0, description="Latent attention: part of a head without rotary position.")
+    qk_rope_head_dim: int = Field(64, gt=0, description="Latent attention: part of a head with it.")
+    v_head_dim: int = Field(128, gt=0, description="Latent attention: size of a head's value.")
+
+
+class LoraTable(Table):
+    """``[workload.lora]``: adapters that are trained beside a frozen model, with the names of PEFT's ``LoraConfig``."""
+
+    rank: int = Field(8, gt=0, le=MOST_RANK, description="Rows of A and columns of B (PEFT's r).")
+    target_modules: str | list[str] = Field(
+        ["q_proj", "v_proj"],
+        description="Linear layers that have an adapter, as transformers names them, or all-linear: all of a layer.",
+    )
+    dropout: float = Field(0.0, ge=0, lt=1, description="Dropout of the adapters' inputs (lora_dropout).")
+    precision: Literal["bf16", "fp16", "fp32"] = Field(
+        "fp32",
+        description="Type in which adapters, their gradients and moments are kept. fp32: PEFT's default "
+        "(autocast_adapter_dtype), cast by torch.autocast; workload.precision: as the model, cast nowhere.",
+    )
+
+
+class WorkloadTable(Table):
+    """``[workload]``: what is trained."""
+
+    model: str | InlineModel = Field(description="Catalogue name, path of a config.json, or a table of its sizes.")
+    layers: int | None = Field(None, gt=0, description="Blocks of a shortened model; default: all.")
+    mtp_num_layers: int = Field(
+        0, ge=0, description="Modules that predict a further token each, trained on the last stage (megatron)."
+    )
+    sequence_length: int = Field(gt=0, description="Tokens of one sample.")
+    micro_batch_size: int = Field(1, gt=0, description="Samples of one micro-batch on one data-parallel rank.")
+    global_batch_size: int = Field(gt=0, description="Samples of one iteration over all data-parallel ranks.")
+    precision: Literal["bf16", "fp16", "fp32", "fp8", "fp4"] = Field(
+        "bf16",
+        description="Type of weights and activations; fp8, fp4 (NVFP4, megatron): of linear layers, all else in bf16.",
+    )
+    fp8_recipe: Recipe | None = Field(
+        None,
+        description="Scaling of FP8: what has a scale of its own (model/framework/narrow.py); default: "
+        "delayed in megatron, else tensorwise.",
+    )
+    moe_expert_capacity_factor: float | None = Field(
+        None, gt=0, description="Rows of every expert over the mean, padded or cut; default: dropless."
+    )
+    moe_load_imbalance: float | None = Field(
+        None, ge=1, description="Rows of the busiest rank's experts over the mean, if dropless; default: 1.1."
+    )
+    fp8_param_gather: bool = Field(False, description="Weights kept, and gathered, in FP8 instead of bf16.")
+    fp4_param_gather: bool = Field(False, description="Weights kept, and gathered, in FP4 instead of bf16.")
+    num_layers_at_start_in_bf16: int = Field(
+        0, ge=0, description="First layers that stay in bf16 where others run in FP8 or FP4 (megatron)."
+    )
+    num_layers_at_end_in_bf16: int = Field(0, ge=0, description="The same of last layers.")
+    lora: LoraTable | None = Field(
+        None, description="Adapters that are trained in place of the model; default: all of it is trained."
+    )
+    training_tokens: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="Tokens of the whole run; default: not asked."
+    )
