@@ -18,6 +18,8 @@ from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
 #: Of attention in separate kernels: Megatron-LM's default, which sources of those years do not speak of. How likely a
 #: value is dropped decides nothing here.
 DROPOUT = 0.1
+#: What notes say of torchtitan's recomputation of operators, which a plan knows of torchtitan's own modules.
+OPERATORS = "every other matrix product"
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ def _implementation(row: PublishedRow, generation: Generation, assumed: _Assumed
             **dict(generation.options),
         }
     modules = generation.modules
-    if row.dtype == "fp8" and modules != "joint":
+    if row.dtype == "fp8" and modules != "joint" and OPERATORS not in row.notes:
         modules = assumed.value(None, "joint", "float8 layers as measured, in joint products")
     return found | {
         "modules": modules,
@@ -121,15 +123,14 @@ def _implementation(row: PublishedRow, generation: Generation, assumed: _Assumed
 
 
 def _recomputation(row: PublishedRow, generation: Generation, assumed: _Assumed) -> dict[str, Any]:
-    """What is computed again; PyTorch recomputes whole layers, all or one in so many."""
+    """What is computed again; PyTorch recomputes whole layers, all or one in so many, or operators."""
     recompute = assumed.value(row.recompute, "none", "no recomputation")
     if generation.framework == "megatron":
         modules = re.search(r"recompute-modules (\S+)", row.notes)
         return {"recompute": recompute, **({"recompute_modules": modules[1].split("+")} if modules else {})}
     if recompute == "selective":
-        if "every other matrix product" in row.notes:
-            interval = assumed.value(None, 2, "every other layer in place of every other product")
-            return {"recompute": "full", "recompute_interval": interval}
+        if OPERATORS in row.notes:
+            return {"recompute": "operators"}
         if "every other layer" in row.notes:
             return {"recompute": "full", "recompute_interval": 2}
         return {"recompute": assumed.value(None, "none", "selective recomputation of operators left out")}

@@ -84,6 +84,13 @@ def test_all_that_is_legal_and_nothing_else(tables, changes):
     assert found.offered == len(list(itertools.product(*found.values)))
 
 
+def test_all_is_offered_as_every_size_that_is_tried(tables):
+    _, found = legal(space_from_dict(tables(**{TP: "all", MICRO: "all", "workload__global_batch_size": 12})))
+    sizes = dict(zip(found.keys, found.values, strict=True))
+    assert sizes["workload.micro_batch_size"] == (1, 2, 3, 4, 6, 12)
+    assert found.offered == 6 * len(sizes["parallelism.tensor_model_parallel_size"]) > 6 * 8
+
+
 def test_a_plan_of_one_stage_is_offered_once(tables):
     names = ["gpipe", "interleaved-1f1b", "1f1b", "none"]
     passed, _ = legal(space_from_dict(tables(**{PP: [1, 2], "schedule__name": names})))

@@ -67,6 +67,16 @@ def test_fsdp_of_pytorch_runs_mixed_precision_and_as_its_release_did() -> None:
     assert rows()["mpt_h100-sxm_3b_8192_8_amp_fp8_144"].plan.implementation.framework == "megatron"
 
 
+def test_operators_that_torchao_computes_again_are_planned_as_such() -> None:
+    """In torchtitan's own modules, in bf16 as in FP8, with nothing taken for granted of them."""
+    for kind in ("bf16", "fp8"):
+        one = rows()[f"ao_mi300x_llama3-8b_{kind}"]
+        run = one.plan.implementation
+        assert (one.plan.schedule.recompute, run.modules, run.recompute_interval) == ("operators", "torchtitan", 1)
+        assert one.plan.workload.precision == kind
+        assert not one.assumptions
+
+
 def test_they_calibrate_nothing() -> None:
     for one in rows().values():
         if one.generation.framework == "pytorch-eager":
