@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from joulecast.calibrate.meter.metered_plan import MeteredPlan
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark
 from joulecast.calibrate.rows.measured import is_measured
 from joulecast.errors import DataError
+from joulecast.simulator.plan_file.schema_surroundings import MOST_GPUS
 
 #: Name of the form of a row, with its version, and the kind of work that it is.
 FORM, OP = "joulecast-metered-1", "train_plan"
@@ -86,9 +88,18 @@ def check_row(row: Mapping[str, Any], file: str, line: int) -> None:
         value = row.get(key)
         counted = isinstance(value, int) and not isinstance(value, bool) and value >= (key != "rank")
         if not isinstance(value, kind) or (kind is int and not counted):
-            raise DataError(
-                f"{value!r} is no {key} of a metered loop", file=file, line=line, key=key, remedy="Measure again."
-            )
+            raise _no_field(row, key, file, line)
+    if row["gpus"] * row["world_size"] > MOST_GPUS or row["plan_gpus"] > MOST_GPUS:
+        raise _no_field(row, "world_size" if row["plan_gpus"] <= MOST_GPUS else "plan_gpus", file, line)
+    for key in (BEGIN, END, "measured_energy_sd"):
+        value = row.get(key)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise _no_field(row, key, file, line)
+
+
+def _no_field(row: Mapping[str, Any], key: str, file: str, line: int) -> DataError:
+    message = f"{row.get(key)!r} is no {key} of a metered loop"
+    return DataError(message, file=file, line=line, key=key, remedy="Measure again.")
 
 
 def joined(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -118,8 +129,8 @@ def _belongs(row: Mapping[str, Any], job: Sequence[Mapping[str, Any]]) -> bool:
     return all(
         row["rank"] != other["rank"]
         and all(row.get(key) == other.get(key) for key in same)
-        and row.get(BEGIN, 0.0) < other.get(END, 0.0)
-        and other.get(BEGIN, 0.0) < row.get(END, 0.0)
+        and (row.get(BEGIN) or 0.0) < (other.get(END) or math.inf)
+        and (other.get(BEGIN) or 0.0) < (row.get(END) or math.inf)
         for other in job
     )
 
@@ -137,7 +148,7 @@ def _one(job: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         if any(value is not None for value in values):
             found[f"{key}_per_gpu"] = [*values, *[None] * absent]
     powers = found.get("power_w_per_gpu", [None])
-    if None not in powers:
+    if None not in powers and found.get("time_s") is not None:
         found["energy_j"] = sum(powers) * found["time_s"]
     errors: list[Any] = [row.get("measured_energy_sd") for row in job]
     found["measured_energy_sd"] = None if None in errors else max(errors)

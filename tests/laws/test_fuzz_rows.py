@@ -13,6 +13,7 @@ from damaged_files import (
     refused_in_one_line,
     table,
 )
+from metered_rows import PLAN, metered
 
 from joulecast.calibrate.clock_sweeps.forms import read_sweeps
 from joulecast.calibrate.devices.simulated_file import read_card_file
@@ -45,6 +46,7 @@ LAYERS = (
     "-1,-1,4,512,0.01,5.0",
     "0,3,8,256,0.009,4.9",
 )
+ON_TWO = {"workload": {**PLAN["workload"], "global_batch_size": 8}, "cluster": {"gpu": "h200-sxm", "gpus": 2}}
 PERSEUS = {
     "measured_iterations.csv": table(
         "gpu,model,partition,parallelism,micro_batch,microbatches,plan,iterations,iteration_time_s,"
@@ -87,6 +89,14 @@ FORMATS = {
     ),
     "training rows": Format(
         partial(run_suite, "train"), (head("joulecast.validate", 2, "h200_sxm", "train_iterations.jsonl"),), "a.jsonl"
+    ),
+    "metered rows": Format(
+        partial(run_suite, "plans"),
+        (
+            table(json.dumps(metered(measured_energy_sd=0.001, peak_mem_bytes=2e10))),
+            table(*(json.dumps(metered(ON_TWO, rank=rank, world_size=2, gpu_temp_c=50.0)) for rank in (0, 1))),
+        ),
+        "a.jsonl",
     ),
     "overlap rows": Format(
         partial(run_suite, "overlap"), (head("joulecast.validate", 2, "h200_sxm", "overlap.jsonl"),), "a.jsonl"

@@ -164,11 +164,18 @@ def test_a_row_that_cannot_be_scored_says_why_and_the_others_are(tmp_path, row, 
         ({"rank": -1}, "-1 is no rank"),
         ({"gpus": True}, r"gpus\]"),
         ({"time_s": "fast"}, r"time_s\]"),
+        ({"plan_gpus": 10**12}, "plan_gpus"),
+        ({"world_size": 10**6, "gpus": 10**6}, "world_size"),
+        ({"measured_energy_sd": "little"}, "'little' is no measured_energy_sd"),
     ],
 )
 def test_a_foreign_row_gets_one_readable_message(tmp_path, change, message):
     with pytest.raises(DataError, match=message):
         run_suite("plans", written(tmp_path, {**metered(), **change}))
+
+
+def test_a_time_next_to_nothing_has_no_error(tmp_path):
+    assert run_suite("plans", written(tmp_path, metered(time_s=1e-320))).summary["all"]["time_error_percent"] is None
 
 
 def test_a_file_that_was_cut_off_is_told_with_its_line(tmp_path, capsys):

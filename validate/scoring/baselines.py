@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from joulecast.calibrate.rows.measured import Row
 from joulecast.calibrate.rows.operators import operator_of
 from joulecast.model.kernels.operators import Attention, Collective, Gemm, Streaming
@@ -65,7 +67,9 @@ def _learn(
     gpus = metrics.as_array([float(rows[i].gpus) for i in members])
     clocks = metrics.as_array([rows[i].measured.sm_clock_mhz for i in members])
     mean = metrics.geometric_mean
-    return mean(amounts / times), mean(powers / gpus), mean(clocks)
+    with np.errstate(over="ignore"):  # the mean leaves out what is infinite
+        rates = amounts / times
+    return mean(rates), mean(powers / gpus), mean(clocks)
 
 
 def _predict(row: Row, trivial: Trivial, rate: float | None, power: float | None, clock: float | None) -> Prediction:

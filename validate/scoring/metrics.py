@@ -21,7 +21,7 @@ def as_array(values: Sequence[float | None]) -> Array:
 
 def relative_errors(predicted: Array, measured: Array) -> Array:
     """Signed error ``predicted / measured − 1`` [1], NaN where either is missing or the measurement is zero."""
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         errors = predicted / measured - 1.0
     return np.where(np.isfinite(errors), errors, np.nan)
 
