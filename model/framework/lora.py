@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from joulecast.model.kernels.operators import DTYPE_BYTES
+
+#: Weights in 4 bits that share a scale, and scales in 8 bits that do: bitsandbytes' block sizes.
+WEIGHTS_TOGETHER, SCALES_TOGETHER = 64, 256
 #: Products of a layer that may have an adapter, by the names of :mod:`joulecast.model.transformer.modules_layer`.
 PRODUCTS = ("qkv", "query", "key", "value", "output", "gate", "up", "down")
 
@@ -22,18 +26,34 @@ class Lora:
         Probability of dropout of the adapters' inputs.
     dtype
         Type in which A, B, their gradients and the optimizer's moments are kept; ``torch.autocast`` casts wider ones.
+    base
+        How the frozen linear layers are kept: ``nf4`` is 4 bits by bitsandbytes (QLoRA), empty as they are multiplied.
+    double_quantised
+        Whether the scales of 4 bits are kept in 8.
     input_gradient
         Whether the layer's input takes a gradient: not in the first layer, whose input is the frozen embedding's,
         unless checkpoints need it (``enable_input_require_grads``).
 
-    Sources: Hu et al., arXiv 2106.09685; ``peft/tuners/lora/layer.py`` of PEFT 0.21.
+    Sources: Hu et al., arXiv 2106.09685; Dettmers et al., QLoRA, arXiv 2305.14314; ``peft/tuners/lora`` of PEFT 0.21.
     """
 
     rank: int
     targets: tuple[str, ...]
     dropout: float = 0.0
     dtype: str = "fp32"
+    base: str = ""
+    double_quantised: bool = False
     input_gradient: bool = True
+
+    @property
+    def base_bytes(self) -> float:
+        """Bytes of a frozen weight in 4 bits with its share of scales: fp32 for 64 weights, or 8 bits with their own.
+
+        >>> Lora(8, ("query",), base="nf4").base_bytes
+        0.5625
+        """
+        scale = 1.0 + DTYPE_BYTES["fp32"] / SCALES_TOGETHER if self.double_quantised else DTYPE_BYTES["fp32"]
+        return 0.5 + scale / WEIGHTS_TOGETHER
 
     def elements(self, outputs: int, inputs: int) -> tuple[int, int]:
         """Values of A and B beside a product from ``inputs`` to ``outputs`` values.

@@ -15,7 +15,7 @@ from joulecast.model.transformer import lora_linear, modules_layer
 
 def shares_inputs(s: Shard, lora: Lora) -> bool:
     """Whether adapters keep their products' inputs as they are."""
-    return not lora.dropout and not lora_linear.cast(s, lora)
+    return not lora.dropout and (not lora_linear.cast(s, lora) or bool(lora.base))
 
 
 def normed_inputs(s: Shard, lora: Lora) -> int:
@@ -45,11 +45,13 @@ def adapter_bytes(s: Shard, lora: Lora) -> float:
 def gradient_bytes(s: Shard, lora: Lora) -> float:
     """Most of the last product's input gradients that are there at once: the adapter's as it is undone, and their sum.
 
-    Of a cast adapter the gradient is widened, and where there is dropout multiplied by the mask, in fp32.
+    Of a cast adapter the gradient is widened, and where there is dropout multiplied by the mask, in fp32. A weight in 4
+    bits is written out beside.
     """
     size, wide = float(DTYPE_BYTES[s.implementation.dtype]), float(DTYPE_BYTES["fp32"])
     most = size
     if "down" in lora.targets:
-        undone = wide + (wide if lora.dropout else size) if lora_linear.cast(s, lora) else 0.0
+        casts = lora_linear.cast(s, lora) and not lora.base
+        undone = wide + (wide if lora.dropout else size) if casts else 0.0
         most = max(undone, 3 * size)
-    return s.tokens * s.ffn * most
+    return s.tokens * s.ffn * most + (size * s.config.hidden * s.ffn if lora.base else 0.0)

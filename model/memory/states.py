@@ -51,8 +51,11 @@ class Held:
 
 def _held(parameters: Iterable[ParameterTensor], of: Implementation, dtype: str) -> Held:
     some = tuple(parameters)
-    own = [p for p in some if not p.adapter]
+    small = of.lora is not None and bool(of.lora.base)
+    own = [p for p in some if not p.adapter and not (small and p.linear)]
     adapters = sum(p.elements for p in some if p.adapter) * DTYPE_BYTES[of.trained_dtype]
+    if of.lora is not None and small:
+        adapters += sum(p.elements for p in some if p.linear) * of.lora.base_bytes
     return Held(_trained_elements(some), weight_bytes(own, of.kept_narrow, dtype) + adapters)
 
 

@@ -27,7 +27,8 @@ def forward(
     """
     product = float8_linear.forward(name, s, outputs, inputs, shared=shared)
     adapter = lora_linear.forward(name, s, outputs, inputs, wide=wide and s.implementation.autocast)
-    return (*casts(name, s, outputs, inputs, wide=wide), *product, *adapter)
+    made = lora_linear.written_out(f"{name}.weight", s, outputs * inputs)
+    return (*casts(name, s, outputs, inputs, wide=wide), *made, *product, *adapter)
 
 
 def backward(
@@ -46,7 +47,7 @@ def backward(
     adapter, joined = lora_linear.backward(name, s, outputs, inputs, accumulate, wide=in_fp32)
     if not s.implementation.autocast:
         product = eager.linear_backward(name, s, outputs, inputs, bias, accumulate, shared=shared)
-        return (*adapter, *product, *joined)
+        return (*adapter, *lora_linear.written_out(f"{name}.dgrad", s, outputs * inputs), *product, *joined)
     launches = eager.linear_backward(name, s, outputs, inputs, bias, accumulate=False)
     products = tuple(replace(one, completes="") if one.completes == f"{name}.weight" else one for one in launches)
     return (

@@ -7,7 +7,13 @@ Adapters in fp32 beside a narrower base run under ``torch.autocast``: PEFT widen
 it so, and autocast rounds it again, and the weights; gradients are cast back the same way. Adapters in the base's own
 type are cast nowhere.
 
-Sources: ``Linear.forward`` and ``_cast_input_dtype`` of PEFT 0.21; autocast's lists of PyTorch.
+Beside weights in 4 bits (``nf4``) PEFT casts no input, and copies the product's result first. bitsandbytes writes such
+a weight out in the products' type before each product, forward and backward, as its authors found quicker than a kernel
+that reads 4 bits where there are more than some hundred tokens; scales in 8 bits are made fp32 before. These kernels
+are taken to run at the memory's pace [estimate].
+
+Sources: ``Linear.forward``, ``Linear4bit.forward`` and ``_cast_input_dtype`` of PEFT 0.21; ``MatMul4Bit`` and
+``_dequant_linear_fallback`` of bitsandbytes 0.50; autocast's lists of PyTorch.
 """
 
 from __future__ import annotations
@@ -23,7 +29,7 @@ from joulecast.model.framework.launches import (
     weight_gradient,
 )
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.framework.lora import Lora
+from joulecast.model.framework.lora import WEIGHTS_TOGETHER, Lora
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.transformer.dropout import DRAWN
 from joulecast.model.transformer.eager_layer import accumulation
@@ -41,6 +47,23 @@ def cast(s: Shard, lora: Lora) -> bool:
     return lora.dtype != s.implementation.dtype and not s.implementation.gathered
 
 
+def written_out(name: str, s: Shard, weights: int) -> tuple[Launch, ...]:
+    """A frozen weight in 4 bits written out for a product; nothing where it is kept as it is multiplied."""
+    lora, dtype = s.implementation.lora, s.implementation.dtype
+    if lora is None or not lora.base:
+        return ()
+    scales = weights / WEIGHTS_TOGETHER
+    absmax = (
+        streaming("unary", f"{name}.absmax", scales, reads=0.25, dtype="fp32"),
+        streaming("unary", f"{name}.offset", scales, dtype="fp32"),
+    )
+    read = (0.5 + DTYPE_BYTES["fp32"] / WEIGHTS_TOGETHER) / DTYPE_BYTES[dtype]
+    return (
+        *(absmax if lora.double_quantised else ()),
+        streaming("unary", f"{name}.{lora.base}", weights, reads=read, dtype=dtype),
+    )
+
+
 def forward(name: str, s: Shard, outputs: int, inputs: int, *, wide: bool) -> tuple[Launch, ...]:
     """What an adapter adds to the product ``name``; ``wide``: its input comes in fp32."""
     lora = adapter(name, s)
@@ -48,9 +71,11 @@ def forward(name: str, s: Shard, outputs: int, inputs: int, *, wide: bool) -> tu
         return ()
     dtype, values, casts = s.implementation.dtype, s.tokens * inputs, cast(s, lora)
     first, second = (f"{name}.lora_{matrix}" for matrix in "ab")
-    in_fp32 = wide or casts
+    casts_input = casts and not lora.base
+    in_fp32 = wide or casts_input
     return (
-        *((widened(f"{name}.lora.widen", values, dtype),) if casts and not wide else ()),
+        *((streaming("copy", f"{name}.lora.clone", s.tokens * outputs, dtype=dtype),) if lora.base else ()),
+        *((widened(f"{name}.lora.widen", values, dtype),) if casts_input and not wide else ()),
         *_dropped(name, lora, values, "fp32" if in_fp32 else dtype),
         *((_rounded(f"{name}.lora", values),) if in_fp32 else ()),
         *((_rounded(f"{first}.weight", lora.rank * inputs),) if casts else ()),
@@ -71,7 +96,8 @@ def backward(
         return (), ()
     dtype, values, casts = s.implementation.dtype, s.tokens * inputs, cast(s, lora)
     first, second = (f"{name}.lora_{matrix}" for matrix in "ab")
-    in_fp32 = wide or casts
+    casts_input = casts and not lora.base
+    in_fp32 = wide or casts_input
     kernels = (
         streaming("unary", f"{name}.lora.grad.scale", s.tokens * outputs, dtype=dtype),
         *_weight_gradient(second, s, outputs, lora.rank, accumulate, casts=casts),
@@ -80,7 +106,7 @@ def backward(
         input_gradient(first, s.tokens, lora.rank, inputs, dtype),
         *((widened(f"{name}.lora.grad.widen", values, dtype),) if in_fp32 else ()),
         *_dropped_backward(name, lora, values, "fp32" if in_fp32 else dtype),
-        *((_rounded(f"{name}.lora.grad", values),) if casts and not wide else ()),
+        *((_rounded(f"{name}.lora.grad", values),) if casts_input and not wide else ()),
     )
     return kernels, (streaming("add", f"{name}.lora.grad.sum", values, reads=2, dtype="fp32" if wide else dtype),)
 

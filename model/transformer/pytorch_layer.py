@@ -49,6 +49,8 @@ def recomputed_forward(s: Shard) -> tuple[Launch, ...]:
         ending, needed = (f"{norm}.weighed", 0) if pytorch_norm.unfused(s) else (norm, 1)
     if lora_linear.adapter("down", s):  # whose second product keeps the first one's result
         ending = "down.lora_b"
+    elif made := lora_linear.written_out("down.weight", s, s.config.hidden * s.ffn):
+        ending = made[0].operator.name
     last = next(i for i, launch in enumerate(launches) if launch.operator.name == ending)
     repeated = launches[: last + needed]
     return operator_checkpoints.again(repeated, s) if s.implementation.recompute == "operators" else repeated

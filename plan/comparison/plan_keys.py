@@ -68,6 +68,8 @@ WRITTEN: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "workload.narrow.parameters": ("workload.fp8_param_gather", bool),
     "workload.lora.targets": ("workload.lora.target_modules", _modules),
     "workload.lora.dtype": ("workload.lora.precision", _plain),
+    "workload.lora.base": ("workload.lora.base_precision", lambda base: base or None),
+    "workload.lora.double_quantised": ("workload.lora.double_quantisation", _plain),
     "workload.expert_load": ("workload.moe_load_imbalance", _plain),
     "overlap.windows": ("overlap.window", _plain),
     "overlap.grad_bucket_bytes": ("overlap.grad_bucket_mb", _times(2.0**-20)),

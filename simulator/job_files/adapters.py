@@ -35,6 +35,9 @@ _REFUSED = by_name(
         "peft_layers_to_transform layers_to_transform lora_layers_to_transform peft_layers_pattern": _SOME,
     }
 )
+#: Switches of weights in 4 bits beside adapters, and of scales in 8 bits beside these.
+_FOUR_BITS = ("load_in_4bit", "use_qlora", "q_lora", "qlora")
+_DOUBLE = ("use_bnb_nested_quant", "use_nested_quant", "bnb_4bit_use_double_quant", "double_quantization")
 #: Kernels of Axolotl's own.
 _FUSED = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel")
 
@@ -47,10 +50,14 @@ def read_adapters(config: SettingsFile, draft: Draft) -> bool:
     InputError
         Adapters of which a forecast would be far off.
     """
-    found = _switch(config)
+    small, found = _four_bits(config), _switch(config)
     config.asked |= {config.own(key) for key in (*SWITCHES, *KINDS, *SIZES, *TARGETED, *DROPOUTS, *_REFUSED)}
+    config.asked |= {"quantization_bit", "quantization_method", *_FOUR_BITS, *_DOUBLE}
     if not found:
-        return False
+        if small and not small.endswith("lora"):
+            raise config.error(QUANTISED, small, "Leave it out to forecast the training of all weights.")
+        if not small:
+            return False
     for key, what in _REFUSED.items():
         if config.raw(key) not in (None, False, "", [], "none"):
             raise config.error(what, key, "Leave it out to forecast the job without it.")
@@ -59,6 +66,8 @@ def read_adapters(config: SettingsFile, draft: Draft) -> bool:
     _targets(config, draft)
     dropout = config.first(DROPOUTS)
     draft.put("workload.lora.dropout", float(config.value(dropout, (int, float), 0.0)), *config.source(dropout))
+    if small:
+        _put_four_bits(config, draft, small)
     if any(config.raw(key) for key in _FUSED):
         draft.warn(
             "Axolotl's own kernels of adapters are fused: the iteration is shorter than with PEFT's, as forecast"
@@ -76,8 +85,7 @@ def _switch(config: SettingsFile) -> str | None:
     """
     for key in KINDS:
         kind = str(config.value(key, (str, bool), "")).lower() if config.own(key) in _said(config) else ""
-        if kind in ("qlora", "q_lora"):
-            raise config.error(QUANTISED, key, "Set it to lora to forecast adapters beside weights in 16 bits.")
+        kind = kind if kind != "qlora" else "lora"
         if kind not in ("", "full", "false", "lora"):
             what = f"the job trains with {kind}, which no plan can say"
             raise config.error(what, key, "Set it to lora, or leave it out to forecast the training of all weights.")
@@ -88,9 +96,51 @@ def _switch(config: SettingsFile) -> str | None:
     switches = [key for key in SWITCHES if config.given(key)]
     if switches:
         return next((key for key in switches if config.raw(key) not in (False, "false", "none")), None)
-    if config.own("model_name_or_path") == "base_model" or config.own(RANK) in config.defaults:
-        return None  # Axolotl's and TRL's sizes are of adapters that they have a switch for
+    if _is_axolotl(config) or _is_trl(config):
+        return None  # their sizes are of adapters that they have a switch for
     return next((key for key in SIZES if config.raw(key)), None)
+
+
+def _four_bits(config: SettingsFile) -> str | None:
+    """The setting by which weights are kept in bitsandbytes' 4 bits.
+
+    Raises
+    ------
+    InputError
+        They are kept in other bits.
+    """
+    bits, method = "quantization_bit", "quantization_method"
+    if config.raw(bits) not in (None, 4) or str(config.raw(method) or "bnb").lower() not in ("bnb", "bitsandbytes"):
+        key = method if config.raw(bits) in (None, 4) else bits
+        raise config.error(QUANTISED, key, "Set quantization_bit to 4 with bitsandbytes, or leave it out.")
+    if config.raw(bits):
+        return bits
+    if str(config.raw("adapter")).lower() == "qlora":
+        return "adapter"
+    return next((key for key in _FOUR_BITS if config.raw(key) not in (None, False, "false")), None)
+
+
+def _put_four_bits(config: SettingsFile, draft: Draft, key: str) -> None:
+    """Put how the frozen weights are kept into the plan."""
+    draft.put("workload.lora.base_precision", "nf4", *config.source(key))
+    double = config.first(_DOUBLE)
+    if _is_axolotl(config):
+        draft.put("workload.lora.double_quantisation", True, "Axolotl quantises scales too")
+    elif config.value(double, bool, any(config.defaults.get(name) for name in _DOUBLE)):
+        draft.put("workload.lora.double_quantisation", True, *config.source(double))
+    if not config.defaults:
+        draft.warn(
+            "norms, embedding and head beside weights in 4 bits are forecast in 16: prepare_model_for_kbit_training "
+            "casts them to fp32, which takes more memory and time"
+        )
+
+
+def _is_axolotl(config: SettingsFile) -> bool:
+    return config.own("model_name_or_path") == "base_model"
+
+
+def _is_trl(config: SettingsFile) -> bool:
+    return RANK in config.defaults
 
 
 def _said(config: SettingsFile) -> set[str]:
@@ -122,12 +172,15 @@ def put_precision(config: SettingsFile, draft: Draft, *, loads_narrow: bool) -> 
     and steps a copy of the adapters in fp32. ``loads_narrow``: frozen weights are loaded in that type.
     """
     narrow, pure = draft.value("workload.precision"), config.first(("pure_bf16", "bfloat16"))
+    small = draft.value("workload.lora.base_precision") is not None
     if draft.value("implementation.main_parameters"):
         draft.put("workload.lora.precision", narrow, "DeepSpeed casts adapters as it multiplies")
+    elif small and _is_trl(config):
+        draft.put("workload.lora.precision", narrow, "TRL casts adapters beside weights in 4 bits")
     elif config.raw(pure) is True:
         draft.put("workload.lora.precision", narrow, *config.source(pure))
     elif config.raw("peft_autocast_adapter_dtype") is False or config.raw("autocast_adapter_dtype") is False:
         draft.put("workload.lora.precision", narrow, "autocast_adapter_dtype false")
     config.asked |= {"peft_autocast_adapter_dtype", "autocast_adapter_dtype"}
-    if loads_narrow and not draft.value("implementation.parameter_precision"):
+    if (loads_narrow or small) and not draft.value("implementation.parameter_precision"):
         draft.put("implementation.parameter_precision", narrow, "frozen weights are loaded as they are multiplied")

@@ -24,6 +24,7 @@ LLAMA_FACTORY = Dialect(
         "use_reentrant_gc": True,
         "dtype": "float32",
         "lora_target": "all",
+        "double_quantization": True,
     },
     loads_frozen_narrow=True,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from joulecast.simulator.job_files.draft import Draft
@@ -25,6 +26,8 @@ _PYTORCH = ("sdpa", "auto", False)
 #: Switches of scripts for the first of them, and where accelerate has its compiler.
 _FLASH = ("use_flash_attention_2", "use_flash_attn", "flash_attention")
 _DYNAMO = ("dynamo_config.dynamo_backend", "dynamo_backend")
+#: Kinds of AdamW by bitsandbytes and torchao, in fewer bits or paged.
+_OF_ADAMW = re.compile(r"(paged_)?adamw(_bnb|_torch)?(_(4|8|32)bit)?")
 _OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adamw_apex_fused", "adamw_hf")
 
 
@@ -86,6 +89,11 @@ def _recomputation(config: SettingsFile, draft: Draft) -> None:
 
 def _optimizer(config: SettingsFile, draft: Draft) -> None:
     name = config.value("optim", str, "adamw_torch_fused")
+    if draft.value("workload.lora.rank") and _OF_ADAMW.fullmatch(name):
+        draft.warn(
+            f"{config.own('optim')} {name}: adapters, which are few, are forecast stepped by PyTorch's fused AdamW"
+        )
+        return
     if name not in _OPTIMIZERS:
         raise config.error(other_optimizer(name), "optim", "Set it to adamw_torch_fused to forecast that instead.")
     if name == "adamw_hf":

@@ -35,7 +35,7 @@ _FROZEN = "weights that are frozen cannot be said in a plan, which has gradients
 REFUSED: Mapping[str, str] = by_name(
     {
         "relora relora_steps": ADAPTERS,
-        "load_in_4bit load_in_8bit quantization_bit gptq qat quantization use_qlora q_lora qlora": QUANTISED,
+        "load_in_8bit gptq qat quantization": QUANTISED,
         "unfrozen_parameters freeze_backbone lisa_n_layers use_llama_pro": _FROZEN,
         "use_galore use_badam use_apollo use_adam_mini use_muon": "its optimizer is not known",
         "vision_tower vision_tower_name mm_projector_type": "models that see more than text are not known",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from joulecast.simulator.plan_file.source import Source
 
 KEY, TARGETS, PRECISION = "workload.lora", "workload.lora.target_modules", "workload.lora.precision"
+BASE, DOUBLE = "workload.lora.base_precision", "workload.lora.double_quantisation"
 #: PEFT's word for all products of a layer.
 ALL = "all-linear"
 #: Names of linear layers in transformers, and ours.
@@ -43,8 +44,12 @@ def read_lora(parsed: PlanFile, model: ModelConfig, source: Source) -> Lora | No
         raise source.error(
             f"adapters in {table.precision} beside a model in {narrow}", PRECISION, remedy=f'Use "fp32" or "{narrow}".'
         )
+    if table.double_quantisation and table.base_precision is None:
+        what = "only scales of weights in 4 bits are quantised"
+        raise source.error(what, DOUBLE, remedy='Set workload.lora.base_precision = "nf4", or leave this key out.')
     targets = _targets(table.target_modules, model, source)
-    return Lora(table.rank, targets, table.dropout, table.precision)
+    base, double = table.base_precision or "", table.double_quantisation
+    return Lora(table.rank, targets, table.dropout, table.precision, base, double)
 
 
 def _targets(written: str | list[str], model: ModelConfig, source: Source) -> tuple[str, ...]:
@@ -90,7 +95,13 @@ def lora_assumptions(plan: Plan) -> tuple[str, ...]:
     all_of_them = plan.workload.model.parameters + weights
     precision, caster = plan.workload.precision, "FSDP" if plan.parallelism.fsdp else "torch.autocast"
     cast = f", which {caster} casts to {precision}" if lora.dtype != precision else ""
-    return (f"{weights:,} of {all_of_them:,} parameters are trained, in {lora.dtype}{cast}; the rest is frozen",)
+    said = f"{weights:,} of {all_of_them:,} parameters are trained, in {lora.dtype}{cast}; the rest is frozen"
+    if not lora.base:
+        return (said,)
+    return (
+        f"{said}, linear layers of the model in 4 bits, which bitsandbytes writes out in {precision} before each "
+        f"product, at the memory's pace (an estimate); norms, embedding and head are in {precision}",
+    )
 
 
 def check_lora(plan: Plan, source: Source) -> None:
@@ -118,6 +129,19 @@ def check_lora(plan: Plan, source: Source) -> None:
 
 def _check_precision(plan: Plan, lora: Lora, source: Source) -> None:
     run, narrow = plan.implementation, plan.workload.precision
+    for wrong, what, remedy in (
+        (plan.parallelism.fsdp, "under FSDP", "Set parallelism.fsdp = false"),
+        (run.modules != "transformers", "in other modules", 'Set implementation.modules = "transformers"'),
+        (run.main_parameters, "with DeepSpeed's second copy", "Set implementation.main_parameters = false"),
+        (
+            run.parameter_precision != narrow,
+            "beside parameters in fp32",
+            "Leave implementation.parameter_precision out",
+        ),
+        (narrow == "fp32", "written out in fp32", 'Set workload.precision = "bf16"'),
+    ):
+        if lora.base and wrong:
+            raise source.error(f"weights in 4 bits {what} are not known", BASE, remedy=f"{remedy}.", kind=NotYetError)
     if run.parameter_precision != narrow and lora.dtype == narrow:
         raise source.error(
             "adapters are narrower than the frozen weights", PRECISION, remedy=f'Use "{run.parameter_precision}".'

@@ -72,6 +72,14 @@ class LoraTable(Table):
         description="Type in which adapters, their gradients and moments are kept. fp32: PEFT's default "
         "(autocast_adapter_dtype), cast by torch.autocast; workload.precision: as the model, cast nowhere.",
     )
+    base_precision: Literal["nf4"] | None = Field(
+        None,
+        description="nf4: frozen linear layers are kept in bitsandbytes' 4 bits (QLoRA, load_in_4bit), and written out "
+        "before each product; default: as implementation.parameter_precision says.",
+    )
+    double_quantisation: bool = Field(
+        False, description="Scales of these 4 bits are kept in 8 (bnb_4bit_use_double_quant)."
+    )
 
 
 class WorkloadTable(Table):

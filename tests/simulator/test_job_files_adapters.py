@@ -72,6 +72,31 @@ def test_trl_llama_factory_and_axolotl_have_names_and_defaults_of_their_own(tmp_
     assert "parameter_precision" not in axolotl.tables["implementation"]
 
 
+def test_weights_in_4_bits_beside_adapters(tmp_path):
+    narrow = {"base_precision": "nf4"}
+    paged = PLAIN.replace("adamw_torch_fused", "paged_adamw_32bit")
+    plain = convert(tmp_path, with_options("--q_lora True --lora_r 8", paged))
+    assert plain.tables["workload"]["lora"].items() >= narrow.items()
+    assert plain.tables["implementation"]["parameter_precision"] == "bf16"
+    said = " ".join(plain.warnings)
+    assert "prepare_model_for_kbit_training" in said and "paged_adamw_32bit: adapters" in said
+    trl = "trl sft --model_name_or_path Qwen/Qwen3-8B --packing --use_peft --load_in_4bit --use_bnb_nested_quant\n"
+    of_trl = convert(tmp_path, trl).tables
+    assert of_trl["workload"]["lora"].items() >= (narrow | {"double_quantisation": True, "precision": "bf16"}).items()
+    factory = convert(tmp_path, FACTORY.replace("full", "lora\nquantization_bit: 4"), "job.yaml")
+    assert factory.tables["workload"]["lora"].items() >= (narrow | {"double_quantisation": True}).items()
+    assert "prepare_model" not in " ".join(factory.warnings)
+    axolotl = AXOLOTL.replace("deepspeed: deepspeed_configs/zero3_bf16.json\n", "").replace("lora_r:", "lora_r: 16")
+    adapted = convert(tmp_path, axolotl.replace("adapter:", "adapter: qlora\nload_in_4bit: true"), "job.yaml")
+    assert adapted.tables["workload"]["lora"].items() >= (narrow | {"double_quantisation": True}).items()
+    for found in (plain, factory, adapted):
+        assert any("linear layers of the model in 4 bits" in said for said in predicted(found).assumptions)
+
+
+def predicted(found):
+    return jc.predict(tomllib.loads(found.text))
+
+
 def test_what_is_frozen_stays_narrow_where_states_are_sharded(tmp_path):
     zero3 = convert(tmp_path, with_options("--use_peft --deepspeed zero3.json"))
     assert zero3.tables["parallelism"] == {"fsdp": True}

@@ -216,7 +216,7 @@ def test_what_a_job_does_not_say_is_missing(tmp_path):
     [
         ("--packing", "--use_peft --use_dora", r"job.sh:4 \[use_dora\]: adapters of another kind"),
         ("--packing", "--lora_r 8 --lora_modules_to_save lm_head", r"\[lora_modules_to_save\]: what is trained whole"),
-        ("--packing", "--q_lora True --lora_r 8", r"\[q_lora\]: weights in 4 or 8 bits"),
+        ("--packing", "--load_in_8bit True --lora_r 8", r"\[load_in_8bit\]: weights in 4 or 8 bits"),
         ("--packing", "--use_peft --lora_target_modules c_attn", r"\[lora_target_modules.*'c_attn': no linear layer"),
         ("--packing", "--load_in_4bit true", r"\[load_in_4bit\]: weights in 4 or 8 bits"),
         ("adamw_torch_fused", "adamw_bnb_8bit", r"job.sh:7 \[optim\]: the step and the states of adamw_bnb_8bit"),
@@ -252,8 +252,10 @@ def test_bad_jobs_get_one_line_that_says_where(tmp_path, old, new, message):
     [
         (FSDP, "this says where a job runs, not what it trains.*accelerate launch"),
         ("name: something\n", "no job that is known"),
-        (AXOLOTL.replace("adapter:", "adapter: qlora"), r"job.yaml:15 \[adapter\]: weights in 4 or 8 bits"),
+        (AXOLOTL.replace("adapter:", "adapter: qlora"), r"job.yaml:15 .*weights in 4 bits under FSDP"),
         (AXOLOTL.replace("bf16: auto", "bf16: auto\ncontext_parallel_size: 2"), "splits of Hugging Face's layers"),
+        (FACTORY.replace("full", "lora\nquantization_bit: 8"), r"job.yaml:4 \[quantization_bit\]: weights in 4 or 8"),
+        (FACTORY.replace("full", "lora\nquantization_method: hqq"), r"job.yaml:4 \[quantization_method\]: weights in"),
         (FACTORY.replace("full", "freeze"), r"job.yaml:3 \[finetuning_type\]: the job trains with freeze"),
         (FACTORY.replace("full", "lora\nadditional_target: lm_head"), r"job.yaml:4 .*what is trained whole"),
         (SFT.replace("4096", "[4096]"), r"job.yaml:5 \[max_length\]: \[4096\] is not a whole number"),

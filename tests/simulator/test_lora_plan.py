@@ -9,11 +9,13 @@ import pytest
 
 from joulecast.errors import InputError, NotYetError
 from joulecast.model.framework.lora import Lora
+from joulecast.model.memory.footprint import MemoryFootprint
 from joulecast.plan.comparison.compare import differing_keys
 from joulecast.plan.sweep.plan_text import plan_text
 from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.space import space_from_dict
 from joulecast.simulator.closed_form.forecast import closed_form
+from joulecast.simulator.instructions.footprints import footprint_of
 from joulecast.simulator.instructions.program import plan_program
 from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.plan_file.implementation import implementation_of
@@ -24,6 +26,7 @@ TABLES: dict[str, Any] = {
     "cluster": {"gpu": "h200-sxm", "gpus": 1},
     "implementation": {"modules": "transformers"},
 }
+NF4 = {"base_precision": "nf4"}
 ALL = {"target_modules": "all-linear"}
 
 
@@ -58,6 +61,10 @@ def test_adapters_are_read_with_pefts_names_and_defaults() -> None:
         ({"precision": "fp16"}, {}, "workload.lora.precision", "bf16"),
         ({"precision": "bf16"}, {"implementation": {"parameter_precision": "fp32"}}, "workload.lora.precision", "fp32"),
         ({}, {"implementation": {"main_parameters": True}}, "workload.lora.precision", "bf16"),
+        ({"double_quantisation": True}, {}, "workload.lora.double_quantisation", "nf4"),
+        (NF4, {"implementation": {"parameter_precision": "fp32"}}, "workload.lora.base_precision", "Leave"),
+        (NF4, {"parallelism": {"fsdp": True}, "cluster": {"gpus": 2}}, "workload.lora.base_precision", "fsdp = false"),
+        (NF4, {"implementation": {"modules": "torchtitan"}}, "workload.lora.base_precision", '"transformers"'),
     ],
 )
 def test_what_is_wrong_is_one_message(lora: dict[str, Any], tables: dict[str, Any], key: str, words: str) -> None:
@@ -117,13 +124,15 @@ def test_the_first_layers_input_takes_a_gradient_for_transformers_checkpoints_al
         {**TWO, "overlap": {"grad_reduce": "overlapped"}},
         {**TWO, "parallelism": {"distributed_optimizer": True}},
         {**TWO, "parallelism": {"fsdp": True}},
+        {"workload": {"lora": {**NF4, **ALL, "double_quantisation": True}}, "schedule": {"recompute": "full"}},
         {"implementation": {"modules": "torchtitan"}, "schedule": {"recompute": "full"}},
         {"workload": {"layers": 12, "model": "gemma-2-2b"}},
     ],
     ids=str,
 )
 def test_sweeps_agree_with_simulation(tables: dict[str, Any]) -> None:
-    one = plan({"rank": 32, **ALL, "dropout": 0.05}, **tables)
+    lora = tables.get("workload", {}).get("lora", {"rank": 32, **ALL, "dropout": 0.05})
+    one = plan(lora, **tables)
     whole, closed = forecast(one), closed_form([one])
     assert closed.time_s[0] == pytest.approx(whole.time_s, rel=5e-3)
     assert closed.energy_j[0] == pytest.approx(whole.energy_j, rel=5e-3)
@@ -140,7 +149,9 @@ def test_training_adapters_takes_less_than_training_all() -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [{"rank": 64}, {"target_modules": ["q_proj"]}, {"dropout": 0.1}, {"precision": "bf16"}], ids=str
+    "other",
+    [{"rank": 64}, {"target_modules": ["q_proj"]}, {"dropout": 0.1}, {"precision": "bf16"}, NF4],
+    ids=str,
 )
 def test_no_key_of_adapters_is_ignored_in_silence(other: dict[str, Any]) -> None:
     one, changed = (forecast(plan(lora)) for lora in ({}, other))
@@ -158,6 +169,27 @@ def test_a_space_offers_adapters_as_tables() -> None:
     assert [one.workload.lora and one.workload.lora.rank for one in read] == [8, 64]
     written = plan_text(space, {"plan": 1, "workload.lora": offered[1]})
     assert plan_from_dict(tomllib.loads(written)) == read[1]
+
+
+def test_weights_in_4_bits_are_written_out_before_each_product() -> None:
+    plain, small, double = (plan({"rank": 4, **how}) for how in ({}, NF4, NF4 | {"double_quantisation": True}))
+    layers, model = TABLES["workload"]["layers"], plain.workload.model
+    linear = model.layer_parameters - 2 * model.hidden
+    forward, backward = plan_program(small).ranks[0].types[:2]
+    written = [one.operator for one in (*forward, *backward) if one.operator.name.endswith(".nf4")]
+    # The first layer's input takes no gradient: neither its queries' and values' products backward, nor its keys'.
+    assert len(written) == 7 * layers + 7 * (layers - 1) + 4
+    assert sum(one.bytes_written for one in written[: 7 * layers]) == 2.0 * layers * linear  # type: ignore[union-attr]
+    kept = [memory_of(one).parameters for one in (plain, small, double)]
+    assert kept[0] - kept[1] == pytest.approx(layers * linear * (2 - 0.5 - 4 / 64))
+    assert kept[0] - kept[2] == pytest.approx(layers * linear * (2 - 0.5 - 1 / 64 - 4 / 64 / 256))
+    names = [one.operator.name for one in plan_program(double).ranks[0].types[0]]
+    assert names.count("up.weight.absmax") == names.count("up.weight.offset") == layers
+    assert "query.lora.widen" not in names and names.count("query.lora.clone") == layers
+
+
+def memory_of(one: Plan) -> MemoryFootprint:
+    return footprint_of(one, 0)
 
 
 def test_replicas_sum_the_adapters_gradients_alone() -> None:
