@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.attention_fp8 import fp8_attention
 from joulecast.model.kernels.few_heads import ALONE, key_splits, longest_of_pairs
+from joulecast.model.kernels.head_width import next_wider, pace
 
 Array = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -63,16 +64,16 @@ EACH_SCORE = {"dropout": (0.193, 0.119), "softcap": (0.08, 0.1), "alibi": (3 / 1
 #: an H200 took 1.3 to 1.8 and 1.5 times as long with heads of 64, 1.8 and 1.9 with 128, 2.1 and 2.4 with 256
 #: [estimates, +-10 %].
 MASK, MASKED, MASKED_DOUBLING = "mask", (1.8, 1.92), 1.2
-#: cuDNN's kernels for heads between 64 and 128 are those of 128: what they take of the difference to 128, where one of
-#: their own would take none. Heads of 80 in StableLM and Phi-2 on an H200, forward and backward [estimate, +-0.2].
-PADDED = 0.6
 #: Blocks of a head over SMs from which on backward's tail begins to shrink; at 1 nothing is left [estimate, +-15 %].
 FIRST_SHRINKING = 1.0 / 3.0
 
 
 @dataclass(frozen=True)
 class AttentionShapes:
-    """Shapes of ``n`` attention kernels; every field has shape ``(n,)``."""
+    """Shapes of ``n`` attention kernels; every field has shape ``(n,)``.
+
+    ``value_dim`` is the width of a value where it is not that of a key, else 0; ``head_dim`` is then their mean.
+    """
 
     batch: Array
     heads: Array
@@ -82,6 +83,7 @@ class AttentionShapes:
     causal: Array
     keys: Array
     window: Array
+    value_dim: Array
 
 
 @dataclass(frozen=True)
@@ -152,8 +154,8 @@ def attention_work(
         ``block_overhead`` (o), ``fixed_cycles`` (c0). A backend in :data:`RESEMBLES` has those of the one that it is
         like, at the pace stated there or, where the GPU's description has one, at its own ``pace``.
     """
-    kernels, pace = resembled(backend, direction)
-    pace = gpu.get(f"kernel.attention.{backend}.{direction}.pace", pace)
+    kernels, by_backend = resembled(backend, direction)
+    by_backend = gpu.get(f"kernel.attention.{backend}.{direction}.pace", by_backend)
     prefix = f"kernel.attention.{kernels}.{direction}."
     fp8 = fp8_attention(gpu) if dtype == "fp8" else None
     if fp8 is not None and direction == "backward" and not fp8.skips:
@@ -162,7 +164,8 @@ def attention_work(
     rate = faster * gpu.flops_per_cycle("bf16" if fp8 is not None else dtype) / gpu.sm_count
     products = 2.0 if direction == "forward" else 5.0
     block_flops = products * 2.0 * BLOCK * BLOCK * shapes.head_dim
-    block_cycles = _block_cycles(block_flops, rate * pace, shapes.head_dim, kernels, direction, gpu, each_score)
+    padding = _padding(shapes, kernels, prefix, gpu, each_score)
+    block_cycles = padding * _block_cycles(block_flops, rate * by_backend, shapes, prefix, gpu, each_score)
     per_head, heads = np.ceil(shapes.sequence / BLOCK), shapes.batch * shapes.heads
     overhead = gpu[prefix + "block_overhead"]
     blocks, keys, local = _blocks_of_head(shapes)
@@ -179,7 +182,7 @@ def attention_work(
     if deterministic and direction == "backward":
         passes = _in_rounds(shapes, mean, gpu.sm_count, paired=deterministic > 1)
     cycles = block_cycles * passes + gpu[prefix + "fixed_cycles"]
-    executed = block_flops * mean * gpu.sm_count
+    executed = padding * block_flops * mean * gpu.sm_count
     return AttentionWork(cycles, mean / passes, executed, _hbm_bytes(shapes, direction, 1.0 if fp8 is None else 0.5))
 
 
@@ -223,23 +226,25 @@ def _hbm_bytes(shapes: AttentionShapes, direction: str, width: float) -> Array:
 
 
 def _block_cycles(
-    flops: Array, rate: float, head_dim: Array, kernels: str, direction: str, gpu: GpuModel, each_score: str
+    flops: Array, rate: float, shapes: AttentionShapes, prefix: str, gpu: GpuModel, each_score: str
 ) -> Array:
     """Cycles of an SM for a block of queries and keys, whose operations run at shares of ``rate`` [FLOP/cycle]."""
-    prefix = f"kernel.attention.{kernels}.{direction}."
-    doublings = np.log2(head_dim / 128.0)
-    narrow = gpu[prefix + "narrow"] ** np.maximum(-doublings, 0.0)
-    wide = gpu.get(prefix + "wide", 1.0) ** np.maximum(doublings, 0.0)
-    cycles = flops / (rate * gpu[prefix + "eta"] * narrow * wide)
-    if kernels == "cudnn":
-        full_head = cycles * narrow * 128.0 / head_dim
-        between = (head_dim > 64) & (head_dim < 128)
-        cycles = np.where(between, cycles + PADDED * (full_head - cycles), cycles)
+    cycles, backward = flops / (rate * pace(shapes.head_dim, prefix, gpu)), prefix.endswith("backward.")
     if each_score == MASK:
-        cycles = cycles * MASKED[direction == "backward"] * MASKED_DOUBLING**doublings
+        cycles = cycles * MASKED[backward] * MASKED_DOUBLING ** np.log2(shapes.head_dim / 128.0)
     elif each_score:
-        cycles = cycles + EACH_SCORE[each_score][direction == "backward"] * BLOCK * BLOCK
+        cycles = cycles + EACH_SCORE[each_score][backward] * BLOCK * BLOCK
     return np.asarray(cycles)
+
+
+def _padding(shapes: AttentionShapes, kernels: str, prefix: str, gpu: GpuModel, each_score: str) -> Array:
+    """Work of the kernels that run over that of kernels made for the heads' widths, shape ``(n,)``."""
+    if kernels != "cudnn":
+        return np.ones(shapes.head_dim.shape)
+    masked, backward = each_score == MASK, prefix.endswith("backward.")
+    return np.where(
+        shapes.value_dim > 0, 1.0, next_wider(shapes.head_dim, prefix, gpu, backward=backward, masked=masked)
+    )
 
 
 def _few_heads(shapes: AttentionShapes, mean: Array, overhead: float, gpu: GpuModel) -> _Load:

@@ -182,7 +182,7 @@ def _tensor_pj_per_flop(dtype: str, gpu: GpuModel) -> float:
 
 def _attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
     first = operators[0]
-    names = ("batch", "heads", "kv_heads", "sequence", "head_dim", "causal", "keys", "window")
+    names = ("batch", "heads", "kv_heads", "sequence", "head_dim", "causal", "keys", "window", "value_dim")
     shapes = AttentionShapes(*(column(operators, name) for name in names))
     work = attention_work(
         shapes, first.backend, first.direction, first.dtype, gpu, first.each_score, first.deterministic

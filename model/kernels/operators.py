@@ -135,7 +135,8 @@ class Attention(HashedOnce):
     With a ``tile`` it is a kernel of that tile, whatever the backend. ``each_score`` says what happens to every score
     beside the softmax: ``dropout``, ``softcap``, a hyperbolic tangent, or ``mask``, the addition of a mask that is read
     from memory. ``deterministic`` backwards of FlashAttention's package do not add in the order of their blocks' ends;
-    the number says how many of them run side by side.
+    the number says how many of them run side by side. ``value_dim`` is the width of a value where it is not that of a
+    key (latent attention); ``head_dim`` is then their mean.
     """
 
     batch: int
@@ -153,6 +154,7 @@ class Attention(HashedOnce):
     each_score: str = ""
     window: int = 0
     deterministic: int = 0
+    value_dim: int = 0
 
     @property
     def keys(self) -> int:

@@ -26,6 +26,7 @@ def attention(s: Shard, direction: str) -> Attention:
         window=window,
         causal=each_score != "mask",
         deterministic=int(s.implementation.deterministic and direction == "backward"),
+        value_dim=0 if s.config.latent is None else s.config.latent.value_dim,
     )
 
 

@@ -22,8 +22,9 @@ def work(
     backend="cudnn",
     back=False,
     window=0,
+    value_dim=0,
 ):
-    values = (batch, heads, kv_heads, sequence, head_dim, causal, sequence, window)
+    values = (batch, heads, kv_heads, sequence, head_dim, causal, sequence, window, value_dim)
     columns = np.broadcast_arrays(*(np.asarray(v, dtype=float) for v in values))
     shapes = AttentionShapes(*(np.atleast_1d(column) for column in columns))
     return attention_work(shapes, backend, "backward" if back else "forward", "bf16", gpu)
@@ -70,11 +71,11 @@ def test_narrow_heads_use_the_units_less(h200):
     assert narrow / wide == pytest.approx(1 / h200["kernel.attention.cudnn.forward.narrow"], rel=0.02)
 
 
-def test_wide_heads_take_as_long_as_their_work_but_for_blackwells_backward(h200):
-    """At equal work (as many values over half the heads) heads of 256 take longer by ``wide``, where it is known."""
+def test_wide_heads_take_what_hopper_showed_but_for_blackwells_backward(h200):
+    """At equal work (as many values over half the heads) heads of 256 take longer by ``wide`` where it is stated."""
     b200 = gpu_model(load_gpu("b200"))
     factor = b200["kernel.attention.cudnn.backward.wide"]
-    for gpu, back, ratio in ((h200, True, 1.0), (b200, False, 1.0), (b200, True, 1 / factor)):
+    for gpu, back, ratio in ((h200, False, 0.89), (h200, True, 1.26), (b200, True, 1 / factor)):
         narrow, wide = work(
             gpu, heads=np.array([64, 32]), head_dim=np.array([128, 256]), sequence=65536, back=back
         ).cycles
@@ -166,3 +167,33 @@ def test_cudnn_under_transformer_engine_is_faster_where_there_is_cudnn():
             for backend in ("cudnn", "te-cudnn")
         )
         assert alone / engine == pytest.approx(gain, rel=0.01)
+
+
+def test_cudnn_runs_heads_in_the_next_wider_kernel_that_it_has(h200):
+    """Forward a head of 72 takes what one of 128 takes, of 144 what one of 192 takes; nothing of that is work done."""
+    dims = np.array([48, 64, 72, 112, 128, 144, 192, 256])
+    found = dict(zip(dims, work(h200, head_dim=dims).cycles, strict=True))
+    assert found[48] == pytest.approx(found[64])
+    assert found[72] == pytest.approx(found[112]) == pytest.approx(found[128])
+    assert found[144] == pytest.approx(found[192])
+    assert found[128] < found[192] < found[256]
+    back = dict(zip(dims, work(h200, head_dim=dims, back=True).cycles, strict=True))
+    assert 0.9 * back[128] < back[72] < back[112] < back[128]
+    assert back[144] == pytest.approx(back[192])
+
+
+def test_pytorchs_own_kernels_have_any_width(h200):
+    dims = np.array([72, 112, 128])
+    assert np.all(np.diff(work(h200, head_dim=dims, backend="flash-attention-2").cycles) > 0)
+
+
+def test_padding_takes_energy_but_less_than_work(h200):
+    """Products with zeros: the energy of a head of 96 lies between three quarters of one of 128 and all of it."""
+    narrow, full = (lower([Attention(2, 32, 32, 4096, head_dim)], h200).tensor_j[0] for head_dim in (96, 128))
+    assert 0.8 < narrow / full < 0.95
+
+
+def test_heads_whose_values_are_narrower_are_not_padded(h200):
+    """Latent attention: keys of 192, values of 128, stated as their mean."""
+    equal, latent = work(h200, head_dim=160, value_dim=np.array([0, 128]), back=True).cycles
+    assert latent < 0.7 * equal

@@ -21,7 +21,7 @@ ORDERS = ("attention.order", "attention.chunks.order", "attention.into", "attent
 
 
 def work(batch, heads, *, sequence=4096, keys=4096, deterministic=1, direction="backward"):
-    fields = (batch, heads, heads, sequence, 128, 1.0, keys, 0)
+    fields = (batch, heads, heads, sequence, 128, 1.0, keys, 0, 0)
     shapes = AttentionShapes(*(np.array([float(field)]) for field in fields))
     gpu = gpu_model(load_gpu("a100-sxm-40gb"))
     return attention_work(shapes, "flash-attn-2", direction, "bf16", gpu, "", deterministic)

@@ -1,0 +1,47 @@
+"""Heads of attention whose width is not 128: the pace of their products, and cuDNN's kernels for multiples of 64."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.model.hardware.gpu_model import GpuModel
+
+Array = NDArray[np.float64]
+#: Width to which kernels' parameters refer.
+REFERENCE = 128.0
+#: cuDNN has kernels for heads of multiples of so many values; others run in the next wider one, on zeros.
+WIDTH = 64.0
+#: What such heads take of the difference to that kernel, forward and backward, below 128: heads of 48 to 112 beside 64
+#: and 128 on an H200 (`validate/recorded/h200_sxm/heads.jsonl`); above 128 all of it [estimates, +-0.1].
+PADDED = (1.0, 0.88)
+#: Cycles of the kernels of 128, 192 and 256, forward and backward, over those of 128 for the same operations: heads of
+#: 144 to 256 there, with no mask but the causal one [estimates, +-0.05].
+WIDER, WIDER_BY = (128.0, 192.0, 256.0), ((1.0, 0.93, 0.89), (1.0, 1.45, 1.26))
+
+
+def pace(head_dim: Array, prefix: str, gpu: GpuModel) -> Array:
+    """Share of the dense rate at which products run with heads of a width, were there a kernel of it, shape ``(n,)``.
+
+    Parameters
+    ----------
+    prefix
+        Of the kernels' parameters, such as ``kernel.attention.cudnn.forward.``; reads ``eta`` (the share at 128),
+        ``narrow`` (factor on it for each halving) and ``wide`` (for each doubling, by default 1).
+    """
+    doublings = np.log2(head_dim / REFERENCE)
+    wide = gpu.get(prefix + "wide", 1.0) ** np.maximum(doublings, 0.0)
+    return np.asarray(gpu[prefix + "eta"] * gpu[prefix + "narrow"] ** np.maximum(-doublings, 0.0) * wide)
+
+
+def next_wider(head_dim: Array, prefix: str, gpu: GpuModel, *, backward: bool, masked: bool) -> Array:
+    """Cycles of the kernel of cuDNN that heads run in over those that :func:`pace` has for them, shape ``(n,)``.
+
+    Kernels that add a mask have growths of their own with the width above 128, and so have GPUs that state ``wide``.
+    """
+    width = np.ceil(head_dim / WIDTH) * WIDTH
+    there = width / head_dim * pace(head_dim, prefix, gpu) / pace(width, prefix, gpu)
+    if masked or prefix + "wide" in gpu.parameters:
+        return np.asarray(np.where(head_dim < REFERENCE, 1.0 + PADDED[backward] * (there - 1.0), 1.0))
+    there = there * np.interp(width, WIDER, WIDER_BY[backward])
+    return np.asarray(1.0 + np.where(head_dim < REFERENCE, PADDED[backward], 1.0) * (there - 1.0))
