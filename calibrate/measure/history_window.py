@@ -43,7 +43,11 @@ class HistoryWindow:
 
 
 def history_window(
-    readings: Sequence[PowerReading], start_s: float, end_s: float, settings: MeasureSettings
+    readings: Sequence[PowerReading],
+    start_s: float,
+    end_s: float,
+    settings: MeasureSettings,
+    period_s: float = 0.0,
 ) -> HistoryWindow:
     """All whole steps of a power history within a stretch of work.
 
@@ -55,6 +59,8 @@ def history_window(
         When the work ran, on the card's clock [s].
     settings
         Least length and number of steps, and what counts as a stall.
+    period_s
+        Time after which the work repeats itself: what power does within it is no error.
 
     Raises
     ------
@@ -76,7 +82,7 @@ def history_window(
             remedy="Take longer windows.",
         )
     mean = float(np.mean(power))
-    return HistoryWindow(time[-1] - length, float(time[-1]), mean, series_error(power), len(time))
+    return HistoryWindow(time[-1] - length, float(time[-1]), mean, series_error(power, period_s / step), len(time))
 
 
 def batch_error(values: Array, size: int) -> float:
@@ -92,8 +98,8 @@ def batch_error(values: Array, size: int) -> float:
     return float(np.std(means, ddof=1) / math.sqrt(count) / abs(np.mean(means)))
 
 
-def series_error(values: Array) -> float:
-    """Relative standard error of the mean of a correlated series.
+def series_error(values: Array, period: float = 0.0) -> float:
+    """Relative standard error of the mean of a correlated series; batches hold whole periods of so many values.
 
     From means over overlapping batches of the square root of the length (Meketon and Schmeiser, Overlapping batch
     means: something for nothing?, Winter Simulation Conference 1984). Batches still correlate with their neighbours
@@ -102,6 +108,8 @@ def series_error(values: Array) -> float:
     2022), never taken away.
     """
     size = max(round(math.sqrt(len(values))), 2)
+    if period > 0.0:
+        size = round(math.ceil(size / period) * period)
     if len(values) < LEAST_BATCHES * size:
         return math.inf
     whole, half = _overlapping_variance(values, size), _overlapping_variance(values, size // 2)

@@ -128,7 +128,7 @@ def cut_window(
     stall = _check_stalls(inside, start_s, end_s, settings)
     apart: tuple[float | None, float] = (None, math.inf)
     if history is not None:
-        cut = _by_history(inside, history_window(history, start_s, end_s, settings))
+        cut = _by_history(inside, history_window(history, start_s, end_s, settings, period_s))
         apart = over_counter(samples, history)
     elif energy_counter:
         _check_jumps([s for s in counted if start_s <= s.time_s <= end_s])

@@ -5,5 +5,6 @@
 - ``metered_row``: the row that a loop becomes; rows of the ranks of one job joined.
 - ``oddities``: what makes a loop something else than its plan.
 - ``result``: measured beside forecast.
+- ``phases``: what a meter does at a time.
 - ``loop``: counts steps, and opens and closes windows between them.
 """

@@ -6,8 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum, auto
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -37,35 +36,17 @@ from joulecast.calibrate.meter.metered_row import (
     row_of_windows,
 )
 from joulecast.calibrate.meter.oddities import oddities
+from joulecast.calibrate.meter.phases import LONG_ITERATION_S, Mark, Phase, even_span
 from joulecast.calibrate.meter.result import MeterResult, compared
 from joulecast.errors import DeviceError, InputError, MeasurementError
 
 #: Shortest window: a board holds its power limit over about a second [s].
 LEAST_WINDOW_S = 2.5
-#: Iterations from this length on are longer than a step of the counter, and windows hold whole ones [s].
-LONG_ITERATION_S = 0.1
 _NEVER = 2**63
 
 
 class MeterWarning(UserWarning):
     """A loop that was not metered, or only in part; the loop itself goes on."""
-
-
-class _Phase(Enum):
-    """What a meter does."""
-
-    WARMING_UP = auto()
-    SETTLING = auto()
-    IN_WINDOW = auto()
-    DONE = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    """Where a phase began: the steps until then, and the time on the cards' clock [s]."""
-
-    step: int = 0
-    time_s: float = math.nan
 
 
 class Meter:
@@ -119,7 +100,7 @@ class Meter:
         self.steps = 0
         self._plan, self._cards, self._settings = plan, cards, settings
         self._warm_up_steps, self._synchronize, self._name = warm_up_steps, synchronize, name or plan.name
-        self._phase, self._mark = _Phase.WARMING_UP, _Mark()
+        self._phase, self._mark = Phase.WARMING_UP, Mark()
         self._due_step, self._due_s = _NEVER, math.inf
         self._takes: list[Take] = []
         self._warnings: list[str] = []
@@ -155,26 +136,26 @@ class Meter:
 
     def restart(self) -> None:
         """Settle again, and forget the window that is open: for after an evaluation, or a checkpoint."""
-        if self._phase in (_Phase.SETTLING, _Phase.IN_WINDOW):
-            self._begin(_Phase.SETTLING, self._settings.settle_s)
+        if self._phase in (Phase.SETTLING, Phase.IN_WINDOW):
+            self._begin(Phase.SETTLING, self._settings.settle_s)
 
     @property
     def done(self) -> bool:
         """Whether no further window is taken."""
-        return self._phase is _Phase.DONE
+        return self._phase is Phase.DONE
 
     def _act(self) -> None:
-        if self._phase is _Phase.WARMING_UP:
+        if self._phase is Phase.WARMING_UP:
             self._wait()
             self._watch.start()
-            self._begin(_Phase.SETTLING, self._settings.settle_s)
-        elif self._phase is _Phase.SETTLING:
+            self._begin(Phase.SETTLING, self._settings.settle_s)
+        elif self._phase is Phase.SETTLING:
             self._end_settling()
         else:
             self._close_window()
 
-    def _begin(self, phase: _Phase, duration_s: float) -> None:
-        self._phase, self._mark = phase, _Mark(self.steps, self._watch.now())
+    def _begin(self, phase: Phase, duration_s: float) -> None:
+        self._phase, self._mark = phase, Mark(self.steps, self._watch.now())
         self._due_step, self._due_s = self.steps + 1, self._mark.time_s + duration_s
 
     def _end_settling(self) -> None:
@@ -183,11 +164,12 @@ class Meter:
         self._watch.read()
         now = self._watch.now()
         self._settled_s = now - self._mark.time_s
-        drift = self._watch.drift(now - half_s)
+        span_s = even_span(half_s, self._settled_s / (self.steps - self._mark.step))
+        drift = self._watch.drift(now - span_s) if span_s <= self._settled_s + 1e-6 else math.inf
         if drift >= settings.drift and self._settled_s + 0.9 * half_s <= settings.most_settle_s:
             self._due_s = now + half_s
             return
-        if drift >= settings.drift:
+        if settings.drift <= drift < math.inf:
             self._warnings.append(still_drifting(drift, self._settled_s))
         self._wait()
         self._open_window()
@@ -195,7 +177,7 @@ class Meter:
     def _open_window(self) -> None:
         """Begin a window now that the GPUs have done all that was launched."""
         self._measured.setdefault(BEGIN, time.time())
-        self._begin(_Phase.IN_WINDOW, self._watch.run_s(self._settings, {}))
+        self._begin(Phase.IN_WINDOW, self._watch.run_s(self._settings, {}))
 
     def _close_window(self) -> None:
         self._wait()
@@ -233,7 +215,7 @@ class Meter:
         warnings.warn(f"{self._name}: the loop is not metered any more: {error}", MeterWarning, stacklevel=3)
 
     def _finish(self) -> None:
-        self._phase, self._due_step = _Phase.DONE, _NEVER
+        self._phase, self._due_step = Phase.DONE, _NEVER
         self._close()
 
     def _close(self) -> None:
@@ -241,7 +223,7 @@ class Meter:
         self._gpus.close()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if self._phase is _Phase.DONE:
+        if self._phase is Phase.DONE:
             return
         try:
             if kind is None and not self._takes:
@@ -252,9 +234,9 @@ class Meter:
     def _keep_part(self) -> None:
         """Of a loop that ended before a window closed, measure what there is."""
         steps = self.steps - self._mark.step
-        where = {_Phase.WARMING_UP: "it warmed up", _Phase.SETTLING: "it settled"}.get(self._phase, "a window closed")
+        where = {Phase.WARMING_UP: "it warmed up", Phase.SETTLING: "it settled"}.get(self._phase, "a window closed")
         self._partial = True
-        if self._phase is not _Phase.WARMING_UP and steps > 0:
+        if self._phase is not Phase.WARMING_UP and steps > 0:
             self._wait()
             length_s = self._watch.now() - self._mark.time_s
             short = replace(self._settings, window_s=0.5 * length_s, polled_window_s=0.5 * length_s, least_steps=2)

@@ -320,3 +320,11 @@ def test_a_change_is_known_by_its_scatter():
     assert value == pytest.approx(0.067, abs=0.01) and value > 2.5 * error
     assert change(np.array([1500.0])) == (0.0, 0.0)
     assert change(np.array([1500.0, 1600.0])) == (pytest.approx(1 / 15), 0.0)
+
+
+def test_periods_are_no_error_of_a_series():
+    random = np.random.default_rng(5)
+    series = np.where(np.arange(240) % 30 < 20, 700.0, 100.0) + random.normal(0.0, 3.0, 240)
+    assert series_error(series) > 0.03
+    assert series_error(series, 30.0) == pytest.approx(3.0 / 500.0 / math.sqrt(240), rel=1.0)
+    assert series_error(series, 100.0) == math.inf

@@ -189,6 +189,21 @@ def test_long_iterations_make_windows_of_whole_ones():
     assert meter.result.row["measured_window_s"] == pytest.approx(8.0, abs=0.3)
 
 
+@pytest.mark.parametrize("sensors", [Sensors(), NO_HISTORY], ids=["history", "counter"])
+@pytest.mark.parametrize(("busy_s", "rest_s"), [(0.4, 0.2), (1.0, 0.5), (0.2, 0.1)])
+def test_what_power_does_within_an_iteration_is_neither_drift_nor_error(sensors, busy_s, rest_s):
+    card = SimulatedCard(sensors=sensors)
+    card.begin({"op": "pulse", "M": 4096, "N": 4096, "K": 4096, "dtype": "bf16", "busy_s": busy_s, "idle_s": rest_s})
+    card.sleep(10 * (busy_s + rest_s))
+    meter = metered(card, step_s=busy_s + rest_s, windows=3)
+    end = card.now()
+    power_w = card.board.power_between(end - meter.result.row["measured_steps"] * (busy_s + rest_s), end)
+    power = quantities(meter)["power_w"]
+    assert power.measured == pytest.approx(power_w, rel=5e-3)
+    assert power.standard_error < 0.005 * power.measured
+    assert meter.result.warnings == ()
+
+
 def test_several_gpus_of_a_process(tmp_path):
     cards = [busy(file=tmp_path / "a"), busy(file=tmp_path / "b", truth={"power.static_w": 120.0})]
     plan = {**PLAN, "cluster": {"gpu": "h200-sxm", "gpus": 2}}
