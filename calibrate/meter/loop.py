@@ -106,6 +106,7 @@ class Meter:
         self._warnings: list[str] = []
         self._spoilt, self._settled_s, self._partial = 0, 0.0, False
         self._measured: dict[str, Any] = {}
+        self._why = "no window has closed yet"
 
     def __enter__(self) -> Meter:
         if self.steps or self.done:
@@ -114,13 +115,13 @@ class Meter:
         self._gpus, self._pool = gpus, SamplerPool()
         try:
             self._watch = Watch(gpus.devices, self._pool)
+            card = gpus.devices[0].facts.name
+            self._configuration = configuration_of(self._plan, len(gpus.devices), rank.rank, rank.world_size, card)
+            waited_for = self._synchronize is not None
+            self._warnings += oddities(self._configuration, gpus, self._plan.iteration, waited_for=waited_for)
         except BaseException:
             self._close()
             raise
-        card = gpus.devices[0].facts.name
-        self._configuration = configuration_of(self._plan, len(gpus.devices), rank.rank, rank.world_size, card)
-        waited_for = self._synchronize is not None
-        self._warnings += oddities(self._configuration, gpus, self._plan.iteration, waited_for=waited_for)
         self._due_step, self._due_s = self._warm_up_steps, -math.inf
         return self
 
@@ -163,19 +164,16 @@ class Meter:
         settings, half_s = self._settings, 0.5 * self._settings.settle_s
         self._watch.read()
         now = self._watch.now()
-        self._settled_s = now - self._mark.time_s
-        span_s = even_span(half_s, self._settled_s / (self.steps - self._mark.step))
-        drift = self._watch.drift(now - span_s) if span_s <= self._settled_s + 1e-6 else math.inf
-        if drift >= settings.drift and self._settled_s + 0.9 * half_s <= settings.most_settle_s:
+        settled_s = now - self._mark.time_s
+        span_s = even_span(half_s, settled_s / (self.steps - self._mark.step))
+        drift = self._watch.drift(now - span_s) if span_s <= settled_s + 1e-6 else math.inf
+        if drift >= settings.drift and settled_s + 0.9 * half_s <= settings.most_settle_s:
             self._due_s = now + half_s
             return
         if settings.drift <= drift < math.inf:
-            self._warnings.append(still_drifting(drift, self._settled_s))
+            self._warnings.append(still_drifting(drift, settled_s))
+        self._settled_s = self._settled_s or settled_s
         self._wait()
-        self._open_window()
-
-    def _open_window(self) -> None:
-        """Begin a window now that the GPUs have done all that was launched."""
         self._measured.setdefault(BEGIN, time.time())
         self._begin(Phase.IN_WINDOW, self._watch.run_s(self._settings, {}))
 
@@ -188,7 +186,8 @@ class Meter:
             if fault.reason not in PASSING or self._spoilt > self._settings.most_stalls:
                 raise
         if len(self._takes) < self._settings.most_windows:
-            self._open_window()
+            # The cards have rested while the window was read, for which their boards let them run faster for a while.
+            self._begin(Phase.SETTLING, 0.5 * self._settings.settle_s)
         else:
             self._finish()
 
@@ -210,7 +209,8 @@ class Meter:
 
     def _give_up(self, error: Exception) -> None:
         """Let the loop go on without being measured further."""
-        self._warnings.append(f"no further window: {error}")
+        self._why = f"no further window: {error}"
+        self._warnings.append(self._why)
         self._finish()
         warnings.warn(f"{self._name}: the loop is not metered any more: {error}", MeterWarning, stacklevel=3)
 
@@ -245,8 +245,9 @@ class Meter:
             except (DeviceError, MeasurementError) as fault:
                 self._measured |= {"time_s": length_s / steps, "measured_steps": steps}
                 self._warnings.append(f"no power: {fault}")
-        self._warnings.append(f"the loop ended after {self.steps} steps, before {where}: the row is not scored")
-        warnings.warn(f"{self._name}: {self._warnings[-1]}. {self._remedy()}", MeterWarning, stacklevel=3)
+        self._why = f"the loop ended after {self.steps} steps, before {where}"
+        self._warnings.append(f"{self._why}: the row is not scored")
+        warnings.warn(f"{self._name}: {self._why}. {self._remedy()}", MeterWarning, stacklevel=3)
 
     def _remedy(self) -> str:
         settings = self._settings
@@ -273,8 +274,7 @@ class Meter:
         elif "time_s" in self._measured:
             row, odd = row_of_time(self._name, self._configuration), []
         else:
-            why = self._warnings[-1] if self._warnings else "no window has closed yet"
-            raise MeasurementError(f"{self._name}: nothing was measured: {why}", remedy=self._remedy())
+            raise MeasurementError(f"{self._name}: nothing was measured: {self._why}", remedy=self._remedy())
         row |= self._measured | ({PARTIAL: True} if self._partial else {})
         told = (*self._warnings, *odd)
         return MeterResult(
