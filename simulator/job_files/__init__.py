@@ -16,7 +16,7 @@ Read in this order:
    ``trainer_kernels`` (what they run) and ``trainer_names`` (what is told or refused); ``megatron`` with
    ``megatron_model``, ``megatron_parallelism``, ``megatron_run``, ``megatron_names`` (flags that no key stands for)
    and ``megatron_yaml``; ``nemo`` (NeMo and Megatron-Bridge as Megatron's flags) with ``nemo_names``.
-4. Launch scripts, from the bottom up: ``shell_tokens``, ``shell_syntax`` (a tree), ``shell_values`` and
-   ``shell_conditions`` (what words and conditions come to), ``shell_sources`` (scripts that a script reads) and
-   ``shell``, which says what commands are started.
+4. Launch scripts, from the bottom up: ``shell_tokens``, ``shell_syntax`` (a tree), ``shell_values``,
+   ``shell_conditions`` and ``shell_loops`` (what words, conditions and loops come to), ``shell_slurm`` (what Slurm
+   sets), ``shell_sources`` (scripts that a script reads) and ``shell``, which says what commands are started.
 """

@@ -145,13 +145,18 @@ def _draft(job: str | Path | Sequence[str], asked: Asked) -> Draft:
         raise InputError("the file is empty", file=str(path), remedy=REMEDY)
     if re.search("[\0-\x08]", text):
         raise InputError("this is no text", file=str(path), remedy=REMEDY)
-    if path.suffix == ".toml":
-        return torchtitan_draft(text, asked, str(path))
+    if path.suffix not in (".toml", ".json", *SUFFIXES):
+        return _script(text, str(path), asked)
     if path.suffix in SUFFIXES:
-        return _yaml(text, path, asked)
-    if path.suffix == ".json":
-        return deepspeed_draft(text, asked, str(path))
-    return _script(text, str(path), asked)
+        draft = _yaml(text, path, asked)
+    else:
+        draft = (torchtitan_draft if path.suffix == ".toml" else deepspeed_draft)(text, asked, str(path))
+    if asked.environment:
+        names = ", ".join(asked.environment)
+        draft.warn(
+            f"--env {names}: a {path.suffix[1:].upper()} has no variables; say what it means with --gpus or --set"
+        )
+    return draft
 
 
 def _yaml(text: str, path: Path, asked: Asked) -> Draft:
@@ -181,8 +186,12 @@ def _script(text: str, file: str, asked: Asked) -> Draft:
     if not found:
         raise InputError("starts no training job that is known", file=file, remedy=REMEDY)
     draft = reader(found[0], asked, file)
-    for command in found[1:]:
-        draft.warn(f"the command on line {command.line} is left out: the plan is of the one on line {found[0].line}")
+    first, lines = found[0].line, [command.line for command in found]
+    if lines.count(first) > 1:
+        draft.warn(f"the command on line {first} is started {lines.count(first)} times: the plan is of the first")
+    for line in dict.fromkeys(lines):
+        if line != first:
+            draft.warn(f"the command on line {line} is left out: the plan is of the one on line {first}")
     for name, line in script.absent.items():
         draft.warn(f"source {name} (line {line}): there is no such file here, and what it sets is not known")
     for name, line in script.unset.items():

@@ -10,6 +10,7 @@ from typing import Any
 
 from joulecast.errors import InputError
 from joulecast.files import parse_json
+from joulecast.model.architecture.hf import load_model
 from joulecast.simulator.job_files.asked import Asked
 from joulecast.simulator.job_files.cluster import put_cluster
 from joulecast.simulator.job_files.draft import Draft
@@ -21,6 +22,8 @@ from joulecast.simulator.job_files.told import OFFLOADED, SPLIT, other_optimizer
 
 MICRO, BATCH, STEPS = "train_micro_batch_size_per_gpu", "train_batch_size", "gradient_accumulation_steps"
 ZERO, STAGE = "zero_optimization", "zero_optimization.stage"
+#: Gradients that are reduced at once, and how many where it is not stated.
+_BUCKET, BUCKET = "reduce_bucket_size", 5e8
 #: Keys by which a JSON is seen to be DeepSpeed's.
 _TELLING = (MICRO, BATCH, STEPS, ZERO)
 #: Keys and tables without effect on time, energy and memory of an iteration.
@@ -114,11 +117,11 @@ def put_zero(config: SettingsFile, draft: Draft) -> None:
 
 
 def without_auto(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """The tables without keys that the training script fills in (``auto``)."""
+    """The tables without keys that the training script fills in (``auto``), but for those that its model decides."""
     return {
         key: without_auto(value) if isinstance(value, Mapping) else value
         for key, value in tables.items()
-        if value != "auto"
+        if value != "auto" or key == _BUCKET
     }
 
 
@@ -170,7 +173,7 @@ def _sharding(config: SettingsFile, draft: Draft) -> int:
     if config.value(f"{ZERO}.cpu_offload", bool, False):
         raise config.error(OFFLOADED, f"{ZERO}.cpu_offload", "Set it to false to forecast the job without it.")
     beside = config.value(f"{ZERO}.overlap_comm", bool, stage == 3)
-    bucket = config.value(f"{ZERO}.reduce_bucket_size", (int, float))
+    config.asked.add(f"{ZERO}.{_BUCKET}")
     if stage == 3:
         draft.put("parallelism.fsdp", True, *config.source(key))
         if not beside:
@@ -180,12 +183,9 @@ def _sharding(config: SettingsFile, draft: Draft) -> int:
             draft.put("parallelism.distributed_optimizer", True, *config.source(key))
         if stage == 2:
             draft.warn(f"{key} 2: gradients are forecast whole on every rank, as at stage 1")
-        if beside:
+        if beside and stage:  # without ZeRO gradients are reduced behind the last backward
             draft.put("overlap.grad_reduce", "overlapped", *config.source(f"{ZERO}.overlap_comm"))
-            if bucket:
-                width = 4 if draft.value("workload.precision") == "fp32" else 2
-                size = width * bucket / 2**20
-                draft.put("overlap.grad_bucket_mb", size, *config.source(f"{ZERO}.reduce_bucket_size"))
+            _bucket(config, draft)
     for name, words in _PARTS.items():
         if config.value(f"{ZERO}.{name}", (bool, int), False) not in (False, 1) or config.raw(f"{ZERO}.{name}") is True:
             draft.warn(f"{ZERO}.{name}: {words}")
@@ -193,6 +193,20 @@ def _sharding(config: SettingsFile, draft: Draft) -> int:
     if reduced and reduced != precision:
         draft.warn(f"communication_data_type {reduced}: gradients are forecast reduced in {precision}")
     return stage
+
+
+def _bucket(config: SettingsFile, draft: Draft) -> None:
+    """How much is reduced at once; what is left to Hugging Face's trainer is the square of the model's width."""
+    key, model = f"{ZERO}.{_BUCKET}", draft.value("workload.model")
+    source, line = config.source(key)
+    if config.raw(key) == "auto":
+        if not isinstance(model, str):
+            return
+        elements, source = float(load_model(model).hidden) ** 2, f"{source} auto: hidden_size squared"
+    else:
+        elements = config.value(key, (int, float), BUCKET)
+    width = 4 if draft.value("workload.precision") == "fp32" else 2
+    draft.put("overlap.grad_bucket_mb", width * elements / 2**20, source, line)
 
 
 def _run(config: SettingsFile, draft: Draft, architecture: str | None) -> None:

@@ -2,8 +2,8 @@
 
 Variables that the script does not set count as unset where a condition or a default asks for them, which is noted;
 where a word of the job needs one, the reader of that word says so. Scripts that it reads with ``source`` are followed
-where they lie near it. Other files, commands in ``$(…)`` and loops are only known to a run: what depends on them stays
-unknown.
+where they lie near it. Loops over words that it says are followed turn by turn, others once. Other files, commands in
+``$(…)`` and how often a loop turns are only known to a run: what depends on them stays unknown.
 """
 
 from __future__ import annotations
@@ -15,30 +15,23 @@ from dataclasses import dataclass
 
 from joulecast.errors import InputError
 from joulecast.simulator.job_files.shell_conditions import TESTS, condition
+from joulecast.simulator.job_files.shell_loops import is_over_arguments, turns
+from joulecast.simulator.job_files.shell_slurm import slurm_variables
 from joulecast.simulator.job_files.shell_sources import is_own, sourced_tokens
 from joulecast.simulator.job_files.shell_syntax import Block, Case, Function, Group, If, Loop, Node, Simple, parse
 from joulecast.simulator.job_files.shell_tokens import COMPUTED, END, Array, Operator, Word, tokens
 from joulecast.simulator.job_files.shell_values import Spot, Variables, as_unset
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.S)
-_BATCH = re.compile(r"^#SBATCH[ \t]+(?:--([\w-]+)|-(\w))[= \t]*(\S*)", re.M)
 #: Commands that set variables.
 _DECLARING = ("export", "local", "declare", "readonly", "typeset")
 #: Commands whose words are shown or kept, not started.
 _SHOWING = ("echo", "printf", "cat", "set", "unset", "shift", "cd", "mkdir", "source", ".", "exit", "return", "trap")
-#: Slurm's options, and the variables that it sets from them.
-_SLURM = {
-    "nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
-    "N": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
-    "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
-    "gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
-    "gres": ("SLURM_GPUS_ON_NODE",),
-    "ntasks": ("SLURM_NTASKS",),
-    "n": ("SLURM_NTASKS",),
-}
 #: Most scripts that one may read, each time that it does so.
 MOST_SOURCED = 50
 _MARKED = re.compile(f"{COMPUTED}[^{END}]*{END}")
+#: Most turns of a script's loops, each time that they turn.
+MOST_TURNS = 1000
 #: How deep functions and texts of commands may hold each other.
 MOST_DEPTH = 20
 
@@ -98,21 +91,10 @@ def read_script(text: str, file: str, given: Mapping[str, str]) -> Script:
     InputError
         The script cannot be read; names file and line.
     """
-    variables = Variables(file, {name: Spot(value, 1) for name, value in (_slurm(text) | dict(given)).items()})
+    variables = Variables(file, {name: Spot(value, 1) for name, value in (slurm_variables(text) | dict(given)).items()})
     reader = _Reader(variables)
     reader.block(parse(tokens(text, file), file))
     return Script(tuple(reader.commands), variables.unset, reader.absent)
-
-
-def _slurm(text: str) -> dict[str, str]:
-    """Variables that Slurm sets from a batch script's own options."""
-    found = {}
-    for long, short, value in _BATCH.findall(text):
-        for name in _SLURM.get(long or short, ()):
-            number = re.search(r"(\d+)$", value)
-            if number:
-                found[name] = number[1]
-    return found
 
 
 class _Reader:
@@ -122,7 +104,7 @@ class _Reader:
         self._exported: dict[str, str] = {}
         self._functions: dict[str, Block] = {}
         self.absent: dict[str, int] = {}
-        self._depth = self._sourced = 0
+        self._depth = self._sourced = self._turns = 0
 
     def block(self, nodes: Block) -> bool | None:
         """Follow commands; how the last one ended, ``None`` if only a run knows."""
@@ -147,9 +129,30 @@ class _Reader:
             self._if(node)
         elif isinstance(node, Case):
             self._case(node)
-        elif isinstance(node, Loop) and not self._is_over_arguments(node):
-            self._forget(node.body)
+        elif isinstance(node, Loop):
+            self._loop(node)
         return True
+
+    def _loop(self, node: Loop) -> None:
+        """Follow a loop's turns, or a single one where only a run knows how many there are, and with what."""
+        if is_over_arguments(node):
+            return
+        name, words = turns(node, self._variables)
+        for word in words or ():
+            self._turns += 1
+            if self._turns > MOST_TURNS:
+                message = "the loops of this script have more turns than a job's"
+                raise InputError(message, file=self._variables.file, line=node.line)
+            self._variables.assign(name, word)
+            self.block(node.body)
+        if words is None:
+            if name:
+                self._variables.assign(
+                    name, Spot(f"{COMPUTED}${name}, over which line {node.line} goes{END}", node.line)
+                )
+            self._forget(node.body)
+            self.block(node.body)
+            self._forget(node.body)
 
     def _if(self, node: If) -> None:
         for condition_nodes, body in node.branches:
@@ -171,11 +174,6 @@ class _Reader:
             if any(fnmatch.fnmatchcase(word, text) for text in texts):
                 self.block(body)
                 return
-
-    def _is_over_arguments(self, node: Loop) -> bool:
-        """Whether a loop goes through the script's own arguments, of which there are none."""
-        head = " ".join(getattr(token, "text", "") for token in node.head)
-        return "$#" in head or "$@" in head or (head.split()[:1] == ["for"] and " in " not in f"{head} ")
 
     def _forget(self, nodes: Block) -> None:
         """What these commands set is not known any more: only a run knows whether they run."""

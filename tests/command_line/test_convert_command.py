@@ -44,6 +44,32 @@ def test_a_command_behind_dashes_and_on_standard_input(capsys, monkeypatch):
     assert (status, other) == (0, 0) and tomllib.loads(behind) == tomllib.loads(given)
 
 
+COMMAND = "torchrun --nproc-per-node 8 sft.py --model_name_or_path meta-llama/Llama-3.1-8B --bf16 --max_length 4096"
+
+
+def test_a_command_in_a_loop_is_read_at_its_first_turn(capsys, tmp_path):
+    script = tmp_path / "sweep.sh"
+    body = f"  {COMMAND} \\\n    --per_device_train_batch_size $b --num_train_epochs 1\n"
+    script.write_text(f"for b in 2 4\ndo\n{body}done\n", encoding="utf-8")
+    status, out, err = run(capsys, "convert", str(script), "--gpu", "h100-sxm")
+    assert status == 0 and tomllib.loads(out)["workload"]["micro_batch_size"] == 2
+    assert "the command on line 3 is started 2 times: the plan is of the first" in err
+
+
+def test_a_loop_that_only_a_run_knows_says_what_of_the_job_it_hides(capsys, tmp_path):
+    script = tmp_path / "sweep.sh"
+    script.write_text(f"while read b; do {COMMAND} --per_device_train_batch_size $b; done < sizes\n", encoding="utf-8")
+    status, _, err = run(capsys, "convert", str(script), "--gpu", "h100-sxm")
+    assert status == 2 and "per_device_train_batch_size" in err and "$b" in err
+
+
+def test_variables_of_a_file_without_any_are_told(capsys, tmp_path):
+    job = tmp_path / "ds.json"
+    job.write_text('{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}}', encoding="utf-8")
+    status, _, err = run(capsys, "convert", str(job), "--gpus", "8", "--env", "WORLD_SIZE=8")
+    assert status == 0 and "warning: --env WORLD_SIZE: a JSON has no variables; " in err
+
+
 def test_errors_are_one_line(capsys, tmp_path):
     for arguments in (
         ["absent.sh"],

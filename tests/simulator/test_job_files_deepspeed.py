@@ -96,6 +96,10 @@ def test_what_a_script_says_is_missing(tmp_path):
             {"zero_optimization.stage": 1, "zero_optimization.reduce_bucket_size": 2**28, "bf16": "auto"},
             *("overlap.grad_bucket_mb", 1024.0),  # in fp32
         ),
+        ({"zero_optimization": {"stage": 2, "overlap_comm": True}}, "overlap.grad_bucket_mb", 2 * 5e8 / 2**20),
+        ({"zero_optimization.stage": 2}, "overlap.grad_bucket_mb", 2 * 4096**2 / 2**20),  # auto
+        ({"zero_optimization": {"stage": 2, "overlap_comm": False}}, "overlap.grad_bucket_mb", None),
+        ({"zero_optimization.stage": 0}, "overlap.grad_reduce", None),
         ({"zero_optimization.overlap_comm": False}, "overlap.fsdp_prefetch", False),
         ({"bf16.enabled": False}, "workload.precision", None),
         ({"gradient_clipping": 0}, "implementation.gradient_clipping", False),
@@ -107,7 +111,7 @@ def test_what_a_script_says_is_missing(tmp_path):
 def test_keys_of_a_job(tmp_path, changes, key, expected):
     found = convert(tmp_path, changes).tables
     table, name = key.split(".")
-    assert found[table].get(name) == expected
+    assert found.get(table, {}).get(name) == expected
 
 
 def test_zero_without_a_stage_splits_nothing(tmp_path):

@@ -45,6 +45,10 @@ def words(text, **given):
         ("cat <<EOF\nrun not $(\nEOF\nrun", [["run"]]),
         ("(cd x && run a) | tee log", [["run", "a"], ["tee", "log"]]),
         ("echo run; printf run", []),
+        ("for i in 1 b; do run $i; done", [["run", "1"], ["run", "b"]]),
+        ("L='x y'; for i in $L {2..4} {p,q}; do A+=$i; done; run $A", [["run", "xy234pq"]]),
+        ('A=(x y)\nfor i in "${A[@]}"\ndo\nrun $i\ndone', [["run", "x"], ["run", "y"]]),
+        ("for i; do run $i; done; for i in $@; do run $i; done", []),
         ("((N > 4)) && run", [["run"]]),
     ],
 )
@@ -53,10 +57,34 @@ def test_commands_are_those_that_a_shell_would_start(text, expected):
 
 
 def test_what_only_a_run_tells_stays_marked():
-    (command,) = words("A=$(nproc)\nfor i in 1 2; do B=$i; done\nif [ -f x ]; then C=1; fi\nrun $A $B $C $D")
+    (command,) = words("A=$(nproc)\nwhile read i; do B=$i; done\nif [ -f x ]; then C=1; fi\nrun $A $B $C $D")
     told = [marks(word) for word in command[1:]]
     assert told[0] == ["$(nproc)"] and told[3] == ["D"]
     assert told[1][0].startswith("$B, which line 2 sets") and told[2][0].startswith("$C, which line 3 sets")
+
+
+@pytest.mark.parametrize(
+    ("loop", "told"),
+    [
+        ("for f in *.yaml; do run $f; done", ["$f, over which line 1 goes"]),
+        ("for f in $(ls); do run $f; done", ["$f, over which line 1 goes"]),
+        ("for f in $LIST; do run $f; done", ["$f, over which line 1 goes"]),
+        ("n=0; while true; do n=$((n + 1)); run $n; done", ["$n, which line 1 sets under a condition"]),
+        ("for ((i = 0; i < 3; i++)); do run $i; done", ["i"]),
+        ("until [ -f x ]; do n=2; done; run $n", ["$n, which line 1 sets under a condition"]),
+        ("until [ -f x ]; do n=2; run $n; done", []),
+    ],
+)
+def test_a_loop_of_which_only_a_run_knows_the_turns_is_followed_once(loop, told):
+    (command,) = words(loop)
+    assert command[0] == "run" and len(command) == 2
+    assert [mark[: len(start)] for mark, start in zip(marks(command[1]), told, strict=True)] == told
+
+
+def test_loops_without_end_are_refused():
+    nested = "".join(f"for i{n} in {{1..20}}; do " for n in range(4)) + "run; " + "done; " * 4
+    with pytest.raises(InputError, match="more turns than a job's"):
+        words(nested)
 
 
 def test_a_command_has_its_environment_and_lines():
