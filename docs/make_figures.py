@@ -21,7 +21,8 @@ ROOT = HERE.parent
 KEPT, README = HERE / "figures.json", ROOT / "README.md"
 PAGES = (README, *sorted((HERE / "figures").glob("*.md")))
 WITH_DEMO = (README, HERE / "start.md")
-QUANTITIES = ("time_error", "energy_error", "time_worst", "time_baseline", "energy_baseline")
+QUANTITIES = ("time_error", "energy_error", "power_error", "time_worst", "time_baseline", "energy_baseline")
+INSIDE = ("time_inside", "energy_inside", "power_inside")
 
 
 def main(data: str | None) -> None:
@@ -62,6 +63,9 @@ def errors(row: dict[str, Any], data: str | None) -> dict[str, Any]:
     for name in QUANTITIES:
         value = summary.get(f"{name}_percent")
         found[f"{name}_percent"] = None if value is None else float(f"{value:.2g}")
+    for name in INSIDE:
+        value = summary.get(f"{name}_percent")
+        found[f"{name}_percent"] = None if value is None else round(value)
     return found
 
 
@@ -100,9 +104,13 @@ def markdown(table: dict[str, Any], kept: dict[str, Any]) -> str:
 
 
 def _cells(found: dict[str, Any]) -> list[str]:
-    time, energy, worst, rule_time, rule_energy = (found[f"{name}_percent"] for name in QUANTITIES)
-    rule = " / ".join(_percent(value) for value in (rule_time, rule_energy) if value is not None)
-    return [_percent(time), _percent(energy), _percent(worst), rule]
+    *errors, rule_time, rule_energy = (found[f"{name}_percent"] for name in QUANTITIES)
+    inside = _together(*(found[f"{name}_percent"] for name in INSIDE))
+    return [*map(_percent, errors), inside, _together(rule_time, rule_energy)]
+
+
+def _together(*values: float | None) -> str:
+    return " / ".join(_percent(value) for value in values if value is not None)
 
 
 def _cells_of_times(found: dict[str, Any], row: dict[str, Any]) -> list[str]:

@@ -83,7 +83,7 @@ class LayerFit:
         Every parameter; those of :data:`CLOCK_PRIORS` at their priors until rows of another clock were fitted.
     spreads
         Fitted groups of parameters: their names and a square root of their covariance, shape ``(p, p)``.
-    time_sd, energy_sd
+    time_sd, energy_sd, power_sd
         Relative scatter around the fit of the rows that were fitted [1].
     """
 
@@ -92,6 +92,7 @@ class LayerFit:
     spreads: tuple[tuple[tuple[str, ...], Array], ...]
     time_sd: float
     energy_sd: float
+    power_sd: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +104,7 @@ class LayerForecast:
     clock_mhz: Array
     time_sd: Array
     energy_sd: Array
+    power_sd: Array
 
 
 def fit_layer(rows: Configurations, measured: Readings, gpu: GpuModel) -> LayerFit:
@@ -119,12 +121,12 @@ def fit_layer(rows: Configurations, measured: Readings, gpu: GpuModel) -> LayerF
         return np.asarray(np.log(energy_j({**clock, **own}, rows, walked, gpu) / measured.energy_j))
 
     of_energy = solve(lambda own: energy_errors(own) / ENERGY_NOISE, ENERGY_PRIORS, list(ENERGY_PRIORS))
+    time, energy = time_errors(of_time.as_dict()), energy_errors(of_energy.as_dict())
     return LayerFit(
         gpu,
         {**clock, **of_time.as_dict(), **of_energy.as_dict()},
         (_spread(of_time, _ALIKE), _spread(of_energy, _ALIKE), _prior_spread()),
-        _root_mean_square(time_errors(of_time.as_dict())),
-        _root_mean_square(energy_errors(of_energy.as_dict())),
+        *(_root_mean_square(errors) for errors in (time, energy, energy - time)),
     )
 
 
@@ -146,7 +148,7 @@ def fit_clock(fit: LayerFit, rows: Configurations, measured: Readings, before: R
 
     found = solve(errors, CLOCK_PRIORS, list(CLOCK_PRIORS))
     values = {**fit.values, **found.as_dict()}
-    return LayerFit(fit.gpu, values, (*fit.spreads[:2], _spread(found, 1.0)), fit.time_sd, fit.energy_sd)
+    return replace(fit, values=values, spreads=(*fit.spreads[:2], _spread(found, 1.0)))
 
 
 def _missed(fit: LayerFit, rows: Configurations, before: Readings | None) -> tuple[Array, Array]:
@@ -196,13 +198,12 @@ def forecast_layer(fit: LayerFit, rows: Configurations, before: Readings | None 
     time, energy, clock = forecast(fit.values, rows, fit.gpu)
     missed = _missed(fit, rows, before)
     time, energy = (x * np.exp(-share * m) for x, share, m in zip((time, energy), _REPEATS, missed, strict=True))
-    time_variance = np.full(len(time), fit.time_sd**2)
-    energy_variance = np.full(len(time), fit.energy_sd**2)
+    variances = [np.full(len(time), sd**2) for sd in (fit.time_sd, fit.energy_sd, fit.power_sd)]
     for names, root in fit.spreads:
         of_time, of_energy = _slopes(fit.values, names, root, rows, fit.gpu)
-        time_variance += np.sum(of_time**2, axis=1)
-        energy_variance += np.sum(of_energy**2, axis=1)
-    return LayerForecast(time, energy, clock, np.sqrt(time_variance), np.sqrt(energy_variance))
+        for variance, slopes in zip(variances, (of_time, of_energy, of_energy - of_time), strict=True):
+            variance += np.sum(slopes**2, axis=1)
+    return LayerForecast(time, energy, clock, *(np.sqrt(variance) for variance in variances))
 
 
 def _slopes(

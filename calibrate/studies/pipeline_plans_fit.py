@@ -43,14 +43,15 @@ class PlanForecast:
     ----------
     time_s, energy_j
         Iteration time and energy of all GPUs, shape ``(n,)`` [s], [J].
-    time_sd, energy_sd
-        Relative standard deviations of what would be measured, shape ``(n,)`` [1].
+    time_sd, energy_sd, power_sd
+        Relative standard deviations of what would be measured, power being the mean; shape ``(n,)`` [1].
     """
 
     time_s: Float
     energy_j: Float
     time_sd: Float
     energy_sd: Float
+    power_sd: Float
 
 
 @dataclass(frozen=True)
@@ -89,18 +90,20 @@ class FittedJob:
         """Time and energy of all plans of the job.
 
         The spread of the parameters enters to first order: the mean square of the forecast's logarithmic changes under
-        small random joint deviations.
+        small random joint deviations. By these time and energy change together, which the power tells; what both
+        scatter beyond is independent.
         """
         random = np.random.default_rng(_SEED)
         moves = random.standard_normal((_DRAWS, len(self.root))) @ self.root.T
         curves = [self.form.curves(self.parameters + step) for step in (np.zeros(len(self.root)), *(_SMALL * moves))]
         time, energy = self._at(curves)
-        time_sd, energy_sd = (np.sqrt(np.mean((np.log(x[1:] / x[0]) / _SMALL) ** 2, axis=0)) for x in (time, energy))
+        known = (np.sqrt(np.mean((np.log(x[1:] / x[0]) / _SMALL) ** 2, axis=0)) for x in (time, energy, energy / time))
         scatter = float(np.std(self.beyond_pipeline_s() / self.read_time_s))
         outside = self._outside()
-        time_sd = np.hypot(np.hypot(time_sd, max(scatter, _TIME_NOISE)), _TIME_OUTSIDE * outside)
-        energy_sd = np.hypot(np.hypot(energy_sd, _ENERGY_NOISE), _ENERGY_OUTSIDE * outside)
-        return PlanForecast(time[0], energy[0], time_sd, energy_sd)
+        beyond_time = np.hypot(max(scatter, _TIME_NOISE), _TIME_OUTSIDE * outside)
+        beyond_energy = np.hypot(_ENERGY_NOISE, _ENERGY_OUTSIDE * outside)
+        beyond = beyond_time, beyond_energy, np.hypot(beyond_time, beyond_energy)
+        return PlanForecast(time[0], energy[0], *(np.hypot(sd, more) for sd, more in zip(known, beyond, strict=True)))
 
     def _outside(self) -> Float:
         """How far each plan's mean clock lies above or below those of the plans that were read, as a logarithm."""

@@ -53,6 +53,11 @@ class FrontPoint:
     choice: NDArray[np.int32]
 
     @property
+    def power_w(self) -> float:
+        """Mean power of all GPUs [W]."""
+        return self.energy_j / self.time_s
+
+    @property
     def gap(self) -> float:
         """Relative distance to the lower bound."""
         return self.energy_j / self.lower_bound_j - 1.0
@@ -199,7 +204,14 @@ class Front:
     def rows(self) -> list[dict[str, float]]:
         """One flat line for each point."""
         return [
-            {"time_s": p.time_s, "energy_j": p.energy_j, "lower_bound_j": p.lower_bound_j, "gap": p.gap, **_ends(i)}
+            {
+                "time_s": p.time_s,
+                "energy_j": p.energy_j,
+                "power_w": p.power_w,
+                "lower_bound_j": p.lower_bound_j,
+                "gap": p.gap,
+                **_ends(i),
+            }
             for p, i in zip_longest(self.points, self.intervals)
         ]
 
@@ -208,6 +220,7 @@ class Front:
         entry: dict[str, Any] = {
             "time_s": point.time_s,
             "energy_j": point.energy_j,
+            "power_w": point.power_w,
             "lower_bound_j": point.lower_bound_j,
             **_ends(interval),
             "plan": [[_whole(o.clock_mhz) for o in order] for order in chosen],

@@ -9,7 +9,7 @@ known far better.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -74,7 +74,9 @@ def plan_intervals(
     """
     chosen = _chosen(problem, np.asarray(choices, dtype=np.int64))
     base, against = next(iter(kernels.ways.values())), np.zeros(len(choices), dtype=np.int64)
-    found = intervals(_amounts(chosen, kernels), conditions_of(base, kernels.description))
+    power_w = energy_j / time_s / base.program.plan.cluster.gpus
+    amounts = replace(_amounts(chosen, kernels), power_w=power_w)
+    found = intervals(amounts, conditions_of(base, kernels.description))
     found = with_host(found, _host_changes(chosen, kernels, problem.gpus_per_rank, time_s, energy_j), against)
     return plan_ends(found, time_s, energy_j, against)
 

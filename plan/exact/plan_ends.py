@@ -16,12 +16,14 @@ Float = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class PlanInterval:
-    """5 % and 95 % ends of time and energy, and of their ratios to the fastest of the same answer."""
+    """5 % and 95 % ends of time, energy and mean power, and of ratios of the first two to the fastest of the answer."""
 
     time_s_p05: float
     time_s_p95: float
     energy_j_p05: float
     energy_j_p95: float
+    power_w_p05: float
+    power_w_p95: float
     time_ratio_p05: float
     time_ratio_p95: float
     energy_ratio_p05: float
@@ -41,6 +43,7 @@ def plan_ends(found: Intervals, time_s: Float, energy_j: Float, against: NDArray
     ends = (
         *(time_s * found.time),
         *(energy_j * found.energy),
+        *(energy_j / time_s * found.power),
         *(time_s / time_s[against] * found.time_ratio),
         *(energy_j / energy_j[against] * found.energy_ratio),
     )

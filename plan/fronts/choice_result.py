@@ -40,6 +40,11 @@ class Choice:
     runs: Float = field(repr=False, compare=False)
     stretch: Float = field(repr=False, compare=False)
 
+    @property
+    def power_w(self) -> float:
+        """Mean power of the group's GPUs at this clock, whether the board would hold it or not [W]."""
+        return self.energy_j / self.time_s
+
 
 @dataclass(frozen=True, slots=True)
 class ClockChoices:
@@ -125,7 +130,13 @@ def _plain(point: Choice, ends: PlanInterval) -> dict[str, Any]:
 
 
 def _figures(point: Choice, ends: PlanInterval) -> dict[str, Any]:
-    return {"time_s": point.time_s, "energy_j": point.energy_j, **asdict(ends), "held": point.held}
+    return {
+        "time_s": point.time_s,
+        "energy_j": point.energy_j,
+        "power_w": point.power_w,
+        **asdict(ends),
+        "held": point.held,
+    }
 
 
 def _intervals(

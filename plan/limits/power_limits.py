@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
@@ -42,8 +42,8 @@ class JobPoint:
         an epoch, or training to a target.
     batch_size
         Global batch; ``None`` where there is only one.
-    time_ends, energy_ends
-        Ends of a forecast's 90 % intervals as shares of time and energy; ``None`` of what was measured.
+    time_ends, energy_ends, power_ends
+        Ends of a forecast's 90 % intervals as shares of time, energy and mean power; ``None`` of what was measured.
     """
 
     power_limit_w: float
@@ -52,6 +52,7 @@ class JobPoint:
     batch_size: int | None = None
     time_ends: tuple[float, float] | None = field(default=None, compare=False)
     energy_ends: tuple[float, float] | None = field(default=None, compare=False)
+    power_ends: tuple[float, float] | None = field(default=None, compare=False)
 
     def cost_j(self, eta: float, max_power_w: float) -> float:
         """Zeus's cost at a weight η of energy against time [J]."""
@@ -64,25 +65,38 @@ class JobPoint:
         return head | limits | {"power_w": self.energy_j / self.time_s} | interval_ends(self)
 
 
-def interval_ends(point: JobPoint | RankLimits) -> dict[str, float]:
-    """Ends of a point's 90 % intervals by name [s], [J]; none where there is none."""
+def interval_ends(point: JobPoint | RankLimits, power: str = "power_w") -> dict[str, float]:
+    """Ends of a point's 90 % intervals by name [s], [J], [W]; none where there is none.
+
+    ``power`` is what the answer calls the mean power of all GPUs.
+    """
     return {
         f"{name}_{end}": share * value
         for name, value, ends in (
             ("time_s", point.time_s, point.time_ends),
             ("energy_j", point.energy_j, point.energy_ends),
+            (power, point.energy_j / point.time_s, point.power_ends),
         )
         for end, share in zip(("p05", "p95"), ends or (), strict=False)
     }
 
 
-def ends_of(iteration: Iteration) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Ends of a forecast's 90 % intervals as shares of its time and energy."""
-    time, energy = iteration.time_s, iteration.energy_j
-    return (
-        (iteration.time_s_p05 / time, iteration.time_s_p95 / time),
-        (iteration.energy_j_p05 / energy, iteration.energy_j_p95 / energy),
-    )
+class Ends(TypedDict):
+    """Ends of 90 % intervals as a :class:`JobPoint` has them."""
+
+    time_ends: tuple[float, float]
+    energy_ends: tuple[float, float]
+    power_ends: tuple[float, float]
+
+
+def ends_of(iteration: Iteration) -> Ends:
+    """Ends of a forecast's 90 % intervals as shares of its time, energy and power."""
+    time, energy, power = iteration.time_s, iteration.energy_j, iteration.power_w
+    return {
+        "time_ends": (iteration.time_s_p05 / time, iteration.time_s_p95 / time),
+        "energy_ends": (iteration.energy_j_p05 / energy, iteration.energy_j_p95 / energy),
+        "power_ends": (iteration.power_w_p05 / power, iteration.power_w_p95 / power),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +221,7 @@ def forecast_limits(plan: Plan, limits_w: Sequence[float] | None = None) -> tupl
     for limit in limits:
         iteration = forecast(replace(plan, power=replace(plan.power, power_limit_w=limit)), gpu)
         size = plan.workload.global_batch_size
-        points.append(JobPoint(limit, iteration.time_s, iteration.energy_j, size, *ends_of(iteration)))
+        points.append(JobPoint(limit, iteration.time_s, iteration.energy_j, size, **ends_of(iteration)))
     return tuple(points)
 
 

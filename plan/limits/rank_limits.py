@@ -42,8 +42,8 @@ class RankLimits:
         Mean power and median clock of one GPU of every rank.
     knobs
         What else was chosen, for all ranks together.
-    time_ends, energy_ends
-        Ends of the 90 % intervals as shares of time and energy; ``None`` before the forecast is made in full.
+    time_ends, energy_ends, power_ends
+        Ends of the 90 % intervals as shares of time, energy and power; ``None`` before the forecast is made in full.
     """
 
     power_limit_w: tuple[float, ...]
@@ -54,6 +54,12 @@ class RankLimits:
     knobs: Knobs = ()
     time_ends: tuple[float, float] | None = field(default=None, compare=False)
     energy_ends: tuple[float, float] | None = field(default=None, compare=False)
+    power_ends: tuple[float, float] | None = field(default=None, compare=False)
+
+    @property
+    def power_together_w(self) -> float:
+        """Mean power of all GPUs [W]."""
+        return self.energy_j / self.time_s
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,6 +139,7 @@ class RankLimitFront:
                 "plan": number,
                 "iteration_time_s": point.time_s,
                 "iteration_energy_j": point.energy_j,
+                "iteration_power_w": point.power_together_w,
                 **{f"iteration_{name}": value for name, value in interval_ends(point).items()},
                 "stage": stage,
                 "power_limit_w": limit,
@@ -158,7 +165,8 @@ class RankLimitFront:
         return {
             "time_s": point.time_s,
             "energy_j": point.energy_j,
-            **interval_ends(point),
+            "power_together_w": point.power_together_w,
+            **interval_ends(point, "power_together_w"),
             "power_limit_w": list(point.power_limit_w),
             "power_limits_together_w": self.together_w(point),
             "power_w": list(point.power_w),

@@ -258,13 +258,11 @@ class _Search:
         iteration = forecast(self._limited(point.knobs, point.power_limit_w), self.description)
         power = tuple(rank.power_w for rank in iteration.ranks)
         clock = tuple(rank.clock_mhz for rank in iteration.ranks)
-        time_ends, energy_ends = ends_of(iteration)
         return replace(
             point,
             time_s=iteration.time_s,
             energy_j=iteration.energy_j,
             power_w=power,
             clock_mhz=clock,
-            time_ends=time_ends,
-            energy_ends=energy_ends,
+            **ends_of(iteration),
         )

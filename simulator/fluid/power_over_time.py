@@ -118,13 +118,18 @@ def groups_of_stages(stages: int, gpus_per_stage: int, group: int) -> Int:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Power of one thing over time [W]: mean, percentiles and the highest step."""
+    """Power of one thing over time [W]: mean, percentiles and the highest step.
+
+    ``peak_w_p05`` to ``peak_w_p95`` is the 90 % interval of the highest step; ``None`` where nothing is said of it.
+    """
 
     mean_w: float
     p50_w: float
     p95_w: float
     p99_w: float
     peak_w: float
+    peak_w_p05: float | None = None
+    peak_w_p95: float | None = None
 
 
 def spread_of(power_w: Float) -> Spread:

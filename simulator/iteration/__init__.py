@@ -3,5 +3,6 @@
 - ``forecast``: from a plan to its answer, ``result``; ``uncertainty``: its 90 % intervals, with ``stretch`` for
   what no kernel alone tells and ``host_pace`` for how fast the host launches; ``ledger_guards``: its conservation
   laws; ``nearest_fit``: the nearest plan that fits memory, of one that does not.
-- ``site``: nodes, switches, facility, money, carbon and power limits, of the quantities of ``site_model``.
+- ``site``: nodes, switches, facility, money, carbon and power limits, of the quantities of ``site_model``;
+  ``site_peaks``: their highest powers.
 """

@@ -25,7 +25,7 @@ from joulecast.simulator.instructions.footprints import footprints
 from joulecast.simulator.iteration.host_pace import SLOW_HOST_S, SLOW_MODULES_S, host_changes, launch_pace_s
 from joulecast.simulator.iteration.ledger_guards import check_iteration
 from joulecast.simulator.iteration.result import Iteration, RankForecast
-from joulecast.simulator.iteration.uncertainty import interval
+from joulecast.simulator.iteration.uncertainty import interval, peak_ends
 from joulecast.simulator.plan_file.assumptions import plan_assumptions
 from joulecast.simulator.plan_file.gpu import gpu_of, launch_s
 from joulecast.simulator.plan_file.plan import Plan
@@ -71,6 +71,7 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
     energy = sum(rank.energy_j * rank.gpus for rank in ranks)
     host = host_changes(steady, energy)
     low_high = interval(steady, description, host, energy / time / plan.cluster.gpus)
+    over_time = power_of_iterations(steady)
     w = plan.workload
     iteration = Iteration(
         time_s=time,
@@ -86,7 +87,8 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
         tokens=w.sequence_length * w.global_batch_size,
         ranks=ranks,
         plan=plan,
-        power_over_time=power_of_iterations(steady),
+        power_over_time=over_time,
+        peak_ends=peak_ends(steady, description, float(over_time.power_w.max()), low_high.demand),
         assumptions=(
             *ASSUMPTIONS,
             *_framework_assumptions(prepared, time, 0.0 if host is None else float(host.time[1, 0])),

@@ -98,6 +98,8 @@ class Iteration:
         The plan that this is a forecast of.
     power_over_time
         Power of one GPU of each stage, step by step.
+    peak_ends
+        Factors at 5 % and 95 % on the highest of these.
     assumptions
         What the forecast takes for granted.
     description
@@ -118,6 +120,7 @@ class Iteration:
     ranks: tuple[RankForecast, ...] = field(repr=False)
     plan: Plan = field(repr=False)
     power_over_time: PowerOverTime = field(repr=False, compare=False)
+    peak_ends: tuple[float, float] = field(default=(1.0, 1.0), repr=False)
     assumptions: tuple[str, ...] = field(default=(), repr=False)
     description: GpuDescription | None = field(default=None, repr=False, compare=False)
 

@@ -12,23 +12,20 @@ from math import exp, log
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from joulecast.extras import require
 from joulecast.model.cluster.node_power import NodePower
 from joulecast.model.cluster.site_cost import Cost, Prices, cost_of, cost_rel_sd
 from joulecast.model.uncertainty import NINETY_PERCENT
-from joulecast.simulator.fluid.power_over_time import PowerOverTime, Spread, groups_of_stages, spread_of
+from joulecast.simulator.fluid.power_over_time import Spread
 from joulecast.simulator.iteration.site_model import Levels, SiteModel, half_widths
-from joulecast.simulator.plan_file.site import Site, goodput_of
+from joulecast.simulator.iteration.site_peaks import LimitCheck, limit_checks, power_spread, with_ends
+from joulecast.simulator.plan_file.site import goodput_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from joulecast.simulator.iteration.result import Iteration
-    from joulecast.simulator.plan_file.plan import Plan
-
-Array = NDArray[np.float64]
 
 #: What every result beyond the GPUs takes for granted.
 SITE_ASSUMPTIONS = (
@@ -37,24 +34,6 @@ SITE_ASSUMPTIONS = (
     "nodes stand in racks in the order of their ranks",
     "a run loses no time to checkpoints and failures but what site.goodput and site.node_mtbf_hours say",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class LimitCheck:
-    """A power limit of the site, and the highest power that the forecast puts against it [W]."""
-
-    key: str
-    limit_w: float
-    peak_w: float
-
-    @property
-    def met(self) -> bool:
-        """Whether the power stays below the limit."""
-        return self.peak_w <= self.limit_w
-
-    def __str__(self) -> str:
-        word = "is met" if self.met else "is exceeded"
-        return f"{self.key} = {self.limit_w:g} W {word}: the peak is {self.peak_w:.0f} W"
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,11 +183,14 @@ def site_forecast(iteration: Iteration, model: SiteModel) -> SiteForecast:
     time_sd = _rel_sd(iteration.time_s_p05, iteration.time_s_p95)
     network_share = switches / (ac + switches)
     half = half_widths(model, node, gpu_sd, time_sd, network_share)
-    ends = (iteration.power_w / iteration.power_w_p05, iteration.power_w_p95 / iteration.power_w)
-    low, high = (half_widths(model, node, log(end) / NINETY_PERCENT, 0.0, network_share) for end in ends)
+    ends = (iteration.power_w_p05 / iteration.power_w, iteration.power_w_p95 / iteration.power_w)
+    (low, high), of_peaks = (
+        [half_widths(model, node, abs(log(end)) / NINETY_PERCENT, 0.0, network_share) for end in each]
+        for each in (ends, iteration.peak_ends)
+    )
     cost = cost_of(energy.facility, iteration.time_s, plan.cluster.gpus, model.prices)
     money_sd, carbon_sd = cost_rel_sd(cost, model.price_spread, half.facility / NINETY_PERCENT, time_sd)
-    spread = _spread(iteration.power_over_time, plan, model, node, power)
+    spread = with_ends(power_spread(iteration.power_over_time, plan, model, node, power), *of_peaks)
     return SiteForecast(
         node=model.node.name,
         network=model.network.name,
@@ -226,7 +208,7 @@ def site_forecast(iteration: Iteration, model: SiteModel) -> SiteForecast:
         tokens=iteration.tokens,
         spread_w=spread,
         step_s=iteration.power_over_time.step_s,
-        limits=_limits(plan.site, spread),
+        limits=limit_checks(plan.site, spread),
         run=_run(iteration, energy.facility, half.facility, model.prices),
     )
 
@@ -262,35 +244,4 @@ def _run(iteration: Iteration, energy_j: float, energy_half_width: float, prices
         energy * factor,
         cost_of(energy, time, iteration.gpus, prices),
         goodput,
-    )
-
-
-def _spread(
-    over_time: PowerOverTime, plan: Plan, model: SiteModel, node: NodePower, power: Levels
-) -> dict[str, Spread]:
-    """Power over time of the most demanding GPU, node and rack, and of the job."""
-    per_stage, rest = plan.tp * plan.replicas, node.dc_w - node.gpu_w
-    size = min(model.gpus_per_node, plan.cluster.gpus_per_node)
-    whole = model.gpus_per_node / size  # a node that the job shares is one whose other GPUs do the same
-
-    def outlet(gpus: int) -> Array:
-        """Power at the outlet of groups of nodes with so many GPUs of the job, shape ``(steps, groups)``."""
-        groups = groups_of_stages(plan.pp, per_stage, gpus)
-        nodes = groups.sum(axis=1) / size
-        mean_dc = over_time.group_w(groups) / nodes * whole + rest
-        return np.asarray(model.ac_w(mean_dc) * nodes)
-
-    found = {"gpu": spread_of(over_time.power_w), "node": spread_of(outlet(size))}
-    if plan.site.nodes_per_rack is not None:
-        found["rack"] = spread_of(outlet(size * plan.site.nodes_per_rack))
-    job = outlet(plan.cluster.gpus) / whole
-    found["job"] = spread_of(model.pue * (job + power.network))
-    return found
-
-
-def _limits(site: Site, spread: Mapping[str, Spread]) -> tuple[LimitCheck, ...]:
-    keys = {"node_power_limit_w": "node", "rack_power_limit_w": "rack", "power_limit_w": "job"}
-    limits = {key: getattr(site, key) for key in keys}
-    return tuple(
-        LimitCheck(f"site.{key}", limit, spread[keys[key]].peak_w) for key, limit in limits.items() if limit is not None
     )

@@ -61,11 +61,12 @@ CLOCK_RESPONSE_SD = 0.13
 
 @dataclass(frozen=True)
 class Interval:
-    """Factors on the forecast at 5 % and 95 %."""
+    """Factors on the forecast at 5 % and 95 %; ``demand`` is of the power without the board's limit."""
 
     time: tuple[float, float]
     energy: tuple[float, float]
     power: tuple[float, float]
+    demand: tuple[float, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,9 +153,30 @@ def interval(steady: SteadyState, description: GpuDescription, host: HostChanges
     """Interval of a simulated plan, whose GPUs draw ``power_w`` in the mean, with what its host's pace leaves open."""
     found = intervals(_amounts(steady, description, power_w), conditions_of(steady.prepared, description))
     found = with_host(found, host, np.zeros(1, dtype=np.int64))
-    return Interval(
-        *((float(low), float(high)) for low, high in (found.time.T[0], found.energy.T[0], found.power.T[0]))
-    )
+    factors = found.time, found.energy, found.power, found.demand
+    return Interval(*((float(low), float(high)) for low, high in (of.T[0] for of in factors)))
+
+
+def peak_ends(
+    steady: SteadyState, description: GpuDescription, peak_w: float, demand: tuple[float, float]
+) -> tuple[float, float]:
+    """Factors at 5 % and 95 % on the highest power of a GPU over some milliseconds.
+
+    What an instruction draws errs as the whole iteration's demand does, up to the instant limit of the board.
+
+    Parameters
+    ----------
+    peak_w
+        That power [W].
+    demand
+        Factors on the demand, as :class:`Interval` has them.
+    """
+    peak, share = np.array([peak_w]), description.governor.parameters["peak_share"]
+    level = np.array([max(steady.prepared.power_limits_w) * share.number])
+    low, high = np.abs(np.log(np.array(demand)))[:, None]
+    beside = margin(peak, peak, level, np.array([share.sd / share.number]), 0.0)
+    down, up = power_changes(low, high, beside, NINETY_PERCENT)
+    return float(np.exp(-down[0])), float(np.exp(up[0]))
 
 
 def with_host(found: Intervals, host: HostChanges | None, against: NDArray[np.int64]) -> Intervals:

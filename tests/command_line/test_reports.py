@@ -547,6 +547,7 @@ def test_forecast_limits_have_error_bars_and_measured_ones_none(examples):
     told = point.to_dict()
     assert told["time_s_p05"] < point.time_s < told["time_s_p95"]
     assert told["energy_j_p05"] < point.energy_j < told["energy_j_p95"]
+    assert told["power_w_p05"] < told["power_w"] < told["power_w_p95"]
     ((twice,), _) = to_target([point], {point.batch_size: 2.0})
     assert twice.to_dict()["time_s_p95"] == pytest.approx(2.0 * told["time_s_p95"])
     assert "time_s_p05" not in JobPoint(500.0, 1.0, 2.0).to_dict()

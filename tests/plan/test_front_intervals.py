@@ -19,7 +19,7 @@ from joulecast.simulator.iteration import uncertainty
 from joulecast.simulator.iteration.uncertainty import main_kernels
 from joulecast.simulator.plan_file.plan import load_plan, plan_from_dict
 
-ENDS = ("time_s_p05", "time_s_p95", "energy_j_p05", "energy_j_p95")
+ENDS = tuple(f"{name}_{end}" for name in ("time_s", "energy_j", "power_w") for end in ("p05", "p95"))
 #: One number of communication blocks: a quick front.
 SPACE = FrontSpace(comm_ctas=(None,))
 
@@ -117,6 +117,19 @@ def test_intervals_hold_their_plans(front):
         assert np.all(low[1:] < ratio[1:]) and np.all(ratio[1:] < high[1:])
         assert (low[0], high[0]) == (1.0, 1.0)
         assert low * high == pytest.approx(ratio**2)
+    assert t["power_w"] == pytest.approx(t["energy_j"] / t["time_s"])
+    assert np.all(t["power_w_p05"] < t["power_w"]) and np.all(t["power_w"] < t["power_w_p95"])
+
+
+def test_a_limit_leaves_power_no_more_than_it_holds():
+    """A plan that draws nearly what the board holds can hardly draw more; far below, as much more as less."""
+    stated = {"power": {"power_limit_w": 400}, "implementation": {"host_launch_us": 0.0}}
+    near = table(forecast_front(of_small_kernels(**stated), space=SPACE))
+    assert 0.97 * 400.0 < near["power_w"][0] < 400.0
+    ends = np.log([near["power_w"] / near["power_w_p05"], near["power_w_p95"] / near["power_w"]])
+    assert ends[1, 0] < 0.03 < 0.06 < ends[1, -1]
+    assert ends[1, -1] == pytest.approx(ends[0, -1])
+    assert near["power_w_p95"].max() < 1.03 * 400.0
 
 
 def test_ratios_are_surer_than_levels_and_less_so_further_apart(front):

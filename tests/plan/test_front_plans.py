@@ -237,6 +237,6 @@ def test_clocks_stand_in_order_of_execution(a100):
 def test_frame_and_dict(a100):
     plain = a100.to_dict()
     assert set(plain) == {"form", "lower_bound", "points", "instructions", "notes"}
-    assert set(plain["points"][0]) == {"time_s", "energy_j", "lower_bound_j", "plan"}
+    assert set(plain["points"][0]) == {"time_s", "energy_j", "power_w", "lower_bound_j", "plan"}
     assert len(a100.to_frame()) == len(plain["points"])
     assert dag_of_schedule(build_schedule("1f1b", 2, 2)).names[0] == "forward of stage 0, micro-batch 0"

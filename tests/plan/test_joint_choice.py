@@ -139,6 +139,7 @@ def test_how_sure_the_choices_are(found):
             for choice, end in zip(at.points, ends, strict=True):
                 assert end.time_s_p05 < choice.time_s < end.time_s_p95
                 assert end.energy_j_p05 < choice.energy_j < end.energy_j_p95
+                assert end.power_w_p05 < choice.power_w < end.power_w_p95
                 ratio = choice.energy_j / first.energy_j
                 assert end.energy_ratio_p05 <= ratio <= end.energy_ratio_p95
                 level = end.energy_j_p95 / end.energy_j_p05
@@ -205,11 +206,13 @@ def test_command(space_file, capsys):
     answer = json.loads(capsys.readouterr().out)
     assert set(answer["parts"]) == {"attention", "mlp", "stage"}
     point = answer["parts"]["stage"][0]["points"][0]
-    assert {"time_s", "energy_j", "held", "knobs"} == {name for name in point if not name.endswith(("_p05", "_p95"))}
+    assert {"time_s", "energy_j", "power_w", "held", "knobs"} == {
+        name for name in point if not name.endswith(("_p05", "_p95"))
+    }
     assert point["time_s_p05"] < point["time_s"] < point["time_s_p95"]
     assert point["energy_ratio_p05"] == point["energy_ratio_p95"] == 1.0
     status_of("choose", PLAN, "--space", space_file, "--csv", "--set", "workload.micro_batch_size=2")
-    assert capsys.readouterr().out.startswith("part,clock_mhz,time_s,energy_j,time_s_p05,")
+    assert capsys.readouterr().out.startswith("part,clock_mhz,time_s,energy_j,power_w,time_s_p05,")
     status_of("choose", PLAN, "--space", space_file, "--set", "workload.micro_batch_size=2")
     table, assumed = capsys.readouterr().out.split("\nAssumed:\n")
     assert "configurations scored" in table

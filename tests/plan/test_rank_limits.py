@@ -62,7 +62,7 @@ def test_plans_are_what_predict_says_of_their_limits(exact, path):
         same = jc.predict(path, [f"power.power_limit_w={list(point.power_limit_w)}"])
         assert (point.time_s, point.energy_j) == pytest.approx((same.time_s, same.energy_j), rel=1e-9)
         assert list(point.power_w) == [rank.power_w for rank in same.ranks]
-        ends = ("time_s_p05", "time_s_p95", "energy_j_p05", "energy_j_p95")
+        ends = ("time_s_p05", "time_s_p95", "energy_j_p05", "energy_j_p95", "power_w_p05", "power_w_p95")
         assert list(interval_ends(point).values()) == pytest.approx([getattr(same, end) for end in ends], rel=1e-9)
         assert all(power < limit for power, limit in zip(point.power_w, point.power_limit_w, strict=True))
 

@@ -203,16 +203,20 @@ def _forecasts(fit: LayerFit, rows: Sequence[LayerRow], before: Readings | None 
     if not rows:
         return []
     found = forecast_layer(fit, _configurations(rows, fit.gpu), before)
-    wide_time, wide_energy = (np.exp(NINETY_PERCENT * sd) for sd in (found.time_sd, found.energy_sd))
+    spreads = (found.time_sd, found.energy_sd, found.power_sd)
+    wide_time, wide_energy, wide_power = (np.exp(NINETY_PERCENT * sd) for sd in spreads)
+    power = found.energy_j / found.time_s
     columns = (
         found.time_s,
         found.energy_j,
-        found.energy_j / found.time_s,
+        power,
         found.clock_mhz,
         found.time_s / wide_time,
         found.time_s * wide_time,
         found.energy_j / wide_energy,
         found.energy_j * wide_energy,
+        power / wide_power,
+        power * wide_power,
     )
     return [Prediction(*line) for line in np.stack(columns, axis=1).tolist()]
 

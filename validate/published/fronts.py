@@ -151,8 +151,10 @@ def _forecast(rows: Sequence[FrontRow], gpu: str | None) -> _Forecast:
     executed = job.share * MICROBATCHES  # of each plan, stage, direction and clock
     whole = job.simulate(time[None])[0]
     busy = np.einsum("nsdc,sdc->n", executed, energy - WAIT_POWER_W * time)
-    ends = intervals(_amounts(prepared, executed, time, columns, description), conditions_of(prepared, description))
-    return _Forecast(whole, busy + STAGES * WAIT_POWER_W * whole, ends, _busy_clock(job, executed, time))
+    energy_j = busy + STAGES * WAIT_POWER_W * whole
+    amounts = _amounts(prepared, executed, time, columns, description)
+    ends = intervals(replace(amounts, power_w=energy_j / whole / STAGES), conditions_of(prepared, description))
+    return _Forecast(whole, energy_j, ends, _busy_clock(job, executed, time))
 
 
 def _busy_clock(job: PipelineJob, executed: Float, time: Float) -> Float:
@@ -190,11 +192,14 @@ def _row(row: FrontRow, measured: Measured) -> Row:
 
 
 def _levels(rows: Sequence[FrontRow], found: _Forecast) -> list[ScoredRow]:
-    """Time and energy of plans."""
+    """Time, energy and mean power of plans."""
+    power = found.ends.power
     return [
         ScoredRow(
             _row(row, Measured(time_s=row.time_s, energy_j=row.energy_j, power_w=row.energy_j / row.time_s)),
-            _prediction(found.time_s[i], found.energy_j[i], found.ends.time[:, i], found.ends.energy[:, i]),
+            _prediction(
+                found.time_s[i], found.energy_j[i], found.ends.time[:, i], found.ends.energy[:, i], power[:, i]
+            ),
             row.method,
             ("fastest plan of each front",) if i == 0 else (),
             # What the trivial rule scales with, until all rows are known.
@@ -224,7 +229,11 @@ def _ratios(rows: Sequence[FrontRow], found: _Forecast) -> list[ScoredRow]:
     ]
 
 
-def _prediction(time: float, energy: float, time_ends: Float, energy_ends: Float) -> Prediction:
+def _prediction(
+    time: float, energy: float, time_ends: Float, energy_ends: Float, power_ends: Float | None = None
+) -> Prediction:
+    """One plan, or its ratio to another, of whose power nothing is said."""
+    low, high = (None, None) if power_ends is None else (float(energy / time * end) for end in power_ends)
     return Prediction(
         time_s=float(time),
         energy_j=float(energy),
@@ -233,6 +242,8 @@ def _prediction(time: float, energy: float, time_ends: Float, energy_ends: Float
         time_s_p95=float(time * time_ends[1]),
         energy_j_p05=float(energy * energy_ends[0]),
         energy_j_p95=float(energy * energy_ends[1]),
+        power_w_p05=low,
+        power_w_p95=high,
     )
 
 

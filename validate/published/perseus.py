@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -180,18 +180,18 @@ def _readable(readings: PlanReadings) -> list[int]:
 
 def _left_out(job: PipelineJob, readings: PlanReadings, chosen: Sequence[int], forecast: PlanForecast) -> PlanForecast:
     """The forecast by the fit on the chosen plans, but of these each by the fit on the others."""
-    columns = [x.copy() for x in (forecast.time_s, forecast.energy_j, forecast.time_sd, forecast.energy_sd)]
+    columns = [getattr(forecast, one.name).copy() for one in fields(forecast)]
     for plan in chosen if len(chosen) > 1 else ():
         other = fit_job(job, readings, [c for c in chosen if c != plan]).forecast()
-        for column, values in zip(columns, (other.time_s, other.energy_j, other.time_sd, other.energy_sd), strict=True):
-            column[plan] = values[plan]
+        for column, one in zip(columns, fields(other), strict=True):
+            column[plan] = getattr(other, one.name)[plan]
     return PlanForecast(*columns)
 
 
 def _prediction(forecast: PlanForecast, place: int) -> Prediction:
     time, energy = float(forecast.time_s[place]), float(forecast.energy_j[place])
-    spread_time, spread_energy = (
-        float(np.exp(NINETY_PERCENT * sd[place])) for sd in (forecast.time_sd, forecast.energy_sd)
+    spread_time, spread_energy, spread_power = (
+        float(np.exp(NINETY_PERCENT * sd[place])) for sd in (forecast.time_sd, forecast.energy_sd, forecast.power_sd)
     )
     return Prediction(
         time_s=time,
@@ -201,6 +201,8 @@ def _prediction(forecast: PlanForecast, place: int) -> Prediction:
         time_s_p95=time * spread_time,
         energy_j_p05=energy / spread_energy,
         energy_j_p95=energy * spread_energy,
+        power_w_p05=energy / time / spread_power,
+        power_w_p95=energy / time * spread_power,
     )
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 #: Lines of a table for people.
 LINES = 20
 #: What has intervals, and its key.
-QUANTITIES = (("time", "time_s"), ("energy", "energy_j"))
+QUANTITIES = (("time", "time_s"), ("energy", "energy_j"), ("power", "power_w"))
 
 
 def print_front(made: Front, extra: Mapping[str, Any] | None = None) -> None:
@@ -48,7 +48,7 @@ def print_table(made: Front) -> None:
         f"{100.0 * mean:.2g} % above the lower bound on average, {100.0 * max(p.gap for p in points):.2g} % at most"
     )
     if made.intervals:
-        print(f"5-95 % of a plan on any card: {' and '.join(_levels(made))}; of ratios to the fastest plan see below")
+        print(f"5-95 % of a plan on any card: {', '.join(_levels(made))}; of ratios to the fastest plan see below")
     print()
     output.print_table([_line(made, i) for i in _some(len(points))])
     if made.problem.notes:

@@ -39,13 +39,16 @@ def print_site(gpu: str, site: dict[str, Any] | None) -> None:
     places = {"gpu": "GPU", "node": "node, AC", "rack": "rack, AC", "job": "job, facility"}
     output.print_table(
         [
-            {"most demanding": places[key]} | {name.removesuffix("_w"): value for name, value in spread.items()}
+            {"most demanding": places[key]}
+            | {name.removesuffix("_w"): spread[name] for name in ("mean_w", "p50_w", "p95_w", "p99_w", "peak_w")}
+            | {"5-95 % of peak": f"{number(spread['peak_w_p05'])} to {number(spread['peak_w_p95'])}"}
             for key, spread in site["spread_w"].items()
         ]
     )
     for limit in site["limits"]:
         word = "is met" if limit["met"] else "is exceeded"
-        print(f"{limit['key']} = {limit['limit_w']:g} W {word}: the peak is {limit['peak_w']:.0f} W")
+        ends = f"5-95 %: {limit['peak_w_p05']:.0f} to {limit['peak_w_p95']:.0f}"
+        print(f"{limit['key']} = {limit['limit_w']:g} W {word}: the peak is {limit['peak_w']:.0f} W ({ends})")
 
 
 def _cost_lines(site: dict[str, Any]) -> list[tuple[str, str]]:

@@ -56,6 +56,8 @@ class _Point(_Entry):
     time_s_p95: float | None = None
     energy_j_p05: float | None = None
     energy_j_p95: float | None = None
+    power_w_p05: float | None = None
+    power_w_p95: float | None = None
     time_ratio_p05: float | None = None
     time_ratio_p95: float | None = None
     energy_ratio_p05: float | None = None

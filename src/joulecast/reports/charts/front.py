@@ -158,7 +158,9 @@ def point_text(point: PlanPoint, fastest: PlanPoint, time: Unit, energy: Unit) -
 def _ends_text(ends: PlanInterval, time: Unit, energy: Unit) -> list[str]:
     """How sure a plan is, against the fastest and by itself."""
     of_time = interval(ends.time_s_p05, ends.time_s_p95, time)
-    lines = [f"90 %: {of_time}, {interval(ends.energy_j_p05, ends.energy_j_p95, energy)} on any cards"]
+    of_energy = interval(ends.energy_j_p05, ends.energy_j_p95, energy)
+    of_power = interval(ends.power_w_p05, ends.power_w_p95, unit_for("W", ends.power_w_p95))
+    lines = [f"90 %: {of_time}, {of_energy}, {of_power} on any cards"]
     if ends.time_ratio_p05 < ends.time_ratio_p95:
         slower = between(ends.time_ratio_p05 - 1, ends.time_ratio_p95 - 1)
         saved = between(1 - ends.energy_ratio_p95, 1 - ends.energy_ratio_p05)

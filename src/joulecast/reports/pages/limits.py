@@ -157,7 +157,7 @@ def _line(front: RankLimitFront, point: RankLimits, is_chosen: bool) -> dict[str
 def _ends(point: RankLimits) -> list[tuple[str, float, float]]:
     """Ends of a plan's intervals by what the table calls them."""
     ends = interval_ends(point)
-    names = (("time", "time_s", "s"), ("energy", "energy_j", "J"))
+    names = (("time", "time_s", "s"), ("energy", "energy_j", "J"), ("power, all GPUs", "power_w", "W"))
     return [
         (f"{word}, 5 to 95 % [{unit}]", ends[f"{name}_p05"], ends[f"{name}_p95"])
         for word, name, unit in names

@@ -129,6 +129,7 @@ def front_section(front: Front, iteration: Iteration | None, time_limit_s: float
         {
             "time [s]": p.time_s,
             "energy [J]": p.energy_j,
+            "mean power [W]": p.energy_j / p.time_s,
             "lower bound [J]": p.lower_bound_j,
             **({} if p.interval is None else _ends(p.interval)),
             "": "chosen" if i == series.chosen else "",
@@ -153,6 +154,7 @@ def _ends(ends: PlanInterval) -> dict[str, Any]:
     pairs = {
         "time, 5 to 95 % [s]": (ends.time_s_p05, ends.time_s_p95),
         "energy, 5 to 95 % [J]": (ends.energy_j_p05, ends.energy_j_p95),
+        "power, 5 to 95 % [W]": (ends.power_w_p05, ends.power_w_p95),
         "time over the fastest": (ends.time_ratio_p05, ends.time_ratio_p95),
         "energy over the fastest": (ends.energy_ratio_p05, ends.energy_ratio_p95),
     }

@@ -121,6 +121,7 @@ def spread_lines(site: SiteForecast) -> list[dict[str, Any]]:
             "95 %": spread.p95_w,
             "99 %": spread.p99_w,
             "peak": spread.peak_w,
+            "peak, 5 to 95 %": _between(spread.peak_w_p05 or spread.peak_w, spread.peak_w_p95 or spread.peak_w),
         }
         for key, spread in site.spread_w.items()
     ]
