@@ -197,9 +197,14 @@ def tile_attention_row(
 
 def tile_rmsnorm_row(rows: int, hidden: int, tile_rows: int, warps: int) -> Row:
     """An RMS norm that takes ``tile_rows`` whole rows at a time."""
+    return tile_whole_rows_row("tile_rmsnorm", rows, hidden, tile_rows, warps)
+
+
+def tile_whole_rows_row(op: str, rows: int, hidden: int, tile_rows: int, warps: int) -> Row:
+    """A norm or a softmax that takes ``tile_rows`` whole rows at a time."""
     size = float(2 * ELEMENT * rows * hidden)
     return {
-        "op": "tile_rmsnorm",
+        "op": op,
         "rows": rows,
         "hidden": hidden,
         "tile_rows": tile_rows,
@@ -207,6 +212,12 @@ def tile_rmsnorm_row(rows: int, hidden: int, tile_rows: int, warps: int) -> Row:
         "bytes": size,
         "dtype": "bf16",
     }
+
+
+def tile_exp_row(rows: int, columns: int, tile_columns: int, warps: int) -> Row:
+    """Exponentials of fp32 values, ``tile_columns`` at a time."""
+    row = tile_reduce_min_row(rows, columns, 1, tile_columns, warps)
+    return {**row, "op": "tile_exp", "bytes": 2.0 * row["bytes"]}
 
 
 def tile_reduce_min_row(rows: int, columns: int, tile_rows: int, tile_columns: int, warps: int) -> Row:

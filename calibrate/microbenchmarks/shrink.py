@@ -91,8 +91,14 @@ def _tile_attention(row: Mapping[str, Any]) -> Row:
     )
 
 
-def _tile_rmsnorm(row: Mapping[str, Any]) -> Row:
-    return forms.tile_rmsnorm_row(2 * int(row["tile_rows"]), COLUMNS, int(row["tile_rows"]), int(row["warps"]))
+def _tile_whole_rows(row: Mapping[str, Any]) -> Row:
+    tile_rows = int(row["tile_rows"])
+    return forms.tile_whole_rows_row(str(row["op"]), 2 * tile_rows, COLUMNS, tile_rows, int(row["warps"]))
+
+
+def _tile_exp(row: Mapping[str, Any]) -> Row:
+    tile_columns = int(row["tile_cols"])
+    return forms.tile_exp_row(2, 2 * tile_columns, tile_columns, int(row["warps"]))
 
 
 def _tile_reduce_min(row: Mapping[str, Any]) -> Row:
@@ -118,7 +124,8 @@ _MAKERS: dict[str, Callable[[Mapping[str, Any]], Row]] = {
     "adamw": lambda row: forms.adamw_row(PARAMETERS),
     "tile_gemm": _tile_gemm,
     "tile_attention": _tile_attention,
-    "tile_rmsnorm": _tile_rmsnorm,
+    **dict.fromkeys(("tile_rmsnorm", "tile_layernorm", "tile_softmax"), _tile_whole_rows),
+    "tile_exp": _tile_exp,
     "tile_reduce_min": _tile_reduce_min,
     "duty": lambda row: forms.duty_row(float(row["duty"])),
     "interleave": _interleave,

@@ -62,6 +62,33 @@ def _rmsnorm(source, weight, out, columns: tl.constexpr, tile_rows: tl.constexpr
     tl.store(out + where, (value * scale[:, None] * gain[None, :]).to(out.dtype.element_ty))
 
 
+def _layernorm(source, weight, shift, out, columns: tl.constexpr, tile_rows: tl.constexpr, epsilon: tl.constexpr):
+    """One program normalises ``tile_rows`` whole rows, and shifts them."""
+    row = tl.program_id(0) * tile_rows + tl.arange(0, tile_rows)
+    column = tl.arange(0, columns)
+    where = row[:, None] * columns + column[None, :]
+    value = tl.load(source + where).to(tl.float32)
+    apart = value - (tl.sum(value, axis=1) / columns)[:, None]
+    scale = tl.rsqrt(tl.sum(apart * apart, axis=1) / columns + epsilon)
+    gain, offset = tl.load(weight + column).to(tl.float32), tl.load(shift + column).to(tl.float32)
+    tl.store(out + where, (apart * scale[:, None] * gain[None, :] + offset[None, :]).to(out.dtype.element_ty))
+
+
+def _softmax(source, out, columns: tl.constexpr, tile_rows: tl.constexpr):
+    """One program takes the softmax of ``tile_rows`` whole rows."""
+    row = tl.program_id(0) * tile_rows + tl.arange(0, tile_rows)
+    where = row[:, None] * columns + tl.arange(0, columns)[None, :]
+    value = tl.load(source + where).to(tl.float32)
+    share = tl.exp(value - tl.max(value, axis=1)[:, None])
+    tl.store(out + where, (share / tl.sum(share, axis=1)[:, None]).to(out.dtype.element_ty))
+
+
+def _exponential(source, out, tile_columns: tl.constexpr):
+    """One program takes the exponentials of ``tile_columns`` values."""
+    where = tl.program_id(0).to(tl.int64) * tile_columns + tl.arange(0, tile_columns)
+    tl.store(out + where, tl.exp(tl.load(source + where)))
+
+
 def _reduce_min(source, out, columns: tl.constexpr, tile_rows: tl.constexpr, tile_columns: tl.constexpr):
     """One program finds the least value of each of ``tile_rows`` rows, ``tile_columns`` columns at a time."""
     row = tl.program_id(0) * tile_rows + tl.arange(0, tile_rows)
@@ -78,6 +105,9 @@ class TileKernels:
 
     matmul: Any
     rmsnorm: Any
+    layernorm: Any
+    softmax: Any
+    exponential: Any
     reduce_min: Any
 
 
@@ -93,4 +123,5 @@ def compiled() -> TileKernels:
     global tl
     triton: Any = importlib.import_module("triton")
     tl = importlib.import_module("triton.language")
-    return TileKernels(triton.jit(_matmul), triton.jit(_rmsnorm), triton.jit(_reduce_min))
+    sources = (_matmul, _rmsnorm, _layernorm, _softmax, _exponential, _reduce_min)
+    return TileKernels(*(triton.jit(source) for source in sources))

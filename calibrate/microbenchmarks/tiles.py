@@ -1,4 +1,4 @@
-"""Kernels with explicit tiles, in Triton: matrix product, attention, row-wise RMS norm, least value of every row."""
+"""Kernels with explicit tiles, in Triton: matrix product, attention, norms, softmax, exponentials, row minima."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from joulecast.calibrate.microbenchmarks.tile_kernels import GROUP, compiled
 from joulecast.errors import MeasurementError
 
 EPSILON = 1e-6
+#: Weights of every column, by the pattern of whole rows.
+WEIGHTS = {"rmsnorm": 1, "layernorm": 2, "softmax": 0}
 
 
 def build(bench: Bench) -> Kernel:
@@ -15,7 +17,10 @@ def build(bench: Bench) -> Kernel:
     makers = {
         "tile_gemm": _gemm,
         "tile_attention": tile_attention.build,
-        "tile_rmsnorm": _rmsnorm,
+        "tile_rmsnorm": _whole_rows,
+        "tile_layernorm": _whole_rows,
+        "tile_softmax": _whole_rows,
+        "tile_exp": _exponential,
         "tile_reduce_min": _reduce_min,
     }
     return makers[str(bench.row["op"])](bench)
@@ -44,13 +49,25 @@ def _gemm(bench: Bench) -> Kernel:
     return Kernel(once, result=lambda: out)
 
 
-def _rmsnorm(bench: Bench) -> Kernel:
-    kernels = compiled()
+def _whole_rows(bench: Bench) -> Kernel:
+    """Norms, with their weights, and softmax: a program takes whole rows."""
+    pattern = str(bench.row["op"]).removeprefix("tile_")
     columns, tile_rows = bench.whole("hidden"), bench.whole("tile_rows")
-    source, weight = bench.values(bench.whole("rows"), columns), bench.values(columns)
+    source = bench.values(bench.whole("rows"), columns)
+    weights = [bench.values(columns) for _ in range(WEIGHTS[pattern])]
+    constants = (columns, tile_rows, *([EPSILON] if weights else []))
     out = bench.torch.empty_like(source)
-    launch, warps = kernels.rmsnorm[(_divides(bench, "rows", "tile_rows"),)], bench.whole("warps")
-    return Kernel(lambda: launch(source, weight, out, columns, tile_rows, EPSILON, num_warps=warps), result=lambda: out)
+    launch = getattr(compiled(), pattern)[(_divides(bench, "rows", "tile_rows"),)]
+    warps = bench.whole("warps")
+    return Kernel(lambda: launch(source, *weights, out, *constants, num_warps=warps), result=lambda: out)
+
+
+def _exponential(bench: Bench) -> Kernel:
+    rows, tile_columns = bench.whole("rows"), bench.whole("tile_cols")
+    source = bench.values(rows, bench.whole("cols"))
+    out = bench.torch.empty_like(source)
+    launch, warps = compiled().exponential[(rows * _divides(bench, "cols", "tile_cols"),)], bench.whole("warps")
+    return Kernel(lambda: launch(source, out, tile_columns, num_warps=warps), result=lambda: out)
 
 
 def _reduce_min(bench: Bench) -> Kernel:

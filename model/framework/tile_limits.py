@@ -1,7 +1,8 @@
 """Whether a kernel with an explicit tile can be launched on a GPU, and the nearest tile that can.
 
 Shared memory, threads and registers of a block are limited. Accumulators beyond a thread's registers would run, many
-times slower: such a tile is refused as one that does not fit, unless spills are asked for.
+times slower: such a tile is refused as one that does not fit, unless spills are asked for. Of attention the compiler
+computes some values again, or keeps what no step needs in memory, which costs little.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 from joulecast.errors import InputError
 from joulecast.model.hardware.gpu_model import GpuModel
-from joulecast.model.kernels.attention_tiles import attention_blocks
+from joulecast.model.kernels.attention_tiles import COMPUTED_AGAIN, attention_blocks
 from joulecast.model.kernels.occupancy import MOST_THREADS, WARP, Blocks, available_registers, most_shared_bytes
 from joulecast.model.kernels.operators import Attention, Gemm, Operator, RowTile, Streaming
 from joulecast.model.kernels.row_registers import WHOLE_ROWS
@@ -109,7 +110,7 @@ def _check_room(operator: Operator, gpu: GpuModel, may_spill: bool, key: str) ->
     """Shared memory and registers of a thread block."""
     blocks = _needs(operator, gpu)
     shared, most_shared = float(blocks.shared_bytes[0]), most_shared_bytes(gpu)
-    registers, most_registers = float(blocks.registers[0]), float(available_registers(blocks.threads, gpu)[0])
+    registers = float(blocks.registers[0])
     if shared > most_shared:
         raise InputError(
             f"the tile does not fit: {shared:.0f} bytes of shared memory, and a block of {gpu.name} has at most "
@@ -117,10 +118,10 @@ def _check_room(operator: Operator, gpu: GpuModel, may_spill: bool, key: str) ->
             key=key,
             remedy=_nearest(operator, gpu, may_spill),
         )
-    if registers > most_registers and not may_spill:
+    if registers > _most_registers(operator, blocks, gpu) and not may_spill:
         raise InputError(
             f"the tile does not fit: about {registers:.0f} registers in each of {blocks.threads[0]:.0f} threads, "
-            f"which have at most {most_registers:.0f}",
+            f"which have at most {available_registers(blocks.threads, gpu)[0]:.0f}",
             key=key,
             remedy=_nearest(operator, gpu, may_spill),
         )
@@ -131,9 +132,15 @@ def _nearest(operator: Operator, gpu: GpuModel, may_spill: bool) -> str:
     for text, other in itertools.islice(_alternatives(operator), MOST_TRIED):
         blocks = _needs(other, gpu)
         fits = blocks.shared_bytes[0] <= most_shared_bytes(gpu)
-        if fits and (may_spill or blocks.registers[0] <= available_registers(blocks.threads, gpu)[0]):
+        if fits and (may_spill or blocks.registers[0] <= _most_registers(other, blocks, gpu)):
             return f"The nearest that fits has {text}."
     return "Use a tile of half the size."
+
+
+def _most_registers(operator: Operator, blocks: Blocks, gpu: GpuModel) -> float:
+    """Registers that a thread can need before any step keeps values in memory."""
+    again = COMPUTED_AGAIN if isinstance(operator, Attention) else 0.0
+    return float(available_registers(blocks.threads, gpu)[0]) + again
 
 
 def _needs(operator: Operator, gpu: GpuModel) -> Blocks:

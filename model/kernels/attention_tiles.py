@@ -3,11 +3,13 @@
 Forward a block holds BM queries and takes the keys BN at a time; each step is two products, a softmax of the scores,
 and a scaling of what was summed before,
 
-    cycles of a step = (2·2·BM·BN·D / (R·η) + s·BM·BN + r·BM·D) · g
+    cycles of a step = (2·2·BM·BN·D / (R·η) + (s + c)·BM·BN + r·BM·D) · g
 
-with R the dense rate of one SM. g > 1 where the SM has no second group of four warps whose products could hide that
-softmax, where eight warps share 64 rows, and where fewer than three stages leave loads exposed. Blocks of different
-length (a causal mask) even out over the SMs but for the last.
+with R the dense rate of one SM, and c what a causal mask costs every score: two comparisons and a choice, where the
+rest takes five to six instructions (as compiled for sm_90). g > 1 where the SM has no second group of four warps, where
+eight warps share 64 rows, and where fewer than three stages leave loads exposed. A block takes b·BM·D cycles more, to
+load its queries and store its sums. Blocks of different length (a mask) even out over the SMs but for the last, others
+do not.
 
 Backward a block holds BN keys and takes the queries BM at a time: five products, and D values for each query that are
 loaded twice (Q, dO) and added to dQ in L2. There r is of these, products whose rows or columns are fewer than 64 use
@@ -34,12 +36,14 @@ Array = NDArray[np.float64]
 PRODUCTS = {"forward": 2.0, "backward": 5.0}
 #: Constants of the backward kernel, and bytes of a value of dQ while it is summed.
 BACKWARD, SUM_BYTES = "kernel.tile_attention_backward", 4.0
-#: Registers that the compiler frees by computing values again before it moves any to memory.
+#: Registers that the compiler frees of a step by computing values again, and by keeping in memory what no step needs.
 COMPUTED_AGAIN = 45.0
 #: Registers that it moves for each that it then still lacks (estimate; three compiled tiles: 1.9 to 3.6).
 SHUFFLED = 2.0
 #: Backend whose energy of an operation a kernel with an explicit tile has.
 LIKE = "flash-attention-2"
+#: Stages from which on keys and values are loaded while others are multiplied.
+PIPELINED = 3.0
 #: Rows that four warps multiply at a time.
 GROUP_ROWS = 64.0
 #: Columns from which on matrix instructions backward are not too narrow.
@@ -56,11 +60,14 @@ def attention_blocks(operators: Sequence[Attention], gpu: GpuModel) -> Blocks:
     kept, walked = (m, n) if direction == "forward" else (n, m)
     size = DTYPE_BYTES[operators[0].dtype]
     if direction == "forward":
-        registers = estimate(gpu, "kernel.tile_attention.registers") + kept * dim / threads
-        registers = registers + estimate(gpu, "kernel.tile_attention.registers_per_score") * m * n / threads
+        values = estimate(gpu, "kernel.tile_attention.registers_per_sum") * kept * dim
+        values = values + estimate(gpu, "kernel.tile_attention.registers_per_score") * m * n
+        registers = estimate(gpu, "kernel.tile_attention.registers") + values / threads
         return Blocks(threads, registers, (kept + 2.0 * stages * walked) * dim * size)
     values = estimate(gpu, f"{BACKWARD}.registers_per_sum") * 2.0 * kept * dim + walked * dim
-    values = values + estimate(gpu, f"{BACKWARD}.registers_per_score") * m * n
+    # Two groups of four warps that share 64 keys both hold the scores.
+    holders = np.where(_thin(n, warps), 2.0, 1.0)
+    values = values + estimate(gpu, f"{BACKWARD}.registers_per_score") * m * n * holders
     # Where loads are on the way to shared memory, what is added to dQ needs room of its own there.
     added = np.where(stages > 1.0, walked * dim * SUM_BYTES, 0.0)
     shared = (2.0 * kept + 2.0 * stages * walked) * dim * size + added
@@ -82,13 +89,15 @@ def lower_tiled_attention(operators: Sequence[Attention], gpu: GpuModel) -> Colu
     hbm = batch * dim * size * (2.0 * heads * sequence + 2.0 * kv_heads * keys)
     executed = products * 2.0 * batch * heads * steps * m * n * dim
     if first.direction == "forward":
-        spilled = 8.0 * spilled_registers(blocks, gpu) * blocks.threads
+        spilled = 8.0 * np.maximum(spilled_registers(blocks, gpu) - COMPUTED_AGAIN, 0.0) * blocks.threads
         spilled_cycles = spilled / estimate(gpu, "kernel.tile_spill.bytes_per_sm_cycle")
         spilled_j = spilled * estimate(gpu, "power.tile_spill_pj_per_byte") * PICO
-        last = 0.5 * np.minimum(full, mean)
+        last = _forward_tail(operators, walk, mean, gpu) + _forward_ends(operators, walk, step, gpu)
         l2 = batch * heads * steps * walked * 2.0 * dim * size * np.maximum(1.0 - kept / REFERENCE_QUERIES, 0.0)
-        l2_j = l2 * gpu["power.tile_pj_per_l2_byte"] * PICO
+        l2_j = l2 * estimate(gpu, "power.tile_attention.pj_per_l2_byte") * PICO
         share = np.full(len(operators), estimate(gpu, "power.tile_attention_share"))
+        masked = np.array([o.causal for o in operators]) * estimate(gpu, "power.tile_attention.pj_per_masked_score")
+        l2_j = l2_j + batch * heads * steps * m * n * masked * PICO
     else:
         spilled_cycles, spilled_j = _backward_spills(blocks, gpu)
         last = estimate(gpu, f"{BACKWARD}.steps_of_block") * batch * heads * walk.rows / gpu.sm_count
@@ -110,6 +119,21 @@ def lower_tiled_attention(operators: Sequence[Attention], gpu: GpuModel) -> Colu
         "onchip_j": l2_j + batch * heads * steps * spilled_j,
         "hbm_j": hbm_energy_j(hbm, gpu),
     }
+
+
+def _forward_tail(operators: Sequence[Attention], walk: AttentionSteps, mean: Array, gpu: GpuModel) -> Array:
+    """Steps of an SM in which others have no block left, shape ``(n,)``."""
+    each = column(operators, "batch") * column(operators, "heads") * walk.rows / gpu.sm_count
+    masked = np.array([o.causal for o in operators])
+    return np.where(masked, 0.5 * np.minimum(walk.full, mean), mean * (np.ceil(each) / each - 1.0))
+
+
+def _forward_ends(operators: Sequence[Attention], walk: AttentionSteps, step: Array, gpu: GpuModel) -> Array:
+    """Steps that an SM could do while its blocks load their queries and store their sums, shape ``(n,)``."""
+    moved = (
+        column(operators, "batch") * column(operators, "heads") * walk.rows * walk.kept * column(operators, "head_dim")
+    )
+    return np.asarray(estimate(gpu, "kernel.tile_attention.cycles_per_kept_value") * moved / gpu.sm_count / step)
 
 
 def _backward_spills(blocks: Blocks, gpu: GpuModel) -> tuple[Array, Array]:
@@ -165,13 +189,17 @@ def _step_cycles(operators: Sequence[Attention], blocks: Blocks, gpu: GpuModel) 
     if first.direction == "backward":
         return _backward_step_cycles(operators, blocks, one, gpu)
     kept, products = m, PRODUCTS[first.direction] * one
-    scores = estimate(gpu, "kernel.tile_attention.cycles_per_score") * m * n
+    masked = np.array([o.causal for o in operators]) * estimate(gpu, "kernel.tile_attention.cycles_per_masked_score")
+    scores = (estimate(gpu, "kernel.tile_attention.cycles_per_score") + masked) * m * n
     scaling = estimate(gpu, "kernel.tile_attention.cycles_per_scaled_value") * kept * dim
+    scaling = scaling + estimate(gpu, "kernel.tile_attention.cycles_per_warp") * warps
     groups = resident_blocks(blocks, gpu) * np.minimum(warps / 4.0, np.ceil(kept / GROUP_ROWS))
     alone = np.where(groups < 2.0, estimate(gpu, "kernel.tile_attention.alone"), 1.0)
-    thin = np.where(warps / 4.0 > kept / GROUP_ROWS, estimate(gpu, "kernel.tile_attention.thin"), 1.0)
-    exposed = 1.0 + estimate(gpu, "kernel.tile_attention.exposed_stage") * np.maximum(3.0 - stages, 0.0)
-    return np.asarray((products + scores + scaling) * alone * thin * exposed)
+    thin = np.where(_thin(kept, warps), estimate(gpu, "kernel.tile_attention.thin"), 1.0)
+    joint = np.where(warps > 4.0, estimate(gpu, "kernel.tile_attention.joint"), 1.0)
+    loads = 2.0 * n * dim * DTYPE_BYTES[first.dtype] * np.maximum(PIPELINED - stages, 0.0)
+    exposed = loads / estimate(gpu, "kernel.tile_attention.exposed_bytes_per_sm_cycle") / resident_blocks(blocks, gpu)
+    return np.asarray((products + scores + scaling) * alone * thin * joint + exposed)
 
 
 def _backward_step_cycles(operators: Sequence[Attention], blocks: Blocks, product: Array, gpu: GpuModel) -> Array:
@@ -190,7 +218,12 @@ def _backward_step_cycles(operators: Sequence[Attention], blocks: Blocks, produc
 
 def _read_twice(keys: Array, warps: Array, gpu: GpuModel) -> Array:
     """How much more products cost backward where two groups of four warps share 64 keys: both read every operand."""
-    return np.where(warps / 4.0 > keys / GROUP_ROWS, estimate(gpu, f"{BACKWARD}.thin"), 1.0)
+    return np.where(_thin(keys, warps), estimate(gpu, f"{BACKWARD}.thin"), 1.0)
+
+
+def _thin(rows: Array, warps: Array) -> NDArray[np.bool_]:
+    """Whether there are more groups of four warps than rows for them to multiply."""
+    return np.asarray(warps / 4.0 > rows / GROUP_ROWS)
 
 
 def _sides(operators: Sequence[Attention]) -> tuple[Array, Array, Array, Array, Array]:

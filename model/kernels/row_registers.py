@@ -5,9 +5,10 @@ A thread keeps its values, and of norms the weights of its columns where its loa
     needed = own + each·values + w·max(0, columns − free)
 
 Once the values alone do not fit, the weights are read again instead, but the compiler lengthens what spills by a share
-of the values: those that wait between two combinations of a row, or for their weights. Element-wise kernels work in
-place and spill the excess alone. Source: registers and spilled words of 221 kernels as Triton 3.6 compiles them for
-sm_90, 64 to 256 values a thread; of those with 256 in 255 registers the words are met within 40 % (standard deviation).
+of the values: those that wait between two combinations of a row, or for their weights; many weights wait too.
+Element-wise kernels work in place and spill the excess alone. Source: registers and spilled words of 221 kernels as
+Triton 3.6 compiles them for sm_90, 64 to 256 values a thread; of those with 256 in 255 registers the words are met
+within 40 % (standard deviation).
 """
 
 from __future__ import annotations
@@ -26,16 +27,19 @@ Array = NDArray[np.float64]
 FOLDING = ("reduce_min", "sum", "gemv")
 #: Patterns that need a whole row at a time.
 WHOLE_ROWS = ("rmsnorm", "layernorm", "softmax", "log_softmax", "norm_backward")
-#: How long warps take to combine the values of a row where they do it twice; the second time they are in step [1].
-COMBINED = {"layernorm": 1.5, "softmax": 1.5, "log_softmax": 1.5, "norm_backward": 1.5}
+#: Patterns that combine the values of a row twice.
+COMBINED = ("layernorm", "softmax", "log_softmax", "norm_backward")
 #: Patterns that multiply each column by a weight.
 WEIGHTED = ("rmsnorm", "layernorm", "norm_backward")
+#: Patterns that add a second weight to each column, which leaves no room for the first, and registers of such a pair.
+SHIFTED, REGISTERS_PER_PAIR = ("layernorm",), 0.5
 #: Weights of columns for which a thread has room in registers that its loads leave free, and registers of each other.
 FREE_WEIGHTS, REGISTERS_PER_WEIGHT = 40.0, 0.7
 #: Values that a thread holds where it combines them as they come, or keeps them in shared memory.
 FEW = 16.0
-#: Words that spill beside the excess, per value that a thread holds [1; estimate, +-0.15].
-MORE_SPILLED = 0.3
+#: Words that spill beside the excess, per value that a thread holds and per column beyond the few whose weights come
+#: and go [1; estimate, +-0.15].
+MORE_SPILLED, FEW_COLUMNS = 0.3, 64.0
 
 
 def needed_registers(
@@ -60,6 +64,8 @@ def needed_registers(
     own, each = (estimate(gpu, f"kernel.tile_rows.{name}") for name in ("registers", "registers_per_value"))
     plain = own + each * held
     weights = REGISTERS_PER_WEIGHT * (columns - FREE_WEIGHTS).clip(0.0) * weighted
+    weights = np.where([p in SHIFTED for p in patterns], REGISTERS_PER_PAIR * columns, weights)
     waiting = np.array([p in COMBINED for p in patterns]) | (weighted & (columns > FREE_WEIGHTS))
     spilling = plain > available_registers(threads, gpu)
-    return np.asarray(plain + np.where(spilling, MORE_SPILLED * held * waiting, weights))
+    spilled = MORE_SPILLED * (held * waiting + (columns - FEW_COLUMNS).clip(0.0) * weighted)
+    return np.asarray(plain + np.where(spilling, spilled, weights))

@@ -16,9 +16,10 @@ l is what was measured of norms, whose blocks wait for their rows and then for w
 for element-wise kernels: they wait once. A byte's energy is what a copy's is and less where little is computed.
 
 The memory is not busy throughout. At the end of few waves the last blocks leave it idle, and so does an SM that holds
-one block at a time between two of them. Kernels that read a block's rows before they write any lose time as the
-memory turns around, the more often the fewer bytes a block has. A thread with many more values than registers keeps
-all of them in memory, beyond the caches.
+one block at a time between two of them, while warps wait for a second combination, or compute exponentials. Kernels
+that read a block's values before they write any lose time as the memory turns around: not those of the smallest blocks,
+whose reads and writes mix. A thread with many more values than registers keeps all of them in memory, beyond the
+caches.
 """
 
 from __future__ import annotations
@@ -41,6 +42,11 @@ from joulecast.model.kernels.tile_estimates import ESTIMATES, estimate
 Array = NDArray[np.float64]
 #: Bytes of a block above which the memory turns around seldom enough, and halvings of it that cost time.
 LONG_RUN_BYTES, SHORTER_RUNS = 65536.0, 2.0
+#: Bytes of a block up to which reads and writes mix, where rows are whole, and elsewhere; doublings that cost time.
+SHORT_RUN_BYTES, MIXED_BYTES, LONGER_RUNS = 8192.0, 4096.0, 3.0
+#: Patterns of an exponential for every value, and how many of these an SM computes in a cycle (CUDA programming guide,
+#: throughput of native arithmetic instructions).
+EXPONENTIAL, EXPONENTIALS_PER_CYCLE = ("softmax", "log_softmax"), 16.0
 #: Registers that the compiler leaves a thread, and bytes of memory for each of its values, where it gives up.
 GIVEN_UP_REGISTERS, GIVEN_UP_BYTES = 64.0, 8.0
 
@@ -112,9 +118,9 @@ def lower_tiled_rows(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
     from_l2 = near * bytes_ / (gpu["kernel.l2.bytes_per_sm_cycle"] * gpu.sm_count)
     peak = gpu.device["memory_bandwidth_bytes_per_s"]
     from_memory = bytes_ * far
-    memory_s = from_memory * _turning(pattern, bytes_ / found.count, gpu) / (_bandwidth_share(pattern, gpu) * peak)
+    memory_s = from_memory * _turning(pattern, operators, found.count, gpu) / (_bandwidth_share(pattern, gpu) * peak)
     memory_s = memory_s + spill.far_bytes / (estimate(gpu, "kernel.tile_spill.bandwidth_share") * peak)
-    waiting_s = (latency + _lone_cycles(spill.resident, rounds, gpu)) / (gpu.max_clock_mhz * 1e6)
+    waiting_s = (latency + _lone_cycles(pattern, found, spill.resident, rounds, gpu)) / (gpu.max_clock_mhz * 1e6)
     waiting_s = waiting_s + estimate(gpu, "kernel.tile_rows.tail_share") * memory_s / rounds
     launching = _launch_cycles(found.count, memory_s, gpu)
     staged = np.where(column(operators, "staged") > 0.0, bytes_, 0.0)
@@ -133,28 +139,49 @@ def lower_tiled_rows(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
 
 
 def _block_cycles(pattern: str, found: RowBlocks, spill: _Spills, gpu: GpuModel) -> Array:
-    """Cycles of a block beyond its latency, shape ``(n,)``."""
+    """Cycles of a block beyond its latency, shape ``(n,)``; exponentials that do not fit are computed again."""
+    again = np.where(spill.registers > 0.0, 2.0, 1.0) if pattern in EXPONENTIAL else 1.0
     waits = np.zeros(len(found.count))
     if pattern in (*WHOLE_ROWS, *FOLDING):
-        waits = COMBINED.get(pattern, 1.0) * barriers(found.layout) * found.blocks.threads / WARP
+        waits = barriers(found.layout) * found.blocks.threads / WARP
     return np.asarray(
         estimate(gpu, "kernel.tile_rows.barrier_cycles_per_warp") * waits
-        + estimate(gpu, "kernel.tile_rows.cycles_per_value") * found.values
+        + _second_wait(pattern, gpu) * (waits > 0.0)
+        + estimate(gpu, "kernel.tile_rows.cycles_per_value") * found.values * again
         + estimate(gpu, "kernel.tile_spill.cycles_per_register") * spill.registers
     )
 
 
-def _turning(pattern: str, block_bytes: Array, gpu: GpuModel) -> Array:
-    """Factor on the memory's time where blocks read all their rows before they write any, shape ``(n,)`` [1]."""
-    if pattern not in WHOLE_ROWS:
-        return np.ones(len(block_bytes))
-    halvings = np.log2(LONG_RUN_BYTES / block_bytes).clip(0.0, SHORTER_RUNS)
-    return np.asarray(1.0 + estimate(gpu, "kernel.tile_rows.turning_share") * halvings)
+def _second_wait(pattern: str, gpu: GpuModel) -> float:
+    """Cycles until what warps of a block combined a second time is known to all."""
+    return estimate(gpu, "kernel.tile_rows.second_wait_cycles") if pattern in COMBINED else 0.0
 
 
-def _lone_cycles(resident: Array, rounds: Array, gpu: GpuModel) -> Array:
-    """Cycles in which SMs that hold one block at a time have none, shape ``(n,)``."""
-    return np.where(resident > 1.0, 0.0, rounds * estimate(gpu, "kernel.tile_rows.lone_block_cycles"))
+def _turning(pattern: str, operators: Sequence[Streaming], count: Array, gpu: GpuModel) -> Array:
+    """Factor on the memory's time where blocks read all their values before they write any, shape ``(n,)`` [1].
+
+    Reads and writes of the smallest blocks mix; larger ones come in runs.
+    """
+    if pattern in FOLDING:
+        return np.ones(len(count))
+    read, written = column(operators, "bytes_read"), column(operators, "bytes_written")
+    total = read + written
+    size = total / count
+    if pattern in WHOLE_ROWS:
+        halvings = np.log2(LONG_RUN_BYTES / size).clip(0.0, SHORTER_RUNS)
+        longer = estimate(gpu, "kernel.tile_rows.turning_share") * halvings
+        longer = np.where(size > SHORT_RUN_BYTES, longer, -estimate(gpu, "kernel.tile_rows.mixed_share"))
+    else:
+        doublings = np.log2(size / MIXED_BYTES).clip(0.0, LONGER_RUNS)
+        longer = estimate(gpu, "kernel.tile_rows.running_share") * doublings
+    return np.asarray(1.0 + longer * 2.0 * np.minimum(read, written) / total)
+
+
+def _lone_cycles(pattern: str, found: RowBlocks, resident: Array, rounds: Array, gpu: GpuModel) -> Array:
+    """Cycles in which SMs that hold one block at a time wait with nothing to load or store, shape ``(n,)``."""
+    alone = estimate(gpu, "kernel.tile_rows.lone_block_cycles") + _second_wait(pattern, gpu)
+    exponentials = found.values * found.blocks.threads / EXPONENTIALS_PER_CYCLE if pattern in EXPONENTIAL else 0.0
+    return np.where(resident > 1.0, 0.0, rounds * (alone + exponentials))
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,10 @@ from joulecast.model.hardware.gpu_model import GpuModel
 _TILES = "100 Triton tiles measured on one H200"
 _ROWS = "51 row-wise Triton tiles measured on one H200"
 _BACKWARD = "25 Triton tiles of attention backward measured on one H200"
+_FORWARD = "29 Triton tiles of attention forward measured on three H200s"
+_COMPILED_FORWARD = (
+    "registers of 60 such tiles as Triton 3.6 compiles them for sm_90, met within 18 (standard deviation)"
+)
 _COMPILED_BACKWARD = "registers of 20 of these as Triton 3.6 compiles them for sm_90"
 _COMPILED = "registers of 94 tiles as Triton 3.6 compiles them for sm_90"
 
@@ -41,19 +45,27 @@ ESTIMATES: dict[str, Parameter] = {
     "kernel.tile_rows.tail_share": _estimate(0.1, 0.3, "", _ROWS),
     "kernel.tile_rows.lone_block_cycles": _estimate(400.0, 0.5, "cycle", _ROWS),
     "kernel.tile_rows.turning_share": _estimate(0.0085, 0.4, "", _ROWS),
+    "kernel.tile_rows.mixed_share": _estimate(0.025, 0.2, "", _ROWS),
+    "kernel.tile_rows.running_share": _estimate(0.022, 0.2, "", "15 Triton tiles of exponentials on two H200s"),
+    "kernel.tile_rows.second_wait_cycles": _estimate(680.0, 0.3, "cycle", "layer norms and softmaxes on two H200s"),
     "kernel.tile_rows.blocks_per_cycle": _estimate(0.87, 0.1, "", _TILES),
     "kernel.tile_spill.cycles_per_register": _estimate(120.0, 0.2, "cycle", _ROWS),
     "kernel.tile_spill.bytes_per_sm_cycle": _estimate(30.0, 0.3, "B/cycle", _TILES),
     "kernel.tile_spill.uses_in_memory": _estimate(4.0, 0.2, "", "memory accesses of three tiles as compiled"),
     "kernel.tile_spill.bandwidth_share": _estimate(0.64, 0.1, "", _TILES),
-    "kernel.tile_attention.registers": _estimate(80.0, 0.1, "", _COMPILED),
-    "kernel.tile_attention.registers_per_score": _estimate(1.5, 0.2, "", _COMPILED),
+    "kernel.tile_attention.registers": _estimate(42.0, 0.3, "", _COMPILED_FORWARD),
+    "kernel.tile_attention.registers_per_sum": _estimate(1.3, 0.1, "", _COMPILED_FORWARD),
+    "kernel.tile_attention.registers_per_score": _estimate(1.35, 0.1, "", _COMPILED_FORWARD),
     "kernel.tile_attention.eta": _estimate(0.87, 0.1, "", "as Triton's matrix products"),
-    "kernel.tile_attention.cycles_per_score": _estimate(0.101, 0.2, "cycle", _TILES),
-    "kernel.tile_attention.cycles_per_scaled_value": _estimate(0.021, 0.2, "cycle", _TILES),
-    "kernel.tile_attention.alone": _estimate(1.34, 0.1, "", _TILES),
-    "kernel.tile_attention.thin": _estimate(1.21, 0.1, "", _TILES),
-    "kernel.tile_attention.exposed_stage": _estimate(0.22, 0.2, "", _TILES),
+    "kernel.tile_attention.cycles_per_score": _estimate(0.05, 0.2, "cycle", _FORWARD),
+    "kernel.tile_attention.cycles_per_masked_score": _estimate(0.0415, 0.3, "cycle", _FORWARD),
+    "kernel.tile_attention.cycles_per_kept_value": _estimate(0.38, 0.3, "cycle", _FORWARD),
+    "kernel.tile_attention.cycles_per_warp": _estimate(10.9, 0.3, "cycle", _FORWARD),
+    "kernel.tile_attention.cycles_per_scaled_value": _estimate(0.016, 0.2, "cycle", _FORWARD),
+    "kernel.tile_attention.alone": _estimate(1.153, 0.1, "", _FORWARD),
+    "kernel.tile_attention.thin": _estimate(1.48, 0.1, "", _FORWARD),
+    "kernel.tile_attention.joint": _estimate(1.044, 0.02, "", _FORWARD),
+    "kernel.tile_attention.exposed_bytes_per_sm_cycle": _estimate(68.0, 0.2, "B/cycle", _FORWARD),
     "kernel.tile_attention_backward.registers": _estimate(44.0, 0.3, "", _COMPILED_BACKWARD),
     "kernel.tile_attention_backward.registers_per_sum": _estimate(1.15, 0.1, "", _COMPILED_BACKWARD),
     "kernel.tile_attention_backward.registers_per_score": _estimate(1.85, 0.2, "", _COMPILED_BACKWARD),
@@ -67,7 +79,9 @@ ESTIMATES: dict[str, Parameter] = {
     "kernel.tile_attention_backward.exposed_stage": _estimate(0.085, 0.5, "", _BACKWARD),
     "power.tile_attention_backward.share": _estimate(0.6, 0.1, "", _BACKWARD),
     "power.tile_attention_backward.pj_per_walked_byte": _estimate(48.5, 0.3, "pJ/B", _BACKWARD),
-    "power.tile_attention_share": _estimate(0.93, 0.05, "", _TILES),
+    "power.tile_attention.pj_per_masked_score": _estimate(74.0, 0.3, "pJ", _FORWARD),
+    "power.tile_attention.pj_per_l2_byte": _estimate(30.0, 0.3, "pJ/B", _FORWARD),
+    "power.tile_attention_share": _estimate(0.748, 0.05, "", _FORWARD),
     "power.tile_rmsnorm.value_pj_per_byte": _estimate(4.2, 0.5, "pJ/B", _TILES),
     "power.tile_layernorm.value_pj_per_byte": _estimate(13.8, 0.3, "pJ/B", _TILES),
     "power.tile_softmax.value_pj_per_byte": _estimate(23.8, 0.3, "pJ/B", _TILES),

@@ -4,10 +4,11 @@ Each step along K loads (BM + BN)·BK elements for 2·BM·BN·BK operations, so 
 
     1/η = 1/η0 + s·max(0, x − x0),      x = 64/BM + 64/BN.
 
-With S stages and R blocks on an SM, (S − 1)·R steps are on the way at a time: a step takes at least
-(l + step)/((S − 1)·R), l the latency of its loads. With fewer than three stages nothing is loaded while a step
-computes. Without staging through shared memory every warp loads its own operands. What does not fit into the registers
-is written to memory and read again in every step.
+A tile's first loads and its stores take o·(1 + BM·BN / 128²)/2 cycles of an SM that has nothing else to do, and
+others compute meanwhile where it has. With S stages and R blocks on an SM, (S − 1)·R steps are on the way at a time: a
+step takes at least (l + step)/((S − 1)·R), l the latency of its loads. With fewer than three stages nothing is loaded
+while a step computes. Without staging through shared memory every warp loads its own operands. What does not fit into
+the registers is written to memory and read again in every step.
 """
 
 from __future__ import annotations
@@ -21,12 +22,16 @@ from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.arrays import PICO, Columns, column, hbm_energy_j
 from joulecast.model.kernels.occupancy import WARP, Blocks, resident_blocks, spilled_registers
 from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm, Tile
+from joulecast.model.kernels.streaming import residency
 from joulecast.model.kernels.tile_estimates import estimate
 from joulecast.model.kernels.toggling import toggle_factor
 
 Array = NDArray[np.float64]
 #: Columns of the widest matrix instruction; narrower ones read the left operand more often.
 WIDEST = 256.0
+#: Values of the tile to which the cycles of its ends refer, and the share of these that storing its values takes
+#: [estimate, +-0.2; 80 tiles of three lists].
+REFERENCE_VALUES, STORING_SHARE = 128.0 * 128.0, 0.5
 #: Stages from which on operands are loaded while others are multiplied.
 PIPELINED = 3
 
@@ -54,9 +59,8 @@ def lower_tiled_gemms(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
     waves = np.where(
         loads > gpu["kernel.tile_gemm.load_knee"], np.maximum(count / gpu.sm_count, 1.0), np.ceil(count / gpu.sm_count)
     )
-    overhead = gpu["kernel.tile_gemm.tile_overhead_cycles"]
     per_k = _cycles_per_k(tiles, count, first.dtype, gpu)
-    cycles = waves * (np.ceil(k / splits) * per_k + overhead)
+    cycles = waves * (np.ceil(k / splits) * per_k + _ends_cycles(tiles, count, first.dtype, gpu))
     partial = np.where(splits > 1.0, 2.0 * 4.0 * m * n * batch * splits, 0.0)
     rate = estimate(gpu, "kernel.tile_gemm.sum_share") * gpu["kernel.l2.bytes_per_sm_cycle"] * gpu.sm_count
     cycles = cycles + partial / rate
@@ -64,7 +68,7 @@ def lower_tiled_gemms(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
     size = DTYPE_BYTES[first.dtype]
     l2 = outputs * (bm + bn) * k * size
     output = np.array([o.output_bytes_per_element for o in operators], dtype=np.float64)
-    hbm = ((m * k + n * k) * size + m * n * output) * batch
+    hbm = _hbm_bytes(operators, ((m * k + n * k) * size + m * n * output) * batch, l2, gpu)
     near = outputs * k * (_spilled_bytes(tiles, first.dtype, gpu) + own_loads(tiles) * size)
     return {
         "fixed_s": gpu["kernel.tile_gemm.fixed_s"]
@@ -77,6 +81,17 @@ def lower_tiled_gemms(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
         + near * estimate(gpu, "power.tile_spill_pj_per_byte") * PICO,
         "hbm_j": hbm_energy_j(hbm, gpu),
     }
+
+
+def _hbm_bytes(operators: Sequence[Gemm], compulsory: Array, staged: Array, gpu: GpuModel) -> Array:
+    """Bytes between HBM and L2 as of the library's products: operands once, less what stays in L2, shape ``(n,)``.
+
+    The tiles at work at a time share stripes of operands; the next ones find little of these.
+    """
+    said = [o.footprint_bytes for o in operators]
+    footprint = np.array([own if f is None else f for f, own in zip(said, compulsory, strict=True)])
+    again = gpu["kernel.gemm.reread_share"] * staged / np.sqrt(gpu.sm_count)
+    return np.asarray(np.maximum(compulsory, again) * (1.0 - residency(footprint, gpu)))
 
 
 def _cycles_per_k(tiles: Sequence[Tile], count: Array, dtype: str, gpu: GpuModel) -> Array:
@@ -97,9 +112,21 @@ def _cycles_per_k(tiles: Sequence[Tile], count: Array, dtype: str, gpu: GpuModel
     compute = compute + _spilled_bytes(tiles, dtype, gpu) / estimate(gpu, "kernel.tile_spill.bytes_per_sm_cycle")
     loads = (bm + bn) * size / estimate(gpu, "kernel.tile_gemm.exposed_bytes_per_sm_cycle")
     step = compute * bk
-    blocks = np.minimum(resident_blocks(gemm_blocks(tiles, dtype, gpu), gpu), np.ceil(count / gpu.sm_count))
+    blocks = _beside(tiles, count, dtype, gpu)
     waiting = (estimate(gpu, "kernel.tile_gemm.load_latency_cycles") + step) / ((stages - 1.0).clip(1.0) * blocks)
     return np.asarray(np.where(stages < PIPELINED, compute + loads, np.maximum(step, waiting) / bk))
+
+
+def _ends_cycles(tiles: Sequence[Tile], count: Array, dtype: str, gpu: GpuModel) -> Array:
+    """Cycles that a tile's first loads and its stores take from an SM, shape ``(n,)``: others compute meanwhile."""
+    area = column(tiles, "m") * column(tiles, "n") / REFERENCE_VALUES
+    alone = gpu["kernel.tile_gemm.tile_overhead_cycles"] * (STORING_SHARE * area + 1.0 - STORING_SHARE)
+    return np.asarray(alone / _beside(tiles, count, dtype, gpu))
+
+
+def _beside(tiles: Sequence[Tile], count: Array, dtype: str, gpu: GpuModel) -> Array:
+    """How many of ``count`` tiles an SM has at a time, shape ``(n,)``."""
+    return np.minimum(resident_blocks(gemm_blocks(tiles, dtype, gpu), gpu), np.ceil(count / gpu.sm_count))
 
 
 def _spilled_bytes(tiles: Sequence[Tile], dtype: str, gpu: GpuModel) -> Array:

@@ -31,6 +31,13 @@ INTERPRETED = textwrap.dedent("""
 
     found, x, weight = run(forms.tile_rmsnorm_row(12, 64, 4, 2), (12, 64), (64,))
     close(found, x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight)
+    found, x, weight, shift = run(forms.tile_whole_rows_row("tile_layernorm", 12, 64, 4, 2), (12, 64), (64,), (64,))
+    apart = x - x.mean(-1, keepdim=True)
+    close(found, apart / (apart.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight + shift)
+    found, x = run(forms.tile_whole_rows_row("tile_softmax", 12, 64, 4, 2), (12, 64))
+    close(found, x.softmax(-1))
+    found, x = run(forms.tile_exp_row(3, 64, 32, 1), (3, 64))
+    close(found, x.exp())
     found, x = run(forms.tile_reduce_min_row(12, 64, 4, 16, 1), (12, 64))
     assert torch.equal(found, x.min(-1).values)
     PRODUCT
@@ -99,7 +106,12 @@ COMPILED = textwrap.dedent("""
     assert product.metadata.shared == 4 * 2 * 128 * 64 * 2, "stages are not buffered"
     norm = {"source": "*bf16", "weight": "*bf16", "out": "*bf16"}
     target(kernels.rmsnorm, norm, {"columns": 4096, "tile_rows": 2, "epsilon": 1e-6}, num_warps=8)
+    shifted = dict.fromkeys(("source", "weight", "shift", "out"), "*bf16")
+    target(kernels.layernorm, shifted, {"columns": 4096, "tile_rows": 2, "epsilon": 1e-6}, num_warps=8)
+    rows = {"source": "*bf16", "out": "*bf16"}
+    target(kernels.softmax, rows, {"columns": 4096, "tile_rows": 2}, num_warps=8)
     least = {"source": "*fp32", "out": "*fp32"}
+    target(kernels.exponential, least, {"tile_columns": 1024}, num_warps=4)
     target(kernels.reduce_min, least, {"columns": 1024, "tile_rows": 4, "tile_columns": 64}, num_warps=1)
     print("fine")
 """)
@@ -156,13 +168,14 @@ def test_tiles_must_divide(monkeypatch):
     from joulecast.calibrate.microbenchmarks import row_forms as forms
     from joulecast.calibrate.microbenchmarks.kernel import Bench
 
-    monkeypatch.setattr(tiles, "compiled", lambda: tile_kernels.TileKernels(*[dict.fromkeys([(1,), (2,)])] * 3))
+    monkeypatch.setattr(tiles, "compiled", lambda: tile_kernels.TileKernels(*[dict.fromkeys([(1,), (2,)])] * 6))
     cases = {
         "K": forms.tile_gemm_row(32, 32, 40, (16, 16, 16), 4, 2),
         "rows": forms.tile_rmsnorm_row(10, 64, 4, 1),
         "cols": forms.tile_reduce_min_row(8, 60, 4, 16, 1),
     }
-    for key, row in cases.items():
+    more = {"rows": forms.tile_whole_rows_row("tile_softmax", 10, 64, 4, 1), "cols": forms.tile_exp_row(2, 60, 16, 1)}
+    for key, row in (*cases.items(), *more.items()):
         with pytest.raises(MeasurementError, match=f"{key} = .* is not a multiple"):
             tiles.build(Bench(torch, torch.device("cpu"), row, "x"))
 

@@ -74,12 +74,13 @@ def test_registers_are_nearly_those_compiled(h200, rows, warps, registers, resid
     assert 65536 // (threads * 8 * np.ceil(found.blocks.registers[0] / 8)) == pytest.approx(resident, abs=1)
 
 
-def test_warps_wait_half_as_long_again_where_rows_are_combined_twice(h200):
-    """One round of 32 warps for a norm; of blocks of 1,024 threads an SM holds two."""
+def test_warps_wait_again_where_rows_are_combined_twice(h200):
+    """Of blocks of 1,024 threads an SM holds two; a warp with a row of its own waits for none."""
     once, twice = (lower([kernel(p, 1, 32)], h200).core_cycles[0] for p in ("tile_rmsnorm", "tile_softmax"))
     rounds = 65536 / (2 * h200.sm_count)
-    waiting = rounds * 32 * estimate(h200, "kernel.tile_rows.barrier_cycles_per_warp")
-    assert twice - once == pytest.approx(0.5 * waiting)
+    assert twice - once == pytest.approx(rounds * estimate(h200, "kernel.tile_rows.second_wait_cycles"))
+    lone = [lower([kernel(p, 1, 1, 1024)], h200).core_cycles[0] for p in ("tile_rmsnorm", "tile_softmax")]
+    assert lone[0] == pytest.approx(lone[1])
 
 
 def test_the_last_blocks_of_few_waves_leave_the_memory_idle(h200):
@@ -101,15 +102,40 @@ def test_an_sm_with_one_block_waits_between_two(h200):
     assert one.fixed_s[0] - two.fixed_s[0] == pytest.approx(waiting, rel=0.05)
 
 
-def test_blocks_of_few_bytes_turn_the_memory_around_more_often(h200):
-    """Two halvings of 64 KB and no more; kernels that only read do not care."""
+def test_an_sm_with_one_block_computes_its_exponentials_by_themselves(h200):
+    """16 in a cycle; a layer norm waits twice but has none."""
+    norm, softmax = (lower([kernel(p, 8, 16)], h200).fixed_s[0] for p in ("tile_layernorm", "tile_softmax"))
+    cycles = 65536 / 8 / h200.sm_count * 8 * 4096 / 16
+    assert softmax - norm == pytest.approx(cycles / (h200.max_clock_mhz * 1e6), rel=0.01)
+    shared = [lower([kernel(p, 4, 16)], h200).fixed_s[0] for p in ("tile_layernorm", "tile_softmax")]
+    assert shared[0] == pytest.approx(shared[1], rel=0.02)
+
+
+def test_blocks_of_fewer_bytes_turn_the_memory_around_more_often_until_reads_and_writes_mix(h200):
+    """Two halvings of 64 KB, and the smallest blocks; kernels that only read do not care."""
     seconds = lower([kernel(rows=rows, warps=4) for rows in (8, 4, 2, 1)], h200).memory_s
     once = estimate(h200, "kernel.tile_rows.turning_share")
     assert seconds / seconds[1] == pytest.approx([1, 1, 1 + once, 1 + 2 * once])
-    small, smaller = lower([kernel(rows=1, columns=1024, warps=w) for w in (1, 4)], h200).memory_s
-    assert small == smaller == pytest.approx(seconds[3] / 4)
+    small, smaller = lower(
+        [kernel(rows=1, columns=c, warps=1, height=65536 * 4096 // c) for c in (2048, 1024)], h200
+    ).memory_s
+    assert small == smaller == pytest.approx(seconds[1] * (1 - estimate(h200, "kernel.tile_rows.mixed_share")))
     reading = [kernel("tile_reduce_min", rows, 4, 1024, 64) for rows in (1, 16)]
     assert np.ptp(lower(reading, h200).memory_s) == 0
+
+
+def test_element_wise_tiles_take_longer_runs_the_larger_they_are(h200):
+    """Three doublings of 4 KB; what only writes does not turn."""
+
+    def exponentials(columns, read=1.0):
+        bytes_ = 2.0**32
+        return Streaming("tile_exp", bytes_ * read, bytes_, dtype="fp32", tile_rows=1, tile_columns=columns, warps=1)
+
+    seconds = lower([exponentials(c) for c in (256, 512, 1024, 2048, 4096, 8192)], h200).memory_s
+    share = estimate(h200, "kernel.tile_rows.running_share")
+    assert seconds / seconds[0] == pytest.approx([1, 1, *(1 + share * n for n in (1, 2, 3, 3))])
+    written = lower([exponentials(c, 0.0) for c in (512, 4096)], h200).memory_s
+    assert written[0] == written[1]
 
 
 def test_what_goes_on_beside_the_memory_shows_less_than_in_other_kernels(h200):

@@ -20,7 +20,7 @@ def test_products(gpu):
     assert use.waves == pytest.approx(512 / 132)
     assert use.occupancy == pytest.approx(256 / 2048)
     assert use.l2_bytes == 512 * (128 + 256) * 4096 * 2 == use.near_bytes
-    assert use.hbm_bytes == pytest.approx(3 * 4096 * 4096 * 2)
+    assert 3 * 4096 * 4096 * 2 < use.hbm_bytes < 0.2 * use.l2_bytes, "tiles at work share stripes of operands"
 
 
 def test_splits_write_partial_sums_and_unstaged_operands_are_loaded_again(gpu):
