@@ -18,7 +18,7 @@ RANK, DROPOUT, TARGETS = "lora_r", "lora_dropout", "lora_target_modules"
 RANKS, DROPOUTS = (RANK, "lora_rank", "peft_lora_r"), (DROPOUT, "peft_lora_dropout")
 TARGETED = (TARGETS, "lora_target", "lora_modules", "target_modules")
 #: Switches of scripts, and names that each say the same by being there.
-SWITCHES = ("use_peft", "use_lora", "lora_enable", "lora")
+SWITCHES = ("use_peft", "use_peft_lora", "use_lora", "lora_enable", "lora")
 KINDS = ("finetuning_type", "adapter", "peft_type")
 SIZES = (*RANKS, "lora_alpha", TARGETS)
 #: PEFT's defaults.
@@ -36,7 +36,7 @@ _REFUSED = by_name(
     }
 )
 #: Switches of weights in 4 bits beside adapters, and of scales in 8 bits beside these.
-_FOUR_BITS = ("load_in_4bit", "use_qlora", "q_lora", "qlora")
+_FOUR_BITS = ("load_in_4bit", "use_4bit_quantization", "use_qlora", "q_lora", "qlora")
 _DOUBLE = ("use_bnb_nested_quant", "use_nested_quant", "bnb_4bit_use_double_quant", "double_quantization")
 #: Kernels of Axolotl's own.
 _FUSED = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel")
@@ -124,9 +124,10 @@ def _put_four_bits(config: SettingsFile, draft: Draft, key: str) -> None:
     """Put how the frozen weights are kept into the plan."""
     draft.put("workload.lora.base_precision", "nf4", *config.source(key))
     double = config.first(_DOUBLE)
+    double = double if config.given(double) else next((name for name in _DOUBLE if name in config.defaults), double)
     if _is_axolotl(config):
         draft.put("workload.lora.double_quantisation", True, "Axolotl quantises scales too")
-    elif config.value(double, bool, any(config.defaults.get(name) for name in _DOUBLE)):
+    elif config.value(double, bool, False):
         draft.put("workload.lora.double_quantisation", True, *config.source(double))
     if not config.defaults:
         draft.warn(

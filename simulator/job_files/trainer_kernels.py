@@ -82,7 +82,7 @@ def _recomputation(config: SettingsFile, draft: Draft) -> None:
     if isinstance(on, str):
         raise config.error(f"{on!r} keeps activations elsewhere, which is not forecast", key, "Set it to true.")
     draft.put("schedule.recompute", "full", *config.source(key))
-    key = "gradient_checkpointing_kwargs.use_reentrant"
+    key = config.first(("gradient_checkpointing_kwargs.use_reentrant", "use_reentrant"))
     if config.on(key):
         draft.put("schedule.recompute_stops_early", False, *config.source(key))
 

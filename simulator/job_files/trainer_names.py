@@ -25,7 +25,7 @@ PASSED_OVER = re.compile(
     |tf32|low_cpu_mem_usage|low_cpu_fsdp|completion_only_loss|assistant_only_loss|default_system_message|use_cache
     |average_tokens_\w+|gradient_checkpointing_kwargs|bf16_full_eval|fp16_full_eval|skip_\w+|accelerator_config|full_determinism
     |ray_\w+|experiment_\w+|sample_packing_\w+|pad_to_multiple_of|min_sample_len|excess_length_strategy|resize_\w+
-    |ignore_\w+|fsdp_(config|version|final\w*)|fsdp_transformer\w+|validation_\w+|text_column|adapter_name_or_path|lora_\w+|peft_\w+|qlora_\w+
+    |ignore_\w+|fsdp_(config|version|final\w*)|fsdp_transformer\w+|validation_\w+|text_column|adapter_name_or_path|lora(plus)?_\w+|peft_\w+|qlora_\w+
     |bnb_\w+|use_(bnb_nested_quant|dora|rslora)|enable_thinking|mask_history|torch_compile_\w+|flash_attn_fuse_\w+|config)""",
     re.VERBOSE,
 )
@@ -35,7 +35,7 @@ _FROZEN = "weights that are frozen cannot be said in a plan, which has gradients
 REFUSED: Mapping[str, str] = by_name(
     {
         "relora relora_steps": ADAPTERS,
-        "load_in_8bit gptq qat quantization": QUANTISED,
+        "load_in_8bit use_8bit_quantization gptq qat quantization": QUANTISED,
         "unfrozen_parameters freeze_backbone lisa_n_layers use_llama_pro": _FROZEN,
         "use_galore use_badam use_apollo use_adam_mini use_muon": "its optimizer is not known",
         "vision_tower vision_tower_name mm_projector_type": "models that see more than text are not known",

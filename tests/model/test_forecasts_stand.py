@@ -57,6 +57,12 @@ SETTINGS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("workload.model=qwen2.5-1.5b", "workload.micro_batch_size=2"),
     ),
     "llama-3.1-8b-4xh200-nanobatches": ((), ("overlap.nanobatches=1",)),
+    "llama-3.1-8b-1xh200-lora": (
+        (),
+        ("schedule.recompute=none", "workload.lora.precision=bf16", "workload.lora.dropout=0.0"),
+        ("workload.lora.base_precision=nf4", "workload.lora.double_quantisation=true"),
+        ("cluster.gpus=4", "parallelism.fsdp=true"),
+    ),
     "llama-3.2-3b-4xh200-ddp": ((), ("overlap.grad_reduce=after",)),
     "llama-3.1-70b-8xh200": (
         (),

@@ -40,6 +40,7 @@ def test_a_job_with_adapters_is_a_plan_that_can_be_forecast(tmp_path):
         ("--lora_enable True --lora_target all", "all-linear"),
         ("--lora_rank 8 --lora_target q_proj,v_proj,o_proj", ["q_proj", "v_proj", "o_proj"]),
         ("--lora_r 8 --lora_target_modules q_proj", ["q_proj"]),
+        ("--use_peft_lora True --lora_target_modules all-linear --use_4bit_quantization False", "all-linear"),
     ],
 )
 def test_ways_to_ask_for_adapters(tmp_path, options, targets):
@@ -86,6 +87,9 @@ def test_weights_in_4_bits_beside_adapters(tmp_path):
     factory = convert(tmp_path, FACTORY.replace("full", "lora\nquantization_bit: 4"), "job.yaml")
     assert factory.tables["workload"]["lora"].items() >= (narrow | {"double_quantisation": True}).items()
     assert "prepare_model" not in " ".join(factory.warnings)
+    assert factory.sources["workload.lora.double_quantisation"] == "default without double_quantization"
+    peft = convert(tmp_path, with_options("--use_peft_lora True --use_4bit_quantization True --use_nested_quant True"))
+    assert peft.tables["workload"]["lora"].items() >= (narrow | {"double_quantisation": True}).items()
     axolotl = AXOLOTL.replace("deepspeed: deepspeed_configs/zero3_bf16.json\n", "").replace("lora_r:", "lora_r: 16")
     adapted = convert(tmp_path, axolotl.replace("adapter:", "adapter: qlora\nload_in_4bit: true"), "job.yaml")
     assert adapted.tables["workload"]["lora"].items() >= (narrow | {"double_quantisation": True}).items()
