@@ -39,7 +39,7 @@ class PlannedRow:
 
 
 def plan_row(row: PublishedRow) -> PlannedRow:
-    """Plan of a row.
+    """Plan of a row: that of its keys alone where these are a whole one, as of a job that was measured.
 
     Raises
     ------
@@ -48,7 +48,7 @@ def plan_row(row: PublishedRow) -> PlannedRow:
     """
     generation = generation_of(row)
     assumed = _Assumed([])
-    tables = _tables(row, generation, assumed)
+    tables = {} if row.is_plan else _tables(row, generation, assumed)
     try:
         plan = plan_from_dict(tables, row.file or None, [f"{key}={value}" for key, value in row.keys])
     except InputError as error:

@@ -2,7 +2,8 @@
 
 An empty cell, or ``unknown``, is what the source does not say. The columns are those of :class:`PublishedRow`; the
 measured ones are never read by a forecast. A column that is called as a key of a plan is, such as
-``parallelism.expert_tensor_parallel_size``, sets that key, ``workload.model`` the sizes that the line leaves empty.
+``parallelism.expert_tensor_parallel_size``, sets that key, ``workload.model`` the sizes that the line leaves empty, and
+:data:`AS_IN_PLANS` stand for columns of the class.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from joulecast.simulator.plan_file.schema_workload import InlineModel
 
 #: Name of the file in a folder.
 FILE = "published_iterations.csv"
+#: True and false as spreadsheets write them.
+_SHEET_FLAGS = ("TRUE", "FALSE")
 _BLANK = ("", "unknown", "none stated", "n/a")
 #: Column of a model by its name in the catalogue, or by the path of its ``config.json``.
 MODEL = "workload.model"
@@ -36,6 +39,22 @@ SIZES = {
     "gated_mlp": "gated_mlp",
     "vocab": "vocab",
 }
+#: Columns that may be called as keys of a plan instead.
+AS_IN_PLANS = {
+    "cluster.gpu": "gpu",
+    "cluster.gpus": "num_gpus",
+    "workload.sequence_length": "seq_len",
+    "workload.micro_batch_size": "micro_batch",
+    "workload.global_batch_size": "global_batch",
+    "workload.precision": "dtype",
+    "parallelism.tensor_model_parallel_size": "tp",
+    "parallelism.pipeline_model_parallel_size": "pp",
+    "parallelism.virtual_pipeline_model_parallel_size": "vpp",
+    "parallelism.context_parallel_size": "cp",
+    "parallelism.expert_model_parallel_size": "ep",
+}
+#: What a file without a column means by that: a plan's defaults.
+DEFAULTS = {"tp": "1", "pp": "1", "dtype": "bf16", "source": "measured"}
 
 
 def _blank_is_none(value: Any) -> Any:
@@ -108,6 +127,11 @@ class PublishedRow(BaseModel):
         return int(found[1]) if found else None
 
     @property
+    def is_plan(self) -> bool:
+        """Whether keys of a plan say all that a plan needs, so that nothing is taken for granted but its defaults."""
+        return {"workload.model", "workload.sequence_length", "cluster.gpu", "cluster.gpus"} <= dict(self.keys).keys()
+
+    @property
     def tokens(self) -> int | None:
         """Tokens of one step."""
         return None if self.global_batch is None else self.global_batch * self.seq_len
@@ -147,18 +171,26 @@ def read_published(path: str | Path) -> list[PublishedRow]:
 def _check_columns(names: Sequence[str], file: Path) -> None:
     """Every needed column is there, and none is a misspelling of one that is not."""
     fields, of_plan = PublishedRow.model_fields, _plan_keys()
-    absent = [name for name in fields if name not in names and name not in ("file", "line", "keys")]
+    have = {*names, *(field for key, field in AS_IN_PLANS.items() if key in names), *DEFAULTS, "id"}
+    absent = [name for name in fields if name not in have and name not in ("file", "line", "keys")]
     for name in names:
-        if name in fields or name in of_plan:
-            continue
-        otherwise = "A column with a dot is a key of a plan, table.key." if "." in name else ""
-        if remedy := did_you_mean(name, of_plan if "." in name else absent, 1, otherwise=otherwise):
+        if name not in fields and name not in of_plan and (remedy := _meant(name, absent, of_plan)):
             raise DataError(f"unknown column {name!r}", file=str(file), line=1, remedy=remedy)
     missing = [name for name in absent if fields[name].is_required() and not (MODEL in names and name in SIZES)]
     if missing:
         raise DataError(
             f"no column {', '.join(missing)}", file=str(file), line=1, remedy="Each line needs these values."
         )
+
+
+def _meant(name: str, absent: Sequence[str], of_plan: Sequence[str]) -> str | None:
+    """What is said of a column that is none, ``None`` of one that is only beside what is read."""
+    if name in ("time_s", "step_time_s"):
+        return "Measured times stand in 'measured_step_time_s'."
+    if key := next((key for key in of_plan if key.rpartition(".")[2] == name), None):
+        return f"As a key of a plan it is called {key!r}."
+    otherwise = "A column with a dot is a key of a plan, table.key." if "." in name else ""
+    return did_you_mean(name, of_plan if "." in name else absent, 1, otherwise=otherwise)
 
 
 def _plan_keys() -> list[str]:
@@ -181,8 +213,19 @@ def _sizes(record: dict[str, str], file: Path, line: int) -> dict[str, Any]:
 
 def _row(record: dict[str, str], file: Path, line: int) -> PublishedRow:
     stated = {name: text for name, text in record.items() if "." not in name and _blank_is_none(text) is not None}
-    keys = tuple((name, text) for name, text in record.items() if "." in name and _blank_is_none(text) is not None)
-    found = {**record, **_sizes(record, file, line), **stated, "keys": keys, "file": str(file), "line": line}
+    keys = tuple(
+        (name, text.lower() if text in _SHEET_FLAGS else text)
+        for name, text in record.items()
+        if "." in name and _blank_is_none(text) is not None
+    )
+    for key, field in AS_IN_PLANS.items():
+        if key in dict(keys):
+            if field in stated:
+                remedy = f"Say it in one of {field} and {key}."
+                raise DataError("the line says it twice", file=str(file), line=line, key=field, remedy=remedy)
+            stated[field] = record[key]
+    absent = {name: text for name, text in (DEFAULTS | {"id": f"line {line}"}).items() if name not in record}
+    found = {**absent, **record, **_sizes(record, file, line), **stated, "keys": keys, "file": str(file), "line": line}
     try:
         row = PublishedRow.model_validate(found)
     except ValidationError as error:

@@ -117,7 +117,7 @@ def _nothing_compared(skipped: Sequence[Mapping[str, str]], data: Path) -> DataE
     if not reasons:
         return DataError("nothing was compared: there are no rows", file=str(data), remedy="Give measured rows.")
     reason, count = reasons.most_common(1)[0]
-    found = f"nothing was compared: all {len(skipped)} rows were skipped, {count} for this reason: {reason}"
+    found = f"nothing was compared: all {len(skipped)} rows were skipped, {count} for this reason: {reason.rstrip('.')}"
     return DataError(found, file=str(data), remedy="`--json` lists every row with its reason.")
 
 
