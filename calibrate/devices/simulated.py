@@ -42,7 +42,7 @@ from joulecast.calibrate.devices.simulated_sensors import (
 )
 from joulecast.calibrate.devices.simulated_time import Time
 from joulecast.calibrate.devices.simulated_work import SimulatedWork
-from joulecast.errors import DeviceError, InputError, PermissionDeniedError
+from joulecast.errors import DeviceError, InputError, PermissionDeniedError, UnknownNameError
 
 #: The process number that a simulated neighbour has.
 NEIGHBOUR_PID = 4242
@@ -118,7 +118,10 @@ class SimulatedCard:
         """
         card = cls.__new__(cls)
         content = read_card_file(file)
-        card._set_up(content, file, Dynamics())
+        try:
+            card._set_up(content, file, Dynamics())
+        except UnknownNameError as error:
+            raise InputError(error.message, file=str(file), key=error.key or "gpu", remedy=error.remedy) from None
         check_settings(Settings(content.locked_clock_mhz, content.power_limit_w), card.facts)
         return card
 

@@ -25,7 +25,7 @@ def true_model(gpu: str, truth: Mapping[str, float]) -> GpuModel:
     model = replace(gpu_model(load_gpu(gpu)), description=None)
     for name in truth:
         if name not in model.parameters:
-            raise UnknownNameError("parameter", name, model.parameters)
+            raise UnknownNameError("parameter", name, model.parameters, key="truth")
     return model.with_values(truth)
 
 

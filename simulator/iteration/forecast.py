@@ -19,7 +19,7 @@ from joulecast.model.training.factors import LONGER
 from joulecast.simulator.events.guards import reported_with
 from joulecast.simulator.fluid.part_limits import check_parts, spent_at_clocks
 from joulecast.simulator.fluid.power_over_time import power_of_iterations
-from joulecast.simulator.fluid.prepared import Prepared, prepare
+from joulecast.simulator.fluid.prepared import Prepared, board_limits_w, prepare
 from joulecast.simulator.fluid.steady_state import SteadyState, simulate
 from joulecast.simulator.instructions.footprints import footprints
 from joulecast.simulator.iteration.host_pace import SLOW_HOST_S, SLOW_MODULES_S, host_changes, launch_pace_s
@@ -32,6 +32,8 @@ from joulecast.simulator.plan_file.plan import Plan
 
 Array = NDArray[np.float64]
 
+#: A mean power so far above the limit is not held; boards that hold it stay below.
+NOT_HELD = 1.01
 #: What every forecast takes for granted.
 ASSUMPTIONS = (
     "training data toggles bits like random-normal values",
@@ -94,6 +96,7 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
             *_framework_assumptions(prepared, time, 0.0 if host is None else float(host.time[1, 0])),
             *plan_assumptions(plan, description),
             *_memory_assumptions(memory, description),
+            *_limit_assumptions(ranks, board_limits_w(plan, prepared.gpu)),
         ),
         description=description,
     )
@@ -147,6 +150,15 @@ def _memory_assumptions(memory: Sequence[MemoryFootprint], description: GpuDescr
         f"with what PyTorch's allocator would reserve a GPU holds {most / 1e9:.1f} GB, more than its "
         f"{capacity / 1e9:.1f}: the allocator gives memory back in each iteration, whose time is not forecast",
     )
+
+
+def _limit_assumptions(ranks: Sequence[RankForecast], limits_w: Sequence[float]) -> tuple[str, ...]:
+    """Where a board cannot hold its limit, since the work draws more at its lowest clock too."""
+    rank, limit = max(zip(ranks, limits_w, strict=True), key=lambda one: one[0].power_w / one[1])
+    if rank.power_w <= NOT_HELD * limit:
+        return ()
+    drawn = f"a GPU of stage {rank.stage} draws {rank.power_w:.0f} W at {rank.clock_mhz:.0f} MHz"
+    return (f"the power limit leaves a GPU {limit:.0f} W, which no clock holds with this work: {drawn}",)
 
 
 def _median(values: Array, weights: Array) -> float:

@@ -194,24 +194,31 @@ def right_name(location: Sequence[str], tables: Mapping[str, type[BaseModel]], e
 def _what_is_wrong(detail: ErrorDetails) -> str:
     value = detail.get("input")
     if word := _TYPE_WORDS.get(detail["type"]):
-        return f"{value!r} is not {word}"
+        return f"{_shown(value)} is not {word}"
     if detail["type"] == "literal_error":
         return f"{value!r} is not a known value"
     message = detail["msg"]
-    return f"{value!r}: {message[:1].lower()}{message[1:]}"
+    return f"{_shown(value)}: {message[:1].lower()}{message[1:]}"
+
+
+def _shown(value: Any) -> str:
+    """A value as TOML has it."""
+    return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def _remedy(detail: ErrorDetails) -> str:
-    context = detail.get("ctx") or {}
+    context, given = detail.get("ctx") or {}, detail.get("input")
+    if detail["type"] == "int_type" and isinstance(given, float) and given.is_integer() and abs(given) < 2**63:
+        return f"Write {given:.0f}, without a point or an exponent."
     if detail["type"] == "literal_error":
         value, known = str(detail.get("input")), re.findall(r"'([^']+)'", str(context.get("expected", "")))
         return did_you_mean(value, known, 1)
     if "gt" in context:
-        return f"Use a value above {context['gt']}."
+        return f"Use a value above {context['gt']:.15g}."
     if "ge" in context:
-        return f"Use a value of at least {context['ge']}."
+        return f"Use a value of at least {context['ge']:.15g}."
     if "le" in context:
-        return f"Use a value of at most {context['le']}."
+        return f"Use a value of at most {context['le']:.15g}."
     if word := _TYPE_WORDS.get(detail["type"]):
         return f"Write {word}."
     return "Correct the value."

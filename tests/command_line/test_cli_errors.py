@@ -150,3 +150,37 @@ def test_no_error_names_an_option_without_its_dashes():
 def test_an_error_names_the_option_with_its_dashes(capsys, examples, arguments, says):
     plan = examples / "llama-3.1-8b-4xh200.toml"
     assert says in refused(capsys, *(plan if a == "PLAN" else a for a in arguments))
+
+
+@pytest.mark.parametrize("ending", ["pdf", "png", "SVG"])
+def test_a_report_is_not_called_as_another_kind_of_file(capsys, tmp_path, ending):
+    plan, report = tmp_path / "plan.toml", tmp_path / f"report.{ending}"
+    plan.write_text(PLAN, encoding="utf-8")
+    line = refused(capsys, "predict", plan, "--report", report)
+    assert f"report.{ending} [--report]: a report is an HTML page. Call it report.html" in line
+    assert not report.exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "arguments"),
+    [
+        ("--gpu", ["convert", "train.sh", "--gpu", "h200"]),
+        ("--base", ["calibrate", "--base", "h200"]),
+        ("--gpu", ["validate", "kernels", "--data", "rows.jsonl", "--gpu", "h200"]),
+        ("--gpu", ["plot", "measured", "kernels", "--data", "rows.jsonl", "--out", "a.png", "--gpu", "h200"]),
+    ],
+)
+def test_an_unknown_gpu_is_told_with_its_option(capsys, option, arguments):
+    assert f"error: [{option}]: unknown GPU 'h200'. Did you mean 'h200-nvl'" in refused(capsys, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("card", "said"),
+    [
+        ('{"gpu": "h200"}', "card.json [gpu]: unknown GPU 'h200'. Did you mean"),
+        ('{"gpu": "h200-sxm", "truth": {"power.sm_ww": 3}}', "card.json [truth]: unknown parameter 'power.sm_ww'"),
+    ],
+)
+def test_a_simulated_card_that_cannot_be_names_its_file(capsys, tmp_path, card, said):
+    (tmp_path / "card.json").write_text(card, encoding="utf-8")
+    assert said in refused(capsys, "calibrate", "--device", f"sim:{tmp_path / 'card.json'}")

@@ -374,3 +374,21 @@ def test_a_generation_of_another_vendors_framework_is_said() -> None:
         assert f"{generation} is NVIDIA's: what AMD has in its place" in said("mi300x", generation)
         assert "is NVIDIA's" not in said("h200-sxm", generation)
     assert "is NVIDIA's" not in said("mi300x", "megatron-core")
+
+
+def test_a_limit_that_no_clock_holds_is_said() -> None:
+    def iteration(limit_w: float) -> Any:
+        workload = {"model": "llama-3.1-8b", "sequence_length": 4096, "global_batch_size": 4}
+        split = {"tensor_model_parallel_size": 4}
+        cluster = {"gpu": "gb200", "gpus": 4}
+        power = {"power_limit_w": limit_w}
+        return forecast(
+            plan_from_dict({"workload": workload, "cluster": cluster, "parallelism": split, "power": power})
+        )
+
+    low, held = iteration(200.0), iteration(400.0)
+    words = (
+        f"leaves a GPU 200 W, which no clock holds with this work: a GPU of stage 0 draws {low.ranks[0].power_w:.0f} W"
+    )
+    assert low.ranks[0].power_w > 202.0 and words in " ".join(low.assumptions)
+    assert held.ranks[0].power_w < 404.0 and "no clock holds" not in " ".join(held.assumptions)

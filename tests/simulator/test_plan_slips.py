@@ -28,6 +28,10 @@ def plan(*, gpus=4, **changes):
         ({"network__rails": 10_000}, "network.rails", "less than or equal to 1024", "at most"),
         ({"workload__training_tokens": 15.0}, "workload.training_tokens", "fewer than the 32768 of one", "15e12"),
         ({"parallelism__stage_layers": [-1, 33]}, "parallelism.stage_layers", "a stage of -1 layers", "none below 0"),
+        ({"workload__sequence_length": 1e4}, "workload.sequence_length", "10000.0 is not", "Write 10000, without a"),
+        ({"workload__sequence_length": 0.5}, "workload.sequence_length", "0.5 is not", "Write a whole number."),
+        ({"workload__sequence_length": True}, "workload.sequence_length", "true is not", "Write a whole number."),
+        ({"site__pue": 0.5}, "site.pue", "greater than or equal to 1", "Use a value of at least 1."),
         (
             {"workload__training_tokens": 1e12, "site__node_mtbf_hours": 0.01},
             "site.node_mtbf_hours",

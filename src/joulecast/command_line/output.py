@@ -14,6 +14,8 @@ from typing import Annotated, Any, TextIO, TypeAlias
 
 import typer
 
+from joulecast.errors import InputError, UnknownNameError
+
 SetOption: TypeAlias = Annotated[
     list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override one value of the plan.")
 ]
@@ -38,6 +40,20 @@ ReportOption: TypeAlias = Annotated[
         help="Also write a report: one file for any browser, offline too.",
     ),
 ]
+
+
+def known_gpu(param: typer.CallbackParam, name: str | None) -> str | None:
+    """Refuse a GPU that there is not, with the option that names it."""
+    if name is not None:
+        from joulecast.model.hardware.catalogue import load_gpu
+
+        try:
+            load_gpu(name)
+        except UnknownNameError as error:
+            raise InputError(error.message, key=param.opts[0], remedy=error.remedy) from None
+    return name
+
+
 CsvOption: TypeAlias = Annotated[bool, typer.Option("--csv", help="Print the table as CSV.")]
 
 Rows: TypeAlias = Sequence[Mapping[str, Any]]

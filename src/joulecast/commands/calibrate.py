@@ -66,7 +66,13 @@ class CalibrateAsked:
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the description.")] = None
     base: Annotated[
         str | None,
-        typer.Option("--base", "--gpu", metavar="NAME|FILE", help="Whose data-sheet facts the description takes over."),
+        typer.Option(
+            "--base",
+            "--gpu",
+            metavar="NAME|FILE",
+            callback=output.known_gpu,
+            help="Whose data-sheet facts the description takes over.",
+        ),
     ] = None
     report_json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the fit report as JSON.")] = None
     report: output.ReportOption = None

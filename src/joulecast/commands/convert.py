@@ -22,7 +22,8 @@ def convert(
         typer.Argument(metavar="JOB…", help="The job's file, or its command, best behind --; - reads a script."),
     ],
     gpu: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The GPU: of the catalogue, or a description.")
+        str | None,
+        typer.Option(metavar="NAME", callback=output.known_gpu, help="The GPU: of the catalogue, or a description."),
     ] = None,
     gpus: Annotated[int | None, typer.Option(min=1, metavar="N", help="How many; wins over the job's own.")] = None,
     model: Annotated[

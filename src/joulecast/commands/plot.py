@@ -116,7 +116,9 @@ def measured(
     suite: Annotated[str, typer.Argument(metavar="SUITE|RESULT.json", help="Suite of validate, or its saved result.")],
     out: Out,
     data: Annotated[Path | None, typer.Option(metavar="PATH", help="Measured rows, for a suite.")] = None,
-    gpu: Annotated[str | None, typer.Option(metavar="NAME|FILE", help="GPU description to score.")] = None,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="NAME|FILE", callback=output.known_gpu, help="GPU description to score.")
+    ] = None,
     quantity: Annotated[str, typer.Option(metavar="NAME", help="time, energy, power, clock or memory.")] = "time",
     width: Width = None,
     json: output.JsonOption = False,

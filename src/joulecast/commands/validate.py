@@ -59,7 +59,9 @@ def validate(
     gpu: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME|FILE", help="GPU description to score, by default h200-sxm or the card of the rows."
+            metavar="NAME|FILE",
+            callback=output.known_gpu,
+            help="GPU description to score, by default h200-sxm or the card of the rows.",
         ),
     ] = None,
     folds: Annotated[

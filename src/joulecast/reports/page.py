@@ -25,6 +25,8 @@ POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inli
 #: Where the one function of Plotly's script begins and ends, without and with brackets around it.
 FACTORY = (("this, () => {", "this, (() => {"), ("return Plotly;\n}));", "return Plotly;\n})));"))
 
+#: Endings of pictures, which a reader may hope for.
+OTHER_FORMS = (".pdf", ".png", ".svg")
 #: What the keyboard does in a chart.
 KEYS = "Arrow keys move between points, Enter keeps what a point says, plus and minus zoom, 0 shows all."
 
@@ -161,12 +163,15 @@ def check_report(path: Path) -> None:
     Raises
     ------
     InputError
-        No such folder, or the path is a folder.
+        No such folder, the path is a folder, or its ending is that of another kind of file.
     """
     if not path.parent.is_dir():
         raise InputError("no such folder", file=str(path.parent), key="--report", remedy="Create it first.")
     if path.is_dir():
         raise InputError("is a folder", file=str(path), key="--report", remedy="Give a file, such as report.html.")
+    if path.suffix.lower() in OTHER_FORMS:
+        remedy = f"Call it {path.with_suffix('.html').name}; `joulecast plot` draws figures."
+        raise InputError("a report is an HTML page", file=str(path), key="--report", remedy=remedy)
 
 
 def plotly_library() -> str:
