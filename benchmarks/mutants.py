@@ -41,7 +41,8 @@ class Mutant:
     @property
     def module(self) -> str:
         """Import name of the changed module."""
-        return "joulecast." + ".".join(self.file.relative_to(ROOT).with_suffix("").parts)
+        parts = self.file.relative_to(ROOT).with_suffix("").parts
+        return ".".join(parts[1:] if parts[0] == "src" else ("joulecast", *parts))
 
     @cached_property
     def code(self) -> CodeType:
