@@ -43,7 +43,7 @@ from joulecast.simulator.plan_file.source import apply_overrides
 COMMAND = "command"
 REMEDY = (
     "Give a launch script, command or configuration of Megatron-LM, NeMo, torchtitan, torchtune, DeepSpeed or Hugging "
-    "Face's trainers (accelerate, TRL, LLaMA-Factory, Axolotl)."
+    "Face's trainers (accelerate, TRL, LLaMA-Factory, Axolotl, ms-swift)."
 )
 
 

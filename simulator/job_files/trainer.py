@@ -1,4 +1,4 @@
-"""Jobs of Hugging Face's ``Trainer`` and of what is built on it (TRL, LLaMA-Factory, Axolotl): settings, as a plan.
+"""Jobs of Hugging Face's ``Trainer`` and of what is built on it, such as TRL and LLaMA-Factory: settings, as a plan.
 
 Names and defaults are those of ``TrainingArguments`` in transformers 5.23; of the others, of their dialects.
 """
@@ -50,6 +50,8 @@ class Dialect:
         Whether samples fill the sequence: text is packed, or padded.
     pure
         Whether parameters are loaded in the type of the mixed precision.
+    least_batch
+        Samples of a batch that are accumulated at least where no number of steps is given.
     loads_frozen_narrow
         Whether those are that are frozen beside adapters.
     """
@@ -58,6 +60,7 @@ class Dialect:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     full_length: bool = False
     pure: bool = False
+    least_batch: int = 0
     loads_frozen_narrow: bool = False
 
 
@@ -114,7 +117,7 @@ def trainer_draft(
         put_precision(arguments, draft, loads_narrow=mixed and dialect.loads_frozen_narrow)
     if mixed and not dialect.pure:
         _parameters(arguments, draft)
-    _batch(arguments, draft)
+    _batch(arguments, draft, dialect)
     _rest(arguments, draft, asked)
     for config in accelerate:
         read = {key.partition(".")[0] for key in config.asked}
@@ -196,12 +199,12 @@ def _length(config: SettingsFile, draft: Draft, dialect: Dialect) -> None:
     draft.warn(packed(config.own(packs)) if packs else unpacked(config.own(key), length))
 
 
-def _batch(config: SettingsFile, draft: Draft) -> None:
+def _batch(config: SettingsFile, draft: Draft, dialect: Dialect) -> None:
     """A micro-batch on each GPU, in accumulated steps, and the length of the run."""
     key = config.first((MICRO, "per_gpu_train_batch_size"))
     micro = config.whole(key, 8) or 8
-    steps = config.whole(STEPS, 1) or 1
     gpus, length = draft.value("cluster.gpus"), draft.value("workload.sequence_length")
+    steps = config.whole(STEPS, max(1, -(-dialect.least_batch // (micro * (gpus or 1))))) or 1
     draft.put("workload.micro_batch_size", micro, *config.source(key))
     if gpus is None:
         draft.missing["workload.global_batch_size"] = (

@@ -1,4 +1,4 @@
-"""Dialects of the trainer's settings: Axolotl's YAML and LLaMA-Factory's."""
+"""Dialects of the trainer's settings: Axolotl's YAML, LLaMA-Factory's and ms-swift's."""
 
 from __future__ import annotations
 
@@ -41,7 +41,35 @@ AXOLOTL = Dialect(
     defaults={"sequence_len": 512, "micro_batch_size": 1},
     pure=True,
 )
-#: Its older names of kernels of attention, by those of ``attn_implementation``.
+#: As the arguments of ms-swift (3.11) are: samples of a batch are at least 16, and its mixed precision is the type that
+#: the model is loaded in, bf16 of most.
+SWIFT = Dialect(
+    names={
+        "model_name_or_path": "model",
+        "max_seq_length": "max_length",
+        "attn_implementation": "attn_impl",
+        "finetuning_type": "tuner_type",
+        "lora_r": "lora_rank",
+        "lora_target_modules": "target_modules",
+        "quantization_bit": "quant_bits",
+        "quantization_method": "quant_method",
+        "bf16": "torch_dtype",
+    },
+    defaults={
+        "per_device_train_batch_size": 1,
+        "gradient_checkpointing": True,
+        "tuner_type": "lora",
+        "lora_rank": 8,
+        "lora_dropout": 0.05,
+        "target_modules": "all-linear",
+        "torch_dtype": "bfloat16",
+        "bnb_4bit_use_double_quant": True,
+    },
+    pure=True,
+    loads_frozen_narrow=True,
+    least_batch=16,
+)
+#: Axolotl's older names of kernels of attention, by those of ``attn_implementation``.
 _ATTENTION = {
     "flash_attention": "flash_attention_2",
     "sdp_attention": "sdpa",
@@ -69,3 +97,18 @@ def axolotl_settings(config: SettingsFile) -> SettingsFile:
         known = next((key for package, key in _PLUGINS.items() if named.startswith(package)), None)
         tables[known or named.rpartition(".")[2]] = True
     return replace(config, tables=tables, lines=lines)
+
+
+def swift_settings(config: SettingsFile) -> SettingsFile:
+    """ms-swift's settings by its present names; models in other types than bf16 are trained in fp16, kept in fp32."""
+    tables, lines = dict(config.tables), config.lines
+    for older in ("train_type", "sft_type"):
+        if older in tables:
+            tables["tuner_type"] = tables.pop(older)
+            lines = lines and {**lines, "tuner_type": lines.get(older, 0)}
+    if tables.get("bf16") is True:
+        tables.pop("bf16")
+    if tables.get("torch_dtype") in ("float16", "float32"):
+        tables |= {"fp16": True, "dtype": "float32"}
+        tables.pop("torch_dtype")
+    return replace(config, tables=tables, lines=lines, over=config.over and swift_settings(config.over))

@@ -19,15 +19,30 @@ from joulecast.simulator.job_files.settings_file import SettingsFile
 from joulecast.simulator.job_files.shell import Command
 from joulecast.simulator.job_files.told import PREFERENCES
 from joulecast.simulator.job_files.trainer import PLAIN, TELLING, TRL, trainer_draft
-from joulecast.simulator.job_files.trainer_dialects import AXOLOTL, LLAMA_FACTORY, axolotl_settings
+from joulecast.simulator.job_files.trainer_dialects import (
+    AXOLOTL,
+    LLAMA_FACTORY,
+    SWIFT,
+    axolotl_settings,
+    swift_settings,
+)
 from joulecast.simulator.job_files.trainer_names import PREFERRING
 from joulecast.simulator.job_files.yaml_tables import SUFFIXES
 
 #: Commands of tools, and what they are given to train.
-_TOOLS = {"axolotl": "train", "llamafactory-cli": "train", "lmf": "train", "trl": "sft"}
+_TOOLS = {
+    "axolotl": ("train",),
+    "llamafactory-cli": ("train", "sft"),
+    "lmf": ("train", "sft"),
+    "trl": ("sft",),
+    "swift": ("sft", "pt", "rlhf"),
+}
 #: Settings that LLaMA-Factory alone has.
 _FACTORY = ("finetuning_type", "cutoff_len", "dataset_dir", "template")
 _AXOLOTL = ("axolotl", "axolotl.cli.train")
+#: Settings that ms-swift alone has, and those of LLaMA-Factory's version 1.
+_SWIFT = ("tuner_type", "train_type", "sft_type", "attn_impl")
+_FACTORY_1 = ("dist_config", "kernel_config", "train_dataset")
 
 
 def is_trainer_command(command: Command) -> bool:
@@ -64,7 +79,9 @@ def trainer_command_draft(command: Command, asked: Asked, file: str) -> Draft:
         settings = replace(named_settings(text, file, "the job's configuration", line), over=options)
     accelerate = accelerate_settings(launch_options, file) if any(w.text == "accelerate" for w in words) else []
     launch = read_launch(words[:place])
-    if launch.gpus is None:
+    if tool == "swift":
+        launch = _processes(command)
+    elif launch.gpus is None:
         launch = _seen(command) or launch
     return _draft(settings, tool, launch, accelerate, asked, file)
 
@@ -76,7 +93,7 @@ def trainer_yaml_draft(tables: Mapping[str, Any], lines: Mapping[str, int], aske
 
 def is_trainer_yaml(tables: Mapping[str, Any]) -> bool:
     """Whether a YAML has a trainer's settings."""
-    return "base_model" in tables or bool(TELLING & set(tables))
+    return bool({"base_model", *_SWIFT, *_FACTORY_1, *TELLING} & set(tables))
 
 
 def _draft(
@@ -88,8 +105,15 @@ def _draft(
     file: str,
 ) -> Draft:
     dialect = PLAIN
+    if newer := next((key for key in _FACTORY_1 if settings.given(key)), None):
+        what = "this is a configuration of LLaMA-Factory's version 1, whose keys are not read"
+        remedy = "Say the job in the keys of version 0, such as model_name_or_path and per_device_train_batch_size."
+        raise settings.error(what, newer, remedy)
     if tool in _AXOLOTL or settings.given("base_model"):
         settings, dialect = axolotl_settings(settings), AXOLOTL
+    elif tool == "swift" or any(settings.given(key) for key in _SWIFT):
+        settings = swift_settings(settings)
+        dialect = replace(SWIFT, pure=settings.raw("dtype") != "float32")
     elif tool in ("llamafactory-cli", "lmf") or any(settings.given(key) for key in _FACTORY):
         dialect = LLAMA_FACTORY
     elif tool == "trl":
@@ -101,7 +125,7 @@ def _place(command: Command) -> int:
     """Where the script or the tool's own command stands."""
     for place, word in enumerate(command.words[:-1]):
         name = word.text.rpartition("/")[2]
-        if name in _TOOLS and command.words[place + 1].text == _TOOLS[name]:
+        if name in _TOOLS and command.words[place + 1].text in _TOOLS[name]:
             return place
     return script_place(command.words)
 
@@ -112,6 +136,14 @@ def _refuse_script(words: list[str], line: int, file: str) -> None:
     if found := sorted(parts & PREFERRING):
         remedy = "Give the command of training on texts."
         raise InputError(PREFERENCES, file=file, line=line, key=found[0], remedy=remedy)
+
+
+def _processes(command: Command) -> Launch:
+    """Processes that ms-swift starts by two variables of its environment, by default one."""
+    each, nodes = (command.environment.get(name, "1") for name in ("NPROC_PER_NODE", "NNODES"))
+    if not (each.isdigit() and nodes.isdigit()):
+        return Launch()
+    return Launch(int(each) * int(nodes), int(each), "NPROC_PER_NODE", command.line)
 
 
 def _seen(command: Command) -> Launch | None:

@@ -15,6 +15,7 @@ _BACKENDS = {
     "flash_attention_2": "flash-attn-2",
     "kernels-community/flash-attn2": "flash-attn-2",
     "fa2": "flash-attn-2",
+    "flash_attn": "flash-attn-2",
     "flash_attention_3": "flash-attention-3",
     "kernels-community/vllm-flash-attn3": "flash-attention-3",
     "eager": "unfused",

@@ -66,5 +66,5 @@ WARNED: Mapping[str, str] = by_name(
 )
 #: Words in the names of scripts and recipes that train on more than text.
 PREFERRING = frozenset(
-    ("dpo", "orpo", "kto", "ppo", "grpo", "rloo", "reward", "rm", "simpo", "cpo", "gkd", "xpo", "kd")
+    ("rlhf", "dpo", "orpo", "kto", "ppo", "grpo", "rloo", "reward", "rm", "simpo", "cpo", "gkd", "xpo", "kd")
 )

@@ -383,3 +383,61 @@ def test_what_deepspeed_leaves_to_the_trainer_is_the_trainers(tmp_path):
     assert "overlap" not in found.tables
     assert found.sources["parallelism.distributed_optimizer"] == "ds.json:1 zero_optimization.stage"
     assert found.tables["workload"]["precision"] == "bf16"
+
+
+SWIFT = "swift sft --model Qwen/Qwen2.5-7B-Instruct --max_length 2048"
+
+
+@pytest.mark.parametrize(
+    ("command", "key", "expected"),
+    [
+        (SWIFT, "workload.lora.rank", 8),
+        (SWIFT, "workload.lora.target_modules", "all-linear"),
+        (SWIFT, "workload.precision", "bf16"),
+        (SWIFT, "workload.sequence_length", 2048),
+        (SWIFT, "workload.global_batch_size", 16),
+        (SWIFT, "schedule.recompute", "full"),
+        (SWIFT, "cluster.gpus", 1),
+        (f"NPROC_PER_NODE=8 NNODES=2 {SWIFT}", "cluster.gpus", 16),
+        (f"NPROC_PER_NODE=8 NNODES=4 {SWIFT}", "workload.global_batch_size", 32),
+        (f"{SWIFT} --gradient_accumulation_steps 4", "workload.global_batch_size", 4),
+        (f"{SWIFT} --train_type full", "workload.lora", None),
+        (f"{SWIFT} --tuner_type full --torch_dtype bfloat16", "implementation.parameter_precision", None),
+        (f"{SWIFT} --train_type full --torch_dtype float16", "workload.precision", "fp16"),
+        (f"{SWIFT} --train_type full --torch_dtype float16", "implementation.parameter_precision", "fp32"),
+        (f"{SWIFT} --attn_impl flash_attn", "implementation.attention_backend", "flash-attn-2"),
+        (f"{SWIFT} --quant_method bnb --quant_bits 4", "workload.lora.base_precision", "nf4"),
+        (f"NPROC_PER_NODE=8 {SWIFT} --train_type full --deepspeed zero3", "parallelism.fsdp", True),
+        (f"swift pt --bf16 true {SWIFT.removeprefix('swift sft ')}", "workload.precision", "bf16"),
+    ],
+)
+def test_ms_swifts_settings(command, key, expected):
+    found = jc.convert(f"{command} --dataset x", gpu="h100-sxm").tables
+    for name in key.split("."):
+        found = found.get(name, {}) if name != key.rpartition(".")[2] else found.get(name)
+    assert found == expected
+
+
+def test_ms_swifts_types_are_not_told_as_unknown():
+    told = jc.convert(f"{SWIFT} --torch_dtype bfloat16", gpu="h100-sxm")
+    assert not any("not regarded" in warning for warning in told.warnings)
+    assert told.sources["workload.precision"].startswith("torch_dtype")
+
+
+@pytest.mark.parametrize("kind", ["adalora", "longlora"])
+def test_other_tuners_of_ms_swift_are_refused(kind):
+    with pytest.raises(jc.InputError, match=f"tuner_type.*trains with {kind}"):
+        jc.convert(f"{SWIFT} --train_type {kind}", gpu="h100-sxm")
+
+
+def test_ms_swifts_preferences_are_refused():
+    with pytest.raises(jc.InputError, match="preferences"):
+        jc.convert(f"swift rlhf --rlhf_type dpo {SWIFT.removeprefix('swift sft ')}", gpu="h100-sxm")
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_llama_factorys_version_1_is_told(tmp_path, named):
+    job = tmp_path / "fsdp2.yaml"
+    job.write_text("model: Qwen/Qwen3-0.6B\nmicro_batch_size: 1\ndist_config:\n  name: fsdp2\n", encoding="utf-8")
+    with pytest.raises(jc.InputError, match=r"dist_config\]: .*version 1.*version 0"):
+        jc.convert(f"USE_V1=1 llamafactory-cli sft {job}" if named else job, gpu="h100-sxm")
