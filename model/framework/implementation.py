@@ -124,6 +124,10 @@ class Implementation(HashedOnce):
         Whether Megatron's own loss is compiled, which then are five kernels over the logits.
     loss_metrics
         Metrics of training that each take PyTorch's cross-entropy of a micro-batch's logits once more, in fp32.
+    loop_wait_s
+        Time for which the GPU waits in every micro-batch until the training loop goes on [s].
+    widens_outputs
+        Whether that loop has the model's logits copied to fp32 beside the loss's.
     tiles
         Explicit tiles of a layer's kernels, as :mod:`joulecast.model.framework.tiling` has them; the library's without.
     parameters
@@ -171,6 +175,8 @@ class Implementation(HashedOnce):
     fused_loss: bool = False
     native_loss: bool = False
     loss_metrics: int = 0
+    loop_wait_s: float = 0.0
+    widens_outputs: bool = False
     context_parallel: int = 1
     cp_comm_type: str = "p2p"
     context_fabric: Fabric | None = None

@@ -71,6 +71,7 @@ def streaming(
     sm_cycles: float = 0.0,
     activity: float = 1.0,
     chain_cycles: float = 0.0,
+    late_s: float = 0.0,
 ) -> Launch:
     """Launch of a memory-bound kernel that reads and writes ``reads`` and ``writes`` times ``elements`` values.
 
@@ -90,6 +91,7 @@ def streaming(
         sm_cycles=sm_cycles,
         activity=activity,
         chain_cycles=chain_cycles,
+        late_s=late_s,
     )
     return Launch(operator, completes=completes)
 

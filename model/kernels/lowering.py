@@ -220,7 +220,7 @@ def _streaming(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
     vector = gpu[f"power.streaming_pj_per_byte.{pattern}"]
     issued = np.maximum(column(operators, "sm_cycles") / gpu.sm_count, column(operators, "chain_cycles"))
     return {
-        "fixed_s": work.fixed_s,
+        "fixed_s": work.fixed_s + column(operators, "late_s"),
         "core_cycles": np.maximum(work.cycles, issued),
         "memory_s": work.memory_s,
         "activity": column(operators, "activity"),

@@ -197,6 +197,8 @@ class Streaming(HashedOnce):
         Cycles of single SMs that its instructions take at least, all together, whatever they move.
     chain_cycles
         Cycles that one SM takes at least for what can only be done one after the other, however many SMs there are.
+    late_s
+        How long the GPU waits for the host before the kernel begins.
     activity
         Power of its SMs over that of SMs that move data and wait.
     rows, columns
@@ -221,6 +223,7 @@ class Streaming(HashedOnce):
     sm_cycles: float = 0.0
     activity: float = 1.0
     chain_cycles: float = 0.0
+    late_s: float = 0.0
 
     def with_tile(self, tile: RowTile) -> Streaming:
         """The same kernel with an explicit schedule.

@@ -41,7 +41,16 @@ def whole_graph(s: Shard) -> bool:
 
 def forward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
     """Loss of ``tokens x vocab`` logits on one rank, and metrics that take it again."""
-    return (*_forward(s, vocab, split=split), *_metric(s, vocab) * s.implementation.loss_metrics)
+    own = (*_loop(s, vocab), *_forward(s, vocab, split=split))
+    return (*own, *_metric(s, vocab) * s.implementation.loss_metrics)
+
+
+def _loop(s: Shard, vocab: int) -> tuple[Launch, ...]:
+    """What the loop that trains adds: a kernel for which the host is waited, and a copy of the logits to fp32."""
+    run = s.implementation
+    late = streaming("fill", "loop.wait", 1, reads=0, late_s=run.loop_wait_s) if run.loop_wait_s else None
+    copied = widened("loop.widen", s.tokens * vocab, run.dtype) if run.widens_outputs else None
+    return tuple(launch for launch in (late, copied) if launch is not None)
 
 
 def _metric(s: Shard, vocab: int) -> tuple[Launch, ...]:

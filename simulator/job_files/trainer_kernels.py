@@ -50,6 +50,7 @@ def read_kernels(
     put, code = draft.put, "Hugging Face's code"
     put("implementation.framework", "pytorch-eager", code)
     put("implementation.modules", "transformers", code)
+    put("implementation.training_loop", "trainer", "Hugging Face's Trainer")
     for file, key in ((config, "torch_compile"), *((file, file.first(_DYNAMO)) for file in accelerate)):
         if str(file.value(key, (bool, str), False)).lower() in ("true", "auto", "inductor"):
             put("implementation.compile", True, *file.source(key))

@@ -29,6 +29,7 @@ from joulecast.simulator.plan_file.site import goodput_of
 from joulecast.simulator.plan_file.source import Source
 from joulecast.simulator.plan_file.stored import check_stored
 from joulecast.simulator.plan_file.tiles import check_tiles
+from joulecast.simulator.plan_file.training_loop import check_training_loop
 from joulecast.simulator.schedules import BOTH_ENDS, TWO_WAY, fewest_microbatches, schedule_names
 
 if TYPE_CHECKING:
@@ -260,6 +261,7 @@ def _megatron_only(plan: Plan, source: Source) -> None:
     check_recomputation(plan, source)
     check_deterministic(plan, source)
     check_loss_and_optimizer(plan, source)
+    check_training_loop(plan, source)
     if run.framework == "megatron":
         _narrow_states(plan, source)
         check_no_compile(plan, source)

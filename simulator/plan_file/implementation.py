@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.training.nanobatches import Nanobatches
 from joulecast.simulator.plan_file.placement import context_fabric, expert_fabric, expert_tensor_fabric, tensor_fabric
+from joulecast.simulator.plan_file.training_loop import loop_wait_s
 from joulecast.simulator.schedules import PAIRS
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ def implementation_of(plan: Plan) -> Implementation:
         dtype="bf16" if w.narrow else w.precision,
         narrow=w.narrow,
         lora=w.lora,
+        loop_wait_s=loop_wait_s(plan),
+        widens_outputs=plan.implementation.training_loop == "trainer" and w.precision in ("bf16", "fp16"),
         expert_load=w.expert_load,
         pads_experts=not w.experts_filled,
         gathered=split.fsdp and max(plan.replicas, plan.expert_replicas) > 1,

@@ -211,6 +211,7 @@ class Implementation(HashedOnce):
     fused_loss: bool = False
     native_loss: bool = False
     loss_metrics: int = 0
+    training_loop: str = ""
     attention_precision: str = ""
     tiles: Tiles = ()
     generation: str = ""

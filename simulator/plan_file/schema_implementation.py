@@ -119,6 +119,11 @@ class ImplementationTable(Table):
         description="Metrics of training that each take the cross-entropy of all logits once more, as Composer's do "
         "(pytorch-eager).",
     )
+    training_loop: Literal["trainer"] | None = Field(
+        None,
+        description="trainer: Hugging Face's Trainer runs the modules of transformers; its host waits for the GPU in "
+        "every micro-batch, and in mixed precision accelerate copies the logits to fp32. Default: a loop of one's own.",
+    )
     optimizer: Literal["adamw", "adamw-for-loop"] = Field(
         "adamw",
         description="Fused AdamW, or a kernel for each operation and parameter: AdamW(foreach=False), Composer's "

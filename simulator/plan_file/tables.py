@@ -173,6 +173,7 @@ def read_implementation(parsed: PlanFile, model: ModelConfig, source: Source) ->
         fused_loss=table.fused_loss is True,
         native_loss=table.fused_loss == "native",
         loss_metrics=table.loss_metrics,
+        training_loop=table.training_loop or "",
         attention_precision=table.attention_precision or "",
         generation=table.generation or "",
         cuda_graphs=table.cuda_graphs is True,

@@ -36,6 +36,7 @@ def test_an_accelerate_job_is_the_plan_that_one_would_write(tmp_path):
         "implementation": {
             "framework": "pytorch-eager",
             "modules": "transformers",
+            "training_loop": "trainer",
             "attention_backend": "flash-attn-2",
             "gradient_clipping": True,
             "parameter_precision": "fp32",

@@ -118,6 +118,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "compile": True,
         "fused_loss": True,
         "loss_metrics": 2,
+        "training_loop": "trainer",
         "optimizer": "adamw-for-loop",
         "parameter_precision": "fp32",
         "zero_grad_set_to_none": True,

@@ -1,0 +1,65 @@
+"""What Hugging Face's Trainer adds to an iteration of transformers' modules."""
+
+import pytest
+
+import joulecast as jc
+from joulecast.errors import InputError
+from joulecast.simulator.closed_form.forecast import closed_form
+from joulecast.simulator.plan_file.plan import plan_from_dict
+from joulecast.simulator.plan_file.training_loop import LAUNCH_S, WAITED, loop_wait_s
+
+PLAN = {
+    "workload": {
+        "model": "llama-3.2-1b",
+        "sequence_length": 2048,
+        "micro_batch_size": 4,
+        "global_batch_size": 8,
+        "precision": "bf16",
+    },
+    "cluster": {"gpu": "h200-sxm", "gpus": 1},
+    "implementation": {"framework": "pytorch-eager", "modules": "transformers"},
+}
+TRAINER = ["implementation.training_loop=trainer"]
+
+
+def plan(*overrides):
+    return plan_from_dict(PLAN, overrides=overrides)
+
+
+def test_the_gpu_waits_for_each_layer_in_every_micro_batch():
+    assert loop_wait_s(plan()) == 0.0
+    assert loop_wait_s(plan(*TRAINER)) == pytest.approx(WAITED * 16 * LAUNCH_S)
+    slow = loop_wait_s(plan(*TRAINER, "implementation.host_launch_us=76"))
+    assert slow == pytest.approx(2 * loop_wait_s(plan(*TRAINER)))
+
+
+def test_an_iteration_takes_the_waits_and_the_copied_logits_longer():
+    """Two micro-batches: their waits, and 128,256 logits of 8,192 tokens read in bf16 and written in fp32."""
+    locked = ["power.clock_mhz=1200"]
+    own, trainer = jc.predict(PLAN, locked), jc.predict(PLAN, [*locked, *TRAINER])
+    copied = 2 * 8192 * 128256 * 6 / 4.8e12
+    more = trainer.time_s - own.time_s - 2 * loop_wait_s(plan(*TRAINER))
+    assert copied < more < 5.0 * copied
+    assert trainer.power_w < own.power_w
+
+
+def test_at_the_power_limit_clocks_rise_in_the_waits():
+    own, trainer = jc.predict(PLAN), jc.predict(PLAN, TRAINER)
+    assert trainer.clock_mhz > own.clock_mhz
+    assert trainer.power_w == pytest.approx(own.power_w, rel=0.01)
+
+
+def test_no_logits_are_copied_without_mixed_precision():
+    wide = ["workload.precision=fp32"]
+    own, trainer = jc.predict(PLAN, wide), jc.predict(PLAN, [*wide, *TRAINER])
+    assert trainer.time_s - own.time_s == pytest.approx(2 * loop_wait_s(plan(*TRAINER)), rel=0.15)
+
+
+def test_the_closed_form_has_it_too():
+    one = plan(*TRAINER)
+    assert closed_form([one]).time_s[0] == pytest.approx(jc.predict(one).time_s, rel=2e-3)
+
+
+def test_other_modules_have_no_trainer():
+    with pytest.raises(InputError, match=r"implementation\.training_loop.*modules of transformers"):
+        plan(*TRAINER, "implementation.modules=torchtitan")
