@@ -34,6 +34,8 @@ def without_input_gradient(launches: tuple[Launch, ...], s: Shard) -> tuple[Laun
     targets = () if s.implementation.lora is None else s.implementation.lora.targets
     first, up = ([name for name, _ in of(s)] for of in (modules_layer.projections, modules_layer.first_products))
     entered = next(group for group in (first, ["output"], up, ["down"]) if set(group) & set(targets))
+    if s.config.shared_norm and entered == first:  # what the MLP reads is the first norm's result too
+        entered = [*first, *up]
     own = {
         name: tuple(f"{before}{name}." for before in ("", "rotary.", "rotary.grad.", "attention.")) for name in entered
     }

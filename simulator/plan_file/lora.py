@@ -32,6 +32,15 @@ NAMES = {
     "qkv_proj": "qkv",
     "gate_up_proj": "up",
 }
+#: Names that families have for some of them in their own code, ``c_proj`` for two.
+OTHER_NAMES = {
+    "query_key_value": ("qkv",),
+    "out_proj": ("output",),
+    "dense": ("output",),
+    **dict.fromkeys(("fc1", "c_fc", "dense_h_to_4h"), ("up",)),
+    **dict.fromkeys(("fc2", "dense_4h_to_h"), ("down",)),
+    "c_proj": ("output", "down"),
+}
 
 
 def read_lora(parsed: PlanFile, model: ModelConfig, source: Source) -> Lora | None:
@@ -58,7 +67,10 @@ def _targets(written: str | list[str], model: ModelConfig, source: Source) -> tu
     if written == ALL:
         return tuple(own.values())
     names = [written] if isinstance(written, str) else written
-    if unknown := [name for name in names if name not in own]:
+    of_name: dict[str, tuple[str, ...]] = {name: (ours,) for name, ours in own.items()}
+    if not model.gated_mlp:
+        of_name |= {name: found for name, found in OTHER_NAMES.items() if set(found) <= set(own.values())}
+    if unknown := [name for name in names if name not in of_name]:
         raise source.error(
             f"{', '.join(map(repr, unknown))}: no linear layer of {model.name}",
             TARGETS,
@@ -66,7 +78,8 @@ def _targets(written: str | list[str], model: ModelConfig, source: Source) -> tu
         )
     if not names:
         raise source.error("no linear layer has an adapter", TARGETS, remedy=f'Name some, or "{ALL}".')
-    return tuple(ours for name, ours in own.items() if name in names)
+    named = {ours for name in names for ours in of_name[name]}
+    return tuple(ours for ours in own.values() if ours in named)
 
 
 def module_names(model: ModelConfig) -> dict[str, str]:

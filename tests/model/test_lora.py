@@ -135,6 +135,14 @@ def test_the_first_layers_input_takes_no_gradient(
     assert {name.partition(".")[0] for name in entered} <= set(later)
 
 
+def test_blocks_that_share_a_norm_both_begin_at_the_first_layers_input() -> None:
+    lora = Lora(16, ("query", "up", "down"), dtype="bf16", input_gradient=False)
+    alone = Implementation(modules="transformers", drops_gradients=True, lora=lora)
+    left = names(step.layer_backward(load_model("phi-2"), alone, 1, TOKENS))
+    assert {"up.lora_a.wgrad", "down.dgrad", "query.lora_a.wgrad"} <= set(left)
+    assert not {"up.dgrad", "up.lora_a.dgrad", "query.dgrad", "norm1.grad"} & set(left)
+
+
 def test_a_checkpoint_stops_once_the_last_adapter_has_its_input() -> None:
     again = names(step.layer_backward(LLAMA, run(recompute="full"), 1, TOKENS))
     assert again.index("down.lora_a") < again.index("down.lora.grad.scale")

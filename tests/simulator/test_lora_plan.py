@@ -45,6 +45,8 @@ def test_adapters_are_read_with_pefts_names_and_defaults() -> None:
     assert every is not None and every.targets == ("query", "key", "value", "output", "gate", "up", "down")
     joint = plan({"target_modules": ["qkv_proj", "gate_up_proj"]}, workload={"model": "phi-3-mini"}).workload.lora
     assert joint is not None and joint.targets == ("qkv", "up")
+    neox = plan({"target_modules": ["query_key_value", "dense_4h_to_h"]}, workload={"model": "pythia-6.9b"})
+    assert neox.workload.lora is not None and neox.workload.lora.targets == ("qkv", "down")
     run = read.implementation
     assert (run.parameter_precision, run.gradient_precision, run.optimizer_precision) == ("bf16", "bf16", "bf16")
     assert plan({}).implementation.optimizer_precision == "fp32"
