@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from joulecast.errors import InputError
 from joulecast.model.hardware.gpu_model import GpuModel
-from joulecast.simulator.closed_form.evaluator import Clocks, Evaluator, make_evaluator
+from joulecast.simulator.closed_form.evaluator import NO_CLOCK_NS, TABLE_CLOCKS, Clocks, Evaluator, make_evaluator
 from joulecast.simulator.schedules import BACKWARD, FORWARD, Instruction, Schedule
 
 Float = NDArray[np.float64]
@@ -20,10 +20,6 @@ Float = NDArray[np.float64]
 DIRECTIONS = (FORWARD, BACKWARD)
 #: Most plans of one job that a fit may read.
 FITTED_PLANS = 5
-#: Different clocks of one job that the evaluator's tables hold.
-_MOST_CLOCKS = 256
-#: Duration where the evaluator's table has no clock [ns].
-_NEVER_NS = 1 << 48
 
 
 @dataclass(frozen=True)
@@ -88,11 +84,11 @@ class PipelineJob:
             ``v`` variants of the time of an instruction by stage, direction and clock, shape ``(v, s, 2, c)`` [s].
         """
         clocks = len(self.clocks_mhz)
-        together = _MOST_CLOCKS // clocks
+        together = TABLE_CLOCKS // clocks
         found = []
         for first in range(0, len(time_s), together):
             part = np.rint(time_s[first : first + together] * 1e9).astype(np.int64)
-            table = np.full(self._evaluator.duration_ns.shape, _NEVER_NS)
+            table = np.full(self._evaluator.duration_ns.shape, NO_CLOCK_NS)
             rows = part.reshape(len(part), -1, clocks).transpose(1, 0, 2)
             table[:, : len(part) * clocks] = rows.reshape(len(table), -1)
             shift = (clocks * np.arange(len(part), dtype=np.uint8))[:, None]
@@ -165,9 +161,9 @@ def make_job(
     if not np.isfinite(table).all() or (table <= 0).any():
         raise InputError(f"a plan of {name} requests a clock that is not positive")
     used, index = np.unique(table, return_inverse=True)
-    if len(used) > _MOST_CLOCKS:
+    if len(used) > TABLE_CLOCKS:
         raise InputError(
-            f"the plans of {name} request {len(used)} different clocks; at most {_MOST_CLOCKS} are possible"
+            f"the plans of {name} request {len(used)} different clocks; at most {TABLE_CLOCKS} are possible"
         )
     ranks = tuple(_instructions(order) for order in orders)
     schedule = Schedule("recorded", len(orders), microbatches, 1, ranks)

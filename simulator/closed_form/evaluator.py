@@ -23,12 +23,12 @@ Int = NDArray[np.int64]
 Clocks = NDArray[np.uint8]
 Backend = Literal["numpy", "numba"]
 
+#: Plans of one block: their times of 512 instructions fit the second-level cache.
 BLOCK = 256
-"""Plans of one block: their times of 512 instructions fit the second-level cache."""
-_TABLE_CLOCKS = 256
-_NO_CLOCK_NS = (
-    1 << 48
-)  # duration where the table has no clock; longer than any iteration, so that it is seen in the result
+#: Clocks of a table: as many as the bytes that plans are made of can count.
+TABLE_CLOCKS = 256
+#: Duration where the table has no clock: longer than any iteration, so that it is seen in the result [ns].
+NO_CLOCK_NS = 1 << 48
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +101,7 @@ class Evaluator:
         blocks = blocked(clocks) if clocks.ndim == 2 else np.ascontiguousarray(clocks)
         time, extra = self._compiled(blocks) if backend == "numba" else self._vectorised(blocks)
         time, extra = time.ravel()[:plans], extra.ravel()[:plans]
-        if time.max(initial=0) >= _NO_CLOCK_NS:
+        if time.max(initial=0) >= NO_CLOCK_NS:
             raise InputError("a clock index lies outside the tables of the evaluator")
         return time, extra + self.wait_power_w * 1e-9 * time
 
@@ -110,7 +110,7 @@ class Evaluator:
         time = np.empty((len(blocks), BLOCK), dtype=np.int64)
         extra = np.empty((len(blocks), BLOCK))
         end = np.zeros((n + 1, BLOCK), dtype=np.int64)
-        row = (self.row * _TABLE_CLOCKS)[:, None]
+        row = (self.row * TABLE_CLOCKS)[:, None]
         for b, clocks in enumerate(blocks):
             entry = clocks[self.order] + row
             duration = self.duration_ns.ravel()[entry]
@@ -202,14 +202,14 @@ def _tables(
     """Row of each flat instruction, and per row (a type on a rank) the duration and the energy above waiting."""
     duration = np.atleast_2d(np.asarray(duration_ns, dtype=np.int64))
     energy = np.atleast_2d(np.asarray(energy_j, dtype=np.float64))
-    if duration.shape != energy.shape or not 1 <= duration.shape[1] <= _TABLE_CLOCKS or duration.min(initial=0) < 0:
+    if duration.shape != energy.shape or not 1 <= duration.shape[1] <= TABLE_CLOCKS or duration.min(initial=0) < 0:
         raise InputError(f"tables of durations {duration.shape} and energies {energy.shape} do not fit together")
     if kind.min() < 0 or kind.max() >= len(duration):
         raise InputError(f"an instruction's type lies outside the {len(duration)} rows of the tables")
     rank = np.repeat(np.arange(len(schedule.ranks)), np.diff(schedule.offsets))
     pairs, row = np.unique(np.stack([kind, rank]), axis=1, return_inverse=True)
-    table_ns = np.full((pairs.shape[1], _TABLE_CLOCKS), _NO_CLOCK_NS)
-    table_j = np.zeros((pairs.shape[1], _TABLE_CLOCKS))
+    table_ns = np.full((pairs.shape[1], TABLE_CLOCKS), NO_CLOCK_NS)
+    table_j = np.zeros((pairs.shape[1], TABLE_CLOCKS))
     table_ns[:, : duration.shape[1]] = duration[pairs[0]]
     extra = energy[pairs[0]] - wait_power_w[pairs[1], None] * duration[pairs[0]] * 1e-9
     table_j[:, : duration.shape[1]] = extra

@@ -215,9 +215,8 @@ def _is_walked(plan: Plan) -> bool:
 
     That is so where transfers wait for each other, where interleaved ranks have no round of micro-batches after the
     first, clocks or limits of their own or chunks of very different lengths (the formula takes all ranks for equal, all
-    chunks for the shortest), for zero bubbles (an output head
-    makes equal numbers of layers unequal), for pipelines that are folded or have two ways and for schedules from
-    outside.
+    chunks for the shortest), for zero bubbles (an output head makes equal numbers of layers unequal), for pipelines
+    that are folded or have two ways and for schedules from outside.
     """
     name = plan.schedule.name
     if plan.pp == 1 or name not in SHIPPED:

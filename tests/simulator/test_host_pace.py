@@ -75,6 +75,14 @@ def test_what_is_not_known_of_a_host_widens_the_interval_upwards_alone():
     assert any("host_launch_us" in each for each in unknown.assumptions)
 
 
+def test_every_gpu_that_waits_for_its_host_draws_meanwhile():
+    """The upper end is the forecast of a slow host's plan, of its energy too, on one GPU as on four."""
+    for gpus in (1, 4):
+        unknown, slow = forecast(gpus=gpus), forecast(55.0, gpus=gpus)
+        assert unknown.energy_j_p95 > 1.3 * unknown.energy_j
+        assert unknown.energy_j_p95 == pytest.approx(slow.energy_j, rel=0.1)
+
+
 def test_an_iteration_of_long_kernels_says_nothing_of_slow_hosts():
     found = forecast(tokens=16384)
     assert found.time_s_p95 == pytest.approx(forecast(0.0, tokens=16384).time_s_p95, rel=0.01)

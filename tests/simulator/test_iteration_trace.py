@@ -105,6 +105,23 @@ def test_arrows_lead_from_a_running_instruction_to_one_that_begins_later(trace):
             assert any(e["ts"] <= end["ts"] < e["ts"] + e["dur"] for e in slices[end["pid"]])
 
 
+def test_activations_go_to_the_stage_behind_and_gradients_back(trace):
+    to = {e["id"]: e["pid"] for e in trace if e["ph"] == "f"}
+    ways = [(e["name"], e["pid"], to[e["id"]]) for e in trace if e["ph"] == "s"]
+    assert sorted(ways) == [("activations", *GPUS)] * 8 + [("gradients", *reversed(GPUS))] * 8
+
+
+def test_clocks_are_told_where_they_change_in_the_iteration_shown(trace_file):
+    """From its begin, at the governor's ticks of 10 ms, to its end."""
+    events, summary = trace_file["traceEvents"], trace_file["otherData"]
+    for pid in GPUS:
+        times = [e["ts"] for e in events if e["ph"] == "C" and e["pid"] == pid and e["name"] == "clock"]
+        assert times[0] == 0.0 and all(before < after for before, after in pairwise(times))
+        steps = [(after - before) / 10e3 for before, after in pairwise(times[1:])]
+        assert steps == pytest.approx([round(step) for step in steps], abs=1e-4)
+        assert times[-1] < 1e6 * summary["time_s"]
+
+
 def test_the_counter_integrates_to_the_energy_of_the_iteration(trace_file):
     events, summary = trace_file["traceEvents"], trace_file["otherData"]
     energy = 0.0
