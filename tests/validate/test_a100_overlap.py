@@ -352,6 +352,8 @@ def test_measured_windows_and_sm_counts_left_out(measured):
         assert figures["energy_error_percent"] < figures["energy_nearest_percent"]
         assert 85.0 < figures["time_inside_percent"] <= 100.0
         assert 85.0 < figures["energy_inside_percent"] <= 100.0
+        assert 75.0 < figures["power_inside_percent"] <= 100.0
+        assert figures["power_half_width_percent"] < 2.0
     assert measured.summary["windows left out"]["time_worst_percent"] < 4.0
     assert len(measured.rows) == 640 + 256
     assert not measured.skipped

@@ -353,6 +353,8 @@ def test_measured_plans(data):
     assert summary["all"]["energy_error_percent"] < 0.35
     assert summary["all"]["time_inside_percent"] > 85
     assert summary["all"]["energy_inside_percent"] > 85
+    assert summary["all"]["power_inside_percent"] > 85
+    assert summary["all"]["power_half_width_percent"] < 1.2
     for workload in report["workloads"]:
         assert len(workload["fitted_plans"]) == 5
         figures = summary[workload["name"]]
