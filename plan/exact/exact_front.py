@@ -29,7 +29,7 @@ Float = NDArray[np.float64]
 
 #: Name of the plain form of a front, with its version.
 FORM = "joulecast-front-1"
-#: Relative excess of a lower bound over a plan's energy that is rounding of sums.
+#: Relative distance between a lower bound and a plan's energy that is rounding of sums.
 _ROUNDING = 1e-9
 
 
@@ -59,8 +59,9 @@ class FrontPoint:
 
     @property
     def gap(self) -> float:
-        """Relative distance to the lower bound."""
-        return self.energy_j / self.lower_bound_j - 1.0
+        """Relative distance to the lower bound, 0 where it is but rounding."""
+        distance = self.energy_j / self.lower_bound_j - 1.0
+        return distance if abs(distance) > _ROUNDING else 0.0
 
 
 @dataclass(frozen=True, eq=False)

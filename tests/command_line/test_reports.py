@@ -270,6 +270,12 @@ def test_limits_of_a_job_show_every_weight_and_batch_size(tmp_path, examples, ca
     capsys.readouterr()
 
 
+def test_a_gpu_without_a_known_node_says_so_in_place_of_a_site(examples):
+    iteration = jc.predict(examples / PLAN, ["cluster.gpu=h800-sxm"])
+    assert iteration.site is None
+    assert "<p>No node type is known for h800-sxm; set <code>cluster.node</code>.</p>" in predict_page(iteration).html()
+
+
 def test_what_was_not_measured_is_not_drawn():
     row = {"name": "a", "measured": {"time_s": 1.0, "energy_j": None}, "predicted": {"time_s": 1.1, "energy_j": 2.0}}
     found = measured_by_quantity({"suite": "s", "rows": [row]})

@@ -88,3 +88,11 @@ def test_a_board_that_switches_slowly_keeps_one_clock_for_each_stage(problem):
     assert "every stage keeps one clock" in kept.problem.notes[-1]
     assert any(len(set(clocks)) > 2 for p in free.points for clocks in free.clocks_mhz(p))
     assert all(len(set(clocks)) == 1 for p in kept.points for clocks in kept.clocks_mhz(p))
+
+
+def test_plans_on_the_bound_are_at_no_distance_from_it(tmp_path):
+    file = tmp_path / "profile.csv"
+    rows = ["0,forward,1400,0.1,20", "0,forward,1200,0.11,18", "0,backward,1400,0.2,40", "0,backward,1200,0.22,36"]
+    file.write_text("\n".join(["stage,instruction,frequency,time,energy", *rows]))
+    front = exact_front(problem_from_profile(file, microbatches=4, wait_power_w=80.0))
+    assert len(front.points) == 13 and gaps(front).tolist() == [0.0] * 13

@@ -14,7 +14,7 @@ from joulecast.reports.charts.timeline import timeline_chart
 from joulecast.reports.html import folded, table
 from joulecast.reports.numbers import Unit, percent, spaced, unit_for
 from joulecast.reports.page import Figure, Page, Section
-from joulecast.reports.pages.site_section import run_figures, site_figures, site_section
+from joulecast.reports.pages.site_section import nothing_beyond, run_figures, site_figures, site_section
 from joulecast.reports.palette import word
 from joulecast.reports.sections import assumptions, plan_section, provenance, with_interval
 from joulecast.reports.series import ledger as ledger_series
@@ -53,6 +53,8 @@ def predict_page(iteration: Iteration, front: Front | None = None, *, no_front: 
     sections.append(memory_section(iteration))
     if iteration.site is not None:
         sections.append(site_section(iteration.site))
+    else:
+        sections.append(nothing_beyond(iteration.plan.cluster.gpu))
     granted = [*iteration.assumptions, *(SITE_ASSUMPTIONS if iteration.site is not None else ())]
     sections += [assumptions(granted), plan_section(iteration.plan)]
     if iteration.description is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from joulecast.command_line.output import number
@@ -37,6 +38,11 @@ def site_section(site: SiteForecast) -> Section:
     if site.limits:
         parts += ["<h3>Limits</h3>", bullets(f"{check}." for check in site.limits)]
     return Section("Beyond the GPU", "".join(parts))
+
+
+def nothing_beyond(gpu: str) -> Section:
+    """Section in place of that of a site, where no node type is known for the GPU."""
+    return Section("Beyond the GPU", f"<p>No node type is known for {escape(gpu)}; set <code>cluster.node</code>.</p>")
 
 
 def site_figures(site: SiteForecast) -> list[Figure]:
