@@ -99,7 +99,13 @@ def load_training() -> Mapping[str, Parameter]:
 
 def read_gpu(name_or_path: str | Path) -> ParsedDescription:
     """A GPU description as its file, and the one that it is like, state it: what they leave out is not derived."""
-    return _read_gpu(str(name_or_path), ())
+    name = str(name_or_path)
+    return _read_gpu(name, ()) if _is_path(name) else _read_shipped(name)
+
+
+@cache  # bounded by the catalogue, most of whose descriptions ask for the same relative
+def _read_shipped(name: str) -> ParsedDescription:
+    return _read_gpu(name, ())
 
 
 def _read_gpu(name: str, seen: tuple[str, ...]) -> ParsedDescription:
@@ -112,7 +118,7 @@ def _read_gpu(name: str, seen: tuple[str, ...]) -> ParsedDescription:
     return parse_description(text, file=file, read_like=read_like)
 
 
-@cache  # bounded by the catalogue, whose every derived description asks for its relative once more
+@cache  # bounded by the catalogue: a description is asked for by name, and once more by each that is derived from it
 def _load_shipped(name: str, seen: tuple[str, ...]) -> GpuDescription:
     return _complete(read_gpu(name), (*seen, name))
 

@@ -65,7 +65,10 @@ def load_dag(path: str | Path) -> InstructionDag:
         first = error.errors(include_url=False)[0]
         place = [str(part) for part in first["loc"]]
         line = lines.get((place[0], int(place[1]))) if len(place) > 1 and place[1].isdigit() else None
-        raise InputError(first["msg"], file=file, line=line, key=".".join(place), remedy="Correct it.") from None
+        missing, known = first["type"] == "missing", list(DagFile.model_fields)
+        message = "this key is missing" if missing else f"{first['msg'][:1].lower()}{first['msg'][1:]}"
+        remedy = f"Add it: the file has {' and '.join(known)}." if missing and len(place) == 1 else "Correct it."
+        raise InputError(message, file=file, line=line, key=".".join(place), remedy=remedy) from None
     return _build(parsed, file, lines)
 
 

@@ -121,3 +121,24 @@ def test_latencies_must_be_times():
             make_dag([[F], [B]], [0], [1], latency)
     with pytest.raises(InputError, match="without instructions"):
         make_dag([[]])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            '{"instruction": []}',
+            r"dag.json \[instructions\]: this key is missing. Add it: the file has instructions and",
+        ),
+        (
+            '{"instructions": [{"id": "a", "stage": 0}]}',
+            r"dag.json:1 \[instructions.0.instruction\]: this key is missing",
+        ),
+        ('{"instructions": []}', r"\[instructions\]: list should have at least 1 item"),
+    ],
+)
+def test_what_a_graph_lacks_is_told_with_its_key(tmp_path, text, said):
+    file = tmp_path / "dag.json"
+    file.write_text(text)
+    with pytest.raises(InputError, match=said):
+        load_dag(file)
