@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from joulecast.model.architecture.hf import load_model
+from joulecast.model.architecture.hf import load_model, parse_config
+from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.architecture.model_flops import training_flops
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launches import Launch
@@ -195,6 +196,57 @@ def test_inputs_that_were_dropped_or_cast_are_each_adapters_own() -> None:
     assert dropped[1] - dropped[0] == narrow * (rank + 4096) + TOKENS * 4096
     cast = [kept_by_a_layer(run(*names, rank=rank, dtype="fp32")) for names in (("query",), ("query", "key"))]
     assert cast[1] - cast[0] == narrow * (rank + 4096) + 2.0 * rank * (4096 + 1024)
+
+
+#: A Llama so small that transformers 5.23 and PEFT 0.21 run it on a CPU, where every operation of a further layer was
+#: counted as PyTorch 2.13 dispatched it, and every byte that autograd kept: see the two tests below.
+TINY = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 96}
+WIDE_BASE = {"parameters": "fp32"}
+
+
+def tiny(keys: int, ffn: int) -> ModelConfig:
+    sizes = {"num_key_value_heads": keys, "intermediate_size": ffn, "max_position_embeddings": 64}
+    return parse_config(TINY | sizes, name="tiny", file="tiny")
+
+
+@pytest.mark.parametrize(
+    ("of", "forward", "backward", "casts"),
+    [
+        (FULL, 38, 71, (4, 4)),
+        (run("query", "value", rank=4), 46, 72, (4, 4)),
+        (run(rank=4, dtype="fp32"), 94, 130, (32, 32)),
+        (run(rank=4, recompute="full"), 66, 164, (4, 8)),
+        (run(rank=4, dtype="fp32", **WIDE_BASE), 99, 134, (37, 36)),
+        (run("query", "value", rank=4, dtype="fp32", **WIDE_BASE), 62, 87, (20, 19)),
+    ],
+)
+def test_kernels_are_the_operations_that_peft_dispatches(
+    of: Implementation, forward: int, backward: int, casts: tuple[int, int]
+) -> None:
+    size = (tiny(2, 128), of, 2, 32)
+    ways = names(step.layer_forward(*size)), names(step.layer_backward(*size))
+    # The gradients of four slices, of the rotation, are each one operation of two kernels.
+    assert (len(ways[0]), len(ways[1]) - 4) == (forward, backward)
+    assert tuple(sum(name.endswith((".round", ".widen")) for name in way) for way in ways) == casts
+
+
+@pytest.mark.parametrize(
+    ("of", "kept"),
+    [
+        (FULL, 181_760),
+        (run("query", "value", rank=4), 137_728),
+        (run("output", rank=4), 129_024),
+        (run(rank=4), 168_960),
+        (run(rank=4, dtype="fp32"), 211_200),
+        (run("down", rank=4, dtype="fp32"), 151_296),
+        (run(rank=4, dtype="fp32", **WIDE_BASE), 305_408),
+        (run("query", "value", rank=4, dtype="fp32", **WIDE_BASE), 242_176),
+    ],
+)
+def test_a_layer_keeps_the_bytes_that_autograd_keeps(of: Implementation, kept: int) -> None:
+    config = tiny(4, 160)
+    stacks = [memory_footprint(config, of, 2, 32, PipelineRank([layers])).activations for layers in (2, 3)]
+    assert stacks[1] - stacks[0] == kept
 
 
 def test_operations_of_the_model_leave_out_gradients_of_frozen_weights() -> None:
