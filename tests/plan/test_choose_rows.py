@@ -1,0 +1,83 @@
+"""Which rows of a sweep keep to its constraints, or may, and which constraint is the tightest: by hand, of few rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from joulecast.plan.sweep import choose
+from joulecast.plan.sweep.space import Space, space_from_dict
+
+
+def space(*minimise: str, **constraints: float) -> Space:
+    return space_from_dict(
+        {
+            "workload": {"model": "llama-3.2-1b", "sequence_length": 4096, "global_batch_size": 8},
+            "cluster": {"gpu": "h200-sxm", "gpus": 4},
+            "objective": {"minimise": list(minimise or ("time",))},
+            "constraints": constraints,
+        }
+    )
+
+
+def row(time_s: float, energy_j: float = 1.0, *, doubt: str = "", tokens: int = 1, **more: Any) -> dict[str, Any]:
+    return {"time_s": time_s, "energy_j": energy_j, "doubt": doubt, "tokens": tokens, **more}
+
+
+def test_rows_in_closed_form_may_be_off_by_four_per_cent_and_doubtful_ones_by_eight() -> None:
+    rows = [row(time, doubt=why) for time in (1.0, 1.03, 1.05, 1.09) for why in ("", "few")]
+    kept = choose.is_feasible(rows, space(max_time_s=1.0), choose.slack_of(rows))
+    assert kept.tolist() == [True, True, True, True, False, True, False, False]
+    assert choose.is_feasible(rows, space(max_time_s=1.0)).tolist() == [True, True] + [False] * 6
+
+
+def test_what_is_counted_has_no_slack() -> None:
+    rows = [row(1.0, gpus=gpus, memory_margin=margin) for gpus, margin in ((8, 0.1), (9, 0.1), (8, 0.099))]
+    held = space(max_gpus=8, min_memory_margin=0.1)
+    assert choose.is_feasible(rows, held, choose.slack_of(rows)).tolist() == [True, False, False]
+    assert choose.left_out_by_constraint(rows, held) == {"max_gpus": 1, "min_memory_margin": 1}
+
+
+def test_rows_are_better_by_more_than_they_may_be_off() -> None:
+    kept = [row(1.0, 10.0), row(2.0, 5.0)]
+    rows = [row(0.97, 20.0), row(0.95, 20.0), row(0.95, 20.0, doubt="few"), row(0.91, 20.0, doubt="few")]
+    rows += [row(9.0, 4.7), row(9.0, 4.9)]
+    better = choose.possibly_better(rows, kept, space("time", "energy"))
+    assert better == [rows[1], rows[3], rows[4]]
+
+
+def test_objectives_are_for_one_token() -> None:
+    """Twice the batch in less than twice the time is better."""
+    rows = [row(1.0, 8.0, tokens=10), row(1.9, 18.0, tokens=20)]
+    assert choose.objectives(rows, space("time", "energy")).tolist() == [
+        [pytest.approx(0.1), pytest.approx(0.8)],
+        [pytest.approx(0.095), pytest.approx(0.9)],
+    ]
+
+
+def test_the_tightest_constraint_asks_for_the_least_change_relative_to_it() -> None:
+    """10 J over 100 J is a tenth; 0.2 s over 1 s a fifth, though it is a smaller number."""
+    rows = [row(1.2, 90.0), row(0.9, 110.0)]
+    error = choose.nothing_feasible(rows, space(max_time_s=1.0, max_energy_j=100.0), "plan")
+    assert "the tightest is max_energy_j = 100: the nearest feasible value, all others kept, is 110" in error.message
+    (nearest,) = choose.nearest_to_feasible(rows, space(max_time_s=1.0, max_energy_j=100.0), 1)
+    assert nearest is rows[1]
+
+
+def test_where_no_single_constraint_suffices_the_plan_nearest_to_all_is_told() -> None:
+    """Both rows break both: one by 50 and 1 %, the other by 20 and 30 %, whose worst is the smaller."""
+    rows = [row(1.5, 101.0), row(1.2, 130.0)]
+    error = choose.nothing_feasible(rows, space(max_time_s=1.0, max_energy_j=100.0), "plan", kept=True)
+    assert "the tightest is max_energy_j = 100: no single constraint suffices" in error.message
+    assert error.message.endswith("has 130, max_time_s 1.2")
+    assert error.remedy is not None and error.remedy.startswith("Loosen these and go on with --resume")
+    assert choose.nearest_to_feasible(rows, space(max_time_s=1.0, max_energy_j=100.0), 1) == [rows[1]]
+
+
+def test_the_value_that_is_told_would_be_kept_to() -> None:
+    """Five digits, up for what must be below and down for what must be above."""
+    over = choose.nothing_feasible([row(1.2345678)], space(max_time_s=1.0), "plan")
+    assert over.message.endswith("is 1.2346")
+    under = choose.nothing_feasible([row(1.0, memory_margin=0.123456)], space(min_memory_margin=0.5), "plan")
+    assert under.message.endswith("is 0.12345")
