@@ -21,8 +21,9 @@ class Experts:
         Whether their result is scaled by a gate of its own.
     bias
         Whether router and experts add biases.
-    sigmoid_router
-        Whether Hugging Face's code scores experts by a sigmoid and keeps their weights in fp32 (MiniMax-M2).
+    router
+        How Hugging Face's code scores experts: ``softmax``, ``wide softmax``, ``sigmoid`` or ``grouped sigmoid``
+        (:mod:`joulecast.model.transformer.modules_router`).
     dense_layers
         Leading layers of the model that have an ordinary MLP instead.
     groups, chosen_groups
@@ -37,11 +38,16 @@ class Experts:
     shared_ffn: int = 0
     shared_gate: bool = False
     bias: bool = False
-    sigmoid_router: bool = False
+    router: str = "softmax"
     dense_layers: int = 0
     groups: int = 1
     chosen_groups: int = 1
     turns: tuple[bool, ...] = ()
+
+    @property
+    def wide_weights(self) -> bool:
+        """Whether Hugging Face's code leaves the weights of a token's experts in fp32."""
+        return self.router != "softmax"
 
     def stand_in(self, layer: int) -> bool:
         """Whether a layer of the model, counted from 0, has experts."""

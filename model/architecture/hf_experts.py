@@ -48,7 +48,7 @@ def read_experts(reader: Reader, kind: str, keys: ExpertKeys | None, layers: int
         shared_ffn=shared,
         shared_gate=bool(keys.shared_width and shared),
         bias=keys.bias,
-        sigmoid_router=keys.sigmoid_router,
+        router=keys.router,
         dense_layers=reader.whole(keys.dense),
         groups=groups,
         chosen_groups=chosen,

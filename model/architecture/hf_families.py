@@ -15,6 +15,7 @@ _DEEPSEEK_EXPERTS = ExpertKeys(
     dense="first_k_dense_replace",
     every="moe_layer_freq",
     from_first=True,
+    router="grouped sigmoid",
 )
 
 _LLAMA = Family(attention_bias_key="attention_bias", output_follows=True, mlp_bias_key="mlp_bias")
@@ -155,12 +156,12 @@ FAMILIES: Mapping[str, Family] = {
     "minimax_m2": Family(
         qk_norm=True,
         qk_norm_whole=True,
-        experts=ExpertKeys(count="num_local_experts", width="intermediate_size", sigmoid_router=True),
+        experts=ExpertKeys(count="num_local_experts", width="intermediate_size", router="sigmoid"),
         adapt=_minimax_m2,
     ),
     "qwen2": Family(qkv_bias=True, defaults=_QWEN),
     "qwen3": Family(attention_bias_key="attention_bias", output_follows=True, qk_norm=True, defaults=_QWEN),
-    "mixtral": Family(experts=ExpertKeys(count="num_local_experts", width="intermediate_size")),
+    "mixtral": Family(experts=ExpertKeys(count="num_local_experts", width="intermediate_size", router="wide softmax")),
     "qwen2_moe": Family(
         qkv_bias=True, experts=ExpertKeys(shared_width="shared_expert_intermediate_size"), defaults=_QWEN
     ),

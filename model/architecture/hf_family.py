@@ -14,9 +14,9 @@ class ExpertKeys:
     """Key names of a Mixture of Experts in one family; an empty one does not exist there.
 
     ``shared`` counts shared experts of the same width as the others, ``shared_width`` is the width of one of their own;
-    ``bias``: router and experts have biases; ``sigmoid_router``: the router is MiniMax-M2's; ``dense`` counts the
-    leading layers without experts. Of the others every ``every``-th has experts, the first one among them
-    ``from_first``, but for those that ``without`` names; or those alone that ``listed`` names.
+    ``bias``: router and experts have biases; ``router``: as ``Experts.router``; ``dense`` counts the leading layers
+    without experts. Of the others every ``every``-th has experts, the first one among them ``from_first``, but for
+    those that ``without`` names; or those alone that ``listed`` names.
     """
 
     count: str = "num_experts"
@@ -29,7 +29,7 @@ class ExpertKeys:
     without: str = "mlp_only_layers"
     listed: str = ""
     bias: bool = False
-    sigmoid_router: bool = False
+    router: str = "softmax"
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,6 +136,7 @@ GPT_FAMILIES: Mapping[str, Family] = {
         output_follows=True,
         rotary_fraction=0.25,
         joint_projections=True,
+        heads_joined=True,
     ),
     "bloom": replace(
         _GPT_LAYER,

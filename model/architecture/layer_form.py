@@ -53,6 +53,8 @@ class LayerForm(HashedOnce):
     own_code
         Whose that code is where it is like no other's: ``falcon gptj bloom mpt``
         (:mod:`joulecast.model.transformer.family_attention`).
+    heads_joined
+        Whether that code cuts queries, keys and values out of each head of a joint product (GPT-NeoX).
     sliced_projections
         Whether that code cuts queries, keys and values out of a joint product, and the rotated part out of heads, by
         slices, whose gradients stand among zeros (Phi-3).
@@ -99,6 +101,7 @@ class LayerForm(HashedOnce):
     head_bias: bool = False
     attention_sinks: bool = False
     own_code: str = ""
+    heads_joined: bool = False
     sliced_projections: bool = False
     half_rotary: bool = False
     wide_rotary: bool = False

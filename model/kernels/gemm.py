@@ -48,6 +48,9 @@ REFERENCE_TILE = (128.0, 256.0)
 #: up its product and addresses, and the next one's loads do not run beside its results [estimate, +-0.4]. From the
 #: times and clocks of eight rows of `validate/recorded/h200_sxm/experts.jsonl` (``grouped_up``).
 GROUPED = 0.85
+#: Rows that a grouped kernel's products of different numbers of rows leave free of their last tile in the mean: half of
+#: 256, which two SMs of a cluster take together (PyTorch's ``GroupMM.cu``: tiles of 128 x 256, clusters of two).
+UNEVEN = 128.0
 #: Share of the rate of their data type that products reach where the description has none. Blocks with scales of their
 #: own: pairs of Llama runs in MXFP8 and with one scale a tensor on B200 (Megatron-Bridge 25.09) [estimate, +-10 %],
 #: which four products of 1 x 128 by 128 x 128 values on an H200 then bore out within 4 %; where both operands have
@@ -72,6 +75,7 @@ class GemmShapes:
     k: Array
     batch: Array
     footprint_bytes: Array  # NaN: the product's own operands
+    spare: Array | float = 0.0  # rows of tiles beyond m
 
 
 @dataclass(frozen=True)
@@ -185,7 +189,7 @@ def _cycles_of_choices(
     bm, bn, splits = CHOICES[:, 0], CHOICES[:, 1], CHOICES[:, 2]
     eta = tile_efficiency(bm, bn, gpu["kernel.gemm.eta"], gpu["kernel.gemm.tile_penalty"])
     k = np.ceil(shapes.k[:, None] / splits)
-    outputs = np.ceil(shapes.m[:, None] / bm) * np.ceil(shapes.n[:, None] / bn) * shapes.batch[:, None]
+    outputs = np.ceil((shapes.m + shapes.spare)[:, None] / bm) * np.ceil(shapes.n[:, None] / bn) * shapes.batch[:, None]
     tiles = outputs * splits
     waves = np.ceil(tiles / gpu.sm_count)
     if separate:  # half-way between all at once and one after another, as on four streams [estimate from SimuMax, B200]

@@ -17,7 +17,7 @@ from joulecast.model.kernels.arrays import PICO, Columns, Kernels, column, footp
 from joulecast.model.kernels.attention import AttentionShapes, attention_work, resembled
 from joulecast.model.kernels.costs import Costs, zeros
 from joulecast.model.kernels.families import families_of
-from joulecast.model.kernels.gemm import GemmShapes, GemmWork, gemm_work
+from joulecast.model.kernels.gemm import UNEVEN, GemmShapes, GemmWork, gemm_work
 from joulecast.model.kernels.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Streaming
 from joulecast.model.kernels.row_blocks import THREADS as ROW_BLOCKS
 from joulecast.model.kernels.row_blocks import lower_row_blocks
@@ -137,8 +137,8 @@ def library_products(operators: Sequence[Gemm], gpu: GpuModel) -> tuple[GemmShap
     """Shapes of products that are lowered together, and their work with the tiles that the vendor's library picks."""
     first = operators[0]
     footprint = np.array([np.nan if o.footprint_bytes is None else o.footprint_bytes for o in operators])
-    m, n, k, batch, parts = (column(operators, name) for name in ("m", "n", "k", "batch", "parts"))
-    shapes = GemmShapes(m * parts, n, k, batch, footprint)
+    m, n, k, batch, parts, uneven = (column(operators, name) for name in ("m", "n", "k", "batch", "parts", "uneven"))
+    shapes = GemmShapes(m * parts, n, k, batch, footprint, UNEVEN * uneven)
     output_bytes = first.output_bytes_per_element
     scaled = "row_blocks" if first.row_scaled else "blocked" if first.block_scaled else ""
     ways = {"separate": first.separate, "grouped": first.grouped}

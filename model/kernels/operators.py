@@ -87,6 +87,8 @@ class Gemm(HashedOnce):
         Whether the products of a batch are launched one by one on several streams, as Megatron does those of experts.
     grouped
         Whether one kernel takes them all as a list of products (CUTLASS' grouped kernels), not as one batched product.
+    uneven
+        Whether these have different numbers of rows, ``m`` in the mean, so that each leaves a part of its last tile.
     parts
         The product is one of as many equal ones along ``m`` that follow each other on several streams, so that each
         begins in the tail of the one before.
@@ -110,6 +112,7 @@ class Gemm(HashedOnce):
     grouped: bool = False
     fast_accumulation: bool = False
     row_scaled: bool = False
+    uneven: bool = False
 
     @property
     def flops(self) -> float:

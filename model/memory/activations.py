@@ -13,6 +13,7 @@ from joulecast.model.memory import lora_kept, modules_kept
 from joulecast.model.memory.recomputation import latent_vectors, narrow_copies, normed_latents, saved_bytes
 from joulecast.model.transformer import (
     attention_kernel,
+    math_attention,
     multi_token,
     operator_checkpoints,
     stored_narrow,
@@ -270,6 +271,8 @@ def layer_transient_bytes(s: Shard) -> float:
     gradients = float(size * (weight + s.tokens * s.ffn))
     if implementation.lora is not None:
         gradients = lora_kept.gradient_bytes(s, implementation.lora)
+    if math_attention.applies(s):
+        gradients = max(gradients, math_attention.gradient_bytes(s))
     if s.config.experts is not None:
         e = expert_shard(s)
         gradients += float(size * e.all_rows * (s.config.hidden + e.ffn))

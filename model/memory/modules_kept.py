@@ -23,12 +23,15 @@ from joulecast.model.transformer import (
     family_attention,
     float8_linear,
     masked_attention,
+    math_attention,
     modules_activation,
     modules_compiled,
     modules_experts,
     modules_layer,
+    modules_shared,
     pytorch_norm,
     transformers_attention,
+    transformers_rotary,
 )
 from joulecast.model.transformer.rotary import normed_parts
 
@@ -56,13 +59,21 @@ def layer_bytes(s: Shard) -> float:
     norms = hidden * (inputs * _norm_input(s) * s.norm_tokens + copies * read * s.tokens)
     widths = size * s.tokens * (_attention_width(s) + _mlp_width(s))
     weights = hidden * (s.qkv_width + s.attention_width + s.up_width + s.ffn)
-    scores = size * s.batch * s.sequence**2 if masked_attention.masked(s) else 0.0
+    scores = _masked_scores(s) if masked_attention.masked(s) else 0.0
     written = transformers_attention.applies(s) and not s.implementation.recomputes("core_attn")
     scores += _written_scores(s) if written else 0.0
-    scores += modules_experts.kept_bytes(s) if s.config.experts is not None else 0.0
+    if s.config.experts is not None:
+        scores += modules_experts.kept_bytes(s) + modules_shared.kept_bytes(s)
     adapters = 0.0 if lora is None else lora_kept.adapter_bytes(s, lora)
     kept = norms + scores + widths + _statistics(s) + dropout.kept_bytes(s) + _rounded_bytes(s, weights)
     return kept + adapters
+
+
+def _masked_scores(s: Shard) -> float:
+    """The mask that PyTorch's kernels read, or what its own code without them keeps of scores."""
+    if math_attention.applies(s):
+        return math_attention.kept_bytes(s)
+    return float(DTYPE_BYTES[s.implementation.dtype] * s.batch * s.sequence**2)
 
 
 def _written_scores(s: Shard) -> float:
@@ -112,13 +123,20 @@ def _norm_input(s: Shard) -> float:
 
 
 def _attention_width(s: Shard) -> int:
-    """Rotated queries and keys, values and the result, and of a joint product all of it."""
+    """Rotated queries and keys, values and the result, of a joint product all of it, and a result that was turned."""
+    turned = s.attention_width if transformers_rotary.attention_turned(s) and not _whole_graph(s) else 0
+    return turned + _read_by_attention(s)
+
+
+def _read_by_attention(s: Shard) -> int:
     dim = s.config.head_dim
     written = transformers_attention.applies(s)
     if family_attention.family(s) == "falcon" and s.config.kv_heads == 1 and not written:
         return s.qkv_width + s.attention_width
     if written or _whole_graph(s) or masked_attention.masked(s):
-        return 3 * s.heads * dim + s.attention_width
+        # Where values are a slice of the joint product, all of it is kept with them.
+        part = s.config.sliced_projections and s.heads == s.kv_heads and not written
+        return 2 * s.heads * dim + (s.qkv_width if part else s.heads * dim) + s.attention_width
     rotated = (s.heads + s.kv_heads) * dim if s.config.rotary and s.implementation.rotary else 0
     joint = len(modules_layer.projections(s)) == 1
     return s.qkv_width + s.attention_width + (rotated if joint else 0)

@@ -130,7 +130,9 @@ def _experts(s: Shard, experts: Experts) -> Iterator[ParameterTensor]:
         yield ParameterTensor("experts.up.bias", e.experts * e.up_width, expert=True)
         yield ParameterTensor("experts.down.bias", e.experts * hidden, expert=True)
     if experts.shared_ffn:
-        yield ParameterTensor("shared_up.weight", s.up_width * hidden, linear=True)
+        apart = s.config.gated_mlp and s.implementation.modules == "transformers"
+        for name, width in (("gating", s.ffn), ("up", s.ffn)) if apart else (("up", s.up_width),):
+            yield ParameterTensor(f"shared_{name}.weight", width * hidden, linear=True)
         yield ParameterTensor("shared_down.weight", s.ffn * hidden, linear=True)
     if experts.shared_gate:
         yield ParameterTensor("shared_gate.weight", hidden, replicated=True)

@@ -17,7 +17,13 @@ from dataclasses import replace
 from joulecast.model.framework.launches import Launch, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import Attention
-from joulecast.model.transformer import core_attention, family_attention, transformers_attention, transformers_rotary
+from joulecast.model.transformer import (
+    core_attention,
+    family_attention,
+    math_attention,
+    transformers_attention,
+    transformers_rotary,
+)
 
 
 def masked(s: Shard) -> bool:
@@ -36,6 +42,8 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         return core_attention.core_attention(s, "forward")
     dtype, scores = s.implementation.dtype, s.batch * s.sequence**2
     mask = streaming("unary", "attention.mask", scores, reads=0.5, dtype=dtype)
+    if math_attention.applies(s):
+        return (mask, *math_attention.forward(s))
     repeated = () if family_attention.family(s) else transformers_attention.repeated(s)
     return (*repeated, mask, *with_mask(core_attention.core_attention(s, "forward"), s))
 
@@ -46,6 +54,9 @@ def backward(s: Shard) -> tuple[Launch, ...]:
         again = _written_forward(s) if s.implementation.recomputes("core_attn") else ()
         undone = family_attention.backward if family_attention.family(s) else transformers_attention.backward
         return (*again, *undone(s))
+    if math_attention.applies(s):
+        again = math_attention.forward(s) if s.implementation.recomputes("core_attn") else ()
+        return (*again, *math_attention.backward(s))
     launches = core_attention.backward(s)
     if not masked(s):
         return launches
@@ -77,13 +88,9 @@ def _turn(part: str, s: Shard) -> Launch:
 
 
 def with_mask(launches: tuple[Launch, ...], s: Shard) -> tuple[Launch, ...]:
-    """Attention that adds a mask to every score of the square, with keys and values for every head.
-
-    Falcon's code gives it a single key and value as they are.
-    """
-    heads = 1 if family_attention.family(s) == "falcon" and s.config.kv_heads == 1 else s.heads
+    """Attention that adds a mask to every score of the square, with keys and values for every head."""
     return tuple(
-        replace(one, operator=replace(one.operator, causal=False, kv_heads=heads, each_score="mask", window=0))
+        replace(one, operator=replace(one.operator, causal=False, kv_heads=s.heads, each_score="mask", window=0))
         if isinstance(one.operator, Attention)
         else one
         for one in launches

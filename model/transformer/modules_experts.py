@@ -6,28 +6,36 @@ there are masked, weights multiplied and a token's rows summed by operators of t
 
     router, choice, sort, gather, mask ⟨up, mask⟩ activation ⟨down, mask⟩ weights, gather back, sum
 
-gpt-oss clamps gate and up, which take turns in a row, gathers a bias for each row, and chooses before the softmax.
-MiniMax-M2's router is a ``sigmoid_router``.
+All experts are on the rank, so that they have its rows, each as many as the router sends it. gpt-oss clamps gate and
+up, which take turns in a row, gathers a bias for each row, and chooses before the softmax.
 
 Source: transformers 5.17 (``grouped_mm_experts_forward``), as many kernels as it dispatches but for small ones; what
-operators on rows take is from ``row_operators``. Two iterations were measured after that was written
-(`validate/recorded/h200_sxm/train_families_second.jsonl`): Qwen3-MoE's was forecast 7 % too short.
+operators on rows take is from ``row_operators``. Five iterations were measured after that was written: Qwen3-MoE's were
+forecast 7 and 8 % too short, Mixtral's 2 %, MiniMax-M2's 4 %, gpt-oss's 17 %. Their kernels told of copies in front of
+masks and sums, that routers which nothing has trained leave experts uneven, and which of these keep weights in fp32
+(`validate/recorded/h200_sxm/train_families_second.jsonl`, ``…_third.jsonl``).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from joulecast.model.framework.launches import Launch, issued, linear_forward, streaming
+from joulecast.model.framework.launches import Launch, issued, streaming
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.kernels.operators import DTYPE_BYTES
+from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm
 from joulecast.model.transformer import eager_layer as eager
-from joulecast.model.transformer import eager_moe, modules_activation, pytorch_norm, row_operators, sigmoid_router
+from joulecast.model.transformer import (
+    eager_moe,
+    expert_weights,
+    masked_values,
+    modules_activation,
+    modules_router,
+    modules_shared,
+    pytorch_norm,
+    row_operators,
+)
 from joulecast.model.transformer.expert_rows import ExpertShard, copies, expert_shard, experts_of, random_reads
 
-#: Cycles of an SM for a narrow value that meets its row's number: as one that meets its column's
-#: (:mod:`joulecast.model.transformer.unfused_norm`) [estimate, +-10 %].
-BY_ROW = 0.58
 #: Cycles in which one warp adds a row to its expert's sum, one row after the other: reads from memory that nothing
 #: hides. gpt-oss's eight sums on an H200 took 2,600 to 4,000 for each row that an expert has in the mean, with a router
 #: as it is initialised [estimate, +-20 %].
@@ -39,14 +47,15 @@ def forward(s: Shard) -> tuple[Launch, ...]:
     e, hidden = expert_shard(s), s.config.hidden
     return (
         *pytorch_norm.block_forward("norm2", s),
-        *_router(s),
+        *modules_router.forward(s),
         *_order(e.sent),
         copies("permute", s, e, reads=random_reads(s)),
-        _by_row("permute.mask", s, e.sent * hidden),
+        masked_values.filled("permute.mask", e.sent * hidden, s.implementation.dtype),
         *_product("experts.up", s, e, e.up_width, hidden),
         *(_clamped(s, e) if experts_of(s).bias else _activated(s, e)),
         *_product("experts.down", s, e, hidden, e.ffn),
-        *_put_back(s, e),
+        *expert_weights.put_back(s, e),
+        *modules_shared.forward(s),
         eager.residual_addition("residual2", s),
     )
 
@@ -57,86 +66,20 @@ def backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     values = e.sent * hidden
     kernels, sums = pytorch_norm.backward("norm2", s, accumulate)
     return (
-        *_put_back_backward(s, e),
+        *modules_shared.backward(s, accumulate),
+        *expert_weights.put_back_backward(s, e),
         *_product_backward("experts.down", s, e, hidden, e.ffn, accumulate),
         *(_clamped_backward(s, e) if experts_of(s).bias else _activated_backward(s, e)),
         *_product_backward("experts.up", s, e, e.up_width, hidden, accumulate),
-        _by_row("permute.grad.mask", s, values),
+        *masked_values.masked("permute.grad.mask", values, dtype),
         streaming("fill", "permute.grad.weights.zeros", e.sent, reads=0, dtype=dtype),
         streaming("unary", "permute.grad.weights", e.sent, dtype=dtype),
-        *row_operators.accumulated("permute.grad", e.sent, s.norm_tokens, hidden, dtype),
-        *_router_backward(s, accumulate),
+        *expert_weights.indexed_gradient("permute.grad", e.sent, s.norm_tokens, hidden, dtype),
+        *modules_router.backward(s, accumulate),
         eager.residual_addition("router.grad.join", s),
         *kernels,
         eager.residual_addition("norm2.grad.join", s),
         *sums,
-    )
-
-
-def _put_back(s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
-    """Rows times their weights, in the tokens' order, and summed."""
-    values = e.sent * s.config.hidden
-    if not experts_of(s).sigmoid_router:
-        return (_by_row("unpermute.weigh", s, values), copies("unpermute.order", s, e), _summed("unpermute", s, e))
-    wide = sigmoid_router.wide(s)
-    ordered = copies("unpermute.order", wide, e), _summed("unpermute", wide, e)
-    return (sigmoid_router.weighed(s, values), *ordered, *sigmoid_router.rounded(s))
-
-
-def _put_back_backward(s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
-    hidden, values, wide = s.config.hidden, e.sent * s.config.hidden, experts_of(s).sigmoid_router
-    dtype = "fp32" if wide else s.implementation.dtype
-    ordered = (
-        streaming("copy", "unpermute.grad.spread", values, reads=1.0 / experts_of(s).active, dtype=dtype),
-        *row_operators.accumulated("unpermute.grad.order", e.sent, e.sent, hidden, dtype),
-    )
-    if wide:
-        return (*sigmoid_router.widened_gradient(s), *ordered, *sigmoid_router.weighed_backward(s, values))
-    return (
-        *ordered,
-        streaming("mul", "unpermute.grad.weights", values, reads=2, dtype=dtype),
-        _by_row("unpermute.grad.weigh", s, values),
-        streaming("reduce", "unpermute.grad.weights.sum", values, writes=1.0 / hidden, dtype=dtype),
-    )
-
-
-def _router(s: Shard) -> tuple[Launch, ...]:
-    """Scores and choice: softmax of all experts' in fp32, or of the chosen ones' as they are; or a sigmoid."""
-    if experts_of(s).sigmoid_router:
-        return sigmoid_router.forward(s)
-    experts, tokens, dtype = experts_of(s), s.norm_tokens, s.implementation.dtype
-    product = linear_forward("router", tokens, experts.count, s.config.hidden, dtype)
-    chosen = row_operators.choice(tokens, experts.count)
-    columns = experts.active if experts.bias else experts.count
-    kind = dtype if experts.bias else "fp32"
-    softmax = streaming("softmax", "router.softmax", tokens * columns, dtype=kind, rows=tokens, columns=columns)
-    if experts.bias:
-        return (product, chosen, softmax)
-    small = streaming("unary", "router.weights.round", tokens * experts.active, writes=0.5, dtype="fp32")
-    return (product, row_operators.widened("router.widen", tokens * columns, dtype), softmax, chosen, small)
-
-
-def _router_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
-    if experts_of(s).sigmoid_router:
-        return sigmoid_router.backward(s, accumulate)
-    experts, tokens, dtype = experts_of(s), s.norm_tokens, s.implementation.dtype
-    scores, chosen = tokens * experts.count, tokens * experts.active
-    kind = dtype if experts.bias else "fp32"
-    zeros = streaming("fill", "router.grad.fill", scores, reads=0, dtype=kind)
-    put = streaming("unary", "router.grad.put", chosen, dtype=kind)
-    columns = experts.active if experts.bias else experts.count
-    gradient = streaming(
-        "mul", "router.softmax.grad", tokens * columns, reads=2, dtype=kind, rows=tokens, columns=columns
-    )
-    ends = () if experts.bias else (streaming("unary", "router.grad.round", scores, writes=0.5, dtype="fp32"),)
-    widen = row_operators.widened("router.weights.grad.widen", chosen, dtype)
-    first = (gradient, zeros, put) if experts.bias else (widen, zeros, put, gradient)
-    return (
-        *first,
-        *ends,
-        *eager.linear_backward(
-            "router", replace(s, tokens=tokens), experts.count, s.config.hidden, experts.bias, accumulate
-        ),
     )
 
 
@@ -150,20 +93,26 @@ def _order(rows: int) -> tuple[Launch, ...]:
 def _product(name: str, s: Shard, e: ExpertShard, outputs: int, inputs: int) -> tuple[Launch, ...]:
     """A grouped product, each row's bias gathered and added, and rows of absent experts masked."""
     dtype, values = s.implementation.dtype, e.all_rows * outputs
-    product = eager_moe.grouped(name, e, e.rows, outputs, inputs, dtype, "tn")
-    mask = _by_row(f"{name}.mask", s, values)
+    product = _uneven(eager_moe.grouped(name, e, e.rows, outputs, inputs, dtype, "tn"))
+    mask = masked_values.masked(f"{name}.mask", values, dtype)
     if not experts_of(s).bias:
-        return (product, mask)
+        return (product, *mask)
     gathered = streaming("embedding", f"{name}.bias.gather", values, reads=0, dtype=dtype, rows=e.all_rows)
-    return (gathered, product, streaming("add", f"{name}.bias", values, reads=2, dtype=dtype), mask)
+    return (gathered, product, streaming("add", f"{name}.bias", values, reads=2, dtype=dtype), *mask)
 
 
 def _product_backward(
     name: str, s: Shard, e: ExpertShard, outputs: int, inputs: int, accumulate: bool
 ) -> tuple[Launch, ...]:
-    mask = _by_row(f"{name}.grad.mask", s, e.all_rows * outputs)
-    products = eager_moe.grouped_backward(name, s, e, outputs, inputs, accumulate)
-    return (mask, *products, *_bias_sums(name, s, e, outputs, accumulate))
+    mask = masked_values.masked(f"{name}.grad.mask", e.all_rows * outputs, s.implementation.dtype)
+    rows, *rest = eager_moe.grouped_backward(name, s, e, outputs, inputs, accumulate)
+    return (*mask, _uneven(rows), *rest, *_bias_sums(name, s, e, outputs, accumulate))
+
+
+def _uneven(launch: Launch) -> Launch:
+    """A grouped product whose experts have different numbers of rows."""
+    product = launch.operator
+    return replace(launch, operator=replace(product, uneven=True)) if isinstance(product, Gemm) else launch
 
 
 def _bias_sums(name: str, s: Shard, e: ExpertShard, width: int, accumulate: bool) -> tuple[Launch, ...]:
@@ -245,14 +194,3 @@ def kept_bytes(s: Shard) -> float:
     between = e.up_width + (5 if experts_of(s).bias else 2) * e.ffn
     scores = 4.0 * s.norm_tokens * experts_of(s).count
     return size * (e.all_rows * between + 2.0 * e.sent * s.config.hidden) + scores
-
-
-def _by_row(name: str, s: Shard, values: int) -> Launch:
-    """Values that meet a number, or a mask, of their row."""
-    return issued("unary", name, values, BY_ROW * values, activity=1.0, dtype=s.implementation.dtype)
-
-
-def _summed(name: str, s: Shard, e: ExpertShard) -> Launch:
-    """A token's rows summed."""
-    hidden, share = s.config.hidden, 1.0 / experts_of(s).active
-    return streaming("copy", name, e.sent * hidden, writes=share, dtype=s.implementation.dtype)

@@ -220,7 +220,7 @@ def _projections_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """
     hidden, bias, products = s.config.hidden, s.config.qkv_bias, projections(s)
     if len(products) == 1:
-        ahead = _sliced(s) if sliced(s) and not _torchtitan(s) else (joined(s),)
+        ahead = _sliced(s) if sliced(s) and not _torchtitan(s) else _joined(s)
         return (*ahead, *autocast_linear.backward("qkv", s, s.qkv_width, hidden, bias, accumulate))
     launches: list[Launch] = []
     whole_norms = s.config.qk_norm_whole
@@ -253,6 +253,13 @@ def _sliced(s: Shard) -> tuple[Launch, ...]:
         if name != "value":
             launches.append(streaming("add", f"qkv.{name}.sum", whole, reads=2, dtype=dtype))
     return tuple(launches)
+
+
+def _joined(s: Shard) -> tuple[Launch, ...]:
+    """Gradients of queries, keys and values joined; within each head, heads first, they are turned behind that."""
+    if not (s.config.heads_joined and s.implementation.modules == "transformers"):
+        return (joined(s),)
+    return transformers_rotary.joined_heads("qkv", s.tokens * s.qkv_width, s)
 
 
 def joined(s: Shard) -> Launch:

@@ -7,7 +7,9 @@ type; what follows reads rows that are one value longer and not aligned. Nothing
 
 Source: transformers 5.17, as many kernels as it dispatches forward and backward. Iterations of Gemma 2 were met within
 2 % before they were looked at; one of gpt-oss gave the cycles of rows that are not aligned
-(`validate/recorded/h200_sxm/train_families_second.jsonl`).
+(`validate/recorded/h200_sxm/train_families_second.jsonl`). Kernels of BLOOM and MPT then showed that errors had
+cancelled: a softmax holds a row in registers and takes a third of what it was given, its gradient first multiplies both
+tensors in a kernel of its own, and masks cost more (``…_third.jsonl``).
 """
 
 from __future__ import annotations
@@ -23,6 +25,11 @@ from joulecast.model.transformer.row_operators import widened
 #: Cycles of an SM for a score in a row that is one value longer than its aligned ones: joined, its row's maximum found,
 #: softmax, and its gradient. From gpt-oss with 2,048 tokens [estimates, +-10 %].
 JOINED, LARGEST, SOFTMAX, SOFTMAX_GRADIENT = 1.55, 0.25, 1.38, 0.73
+#: Of an aligned score: its softmax, where a warp holds a row of 2,048 (longer ones are taken to be as fast), and the
+#: addition of a mask that heads share. BLOOM, MPT and Falcon (0.63 to 0.67), and BLOOM [estimates, +-5 %].
+ROW_SOFTMAX, MASK_ADDED = 0.65, 0.65
+#: Of a value of keys and values that is copied for every head. StarCoder2, 12 heads to one [estimate, +-10 %].
+REPEATED = 0.8
 
 
 def applies(s: Shard) -> bool:
@@ -32,7 +39,14 @@ def applies(s: Shard) -> bool:
 
 def repeated(s: Shard) -> tuple[Launch, ...]:
     """Keys and values for every head."""
-    return _shared("repeat", s, reads=s.kv_heads / s.heads, writes=1.0) if s.heads > s.kv_heads else ()
+    if s.heads == s.kv_heads:
+        return ()
+    values, dtype = s.tokens * s.heads * s.config.head_dim, s.implementation.dtype
+    cycles, read, busy = REPEATED * values, s.kv_heads / s.heads, transformers_rotary.BUSY
+    return tuple(
+        issued("unary", f"attention.{part}.repeat", values, cycles, activity=busy, reads=read, dtype=dtype)
+        for part in ("key", "value")
+    )
 
 
 def summed(s: Shard) -> tuple[Launch, ...]:
@@ -52,16 +66,21 @@ def forward(s: Shard) -> tuple[Launch, ...]:
     """From rotated queries and keys to the heads' results, tokens first."""
     scores, dtype, width, more = score_count(s), s.implementation.dtype, s.config.head_dim, s.config.attention_sinks
     return (
-        *_shared("copy", s, reads=s.kv_heads / s.heads, writes=1.0),
+        *_copied(s),
         *_copied_queries(s),
         product("attention.scores", s, s.sequence, s.sequence, width, "tn"),
         streaming("unary", "attention.scale", scores, dtype=dtype),
         *softcap.forward("attention", scores, dtype, present=s.config.attention_softcap),
-        streaming("strided_binary", "attention.masked", scores, reads=1.0 + 1.0 / s.heads, dtype=dtype),
+        mask_added("attention.masked", s, dtype),
         *(_softmax_with_sinks(s) if more else _softmax(s)),
         product("attention.values", s, s.sequence, width, s.sequence + more, "nn"),
         transformers_rotary.turn("attention.clone", s.tokens * s.attention_width, s),
     )
+
+
+def _copied(s: Shard) -> tuple[Launch, ...]:
+    """Keys and values heads first, for every head."""
+    return repeated(s) or _shared("copy", s, reads=1.0, writes=1.0)
 
 
 def _copied_queries(s: Shard) -> tuple[Launch, ...]:
@@ -72,8 +91,8 @@ def _copied_queries(s: Shard) -> tuple[Launch, ...]:
 
 
 def _softmax(s: Shard) -> tuple[Launch, ...]:
-    scores, rows, dtype = score_count(s), score_rows(s), s.implementation.dtype
-    softmax = streaming("softmax", "attention.softmax", scores, dtype="fp32", rows=rows, columns=s.sequence)
+    scores, dtype = score_count(s), s.implementation.dtype
+    softmax = row_softmax(s)
     if dtype == "fp32":
         return (softmax,)
     narrow = streaming("unary", "attention.softmax.round", scores, writes=0.5, dtype="fp32")
@@ -109,20 +128,32 @@ def backward(s: Shard) -> tuple[Launch, ...]:
 
 
 def _softmax_backward(s: Shard) -> tuple[Launch, ...]:
-    scores, rows, dtype = score_count(s), score_rows(s), s.implementation.dtype
-    gradient = streaming(
-        "log_softmax_backward",
-        "attention.softmax.grad",
-        scores,
-        reads=2,
-        dtype="fp32",
-        rows=rows,
-        columns=s.sequence,
-    )
+    scores, dtype, gradient = score_count(s), s.implementation.dtype, row_softmax_gradient(s)
     if dtype == "fp32":
-        return (gradient,)
+        return gradient
     narrow = streaming("unary", "attention.softmax.grad.round", scores, writes=0.5, dtype="fp32")
-    return (widened("attention.softmax.grad.widen", scores, dtype), gradient, narrow)
+    return (widened("attention.softmax.grad.widen", scores, dtype), *gradient, narrow)
+
+
+def row_softmax(s: Shard, dtype: str = "fp32") -> Launch:
+    """Softmax of every row of scores, by a kernel that holds a row."""
+    scores = score_count(s)
+    return issued("unary", "attention.softmax", scores, ROW_SOFTMAX * scores, activity=1.0, dtype=dtype)
+
+
+def row_softmax_gradient(s: Shard, dtype: str = "fp32") -> tuple[Launch, ...]:
+    """Its gradient: the product of both tensors, which the second kernel sums by rows."""
+    scores, name = score_count(s), "attention.softmax.grad"
+    return (
+        streaming("mul", f"{name}.product", scores, reads=2, dtype=dtype),
+        streaming("unary", name, scores, reads=2, dtype=dtype),
+    )
+
+
+def mask_added(name: str, s: Shard, dtype: str) -> Launch:
+    """A mask that heads share added to every score."""
+    scores, reads = score_count(s), 1.0 + 1.0 / s.heads
+    return issued("unary", name, scores, MASK_ADDED * scores, activity=1.0, reads=reads, dtype=dtype)
 
 
 def _softmax_with_sinks_backward(s: Shard) -> tuple[Launch, ...]:

@@ -69,7 +69,7 @@ def _named(shape: ModelConfig, vocabularies: tuple[int, ...]) -> str | None:
 def _alike(known: ModelConfig, shape: ModelConfig) -> bool:
     fields: dict[str, Any] = {name: getattr(shape, name) for name in _IMMATERIAL}
     if known.experts is not None and shape.experts is not None:
-        own = ("sigmoid_router", "shared_gate", "bias")
+        own = ("router", "shared_gate", "bias")
         fields["experts"] = replace(known.experts, **{name: getattr(shape.experts, name) for name in own})
         if not shape.dense_layers:  # no layer is of this width
             fields["ffn"] = shape.ffn

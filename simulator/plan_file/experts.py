@@ -18,7 +18,8 @@ CAPACITY, IMBALANCE = "workload.moe_expert_capacity_factor", "workload.moe_load_
 EP_COMM = "overlap.ep_comm"
 #: Recipes of which products with the experts' activation in them exist.
 FUSED_RECIPES = ("mxfp8", "nvfp4")
-#: Rows of the busiest rank's experts over the mean, with routers that a loss balances [estimate, +-0.1].
+#: Rows of the busiest rank's experts over the mean, with routers that a loss balances [estimate, +-0.1]. In the
+#: code of transformers, whose experts are never split, one rank has all rows.
 USUAL_IMBALANCE = 1.1
 
 
@@ -37,7 +38,8 @@ def read_load(parsed: PlanFile, experts: Experts | None, source: Source) -> floa
             IMBALANCE,
             remedy="Give one of moe_expert_capacity_factor and moe_load_imbalance.",
         )
-    return capacity or imbalance or USUAL_IMBALANCE
+    alone = parsed.implementation.modules == "transformers"
+    return capacity or imbalance or (1.0 if alone else USUAL_IMBALANCE)
 
 
 def check_experts(plan: Plan, source: Source) -> None:

@@ -23,7 +23,7 @@ def check_no_modules(plan: Plan, source: Source) -> None:
 
 
 def check_modules(plan: Plan, source: Source) -> None:
-    """Latent attention, split or shared experts and nano-batches are not known of them, FP8 in torchtitan's alone."""
+    """Latent attention, split experts and nano-batches are not known of them, FP8 in torchtitan's alone."""
     run, model = plan.implementation, plan.workload.model
     _check_dropout(plan, source)
     if run.modules == "joint":
@@ -32,7 +32,6 @@ def check_modules(plan: Plan, source: Source) -> None:
     for what, wrong in (
         ("experts split over GPUs", model.experts is not None and _split(plan)),
         ("other operators on rows", model.experts is not None and run.moe_row_operator != ""),
-        ("shared experts", model.experts is not None and model.experts.shared_ffn > 0),
         ("a Mixture of Experts", model.experts is not None and (run.modules != "transformers" or _mixed(plan))),
         ("latent attention", model.latent is not None),
         ("linear layers in FP8", narrow and run.modules == "transformers"),

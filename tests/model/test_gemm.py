@@ -1,5 +1,7 @@
 """Matrix products: tiles, waves, traffic and what alignment is worth."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -117,3 +119,13 @@ def test_layouts_differ_by_their_factor(h200):
     gpu = h200.with_values({"kernel.gemm.layout.nt": 0.5})
     plain, halved = work(gpu, 8192, 8192, 8192).cycles[0], work(gpu, 8192, 8192, 8192, layout="nt").cycles[0]
     assert 1.5 < halved / plain < 2.0
+
+
+def test_products_of_uneven_rows_leave_half_a_tile(h200):
+    """128 rows more to compute, as with so many more in each, and no more of operands or results to move."""
+    product = Gemm(512, 1536, 2048, batch=128, grouped=True, footprint_bytes=np.inf, uneven=True)
+    even, more, uneven = (
+        lower([one], h200) for one in (replace(product, uneven=False), replace(product, m=640, uneven=False), product)
+    )
+    assert uneven.core_cycles[0] == more.core_cycles[0] > 1.1 * even.core_cycles[0]
+    assert uneven.memory_s[0] == even.memory_s[0] and uneven.tensor_j[0] == even.tensor_j[0]

@@ -19,7 +19,7 @@ from joulecast.model.framework.layer_shard import shard
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.lowering import lower
-from joulecast.model.kernels.operators import Attention, Streaming
+from joulecast.model.kernels.operators import Attention, Gemm, Streaming
 from joulecast.model.memory.activations import layer_bytes, micro_batch_bytes
 from joulecast.model.training.parameters import layer_parameters
 from joulecast.model.training.step import (
@@ -93,6 +93,8 @@ def attention(config: ModelConfig, run: Implementation, sequence: int) -> Attent
         ("exaone4", {"layer_types": GLOBAL}, 44, 87),
         # A layer norm's gradient is one operator of two kernels.
         ("starcoder2", {"head_dim": 16}, 22, 46 + 2),
+        # Eight slices are put among zeros, two kernels each.
+        ("gpt_neox", {}, 23, 40 + 8 + 2),
         ("stablelm", {"head_dim": 16}, 27, 55 + 2),
         ("nemotron", {"head_dim": 16}, 28, 53 + 2),
         ("phi", {"head_dim": 16}, 31, 65 + 1),
@@ -102,7 +104,8 @@ def attention(config: ModelConfig, run: Implementation, sequence: int) -> Attent
         ("glm", {}, 42 - 2, 86),
         ("glm4", {}, 58 - 2, 118),
         # Two scalars are made for the mask. The keys' and values' gradients go each to a tensor of zeros.
-        ("falcon", {**FALCON, "bias": False}, 24 - 2, 34 + 5 + 1),
+        # Of one key no fused kernel is taken: the softmax that PyTorch calls safe is four kernels, its gradient two.
+        ("falcon", {**FALCON, "bias": False}, 38 - 2 + 3, 47 + 5 + 1 + 1),
         ("falcon", {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2}, 28 - 2, 37 + 5 + 2),
     ],
 )
@@ -118,20 +121,22 @@ def test_kernels_of_a_layer_are_as_many_as_transformers_dispatches(
 @pytest.mark.parametrize(
     ("kind", "keys", "forward", "backward"),
     [
-        ("llama", {}, 48, 86),
-        ("llama", {"num_key_value_heads": 4}, 48, 84),
-        ("smollm3", {"no_rope_layers": [0, 0, 0]}, 38, 68),
-        ("gemma2", {"layer_types": GLOBAL}, 75, 125),
-        # The gradients of four rows that are indexed sort their indices, each a kernel beside the sums'; that of a
-        # softmax in bf16 is one operator of two kernels.
-        ("gpt_oss", {"layer_types": GLOBAL, **EXPERTS}, 80, 132 + 4 + 1),
+        # A softmax's gradient is one operator of two kernels.
+        ("llama", {}, 48, 86 + 1),
+        ("llama", {"num_key_value_heads": 4}, 48, 84 + 1),
+        ("smollm3", {"no_rope_layers": [0, 0, 0]}, 38, 68 + 1),
+        ("gemma2", {"layer_types": GLOBAL}, 75, 125 + 1),
+        # The gradients of four rows that are indexed sort their indices, each a kernel beside the sums'; two are
+        # summed into copies of zeros, and what is masked is a copy first.
+        ("gpt_oss", {"layer_types": GLOBAL, **EXPERTS}, 80 + 2, 132 + 4 + 1 + 2 + 3),
         # Gradients of slices are put among zeros, two kernels each, and those of layer norms are two.
-        ("falcon", FALCON, 29, 42 + 5 + 1),
-        ("falcon", {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2}, 33, 43 + 5 + 2),
-        ("gptj", GPTJ, 49, 61 + 8 + 1),
+        ("falcon", FALCON, 29, 42 + 5 + 1 + 1),
+        ("falcon", {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2}, 33, 43 + 5 + 2 + 1),
+        ("gptj", GPTJ, 49, 61 + 8 + 1 + 1),
         # The product of queries and keys that adds to ALiBi is a copy of it and the product.
-        ("bloom", {**TINY_OWN, "n_layer": 3, "n_head": 4}, 27 + 1, 49 + 3 + 2),
-        ("mpt", MPT, 20, 26 + 2),
+        ("bloom", {**TINY_OWN, "n_layer": 3, "n_head": 4}, 27 + 1, 49 + 3 + 2 + 1),
+        # Masked scores and their gradients are copied first.
+        ("mpt", MPT, 20 + 1, 26 + 2 + 1 + 1),
     ],
 )
 def test_kernels_of_attention_that_transformers_writes_itself(
@@ -142,20 +147,70 @@ def test_kernels_of_attention_that_transformers_writes_itself(
     assert len(layer_backward(config, WRITTEN, 2, 16, accumulate=False)) == backward
 
 
-def test_kernels_of_experts_are_as_many_as_transformers_dispatches() -> None:
-    """But for the sorts of two gradients of rows that were indexed."""
-    config = tiny("qwen3_moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=48)
-    assert len(layer_forward(config, TRANSFORMERS, 2, 16)) == 75
-    assert len(layer_backward(config, TRANSFORMERS, 2, 16, accumulate=False)) == 126 + 2
+MOE = {"num_experts_per_tok": 2, "moe_intermediate_size": 48}
+#: What is masked is copied first, twice forward and three times backward; gradients of two tensors that were indexed
+#: sort their indices and add to copies of zeros.
+MASKS, MASK_GRADIENTS = 2, 3 + 2 + 2
 
 
-def test_kernels_of_a_sigmoid_router_are_as_many_as_transformers_dispatches() -> None:
-    """Counted where the other part of a head is empty, whose gradient is a copy less in each of its two slices."""
-    keys = {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 48, "rotary_dim": 16}
-    config = tiny("minimax_m2", **keys)
-    assert len(layer_forward(config, TRANSFORMERS, 2, 16)) == 83
-    parted = 2 * (5 - 2)
-    assert len(layer_backward(config, TRANSFORMERS, 2, 16, accumulate=False)) == 134 + 4 + 2 + parted
+@pytest.mark.parametrize(
+    ("kind", "keys", "forward", "backward"),
+    [
+        ("qwen3_moe", {"num_experts": 4, **MOE}, 75, 126),
+        ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 48}, 62, 98 + 4),
+        # Counted where the other part of a head is empty, whose gradient is a copy less in each of its two slices.
+        (
+            "minimax_m2",
+            {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 48, "rotary_dim": 16},
+            83,
+            134 + 4 + 2 * (5 - 2),
+        ),
+        # Shared experts; groups that a token may not choose from are masked, too.
+        ("glm4_moe", {"n_routed_experts": 4, "n_shared_experts": 1, **MOE}, 84 + 1, 117 + 8),
+        ("qwen2_moe", {"num_experts": 4, "shared_expert_intermediate_size": 40, **MOE}, 68, 111 + 4),
+    ],
+)
+def test_kernels_of_experts_are_as_many_as_transformers_dispatches(
+    kind: str, keys: dict[str, Any], forward: int, backward: int
+) -> None:
+    """Gradients of slices are put among zeros, two kernels each."""
+    config = tiny(kind, **keys).kinds[-1]
+    assert len(layer_forward(config, TRANSFORMERS, 2, 16)) == forward + MASKS
+    assert len(layer_backward(config, TRANSFORMERS, 2, 16, accumulate=False)) == backward + MASK_GRADIENTS
+
+
+def test_shared_experts_are_a_dense_mlp_beside_the_routed() -> None:
+    """Two shared experts are one MLP of twice their width; a gate of its own scales it in Qwen2-MoE alone."""
+    keys = {"n_routed_experts": 4, "n_shared_experts": 2, **MOE}
+    with_shared, without = (
+        layer_forward(tiny("glm4_moe", **{**keys, "n_shared_experts": count}), TRANSFORMERS, 2, 16) for count in (2, 0)
+    )
+    added = Counter(names(with_shared)) - Counter(names(without))
+    assert sum(added.values()) == 6 and added["shared.add"] == 1
+    first = next(one.operator for one in with_shared if one.operator.name == "shared_gating")
+    assert isinstance(first, Gemm) and (first.m, first.n, first.k) == (32, 96, 64)
+    scaled = layer_forward(
+        tiny("qwen2_moe", num_experts=4, shared_expert_intermediate_size=40, **MOE), TRANSFORMERS, 2, 16
+    )
+    assert [name for name in names(scaled) if "scale" in name][-3:] == [
+        "shared_scale", "shared.scale.sigmoid", "shared.scaled",
+    ]  # fmt: skip
+
+
+def test_experts_of_one_rank_have_its_rows_and_leave_half_a_tile() -> None:
+    """128 of 256 rows in the mean, of products whose rows the router decides; gradients of weights sum over them."""
+    config = tiny("qwen3_moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64)
+    both = (
+        *layer_forward(config, TRANSFORMERS, 8, 256),
+        *layer_backward(config, TRANSFORMERS, 8, 256, accumulate=False),
+    )
+    grouped = {
+        one.operator.name: one.operator for one in both if isinstance(one.operator, Gemm) and one.operator.grouped
+    }
+    assert {name for name, product in grouped.items() if product.uneven} == {
+        f"experts.{name}{side}" for name in ("up", "down") for side in ("", ".dgrad")
+    }
+    assert grouped["experts.up"].m == 8 * 256 * 2 // 4
 
 
 @pytest.mark.parametrize("kind", ["gemma2", "gemma3_text", "olmo2", "phi", "glm4", "gpt_neox", "granite"])

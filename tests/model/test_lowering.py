@@ -142,7 +142,11 @@ LEFT_OUT = (
     ("kernel.gemm.efficiency.bf16", 1.0, Gemm(4096, 4096, 4096)),
     ("kernel.gemm.efficiency.blocked", 0.83, Gemm(4096, 4096, 4096, "fp8", block_scaled=True)),
     ("kernel.gemm.layout.nt", 1.0, Gemm(4096, 4096, 4096, layout="nt")),
-    ("kernel.attention.cudnn.forward.wide", 1.0, Attention(1, 32, 8, 4096, 256)),
+    (
+        "kernel.attention.flash-attention-2.forward.wide",
+        1.0,
+        Attention(1, 32, 8, 4096, 256, backend="flash-attention-2"),
+    ),
     ("power.attention_narrow_extra", 0.0, Attention(1, 32, 8, 4096, 64)),
     ("collective.transfer_link_share", "collective.link_share", Collective("send_recv", 1e9, 2)),
     ("collective.transfer_latency_s", "collective.latency_s", Collective("send_recv", 1e3, 2)),

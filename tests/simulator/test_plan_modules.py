@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from joulecast.errors import InputError
+from joulecast.model.training.step import layer_forward
 from joulecast.simulator.closed_form.forecast import closed_form
 from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.plan_file.implementation import implementation_of
@@ -134,3 +135,15 @@ def test_torchtitan_in_fp8_is_faster_than_in_bf16_and_closed_form_meets_the_even
     closed = closed_form([narrow, wide])
     assert closed.time_s[0] == pytest.approx(forecast(narrow).time_s, rel=0.02)
     assert (closed.time_s[0] < closed.time_s[1]) == compiled
+
+
+def test_shared_experts_run_beside_the_routed_ones_of_one_gpu() -> None:
+    """All rows of the experts are one GPU's: the busiest has no more than its share unless the plan says so."""
+    tables: dict[str, Any] = {"implementation": {"modules": "transformers"}}
+    read = plan_from_dict(plan("glm-4.5-air", **tables, workload={"layers": 2}))
+    assert read.workload.expert_load == 1.0
+    assert plan_from_dict(plan("glm-4.5-air", workload={"layers": 2})).workload.expert_load == 1.1
+    launches = layer_forward(read.workload.model.kinds[-1], implementation_of(read), 1, 1024)
+    named = [one.operator.name for one in launches]
+    assert named.index("unpermute.round") < named.index("shared_gating") < named.index("shared.add")
+    assert forecast(read).time_s > 0.0

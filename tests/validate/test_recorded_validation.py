@@ -136,18 +136,18 @@ def test_families_in_the_code_of_transformers() -> None:
 def test_more_families_on_another_host() -> None:
     """Looked at when the forms stood, 2 to 7 % too short; gpt-oss was 17 % and gave constants of its own."""
     summary, errors = iterations("train_families_second.jsonl", 6)
-    assert summary["time_error_percent"] <= 4.5 and summary["energy_error_percent"] <= 3.5
+    assert summary["time_error_percent"] <= 3.6 and summary["energy_error_percent"] <= 3.2
     dense = [abs(error) for name, error in errors.items() if "oss" not in name and "a3b" not in name]
     assert len(dense) == 4 and max(dense) <= 0.048
-    assert max(map(abs, errors.values())) <= 0.08
+    assert max(map(abs, errors.values())) <= 0.05
 
 
 def test_families_that_nobody_had_measured() -> None:
-    """25 were 1.7 % off in time before anybody looked; of Falcon's attention no kernel is known, 60 % too short."""
-    _, errors = iterations("train_families_third.jsonl", 26)
-    known = sorted(abs(error) for name, error in errors.items() if "falcon" not in name)
-    assert len(known) == 25 and sum(known) / 25 <= 0.019
-    assert known[-1] <= 0.079 and known[-4] <= 0.037
+    """Before anybody looked 25 were 1.7 % off in time, and Falcon 60 %; kernels of some then gave constants."""
+    summary, errors = iterations("train_families_third.jsonl", 26)
+    assert summary["time_error_percent"] <= 1.4 and summary["energy_error_percent"] <= 1.7
+    assert summary["time_inside_percent"] >= 95.0 and summary["energy_inside_percent"] >= 95.0
+    assert max(map(abs, errors.values())) <= 0.047 and abs(errors["train_transformers_falcon-7b_L8_S2048_mb4"]) <= 0.02
 
 
 def test_adapters_that_were_forecast_before_anybody_looked() -> None:

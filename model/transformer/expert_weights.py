@@ -1,0 +1,92 @@
+"""Experts' results times their weights and back in the tokens' order, as transformers writes it, and the gradients.
+
+Weights are rounded to the products' type, or stay in fp32 (``Experts.wide_weights``): rows that meet those are put back
+and summed in fp32, and rounded behind that. A gradient of rows that were indexed is first a copy of zeros.
+
+Source: ``grouped_mm_experts_forward`` of transformers 5.17; ``index_backward`` of PyTorch 2.11, whose sum by rows is
+out of place. Kernels of Mixtral and MiniMax-M2 (wide) and of Qwen3-MoE on an H200 gave what operators of two types take
+(`validate/recorded/h200_sxm/train_families_third.jsonl`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from joulecast.model.framework.launches import Launch, issued, streaming
+from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.transformer import row_operators, unfused_norm
+from joulecast.model.transformer.expert_rows import ExpertShard, copies, experts_of
+from joulecast.model.transformer.modules_activation import MIXED
+
+#: Cycles of an SM for a narrow value that meets its row's number: as one that meets its column's
+#: (:mod:`joulecast.model.transformer.unfused_norm`) [estimate, +-10 %].
+BY_ROW = 0.58
+#: The same of values of two types, one of them shared by a row or by heads. Weights on rows (1.0 and 1.1) and Falcon's
+#: mask on scores (1.03) on an H200 [estimate, +-8 %].
+MIXED_SHARED = 1.05
+
+
+def put_back(s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
+    """Rows times their weights, in the tokens' order, and summed."""
+    values = e.sent * s.config.hidden
+    if not experts_of(s).wide_weights:
+        return (by_row("unpermute.weigh", s, values), copies("unpermute.order", s, e), _summed("unpermute", s, e))
+    wide, summed = _wide(s), s.norm_tokens * s.config.hidden
+    weighed = issued("mul", "unpermute.weigh", values, MIXED_SHARED * values, activity=1.0, reads=0.5, dtype="fp32")
+    return (
+        weighed,
+        copies("unpermute.order", wide, e),
+        _summed("unpermute", wide, e),
+        streaming("unary", "unpermute.round", summed, writes=0.5, dtype="fp32"),
+    )
+
+
+def put_back_backward(s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
+    """Gradients of rows and weights."""
+    hidden, values, wide = s.config.hidden, e.sent * s.config.hidden, experts_of(s).wide_weights
+    dtype = "fp32" if wide else s.implementation.dtype
+    ordered = (
+        streaming("copy", "unpermute.grad.spread", values, reads=1.0 / experts_of(s).active, dtype=dtype),
+        *indexed_gradient("unpermute.grad.order", e.sent, e.sent, hidden, dtype),
+    )
+    if wide:
+        widened = row_operators.widened("unpermute.grad.widen", s.norm_tokens * hidden, s.implementation.dtype)
+        return (widened, *ordered, *_weighed_backward(values, hidden))
+    return (
+        *ordered,
+        streaming("mul", "unpermute.grad.weights", values, reads=2, dtype=dtype),
+        by_row("unpermute.grad.weigh", s, values),
+        streaming("reduce", "unpermute.grad.weights.sum", values, writes=1.0 / hidden, dtype=dtype),
+    )
+
+
+def indexed_gradient(name: str, rows: int, tokens: int, hidden: int, dtype: str) -> tuple[Launch, ...]:
+    """Gradient of tokens' rows that were indexed, summed into a copy of zeros."""
+    zeros, *rest = row_operators.accumulated(name, rows, tokens, hidden, dtype)
+    return (zeros, streaming("copy", f"{name}.zeros.copy", tokens * hidden, dtype=dtype), *rest)
+
+
+def by_row(name: str, s: Shard, values: int) -> Launch:
+    """Values that meet a number of their row."""
+    return issued("unary", name, values, BY_ROW * values, activity=1.0, dtype=s.implementation.dtype)
+
+
+def _weighed_backward(values: int, hidden: int) -> tuple[Launch, ...]:
+    """Gradients of fp32 weights and of the rows that they multiplied."""
+    return (
+        issued("mul", "unpermute.grad.weights", values, MIXED * values, activity=1.0, reads=1.5, dtype="fp32"),
+        unfused_norm.by_row("unpermute.grad.weigh", values),
+        streaming("unary", "unpermute.grad.round", values, writes=0.5, dtype="fp32"),
+        streaming("reduce", "unpermute.grad.weights.sum", values, writes=1.0 / hidden, dtype="fp32"),
+    )
+
+
+def _wide(s: Shard) -> Shard:
+    """The same with rows in fp32."""
+    return replace(s, implementation=replace(s.implementation, dtype="fp32"))
+
+
+def _summed(name: str, s: Shard, e: ExpertShard) -> Launch:
+    """A token's rows summed."""
+    hidden, share = s.config.hidden, 1.0 / experts_of(s).active
+    return streaming("copy", name, e.sent * hidden, writes=share, dtype=s.implementation.dtype)

@@ -1,0 +1,84 @@
+"""Shared experts as transformers writes them: an MLP that sees every token, added to what the routed experts make.
+
+Its products and activation are those of the dense layers of such models; Qwen2-MoE multiplies its result by a sigmoid
+of one number for a token. Counted from code, not measured.
+
+Source: ``Glm4MoeMoE`` and ``Qwen2MoeSparseMoeBlock`` of transformers 5.17, as many kernels as they dispatch.
+"""
+
+from __future__ import annotations
+
+from joulecast.model.framework.launches import Launch, input_gradient, linear_forward, streaming, weight_gradient
+from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.kernels.operators import DTYPE_BYTES
+from joulecast.model.transformer import autocast_linear, expert_weights, modules_activation
+from joulecast.model.transformer import eager_layer as eager
+from joulecast.model.transformer.expert_rows import experts_of
+
+
+def forward(s: Shard) -> tuple[Launch, ...]:
+    """The MLP, its gate, and the addition to the routed experts' result; nothing without shared experts."""
+    if not s.ffn:
+        return ()
+    hidden = s.config.hidden
+    return (
+        *autocast_linear.forward("shared_gating", s, s.ffn, hidden),
+        modules_activation.gate(s),
+        *autocast_linear.forward("shared_up", s, s.ffn, hidden),
+        modules_activation.gate_product(s),
+        *autocast_linear.forward("shared_down", s, hidden, s.ffn),
+        *_scaled(s),
+        eager.residual_addition("shared.add", s),
+    )
+
+
+def backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
+    """Gradient of :func:`forward`, and its sum with that of the routed experts' input."""
+    if not s.ffn:
+        return ()
+    hidden = s.config.hidden
+    return (
+        *_scaled_backward(s, accumulate),
+        *autocast_linear.backward("shared_down", s, hidden, s.ffn, False, accumulate),
+        *modules_activation.gate_product_backward(s),
+        *autocast_linear.backward("shared_up", s, s.ffn, hidden, False, accumulate),
+        modules_activation.gate_backward(s),
+        *autocast_linear.backward("shared_gating", s, s.ffn, hidden, False, accumulate),
+        eager.residual_addition("shared.grad.branches", s),
+        eager.residual_addition("shared.grad.join", s),
+    )
+
+
+def _scaled(s: Shard) -> tuple[Launch, ...]:
+    """Each token's number, and the result times its sigmoid."""
+    if not experts_of(s).shared_gate:
+        return ()
+    hidden, tokens, dtype = s.config.hidden, s.norm_tokens, s.implementation.dtype
+    return (
+        linear_forward("shared_scale", tokens, 1, hidden, dtype),
+        streaming("unary", "shared.scale.sigmoid", tokens, dtype=dtype),
+        expert_weights.by_row("shared.scaled", s, tokens * hidden),
+    )
+
+
+def _scaled_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
+    if not experts_of(s).shared_gate:
+        return ()
+    hidden, tokens, dtype, weight = s.config.hidden, s.norm_tokens, s.implementation.dtype, "shared_gate.weight"
+    values, done = tokens * hidden, "" if accumulate else weight
+    return (
+        expert_weights.by_row("shared.scaled.grad", s, values),
+        streaming("mul", "shared.scale.product", values, reads=2, dtype=dtype),
+        streaming("reduce", "shared.scale.sum", values, writes=1.0 / hidden, dtype=dtype),
+        streaming("unary", "shared.scale.sigmoid.grad", tokens, dtype=dtype),
+        weight_gradient("shared_scale", tokens, 1, hidden, dtype, completes=done),
+        input_gradient("shared_scale", tokens, 1, hidden, dtype),
+        *eager.accumulation(weight, hidden, dtype, accumulate),
+        eager.residual_addition("shared.scale.grad.join", s),
+    )
+
+
+def kept_bytes(s: Shard) -> float:
+    """Beside what an MLP of their width keeps: the result that is scaled, and its numbers."""
+    scaled = s.config.hidden + 1 if experts_of(s).shared_gate else 0
+    return float(DTYPE_BYTES[s.implementation.dtype] * s.norm_tokens * scaled)
