@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from joulecast.plan.sweep import choose
@@ -81,3 +82,22 @@ def test_the_value_that_is_told_would_be_kept_to() -> None:
     assert over.message.endswith("is 1.2346")
     under = choose.nothing_feasible([row(1.0, memory_margin=0.123456)], space(min_memory_margin=0.5), "plan")
     assert under.message.endswith("is 0.12345")
+
+
+def test_peaks_are_taken_to_rise_above_means_as_in_what_was_simulated() -> None:
+    """Peaks of the two that were simulated lie 20 and 30 % above the mean: 90 W may reach 108 W, 85 W 102 W."""
+    held = space(max_site_power_w=100.0)
+    pairs = [
+        (row(1.0, facility_power_w=50.0), row(1.0, facility_power_w=50.0, peak_job_power_w=50.0 * rise))
+        for rise in (1.3, 1.2)
+    ]
+    rows = [row(1.0, facility_power_w=watts) for watts in (90.0, 85.0, 40.0)]
+    assert choose.probably_feasible(rows, pairs, held) == rows[1:]
+
+
+def test_of_a_front_rows_are_taken_evenly_and_then_what_lies_behind() -> None:
+    """Five rows of a front and one behind it: its ends and its middle first, the beaten one last."""
+    values = np.array([[1.0, 9.0], [2.0, 7.0], [3.0, 5.0], [4.0, 3.0], [5.0, 1.0], [5.0, 9.0]])
+    assert choose.best(values, 3).tolist() == [0, 2, 4]
+    assert choose.best(values, 6).tolist() == [0, 1, 2, 3, 4, 5]
+    assert choose.is_undominated(values).tolist() == [True] * 5 + [False]
