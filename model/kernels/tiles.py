@@ -32,6 +32,8 @@ WIDEST = 256.0
 #: Values of the tile to which the cycles of its ends refer, and the share of these that storing its values takes
 #: [estimate, +-0.2; 80 tiles of three lists].
 REFERENCE_VALUES, STORING_SHARE = 128.0 * 128.0, 0.5
+#: Loads for each operation, 64/BM + 64/BN, from which on tiles are small enough to even out: those of 128 x 128.
+EVEN_LOADS = 1.0
 #: Stages from which on operands are loaded while others are multiplied.
 PIPELINED = 3
 
@@ -54,11 +56,9 @@ def lower_tiled_gemms(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
     m, n, k, batch = (column(operators, axis) for axis in ("m", "n", "k", "batch"))
     outputs = np.ceil(m / bm) * np.ceil(n / bn) * batch
     count = outputs * splits
-    loads = 64.0 / bm + 64.0 / bn
     # Blocks of small tiles share an SM and even out; of large ones the last wave holds up all.
-    waves = np.where(
-        loads > gpu["kernel.tile_gemm.load_knee"], np.maximum(count / gpu.sm_count, 1.0), np.ceil(count / gpu.sm_count)
-    )
+    mean = count / gpu.sm_count
+    waves = np.where(64.0 / bm + 64.0 / bn >= EVEN_LOADS, np.maximum(mean, 1.0), np.ceil(mean))
     per_k = _cycles_per_k(tiles, count, first.dtype, gpu)
     cycles = waves * (np.ceil(k / splits) * per_k + _ends_cycles(tiles, count, first.dtype, gpu))
     partial = np.where(splits > 1.0, 2.0 * 4.0 * m * n * batch * splits, 0.0)

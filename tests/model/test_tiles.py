@@ -38,6 +38,14 @@ def test_one_more_tile_than_sms_adds_a_wave(h200):
     assert more == two == pytest.approx(2 * full)
 
 
+@pytest.mark.parametrize("knee", [0.9, 1.0, 1.1])
+def test_tiles_of_128_squared_even_out_whatever_loads_cost(h200, knee):
+    gpu = h200.with_values({"kernel.tile_gemm.load_knee": knee})
+    counts = 2 * SMS, 2 * SMS + 50
+    few, more = cycles(gpu, *(product(128 * count, 128, 4096, 128, 128, 64, 8, 3) for count in counts))
+    assert more / few == pytest.approx(counts[1] / counts[0])
+
+
 def test_tiles_that_are_not_full_cost_whole_ones(h200):
     """One row more than 66 tiles makes 67 of them in each of two columns: more than there are SMs."""
     tile = (128, 256, 64, 8, 3)
@@ -127,7 +135,7 @@ def test_stages_hide_loads(h200):
     assert one == two > 1.5 * three
     # A fourth leaves room for one block on an SM instead of two, so that nothing goes on while it begins and ends.
     ends = h200["kernel.tile_gemm.tile_overhead_cycles"]
-    assert four - three == pytest.approx(8 * (ends - ends / 2))
+    assert four - three == pytest.approx(1024 / SMS * (ends - ends / 2))
 
 
 def test_the_ends_of_small_tiles_hide_behind_their_neighbours(h200):
