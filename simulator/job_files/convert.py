@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from os.path import exists
 from pathlib import Path
 from typing import Any
 
@@ -134,17 +135,28 @@ def _check(draft: Draft) -> None:
             raise draft.placed(error) from None
 
 
+def _is_script(job: str) -> bool:
+    """Whether a text is a command or script and no path; ``exists`` also takes what is too long for one."""
+    return not job.strip() or (re.search(r"\s", job.strip()) is not None and not exists(job))
+
+
+def _checked(text: str, place: str) -> str:
+    """A text that may be a job."""
+    if not text.strip():
+        raise InputError("nothing is given" if place == COMMAND else "the file is empty", file=place, remedy=REMEDY)
+    if re.search("[\0-\x08]", text):
+        raise InputError("this is no text", file=place, remedy=REMEDY)
+    return text
+
+
 def _draft(job: str | Path | Sequence[str], asked: Asked) -> Draft:
     if not isinstance(job, str | Path):
         return _script(shlex.join(job), COMMAND, asked)
+    if isinstance(job, str) and _is_script(job):
+        return _script(_checked(job, COMMAND), COMMAND, asked)
     path = Path(job)
-    if isinstance(job, str) and " " in job.strip() and not path.exists():
-        return _script(job, COMMAND, asked)
     text = read_text(path, "launch script or configuration", missing="Check the path, or give the job's command.")
-    if not text.strip():
-        raise InputError("the file is empty", file=str(path), remedy=REMEDY)
-    if re.search("[\0-\x08]", text):
-        raise InputError("this is no text", file=str(path), remedy=REMEDY)
+    _checked(text, str(path))
     if path.suffix not in (".toml", ".json", *SUFFIXES):
         return _script(text, str(path), asked)
     if path.suffix in SUFFIXES:

@@ -112,8 +112,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _give_up_output()
         sys.exit(1)
     except OSError as error:
-        from joulecast.files import is_full
+        from joulecast.files import is_full, unusable_path
 
+        if unusable := unusable_path(error):
+            _stop(unusable)
         if not is_full(error):
             raise
         _give_up_output()

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from joulecast.errors import InputError
+from joulecast.errors import InputError, short
 
 
 def read_text(
@@ -367,6 +367,14 @@ def sync_folder(folder: Path) -> None:
 def is_full(error: OSError) -> bool:
     """Whether the system says that there is no room: the disk, a quota, or the longest file that is allowed."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def unusable_path(error: OSError) -> InputError | None:
+    """What is told of a path whose folder may not be entered, or that is no name; ``None`` of other errors."""
+    if error.errno not in (errno.EACCES, errno.ENAMETOOLONG, errno.ELOOP) or error.filename is None:
+        return None
+    remedy = "Choose a path that you may use." if error.errno == errno.EACCES else "Correct the path."
+    return InputError(f"cannot be used: {error.strerror}", file=short(os.fsdecode(error.filename)), remedy=remedy)
 
 
 def _cannot(path: Path, error: OSError) -> InputError:

@@ -1,5 +1,6 @@
 """What bad input gets: one readable line on standard error, exit status 2, no traceback, nothing written."""
 
+import errno
 import re
 from pathlib import Path
 
@@ -184,3 +185,42 @@ def test_an_unknown_gpu_is_told_with_its_option(capsys, option, arguments):
 def test_a_simulated_card_that_cannot_be_names_its_file(capsys, tmp_path, card, said):
     (tmp_path / "card.json").write_text(card, encoding="utf-8")
     assert said in refused(capsys, "calibrate", "--device", f"sim:{tmp_path / 'card.json'}")
+
+
+def outputs_and_inputs(place, plan):
+    return [
+        ["predict", plan, "--report", f"{place}/r.html"],
+        ["predict", plan, "--trace", f"{place}/t.json"],
+        ["front", plan, "--format", "zeus-pfo", "--out", f"{place}/z"],
+        ["sweep", plan, "--out", f"{place}/s.csv"],
+        ["sweep", plan, "--plans", f"{place}/plans"],
+        ["calibrate", "--device", f"sim:{place}/card.json"],
+        ["calibrate", "--replay", f"{place}/recording"],
+        ["validate", "kernels", "--data", f"{place}/rows.jsonl"],
+    ]
+
+
+@pytest.mark.parametrize("index", range(8))
+def test_a_path_that_is_too_long_is_told(capsys, tmp_path, index):
+    plan = tmp_path / "plan.toml"
+    plan.write_text(PLAN, encoding="utf-8")
+    line = refused(capsys, *outputs_and_inputs("x" * 5000, plan)[index])
+    assert "cannot be used: File name too long. Correct the path." in line and len(line) < 700
+
+
+@pytest.mark.parametrize("index", range(8))
+def test_a_folder_that_may_not_be_entered_is_told(capsys, tmp_path, monkeypatch, index):
+    """On machines that are shared; root enters everything, so that the refusal is played."""
+    plan, locked = tmp_path / "plan.toml", tmp_path / "locked"
+    plan.write_text(PLAN, encoding="utf-8")
+    locked.mkdir()
+    ask = Path.stat
+
+    def refuse(path, **given):
+        if locked in path.parents:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return ask(path, **given)
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    line = refused(capsys, *outputs_and_inputs(locked, plan)[index])
+    assert re.search("locked.*: cannot be (used|read): Permission denied.", line)

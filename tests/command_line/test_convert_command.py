@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 
+import pytest
 from command import run
 from paths import EXAMPLES
 
@@ -87,3 +88,26 @@ def test_converting_loads_nothing_heavy():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"torch", "pandas", "numba", "scipy.optimize", "tomlkit", "rich", "yaml"}
     assert not set(done.stdout.split()) & heavy
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("", "command: nothing is given."),
+        ("  \n", "command: nothing is given."),
+        ("a b\0c", "command: this is no text."),
+    ],
+)
+def test_what_is_piped_and_no_job_is_told(capsys, monkeypatch, given, said):
+    monkeypatch.setattr("sys.stdin", io.StringIO(given))
+    status, out, err = run(capsys, "convert", "-")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert said in err
+
+
+def test_a_piped_script_may_be_longer_than_any_path(capsys, monkeypatch):
+    script = (EXAMPLES / "train-llama-3.1-8b.sh").read_text()
+    whole = run(capsys, "convert", EXAMPLES / "train-llama-3.1-8b.sh", "--gpu", "h100-sxm")
+    monkeypatch.setattr("sys.stdin", io.StringIO(script + "# a remark\n" * 1000))
+    status, out, _ = run(capsys, "convert", "-", "--gpu", "h100-sxm")
+    assert status == 0 and out.splitlines()[1:] == whole[1].splitlines()[1:]
