@@ -480,3 +480,7 @@ def test_facts_of_another_kind_of_card_are_warned_of(here: Path, capsys: pytest.
         capsys, "--device", "sim:card.json", "--budget", "8s", "--base", "h200-sxm-rows", "--record", "same"
     )
     assert "calls itself" not in err
+
+
+def test_help_calls_more_rows_files(capsys):
+    assert run(capsys, "calibrate", "--help")[1].startswith("Usage: joulecast calibrate [OPTIONS] [FILE]...")

@@ -40,7 +40,7 @@ class CalibrateAsked:
         list[Path] | None,
         typer.Option(metavar="FILE…", help="Fit these measured rows (JSON lines), several may follow."),
     ] = None
-    more_rows: Annotated[list[Path] | None, typer.Argument(hidden=True)] = None
+    more_rows: Annotated[list[Path] | None, typer.Argument(hidden=True, metavar="FILE")] = None
     device: Annotated[
         str | None, typer.Option(metavar="CARD", help="Measure this card: 0, nvml:0, amd:0 or sim:FILE.")
     ] = None
