@@ -42,7 +42,7 @@ def test_json(capsys, profile):
     front = json.loads(out)
     bound, points = front["lower_bound"], front["points"]
     assert all(set(entry) == {"time_s", "energy_j"} for entry in bound)
-    assert all(set(point) == {"time_s", "energy_j", "lower_bound_j", "plan"} for point in points)
+    assert all(set(point) == {"time_s", "energy_j", "power_w", "lower_bound_j", "plan"} for point in points)
     rows = {
         (int(r["stage"]), r["instruction"], int(r["frequency"])): r
         for r in csv.DictReader(profile.read_text().splitlines())
@@ -83,7 +83,7 @@ def test_json(capsys, profile):
 def test_csv_and_table(capsys, profile):
     status, out, _ = run(capsys, *of_profile(profile, "--csv"))
     rows = list(csv.DictReader(io.StringIO(out)))
-    assert (status, list(rows[0])) == (0, ["time_s", "energy_j", "lower_bound_j", "gap"])
+    assert (status, list(rows[0])) == (0, ["time_s", "energy_j", "power_w", "lower_bound_j", "gap"])
     status, out, _ = run(capsys, *of_profile(profile))
     assert "above the lower bound on average" in out
     assert f"{len(rows)} plans of 64 instructions" in out

@@ -51,7 +51,7 @@ def test_keys_and_values_are_copied_for_every_head_and_their_gradients_summed() 
     whole = 2.0 * BATCH * SEQUENCE * 32 * 128
     forward, backward = passes(transformers_attention.forward(s)), passes(transformers_attention.backward(s))
     for part in ("key", "value"):
-        assert forward[f"attention.{part}.copy"] == (whole / 4, whole)
+        assert forward[f"attention.{part}.repeat"] == (whole / 4, whole)
         assert backward[f"attention.{part}.grad.sum"] == (whole, whole / 4)
         assert passes(transformers_attention.repeated(s))[f"attention.{part}.repeat"] == (whole / 4, whole)
     for kernel in (forward["attention.query.copy"], forward["attention.clone"], backward["attention.grad.clone"]):
@@ -112,14 +112,15 @@ def test_what_of_the_scores_the_backward_reads() -> None:
     ("code", "forward", "backward", "kept"),
     [
         # Bytes of a score that pass through the kernels between the products, and that stay for the backward.
-        # Falcon, all of 2 bytes: scaled, masked, softmax; its gradient of two tensors, scaled.
-        ("falcon", 3 * 4, 6 + 4, 2),
+        # Of a softmax's gradient PyTorch first multiplies it with the softmax, then takes two tensors to one.
+        # Falcon, all of 2 bytes: scaled, masked, softmax; its gradient, scaled.
+        ("falcon", 3 * 4, 2 * 6 + 4, 2),
         # GPT-J: scaled in fp32, the mask of 2 bytes added, softmax in fp32, rounded.
-        ("gptj", 8 + 8 + 8 + 6, 6 + 12 + 8, 6),
+        ("gptj", 8 + 8 + 8 + 6, 6 + 2 * 12 + 8, 6),
         # BLOOM: masked in 2 bytes, widened, softmax in fp32, rounded; ALiBi is written where the scores will be.
-        ("bloom", 2 + 4 + 6 + 8 + 6, 6 + 12 + 6, 6),
-        # MPT: scaled in 2 bytes, added to ALiBi and masked in fp32, softmax in fp32, rounded.
-        ("mpt", 4 + 6 + 8 + 8 + 6, 6 + 12 + 8 + 6 + 4, 6),
+        ("bloom", 2 + 4 + 6 + 8 + 6, 6 + 2 * 12 + 6, 6),
+        # MPT: scaled in 2 bytes, added to ALiBi in fp32, copied and filled with the mask, softmax in fp32, rounded.
+        ("mpt", 4 + 6 + 2 * 8 + 8 + 6, 6 + 2 * 12 + 2 * 8 + 6 + 4, 6),
     ],
 )
 def test_families_pass_over_the_scores_in_their_own_types(code: str, forward: int, backward: int, kept: int) -> None:

@@ -299,7 +299,7 @@ def changed(base: dict[str, Any], key: str) -> dict[str, Any]:
 def without_intervals() -> Iterator[None]:
     """Forecasts whose error bars are not computed, in two thirds of the time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(forecast_module, "interval", lambda *_: Interval((1.0, 1.0), (1.0, 1.0), (1.0, 1.0)))
+        patch.setattr(forecast_module, "interval", lambda *_: Interval((1.0, 1.0), (1.0, 1.0), (1.0, 1.0), (1.0, 1.0)))
         yield
 
 

@@ -88,7 +88,15 @@ def test_an_idle_gpu_is_predicted_alone_and_after_others(tmp_path: Path) -> None
     for rows in ([idle], [GEMM, idle], [idle, GEMM]):
         report = suite(tmp_path, "kernels", *rows)
         assert len(report["rows"]) == len(rows)
-        assert all(value > 0 for row in report["rows"] for value in row["predicted"].values())
+        predicted = [{**row["predicted"]} for row in report["rows"]]
+        assert {row.pop("peak_mem_bytes") for row in predicted} == {None}  # kernels have no memory of their own
+        assert all(value > 0 for row in predicted for value in row.values())
+
+
+def test_an_idle_gpu_whose_time_was_measured_without_its_clock_is_scored(tmp_path: Path) -> None:
+    idle = {"op": "idle", "settle_s": 0.0, "target_window_s": 3.0, "time_s": 3.0, "energy_j": 300.0, "power_w": 100.0}
+    (row,) = suite(tmp_path, "kernels", idle)["rows"]
+    assert row["measured"]["power_w"] == 100.0
 
 
 def test_a_setting_that_is_no_number_names_its_line(tmp_path: Path) -> None:

@@ -66,9 +66,9 @@ def _families(rows: Sequence[ScoredRow]) -> dict[tuple[str, type], dict[int, Ope
     for i, row in enumerate(rows):
         if not row.measured.time_s or not row.prediction.time_s:
             continue
-        operator = operator_of(row.row.configuration).operators[0]
-        if type(operator) in SIZES:
-            families.setdefault((row.family, type(operator)), {})[i] = operator
+        operators = operator_of(row.row.configuration).operators  # none of a GPU at rest
+        if operators and type(operators[0]) in SIZES:
+            families.setdefault((row.family, type(operators[0])), {})[i] = operators[0]
     return families
 
 
