@@ -156,16 +156,18 @@ def attention_work(
     """
     kernels, by_backend = resembled(backend, direction)
     by_backend = gpu.get(f"kernel.attention.{backend}.{direction}.pace", by_backend)
-    prefix = f"kernel.attention.{kernels}.{direction}."
+    prefix, backward = f"kernel.attention.{kernels}.{direction}.", direction == "backward"
     fp8 = fp8_attention(gpu) if dtype == "fp8" else None
-    if fp8 is not None and direction == "backward" and not fp8.skips:
+    if fp8 is not None and backward and not fp8.skips:
         shapes = replace(shapes, causal=np.zeros_like(shapes.causal))
     faster = 1.0 if fp8 is None else getattr(fp8, direction)
     rate = faster * gpu.flops_per_cycle("bf16" if fp8 is not None else dtype) / gpu.sm_count
-    products = 2.0 if direction == "forward" else 5.0
-    block_flops = products * 2.0 * BLOCK * BLOCK * shapes.head_dim
-    padding = _padding(shapes, kernels, prefix, gpu, each_score)
-    block_cycles = padding * _block_cycles(block_flops, rate * by_backend, shapes, prefix, gpu, each_score)
+    block_flops = (5.0 if backward else 2.0) * 2.0 * BLOCK * BLOCK * shapes.head_dim
+    if kernels == "cudnn":
+        wider = next_wider(shapes.head_dim, prefix, gpu, backward=backward, masked=each_score == MASK)
+        block_flops = block_flops * np.where(shapes.value_dim > 0, 1.0, wider)
+    products = block_flops / (rate * by_backend * pace(shapes.head_dim, prefix, gpu))
+    block_cycles = _with_scores(products, shapes.head_dim, each_score, backward=backward)
     per_head, heads = np.ceil(shapes.sequence / BLOCK), shapes.batch * shapes.heads
     overhead = gpu[prefix + "block_overhead"]
     blocks, keys, local = _blocks_of_head(shapes)
@@ -174,15 +176,15 @@ def attention_work(
     if (kernels, direction) == ("flash-attention-2", "forward"):
         load = load.where(local, _few_heads(shapes, mean, overhead, gpu))
     tail = gpu[prefix + "imbalance"] * np.minimum(load.tail, load.filled)
-    if direction == "backward":
+    if backward:
         left = ((1.0 - keys / gpu.sm_count) / (1.0 - FIRST_SHRINKING)).clip(0.0, 1.0)
         tail = tail * np.where(shapes.causal > 0, left, 1.0)
     each_has_an_sm = (heads * per_head <= gpu.sm_count) & load.whole
     passes = np.where(each_has_an_sm, load.longest, np.maximum(load.filled + tail, load.longest))
-    if deterministic and direction == "backward":
+    if deterministic and backward:
         passes = _in_rounds(shapes, mean, gpu.sm_count, paired=deterministic > 1)
     cycles = block_cycles * passes + gpu[prefix + "fixed_cycles"]
-    executed = padding * block_flops * mean * gpu.sm_count
+    executed = block_flops * mean * gpu.sm_count
     return AttentionWork(cycles, mean / passes, executed, _hbm_bytes(shapes, direction, 1.0 if fp8 is None else 0.5))
 
 
@@ -225,26 +227,11 @@ def _hbm_bytes(shapes: AttentionShapes, direction: str, width: float) -> Array:
     return np.asarray((1.0 + 3.0 * width) * queried + (2.0 + 2.0 * width) * read + 6.0 * queried)
 
 
-def _block_cycles(
-    flops: Array, rate: float, shapes: AttentionShapes, prefix: str, gpu: GpuModel, each_score: str
-) -> Array:
-    """Cycles of an SM for a block of queries and keys, whose operations run at shares of ``rate`` [FLOP/cycle]."""
-    cycles, backward = flops / (rate * pace(shapes.head_dim, prefix, gpu)), prefix.endswith("backward.")
+def _with_scores(cycles: Array, head_dim: Array, each_score: str, *, backward: bool) -> Array:
+    """Cycles of an SM for a block of queries and keys whose products take ``cycles``, shape ``(n,)``."""
     if each_score == MASK:
-        cycles = cycles * MASKED[backward] * MASKED_DOUBLING ** np.log2(shapes.head_dim / 128.0)
-    elif each_score:
-        cycles = cycles + EACH_SCORE[each_score][backward] * BLOCK * BLOCK
-    return np.asarray(cycles)
-
-
-def _padding(shapes: AttentionShapes, kernels: str, prefix: str, gpu: GpuModel, each_score: str) -> Array:
-    """Work of the kernels that run over that of kernels made for the heads' widths, shape ``(n,)``."""
-    if kernels != "cudnn":
-        return np.ones(shapes.head_dim.shape)
-    masked, backward = each_score == MASK, prefix.endswith("backward.")
-    return np.where(
-        shapes.value_dim > 0, 1.0, next_wider(shapes.head_dim, prefix, gpu, backward=backward, masked=masked)
-    )
+        return np.asarray(cycles * MASKED[backward] * MASKED_DOUBLING ** np.log2(head_dim / 128.0))
+    return cycles + EACH_SCORE[each_score][backward] * BLOCK * BLOCK if each_score else cycles
 
 
 def _few_heads(shapes: AttentionShapes, mean: Array, overhead: float, gpu: GpuModel) -> _Load:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.training.nanobatches import Nanobatches
 from joulecast.simulator.plan_file.placement import context_fabric, expert_fabric, expert_tensor_fabric, tensor_fabric
-from joulecast.simulator.plan_file.training_loop import loop_wait_s
+from joulecast.simulator.plan_file.training_loop import loop_wait_s, widens_outputs
 from joulecast.simulator.schedules import PAIRS
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def implementation_of(plan: Plan) -> Implementation:
         narrow=w.narrow,
         lora=w.lora,
         loop_wait_s=loop_wait_s(plan),
-        widens_outputs=plan.implementation.training_loop == "trainer" and w.precision in ("bf16", "fp16"),
+        widens_outputs=widens_outputs(plan),
         expert_load=w.expert_load,
         pads_experts=not w.experts_filled,
         gathered=split.fsdp and max(plan.replicas, plan.expert_replicas) > 1,

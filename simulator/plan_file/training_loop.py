@@ -23,10 +23,20 @@ WAITED = 16.0
 LAUNCH_S = 38e-6
 
 
+def is_trainer(plan: Plan) -> bool:
+    """Whether Hugging Face's Trainer runs the loop."""
+    return plan.implementation.training_loop == "trainer"
+
+
+def widens_outputs(plan: Plan) -> bool:
+    """Whether the loop has the model's logits copied to fp32."""
+    return is_trainer(plan) and plan.workload.precision in ("bf16", "fp16")
+
+
 def loop_wait_s(plan: Plan) -> float:
     """Time for which the GPU waits in every micro-batch until the loop goes on [s]."""
     run = plan.implementation
-    if run.training_loop != "trainer":
+    if not is_trainer(plan):
         return 0.0
     one = LAUNCH_S if run.host_launch_us is None else 1e-6 * run.host_launch_us
     return WAITED * plan.workload.model.layers * one
@@ -34,8 +44,7 @@ def loop_wait_s(plan: Plan) -> float:
 
 def check_training_loop(plan: Plan, source: Source) -> None:
     """The Trainer runs the modules of transformers, and no pipeline."""
-    run = plan.implementation
-    if run.training_loop == "trainer" and run.modules != "transformers":
+    if is_trainer(plan) and plan.implementation.modules != "transformers":
         raise source.error(
             "Hugging Face's Trainer is known with the modules of transformers",
             LOOP,
