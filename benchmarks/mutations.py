@@ -194,7 +194,7 @@ class Runner:
         lines = self.known.tests
         near = lines.get((str(one.file), one.line), set()) if one.owner else set()
         users = set() if one.owner else importers(one)
-        near = near or self._that_run({one.file}) or self._that_run(users)
+        near = self._sharing(near) or self._that_run({one.file}) or self._that_run(users)
         seconds = self.known.seconds
         usable = [name for name in self.items if name in near and seconds.get(name, 0.0) <= LONGEST_S]
         usable = [name for name in usable if name not in self.known.failing]
@@ -211,6 +211,11 @@ class Runner:
                     chosen.append(name)
                     spent += seconds[name]
         return chosen
+
+    def _sharing(self, names: set[str]) -> set[str]:
+        """These tests, and those that take what a fixture made once for a file: only the first is seen to run it."""
+        made = {once for name in names & self.items.keys() for once in made_once(self.items[name])}
+        return names | {name for name, item in self.items.items() if made & made_once(item)}
 
     def _that_run(self, files: set[Path]) -> set[str]:
         """Tests that run a line of one of the files."""
@@ -229,6 +234,11 @@ class Runner:
         if self.ran % 10 == 0:
             said = f"{self.ran} of {len(self.mutants)}, {self.ran - len(self.lived)} noticed"
             print(said, file=sys.stderr, flush=True)
+
+
+def made_once(item: Any) -> set[Any]:
+    """Fixtures of a test that are made once for its file."""
+    return {made[-1] for made in item._fixtureinfo.name2fixturedefs.values() if made[-1].scope == "module"}
 
 
 def quiet() -> None:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from joulecast.errors import InputError
 from joulecast.model.cluster.links import usual_node
 from joulecast.model.cluster.node_power import NodePower, network_switch_power_w, node_ac_w, node_dc_w, node_power_w
-from joulecast.model.cluster.site_cost import Cost, Prices, PriceSpread, cost_of
+from joulecast.model.cluster.site_cost import Prices, PriceSpread
 from joulecast.model.hardware.catalogue import load_network, load_node, load_site
 from joulecast.model.hardware.description import Facts, GpuDescription
 from joulecast.model.uncertainty import NINETY_PERCENT
@@ -72,20 +72,11 @@ class SiteModel:
         cards = round(gpus / self.gpus_per_node * self.node["nics_per_node"])
         return network_switch_power_w(cards, self.network)
 
-    def facility_power_w(self, gpu_power_w: ArrayLike, gpus: int, nic_activity: ArrayLike = 0.0) -> Array:
+    def facility_power_w(self, gpu_power_w: ArrayLike, gpus: int, nic_activity: ArrayLike) -> Array:
         """Power at the facility's meter of ``gpus`` GPUs that draw ``gpu_power_w`` each on average, any shape [W]."""
         total = np.asarray(gpu_power_w, dtype=np.float64) * self.gpus_per_node
         dc = node_dc_w(total, self.gpu_limit_w, self.node, self.network, nic_activity=nic_activity)
         return np.asarray(self.pue * (self.ac_w(dc) * gpus / self.gpus_per_node + self.switches_w(gpus)))
-
-    def cost(self, gpu_energy_j: ArrayLike, time_s: ArrayLike, gpus: int, nic_activity: float = 0.0) -> Cost:
-        """Money and carbon of work for which all ``gpus`` GPUs together take ``gpu_energy_j`` in ``time_s``, any shape.
-
-        What :func:`joulecast.simulator.iteration.site.site_forecast` finds for one iteration, for many at once.
-        """
-        time = np.asarray(time_s, dtype=np.float64)
-        each = np.asarray(gpu_energy_j, dtype=np.float64) / time / gpus
-        return cost_of(self.facility_power_w(each, gpus, nic_activity) * time, time, gpus, self.prices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +132,9 @@ def surroundings(node: Facts, network: Facts, gpu_limit_w: float, stated: Site) 
     Raises
     ------
     InputError
-        The node type has no price and the site none either, its supplies give more than they take, or the site's file
-        has a PUE below 1.
+        The node type has no price and the site none either.
     """
     site = load_site(stated.name)
-    if node["supply_efficiency"] > 1.0:
-        raise InputError(
-            f"{node['supply_efficiency']:g} is not an efficiency", file=node.name, key="node.supply_efficiency"
-        )
 
     def value(key: str) -> float:
         own = getattr(stated, key)
@@ -174,8 +160,6 @@ def surroundings(node: Facts, network: Facts, gpu_limit_w: float, stated: Site) 
         working_life=float(np.hypot(rel_sd("hardware_lifetime_years"), rel_sd("hardware_utilisation"))),
     )
     pue = value("pue")
-    if pue < 1.0:
-        raise InputError(f"{pue:g} is not a PUE", file=stated.name, key="site.pue", remedy="Use at least 1.")
     currency = stated.currency or site.text("currency")
     return SiteModel(node, network, gpu_limit_w, pue, pue * rel_sd("pue"), prices, spread, currency)
 

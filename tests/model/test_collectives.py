@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.model.cluster.collectives import STEPS, CollectiveShapes, collective_work
+from joulecast.model.cluster.collectives import STEPS, CollectiveShapes, collective_work, copy_share
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.lowering import lower
@@ -192,3 +192,44 @@ def test_algorithms_of_an_all_reduce_differ_in_volume_and_in_hops(h200):
     assert time_s(1e9, "ring") / time_s(1e9, "nvls") == pytest.approx(1.3, abs=0.15)
     with pytest.raises(InputError, match="algorithm"):
         lower([Collective("all_gather", 1e9, 8, algorithm="nvls")], h200)
+
+
+#: Eight GPUs of one node, 32 on four nodes, and four that are alone in theirs.
+PLACES = {"gpus": np.array([8, 32, 4]), "domains": np.array([1, 4, 4])}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "copied", "linked", "leaving"),
+    [
+        ("tree", [2, 2, 2], [2, 2, 0], [0, 2 / 0.9 / 8, 2 / 0.9]),
+        ("nvls", [1.125 / 0.8, 1.125 / 0.8 + 2 / 8, 2], [1.125 / 0.8, 1.125 / 0.8, 0], [0, 1.5 / 8, 1.5]),
+        ("sharp", [1.125 / 0.8, 1.125 / 0.8 + 2 / 8, 2], [1.125 / 0.8, 1.125 / 0.8, 0], [0, 1 / 8, 1]),
+    ],
+)
+def test_bytes_of_a_gpu_by_algorithm(h200, algorithm, copied, linked, leaving):
+    """Over the buffer's: a switch takes and gives it, one eighth more for what a GPU sums, at four fifths of the rate.
+
+    What goes on to other nodes is an eighth each, in and out.
+    """
+    found = work(h200, "all_reduce", algorithm=algorithm, exit=1e20, ctas=4, **PLACES)
+    rate = 4 * h200["collective.bytes_per_cta_cycle"]
+    assert found.cycles * rate / SIZE == pytest.approx(copied)
+    assert found.link_bytes / SIZE == pytest.approx(np.add(linked, leaving))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "near", "far"),
+    [("ring", [7, 28, 0], [0, 8 * 31 / 32, 8 * 3 / 4]), ("tree", [6, 14, 0], [0, 4, 4]),
+     ("nvls", [1, 1, 1], [0, 4, 4]), ("sharp", [1, 1, 1], [0, 2, 2])],
+)  # fmt: skip
+def test_steps_of_an_all_reduce_by_algorithm(h200, algorithm, near, far):
+    """A tree of eight has three levels up and three down, one of four nodes two; the network's switches have one."""
+    found = work(h200, "all_reduce", size=1.0, algorithm=algorithm, exit=1e20, **PLACES)
+    one, step = h200["collective.latency_per_gpu_s"], h200["collective.network_latency_s"]
+    steps = one * np.array(near) + step * np.array(far)
+    assert found.link_s[1:] == pytest.approx(steps[1:])
+    assert found.fixed_s - h200["collective.latency_s"] == pytest.approx([steps[0], 7 * one, 0.0])
+
+
+def test_blocks_of_fewer_threads_copy_in_proportion():
+    assert [copy_share(threads) for threads in (None, 1024, 512, 256, 128)] == [1.0, 1.0, 1.0, 0.5, 0.25]

@@ -45,6 +45,8 @@ def test_groups_that_do_not_fill_nodes_lie_across_them(members, stride, domains)
 def test_gpus_fill_racks_evenly():
     """120 GPUs take 60 of two racks each, not 40 of three; 73 cannot be spread evenly."""
     assert [links("gb200", gpus=gpus).domain_gpus for gpus in (64, 120, 144, 73)] == [64, 60, 72, 72]
+    # Half a rack and one are the fewest that it is worth to fill alike: 74 lie in two halves, 75 not in three thirds.
+    assert [links("gb200", gpus=gpus).domain_gpus for gpus in (74, 75)] == [37, 72]
 
 
 def test_a_rack_is_one_domain():
@@ -63,9 +65,25 @@ def test_few_members_alone_have_the_cards_next_to_them():
     assert fabric_of(2, 8, few).exit_bytes_per_s == pytest.approx(12.5e9)
 
 
+def test_nothing_leaves_a_node():
+    """No step to wait for, at no other node's pace, and a way out that never binds."""
+    within = fabric_of(8, 1, links(), active=1)
+    assert (within.domains, within.step_latency_s, within.delay, within.exit_bytes_per_s) == (1, 0.0, 1.0, float("inf"))
+
+
+def test_links_of_which_no_more_is_said_are_even_and_wide():
+    """No jitter, all that a leaf takes in goes out, and no switch reduces; a plan's usual jitter is 3 %."""
+    plain = ClusterLinks(8, None, None, 8.0, 5e10, 0.9, 8e-6, 1e-6, leaf_gpus=64.0, fan_out=32.0)
+    far = fabric_of(16, 8, plain)
+    assert (far.delay, far.exit_bytes_per_s, far.nvls, far.sharp) == (1.0, 5e10, False, False)
+    assert LinkChoices().jitter == 0.03
+
+
 def test_switches_above_the_leaves_cost_hops_and_may_be_thin():
     """32 nodes hang on a rail of 64 ports; more take a second level."""
     near, far = (fabric_of(n, 8, links(gpus=8192, oversubscription=2.0)) for n in (32, 64))
+    assert near.step_latency_s == links(gpus=8192).step_latency_s
+    assert near.exit_bytes_per_s == pytest.approx(50e9)
     assert far.exit_bytes_per_s == pytest.approx(near.exit_bytes_per_s / 2)
     assert far.step_latency_s == pytest.approx(near.step_latency_s + 2 * 2.5e-7)
     without = fabric_of(32, 8, links(gpus=8192, oversubscription=2.0, rails=1))

@@ -1,6 +1,7 @@
 """What failures and checkpoints cost a run."""
 
 import random
+from math import exp
 
 import pytest
 
@@ -30,6 +31,15 @@ def test_it_is_what_a_simulation_finds_and_the_best_interval(nodes, checkpoint, 
     assert found == pytest.approx(simulated(nodes, mtbf, checkpoint, restart, best), abs=0.01)
     for factor in (0.4, 2.5):
         assert simulated(nodes, mtbf, checkpoint, restart, factor * best) < found
+
+
+def test_shares_by_hand():
+    """A failure every 400 s: checkpoints of 2 s are best sqrt(2*2*400) - 2 = 38 s apart, those of 300 s 400 s apart."""
+    assert goodput(1, 400.0, 2.0, 0.0) == pytest.approx(38.0 / 400.0 / (exp(40.0 / 400.0) - 1.0))
+    assert goodput(4, 1600.0, 2.0, 100.0) == pytest.approx(38.0 / 400.0 / (exp(0.1) - 1.0) / exp(0.25))
+    apart = (2.0 * 150.0 * 400.0) ** 0.5 - 150.0  # a checkpoint of just less than half the time between failures
+    assert goodput(1, 400.0, 150.0, 0.0) == pytest.approx(apart / 400.0 / (exp((apart + 150.0) / 400.0) - 1.0))
+    assert goodput(1, 400.0, 300.0, 0.0) == pytest.approx(1.0 / (exp(700.0 / 400.0) - 1.0))
 
 
 def test_llama_3_trained_for_nine_tenths_of_its_time():

@@ -82,6 +82,8 @@ def test_processors_and_cards_lie_between_rest_and_work() -> None:
     assert cpu_power_w(1.0, NODE) == NODE["cpu_training_power_w"]
     cards = NODE["nics_per_node"] * (NETWORK["nic_power_w"] - NETWORK["nic_idle_power_w"])
     assert nic_power_w(1.0, NODE, NETWORK) - nic_power_w(0.0, NODE, NETWORK) == pytest.approx(cards)
+    assert cpu_power_w(0.25, NODE) == pytest.approx(0.75 * cpu_power_w(0.0, NODE) + 0.25 * cpu_power_w(1.0, NODE))
+    assert cpu_power_w(0.5, {"cpu_training_power_w": 400.0}) == 200.0  # nothing at rest where nothing is stated
     with pytest.raises(InputError, match="share"):
         cpu_power_w(1.5, NODE)
 
@@ -90,6 +92,7 @@ def test_a_fat_tree_grows_by_tiers() -> None:
     assert [switch_tiers(n, 64) for n in (1, 64, 65, 2048, 2049, 65_536)] == [1, 1, 2, 2, 3, 3]
     port = NETWORK["switch_port_power_w"] + NETWORK["transceiver_power_w"]
     assert network_switch_power_w(1, NETWORK) == 0.0
+    assert network_switch_power_w(2, NETWORK) == pytest.approx(2 * port / 0.93)
     assert network_switch_power_w(512, NETWORK) == pytest.approx(512 * 3 * port / 0.93)
 
 
