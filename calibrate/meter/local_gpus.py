@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, TypeAlias
 
 from joulecast.calibrate.devices import locator_of, open_device
@@ -81,7 +82,7 @@ def open_gpus(cards: Sequence[Card] | None) -> LocalGpus:
     torch = _torch()
     if cards is None:
         cards = [_own_index(torch)]
-    if isinstance(cards, str) or not cards:
+    if isinstance(cards, str) or not isinstance(cards, Sequence) or not cards:
         raise InputError(f"{cards!r} is no list of GPUs", key="devices", remedy="Give it as devices=[0].")
     cards = [_as_number(card) for card in cards]
     names = [card for card in cards if isinstance(card, int | str)]
@@ -105,9 +106,15 @@ def open_gpus(cards: Sequence[Card] | None) -> LocalGpus:
 
 
 def _as_number(card: Card) -> Card:
-    """The number of a card that is written as PyTorch writes its devices."""
+    """The number of a card that is written as PyTorch writes its devices; a locator or an open card as it is."""
+    if isinstance(card, Integral):
+        return int(card)
     word = str(card) if type(card).__name__ == "device" else card
-    number = word.removeprefix("cuda:") if isinstance(word, str) else ""
+    if not isinstance(word, str):
+        if not hasattr(word, "facts"):
+            raise InputError(f"{word!r} is no GPU", key="devices", remedy="Give numbers, as devices=[0].")
+        return card
+    number = word.removeprefix("cuda:")
     return int(number) if number.isdecimal() else card
 
 

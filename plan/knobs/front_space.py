@@ -16,7 +16,7 @@ from joulecast.model.training.nanobatches import LaunchPoint
 from joulecast.plan.knobs.overlap_space import KNOBS
 from joulecast.plan.knobs.tile_space import TileLists, read_tile_lists
 from joulecast.simulator.plan_file.schema_parallelism import CommEngine
-from joulecast.simulator.plan_file.source import Source, read_toml
+from joulecast.simulator.plan_file.source import Source, plain, read_toml
 
 #: Thread blocks of collectives that are tried besides the library's own choice.
 COMM_CTAS = (4, 8, 12, 16, 20, 32)
@@ -122,7 +122,7 @@ def load_space(path: str | Path | Mapping[str, Any]) -> FrontSpace:
     InputError
         The file cannot be used, or opens what a front does not choose.
     """
-    tables, source = (path, Source()) if isinstance(path, Mapping) else read_toml(path)
+    tables, source = (plain(path), Source()) if isinstance(path, Mapping) else read_toml(path)
     for table, values in tables.items():
         for key in values if isinstance(values, Mapping) else [""]:
             name = f"{table}.{key}" if key else table

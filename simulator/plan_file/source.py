@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
@@ -100,7 +100,7 @@ def read_toml(path: str | Path, overrides: Sequence[str] = ()) -> tuple[dict[str
 
 def apply_overrides(tables: Mapping[str, Any], overrides: Sequence[str]) -> tuple[dict[str, Any], frozenset[str]]:
     """Copy of ``tables`` with every ``a.b=value`` set, and the dotted keys that were set."""
-    result: dict[str, Any] = copy.deepcopy(dict(tables))
+    result: dict[str, Any] = plain(tables)
     keys = set()
     for override in overrides:
         key, equals, value = override.partition("=")
@@ -123,6 +123,21 @@ def apply_overrides(tables: Mapping[str, Any], overrides: Sequence[str]) -> tupl
         table[names[-1]] = _toml_value(value.strip())
         keys.add(".".join(names))
     return result, frozenset(keys)
+
+
+def plain(value: Any) -> Any:
+    """A copy as a TOML file would have given it: what programs put into tables may be NumPy's, tuples and paths.
+
+    >>> plain({"gpus": np.int64(8), "sizes": (1, 2), "model": Path("config.json")})
+    {'gpus': 8, 'sizes': [1, 2], 'model': 'config.json'}
+    """
+    if isinstance(value, Mapping):
+        return {key: plain(inner) for key, inner in value.items()}
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def _toml_value(text: str) -> Any:

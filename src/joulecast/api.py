@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from joulecast.plan.comparison.compare import Comparison
     from joulecast.plan.exact.exact_front import Front
     from joulecast.plan.fronts.choice_result import JointChoice
+    from joulecast.plan.knobs.front_space import FrontSpace
     from joulecast.plan.sweep.result import SweepResult
     from joulecast.simulator.iteration.result import Iteration
     from joulecast.simulator.job_files.convert import Conversion
@@ -35,7 +36,7 @@ def gpu(name_or_path: str | Path) -> Gpu:
     return Gpu(load_gpu(name_or_path))
 
 
-def predict(plan: str | Path | Mapping[str, Any] | Plan, overrides: Sequence[str] = ()) -> Iteration:
+def predict(plan: str | Path | Mapping[str, Any] | Plan, overrides: Sequence[str] | None = ()) -> Iteration:
     """Forecast one training iteration.
 
     Parameters
@@ -52,9 +53,10 @@ def predict(plan: str | Path | Mapping[str, Any] | Plan, overrides: Sequence[str
     DoesNotFitError
         A GPU's memory is too small; the remedy names the nearest plan that fits.
     """
+    from joulecast.arguments import texts
     from joulecast.simulator.iteration.nearest_fit import forecast_or_nearest
 
-    given = (overrides,) if isinstance(overrides, str) else tuple(overrides)
+    given = texts(overrides, "overrides")
     return forecast_or_nearest(lambda more: _loaded(plan, (*given, *more)))
 
 
@@ -66,8 +68,8 @@ def convert(
     model: str | None = None,
     power_limit_w: float | None = None,
     environment: Mapping[str, str] | None = None,
-    pass_over: Sequence[str] = (),
-    overrides: Sequence[str] = (),
+    pass_over: Sequence[str] | None = (),
+    overrides: Sequence[str] | None = (),
 ) -> Conversion:
     """A plan of a training job's own configuration; nothing of the job is run.
 
@@ -93,16 +95,28 @@ def convert(
     InputError
         The job cannot be used; the message names file, line, flag and remedy.
     """
+    from joulecast.arguments import named, number, texts, whole
+    from joulecast.errors import InputError
     from joulecast.simulator.job_files.asked import Asked
     from joulecast.simulator.job_files.convert import convert_job
 
-    asked = Asked(gpu, gpus, model, power_limit_w, dict(environment or {}), frozenset(pass_over))
-    return convert_job(job, asked, [overrides] if isinstance(overrides, str) else overrides)
+    if not isinstance(job, str | Path | list | tuple):
+        raise InputError(f"{type(job).__name__} is no job", remedy="Give the path of its file, or its command.")
+    asked = Asked(
+        gpu,
+        None if gpus is None else whole(gpus, "gpus", least=1),
+        model,
+        None if power_limit_w is None else number(power_limit_w, "power_limit_w"),
+        {name: str(value) for name, value in named(environment, "environment").items()},
+        frozenset(texts(pass_over, "pass_over")),
+    )
+    words = job if isinstance(job, str | Path) else [str(word) for word in job]
+    return convert_job(words, asked, texts(overrides, "overrides"))
 
 
 def front(
     plan: str | Path | Mapping[str, Any] | Plan,
-    overrides: Sequence[str] = (),
+    overrides: Sequence[str] | None = (),
     *,
     space: str | Path | Mapping[str, Any] | None = None,
     simple: str | None = None,
@@ -135,16 +149,19 @@ def front(
     DoesNotFitError
         A GPU's memory is too small.
     """
+    from joulecast.arguments import number, text
     from joulecast.plan.fronts.forecast_front import forecast_front
-    from joulecast.plan.knobs.front_space import load_space
 
-    chosen = None if space is None else load_space(space)
     return forecast_front(
-        _loaded(plan, overrides), space=chosen, simple=simple, time_limit_s=time_limit_s, switch_s=switch_s
+        _loaded(plan, overrides),
+        space=_space(space),
+        simple=None if simple is None else text(simple, "simple"),
+        time_limit_s=None if time_limit_s is None else number(time_limit_s, "time_limit_s"),
+        switch_s=None if switch_s is None else number(switch_s, "switch_s", least=0.0),
     )
 
 
-def compare(plans: Sequence[str | Path | Mapping[str, Any] | Plan], overrides: Sequence[str] = ()) -> Comparison:
+def compare(plans: Sequence[str | Path | Mapping[str, Any] | Plan], overrides: Sequence[str] | None = ()) -> Comparison:
     """Forecast plans and say how and why they differ from the first of them.
 
     Parameters
@@ -165,8 +182,9 @@ def compare(plans: Sequence[str | Path | Mapping[str, Any] | Plan], overrides: S
     from joulecast.plan.comparison.compare import check_count, compare, names_of
     from joulecast.simulator.iteration.forecast import forecast
 
-    check_count(1 if isinstance(plans, str | Path | Mapping) else len(plans))
-    loaded = [_loaded(plan, overrides) for plan in plans]
+    several = list(plans) if isinstance(plans, Iterable) and not isinstance(plans, str | Mapping) else [plans]
+    check_count(len(several))
+    loaded = [_loaded(plan, overrides) for plan in several]
     names = names_of([plan.file for plan in loaded])
     iterations = []
     for name, plan in zip(names, loaded, strict=True):
@@ -204,16 +222,23 @@ def sweep(
     InputError
         The space cannot be used, or has no plan that is legal, fits memory and keeps to the constraints.
     """
+    from joulecast.arguments import path, tables_or_path, text, whole
     from joulecast.plan.sweep.search import run_sweep
     from joulecast.plan.sweep.space import load_space, space_from_dict
 
-    read = load_space(space) if isinstance(space, str | Path) else space_from_dict(space)
-    return run_sweep(read, None if out is None else Path(out), workers=workers, dask=dask, resume=resume)
+    tables = tables_or_path(space, "space")
+    return run_sweep(
+        space_from_dict(tables) if isinstance(tables, Mapping) else load_space(tables),
+        None if out is None else path(out, "out"),
+        workers=whole(workers, "workers", least=1),
+        dask=None if dask is None else text(dask, "dask"),
+        resume=resume,
+    )
 
 
 def choose(
     plan: str | Path | Mapping[str, Any] | Plan,
-    overrides: Sequence[str] = (),
+    overrides: Sequence[str] | None = (),
     *,
     space: str | Path | Mapping[str, Any] | None = None,
     direction: str = "forward",
@@ -239,16 +264,16 @@ def choose(
     InputError
         The plan or the space cannot be used.
     """
+    from joulecast.arguments import whole
     from joulecast.plan.fronts.joint_choice import joint_choice
-    from joulecast.plan.knobs.front_space import load_space
 
-    chosen = None if space is None else load_space(space)
-    return joint_choice(_loaded(plan, overrides), space=chosen, direction=direction, stage=stage)
+    number = whole(stage, "stage", least=0)
+    return joint_choice(_loaded(plan, overrides), space=_space(space), direction=direction, stage=number)
 
 
 def meter(
     plan: str | Path | Mapping[str, Any],
-    overrides: Sequence[str] = (),
+    overrides: Sequence[str] | None = (),
     *,
     devices: Sequence[Card] | None = None,
     settle_s: float = 1.0,
@@ -290,29 +315,44 @@ def meter(
     InputError
         The plan or an option cannot be used. A GPU that is missing is told when the ``with`` block begins.
     """
+    from joulecast.arguments import number, text, texts, whole
     from joulecast.calibrate.measure.settings import MeasureSettings
     from joulecast.calibrate.meter.loop import Meter
     from joulecast.calibrate.meter.metered_plan import metered_plan
     from joulecast.errors import InputError
 
-    if windows < 1:
-        raise InputError(f"{windows} windows measure nothing", key="windows", remedy="Give 1 or more.")
-    settings = MeasureSettings(settle_s=settle_s, window_s=window_s, most_windows=windows).of({})
+    if synchronize is not None and not callable(synchronize):
+        remedy = "Give a function without arguments."
+        raise InputError(f"{synchronize!r} cannot be called", key="synchronize", remedy=remedy)
+    settings = MeasureSettings(
+        settle_s=number(settle_s, "settle_s"),
+        window_s=number(window_s, "window_s"),
+        most_windows=whole(windows, "windows", least=1),
+    )
     return Meter(
-        metered_plan(plan, overrides),
+        metered_plan(plan, texts(overrides, "overrides")),
         devices,
-        settings,
-        warm_up_steps=warm_up_steps,
+        settings.of({}),
+        warm_up_steps=whole(warm_up_steps, "warm_up_steps", least=0),
         synchronize=synchronize,
-        name=name,
+        name=None if name is None else text(name, "name"),
     )
 
 
-def _loaded(plan: str | Path | Mapping[str, Any] | Plan, overrides: Sequence[str]) -> Plan:
+def _space(space: str | Path | Mapping[str, Any] | None) -> FrontSpace | None:
+    """What a front or a choice picks from."""
+    from joulecast.arguments import tables_or_path
+    from joulecast.plan.knobs.front_space import load_space
+
+    return None if space is None else load_space(tables_or_path(space, "space"))
+
+
+def _loaded(plan: str | Path | Mapping[str, Any] | Plan, overrides: Sequence[str] | None) -> Plan:
+    from joulecast.arguments import texts
     from joulecast.errors import InputError
     from joulecast.simulator.plan_file.plan import Plan, load_plan, plan_from_dict
 
-    wanted = [overrides] if isinstance(overrides, str) else overrides
+    wanted = texts(overrides, "overrides")
     if isinstance(plan, str | Path):
         return load_plan(plan, wanted)
     if isinstance(plan, Mapping):

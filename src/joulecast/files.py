@@ -58,6 +58,8 @@ def read_text(
     except UnicodeDecodeError as cause:
         why = f"byte {cause.start + 1} is not UTF-8"
         raise error(f"cannot be read: {why}", file=str(path), remedy=f"It must be a {kind} text file.") from None
+    except ValueError as cause:  # a zero byte in the name
+        raise error(f"is no path: {cause}", file=str(path), remedy="Correct the path.") from None
 
 
 def toml_value(value: Any) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.arguments import named, number
 from joulecast.errors import InputError
 from joulecast.extras import require
 from joulecast.model.framework.tile_limits import check_tile
@@ -191,13 +192,17 @@ class Gpu:
         self._check("clock_mhz", clock_mhz, "min_clock_mhz", "max_clock_mhz")
         self._check("power_limit_w", power_limit_w, "min_power_limit_w", "max_power_limit_w")
         check_tile(operator, self._model, may_spill=may_spill)
+        if memory_clock_mhz is not None:
+            memory_clock_mhz = number(memory_clock_mhz, "memory_clock_mhz")
+        limits = named(component_limits_w, "component_limits_w")
+        limits = {part: number(limit, f"component_limits_w.{part}") for part, limit in limits.items()}
         model = self._model if memory_clock_mhz is None else at_memory_clock(memory_clock_mhz, self._model)
         result = predict_work(
             [Work((operator,))],
             model,
             clock_mhz=clock_mhz,
             power_limit_w=power_limit_w,
-            component_limits_w=component_limits_w,
+            component_limits_w=limits or None,
         )
         clock = float(result.clock_mhz[0])
         energies = by_part({part: np.ravel(value) for part, value in result.components_j.items()}, model)
@@ -259,7 +264,7 @@ class Gpu:
 
     def _check(self, key: str, value: float | None, lowest: str, highest: str) -> None:
         low, high = self.description.number(lowest), self.description.number(highest)
-        if value is not None and not low <= value <= high:
+        if value is not None and not low <= number(value, key) <= high:
             raise InputError(f"{value:g} is out of the range of {self.name}", key=key, remedy=f"{low:g} to {high:g}.")
 
     def _limited_by(self, operator: Operator, clock_mhz: float) -> str:

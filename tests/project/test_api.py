@@ -6,6 +6,7 @@ import tomllib
 
 import numpy as np
 import pytest
+from paths import EXAMPLES
 
 import joulecast as jc
 from joulecast.reports.saved import read_saved
@@ -187,6 +188,105 @@ def test_work_that_no_kernel_has_is_refused(h200, operator, message):
 def test_a_type_that_the_gpu_has_not_names_those_that_it_has():
     with pytest.raises(jc.InputError, match=r"no rate for matrix products in bf16. It has fp16, fp32"):
         jc.gpu("v100-sxm2-16gb").predict(jc.Gemm(64, 64, 64))
+
+
+PLAN = EXAMPLES / "llama-3.1-8b-4xh200.toml"
+JOB = EXAMPLES / "train-llama-3.1-8b.sh"
+SPACE = EXAMPLES / "sweep-gpt3-175b-64.toml"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"power_limit_w": "500"}, r"^\[power_limit_w\]: '500' is no number. Give 500 without quotes.$"),
+        ({"power_limit_w": "half"}, r"^\[power_limit_w\]: 'half' is no number. Give a number.$"),
+        ({"clock_mhz": [1200]}, r"^\[clock_mhz\]: \[1200\] is no number"),
+        ({"clock_mhz": True}, r"^\[clock_mhz\]: True is no number"),
+        ({"memory_clock_mhz": "1"}, r"^\[memory_clock_mhz\]: '1' is no number"),
+        ({"component_limits_w": 300}, r"^\[component_limits_w\]: 300 does not say what has which value"),
+        ({"component_limits_w": {"compute": None}}, r"^\[component_limits_w.compute\]: None is no number"),
+        ({"component_limits_w": {"compute": math.nan}}, r"^\[component_limits_w.compute\]: nan W is too little"),
+    ],
+)
+def test_what_is_no_number_is_told(h200, options, message):
+    with pytest.raises(jc.InputError, match=message):
+        h200.predict(jc.Gemm(128, 128, 128), **options)
+
+
+def test_numbers_of_numpy_are_numbers(h200):
+    gemm = jc.Gemm(8192, 8192, 8192)
+    usual = h200.predict(gemm, power_limit_w=500, component_limits_w={"compute": 300})
+    given = {"power_limit_w": np.float32(500), "component_limits_w": {"compute": np.int64(300)}}
+    assert h200.predict(gemm, **given) == usual
+
+
+@pytest.mark.parametrize("function", [jc.predict, jc.front, jc.choose, jc.meter])
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (3, r"^\[overrides\]: 3 is no list of texts. Give it as \[\"table.key=value\"\].$"),
+        ({"power.power_limit_w": 500}, r"^\[overrides\]: .*is no list of texts"),
+        ([None], r"^\[overrides\]: None is no text"),
+    ],
+)
+def test_overrides_that_are_none_are_told(function, overrides, message):
+    with pytest.raises(jc.InputError, match=message):
+        function(PLAN, overrides)
+
+
+def test_overrides_may_be_left_open():
+    assert jc.predict(PLAN, None).to_dict() == jc.predict(PLAN).to_dict()
+    assert jc.compare([PLAN, PLAN], None).to_dict() == jc.compare([PLAN, PLAN]).to_dict()
+    assert jc.convert(JOB, gpu="h100-sxm", overrides=None, pass_over=None) == jc.convert(JOB, gpu="h100-sxm")
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda: jc.compare(3), "two plans or more"),
+        (lambda: jc.compare([PLAN, None]), "NoneType is no plan"),
+        (lambda: jc.compare([PLAN, PLAN], 3), r"\[overrides\]: 3 is no list"),
+        (lambda: jc.front(PLAN, space=3), "int is no space. Give the path of a SPACE.toml"),
+        (lambda: jc.front(PLAN, simple=3), r"\[simple\]: 3 is no text"),
+        (lambda: jc.front(PLAN, time_limit_s="2"), r"\[time_limit_s\]: '2' is no number. Give 2 without quotes"),
+        (lambda: jc.front(PLAN, switch_s=math.nan), r"\[switch_s\]: nan is out of range. Give 0 or more"),
+        (lambda: jc.choose(PLAN, stage=None), r"\[stage\]: None is no number"),
+        (lambda: jc.choose(PLAN, space=3), "int is no space"),
+        (lambda: jc.sweep(None), "NoneType is no space"),
+        (lambda: jc.sweep(SPACE, 3), r"\[out\]: 3 is no path"),
+        (lambda: jc.sweep(SPACE, workers="2"), r"\[workers\]: '2' is no number"),
+        (lambda: jc.sweep(SPACE, workers=0), r"\[workers\]: 0 is out of range"),
+        (lambda: jc.sweep(SPACE, dask=3), r"\[dask\]: 3 is no text"),
+        (lambda: jc.convert(None), "NoneType is no job"),
+        (lambda: jc.convert(JOB, gpus="8"), r"\[gpus\]: '8' is no number"),
+        (lambda: jc.convert(JOB, gpus=0), r"\[gpus\]: 0 is out of range"),
+        (lambda: jc.convert(JOB, power_limit_w="500"), r"\[power_limit_w\]: '500' is no number"),
+        (lambda: jc.convert(JOB, environment="A=1"), r"\[environment\]: 'A=1' does not say"),
+        (lambda: jc.convert(JOB, pass_over=3), r"\[pass_over\]: 3 is no list of texts"),
+        (lambda: jc.predict("a\0b.toml"), "is no path: embedded null byte"),
+    ],
+)
+def test_arguments_of_a_wrong_kind_are_told(ask, message):
+    with pytest.raises(jc.InputError, match=message):
+        ask()
+
+
+def test_plans_may_come_one_by_one():
+    assert jc.compare(plan for plan in (PLAN, PLAN)).to_dict() == jc.compare([PLAN, PLAN]).to_dict()
+
+
+def test_tables_may_hold_what_programs_compute_with():
+    """NumPy's numbers, tuples and paths mean what they would mean in a file."""
+    tables = tomllib.loads(PLAN.read_text(encoding="utf-8"))
+    usual, given = (
+        {**tables, "workload": {**tables["workload"], "global_batch_size": size}, "power": {"power_limit_w": limits}}
+        for size, limits in ((16, [700, 550]), (np.int64(16), (np.float64(700), 550)))
+    )
+    given["cluster"] = {**tables["cluster"], "gpus": np.arange(5)[4]}
+    assert jc.predict(given).to_dict() == jc.predict(usual).to_dict()
+    clocks = np.array([1200.0, 1980.0])
+    asked = [jc.choose(PLAN, space={"power": {"clock_mhz": list_of}}) for list_of in (clocks, [1200, 1980])]
+    assert asked[0].to_dict() == asked[1].to_dict()
 
 
 def test_sizes_may_be_numbers_of_numpy_and_whole_floats(h200):
