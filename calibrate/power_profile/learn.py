@@ -137,7 +137,7 @@ class SensorSchool:
         for fit in found.values():
             self.say(
                 f"sensor {fit.name}: a new value every {fit.period_s * 1e3:.2f} ms over {fit.window_s * 1e3:.2f}"
-                f" ± {fit.window_error_s * 1e3:.2f} ms, {fit.lag_s * 1e3:.2f} ms late"
+                f" ± {fit.window_error_s * 1e3:.2f} ms, {fit.lag_s * 1e3:.2f} ± {fit.lag_error_s * 1e3:.2f} ms late"
             )
         return found
 
