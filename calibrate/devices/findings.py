@@ -106,6 +106,21 @@ def of_facts(facts: CardFacts, settings: Settings) -> Iterator[Finding]:
 def of_readings(samples: Sequence[Sample], facts: CardFacts) -> Iterator[Finding]:
     """Readings that are missing or late."""
     has_power = any(polled(sample) is not None for sample in samples)
+    yield from _of_energy(samples, facts, has_power)
+    if not any(sample.sm_clock_mhz is not None for sample in samples):
+        yield Finding(
+            Code.NO_CLOCK,
+            "error",
+            "the driver does not tell the clock, without which no measurement can be fitted",
+            "Update the driver; virtual machines may hide it: measure on the host.",
+        )
+    if facts.energy_counter or has_power:
+        yield from _of_side_readings(samples, has_power)
+    yield from _of_stalls(samples)
+
+
+def _of_energy(samples: Sequence[Sample], facts: CardFacts, has_power: bool) -> Iterator[Finding]:
+    """How the energy of a window is known, if at all."""
     if facts.energy_counter and all(sample.energy_j is None for sample in samples):
         yield Finding(
             Code.NO_READINGS,
@@ -127,25 +142,22 @@ def of_readings(samples: Sequence[Sample], facts: CardFacts) -> Iterator[Finding
             "the card has no energy counter: energy is integrated from polled power",
             "Expect a few percent more uncertainty.",
         )
-    if not any(sample.sm_clock_mhz is not None for sample in samples):
-        yield Finding(
-            Code.NO_CLOCK,
-            "error",
-            "the driver does not tell the clock, without which no measurement can be fitted",
-            "Update the driver; virtual machines may hide it: measure on the host.",
-        )
-    seen = {
-        "polled power": has_power,
-        "temperature": any(sample.temperature_c is not None for sample in samples),
-    }
-    missing = [name for name, there in seen.items() if not there]
-    if missing and (facts.energy_counter or has_power):
+
+
+def _of_side_readings(samples: Sequence[Sample], has_power: bool) -> Iterator[Finding]:
+    """What a card may lack beside its energy."""
+    has_temperature = any(sample.temperature_c is not None for sample in samples)
+    missing = [name for name, there in (("polled power", has_power), ("temperature", has_temperature)) if not there]
+    if missing:
         yield Finding(
             Code.MISSING_READING,
             "warning",
             f"the driver does not tell: {', '.join(missing)}",
             "Update the driver; without the temperature, a card that is still warm from other work is not known to be.",
         )
+
+
+def _of_stalls(samples: Sequence[Sample]) -> Iterator[Finding]:
     stalls = [sample.call_s for sample in samples if sample.call_s > STALL_S]
     if stalls:
         yield Finding(

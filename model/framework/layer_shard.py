@@ -58,26 +58,8 @@ def shard(config: ModelConfig, implementation: Implementation, batch: int, seque
         implementation = replace(implementation, narrow=None, attention_fp8=False)
     tp = implementation.tensor_parallel
     width = config.ffn if config.experts is None else config.experts.shared_ffn
-    for what, size in (("attention heads", config.heads), ("MLP width", width)):
-        if size % tp:
-            raise InputError(
-                f"{what} {size} of {config.name} not divisible by the tensor-parallel degree {tp}",
-                key="tensor_model_parallel_size",
-                remedy=f"Choose a divisor of {size}.",
-            )
-    if config.kv_heads % tp and tp % config.kv_heads:
-        raise InputError(
-            f"{config.kv_heads} key/value heads of {config.name} cannot be split over {tp} ranks",
-            key="tensor_model_parallel_size",
-            remedy=f"Choose a divisor or a multiple of {config.kv_heads}.",
-        )
+    _check_heads(config, width, tp)
     sequence = _local_sequence(sequence, implementation)
-    if config.qk_norm_whole and tp > 1:
-        raise InputError(
-            f"{config.name} normalises all heads of a token together, which is not known of heads split over ranks",
-            key="tensor_model_parallel_size",
-            remedy="Set it to 1.",
-        )
     if implementation.sequence_parallel and (batch * sequence) % tp:
         raise InputError(
             f"{sequence} tokens a sequence not divisible by the tensor-parallel degree {tp}",
@@ -99,6 +81,29 @@ def shard(config: ModelConfig, implementation: Implementation, batch: int, seque
         ffn=width // tp,
         up_width=width * (2 if config.gated_mlp else 1) // tp,
     )
+
+
+def _check_heads(config: ModelConfig, width: int, tp: int) -> None:
+    """Heads, and an MLP of this width, can be split over so many ranks."""
+    for what, size in (("attention heads", config.heads), ("MLP width", width)):
+        if size % tp:
+            raise InputError(
+                f"{what} {size} of {config.name} not divisible by the tensor-parallel degree {tp}",
+                key="tensor_model_parallel_size",
+                remedy=f"Choose a divisor of {size}.",
+            )
+    if config.kv_heads % tp and tp % config.kv_heads:
+        raise InputError(
+            f"{config.kv_heads} key/value heads of {config.name} cannot be split over {tp} ranks",
+            key="tensor_model_parallel_size",
+            remedy=f"Choose a divisor or a multiple of {config.kv_heads}.",
+        )
+    if config.qk_norm_whole and tp > 1:
+        raise InputError(
+            f"{config.name} normalises all heads of a token together, which is not known of heads split over ranks",
+            key="tensor_model_parallel_size",
+            remedy="Set it to 1.",
+        )
 
 
 def _local_sequence(sequence: int, implementation: Implementation) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.model.kernels.operators import Attention, Gemm, Operator, Streaming
+from joulecast.model.kernels.operators import Attention, Collective, Gemm, Operator, Streaming
 
 #: Every family; the first word is the kind, whose figure stands in where a family has none.
 FAMILIES = (
@@ -72,32 +72,33 @@ def families_of(operators: Sequence[Operator], device: Mapping[str, float]) -> N
 
 def _family(operator: Operator, small_outputs: float, cache_bytes: float) -> str:
     if isinstance(operator, Gemm):
-        if operator.tile is not None:
-            return "tile_gemm"
-        if operator.dtype == "fp4":
-            return "gemm_fp4"
-        if operator.m * operator.parts * operator.n * operator.batch < small_outputs:
-            return "gemm_small"
-        return _product(operator)
-    if isinstance(operator, Streaming):
-        if operator.warps:
-            return "tile_rows"
-        if operator.dtype == "fp4":
-            return "streaming_fp4"
-        if operator.sm_cycles:
-            return "streaming_issued"
-        own = operator.bytes_read + operator.bytes_written
-        touched = own if operator.footprint_bytes is None else operator.footprint_bytes
-        if touched < cache_bytes:
-            return "streaming_l2"
-        return "streaming_reduction" if operator.pattern in REDUCTIONS else "streaming"
+        return _product(operator, small_outputs)
     if isinstance(operator, Attention):
         return _attention(operator)
-    if operator.fabric is not None and operator.fabric.domains > 1:
-        return "network"
-    if operator.bytes < SMALL_MESSAGE:
-        return "collective_small"
-    return "collective_all_reduce" if operator.kind == "all_reduce" else "collective"
+    if isinstance(operator, Streaming):
+        return _streaming(operator, cache_bytes)
+    return _collective(operator)
+
+
+def _product(operator: Gemm, small_outputs: float) -> str:
+    if operator.tile is not None:
+        return "tile_gemm"
+    if operator.dtype == "fp4":
+        return "gemm_fp4"
+    if operator.m * operator.parts * operator.n * operator.batch < small_outputs:
+        return "gemm_small"
+    return _large_product(operator)
+
+
+def _large_product(operator: Gemm) -> str:
+    """Of a library's product that fills the GPU."""
+    if operator.grouped and operator.layout == "nt":
+        return "gemm_grouped_gradient"
+    if operator.separate:
+        return "gemm_separate"
+    if operator.dtype == "fp8" and operator.out_dtype:  # as frameworks call it, with scales and a wider result
+        return "gemm_fp8"
+    return "gemm" if operator.data == "randn" else "gemm_values"
 
 
 def _attention(operator: Attention) -> str:
@@ -110,15 +111,26 @@ def _attention(operator: Attention) -> str:
     return f"attention_{operator.direction}"
 
 
-def _product(operator: Gemm) -> str:
-    """Of a library's product that fills the GPU."""
-    if operator.grouped and operator.layout == "nt":
-        return "gemm_grouped_gradient"
-    if operator.separate:
-        return "gemm_separate"
-    if operator.dtype == "fp8" and operator.out_dtype:  # as frameworks call it, with scales and a wider result
-        return "gemm_fp8"
-    return "gemm" if operator.data == "randn" else "gemm_values"
+def _streaming(operator: Streaming, cache_bytes: float) -> str:
+    if operator.warps:
+        return "tile_rows"
+    if operator.dtype == "fp4":
+        return "streaming_fp4"
+    if operator.sm_cycles:
+        return "streaming_issued"
+    own = operator.bytes_read + operator.bytes_written
+    touched = own if operator.footprint_bytes is None else operator.footprint_bytes
+    if touched < cache_bytes:
+        return "streaming_l2"
+    return "streaming_reduction" if operator.pattern in REDUCTIONS else "streaming"
+
+
+def _collective(operator: Collective) -> str:
+    if operator.fabric is not None and operator.fabric.domains > 1:
+        return "network"
+    if operator.bytes < SMALL_MESSAGE:
+        return "collective_small"
+    return "collective_all_reduce" if operator.kind == "all_reduce" else "collective"
 
 
 def spread_of_families(known: Mapping[str, Mapping[str, float]], quantity: str, unknown: float) -> NDArray[np.float64]:

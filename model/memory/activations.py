@@ -131,37 +131,56 @@ def whole_layer_bytes(s: Shard) -> float:
     config, implementation = s.config, s.implementation
     if implementation.modules != "joint":
         return modules_kept.layer_bytes(s)
-    size = DTYPE_BYTES[implementation.dtype]
-    megatron = implementation.framework == "megatron"
-    # Norm inputs stay sharded; their outputs are kept as the products' inputs, in eager mode after the gathering.
-    # A norm behind a block keeps the block's result, whose product reads the stream itself.
-    streams = float(
-        config.norm_inputs * s.norm_tokens + config.block_inputs * (s.norm_tokens if megatron else s.tokens)
-    )
-    per_token = s.qkv_width + s.attention_width + s.up_width + s.ffn
+    values = _stream_tokens(s) * config.hidden + s.tokens * _inner_width(s)
+    experts = 0.0 if config.experts is None else expert_bytes(s)
+    kept = DTYPE_BYTES[implementation.dtype] * values + _STATISTIC_BYTES * _statistics(s)
+    return kept + experts + _fp8_difference_bytes(s) + _unfused_bytes(s) - stored_narrow.saved_bytes(s)
+
+
+def _stream_tokens(s: Shard) -> float:
+    """Kept tokens of the residual stream's width.
+
+    Norm inputs stay sharded; their outputs are kept as the products' inputs, in eager mode after the gathering. A norm
+    behind a block keeps the block's result, whose product reads the stream itself.
+    """
+    config, megatron = s.config, s.implementation.framework == "megatron"
+    kept = float(config.norm_inputs * s.norm_tokens + config.block_inputs * (s.norm_tokens if megatron else s.tokens))
+    if config.latent is not None:  # whose queries and keys are put together when they are rotated
+        kept += latent_vectors(config.latent) * s.norm_tokens / config.hidden
+    return kept - 2 * s.tokens if _computed_again(s) else kept
+
+
+def _inner_width(s: Shard) -> float:
+    """Values of a token that attention and the MLP keep between their products."""
+    config, implementation = s.config, s.implementation
+    kept = s.qkv_width + s.attention_width + s.up_width + s.ffn
     heads = (s.heads + s.kv_heads) * config.head_dim
     if config.qk_norm:
-        per_token += heads
-    if config.latent is not None:  # whose queries and keys are put together when they are rotated
-        streams += latent_vectors(config.latent) * s.norm_tokens / config.hidden
-    elif config.rotary and implementation.rotary:
-        per_token += heads  # rotated queries and keys; the joint product lives on as long as the values, its view
-    elif config.scaled_queries:
-        per_token += s.heads * config.head_dim
-    if not megatron:
-        per_token += _eager_activation_extra(s)
+        kept += heads
+    if config.latent is None and config.rotary and implementation.rotary:
+        kept += heads  # rotated queries and keys; the joint product lives on as long as the values, its view
+    elif config.latent is None and config.scaled_queries:
+        kept += s.heads * config.head_dim
+    if implementation.framework != "megatron":
+        kept += _eager_activation_extra(s)
+    return kept - s.ffn if _computed_again(s) else kept
+
+
+def _computed_again(s: Shard) -> bool:
+    """Whether norms and activation are computed again, in the kernels that cast their results anew."""
+    return s.implementation.narrow is not None and s.implementation.compiled
+
+
+def _statistics(s: Shard) -> int:
+    """Kept numbers of norms' rows and of softmax's."""
+    config, implementation = s.config, s.implementation
     moments = 2 if config.norm == "layernorm" else 1
     statistics = config.layer_norms * moments * s.norm_tokens + s.heads * s.tokens
     if config.qk_norm:
         statistics += (2 if config.qk_norm_whole else s.heads + s.kv_heads) * s.tokens
     if implementation.recomputes("core_attn") or implementation.attention_backend == "unfused":
         statistics -= s.heads * s.tokens
-    if implementation.narrow is not None and implementation.compiled:
-        # Norms and activation are computed again in the kernels that cast their results anew.
-        streams, per_token = streams - 2 * s.tokens, per_token - s.ffn
-    experts = 0.0 if config.experts is None else expert_bytes(s)
-    kept = size * (streams * config.hidden + s.tokens * per_token) + _STATISTIC_BYTES * statistics
-    return kept + experts + _fp8_difference_bytes(s) + _unfused_bytes(s) - stored_narrow.saved_bytes(s)
+    return statistics
 
 
 def _unfused_bytes(s: Shard) -> float:

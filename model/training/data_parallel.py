@@ -50,8 +50,7 @@ def gradient_reduction(
         pending += parameter.elements
         if pending * width >= limit or place == len(parameters) - 1:
             name = "gradients" if math.isinf(limit) else first
-            out += _divided(name, pending, implementation)
-            out.append(_reduction(name, pending, implementation, data_parallel, scatter, waits=True))
+            out += _reduced(name, pending, implementation, data_parallel, scatter, waits=True)
             first, pending = "", 0
     return tuple(out)
 
@@ -108,21 +107,27 @@ def overlapped_gradient_reduction(
             out.append(streaming("unary", f"{launch.completes}.divide", elements, dtype=dtype))
         pending += elements
         if pending * DTYPE_BYTES[dtype] >= limit:
-            out += _divided(f"bucket{bucket}", pending, implementation)
-            out.append(_reduction(f"bucket{bucket}", pending, implementation, data_parallel, scatter, waits=False))
+            out += _reduced(f"bucket{bucket}", pending, implementation, data_parallel, scatter, waits=False)
             pending, bucket = 0, bucket + 1
             limit = full
     if pending:
-        out += _divided(f"bucket{bucket}", pending, implementation)
-        out.append(_reduction(f"bucket{bucket}", pending, implementation, data_parallel, scatter, waits=False))
+        out += _reduced(f"bucket{bucket}", pending, implementation, data_parallel, scatter, waits=False)
     return _wait_for_last(out)
 
 
-def _divided(name: str, elements: float, implementation: Implementation) -> tuple[Launch, ...]:
-    """Division of Megatron's buffer by the replicas, where the collective does not average."""
+def _reduced(
+    name: str, elements: int, implementation: Implementation, gpus: int, scatter: bool, *, waits: bool
+) -> tuple[Launch, ...]:
+    """A reduction; in front of it Megatron's division by the replicas, where the collective does not average."""
+    kind, dtype = "reduce_scatter" if scatter else "all_reduce", implementation.gradient_dtype
+    size = float(elements * DTYPE_BYTES[dtype])
+    operator = Collective(
+        kind, size, gpus, ctas=implementation.ctas, dtype=dtype, name=f"{name}.{kind}", threads=implementation.threads
+    )
+    reduction = Launch(operator, stream="communication", waits=waits)
     if implementation.framework != "megatron" or implementation.averaged:
-        return ()
-    return (streaming("unary", f"{name}.divide", elements, dtype=implementation.gradient_dtype),)
+        return (reduction,)
+    return (streaming("unary", f"{name}.divide", elements, dtype=dtype), reduction)
 
 
 def _bucket_limits(implementation: Implementation, bucket_bytes: float | None) -> tuple[float, float]:
@@ -178,17 +183,6 @@ def distributed_optimizer_gather(
 def is_bucket(launch: Launch) -> bool:
     """Whether a launch reduces a bucket of gradients."""
     return launch.stream == "communication" and launch.operator.name.startswith("bucket")
-
-
-def _reduction(
-    name: str, elements: int, implementation: Implementation, gpus: int, scatter: bool, *, waits: bool
-) -> Launch:
-    kind, dtype = "reduce_scatter" if scatter else "all_reduce", implementation.gradient_dtype
-    size = float(elements * DTYPE_BYTES[dtype])
-    operator = Collective(
-        kind, size, gpus, ctas=implementation.ctas, dtype=dtype, name=f"{name}.{kind}", threads=implementation.threads
-    )
-    return Launch(operator, stream="communication", waits=waits)
 
 
 def _wait_for_last(launches: list[Launch]) -> tuple[Launch, ...]:

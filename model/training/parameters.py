@@ -188,29 +188,36 @@ def parameters_of_stage(
     """
     tied = implementation.tied(config)
     stack = [kind for kind, count in config.sorted_kinds(others, layers) for _ in range(count)]
-    tensors: list[ParameterTensor] = []
-    if first:
-        split = embedding_is_split(config, implementation)
-        rows = local_vocabulary(config.vocab, split, implementation)
-        sparse = 0 if tied else rows
-        tensors.append(ParameterTensor("embedding.weight", rows * config.hidden, rows=sparse, replicated=not split))
-        if config.learned_positions:
-            tensors.append(
-                ParameterTensor("positions.weight", config.learned_positions * config.hidden, replicated=True)
-            )
-        if config.embedding_norm:
-            tensors += _norm("embedding_norm", config)
+    tensors = _embedding(config, implementation) if first else []
     for index, kind in enumerate(stack):
         tensors += _numbered(kind, implementation, index)
     if last:
-        tensors += _norm("norm", config)
-        if not (tied and first):
-            split = head_is_split(implementation)
-            rows = local_vocabulary(config.vocab, split, implementation)
-            tensors.append(ParameterTensor("head.weight", rows * config.hidden, replicated=not split))
-        if config.head_bias:
-            rows = local_vocabulary(config.vocab, head_is_split(implementation), implementation)
-            tensors.append(ParameterTensor("head.bias", rows, replicated=not head_is_split(implementation)))
+        tensors += _head(config, implementation, matrix=not (tied and first))
         if config.mtp_layers:
             tensors += _predictions(config, implementation, embedding=not (first or tied))
     return _frozen(tensors, implementation)
+
+
+def _embedding(config: ModelConfig, implementation: Implementation) -> list[ParameterTensor]:
+    """In front of the first layer; the gradient of a table of its own has few rows, that of a tied one all."""
+    split = embedding_is_split(config, implementation)
+    rows = local_vocabulary(config.vocab, split, implementation)
+    sparse = 0 if implementation.tied(config) else rows
+    tensors = [ParameterTensor("embedding.weight", rows * config.hidden, rows=sparse, replicated=not split)]
+    if config.learned_positions:
+        tensors.append(ParameterTensor("positions.weight", config.learned_positions * config.hidden, replicated=True))
+    if config.embedding_norm:
+        tensors += _norm("embedding_norm", config)
+    return tensors
+
+
+def _head(config: ModelConfig, implementation: Implementation, *, matrix: bool) -> list[ParameterTensor]:
+    """Behind the last layer: the final norm, the head's ``matrix`` unless it is the stage's embedding, and its bias."""
+    split = head_is_split(implementation)
+    rows = local_vocabulary(config.vocab, split, implementation)
+    tensors = [*_norm("norm", config)]
+    if matrix:
+        tensors.append(ParameterTensor("head.weight", rows * config.hidden, replicated=not split))
+    if config.head_bias:
+        tensors.append(ParameterTensor("head.bias", rows, replicated=not split))
+    return tensors

@@ -21,6 +21,7 @@ from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm
 from joulecast.model.transformer import softcap, transformers_rotary, unfused_norm
 from joulecast.model.transformer.row_operators import widened
+from joulecast.model.transformer.unfused_attention import keys_and_values
 
 #: Cycles of an SM for a score in a row that is one value longer than its aligned ones: joined, its row's maximum found,
 #: softmax, and its gradient. From gpt-oss with 2,048 tokens [estimates, +-10 %].
@@ -51,15 +52,9 @@ def repeated(s: Shard) -> tuple[Launch, ...]:
 
 def summed(s: Shard) -> tuple[Launch, ...]:
     """Gradients of keys and values summed over the heads that share them."""
-    return _shared("grad.sum", s, reads=1.0, writes=s.kv_heads / s.heads) if s.heads > s.kv_heads else ()
-
-
-def _shared(name: str, s: Shard, *, reads: float, writes: float) -> tuple[Launch, ...]:
-    values, dtype = s.tokens * s.heads * s.config.head_dim, s.implementation.dtype
-    return tuple(
-        streaming("copy", f"attention.{part}.{name}", values, reads=reads, writes=writes, dtype=dtype)
-        for part in ("key", "value")
-    )
+    if s.heads == s.kv_heads:
+        return ()
+    return keys_and_values("grad.sum", s, reads=1.0, writes=s.kv_heads / s.heads)
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:
@@ -80,7 +75,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 
 def _copied(s: Shard) -> tuple[Launch, ...]:
     """Keys and values heads first, for every head."""
-    return repeated(s) or _shared("copy", s, reads=1.0, writes=1.0)
+    return repeated(s) or keys_and_values("copy", s, reads=1.0, writes=1.0)
 
 
 def _copied_queries(s: Shard) -> tuple[Launch, ...]:

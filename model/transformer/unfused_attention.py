@@ -61,8 +61,11 @@ def _dropped(launch: Launch, s: Shard) -> tuple[Launch, ...]:
 
 def _shared(name: str, s: Shard, *, reads: float, writes: float) -> tuple[Launch, ...]:
     """Keys and values that several queries share, for each of them, or the sums of their gradients."""
-    if s.heads == s.kv_heads:
-        return ()
+    return () if s.heads == s.kv_heads else keys_and_values(name, s, reads=reads, writes=writes)
+
+
+def keys_and_values(name: str, s: Shard, *, reads: float, writes: float) -> tuple[Launch, ...]:
+    """A kernel each that moves keys and values, with ``reads`` and ``writes`` of a value for every query head."""
     values, dtype = s.tokens * s.heads * s.config.head_dim, s.implementation.dtype
     return tuple(
         streaming("copy", f"attention.{part}.{name}", values, reads=reads, writes=writes, dtype=dtype)
