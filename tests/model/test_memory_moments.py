@@ -1,0 +1,110 @@
+"""The fullest moment of an iteration, by hand: gradients, what FSDP holds whole, and adapters' temporaries."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from joulecast.model.architecture.hf import load_model
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.layer_shard import shard
+from joulecast.model.framework.lora import Lora
+from joulecast.model.memory.activations import MicroBatchBytes, micro_batch_bytes
+from joulecast.model.memory.footprint import memory_footprint
+from joulecast.model.memory.lora_kept import gradient_bytes
+from joulecast.model.memory.moments import gathered_at_peak, gradients_at_peak
+from joulecast.model.memory.pipeline_rank import PipelineRank
+from joulecast.model.memory.states import StateShards
+
+LLAMA = load_model("llama-3.2-1b")
+EAGER = Implementation(drops_gradients=True)
+#: Two bytes for each of 128,256 tokens by 2,048 values, in GB.
+HEAD = 128_256 * 2048 * 2 / 1e9
+ONLY, SPLIT = PipelineRank([16]), StateShards(parameters=2, gradients=2)
+
+
+def micro_batch(run: Implementation = EAGER, *, ends: float = 6e9) -> MicroBatchBytes:
+    """A layer keeps 10 GB and needs 7 for the moment, the head keeps 6 and the loss needs 5."""
+    one = micro_batch_bytes(LLAMA, run, 1, 4096)
+    return replace(one, layer=10e9, ends=ends, layer_transient=7e9, loss_transient=5e9)
+
+
+@pytest.mark.parametrize(
+    ("gradients", "kept", "at_once", "further", "expected"),
+    [
+        (1, 40, 5, 12, HEAD / 2 - 6 + 2 + 5),  # as the backward begins: a layer's gathering beyond what it frees
+        (1, 40, 7, 8, HEAD / 2 - 6 + 7),
+        (9, 20, 5, 2, 9 + 10 - 20 + 2 + 5),  # at its end: all gradients, and one layer of what was kept
+        (1, 40, 2, 8, 0),  # before it
+    ],
+)
+def test_gradients_that_come_while_layers_go(
+    gradients: float, kept: float, at_once: float, further: float, expected: float
+) -> None:
+    found = gradients_at_peak(gradients * 1e9, kept * 1e9, (at_once * 1e9, further * 1e9), micro_batch(), ONLY, SPLIT)
+    assert found == pytest.approx(expected * 1e9)
+
+
+def test_beside_adapters_the_head_has_no_gradient() -> None:
+    lora = replace(EAGER, modules="transformers", lora=Lora(16, ("query",), 0.0, "bf16"))
+    assert gradients_at_peak(1e9, 40e9, (7e9, 8e9), micro_batch(lora), ONLY, SPLIT) == pytest.approx((7 - 6) * 1e9)
+
+
+def test_gradients_that_stay_are_all_there() -> None:
+    """Of further micro-batches, of pipelines, in buckets and where nothing is dropped."""
+    one, more, kept = micro_batch(), (7e9, 8e9), 40e9
+    assert gradients_at_peak(3e9, kept, more, one, replace(ONLY, micro_batches=2), SPLIT) == 3e9
+    assert gradients_at_peak(3e9, kept, more, one, PipelineRank([8], stage=1, stages=2), SPLIT) == 3e9
+    assert gradients_at_peak(3e9, kept, more, one, ONLY, replace(SPLIT, gradient_copies=2)) == 6e9
+    assert gradients_at_peak(3e9, kept, more, micro_batch(Implementation()), ONLY, SPLIT) == 3e9
+
+
+@pytest.mark.parametrize(
+    ("transient", "ends", "expected"),
+    [
+        (6, 6, 8 + 2 + 7 - 6 - 6),  # a layer's backward, whose second gathering is 2 GB beyond what it frees
+        (6, 9.5, 4 + 5 - 6),  # the loss's
+        (20, 6, 4),  # what lies outside of the layers needs the most
+        (12, 6, 4),
+        (6.9, 14, 4 + 5 - 6.9),  # as much as a layer's backward needs is none of that
+    ],
+)
+def test_what_is_gathered_at_the_fullest_moment(transient: float, ends: float, expected: float) -> None:
+    one = micro_batch(ends=ends * 1e9)
+    assert gathered_at_peak((4e9, 8e9, 12e9), transient * 1e9, one, ONLY) == pytest.approx(expected * 1e9)
+
+
+def test_what_is_gathered_elsewhere() -> None:
+    """A stage without a head sees no loss; Megatron has two layers whole at once."""
+    first = PipelineRank([8], stage=0, stages=2)
+    assert gathered_at_peak((4e9, 8e9, 12e9), 6e9, micro_batch(), first) == pytest.approx(10e9)
+    assert gathered_at_peak((4e9, 8e9, 9e9), 6e9, micro_batch(), first) == pytest.approx(8e9)
+    megatron = micro_batch(Implementation(framework="megatron"))
+    assert gathered_at_peak((4e9, 8e9, 12e9), 6e9, megatron, ONLY) == pytest.approx(20e9)
+
+
+@pytest.mark.parametrize(
+    ("lora", "each", "weights"),
+    [
+        (Lora(16, ("query",), 0.0, "bf16"), 2, 0),
+        (Lora(16, ("down",), 0.0, "bf16"), 2 + 2 + 2, 0),
+        (Lora(16, ("down",), 0.1, "fp32"), 4 + 4, 0),
+        (Lora(16, ("down",), 0.0, "bf16", base="nf4"), 2 + 2 + 2, 2 * 2048 * 8192),
+        (Lora(16, ("query",), 0.0, "bf16", base="nf4"), 2, 2 * 2048 * 8192),
+    ],
+)
+def test_gradients_of_the_last_products_input(lora: Lora, each: int, weights: int) -> None:
+    """Of 4,096 tokens by 8,192 values; a frozen weight in 4 bits is written out beside."""
+    s = shard(LLAMA, replace(EAGER, modules="transformers", lora=lora), 1, 4096)
+    assert gradient_bytes(s, lora) == pytest.approx(4096 * 8192 * each + weights)
+
+
+def test_chunks_keep_what_is_under_way_in_each() -> None:
+    """Three micro-batches in a chunk of two layers, two in the last of one, which keeps two heads' as well."""
+    run = Implementation(framework="megatron")
+    one = micro_batch_bytes(LLAMA, run, 1, 4096)
+    apart = PipelineRank([2, 1], stage=1, stages=4, micro_batches=8, of_chunks=(3, 2), ends=(False, False))
+    inner, last = (memory_footprint(LLAMA, run, 1, 4096, rank) for rank in (apart, replace(apart, ends=(False, True))))
+    assert one.ends > 0
+    assert last.activations - inner.activations == pytest.approx(2 * one.ends)
