@@ -53,8 +53,11 @@ class Fitted:
     solutions: tuple[Solution, ...]
 
 
-def fit_model(rows: Sequence[Row], base: GpuDescription) -> Fitted:
-    """Fit every table on rows; what no row identifies stays at its prior."""
+def fit_model(rows: Sequence[Row], base: GpuDescription, *, overlapped: bool = True) -> Fitted:
+    """Fit every table on rows; what no row identifies stays at its prior.
+
+    Without ``overlapped`` the table ``contention`` does too: forecasts of what runs alone do not read it.
+    """
     data = collect(rows)
     if not data.rows:
         raise InputError("no row of a kernel with time and clock to fit on", remedy="Give rows of single kernels.")
@@ -65,7 +68,7 @@ def fit_model(rows: Sequence[Row], base: GpuDescription) -> Fitted:
     gpu, collectives = fit_collectives(rows, gpu, priors.collective)
     governor = fit_governor(data, gpu, priors)
     gpu = gpu.with_values(governor.as_dict())
-    gpu, contention = fit_contention(rows, gpu, priors.contention)
+    gpu, contention = fit_contention(rows if overlapped else (), gpu, priors.contention)
     found = [*times, *power, governor, *(s for s in (collectives, contention) if s is not None)]
     return Fitted(gpu, tuple(found))
 
@@ -185,6 +188,6 @@ def fit_all(
 
 def _described(rows: Sequence[Row], base: GpuDescription) -> GpuModel:
     """A fit with its covariance, and with the factors of the single cards that it met."""
-    fitted = fit_model(rows, base)
+    fitted = fit_model(rows, base, overlapped=False)
     described = gpu_model(assemble(base, base.name, fitted.solutions, {}, "fold", of_one_card=True))
     return described.with_values({n: v for n, v in fitted.model.parameters.items() if n.startswith("card.")})

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.calibrate.fit.priors import Prior
+from joulecast.model.kernels.remembered import Recorder
 
 Array = NDArray[np.float64]
 #: Residuals beyond this many standard deviations count linearly, not squared.
@@ -72,14 +73,21 @@ def solve(
         (np.array([p.upper for p in chosen]) - start) / scale,
     )
 
+    def values(z: Array) -> dict[str, float]:
+        return dict(zip(names, (start + z * scale).tolist(), strict=True))
+
     def weighted(z: Array) -> Array:
-        data = residuals(dict(zip(names, (start + z * scale).tolist(), strict=True)))
-        return np.concatenate([robust(data), z])
+        return np.concatenate([robust(residuals(values(z))), z])
+
+    def slopes(z: Array) -> Array:
+        recorder = Recorder(values(z))
+        rows = len(residuals(recorder))
+        return _slopes(weighted, z, *bounds, rows, [name in recorder.read for name in names])
 
     fit = least_squares(
         weighted,
         np.zeros(len(chosen)),
-        jac=lambda z: _slopes(weighted, z, *bounds),
+        jac=slopes,
         bounds=bounds,
         method="trf",
         x_scale=1.0,
@@ -97,15 +105,23 @@ def solve(
     return Solution(tuple(names), start + fit.x * scale, posterior * np.outer(scale, scale), np.asarray(identified))
 
 
-def _slopes(residuals: Callable[[Array], Array], at: Array, lower: Array, upper: Array) -> Array:
-    """Central differences, one-sided at a bound; shape ``(residuals, parameters)``."""
-    columns = []
+def _slopes(
+    residuals: Callable[[Array], Array], at: Array, lower: Array, upper: Array, rows: int, read: Sequence[bool]
+) -> Array:
+    """Central differences, one-sided at a bound; shape ``(rows + parameters, parameters)``.
+
+    What no residual of a row has ``read`` moves its own distance from its prior alone.
+    """
+    slopes = np.zeros((rows + len(at), len(at)))
     for index in range(len(at)):
+        if not read[index]:
+            slopes[rows + index, index] = 1.0
+            continue
         above, below = at.copy(), at.copy()
         above[index] = min(at[index] + STEP, upper[index])
         below[index] = max(at[index] - STEP, lower[index])
-        columns.append((residuals(above) - residuals(below)) / (above[index] - below[index]))
-    return np.stack(columns, axis=1)
+        slopes[:, index] = (residuals(above) - residuals(below)) / (above[index] - below[index])
+    return slopes
 
 
 def robust(residual: Array) -> Array:

@@ -22,6 +22,7 @@ from joulecast.calibrate.rows.measured import Measured, Row
 from joulecast.calibrate.rows.operators import operator_of
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import Attention, Gemm, Operator, Streaming
+from joulecast.model.kernels.remembered import with_values
 from joulecast.model.power.kernel_power import kernel_time_s
 
 Array = NDArray[np.float64]
@@ -131,7 +132,7 @@ def _fit_block(block: FitRows, gpu: GpuModel, priors: Mapping[str, Prior], names
     def residuals(values: Mapping[str, float]) -> Array:
         if not block.rows:
             return np.zeros(0)
-        return time_residuals(block, gpu.with_values(values))
+        return time_residuals(block, with_values(gpu, values))
 
     return solve(residuals, priors, names)
 

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.calibrate.fit.priors import Prior
-from joulecast.calibrate.fit.relower import Recorder, Relowering
+from joulecast.calibrate.fit.relower import Relowering
 from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.kernels.remembered import Recorder
 from joulecast.model.power.kernel_power import at_clock, idle_power_w
 from joulecast.model.predict import Work
 

@@ -11,5 +11,5 @@
 - ``unaligned``: products whose rows in memory are not aligned to 16 bytes.
 - ``toggling``: switching activity by input values.
 - ``lowering``: from operators to their work, all kernels of a family in one call, as the arrays of ``costs``;
-  ``arrays`` has what the lowerings share.
+  ``arrays`` has what the lowerings share, ``remembered`` what is kept of them while a fit moves few parameters.
 """

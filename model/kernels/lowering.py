@@ -14,16 +14,19 @@ from joulecast.model.cluster.collectives import CollectiveShapes, collective_wor
 from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.arrays import PICO, Columns, Kernels, column, footprints, hbm_energy_j
-from joulecast.model.kernels.attention import AttentionShapes, attention_work, resembled
+from joulecast.model.kernels.attention import AttentionShapes, AttentionWork, attention_work, resembled
 from joulecast.model.kernels.costs import Costs, zeros
 from joulecast.model.kernels.families import families_of
 from joulecast.model.kernels.gemm import UNEVEN, GemmShapes, GemmWork, gemm_work
 from joulecast.model.kernels.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Streaming
+from joulecast.model.kernels.remembered import part
 from joulecast.model.kernels.row_blocks import THREADS as ROW_BLOCKS
 from joulecast.model.kernels.row_blocks import lower_row_blocks
-from joulecast.model.kernels.streaming import extra_read_passes, streaming_work
+from joulecast.model.kernels.streaming import StreamingWork, extra_read_passes, streaming_work
 from joulecast.model.kernels.toggling import toggle_factor
 from joulecast.model.kernels.unaligned import unaligned_costs
+
+Array = NDArray[np.float64]
 
 #: Start of a copy to another GPU by a copy engine, and the event that tells its end [s; estimate, +-50 %].
 COPY_ENGINE_LATENCY_S = 4e-6
@@ -145,12 +148,18 @@ def library_products(operators: Sequence[Gemm], gpu: GpuModel) -> tuple[GemmShap
     return shapes, gemm_work(shapes, first.dtype, first.layout, gpu, output_bytes, scaled=scaled, **ways)
 
 
+def _unaligned(operators: Sequence[Gemm], gpu: GpuModel) -> tuple[Array, Array]:
+    """Factors on cycles and energy of products that are lowered together."""
+    first, (m, n, k) = operators[0], (column(operators, name) for name in ("m", "n", "k"))
+    fallback = gpu.get("kernel.gemm.fallback_slowdown", 7.0)
+    parts = column(operators, "parts")
+    return unaligned_costs(m * parts, n, k, first.dtype, first.layout, first.out_dtype, fallback)
+
+
 def _gemm(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
     first, parts = operators[0], column(operators, "parts")
-    shapes, work = library_products(operators, gpu)
-    fallback = gpu.get("kernel.gemm.fallback_slowdown", 7.0)
-    m, n, k = shapes.m, shapes.n, shapes.k
-    slower, dearer = unaligned_costs(m, n, k, first.dtype, first.layout, first.out_dtype, fallback)
+    shapes, work = part(library_products, operators, gpu)
+    slower, dearer = part(_unaligned, operators, gpu)
     toggle = toggle_factor(first.data, gpu)
     peak = gpu.device["memory_bandwidth_bytes_per_s"]
     flops = 2.0 * shapes.m * shapes.n * shapes.k * shapes.batch
@@ -180,13 +189,18 @@ def _tensor_pj_per_flop(dtype: str, gpu: GpuModel) -> float:
     return gpu[key]
 
 
-def _attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
+def _attention_work(operators: Sequence[Attention], gpu: GpuModel) -> tuple[AttentionShapes, AttentionWork]:
     first = operators[0]
     names = ("batch", "heads", "kv_heads", "sequence", "head_dim", "causal", "keys", "window", "value_dim")
     shapes = AttentionShapes(*(column(operators, name) for name in names))
-    work = attention_work(
+    return shapes, attention_work(
         shapes, first.backend, first.direction, first.dtype, gpu, first.each_score, first.deterministic
     )
+
+
+def _attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
+    first = operators[0]
+    shapes, work = part(_attention_work, operators, gpu)
     kernels, _ = resembled(first.backend, first.direction)
     per_flop = gpu[f"power.attention_pj_per_flop.{kernels}.{first.direction}"]
     if first.dtype == "fp8":  # an estimate: the matrix units' share changes, softmax does not
@@ -206,7 +220,8 @@ def _attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
     }
 
 
-def _streaming(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
+def _streamed(operators: Sequence[Streaming], gpu: GpuModel) -> tuple[str, Array, StreamingWork]:
+    """The access pattern that the description has, and its bytes and work."""
     first = operators[0]
     bytes_ = column(operators, "bytes_read") + column(operators, "bytes_written")
     footprint = footprints(operators, bytes_)
@@ -215,7 +230,12 @@ def _streaming(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
         pattern = first.pattern
     passes = extra_read_passes(first.pattern, column(operators, "columns") * DTYPE_BYTES[first.dtype], gpu)
     bytes_ = bytes_ + passes * column(operators, "bytes_read")
-    work = streaming_work(pattern, bytes_, footprint, gpu, column(operators, "far_bytes"))
+    return pattern, bytes_, streaming_work(pattern, bytes_, footprint, gpu, column(operators, "far_bytes"))
+
+
+def _streaming(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
+    first = operators[0]
+    pattern, bytes_, work = part(_streamed, operators, gpu)
     data = "zeros" if first.pattern in CONSTANT_WRITES else first.data
     vector = gpu[f"power.streaming_pj_per_byte.{pattern}"]
     issued = np.maximum(column(operators, "sm_cycles") / gpu.sm_count, column(operators, "chain_cycles"))

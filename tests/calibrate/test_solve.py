@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from joulecast.calibrate.descriptions import describe
 from joulecast.calibrate.descriptions.assemble import joint_covariance, settled
 from joulecast.calibrate.descriptions.describe import fit_all
 from joulecast.calibrate.descriptions.from_rows import facts_of
@@ -78,6 +79,40 @@ def line(slope=2.0, offset=1.0):
 
 def residuals_of_line(x, y, noise=0.01):
     return lambda v: (v["slope"] * x + v["offset"] - y) / noise
+
+
+def test_parameters_that_no_row_reads_cost_no_evaluation():
+    x, y = line()
+    idle = {f"idle{i}": Prior(1.0, 0.0, 2.0, 0.1 * (i + 1)) for i in range(50)}
+    busy = {"slope": Prior(1.5, 0.0, 4.0, 1.0), "offset": Prior(0.5, 0.0, 4.0, 1.0)}
+    both, of_line = {**idle, **busy}, residuals_of_line(x, y)
+    calls = {"alone": 0, "beside": 0}
+
+    def counted(word):
+        def residuals(values):
+            calls[word] += 1
+            return of_line(values)
+
+        return residuals
+
+    alone = solve(counted("alone"), busy, list(busy))
+    found = solve(counted("beside"), both, list(both))
+    everything_read = solve(lambda values: of_line(dict(values)), both, list(both))
+    assert calls["beside"] <= calls["alone"] + 10
+    assert found.values[-2:] == pytest.approx(alone.values, rel=1e-6)
+    assert np.array_equal(found.values, everything_read.values)
+    assert np.array_equal(found.covariance, everything_read.covariance)
+
+
+def test_forecasts_of_kernels_alone_need_no_fit_of_contention(monkeypatch):
+    fitted = []
+    monkeypatch.setattr(describe, "fit_contention", lambda rows, gpu, priors: fitted.append(len(rows)) or (gpu, None))
+    monkeypatch.setattr(describe, "fit_times", lambda data, gpu, priors: (gpu, []))
+    monkeypatch.setattr(describe, "fit_power", lambda data, bursts, rest, gpu, priors: (gpu, []))
+    rows = recorded_rows(files_=["kernels_steady.jsonl"])[:8]
+    for overlapped in (True, False):
+        describe.fit_model(rows, facts_of("h200-sxm"), overlapped=overlapped)
+    assert fitted == [8, 0]
 
 
 LINE_PRIORS = {"slope": Prior(1.0, 0.0, 10.0, 1.0), "offset": Prior(0.5, 0.0, 10.0, 1.0)}

@@ -7,10 +7,13 @@ import pytest
 
 from joulecast.calibrate.fit.relower import Relowering
 from joulecast.errors import InputError
+from joulecast.model.kernels import lowering
 from joulecast.model.kernels.costs import Costs, concatenate
 from joulecast.model.kernels.families import FAMILIES, families_of, spread_of_families
+from joulecast.model.kernels.gemm import gemm_work
 from joulecast.model.kernels.lowering import Lowering, lower
 from joulecast.model.kernels.operators import Attention, Collective, Gemm, Streaming, Tile
+from joulecast.model.kernels.remembered import Recorder, with_values
 
 MIXED = (
     Gemm(4096, 4096, 4096),
@@ -101,6 +104,8 @@ def test_lowering_again_equals_lowering_anew(h200):
         {},
         {"kernel.gemm.eta": 0.8},
         {"power.hbm_base_pj_per_byte": 1.0},
+        {"power.tensor_pj_per_flop.bf16": 0.7, "power.attention_overhead_share": 0.2},
+        {"kernel.gemm.reread_share": 3.0},
         {},
         {"kernel.l2.capacity_share": 0.5},
         {"kernel.streaming.copy.fixed_s": 1e-3, "kernel.gemm.eta": 0.7},
@@ -111,10 +116,34 @@ def test_lowering_again_equals_lowering_anew(h200):
 
 
 def test_what_is_grouped_once_is_lowered_with_any_values(h200):
-    lowering = Lowering(MIXED, h200.device)
+    grouped = Lowering(MIXED, h200.device)
     for values in ({}, {"kernel.gemm.eta": 0.8, "kernel.time_factor": 1.1}, {"power.hbm_base_pj_per_byte": 1.0}):
         gpu = h200.with_values(values)
-        assert same(lowering(gpu), lower(MIXED, gpu)), values
+        assert same(grouped(gpu), lower(MIXED, gpu)), values
+
+
+def test_work_is_not_found_again_while_only_its_energy_moves(h200, monkeypatch):
+    counted = []
+    monkeypatch.setattr(lowering, "gemm_work", lambda *args, **more: counted.append(1) or gemm_work(*args, **more))
+    again = Relowering([Gemm(m=4096, n=4096, k=4096)])
+    for energy in (0.5, 0.6, 0.7):
+        again(h200.with_values({"power.tensor_pj_per_flop.bf16": energy}))
+    assert len(counted) == 1
+    again(h200.with_values({"kernel.gemm.eta": 0.5}))
+    assert len(counted) == 2
+
+
+def test_values_of_a_recorder_tell_what_a_lowering_reads(h200):
+    """Also where it has been done before with other values, or is kept from then."""
+    again = Relowering([Gemm(m=4096, n=4096, k=4096)])
+    values = {"kernel.gemm.eta": 0.5, "kernel.streaming.copy.fixed_s": 1e-3}
+    for _ in range(2):
+        recorder = Recorder(values)
+        gpu = with_values(h200, recorder)
+        assert same(again(gpu), lower([Gemm(m=4096, n=4096, k=4096)], h200.with_values(values)))
+        assert "kernel.gemm.eta" in recorder.read
+        assert "kernel.streaming.copy.fixed_s" not in recorder.read
+    assert h200.with_values(values).parameters == dict(with_values(h200, Recorder(values)).parameters)
 
 
 def test_lowering_again_after_a_refusal(h200):
