@@ -6,9 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-#: Why a card runs below the clock that was asked for; every vendor's reasons are mapped to these words.
-REASONS = ("idle", "power_limit", "thermal", "hardware", "locked_clock", "other")
-
 
 @dataclass(frozen=True, slots=True)
 class CardFacts:
@@ -75,7 +72,8 @@ class Sample:
     sm_clock_mhz, memory_clock_mhz, temperature_c
         Readings; ``None`` where missing.
     reasons
-        Of :data:`REASONS`.
+        Why the card runs below the clock that was asked for; every vendor's are mapped to ``idle``, ``power_limit``,
+        ``thermal``, ``hardware``, ``locked_clock`` and ``other``.
     components_j
         Accumulated energy by component where the card reports it.
     utilisation

@@ -9,7 +9,6 @@ from joulecast.calibrate.descriptions.from_rows import ParameterReport
 
 #: Widths of the columns: name, value, standard error, unit, share of the prior variance removed, bounds.
 NAME, VALUE, ERROR, UNIT, SHARE, BOUNDS = 51, 9, 7, 7, 5, 12
-WIDTH = NAME + VALUE + ERROR + UNIT + SHARE + BOUNDS + 8
 #: A value within this share of its bounds' distance of one of them lies at it.
 AT_BOUND = 1e-3
 #: Entangled pairs of a table that are shown unless all are wanted.
@@ -17,7 +16,7 @@ PAIRS = 6
 
 
 def report_text(reports: Sequence[ParameterReport], *, everything: bool = False) -> str:
-    """A fit by table, at most :data:`WIDTH` columns wide.
+    """A fit by table, at most 99 columns wide.
 
     Parameters
     ----------

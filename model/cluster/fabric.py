@@ -101,7 +101,7 @@ class Fabric:
 
 
 @lru_cache(maxsize=4096)
-def fabric_of(members: int, stride: int, links: ClusterLinks, active: int | None = None) -> Fabric:
+def fabric_of(members: int, stride: int, links: ClusterLinks) -> Fabric:
     """What a group has of a cluster's links.
 
     Parameters
@@ -111,8 +111,6 @@ def fabric_of(members: int, stride: int, links: ClusterLinks, active: int | None
     stride
         Distance of neighbours in ranks: with Megatron's order (tensor, context, expert, data, pipeline, innermost
         first) the product of the sizes inside.
-    active
-        GPUs of a domain that communicate at once; by default all of them.
 
     Raises
     ------
@@ -134,7 +132,7 @@ def fabric_of(members: int, stride: int, links: ClusterLinks, active: int | None
     return Fabric(
         domains=domains,
         link_bytes_per_s=link,
-        exit_bytes_per_s=_cards(local, links, active) * links.nic_bytes_per_s / thinned,
+        exit_bytes_per_s=links.nics_per_domain * local / links.domain_gpus * links.nic_bytes_per_s / thinned,
         efficiency=links.efficiency,
         step_latency_s=links.step_latency_s + 2.0 * _levels_above(reach, links) * links.hop_latency_s,
         delay=1.0 + links.jitter * slowest_of(domains),
@@ -154,13 +152,6 @@ def _link_bytes_per_s(local: float, links: ClusterLinks) -> float | None:
     if link is None or peer is None or local <= 1:
         return link
     return min(link, max(1.0, local - 1.0) * peer)
-
-
-def _cards(local: float, links: ClusterLinks, active: int | None) -> float:
-    """Network cards that ``local`` members of a group have in a domain; on its own a GPU uses those next to it."""
-    near = local * max(1.0, links.nics_per_domain / links.domain_gpus)
-    sharing = links.domain_gpus if active is None else max(active, local)
-    return min(near, links.nics_per_domain * local / sharing)
 
 
 def _levels_above(reach: int, links: ClusterLinks) -> int:

@@ -8,8 +8,6 @@ from joulecast.model.kernels.operators import DTYPE_BYTES
 
 #: Weights in 4 bits that share a scale, and scales in 8 bits that do: bitsandbytes' block sizes.
 WEIGHTS_TOGETHER, SCALES_TOGETHER = 64, 256
-#: Products of a layer that may have an adapter, by the names of :mod:`joulecast.model.transformer.modules_layer`.
-PRODUCTS = ("qkv", "query", "key", "value", "output", "gate", "up", "down")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +19,8 @@ class Lora:
     rank
         Rows of A, and columns of B.
     targets
-        The :data:`PRODUCTS` that have an adapter.
+        The products that have an adapter, by the names of :mod:`joulecast.model.transformer.modules_layer`: ``qkv``,
+        ``query``, ``key``, ``value``, ``output``, ``gate``, ``up`` and ``down``.
     dropout
         Probability of dropout of the adapters' inputs.
     dtype

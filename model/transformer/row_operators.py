@@ -36,9 +36,6 @@ WARP, MOST_THREADS = 32, 1024
 #: Rows of 16 values whose sort takes what that of one row does: up to 131,072 rows no pass is longer than its latency.
 SORT_SHARE = 0.05
 
-#: Operators that put rows into order and sum them, as plans name them.
-OPERATORS = ("scatter_add", "index_add", "index_put")
-
 
 def choice(tokens: int, experts: int) -> Launch:
     """Each token's experts by ``topk``."""

@@ -129,11 +129,10 @@ def of_groups(place: int) -> dict[str, list[float]]:
     found = {}
     for members in (1, 2, 3, 8, 12, 64, 1024):
         for stride in (1, 2, 4, 8, 16):
-            for active in (None, 1, 4):
-                fabric = fabric_of(members, stride, LINKS[place], active)
-                own = -1.0 if fabric.link_bytes_per_s is None else fabric.link_bytes_per_s
-                rest = fabric.exit_bytes_per_s, fabric.step_latency_s, fabric.delay, fabric.nvls, fabric.sharp
-                found[f"{members} {stride} {active}"] = numbers(fabric.domains, own, fabric.efficiency, *rest)
+            fabric = fabric_of(members, stride, LINKS[place])
+            own = -1.0 if fabric.link_bytes_per_s is None else fabric.link_bytes_per_s
+            rest = fabric.exit_bytes_per_s, fabric.step_latency_s, fabric.delay, fabric.nvls, fabric.sharp
+            found[f"{members} {stride}"] = numbers(fabric.domains, own, fabric.efficiency, *rest)
     found["within"] = numbers(within_domain(3, LINKS[place]).link_bytes_per_s or -1.0)
     return found
 

@@ -56,18 +56,17 @@ def test_a_rack_is_one_domain():
     assert fabric_of(32, 8, links("gb200", gpus=256)).domains == 4
 
 
-def test_few_members_alone_have_the_cards_next_to_them():
-    """One GPU a node cannot use the cards of its seven idle neighbours."""
-    alone = fabric_of(2, 8, links(), active=1)
-    assert alone.exit_bytes_per_s == pytest.approx(50e9)
+def test_members_share_the_cards_of_their_node():
+    """All GPUs of a node communicate at once, so that a group has as large a part of its cards as of its GPUs."""
+    assert fabric_of(2, 8, links()).exit_bytes_per_s == pytest.approx(50e9)
     few = links(nics_per_node=2)
-    assert fabric_of(2, 8, few, active=1).exit_bytes_per_s == pytest.approx(50e9)
     assert fabric_of(2, 8, few).exit_bytes_per_s == pytest.approx(12.5e9)
+    assert fabric_of(8, 2, few).exit_bytes_per_s == pytest.approx(4 * 12.5e9)
 
 
 def test_nothing_leaves_a_node():
     """No step to wait for, at no other node's pace, and a way out that never binds."""
-    within = fabric_of(8, 1, links(), active=1)
+    within = fabric_of(8, 1, links())
     assert (within.domains, within.step_latency_s, within.delay, within.exit_bytes_per_s) == (1, 0.0, 1.0, float("inf"))
 
 

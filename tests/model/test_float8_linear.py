@@ -105,7 +105,7 @@ def test_what_a_token_chooses_costs_a_block_of_as_many_threads_as_there_are_expe
 
 def test_each_operator_on_rows_brings_its_own_gradient() -> None:
     plain = replace(EAGER, fused_permutation=False)
-    runs = {name: replace(plain, row_operator=name) for name in row_operators.OPERATORS}
+    runs = {name: replace(plain, row_operator=name) for name in ("scatter_add", "index_add", "index_put")}
     times = {}
     for name, run in runs.items():
         launches = layer(run, MOE)
