@@ -67,8 +67,10 @@ def test_supplies_are_best_at_middle_load_and_follow_the_titanium_minima() -> No
     fine = supply_efficiency(np.linspace(100, 12_000, 400), 5000.0, 0.96)
     assert 0.8 < np.linspace(100, 12_000, 400)[fine.argmax()] / 5000.0 < 1.6
     assert (fine < 1).all()
-    with pytest.raises(InputError, match="efficiency"):
-        supply_efficiency(1.0, 1.0, 1.2)
+    assert [float(supply_efficiency(700.0, 700.0, of)) for of in (0.4, 0.96, 1.0)] == pytest.approx([0.4, 0.96, 1.0])
+    for wrong in (0.0, 1.2):
+        with pytest.raises(InputError, match="efficiency"):
+            supply_efficiency(1.0, 1.0, wrong)
 
 
 def test_input_power_rises_with_output_power() -> None:
