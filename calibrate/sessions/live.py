@@ -24,7 +24,7 @@ from joulecast.calibrate.sessions.groups import group_command, group_sizes, meas
 from joulecast.calibrate.sessions.other_cards import recorded_others, shipped_recordings
 from joulecast.calibrate.sessions.replay import BASE_FILE, recorded_base, slug
 from joulecast.calibrate.sessions.runners import bench_for
-from joulecast.calibrate.sessions.session import Outcome, Session, SessionSettings
+from joulecast.calibrate.sessions.session import Outcome, Session, SessionSettings, costs_s
 from joulecast.errors import DeviceError, InputError, MeasurementError
 from joulecast.files import read_text, write_text
 from joulecast.model.hardware.description import GpuDescription
@@ -147,7 +147,7 @@ def _measure(
         if from_file and named and not (folder / BASE_FILE).exists():  # new, or it ended with its first line
             write_text(folder / BASE_FILE, read_text(Path(base), "TOML"))
         if recorder.resumed:
-            _tell_resumed(recorder, folder, say)
+            _tell_resumed(recorder, folder, settings.budget_s, say)
             description = base_of_card(recorded_base(recorder.recording.card, folder), facts)
         others = recorded_others(recorder.recording.card)
         if others:
@@ -184,8 +184,15 @@ def _benchmarks(facts: CardFacts, description: GpuDescription) -> list[Microbenc
     return [*found] if "tensor_flops_per_sm_per_cycle.bf16" in description.device else in_fp16(found)
 
 
-def _tell_resumed(recorder: Recorder, folder: Path, say: Callable[[str], None]) -> None:
-    say(f"going on with {folder}: {len(recorder.recording.rows)} rows are there")
+def _tell_resumed(recorder: Recorder, folder: Path, budget_s: float, say: Callable[[str], None]) -> None:
+    """Rows of an earlier run count, and so does the time that they took; who wants neither learns what to do."""
+    recording = recorder.recording
+    spent = clock(sum(costs_s(recording.rows).values()))
+    say(
+        f"going on with {folder}: {len(recording.rows)} rows are there, begun {recording.card.started}; "
+        f"{spent} of the budget of {clock(budget_s)} went into them"
+    )
+    say(f"to measure anew, give --record another folder, or move {folder} away")
     for warning in recorder.recording.warnings:
         say(f"warning: {warning}")
 

@@ -97,6 +97,11 @@ class Outcome:
     left_out: Sequence[tuple[str, str]] = ()
 
 
+def costs_s(rows: Sequence[Row]) -> dict[str, float]:
+    """Seconds that each row took to measure."""
+    return {row.name: float(row.measured.raw[SPENT]) for row in rows if row.measured.raw.get(SPENT) is not None}
+
+
 class Listener(Protocol):
     """Who is told how a session goes."""
 
@@ -225,9 +230,7 @@ class Session:
         return Design(candidates, gpu, self._priors, done=recording.done, known=self._known)
 
     def _costs(self) -> Mapping[str, float]:
-        """Seconds that each row took to measure."""
-        rows = self._recorder.recording.rows
-        return {row.name: float(row.measured.raw[SPENT]) for row in rows if row.measured.raw.get(SPENT) is not None}
+        return costs_s(self._recorder.recording.rows)
 
     def _spent_s(self) -> float:
         return sum(self._costs().values())

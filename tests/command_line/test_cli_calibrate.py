@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from joulecast import extras
 from joulecast.calibrate.descriptions.from_rows import ParameterReport
 from joulecast.calibrate.devices.simulated import SimulatedCard
 from joulecast.calibrate.devices.simulated_sensors import Faults
+from joulecast.calibrate.measure.recording import FILE_NAME
 from joulecast.calibrate.sessions import live, reference
 from joulecast.calibrate.sessions.belief import Uncertainty
 from joulecast.calibrate.sessions.candidates import Candidate
@@ -79,7 +81,10 @@ def test_a_card_is_measured_described_continued_and_replayed(here: Path, capsys:
 
     rows = report["rows"]
     status, out, err = run(capsys, *card, "--budget", "24s", "--out", "more.toml", "--json")
-    assert f"going on with {RECORDING}: {rows} rows are there" in err
+    started = json.loads((Path(RECORDING) / FILE_NAME).read_text().splitlines()[0])["started"]
+    told = rf"going on with {RECORDING}: {rows} rows are there, begun (\S+); 0:1\d of the budget of 0:24 went into them"
+    assert re.search(told, err)[1] == started
+    assert f"to measure anew, give --record another folder, or move {RECORDING} away" in err
     assert json.loads(out)["rows"] > rows
 
     away = here / "away"

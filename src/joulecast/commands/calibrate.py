@@ -49,7 +49,10 @@ class CalibrateAsked:
     ] = None
     out: Annotated[Path | None, typer.Option(metavar="GPU.toml", help="Write the description here.")] = None
     record: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Record here; a recording that is there already is continued.")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Record here; a recording that is there is continued: give a new folder to begin anew."
+        ),
     ] = None
     budget: Annotated[
         str | None, typer.Option(metavar="TIME", help=f"Time to measure, such as 90s or 1h; by default {BUDGET}.")
