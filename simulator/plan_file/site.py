@@ -97,10 +97,10 @@ def _check_currency(table: SiteTable, site: Facts, source: Source) -> None:
     known = site.text("currency")
     currency = known if table.currency is None else table.currency
     inherited = {"electricity_price_per_kwh": known, "hardware_price_per_gpu": NODE_CURRENCY}
-    for key, other in inherited.items():
-        if getattr(table, key) is None and other != currency:
-            raise source.error(
-                f"prices are in {currency}, but the default of {key} is in {other}",
-                "site.currency" if table.currency else "site.name",
-                remedy=f"Add site.{key}.",
-            )
+    foreign = [key for key, other in inherited.items() if getattr(table, key) is None and other != currency]
+    if foreign:
+        raise source.error(
+            f"prices are in {currency}, but the default of {foreign[0]} is in {inherited[foreign[0]]}",
+            "site.currency" if table.currency else "site.name",
+            remedy=f"Add {' and '.join(f'site.{key}' for key in foreign)}.",
+        )

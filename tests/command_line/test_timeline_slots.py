@@ -5,7 +5,7 @@ import pytest
 
 from joulecast.cli import main
 from joulecast.reports.charts.timeline import timeline_chart
-from joulecast.reports.figures.timeline import timeline_figure
+from joulecast.reports.figures.timeline import BAR_ROW, timeline_figure
 from joulecast.reports.series.slots import MOST_BARS, crowded, slots_of
 from joulecast.reports.series.timeline import Bar, Interval, Lane, TimelineSeries
 
@@ -74,3 +74,18 @@ def test_communication_is_as_high_as_its_share():
 def test_the_figure_of_a_crowded_timeline_has_every_kind():
     colours = {tuple(np.round(x.get_facecolor()[0], 3)) for x in timeline_figure(timeline()).axes[0].collections}
     assert len(colours) >= 4  # forward, backward, waiting, communication
+
+
+def test_boxes_of_a_kind_are_drawn_at_once_and_where_they_were():
+    """A call for each of them took a figure of two stages five seconds."""
+    whole = timeline()
+    axis = timeline_figure(whole).axes[0]
+    assert len(axis.collections) == 2 * 5  # forward, backward, waiting, communication and waiting for the slowest
+    drawn = axis.collections[0].get_paths()
+    slots = next(iter(slots_of(whole, whole.lanes[0]).values()))
+    assert len(drawn) == len(slots) > 100
+    low, high = 1 + BAR_ROW[0], BAR_ROW[1]
+    for path, slot in zip(drawn, slots, strict=True):
+        (left, foot), (right, top) = path.vertices.min(axis=0), path.vertices.max(axis=0)
+        assert (left, right) == pytest.approx((slot.start_s, slot.end_s))
+        assert (foot, top) == pytest.approx((low + high * slot.foot, low + high * (slot.foot + slot.share)))

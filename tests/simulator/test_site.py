@@ -269,6 +269,7 @@ BAD: list[tuple[list[str], list[str]]] = [
     (["site.carbon_intensity=0.1"], ["site.carbon_intensity", "'carbon_intensity_kg_per_kwh'"]),
     (["site.name=mars"], ["site.name", "unknown site 'mars'"]),
     (["site.currency=EUR"], ["site.currency", "electricity_price_per_kwh is in USD"]),
+    (["site.currency=EUR"], ["Add site.electricity_price_per_kwh and site.hardware_price_per_gpu."]),
     (["site.currency=EUR", "site.electricity_price_per_kwh=0.2"], ["site.currency", "Add site.hardware_price_per_gpu"]),
     (["site.rack_power_limit_w=40000"], ["site.rack_power_limit_w", "Add site.nodes_per_rack"]),
     (["site.goodput=1.2"], ["site.goodput", "at most 1"]),
