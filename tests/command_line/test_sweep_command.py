@@ -167,3 +167,23 @@ def test_a_sweep_says_that_a_framework_is_not_named(file, capsys, framework, sai
     if said:
         generation = ("--set", "implementation.generation=nemo-2024")
         assert "may be any framework" not in run(capsys, file, *named, *generation)[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [(("--out", "rows.csv"), "the same command with --resume goes on"), ((), "without --out nothing is kept")],
+)
+def test_an_interruption_says_how_to_go_on(file, tmp_path, capsys, monkeypatch, arguments, told):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("joulecast.plan.sweep.search._Sweep.simulate", interrupted)
+    code, out, err = run(capsys, file, *arguments)
+    assert (code, out) == (130, "")
+    assert f"interrupted: {told}" in err
+    monkeypatch.undo()
+    if arguments:
+        monkeypatch.chdir(tmp_path)
+        code, _, err = run(capsys, file, *arguments, "--resume")
+        assert code == 0 and "holds 4 plans in closed form" in err

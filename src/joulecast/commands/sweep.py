@@ -58,10 +58,15 @@ def sweep(
     if plans is not None:
         check_new_folder(plans, "--plans")
     loaded = load_space(space, settings or ())
-    with ProgressBar() as bar:
-        result = run_sweep(
-            loaded, out, workers=workers, dask=dask, resume=resume, progress=bar.show, note=output.progress
-        )
+    try:
+        with ProgressBar() as bar:
+            result = run_sweep(
+                loaded, out, workers=workers, dask=dask, resume=resume, progress=bar.show, note=output.progress
+            )
+    except KeyboardInterrupt:
+        kept = "the same command with --resume goes on from what it has" if out else "without --out nothing is kept"
+        output.progress(f"interrupted: {kept}")
+        raise typer.Exit(130) from None
     if out is not None:
         output.progress(f"wrote {out}")
     _write_plans(result, loaded, plan, plans)
