@@ -1,4 +1,4 @@
-"""Instruction counts of five tasks against the last release: ``python benchmarks/counts.py [--write]``.
+"""Instruction counts of six tasks against the last release: ``python benchmarks/counts.py [--write]``.
 
 Counted are executed lines of Python and calls into compiled code, of the second run of a task in a process of its own
 with fixed hashing. Unlike seconds, they are the same on a busy machine and nearly the same on another. They do not see
@@ -51,12 +51,21 @@ def sweep() -> object:
     return jc.sweep(ROOT / "examples" / "sweep-llama-8b-power.toml")
 
 
+def fit() -> object:
+    from joulecast.calibrate.descriptions.describe import fit_model
+    from joulecast.calibrate.descriptions.from_rows import facts_of
+    from joulecast.calibrate.rows.measured import recorded_rows
+
+    return fit_model(recorded_rows(files_=("kernels_steady.jsonl",))[:20], facts_of("h200-sxm"))
+
+
 TASKS: dict[str, Callable[[], object]] = {
     "kernel": kernel,
     "forecast of 4 GPUs": small,
     "forecast of 64 GPUs": large,
     "kernel timeline": timeline,
     "sweep": sweep,
+    "fit of 20 rows": fit,
 }
 
 
