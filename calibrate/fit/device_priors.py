@@ -1,4 +1,8 @@
-"""What is expected of a card before it is measured: priors, carried over to its hardware by the rules of derivation."""
+"""What is expected of a card before it is measured: priors, carried over to its hardware by the rules of derivation.
+
+The priors themselves are weak. Of a card with the reference card's SMs more is known: what was fitted to that one, as
+sure as it was fitted there and as the rules are that carry it over.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,8 @@ from joulecast.calibrate.fit.priors import (
 )
 from joulecast.model.hardware.catalogue import read_gpu
 from joulecast.model.hardware.derivation import distance_of, rule_for, scale_factor
-from joulecast.model.hardware.description import Parameter
+from joulecast.model.hardware.derivation_rules import DISTANCES
+from joulecast.model.hardware.description import GpuDescription, Parameter
 
 #: The card around whose kind the priors were written.
 REFERENCE = "h200-sxm"
@@ -65,19 +70,24 @@ def priors_for(device: Mapping[str, Parameter]) -> DevicePriors:
 
     On the reference card they are those of :mod:`joulecast.calibrate.fit.priors`; elsewhere start and bounds are scaled
     by the rule of :mod:`joulecast.model.hardware.derivation_rules` that would derive the parameter, and the rule's own
-    uncertainty widens the spread.
+    uncertainty widens the spread. On a card of the same architecture and matrix units the reference card's fitted
+    values are carried over in place of the priors' starts.
 
     Raises
     ------
     InputError
         A fact that a rule needs is missing or unknown.
     """
-    reference = read_gpu(REFERENCE).device
+    known = read_gpu(REFERENCE)
+    reference = known.device
     same = device["product"].value == reference["product"].value
+    kin = distance_of(device, reference) == DISTANCES["architecture"]
 
     def carried(priors: Mapping[str, Prior]) -> Mapping[str, Prior]:
         if same:
             return priors
+        if kin:
+            priors = {name: _learnt(name, prior, known) for name, prior in priors.items()}
         return {name: _carried(name, prior, device, reference) for name, prior in priors.items()}
 
     return DevicePriors(
@@ -87,6 +97,18 @@ def priors_for(device: Mapping[str, Parameter]) -> DevicePriors:
         carried(contention_priors()),
         carried(GOVERNOR),
         carried(FIXED),
+    )
+
+
+def _learnt(name: str, prior: Prior, known: GpuDescription) -> Prior:
+    """The prior of a parameter that was fitted to another card: its value there, and how sure that is."""
+    table, _, own = name.partition(".")
+    parameter = known.tables[table].parameters[own]
+    if parameter.status != "fitted":
+        return prior
+    start = min(max(parameter.number, prior.lower), prior.upper)
+    return replace(
+        prior, start=start, rel_sd=parameter.sd / (abs(start) or 1.0), source=f"fitted to rows of {known.name}"
     )
 
 

@@ -39,6 +39,8 @@ Array = NDArray[np.float64]
 
 #: What differs between cards of one kind: the dynamic energy of the chip and of the memory.
 CARD_PARTS = ("core", "memory")
+#: How closely the mean of named cards' factors is 1 where no row is of the described card itself.
+MEAN_CARD_NOISE = 0.002
 #: How well the mean temperature of a card's rows tells that of its air: a window is too short for it to settle [K].
 AIR_NOISE_K = 2.0
 
@@ -126,13 +128,14 @@ def fit_power(
     air = _air(data)
     block = collect([*data.select(np.isfinite(data.power_w)).rows, *pulses.rows])
     priors = {**priors, **card_priors(block.cards)}
+    averaged = block.cards[1:] if block.card.all() else ()
     tiled = np.array([is_tiled(r) for r in block.rows], dtype=np.bool_)
     solutions = []
     for chosen, names in (
         (block.select(~tiled), [n for n in priors if not n.startswith("power.tile_")]),
         (block.select(tiled), [n for n in priors if n.startswith("power.tile_")]),
     ):
-        solution = _fit_power_block(chosen, rest, air, gpu, priors, names)
+        solution = _fit_power_block(chosen, rest, air, averaged, gpu, priors, names)
         gpu = gpu.with_values(solution.as_dict())
         solutions.append(without_cards(solution))
     return gpu, solutions
@@ -161,9 +164,27 @@ def without_cards(solution: Solution) -> Solution:
     )
 
 
+def _off_mean(cards: Sequence[str], gpu: GpuModel) -> Array:
+    """How far the mean of cards is from the described card, in units of its noise; shape ``(2,)``, ``(0,)`` of none.
+
+    Without it the factors of two or three cards take up what the description itself should say of them all.
+    """
+    if not cards:
+        return np.empty(0)
+    factors = [list(card_factors(card, gpu).values()) for card in cards]
+    return np.asarray((np.mean(factors, axis=0) - 1.0) / MEAN_CARD_NOISE)
+
+
 def _fit_power_block(
-    block: FitRows, rest: Rest, air: Air | None, gpu: GpuModel, priors: Mapping[str, Prior], names: Sequence[str]
+    block: FitRows,
+    rest: Rest,
+    air: Air | None,
+    averaged: Sequence[str],
+    gpu: GpuModel,
+    priors: Mapping[str, Prior],
+    names: Sequence[str],
 ) -> Solution:
+    """Fit ``names`` to rows, and to cards at rest; ``averaged`` cards' mean is the described one."""
     noise = np.where(block.settled, POWER_NOISE, SHORT_POWER_NOISE)
 
     def residuals(values: Mapping[str, float]) -> Array:
@@ -172,7 +193,8 @@ def _fit_power_block(
         if not block.rows:
             return np.asarray(resting)
         running = np.log(power_at_observed_clock_w(block, changed) / block.power_w) / noise
-        return np.concatenate([running, resting, [] if air is None else [air.error(changed)]])
+        warm = [] if air is None else [air.error(changed)]
+        return np.concatenate([running, resting, warm, _off_mean(averaged, changed)])
 
     return solve(residuals, priors, names)
 
