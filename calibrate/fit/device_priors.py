@@ -24,7 +24,8 @@ from joulecast.calibrate.fit.priors import (
 from joulecast.model.hardware.catalogue import read_gpu
 from joulecast.model.hardware.derivation import distance_of, rule_for, scale_factor
 from joulecast.model.hardware.derivation_rules import DISTANCES
-from joulecast.model.hardware.description import GpuDescription, Parameter
+from joulecast.model.hardware.description import Parameter
+from joulecast.model.hardware.description_file import ParsedDescription
 
 #: The card around whose kind the priors were written.
 REFERENCE = "h200-sxm"
@@ -100,7 +101,7 @@ def priors_for(device: Mapping[str, Parameter]) -> DevicePriors:
     )
 
 
-def _learnt(name: str, prior: Prior, known: GpuDescription) -> Prior:
+def _learnt(name: str, prior: Prior, known: ParsedDescription) -> Prior:
     """The prior of a parameter that was fitted to another card: its value there, and how sure that is."""
     table, _, own = name.partition(".")
     parameter = known.tables[table].parameters[own]
