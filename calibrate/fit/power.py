@@ -26,6 +26,7 @@ from joulecast.calibrate.fit.tables import (
 )
 from joulecast.calibrate.rows.measured import Row
 from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.kernels.remembered import with_values
 from joulecast.model.power.kernel_power import (
     CARD_FACTORS,
     clock_tree_power_w,
@@ -188,7 +189,7 @@ def _fit_power_block(
     noise = np.where(block.settled, POWER_NOISE, SHORT_POWER_NOISE)
 
     def residuals(values: Mapping[str, float]) -> Array:
-        changed = gpu.with_values(values)
+        changed = with_values(gpu, values)
         resting = np.log(rest.expected_w(changed) / rest.power_w) / IDLE_NOISE
         if not block.rows:
             return np.asarray(resting)
