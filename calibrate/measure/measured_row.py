@@ -182,8 +182,8 @@ def warnings_of(row: Mapping[str, Any], error: float, settings: MeasureSettings)
         if abs(apart) > settings.disagreement:
             found.append(f"polled power is {apart:+.1%} off the energy counter")
     if not error <= settings.error:
-        known = f"{error:.3%}" if math.isfinite(error) else "unknown"
-        found.append(f"the standard error is {known}, more than {settings.error:.3%}")
+        known = f"{error:.3%}, more than {settings.error:.3%}"
+        found.append(f"the standard error is {known if math.isfinite(error) else 'unknown: one window cannot tell it'}")
     return found
 
 

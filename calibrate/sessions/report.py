@@ -41,7 +41,8 @@ def report_text(reports: Sequence[ParameterReport], *, everything: bool = False)
 def _table(table: str, members: Sequence[ParameterReport], everything: bool) -> Iterator[str]:
     known = [m for m in members if is_identified(m)]
     shown = list(members) if everything else known
-    hidden = "" if len(shown) == len(members) else f"; {len(members) - len(shown)} others hidden (--all shows them)"
+    others = len(members) - len(shown)
+    hidden = f"; {others} other{'s' * (others > 1)} hidden (--all shows them)" if others else ""
     yield f"[{table}] {len(known)} of {len(members)} identified{hidden}"
     for one in shown:
         share = "fixed" if not one.free else f"{100.0 * (one.identified or 0.0):.0f} %"

@@ -90,6 +90,12 @@ def test_the_forecast_is_that_of_the_plan_and_stands_beside():
     assert json.loads(json.dumps(meter.result.to_dict()))["quantities"]["time_s"]["forecast"] == forecast.time_s
 
 
+def test_one_window_tells_no_standard_error():
+    meter = metered(busy(), windows=1)
+    assert "the standard error is unknown: one window cannot tell it" in meter.result.warnings
+    assert quantities(meter)["time_s"].standard_error is None
+
+
 def test_iterations_that_differ_show_in_the_standard_error():
     card = busy()
     with jc.meter(PLAN, devices=[card], windows=4) as meter:
