@@ -11,7 +11,7 @@ form errs differently:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,23 +64,12 @@ WIDE_HEADS = 256
 
 def families_of(operators: Sequence[Operator], device: Mapping[str, float]) -> NDArray[np.int64]:
     """Index into :data:`FAMILIES` of each operator on a GPU with these data-sheet facts, shape ``(n,)``."""
-    small_outputs = 0.5 * TILE_OUTPUTS * device["sm_count"]
-    cache_bytes = device["l2_bytes"]
-    found = [_INDEX[_family(operator, small_outputs, cache_bytes)] for operator in operators]
+    sizes = 0.5 * TILE_OUTPUTS * device["sm_count"], device["l2_bytes"]
+    found = [_INDEX[_BY_KIND[type(operator)](operator, *sizes)] for operator in operators]
     return np.array(found, dtype=np.int64)
 
 
-def _family(operator: Operator, small_outputs: float, cache_bytes: float) -> str:
-    if isinstance(operator, Gemm):
-        return _product(operator, small_outputs)
-    if isinstance(operator, Attention):
-        return _attention(operator)
-    if isinstance(operator, Streaming):
-        return _streaming(operator, cache_bytes)
-    return _collective(operator)
-
-
-def _product(operator: Gemm, small_outputs: float) -> str:
+def _product(operator: Gemm, small_outputs: float, cache_bytes: float) -> str:
     if operator.tile is not None:
         return "tile_gemm"
     if operator.dtype == "fp4":
@@ -101,7 +90,7 @@ def _large_product(operator: Gemm) -> str:
     return "gemm" if operator.data == "randn" else "gemm_values"
 
 
-def _attention(operator: Attention) -> str:
+def _attention(operator: Attention, small_outputs: float, cache_bytes: float) -> str:
     """Of attention: kernels with windows, soft-capping, ALiBi or wide heads were measured on no card."""
     if operator.tile is not None:
         return "tile_attention"
@@ -111,7 +100,7 @@ def _attention(operator: Attention) -> str:
     return f"attention_{operator.direction}"
 
 
-def _streaming(operator: Streaming, cache_bytes: float) -> str:
+def _streaming(operator: Streaming, small_outputs: float, cache_bytes: float) -> str:
     if operator.warps:
         return "tile_rows"
     if operator.dtype == "fp4":
@@ -125,12 +114,21 @@ def _streaming(operator: Streaming, cache_bytes: float) -> str:
     return "streaming_reduction" if operator.pattern in REDUCTIONS else "streaming"
 
 
-def _collective(operator: Collective) -> str:
+def _collective(operator: Collective, small_outputs: float, cache_bytes: float) -> str:
     if operator.fabric is not None and operator.fabric.domains > 1:
         return "network"
     if operator.bytes < SMALL_MESSAGE:
         return "collective_small"
     return "collective_all_reduce" if operator.kind == "all_reduce" else "collective"
+
+
+#: What tells the family of each kind of operator; a table, as a chain of questions takes half as many calls again.
+_BY_KIND: Mapping[type, Callable[..., str]] = {
+    Gemm: _product,
+    Attention: _attention,
+    Streaming: _streaming,
+    Collective: _collective,
+}
 
 
 def spread_of_families(known: Mapping[str, Mapping[str, float]], quantity: str, unknown: float) -> NDArray[np.float64]:
