@@ -11,11 +11,12 @@ from joulecast.calibrate.rows.measured import Measured, Row, read_rows
 from joulecast.errors import DataError
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.lora import Lora
+from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.kernels.operators import Attention, Collective, Gemm
 from joulecast.model.training.step import single_gpu_training_step
 from joulecast.simulator.instructions.program import plan_program
 from joulecast.simulator.plan_file.plan import plan_from_dict
-from joulecast.validate.adapters import block_operators
+from joulecast.validate.adapters import block_operators, predict_kernels
 from joulecast.validate.row_plans import plan_of_row
 from joulecast.validate.scoring.baselines import transformer_flops
 
@@ -121,3 +122,16 @@ def test_a_row_says_its_adapters_in_the_words_of_a_plan() -> None:
 def test_a_row_that_cannot_be_is_refused(changes: dict[str, Any], key: str) -> None:
     with pytest.raises(DataError, match=key):
         plan_of_row(ITERATION | changes, "h200-sxm")
+
+
+def test_the_time_of_work_between_pauses_is_its_busy_part():
+    """A row tells the seconds in which the GPU worked, so does its forecast: a longer pause changes neither."""
+    product = {"M": 2048, "N": 2048, "K": 2048, "dtype": "bf16"}
+    steady = Row("gemm", "gemm", {"op": "gemm", **product}, Measured(time_s=2.5e-5))
+    pulses = [
+        Row("pulse", "pulse", {"op": "pulse", **product, "busy_s": 0.002, "idle_s": idle_s}, Measured(time_s=2.3e-5))
+        for idle_s in (0.01, 0.02)
+    ]
+    alone, first, second = (answer.time_s for answer in predict_kernels(load_gpu("h200-sxm"), [steady, *pulses]))
+    assert first == pytest.approx(second, rel=1e-9)
+    assert first == pytest.approx(alone, rel=1e-6)  # neither window is long enough for the limit to act
