@@ -23,6 +23,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 import joulecast as jc
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.simulator.closed_form.evaluator import Backend, blocked
 from joulecast.simulator.events.engine import simulate as run_engine
 from joulecast.simulator.events.segment_program import Program
 from joulecast.simulator.fluid.prepared import Prepared, prepare
@@ -146,17 +147,18 @@ def test_memoised_timeline(benchmark: BenchmarkFixture) -> None:
     assert full >= 5 * fresh
 
 
-def test_evaluator_of_a_plan(benchmark: BenchmarkFixture) -> None:
+@pytest.mark.parametrize("backend", ["numpy", "numba"])
+def test_evaluator_of_a_plan(benchmark: BenchmarkFixture, backend: Backend) -> None:
     plan = gpt3()[0]
     evaluator = iteration_evaluator(plan)
     rng = np.random.default_rng(0)
     clocks = len(gpt3()[1].clocks_mhz)
-    plans = rng.integers(clocks // 2, clocks, (evaluator.instructions, 2048), dtype=np.uint8)
-    benchmark(lambda: evaluator.evaluate(plans))
-    speed = plans.shape[1] / best_s(lambda: evaluator.evaluate(plans))
-    report(
-        f"evaluator of GPT-3 175B, {evaluator.instructions} instructions", f"{speed / 1e6:.3f} million plans/s", "none"
-    )
+    plans = blocked(rng.integers(clocks // 2, clocks, (evaluator.instructions, 256 * 16), dtype=np.uint8))
+    evaluator.evaluate(plans[:1], backend=backend)
+    benchmark(lambda: evaluator.evaluate(plans, backend=backend))
+    speed = 256 * len(plans) / best_s(lambda: evaluator.evaluate(plans, backend=backend))
+    name = f"evaluator of GPT-3 175B, {backend}, {evaluator.instructions} instructions"
+    report(name, f"{speed / 1e6:.3f} million plans/s", "1 million" if backend == "numba" else "none")
 
 
 def test_kernel_timeline_of_the_example(benchmark: BenchmarkFixture) -> None:

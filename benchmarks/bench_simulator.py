@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pytest
 from memoised import simulate_memoised
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from joulecast.simulator.closed_form.evaluator import Evaluator, make_evaluator
+from joulecast.simulator.closed_form.evaluator import Backend, Evaluator, blocked, make_evaluator
 from joulecast.simulator.events.engine import simulate
 from joulecast.simulator.events.segment_program import Program, make_program
 from joulecast.simulator.events.segments import Segment, make_segment
@@ -25,6 +26,7 @@ ENGINE_S = 0.6
 MEMOISED_S = 0.020
 FLUID_S = 0.015
 TICK_S = 5e-3
+PLANS_PER_S = {512: 2.0e6, 2048: 0.5e6}
 
 STAGES, MICROBATCHES, LAYERS = 8, 64, 12
 KINDS = {"forward": 0, "backward": 1, "optimizer": 2}
@@ -90,14 +92,35 @@ def evaluator(instructions: int, rng: np.random.Generator) -> Evaluator:
     return make_evaluator(schedule, types, rng.integers(10**6, 10**8, shape), rng.random(shape), 80.0, 5_000)
 
 
-@pytest.mark.parametrize("instructions", [512, 2048])
-def test_evaluator(benchmark: BenchmarkFixture, instructions: int) -> None:
+@cache
+def plans(instructions: int) -> tuple[Evaluator, np.ndarray]:
     rng = np.random.default_rng(0)
-    ev = evaluator(instructions, rng)
-    clocks = rng.integers(0, 80, (instructions, 2048), dtype=np.uint8)
-    benchmark(lambda: ev.evaluate(clocks))
-    speed = clocks.shape[1] / best_s(lambda: ev.evaluate(clocks))
-    report(f"evaluator, {instructions} instructions", f"{speed / 1e6:.3f} million plans/s", "none")
+    clocks = rng.integers(0, 80, (instructions, 2**25 // instructions), dtype=np.uint8)
+    return evaluator(instructions, rng), blocked(clocks)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "numba"])
+@pytest.mark.parametrize("instructions", [512, 2048])
+def test_evaluator(benchmark: BenchmarkFixture, instructions: int, backend: Backend) -> None:
+    ev, blocks = plans(instructions)
+    blocks = blocks if backend == "numba" else blocks[:8]
+    ev.evaluate(blocks[:1], backend=backend)
+    benchmark(lambda: ev.evaluate(blocks, backend=backend))
+    speed = blocks.shape[0] * blocks.shape[2] / best_s(lambda: ev.evaluate(blocks, backend=backend))
+    target = f"{PLANS_PER_S[instructions] / 1e6} million" if backend == "numba" else "none"
+    report(f"evaluator, {backend}, {instructions} instructions", f"{speed / 1e6:.3f} million plans/s", target)
+
+
+@pytest.mark.parametrize("instructions", [512, 2048])
+def test_numba_beats_numpy(instructions: int) -> None:
+    ev, blocks = plans(instructions)
+    few = blocks[:16]
+    compiled, vectorised = ev.evaluate(few, backend="numba"), ev.evaluate(few)
+    assert np.array_equal(compiled[0], vectorised[0])
+    np.testing.assert_allclose(compiled[1], vectorised[1], rtol=1e-12)
+    ratio = best_s(lambda: ev.evaluate(few)) / best_s(lambda: ev.evaluate(few, backend="numba"))
+    report(f"numba ÷ NumPy, {instructions} instructions", f"{ratio:.1f}", "> 4")
+    assert ratio > 4
 
 
 class Stepping:

@@ -17,5 +17,6 @@ Plans that differ in anything are forecast in steps, by :func:`closed_form` of `
 
 ``trust`` names plans for which this is too coarse, ``guards`` hold conservation laws.
 
-Plans that differ in the clocks of their instructions alone are evaluated exactly by ``evaluator``.
+Plans that differ in the clocks of their instructions alone are evaluated exactly by ``evaluator``, with the compiled
+loop of ``evaluator_kernels``.
 """

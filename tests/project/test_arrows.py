@@ -28,6 +28,8 @@ LIGHT = (
     *("commands", "errors", "files"),
     *(f"command_line.{name}" for name in ("destinations", "front_asked", "options", "output")),
 )
+#: Modules that are heavy by nature, and are themselves only imported inside functions.
+LATE = {"joulecast.simulator.closed_form.evaluator_kernels"}
 FILES = [path for name in ALLOWED for path in sorted((ROOT / name).rglob("*.py"))]
 #: Packages that consist of parts; each part may import those that stand above it in the package's docstring.
 OF_PARTS = {name: ROOT / name for name in ALLOWED} | {"reports": ROOT / "src/joulecast/reports"}
@@ -152,7 +154,9 @@ def test_the_rule_of_parts_catches(package, part, source, found):
 def test_nothing_heavy_is_imported_at_the_top_level(path):
     tree = ast.parse(path.read_text(encoding="utf-8"))
     found = {name for node in at_import_time(tree) for name in imports(node)}
-    assert not {name.split(".")[0] for name in found} & HEAVY
+    assert not found & LATE
+    if "joulecast." + ".".join(path.relative_to(ROOT).with_suffix("").parts) not in LATE:
+        assert not {name.split(".")[0] for name in found} & HEAVY
 
 
 @pytest.mark.parametrize(

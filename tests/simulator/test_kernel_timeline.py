@@ -132,7 +132,10 @@ def test_mixed_clocks_have_the_same_time_in_evaluator_and_engine(gpu: GpuModel, 
     rows = [rng.integers(40, len(gpu.clocks_mhz), len(r.order)) for r in prepared.program.ranks]
     program, _ = module.kernel_program(prepared, rows, [60, 60])
     clocks, evaluator = np.concatenate(rows)[:, None].astype(np.uint8), iteration_evaluator(chosen, gpu)
-    assert evaluator.evaluate(clocks)[0] == simulate(program).time_ns
+    for backend in ("numpy", "numba"):
+        if backend == "numba":
+            pytest.importorskip("numba")
+        assert evaluator.evaluate(clocks, backend=backend)[0] == simulate(program).time_ns
 
 
 @pytest.mark.parametrize(
