@@ -15,7 +15,7 @@ from joulecast.model.kernels.operators import Collective, Operator
 from joulecast.model.power.component_power import check_limits, under_limits
 from joulecast.model.power.governor import settle_clock_mhz, tensor_clock_mhz
 from joulecast.model.power.kernel_power import at_clock, idle_power_w, wait_power_w
-from joulecast.model.power.limits import group_limit_share, skip_cycles
+from joulecast.model.power.limits import group_limit_share, hold_at_peak
 from joulecast.model.power.settled import Curves, settle
 from joulecast.model.power.uncertain_power import margin, power_changes
 from joulecast.model.uncertainty import (
@@ -338,7 +338,7 @@ def _load(work: Sequence[Work], limit_w: float, settle_s: Array | float, window_
 
 def _evaluate(load: _Load, costs: Costs, gpu: GpuModel, clocks: Array, *, with_parts: bool = True) -> Forecast:
     """Work at its clock, found on a grid of clocks; its energy by component only where that is asked for."""
-    ceiling = tensor_clock_mhz(_tensor_use(load, costs), gpu)
+    ceiling = tensor_clock_mhz(_tensor_use(load, costs) * load.busy_share, gpu)
     if load.clock_mhz is not None:
         ceiling = np.minimum(ceiling, load.clock_mhz)
     curves = _sum(load, costs, clocks, gpu, with_parts or bool(load.component_limits_w))
@@ -362,7 +362,7 @@ def _sum(load: _Load, costs: Costs, clocks: Array, gpu: GpuModel, with_parts: bo
     if not with_parts:
         nothing = np.zeros_like(clocks[:, None])
         times = replace(times, components_j={"static": nothing, "clock": nothing})
-    times = skip_cycles(times, clocks, load.limit_w * gpu["governor.peak_share"], gpu)
+    times = hold_at_peak(times, clocks, load.limit_w * gpu["governor.peak_share"], gpu)
     clocks = clocks[:, None]
     busy = load.busy_share
     members = np.zeros((len(load.operators), len(busy)))

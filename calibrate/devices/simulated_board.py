@@ -56,6 +56,8 @@ class _Laws:
     settled_share: float
     burst_share: float
     clock_gain: float
+    tensor_clock: float  # index of the clock at which the whole tensor rate is used, and of 0 MHz
+    zero_clock: float
 
     @classmethod
     def of(cls, gpu: GpuModel) -> _Laws:
@@ -70,7 +72,13 @@ class _Laws:
             gpu["governor.settled_share"],
             gpu["governor.burst_share"],
             gpu.max_clock_mhz / gpu.device["clock_step_mhz"],
+            (gpu["governor.tensor_clock_mhz"] - gpu.clocks_mhz[0]) / gpu.device["clock_step_mhz"],
+            -gpu.clocks_mhz[0] / gpu.device["clock_step_mhz"],
         )
+
+    def top(self, tensor_use: float) -> float:
+        """Highest clock that the second limiter grants, as an index between steps; see ``tensor_clock_mhz``."""
+        return self.zero_clock + (self.tensor_clock - self.zero_clock) / max(tensor_use, 1e-9)
 
 
 @dataclass(slots=True)
@@ -85,8 +93,8 @@ class BoardState:
         Of the die.
     clock
         The governor's clock as an index into the card's clocks, between steps.
-    fast_w
-        The governor's fast average.
+    fast_w, tensor_use
+        The governor's fast averages.
     times_s, energies_j
         The past: energy at the ends of all steps, linear between them.
     """
@@ -97,6 +105,7 @@ class BoardState:
     temperature_c: float
     clock: float
     fast_w: float
+    tensor_use: float = 0.0
     times_s: list[float] = field(default_factory=list)
     energies_j: list[float] = field(default_factory=list)
 
@@ -141,7 +150,7 @@ class Board:
         warm = self._laws.inlet_c + self._laws.resistance_k_per_w * power
         past, energies = [start_s - dynamics.memory_s, start_s], [-power * dynamics.memory_s, 0.0]
         nothing = [0.0] * len(COMPONENT_GROUPS)
-        self.state = BoardState(start_s, 0.0, nothing, warm, float(self.highest), power, past, energies)
+        self.state = BoardState(start_s, 0.0, nothing, warm, float(self.highest), power, 0.0, past, energies)
         self.work = self.idle
 
     @property
@@ -149,10 +158,20 @@ class Board:
         """Index of the clock that runs now."""
         return min(self._index, self.highest)
 
-    def _choose(self, table: WorkTable) -> int:
+    @property
+    def tensor_top(self) -> float:
+        """Index, between steps, of the highest clock that the second limiter grants."""
+        return self._laws.top(self.state.tensor_use)
+
+    @property
+    def top(self) -> float:
+        """The same that settings grant as well."""
+        return min(self.tensor_top, float(self.highest))
+
+    def _choose(self) -> int:
         """Clock of the next step: between two clocks of its own a board alternates, as often as the mean asks."""
         hot = 10.0 * max(0.0, self.state.temperature_c - self.dynamics.throttle_c)
-        wanted = max(min(self.state.clock, table.top, self.highest) - hot, 0.0)
+        wanted = max(min(self.state.clock, self.top) - hot, 0.0)
         self._carry += wanted - int(wanted)
         self._index = int(wanted) + (self._carry >= 1.0)
         self._carry %= 1.0
@@ -168,7 +187,7 @@ class Board:
         done, state, self.work = 0.0, self.state, work
         while state.time_s < until_s - SAME_TIME_S and repetitions - done > 1e-9:
             table = work.table(self.limit_w)
-            index = self._choose(table)
+            index = self._choose()
             step = min(self.dynamics.tick_s, until_s - state.time_s, (repetitions - done) * table.time_s[index])
             if self._pending:
                 step = min(step, max(self._pending[0][0] - state.time_s, SAME_TIME_S))
@@ -207,18 +226,20 @@ class Board:
         state.temperature_c += (steady - state.temperature_c) * min(step_s / self.dynamics.thermal_tau_s, 1.0)
         state.times_s.append(state.time_s)
         state.energies_j.append(state.energy_j)
-        self._govern(power, step_s, min(table.top, self.highest))
+        self._govern(power, table.tensor_use, step_s)
 
-    def _govern(self, power_w: float, step_s: float, top: float) -> None:
+    def _govern(self, power_w: float, tensor_use: float, step_s: float) -> None:
         """The loops of :class:`joulecast.simulator.fluid.governor.PowerGovernor`, for steps of any length."""
         state, laws = self.state, self._laws
-        state.fast_w += step_s / (laws.fast_s + step_s) * (power_w - state.fast_w)
+        share = step_s / (laws.fast_s + step_s)
+        state.fast_w += share * (power_w - state.fast_w)
+        state.tensor_use += share * (tensor_use - state.tensor_use)
         settled = self.limit_w * laws.settled_share
         excess = self.power_between(state.time_s - laws.slow_s, state.time_s) - settled
         allowed = self.limit_w * laws.burst_share if excess < 0.0 else settled - SLOW_GAIN * excess
         gain = laws.clock_gain / (POWER_PER_CLOCK * self.limit_w)
         move = min(step_s / (CLOCK_TO_AVERAGE * laws.fast_s), 1.0)
-        state.clock = min(max(state.clock + move * gain * (allowed - state.fast_w), 0.0), top)
+        state.clock = min(max(state.clock + move * gain * (allowed - state.fast_w), 0.0), self.top)
 
     def _settle_settings(self) -> None:
         while self._pending and self._pending[0][0] <= self.state.time_s + SAME_TIME_S:

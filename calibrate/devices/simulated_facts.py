@@ -94,11 +94,11 @@ def reasons_of(board: Board) -> tuple[str, ...]:
     table, highest = board.work.table(board.limit_w), len(board.clocks_mhz) - 1
     found = {
         "idle": board.work.is_idle,
-        "power_limit": board.state.clock < min(table.top, board.highest) - 0.5,
+        "power_limit": board.state.clock < board.top - 0.5,
         "thermal": board.state.temperature_c > board.dynamics.throttle_c,
         "hardware": table.skipping[board.index],
         "locked_clock": board.highest < highest,
-        "other": table.top < highest,
+        "other": board.tensor_top < highest,
     }
     return tuple(reason for reason, holds in found.items() if holds)
 

@@ -10,9 +10,8 @@ import numpy as np
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Collective, Operator
-from joulecast.model.power.governor import tensor_clock_mhz
 from joulecast.model.power.kernel_power import at_clock, clock_tree_power_w
-from joulecast.model.power.limits import skip_cycles
+from joulecast.model.power.limits import hold_at_peak
 
 #: Energy of a kernel by what an MI300 reports apart: compute dies, I/O dies, memory stacks.
 COMPONENT_GROUPS = {
@@ -34,8 +33,8 @@ class WorkTable:
         Power beside static power and leakage [W].
     groups_w
         The same by :data:`COMPONENT_GROUPS`, in their order [W].
-    top
-        Highest clock that the second limiter grants, as an index between steps.
+    tensor_use
+        Share of the dense tensor rate that it uses at any clock, for the second limiter.
     skipping
         Whether cycles are skipped at the instant limit.
     """
@@ -43,7 +42,7 @@ class WorkTable:
     time_s: list[float]
     dynamic_w: list[float]
     groups_w: list[tuple[float, ...]]
-    top: float
+    tensor_use: float
     skipping: list[bool]
 
 
@@ -83,7 +82,7 @@ class SimulatedWork:
     def _idle(self) -> WorkTable:
         tree = clock_tree_power_w(self._gpu.clocks_mhz, self._gpu).tolist()
         count = len(tree)
-        return WorkTable([1.0] * count, tree, [(w, 0.0, 0.0) for w in tree], count - 1.0, [False] * count)
+        return WorkTable([1.0] * count, tree, [(w, 0.0, 0.0) for w in tree], 0.0, [False] * count)
 
     def _busy(self, limit_w: float) -> WorkTable:
         gpu, costs = self._gpu, self._costs
@@ -91,7 +90,7 @@ class SimulatedWork:
             raise ValueError("idle work has no kernels")
         clocks, counts = gpu.clocks_mhz, np.array(self.counts, dtype=np.float64)
         plain = at_clock(costs, clocks[:, None], gpu)
-        times = skip_cycles(plain, clocks, limit_w * gpu["governor.peak_share"], gpu)
+        times = hold_at_peak(plain, clocks, limit_w * gpu["governor.peak_share"], gpu)
         time = times.time_s @ counts
         groups = [
             sum(np.broadcast_to(times.components_j[c], times.time_s.shape) @ counts for c in names)
@@ -103,13 +102,12 @@ class SimulatedWork:
         groups[0] = groups[0] + (whole - time) * clock_tree_power_w(clocks, gpu)
         cycles = costs.core_cycles * counts
         use = float((cycles * costs.tensor_use).sum() / max(float(cycles.sum()), 1e-9))
-        top = float(np.interp(float(tensor_clock_mhz(use, gpu)), clocks, np.arange(len(clocks))))
         power = np.array([np.asarray(g) / whole for g in groups])
         longest = np.max(times.time_s / plain.time_s, axis=1)
         return WorkTable(
             whole.tolist(),
             power.sum(axis=0).tolist(),
             [tuple(row) for row in power.T.tolist()],
-            top,
+            use,
             [ratio > 1.0 + 1e-9 for ratio in longest.tolist()],
         )

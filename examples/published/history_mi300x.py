@@ -22,7 +22,7 @@ from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Collective, Gemm, Operator, Streaming
 from joulecast.model.power.component_power import by_part
 from joulecast.model.power.kernel_power import at_clock, idle_power_w
-from joulecast.model.power.limits import skip_cycles
+from joulecast.model.power.limits import hold_at_peak
 from joulecast.model.predict import Forecast, Work, predict_work
 from joulecast.simulator.fluid.governor import PowerGovernor
 
@@ -88,7 +88,7 @@ class Card:
         self.gpu, self.clocks = gpu, gpu.clocks_mhz
         self.limit_w = gpu.device["power_limit_w"]
         found = at_clock(lower(list(KERNELS.values()), gpu), self.clocks[:, None], gpu)
-        found = skip_cycles(found, self.clocks, self.limit_w * gpu["governor.peak_share"], gpu)
+        found = hold_at_peak(found, self.clocks, self.limit_w * gpu["governor.peak_share"], gpu)
         self.time_s = dict(zip(KERNELS, found.time_s.T.tolist(), strict=True))
         self.power_w = dict(zip(KERNELS, found.power_w.T.tolist(), strict=True))
 

@@ -23,7 +23,7 @@ from joulecast.model.power.kernel_power import (
     idle_power_w,
     wait_power_w,
 )
-from joulecast.model.power.limits import skip_cycles
+from joulecast.model.power.limits import hold_at_peak
 from joulecast.simulator.instructions.host import host_gaps
 from joulecast.simulator.instructions.overlap import drag_beside, follow, is_overlapped
 from joulecast.simulator.instructions.overlap_steady import contended_stacks
@@ -128,7 +128,7 @@ def under_limits(
 ) -> Kernels:
     """The same kernels under a board's instant limit, and under limits of its parts [W]."""
     if peak_w is not None:
-        kernels = replace(kernels, times=skip_cycles(kernels.times, kernels.clocks_mhz, peak_w, gpu))
+        kernels = replace(kernels, times=hold_at_peak(kernels.times, kernels.clocks_mhz, peak_w, gpu))
     if component_limits_w:
         times, held = limited_kernels(kernels.times, kernels.clocks_mhz, component_limits_w, gpu)
         kernels = replace(kernels, times=times, held_mhz=held)

@@ -122,7 +122,8 @@ def test_a_lane_is_instructions_and_waiting(iteration):
             for parts in (lane.communication, lane.group_waiting)
         )
         assert communicating == pytest.approx(rank.exposed_communication_s - rank.group_waiting_s, rel=0.01)
-        assert lagging == pytest.approx(rank.group_waiting_s, rel=0.02)
+        # One iteration at the mean clock of each instruction, beside the mean of several whose clocks swing.
+        assert lagging == pytest.approx(rank.group_waiting_s, abs=3e-3 * series.time_s)
 
 
 def test_waiting_for_the_slowest_has_its_own_colour(iteration):

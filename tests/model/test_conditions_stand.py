@@ -110,8 +110,8 @@ def _beside(gpu: GpuModel, clocks: Any) -> dict[str, list[float]]:
         other = contention.communication_drag(kernels, 3, place, gpu)
         found[f"beside {place}"] = numbers(drag, other, contention.memory_share(kernels, place, drag, 3, other))
     times = kernel_power.at_clock(costs, clocks[:, None], gpu)
-    held = limits.skip_cycles(times, clocks, 0.8 * gpu.device["power_limit_w"], gpu)
-    found["skipped"] = numbers(held.time_s, held.energy_j, held.components_j["static"], held.components_j["clock"])
+    held = limits.hold_at_peak(times, clocks, 0.8 * gpu.device["power_limit_w"], gpu)
+    found["held"] = numbers(held.time_s, held.energy_j, held.components_j["static"], held.components_j["clock"])
     slow, ceiling = component_power.limited_kernels(times, clocks, {"compute": 240.0, "hbm": 70.0}, gpu)
     found["parts"] = numbers(slow.time_s, slow.energy_j, ceiling)
     return found

@@ -13,7 +13,7 @@ from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Gemm
 from joulecast.model.power.kernel_power import at_clock, idle_power_w
-from joulecast.model.power.limits import skip_cycles
+from joulecast.model.power.limits import hold_at_peak
 from joulecast.simulator.fluid.governor import PowerGovernor
 from joulecast.simulator.fluid.power_over_time import power_by_ticks, spread_of
 from joulecast.simulator.fluid.program import make_fluid_program
@@ -28,7 +28,7 @@ def forecast_ramp() -> np.ndarray:
     gpu = gpu_model(load_gpu("h200-sxm"))
     clocks, top = gpu.clocks_mhz, len(gpu.clocks_mhz) - 1
     times = at_clock(lower([Gemm(m=8192, n=8192, k=8192, dtype="bf16")], gpu), clocks[:, None], gpu)
-    times = skip_cycles(times, clocks, LIMIT_W * gpu["governor.peak_share"], gpu)
+    times = hold_at_peak(times, clocks, LIMIT_W * gpu["governor.peak_share"], gpu)
     idle = idle_power_w(clocks, gpu)
     durations = np.stack([np.full(len(clocks), PAUSE_S), KERNELS * times.time_s[:, 0]])
     powers = np.stack([idle, times.energy_j[:, 0] / times.time_s[:, 0]])

@@ -57,7 +57,8 @@ def test_time_passes_as_the_ledger_says(traced):
             rank.waiting_s,
         )
         assert found.compute_s + found.exposed_communication_s + found.waiting_s == pytest.approx(one.time_s)
-        assert astuple(found) == pytest.approx(ledger, abs=2e-3 * iteration.time_s)
+        # A trace has the mean clock of each instruction, where the ledger has all clocks of several iterations.
+        assert astuple(found) == pytest.approx(ledger, abs=4e-3 * iteration.time_s)
 
 
 def test_files_are_those_of_a_profiler(traced):

@@ -55,7 +55,7 @@ def test_figures():
     result = run_suite("fronts", FOLDER)
     assert not result.skipped
     summary = result.summary
-    assert summary["megatron, relative to the fastest"]["time_error_percent"] < 2.2
+    assert summary["megatron, relative to the fastest"]["time_error_percent"] < 2.3
     assert summary["megatron, relative to the fastest"]["energy_error_percent"] < 2.8
     for relative in ("megatron, relative to the fastest", "nano-batches, relative to the fastest"):
         assert all(summary[relative][f"{quantity}_inside_percent"] > 70.0 for quantity in ("time", "energy"))

@@ -173,7 +173,7 @@ def test_megatron_core_with_transformer_engine() -> None:
     assert summary["time_error_percent"] <= 3.0 and summary["energy_error_percent"] <= 2.8
     assert summary["time_inside_percent"] >= 90.0 and summary["energy_inside_percent"] >= 90.0
     dense = {name: error for name, error in errors.items() if "mixtral" not in name and "qwen3-30b" not in name}
-    assert len(dense) == 23 and sorted(map(abs, dense.values()))[-2] <= 0.045
+    assert len(dense) == 23 and sorted(map(abs, dense.values()))[-2] <= 0.05
 
 
 def test_more_of_megatron_core_on_other_hosts() -> None:

@@ -106,8 +106,8 @@ def test_steps_are_met_though_nothing_is_fitted_to_them(tmp_path: Path) -> None:
     ring = [errors.pop(name) for name in ("8b_8_fp8_128k_cp4", "8b_8_fp8_256k_cp8")]
     assert ring == [pytest.approx(-0.20, abs=0.02), pytest.approx(-0.23, abs=0.02)]
     in_pipelines = {name: error for name, error in errors.items() if name.startswith("405b")}
-    assert max(map(abs, in_pipelines.values())) < 0.095, in_pipelines
-    assert max(abs(error) for name, error in errors.items() if name not in in_pipelines) < 0.085, errors
+    assert max(map(abs, in_pipelines.values())) < 0.1, in_pipelines
+    assert max(abs(error) for name, error in errors.items() if name not in in_pipelines) < 0.09, errors
     assert sum(map(abs, errors.values())) / len(errors) == pytest.approx(0.049, abs=0.01), errors
     assert abs(errors["70b_256_fp8_tp8"]) < 0.05
     assert reserved.pop("8b_8_fp8_rowwise_one") == pytest.approx(-0.2, abs=0.02)  # why it holds more is not known

@@ -134,4 +134,4 @@ def test_the_time_of_work_between_pauses_is_its_busy_part():
     ]
     alone, first, second = (answer.time_s for answer in predict_kernels(load_gpu("h200-sxm"), [steady, *pulses]))
     assert first == pytest.approx(second, rel=1e-9)
-    assert first == pytest.approx(alone, rel=1e-6)  # neither window is long enough for the limit to act
+    assert 0.94 * alone < first < 0.98 * alone  # without pauses the limit on the tensor rate holds the clock down
