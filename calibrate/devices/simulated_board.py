@@ -126,6 +126,11 @@ class Board:
     highest, limit_w
         Index of the highest clock that is allowed, and the power limit, as long as nothing else is set; by default the
         card's own.
+
+    Attributes
+    ----------
+    megacycles
+        Cycles that its clock has made here; another process does not go on from them.
     """
 
     def __init__(
@@ -144,7 +149,7 @@ class Board:
         self.idle = SimulatedWork((), (), gpu)
         self.limit_w = gpu.device["power_limit_w"] if limit_w is None else limit_w
         self.highest = len(self.clocks_mhz) - 1 if highest is None else highest
-        self._index, self._carry = self.highest, 0.0
+        self._index, self._carry, self.megacycles = self.highest, 0.0, 0.0
         self._pending: list[tuple[float, int, float]] = []
         power = float(idle_power_w(self.clocks_mhz[self.highest], gpu)) + neighbour_w
         warm = self._laws.inlet_c + self._laws.resistance_k_per_w * power
@@ -218,6 +223,7 @@ class Board:
         static = self.static_w()
         power = table.dynamic_w[index] + static + self.neighbour_w
         state.time_s += step_s
+        self.megacycles += self.clocks_mhz[index] * step_s
         state.energy_j += power * step_s
         for group, part in enumerate(table.groups_w[index]):
             state.groups_j[group] += part * step_s

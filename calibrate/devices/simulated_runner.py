@@ -36,15 +36,23 @@ class SimulatedRunner:
         for need in benchmark.needs:
             if self._present is not None and need not in self._present:
                 raise MeasurementError(f"{need} is missing", key=benchmark.name)
-        phases_of(benchmark.row, self.card.board)
-        return SimulatedLoad(self.card, benchmark.row)
+        phases = phases_of(benchmark.row, self.card.board)
+        steady = len(phases) == 1 and not phases[0].work.is_idle and "companion" not in benchmark.row
+        return SimulatedLoad(self.card, benchmark.row, counts_clock=steady)
 
 
 class SimulatedLoad:
-    """A prepared row: its phases advance the card's time."""
+    """A prepared row: its phases advance the card's time.
 
-    def __init__(self, card: SimulatedCard, row: Mapping[str, Any]) -> None:
-        self._card, self._row = card, row
+    Attributes
+    ----------
+    counted_clock_mhz
+        Mean clock of the last run [MHz]; ``None`` before the first, and without ``counts_clock``.
+    """
+
+    def __init__(self, card: SimulatedCard, row: Mapping[str, Any], *, counts_clock: bool = False) -> None:
+        self._card, self._row, self._counts_clock = card, row, counts_clock
+        self.counted_clock_mhz: float | None = None
 
     def run(self, duration_s: float) -> tuple[int, float]:
         """Keep the card busy for about so long.
@@ -58,12 +66,15 @@ class SimulatedLoad:
         card = self._card
         start = card.now()
         player = card.begin(self._row)
+        begin_s, cycles = card.board.state.time_s, card.board.megacycles
         try:
             self._wait(duration_s)
             while player.repetitions < 1.0 and self._row.get("op") != "idle":
                 self._wait(0.25 * duration_s)
         finally:
             card.end()
+        if self._counts_clock:
+            self.counted_clock_mhz = (card.board.megacycles - cycles) / (card.board.state.time_s - begin_s)
         return self._counted(player, card.now() - start)
 
     def close(self) -> None:

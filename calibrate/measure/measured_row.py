@@ -14,7 +14,7 @@ from joulecast.calibrate.measure.history_window import batch_error
 from joulecast.calibrate.measure.settings import PULSED_OPS, UNTIMED_OPS, MeasureSettings
 from joulecast.calibrate.measure.window import Window
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark
-from joulecast.calibrate.rows.measured import WARMING
+from joulecast.calibrate.rows.measured import COUNTED_CLOCK, WARMING
 
 Array = NDArray[np.float64]
 #: Power history against the energy counter, less one, below which the counter must have jumped.
@@ -33,12 +33,15 @@ class Take:
         Of each run in the window: repetitions, and the seconds that they took; shape (runs,).
     wall_s
         From the begin of the first run to the end of the last [s].
+    counted_clocks_mhz
+        Mean clock of each run by the card's own count [MHz], ``None`` where it was not counted.
     """
 
     windows: tuple[Window, ...]
     repetitions: Array
     seconds: Array
     wall_s: float
+    counted_clocks_mhz: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,9 @@ def measured_row(
         "measured_energy_sd": math.hypot(worst.error, time.error) if "energy_j" in row else worst.error,
         "measured_stall_s": max(take.windows[card].stall_s for take in takes for card in cards),
     }
+    counted = _counted_clock_mhz(takes)
+    if counted is not None:
+        row[COUNTED_CLOCK] = counted
     return {**row, **_details(takes, cards, spoilt)}
 
 
@@ -222,6 +228,13 @@ def _busy_power(power_w: float, share: float, idle_w: float) -> dict[str, float]
         "measured_idle_power_w": idle_w,
         "measured_busy_power_w": (power_w - (1.0 - share) * idle_w) / share,
     }
+
+
+def _counted_clock_mhz(takes: Sequence[Take]) -> float | None:
+    """Mean clock over the seconds of all runs [MHz]; ``None`` unless every one was counted."""
+    clocks = [clock for take in takes for clock in take.counted_clocks_mhz if clock is not None]
+    seconds = np.concatenate([take.seconds for take in takes])
+    return float(np.average(clocks, weights=seconds)) if len(clocks) == len(seconds) else None
 
 
 def _warming(takes: Sequence[Take], card: int) -> float | None:

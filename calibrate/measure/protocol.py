@@ -117,6 +117,17 @@ def measure(
     return Measurement(benchmark.name, row, len(takes), session.now() - begin, error, tuple(warnings))
 
 
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One run of a load: repetitions, their seconds, begin and end on the cards' clock [s], counted clock [MHz]."""
+
+    repetitions: int
+    seconds: float
+    begin_s: float
+    end_s: float
+    counted_clock_mhz: float | None
+
+
 @dataclass
 class _Session:
     """The measurement of one microbenchmark."""
@@ -158,8 +169,8 @@ class _Session:
         finally:
             watch.stop()
 
-    def _run(self, load: Load, duration_s: float) -> tuple[int, float, float, float]:
-        """Repetitions, their seconds, and begin and end on the cards' clock."""
+    def _run(self, load: Load, duration_s: float) -> _Run:
+        """Run, and make sure that something ran."""
         begin = self.now()
         try:
             repetitions, seconds = load.run(duration_s)
@@ -169,7 +180,7 @@ class _Session:
             raise FaultError(Reason.WORK_FAILED, str(error)) from error
         if repetitions < 1 or not seconds > 0.0:
             raise FaultError(Reason.WORK_FAILED, f"it reported {repetitions} repetitions in {seconds} s")
-        return repetitions, seconds, begin, self.now()
+        return _Run(repetitions, seconds, begin, self.now(), load.counted_clock_mhz)
 
     def _settle(self, load: Load, watch: Watch) -> None:
         """Keep the cards busy until power and clock have stopped drifting, within bounds."""
@@ -215,12 +226,13 @@ class _Session:
         """One window on every card."""
         settings, row = self.settings, self.benchmark.row
         runs = [self._run(load, segment) for segment in _segments(watch.run_s(settings, row), row, settings.segments)]
-        start, end = runs[0][2], runs[-1][3]
+        start, end = runs[0].begin_s, runs[-1].end_s
         return Take(
             windows=watch.windows(start, end, settings, period_s(row)),
-            repetitions=np.array([run[0] for run in runs], dtype=np.float64),
-            seconds=np.array([run[1] for run in runs], dtype=np.float64),
+            repetitions=np.array([run.repetitions for run in runs], dtype=np.float64),
+            seconds=np.array([run.seconds for run in runs], dtype=np.float64),
             wall_s=end - start,
+            counted_clocks_mhz=tuple(run.counted_clock_mhz for run in runs),
         )
 
     def _tails(self, watch: Watch) -> list[Tail | None]:

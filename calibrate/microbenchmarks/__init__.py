@@ -7,7 +7,8 @@
   ``training``, ``layer_parts``.
 - ``tiles`` and ``tile_attention``: kernels with explicit tiles, compiled from ``tile_kernels`` and
   ``tile_attention_kernels``.
-- ``engine``: keeps a card busy with them; ``torch_runner``: runs them, with ``torch_backend``.
+- ``engine``: keeps a card busy with them; ``torch_runner``: runs them, with ``torch_backend``; ``clock_counter``: the
+  clock at which they ran, by ``clock_kernel``.
 - ``distributed``: several GPUs, by ``group_runner`` and ``group_work``.
 - ``shrink``: sizes for a CPU.
 """

@@ -111,7 +111,9 @@ class Member:
 
 
 class GroupLoad:
-    """A prepared microbenchmark on all members."""
+    """A prepared microbenchmark on all members; their clocks are not counted."""
+
+    counted_clock_mhz: float | None = None
 
     def __init__(self, member: Member, name: str) -> None:
         self._member, self._name, self._once_s = member, name, 0.0

@@ -35,7 +35,15 @@ class Microbenchmark:
 
 
 class Load(Protocol):
-    """A prepared microbenchmark: its memory is allocated, its kernels are compiled and warm."""
+    """A prepared microbenchmark: its memory is allocated, its kernels are compiled and warm.
+
+    Attributes
+    ----------
+    counted_clock_mhz
+        Mean clock of the last run, by the cycles that the card counted in it [MHz]; ``None`` where it did not.
+    """
+
+    counted_clock_mhz: float | None
 
     def run(self, duration_s: float) -> tuple[int, float]:
         """Keep the card busy for about so long; wait for it to end.

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from joulecast.calibrate.microbenchmarks.clock_counter import ClockCounter, clock_counter_for
+from joulecast.calibrate.microbenchmarks.composite import BackToBack
 from joulecast.calibrate.microbenchmarks.engine import Engine, engine_for
 from joulecast.calibrate.microbenchmarks.kernel import Bench
 from joulecast.calibrate.microbenchmarks.loads import Runs, build
@@ -22,11 +24,24 @@ class TorchLoad:
     ----------
     row
         What really runs: the benchmark's row, or the one to which it was shrunk.
+    counted_clock_mhz
+        Mean clock of the last run, by the cycles that the SMs counted [MHz]; ``None`` before the first, without a
+        ``counter``, and of benchmarks with pauses or beside other work, whose clock is not that of one work.
     """
 
-    def __init__(self, torch: Any, engine: Engine, runs: Runs, name: str, row: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        torch: Any,
+        engine: Engine,
+        runs: Runs,
+        name: str,
+        row: Mapping[str, Any],
+        counter: ClockCounter | None = None,
+    ) -> None:
         self._torch, self._engine, self._name, self.row = torch, engine, name, row
         self._runs: Runs | None = runs
+        self._counter = counter if isinstance(runs, BackToBack) else None
+        self.counted_clock_mhz: float | None = None
 
     def run(self, duration_s: float) -> tuple[int, float]:
         """Keep the device busy for about so long; wait for it to end.
@@ -42,8 +57,16 @@ class TorchLoad:
             raise MeasurementError(f"{self._name}: it is closed")
         if not (math.isfinite(duration_s) and duration_s > 0):
             raise MeasurementError(f"{self._name}: a duration of {duration_s} s is not positive")
+        self.counted_clock_mhz = None
         with in_words(self._torch, self._name):
-            return self._runs.run(duration_s)
+            if self._counter is None:
+                return self._runs.run(duration_s)
+            with self._engine.preparing():
+                self._counter.begin()
+            done = self._runs.run(duration_s)
+            with self._engine.preparing():
+                self.counted_clock_mhz = self._counter.end()
+            return done
 
     def close(self) -> None:
         """Free its memory."""
@@ -82,6 +105,8 @@ class TorchRunner:
             )
         # One stream for all: libraries keep a workspace for every stream that they have seen.
         self._engine = engine_for(self._torch, self._device)
+        with self._engine.preparing():
+            self._counter = clock_counter_for(self._torch, self._device)
 
     @property
     def memory_bytes(self) -> int | None:
@@ -116,4 +141,4 @@ class TorchRunner:
         except MeasurementError:
             engine.release()
             raise
-        return TorchLoad(self._torch, engine, runs, benchmark.name, row)
+        return TorchLoad(self._torch, engine, runs, benchmark.name, row, self._counter)

@@ -22,6 +22,8 @@ MEASURED_FIELDS = frozenset(
 )
 #: Row field of how the temperature changed while a row was measured [K].
 WARMING = "measured_temp_change_k"
+#: Row field of the mean clock by the cycles that a card counted itself [MHz].
+COUNTED_CLOCK = "measured_counted_clock_mhz"
 #: Configuration of every kind of row that must be a number where it is given.
 _NUMBERS = ("settle_s", "target_window_s")
 
@@ -36,7 +38,8 @@ class Measured:
 
     Of several GPUs ``energy_j`` and ``power_w`` are sums (``None`` if any GPU's power is missing), ``sm_clock_mhz`` and
     ``temperature_c`` means over the GPUs that have one, and ``peak_mem_bytes`` is that of the fullest.
-    ``temperature_change_k`` is from begin to end of the windows.
+    ``temperature_change_k`` is from begin to end of the windows. ``counted_clock_mhz`` is the mean clock by the cycles
+    that the SMs counted, of one GPU alone: kernels on tensor cores may run below the clock that the driver reports.
     """
 
     time_s: float | None = None
@@ -46,6 +49,7 @@ class Measured:
     temperature_c: float | None = None
     temperature_change_k: float | None = None
     peak_mem_bytes: float | None = None
+    counted_clock_mhz: float | None = None
     raw: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -201,7 +205,7 @@ def _measured(content: Mapping[str, Any], file: str, number: int) -> Measured:
 
     def observed(key: str) -> float | None:
         value = _number(raw.get(key), key, file, number)
-        if value is not None and (value < 0 or (key in ("time_s", "sm_clock_mhz") and value == 0)):
+        if value is not None and (value < 0 or (key in ("time_s", "sm_clock_mhz", COUNTED_CLOCK) and value == 0)):
             wrong = f"{value:g} is not positive"
             raise DataError(wrong, file=file, line=number, key=key, remedy="Write what was measured, or null.")
         return value
@@ -215,7 +219,7 @@ def _measured(content: Mapping[str, Any], file: str, number: int) -> Measured:
         return [_number(v, f"{key}_per_gpu", file, number) for v in values]
 
     power, clock, heat = listed("power_w"), listed("sm_clock_mhz"), listed("gpu_temp_c")
-    memory = listed("peak_mem_bytes")
+    memory, alone = listed("peak_mem_bytes"), (content.get("gpus") or 1) == 1
     return Measured(
         time_s=observed("time_s"),
         energy_j=observed("energy_j"),
@@ -224,6 +228,7 @@ def _measured(content: Mapping[str, Any], file: str, number: int) -> Measured:
         temperature_c=observed("gpu_temp_c") if heat is None else mean_of_present(heat),
         temperature_change_k=_number(raw.get(WARMING), WARMING, file, number),
         peak_mem_bytes=observed("peak_mem_bytes") if memory is None else largest_of_present(memory),
+        counted_clock_mhz=observed(COUNTED_CLOCK) if alone else None,
         raw=raw,
     )
 

@@ -9,6 +9,7 @@ import pytest
 from joulecast.calibrate.descriptions.describe import fit_all
 from joulecast.calibrate.descriptions.from_rows import facts_of
 from joulecast.calibrate.devices import simulated_sensors
+from joulecast.calibrate.devices.protocol import Settings
 from joulecast.calibrate.devices.simulated import SimulatedCard
 from joulecast.calibrate.devices.simulated_runner import SimulatedRunner
 from joulecast.calibrate.devices.simulated_sensors import Faults, Sensors
@@ -88,6 +89,78 @@ def test_a_row_is_what_rows_are():
     assert row.measured.temperature_c is not None and 1200 < row.measured.sm_clock_mhz < 1980
     assert row.measured.raw["power_cap_fraction"] > 0.9  # a product this large is held by the limit
     assert row.measured.raw["measured_reasons"]["power_limit"] > 0.9
+
+
+def test_the_clock_that_a_card_counted_is_that_of_its_board():
+    found = measured(SimulatedCard(), ROWS["gemm"]).row
+    assert found["measured_counted_clock_mhz"] == pytest.approx(found["measured_sm_clock_mean_mhz"], rel=5e-3)
+    locked = SimulatedCard()
+    locked.apply(Settings(locked_clock_mhz=(990.0, 990.0)))
+    assert measured(locked, ROWS["copy"]).row["measured_counted_clock_mhz"] == pytest.approx(990.0)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        IDLE,
+        PULSE,
+        {"op": "duty", "duty": 0.5},
+        {**ROWS["copy"], "companion": "randn"},
+        {**ROWS["copy"], "companion": "none"},
+    ],
+)
+def test_work_with_pauses_or_beside_other_work_has_no_clock_of_its_own(row):
+    found = measured(SimulatedCard(), row)
+    assert isinstance(found, Measurement) and "measured_counted_clock_mhz" not in found.row
+
+
+class CountingRunner(SimulatedRunner):
+    """Work whose clock is counted as 1000, 1001, … MHz, except in the runs that ``fails`` tells."""
+
+    def __init__(self, card, fails=()):
+        super().__init__(card)
+        self.fails, self.runs = fails, []
+
+    def prepare(self, benchmark):
+        load, real = super().prepare(benchmark), self
+
+        class Counting:
+            def run(self, duration_s):
+                count, seconds = load.run(duration_s)
+                seconds *= 1 + 0.2 * (len(real.runs) % 2)
+                real.runs.append(seconds)
+                place = len(real.runs)
+                self.counted_clock_mhz = None if place in real.fails else 1000.0 + 100.0 * (place % 2)
+                return count, seconds
+
+            def close(self):
+                load.close()
+
+        return Counting()
+
+
+def test_the_counted_clock_is_the_mean_over_the_seconds_of_all_runs():
+    card = SimulatedCard()
+    runner = CountingRunner(card)
+    settings = MeasureSettings(most_windows=2, error=1e-9)
+    row = measured(card, ROWS["copy"], runner, settings).row
+    assert row["measured_repeats"] == 2
+    of_windows = np.array(runner.runs[-2 * settings.segments :])
+    places = np.arange(len(runner.runs) + 1)[-len(of_windows) :]
+    clocks = 1000.0 + 100.0 * (places % 2)
+    assert abs(np.mean(clocks) - np.average(clocks, weights=of_windows)) > 1.0
+    assert row["measured_counted_clock_mhz"] == pytest.approx(np.average(clocks, weights=of_windows))
+
+
+def test_a_run_that_was_not_counted_leaves_the_row_without_a_counted_clock():
+    runner = CountingRunner(SimulatedCard())
+    assert "measured_counted_clock_mhz" in measured(runner.card, ROWS["copy"], runner).row
+    last = len(runner.runs)
+    runner = CountingRunner(SimulatedCard(), fails=(last,))
+    assert "measured_counted_clock_mhz" not in measured(runner.card, ROWS["copy"], runner).row
+    assert len(runner.runs) == last
+    while_settling = CountingRunner(SimulatedCard(), fails=(1,))
+    assert "measured_counted_clock_mhz" in measured(while_settling.card, ROWS["copy"], while_settling).row
 
 
 def test_other_counters_give_the_same():
@@ -229,6 +302,8 @@ def test_neither_energy_nor_power_is_a_named_failure():
 class BrokenRunner:
     """Work that cannot begin, or that ends badly."""
 
+    counted_clock_mhz = None
+
     def __init__(self, prepare=None, run=None, after=0):
         self.prepare_error, self.run_error, self.left = prepare, run, after
         self.closed = False
@@ -369,6 +444,8 @@ def test_stated_errors_of_the_history_hold():
 
 class BothRunner:
     """The same work on two cards."""
+
+    counted_clock_mhz = None
 
     def __init__(self, cards):
         self.cards = cards

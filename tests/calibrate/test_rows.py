@@ -44,6 +44,15 @@ def test_sums_and_means_over_gpus(tmp_path: Path) -> None:
     assert (row.measured.power_w, row.measured.sm_clock_mhz, row.measured.energy_j) == (None, None, None)
 
 
+def test_the_counted_clock_is_measured_and_of_one_gpu(tmp_path: Path) -> None:
+    row = one(tmp_path, measured_counted_clock_mhz=1700.5)
+    assert row.measured.counted_clock_mhz == 1700.5
+    assert "measured_counted_clock_mhz" not in row.configuration
+    assert one(tmp_path).measured.counted_clock_mhz is None
+    assert one(tmp_path, gpus=1, measured_counted_clock_mhz=1700.5).measured.counted_clock_mhz == 1700.5
+    assert one(tmp_path, gpus=2, measured_counted_clock_mhz=1700.5).measured.counted_clock_mhz is None
+
+
 def test_name_falls_back_to_id_and_to_the_line(tmp_path: Path) -> None:
     path = write(tmp_path, '{"id": 7, "op": "gemm"}', "", '{"op": "gemm"}')
     assert [row.name for row in read_rows(path)] == ["7", "rows.jsonl:3"]
@@ -59,6 +68,8 @@ def test_name_falls_back_to_id_and_to_the_line(tmp_path: Path) -> None:
         ('{"op": "gemm", "energy_j": -1}', "not positive"),
         ('{"op": "gemm", "time_s": 0.0}', "not positive"),
         ('{"a":' * 100_000, "recursion"),
+        ('{"op": "gemm", "measured_counted_clock_mhz": 0}', "not positive"),
+        ('{"op": "gemm", "measured_counted_clock_mhz": "fast"}', "not a number"),
         ('{"op": "gemm", "time_s": "fast"}', "not a number"),
         ('{"op": "gemm", "power_w_per_gpu": 3}', "not a list"),
     ],

@@ -221,6 +221,8 @@ class Impatient(SimulatedRunner):
         load, own = super().prepare(benchmark), self
 
         class Interrupted:
+            counted_clock_mhz = None
+
             def run(self, duration_s: float) -> tuple[int, float]:
                 own.calls += 1
                 if own.calls == 30:
