@@ -9,6 +9,7 @@ from joulecast.calibrate.devices.simulated import SimulatedCard
 from joulecast.calibrate.devices.simulated_loads import Player, phases_of
 from joulecast.calibrate.microbenchmarks.protocol import Load, Microbenchmark
 from joulecast.errors import MeasurementError
+from joulecast.model.power.governor import TENSOR_CLOCK_SHARE
 
 
 class SimulatedRunner:
@@ -37,8 +38,10 @@ class SimulatedRunner:
             if self._present is not None and need not in self._present:
                 raise MeasurementError(f"{need} is missing", key=benchmark.name)
         phases = phases_of(benchmark.row, self.card.board)
-        steady = len(phases) == 1 and not phases[0].work.is_idle and "companion" not in benchmark.row
-        return SimulatedLoad(self.card, benchmark.row, counts_clock=steady)
+        if len(phases) > 1 or phases[0].work.is_idle or "companion" in benchmark.row:
+            return SimulatedLoad(self.card, benchmark.row)
+        on_tensor_cores = phases[0].work.table(self.card.board.limit_w).tensor_use > 0.0
+        return SimulatedLoad(self.card, benchmark.row, counted_share=TENSOR_CLOCK_SHARE if on_tensor_cores else 1.0)
 
 
 class SimulatedLoad:
@@ -47,11 +50,12 @@ class SimulatedLoad:
     Attributes
     ----------
     counted_clock_mhz
-        Mean clock of the last run [MHz]; ``None`` before the first, and without ``counts_clock``.
+        Mean clock of the last run, ``counted_share`` of the one that the board sets [MHz]; ``None`` before the first,
+        and without that share.
     """
 
-    def __init__(self, card: SimulatedCard, row: Mapping[str, Any], *, counts_clock: bool = False) -> None:
-        self._card, self._row, self._counts_clock = card, row, counts_clock
+    def __init__(self, card: SimulatedCard, row: Mapping[str, Any], *, counted_share: float | None = None) -> None:
+        self._card, self._row, self._counted_share = card, row, counted_share
         self.counted_clock_mhz: float | None = None
 
     def run(self, duration_s: float) -> tuple[int, float]:
@@ -73,8 +77,9 @@ class SimulatedLoad:
                 self._wait(0.25 * duration_s)
         finally:
             card.end()
-        if self._counts_clock:
-            self.counted_clock_mhz = (card.board.megacycles - cycles) / (card.board.state.time_s - begin_s)
+        if self._counted_share is not None:
+            set_mhz = (card.board.megacycles - cycles) / (card.board.state.time_s - begin_s)
+            self.counted_clock_mhz = self._counted_share * set_mhz
         return self._counted(player, card.now() - start)
 
     def close(self) -> None:

@@ -250,12 +250,13 @@ FIXED: dict[str, Prior] = {
         0.5, 0.0, 2.0, 0.3, "s", "mean power of 0.5-0.8 s windows that start 0.25 s after the load"
     ),
     "governor.fast_s": Prior(
-        0.005,
+        0.0075,
         0.001,
         1.0,
-        0.3,
+        0.4,
         "s",
-        "products, copies and rests in turn, 0.5 to 200 ms, on an H200 and an H100: time within 1.5 %, power within 1.1 %",
+        "products, copies and rests in turn, 0.5 to 200 ms, on an H200 and an H100: "
+        "time within 1.8 %, power within 1.2 %",
     ),
     "governor.slow_s": Prior(
         1.0, 0.1, 10.0, 0.2, "s", "recorded ramp: the second correction comes 0.9 s after the load"

@@ -23,6 +23,7 @@ from joulecast.calibrate.rows.operators import operator_of
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import Attention, Gemm, Operator, Streaming
 from joulecast.model.kernels.remembered import with_values
+from joulecast.model.power.governor import TENSOR_CLOCK_SHARE
 from joulecast.model.power.kernel_power import kernel_time_s
 
 Array = NDArray[np.float64]
@@ -34,6 +35,8 @@ TIME_NOISE, SHORT_TIME_NOISE = 0.015, 0.025
 POWER_NOISE, SHORT_POWER_NOISE = 0.015, 0.04
 #: Relative noise of the power of a card at rest [1].
 IDLE_NOISE = 0.01
+#: A driver that reports so much of what was counted in such products reports the slowed clock, as an H100's does.
+_SLOWED = 0.97
 #: A window in which the temperature changed by so much found the card still warming or cooling [K].
 UNSTEADY_K = 1.0
 
@@ -85,13 +88,25 @@ def collect(rows: Sequence[Row]) -> FitRows:
         np.array(counts, dtype=np.float64),
         np.array([r.measured.time_s for r in kept], dtype=np.float64),
         np.array(power, dtype=np.float64),
-        np.array([r.measured.sm_clock_mhz for r in kept], dtype=np.float64),
+        np.array([board_clock_mhz(r) for r in kept], dtype=np.float64),
         np.array([unsteady_c(r.measured) for r in kept], dtype=np.float64),
         np.array([r.window_s >= SETTLED_WINDOW_S for r in kept], dtype=np.bool_),
         np.array([cards.index(label) for label in labels], dtype=np.int64),
         cards,
         Relowering(operators),
     )
+
+
+def board_clock_mhz(row: Row) -> float | None:
+    """Clock that the board had set: the reported one, unless that is the one to which products were slowed [MHz].
+
+    Times are forecast from the clock that is set, at which a kernel's voltage is, and all kernels beside it.
+    """
+    reported, counted = row.measured.sm_clock_mhz, row.measured.counted_clock_mhz
+    product = row.op == "gemm" and row.configuration.get("dtype") != "fp32"
+    if not product or reported is None or counted is None or counted < _SLOWED * reported:
+        return reported
+    return counted / TENSOR_CLOCK_SHARE
 
 
 def unsteady_c(measured: Measured) -> float:

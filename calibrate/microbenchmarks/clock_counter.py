@@ -85,6 +85,6 @@ def clock_counter_for(torch: Any, device: Any) -> ClockCounter | None:
     sms = torch.cuda.get_device_properties(device).multi_processor_count
     try:
         kernel = compiled()
-        return ClockCounter(torch, device, lambda stamps: kernel[(sms,)](stamps, MOST_SMS, num_warps=1))
+        return ClockCounter(torch, device, lambda stamps: kernel[(sms,)](stamps, num_warps=1))
     except Exception:  # noqa: BLE001 - whatever Triton or its compiler lacks, all else can be measured
         return None

@@ -13,18 +13,18 @@ from typing import Any
 tl: Any = None
 
 
-def _stamp(stamps, most: tl.constexpr):
-    """Each program writes its SM's time [ns] and cycles to row ``%smid`` of ``stamps[most, 2]``."""
+def _stamp(stamps):
+    """Each program writes its SM's time [ns] and cycles to row ``%smid`` of ``stamps[MOST_SMS, 2]``."""
     time = tl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
     cycles = tl.inline_asm_elementwise("mov.u64 $0, %clock64;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
     sm = tl.inline_asm_elementwise("mov.u32 $0, %smid;", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
-    tl.store(stamps + 2 * sm, time, mask=sm < most)
-    tl.store(stamps + 2 * sm + 1, cycles, mask=sm < most)
+    tl.store(stamps + 2 * sm, time)
+    tl.store(stamps + 2 * sm + 1, cycles)
 
 
 @cache
 def compiled() -> Any:
-    """The kernel as Triton's, to be launched as ``kernel[(sms,)](stamps, most, num_warps=1)``.
+    """The kernel as Triton's, to be launched as ``kernel[(sms,)](stamps, num_warps=1)``.
 
     Raises
     ------

@@ -4,8 +4,8 @@ A fast loop answers the power of the last milliseconds and lets bursts run a lit
 the average of about a second at the limit. Both were seen in recorded pulses and ramps of an H200: after a pause the
 clock falls within 40-60 ms to a plateau 3 % above the limit, and is corrected about 0.9 s later. How fast the first one
 is follows from loads that take turns with rests (clocks counted on the SMs of an H200 and an H100): where both last
-20 ms and more, the clock falls in each load, although the average is far below the limit, and rises in each rest. Boards
-move their clock in steps of about 20 ms; the loop here does so smoothly.
+20 ms and more, the clock falls in each load, although the average is far below the limit, and rises in each rest.
+Boards move their clock in steps of about 20 ms; the loop here does so smoothly.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from joulecast.calibrate.microbenchmarks import clock_counter
-from joulecast.calibrate.microbenchmarks.clock_counter import MOST_SMS, ClockCounter, clock_counter_for, counted_mhz
+from joulecast.calibrate.microbenchmarks.clock_counter import ClockCounter, clock_counter_for, counted_mhz
 
 GPU = SimpleNamespace(type="cuda")
 
@@ -78,7 +78,7 @@ def test_the_kernel_is_launched_once_on_every_sm(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(clock_counter, "compiled", Kernel)
     monkeypatch.setattr(clock_counter, "ClockCounter", lambda torch, device, stamp: stamp("where"))
     clock_counter_for(fake_torch(), GPU)
-    assert launches == [((132,), "where", MOST_SMS, {"num_warps": 1})]
+    assert launches == [((132,), "where", {"num_warps": 1})]
 
 
 class FakeCard:
