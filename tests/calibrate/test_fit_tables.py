@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from paths import ROOT
 
 from joulecast.calibrate.fit.tables import board_clock_mhz, collect
 from joulecast.calibrate.rows.measured import Measured, Row, read_rows
 from joulecast.model.power.governor import TENSOR_CLOCK_SHARE
-from paths import ROOT
 
 CARDS = {
     "h100": ROOT / "validate/recorded/h100_sxm/card-2/recording.jsonl",

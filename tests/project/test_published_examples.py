@@ -136,7 +136,7 @@ def test_findings_on_executions_that_the_forecast_agrees_with(mi300x, name):
 def test_light_kernels_first_cost_and_save_little_time(mi300x):
     history = load("history_mi300x")
     saved = [line["saved time [%]"] for line in history.orders(mi300x)]
-    assert -1.0 < min(saved) <= max(saved) < 3.0
+    assert -1.5 < min(saved) <= max(saved) < 3.0
 
 
 def test_a_logger_of_a_millisecond_conserves_energy(mi300x):
