@@ -93,17 +93,13 @@ def _at_clocks(times: KernelTimes, clocks_mhz: Array, kernels: NDArray[np.int64]
     """Some kernels at other clocks than the grid's, shape ``(clocks, kernels)``, between its steps."""
     upper = np.clip(np.searchsorted(clocks_mhz, wanted_mhz), 1, len(clocks_mhz) - 1)
     share = (wanted_mhz - clocks_mhz[upper - 1]) / (clocks_mhz[upper] - clocks_mhz[upper - 1])
-    shape = times.time_s.shape
-
-    def taken(values: Array) -> Array:
-        moved = np.broadcast_to(values, shape).copy()
-        some = moved[:, kernels]
-        low, high = np.take_along_axis(some, upper - 1, 0), np.take_along_axis(some, upper, 0)
-        moved[:, kernels] = (1.0 - share) * low + share * high
-        return moved
-
-    parts = {component: taken(values) for component, values in times.components_j.items()}
-    return replace(times, time_s=taken(times.time_s), energy_j=taken(times.energy_j), components_j=parts)
+    tables = np.empty((2 + len(times.components_j), *times.time_s.shape))
+    for place, values in enumerate((times.time_s, times.energy_j, *times.components_j.values())):
+        tables[place] = values
+    some, columns = tables[:, :, kernels], np.arange(len(kernels))
+    tables[:, :, kernels] = (1.0 - share) * some[:, upper - 1, columns] + share * some[:, upper, columns]
+    parts = dict(zip(times.components_j, tables[2:], strict=True))
+    return replace(times, time_s=tables[0], energy_j=tables[1], components_j=parts)
 
 
 def _skip_cycles_at_lowest(times: KernelTimes, clocks_mhz: Array, peak_w: float, gpu: GpuModel) -> KernelTimes:
