@@ -36,7 +36,7 @@ class WorkTable:
     tensor_use
         Share of the dense tensor rate that it uses at any clock, for the second limiter.
     skipping
-        Whether cycles are skipped at the instant limit.
+        Whether the instant limit slows it.
     """
 
     time_s: list[float]

@@ -25,7 +25,7 @@ from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Collective, Gemm, Operator, Streaming
 from joulecast.model.power.component_power import by_part, package_of
 from joulecast.model.power.kernel_power import at_clock
-from joulecast.model.power.limits import hold_at_peak
+from joulecast.model.power.limits import skip_cycles
 from joulecast.model.predict import Forecast, Work, predict_work
 from joulecast.simulator.instructions.repeated import Conditions, predict_repeated
 
@@ -127,7 +127,7 @@ def power_limits(gpu: GpuModel, limit_w: float) -> dict[str, dict[str, float]]:
         free = alone(operator, gpu)
         by_clock = alone(operator, gpu, power_limit_w=limit_w / gpu["governor.settled_share"])
         top = at_clock(lower([operator], gpu), full[:, None], gpu)
-        held = hold_at_peak(top, full, limit_w, gpu)
+        held = skip_cycles(top, full, limit_w, gpu)
         lines[f"{name}, compute clock"] = _change(by_clock.time_s[0], by_clock.energy_j[0], free)
         lines[f"{name}, all parts"] = _change(held.time_s[0, 0], held.energy_j[0, 0], free)
     return lines

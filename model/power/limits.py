@@ -64,8 +64,8 @@ def hold_at_peak(times: KernelTimes, clocks_mhz: Array, peak_w: float, gpu: GpuM
     as this form says within 1 % on average and 2.7 % at worst; the energy of products between rests was met within
     1.5 % (``validate/recorded/clocks``).
     """
-    times = _skip_cycles_at_lowest(times, clocks_mhz, peak_w, gpu)
-    if len(clocks_mhz) == 1:
+    times = skip_cycles(times, clocks_mhz, peak_w, gpu)
+    if len(clocks_mhz) == 1:  # there is no lower clock to run at
         return times
     peak = _clock_at_power(times.power_w, clocks_mhz, peak_w)
     near = np.flatnonzero(peak * (1.0 - PEAK_WIDTH) < clocks_mhz[-1])
@@ -102,10 +102,10 @@ def _at_clocks(times: KernelTimes, clocks_mhz: Array, kernels: NDArray[np.int64]
     return replace(times, time_s=tables[0], energy_j=tables[1], components_j=parts)
 
 
-def _skip_cycles_at_lowest(times: KernelTimes, clocks_mhz: Array, peak_w: float, gpu: GpuModel) -> KernelTimes:
-    """At the lowest clock a kernel above the limit takes longer at the same dynamic energy.
+def skip_cycles(times: KernelTimes, clocks_mhz: Array, peak_w: float, gpu: GpuModel) -> KernelTimes:
+    """At the lowest of some clocks, or at the only one, kernels above a limit take longer at the same dynamic energy.
 
-    ``t' = (E − P_idle·t) / (P_peak − P_idle)``
+    ``t' = (E − P_idle·t) / (P_peak − P_idle)``; arrays of shape ``(clocks, kernels)``.
     """
     time, energy = times.time_s[0], times.energy_j[0]
     if not (energy > peak_w * time).any():

@@ -39,8 +39,7 @@ def forecast(row):
     if row["other"] == "sleep":  # one thread counts cycles
         other_s, other_w = 2.6e6 / (clocks * 1e6), idle + 6.0
     else:
-        share = (COPY_W[row["gpu"]] - idle[-1]) / idle[-1]
-        other_s, other_w = np.full(len(clocks), float(row["other_time_s"])), idle * (1.0 + share)
+        other_s, other_w = np.full(len(clocks), float(row["other_time_s"])), idle * COPY_W[row["gpu"]] / idle[-1]
     durations = np.stack([int(row["products"]) * product.time_s[:, 0], int(row["others"]) * other_s])
     powers = np.stack([product.power_w[:, 0], other_w])
     turns = int(np.ceil(SECONDS / durations[:, len(clocks) // 2].sum()))

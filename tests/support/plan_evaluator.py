@@ -28,7 +28,7 @@ def iteration_evaluator(
     """Evaluator of a plan's schedule, with the tables of its instructions at every clock of the GPU.
 
     Its clock indices count the GPU's clocks from the lowest; the plan's own clocks play no part, and its power limit
-    only as the instant limit above which kernels skip cycles. Times are those of the engine, to the nanosecond;
+    only as the instant limit that slows kernels. Times are those of the engine, to the nanosecond;
     energies are of one GPU of each pipeline stage together.
 
     Parameters
