@@ -31,7 +31,7 @@ class Prior:
 #: Access patterns: share of peak bandwidth, bytes an SM moves in a cycle, latency floor [s], energy beyond a copy's
 #: [pJ/B], and the relative prior spread of the first two.
 _STREAMING: dict[str, tuple[float, float, float, float, float]] = {
-    "copy": (0.89, 60.0, 1.5e-6, 0.0, 0.3),
+    "copy": (0.89, 60.0, 1.2e-6, 0.0, 0.3),
     "fill": (0.71, 60.0, 1.5e-6, 10.0, 0.3),
     "exp": (0.89, 30.0, 1.5e-6, 20.0, 0.3),
     "sum": (0.86, 30.0, 5.0e-6, 20.0, 0.3),
@@ -40,8 +40,8 @@ _STREAMING: dict[str, tuple[float, float, float, float, float]] = {
     "rmsnorm": (0.75, 20.0, 2.0e-6, 20.0, 0.3),
     "layernorm": (0.70, 18.0, 2.0e-6, 60.0, 0.3),
     "softmax": (0.70, 5.0, 2.0e-6, 150.0, 0.3),
-    "add": (0.92, 60.0, 1.5e-6, 10.0, 0.3),
-    "mul": (0.92, 60.0, 1.5e-6, 10.0, 0.3),
+    "add": (0.92, 60.0, 1.0e-6, 10.0, 0.3),
+    "mul": (0.92, 60.0, 1.0e-6, 10.0, 0.3),
     "unary": (0.89, 60.0, 1.5e-6, 10.0, 0.15),
     "gelu": (0.80, 25.0, 1.5e-6, 20.0, 0.3),
     "gelu_backward": (0.80, 20.0, 1.5e-6, 20.0, 0.3),
@@ -71,6 +71,17 @@ _STREAMING: dict[str, tuple[float, float, float, float, float]] = {
     "rope": (0.60, 12.0, 2.0e-6, 10.0, 0.3),
 }
 
+#: Latency floors [s] and bytes that an SM moves in a cycle of PyTorch's kernels on one H200, by 127 shapes each.
+_ROW_KERNELS = {
+    "gelu": (1.7e-6, 14.8),
+    "gelu_backward": (1.9e-6, 15.9),
+    "layernorm": (2.6e-6, 12.2),
+    "rmsnorm": (1.9e-6, 21.5),
+    "norm_backward": (1.8e-6, 17.6),
+    "bias_reduce": (7.0e-6, 20.0),
+    "gamma_backward": (0.7e-6, 20.0),
+}
+
 _BACKENDS = {
     ("cudnn", "forward"): (0.63, 0.75, 0.90),
     ("cudnn", "backward"): (0.50, 0.75, 0.90),
@@ -86,15 +97,18 @@ _BACKENDS = {
 BANDWIDTH_SPREAD = 0.15
 
 
+_PRODUCTS, _ROWS = "1,000 products on one H200, recorded", "row-wise kernels on one H200, recorded"
+
+
 def time_priors() -> dict[str, Prior]:
     """Parameters of the table ``kernel``."""
     priors = {
         "kernel.overlap_exponent": Prior(4.0, 1.5, 20.0, 0.4),
         "kernel.gemm.eta": Prior(0.92, 0.5, 1.2, 0.1),
-        "kernel.gemm.tile_penalty": Prior(0.053, 0.0, 0.5, 0.5),
-        "kernel.gemm.load_bytes_per_sm_cycle": Prior(70.0, 30.0, 128.0, 0.2, "B/cycle"),
-        "kernel.gemm.tile_overhead_cycles": Prior(3600.0, 0.0, 2e4, 0.5, "cycle"),
-        "kernel.gemm.fixed_s": Prior(1.0e-6, 0.0, 5e-6, 0.5, "s"),
+        "kernel.gemm.tile_penalty": Prior(0.007, 0.0, 0.5, 0.5, "", _PRODUCTS),
+        "kernel.gemm.load_bytes_per_sm_cycle": Prior(76.0, 30.0, 128.0, 0.05, "B/cycle", _PRODUCTS),
+        "kernel.gemm.tile_overhead_cycles": Prior(3300.0, 0.0, 2e4, 0.05, "cycle", _PRODUCTS),
+        "kernel.gemm.fixed_s": Prior(2.5e-6, 0.0, 5e-6, 0.05, "s", _PRODUCTS),
         "kernel.gemm.bandwidth_share": Prior(0.90, 0.5, 1.0, 0.03),
         "kernel.gemm.layout.nn": Prior(1.0, 0.8, 1.2, 0.05),
         "kernel.gemm.layout.nt": Prior(1.0, 0.8, 1.2, 0.05),
@@ -132,6 +146,10 @@ def time_priors() -> dict[str, Prior]:
         priors[prefix + "bandwidth_share"] = Prior(share, 0.02, 1.0, min(spread, BANDWIDTH_SPREAD))
         priors[prefix + "bytes_per_sm_cycle"] = Prior(issue, 0.05, 200.0, spread, "B/cycle")
         priors[prefix + "fixed_s"] = Prior(fixed, 0.0, 2e-4, 0.5, "s")
+    for pattern, (fixed, issue) in _ROW_KERNELS.items():
+        prefix = f"kernel.streaming.{pattern}."
+        priors[prefix + "bytes_per_sm_cycle"] = Prior(issue, 0.05, 200.0, 0.1, "B/cycle", _ROWS)
+        priors[prefix + "fixed_s"] = Prior(fixed, 0.0, 2e-4, 0.1, "s", _ROWS)
     return priors
 
 

@@ -2,7 +2,8 @@
 
 - ``operators``: work free of any GPU; ``operator_checks`` refuses what no kernel has, ``families`` names kernels whose
   errors are told as one.
-- The library's kernels: ``gemm``; ``attention``, with ``attention_fp8`` for its pace in FP8, ``few_heads`` for
+- The library's kernels: ``gemm``, with ``product_tiles`` for the tiles that it has and ``product_pace`` for the cycles
+  of one; ``attention``, with ``attention_fp8`` for its pace in FP8, ``few_heads`` for
   fewer blocks than SMs and ``head_width`` for heads wider or narrower than 128; ``streaming`` for those that move
   data, ``row_blocks`` for vLLM's row-wise ones.
 - Kernels whose schedule is given: ``tiles`` (matrix products), ``attention_tiles``, ``row_tiles`` with ``row_layout``

@@ -2,12 +2,14 @@
 
 A product is cut into tiles of ``BM × BN``; each SM works on one at a time, so the product takes
 
-    cycles = ceil(tiles / SMs) · (K·max(2·BM·BN / (R·η), (BM + BN)·size / l) + c0),    η = η0 / (1 + b·(64/BM + 64/BN)²)
+    cycles = ceil(tiles / SMs) · (K·(m^8 + l^8)^(1/8) + c0·BM·BN/(128·256)),
+    m = 2·BM·BN / (R·η),    η = η0 / (1 + b·(64/BM + 64/BN)²),    l = (a·BM + b·BN)·size / L
 
-with R the dense rate of one SM and l the bytes that it loads in a cycle. η falls for small tiles because every operand
-byte staged through shared memory then serves fewer operations. c0 grows with the width of the result, which leaves at
-the tile's end. Where tiles are few, K can be split s-fold: s times the
-tiles of K/s, and partial sums that pass through L2. The library is taken to pick the fastest of its choices.
+with R the dense rate of one SM and L the bytes that it loads in a cycle. η falls for small tiles because every operand
+byte staged through shared memory then serves fewer operations; a and b tell how operands lie in memory. c0 is the end
+of a tile, whose result leaves. Where tiles are few, K can be split s-fold: s times the tiles of K/s, and partial sums
+that pass through L2. Of the tiles that the library has (:mod:`joulecast.model.kernels.product_tiles`) it is taken to
+pick the fastest, without regard to how operands lie.
 """
 
 from __future__ import annotations
@@ -19,31 +21,13 @@ from numpy.typing import NDArray
 
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import DTYPE_BYTES
+from joulecast.model.kernels.product_pace import REFERENCE_TILE, Pace
+from joulecast.model.kernels.product_tiles import COUNTED_WAVES, ProductTiles, product_tiles
 from joulecast.model.kernels.streaming import residency
+from joulecast.model.kernels.unaligned import extra_loads
 
 Array = NDArray[np.float64]
 
-#: Tiles (BM, BN) that the vendors' libraries have for large products: the set seen in profiles of cuBLAS on Hopper (its
-#: names give BN x BM, for it computes the transpose).
-LARGE_TILES = ((128, 320), (256, 128), (128, 256), (192, 192), (128, 192), (192, 128))
-#: Tiles for products too small to fill the GPU with large ones.
-SMALL_TILES = (
-    *((128, n) for n in (64, 72, 80, 96, 104, 112, 128, 144, 160)),
-    *((64, n) for n in (32, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256)),
-    (256, 64),
-    (192, 64),
-)
-#: What the library chooses from: every tile, and the larger ones with K split over several SMs.
-SPLITS = (2, 4, 8)
-#: Gain from which on a split is taken, as a factor: sums of parts are less exact, and libraries avoid them [estimate].
-SPLIT_CAUTION = 1.15
-CHOICES = np.array(
-    [(*tile, 1) for tile in LARGE_TILES + SMALL_TILES]
-    + [(*tile, split) for tile in (*LARGE_TILES, (128, 128), (64, 128), (128, 64)) for split in SPLITS],
-    dtype=np.float64,
-)
-#: Tile by which operand traffic is counted, so that it grows smoothly with the product.
-REFERENCE_TILE = (128.0, 256.0)
 #: What a tile of a grouped kernel takes longer to begin and end than the library's, as a share of the latter: it looks
 #: up its product and addresses, and the next one's loads do not run beside its results [estimate, +-0.4]. From the
 #: times and clocks of eight rows of `validate/recorded/h200_sxm/experts.jsonl` (``grouped_up``).
@@ -60,10 +44,9 @@ EFFICIENCY = {"blocked": 0.83, "row_blocks": 0.64}
 #: it gradients of weights that are added to fp32 are as far off as products with results in bf16: SimuMax's 22 large
 #: ones on A100, 3 % too short without; on B200 alone it would be about 1 [estimate, 0.3 to 1].
 WIDE_RESULT = 0.5
-
-
-#: Types whose kernels all run on pairs of SMs, each of which loads half of one operand for both (``cta_group::2``).
-PAIRED = ("fp4",)
+#: Share of a product's begin that further ones on several streams do not hide: 24 rows of
+#: `validate/recorded/h200_sxm/experts.jsonl`, each 1.2 us a product longer than without [estimate, +-0.1].
+SEPARATE_START = 0.5
 
 
 @dataclass(frozen=True)
@@ -89,11 +72,7 @@ class GemmWork:
     tile: Array  # shape (n, 2)
     splits: Array
     tiles: Array  # of all splits, of which an SM has one at a time
-
-
-def tile_efficiency(bm: Array, bn: Array, eta: float, penalty: float) -> Array:
-    """Share of the dense rate that a tile of ``bm × bn`` reaches between its first and last operand load."""
-    return np.asarray(eta / (1.0 + penalty * (64.0 / bm + 64.0 / bn) ** 2))
+    fixed_s: Array  # of launches
 
 
 def gemm_work(
@@ -133,22 +112,71 @@ def gemm_work(
     """
     size = DTYPE_BYTES[dtype]
     width = output_bytes_per_element or size
-    overhead = gpu["kernel.gemm.tile_overhead_cycles"] * (1.0 + GROUPED * grouped) * _epilogue(width, size, separate)
-    rate = _sm_rate(dtype, layout, gpu, scaled)
-    shared = 0.5 if dtype in PAIRED else 1.0
-    cycles, outputs = _cycles_of_choices(shapes, size, rate, overhead, gpu, separate, shared)
-    best = np.argmin(cycles * np.where(CHOICES[:, 2] > 1, SPLIT_CAUTION, 1.0), axis=1)
-    rows = np.arange(len(best))
-    output = shapes.batch * shapes.m * shapes.n * width
+    sm_rate = gpu.flops_per_cycle(dtype) / gpu.sm_count
+    library = product_tiles(gpu.device["shared_memory_per_sm_bytes"], sm_rate * size, dtype, layout == "tn")
+    pace = Pace(
+        library=library,
+        size=size,
+        rate=_sm_rate(dtype, layout, gpu, scaled),
+        eta=gpu["kernel.gemm.eta"],
+        penalty=gpu["kernel.gemm.tile_penalty"],
+        loads=gpu["kernel.gemm.load_bytes_per_sm_cycle"],
+        end=gpu["kernel.gemm.tile_overhead_cycles"] * (1.0 + GROUPED * grouped) * _epilogue(width, size, separate),
+        l2_bytes=gpu["kernel.l2.bytes_per_sm_cycle"] * gpu.sm_count,
+    )
+    best = _choice(shapes, pace.expected(sm_rate), gpu, separate)
+    rows, columns, splits = library.rows[best], library.columns[best], library.splits[best]
+    outputs = np.ceil((shapes.m + shapes.spare) / rows) * np.ceil(shapes.n / columns) * shapes.batch
+    waves = _waves(outputs * splits, shapes.batch, gpu, separate)
+    loads = extra_loads(shapes.m, shapes.n, shapes.k, layout, size) if library.kind.by_lines else (1.0, 1.0)
+    values = shapes.batch * shapes.m * shapes.n
+    summed = np.where(splits > 1, pace.sum(rows, columns, values, splits), 0.0)
+    output = values * width
     return GemmWork(
-        cycles=cycles[rows, best],
-        l2_bytes=outputs[rows, best] * CHOICES[best, :2].sum(axis=1) * shapes.k * size,
+        cycles=waves * pace.tile(rows, columns, shapes.k / splits, *loads) + summed,
+        l2_bytes=outputs * (rows + columns) * shapes.k * size,
         output_bytes=output,
         hbm_bytes=_hbm_bytes(shapes, size, output, gpu),
-        tile=CHOICES[best, :2],
-        splits=CHOICES[best, 2],
-        tiles=outputs[rows, best] * CHOICES[best, 2],
+        tile=np.stack([rows, columns], axis=-1),
+        splits=splits,
+        tiles=outputs * splits,
+        fixed_s=_fixed_s(shapes, library, waves, splits, gpu, separate),
     )
+
+
+def _choice(shapes: GemmShapes, pace: Pace, gpu: GpuModel, separate: bool) -> NDArray[np.int64]:
+    """Index of the choice that the library is taken to make, shape ``(n,)``."""
+    library, splits = pace.library, pace.library.splits
+    batch = np.ones_like(shapes.batch) if separate else shapes.batch  # on several streams each is chosen for itself
+    m, n, k, batch = (each[:, None] for each in (shapes.m + shapes.spare, shapes.n, shapes.k, batch))
+    waves = np.ceil(np.ceil(m / library.rows) * np.ceil(n / library.columns) * batch * splits / gpu.sm_count)
+    cycles = waves * pace.tile(library.rows, library.columns, k / splits)
+    split = splits > 1
+    cycles = cycles + split * pace.sum(library.rows, library.columns, batch * m * n, splits)
+    cycles = cycles + _launches_s(library, waves, splits) * gpu.max_clock_mhz * 1e6
+    caution = np.where(waves > library.few_waves, library.beyond, library.caution)
+    return np.asarray(np.argmin(np.where(k / splits < library.least_part, np.inf, cycles * caution), axis=1))
+
+
+def _fixed_s(
+    shapes: GemmShapes, library: ProductTiles, waves: Array, splits: Array, gpu: GpuModel, separate: bool
+) -> Array:
+    """Time in which products' kernels begin, and other launches beside them [s]."""
+    starts = 1.0 + separate * SEPARATE_START * (shapes.batch - 1.0)
+    return np.asarray(gpu["kernel.gemm.fixed_s"] * library.kind.start * starts + _launches_s(library, waves, splits))
+
+
+def _launches_s(library: ProductTiles, waves: Array, splits: Array) -> Array:
+    """Time of launches before and behind a product's own [s]."""
+    return library.kind.counter_s * (waves >= COUNTED_WAVES) + library.kind.sum_s * (splits > 1)
+
+
+def _waves(tiles: Array, batch: Array, gpu: GpuModel, separate: bool) -> Array:
+    """Times that an SM takes one of so many tiles."""
+    waves = np.ceil(tiles / gpu.sm_count)
+    if separate:  # half-way between all at once and one after another, as on four streams [estimate from SimuMax, B200]
+        waves = np.sqrt(waves * np.ceil(tiles / batch / gpu.sm_count) * batch)
+    return waves
 
 
 def _sm_rate(dtype: str, layout: str, gpu: GpuModel, scaled: str) -> float:
@@ -179,28 +207,6 @@ def _epilogue(width: float, size: float, separate: bool) -> float:
     return 1.0 if separate else 1.0 + WIDE_RESULT * max(width / max(size, 2.0) - 1.0, 0.0)
 
 
-def _cycles_of_choices(
-    shapes: GemmShapes, size: float, rate: float, overhead: float, gpu: GpuModel, separate: bool, shared: float
-) -> tuple[Array, Array]:
-    """Cycles of each of :data:`CHOICES` and its tiles of the result, both of shape ``(n, choices)``.
-
-    ``shared``: share of the second operand that an SM loads itself.
-    """
-    bm, bn, splits = CHOICES[:, 0], CHOICES[:, 1], CHOICES[:, 2]
-    eta = tile_efficiency(bm, bn, gpu["kernel.gemm.eta"], gpu["kernel.gemm.tile_penalty"])
-    k = np.ceil(shapes.k[:, None] / splits)
-    outputs = np.ceil((shapes.m + shapes.spare)[:, None] / bm) * np.ceil(shapes.n[:, None] / bn) * shapes.batch[:, None]
-    tiles = outputs * splits
-    waves = np.ceil(tiles / gpu.sm_count)
-    if separate:  # half-way between all at once and one after another, as on four streams [estimate from SimuMax, B200]
-        batch = shapes.batch[:, None]
-        waves = np.sqrt(waves * np.ceil(tiles / batch / gpu.sm_count) * batch)
-    loads = (bm + shared * bn) * size / gpu["kernel.gemm.load_bytes_per_sm_cycle"]
-    cycles = waves * (np.maximum(2.0 * bm * bn / (rate * eta), loads) * k + overhead)
-    cycles = cycles + np.where(splits > 1, overhead + _reduction_cycles(shapes, splits, gpu), 0.0)
-    return cycles, outputs
-
-
 def _hbm_bytes(shapes: GemmShapes, size: float, output_bytes: Array, gpu: GpuModel) -> Array:
     """Bytes between HBM and L2: at least every operand once, less what stays in L2 between launches."""
     compulsory = shapes.batch * (shapes.m * shapes.k + shapes.n * shapes.k) * size + output_bytes
@@ -209,9 +215,3 @@ def _hbm_bytes(shapes: GemmShapes, size: float, output_bytes: Array, gpu: GpuMod
     # SMs at work together share operand stripes of about sqrt(SMs) tiles; the next wave finds little of them in L2.
     staged = shapes.batch * shapes.m * shapes.n * shapes.k * size * (1.0 / REFERENCE_TILE[0] + 1.0 / REFERENCE_TILE[1])
     return np.asarray(np.maximum(compulsory, gpu["kernel.gemm.reread_share"] * staged / np.sqrt(gpu.sm_count)) * missed)
-
-
-def _reduction_cycles(shapes: GemmShapes, splits: Array, gpu: GpuModel) -> Array:
-    """Cycles to write and read again the fp32 partial sums of products whose K is split, through L2."""
-    partial = 2.0 * 4.0 * (shapes.batch * shapes.m * shapes.n)[:, None] * splits
-    return np.asarray(partial / (gpu["kernel.l2.bytes_per_sm_cycle"] * gpu.sm_count))

@@ -22,7 +22,7 @@ from joulecast.model.kernels.operators import DTYPE_BYTES, Attention, Collective
 from joulecast.model.kernels.remembered import part
 from joulecast.model.kernels.row_blocks import THREADS as ROW_BLOCKS
 from joulecast.model.kernels.row_blocks import lower_row_blocks
-from joulecast.model.kernels.streaming import StreamingWork, extra_read_passes, streaming_work
+from joulecast.model.kernels.streaming import StreamingWork, extra_read_passes, reread_share, streaming_work
 from joulecast.model.kernels.toggling import toggle_factor
 from joulecast.model.kernels.unaligned import unaligned_costs
 
@@ -174,7 +174,7 @@ def _gemm(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
         "hbm_j": hbm_energy_j(work.hbm_bytes, gpu, first.data),
     }
     return {
-        "fixed_s": np.full(len(operators), gpu["kernel.gemm.fixed_s"]),
+        "fixed_s": work.fixed_s,
         "activity": use,  # an SM is as busy with unaligned rows, its matrix units are not
         "tensor_use": use / slower * (first.dtype != "fp32"),
         "tiles": work.tiles,
@@ -228,9 +228,11 @@ def _streamed(operators: Sequence[Streaming], gpu: GpuModel) -> tuple[str, Array
     pattern = f"{first.pattern}_{first.dtype}"
     if f"kernel.streaming.{pattern}.fixed_s" not in gpu.parameters:
         pattern = first.pattern
-    passes = extra_read_passes(first.pattern, column(operators, "columns") * DTYPE_BYTES[first.dtype], gpu)
-    bytes_ = bytes_ + passes * column(operators, "bytes_read")
-    return pattern, bytes_, streaming_work(pattern, bytes_, footprint, gpu, column(operators, "far_bytes"))
+    row_bytes, read = column(operators, "columns") * DTYPE_BYTES[first.dtype], column(operators, "bytes_read")
+    bytes_ = bytes_ + extra_read_passes(first.pattern, row_bytes, gpu) * read
+    near = reread_share(first.pattern, row_bytes, gpu) * read
+    far, rows = column(operators, "far_bytes"), column(operators, "rows")
+    return pattern, bytes_, streaming_work(pattern, bytes_, footprint, gpu, far, near, rows)
 
 
 def _streaming(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:

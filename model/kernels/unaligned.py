@@ -22,6 +22,10 @@ Array = NDArray[np.float64]
 
 #: Bytes that rows must be multiples of for the library's own kernels, and for copies past the registers.
 FAST_BYTES, WORD_BYTES = 16, 4
+#: What loading takes more where rows do not begin at whole lines of this many bytes, the largest that divides them
+#: being that of the factor before. By 1,000 products on one H200, of which it slows those on small tiles; there as much
+#: as half is left unexplained where columns of tiles begin within lines [factors +-0.1].
+LINES = ((256, 1.0), (128, 1.1), (32, 1.3), (16, 1.65))
 #: Data types whose fast kernels want aligned rows; products in fp32 and fp64 load single values anyway.
 WANT_ALIGNED = ("bf16", "fp16", "fp8", "fp4", "tf32")
 
@@ -68,7 +72,7 @@ def unaligned_costs(
     if dtype not in WANT_ALIGNED:
         return cycles, energy
     size = DTYPE_BYTES[dtype]
-    operands = (np.where(layout == "nt", m, k) * size, np.where(layout == "tn", k, n) * size)
+    operands = [row * size for row in _rows(m, n, k, layout)]
     result = n * DTYPE_BYTES[out_dtype or dtype]
     kinds = (
         (_off(FAST_BYTES, *operands, result), WORDS),
@@ -79,6 +83,32 @@ def unaligned_costs(
         cycles = np.where(found, max(1.0, kind.slowdown * slowdown), cycles)
         energy = np.where(found, kind.energy, energy)
     return cycles, energy
+
+
+def extra_loads(m: Array, n: Array, k: Array, layout: str, size: float) -> tuple[Array, Array]:
+    """What loading the two operands takes more than from rows of whole lines, as factors of shape ``(n,)``.
+
+    Parameters
+    ----------
+    m, n, k
+        Sizes; shape ``(n,)``.
+    layout
+        As in :class:`~joulecast.model.kernels.operators.Gemm`.
+    size
+        Of a value [bytes].
+    """
+    left, right = _rows(m, n, k, layout)
+    return _line_factor(left * size), _line_factor(right * size)
+
+
+def _rows(m: Array, n: Array, k: Array, layout: str) -> tuple[Array, Array]:
+    """Lengths of the operands' rows in memory."""
+    return (m if layout == "nt" else k), (k if layout == "tn" else n)
+
+
+def _line_factor(row_bytes: Array) -> Array:
+    """1 also for rows that are no multiples of :data:`FAST_BYTES`, which other kernels load."""
+    return np.select([row_bytes % line == 0 for line, _ in LINES], [factor for _, factor in LINES], 1.0)
 
 
 def _off(bytes_: int, *rows: Array) -> NDArray[np.bool_]:

@@ -227,7 +227,7 @@ def test_collectives_of_mi300x_run_as_published(megabytes: int) -> None:
     size = float(megabytes * 2**20)
     found = jc.gpu("mi300x").predict(jc.Collective("all_reduce", size, 8, dtype="bf16"))
     midway = math.sqrt(math.prod(REDUCED[megabytes]))
-    near = 0.22 if megabytes == 16 else 0.07
+    near = 0.22 if megabytes == 16 else 0.075
     assert 1.75e-9 * size / found.time_s == pytest.approx(midway, rel=near)
 
 

@@ -93,5 +93,5 @@ def test_times_of_400_products_of_models_shapes():
     error = np.abs(kernel_time_s(lower(products, model), board, model) / time - 1.0)
     large = 2.0 * sizes.prod(axis=1) > 1e11
     assert len(rows) == 400 and large.sum() > 200
-    assert error.mean() < 0.045
-    assert error[large].mean() < 0.018
+    assert error.mean() < 0.03
+    assert error[large].mean() < 0.017

@@ -5,9 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.model.kernels.gemm import LARGE_TILES, SMALL_TILES, GemmShapes, gemm_work, tile_efficiency
+from joulecast.model.kernels.gemm import GemmShapes, gemm_work
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Gemm
+from joulecast.model.kernels.product_pace import tile_efficiency
+from joulecast.model.kernels.product_tiles import LARGE, SMALL
 from joulecast.model.power.kernel_power import kernel_time_s
 
 SMS = 132
@@ -46,7 +48,7 @@ def test_cycles_are_those_of_the_tensor_cores_for_large_products(h200):
 
 
 def test_small_tiles_use_the_tensor_cores_less():
-    large, small = (np.array(tiles, dtype=float) for tiles in (LARGE_TILES, SMALL_TILES))
+    large, small = (np.array(tiles, dtype=float) for tiles in (LARGE, SMALL))
     worst = tile_efficiency(large[:, 0], large[:, 1], 0.95, 0.15).min()
     assert worst > tile_efficiency(small[:, 0], small[:, 1], 0.95, 0.15).max()
     assert tile_efficiency(np.array(128.0), np.array(256.0), 0.95, 0.0) == pytest.approx(0.95)
@@ -58,7 +60,8 @@ def test_a_wider_result_lengthens_the_end_of_every_tile(h200):
     sizes, overhead = shapes(2816, 7680, np.array([4096, 8192])), h200["kernel.gemm.tile_overhead_cycles"]
     narrow, wide = (gemm_work(sizes, "bf16", "nt", gpu, width) for width in (2.0, 8.0))
     assert wide.tile.tolist() == narrow.tile.tolist()
-    assert wide.cycles - narrow.cycles == pytest.approx(1.5 * np.ceil(wide.tiles / SMS) * overhead)
+    ends = overhead * wide.tile.prod(axis=1) / (128 * 256)
+    assert wide.cycles - narrow.cycles == pytest.approx(1.5 * np.ceil(wide.tiles / SMS) * ends)
     # FP8's results are in bf16, and several streams hide what one tile ends with.
     assert gemm_work(sizes, "fp8", "tn", gpu, 2.0).cycles.tolist() == gemm_work(sizes, "fp8", "tn", gpu).cycles.tolist()
     apart = [gemm_work(sizes, "bf16", "nt", gpu, width, separate=True).cycles.tolist() for width in (2.0, 8.0)]

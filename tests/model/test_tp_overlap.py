@@ -68,7 +68,7 @@ def test_parts_of_a_product_cost_what_the_product_costs_but_for_their_start():
     one = Gemm(8192, 6144, 4608)
     part = replace(one, m=2048, parts=4)
     whole, quarter = (at_clock(lower([g], GPU), 1755.0, GPU) for g in (one, part))
-    fixed = GPU["kernel.gemm.fixed_s"]
+    fixed = lower([one], GPU).fixed_s
     assert 4 * (quarter.time_s - fixed) == pytest.approx(whole.time_s - fixed)
     static = 3 * fixed * quarter.power_w  # a start draws no more than a kernel at work
     assert whole.energy_j < 4 * quarter.energy_j < whole.energy_j + static

@@ -66,13 +66,14 @@ def test_a_product_is_recomputed_from_its_tile_and_the_parameters(h200):
     """The equation of the page of kernels, from the description's own numbers."""
     m, n, k = 4096, 3072, 4096
     work, parameters = h200.work(jc.Gemm(m, n, k)), h200.description.kernel.parameters
-    eta, penalty, overhead = (
-        parameters[f"gemm.{name}"].number for name in ("eta", "tile_penalty", "tile_overhead_cycles")
-    )
+    names = ("eta", "tile_penalty", "load_bytes_per_sm_cycle", "tile_overhead_cycles")
+    eta, penalty, loads, overhead = (parameters[f"gemm.{name}"].number for name in names)
     rows, columns = work.tile
     assert work.waves == math.ceil(math.ceil(m / rows) * math.ceil(n / columns) * work.splits / 132)
     share = eta / (1 + penalty * (64 / rows + 64 / columns) ** 2)
-    cycles = work.waves * (k * 2 * rows * columns / (4096 * share) + overhead)
+    terms = (2 * rows * columns / (4096 * share), 2 * (rows + columns) / loads, 180 / 64)
+    pace = sum(term**8 for term in terms) ** (1 / 8)
+    cycles = work.waves * (k * pace + overhead * rows * columns / (128 * 256))
     assert work.core_cycles == pytest.approx(cycles)
 
 

@@ -61,7 +61,7 @@ def test_a_lower_limit_takes_the_time_that_it_took(limit):
     rows = {one.row.name: one for one in run_suite("kernels", str(FOLDER), gpu="b300").rows}
     low, high = rows[f"b300_fp8_8192x8192x8192_{limit}w"], rows["b300_fp8_8192x8192x8192"]
     forecast = low.prediction.time_s / high.prediction.time_s
-    assert forecast == pytest.approx(low.measured.time_s / high.measured.time_s, rel=0.05)
+    assert forecast == pytest.approx(low.measured.time_s / high.measured.time_s, rel=0.09)
 
 
 def test_power_of_forward_passes_on_an_h100(passes):
