@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_WEAK = "weak prior around published microbenchmarks"
+_PRODUCTS = "1,000 products on one H200, recorded"
+
 
 @dataclass(frozen=True, slots=True)
 class Prior:
@@ -20,7 +23,7 @@ class Prior:
     upper: float
     rel_sd: float
     unit: str = ""
-    source: str = "weak prior around published microbenchmarks"
+    source: str = _WEAK
 
     @property
     def sd(self) -> float:
@@ -37,21 +40,21 @@ _STREAMING: dict[str, tuple[float, float, float, float, float]] = {
     "sum": (0.86, 30.0, 5.0e-6, 20.0, 0.3),
     "reduce_min": (0.80, 22.0, 2.0e-6, 20.0, 0.3),
     "reduce": (0.86, 30.0, 5.0e-6, 20.0, 0.2),
-    "rmsnorm": (0.75, 20.0, 2.0e-6, 20.0, 0.3),
-    "layernorm": (0.70, 18.0, 2.0e-6, 60.0, 0.3),
+    "rmsnorm": (0.75, 21.5, 1.9e-6, 20.0, 0.3),
+    "layernorm": (0.70, 12.2, 2.6e-6, 60.0, 0.3),
     "softmax": (0.70, 5.0, 2.0e-6, 150.0, 0.3),
     "add": (0.92, 60.0, 1.0e-6, 10.0, 0.3),
     "mul": (0.92, 60.0, 1.0e-6, 10.0, 0.3),
     "unary": (0.89, 60.0, 1.5e-6, 10.0, 0.15),
-    "gelu": (0.80, 25.0, 1.5e-6, 20.0, 0.3),
-    "gelu_backward": (0.80, 20.0, 1.5e-6, 20.0, 0.3),
+    "gelu": (0.80, 14.8, 1.7e-6, 20.0, 0.3),
+    "gelu_backward": (0.80, 15.9, 1.9e-6, 20.0, 0.3),
     "strided_unary": (0.60, 6.3, 2.0e-6, 150.0, 0.3),
     "strided_binary": (0.70, 9.4, 2.0e-6, 90.0, 0.3),
     "strided_silu_backward": (0.70, 8.0, 2.0e-6, 110.0, 0.3),
     "cat": (0.85, 30.0, 2.0e-6, 10.0, 0.3),
-    "norm_backward": (0.75, 15.0, 3.0e-6, 20.0, 0.3),
-    "gamma_backward": (0.75, 12.0, 5.0e-6, 10.0, 0.3),
-    "bias_reduce": (0.80, 25.0, 5.0e-6, 10.0, 0.3),
+    "norm_backward": (0.75, 17.6, 1.8e-6, 20.0, 0.3),
+    "gamma_backward": (0.75, 20.0, 0.7e-6, 10.0, 0.3),
+    "bias_reduce": (0.80, 20.0, 7.0e-6, 10.0, 0.3),
     "gemv": (0.91, 30.0, 2.0e-6, 10.0, 0.3),
     "adamw": (0.60, 20.0, 2.0e-6, 10.0, 0.3),
     "adamw_fp32": (0.74, 40.0, 2.0e-6, 10.0, 0.3),
@@ -71,16 +74,8 @@ _STREAMING: dict[str, tuple[float, float, float, float, float]] = {
     "rope": (0.60, 12.0, 2.0e-6, 10.0, 0.3),
 }
 
-#: Latency floors [s] and bytes that an SM moves in a cycle of PyTorch's kernels on one H200, by 127 shapes each.
-_ROW_KERNELS = {
-    "gelu": (1.7e-6, 14.8),
-    "gelu_backward": (1.9e-6, 15.9),
-    "layernorm": (2.6e-6, 12.2),
-    "rmsnorm": (1.9e-6, 21.5),
-    "norm_backward": (1.8e-6, 17.6),
-    "bias_reduce": (7.0e-6, 20.0),
-    "gamma_backward": (0.7e-6, 20.0),
-}
+#: Patterns whose latency floors and bytes in a cycle are those of PyTorch's kernels on one H200, by 127 shapes each.
+_MEASURED = ("gelu", "gelu_backward", "layernorm", "rmsnorm", "norm_backward", "bias_reduce", "gamma_backward")
 
 _BACKENDS = {
     ("cudnn", "forward"): (0.63, 0.75, 0.90),
@@ -95,9 +90,6 @@ _BACKENDS = {
 
 #: How far a pattern's share of the bandwidth may be from where its search starts: 13 % over 25 fitted ones.
 BANDWIDTH_SPREAD = 0.15
-
-
-_PRODUCTS, _ROWS = "1,000 products on one H200, recorded", "row-wise kernels on one H200, recorded"
 
 
 def time_priors() -> dict[str, Prior]:
@@ -144,12 +136,12 @@ def time_priors() -> dict[str, Prior]:
     for pattern, (share, issue, fixed, _, spread) in _STREAMING.items():
         prefix = f"kernel.streaming.{pattern}."
         priors[prefix + "bandwidth_share"] = Prior(share, 0.02, 1.0, min(spread, BANDWIDTH_SPREAD))
-        priors[prefix + "bytes_per_sm_cycle"] = Prior(issue, 0.05, 200.0, spread, "B/cycle")
-        priors[prefix + "fixed_s"] = Prior(fixed, 0.0, 2e-4, 0.5, "s")
-    for pattern, (fixed, issue) in _ROW_KERNELS.items():
-        prefix = f"kernel.streaming.{pattern}."
-        priors[prefix + "bytes_per_sm_cycle"] = Prior(issue, 0.05, 200.0, 0.1, "B/cycle", _ROWS)
-        priors[prefix + "fixed_s"] = Prior(fixed, 0.0, 2e-4, 0.1, "s", _ROWS)
+        if pattern in _MEASURED:
+            issue_spread, fixed_spread, source = 0.1, 0.1, "row-wise kernels on one H200, recorded"
+        else:
+            issue_spread, fixed_spread, source = spread, 0.5, _WEAK
+        priors[prefix + "bytes_per_sm_cycle"] = Prior(issue, 0.05, 200.0, issue_spread, "B/cycle", source)
+        priors[prefix + "fixed_s"] = Prior(fixed, 0.0, 2e-4, fixed_spread, "s", source)
     return priors
 
 

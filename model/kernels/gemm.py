@@ -2,14 +2,11 @@
 
 A product is cut into tiles of ``BM × BN``; each SM works on one at a time, so the product takes
 
-    cycles = ceil(tiles / SMs) · (K·(m^8 + l^8)^(1/8) + c0·BM·BN/(128·256)),
-    m = 2·BM·BN / (R·η),    η = η0 / (1 + b·(64/BM + 64/BN)²),    l = (a·BM + b·BN)·size / L
+    cycles = ceil(tiles / SMs) · cycles of a tile (:mod:`joulecast.model.kernels.product_pace`)
 
-with R the dense rate of one SM and L the bytes that it loads in a cycle. η falls for small tiles because every operand
-byte staged through shared memory then serves fewer operations; a and b tell how operands lie in memory. c0 is the end
-of a tile, whose result leaves. Where tiles are few, K can be split s-fold: s times the tiles of K/s, and partial sums
-that pass through L2. Of the tiles that the library has (:mod:`joulecast.model.kernels.product_tiles`) it is taken to
-pick the fastest, without regard to how operands lie.
+Where tiles are few, K can be split s-fold: s times the tiles of K/s, and partial sums that pass through L2. Of the
+tiles that the library has (:mod:`joulecast.model.kernels.product_tiles`) it is taken to pick the fastest, without
+regard to how operands lie in memory.
 """
 
 from __future__ import annotations
@@ -117,7 +114,7 @@ def gemm_work(
     pace = Pace(
         library=library,
         size=size,
-        rate=_sm_rate(dtype, layout, gpu, scaled),
+        rate=sm_rate * _share_of_rate(dtype, layout, gpu, scaled),
         eta=gpu["kernel.gemm.eta"],
         penalty=gpu["kernel.gemm.tile_penalty"],
         loads=gpu["kernel.gemm.load_bytes_per_sm_cycle"],
@@ -179,13 +176,10 @@ def _waves(tiles: Array, batch: Array, gpu: GpuModel, separate: bool) -> Array:
     return waves
 
 
-def _sm_rate(dtype: str, layout: str, gpu: GpuModel, scaled: str) -> float:
-    """Floating-point operations of one SM in a cycle at the rate that products of this kind reach."""
-    rate = gpu.flops_per_cycle(dtype) / gpu.sm_count
-    rate *= _share_of_type(dtype, gpu) * gpu.get(f"kernel.gemm.layout.{layout}", 1.0)
-    if scaled:
-        rate *= gpu.get(f"kernel.gemm.efficiency.{scaled}", EFFICIENCY[scaled])
-    return rate
+def _share_of_rate(dtype: str, layout: str, gpu: GpuModel, scaled: str) -> float:
+    """Share of a type's rate that products of this kind reach beside bf16's of both operands along K."""
+    share = _share_of_type(dtype, gpu) * gpu.get(f"kernel.gemm.layout.{layout}", 1.0)
+    return share * gpu.get(f"kernel.gemm.efficiency.{scaled}", EFFICIENCY[scaled]) if scaled else share
 
 
 def _share_of_type(dtype: str, gpu: GpuModel) -> float:

@@ -2,8 +2,9 @@
 
     K·(m^8 + l^8 + f^8)^(1/8) + c0·BM·BN/(128·256),    m = 2·BM·BN / (R·η),    η = η0 / (1 + b·(64/BM + 64/BN)²)
 
-with R the dense rate of one SM, l what loading the operands takes, f a least time of a step along K and c0 the end of a
-tile, whose result leaves. η falls for small tiles because every operand byte staged through shared memory then serves
+with R the dense rate of one SM, l what loading the operands takes ((a·BM + b·BN)·size over the bytes that the SM loads
+in a cycle, a and b by how operands lie in memory), f a least time of a step along K and c0 the end of a tile, whose
+result leaves. η falls for small tiles because every operand byte staged through shared memory then serves
 fewer operations.
 """
 

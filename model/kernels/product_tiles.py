@@ -110,8 +110,9 @@ NEWER = KernelKind(1.0, 1.0, 1.0, ends_alike=False, by_lines=True, least_step=18
 #: hardware hands out tiles (cluster launch control: PTX ISA). Its kernels begin sooner, by NVFP4 products of 4,096 on
 #: GB200 (Azure's guide) [factor +-0.3].
 PAIRED = replace(NEWER, start=0.6, counter_s=0.0, shared=0.5)
-#: By products on A100, A40 and MI210, whose rows fit as well with the half and the double of these factors [Vidur,
-#: LLMCompass, SimuMax; estimates].
+#: Such that the older kernels keep the values that they had before the newer ones had forms of their own. Rows of A100,
+#: A40, MI210 [Vidur, LLMCompass, SimuMax] fit about as well with penalties of 1.5 to 6 and ends of 1.1; the start was
+#: not varied [estimates].
 OLDER = KernelKind(0.4, 1.5, 1.2, ends_alike=True, by_lines=False, least_step=0.0, counter_s=0.0, sum_s=0.0)
 
 

@@ -28,7 +28,7 @@ HALVED_BYTES = 32e6
 TWO_PASS = ("log_softmax",)
 #: Cycles that an SM loses at each row, by pattern: one more block of threads that waits for its row, or one more term
 #: of each column's sum. PyTorch's kernels on one H200, 127 shapes each of 1,024 to 32,768 rows by 128 to 14,336 columns
-#: (`validate/recorded/products`), which forecasts without missed by 10 to 34 %, with it by 5 to 9 % [+-10 %].
+#: (`validate/recorded/products`), which forecasts without missed by 10 to 34 %, with it by 5 to 10 % [+-10 %].
 ROW_CYCLES = {
     "bias_reduce": 218.0,
     "gamma_backward": 806.0,

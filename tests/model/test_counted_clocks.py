@@ -7,13 +7,14 @@ import csv
 import numpy as np
 import pytest
 from paths import ROOT
+from recorded_products import errors_of_products
 
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Attention, Gemm
 from joulecast.model.power.governor import TENSOR_CLOCK_SHARE
-from joulecast.model.power.kernel_power import at_clock, kernel_time_s
+from joulecast.model.power.kernel_power import at_clock
 from joulecast.model.power.limits import hold_at_peak
 
 CLOCKS = ROOT / "validate" / "recorded" / "clocks"
@@ -80,18 +81,11 @@ def test_what_exceeds_the_limit_at_the_lowest_clock_skips_cycles_there():
 
 
 def test_times_of_400_products_of_models_shapes():
-    """Nobody had seen these shapes; the larger ones decide how long an iteration takes."""
+    """They showed where products were furthest off; the larger ones decide how long an iteration takes."""
     with (CLOCKS / "products.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    sizes = np.array([[float(r[key]) for key in "MNK"] for r in rows])
-    time, cycles = np.array([[float(r["time_s"]), float(r["cycles"])] for r in rows]).T
-    model = gpu_model(load_gpu("h200-sxm"))
-    products = [
-        Gemm(m=int(m), n=int(n), k=int(k), layout=r["layout"]) for (m, n, k), r in zip(sizes, rows, strict=True)
-    ]
-    board = np.minimum(cycles / time / 1e6 / TENSOR_CLOCK_SHARE, model.max_clock_mhz)
-    error = np.abs(kernel_time_s(lower(products, model), board, model) / time - 1.0)
-    large = 2.0 * sizes.prod(axis=1) > 1e11
+    error, flops = errors_of_products(rows, "h200-sxm")
+    error, large = np.abs(error), flops > 1e11
     assert len(rows) == 400 and large.sum() > 200
     assert error.mean() < 0.03
     assert error[large].mean() < 0.017

@@ -162,7 +162,7 @@ def test_published_phases_make_up_the_published_step(h800):
 
 
 def test_of_deepseek_v3s_step_forwards_and_waiting_are_met_and_what_has_gradients_of_weights_is_short(h800):
-    """Forwards alone within 5 %, waiting within 9 %; pairs, backwards, weight gradients are 13, 15, 47 % short."""
+    """Forwards alone within 5 %, waiting within 10 %; pairs, backwards, weight gradients are 13, 15, 47 % short."""
     iteration = h800.jc.predict(h800.PLAN)
     found = h800.phases(iteration.time_by_instruction_s)
     short = {phase: 1.0 - found[phase] / seconds for phase, seconds in h800.PUBLISHED_S.items()}
