@@ -50,8 +50,8 @@ def test_layer_configurations() -> None:
         layers_forward(w.model, implementation_of(p), w.micro_batch_size, w.sequence_length, 1, nanobatches_of(p))
         for p in ways
     ]
-    clocks = gpu.clocks_mhz[::-8]
-    kernels = TiledKernels(programs, TILES, gpu, clocks[::-1])
+    clocks = np.arange(len(gpu.clocks_mhz))[::-8][::-1]
+    kernels = TiledKernels(programs, TILES, gpu, clocks)
     combinations = every_combination(TILES, tuple(TILES))
     scores = [kernels.score(launches, combinations) for launches in programs]
     time_s, energy_j = (np.concatenate([getattr(s, name) for s in scores]) for name in ("time_s", "energy_j"))

@@ -113,10 +113,11 @@ def score(half: str, gpu: GpuModel) -> Half:
     kernels = kernels_of(half)
     listed = list(ways(len(kernels)))
     programs = [launches_of(kernels, way) for way in listed]
-    clocks = gpu.clocks_mhz[gpu.clocks_mhz >= LOWEST_MHZ - gpu.device["clock_step_mhz"]]
+    clocks = np.flatnonzero(gpu.clocks_mhz >= LOWEST_MHZ - gpu.device["clock_step_mhz"])
     table = TiledKernels(programs, {}, gpu, clocks)
     scores = [table.score(launches, np.zeros((1, 0), dtype=np.int64)) for launches in programs]
-    return Half(listed, clocks, *(np.concatenate([getattr(s, n) for s in scores]) for n in ("time_s", "energy_j")))
+    time_s, energy_j = (np.concatenate([getattr(s, n) for s in scores]) for n in ("time_s", "energy_j"))
+    return Half(listed, gpu.clocks_mhz[clocks], time_s, energy_j)
 
 
 def least(half: Half, rows: np.ndarray, limit_s: float) -> tuple[int, int]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.power.governor import settled_power_w
@@ -24,7 +26,7 @@ from joulecast.simulator.instructions.footprints import footprints
 from joulecast.simulator.plan_file.gpu import gpu_of
 from joulecast.simulator.plan_file.plan import Plan
 
-#: Every so many clocks tiles are compared.
+#: Of so many neighbouring clocks of the GPU, tiles are compared at the lowest to choose from.
 CLOCK_STEP = 8
 #: What a forecast front takes for granted.
 NOTES = (
@@ -139,7 +141,8 @@ def ways_of(
         return ways
     if gpu.description is not None:
         check_tile_lists(plan, space.tiles, gpu.description, space.source)
-    clocks = gpu.clocks_mhz[space.clock_indices(gpu.clocks_mhz)][::CLOCK_STEP]
+    listed = space.clock_indices(gpu.clocks_mhz)
+    clocks = listed[np.unique(listed // CLOCK_STEP, return_index=True)[1]]
     return [
         ((*knobs, *tiles), tiled)
         for knobs, way in ways

@@ -123,7 +123,8 @@ class _Search:
         own = tuple(pair for pair in plan.implementation.tiles if pair[0] not in dict(space.tiles))
         choices = {**dict(space.overlap), "comm_ctas": comm_ctas_of(plan, space)}
         self.ways = overlap_variants(with_plan_tiles(plan, own), choices, description, space.source)
-        self.clocks: Float = self.gpu.clocks_mhz[space.clock_indices(self.gpu.clocks_mhz)]
+        self.columns: Int = space.clock_indices(self.gpu.clocks_mhz)
+        self.clocks: Float = self.gpu.clocks_mhz[self.columns]
         self.limit_w = self.gpu.own_limit_w(plan.power.limit_w(stage % plan.pp))
         self.held_w = float(settled_power_w(self.limit_w, self.gpu))
 
@@ -134,7 +135,7 @@ class _Search:
         listed = [launches for part in programs.values() for launches in part]
         peak = self.limit_w * self.gpu["governor.peak_share"]
         limits = dict(self.plan.power.component_limits_w)
-        self.tiled = kernels = TiledKernels(listed, dict(self.lists), self.gpu, self.clocks, peak, limits)
+        self.tiled = kernels = TiledKernels(listed, dict(self.lists), self.gpu, self.columns, peak, limits)
         parts: dict[str, _Part] = {}
         for half in HALVES:
             names = tuple(sorted({name for launches in programs[half] for name in kernels.governed(launches)}))

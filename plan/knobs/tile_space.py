@@ -22,6 +22,7 @@ from joulecast.simulator.plan_file.source import Source
 from joulecast.simulator.plan_file.tiles import KEY, check_tiles, read_tile
 
 Float = NDArray[np.float64]
+Int = NDArray[np.int64]
 #: Pairs (operator, its tiles to choose from), ``None`` for the library's.
 TileLists: TypeAlias = tuple[tuple[str, tuple[Tile | RowTile | None, ...]], ...]
 
@@ -73,22 +74,25 @@ def tile_knobs(lists: TileLists, combination: Sequence[int]) -> Knobs:
     return tuple((f"tiles.{name}", tile_word(tiles[i])) for (name, tiles), i in zip(lists, combination, strict=True))
 
 
-def tile_variants(plan: Plan, lists: TileLists, gpu: GpuModel, clocks_mhz: Float) -> list[tuple[Knobs, Plan]]:
-    """Plans with the combinations of tiles that minimise a layer's ``energy + λ·time`` for some λ at some clock."""
+def tile_variants(plan: Plan, lists: TileLists, gpu: GpuModel, clocks: Int) -> list[tuple[Knobs, Plan]]:
+    """Plans with the combinations of tiles that minimise a layer's ``energy + λ·time`` for some λ at some clock.
+
+    ``clocks`` are indices among the GPU's.
+    """
     if not lists:
         return [((), plan)]
     own = tuple(pair for pair in plan.implementation.tiles if pair[0] not in dict(lists))
     return [
         (tile_knobs(lists, found), with_plan_tiles(plan, (*own, *tiles_of(lists, found))))
-        for found in worthwhile(plan, lists, gpu, clocks_mhz)
+        for found in worthwhile(plan, lists, gpu, clocks)
     ]
 
 
-def worthwhile(plan: Plan, lists: TileLists, gpu: GpuModel, clocks_mhz: Float) -> list[tuple[int, ...]]:
+def worthwhile(plan: Plan, lists: TileLists, gpu: GpuModel, clocks: Int) -> list[tuple[int, ...]]:
     """Indices of the choices in those combinations, each of one λ for all operators of a layer."""
-    time, energy = _alone(plan, lists, gpu, clocks_mhz)
+    time, energy = _alone(plan, lists, gpu, clocks)
     found: dict[tuple[int, ...], None] = {}
-    for clock in range(len(clocks_mhz)):
+    for clock in range(len(clocks)):
         at = [(t[:, clock], e[:, clock]) for t, e in zip(time, energy, strict=True)]
         for weight in _weights(at):
             found.setdefault(tuple(int(np.argmin(e + weight * t)) for t, e in at))
@@ -108,7 +112,7 @@ def _weights(options: Sequence[tuple[Float, Float]]) -> Float:
     return np.asarray((edges[1:] + edges[:-1]) / 2.0)
 
 
-def _alone(plan: Plan, lists: TileLists, gpu: GpuModel, clocks_mhz: Float) -> tuple[list[Float], list[Float]]:
+def _alone(plan: Plan, lists: TileLists, gpu: GpuModel, clocks: Int) -> tuple[list[Float], list[Float]]:
     """Time and energy of each operator's kernels of a layer with each of its tiles, shape ``(choices, clocks)`` each.
 
     Zero where a name means no kernel.
@@ -119,13 +123,13 @@ def _alone(plan: Plan, lists: TileLists, gpu: GpuModel, clocks_mhz: Float) -> tu
         launch for launch in (*layer_forward(*arguments), *layer_backward(*arguments)) if launch.stream == "compute"
     ]
     choices = dict(lists)
-    kernels = TiledKernels([launches], choices, gpu, clocks_mhz)
+    kernels = TiledKernels([launches], choices, gpu, clocks)
     time, energy = [], []
     for place, (name, tiles) in enumerate(lists):
         own = [launch for launch in launches if kernels.governed([launch]) == (name,)]
         combinations = np.zeros((len(tiles), len(lists)), dtype=np.int64)
         combinations[:, place] = np.arange(len(tiles))
-        nothing = np.zeros((len(tiles), len(clocks_mhz)))
+        nothing = np.zeros((len(tiles), len(clocks)))
         scores = kernels.score(own, combinations) if own else None
         time.append(nothing if scores is None else scores.time_s)
         energy.append(nothing if scores is None else scores.energy_j)

@@ -51,8 +51,8 @@ class TiledKernels:
         Lists of launches, with the library's tiles.
     choices
         Tiles to choose from by operator, as the names of a plan's ``[implementation] tiles``.
-    clocks_mhz
-        Clocks, ascending [MHz].
+    clocks
+        Which of the GPU's clocks, ascending; what a kernel takes at one of them does not depend on the others.
     peak_w
         The board's instant limit [W].
     component_limits_w
@@ -64,7 +64,7 @@ class TiledKernels:
         programs: Sequence[Sequence[Launch]],
         choices: TileChoices,
         gpu: GpuModel,
-        clocks_mhz: Array,
+        clocks: Int,
         peak_w: float | None = None,
         component_limits_w: Mapping[str, float] | None = None,
     ) -> None:
@@ -76,9 +76,10 @@ class TiledKernels:
             found = tuple(operator if tile is None else tiled_operator(operator, tile) for tile in tiles)
             self._variants[operator] = (name, found)
         every = dict.fromkeys(v for _, variants in self._variants.values() for v in variants)
-        self.kernels: Kernels = kernels_of([], clocks_mhz, gpu, peak_w, tuple(every), component_limits_w)
+        at_all = kernels_of([], gpu.clocks_mhz, gpu, peak_w, tuple(every), component_limits_w)
+        self.kernels: Kernels = at_all.at(clocks)
         self._row = {operator: i for i, operator in enumerate(self.kernels.operators)}
-        self._idle_w = idle_power_w(clocks_mhz, gpu)
+        self._idle_w = idle_power_w(self.kernels.clocks_mhz, gpu)
 
     def governed(self, launches: Sequence[Launch]) -> tuple[str, ...]:
         """Names among the choices that mean a kernel of these launches."""

@@ -29,6 +29,7 @@ from joulecast.simulator.instructions.overlap import drag_beside, follow, is_ove
 from joulecast.simulator.instructions.overlap_steady import contended_stacks
 
 Array = NDArray[np.float64]
+Int = NDArray[np.int64]
 #: Where components that a resting or waiting GPU draws stand among :data:`COMPONENTS`.
 STATIC, CLOCK, SM = (COMPONENTS.index(name) for name in ("static", "clock", "sm"))
 
@@ -45,6 +46,18 @@ class Kernels:
     clocks_mhz: Array
     times: KernelTimes
     held_mhz: Array | None = None
+
+    def at(self, columns: Int) -> Kernels:
+        """The same kernels at some of the grid's clocks, which ``columns`` names in any order and number.
+
+        What a limit makes of a kernel at one clock rests on its times at those below, down to the GPU's lowest. A few
+        clocks are therefore taken from a table of all: alone they would make another grid, and give other times.
+        """
+        shape = self.times.time_s.shape
+        parts = {name: np.broadcast_to(part, shape)[columns] for name, part in self.times.components_j.items()}
+        times = KernelTimes(self.times.time_s[columns], self.times.energy_j[columns], parts)
+        held = None if self.held_mhz is None else self.held_mhz[columns]
+        return replace(self, clocks_mhz=self.clocks_mhz[columns], times=times, held_mhz=held)
 
     def alone(self, rows: Sequence[int], unit_s: float = 1.0) -> Alone:
         """Kernels ``rows`` without any other beside them, at every clock."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.model.hardware.gpu_model import GpuModel
-from joulecast.model.power.kernel_power import COMPONENTS, KernelTimes
+from joulecast.model.power.kernel_power import COMPONENTS
 from joulecast.simulator.fluid.prepared import Prepared, lag_of
 from joulecast.simulator.fluid.rendezvous import transfers_wait_on_sms
 from joulecast.simulator.instructions.deviated import in_columns_of
@@ -62,7 +62,7 @@ def stretches(prepared: Prepared, rank: int, columns: Int, deviations: Deviation
     if prepared.locked and not (beside or run.overlapped or any(map(is_overlapped, run.types))):
         return np.zeros((len(deviations), len(run.types), len(columns)))
     copies = 1 + len(deviations)
-    kernels = _repeated(prepared.kernels[rank], columns, copies)
+    kernels = prepared.kernels[rank].at(np.tile(columns, copies))
     gpu = in_columns_of(prepared.gpu, deviations, len(columns))
     table = _lengths(prepared, rank, kernels, gpu, beside)
     if not prepared.locked:
@@ -72,15 +72,6 @@ def stretches(prepared: Prepared, rank: int, columns: Int, deviations: Deviation
     table = with_overlapped_buckets(table, run.order, run.overlapped, kernels, gpu)
     length = np.log(np.maximum(table.duration_s, TINY_S)).reshape(len(run.types), copies, len(columns))
     return np.asarray((length[:, 1:] - length[:, :1]).swapaxes(0, 1))
-
-
-def _repeated(kernels: Kernels, columns: Int, copies: int) -> Kernels:
-    """The same kernels at some clocks, again and again."""
-    every = np.tile(columns, copies)
-    times, shape = kernels.times, kernels.times.time_s.shape
-    parts = {name: np.broadcast_to(part, shape)[every] for name, part in times.components_j.items()}
-    found = KernelTimes(times.time_s[every], times.energy_j[every], parts)
-    return replace(kernels, clocks_mhz=kernels.clocks_mhz[every], times=found, held_mhz=None)
 
 
 def _lengths(prepared: Prepared, rank: int, kernels: Kernels, gpu: GpuModel, beside: bool) -> InstructionTable:

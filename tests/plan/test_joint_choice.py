@@ -10,6 +10,7 @@ from paths import EXAMPLES
 import joulecast as jc
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.kernels.operators import Tile
 from joulecast.model.training.nanobatches import layers_forward
 from joulecast.plan.fronts.forecast_front import problem_from_plan
 from joulecast.plan.fronts.joint_choice import CLOCKS_AND_BLOCKS, joint_choice
@@ -47,7 +48,7 @@ def space_file(tmp_path_factory):
     return path
 
 
-def plan_of(layers=4, **overlap):
+def plan_of(layers=4, power=None, **overlap):
     return plan_from_dict(
         {
             "workload": {
@@ -58,6 +59,7 @@ def plan_of(layers=4, **overlap):
             "parallelism": {"tensor_model_parallel_size": 2},
             "schedule": {"name": "none"},
             "overlap": overlap,
+            "power": power or {},
         }
     )  # fmt: skip
 
@@ -99,13 +101,36 @@ def test_the_stage_is_forecast_with_its_knobs_in_a_plan(found):
     overlap["window"] = overlap["window"].split("-") if "window" in overlap else "all"
     plan = with_plan_tiles(plan_of(**overlap), read_tiles(tiles, Source()))
     launches = stack(plan)
-    clocks = np.array([1110.0, 1500.0, 1980.0])
+    clocks = gpu.clocks_mhz
     peak = gpu.device["power_limit_w"] * gpu["governor.peak_share"]
     table = instruction_table([launches], kernels_of([[launches]], clocks, gpu, peak), gpu)
-    assert best.time_s == pytest.approx(table.duration_s[0, 1], rel=1e-9)
-    assert best.energy_j == pytest.approx(2 * table.energy_j[0, 1], rel=1e-9)
+    at = int(np.searchsorted(clocks, 1500.0))
+    assert best.time_s == pytest.approx(table.duration_s[0, at], rel=1e-9)
+    assert best.energy_j == pytest.approx(2 * table.energy_j[0, at], rel=1e-9)
     halves = sum(found.parts[half][1].time_best.time_s for half in ("attention", "mlp"))
     assert best.time_s < 0.999 * 4 * halves, "communication of one half runs beside the other"
+
+
+def answers(clocks, power):
+    """Lines of the answer for two GPUs at some of their clocks, or at all, by part, clock and knobs."""
+    space = FrontSpace(clocks, (None, 16), (("nanobatches", (1, 2)),), (("qkv", (None, Tile(128, 256))),))
+    lines = joint_choice(plan_of(power=power), space=space).lines()
+    knobs = ("comm_ctas", "nanobatches", "tiles.qkv")
+    return {(line["part"], line["clock_mhz"], *(line.get(name) for name in knobs)): line for line in lines}
+
+
+@pytest.mark.parametrize(
+    "power", [{}, {"power_limit_w": 350}, {"component_limits_w": {"compute": 240}}], ids=["700 W", "350 W", "parts"]
+)
+def test_a_clock_has_the_same_answer_whichever_others_are_asked_for(power):
+    """A kernel above the board's instant limit runs at a lower clock of the GPU, whether that is listed or not."""
+    whole = answers(None, power)
+    for clocks in [(1980.0,), (1905.0,), (1500.0,), (345.0,), (1110.0, 1500.0, 1980.0)]:
+        few = answers(clocks, power)
+        assert few.keys() == {key for key in whole if key[1] in clocks}
+        for key, line in few.items():
+            for name in ("time_s", "energy_j", "time_s_p05", "energy_j_p95", "power_w_p95"):
+                assert line[name] == pytest.approx(whole[key][name], rel=1e-9), (key, name)
 
 
 def stack(plan):
@@ -119,7 +144,7 @@ def test_no_combination_of_a_full_search_beats_the_composed_stage(space_file, fo
     choices = {**dict(space.overlap), "comm_ctas": space.comm_ctas}
     programs = [stack(way) for _, way in overlap_variants(plan_of(), choices, gpu.description)]
     tiles = dict(space.tiles)
-    clocks = np.array(space.clocks_mhz)
+    clocks = space.clock_indices(gpu.clocks_mhz)
     kernels = TiledKernels(programs, tiles, gpu, clocks, gpu.device["power_limit_w"] * gpu["governor.peak_share"])
     combinations = every_combination(tiles, tuple(tiles))
     scores = [kernels.score(launches, combinations) for launches in programs]
@@ -199,6 +224,22 @@ def test_the_front_takes_tiles_as_options(tmp_path):
     assert ("tiles.qkv", "128x256x64w8s3") in knobs
     assert ("tiles.qkv", "64x64x64w8s3") not in knobs, "it is slower and needs more energy"
     assert any("tiles" in note for note in problem.notes)
+
+
+def test_the_front_compares_tiles_at_few_clocks_as_at_all(tmp_path):
+    """Norms want more rows a block at high clocks than at low ones."""
+    rows = 'norm1 = ["library", {rows = 1, warps = 4}, {rows = 2, warps = 4}, {rows = 4, warps = 4}]'
+
+    def tiles(*clocks):
+        path = tmp_path / "space.toml"
+        path.write_text(
+            f"[power]\nclock_mhz = {list(clocks)}\n[overlap]\ncomm_ctas = [16]\n[implementation.tiles]\n{rows}\n"
+        )
+        problem = problem_from_plan(load_plan(PLAN), gpu_model(load_gpu("h200-sxm")), load_space(path))
+        return {dict(option.knobs)["tiles.norm1"] for options in problem.sets for option in options.options}
+
+    assert tiles(345).isdisjoint(tiles(1980))
+    assert tiles(345, 1980) == tiles(345) | tiles(1980)
 
 
 def test_command(space_file, capsys):

@@ -36,6 +36,11 @@ def plan_of(**overlap):
     )  # fmt: skip
 
 
+def every(gpu, step):
+    """Indices of some of the clocks of a GPU."""
+    return np.arange(0, len(gpu.clocks_mhz), step)
+
+
 def program(plan, layers=1, build=layers_forward):
     w = plan.workload
     cut = nanobatches_of(plan)
@@ -47,21 +52,21 @@ def program(plan, layers=1, build=layers_forward):
 @pytest.mark.parametrize("overlap", [{}, {"nanobatches": 2, "comm_ctas": 8}, {"nanobatches": 2, "window": [2, 2]}])
 def test_every_combination_scores_as_its_own_plan(h200, overlap, layers, build):
     plan = plan_of(**overlap)
-    choices, clocks = dict(LISTS), h200.clocks_mhz[::30]
+    choices, clocks = dict(LISTS), every(h200, 30)
     combinations = every_combination(choices, tuple(choices))[::7]
     launches = program(plan, layers, build)
     scores = TiledKernels([launches], choices, h200, clocks, 800.0).score(launches, combinations)
     for row in (0, len(combinations) // 2, len(combinations) - 1):
         tiled = program(with_plan_tiles(plan, tiles_of(LISTS, combinations[row])), layers, build)
-        table = instruction_table([tiled], kernels_of([[tiled]], clocks, h200, 800.0), h200)
-        assert scores.time_s[row] == pytest.approx(table.duration_s[0], rel=1e-9)
-        assert scores.energy_j[row] == pytest.approx(table.energy_j[0], rel=1e-9)
+        table = instruction_table([tiled], kernels_of([[tiled]], h200.clocks_mhz, h200, 800.0), h200)
+        assert scores.time_s[row] == pytest.approx(table.duration_s[0, clocks], rel=1e-9)
+        assert scores.energy_j[row] == pytest.approx(table.energy_j[0, clocks], rel=1e-9)
 
 
 @pytest.mark.parametrize("overlap", [{}, {"nanobatches": 2, "comm_ctas": 8}])
 def test_all_deviations_at_once_are_what_each_gives_alone(h200, overlap):
     """Of parameters of contention: the kernels stay as they are."""
-    launches, clocks, choices = program(plan_of(**overlap), 8), h200.clocks_mhz[::30], dict(LISTS)
+    launches, clocks, choices = program(plan_of(**overlap), 8), every(h200, 30), dict(LISTS)
     varied = [
         {name: factor * h200[name] for name in h200.parameters if name.startswith("contention.")}
         for factor in (0.8, 1.1, 1.3)
@@ -87,7 +92,7 @@ def test_the_longest_name_governs(h200):
 
 def test_many_combinations_are_scored_in_pieces(h200, monkeypatch):
     plan = plan_of(nanobatches=2)
-    choices, clocks = dict(LISTS), h200.clocks_mhz[::30]
+    choices, clocks = dict(LISTS), every(h200, 30)
     combinations = every_combination(choices, tuple(choices))
     launches = program(plan)
     kernels = TiledKernels([launches], choices, h200, clocks)
@@ -104,13 +109,13 @@ def test_tens_of_thousands_of_configurations_are_scored_in_one_call_for_each_way
     choices = dict(LISTS)
     combinations = every_combination(choices, tuple(choices))
     programs = [program(way) for _, way in ways]
-    kernels = TiledKernels(programs, choices, h200, h200.clocks_mhz)
+    kernels = TiledKernels(programs, choices, h200, every(h200, 1))
     scored = sum(kernels.score(launches, combinations).time_s.size for launches in programs)
     assert scored == len(ways) * len(combinations) * len(h200.clocks_mhz) > 10_000
 
 
 def test_only_combinations_that_some_weight_prefers_are_kept(h200):
-    clocks = h200.clocks_mhz[::30]
+    clocks = every(h200, 30)
     found = worthwhile(plan_of(), LISTS, h200, clocks)
     chosen = {name: {lists[f[i]] for f in found} for i, (name, lists) in enumerate(LISTS)}
     assert Tile(64, 64, warps=4) not in chosen["qkv"], "it is slower and needs more energy than the other"
