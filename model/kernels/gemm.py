@@ -6,7 +6,7 @@ A product is cut into tiles of ``BM × BN``; each SM works on one at a time, so 
 
 Where tiles are few, K can be split s-fold: s times the tiles of K/s, and partial sums that pass through L2. Of the
 tiles that the library has (:mod:`joulecast.model.kernels.product_tiles`) it is taken to pick the fastest, without
-regard to how operands lie in memory.
+regard to how operands lie in memory (:mod:`joulecast.model.kernels.product_cut`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import DTYPE_BYTES
+from joulecast.model.kernels.product_cut import Cut, Cutter, cut_of
 from joulecast.model.kernels.product_pace import REFERENCE_TILE, Pace
-from joulecast.model.kernels.product_tiles import COUNTED_WAVES, ProductTiles, product_tiles
+from joulecast.model.kernels.product_tiles import ProductTiles, product_tiles
 from joulecast.model.kernels.streaming import residency
-from joulecast.model.kernels.unaligned import extra_loads
 
 Array = NDArray[np.float64]
 
@@ -121,59 +121,28 @@ def gemm_work(
         end=gpu["kernel.gemm.tile_overhead_cycles"] * (1.0 + GROUPED * grouped) * _epilogue(width, size, separate),
         l2_bytes=gpu["kernel.l2.bytes_per_sm_cycle"] * gpu.sm_count,
     )
-    best = _choice(shapes, pace.expected(sm_rate), gpu, separate)
-    rows, columns, splits = library.rows[best], library.columns[best], library.splits[best]
-    outputs = np.ceil((shapes.m + shapes.spare) / rows) * np.ceil(shapes.n / columns) * shapes.batch
-    waves = _waves(outputs * splits, shapes.batch, gpu, separate)
-    loads = extra_loads(shapes.m, shapes.n, shapes.k, layout, size) if library.kind.by_lines else (1.0, 1.0)
+    by = Cutter(library, layout, size, sm_rate, gpu.sm_count, gpu.max_clock_mhz, separate)
+    cut = cut_of(by, shapes.m, shapes.n, shapes.k, shapes.batch, shapes.spare)
+    (rows, columns), splits = cut.tile.T, cut.splits
     values = shapes.batch * shapes.m * shapes.n
     summed = np.where(splits > 1, pace.sum(rows, columns, values, splits), 0.0)
     output = values * width
     return GemmWork(
-        cycles=waves * pace.tile(rows, columns, shapes.k / splits, *loads) + summed,
-        l2_bytes=outputs * (rows + columns) * shapes.k * size,
+        cycles=cut.waves * pace.tile(rows, columns, shapes.k / splits, cut.left, cut.right) + summed,
+        l2_bytes=cut.outputs * (rows + columns) * shapes.k * size,
         output_bytes=output,
         hbm_bytes=_hbm_bytes(shapes, size, output, gpu),
-        tile=np.stack([rows, columns], axis=-1),
+        tile=cut.tile,
         splits=splits,
-        tiles=outputs * splits,
-        fixed_s=_fixed_s(shapes, library, waves, splits, gpu, separate),
+        tiles=cut.outputs * splits,
+        fixed_s=_fixed_s(shapes.batch, cut, library, gpu, separate),
     )
 
 
-def _choice(shapes: GemmShapes, pace: Pace, gpu: GpuModel, separate: bool) -> NDArray[np.int64]:
-    """Index of the choice that the library is taken to make, shape ``(n,)``."""
-    library, splits = pace.library, pace.library.splits
-    batch = np.ones_like(shapes.batch) if separate else shapes.batch  # on several streams each is chosen for itself
-    m, n, k, batch = (each[:, None] for each in (shapes.m + shapes.spare, shapes.n, shapes.k, batch))
-    waves = np.ceil(np.ceil(m / library.rows) * np.ceil(n / library.columns) * batch * splits / gpu.sm_count)
-    cycles = waves * pace.tile(library.rows, library.columns, k / splits)
-    split = splits > 1
-    cycles = cycles + split * pace.sum(library.rows, library.columns, batch * m * n, splits)
-    cycles = cycles + _launches_s(library, waves, splits) * gpu.max_clock_mhz * 1e6
-    caution = np.where(waves > library.few_waves, library.beyond, library.caution)
-    return np.asarray(np.argmin(np.where(k / splits < library.least_part, np.inf, cycles * caution), axis=1))
-
-
-def _fixed_s(
-    shapes: GemmShapes, library: ProductTiles, waves: Array, splits: Array, gpu: GpuModel, separate: bool
-) -> Array:
+def _fixed_s(batch: Array, cut: Cut, library: ProductTiles, gpu: GpuModel, separate: bool) -> Array:
     """Time in which products' kernels begin, and other launches beside them [s]."""
-    starts = 1.0 + separate * SEPARATE_START * (shapes.batch - 1.0)
-    return np.asarray(gpu["kernel.gemm.fixed_s"] * library.kind.start * starts + _launches_s(library, waves, splits))
-
-
-def _launches_s(library: ProductTiles, waves: Array, splits: Array) -> Array:
-    """Time of launches before and behind a product's own [s]."""
-    return library.kind.counter_s * (waves >= COUNTED_WAVES) + library.kind.sum_s * (splits > 1)
-
-
-def _waves(tiles: Array, batch: Array, gpu: GpuModel, separate: bool) -> Array:
-    """Times that an SM takes one of so many tiles."""
-    waves = np.ceil(tiles / gpu.sm_count)
-    if separate:  # half-way between all at once and one after another, as on four streams [estimate from SimuMax, B200]
-        waves = np.sqrt(waves * np.ceil(tiles / batch / gpu.sm_count) * batch)
-    return waves
+    starts = 1.0 + separate * SEPARATE_START * (batch - 1.0)
+    return np.asarray(gpu["kernel.gemm.fixed_s"] * library.kind.start * starts + cut.launches_s)
 
 
 def _share_of_rate(dtype: str, layout: str, gpu: GpuModel, scaled: str) -> float:

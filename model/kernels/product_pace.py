@@ -10,7 +10,7 @@ fewer operations.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,15 +57,6 @@ class Pace:
     end: float
     l2_bytes: float
 
-    def expected(self, rate: float) -> Pace:
-        """What the library expects when it chooses, of SMs with that many operations in a cycle.
-
-        The same of all GPUs, and near the H200's ``kernel.gemm``: with values that are being fitted a choice would jump
-        while they move, and a step of one of them seem to tell much. Each GPU's kernels load as fast as they compute.
-        """
-        loads = 76.0 * rate * self.size / (4096.0 * 2.0)
-        return replace(self, rate=rate, eta=0.9, penalty=0.01, loads=loads, end=3300.0, l2_bytes=3500.0)
-
     def tile(
         self, rows: Array, columns: Array, k: Array, left: Array | float = 1.0, right: Array | float = 1.0
     ) -> Array:
@@ -87,3 +78,13 @@ class Pace:
     def sum(self, rows: Array, columns: Array, values: Array, splits: Array) -> Array:
         """Of what adds up so many results, whose K is split: partial sums in fp32 are written and read, through L2."""
         return np.asarray(self.ends(rows, columns) + 2.0 * 4.0 * values * splits / self.l2_bytes)
+
+
+def expected_pace(library: ProductTiles, size: float, rate: float) -> Pace:
+    """What a library expects when it chooses, of SMs with so many operations in a cycle.
+
+    The same of all GPUs, and near the H200's ``kernel.gemm``: with values that are being fitted a choice would jump
+    while they move, and a step of one of them seem to tell much. Each GPU's kernels load as fast as they compute.
+    """
+    loads = 76.0 * rate * size / (4096.0 * 2.0)
+    return Pace(library, size, rate, eta=0.9, penalty=0.01, loads=loads, end=3300.0, l2_bytes=3500.0)
