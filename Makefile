@@ -3,7 +3,7 @@
 # make check   lint, format, types, doctests
 # make coverage   lines that no test runs
 # make bench   the benchmarks
-# make bench-counts   instructions of five tasks against the last release; 20 % more fails
+# make bench-counts   instructions of six tasks against the last release; 20 % more fails
 # make slow    long fuzzing, long fits, fronts against lowtime, notebooks, mutations of model/: about 75 minutes on two cores;
 #              its parts are slow-fuzz, slow-long, slow-fronts, slow-notebooks, slow-mutations
 # make regenerate   fit the shipped descriptions of the H200 to the shipped rows and recordings again
