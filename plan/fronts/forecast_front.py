@@ -31,7 +31,7 @@ CLOCK_STEP = 8
 #: What a forecast front takes for granted.
 NOTES = (
     "every instruction runs at its locked clock; plans whose mean power a board would not hold are left out",
-    "GPUs wait at the power of their highest clock",
+    "GPUs wait at the power of the highest clock that they may take",
     "tensor-parallel ranks and replicas share the choices of their stage",
     "ratios to the fastest plan are those of the same cards; kernels of a calibrated one err alike at all clocks",
 )
@@ -94,6 +94,7 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
     names: list[str] = []
     kind: list[int] = []
     types: list[tuple[int, int]] = []
+    waits: list[float] = []
     for rank, run in enumerate(base.program.ranks):
         allowed = _clocks_of_types(base, rank, space)
         kind.extend(len(options) + t for t in run.order)
@@ -101,6 +102,8 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
             options.append([o for knobs, p in variants for o in _options(p, rank, t, allowed[t], knobs, gpus)])
             names.append(f"{name} of stage {rank}")
             types.append((rank, t))
+        highest = max(base.columns[rank][t][clocks[-1]] for t, clocks in enumerate(allowed))
+        waits.append(float(base.wait_power_w[highest]) * gpus)
     fluid = fluid_program(base)
     schedule = base.program.schedule
     dag = make_dag(schedule.ranks, fluid.source, fluid.target, fluid.delay_s, schedule=schedule.name)
@@ -115,7 +118,7 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
         dag,
         options,
         kind,
-        float(base.wait_power_w[-1]) * gpus,
+        np.array(waits),
         names=names,
         power_limit_w=settled_power_w(base.power_limits_w, gpu) * gpus,
         notes=notes,

@@ -1,5 +1,7 @@
 """Fronts of plans from forecasts: the same times as the evaluator's, knobs carried through, limits kept."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from plan_evaluator import iteration_evaluator
@@ -64,6 +66,22 @@ def test_energy_and_waiting_are_of_all_gpus_of_a_stage(plan, free):
     gpu = gpu_model(load_gpu(plan.cluster.gpu))
     assert free.problem.gpus_per_rank == 2
     assert free.problem.wait_power_w == pytest.approx([2 * float(wait_power_w(gpu.max_clock_mhz, gpu))] * 4)
+
+
+@pytest.mark.parametrize("clock", [345, 1005, 1500])
+@pytest.mark.parametrize("limits", [(), ("power.power_limit_w=500", "power.component_limits_w.compute=240")])
+def test_a_front_at_one_clock_is_the_forecast_at_it(plan, clock, limits):
+    """Whether the space lists it or the plan sets it: GPUs wait at the clock that they are given, too."""
+    free = load_plan(plan.file, [*PIPELINE, *limits])
+    locked = load_plan(plan.file, [*PIPELINE, *limits, f"power.clock_mhz={clock}"])
+    forecast, blocks = jc.predict(locked), FrontSpace(comm_ctas=(None,))
+    for front in (
+        forecast_front(free, space=replace(blocks, clocks_mhz=(clock,))),
+        forecast_front(locked, space=blocks),
+    ):
+        (point,) = front.points
+        assert point.time_s == pytest.approx(forecast.time_s, rel=1e-9)
+        assert point.energy_j == pytest.approx(forecast.energy_j, rel=1e-9)
 
 
 def test_mean_power_keeps_the_limit(plan):
