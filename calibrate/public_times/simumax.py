@@ -88,7 +88,8 @@ def _attention(shape: dict[str, str], place: Place) -> tuple[dict[str, Any], flo
         "S": sequence,
         "Hq": heads,
         "Hkv": kv_heads,
-        "D": (wide + value) // 2,  # as many operations as with heads of the mean width
+        "D": wide,
+        "Dv": value,
         "causal": True,
         **_back_to_back(ATTENTION_RUNS),
     }

@@ -148,7 +148,7 @@ def group_key(configuration: Configuration) -> tuple[Hashable, ...]:
         tile = (get("tile_m"), get("tile_n"), get("tile_k")) if op == "tile_gemm" else ()
         return (op, get("dtype"), get("M"), get("N"), get("K"), *tile)
     if op in ("flash_attn", "tile_attention"):
-        return (op, get("dtype"), get("B"), get("Hq"), get("Hkv"), get("S"), get("D"), bool(get("causal")))
+        return (op, get("dtype"), get("B"), get("Hq"), get("Hkv"), get("S"), get("D"), get("Dv"), bool(get("causal")))
     if op in STREAMING_PATTERNS or op == "stream":
         pattern = str(get("pattern")) if op == "stream" else STREAMING_PATTERNS[op]
         return (pattern, get("dtype"), get("bytes"), get("tile_rows"), get("tile_cols"))
@@ -206,13 +206,16 @@ def _attention(row: Configuration) -> KernelWork:
     direction = {"fwd": "forward", "bwd": "backward"}.get(str(row.get("direction") or ""))
     if direction is None:
         raise RowFieldError(f"unknown direction {row.get('direction')!r}")
+    key = whole_number(row, "D")
+    value = optional_count(row, "Dv", key) or key
     return _one(
         Attention(
             batch=whole_number(row, "B"),
             heads=whole_number(row, "Hq"),
             kv_heads=whole_number(row, "Hkv"),
             sequence=whole_number(row, "S"),
-            head_dim=whole_number(row, "D"),
+            head_dim=(key + value) // 2,
+            value_dim=value if value != key else 0,
             causal=bool(row.get("causal", True)),
             backend=backend,
             direction=direction,

@@ -64,6 +64,9 @@ EACH_SCORE = {"dropout": (0.193, 0.119), "softcap": (0.08, 0.1), "alibi": (3 / 1
 #: an H200 took 1.3 to 1.8 and 1.5 times as long with heads of 64, 1.8 and 1.9 with 128, 2.1 and 2.4 with 256
 #: [estimates, +-10 %].
 MASK, MASKED, MASKED_DOUBLING = "mask", (1.8, 1.92), 1.2
+#: Cycles of cuDNN's kernels for keys of 192 and values of 128, forward and backward, beside those of heads of 128 for
+#: the same operations: five shapes on one H100 (`validate/recorded/h100_sxm/heads.jsonl`) [+-0.02].
+LATENT = (1.0, 1.09)
 #: Blocks of a head over SMs from which on backward's tail begins to shrink; at 1 nothing is left [estimate, +-15 %].
 FIRST_SHRINKING = 1.0 / 3.0
 
@@ -162,11 +165,15 @@ def attention_work(
         shapes = replace(shapes, causal=np.zeros_like(shapes.causal))
     faster = 1.0 if fp8 is None else getattr(fp8, direction)
     rate = faster * gpu.flops_per_cycle("bf16" if fp8 is not None else dtype) / gpu.sm_count
-    block_flops = (5.0 if backward else 2.0) * 2.0 * BLOCK * BLOCK * shapes.head_dim
+    widths = (5.0 if backward else 2.0) * shapes.head_dim
+    if backward:
+        widths = widths + np.where(shapes.value_dim > 0, shapes.head_dim - shapes.value_dim, 0.0)
+    block_flops = 2.0 * BLOCK * BLOCK * widths
     if kernels == "cudnn":
         wider = next_wider(shapes.head_dim, prefix, gpu, backward=backward, masked=each_score == MASK)
         block_flops = block_flops * np.where(shapes.value_dim > 0, 1.0, wider)
-    products = block_flops / (rate * by_backend * pace(shapes.head_dim, prefix, gpu))
+    slower = np.where(shapes.value_dim > 0, LATENT[backward], 1.0) if kernels == "cudnn" else 1.0
+    products = block_flops * slower / (rate * by_backend * pace(shapes.head_dim, prefix, gpu))
     block_cycles = _with_scores(products, shapes.head_dim, each_score, backward=backward)
     per_head, heads = np.ceil(shapes.sequence / BLOCK), shapes.batch * shapes.heads
     overhead = gpu[prefix + "block_overhead"]

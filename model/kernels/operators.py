@@ -168,12 +168,19 @@ class Attention(HashedOnce):
     def flops(self) -> float:
         """4·B·H·D for each pair of positions forward, S² of them, half of it masked when causal; ×2.5 backward.
 
-        Of W keys a query sees S·W - W²/2 pairs are left.
+        Of W keys a query sees S·W - W²/2 pairs are left. Backward, of the five products three are as wide as keys and
+        two as values.
         """
         pairs = self.sequence * (self.keys - (0.5 * self.sequence if self.causal else 0.0))
         if 0 < self.window < self.keys:
             pairs = self.window * (self.sequence - 0.5 * self.window)
-        return 4.0 * self.batch * self.heads * self.head_dim * pairs * (2.5 if self.direction == "backward" else 1.0)
+        width = self.head_dim if self.direction == "forward" else 2.5 * self.head_dim + 0.5 * self._wider_keys
+        return 4.0 * self.batch * self.heads * width * pairs
+
+    @property
+    def _wider_keys(self) -> float:
+        """Values by which a key is wider than the mean of keys and values."""
+        return float(self.head_dim - self.value_dim) if self.value_dim else 0.0
 
 
 @hashed_once
