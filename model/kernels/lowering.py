@@ -22,6 +22,8 @@ from joulecast.model.kernels.operators import DTYPE_BYTES, Attention, Collective
 from joulecast.model.kernels.remembered import part
 from joulecast.model.kernels.row_blocks import THREADS as ROW_BLOCKS
 from joulecast.model.kernels.row_blocks import lower_row_blocks
+from joulecast.model.kernels.row_softmax import PATTERN as ROW_SOFTMAX
+from joulecast.model.kernels.row_softmax import softmax_cycles
 from joulecast.model.kernels.streaming import StreamingWork, extra_read_passes, reread_share, streaming_work
 from joulecast.model.kernels.toggling import toggle_factor
 from joulecast.model.kernels.unaligned import unaligned_costs
@@ -232,7 +234,11 @@ def _streamed(operators: Sequence[Streaming], gpu: GpuModel) -> tuple[str, Array
     bytes_ = bytes_ + extra_read_passes(first.pattern, row_bytes, gpu) * read
     near = reread_share(first.pattern, row_bytes, gpu) * read
     far, rows = column(operators, "far_bytes"), column(operators, "rows")
-    return pattern, bytes_, streaming_work(pattern, bytes_, footprint, gpu, far, near, rows)
+    own: tuple[Array | None, Array | float] = (None, 0.0)
+    if first.pattern == ROW_SOFTMAX:
+        issue, begun = softmax_cycles(rows, column(operators, "columns"), DTYPE_BYTES[first.dtype], gpu)
+        own = (issue, begun * read)
+    return pattern, bytes_, streaming_work(pattern, bytes_, footprint, gpu, far, near, rows, *own)
 
 
 def _streaming(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:

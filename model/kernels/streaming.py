@@ -5,7 +5,8 @@
 φ is the pattern's share of the memory's peak bandwidth, x the bytes that one SM moves in a clock cycle in this pattern:
 a strided element-wise kernel is bound by its instructions and slows with the clock, a copy is not. Data that stay in L2
 between two uses move at the L2's bandwidth, which also follows the SM clock. Kernels that work row by row lose c cycles
-of an SM at each, and what they need twice comes from L2 again where their SM cannot keep it.
+of an SM at each, and what they need twice comes from L2 again where their SM cannot keep it; the softmax of rows has
+cycles of its own (:mod:`~joulecast.model.kernels.row_softmax`).
 """
 
 from __future__ import annotations
@@ -86,6 +87,8 @@ def streaming_work(
     far_bytes: Array | float = 0.0,
     near_bytes: Array | float = 0.0,
     rows: Array | float = 0.0,
+    issue: Array | None = None,
+    first_bytes: Array | float = 0.0,
 ) -> StreamingWork:
     """Time and bytes of kernels of one access pattern.
 
@@ -101,6 +104,11 @@ def streaming_work(
         Bytes beside ``bytes_`` that come from L2 in any case.
     rows
         Rows, of patterns that work row by row.
+    issue
+        Cycles of all SMs together for what they issue, of patterns that have a form of their own; those of x and
+        :data:`ROW_CYCLES` where it is left out or not a number.
+    first_bytes
+        Part of ``bytes_`` that is read before there is anything else to do; from L2 it is taken to cost nothing.
     """
     prefix = f"kernel.streaming.{pattern}."
     resident = residency(footprint_bytes, gpu)
@@ -108,12 +116,15 @@ def streaming_work(
     reused = 1.0 - far_bytes / np.maximum(bytes_, 1.0)
     hit = resident * reused
     peak = gpu.device["memory_bandwidth_bytes_per_s"]
-    issue = (bytes_ + near_bytes) / gpu[prefix + "bytes_per_sm_cycle"] + rows * ROW_CYCLES.get(pattern, 0.0)
+    issued = (bytes_ + near_bytes) / gpu[prefix + "bytes_per_sm_cycle"] + rows * ROW_CYCLES.get(pattern, 0.0)
+    if issue is not None:
+        issued = np.where(np.isnan(issue), issued, issue)
+    bandwidth = gpu[prefix + "bandwidth_share"] * peak
     from_l2 = near * reused * bytes_ / (gpu["kernel.l2.bytes_per_sm_cycle"] * gpu.sm_count)
     return StreamingWork(
-        fixed_s=np.full_like(bytes_, gpu[prefix + "fixed_s"]),
-        cycles=np.maximum(issue / gpu.sm_count, from_l2),
-        memory_s=(1.0 - (1.0 - far) * reused) * bytes_ / (gpu[prefix + "bandwidth_share"] * peak),
+        fixed_s=gpu[prefix + "fixed_s"] + (1.0 - hit) * first_bytes / bandwidth,
+        cycles=np.maximum(issued / gpu.sm_count, from_l2),
+        memory_s=(1.0 - (1.0 - far) * reused) * bytes_ / bandwidth,
         hbm_bytes=(1.0 - hit) * bytes_,
         l2_bytes=bytes_ + near_bytes,
     )
