@@ -23,7 +23,7 @@ from joulecast.model.kernels.remembered import part
 from joulecast.model.kernels.row_blocks import THREADS as ROW_BLOCKS
 from joulecast.model.kernels.row_blocks import lower_row_blocks
 from joulecast.model.kernels.row_softmax import PATTERN as ROW_SOFTMAX
-from joulecast.model.kernels.row_softmax import softmax_cycles
+from joulecast.model.kernels.row_softmax import softmax_bytes, softmax_cycles
 from joulecast.model.kernels.streaming import StreamingWork, extra_read_passes, reread_share, streaming_work
 from joulecast.model.kernels.toggling import toggle_factor
 from joulecast.model.kernels.unaligned import unaligned_costs
@@ -247,12 +247,15 @@ def _streaming(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
     data = "zeros" if first.pattern in CONSTANT_WRITES else first.data
     vector = gpu[f"power.streaming_pj_per_byte.{pattern}"]
     issued = np.maximum(column(operators, "sm_cycles") / gpu.sm_count, column(operators, "chain_cycles"))
+    worked = bytes_
+    if first.pattern == ROW_SOFTMAX:
+        worked = softmax_bytes(bytes_, column(operators, "rows"), column(operators, "columns"))
     return {
         "fixed_s": work.fixed_s + column(operators, "late_s"),
         "core_cycles": np.maximum(work.cycles, issued),
         "memory_s": work.memory_s,
         "activity": column(operators, "activity"),
-        "vector_j": bytes_ * vector * PICO,
+        "vector_j": worked * vector * PICO,
         "onchip_j": work.l2_bytes * gpu["power.l2_pj_per_byte"] * PICO,
         "hbm_j": hbm_energy_j(work.hbm_bytes, gpu, data),
     }
