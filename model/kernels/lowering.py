@@ -22,8 +22,8 @@ from joulecast.model.kernels.operators import DTYPE_BYTES, Attention, Collective
 from joulecast.model.kernels.remembered import part
 from joulecast.model.kernels.row_blocks import THREADS as ROW_BLOCKS
 from joulecast.model.kernels.row_blocks import lower_row_blocks
+from joulecast.model.kernels.row_softmax import FITTED_BYTES, softmax_cycles
 from joulecast.model.kernels.row_softmax import PATTERN as ROW_SOFTMAX
-from joulecast.model.kernels.row_softmax import softmax_bytes, softmax_cycles
 from joulecast.model.kernels.streaming import StreamingWork, extra_read_passes, reread_share, streaming_work
 from joulecast.model.kernels.toggling import toggle_factor
 from joulecast.model.kernels.unaligned import unaligned_costs
@@ -236,7 +236,8 @@ def _streamed(operators: Sequence[Streaming], gpu: GpuModel) -> tuple[str, Array
     far, rows = column(operators, "far_bytes"), column(operators, "rows")
     own: tuple[Array | None, Array | float] = (None, 0.0)
     if first.pattern == ROW_SOFTMAX:
-        issue, begun = softmax_cycles(rows, column(operators, "columns"), DTYPE_BYTES[first.dtype], gpu)
+        size = DTYPE_BYTES[first.dtype]
+        issue, begun = softmax_cycles(read / size, column(operators, "columns"), size, gpu)
         own = (issue, begun * read)
     return pattern, bytes_, streaming_work(pattern, bytes_, footprint, gpu, far, near, rows, *own)
 
@@ -248,8 +249,8 @@ def _streaming(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
     vector = gpu[f"power.streaming_pj_per_byte.{pattern}"]
     issued = np.maximum(column(operators, "sm_cycles") / gpu.sm_count, column(operators, "chain_cycles"))
     worked = bytes_
-    if first.pattern == ROW_SOFTMAX:
-        worked = softmax_bytes(bytes_, column(operators, "rows"), column(operators, "columns"))
+    if first.pattern == ROW_SOFTMAX:  # a value takes the same instructions in every type
+        worked = column(operators, "bytes_read") * (FITTED_BYTES / DTYPE_BYTES[first.dtype])
     return {
         "fixed_s": work.fixed_s + column(operators, "late_s"),
         "core_cycles": np.maximum(work.cycles, issued),

@@ -47,9 +47,13 @@ WARP_CYCLES, KEPT_CYCLES, SHARED_CYCLES = 0.26, 0.57, 0.325
 VALUE_WAIT = 180.0
 #: L of a warp, which shuffles [cycles; estimate, +-50 %], and of a block, which meets at barriers twice [+-15 %].
 WARP_WAIT, BLOCK_WAIT = 500.0, 1800.0
-#: The row whose cycles a description gives as bytes that an SM moves in one, in bf16: most rows of which kernels were
-#: measured on a card, and so fitted, are as long.
-FITTED_COLUMNS, FITTED_BYTES = 8192, 4.0
+#: Bytes of a value in bf16, read and written, by which a description gives cycles and energy of its instructions.
+#: Those are the same in wider types: the one softmax in fp32 whose power was measured, 16,384 rows of 128 on an H200,
+#: took 6 % less energy than so, and 23 % less than by its own bytes [estimate, +-20 %].
+FITTED_BYTES = 4.0
+#: The row whose cycles a description gives as bytes that an SM moves in one: most rows of the kernels that calibrations
+#: measure are as long.
+FITTED_COLUMNS = 8192
 
 
 @dataclass(frozen=True)
@@ -93,36 +97,26 @@ def row_shape(columns: Array, value_bytes: float, gpu: GpuModel) -> RowShape:
     )
 
 
-def softmax_cycles(rows: Array, columns: Array, value_bytes: float, gpu: GpuModel) -> tuple[Array, Array]:
+def softmax_cycles(values: Array, columns: Array, value_bytes: float, gpu: GpuModel) -> tuple[Array, Array]:
     """Cycles of all SMs together, and the share of rows that begin together.
 
-    Where rows or columns are not said, the cycles are not a number and the share is zero.
+    Where columns are not said (0), the cycles are not a number and the share is zero.
 
     Parameters
     ----------
-    rows, columns
-        Shape of the kernels, ``(n,)``.
+    values, columns
+        Values of the kernels, and of a row of each, shape ``(n,)``.
     value_bytes
         Of a value that is read [bytes].
     gpu
         Reads ``kernel.streaming.softmax.bytes_per_sm_cycle``, the rate of many rows of :data:`FITTED_COLUMNS`.
     """
-    said = (rows > 0.0) & (columns > 0.0)
-    shape = row_shape(columns, value_bytes, gpu)
-    together = shape.at_work * gpu.sm_count
+    said, shape = columns > 0.0, row_shape(columns, value_bytes, gpu)
+    rows, together = values / np.maximum(columns, 1.0), shape.at_work * gpu.sm_count
     waves = np.maximum(rows / together, 1.0)
-    cycles = rows * columns * shape.cycles + gpu.sm_count * waves * (shape.wait + shape.values * VALUE_WAIT)
+    cycles = values * shape.cycles + gpu.sm_count * waves * (shape.wait + shape.values * VALUE_WAIT)
     begun = np.where(said, together / np.maximum(rows, together), 0.0)
     return np.where(said, cycles * _slower(gpu), np.nan), begun
-
-
-def softmax_bytes(bytes_: Array, rows: Array, columns: Array) -> Array:
-    """Bytes by which the energy of instructions is counted: those that as many values have in bf16 [bytes].
-
-    A value takes the same instructions in every type. Source: the one softmax in fp32 whose power was measured, 16,384
-    rows of 128 on an H200, took 6 % less energy than this gives and 23 % less than its own bytes do [estimate, +-20 %].
-    """
-    return np.where(rows * columns > 0.0, FITTED_BYTES * rows * columns, bytes_)
 
 
 def _slower(gpu: GpuModel) -> float:

@@ -16,7 +16,7 @@ RATE = "kernel.streaming.softmax.bytes_per_sm_cycle"
 
 def cycles_of_a_value(gpu: GpuModel, rows: int, columns: int, value_bytes: float = 2.0) -> float:
     """Of all SMs together, without their memory."""
-    cycles, _ = softmax_cycles(np.array([float(rows)]), np.array([float(columns)]), value_bytes, gpu)
+    cycles, _ = softmax_cycles(np.array([float(rows * columns)]), np.array([float(columns)]), value_bytes, gpu)
     return float(cycles[0]) / (rows * columns)
 
 
@@ -68,8 +68,8 @@ def test_a_description_gives_the_rate_of_rows_of_8192(h200: GpuModel) -> None:
 def test_the_first_rows_wait_for_memory_and_unsaid_ones_for_nothing(h200: GpuModel) -> None:
     size = 2.0 * 1024 * 2048
     cold, warm, unsaid = (
-        Streaming("softmax", size, size, footprint_bytes=footprint, rows=rows, columns=rows and 2048)
-        for footprint, rows in ((np.inf, 1024), (1.0, 1024), (np.inf, 0))
+        Streaming("softmax", size, size, footprint_bytes=footprint, columns=columns)
+        for footprint, columns in ((np.inf, 2048), (1.0, 2048), (np.inf, 0))
     )
     found = lower([cold, warm, unsaid], h200)
     peak = h200["kernel.streaming.softmax.bandwidth_share"] * h200.device["memory_bandwidth_bytes_per_s"]
