@@ -36,17 +36,21 @@ def test_products_of_the_checks_are_met(gpu: str, count: int, large: float, smal
     ("kernel", "most"),
     [
         ("bias_reduce", 0.11),
-        ("copy", 0.08),
+        ("add", 0.045),
+        ("copy", 0.05),
         ("gamma", 0.17),
-        ("gelu", 0.09),
-        ("gelu_backward", 0.09),
+        ("gelu", 0.06),
+        ("gelu_backward", 0.08),
         ("layernorm", 0.08),
         ("layernorm_bwd_input", 0.10),
         ("rmsnorm", 0.14),
     ],
 )
 def test_row_wise_kernels_of_another_card_are_met(kernel: str, most: float) -> None:
-    """Forecast before they were looked at; sums and norms were 18 to 41 % off without what each row costs."""
+    """Fitted to another card alone; sums and norms were 18 to 41 % off without what each row costs.
+
+    Additions were 11 % off and copies 8 % when data in L2 began as late as those in memory.
+    """
     error = row_errors("h100-sxm", "checks", kernel)
     assert len(error) == 64
     assert np.abs(error).mean() < most

@@ -31,7 +31,7 @@ def test_rows_of_any_width_are_met(gpu: str, use: str, count: int, most: float) 
 
 
 @pytest.mark.parametrize(
-    ("kernel", "most"), [("add_bias", 0.115), ("cast_to_bf16", 0.085), ("mul_rows", 0.12), ("sum_all_rows_fp32", 0.125)]
+    ("kernel", "most"), [("add_bias", 0.11), ("cast_to_bf16", 0.05), ("mul_rows", 0.11), ("sum_all_rows_fp32", 0.125)]
 )
 def test_other_kernels_that_gave_nothing_are_met(kernel: str, most: float) -> None:
     """Products and sums with a number of each column follow constants that come from whole iterations."""
