@@ -22,7 +22,15 @@ from joulecast.model.kernels.operators import DTYPE_BYTES, Attention, Collective
 from joulecast.model.kernels.remembered import part
 from joulecast.model.kernels.row_blocks import THREADS as ROW_BLOCKS
 from joulecast.model.kernels.row_blocks import lower_row_blocks
-from joulecast.model.kernels.streaming import StreamingWork, extra_read_passes, reread_share, streaming_work
+from joulecast.model.kernels.row_softmax import FITTED_BYTES, softmax_cycles
+from joulecast.model.kernels.row_softmax import PATTERN as ROW_SOFTMAX
+from joulecast.model.kernels.streaming import (
+    StreamingWork,
+    extra_read_passes,
+    issued_cycles,
+    reread_share,
+    streaming_work,
+)
 from joulecast.model.kernels.toggling import toggle_factor
 from joulecast.model.kernels.unaligned import unaligned_costs
 
@@ -231,8 +239,13 @@ def _streamed(operators: Sequence[Streaming], gpu: GpuModel) -> tuple[str, Array
     row_bytes, read = column(operators, "columns") * DTYPE_BYTES[first.dtype], column(operators, "bytes_read")
     bytes_ = bytes_ + extra_read_passes(first.pattern, row_bytes, gpu) * read
     near = reread_share(first.pattern, row_bytes, gpu) * read
-    far, rows = column(operators, "far_bytes"), column(operators, "rows")
-    return pattern, bytes_, streaming_work(pattern, bytes_, footprint, gpu, far, near, rows)
+    far, issued = column(operators, "far_bytes"), issued_cycles(pattern, bytes_ + near, column(operators, "rows"), gpu)
+    first_bytes: Array | float = 0.0
+    if first.pattern == ROW_SOFTMAX:
+        columns, size = column(operators, "columns"), DTYPE_BYTES[first.dtype]
+        own, begun = softmax_cycles(read / size, columns, size, gpu)
+        issued, first_bytes = np.where(columns > 0.0, own, issued), np.where(columns > 0.0, begun * read, 0.0)
+    return pattern, bytes_, streaming_work(pattern, bytes_, footprint, gpu, far, near, issued, first_bytes)
 
 
 def _streaming(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
@@ -241,12 +254,15 @@ def _streaming(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
     data = "zeros" if first.pattern in CONSTANT_WRITES else first.data
     vector = gpu[f"power.streaming_pj_per_byte.{pattern}"]
     issued = np.maximum(column(operators, "sm_cycles") / gpu.sm_count, column(operators, "chain_cycles"))
+    worked = bytes_
+    if first.pattern == ROW_SOFTMAX:  # a value takes the same instructions in every type
+        worked = column(operators, "bytes_read") * (FITTED_BYTES / DTYPE_BYTES[first.dtype])
     return {
         "fixed_s": work.fixed_s + column(operators, "late_s"),
         "core_cycles": np.maximum(work.cycles, issued),
         "memory_s": work.memory_s,
         "activity": column(operators, "activity"),
-        "vector_j": bytes_ * vector * PICO,
+        "vector_j": worked * vector * PICO,
         "onchip_j": work.l2_bytes * gpu["power.l2_pj_per_byte"] * PICO,
         "hbm_j": hbm_energy_j(work.hbm_bytes, gpu, data),
     }

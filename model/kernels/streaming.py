@@ -1,11 +1,13 @@
 """Kernels that move data: bandwidth by access pattern, L2 residency, and the SM's own issue rate.
 
-    t = t0 + ((bytes / (φ·B_HBM))^p + ((bytes / x + rows·c) / (SMs·f))^p)^(1/p)
+    t = t0 - r·d + ((bytes / (φ·B_HBM))^p + ((bytes / x + rows·c) / (SMs·f))^p)^(1/p)
 
-φ is the pattern's share of the memory's peak bandwidth, x the bytes that one SM moves in a clock cycle in this pattern:
-a strided element-wise kernel is bound by its instructions and slows with the clock, a copy is not. Data that stay in L2
+t0 is the time from a kernel's start to its end beside its bytes, d shorter where L2 serves all accesses (r = 1). φ is
+the pattern's share of the memory's peak bandwidth, x the bytes that one SM moves in a clock cycle in this pattern: a
+strided element-wise kernel is bound by its instructions and slows with the clock, a copy is not. Data that stay in L2
 between two uses move at the L2's bandwidth, which also follows the SM clock. Kernels that work row by row lose c cycles
-of an SM at each, and what they need twice comes from L2 again where their SM cannot keep it.
+of an SM at each, and what they need twice comes from L2 again where their SM cannot keep it; the softmax of rows has
+cycles of its own (:mod:`~joulecast.model.kernels.row_softmax`).
 """
 
 from __future__ import annotations
@@ -41,6 +43,12 @@ READ_TWICE, ROW_THREADS = {"layernorm": 1, "rmsnorm": 1, "norm_backward": 2}, 12
 #: Rows at work on an SM, as a share of its shared memory and L1: up to the first nothing is read from L2 again, from
 #: the second on everything is. By the same kernels [+-0.1].
 KEPT, LOST = 0.9, 1.3
+#: By how much sooner a kernel is over whose data L2 holds, beside its bytes [s]: its first accesses come back sooner,
+#: and what it writes last need not leave L2. 127 shapes each on one H200 with and without data in L2, fitted one by one
+#: (`validate/recorded/products`): GELU and its gradient 0.6, copies 0.75, products with a number of each column 1.0,
+#: sums and casts 1.1 µs. Nine kernels' forms fitted to that card with this miss those of an H100 by 4 to 12 %, without
+#: by 7 to 14 [+-30 %].
+FROM_L2_S = 0.8e-6
 
 
 @dataclass(frozen=True)
@@ -85,22 +93,25 @@ def streaming_work(
     gpu: GpuModel,
     far_bytes: Array | float = 0.0,
     near_bytes: Array | float = 0.0,
-    rows: Array | float = 0.0,
+    issued: Array | None = None,
+    first_bytes: Array | float = 0.0,
 ) -> StreamingWork:
     """Time and bytes of kernels of one access pattern.
 
     Parameters
     ----------
     pattern
-        Reads ``kernel.streaming.<pattern>.``: ``bandwidth_share`` (φ), ``bytes_per_sm_cycle`` (x), ``fixed_s`` (t0).
+        Reads ``kernel.streaming.<pattern>.``: ``bandwidth_share`` (φ), ``fixed_s`` (t0).
     bytes_, footprint_bytes
         Bytes read plus written, and data touched between two uses; shape ``(n,)`` [bytes].
     far_bytes
         Part of ``bytes_`` that comes from memory in any case.
     near_bytes
         Bytes beside ``bytes_`` that come from L2 in any case.
-    rows
-        Rows, of patterns that work row by row.
+    issued
+        Cycles of all SMs together for what they issue; by default :func:`issued_cycles` without rows.
+    first_bytes
+        Part of ``bytes_`` that is read before there is anything else to do, in place of d: from L2 at no cost.
     """
     prefix = f"kernel.streaming.{pattern}."
     resident = residency(footprint_bytes, gpu)
@@ -108,15 +119,27 @@ def streaming_work(
     reused = 1.0 - far_bytes / np.maximum(bytes_, 1.0)
     hit = resident * reused
     peak = gpu.device["memory_bandwidth_bytes_per_s"]
-    issue = (bytes_ + near_bytes) / gpu[prefix + "bytes_per_sm_cycle"] + rows * ROW_CYCLES.get(pattern, 0.0)
+    if issued is None:
+        issued = issued_cycles(pattern, bytes_ + near_bytes, 0.0, gpu)
+    bandwidth = gpu[prefix + "bandwidth_share"] * peak
     from_l2 = near * reused * bytes_ / (gpu["kernel.l2.bytes_per_sm_cycle"] * gpu.sm_count)
+    sooner = FROM_L2_S * hit * (np.asarray(first_bytes) == 0.0)
     return StreamingWork(
-        fixed_s=np.full_like(bytes_, gpu[prefix + "fixed_s"]),
-        cycles=np.maximum(issue / gpu.sm_count, from_l2),
-        memory_s=(1.0 - (1.0 - far) * reused) * bytes_ / (gpu[prefix + "bandwidth_share"] * peak),
+        fixed_s=np.maximum(gpu[prefix + "fixed_s"] - sooner, 0.0) + (1.0 - hit) * first_bytes / bandwidth,
+        cycles=np.maximum(issued / gpu.sm_count, from_l2),
+        memory_s=(1.0 - (1.0 - far) * reused) * bytes_ / bandwidth,
         hbm_bytes=(1.0 - hit) * bytes_,
         l2_bytes=bytes_ + near_bytes,
     )
+
+
+def issued_cycles(pattern: str, bytes_: Array, rows: Array | float, gpu: GpuModel) -> Array:
+    """Cycles of all SMs together for what kernels issue for so many bytes in so many rows.
+
+    Reads ``kernel.streaming.<pattern>.bytes_per_sm_cycle`` (x).
+    """
+    by_bytes = bytes_ / gpu[f"kernel.streaming.{pattern}.bytes_per_sm_cycle"]
+    return np.asarray(by_bytes + rows * ROW_CYCLES.get(pattern, 0.0))
 
 
 def extra_read_passes(pattern: str, row_bytes: Array, gpu: GpuModel) -> Array:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
-from paths import ROOT
-from recorded_products import errors_of_products
+from recorded_products import errors_of_products, read, row_errors
 
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
@@ -18,25 +14,6 @@ from joulecast.model.kernels.operators import Gemm, Streaming
 from joulecast.model.kernels.product_tiles import NEWER, OLDER, PAIRED, product_tiles
 from joulecast.model.kernels.unaligned import extra_loads
 from joulecast.model.power.kernel_power import kernel_time_s
-
-PRODUCTS = ROOT / "validate" / "recorded" / "products"
-#: Pattern of a kernel of `rows.csv`, and the tensors that it reads and writes.
-PATTERNS = {
-    "add": ("add", 2, 1),
-    "bias_reduce": ("bias_reduce", 1, 0),
-    "copy": ("copy", 1, 1),
-    "gelu": ("gelu", 1, 1),
-    "gelu_backward": ("gelu_backward", 2, 1),
-    "layernorm": ("layernorm", 1, 1),
-    "layernorm_bwd_input": ("norm_backward", 2, 1),
-    "rmsnorm": ("rmsnorm", 1, 1),
-    "gamma": ("gamma_backward", 2, 0),
-}
-
-
-def read(name: str, gpu: str, use: str) -> Iterator[dict[str, str]]:
-    with (PRODUCTS / name).open(encoding="utf-8") as file:
-        yield from (row for row in csv.DictReader(file) if (row["gpu"], row["use"]) == (gpu, use))
 
 
 def model(name: str) -> GpuModel:
@@ -55,41 +32,25 @@ def test_products_of_the_checks_are_met(gpu: str, count: int, large: float, smal
     assert np.abs(error[~many]).mean() < small
 
 
-def row_errors(gpu: str, use: str, kernel: str) -> np.ndarray:
-    pattern, reads, writes = PATTERNS[kernel]
-    measured = {}
-    for row in read("rows.csv", gpu, use):
-        measured[row["kernel"], row["rows"], row["columns"], row["buffers"]] = float(row["time_s"])
-    operators, times = [], []
-    for (name, rows, columns, buffers), time in measured.items():
-        if name != ("layernorm_bwd_both" if kernel == "gamma" else kernel):
-            continue
-        size = 2.0 * int(rows) * int(columns)
-        read_, written = reads * size, writes * size or 2.0 * int(columns)
-        footprint = (read_ + written) * int(buffers)
-        shape = {"rows": int(rows), "columns": int(columns)}
-        operators.append(Streaming(pattern, read_, written, footprint_bytes=footprint, **shape))
-        input_s = measured["layernorm_bwd_input", rows, columns, buffers] if kernel == "gamma" else 0.0
-        times.append(time - input_s)
-    card = model(gpu)
-    return kernel_time_s(lower(operators, card), card.max_clock_mhz, card) / np.array(times) - 1.0
-
-
 @pytest.mark.parametrize(
     ("kernel", "most"),
     [
         ("bias_reduce", 0.11),
-        ("copy", 0.08),
+        ("add", 0.045),
+        ("copy", 0.05),
         ("gamma", 0.17),
-        ("gelu", 0.09),
-        ("gelu_backward", 0.09),
+        ("gelu", 0.06),
+        ("gelu_backward", 0.08),
         ("layernorm", 0.08),
         ("layernorm_bwd_input", 0.10),
         ("rmsnorm", 0.14),
     ],
 )
 def test_row_wise_kernels_of_another_card_are_met(kernel: str, most: float) -> None:
-    """Forecast before they were looked at; sums and norms were 18 to 41 % off without what each row costs."""
+    """Fitted to another card alone; sums and norms were 18 to 41 % off without what each row costs.
+
+    Additions were 11 % off and copies 8 % when data in L2 began as late as those in memory.
+    """
     error = row_errors("h100-sxm", "checks", kernel)
     assert len(error) == 64
     assert np.abs(error).mean() < most

@@ -7,7 +7,7 @@ from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Gemm, Streaming
-from joulecast.model.kernels.streaming import extra_read_passes, residency, streaming_work
+from joulecast.model.kernels.streaming import EDGE, FROM_L2_S, extra_read_passes, residency, streaming_work
 from joulecast.model.power.kernel_power import at_clock, kernel_time_s
 
 GB = 1e9
@@ -33,7 +33,16 @@ def test_a_large_copy_reaches_its_share_of_the_memory(h200):
 def test_small_copies_are_bound_by_latency(h200):
     assert np.all(np.diff(bandwidth(copies(1e5, 1e8, 1e9, 1e10), h200)[1:]) > 0)
     tiny = kernel_time_s(lower(copies(1e3), h200), 1980.0, h200)[0]
-    assert tiny == pytest.approx(h200["kernel.streaming.copy.fixed_s"], rel=0.05)
+    assert tiny == pytest.approx(h200["kernel.streaming.copy.fixed_s"] - FROM_L2_S, rel=0.05)
+
+
+def test_a_kernel_is_sooner_over_where_l2_holds_its_data(h200):
+    half_full = (1.0 - EDGE / 2) * h200["kernel.l2.capacity_share"] * h200.device["l2_bytes"]
+    warm, half, cold = lower([copies(2e6, footprint_bytes=size)[0] for size in (1.0, half_full, np.inf)], h200).fixed_s
+    assert cold == h200["kernel.streaming.copy.fixed_s"]
+    assert cold - warm == pytest.approx(FROM_L2_S) and cold - half == pytest.approx(FROM_L2_S / 2)
+    never_less = lower(copies(2e6), h200.with_values({"kernel.streaming.copy.fixed_s": FROM_L2_S / 2})).fixed_s
+    assert never_less == 0.0
 
 
 def test_data_that_stay_in_l2_are_faster_and_spare_the_memory(h200):
