@@ -31,7 +31,8 @@ class Solution:
     names, values
         Parameters in order.
     covariance
-        Posterior covariance, shape ``(n, n)``, in the parameters' units.
+        Posterior covariance, shape ``(n, n)``, in the parameters' units; where the rows scatter more than their noise,
+        times :func:`residual_variance`.
     identified
         Share of each parameter's prior variance that the data removed: 0 for one that stayed at its prior.
     """
@@ -96,13 +97,43 @@ def solve(
         gtol=tolerance,
         max_nfev=MOST_EVALUATIONS,
     )
-    precision = fit.jac.T @ fit.jac
-    free = len(fit.fun) - 2 * len(chosen)
-    spread = float(np.sum(fit.fun[: -len(chosen)] ** 2)) / free if free > 0 else 1.0
-    posterior = np.linalg.inv(precision) * max(1.0, spread)
+    posterior = np.linalg.inv(fit.jac.T @ fit.jac)
+    posterior *= max(1.0, residual_variance(fit.fun[: -len(chosen)], posterior))
     posterior = 0.5 * (posterior + posterior.T)
     identified = np.clip(1.0 - np.diag(posterior), 0.0, 1.0)
     return Solution(tuple(names), start + fit.x * scale, posterior * np.outer(scale, scale), np.asarray(identified))
+
+
+def residual_variance(residuals: Array, posterior: Array) -> float:
+    """How many times their stated variance rows scatter, whatever part of the parameters priors hold.
+
+    With H the slopes of the residuals r along ``n`` parameters, whose priors are independent and of variance 1::
+
+        A⁻¹ = (Hᵀ·H + 1)⁻¹,   p = trace(H·A⁻¹·Hᵀ) = n − trace(A⁻¹),   s² = rᵀ·r / (rows − p)
+
+    The rows give up as many degrees of freedom as they determine parameters, p: none for what stays at its prior, n
+    where nothing is left to the priors. Where the truth is as the priors expect it and the noise as stated, the mean of
+    s² is 1 for any H.
+
+    Parameters
+    ----------
+    residuals
+        At the fitted parameters, in units of their standard deviation, shape ``(rows,)``.
+    posterior
+        A⁻¹ in units of the priors' standard deviations, shape ``(n, n)``.
+
+    Returns
+    -------
+    float
+        s² [1]. At least one degree of freedom is taken to be left: a fraction of one tells no variance.
+
+    References
+    ----------
+    MacKay (1992), Bayesian interpolation, doi:10.1162/neco.1992.4.3.415, where p is γ; Moody (1992), The effective
+    number of parameters, NIPS 4; Hastie, Tibshirani and Friedman (2009), The elements of statistical learning, 7.6.
+    """
+    determined = len(posterior) - float(np.trace(posterior))
+    return float(residuals @ residuals) / max(1.0, len(residuals) - determined)
 
 
 def _slopes(

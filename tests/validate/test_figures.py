@@ -92,6 +92,7 @@ WIDER = {
     ("kernels_steady.jsonl", "gemm"): 2.9,
     ("kernels_steady.jsonl", "attention"): 2.6,
     ("kernels.jsonl", "attention"): 3.0,
+    ("kernels.jsonl", "streaming"): 2.6,
     ("collectives.jsonl", "collective"): 2.6,
 }
 #: A family with fewer rows says little about its intervals.
