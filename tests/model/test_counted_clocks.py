@@ -55,7 +55,7 @@ def test_near_the_instant_limit_a_kernel_runs_as_at_a_lower_clock(gpu, kernel):
     board, _, time = counted(gpu, (kernel,))
     forecast = np.interp(board, clocks, held.time_s[:, 0])
     assert len(board) == 10
-    assert np.abs(forecast / time - 1.0).mean() < 0.012
+    assert np.abs(forecast / time - 1.0).mean() < 0.0125
     assert np.abs(forecast / time - 1.0).max() < 0.03
 
 
