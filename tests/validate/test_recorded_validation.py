@@ -226,3 +226,13 @@ def test_iterations_are_forecast_with_a_description_of_ones_own(tmp_path: Path) 
     same, shipped = (run_suite("train", few, gpu=gpu) for gpu in (str(mine), "h200-sxm-rows"))
     assert not same.skipped
     assert same.rows[0].prediction == shipped.rows[0].prediction
+
+
+def test_two_h100s_before_anybody_looked() -> None:
+    """Cards that draw 5 % more than is forecast, and a host at work: short throughout, energies and memory inside."""
+    result = run_suite("plans", ROWS.parent / "h100_sxm" / "train_two_gpus.jsonl").to_dict()
+    summary = result["summary"]["all"]
+    assert summary["rows"] == 12 and not result["skipped"]
+    assert summary["time_error_percent"] <= 7.2 and summary["energy_error_percent"] <= 5.6
+    assert summary["time_inside_percent"] >= 80.0 and summary["energy_inside_percent"] == 100.0
+    assert summary["memory_error_percent"] <= 1.0
