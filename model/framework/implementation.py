@@ -263,6 +263,11 @@ class Implementation(HashedOnce):
         return self.parameter_dtype != self.dtype and not self.gathered
 
     @property
+    def prepared(self) -> bool:
+        """Whether all but linear layers in 4 bits was cast to fp32: these then give fp32 where they are given it."""
+        return self.lora is not None and self.lora.prepared
+
+    @property
     def gradient_dtype(self) -> str:
         """Type in which gradients are reduced, and in Megatron kept."""
         own = "fp32" if self.framework == "megatron" else self.trained_dtype

@@ -45,6 +45,11 @@ class Shard:
             return self
         return replace(self, implementation=replace(run, dtype=run.parameter_dtype))
 
+    @property
+    def between(self) -> Shard:
+        """The same in the type of what linear layers give: fp32, as they are given it, beside weights in 4 bits."""
+        return self.stream if self.implementation.prepared else self
+
 
 def shard(config: ModelConfig, implementation: Implementation, batch: int, sequence: int) -> Shard:
     """Split a layer over the tensor-parallel ranks.

@@ -29,6 +29,8 @@ class Lora:
         How the frozen linear layers are kept: ``nf4`` is 4 bits by bitsandbytes (QLoRA), empty as they are multiplied.
     double_quantised
         Whether the scales of 4 bits are kept in 8.
+    prepared
+        Whether all that is not in 4 bits was cast to fp32 (PEFT's ``prepare_model_for_kbit_training``).
     input_gradient
         Whether the layer's input takes a gradient: not in the first layer, whose input is the frozen embedding's,
         unless checkpoints need it (``enable_input_require_grads``).
@@ -42,6 +44,7 @@ class Lora:
     dtype: str = "fp32"
     base: str = ""
     double_quantised: bool = False
+    prepared: bool = False
     input_gradient: bool = True
 
     @property

@@ -105,7 +105,7 @@ def _user_buffer_bytes(s: Shard) -> float:
 
 def boundary_bytes(s: Shard) -> float:
     """One residual-stream tensor as a rank holds it and sends it to the next stage."""
-    return float(s.norm_tokens * s.config.hidden * DTYPE_BYTES[s.implementation.dtype])
+    return float(s.norm_tokens * s.config.hidden * DTYPE_BYTES[s.between.implementation.dtype])
 
 
 def layer_bytes(s: Shard) -> float:

@@ -2,7 +2,8 @@
 
 A frozen product keeps its weight and nothing of its input, a frozen norm not what its weight multiplies. An adapter
 keeps A's input and A's result. The input is the product's own tensor, which adapters of other products share, unless it
-was dropped or cast for this adapter alone; dropout keeps a mask of one byte a value.
+was dropped or cast for this adapter alone, as every one in fp32 is behind ``prepare_model_for_kbit_training``; dropout
+keeps a mask of one byte a value.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from joulecast.model.transformer import lora_linear, modules_layer
 
 def shares_inputs(s: Shard, lora: Lora) -> bool:
     """Whether adapters keep their products' inputs as they are."""
-    return not lora.dropout and (not lora_linear.cast(s, lora) or bool(lora.base))
+    return not lora.dropout and not lora.prepared and (not lora_linear.cast(s, lora) or bool(lora.base))
 
 
 def normed_inputs(s: Shard, lora: Lora) -> int:
@@ -34,11 +35,13 @@ def adapter_bytes(s: Shard, lora: Lora) -> float:
     """Inputs that are an adapter's own, masks, results of A, and weights that autocast has rounded."""
     size = float(DTYPE_BYTES[s.implementation.dtype])
     own = (0.0 if shares_inputs(s, lora) else size) + (1.0 if lora.dropout else 0.0)
+    narrow = own if lora.dropout or not lora.prepared else 0.0  # what attention gives is narrow as it is
     rounded = size if lora_linear.cast(s, lora) else 0.0
     kept = 0.0
     for name, outputs, inputs in modules_layer.linears(s):
         if name in lora.targets:
-            kept += s.tokens * (own * inputs + size * lora.rank) + rounded * sum(lora.elements(outputs, inputs))
+            each = narrow if name == "output" else own
+            kept += s.tokens * (each * inputs + size * lora.rank) + rounded * sum(lora.elements(outputs, inputs))
     return kept
 
 
@@ -46,11 +49,13 @@ def gradient_bytes(s: Shard, lora: Lora) -> float:
     """Most of the last product's input gradients that are there at once: the adapter's as it is undone, and their sum.
 
     Of a cast adapter the gradient is widened, and where there is dropout multiplied by the mask, in fp32. A weight in 4
-    bits is written out beside.
+    bits is written out beside. A wide input's gradients are both widened before their sum.
     """
     size, wide = float(DTYPE_BYTES[s.implementation.dtype]), float(DTYPE_BYTES["fp32"])
-    most = size
-    if "down" in lora.targets:
+    most = size + wide if lora.prepared else size
+    if "down" in lora.targets and lora.prepared:
+        most = 3 * wide
+    elif "down" in lora.targets:
         casts = lora_linear.cast(s, lora) and not lora.base
         undone = wide + (wide if lora.dropout else size) if casts else 0.0
         most = max(undone, 3 * size)

@@ -57,8 +57,8 @@ def layer_bytes(s: Shard) -> float:
     inputs = s.config.layer_norms if pytorch_norm.unfused(s) else s.config.norm_inputs
     read = float(DTYPE_BYTES["fp8"]) if float8_linear.gathers(s) else 0.0 if _cast_anew(s) else size
     norms = hidden * (inputs * _norm_input(s) * s.norm_tokens + copies * read * s.tokens)
-    widths = size * s.tokens * (_attention_width(s) + _mlp_width(s))
-    weights = hidden * (s.qkv_width + s.attention_width + s.up_width + s.ffn)
+    widths = s.tokens * (size * _attention_width(s) + DTYPE_BYTES[s.between.implementation.dtype] * _mlp_width(s))
+    weights = 0 if s.implementation.prepared else hidden * (s.qkv_width + s.attention_width + s.up_width + s.ffn)
     scores = _masked_scores(s) if masked_attention.masked(s) else 0.0
     written = transformers_attention.applies(s) and not s.implementation.recomputes("core_attn")
     scores += _written_scores(s) if written else 0.0
@@ -153,7 +153,8 @@ def _mlp_tensors_width(s: Shard) -> int:
         compiled = GATED_COMPILED - _cast_anew(s)
         return s.ffn * (compiled if s.implementation.compiled else GATED_TENSORS)
     if modules_activation.formula(s):
-        return s.ffn * (FORMULA_AUTOCAST if s.implementation.autocast else FORMULA_TENSORS)
+        mixed = s.implementation.autocast and not s.implementation.prepared
+        return s.ffn * (FORMULA_AUTOCAST if mixed else FORMULA_TENSORS)
     return s.ffn * (PLAIN_TENSORS - _cast_anew(s))
 
 

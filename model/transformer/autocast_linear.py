@@ -5,6 +5,9 @@
 
 A product's input is wide behind a norm, whose residual stream stays in the parameters' type, and behind GPT-2's
 ``gelu_new``, whose power autocast takes in fp32. An input that three products share is rounded three times.
+
+Layers in 4 bits beside parameters in fp32 cast themselves (``Linear4bit``), and no weight: a wide input is rounded and
+the result widened, both gradients the other way round.
 """
 
 from __future__ import annotations
@@ -28,6 +31,10 @@ def forward(
     product = float8_linear.forward(name, s, outputs, inputs, shared=shared)
     adapter = lora_linear.forward(name, s, outputs, inputs, wide=wide and s.implementation.autocast)
     made = lora_linear.written_out(f"{name}.weight", s, outputs * inputs)
+    if s.implementation.prepared:
+        entered = (rounded(name, s.tokens * inputs),) if wide else ()
+        left = (widened(f"{name}.result.widen", s.tokens * outputs, s.implementation.dtype),) if wide else ()
+        return (*entered, *made, *product, *left, *adapter)
     return (*casts(name, s, outputs, inputs, wide=wide), *made, *product, *adapter)
 
 
@@ -45,9 +52,12 @@ def backward(
     """Gradients of a linear layer, as :func:`joulecast.model.transformer.eager_layer.linear_backward` has them."""
     in_fp32 = wide and s.implementation.autocast
     adapter, joined = lora_linear.backward(name, s, outputs, inputs, accumulate, wide=in_fp32)
-    if not s.implementation.autocast:
+    if not s.implementation.autocast or s.implementation.prepared:
         product = eager.linear_backward(name, s, outputs, inputs, bias, accumulate, shared=shared)
-        return (*adapter, *lora_linear.written_out(f"{name}.dgrad", s, outputs * inputs), *product, *joined)
+        made = lora_linear.written_out(f"{name}.dgrad", s, outputs * inputs)
+        entered = (rounded(f"{name}.dgrad", s.tokens * outputs),) if in_fp32 else ()
+        left = (widened(f"{name}.dgrad.widen", s.tokens * inputs, s.implementation.dtype),) if in_fp32 else ()
+        return (*adapter, *entered, *made, *product, *left, *joined)
     launches = eager.linear_backward(name, s, outputs, inputs, bias, accumulate=False)
     products = tuple(replace(one, completes="") if one.completes == f"{name}.weight" else one for one in launches)
     return (

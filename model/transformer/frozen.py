@@ -20,7 +20,7 @@ ADAPTER = ".lora_"
 #: How names of kernels end, behind a product's, that lead to its input's gradient.
 TO_INPUT = (
     *(".dgrad", ".dgrad.widen", ".lora_a.dgrad", ".lora.grad.widen", ".lora.dropout.grad", ".lora.grad.round"),
-    *(".lora.grad.sum", ".grad.branches", ".dgrad.absmax", ".dgrad.offset", ".dgrad.nf4"),
+    *(".lora.grad.sum", ".grad.branches", ".dgrad.round", ".dgrad.absmax", ".dgrad.offset", ".dgrad.nf4"),
 )
 
 

@@ -9,11 +9,16 @@ type are cast nowhere.
 
 Beside weights in 4 bits (``nf4``) PEFT casts no input, and copies the product's result first. bitsandbytes writes such
 a weight out in the products' type before each product, forward and backward, as its authors found quicker than a kernel
-that reads 4 bits where there are more than some hundred tokens; scales in 8 bits are made fp32 before. These kernels
-are taken to run at the memory's pace [estimate].
+that reads 4 bits where there are more than some hundred tokens; scales in 8 bits are made fp32 before, at the memory's
+pace.
 
-Sources: ``Linear.forward``, ``Linear4bit.forward`` and ``_cast_input_dtype`` of PEFT 0.21; ``MatMul4Bit`` and
-``_dequant_linear_fallback`` of bitsandbytes 0.50; autocast's lists of PyTorch.
+Behind ``prepare_model_for_kbit_training`` norms give fp32. A layer in 4 bits rounds such an input for its product and
+widens the result, which PEFT copies so; autocast rounds the input once more for A, and fp32 and narrower values are
+added. All gradients are cast back the same way.
+
+Sources: ``Linear.forward``, ``Linear4bit.forward`` and ``_cast_input_dtype`` of PEFT 0.21; ``Linear4bit``,
+``MatMul4Bit`` and ``_dequant_linear_fallback`` of bitsandbytes 0.50; autocast's lists of PyTorch. Kernels of an H100
+are as many (`validate/recorded/h100_sxm/train_qlora.jsonl`).
 """
 
 from __future__ import annotations
@@ -33,7 +38,13 @@ from joulecast.model.framework.lora import WEIGHTS_TOGETHER, Lora
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.transformer.dropout import DRAWN
 from joulecast.model.transformer.eager_layer import accumulation
+from joulecast.model.transformer.modules_activation import MIXED
 from joulecast.model.transformer.row_operators import widened
+
+#: Cycles of an SM for a weight that is written out of 4 bits, each looked up in a table of 16: kernels of 3.1 to 58.7
+#: million weights on an H100 (`validate/recorded/h100_sxm/train_qlora.jsonl`), which take 1.3 times what the memory
+#: does [estimate, +-5 %].
+WRITTEN_OUT = 0.265
 
 
 def adapter(name: str, s: Shard) -> Lora | None:
@@ -60,7 +71,7 @@ def written_out(name: str, s: Shard, weights: int) -> tuple[Launch, ...]:
     read = (0.5 + DTYPE_BYTES["fp32"] / WEIGHTS_TOGETHER) / DTYPE_BYTES[dtype]
     return (
         *(absmax if lora.double_quantised else ()),
-        streaming("unary", f"{name}.{lora.base}", weights, reads=read, dtype=dtype),
+        issued("unary", f"{name}.{lora.base}", weights, WRITTEN_OUT * weights, reads=read, dtype=dtype),
     )
 
 
@@ -73,8 +84,9 @@ def forward(name: str, s: Shard, outputs: int, inputs: int, *, wide: bool) -> tu
     first, second = (f"{name}.lora_{matrix}" for matrix in "ab")
     casts_input = casts and not lora.base
     in_fp32 = wide or casts_input
+    given = "fp32" if wide and lora.base else dtype
     return (
-        *((streaming("copy", f"{name}.lora.clone", s.tokens * outputs, dtype=dtype),) if lora.base else ()),
+        *((streaming("copy", f"{name}.lora.clone", s.tokens * outputs, dtype=given),) if lora.base else ()),
         *((widened(f"{name}.lora.widen", values, dtype),) if casts_input and not wide else ()),
         *_dropped(name, lora, values, "fp32" if in_fp32 else dtype),
         *((_rounded(f"{name}.lora", values),) if in_fp32 else ()),
@@ -83,8 +95,15 @@ def forward(name: str, s: Shard, outputs: int, inputs: int, *, wide: bool) -> tu
         *((_rounded(f"{second}.weight", lora.rank * outputs),) if casts else ()),
         linear_forward(second, s.tokens, outputs, lora.rank, dtype),
         streaming("unary", f"{name}.lora.scale", s.tokens * outputs, dtype=dtype),
-        streaming("add", f"{name}.lora.add", s.tokens * outputs, reads=2, dtype=dtype),
+        added(f"{name}.lora.add", s.tokens * outputs, dtype, given),
     )
+
+
+def added(name: str, values: int, dtype: str, wide: str) -> Launch:
+    """Values added to others of the same type or in fp32, which a thread then takes one by one."""
+    if dtype == wide:
+        return streaming("add", name, values, reads=2, dtype=dtype)
+    return issued("add", name, values, MIXED * values, activity=1.0, reads=1.5, dtype=wide)
 
 
 def backward(
@@ -99,6 +118,7 @@ def backward(
     casts_input = casts and not lora.base
     in_fp32 = wide or casts_input
     kernels = (
+        *((_rounded(f"{name}.lora.result.grad", s.tokens * outputs),) if wide and lora.base else ()),
         streaming("unary", f"{name}.lora.grad.scale", s.tokens * outputs, dtype=dtype),
         *_weight_gradient(second, s, outputs, lora.rank, accumulate, casts=casts),
         input_gradient(second, s.tokens, outputs, lora.rank, dtype),

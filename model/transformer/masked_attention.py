@@ -34,7 +34,7 @@ def masked(s: Shard) -> bool:
     return 0 < s.config.window <= s.sequence or s.config.own_code == "falcon"
 
 
-def forward(s: Shard) -> tuple[Launch, ...]:
+def forward(s: Shard, *, repeats: bool = True) -> tuple[Launch, ...]:
     """Attention, behind repeated keys and values and the mask's conversion where it takes one."""
     if transformers_attention.applies(s):
         return _written_forward(s)
@@ -44,11 +44,16 @@ def forward(s: Shard) -> tuple[Launch, ...]:
     mask = streaming("unary", "attention.mask", scores, reads=0.5, dtype=dtype)
     if math_attention.applies(s):
         return (mask, *math_attention.forward(s))
-    repeated = () if family_attention.family(s) else transformers_attention.repeated(s)
-    return (*repeated, mask, *with_mask(core_attention.core_attention(s, "forward"), s))
+    heads = repeated(s) if repeats else ()
+    return (*heads, mask, *with_mask(core_attention.core_attention(s, "forward"), s))
 
 
-def backward(s: Shard) -> tuple[Launch, ...]:
+def repeated(s: Shard) -> tuple[Launch, ...]:
+    """Keys and values for every head, where attention takes a mask."""
+    return () if family_attention.family(s) or not masked(s) else transformers_attention.repeated(s)
+
+
+def backward(s: Shard, *, sums: bool = True) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`, behind attention's forward again where that is recomputed selectively."""
     if transformers_attention.applies(s):
         again = _written_forward(s) if s.implementation.recomputes("core_attn") else ()
@@ -60,8 +65,13 @@ def backward(s: Shard) -> tuple[Launch, ...]:
     launches = core_attention.backward(s)
     if not masked(s):
         return launches
-    summed = family_attention.grouped(s) if family_attention.family(s) else True
-    return (*with_mask(launches, s), *(transformers_attention.summed(s) if summed else ()))
+    return (*with_mask(launches, s), *(summed(s) if sums else ()))
+
+
+def summed(s: Shard) -> tuple[Launch, ...]:
+    """Gradients of :func:`repeated`."""
+    alone = family_attention.family(s) and not family_attention.grouped(s)
+    return () if alone or not masked(s) else transformers_attention.summed(s)
 
 
 def _written_forward(s: Shard) -> tuple[Launch, ...]:

@@ -93,7 +93,7 @@ MIXED = 0.79
 
 def widens(s: Shard) -> bool:
     """Whether the activation's result is in fp32 under ``torch.autocast``."""
-    return formula(s)
+    return formula(s) or s.implementation.prepared
 
 
 def formula(s: Shard) -> bool:

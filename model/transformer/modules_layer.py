@@ -10,12 +10,13 @@ The order was checked against traces of transformers 5.17 and of a Llama after t
 
 from __future__ import annotations
 
-from joulecast.model.framework.launches import Launch, issued, streaming
+from joulecast.model.framework.launches import Launch, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import (
     autocast_linear,
     dropout,
     family_attention,
+    lora_linear,
     masked_attention,
     modules_activation,
     modules_experts,
@@ -26,6 +27,7 @@ from joulecast.model.transformer import (
     unfused_norm,
 )
 from joulecast.model.transformer import eager_layer as eager
+from joulecast.model.transformer.row_operators import widened
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:
@@ -36,9 +38,9 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         *eager.enter_forward("qkv", s),
         *_projections_forward(s),
         *family_attention.before_rotation(s),
-        *(torchtitan_rotary.forward(s) if _torchtitan(s) else transformers_rotary.forward(s)),
-        *transformers_rotary.queries_scaled(s),
-        *masked_attention.forward(s),
+        *(torchtitan_rotary.forward(s) if _torchtitan(s) else transformers_rotary.forward(s.between)),
+        *transformers_rotary.queries_scaled(s.between),
+        *_attention_forward(s),
         *transformers_rotary.attention_turned(s),
         *autocast_linear.forward("output", s, config.hidden, s.attention_width, wide=False),
         *eager.leave_forward("output", s),
@@ -61,14 +63,37 @@ def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, .
         *autocast_linear.backward(
             "output", s, config.hidden, s.attention_width, config.output_bias, accumulate, wide=False
         ),
-        *masked_attention.backward(s),
+        *_attention_backward(s),
         *eager.sinks_backward(s, accumulate),
-        *transformers_rotary.queries_scaled(s, ".grad"),
-        *(torchtitan_rotary.backward(s) if _torchtitan(s) else transformers_rotary.backward(s)),
-        *(() if s.config.qk_norm_whole else head_norm_backward(s, accumulate)),
+        *transformers_rotary.queries_scaled(s.between, ".grad"),
+        *(torchtitan_rotary.backward(s) if _torchtitan(s) else transformers_rotary.backward(s.between)),
+        *(() if s.config.qk_norm_whole else head_norm_backward(s.between, accumulate)),
         *_projections_backward(s, accumulate),
         *_norm_half_backward("norm1", "qkv", s, accumulate, leaf_input=leaf_input),
     )
+
+
+def _attention_forward(s: Shard) -> tuple[Launch, ...]:
+    """Attention, for which autocast rounds what linear layers gave in fp32."""
+    if not s.implementation.prepared:
+        return masked_attention.forward(s)
+    parts = (autocast_linear.rounded(f"attention.{part}", values) for part, values in _attended(s))
+    return (*masked_attention.repeated(s.between), *parts, *masked_attention.forward(s, repeats=False))
+
+
+def _attention_backward(s: Shard) -> tuple[Launch, ...]:
+    """Gradient of :func:`_attention_forward`."""
+    if not s.implementation.prepared:
+        return masked_attention.backward(s)
+    dtype = s.implementation.dtype
+    parts = (widened(f"attention.{part}.grad.widen", values, dtype) for part, values in _attended(s))
+    return (*masked_attention.backward(s, sums=False), *parts, *masked_attention.summed(s.between))
+
+
+def _attended(s: Shard) -> tuple[tuple[str, int], ...]:
+    """What attention is given, keys and values repeated where it takes a mask."""
+    keys = s.tokens * s.config.head_dim * (s.heads if masked_attention.masked(s) else s.kv_heads)
+    return (("query", s.tokens * s.attention_width), ("key", keys), ("value", keys))
 
 
 def _mlp_half_forward(s: Shard) -> tuple[Launch, ...]:
@@ -79,9 +104,9 @@ def _mlp_half_forward(s: Shard) -> tuple[Launch, ...]:
         *_mlp_forward(s),
         *autocast_linear.forward("down", s, s.config.hidden, s.ffn, wide=modules_activation.widens(s)),
         *eager.leave_forward("down", s),
-        *dropout.forward("down", s),
-        *pytorch_norm.branch_forward("norm2", s),
-        residual_addition("residual2", s),
+        *dropout.forward("down", s.between),
+        *pytorch_norm.branch_forward("norm2", s.between),
+        residual_addition("residual2", s.between),
     )
 
 
@@ -89,9 +114,9 @@ def _mlp_half_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """From the gradient behind the second residual addition to the one before the second norm."""
     config = s.config
     return (
-        *_branch_gradient("down", s),
-        *pytorch_norm.branch_backward("norm2", s, accumulate),
-        *dropout.backward("down", s),
+        *_branch_gradient("down", s.between),
+        *pytorch_norm.branch_backward("norm2", s.between, accumulate),
+        *dropout.backward("down", s.between),
         *eager.leave_backward("down", s),
         *autocast_linear.backward(
             "down", s, config.hidden, s.ffn, config.mlp_bias, accumulate, wide=modules_activation.widens(s)
@@ -104,10 +129,11 @@ def _mlp_half_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
 def _projections_forward(s: Shard) -> tuple[Launch, ...]:
     """Products in front of attention, and norms of queries and keys: of heads behind them, of all heads among them."""
     hidden, launches = s.config.hidden, list[Launch]()
-    norms = {} if not s.config.qk_norm_whole else {part: head_norm_forward(s, part) for part in ("query", "key")}
+    parts = ("query", "key")
+    norms = {} if not s.config.qk_norm_whole else {part: head_norm_forward(s.between, part) for part in parts}
     for name, width in projections(s):
         launches += (*autocast_linear.forward(name, s, width, hidden), *norms.get(name, ()))
-    return (*launches, *(() if norms else head_norm_forward(s)))
+    return (*launches, *(() if norms else head_norm_forward(s.between)))
 
 
 def projections(s: Shard) -> tuple[tuple[str, int], ...]:
@@ -169,8 +195,7 @@ def residual_addition(name: str, s: Shard) -> Launch:
     """Addition of a block's result; to a wider stream value by value."""
     if not s.implementation.autocast:
         return eager.residual_addition(name, s)
-    values = s.norm_tokens * s.config.hidden
-    return issued("add", name, values, modules_activation.MIXED * values, activity=1.0, reads=1.5, dtype="fp32")
+    return lora_linear.added(name, s.norm_tokens * s.config.hidden, s.implementation.dtype, "fp32")
 
 
 def _branch_gradient(name: str, s: Shard) -> tuple[Launch, ...]:
@@ -188,12 +213,12 @@ def _mlp_forward(s: Shard) -> tuple[Launch, ...]:
     """First products and activation."""
     hidden, products = s.config.hidden, first_products(s)
     if len(products) == 1:
-        return (*autocast_linear.forward("up", s, s.up_width, hidden), *modules_activation.forward(s))
+        return (*autocast_linear.forward("up", s, s.up_width, hidden), *modules_activation.forward(s.between))
     return (
         *autocast_linear.forward("gate", s, s.ffn, hidden),
-        modules_activation.gate(s),
+        modules_activation.gate(s.between),
         *autocast_linear.forward("up", s, s.ffn, hidden),
-        modules_activation.gate_product(s),
+        modules_activation.gate_product(s.between),
     )
 
 
@@ -201,13 +226,13 @@ def _mlp_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     hidden, bias = s.config.hidden, s.config.mlp_bias
     if len(first_products(s)) == 1:
         return (
-            *modules_activation.backward(s),
+            *modules_activation.backward(s.between),
             *autocast_linear.backward("up", s, s.up_width, hidden, bias, accumulate),
         )
     return (
-        *modules_activation.gate_product_backward(s),
+        *modules_activation.gate_product_backward(s.between),
         *autocast_linear.backward("up", s, s.ffn, hidden, bias, accumulate),
-        modules_activation.gate_backward(s),
+        modules_activation.gate_backward(s.between),
         *autocast_linear.backward("gate", s, s.ffn, hidden, bias, accumulate),
         _branches("up", s),
     )
@@ -220,14 +245,14 @@ def _projections_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """
     hidden, bias, products = s.config.hidden, s.config.qkv_bias, projections(s)
     if len(products) == 1:
-        ahead = _sliced(s) if sliced(s) and not _torchtitan(s) else _joined(s)
+        ahead = _sliced(s.between) if sliced(s) and not _torchtitan(s) else _joined(s.between)
         return (*ahead, *autocast_linear.backward("qkv", s, s.qkv_width, hidden, bias, accumulate))
     launches: list[Launch] = []
     whole_norms = s.config.qk_norm_whole
-    turns = {name: () if _torchtitan(s) else masked_attention.turned(name, s) for name, _ in products}
+    turns = {name: () if _torchtitan(s) else masked_attention.turned(name, s.between) for name, _ in products}
     for name, width in reversed(products):
         if whole_norms and name != "value":
-            launches += (*turns[name], *head_norm_backward(s, accumulate, name))
+            launches += (*turns[name], *head_norm_backward(s.between, accumulate, name))
         else:
             launches += turns[name]
         launches += autocast_linear.backward(name, s, width, hidden, bias, accumulate)

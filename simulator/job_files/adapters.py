@@ -38,6 +38,8 @@ _REFUSED = by_name(
 #: Switches of weights in 4 bits beside adapters, and of scales in 8 bits beside these.
 _FOUR_BITS = ("load_in_4bit", "use_4bit_quantization", "use_qlora", "q_lora", "qlora")
 _DOUBLE = ("use_bnb_nested_quant", "use_nested_quant", "bnb_4bit_use_double_quant", "double_quantization")
+#: LLaMA-Factory's switch that casts norms, and those alone, to fp32.
+_WIDE_NORMS = "upcast_layernorm"
 #: Kernels of Axolotl's own.
 _FUSED = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel")
 
@@ -52,7 +54,7 @@ def read_adapters(config: SettingsFile, draft: Draft) -> bool:
     """
     small, found = _four_bits(config), _switch(config)
     config.asked |= {config.own(key) for key in (*SWITCHES, *KINDS, *SIZES, *TARGETED, *DROPOUTS, *_REFUSED)}
-    config.asked |= {"quantization_bit", "quantization_method", *_FOUR_BITS, *_DOUBLE}
+    config.asked |= {"quantization_bit", "quantization_method", _WIDE_NORMS, *_FOUR_BITS, *_DOUBLE}
     if not found:
         if small and not small.endswith("lora"):
             raise config.error(QUANTISED, small, "Leave it out to forecast the training of all weights.")
@@ -129,10 +131,13 @@ def _put_four_bits(config: SettingsFile, draft: Draft, key: str) -> None:
         draft.put("workload.lora.double_quantisation", True, "Axolotl quantises scales too")
     elif config.value(double, bool, False):
         draft.put("workload.lora.double_quantisation", True, *config.source(double))
-    if not config.defaults:
+    # TRL's SFT (1.16) does not call prepare_model_for_kbit_training, and Axolotl casts back what it made fp32.
+    if config.raw(_WIDE_NORMS) is True:  # linear layers give fp32 all the same, embedding and head are counted twofold
+        draft.put("workload.lora.prepared", True, *config.source(_WIDE_NORMS))
+    elif not config.defaults:
         draft.warn(
-            "norms, embedding and head beside weights in 4 bits are forecast in 16: prepare_model_for_kbit_training "
-            "casts them to fp32, which takes more memory and time"
+            "norms, embedding and head beside weights in 4 bits are forecast in 16; where the script calls "
+            "prepare_model_for_kbit_training, add --set workload.lora.prepared=true"
         )
 
 

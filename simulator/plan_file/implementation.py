@@ -51,7 +51,7 @@ def _implementation(i: parts.Implementation, overlap: parts.Overlap, **of_plan: 
     """The framework of plans with these tables, and with what they say elsewhere."""
     return Implementation(
         framework=i.framework,
-        parameters=i.parameter_precision,
+        parameters="fp32" if of_plan["lora"] is not None and of_plan["lora"].prepared else i.parameter_precision,
         gradients=i.gradient_precision,
         moments=i.optimizer_precision,
         main_parameters=i.main_parameters and i.framework == "pytorch-eager",

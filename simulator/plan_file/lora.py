@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 KEY, TARGETS, PRECISION = "workload.lora", "workload.lora.target_modules", "workload.lora.precision"
 BASE, DOUBLE = "workload.lora.base_precision", "workload.lora.double_quantisation"
+PREPARED = "workload.lora.prepared"
 #: PEFT's word for all products of a layer.
 ALL = "all-linear"
 #: Names of linear layers in transformers, and ours.
@@ -56,9 +57,12 @@ def read_lora(parsed: PlanFile, model: ModelConfig, source: Source) -> Lora | No
     if table.double_quantisation and table.base_precision is None:
         what = "only scales of weights in 4 bits are quantised"
         raise source.error(what, DOUBLE, remedy='Set workload.lora.base_precision = "nf4", or leave this key out.')
+    if table.prepared and table.base_precision is None:
+        what = "prepare_model_for_kbit_training is called on weights in 4 bits"
+        raise source.error(what, PREPARED, remedy='Set workload.lora.base_precision = "nf4", or leave this key out.')
     targets = _targets(table.target_modules, model, source)
     base, double = table.base_precision or "", table.double_quantisation
-    return Lora(table.rank, targets, table.dropout, table.precision, base, double)
+    return Lora(table.rank, targets, table.dropout, table.precision, base, double, table.prepared)
 
 
 def _targets(written: str | list[str], model: ModelConfig, source: Source) -> tuple[str, ...]:
@@ -111,9 +115,14 @@ def lora_assumptions(plan: Plan) -> tuple[str, ...]:
     said = f"{weights:,} of {all_of_them:,} parameters are trained, in {lora.dtype}{cast}; the rest is frozen"
     if not lora.base:
         return (said,)
+    outside = f"are in {precision}"
+    if lora.prepared:
+        outside = (
+            "were cast to fp32 by prepare_model_for_kbit_training, so that linear layers give fp32 under torch.autocast"
+        )
     return (
         f"{said}, linear layers of the model in 4 bits, which bitsandbytes writes out in {precision} before each "
-        f"product, at the memory's pace (an estimate); norms, embedding and head are in {precision}",
+        f"product; norms, embedding and head {outside}",
     )
 
 
@@ -155,6 +164,18 @@ def _check_precision(plan: Plan, lora: Lora, source: Source) -> None:
     ):
         if lora.base and wrong:
             raise source.error(f"weights in 4 bits {what} are not known", BASE, remedy=f"{remedy}.", kind=NotYetError)
+    for wrong, what, remedy in (
+        (
+            run.attention_backend == "unfused",
+            "transformers' own attention",
+            'Set implementation.attention_backend = "cudnn"',
+        ),
+        (plan.workload.model.paired_rotary, f"the rotation of {plan.workload.model.name}", "Choose another model"),
+    ):
+        if lora.prepared and wrong:
+            raise source.error(
+                f"{what} on values in fp32 is not known", PREPARED, remedy=f"{remedy}.", kind=NotYetError
+            )
     if run.parameter_precision != narrow and lora.dtype == narrow:
         raise source.error(
             "adapters are narrower than the frozen weights", PRECISION, remedy=f'Use "{run.parameter_precision}".'

@@ -80,6 +80,11 @@ class LoraTable(Table):
     double_quantisation: bool = Field(
         False, description="Scales of these 4 bits are kept in 8 (bnb_4bit_use_double_quant)."
     )
+    prepared: bool = Field(
+        False,
+        description="Norms, embedding and head beside these 4 bits were cast to fp32 "
+        "(prepare_model_for_kbit_training), under torch.autocast.",
+    )
 
 
 class WorkloadTable(Table):

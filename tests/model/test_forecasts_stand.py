@@ -61,6 +61,7 @@ SETTINGS: dict[str, tuple[tuple[str, ...], ...]] = {
         (),
         ("schedule.recompute=none", "workload.lora.precision=bf16", "workload.lora.dropout=0.0"),
         ("workload.lora.base_precision=nf4", "workload.lora.double_quantisation=true"),
+        ("workload.lora.base_precision=nf4", "workload.lora.prepared=true"),
         ("cluster.gpus=4", "parallelism.fsdp=true"),
     ),
     "llama-3.2-3b-4xh200-ddp": ((), ("overlap.grad_reduce=after",)),

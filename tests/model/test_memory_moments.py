@@ -92,6 +92,8 @@ def test_what_is_gathered_elsewhere() -> None:
         (Lora(16, ("down",), 0.1, "fp32"), 4 + 4, 0),
         (Lora(16, ("down",), 0.0, "bf16", base="nf4"), 2 + 2 + 2, 2 * 2048 * 8192),
         (Lora(16, ("query",), 0.0, "bf16", base="nf4"), 2, 2 * 2048 * 8192),
+        (Lora(16, ("query",), 0.0, "fp32", base="nf4", prepared=True), 2 + 4, 2 * 2048 * 8192),
+        (Lora(16, ("down",), 0.0, "fp32", base="nf4", prepared=True), 4 + 4 + 4, 2 * 2048 * 8192),
     ],
 )
 def test_gradients_of_the_last_products_input(lora: Lora, each: int, weights: int) -> None:

@@ -80,13 +80,20 @@ def test_weights_in_4_bits_beside_adapters(tmp_path):
     assert plain.tables["workload"]["lora"].items() >= narrow.items()
     assert plain.tables["implementation"]["parameter_precision"] == "bf16"
     said = " ".join(plain.warnings)
-    assert "prepare_model_for_kbit_training" in said and "paged_adamw_32bit: adapters" in said
+    assert (
+        "prepare_model_for_kbit_training, add --set workload.lora.prepared=true" in said
+        and "paged_adamw_32bit: adapters" in said
+    )
     trl = "trl sft --model_name_or_path Qwen/Qwen3-8B --packing --use_peft --load_in_4bit --use_bnb_nested_quant\n"
     of_trl = convert(tmp_path, trl).tables
     assert of_trl["workload"]["lora"].items() >= (narrow | {"double_quantisation": True, "precision": "bf16"}).items()
     factory = convert(tmp_path, FACTORY.replace("full", "lora\nquantization_bit: 4"), "job.yaml")
     assert factory.tables["workload"]["lora"].items() >= (narrow | {"double_quantisation": True}).items()
     assert "prepare_model" not in " ".join(factory.warnings)
+    assert not any("prepared" in found["workload"]["lora"] for found in (plain.tables, of_trl, factory.tables))
+    wide = convert(tmp_path, FACTORY.replace("full", "lora\nquantization_bit: 4\nupcast_layernorm: true"), "job.yaml")
+    assert wide.tables["workload"]["lora"]["prepared"] is True
+    assert wide.sources["workload.lora.prepared"] == "upcast_layernorm (line 5)"
     assert factory.sources["workload.lora.double_quantisation"] == "default without double_quantization"
     peft = convert(tmp_path, with_options("--use_peft_lora True --use_4bit_quantization True --use_nested_quant True"))
     assert peft.tables["workload"]["lora"].items() >= (narrow | {"double_quantisation": True}).items()

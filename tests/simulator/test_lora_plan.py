@@ -27,6 +27,7 @@ TABLES: dict[str, Any] = {
     "implementation": {"modules": "transformers"},
 }
 NF4 = {"base_precision": "nf4"}
+PREPARED = {**NF4, "prepared": True}
 ALL = {"target_modules": "all-linear"}
 
 
@@ -64,6 +65,9 @@ def test_adapters_are_read_with_pefts_names_and_defaults() -> None:
         ({"precision": "bf16"}, {"implementation": {"parameter_precision": "fp32"}}, "workload.lora.precision", "fp32"),
         ({}, {"implementation": {"main_parameters": True}}, "workload.lora.precision", "bf16"),
         ({"double_quantisation": True}, {}, "workload.lora.double_quantisation", "nf4"),
+        ({"prepared": True}, {}, "workload.lora.prepared", "nf4"),
+        (PREPARED, {"implementation": {"attention_backend": "unfused"}}, "workload.lora.prepared", '"cudnn"'),
+        (PREPARED, {"workload": {"model": "command-r7b"}}, "workload.lora.prepared", "another model"),
         (NF4, {"implementation": {"parameter_precision": "fp32"}}, "workload.lora.base_precision", "Leave"),
         (NF4, {"parallelism": {"fsdp": True}, "cluster": {"gpus": 2}}, "workload.lora.base_precision", "fsdp = false"),
         (NF4, {"implementation": {"modules": "torchtitan"}}, "workload.lora.base_precision", '"transformers"'),
@@ -127,6 +131,8 @@ def test_the_first_layers_input_takes_a_gradient_for_transformers_checkpoints_al
         {**TWO, "parallelism": {"distributed_optimizer": True}},
         {**TWO, "parallelism": {"fsdp": True}},
         {"workload": {"lora": {**NF4, **ALL, "double_quantisation": True}}, "schedule": {"recompute": "full"}},
+        {"workload": {"lora": {**PREPARED, **ALL, "dropout": 0.1}}},
+        {"workload": {"lora": PREPARED, "model": "gemma-2-2b"}, "schedule": {"recompute": "full"}},
         {"implementation": {"modules": "torchtitan"}, "schedule": {"recompute": "full"}},
         {"workload": {"layers": 12, "model": "gemma-2-2b"}},
     ],
@@ -148,6 +154,8 @@ def test_training_adapters_takes_less_than_training_all() -> None:
     assert adapters.model_flops_per_s < all_of_it.model_flops_per_s
     said = "212,992 of 506,169,344 parameters are trained, in fp32, which torch.autocast casts to bf16"
     assert any(said in one for one in adapters.assumptions)
+    said = "were cast to fp32 by prepare_model_for_kbit_training"
+    assert [any(said in one for one in forecast(plan(lora)).assumptions) for lora in (NF4, PREPARED)] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -188,6 +196,33 @@ def test_weights_in_4_bits_are_written_out_before_each_product() -> None:
     names = [one.operator.name for one in plan_program(double).ranks[0].types[0]]
     assert names.count("up.weight.absmax") == names.count("up.weight.offset") == layers
     assert "query.lora.widen" not in names and names.count("query.lora.clone") == layers
+
+
+def test_a_prepared_model_keeps_in_fp32_what_is_not_in_4_bits() -> None:
+    narrow, wide = (memory_of(plan({**ALL, **how}, schedule={"recompute": "full"})) for how in (NF4, PREPARED))
+    model, tokens = plan({}).workload.model, TABLES["workload"]["sequence_length"]
+    outside = model.vocab * model.hidden + (2 * model.layers + 1) * model.hidden
+    assert wide.parameters - narrow.parameters == 2 * outside
+    # Checkpoints, and a copy of the head's weight that autocast rounded.
+    kept = 2 * (model.layers * tokens * model.hidden + model.vocab * model.hidden)
+    assert wide.activations - narrow.activations == kept
+    whole = [memory_of(plan({**ALL, **how})).activations for how in (NF4, PREPARED)]
+    # Gate, its activation and up are wide; each adapter but attention's output has its own rounded input.
+    layer = 2 * 3 * model.ffn + 2 * 3 * model.hidden
+    assert whole[1] - whole[0] == model.layers * tokens * layer + 2 * model.vocab * model.hidden
+
+
+def test_what_a_prepared_model_casts() -> None:
+    """Around linear layers with and without an adapter, and nothing of what the first layer's input has no use for."""
+    read = plan({**PREPARED, "target_modules": ["q_proj"]})
+    forward, backward = ([one.operator.name for one in of] for of in plan_program(read).ranks[0].types[:2])
+    layers = TABLES["workload"]["layers"]
+    for name in ("query", "key", "value", "gate", "up", "down"):
+        assert forward.count(f"{name}.round") == forward.count(f"{name}.result.widen") == layers
+        last = layers - (name in ("query", "key", "value"))
+        assert backward.count(f"{name}.dgrad.round") == backward.count(f"{name}.dgrad.widen") == last
+    assert forward.count("query.lora.round") == backward.count("query.lora.result.grad.round") == layers
+    assert "output.round" not in forward and forward.count("attention.value.round") == layers
 
 
 def memory_of(one: Plan) -> MemoryFootprint:
