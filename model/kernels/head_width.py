@@ -18,6 +18,10 @@ PADDED = (1.0, 0.88)
 #: Cycles of the kernels of 128, 192 and 256, forward and backward, over those of 128 for the same operations: heads of
 #: 144 to 256 there, with no mask but the causal one [estimates, +-0.05].
 WIDER, WIDER_BY = (128.0, 192.0, 256.0), ((1.0, 0.93, 0.89), (1.0, 1.45, 1.26))
+#: Energy of the products of a backward of heads wider than 128 over that of the same operations at 128, with no mask
+#: but the causal one: without it kernels of 192 and 256 on an H100, which its limit holds, are forecast to draw 5 to
+#: 8 % less at the clock that their SMs counted (`validate/recorded/h100_sxm/wide_heads.jsonl`) [+-0.04].
+WIDE_ENERGY = 1.12
 
 
 def pace(head_dim: Array, prefix: str, gpu: GpuModel) -> Array:

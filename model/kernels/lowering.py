@@ -14,10 +14,11 @@ from joulecast.model.cluster.collectives import CollectiveShapes, collective_wor
 from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.arrays import PICO, Columns, Kernels, column, footprints, hbm_energy_j
-from joulecast.model.kernels.attention import AttentionShapes, AttentionWork, attention_work, resembled
+from joulecast.model.kernels.attention import MASK, AttentionShapes, AttentionWork, attention_work, resembled
 from joulecast.model.kernels.costs import Costs, zeros
 from joulecast.model.kernels.families import families_of
 from joulecast.model.kernels.gemm import UNEVEN, GemmShapes, GemmWork, gemm_work
+from joulecast.model.kernels.head_width import REFERENCE, WIDE_ENERGY
 from joulecast.model.kernels.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Streaming
 from joulecast.model.kernels.remembered import part
 from joulecast.model.kernels.row_blocks import THREADS as ROW_BLOCKS
@@ -217,6 +218,8 @@ def _attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
     flops = column(operators, "flops")
     switched = flops + gpu["power.attention_overhead_share"] * (work.executed_flops - flops)
     widen = 1.0 + narrow * gpu.get("power.attention_narrow_extra", 0.0)
+    if kernels == "cudnn" and first.direction == "backward" and first.each_score != MASK:
+        widen = np.where((shapes.head_dim > REFERENCE) & (shapes.value_dim == 0), WIDE_ENERGY, widen)
     return {
         "fixed_s": np.full(len(operators), gpu["kernel.attention.fixed_s"]),
         "core_cycles": work.cycles,

@@ -27,3 +27,13 @@ def test_heads_of_192_and_values_of_128_on_an_h100():
     assert len(latent) == 10
     assert max(abs(error) for name, error in latent.items() if "_fwd_" in name) < 0.015
     assert max(abs(error) for name, error in latent.items() if "_bwd_" in name) < 0.065
+
+
+def test_backwards_of_wide_heads_draw_more_than_the_same_operations_at_128():
+    """At the power limit that is time: 192 and 256 were 2 to 6 % short without. One shape of few blocks is not met."""
+    rows = run_suite("kernels", H100_ROWS.with_name("wide_heads.jsonl"), gpu="h100-sxm").to_dict()["rows"]
+    wide = [row for row in rows if "192_192_bwd" in row["name"] or "256_256_bwd" in row["name"]]
+    held = [row for row in wide if not row["name"].endswith("1x16x2048")]
+    assert len(rows) == 14 and len(held) == len(wide) - 1 == 5
+    for quantity in ("time_s", "energy_j"):
+        assert max(abs(row["predicted"][quantity] / row["measured"][quantity] - 1.0) for row in held) < 0.05

@@ -236,3 +236,16 @@ def test_two_h100s_before_anybody_looked() -> None:
     assert summary["time_error_percent"] <= 7.2 and summary["energy_error_percent"] <= 5.6
     assert summary["time_inside_percent"] >= 80.0 and summary["energy_inside_percent"] == 100.0
     assert summary["memory_error_percent"] <= 1.0
+
+
+def test_more_adapters_on_h100s_before_anybody_looked() -> None:
+    """LoRA and QLoRA after the first list had given its forms; nothing is fitted to them."""
+    result = run_suite("plans", ROWS.parent / "h100_sxm" / "train_adapters_second.jsonl").to_dict()
+    summary = result["summary"]["all"]
+    assert summary["rows"] == 8 and not result["skipped"]
+    assert summary["time_error_percent"] <= 4.4 and summary["energy_error_percent"] <= 3.4
+    assert summary["time_inside_percent"] == 100.0 and summary["energy_inside_percent"] == 100.0
+    assert summary["memory_error_percent"] <= 0.2
+    errors = {row["name"]: row["predicted"]["time_s"] / row["measured"]["time_s"] - 1 for row in result["rows"]}
+    prepared = [abs(error) for name, error in errors.items() if name.endswith("_prepared")]
+    assert len(prepared) == 3 and max(prepared) < 0.04
