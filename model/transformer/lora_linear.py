@@ -38,7 +38,7 @@ from joulecast.model.framework.lora import WEIGHTS_TOGETHER, Lora
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.transformer.dropout import DRAWN
 from joulecast.model.transformer.eager_layer import accumulation
-from joulecast.model.transformer.modules_activation import MIXED
+from joulecast.model.transformer.modules_activation import added
 from joulecast.model.transformer.row_operators import widened
 
 #: Cycles of an SM for a weight that is written out of 4 bits, each looked up in a table of 16: kernels of 3.1 to 58.7
@@ -97,13 +97,6 @@ def forward(name: str, s: Shard, outputs: int, inputs: int, *, wide: bool) -> tu
         streaming("unary", f"{name}.lora.scale", s.tokens * outputs, dtype=dtype),
         added(f"{name}.lora.add", s.tokens * outputs, dtype, given),
     )
-
-
-def added(name: str, values: int, dtype: str, wide: str) -> Launch:
-    """Values added to others of the same type or in fp32, which a thread then takes one by one."""
-    if dtype == wide:
-        return streaming("add", name, values, reads=2, dtype=dtype)
-    return issued("add", name, values, MIXED * values, activity=1.0, reads=1.5, dtype=wide)
 
 
 def backward(

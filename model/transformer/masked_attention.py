@@ -34,8 +34,8 @@ def masked(s: Shard) -> bool:
     return 0 < s.config.window <= s.sequence or s.config.own_code == "falcon"
 
 
-def forward(s: Shard, *, repeats: bool = True) -> tuple[Launch, ...]:
-    """Attention, behind repeated keys and values and the mask's conversion where it takes one."""
+def forward(s: Shard) -> tuple[Launch, ...]:
+    """Attention of :func:`repeated` keys and values, behind the mask's conversion where it takes one."""
     if transformers_attention.applies(s):
         return _written_forward(s)
     if not masked(s):
@@ -44,16 +44,15 @@ def forward(s: Shard, *, repeats: bool = True) -> tuple[Launch, ...]:
     mask = streaming("unary", "attention.mask", scores, reads=0.5, dtype=dtype)
     if math_attention.applies(s):
         return (mask, *math_attention.forward(s))
-    heads = repeated(s) if repeats else ()
-    return (*heads, mask, *with_mask(core_attention.core_attention(s, "forward"), s))
+    return (mask, *with_mask(core_attention.core_attention(s, "forward"), s))
 
 
 def repeated(s: Shard) -> tuple[Launch, ...]:
-    """Keys and values for every head, where attention takes a mask."""
-    return () if family_attention.family(s) or not masked(s) else transformers_attention.repeated(s)
+    """Keys and values for every head, where a fused kernel takes a mask; other code repeats them itself."""
+    return transformers_attention.repeated(s) if _with_mask_fused(s) and not family_attention.family(s) else ()
 
 
-def backward(s: Shard, *, sums: bool = True) -> tuple[Launch, ...]:
+def backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`, behind attention's forward again where that is recomputed selectively."""
     if transformers_attention.applies(s):
         again = _written_forward(s) if s.implementation.recomputes("core_attn") else ()
@@ -63,15 +62,17 @@ def backward(s: Shard, *, sums: bool = True) -> tuple[Launch, ...]:
         again = math_attention.forward(s) if s.implementation.recomputes("core_attn") else ()
         return (*again, *math_attention.backward(s))
     launches = core_attention.backward(s)
-    if not masked(s):
-        return launches
-    return (*with_mask(launches, s), *(summed(s) if sums else ()))
+    return with_mask(launches, s) if masked(s) else launches
 
 
 def summed(s: Shard) -> tuple[Launch, ...]:
-    """Gradients of :func:`repeated`."""
-    alone = family_attention.family(s) and not family_attention.grouped(s)
-    return () if alone or not masked(s) else transformers_attention.summed(s)
+    """Gradients of :func:`repeated`, of which a family that groups heads has its own."""
+    grouped = family_attention.grouped(s) if family_attention.family(s) else True
+    return transformers_attention.summed(s) if _with_mask_fused(s) and grouped else ()
+
+
+def _with_mask_fused(s: Shard) -> bool:
+    return masked(s) and not transformers_attention.applies(s) and not math_attention.applies(s)
 
 
 def _written_forward(s: Shard) -> tuple[Launch, ...]:

@@ -91,6 +91,13 @@ MIXED_FORMULA_BACKWARD = (
 MIXED = 0.79
 
 
+def added(name: str, values: int, dtype: str, wide: str) -> Launch:
+    """Values added to others of the same type or in fp32, which a thread then takes one by one."""
+    if dtype == wide:
+        return streaming("add", name, values, reads=2, dtype=dtype)
+    return issued("add", name, values, MIXED * values, activity=1.0, reads=1.5, dtype=wide)
+
+
 def widens(s: Shard) -> bool:
     """Whether the activation's result is in fp32 under ``torch.autocast``."""
     return formula(s) or s.implementation.prepared

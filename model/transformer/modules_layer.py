@@ -16,7 +16,6 @@ from joulecast.model.transformer import (
     autocast_linear,
     dropout,
     family_attention,
-    lora_linear,
     masked_attention,
     modules_activation,
     modules_experts,
@@ -75,23 +74,21 @@ def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, .
 
 def _attention_forward(s: Shard) -> tuple[Launch, ...]:
     """Attention, for which autocast rounds what linear layers gave in fp32."""
-    if not s.implementation.prepared:
-        return masked_attention.forward(s)
-    parts = (autocast_linear.rounded(f"attention.{part}", values) for part, values in _attended(s))
-    return (*masked_attention.repeated(s.between), *parts, *masked_attention.forward(s, repeats=False))
+    parts = (autocast_linear.rounded(f"attention.{part}", values) for part, values in _rounded_for_attention(s))
+    return (*masked_attention.repeated(s.between), *parts, *masked_attention.forward(s))
 
 
 def _attention_backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`_attention_forward`."""
-    if not s.implementation.prepared:
-        return masked_attention.backward(s)
     dtype = s.implementation.dtype
-    parts = (widened(f"attention.{part}.grad.widen", values, dtype) for part, values in _attended(s))
-    return (*masked_attention.backward(s, sums=False), *parts, *masked_attention.summed(s.between))
+    parts = (widened(f"attention.{part}.grad.widen", values, dtype) for part, values in _rounded_for_attention(s))
+    return (*masked_attention.backward(s), *parts, *masked_attention.summed(s.between))
 
 
-def _attended(s: Shard) -> tuple[tuple[str, int], ...]:
-    """What attention is given, keys and values repeated where it takes a mask."""
+def _rounded_for_attention(s: Shard) -> tuple[tuple[str, int], ...]:
+    """What attention is given that was in fp32, keys and values repeated where it takes a mask."""
+    if not s.implementation.prepared:
+        return ()
     keys = s.tokens * s.config.head_dim * (s.heads if masked_attention.masked(s) else s.kv_heads)
     return (("query", s.tokens * s.attention_width), ("key", keys), ("value", keys))
 
@@ -195,7 +192,7 @@ def residual_addition(name: str, s: Shard) -> Launch:
     """Addition of a block's result; to a wider stream value by value."""
     if not s.implementation.autocast:
         return eager.residual_addition(name, s)
-    return lora_linear.added(name, s.norm_tokens * s.config.hidden, s.implementation.dtype, "fp32")
+    return modules_activation.added(name, s.norm_tokens * s.config.hidden, s.implementation.dtype, "fp32")
 
 
 def _branch_gradient(name: str, s: Shard) -> tuple[Launch, ...]:
