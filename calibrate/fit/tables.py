@@ -81,6 +81,7 @@ def collect(rows: Sequence[Row]) -> FitRows:
     labels = [str(r.configuration.get("card") or "") for r in kept]
     cards = ("", *sorted(set(labels) - {""}))
     power = [np.nan if r.measured.power_w is None else r.measured.power_w for r in kept]
+    slowed = reports_slowed(kept)
     return FitRows(
         tuple(kept),
         tuple(operators),
@@ -88,7 +89,7 @@ def collect(rows: Sequence[Row]) -> FitRows:
         np.array(counts, dtype=np.float64),
         np.array([r.measured.time_s for r in kept], dtype=np.float64),
         np.array(power, dtype=np.float64),
-        np.array([board_clock_mhz(r) for r in kept], dtype=np.float64),
+        np.array([board_clock_mhz(r, slowed=slowed) for r in kept], dtype=np.float64),
         np.array([unsteady_c(r.measured) for r in kept], dtype=np.float64),
         np.array([r.window_s >= SETTLED_WINDOW_S for r in kept], dtype=np.bool_),
         np.array([cards.index(label) for label in labels], dtype=np.int64),
@@ -97,16 +98,39 @@ def collect(rows: Sequence[Row]) -> FitRows:
     )
 
 
-def board_clock_mhz(row: Row) -> float | None:
+def board_clock_mhz(row: Row, *, slowed: bool = False) -> float | None:
     """Clock that the board had set: the reported one, unless that is the one to which products were slowed [MHz].
 
     Times are forecast from the clock that is set, at which a kernel's voltage is, and all kernels beside it.
+
+    Parameters
+    ----------
+    row
+        A measured row.
+    slowed
+        Whether the card's driver reports slowed clocks (:func:`reports_slowed`), for products whose clock was not
+        counted.
     """
     reported, counted = row.measured.sm_clock_mhz, row.measured.counted_clock_mhz
-    product = row.op == "gemm" and row.configuration.get("dtype") != "fp32"
-    if not product or reported is None or counted is None or counted < _SLOWED * reported:
+    if not _on_tensor_cores(row) or reported is None:
         return reported
-    return counted / TENSOR_CLOCK_SHARE
+    if counted is None:
+        return reported / TENSOR_CLOCK_SHARE if slowed else reported
+    return reported if counted < _SLOWED * reported else counted / TENSOR_CLOCK_SHARE
+
+
+def reports_slowed(rows: Sequence[Row]) -> bool:
+    """Whether most counted products of a kind of card ran at the clock that its driver reported.
+
+    Of rows in which none was counted nothing is known, and reports are taken to be of the clock that is set.
+    """
+    clocks = [(r.measured.sm_clock_mhz, r.measured.counted_clock_mhz) for r in rows if _on_tensor_cores(r)]
+    equal = [counted >= _SLOWED * reported for reported, counted in clocks if reported and counted]
+    return 2 * sum(equal) > len(equal)
+
+
+def _on_tensor_cores(row: Row) -> bool:
+    return row.op == "gemm" and row.configuration.get("dtype") != "fp32"
 
 
 def unsteady_c(measured: Measured) -> float:

@@ -11,9 +11,13 @@ block in units of one key block. Of no more query blocks than SMs the longest on
 bracket is then ``longest + o``, and never less; FlashAttention-2 forward has a form of its own,
 :mod:`joulecast.model.kernels.few_heads`.
 
-Backward, blocks go over keys, head after head, the longest first. A head of as many blocks as there are SMs then leaves
-no tail: those that end early take up the next head's in turn. Blocks placed one by one on the SM that is free first
-leave 0.6 of a longest block up to a third of the SMs' number, and the less the more blocks a head has.
+Backward are several kernels, one after the other: the row products of O and dO, the main one, the rounding of dQ's
+fp32 sums, and where heads share keys the sums of their dK and dV. All but the main one wait for memory, whose time
+therefore adds to that of the cycles.
+
+In the main one, blocks go over keys, head after head, the longest first. A head of as many blocks as there are SMs then
+leaves no tail: those that end early take up the next head's in turn. Blocks placed one by one on the SM that is free
+first leave 0.6 of a longest block up to a third of the SMs' number, and the less the more blocks a head has.
 
 Deterministic backwards of FlashAttention's package launch ``n = ⌈SMs / heads⌉`` thread blocks for a head, each of which
 takes every n-th block of keys and sums the queries' gradients in a buffer of its own (``run_flash_bwd_seqk_parallel``
@@ -67,6 +71,10 @@ MASK, MASKED, MASKED_DOUBLING = "mask", (1.8, 1.92), 1.2
 #: Cycles of cuDNN's kernels for keys of 192 and values of 128, forward and backward, beside those of heads of 128 for
 #: the same operations: five shapes on one H100 (`validate/recorded/h100_sxm/heads.jsonl`) [+-0.02].
 LATENT = (1.0, 1.09)
+#: Shares of the memory's bandwidth that backward's smaller kernels reach: products of rows, and rounding and sums.
+#: Kernels of six models' iterations on an H100, 50 to 200 MB each [+-0.03]. Five shapes on an H100 and an H200 at equal
+#: clocks differ by what that says, 50 to 70 us of 0.9 to 1.6 ms (`validate/recorded/single_values`).
+ROW_PRODUCTS, OTHERS = 0.43, 0.82
 #: Blocks of a head over SMs from which on backward's tail begins to shrink; at 1 nothing is left [estimate, +-15 %].
 FIRST_SHRINKING = 1.0 / 3.0
 
@@ -97,6 +105,7 @@ class AttentionWork:
     busy_share: Array
     executed_flops: Array
     hbm_bytes: Array
+    memory_s: Array
 
 
 @dataclass(frozen=True)
@@ -192,7 +201,10 @@ def attention_work(
         passes = _in_rounds(shapes, mean, gpu.sm_count, paired=deterministic > 1)
     cycles = block_cycles * passes + gpu[prefix + "fixed_cycles"]
     executed = block_flops * mean * gpu.sm_count
-    return AttentionWork(cycles, mean / passes, executed, _hbm_bytes(shapes, direction, 1.0 if fp8 is None else 0.5))
+    hbm_bytes = _hbm_bytes(shapes, direction, 1.0 if fp8 is None else 0.5)
+    waited = _full_speed_bytes(shapes) if backward else hbm_bytes
+    memory_s = waited / gpu.device["memory_bandwidth_bytes_per_s"]
+    return AttentionWork(cycles, mean / passes, executed, hbm_bytes, memory_s)
 
 
 def _in_rounds(shapes: AttentionShapes, mean: Array, sms: float, *, paired: bool) -> Array:
@@ -232,6 +244,20 @@ def _hbm_bytes(shapes: AttentionShapes, direction: str, width: float) -> Array:
         return np.asarray((1.0 + width) * queried + width * 2.0 * read)
     # Q, O, dO, dQ; K, V, dK, dV; fp32 accumulator of dQ written, added to and converted
     return np.asarray((1.0 + 3.0 * width) * queried + (2.0 + 2.0 * width) * read + 6.0 * queried)
+
+
+def _full_speed_bytes(shapes: AttentionShapes) -> Array:
+    """Bytes that the memory would move at its peak while backward's smaller kernels run, shape ``(n,)``.
+
+    O and dO in bf16 are read for their product; dQ is read in fp32 and rounded; dK and dV of every head are read and
+    summed where heads share keys.
+    """
+    width = np.where(shapes.value_dim > 0, shapes.value_dim, shapes.head_dim)
+    tokens = shapes.batch * shapes.heads * shapes.sequence
+    shared = np.where(shapes.kv_heads < shapes.heads, 1.0 + shapes.kv_heads / shapes.heads, 0.0)
+    keys = shapes.batch * shapes.heads * shapes.keys * shapes.head_dim
+    rounded = 6.0 * tokens * shapes.head_dim + 4.0 * shared * keys
+    return np.asarray(4.0 * tokens * width / ROW_PRODUCTS + rounded / OTHERS)
 
 
 def _with_scores(cycles: Array, head_dim: Array, each_score: str, *, backward: bool) -> Array:

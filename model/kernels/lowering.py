@@ -223,7 +223,8 @@ def _attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
     return {
         "fixed_s": np.full(len(operators), gpu["kernel.attention.fixed_s"]),
         "core_cycles": work.cycles,
-        "memory_s": work.hbm_bytes / gpu.device["memory_bandwidth_bytes_per_s"],
+        "memory_s": work.memory_s,
+        "overlap": np.full(len(operators), float(first.direction == "backward")),
         "activity": work.busy_share,
         "tensor_use": column(operators, "flops") / (gpu.flops_per_cycle(first.dtype) * work.cycles),
         "tensor_j": switched * per_flop * PICO * widen,
@@ -264,6 +265,7 @@ def _streaming(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
         "fixed_s": work.fixed_s + column(operators, "late_s"),
         "core_cycles": np.maximum(work.cycles, issued),
         "memory_s": work.memory_s,
+        "overlap": column(operators, "overlap"),
         "activity": column(operators, "activity"),
         "vector_j": worked * vector * PICO,
         "onchip_j": work.l2_bytes * gpu["power.l2_pj_per_byte"] * PICO,

@@ -209,6 +209,8 @@ class Streaming(HashedOnce):
         Cycles that one SM takes at least for what can only be done one after the other, however many SMs there are.
     late_s
         How long the GPU waits for the host before the kernel begins.
+    overlap
+        Exponent of the smooth maximum of its cycles' and its memory's time, 0 where it is the GPU's.
     activity
         Power of its SMs over that of SMs that move data and wait.
     rows, columns
@@ -234,6 +236,7 @@ class Streaming(HashedOnce):
     activity: float = 1.0
     chain_cycles: float = 0.0
     late_s: float = 0.0
+    overlap: float = 0.0
 
     def with_tile(self, tile: RowTile) -> Streaming:
         """The same kernel with an explicit schedule.

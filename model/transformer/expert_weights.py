@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from joulecast.model.framework.launches import Launch, issued, streaming
+from joulecast.model.framework.launches import Launch, issued, one_by_one, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import row_operators, unfused_norm
 from joulecast.model.transformer.expert_rows import ExpertShard, copies, experts_of
@@ -20,7 +20,7 @@ from joulecast.model.transformer.modules_activation import MIXED
 
 #: Cycles of an SM for a narrow value that meets its row's number: as one that meets its column's
 #: (:mod:`joulecast.model.transformer.unfused_norm`) [estimate, +-10 %].
-BY_ROW = 0.58
+BY_ROW = 0.50
 #: The same of values of two types, one of them shared by a row or by heads. Weights on rows (1.0 and 1.1) and Falcon's
 #: mask on scores (1.03) on an H200 [estimate, +-8 %].
 MIXED_SHARED = 1.05
@@ -68,13 +68,13 @@ def indexed_gradient(name: str, rows: int, tokens: int, hidden: int, dtype: str)
 
 def by_row(name: str, s: Shard, values: int) -> Launch:
     """Values that meet a number of their row."""
-    return issued("unary", name, values, BY_ROW * values, activity=1.0, dtype=s.implementation.dtype)
+    return one_by_one("unary", name, values, BY_ROW, dtype=s.implementation.dtype)
 
 
 def _weighed_backward(values: int, hidden: int) -> tuple[Launch, ...]:
     """Gradients of fp32 weights and of the rows that they multiplied."""
     return (
-        issued("mul", "unpermute.grad.weights", values, MIXED * values, activity=1.0, reads=1.5, dtype="fp32"),
+        one_by_one("mul", "unpermute.grad.weights", values, MIXED, reads=1.5, dtype="fp32"),
         unfused_norm.by_row("unpermute.grad.weigh", values),
         streaming("unary", "unpermute.grad.round", values, writes=0.5, dtype="fp32"),
         streaming("reduce", "unpermute.grad.weights.sum", values, writes=1.0 / hidden, dtype="fp32"),

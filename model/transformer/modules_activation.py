@@ -6,7 +6,7 @@ eleven backward. All of them read and write whole tensors, most at the memory's 
 
 from __future__ import annotations
 
-from joulecast.model.framework.launches import Launch, issued, streaming
+from joulecast.model.framework.launches import ONE_BY_ONE, Launch, issued, one_by_one, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer.row_operators import WIDEN
@@ -88,14 +88,14 @@ MIXED_FORMULA_BACKWARD = (
 )
 #: Cycles of an SM for a value of tensors of different types: additions to the residual stream and operations of this
 #: formula in four rows of `validate/recorded/h200_sxm/train_modules.jsonl` [estimate, +-5 %].
-MIXED = 0.79
+MIXED = 0.555
 
 
 def added(name: str, values: int, dtype: str, wide: str) -> Launch:
     """Values added to others of the same type or in fp32, which a thread then takes one by one."""
     if dtype == wide:
         return streaming("add", name, values, reads=2, dtype=dtype)
-    return issued("add", name, values, MIXED * values, activity=1.0, reads=1.5, dtype=wide)
+    return one_by_one("add", name, values, MIXED, reads=1.5, dtype=wide)
 
 
 def widens(s: Shard) -> bool:
@@ -157,6 +157,7 @@ def _mixed(s: Shard, steps: tuple[tuple[str, float, float, bool], ...]) -> tuple
             writes=writes,
             dtype="fp32",
             sm_cycles=(WIDEN if name == "widen" else MIXED) * elements if single else 0.0,
+            overlap=ONE_BY_ONE if single else 0.0,
         )
         for name, reads, writes, single in steps
     )

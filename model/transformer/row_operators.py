@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 
-from joulecast.model.framework.launches import Launch, issued, streaming
+from joulecast.model.framework.launches import Launch, issued, one_by_one, streaming
 
 #: Cycles of an SM for a value, and what its SMs draw.
 SCATTER_ADD, INDEX_ADD, INDEX_PUT, ACCUMULATE = (0.97, 3.4), (2.13, 1.9), (1.16, 2.0), (0.56, 2.3)
@@ -31,7 +31,7 @@ WEIGHT_BEGIN, WEIGHT_ROW = 2.45, 0.17
 #: number of experts that is not aligned, for which the library falls back to an older kernel.
 WEIGHT_GRADIENTS, UNALIGNED_ROWS, ALIGNED = 1.2, 12.0, 8
 #: Of a value that is widened to fp32, and of one that is multiplied by its row's weight there.
-WIDEN, WEIGH = 0.69, 0.75
+WIDEN, WEIGH = 0.522, 0.574
 WARP, MOST_THREADS = 32, 1024
 #: Rows of 16 values whose sort takes what that of one row does: up to 131,072 rows no pass is longer than its latency.
 SORT_SHARE = 0.05
@@ -83,7 +83,7 @@ def weighed(name: str, values: int, dtype: str) -> tuple[Launch, ...]:
     """Values widened to fp32, multiplied by their rows' weights there and rounded again."""
     return (
         widened(f"{name}.widen", values, dtype),
-        issued("unary", f"{name}.weigh", values, WEIGH * values, activity=1.0, dtype="fp32"),
+        one_by_one("unary", f"{name}.weigh", values, WEIGH, dtype="fp32"),
         streaming("unary", f"{name}.round", values, writes=0.5, dtype="fp32"),
     )
 
@@ -92,7 +92,7 @@ def weighed_backward(name: str, values: int, dtype: str) -> tuple[Launch, ...]:
     """Gradient of :func:`weighed`: of the values, and of the weights by a product that is summed over each row."""
     return (
         widened(f"{name}.widen", values, dtype),
-        issued("unary", f"{name}.weigh", values, WEIGH * values, activity=1.0, dtype="fp32"),
+        one_by_one("unary", f"{name}.weigh", values, WEIGH, dtype="fp32"),
         streaming("mul", f"{name}.weights", values, reads=2, dtype="fp32"),
         streaming("reduce", f"{name}.weights.sum", values, writes=0, dtype="fp32"),
         streaming("unary", f"{name}.round", values, writes=0.5, dtype="fp32"),
@@ -101,7 +101,7 @@ def weighed_backward(name: str, values: int, dtype: str) -> tuple[Launch, ...]:
 
 def widened(name: str, values: float, dtype: str) -> Launch:
     """Values copied to fp32."""
-    return issued("unary", name, values, WIDEN * values, activity=1.0, writes=2.0, dtype=dtype)
+    return one_by_one("unary", name, values, WIDEN, writes=2.0, dtype=dtype)
 
 
 def combined(name: str, tokens: int, chosen: int, hidden: int, dtype: str) -> Launch:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from joulecast.model.framework.launches import Launch, column_sums, issued, streaming
+from joulecast.model.framework.launches import ONE_BY_ONE, Launch, column_sums, one_by_one, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import Streaming
 from joulecast.model.transformer.row_operators import widened
@@ -23,20 +23,20 @@ from joulecast.model.transformer.row_operators import widened
 #: Cycles of an SM for a value that PyTorch's kernels handle one by one: a product with its row's or its column's
 #: number, and a row's number spread over the row. From three rows of that recording, 17 to 50 kernels each; the rows
 #: differ by 2, 2 and 1 % [estimates, +-3 %].
-BY_ROW, BY_COLUMN, SPREAD = 0.645, 0.58, 0.493
+BY_ROW, BY_COLUMN, SPREAD = 0.455, 0.50, 0.42
 #: The same of operators whose two tensors are of different types, from additions and products of both
 #: (:data:`joulecast.model.transformer.modules_activation.MIXED`) [estimate, +-10 %].
-MIXED = 0.79
+MIXED = 0.618
 #: Cycles for a value where attention gives the gradient with heads in front of tokens, so that kernels read values
 #: one by one, by the end of the launch's name; where parameters are wide (under autocast) in the second place. The sum
 #: for the weight has few columns, a head's width. From Qwen3 of 16 and 32 heads [estimates, +-10 %; that sum +-30 %].
 TURNED = {
-    ".gamma.product": (0.95, 1.5),
-    ".gamma.grad": (1.4, 2.3),
-    ".grad.root": (1.05, 1.05),
-    ".grad.scaled": (0.95, 0.95),
-    ".grad.sum": (0.70, 0.70),
-    ".grad.branches": (1.02, 1.02),
+    ".gamma.product": (0.85, 1.27),
+    ".gamma.grad": (1.39, 2.27),
+    ".grad.root": (0.78, 0.78),
+    ".grad.scaled": (0.79, 0.79),
+    ".grad.sum": (0.64, 0.64),
+    ".grad.branches": (0.745, 0.745),
 }
 
 
@@ -98,7 +98,7 @@ def _by_weight(name: str, s: Shard, values: int) -> Launch:
     """Values in fp32 times a weight, which is of another type than they are."""
     if s.implementation.dtype == "fp32":
         return by_column(name, values, "fp32")
-    return issued("unary", name, values, MIXED * values, activity=1.0, dtype="fp32")
+    return one_by_one("unary", name, values, MIXED, dtype="fp32")
 
 
 def _weighed_backward(name: str, s: Shard, rows: int, columns: int, completes: str) -> tuple[Launch, ...]:
@@ -145,7 +145,7 @@ def _row_sum(name: str, rows: int, columns: int) -> Launch:
 
 def _spread(name: str, values: int) -> Launch:
     """A row's number for each of its values."""
-    return issued("unary", name, values, SPREAD * values, activity=1.0, reads=0, dtype="fp32")
+    return one_by_one("unary", name, values, SPREAD, reads=0, dtype="fp32")
 
 
 def _negated_sum(name: str, rows: int, columns: int) -> tuple[Launch, ...]:
@@ -170,7 +170,7 @@ def heads_backward(name: str, s: Shard, rows: int, columns: int, completes: str 
     for launch in backward(name, s, rows, columns, completes):
         cycles = TURNED.get(launch.operator.name.removeprefix(name))
         if cycles is not None and isinstance(launch.operator, Streaming):
-            slow = replace(launch.operator, sm_cycles=cycles[wide] * values, activity=1.0)
+            slow = replace(launch.operator, sm_cycles=cycles[wide] * values, activity=1.0, overlap=ONE_BY_ONE)
             launch = replace(launch, operator=slow)
         launches.append(launch)
     return tuple(launches)
@@ -188,10 +188,10 @@ def _rounded(name: str, s: Shard, values: int) -> tuple[Launch, ...]:
 
 def by_row(name: str, values: int) -> Launch:
     """Values in fp32 times a number of their row."""
-    return issued("unary", name, values, BY_ROW * values, activity=1.0, dtype="fp32")
+    return one_by_one("unary", name, values, BY_ROW, dtype="fp32")
 
 
 def by_column(name: str, values: int, dtype: str) -> Launch:
     """Values times a number of their column; in fp32 a thread has as few of them as by rows."""
     cycles = BY_ROW if dtype == "fp32" else BY_COLUMN
-    return issued("unary", name, values, cycles * values, activity=1.0, dtype=dtype)
+    return one_by_one("unary", name, values, cycles, dtype=dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from paths import ROOT
 
-from joulecast.calibrate.fit.tables import board_clock_mhz, collect
+from joulecast.calibrate.fit.tables import board_clock_mhz, collect, reports_slowed
 from joulecast.calibrate.rows.measured import Measured, Row, read_rows
 from joulecast.model.power.governor import TENSOR_CLOCK_SHARE
 
@@ -44,3 +44,14 @@ def test_large_products_of_two_kinds_of_cards_run_at_one_clock():
     (reported, clock), (others, other) = of("h100"), of("h200")
     assert reported / others == pytest.approx(0.92, abs=0.01)
     assert clock / other == pytest.approx(1.0, abs=0.015)
+
+
+def test_products_that_nobody_counted_are_read_as_those_of_their_kind_that_were():
+    slowed, honest, uncounted = row(), row(reported=1485.0), row(counted=None)
+    assert reports_slowed([slowed, slowed, honest, uncounted])
+    assert not reports_slowed([slowed, honest, honest, uncounted])
+    assert not reports_slowed([uncounted, row(dtype="fp32")])
+    assert board_clock_mhz(uncounted, slowed=True) == pytest.approx(1350.0 / TENSOR_CLOCK_SHARE)
+    assert board_clock_mhz(row(dtype="fp32", counted=None), slowed=True) == 1350.0
+    assert reports_slowed(read_rows([CARDS["h100"]]))
+    assert not reports_slowed(read_rows([CARDS["h200"]]))

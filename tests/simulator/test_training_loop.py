@@ -6,7 +6,7 @@ import joulecast as jc
 from joulecast.errors import InputError
 from joulecast.simulator.closed_form.forecast import closed_form
 from joulecast.simulator.plan_file.plan import plan_from_dict
-from joulecast.simulator.plan_file.training_loop import LAUNCH_S, WAITED, loop_wait_s
+from joulecast.simulator.plan_file.training_loop import ASKED, LAUNCH_S, WAITED, loop_wait_s
 
 PLAN = {
     "workload": {
@@ -27,7 +27,8 @@ def plan(*overrides):
 
 
 def test_the_gpu_waits_for_each_layer_in_every_micro_batch():
-    assert loop_wait_s(plan()) == 0.0
+    assert loop_wait_s(plan()) == pytest.approx(ASKED * LAUNCH_S)
+    assert loop_wait_s(plan("implementation.compile=true")) == 0.0
     assert loop_wait_s(plan(*TRAINER)) == pytest.approx(WAITED * 16 * LAUNCH_S)
     slow = loop_wait_s(plan(*TRAINER, "implementation.host_launch_us=76"))
     assert slow == pytest.approx(2 * loop_wait_s(plan(*TRAINER)))
