@@ -44,6 +44,18 @@ def test_noise_is_what_remains():
     assert 0.85 * expected < np.abs(found).mean() < 1.25 * expected
 
 
+def test_what_lasts_from_row_to_row_is_known_in_the_order_of_measurement_alone():
+    rows = scored(layouts=("tn", "nn", "nt"))
+    mixed = [rows[i] for i in np.random.default_rng(5).permutation(len(rows))]  # else order would stand for size
+    slow = 1.0 + 0.3 * (np.arange(len(mixed)) // 15 % 2)
+    rows = [
+        replace(row, row=replace(row.row, measured=Measured(time_s=factor * row.measured.time_s)))
+        for row, factor in zip(mixed, slow.tolist(), strict=True)
+    ]
+    sorted_again = sorted(rows, key=lambda row: row.row.name)
+    assert np.abs(errors(rows)).mean() < 0.6 * np.abs(errors(sorted_again)).mean()
+
+
 def test_a_row_says_nothing_of_itself():
     rows = scored(noise=0.03)
     spoilt = replace(rows[7], row=replace(rows[7].row, measured=Measured(time_s=1.01 * rows[7].measured.time_s)))

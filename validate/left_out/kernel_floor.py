@@ -1,13 +1,16 @@
 """How closely published times of kernels say each other: each from all others by a smoother around the forecasts.
 
 What a time differs by from its forecast, on a logarithmic scale, is taken for a smooth function of the kernel's sizes,
-with noise that grows towards short kernels (kriging):
+with noise that grows towards short kernels, of which a share w passes only as the board's state does, from row to row
+as they were measured (kriging):
 
-    cov(y_i, y_j) = L² + ρ^(words that differ)·exp(−½·Σ (ln s_i − ln s_j)²/ℓ²) + n²·(t_m/t_i)^(2β)·[i = j]
+    cov(y_i, y_j) = L² + ρ^(words that differ)·exp(−½·Σ (ln s_i − ln s_j)²/ℓ²)
+                    + n²·(t_m²/(t_i·t_j))^β·((1 − w)·[i = j] + w·exp(−|i − j|/r))
 
-with s the sizes, words the data type, layout and the like, t_m the median of the forecast times. ℓ, ρ, n and β are
-those that err least, in hindsight; near-duplicates of a row are left out with it, as cross-validation does. So this is
-about what the rows can say of each other.
+with s the sizes, words the data type, layout and the like, t_m the median of the forecast times, i the place in the
+order of the rows. ℓ, ρ, n, β and w are those that err least, in hindsight; near-duplicates of a row are left out with
+it, as cross-validation does. So this is about what the rows can say of each other, and with w > 0 of more than any
+forecast can know that is given a kernel alone.
 """
 
 from __future__ import annotations
@@ -36,6 +39,9 @@ SIZES: dict[type, tuple[str, ...]] = {
 #: Candidates for length [ln(size)], what a differing word leaves [1], noise of a median kernel [share of the smooth
 #: function's spread] and its growth towards short ones.
 LENGTHS, WORDS_LEAVE, NOISES, GROWTHS = (0.4, 0.8, 1.6), (0.4, 0.8), (0.1, 0.3, 1.0), (0.0, 0.3)
+#: Candidates for the share of the noise that passes as the board's state does [1], and over how many rows: B200's
+#: products are likeliest with 8 to 12 [rows, a factor of 2].
+LASTING, LASTS = (0.0, 0.5), 8.0
 #: Spread of what all rows differ by alike, which is free [the same share].
 LEVEL = 30.0
 #: Fewest rows that say anything of each other.
@@ -54,7 +60,7 @@ def from_all_others(rows: Sequence[ScoredRow]) -> list[Prediction]:
         times = np.array([rows[i].measured.time_s for i in places], dtype=np.float64)
         forecasts = np.array([rows[i].prediction.time_s for i in places], dtype=np.float64)
         keys = [group_key(rows[i].row.configuration) for i in places]
-        apart = each_from_the_others(np.log(times / forecasts), _covariances(operators, forecasts), keys)
+        apart = each_from_the_others(np.log(times / forecasts), _covariances(operators, forecasts, places), keys)
         for i, time_s in zip(places, (forecasts * np.exp(apart)).tolist(), strict=True):
             found[i] = Prediction(time_s=time_s)
     return found
@@ -72,16 +78,19 @@ def _families(rows: Sequence[ScoredRow]) -> dict[tuple[str, type], dict[int, Ope
     return families
 
 
-def _covariances(operators: Sequence[Operator], forecast_s: Array) -> Iterator[Array]:
-    """Candidates of the covariance between kernels of one kind, each ``(n, n)``."""
+def _covariances(operators: Sequence[Operator], forecast_s: Array, places: Sequence[int]) -> Iterator[Array]:
+    """Candidates of the covariance between kernels of one kind, at places of the order of rows, each ``(n, n)``."""
     logs = np.log([[max(float(getattr(o, name)), 1.0) for name in SIZES[type(o)]] for o in operators])
     words = np.array([_words(o) for o in operators])
     apart = ((logs[:, None] - logs) ** 2).sum(-1)
     differing = (words[:, None] != words).sum(-1)
     shorter = np.median(forecast_s) / forecast_s
-    for length, left, noise, growth in product(LENGTHS, WORDS_LEAVE, NOISES, GROWTHS):
+    after = np.exp(-np.abs(np.subtract.outer(places, places)) / LASTS)
+    for length, left, noise, growth, lasting in product(LENGTHS, WORDS_LEAVE, NOISES, GROWTHS, LASTING):
         alike = left**differing * np.exp(-0.5 * apart / length**2)
-        yield LEVEL**2 + alike + np.diag(noise**2 * shorter ** (2.0 * growth))
+        spread = noise * shorter**growth
+        passing = (1.0 - lasting) * np.eye(len(spread)) + lasting * after
+        yield LEVEL**2 + alike + np.outer(spread, spread) * passing
 
 
 def _words(operator: Operator) -> list[str]:
