@@ -20,7 +20,7 @@ _COMPILED = "registers of 94 tiles as Triton 3.6 compiles them for sm_90"
 
 
 def _estimate(value: float, rel_sd: float, unit: str, source: str) -> Parameter:
-    return Parameter(value, unit=unit, sd=rel_sd * value, source=source, status="estimate")
+    return Parameter(value, unit=unit, sd=rel_sd * abs(value), source=source, status="estimate")
 
 
 #: By name, as in :class:`~joulecast.model.hardware.gpu_model.GpuModel`.
@@ -82,13 +82,14 @@ ESTIMATES: dict[str, Parameter] = {
     "power.tile_attention.pj_per_masked_score": _estimate(74.0, 0.3, "pJ", _FORWARD),
     "power.tile_attention.pj_per_l2_byte": _estimate(30.0, 0.3, "pJ/B", _FORWARD),
     "power.tile_attention_share": _estimate(0.748, 0.05, "", _FORWARD),
-    "power.tile_rmsnorm.value_pj_per_byte": _estimate(4.2, 0.5, "pJ/B", _TILES),
-    "power.tile_layernorm.value_pj_per_byte": _estimate(13.8, 0.3, "pJ/B", _TILES),
-    "power.tile_softmax.value_pj_per_byte": _estimate(23.8, 0.3, "pJ/B", _TILES),
+    "power.tile_rmsnorm.value_pj_per_byte": _estimate(-1.0, 2.0, "pJ/B", _TILES),
+    "power.tile_layernorm.value_pj_per_byte": _estimate(0.6, 7.0, "pJ/B", _TILES),
+    "power.tile_softmax.value_pj_per_byte": _estimate(18.6, 0.4, "pJ/B", _TILES),
     "power.tile_reduce_min.value_pj_per_byte": _estimate(5.6, 0.4, "pJ/B", _TILES),
-    "power.tile_rmsnorm.pj_per_thread": _estimate(500.0, 0.2, "pJ", _TILES),
+    "power.tile_rmsnorm.pj_per_thread": _estimate(280.0, 0.4, "pJ", _TILES),
     "power.tile_rows.pj_per_join": _estimate(45.0, 0.1, "pJ", _ROWS),
     "power.tile_rows.pj_per_load": _estimate(26.0, 0.1, "pJ", _ROWS),
+    "power.tile_rows.pj_per_weight_byte": _estimate(11.0, 0.4, "pJ/B", _ROWS),
     "power.tile_spill_pj_per_byte": _estimate(10.0, 0.5, "pJ/B", "first-level cache, written and read"),
     "power.tile_shared_pj_per_byte": _estimate(4.0, 0.5, "pJ/B", "shared memory, written and read"),
 }
