@@ -28,8 +28,8 @@ def overlap_choices(gpu: GpuDescription, rows: Sequence[ScoredRow]) -> list[dict
 
     A constant choice is either never to overlap or always to overlap as early as possible with a number of blocks;
     where that number was not measured the nearest one stands in. The best one is known only in hindsight. Of equal
-    forecasts that of the earliest overlap is taken: where it gains nothing by the forecast, it loses nothing either, and
-    it leaves the most room for launches that come late.
+    forecasts that of the earliest overlap is taken: where it gains nothing by the forecast, it loses nothing either,
+    and leaves the most room for launches that come late.
     """
     default = gpu_model(gpu)["collective.default_ctas"]
     found = problems(rows, _problem)
