@@ -93,7 +93,7 @@ def test_parts_of_layers_in_long_windows_are_chosen_well():
 
 @pytest.mark.skipif(not SHORT.exists(), reason=f"no {SHORT}")
 def test_the_scatter_of_short_windows_costs_a_forecaster_without_error_as_much():
-    """Rows of parts and of the layer drawn anew about the forecasts, with the scatter that they show about them."""
+    """Rows drawn anew about the forecasts with the scatter that they show about them: at most that is the readings'."""
     rows = run_suite("overlap", SHORT).rows
     of_parts = [options for options in problems(rows, _problem) if options[0].row.configuration.get("part")]
     random = np.random.default_rng(7)

@@ -11,7 +11,7 @@ from joulecast.validate.choices.tile_choice import SHAPE
 from joulecast.validate.scoring.regret import regret
 
 LISTS = [ROOT / "validate" / "recorded" / "h200_sxm" / name for name in ("tiles.jsonl", "tiles_third.jsonl")]
-#: A board's limit holds the energy of tiles that draw as much, so that their readings scatter less [W].
+#: Row-wise tiles that draw less scatter most; a board's limit holds the energy of those that draw as much [W].
 BELOW_LIMIT_W = 690.0
 AGAIN = "_again"
 
@@ -20,46 +20,41 @@ def _rows(path):
     return [row for row in map(json.loads, path.read_text().splitlines()) if row.get("energy_j")]
 
 
+def _wide(row):
+    return row["op"] not in ("tile_gemm", "tile_attention") and row["power_w"] < BELOW_LIMIT_W
+
+
 def _scatter():
-    """Standard deviation of the logarithm of one reading of energy, below the limit of power and at it."""
+    """Standard deviation of the logarithm of one reading of energy, and pairs: of wide ones, and of all others."""
     squares = {True: [], False: []}
     for path in LISTS:
         known = {row["name"]: row for row in _rows(path)}
         for name, again in known.items():
             first = known.get(name.removesuffix(AGAIN))
-            if first is not None and name.endswith(AGAIN) and _row_wise(again):
-                below = max(first["power_w"], again["power_w"]) < BELOW_LIMIT_W
-                squares[below].append(0.5 * math.log(again["energy_j"] / first["energy_j"]) ** 2)
-    return {below: math.sqrt(np.mean(values)) for below, values in squares.items()}
-
-
-def _row_wise(row):
-    return row["op"] not in ("tile_gemm", "tile_attention")
+            if first is not None and name.endswith(AGAIN):
+                change = math.log(again["energy_j"] / first["energy_j"])
+                squares[_wide(first) and _wide(again)].append(0.5 * change**2)
+    return {wide: (math.sqrt(np.mean(values)), len(values)) for wide, values in squares.items()}
 
 
 def _kernels():
     found = defaultdict(list)
     for path in LISTS:
         for row in _rows(path):
-            found[(path.name, *(str(row.get(key)) for key in SHAPE))].append((row["energy_j"], row["power_w"]))
+            found[(path.name, *(str(row.get(key)) for key in SHAPE))].append((row["energy_j"], _wide(row)))
     return [np.array(tiles).T for tiles in found.values() if len(tiles) > 2]
 
 
-def test_scatter_of_readings_alone_costs_as_much_as_is_asked():
-    """Readings stand for what is true; drawn anew, the tile that is truly the best costs 0.9 to 4.2 % at worst."""
-    scatter, kernels = _scatter(), _kernels()
-    assert 0.010 < scatter[True] < 0.015
-    assert scatter[False] < 0.006
+def test_scatter_of_readings_alone_can_cost_as_much_as_is_asked():
+    """Readings stand for what is true; drawn anew, the tile that is truly the best is not always read as the best."""
+    (most, pairs), (least, others) = (_scatter()[wide] for wide in (True, False))
+    assert (pairs, others) == (4, 11)
+    assert least < 0.006 < 0.010 < most < 0.015
     random = np.random.default_rng(7)
-    worst = []
+    kernels, worst = _kernels(), []
     for _ in range(1000):
-        regrets = []
-        for true, power in kernels:
-            wide = np.where(power < BELOW_LIMIT_W, scatter[True], scatter[False])
-            regrets.append(regret(true, true * np.exp(wide * random.standard_normal(len(true)))))
-        worst.append(max(regrets))
-    low, middle, high = np.percentile(worst, [5.0, 50.0, 95.0])
-    print(
-        f"one reading {100 * scatter[True]:.2f} %, worst regret {100 * low:.1f} {100 * middle:.1f} {100 * high:.1f} %"
-    )
-    assert 0.018 < middle < 0.03 < high
+        errors = [np.where(wide > 0.0, most, least) * random.standard_normal(len(true)) for true, wide in kernels]
+        worst.append(max(regret(true, true * np.exp(e)) for (true, _), e in zip(kernels, errors, strict=True)))
+    low, median, high = np.percentile(worst, [5.0, 50.0, 95.0])
+    print(f"readings scatter by {most:.2%} and {least:.2%}, worst regret {low:.1%} to {high:.1%}, median {median:.1%}")
+    assert median < 0.03 < high
