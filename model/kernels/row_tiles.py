@@ -35,7 +35,14 @@ from joulecast.model.kernels.arrays import PICO, Columns, column, footprints, hb
 from joulecast.model.kernels.occupancy import MOST_REGISTERS, WARP, Blocks, resident_blocks, spilled_registers
 from joulecast.model.kernels.operators import DTYPE_BYTES, Streaming
 from joulecast.model.kernels.row_layout import RowLayout, barriers, row_layout
-from joulecast.model.kernels.row_registers import COMBINED, FOLDING, WHOLE_ROWS, needed_registers
+from joulecast.model.kernels.row_registers import (
+    COMBINED,
+    FOLDING,
+    SHIFTED,
+    WEIGHTED,
+    WHOLE_ROWS,
+    needed_registers,
+)
 from joulecast.model.kernels.streaming import level_weights, residency
 from joulecast.model.kernels.tile_estimates import ESTIMATES, estimate
 
@@ -131,7 +138,7 @@ def lower_tiled_rows(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
         "memory_s": memory_s,
         "overlap": np.full(len(operators), overlap),
         "activity": np.ones(len(operators)),
-        "vector_j": _vector_j(pattern, bytes_, found, gpu),
+        "vector_j": _vector_j(pattern, operators, found, gpu),
         "onchip_j": ((bytes_ + spill.far_bytes) * gpu["power.l2_pj_per_byte"] + spilled) * PICO
         + staged * estimate(gpu, "power.tile_shared_pj_per_byte") * PICO,
         "hbm_j": hbm_energy_j(hbm + spill.far_bytes, gpu),
@@ -241,17 +248,25 @@ def _own(pattern: str, table: str, name: str, gpu: GpuModel) -> float:
     return gpu[known] if known in gpu.parameters else ESTIMATES[known].number
 
 
-def _vector_j(pattern: str, bytes_: Array, found: RowBlocks, gpu: GpuModel) -> Array:
-    """Energy of computing, and of starting and joining threads: the fewer values each has the more there are [J].
+def _vector_j(pattern: str, operators: Sequence[Streaming], found: RowBlocks, gpu: GpuModel) -> Array:
+    """Energy of computing, of starting threads and joining their lanes, and of reading weights, shape ``(n,)`` [J].
 
-    Where values are folded as they come, loads and joins of lanes count on their own; of kernels that hold whole rows
-    they were measured with the rest.
+    The fewer values each thread has the more threads there are; each takes part in joining every row that it has values
+    of, once or twice. Each block reads the weights of its columns for itself. What loads take counts where values are
+    folded as they come; of kernels that hold whole rows it was measured with the rest.
     """
     threads = found.count * found.blocks.threads
+    bytes_ = column(operators, "bytes_read") + column(operators, "bytes_written")
     each = _own(pattern, "power", "value_pj_per_byte", gpu)
     total = bytes_ * each + threads * _own(pattern, "power", "pj_per_thread", gpu)
-    if pattern in FOLDING:
-        joins = found.layout.rows * np.log2(found.layout.lanes)
+    if pattern in (*WHOLE_ROWS, *FOLDING):
+        joins = found.layout.rows * np.log2(found.layout.lanes) * (2.0 if pattern in COMBINED else 1.0)
         total = total + threads * joins * estimate(gpu, "power.tile_rows.pj_per_join")
+    if pattern in FOLDING:
         total = total + threads * found.loads * estimate(gpu, "power.tile_rows.pj_per_load")
+    if pattern in WEIGHTED:
+        vectors = 2.0 if pattern in SHIFTED else 1.0
+        size = np.array([DTYPE_BYTES[o.dtype] for o in operators], dtype=np.float64)
+        weights = found.count * column(operators, "columns") * size * vectors
+        total = total + weights * estimate(gpu, "power.tile_rows.pj_per_weight_byte")
     return np.asarray(total * PICO)

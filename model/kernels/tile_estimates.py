@@ -10,6 +10,8 @@ from joulecast.model.hardware.gpu_model import GpuModel
 
 _TILES = "100 Triton tiles measured on one H200"
 _ROWS = "51 row-wise Triton tiles measured on one H200"
+_WEIGHTS = "25 Triton norms of 4,096 and 8,192 columns measured on one H200"
+_NORMS = "100 Triton tiles measured on one H200, less what joins and weights of 35 on two take"
 _BACKWARD = "25 Triton tiles of attention backward measured on one H200"
 _FORWARD = "29 Triton tiles of attention forward measured on three H200s"
 _COMPILED_FORWARD = (
@@ -20,7 +22,7 @@ _COMPILED = "registers of 94 tiles as Triton 3.6 compiles them for sm_90"
 
 
 def _estimate(value: float, rel_sd: float, unit: str, source: str) -> Parameter:
-    return Parameter(value, unit=unit, sd=rel_sd * value, source=source, status="estimate")
+    return Parameter(value, unit=unit, sd=rel_sd * abs(value), source=source, status="estimate")
 
 
 #: By name, as in :class:`~joulecast.model.hardware.gpu_model.GpuModel`.
@@ -82,13 +84,14 @@ ESTIMATES: dict[str, Parameter] = {
     "power.tile_attention.pj_per_masked_score": _estimate(74.0, 0.3, "pJ", _FORWARD),
     "power.tile_attention.pj_per_l2_byte": _estimate(30.0, 0.3, "pJ/B", _FORWARD),
     "power.tile_attention_share": _estimate(0.748, 0.05, "", _FORWARD),
-    "power.tile_rmsnorm.value_pj_per_byte": _estimate(4.2, 0.5, "pJ/B", _TILES),
-    "power.tile_layernorm.value_pj_per_byte": _estimate(13.8, 0.3, "pJ/B", _TILES),
-    "power.tile_softmax.value_pj_per_byte": _estimate(23.8, 0.3, "pJ/B", _TILES),
+    "power.tile_rmsnorm.value_pj_per_byte": _estimate(-0.3, 7.0, "pJ/B", _TILES),
+    "power.tile_layernorm.value_pj_per_byte": _estimate(1.9, 2.0, "pJ/B", _NORMS),
+    "power.tile_softmax.value_pj_per_byte": _estimate(18.5, 0.4, "pJ/B", _NORMS),
     "power.tile_reduce_min.value_pj_per_byte": _estimate(5.6, 0.4, "pJ/B", _TILES),
-    "power.tile_rmsnorm.pj_per_thread": _estimate(500.0, 0.2, "pJ", _TILES),
+    "power.tile_rmsnorm.pj_per_thread": _estimate(280.0, 0.4, "pJ", _TILES),
     "power.tile_rows.pj_per_join": _estimate(45.0, 0.1, "pJ", _ROWS),
     "power.tile_rows.pj_per_load": _estimate(26.0, 0.1, "pJ", _ROWS),
+    "power.tile_rows.pj_per_weight_byte": _estimate(9.0, 0.45, "pJ/B", _WEIGHTS),
     "power.tile_spill_pj_per_byte": _estimate(10.0, 0.5, "pJ/B", "first-level cache, written and read"),
     "power.tile_shared_pj_per_byte": _estimate(4.0, 0.5, "pJ/B", "shared memory, written and read"),
 }

@@ -170,6 +170,24 @@ def test_joins_and_loads_cost_energy_where_values_are_folded(h200):
     assert shared - own == pytest.approx(joins)
 
 
+def test_joins_cost_energy_where_rows_are_whole(h200):
+    """Four warps across each of 16 rows join them all, one warp with four rows joins those: 3 % of energy."""
+    wide, own = lower([kernel("tile_softmax", r, w, 1024) for r, w in ((16, 4), (4, 1))], h200).vector_j
+    threads = 65536 / 4 * 32
+    join = estimate(h200, "power.tile_rows.pj_per_join") * 1e-12
+    assert wide - own == pytest.approx(2 * threads * (16 - 4) * 5 * join)  # a maximum, then a sum
+
+
+@pytest.mark.parametrize(("pattern", "vectors", "joined"), [("tile_rmsnorm", 1, 1), ("tile_layernorm", 2, 2)])
+def test_each_block_of_a_norm_reads_its_weights(h200, pattern, vectors, joined):
+    """With two rows in a block weights are read half as often; as many threads join as many rows each twice."""
+    one, two = lower([kernel(pattern, r, w) for r, w in ((1, 4), (2, 8))], h200).vector_j
+    byte = estimate(h200, "power.tile_rows.pj_per_weight_byte") * 1e-12
+    join = estimate(h200, "power.tile_rows.pj_per_join") * 1e-12
+    saved, joins = 65536 / 2 * 4096 * BF16 * vectors, 65536 * 4 * 32 * 5 * joined
+    assert one - two == pytest.approx(saved * byte - joins * join)
+
+
 def test_narrow_tiles_of_many_warps_are_bound_by_their_loads(h200):
     """Four warps on 64 columns load each value twice, in 16 steps: 2.3 to 2.6 % longer than one warp on two cards."""
     one, four = (lower([kernel("tile_reduce_min", 1, w, 1024, 64, height=524288)], h200) for w in (1, 4))

@@ -96,9 +96,11 @@ def test_row_kernels_never_beat_their_share_of_the_memory(h200):
 
 
 def test_more_threads_cost_energy(h200):
+    """Each of its own, and for the lanes' five joins of four rows."""
     few, many = lower([rows(warps=w) for w in (2, 16)], h200).vector_j
     started = 14 * 32 * 16384 / 4
-    assert many - few == pytest.approx(started * estimate(h200, "power.tile_rmsnorm.pj_per_thread") * 1e-12)
+    each = estimate(h200, "power.tile_rmsnorm.pj_per_thread") + 4 * 5 * estimate(h200, "power.tile_rows.pj_per_join")
+    assert many - few == pytest.approx(started * each * 1e-12)
 
 
 def test_a_little_that_spills_costs_a_little_and_a_lot_costs_a_lot(h200):

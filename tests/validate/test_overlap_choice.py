@@ -1,14 +1,17 @@
 """What it costs to choose overlap by forecast, held against always making the same choice."""
 
+import numpy as np
 import pytest
-from paths import ROOT
+from paths import ROOT, SHARED_DATA
 
 from joulecast.calibrate.rows.measured import Measured, Row
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.validate import run_suite
-from joulecast.validate.choices.overlap_choice import overlap_choices
+from joulecast.validate.choices.overlap_choice import _problem, overlap_choices
+from joulecast.validate.scoring.regret import forecast, measured, problems, regret
 from joulecast.validate.scoring.result import Prediction, ScoredRow
 
+SHORT = SHARED_DATA / "h200_sxm" / "overlap.jsonl"
 RECORDED = ROOT / "validate" / "recorded" / "h200_sxm"
 
 
@@ -38,6 +41,13 @@ def test_work_without_communication_is_no_choice():
 def test_of_equal_forecasts_overlap_is_taken():
     found = lines(option(1.0, 1.2, "sequential", None, None), option(1.0, 1.0, ctas=8))
     assert found["forecast"]["worst_regret_percent"] == 0.0
+
+
+def test_a_tenth_of_a_percent_does_not_tell_a_later_launch_from_an_early_one():
+    early = option(1.0, 1.0, ctas=8)
+    assert lines(early, option(0.9995, 1.3, scope="after_qkv", ctas=8))["forecast"]["worst_regret_percent"] == 0.0
+    later = lines(early, option(0.998, 1.3, scope="after_qkv", ctas=8))["forecast"]
+    assert later["worst_regret_percent"] == pytest.approx(30.0)
 
 
 def test_problems_do_not_mix():
@@ -71,3 +81,31 @@ def test_recorded_layers_are_chosen_well():
     assert ours["worst_regret_percent"] <= 3.0
     energy = {line["chosen by"]: line for line in found if line["quantity"] == "energy"}["forecast"]
     assert energy["mean_regret_percent"] <= 1.0 and energy["worst_regret_percent"] <= 3.0
+
+
+def test_parts_of_layers_in_long_windows_are_chosen_well():
+    """Ways that are forecast to take the same are told apart by what forecasts leave out."""
+    found = run_suite("overlap", ROOT / "calibrate" / "recorded" / "h200_sxm" / "overlap_parts.jsonl")
+    ours = [line for line in found.details["choices"] if line["chosen by"] == "forecast"]
+    assert [line["quantity"] for line in ours] == ["time", "energy"]
+    assert all(line["worst_regret_percent"] <= 0.5 for line in ours), ours
+
+
+@pytest.mark.skipif(not SHORT.exists(), reason=f"no {SHORT}")
+def test_the_scatter_of_short_windows_costs_a_forecaster_without_error_as_much():
+    """Rows drawn anew about the forecasts with the scatter that they show about them: at most that is the readings'."""
+    rows = run_suite("overlap", SHORT).rows
+    of_parts = [options for options in problems(rows, _problem) if options[0].row.configuration.get("part")]
+    random = np.random.default_rng(7)
+    for quantity, scatter, middle in (("time_s", 0.03, 0.015), ("energy_j", 0.04, 0.02)):
+        held = [[r for r in options if (r.row.configuration.get("ctas") or 24) > 2] for options in of_parts]
+        said = [forecast(options, quantity) for options in held]
+        off = [np.log(measured(options, quantity) / own) for options, own in zip(held, said, strict=True)]
+        spread = float(np.concatenate([one - np.nanmean(one) for one in off]).std(ddof=len(off)))
+        drawn = [
+            max(regret(own, own * np.exp(spread * random.standard_normal(len(own)))) for own in said)
+            for _ in range(1000)
+        ]
+        low, median, high = np.percentile(drawn, [5.0, 50.0, 95.0])
+        print(f"{quantity}: rows scatter by {spread:.1%}, worst regret {low:.1%} to {high:.1%}, median {median:.1%}")
+        assert spread < scatter and median > middle and high > 0.03
