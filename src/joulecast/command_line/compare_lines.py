@@ -19,7 +19,7 @@ RESULTS = {
     "power_w_p05": "power, GPUs, 5 % [W]",
     "power_w_p95": "power, GPUs, 95 % [W]",
     "gpus": "GPUs",
-    "clock_mhz": "SM clock, mean [MHz]",
+    "clock_mhz": "SM clock, median [MHz]",
     "tokens_per_s": "throughput [tokens/s]",
     "memory_bytes": "memory allocated, a GPU [GB]",
     "facility_energy_j": "energy, facility [J]",
