@@ -29,7 +29,7 @@ def main() -> None:
             sum(row["power_w_per_gpu"]),
             (forecast.power_w_p05, forecast.power_w_p95),
         ),
-        ("SM clock, mean [MHz]", forecast.clock_mhz, sum(clocks) / len(clocks), None),
+        ("SM clock, median [MHz]", forecast.clock_mhz, sum(clocks) / len(clocks), None),
     ]
     print_table(
         [

@@ -125,7 +125,14 @@ def skip_cycles(times: KernelTimes, clocks_mhz: Array, peak_w: float, gpu: GpuMo
     return replace(times, time_s=slower, energy_j=first(times.energy_j, idle * extra), components_j=parts)
 
 
-def group_lag(clocks_mhz: Array, in_step: int, members: int, gpu: GpuModel, node_spread: float = 0.0) -> Array:
+def group_lag(
+    clocks_mhz: Array,
+    in_step: int,
+    members: int,
+    gpu: GpuModel,
+    node_spread: float = 0.0,
+    highest_mhz: float | None = None,
+) -> Array:
     """Relative distance of the pace of a group from its mean clock, at each mean clock.
 
     Parameters
@@ -137,10 +144,13 @@ def group_lag(clocks_mhz: Array, in_step: int, members: int, gpu: GpuModel, node
         GPUs that wait for each other once an iteration (with the replicas).
     node_spread
         Relative standard deviation of clocks between nodes, where they are on several.
+    highest_mhz
+        The highest clock that boards may take, which those that the limit spares hold alike; ``None`` for the GPU's.
     """
     spread = float(np.hypot(gpu["governor.card_clock_spread"], node_spread / (1.0 - TAKEN_BACK)))
     full = min(slowest_of(in_step), FURTHEST) * gpu["governor.wander"] + slowest_of(members) * spread
-    below = (gpu.max_clock_mhz - clocks_mhz) / gpu.max_clock_mhz
+    highest = gpu.max_clock_mhz if highest_mhz is None else highest_mhz
+    below = (highest - clocks_mhz) / gpu.max_clock_mhz
     return np.asarray(full * np.clip(below / FULL_WANDER, 0.0, 1.0))
 
 

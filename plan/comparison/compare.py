@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from joulecast.model.hardware.description import GpuDescription
     from joulecast.simulator.iteration.result import Iteration
+    from joulecast.simulator.iteration.site import SiteForecast
     from joulecast.simulator.plan_file.plan import Plan
 
 #: Parts of a plan that follow from its other keys; they are left out where those differ.
@@ -220,7 +221,17 @@ def _results(iteration: Iteration, scale: float) -> dict[str, float | None]:
             "money": float(site.cost.money) * scale,
             "carbon_kg": float(site.cost.carbon_kg) * scale,
         }
+        found |= _of_run(site)
     return found
+
+
+def _of_run(site: SiteForecast) -> dict[str, float | None]:
+    """The whole run of a plan that states ``workload.training_tokens``, under the names that rows of a sweep have."""
+    if site.run is None:
+        return {}
+    cost = site.cost_of(site.run.paid_iterations)
+    whole: dict[str, float | None] = {"run_time_s": site.run.time_s, "run_energy_j": site.run.energy_j}
+    return whole | {f"run_{name}": cost[name] for name in ("money", "carbon_kg")}
 
 
 def _currencies(iterations: Sequence[Iteration]) -> list[str]:

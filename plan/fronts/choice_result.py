@@ -72,6 +72,8 @@ class JointChoice:
     ----------
     direction, layers
         Of the instruction, and how many layers the stage has.
+    gpus
+        GPUs of the tensor-parallel group, whose energy and power all choices have.
     scored
         Configurations of overlap, tiles and clock that were compared.
     notes
@@ -83,6 +85,7 @@ class JointChoice:
     parts: dict[str, tuple[ClockChoices, ...]] = field(repr=False)
     direction: str
     layers: int
+    gpus: int
     scored: int
     notes: tuple[str, ...]
     kernels: Kernels = field(repr=False)
@@ -105,8 +108,8 @@ class JointChoice:
             ]
             for part, clocks in self.parts.items()
         }
-        head = {"direction": self.direction, "layers": self.layers, "configurations_scored": self.scored}
-        return {**head, "parts": parts, "notes": list(self.notes)}
+        head = {"direction": self.direction, "layers": self.layers, "gpus": self.gpus}
+        return {**head, "configurations_scored": self.scored, "parts": parts, "notes": list(self.notes)}
 
     def lines(self) -> list[dict[str, Any]]:
         """One line for every point, with a column for each knob."""

@@ -159,7 +159,8 @@ class _Search:
         precision = self.plan.workload.precision
         # Every kernel runs at the clock shown: no limit of the board acts on what a deviation of a parameter changes.
         conditions = Conditions(self.gpu, self.description, np.inf, limits or None, True, precision)
-        return JointChoice(found, self.direction, self.layers, size, notes, kernels.kernels, conditions)
+        named = self.direction, self.layers, self.plan.tp
+        return JointChoice(found, *named, size, notes, kernels.kernels, conditions)
 
     def _kept(self, part: _Part) -> Int:
         """Combinations of tiles that are best for something: with some way of overlap, at some clock."""

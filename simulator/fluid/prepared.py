@@ -19,6 +19,7 @@ from joulecast.simulator.fluid.rendezvous import transfers_wait_on_sms
 from joulecast.simulator.instructions.clock_columns import (
     at_columns,
     clock_columns,
+    highest_locked_mhz,
     is_locked,
     locked_index,
     mean_power_w,
@@ -125,10 +126,11 @@ def prepare(plan: Plan, gpu: GpuModel, *, governed: bool = True) -> Prepared:
 def lag_of(plan: Plan, clocks_mhz: Array, gpu: GpuModel) -> Array:
     """How far the slowest GPU of a group lies below its mean clock, at each mean clock, shape ``(clocks,)`` [1]."""
     in_step = ranks_in_step(plan)
+    highest = highest_locked_mhz(plan)
     if plan.cluster.nodes == 1:
-        return group_lag(clocks_mhz, in_step, plan.tp * plan.replicas, gpu)
+        return group_lag(clocks_mhz, in_step, plan.tp * plan.replicas, gpu, highest_mhz=highest)
     # The slowest of all GPUs slows its stage, and the slowest stage the pipeline.
-    return group_lag(clocks_mhz, in_step, plan.cluster.gpus, gpu, plan.cluster.node_clock_spread)
+    return group_lag(clocks_mhz, in_step, plan.cluster.gpus, gpu, plan.cluster.node_clock_spread, highest)
 
 
 def _tables(

@@ -11,8 +11,6 @@ from dataclasses import asdict, dataclass
 from math import exp, log
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from joulecast.extras import require
 from joulecast.model.cluster.node_power import NodePower
 from joulecast.model.cluster.site_cost import Cost, Prices, cost_of, cost_rel_sd
@@ -84,9 +82,9 @@ class SiteForecast:
         Mean parts of one whole node [W].
     cost
         Of one iteration.
-    money_half_width, carbon_half_width
-        Half of the logarithmic 90 % intervals of money and carbon, of an iteration, a token and a run alike: energy,
-        time, and what the plan leaves to the catalogue.
+    money_half_widths, carbon_half_widths
+        How far the logarithmic 90 % intervals of money and carbon reach below and above, of an iteration, a token and
+        a run alike: energy, time, and what the plan leaves to the catalogue.
     tokens
         Tokens of one iteration.
     spread_w
@@ -109,8 +107,8 @@ class SiteForecast:
     power_w_p95: Levels
     node_power: NodePower
     cost: Cost
-    money_half_width: float
-    carbon_half_width: float
+    money_half_widths: tuple[float, float]
+    carbon_half_widths: tuple[float, float]
     tokens: int
     spread_w: Mapping[str, Spread]
     step_s: float
@@ -149,8 +147,8 @@ class SiteForecast:
         """Cost of so many iterations, with the intervals of money and carbon."""
         parts = ("money", "electricity", "hardware", "carbon_kg", "operational_kg", "embodied_kg")
         found = {name: float(getattr(self.cost, name)) * iterations for name in parts}
-        for name, half in (("money", self.money_half_width), ("carbon_kg", self.carbon_half_width)):
-            found |= {f"{name}_p05": found[name] * exp(-half), f"{name}_p95": found[name] * exp(half)}
+        for name, (below, above) in (("money", self.money_half_widths), ("carbon_kg", self.carbon_half_widths)):
+            found |= {f"{name}_p05": found[name] * exp(-below), f"{name}_p95": found[name] * exp(above)}
         return found
 
     def to_frame(self) -> pd.DataFrame:
@@ -179,17 +177,19 @@ def site_forecast(iteration: Iteration, model: SiteModel) -> SiteForecast:
     ac = float(model.ac_w(node.dc_w)) * nodes
     power = Levels(iteration.power_w, node.dc_w * nodes, ac, switches, model.pue * (ac + switches))
     energy = power.times(iteration.time_s)
-    gpu_sd = _rel_sd(iteration.energy_j_p05, iteration.energy_j_p95)
-    time_sd = _rel_sd(iteration.time_s_p05, iteration.time_s_p95)
     network_share = switches / (ac + switches)
-    half = half_widths(model, node, gpu_sd, time_sd, network_share)
-    ends = (iteration.power_w_p05 / iteration.power_w, iteration.power_w_p95 / iteration.power_w)
-    (low, high), of_peaks = (
-        [half_widths(model, node, abs(log(end)) / NINETY_PERCENT, 0.0, network_share) for end in each]
-        for each in (ends, iteration.peak_ends)
-    )
+    of_time, of_energy, of_power = (_rel_sds(iteration, name) for name in ("time_s", "energy_j", "power_w"))
+    below, above = (half_widths(model, node, *sds, network_share) for sds in zip(of_energy, of_time, strict=True))
+    low, high = (half_widths(model, node, sd, 0.0, network_share) for sd in of_power)
+    of_peaks = [
+        half_widths(model, node, abs(log(end)) / NINETY_PERCENT, 0.0, network_share) for end in iteration.peak_ends
+    ]
     cost = cost_of(energy.facility, iteration.time_s, plan.cluster.gpus, model.prices)
-    money_sd, carbon_sd = cost_rel_sd(cost, model.price_spread, half.facility / NINETY_PERCENT, time_sd)
+    of_cost = [
+        cost_rel_sd(cost, model.price_spread, half.facility / NINETY_PERCENT, sd)
+        for half, sd in zip((below, above), of_time, strict=True)
+    ]
+    money, carbon = ((NINETY_PERCENT * left, NINETY_PERCENT * right) for left, right in zip(*of_cost, strict=True))
     spread = with_ends(power_spread(iteration.power_over_time, plan, model, node, power), *of_peaks)
     return SiteForecast(
         node=model.node.name,
@@ -197,25 +197,26 @@ def site_forecast(iteration: Iteration, model: SiteModel) -> SiteForecast:
         currency=model.currency,
         power_w=power,
         energy_j=energy,
-        energy_j_p05=energy.changed(half, -1.0),
-        energy_j_p95=energy.changed(half, 1.0),
+        energy_j_p05=energy.changed(below, -1.0),
+        energy_j_p95=energy.changed(above, 1.0),
         power_w_p05=power.changed(low, -1.0),
         power_w_p95=power.changed(high, 1.0),
         node_power=node,
         cost=cost,
-        money_half_width=NINETY_PERCENT * money_sd,
-        carbon_half_width=NINETY_PERCENT * carbon_sd,
+        money_half_widths=money,
+        carbon_half_widths=carbon,
         tokens=iteration.tokens,
         spread_w=spread,
         step_s=iteration.power_over_time.step_s,
         limits=limit_checks(plan.site, spread),
-        run=_run(iteration, energy.facility, half.facility, model.prices),
+        run=_run(iteration, energy.facility, (below.facility, above.facility), model.prices),
     )
 
 
-def _rel_sd(low: float, high: float) -> float:
-    """Relative standard deviation of what lies between ``low`` and ``high`` with 90 %."""
-    return 0.5 * float(np.log(high / low)) / NINETY_PERCENT
+def _rel_sds(iteration: Iteration, name: str) -> tuple[float, float]:
+    """Relative standard deviations below and above one of the iteration's quantities; its interval may be lopsided."""
+    value, low, high = (float(getattr(iteration, f"{name}{end}")) for end in ("", "_p05", "_p95"))
+    return log(value / low) / NINETY_PERCENT, log(high / value) / NINETY_PERCENT
 
 
 def _nic_activity(iteration: Iteration, model: SiteModel) -> float:
@@ -226,12 +227,12 @@ def _nic_activity(iteration: Iteration, model: SiteModel) -> float:
     return min(1.0, communicating / (iteration.gpus * iteration.time_s))
 
 
-def _run(iteration: Iteration, energy_j: float, energy_half_width: float, prices: Prices) -> Run | None:
+def _run(iteration: Iteration, energy_j: float, half_widths: tuple[float, float], prices: Prices) -> Run | None:
     tokens = iteration.plan.workload.training_tokens
     if tokens is None:
         return None
     count, goodput = tokens / iteration.tokens, goodput_of(iteration.plan)
-    paid, factor = count / goodput, exp(energy_half_width)
+    paid = count / goodput
     time, energy = iteration.time_s * paid, energy_j * paid
     return Run(
         tokens,
@@ -240,8 +241,8 @@ def _run(iteration: Iteration, energy_j: float, energy_half_width: float, prices
         iteration.time_s_p05 * paid,
         iteration.time_s_p95 * paid,
         energy,
-        energy / factor,
-        energy * factor,
+        energy * exp(-half_widths[0]),
+        energy * exp(half_widths[1]),
         cost_of(energy, time, iteration.gpus, prices),
         goodput,
     )

@@ -156,7 +156,7 @@ def _averages(table: ImplementationTable) -> bool:
     """Whether the collective divides gradients by the number of replicas: as the generation's recipes set it."""
     if table.average_in_collective is not None:
         return table.average_in_collective
-    return table.generation in AVERAGING
+    return table.framework == "megatron" and table.generation in AVERAGING
 
 
 def read_implementation(parsed: PlanFile, model: ModelConfig, source: Source) -> Implementation:

@@ -296,7 +296,7 @@ def write_folder(path: Path, files: Mapping[str, str]) -> None:
 
 
 def check_new_folder(path: Path, key: str | None = None) -> None:
-    """Refuse a folder to write that is there and holds something, or is the current one.
+    """Refuse a folder to write that is there and holds something, is a file, or is the current one.
 
     Raises
     ------
@@ -304,7 +304,9 @@ def check_new_folder(path: Path, key: str | None = None) -> None:
         It is; names ``key``, such as the option that names the folder.
     """
     remedy = "Choose a folder that does not exist yet."
-    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+    if path.exists() and not path.is_dir():
+        raise InputError("is a file", file=str(path), key=key, remedy=remedy)
+    if path.is_dir() and any(path.iterdir()):
         raise InputError("is not empty", file=str(path), key=key, remedy=remedy)
     if not path.name:
         raise InputError("is the current folder", file=str(path), key=key, remedy=remedy)

@@ -36,6 +36,8 @@ def test_the_whole_iteration(printed: tuple[str, dict[str, Any]]) -> None:
         close(low, said[f"{key}_p05"])
         close(high, said[f"{key}_p95"])
         assert [round(one, 1) for one in each] == ([round(said["power_w"] / 4, 1)] if key == "power_w" else [])
+    assert "SM clock, mean" not in found, "half of the time is spent below this clock, not its mean"
+    close(numbers(found["SM clock, median"])[0], said["clock_mhz"])
     close(numbers(found["throughput"])[0], said["tokens"] / said["time_s"])
     close(numbers(found["energy per token"])[0], said["energy_j"] / said["tokens"])
     rate, share = numbers(found["model FLOPs"])

@@ -158,6 +158,9 @@ def test_every_plan_of_the_tables_is_written_and_is_what_they_show(file, tmp_pat
     code, _, err = run(capsys, file, "--plans", folder)
     assert code == 2
     assert "plans [--plans]: is not empty" in err
+    code, _, err = run(capsys, file, "--plans", best)
+    assert code == 2
+    assert f"{best} [--plans]: is a file. Choose a folder" in err
 
 
 @pytest.mark.parametrize(("framework", "said"), [("megatron", True), ("pytorch-eager", False)])

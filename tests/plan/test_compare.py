@@ -28,6 +28,17 @@ SMALL = EXAMPLES / "llama-3.1-8b-4xh200.toml"
 DDP, GPT = EXAMPLES / "llama-3.2-3b-4xh200-ddp.toml", EXAMPLES / "gpt3-175b-64xa100.toml"
 
 
+def test_whole_runs_are_compared_as_predict_says_them() -> None:
+    said = ["workload.training_tokens=1e12"]
+    plans = [load_plan(EXAMPLES / f"llama-3.1-8b-4xh200{name}.toml", said) for name in ("", "-nanobatches")]
+    found = jc.compare(plans)
+    runs = [jc.predict(plan).site.to_dict()["run"] for plan in plans]
+    for key in ("time_s", "energy_j", "money", "carbon_kg"):
+        assert found.results[f"run_{key}"] == pytest.approx([run[key] for run in runs])
+    line = next(line for line in result_lines(found) if line[""] == "whole run [days]")
+    assert line[found.names[0]] == pytest.approx(runs[0]["time_s"] / 86400)
+
+
 @pytest.fixture(scope="module")
 def three() -> Comparison:
     return jc.compare([SMALL, str(DDP), load_plan(GPT)])

@@ -257,6 +257,8 @@ def test_command(space_file, capsys):
     status_of("choose", PLAN, "--space", space_file, "--set", "workload.micro_batch_size=2")
     table, assumed = capsys.readouterr().out.split("\nAssumed:\n")
     assert "configurations scored" in table
+    assert "attention, forward; energy and power of 2 GPUs\n" in table
+    assert answer["gpus"] == 2
     assert assumed.startswith("- every kernel runs at the clock shown")
 
 

@@ -155,6 +155,29 @@ def test_generated_parts_of_pages_are_filled() -> None:
         assert line in built
 
 
+def test_the_planners_torchtitan_takes_as_much_longer_as_said() -> None:
+    page = (ROOT / "docs" / "guides" / "planner.md").read_text(encoding="utf-8")
+    command = re.search(r"^joulecast predict (\S+llama-3.1-70b-64xh100-fsdp.toml .*?)^```", page, re.M | re.S)
+    assert command is not None
+    plan, *settings = [word for word in shlex.split(command[1].replace("\\\n", " ")) if word != "--set"]
+    longer = jc.predict(ROOT / plan, settings).time_s / jc.predict(ROOT / plan).time_s - 1
+    said = re.search(r"^takes (\d+) % longer than the plan as it stands", page, re.M)
+    assert said is not None and int(said[1]) == round(100 * longer)
+
+
+def test_limits_of_ranks_save_as_much_as_the_scheduler_says() -> None:
+    page = (ROOT / "docs" / "guides" / "scheduler.md").read_text(encoding="utf-8")
+    said = re.search(r"take (\d+) % less energy than 5,600 W and ([\d.]+) % more time", page)
+    assert said is not None
+    plan = ["cluster.gpus=8", "parallelism.pipeline_model_parallel_size=4", "workload.global_batch_size=16"]
+    alike, chosen = (
+        jc.predict(EXAMPLES / "llama-3.1-8b-4xh200.toml", [*plan, f"power.power_limit_w={limits}"])
+        for limits in ([700] * 4, [400, 400, 400, 700])
+    )
+    assert int(said[1]) == round(100 * (1 - chosen.energy_j / alike.energy_j))
+    assert float(said[2]) == pytest.approx(100 * (chosen.time_s / alike.time_s - 1), abs=0.051)
+
+
 @pytest.mark.parametrize("page", ["reference/plan.md", "guides/planner.md"])
 def test_a_page_names_every_generation_of_frameworks(page: str) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")

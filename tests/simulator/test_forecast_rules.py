@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 from plan_tables import changed
 
-from joulecast.errors import DoesNotFitError, NotYetError
+from joulecast.errors import DoesNotFitError, InputError, NotYetError
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.kernels.operators import Collective
+from joulecast.model.training.factors import Generation
 from joulecast.simulator.fluid import steady_state
 from joulecast.simulator.fluid.governor import PowerGovernor
 from joulecast.simulator.fluid.prepared import prepare
@@ -361,6 +362,16 @@ def test_sequences_beyond_what_a_model_is_made_for_are_said(tmp_path: Path) -> N
     assert "longer than the 2048" in said(4096) and "window of 1024 tokens skips blocks" in said(4096)
     assert "longer than" not in said(2048) and "window of 1024" in said(2048)
     assert "window" not in said(1024)
+
+
+def test_a_generation_without_its_framework_is_refused_by_the_key_that_is_wrong() -> None:
+    """Not by one that follows from it, which the plan does not have."""
+    workload = {"model": "llama-3.2-1b", "sequence_length": 1024, "global_batch_size": 8}
+    for generation in get_args(Generation):
+        run = {"framework": "pytorch-eager", "generation": generation}
+        plan = {"workload": workload, "cluster": {"gpu": "h200-sxm", "gpus": 8}, "implementation": run}
+        with pytest.raises(InputError, match=r"\[implementation\.generation\]: these are generations of Megatron"):
+            plan_from_dict(plan)
 
 
 def test_a_generation_of_another_vendors_framework_is_said() -> None:

@@ -1,8 +1,11 @@
 """The table ``[network]`` and the node type of a plan."""
 
+import itertools
+
 import numpy as np
 import pytest
 
+import joulecast as jc
 from joulecast.errors import InputError
 from joulecast.model.cluster.extremes import slowest_of
 from joulecast.model.hardware.catalogue import load_gpu
@@ -96,6 +99,20 @@ def test_boards_at_their_highest_clock_keep_in_step_and_below_they_wander():
     assert 2 * lag[1] == pytest.approx(lag[2]) and lag[2] == lag[3] == pytest.approx(
         slowest_of(4) * gpu["governor.wander"]
     )
+
+
+def test_locked_clocks_have_no_cliff_where_the_limit_begins_to_bind():
+    """Boards that the limit spares hold a locked clock alike: nobody waits for the slowest as if all were throttled."""
+    tables = {
+        "workload": {"model": "llama-3.1-70b", "layers": 4, "global_batch_size": 4, "sequence_length": 4096},
+        "cluster": {"gpu": "h200-sxm", "gpus": 4},
+        "parallelism": {"tensor_model_parallel_size": 4},
+        "power": {"power_limit_w": 600},
+    }
+    clocks = [f"power.clock_mhz={clock}" for clock in range(1380, 1621, 30)]
+    times = [jc.predict(tables, [clock]).time_s for clock in clocks]
+    assert all(faster < 1.01 * slower for slower, faster in itertools.pairwise(times))
+    assert times[0] > 1.02 * times[-1]
 
 
 def test_many_in_step_wait_no_longer_than_eight():

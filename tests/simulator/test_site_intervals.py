@@ -95,6 +95,27 @@ def test_powers_have_the_ends_of_the_gpus_and_of_all_around_them(large: Iteratio
             assert getattr(found, level) == pytest.approx(expected), level
 
 
+def test_lopsided_intervals_stay_lopsided_beyond_the_gpus() -> None:
+    """A slow host makes a step of experts far longer, hardly ever shorter: GPUs, nodes and money follow it."""
+    tables = {
+        "workload": {"model": "qwen3-30b-a3b", "sequence_length": 4096, "global_batch_size": 128},
+        "cluster": {"gpu": "h200-sxm", "gpus": 16},
+        "parallelism": {"expert_model_parallel_size": 8, "distributed_optimizer": True},
+        "implementation": {"framework": "megatron"},
+    }
+    slow = jc.predict(tables)
+    site = slow.site
+    assert site is not None
+    assert log(slow.time_s_p95 / slow.time_s) > 1.5 * log(slow.time_s / slow.time_s_p05)
+    ends = [getattr(site, f"energy_j{end}") for end in ("_p05", "", "_p95")]
+    assert [one.gpu for one in ends] == pytest.approx([slow.energy_j_p05, slow.energy_j, slow.energy_j_p95])
+    for level in ("node_ac", "facility"):
+        low, middle, high = (getattr(one, level) for one in ends)
+        assert high / middle > middle / low, level
+    money = site.to_dict()["token"]
+    assert money["money_p95"] / money["money"] > money["money"] / money["money_p05"]
+
+
 def test_cards_rest_and_no_switch_works_within_a_node() -> None:
     site, model = jc.predict(SMALL).site, of()
     assert site is not None

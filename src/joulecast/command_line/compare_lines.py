@@ -19,7 +19,7 @@ RESULTS = {
     "power_w_p05": "power, GPUs, 5 % [W]",
     "power_w_p95": "power, GPUs, 95 % [W]",
     "gpus": "GPUs",
-    "clock_mhz": "SM clock, mean [MHz]",
+    "clock_mhz": "SM clock, median [MHz]",
     "tokens_per_s": "throughput [tokens/s]",
     "memory_bytes": "memory allocated, a GPU [GB]",
     "facility_energy_j": "energy, facility [J]",
@@ -27,7 +27,13 @@ RESULTS = {
     "facility_peak_w": "peak power, facility [W]",
     "money": "money",
     "carbon_kg": "carbon [kgCO2e]",
+    "run_time_s": "whole run [days]",
+    "run_energy_j": "whole run, facility [MWh]",
+    "run_money": "whole run, money",
+    "run_carbon_kg": "whole run, carbon [tCO2e]",
 }
+#: By what results are divided that are shown in other units than their names say.
+SHOWN_IN = {"memory_bytes": 1e9, "run_time_s": 86400.0, "run_energy_j": 3.6e9, "run_carbon_kg": 1e3}
 
 
 def key_lines(found: Comparison) -> list[dict[str, Any]]:
@@ -42,7 +48,7 @@ def result_lines(found: Comparison) -> list[dict[str, Any]]:
     """Results of every plan, and how far they lie from the reference's: intervals are of each plan by itself."""
     lines = []
     for key, given in found.results.items():
-        values = [value / 1e9 if key == "memory_bytes" and value else value for value in given]
+        values = [value / SHOWN_IN.get(key, 1.0) if value else value for value in given]
         line: dict[str, Any] = {"": _heading(found, key), found.names[0]: values[0]}
         for name, value in zip(found.names[1:], values[1:], strict=True):
             line[name] = value
@@ -77,7 +83,7 @@ def ledger_lines(found: Comparison, plan: str) -> list[dict[str, Any]]:
 
 def _heading(found: Comparison, key: str) -> str:
     """A quantity with its unit."""
-    return f"money [{found.currency}]" if key == "money" and found.currency else RESULTS[key]
+    return f"{RESULTS[key]} [{found.currency}]" if key.endswith("money") and found.currency else RESULTS[key]
 
 
 def _word(value: Any) -> str:

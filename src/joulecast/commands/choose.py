@@ -43,6 +43,7 @@ def choose(
     else:
         for part in found.parts:
             title = f"{part}, {found.direction}" + f", {found.layers} layers" * (part == "stage")
+            title += f"; energy and power of {found.gpus} GPUs" * (found.gpus > 1)
             output.print_table([_line(line) for line in found.lines() if line["part"] == part], title=title)
             print()
         print(f"{found.scored} configurations scored")

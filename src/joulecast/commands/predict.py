@@ -82,7 +82,7 @@ def print_iteration(iteration: Iteration) -> None:
             ("time", _with_interval(whole, "time_s", "s")),
             ("energy, all GPUs", _with_interval(whole, "energy_j", "J")),
             ("power, all GPUs", f"{_with_interval(whole, 'power_w', 'W')}, {each} W each"),
-            ("SM clock, mean", f"{number(whole['clock_mhz'])} MHz"),
+            ("SM clock, median", f"{number(whole['clock_mhz'])} MHz"),
             ("throughput", f"{number(whole['tokens_per_s'], 5)} tokens/s"),
             ("energy per token", f"{number(whole['energy_per_token_j'])} J"),
             ("model FLOPs", _model_flops(whole)),
