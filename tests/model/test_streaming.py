@@ -133,3 +133,18 @@ def test_what_goes_one_after_the_other_is_not_shared_by_more_sms() -> None:
         float(lower((kernel,), gpu_model(load_gpu(name))).core_cycles[0]) for name in ("h200-sxm", "a100-sxm-80gb")
     ]
     assert cycles == [1e6, 1e6]
+
+
+def test_a_softmax_takes_the_energy_of_its_values_not_of_their_bytes(h200):
+    """Only softmax: the instructions of a value are the same in every type; an exponential's energy goes by bytes."""
+    wide, narrow = (
+        {
+            pattern: lower(
+                [Streaming(pattern, size * 2.0**24, size * 2.0**24, dtype=dtype, rows=2**12, columns=2**12)], h200
+            )
+            for pattern in ("softmax", "exp")
+        }
+        for dtype, size in (("fp32", 4.0), ("bf16", 2.0))
+    )
+    assert wide["softmax"].vector_j[0] == pytest.approx(narrow["softmax"].vector_j[0])
+    assert wide["exp"].vector_j[0] == pytest.approx(2.0 * narrow["exp"].vector_j[0])
