@@ -7,7 +7,14 @@ from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Gemm, Streaming
-from joulecast.model.kernels.streaming import EDGE, FROM_L2_S, extra_read_passes, residency, streaming_work
+from joulecast.model.kernels.streaming import (
+    EDGE,
+    FROM_L2_S,
+    extra_read_passes,
+    reread_share,
+    residency,
+    streaming_work,
+)
 from joulecast.model.power.kernel_power import at_clock, kernel_time_s
 
 GB = 1e9
@@ -148,3 +155,12 @@ def test_a_softmax_takes_the_energy_of_its_values_not_of_their_bytes(h200):
     )
     assert wide["softmax"].vector_j[0] == pytest.approx(narrow["softmax"].vector_j[0])
     assert wide["exp"].vector_j[0] == pytest.approx(2.0 * narrow["exp"].vector_j[0])
+
+
+def test_one_stored_row_decides_for_a_log_softmax_and_all_rows_at_work_for_a_norm(h200):
+    """Of 16 rows of a norm on an SM each has a sixteenth of its L1; a stored row has all of its shared memory."""
+    whole = h200.device["shared_memory_per_sm_bytes"]
+    rows = np.array([whole / 20.0, whole / 10.0, whole, 1.01 * whole])
+    assert extra_read_passes("log_softmax", rows, h200).tolist() == [0.0, 0.0, 0.0, 1.0]
+    assert reread_share("rmsnorm", rows, h200).tolist() == [0.0, 1.0, 1.0, 1.0]
+    assert not reread_share("log_softmax", rows, h200).any()
