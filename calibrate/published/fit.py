@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.calibrate.fit.solve import residual_variance
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import gpu_model
@@ -270,6 +271,8 @@ def fit(model: Linearised, log_measured: Array, use: Array, trust_sd: float = np
         values = np.asarray(np.linalg.solve(precision + step, slopes.T @ (weight * gap) + step @ model.at + expected))
         left = gap - slopes @ values
         weight = own / np.maximum(1.0, np.abs(left) / RESIDUAL_SD)
-    spread = float(np.sqrt(np.mean(left**2))) if len(left) else RESIDUAL_SD
-    covariance = np.linalg.inv(precision) * max(1.0, spread / RESIDUAL_SD) ** 2
+    covariance = np.linalg.inv(precision)
+    # Priors are related: they are independent, and of variance 1, in the coordinates of their precision's root.
+    root = np.linalg.cholesky(prior)
+    covariance *= max(1.0, residual_variance(left / RESIDUAL_SD, root.T @ covariance @ root))
     return Fitted(model.names, values, np.asarray(covariance))

@@ -37,6 +37,7 @@ from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.attention_fp8 import fp8_attention
 from joulecast.model.kernels.few_heads import ALONE, key_splits, longest_of_pairs
 from joulecast.model.kernels.head_width import next_wider, pace
+from joulecast.model.kernels.operators import products_width
 
 Array = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -174,10 +175,7 @@ def attention_work(
         shapes = replace(shapes, causal=np.zeros_like(shapes.causal))
     faster = 1.0 if fp8 is None else getattr(fp8, direction)
     rate = faster * gpu.flops_per_cycle("bf16" if fp8 is not None else dtype) / gpu.sm_count
-    widths = (5.0 if backward else 2.0) * shapes.head_dim
-    if backward:
-        widths = widths + np.where(shapes.value_dim > 0, shapes.head_dim - shapes.value_dim, 0.0)
-    block_flops = 2.0 * BLOCK * BLOCK * widths
+    block_flops = 2.0 * BLOCK * BLOCK * products_width(shapes.head_dim, shapes.value_dim, backward=backward)
     if kernels == "cudnn":
         wider = next_wider(shapes.head_dim, prefix, gpu, backward=backward, masked=each_score == MASK)
         block_flops = block_flops * np.where(shapes.value_dim > 0, 1.0, wider)

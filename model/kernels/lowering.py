@@ -233,7 +233,7 @@ def _attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
 
 
 def _streamed(operators: Sequence[Streaming], gpu: GpuModel) -> tuple[str, Array, StreamingWork]:
-    """The access pattern that the description has, and its bytes and work."""
+    """The access pattern that the description has, the bytes by which it gives a kernel's energy, and its work."""
     first = operators[0]
     bytes_ = column(operators, "bytes_read") + column(operators, "bytes_written")
     footprint = footprints(operators, bytes_)
@@ -245,22 +245,21 @@ def _streamed(operators: Sequence[Streaming], gpu: GpuModel) -> tuple[str, Array
     near = reread_share(first.pattern, row_bytes, gpu) * read
     far, issued = column(operators, "far_bytes"), issued_cycles(pattern, bytes_ + near, column(operators, "rows"), gpu)
     first_bytes: Array | float = 0.0
+    worked = bytes_
     if first.pattern == ROW_SOFTMAX:
         columns, size = column(operators, "columns"), DTYPE_BYTES[first.dtype]
         own, begun = softmax_cycles(read / size, columns, size, gpu)
         issued, first_bytes = np.where(columns > 0.0, own, issued), np.where(columns > 0.0, begun * read, 0.0)
-    return pattern, bytes_, streaming_work(pattern, bytes_, footprint, gpu, far, near, issued, first_bytes)
+        worked = read * (FITTED_BYTES / size)  # a value takes the same instructions in every type
+    return pattern, worked, streaming_work(pattern, bytes_, footprint, gpu, far, near, issued, first_bytes)
 
 
 def _streaming(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
     first = operators[0]
-    pattern, bytes_, work = part(_streamed, operators, gpu)
+    pattern, worked, work = part(_streamed, operators, gpu)
     data = "zeros" if first.pattern in CONSTANT_WRITES else first.data
     vector = gpu[f"power.streaming_pj_per_byte.{pattern}"]
     issued = np.maximum(column(operators, "sm_cycles") / gpu.sm_count, column(operators, "chain_cycles"))
-    worked = bytes_
-    if first.pattern == ROW_SOFTMAX:  # a value takes the same instructions in every type
-        worked = column(operators, "bytes_read") * (FITTED_BYTES / DTYPE_BYTES[first.dtype])
     return {
         "fixed_s": work.fixed_s + column(operators, "late_s"),
         "core_cycles": np.maximum(work.cycles, issued),

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from joulecast.errors import InputError
 from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.hashing import HashedOnce, hashed_once
 
+#: One number, or an array of them.
+Number = TypeVar("Number", int, float, NDArray[np.float64])
 #: Bytes of one element by data type.
 DTYPE_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "fp4": 0.5}
 
@@ -125,6 +130,20 @@ class Gemm(HashedOnce):
         return DTYPE_BYTES[self.out_dtype or self.dtype] * (2 if self.accumulate else 1)
 
 
+def products_width(mean: Number, values: Number, *, backward: bool) -> Number:
+    """Multiplications of all of attention's products for a pair of query and key, a number or an array ``(n,)``.
+
+    Forward one product is as wide as keys, D_k, and one as values, D_v; backward three are as keys and two as values:
+    ``3·D_k + 2·D_v = 5·D + (D - D_v)`` with their mean D.
+
+    Parameters
+    ----------
+    mean, values
+        D, and D_v where it is not that of keys (latent attention), else 0.
+    """
+    return 5 * mean + (values > 0) * (mean - values) if backward else 2 * mean
+
+
 @hashed_once
 @dataclass(frozen=True, slots=True)
 class Attention(HashedOnce):
@@ -168,19 +187,13 @@ class Attention(HashedOnce):
     def flops(self) -> float:
         """4·B·H·D for each pair of positions forward, S² of them, half of it masked when causal; ×2.5 backward.
 
-        Of W keys a query sees S·W - W²/2 pairs are left. Backward, of the five products three are as wide as keys and
-        two as values.
+        Of W keys a query sees S·W - W²/2 pairs are left. Of keys wider than values see :func:`products_width`.
         """
         pairs = self.sequence * (self.keys - (0.5 * self.sequence if self.causal else 0.0))
         if 0 < self.window < self.keys:
             pairs = self.window * (self.sequence - 0.5 * self.window)
-        width = self.head_dim if self.direction == "forward" else 2.5 * self.head_dim + 0.5 * self._wider_keys
-        return 4.0 * self.batch * self.heads * width * pairs
-
-    @property
-    def _wider_keys(self) -> float:
-        """Values by which a key is wider than the mean of keys and values."""
-        return float(self.head_dim - self.value_dim) if self.value_dim else 0.0
+        width = products_width(self.head_dim, self.value_dim, backward=self.direction != "forward")
+        return 2.0 * self.batch * self.heads * width * pairs
 
 
 @hashed_once

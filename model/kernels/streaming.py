@@ -143,14 +143,22 @@ def issued_cycles(pattern: str, bytes_: Array, rows: Array | float, gpu: GpuMode
 
 
 def extra_read_passes(pattern: str, row_bytes: Array, gpu: GpuModel) -> Array:
-    """Further reads of the input by row-wise kernels that need a row twice and cannot hold it in shared memory."""
+    """Further reads of the input by row-wise kernels that need a row twice and cannot hold it in shared memory.
+
+    No case of :func:`reread_share`: this kernel stores its row in shared memory (``cunn_SoftMaxForwardSmem`` in
+    ``aten/src/ATen/native/cuda/SoftMax.cu``), and as many blocks run on an SM as that has room for, so that the length
+    of one row decides. Longer rows, two of 1,024 threads on each SM, are more than L2 keeps: they come from memory.
+    """
     if pattern not in TWO_PASS:
         return np.zeros_like(row_bytes)
     return np.where(row_bytes > gpu.device["shared_memory_per_sm_bytes"], 1.0, 0.0)
 
 
 def reread_share(pattern: str, row_bytes: Array, gpu: GpuModel) -> Array:
-    """Share of what is read that row-wise kernels read from L2 again, as rows at work do not stay on their SMs."""
+    """Share of what is read that row-wise kernels read from L2 again, as rows at work do not stay on their SMs.
+
+    Norms store no row: L1 keeps what it can of all rows at work on an SM, and L2 all of them.
+    """
     tensors = READ_TWICE.get(pattern, 0)
     at_work = tensors * row_bytes * gpu.device["max_threads_per_sm"] / ROW_THREADS
     share = at_work / gpu.device["shared_memory_per_sm_bytes"]

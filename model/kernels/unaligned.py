@@ -72,13 +72,13 @@ def unaligned_costs(
     if dtype not in WANT_ALIGNED:
         return cycles, energy
     size = DTYPE_BYTES[dtype]
-    operands = [row * size for row in _rows(m, n, k, layout)]
-    result = n * DTYPE_BYTES[out_dtype or dtype]
-    kinds = (
-        (_off(FAST_BYTES, *operands, result), WORDS),
-        (_off(WORD_BYTES, *operands), OPERANDS),
-        (_off(WORD_BYTES, result), RESULT),
-    )
+    left, right = _rows(m, n, k, layout)
+    rows = np.array([left * size, right * size, n * DTYPE_BYTES[out_dtype or dtype]])
+    slow = (rows % FAST_BYTES).any(axis=0)
+    if not slow.any():  # nearly every product
+        return cycles, energy
+    single = rows % WORD_BYTES != 0
+    kinds = ((slow, WORDS), (single[:2].any(axis=0), OPERANDS), (single[2], RESULT))
     for found, kind in kinds:  # the slowest that applies
         cycles = np.where(found, max(1.0, kind.slowdown * slowdown), cycles)
         energy = np.where(found, kind.energy, energy)
@@ -109,8 +109,3 @@ def _rows(m: Array, n: Array, k: Array, layout: str) -> tuple[Array, Array]:
 def _line_factor(row_bytes: Array) -> Array:
     """1 also for rows that are no multiples of :data:`FAST_BYTES`, which other kernels load."""
     return np.select([row_bytes % line == 0 for line, _ in LINES], [factor for _, factor in LINES], 1.0)
-
-
-def _off(bytes_: int, *rows: Array) -> NDArray[np.bool_]:
-    """Whether any of the rows' lengths [bytes] is no multiple."""
-    return np.asarray(np.logical_or.reduce([row % bytes_ != 0 for row in rows]))

@@ -16,7 +16,7 @@ from joulecast.model.framework.launches import Launch, issued, one_by_one, strea
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import row_operators, unfused_norm
 from joulecast.model.transformer.expert_rows import ExpertShard, copies, experts_of
-from joulecast.model.transformer.modules_activation import MIXED
+from joulecast.model.transformer.row_operators import MIXED
 
 #: Cycles of an SM for a narrow value that meets its row's number: as one that meets its column's
 #: (:mod:`joulecast.model.transformer.unfused_norm`) [estimate, +-10 %].

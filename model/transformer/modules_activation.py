@@ -9,7 +9,7 @@ from __future__ import annotations
 from joulecast.model.framework.launches import ONE_BY_ONE, Launch, issued, one_by_one, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import eager_layer as eager
-from joulecast.model.transformer.row_operators import WIDEN
+from joulecast.model.transformer.row_operators import MIXED, WIDEN
 
 #: Cycles of an SM for a value: SiLU, its gradient, tanh. Kernels of four rows of
 #: `validate/recorded/h200_sxm/train_modules.jsonl`, two for tanh; rows differ by 9, 1 and 2 % [estimates, +-5 %].
@@ -86,9 +86,6 @@ MIXED_FORMULA_BACKWARD = (
     ("half.grad", 0.5, 0.5, False),
     ("input.grad", 1.0, 0.5, False),
 )
-#: Cycles of an SM for a value of tensors of different types: additions to the residual stream and operations of this
-#: formula in four rows of `validate/recorded/h200_sxm/train_modules.jsonl` [estimate, +-5 %].
-MIXED = 0.555
 
 
 def added(name: str, values: int, dtype: str, wide: str) -> Launch:

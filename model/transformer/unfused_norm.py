@@ -18,15 +18,12 @@ from dataclasses import replace
 from joulecast.model.framework.launches import ONE_BY_ONE, Launch, column_sums, one_by_one, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import Streaming
-from joulecast.model.transformer.row_operators import widened
+from joulecast.model.transformer.row_operators import MIXED, widened
 
 #: Cycles of an SM for a value that PyTorch's kernels handle one by one: a product with its row's or its column's
 #: number, and a row's number spread over the row. From three rows of that recording, 17 to 50 kernels each; the rows
 #: differ by 2, 2 and 1 % [estimates, +-3 %].
 BY_ROW, BY_COLUMN, SPREAD = 0.455, 0.50, 0.42
-#: The same of operators whose two tensors are of different types, from additions and products of both
-#: (:data:`joulecast.model.transformer.modules_activation.MIXED`) [estimate, +-10 %].
-MIXED = 0.618
 #: Cycles for a value where attention gives the gradient with heads in front of tokens, so that kernels read values
 #: one by one, by the end of the launch's name; where parameters are wide (under autocast) in the second place. The sum
 #: for the weight has few columns, a head's width. From Qwen3 of 16 and 32 heads [estimates, +-10 %; that sum +-30 %].

@@ -15,6 +15,7 @@ from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import RowTile, Tile
 from joulecast.model.training.step import layer_backward, layer_forward
 from joulecast.plan.knobs.overlap_space import Knobs
+from joulecast.simulator.fluid.prepared import board_limits_w
 from joulecast.simulator.instructions.layer_options import TiledKernels
 from joulecast.simulator.plan_file.implementation import batch_of_part, implementation_of
 from joulecast.simulator.plan_file.plan import Plan
@@ -89,13 +90,19 @@ def tile_variants(plan: Plan, lists: TileLists, gpu: GpuModel, clocks: Int) -> l
 
 
 def worthwhile(plan: Plan, lists: TileLists, gpu: GpuModel, clocks: Int) -> list[tuple[int, ...]]:
-    """Indices of the choices in those combinations, each of one λ for all operators of a layer."""
-    time, energy = _alone(plan, lists, gpu, clocks)
+    """Indices of the choices in those combinations, each of one λ for all operators of a layer.
+
+    Exact for kernels of a forward and backward one after the other at these clocks, under the boards' instant limits:
+    sums of what kernels take are least where each kernel's is. A heuristic for what is chosen then, as communication
+    may run beside kernels, forwards and backwards choose each for themselves, and other clocks lie between these.
+    """
     found: dict[tuple[int, ...], None] = {}
-    for clock in range(len(clocks)):
-        at = [(t[:, clock], e[:, clock]) for t, e in zip(time, energy, strict=True)]
-        for weight in _weights(at):
-            found.setdefault(tuple(int(np.argmin(e + weight * t)) for t, e in at))
+    for limit_w in dict.fromkeys(board_limits_w(plan, gpu)):
+        time, energy = _alone(plan, lists, gpu, clocks, limit_w * gpu["governor.peak_share"])
+        for clock in range(len(clocks)):
+            at = [(t[:, clock], e[:, clock]) for t, e in zip(time, energy, strict=True)]
+            for weight in _weights(at):
+                found.setdefault(tuple(int(np.argmin(e + weight * t)) for t, e in at))
     return list(found)
 
 
@@ -112,10 +119,10 @@ def _weights(options: Sequence[tuple[Float, Float]]) -> Float:
     return np.asarray((edges[1:] + edges[:-1]) / 2.0)
 
 
-def _alone(plan: Plan, lists: TileLists, gpu: GpuModel, clocks: Int) -> tuple[list[Float], list[Float]]:
+def _alone(plan: Plan, lists: TileLists, gpu: GpuModel, clocks: Int, peak_w: float) -> tuple[list[Float], list[Float]]:
     """Time and energy of each operator's kernels of a layer with each of its tiles, shape ``(choices, clocks)`` each.
 
-    Zero where a name means no kernel.
+    Zero where a name means no kernel. ``peak_w`` is the board's instant limit [W].
     """
     implementation = replace(implementation_of(plan), tiles=())
     arguments = (plan.workload.model, implementation, batch_of_part(plan), plan.workload.sequence_length)
@@ -123,7 +130,7 @@ def _alone(plan: Plan, lists: TileLists, gpu: GpuModel, clocks: Int) -> tuple[li
         launch for launch in (*layer_forward(*arguments), *layer_backward(*arguments)) if launch.stream == "compute"
     ]
     choices = dict(lists)
-    kernels = TiledKernels([launches], choices, gpu, clocks)
+    kernels = TiledKernels([launches], choices, gpu, clocks, peak_w, dict(plan.power.component_limits_w))
     time, energy = [], []
     for place, (name, tiles) in enumerate(lists):
         own = [launch for launch in launches if kernels.governed([launch]) == (name,)]

@@ -1,11 +1,9 @@
-"""Where the host waits for the GPU in a micro-batch, and the GPU then for the host: in transformers' code, and the Trainer.
+"""Waits for the host in every micro-batch: what transformers' code makes the GPU wait, and Hugging Face's Trainer beside.
 
-In every forward transformers reads back whether sequences are packed. Hugging Face's Trainer adds more:
-
-In every micro-batch it asks whether the loss is a number (``logging_nan_inf_filter``), so that the host waits
-for the GPU and has no kernels launched ahead when it goes on to fetch the next batch, clip gradients or step; and in
-mixed precision accelerate has the model's logits copied to fp32 (``convert_outputs_to_fp32``), beside the loss, which
-widens its own.
+In every forward transformers reads back whether sequences are packed. The Trainer further asks whether the loss is a
+number (``logging_nan_inf_filter``). The host then waits for the GPU and has no kernels launched ahead when it goes on,
+in the Trainer's loop to fetch the next batch, clip gradients or step. In mixed precision accelerate has the model's
+logits copied to fp32 (``convert_outputs_to_fp32``), beside the loss, which widens its own.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.attention import BLOCK, AttentionShapes, attention_work
 from joulecast.model.kernels.lowering import lower
-from joulecast.model.kernels.operators import Attention
+from joulecast.model.kernels.operators import Attention, products_width
 
 
 def work(
@@ -205,3 +205,27 @@ def test_backwards_multiply_keys_thrice_and_values_twice(h200):
     assert backward.flops / forward.flops == pytest.approx((3 * 192 + 2 * 128) / (192 + 128))
     alike = work(h200, head_dim=128, back=True).cycles * (3 * 192 + 2 * 128) / (5 * 128)
     assert work(h200, head_dim=160, value_dim=128, back=True).cycles == pytest.approx(1.09 * alike, rel=0.01)
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_what_kernels_execute_has_the_widths_of_what_is_counted(h200, back, monkeypatch):
+    """One rule of keys wider than values: where it changes, operations and cycles of products change alike."""
+
+    def found():
+        operator = Attention(
+            2, 8, 8, 4096, 160, causal=False, direction="backward" if back else "forward", value_dim=128
+        )
+        return operator.flops, work(
+            h200, head_dim=160, value_dim=128, causal=0, sequence=4096, back=back
+        ).executed_flops
+
+    before = found()
+
+    def doubled(mean, values, *, backward):
+        return 2.0 * products_width(mean, values, backward=backward)
+
+    for module in ("operators", "attention"):
+        monkeypatch.setattr(f"joulecast.model.kernels.{module}.products_width", doubled)
+    flops, executed = found()
+    assert flops == 2.0 * before[0]
+    assert executed == pytest.approx(2.0 * before[1])

@@ -26,6 +26,7 @@ from joulecast.model.training.step import (
     layer_backward,
     layer_forward,
 )
+from joulecast.model.transformer import expert_weights, modules_activation, row_operators, unfused_norm
 
 LLAMA = replace(load_model("llama-3.1-8b"), layers=2)
 GPT = ModelConfig(
@@ -209,3 +210,9 @@ def test_full_recomputation_stops_before_the_last_product() -> None:
         plain = layer_backward(LLAMA, run, *SIZE)
         assert products(again)[: -len(products(plain))] == ["query", "key", "value", "output", "gate", "up"]
         assert again[-len(plain) :] == plain
+
+
+def test_a_value_of_two_types_costs_the_same_wherever_it_is_met() -> None:
+    """One constant, not equal ones: residual streams, ``gelu_new``, norms and experts' weights move together."""
+    users = (expert_weights, modules_activation, unfused_norm)
+    assert all(module.MIXED is row_operators.MIXED for module in users)

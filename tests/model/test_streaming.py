@@ -7,7 +7,14 @@ from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Gemm, Streaming
-from joulecast.model.kernels.streaming import EDGE, FROM_L2_S, extra_read_passes, residency, streaming_work
+from joulecast.model.kernels.streaming import (
+    EDGE,
+    FROM_L2_S,
+    extra_read_passes,
+    reread_share,
+    residency,
+    streaming_work,
+)
 from joulecast.model.power.kernel_power import at_clock, kernel_time_s
 
 GB = 1e9
@@ -133,3 +140,27 @@ def test_what_goes_one_after_the_other_is_not_shared_by_more_sms() -> None:
         float(lower((kernel,), gpu_model(load_gpu(name))).core_cycles[0]) for name in ("h200-sxm", "a100-sxm-80gb")
     ]
     assert cycles == [1e6, 1e6]
+
+
+def test_a_softmax_takes_the_energy_of_its_values_not_of_their_bytes(h200):
+    """Only softmax: the instructions of a value are the same in every type; an exponential's energy goes by bytes."""
+    wide, narrow = (
+        {
+            pattern: lower(
+                [Streaming(pattern, size * 2.0**24, size * 2.0**24, dtype=dtype, rows=2**12, columns=2**12)], h200
+            )
+            for pattern in ("softmax", "exp")
+        }
+        for dtype, size in (("fp32", 4.0), ("bf16", 2.0))
+    )
+    assert wide["softmax"].vector_j[0] == pytest.approx(narrow["softmax"].vector_j[0])
+    assert wide["exp"].vector_j[0] == pytest.approx(2.0 * narrow["exp"].vector_j[0])
+
+
+def test_one_stored_row_decides_for_a_log_softmax_and_all_rows_at_work_for_a_norm(h200):
+    """Of 16 rows of a norm on an SM each has a sixteenth of its L1; a stored row has all of its shared memory."""
+    whole = h200.device["shared_memory_per_sm_bytes"]
+    rows = np.array([whole / 20.0, whole / 10.0, whole, 1.01 * whole])
+    assert extra_read_passes("log_softmax", rows, h200).tolist() == [0.0, 0.0, 0.0, 1.0]
+    assert reread_share("rmsnorm", rows, h200).tolist() == [0.0, 1.0, 1.0, 1.0]
+    assert not reread_share("log_softmax", rows, h200).any()

@@ -222,3 +222,19 @@ def test_a_fit_may_be_held_near_where_the_model_was_linearised() -> None:
     assert free.values == pytest.approx([0.4], rel=0.02)
     assert held.values == pytest.approx([0.1], abs=1e-4)
     assert fit(model, target, np.ones(1), trust_sd=np.inf).values == free.values
+
+
+def test_scatter_counts_what_the_rows_have_left_beside_the_factors_they_tell() -> None:
+    """Of 12 rows that tell three factors, two of them related, between nine and ten are left to scatter."""
+    rng = np.random.default_rng(3)
+    names = ("Blackwell.links", "Blackwell Ultra.links", "network")
+    model = Linearised(names, np.zeros(3), np.zeros(12), rng.uniform(-1.0, 1.0, (12, 3)), np.full(3, 0.5))
+    measured = rng.normal(0.0, 0.1, 12)
+    found = fit(model, measured, np.ones(12))
+    off = np.abs(measured - model.log_time(found.values)) / 0.03
+    told = model.slopes.T @ (model.slopes / (0.03**2 * np.maximum(1.0, off))[:, None])
+    related = np.array([[1.0, -1.0, 0.0], [-1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]) / 0.07**2
+    alone = np.linalg.inv(told + related + np.diag([4.0, 0.0, 4.0]))
+    left = 12.0 - np.trace(told @ alone)
+    assert 9.0 < left < 10.0
+    assert found.covariance == pytest.approx(alone * np.sum(off**2) / left, rel=1e-4)

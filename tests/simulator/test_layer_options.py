@@ -122,3 +122,44 @@ def test_only_combinations_that_some_weight_prefers_are_kept(h200):
     assert len(found) < len(every_combination(dict(LISTS), tuple(dict(LISTS))))
     worse = (("qkv", (Tile(128, 256), replace(Tile(128, 256), stages=1))),)
     assert worthwhile(plan_of(), worse, h200, clocks) == [(0,)]
+
+
+class Held(TiledKernels):
+    """A first tile of attention that draws more than instant limits below 600 W let it, and is held at a third."""
+
+    def __init__(self, programs, choices, gpu, clocks, peak_w=None, component_limits_w=None):
+        super().__init__(programs, choices, gpu, clocks, peak_w, component_limits_w)
+        self.slower = 3.0 if peak_w is not None and peak_w < 600.0 else 1.0
+
+    def score(self, launches, combinations):
+        """As it is, and slower where the first tile is chosen for a kernel of attention."""
+        found = super().score(launches, combinations)
+        if "attention" not in self.governed(launches):
+            return found
+        taken = np.where(combinations[:, self.names.index("attention")] == 0, self.slower, 1.0)[:, None]
+        return replace(found, time_s=taken * found.time_s, energy_j=taken * found.energy_j)
+
+
+@pytest.mark.parametrize(("limit_w", "best"), [(700.0, 0), (300.0, 1)])
+def test_what_is_best_under_the_instant_limit_is_kept(h200, monkeypatch, limit_w, best):
+    """Beside every combination at every weight: one that is dominated without the limit may be best under it."""
+    monkeypatch.setattr("joulecast.plan.knobs.tile_space.TiledKernels", Held)
+    lists = (
+        ("attention", (Tile(128, 64, warps=8, stages=2), Tile(128, 128, warps=8, stages=2))),
+        ("linear", (Tile(128, 256, 64, 8, 3), Tile(64, 64, 64, 4, 4))),
+    )
+    plan, clocks = plan_of(), every(h200, 30)
+    plan = replace(plan, power=replace(plan.power, power_limit_w=limit_w))
+    launches = [launch for build in (layers_forward, layers_backward) for launch in program(plan, 1, build)]
+    launches = [launch for launch in launches if launch.stream == "compute"]
+    combinations = every_combination(dict(lists), tuple(dict(lists)))
+    peak = h200.own_limit_w(limit_w) * h200["governor.peak_share"]
+    every_one = Held([launches], dict(lists), h200, clocks, peak).score(launches, combinations)
+    wanted = {
+        tuple(combinations[np.argmin(energy + weight * time)].tolist())
+        for time, energy in zip(every_one.time_s.T, every_one.energy_j.T, strict=True)
+        for weight in (0.0, *np.geomspace(1.0, 1e5, 50))
+    }
+    found = set(worthwhile(plan, lists, h200, clocks))
+    assert wanted <= found
+    assert {combination[0] for combination in found} == {best}
