@@ -1,4 +1,4 @@
-"""Waits for the host in every micro-batch: what transformers' code makes the GPU wait, and Hugging Face's Trainer beside.
+"""Waits for the host in every micro-batch, in transformers' code and in the loop of Hugging Face's Trainer.
 
 In every forward transformers reads back whether sequences are packed. The Trainer further asks whether the loss is a
 number (``logging_nan_inf_filter``). The host then waits for the GPU and has no kernels launched ahead when it goes on,
