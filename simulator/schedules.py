@@ -277,6 +277,12 @@ def _validate(name: str, pipeline_size: int, microbatches: int, chunks: int) -> 
             key="workload.global_batch_size",
             remedy="The global batch must hold at least one micro-batch per data-parallel rank.",
         )
+    _validate_stages(name, pipeline_size, chunks)
+    _validate_microbatches(name, pipeline_size, microbatches)
+
+
+def _validate_stages(name: str, pipeline_size: int, chunks: int) -> None:
+    """As many stages on as many ranks as a schedule can have."""
     if name == "none" and pipeline_size != 1:
         raise InputError(
             f"schedule 'none' has one stage, but there are {pipeline_size}",
@@ -295,6 +301,10 @@ def _validate(name: str, pipeline_size: int, microbatches: int, chunks: int) -> 
             key="parallelism.virtual_pipeline_model_parallel_size",
             remedy="Use schedule 'interleaved-1f1b', or one virtual stage per rank.",
         )
+
+
+def _validate_microbatches(name: str, pipeline_size: int, microbatches: int) -> None:
+    """As many micro-batches as a schedule's ranks need, and can divide."""
     least = fewest_microbatches(name, pipeline_size)
     if microbatches < least:
         raise InputError(

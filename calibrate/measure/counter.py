@@ -21,6 +21,10 @@ Array = NDArray[np.float64]
 
 #: How far single steps may be off a regular grid [s]; tried in turn.
 _JITTERS_S = (0.0, 0.5e-3, 1e-3, 2e-3, 4e-3)
+#: How far before a reading, in steps, the last step lies at most; a little more, as the step is not known yet.
+_LATEST = 1.1
+#: How far energies of steps at steady power are off whole numbers of the usual one.
+_STEADY = 0.1
 #: Fewest steps that make a grid.
 _LEAST_STEPS = 5
 
@@ -99,19 +103,47 @@ class _Grid:
 
 
 def _grid(low: Array, high: Array, energy: Array, *, with_rhythm: bool) -> _Grid | None:
-    """The grid on which steps lie, each within its bracket; ``None`` if they are irregular."""
+    """The grid on which steps lie, each within its bracket; ``None`` if they are irregular, or several grids do."""
     guesses = (_by_energy(energy), _by_rhythm(low, high) if with_rhythm else None)
     candidates = [order for order in guesses if order is not None]
     for jitter in _JITTERS_S:
         for order in candidates:
-            # Where readings are rare a bracket holds several steps: what is read is the last of them.
-            step = float(high[-1] - high[0]) / float(order[-1])
-            corners = _polygon(order, np.maximum(low, high - 1.1 * step) - jitter, high + jitter)
-            if len(corners):
-                start, step = (0.5 * (corners.min(axis=0) + corners.max(axis=0))).tolist()
-                extent = float(np.ptp(corners[:, 1])) * float(order[-1])
-                return _Grid(order, start, step, math.hypot(extent / math.sqrt(12.0), jitter))
+            grid = _grid_of(order, low, high, jitter)
+            if grid is not None:
+                told = _is_steady(energy, order) or not _may_have_missed(grid, low, high, jitter)
+                return grid if told else None
     return None
+
+
+def _grid_of(order: Array, low: Array, high: Array, jitter_s: float) -> _Grid | None:
+    """The grid of steps with these numbers, if there is one."""
+    # Where readings are rare a bracket holds several steps: what is read is the last of them.
+    step = float(high[-1] - high[0]) / float(order[-1])
+    corners = _polygon(order, np.maximum(low, high - _LATEST * step) - jitter_s, high + jitter_s)
+    if not len(corners):
+        return None
+    start, step = (0.5 * (corners.min(axis=0) + corners.max(axis=0))).tolist()
+    extent = float(np.ptp(corners[:, 1])) * float(order[-1])
+    return _Grid(order, start, step, math.hypot(extent / math.sqrt(12.0), jitter_s))
+
+
+def _is_steady(energy: Array, order: Array) -> bool:
+    """Whether every step adds the same energy, so that it tells how many there were in a pause."""
+    gained = np.diff(energy)
+    return bool(np.all(np.abs(gained / np.median(gained) - np.diff(order)) <= _STEADY))
+
+
+def _may_have_missed(grid: _Grid, low: Array, high: Array, jitter_s: float) -> bool:
+    """Whether steps also lie on a grid with one more or fewer of them in a pause between readings.
+
+    At steady power the energy of a pause tells how many there were, at uneven power nothing does.
+    """
+    pauses = np.flatnonzero(high - low > _LATEST * grid.step_s)
+    later = (np.arange(len(low)) >= pauses[pauses > 0][:, None]).astype(np.float64)
+    alone = np.zeros((len(pauses), len(low)))
+    alone[np.arange(len(pauses)), pauses] = 1.0
+    others = (grid.order + sign * change for change in (*later, *alone) for sign in (-1.0, 1.0))
+    return any(np.all(np.diff(order) > 0.0) and _grid_of(order, low, high, jitter_s) is not None for order in others)
 
 
 def _by_energy(energy: Array) -> Array | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from joulecast.simulator.plan_file.source import Source
 
@@ -12,62 +12,73 @@ if TYPE_CHECKING:
 INPUT = "implementation.activation_func_fp8_input_store"
 OUTPUT = "implementation.attention_output_store"
 DISPATCH = "implementation.moe_dispatch_precision"
+#: Whether something is wrong, what, and the remedy.
+Problem: TypeAlias = tuple[bool, str, str]
 
 
 def check_stored(plan: Plan, source: Source) -> None:
     """Refuse a format where nothing is known of its kernels."""
-    run, model, narrow = plan.implementation, plan.workload.model, plan.workload.narrow
+    run = plan.implementation
     given = {INPUT: run.activation_func_fp8_input_store, OUTPUT: run.attention_output_store}
     given[DISPATCH] = run.moe_dispatch_precision
-    blockwise = narrow is not None and narrow.recipe == "blockwise"
-    problems = (
+    megatron = (run.framework != "megatron", "it is known of Megatron", 'Set implementation.framework = "megatron"')
+    problems = {
+        INPUT: (megatron, *_of_input(plan)),
+        OUTPUT: (megatron, *_of_output(plan)),
+        DISPATCH: (megatron, *_of_dispatch(plan)),
+    }
+    for key, value in given.items():
+        for wrong, message, remedy in problems[key] if value else ():
+            if wrong:
+                raise source.error(message, key, remedy=f"{remedy}, or leave this key out.")
+
+
+def _of_input(plan: Plan) -> tuple[Problem, ...]:
+    model = plan.workload.model
+    return (
         (
-            tuple(given),
-            run.framework != "megatron",
-            "it is known of Megatron",
-            'Set implementation.framework = "megatron"',
-        ),
-        (
-            (INPUT,),
             not model.gated_mlp or model.activation != "silu",
             "Megatron keeps the input of SwiGLU so, and the model has another activation",
             "Choose another model",
         ),
         (
-            (INPUT,),
-            run.moe_fused_mlp,
+            plan.implementation.moe_fused_mlp,
             "products with the activation in them keep its input as they make it",
             "Set implementation.moe_fused_mlp = false",
         ),
+    )
+
+
+def _of_output(plan: Plan) -> tuple[Problem, ...]:
+    narrow = plan.workload.narrow
+    return (
         (
-            (OUTPUT,),
             narrow is None or narrow.dtype != "fp8",
             "it is known beside linear layers in FP8",
             'Set workload.precision = "fp8"',
         ),
         (
-            (OUTPUT,),
-            bool(run.attention_precision),
+            bool(plan.implementation.attention_precision),
             "attention in FP8 keeps its output so",
             "Remove attention_precision",
         ),
+    )
+
+
+def _of_dispatch(plan: Plan) -> tuple[Problem, ...]:
+    narrow = plan.workload.narrow
+    return (
         (
-            (DISPATCH,),
-            not blockwise,
+            narrow is None or narrow.recipe != "blockwise",
             "experts take tokens in FP8 with a scale for 1 x 128 values",
             'Set workload.precision = "fp8" and workload.fp8_recipe = "blockwise"',
         ),
         (
-            (DISPATCH,),
-            run.moe_token_dispatcher_type != "flex",
+            plan.implementation.moe_token_dispatcher_type != "flex",
             "FP8 with its scales is sent by DeepEP",
             'Set implementation.moe_token_dispatcher_type = "flex"',
         ),
     )
-    for keys, wrong, message, remedy in problems:
-        for key in keys:
-            if wrong and given[key]:
-                raise source.error(message, key, remedy=f"{remedy}, or leave this key out.")
 
 
 def stored_assumptions(plan: Plan) -> tuple[str, ...]:

@@ -68,6 +68,34 @@ def test_steps_lie_inside_the_work(shift_s):
     assert all(low - 1e-6 <= t <= high + 1e-6 for t, (low, high) in zip(steps.time_s, brackets, strict=True))
 
 
+@pytest.mark.parametrize("depth", [0.0, 0.6])
+def test_a_step_that_a_pause_hid_is_counted_or_not_claimed(depth):
+    """Of uneven power energy cannot tell how many steps a pause of the readings hid: no grid is claimed then."""
+    found = []
+    for seed in range(40):
+        pause_s = 0.15 if seed % 2 else 0.22
+
+        def power(time_s, seed=seed):
+            return 700.0 * (1.0 + depth * math.copysign(1.0, math.sin(2.0 * math.pi * (time_s / 0.31 + seed / 40.0))))
+
+        seen = readings(0.1, 0.05, phase_s=0.0025 * seed, seed=seed, power=power)
+        steps = counter_steps([s for s in seen if not 1.7 < s.time_s < 1.7 + pause_s], 0.5, 4.5)
+        if not steps.regular:
+            continue
+        found.append(seed)
+        counted = round((steps.time_s[-1] - steps.time_s[0]) / 0.1)
+        assert steps.number[-1] == counted
+        assert steps.step_s == pytest.approx(0.1, rel=0.01)
+        assert (
+            np.abs(steps.time_s - steps.time_s[0] - 0.1 * np.rint((steps.time_s - steps.time_s[0]) / 0.1)).max() < 0.03
+        )
+        held = np.array([s.time_s for s in seen if not 1.7 < s.time_s < 1.7 + pause_s])
+        assert np.all(steps.time_s + steps.step_s > held[steps.sample] - 0.01), (
+            "the counter moved again before it was read"
+        )
+    assert len(found) >= (35 if depth == 0.0 else 5)
+
+
 def test_a_counter_that_is_always_current_is_read_at_the_readings():
     steps = counter_steps(readings(step_s=1e-3), 1.0, 3.7)
     length = steps.time_s[-1] - steps.time_s[0]
