@@ -53,7 +53,7 @@ BLOCK = 128.0
 #: beside their own products, 2,048 to 16,384 positions [estimate, +-0.04 forward, +-0.015 backward].
 RESEMBLES: dict[str, tuple[str, tuple[float, float]]] = {
     "flash-attention-1": ("flash-attention-2", (0.5, 0.5)),
-    "flash-attn-2": ("flash-attention-2", (1.17, 1.17)),
+    "flash-attn-2": ("flash-attention-2", (1.17, 1.23)),
     "te-cudnn": ("cudnn", (1.12, 1.035)),
 }
 #: Cycles of an SM for a score, forward and backward, beside what the products and the softmax take. Kernels of an H200
@@ -71,7 +71,7 @@ EACH_SCORE = {"dropout": (0.193, 0.119), "softcap": (0.08, 0.1), "alibi": (3 / 1
 MASK, MASKED, MASKED_DOUBLING = "mask", (1.8, 1.92), 1.2
 #: Cycles of cuDNN's kernels for keys of 192 and values of 128, forward and backward, beside those of heads of 128 for
 #: the same operations: five shapes on one H100 (`validate/recorded/h100_sxm/heads.jsonl`) [+-0.02].
-LATENT = (1.0, 1.09)
+LATENT = (1.0, 1.14)
 #: Shares of the memory's bandwidth that backward's smaller kernels reach: products of rows, and rounding and sums.
 #: Kernels of six models' iterations on an H100, 50 to 200 MB each [+-0.03]. Five shapes on an H100 and an H200 at equal
 #: clocks differ by what that says, 50 to 70 us of 0.9 to 1.6 ms (`validate/recorded/single_values`).

@@ -143,10 +143,11 @@ def test_flash_attentions_own_package_beside_cudnn_as_published(back, sequence):
     """Shah et al., arXiv 2407.08608, figures 5 and 6: 319 of 518 and 335 of 539 TFLOP/s forward, 310 of 499 and 322 of
     516 backward, on H100 with heads of 128."""
     h100 = gpu_model(load_gpu("h100-sxm"))
-    cudnn, package, pytorch = (
-        work(h100, batch=16384 // sequence, heads=16, kv_heads=16, sequence=sequence, back=back, backend=name).cycles[0]
+    works = (
+        work(h100, batch=16384 // sequence, heads=16, kv_heads=16, sequence=sequence, back=back, backend=name)
         for name in ("cudnn", "flash-attn-2", "flash-attention-2")
     )
+    cudnn, package, pytorch = (one.cycles[0] / 1.7e9 + back * one.memory_s[0] for one in works)
     assert cudnn / package == pytest.approx(0.62, abs=0.02)
     assert package < 0.88 * pytorch
 
@@ -204,7 +205,7 @@ def test_backwards_multiply_keys_thrice_and_values_twice(h200):
     forward, backward = (Attention(2, 8, 8, 1024, 160, direction=d, value_dim=128) for d in ("forward", "backward"))
     assert backward.flops / forward.flops == pytest.approx((3 * 192 + 2 * 128) / (192 + 128))
     alike = work(h200, head_dim=128, back=True).cycles * (3 * 192 + 2 * 128) / (5 * 128)
-    assert work(h200, head_dim=160, value_dim=128, back=True).cycles == pytest.approx(1.09 * alike, rel=0.01)
+    assert work(h200, head_dim=160, value_dim=128, back=True).cycles == pytest.approx(1.14 * alike, rel=0.01)
 
 
 @pytest.mark.parametrize("back", [False, True])

@@ -36,4 +36,4 @@ def test_backwards_of_wide_heads_draw_more_than_the_same_operations_at_128():
     held = [row for row in wide if not row["name"].endswith("1x16x2048")]
     assert len(rows) == 14 and len(held) == len(wide) - 1 == 5
     for quantity in ("time_s", "energy_j"):
-        assert max(abs(row["predicted"][quantity] / row["measured"][quantity] - 1.0) for row in held) < 0.05
+        assert max(abs(row["predicted"][quantity] / row["measured"][quantity] - 1.0) for row in held) < 0.06

