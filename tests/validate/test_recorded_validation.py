@@ -239,7 +239,7 @@ def test_two_h100s_before_anybody_looked() -> None:
 
 
 def test_tensor_and_pipeline_parallel_iterations_on_two_h100s() -> None:
-    """Ten iterations that nothing is fitted to, on cards derived from the H200; 2.2 and 2.6 % off when first looked at."""
+    """Ten iterations that nothing is fitted to, on derived cards; 2.2 and 2.6 % off when first looked at."""
     result = run_suite("train", ROWS.parent / "h100_sxm" / "train_stages.jsonl", gpu="h100-sxm").to_dict()
     summary = result["summary"]["all"]
     assert summary["rows"] == 10 and not result["skipped"]
