@@ -20,7 +20,7 @@ from joulecast.model.transformer.row_operators import MIXED
 
 #: Cycles of an SM for a narrow value that meets its row's number: as one that meets its column's
 #: (:mod:`joulecast.model.transformer.unfused_norm`) [estimate, +-10 %].
-BY_ROW = 0.50
+BY_ROW = 0.53
 #: The same of values of two types, one of them shared by a row or by heads. Weights on rows (1.0 and 1.1) and Falcon's
 #: mask on scores (1.03) on an H200 [estimate, +-8 %].
 MIXED_SHARED = 1.05

@@ -15,12 +15,13 @@ from joulecast.model.transformer.row_operators import widened
 #: Cycles of an SM for a value: product with the cosine, sign of a half, joined halves, product with the sine, and their
 #: sum; products in the backward, copies of halves, sum, copy that turns. Kernels of three rows of
 #: `validate/recorded/h200_sxm/train_modules.jsonl`, 16 to 50 each; rows differ by 3 to 8 %, most where the batch is one
-#: sequence, whose places take one division less [estimates, +-6 %].
-COSINE, SIGN, JOINED, SINE, SUM = 0.637, 0.472, 0.928, 0.477, 0.559
-PRODUCT_GRADIENT, HALF, SUM_GRADIENT, TURN = 0.673, 0.575, 0.662, 0.575
+#: sequence, whose places take one division less [estimates, +-6 %]. Signs, halves and turns are those of
+#: `validate/recorded/single_values`.
+COSINE, SIGN, JOINED, SINE, SUM = 0.656, 0.519, 0.946, 0.498, 0.591
+PRODUCT_GRADIENT, HALF, SUM_GRADIENT, TURN = 0.693, 0.651, 0.693, 0.613
 #: Under ``torch.autocast``, which keeps the table in fp32: products of two types with cosine and sine, their sum in
 #: fp32, and products of the backward. Kernels of a Llama in mixed precision of that recording [estimates, +-6 %].
-MIXED_COSINE, MIXED_SINE, WIDE_SUM, WIDE_PRODUCT = 1.24, 0.986, 0.449, 0.602
+MIXED_COSINE, MIXED_SINE, WIDE_SUM, WIDE_PRODUCT = 1.265, 1.016, 0.506, 0.643
 
 #: Power of their SMs over that of SMs that wait for memory: PyTorch's kernels on strided views, which compute places
 #: too, drew 1.4 (two inputs) and 2.0 (one) times as much (``streaming_pj_per_byte`` of an H200) [estimate, +-20 %].

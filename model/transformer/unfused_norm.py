@@ -23,17 +23,17 @@ from joulecast.model.transformer.row_operators import MIXED, widened
 #: Cycles of an SM for a value that PyTorch's kernels handle one by one: a product with its row's or its column's
 #: number, and a row's number spread over the row. From three rows of that recording, 17 to 50 kernels each; the rows
 #: differ by 2, 2 and 1 % [estimates, +-3 %].
-BY_ROW, BY_COLUMN, SPREAD = 0.455, 0.50, 0.42
+BY_ROW, BY_COLUMN, SPREAD = 0.505, 0.53, 0.455
 #: Cycles for a value where attention gives the gradient with heads in front of tokens, so that kernels read values
 #: one by one, by the end of the launch's name; where parameters are wide (under autocast) in the second place. The sum
 #: for the weight has few columns, a head's width. From Qwen3 of 16 and 32 heads [estimates, +-10 %; that sum +-30 %].
 TURNED = {
-    ".gamma.product": (0.85, 1.27),
-    ".gamma.grad": (1.39, 2.27),
-    ".grad.root": (0.78, 0.78),
-    ".grad.scaled": (0.79, 0.79),
-    ".grad.sum": (0.64, 0.64),
-    ".grad.branches": (0.745, 0.745),
+    ".gamma.product": (0.88, 1.33),
+    ".gamma.grad": (1.39, 2.28),
+    ".grad.root": (0.84, 0.84),
+    ".grad.scaled": (0.835, 0.835),
+    ".grad.sum": (0.655, 0.655),
+    ".grad.branches": (0.805, 0.805),
 }
 
 

