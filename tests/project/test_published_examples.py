@@ -182,7 +182,7 @@ def test_products_of_the_time_are_as_slow_as_published(h800):
 
 def test_products_of_the_time_explain_a_third_of_what_the_step_is_short_of(h800):
     plain, before = (h800.jc.predict(h800.PLAN, given).time_s for given in ([], [f"cluster.gpu={h800.OF_THE_TIME}"]))
-    assert 0.3 < (before - plain) / (h800.PUBLISHED_STEP_S - plain) < 0.42
+    assert 0.3 < (before - plain) / (h800.PUBLISHED_STEP_S - plain) < 0.44
 
 
 def test_operations_of_deepseek_v3_are_those_of_its_paper(h800):
