@@ -16,7 +16,7 @@ from joulecast.calibrate.fit.device_priors import DevicePriors, priors_for
 from joulecast.calibrate.fit.power import at_rest, bursts, fit_power
 from joulecast.calibrate.fit.priors import Prior
 from joulecast.calibrate.fit.solve import Solution
-from joulecast.calibrate.fit.tables import FitRows, collect, fit_times
+from joulecast.calibrate.fit.tables import FitRows, at_board_clocks, collect, fit_times
 from joulecast.calibrate.rows.measured import Row
 from joulecast.calibrate.rows.unread import Unread, unread
 from joulecast.errors import InputError
@@ -58,6 +58,7 @@ def fit_model(rows: Sequence[Row], base: GpuDescription, *, overlapped: bool = T
 
     Without ``overlapped`` the table ``contention`` does too: forecasts of what runs alone do not read it.
     """
+    rows = at_board_clocks(rows)
     data = collect(rows)
     if not data.rows:
         raise InputError("no row of a kernel with time and clock to fit on", remedy="Give rows of single kernels.")

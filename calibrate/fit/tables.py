@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +64,7 @@ class FitRows:
 
 
 def collect(rows: Sequence[Row]) -> FitRows:
-    """Rows of kernels that ran back to back with a measured time and clock; others are left out."""
+    """Rows of kernels that ran back to back with a measured time and clock, that of the board; others are left out."""
     kept: list[Row] = []
     operators: list[Operator] = []
     owner: list[int] = []
@@ -81,7 +81,6 @@ def collect(rows: Sequence[Row]) -> FitRows:
     labels = [str(r.configuration.get("card") or "") for r in kept]
     cards = ("", *sorted(set(labels) - {""}))
     power = [np.nan if r.measured.power_w is None else r.measured.power_w for r in kept]
-    slowed = reports_slowed(kept)
     return FitRows(
         tuple(kept),
         tuple(operators),
@@ -89,13 +88,27 @@ def collect(rows: Sequence[Row]) -> FitRows:
         np.array(counts, dtype=np.float64),
         np.array([r.measured.time_s for r in kept], dtype=np.float64),
         np.array(power, dtype=np.float64),
-        np.array([board_clock_mhz(r, slowed=slowed) for r in kept], dtype=np.float64),
+        np.array([r.measured.sm_clock_mhz for r in kept], dtype=np.float64),
         np.array([unsteady_c(r.measured) for r in kept], dtype=np.float64),
         np.array([r.window_s >= SETTLED_WINDOW_S for r in kept], dtype=np.bool_),
         np.array([cards.index(label) for label in labels], dtype=np.int64),
         cards,
         Relowering(operators),
     )
+
+
+def at_board_clocks(rows: Sequence[Row]) -> list[Row]:
+    """All rows of a fit with the clock that the board had set (:func:`board_clock_mhz`) for the reported one.
+
+    What the rows together tell of the card's driver is found here, once: parts of them, as a fit takes them, need not
+    have a product whose clock was counted. Rows that come from here are left as they are.
+    """
+    slowed = reports_slowed(rows)
+    clocks = (board_clock_mhz(row, slowed=slowed) for row in rows)
+    return [
+        replace(row, measured=replace(row.measured, sm_clock_mhz=clock))
+        for row, clock in zip(rows, clocks, strict=True)
+    ]
 
 
 def board_clock_mhz(row: Row, *, slowed: bool = False) -> float | None:

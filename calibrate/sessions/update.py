@@ -20,7 +20,7 @@ from joulecast.calibrate.fit.device_priors import DevicePriors
 from joulecast.calibrate.fit.power import bursts, card_priors
 from joulecast.calibrate.fit.priors import Prior
 from joulecast.calibrate.fit.solve import ROBUST_SCALE
-from joulecast.calibrate.fit.tables import IDLE_NOISE, POWER_NOISE, TIME_NOISE
+from joulecast.calibrate.fit.tables import IDLE_NOISE, POWER_NOISE, TIME_NOISE, at_board_clocks
 from joulecast.calibrate.rows.measured import Row
 from joulecast.calibrate.rows.operators import group_key, operator_of
 from joulecast.calibrate.sessions.belief import FORM_ERROR
@@ -47,6 +47,7 @@ def estimate(rows: Sequence[Row], gpu: GpuModel, priors: DevicePriors) -> GpuMod
     priors
         Of the card.
     """
+    rows = at_board_clocks(rows)
     known = [row for row in (*rows, *bursts(rows).rows) if is_read(row)]
     for _ in range(STEPS if known else 0):
         gpu = _step(known, gpu, priors)

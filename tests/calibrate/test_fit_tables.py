@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from paths import ROOT
 
-from joulecast.calibrate.fit.tables import board_clock_mhz, collect, reports_slowed
+from joulecast.calibrate.fit.tables import at_board_clocks, board_clock_mhz, collect, reports_slowed
 from joulecast.calibrate.rows.measured import Measured, Row, read_rows
 from joulecast.model.power.governor import TENSOR_CLOCK_SHARE
 
@@ -39,7 +39,7 @@ def test_large_products_of_two_kinds_of_cards_run_at_one_clock():
 
     def of(card):
         (found,) = (r for r in read_rows([CARDS[card]]) if r.name == "gemm_bf16_22016x4096x8192_nt")
-        return found.measured.sm_clock_mhz, collect([found]).clock_mhz[0]
+        return found.measured.sm_clock_mhz, collect(at_board_clocks([found])).clock_mhz[0]
 
     (reported, clock), (others, other) = of("h100"), of("h200")
     assert reported / others == pytest.approx(0.92, abs=0.01)
@@ -55,3 +55,13 @@ def test_products_that_nobody_counted_are_read_as_those_of_their_kind_that_were(
     assert board_clock_mhz(row(dtype="fp32", counted=None), slowed=True) == 1350.0
     assert reports_slowed(read_rows([CARDS["h100"]]))
     assert not reports_slowed(read_rows([CARDS["h200"]]))
+
+
+def test_clocks_are_those_of_the_board_in_every_part_of_a_fits_rows():
+    """A part without a counted product keeps what all rows told; bursts between pauses are left as reported."""
+    pulse = row(op="pulse", reported=1950.0, counted=None)
+    rows = at_board_clocks([row(), row(counted=None), pulse])
+    assert [r.measured.sm_clock_mhz for r in at_board_clocks(rows)] == [r.measured.sm_clock_mhz for r in rows]
+    assert at_board_clocks(rows[1:]) == rows[1:]
+    assert rows[1].measured.sm_clock_mhz == pytest.approx(1350.0 / TENSOR_CLOCK_SHARE)
+    assert rows[2].measured.sm_clock_mhz == 1950.0
