@@ -125,7 +125,7 @@ class Implementation(HashedOnce):
     loss_metrics
         Metrics of training that each take PyTorch's cross-entropy of a micro-batch's logits once more, in fp32.
     loop_wait_s
-        Time for which the GPU waits in every micro-batch until the training loop goes on [s].
+        Time for which the GPU waits for the host in every micro-batch, by a loop or by the model's code [s].
     widens_outputs
         Whether that loop has the model's logits copied to fp32 beside the loss's.
     tiles

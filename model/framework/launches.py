@@ -114,7 +114,6 @@ def issued(
     writes: float = 1.0,
     dtype: str = "bf16",
     chain_cycles: float = 0.0,
-    overlap: float = 0.0,
 ) -> Launch:
     """Launch of a kernel that takes so many cycles of SMs for its instructions, whatever it moves beside that.
 
@@ -130,7 +129,6 @@ def issued(
         sm_cycles=sm_cycles,
         activity=activity,
         chain_cycles=chain_cycles,
-        overlap=overlap,
     )
 
 
@@ -146,15 +144,15 @@ def one_by_one(
     dtype: str = "bf16",
 ) -> Launch:
     """Launch of a PyTorch kernel whose threads take values one by one, each so many ``cycles`` of an SM."""
-    return issued(
+    return streaming(
         pattern,
         name,
         elements,
-        cycles * elements,
-        activity=activity,
         reads=reads,
         writes=writes,
         dtype=dtype,
+        sm_cycles=cycles * elements,
+        activity=activity,
         overlap=ONE_BY_ONE,
     )
 

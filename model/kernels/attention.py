@@ -76,6 +76,8 @@ LATENT = (1.0, 1.14)
 #: Kernels of six models' iterations on an H100, 50 to 200 MB each [+-0.03]. Five shapes on an H100 and an H200 at equal
 #: clocks differ by what that says, 50 to 70 us of 0.9 to 1.6 ms (`validate/recorded/single_values`).
 ROW_PRODUCTS, OTHERS = 0.43, 0.82
+#: Exponent by which backward's cycles and memory's time, of kernels that follow one another, add.
+ONE_AFTER_ANOTHER = 1.0
 #: Blocks of a head over SMs from which on backward's tail begins to shrink; at 1 nothing is left [estimate, +-15 %].
 FIRST_SHRINKING = 1.0 / 3.0
 

@@ -14,7 +14,14 @@ from joulecast.model.cluster.collectives import CollectiveShapes, collective_wor
 from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.arrays import PICO, Columns, Kernels, column, footprints, hbm_energy_j
-from joulecast.model.kernels.attention import MASK, AttentionShapes, AttentionWork, attention_work, resembled
+from joulecast.model.kernels.attention import (
+    MASK,
+    ONE_AFTER_ANOTHER,
+    AttentionShapes,
+    AttentionWork,
+    attention_work,
+    resembled,
+)
 from joulecast.model.kernels.costs import Costs, zeros
 from joulecast.model.kernels.families import families_of
 from joulecast.model.kernels.gemm import UNEVEN, GemmShapes, GemmWork, gemm_work
@@ -224,7 +231,7 @@ def _attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
         "fixed_s": np.full(len(operators), gpu["kernel.attention.fixed_s"]),
         "core_cycles": work.cycles,
         "memory_s": work.memory_s,
-        "overlap": np.full(len(operators), float(first.direction == "backward")),
+        "overlap": np.full(len(operators), ONE_AFTER_ANOTHER if first.direction == "backward" else 0.0),
         "activity": work.busy_share,
         "tensor_use": column(operators, "flops") / (gpu.flops_per_cycle(first.dtype) * work.cycles),
         "tensor_j": switched * per_flop * PICO * widen,

@@ -38,7 +38,7 @@ def widens_outputs(plan: Plan) -> bool:
 
 
 def loop_wait_s(plan: Plan) -> float:
-    """Time for which the GPU waits in every micro-batch until the loop goes on [s]."""
+    """Time for which the GPU waits for the host in every micro-batch, by a loop or by the model's code [s]."""
     run = plan.implementation
     one = LAUNCH_S if run.host_launch_us is None else 1e-6 * run.host_launch_us
     if is_trainer(plan):
