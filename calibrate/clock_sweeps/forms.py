@@ -19,8 +19,9 @@ from joulecast.calibrate.clock_sweeps.rows import (
     SweepRow,
 )
 from joulecast.calibrate.rows.measured import Measured
+from joulecast.csv_tables import parse_table
 from joulecast.errors import DataError, nearest
-from joulecast.files import csv_table, read_text
+from joulecast.files import read_text
 
 #: Words in a note that say that a row reached the board's limit.
 AT_LIMIT = "at the board's limit"
@@ -38,7 +39,7 @@ class Form:
 
 
 def _row(
-    cells: Cells,
+    line: Cells,
     kind: Kind,
     card: str,
     workload: dict[str, str | float],
@@ -53,12 +54,12 @@ def _row(
     low, high = PLAUSIBLE_CLOCK_MHZ if kind == "clock" else PLAUSIBLE_LIMIT_W
     if not low <= setting <= high:
         unit = "MHz" if kind == "clock" else "W"
-        raise cells.error(
+        raise line.error(
             f"no GPU has {setting:g} {unit}", None, f"Clocks are in MHz and limits in W ({low:g}-{high:g})."
         )
     power = energy_j / time_s if time_s and energy_j else None
     if power is not None and not PLAUSIBLE_POWER_W[0] <= power / gpus <= PLAUSIBLE_POWER_W[1]:
-        raise cells.error(
+        raise line.error(
             f"energy over time is {power / gpus:.4g} W for one GPU",
             None,
             "Check the units: seconds, joules and watts, unless the column's name says otherwise.",
@@ -70,59 +71,61 @@ def _row(
         setting,
         Measured(time_s=time_s, energy_j=energy_j, power_w=power, sm_clock_mhz=clock_mhz),
         gpus=gpus,
-        unusable=f"not measured: {', '.join(cells.missing)}" if cells.missing else "",
-        file=cells.file,
-        line=cells.line,
+        unusable=f"not measured: {', '.join(line.missing)}" if line.missing else "",
+        file=line.file,
+        line=line.number,
     )
 
 
-def _inference(cells: Cells, card: str) -> SweepRow:
+def _inference(line: Cells, card: str) -> SweepRow:
     words = ("family", "variant", "dtype", "mode", "attention")
-    workload: dict[str, str | float] = {c: cells.word(c) for c in words} | {c: cells.size(c) for c in ("batch", "seq")}
-    setting = cells.size("locked_clock_mhz")
-    time = cells.measured("time_ms")
-    energy = cells.measured("energy_j")
-    clock = cells.number("mean_clock_mhz")
-    return _row(cells, "clock", card, workload, setting, time / 1e3 if time else None, energy, clock_mhz=clock or None)
+    workload: dict[str, str | float] = {c: line.word(c) for c in words} | {
+        c: line.positive(c) for c in ("batch", "seq")
+    }
+    setting = line.positive("locked_clock_mhz")
+    time = line.measured("time_ms")
+    energy = line.measured("energy_j")
+    clock = line.number_if_any("mean_clock_mhz")
+    return _row(line, "clock", card, workload, setting, time / 1e3 if time else None, energy, clock_mhz=clock or None)
 
 
-def _stage(cells: Cells, card: str) -> SweepRow:
-    workload: dict[str, str | float] = {"instruction": cells.word("instruction"), "stage": cells.word("stage")}
-    time, energy = cells.measured("time"), cells.measured("energy")
-    row = _row(cells, "clock", card, workload, cells.size("frequency"), time, energy)
+def _stage(line: Cells, card: str) -> SweepRow:
+    workload: dict[str, str | float] = {"instruction": line.word("instruction"), "stage": line.word("stage")}
+    time, energy = line.measured("time"), line.measured("energy")
+    row = _row(line, "clock", card, workload, line.positive("frequency"), time, energy)
     return replace(row, copies=("stage",))
 
 
-def _dgemm(cells: Cells, card: str) -> SweepRow:
+def _dgemm(line: Cells, card: str) -> SweepRow:
     """Time and energy are those of 10¹² floating-point operations."""
-    rate, power = cells.measured("fp64_dgemm_tflops"), cells.measured("power_w")
+    rate, power = line.measured("fp64_dgemm_tflops"), line.measured("power_w")
     time = 1.0 / rate if rate else None
     energy = time * power if time and power else None
     workload: dict[str, str | float] = {"op": "1 TFLOP of fp64 DGEMM"}
-    row = _row(cells, "clock", cells.word("gpu"), workload, cells.size("locked_sm_clock_mhz"), time, energy)
-    note = cells.values.get("note")
+    row = _row(line, "clock", line.word("gpu"), workload, line.positive("locked_sm_clock_mhz"), time, energy)
+    note = line.cells.get("note")
     return row if note is None else replace(row, at_limit=AT_LIMIT in note)
 
 
-def _epochs(cells: Cells, card: str) -> SweepRow:
-    workload: dict[str, str | float] = {c: cells.word(c) for c in ("dataset", "network", "optimizer")}
-    workload["batch_size"] = cells.size("batch_size")
-    time, power = cells.measured("time_per_epoch"), cells.measured("average_power")
+def _epochs(line: Cells, card: str) -> SweepRow:
+    workload: dict[str, str | float] = {c: line.word(c) for c in ("dataset", "network", "optimizer")}
+    workload["batch_size"] = line.positive("batch_size")
+    time, power = line.measured("time_per_epoch"), line.measured("average_power")
     energy = time * power if time and power else None
-    return _row(cells, "limit", card, workload, cells.size("power_limit"), time, energy)
+    return _row(line, "limit", card, workload, line.positive("power_limit"), time, energy)
 
 
-def _pipeline(cells: Cells, card: str) -> SweepRow:
+def _pipeline(line: Cells, card: str) -> SweepRow:
     """One limit for all stages; the energy is that of all GPUs."""
-    workload: dict[str, str | float] = {c: cells.word(c) for c in ("model_name", "partition_method")}
+    workload: dict[str, str | float] = {c: line.word(c) for c in ("model_name", "partition_method")}
     sizes = ("batch_size", "dp", "tp", "pp", "microbatch_size", "num_microbatches")
-    workload |= {c: cells.size(c) for c in sizes}
-    columns = [c for c in cells.values if c.startswith("power_limit_")]
-    limits = [limit for limit in map(cells.number, columns) if limit]
+    workload |= {c: line.positive(c) for c in sizes}
+    columns = [c for c in line.cells if c.startswith("power_limit_")]
+    limits = [limit for limit in map(line.number_if_any, columns) if limit]
     if not limits:
-        raise cells.error("no stage has a power limit", "power_limit_0", "Write each stage's limit in watts.")
-    gpus = int(cells.size("dp") * cells.size("tp") * cells.size("pp"))
-    row = _row(cells, "limit", card, workload, limits[0], cells.measured("time"), cells.measured("energy"), gpus=gpus)
+        raise line.error("no stage has a power limit", "power_limit_0", "Write each stage's limit in watts.")
+    gpus = int(line.positive("dp") * line.positive("tp") * line.positive("pp"))
+    row = _row(line, "limit", card, workload, limits[0], line.measured("time"), line.measured("energy"), gpus=gpus)
     return row if len(set(limits)) == 1 else replace(row, unusable="its stages have different power limits")
 
 
@@ -201,11 +204,11 @@ def read_sweeps(path: str | Path, kind: Kind) -> list[SweepRow]:
 
 def _read_file(path: Path, kind: Kind, *, alone: bool) -> list[SweepRow]:
     text = read_text(path, "CSV", error=DataError, absent="no such file or folder")
-    columns, lines = csv_table(text, str(path), DataError)
-    form = _form(columns, path, kind, alone=alone)
+    table = parse_table(text, str(path), wrong=DataError)
+    form = _form(table.columns, path, kind, alone=alone)
     if form is None:
         return []
-    return [form.read(Cells(cells, str(path), line), path.stem) for line, cells in lines]
+    return [form.read(Cells(line.cells, line.file, line.number, DataError), path.stem) for line in table.lines]
 
 
 def _form(header: Sequence[str], path: Path, kind: Kind, *, alone: bool) -> Form | None:

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from joulecast.calibrate.clock_sweeps.parameters import Kind
 from joulecast.calibrate.rows.measured import Measured
-from joulecast.errors import DataError
+from joulecast.csv_tables import Line
 
 #: Identity of a workload on its card.
 WorkloadKey = tuple[tuple[str, str | float], ...]
@@ -73,41 +73,29 @@ class SweepRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Cells:
-    """Cells of one line of a CSV file, read by name; every complaint names file, line and column."""
+class Cells(Line):
+    """One line of a CSV file, and the columns of measured values that are ``missing`` from it."""
 
-    values: Mapping[str, str]
-    file: str
-    line: int
     missing: list[str] = field(default_factory=list)
 
     def word(self, column: str) -> str:
         """Text of a cell."""
-        text = (self.values.get(column) or "").strip()
+        text = (self.cells.get(column) or "").strip()
         if not text:
             raise self.error("the cell is empty", column, "Name the workload in full.")
         return text
 
-    def size(self, column: str) -> float:
-        """A positive number that must be there."""
-        value = self.number(column)
-        if value is None or value == 0:
-            raise self.error(
-                f"{self.values.get(column)!r} is not a positive number", column, "Write a positive number."
-            )
-        return value
-
     def measured(self, column: str) -> float | None:
         """A measured value; an empty cell or a zero means that there is none, which is remembered."""
-        value = self.number(column)
+        value = self.number_if_any(column)
         if not value:
             self.missing.append(column)
             return None
         return value
 
-    def number(self, column: str) -> float | None:
+    def number_if_any(self, column: str) -> float | None:
         """A number that is not negative, ``None`` for an empty or absent cell."""
-        text = (self.values.get(column) or "").strip()
+        text = (self.cells.get(column) or "").strip()
         if not text:
             return None
         try:
@@ -117,7 +105,3 @@ class Cells:
         if not math.isfinite(value) or value < 0:
             raise self.error(f"{text} is not a positive number", column, "Write what was measured, or nothing.")
         return value
-
-    def error(self, message: str, column: str | None, remedy: str) -> DataError:
-        """A complaint about a cell of this line."""
-        return DataError(message, file=self.file, line=self.line, key=column, remedy=remedy)

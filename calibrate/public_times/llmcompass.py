@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from joulecast.calibrate.public_times.form import Line, Place, measured_on
+from joulecast.calibrate.public_times.form import measured_on
+from joulecast.csv_tables import Line
 
 #: Columns by which the form is known.
 COLUMNS = frozenset({"gpu", "M", "N", "K", "time_s"})
@@ -12,9 +13,9 @@ COLUMNS = frozenset({"gpu", "M", "N", "K", "time_s"})
 RUNS = (5, 50)
 
 
-def content(line: Line, place: Place) -> dict[str, Any]:
+def content(line: Line) -> dict[str, Any]:
     """The row of one line."""
-    m, n, k = (place.whole(line, key) for key in ("M", "N", "K"))
+    m, n, k = (line.whole(key) for key in ("M", "N", "K"))
     return {
         "name": f"{line['gpu']} {m}x{n}x{k}",
         "op": "gemm",
@@ -25,6 +26,6 @@ def content(line: Line, place: Place) -> dict[str, Any]:
         "timing": "waited",
         "runs_before": RUNS[0],
         "runs": RUNS[1],
-        "time_s": place.number(line, "time_s"),
+        "time_s": line.positive("time_s"),
         **measured_on(line["gpu"]),
     }

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from joulecast.calibrate.public_times import llmcompass, simumax, vidur
-from joulecast.calibrate.public_times.form import Line, Place
+from joulecast.csv_tables import parse_table
 from joulecast.errors import DataError
-from joulecast.files import csv_table
 
 
-def parse_table(text: str, file: str) -> list[tuple[dict[str, Any], int]]:
+def published_times(text: str, file: str) -> list[tuple[dict[str, Any], int]]:
     """Contents of rows, each with its line number.
 
     Raises
@@ -18,20 +17,19 @@ def parse_table(text: str, file: str) -> list[tuple[dict[str, Any], int]]:
     DataError
         Columns of no known form, or a broken line.
     """
-    names, entries = csv_table(text, file, DataError)
-    columns = frozenset(names)
-    lines: list[tuple[Line, Place]] = [(cells, Place(file, number)) for number, cells in entries]
-    if columns >= vidur.COLUMNS:
+    table = parse_table(text, file, wrong=DataError)
+    lines = list(table.lines)
+    if vidur.COLUMNS.issubset(table.columns):
         found = vidur.contents(lines)
-    elif columns >= simumax.COLUMNS:
-        found = [simumax.content(line, place) for line, place in lines]
-    elif columns >= llmcompass.COLUMNS:
-        found = [llmcompass.content(line, place) for line, place in lines]
+    elif simumax.COLUMNS.issubset(table.columns):
+        found = [simumax.content(line) for line in lines]
+    elif llmcompass.COLUMNS.issubset(table.columns):
+        found = [llmcompass.content(line) for line in lines]
     else:
         raise DataError(
-            f"unknown columns {', '.join(sorted(columns)) or 'none'}",
+            f"unknown columns {', '.join(sorted(table.columns)) or 'none'}",
             file=file,
             line=1,
             remedy="Give JSON lines, or a table of Vidur's, LLMCompass's or SimuMax's form.",
         )
-    return [(content, place.line) for content, (_, place) in zip(found, lines, strict=True)]
+    return [(content, line.number) for content, line in zip(found, lines, strict=True)]

@@ -8,9 +8,11 @@ FlashAttention-2 on A100 and what Transformer Engine takes, cuDNN's kernels, on 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
-from joulecast.calibrate.public_times.form import Line, Place, measured_on
+from joulecast.calibrate.public_times.form import measured_on
+from joulecast.csv_tables import Line
 
 #: Columns by which the form is known.
 COLUMNS = frozenset({"system", "operator", "shape", "efficiency_of_peak"})
@@ -20,11 +22,11 @@ PEAKS = {"a100": 312e12, "b200": 2250e12, "h100": 989e12, "h200": 989e12}
 PRODUCT_RUNS, GROUPED_RUNS, ATTENTION_RUNS = (25, 75), (10, 40), (5, 20)
 
 
-def content(line: Line, place: Place) -> dict[str, Any]:
+def content(line: Line) -> dict[str, Any]:
     """The row of one line; an operator that nobody knows keeps its name as ``op``."""
     system, kind = line["system"], line["operator"].rpartition("/")[2]
     label = re.sub(r"_(bf16|fp8|fp16|ceperm).*$", "", system)
-    shape = dict(part.strip().partition("=")[::2] for part in line["shape"].split(","))
+    sizes = dict(part.strip().partition("=")[::2] for part in line["shape"].split(","))
     row = {"name": f"{system} {kind} {line['shape']}", **measured_on(label)}
     build = _KINDS.get(kind.removeprefix("fp8_"))
     if build is None:
@@ -32,36 +34,36 @@ def content(line: Line, place: Place) -> dict[str, Any]:
     dtype = "fp8" if kind.startswith("fp8_") else "bf16"
     peak = PEAKS.get(label.partition("_")[0])
     if peak is None:
-        raise place.wrong(f"no peak is known for {system!r}", "system", f"Known: {', '.join(PEAKS)}.")
-    fields, flops = build(shape, place)
+        raise line.error(f"no peak is known for {system!r}", "system", f"Known: {', '.join(PEAKS)}.")
+    fields, flops = build(replace(line, cells=sizes))
     if fields["op"] == "flash_attn":
         fields["backend"] = "FLASH_ATTENTION" if label.startswith("a") else "CUDNN_ATTENTION"
-    share = place.number(line, "efficiency_of_peak") * peak * (2.0 if dtype == "fp8" else 1.0)
+    share = line.positive("efficiency_of_peak") * peak * (2.0 if dtype == "fp8" else 1.0)
     return row | fields | {"dtype": dtype, "time_s": flops / share}
 
 
-def _product(shape: dict[str, str], place: Place) -> tuple[dict[str, Any], float]:
-    b, m, n, k = (place.whole(shape, key) for key in ("b", "m", "n", "k"))
+def _product(shape: Line) -> tuple[dict[str, Any], float]:
+    b, m, n, k = (shape.whole(key) for key in ("b", "m", "n", "k"))
     fields = {
         "op": "gemm",
         "M": b * m,
         "N": n,
         "K": k,
-        "layout": shape.get("layout", "TN").lower(),
-        "accumulate": shape.get("accumulate") == "True",
-        "out_dtype": shape.get("out_dtype", "bf16"),
+        "layout": shape.cells.get("layout", "TN").lower(),
+        "accumulate": shape.cells.get("accumulate") == "True",
+        "out_dtype": shape.cells.get("out_dtype", "bf16"),
         **_back_to_back(PRODUCT_RUNS),
     }
     return fields, 2.0 * b * m * n * k
 
 
-def _grouped(shape: dict[str, str], place: Place) -> tuple[dict[str, Any], float]:
+def _grouped(shape: Line) -> tuple[dict[str, Any], float]:
     """One product per expert: forward, gradient of the input, gradient of the weight."""
-    groups, m, n, k = (place.whole(shape, key) for key in ("ng", "M", "N", "K"))
-    stage = shape.get("stage", "fwd")
+    groups, m, n, k = (shape.whole(key) for key in ("ng", "M", "N", "K"))
+    stage = shape.cells.get("stage", "fwd")
     sizes = {"fwd": (m, n, k, "tn"), "bwd_grad_act": (m, k, n, "nn"), "bwd_grad_w": (n, k, m, "nt")}
     if stage not in sizes:
-        raise place.wrong(f"unknown stage {stage!r}", "shape", f"Known: {', '.join(sizes)}.")
+        raise shape.error(f"unknown stage {stage!r}", "shape", f"Known: {', '.join(sizes)}.")
     rows, columns, inner, layout = sizes[stage]
     fields = {
         "op": "gemm",
@@ -70,8 +72,10 @@ def _grouped(shape: dict[str, str], place: Place) -> tuple[dict[str, Any], float
         "N": columns,
         "K": inner,
         "layout": layout,
-        "accumulate": shape.get("accumulate") == "True",
-        "out_dtype": shape.get("main_grad_dtype", "bf16") if stage == "bwd_grad_w" else shape.get("out_dtype", "bf16"),
+        "accumulate": shape.cells.get("accumulate") == "True",
+        "out_dtype": shape.cells.get("main_grad_dtype", "bf16")
+        if stage == "bwd_grad_w"
+        else shape.cells.get("out_dtype", "bf16"),
         "separate": True,
         **_back_to_back(GROUPED_RUNS),
         "launches": groups,
@@ -79,9 +83,9 @@ def _grouped(shape: dict[str, str], place: Place) -> tuple[dict[str, Any], float
     return fields, 2.0 * groups * m * n * k
 
 
-def _attention(shape: dict[str, str], place: Place) -> tuple[dict[str, Any], float]:
+def _attention(shape: Line) -> tuple[dict[str, Any], float]:
     keys = ("batch", "seq_len", "head_num", "kv_head_num", "qk_head_dim", "v_head_dim")
-    batch, sequence, heads, kv_heads, wide, value = (place.whole(shape, key) for key in keys)
+    batch, sequence, heads, kv_heads, wide, value = (shape.whole(key) for key in keys)
     fields = {
         "op": "flash_attn",
         "B": batch,
@@ -96,13 +100,13 @@ def _attention(shape: dict[str, str], place: Place) -> tuple[dict[str, Any], flo
     return fields, 2.0 * batch * sequence**2 * max(heads, kv_heads) * (wide + value)
 
 
-def _forward(shape: dict[str, str], place: Place) -> tuple[dict[str, Any], float]:
-    fields, flops = _attention(shape, place)
+def _forward(shape: Line) -> tuple[dict[str, Any], float]:
+    fields, flops = _attention(shape)
     return fields | {"direction": "fwd"}, flops
 
 
-def _backward(shape: dict[str, str], place: Place) -> tuple[dict[str, Any], float]:
-    fields, flops = _attention(shape, place)
+def _backward(shape: Line) -> tuple[dict[str, Any], float]:
+    fields, flops = _attention(shape)
     return fields | {"direction": "bwd"}, 2.5 * flops
 
 

@@ -8,9 +8,11 @@ multiplies zeros.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from joulecast.calibrate.public_times.form import Line, Place, measured_on
+from joulecast.calibrate.public_times.form import measured_on
+from joulecast.csv_tables import Line
 
 #: Columns by which the form is known.
 COLUMNS = frozenset({"gpu", "model", "tp", "tokens", "operator", "hidden", "ffn_per_rank", "median_time_s"})
@@ -21,46 +23,46 @@ BYTES = 2
 WINDOW_S = 0.1
 
 
-def contents(lines: list[tuple[Line, Place]]) -> list[dict[str, Any]]:
+def contents(lines: Sequence[Line]) -> list[dict[str, Any]]:
     """Rows of a whole file.
 
     The linear layers of a block tell how wide its queries, keys and values are, and how many bytes pass through the
     cache between two uses of a weight.
     """
     blocks: dict[tuple[str, ...], dict[str, tuple[int, int]]] = {}
-    for line, place in lines:
+    for line in lines:
         if line["operator"] in LINEAR:
-            sides = place.whole(line, "N"), place.whole(line, "K")
+            sides = line.whole("N"), line.whole("K")
             blocks.setdefault(_block(line), {})[line["operator"]] = sides
-    return [_content(line, place, blocks.get(_block(line), {})) for line, place in lines]
+    return [_content(line, blocks.get(_block(line), {})) for line in lines]
 
 
 def _block(line: Line) -> tuple[str, ...]:
     return (line["gpu"], line["model"], line["tp"])
 
 
-def _content(line: Line, place: Place, layers: dict[str, tuple[int, int]]) -> dict[str, Any]:
-    operator, tokens = line["operator"], place.whole(line, "tokens")
+def _content(line: Line, layers: dict[str, tuple[int, int]]) -> dict[str, Any]:
+    operator, tokens = line["operator"], line.whole("tokens")
     row: dict[str, Any] = {
         "name": f"{line['gpu']} {line['model']} tp{line['tp']} {tokens} {operator}",
         "operator": operator,
-        "dtype": line.get("dtype") or "fp16",
+        "dtype": line.cells.get("dtype") or "fp16",
         "timing": "kernel",
         "settle_s": 0.0,
         "target_window_s": WINDOW_S,
-        "time_s": place.number(line, "median_time_s"),
+        "time_s": line.positive("median_time_s"),
         **measured_on(line["gpu"]),
     }
     if operator in LINEAR:
-        shape = {key: place.whole(line, key) for key in ("M", "N", "K")}
+        shape = {key: line.whole(key) for key in ("M", "N", "K")}
         touched = BYTES * sum(n * k + tokens * (n + k) for n, k in layers.values())
         return row | {"op": "gemm", **shape, "data": LINEAR[operator], "footprint_bytes": touched}
-    return row | _small(line, place, tokens, layers)
+    return row | _small(line, tokens, layers)
 
 
-def _small(line: Line, place: Place, tokens: int, layers: dict[str, tuple[int, int]]) -> dict[str, Any]:
+def _small(line: Line, tokens: int, layers: dict[str, tuple[int, int]]) -> dict[str, Any]:
     """Fields of a small operator; an unknown one keeps its name as ``op``, which no suite knows."""
-    hidden, ffn = place.whole(line, "hidden"), place.whole(line, "ffn_per_rank")
+    hidden, ffn = line.whole("hidden"), line.whole("ffn_per_rank")
     # Of the profiled models those without a gate have LayerNorm, GELU and attention beside the MLP: two additions.
     parallel = layers.get("mlp_up_proj", (2 * ffn, 0))[0] == ffn
     operator = line["operator"]

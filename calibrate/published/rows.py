@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from joulecast.csv_tables import Line, read_table
 from joulecast.errors import DataError, InputError, did_you_mean
-from joulecast.files import csv_table, read_text
 from joulecast.model.architecture.hf import load_model
 from joulecast.simulator.plan_file.schema import TABLES
 from joulecast.simulator.plan_file.schema_workload import InlineModel
@@ -145,42 +145,32 @@ def read_published(path: str | Path) -> list[PublishedRow]:
     DataError
         A missing file or column, a value that cannot be read, or an id that stands twice; names file, line and column.
     """
-    file = Path(path) / FILE if Path(path).is_dir() else Path(path)
-    text = read_text(file, "CSV", error=DataError, missing=f"Give a CSV file, or a folder with {FILE}.")
-    columns, lines = csv_table(text, str(file), DataError)
-    _check_columns(columns, file)
+    found = read_table(path, name=FILE, wrong=DataError)
+    _check_columns(found.columns, found.file)
     rows: list[PublishedRow] = []
     seen: dict[str, int] = {}
-    for line, record in lines:
-        row = _row(record, file, line)
+    for line in found.lines:
+        row = _row(line)
         if row.id in seen:
-            raise DataError(
-                f"id {row.id!r} stands already on line {seen[row.id]}",
-                file=str(file),
-                line=line,
-                key="id",
-                remedy="Keep one of the two.",
-            )
-        seen[row.id] = line
+            raise line.error(f"id {row.id!r} stands already on line {seen[row.id]}", "id", "Keep one of the two.")
+        seen[row.id] = line.number
         rows.append(row)
     if not rows:
-        raise DataError("no rows", file=str(file), remedy="One line for each configuration is expected.")
+        raise DataError("no rows", file=found.file, remedy="One line for each configuration is expected.")
     return rows
 
 
-def _check_columns(names: Sequence[str], file: Path) -> None:
+def _check_columns(names: Sequence[str], file: str) -> None:
     """Every needed column is there, and none is a misspelling of one that is not."""
     fields, of_plan = PublishedRow.model_fields, _plan_keys()
     have = {*names, *(field for key, field in AS_IN_PLANS.items() if key in names), *DEFAULTS, "id"}
     absent = [name for name in fields if name not in have and name not in ("file", "line", "keys")]
     for name in names:
         if name not in fields and name not in of_plan and (remedy := _meant(name, absent, of_plan)):
-            raise DataError(f"unknown column {name!r}", file=str(file), line=1, remedy=remedy)
+            raise DataError(f"unknown column {name!r}", file=file, line=1, remedy=remedy)
     missing = [name for name in absent if fields[name].is_required() and not (MODEL in names and name in SIZES)]
     if missing:
-        raise DataError(
-            f"no column {', '.join(missing)}", file=str(file), line=1, remedy="Each line needs these values."
-        )
+        raise DataError(f"no column {', '.join(missing)}", file=file, line=1, remedy="Each line needs these values.")
 
 
 def _meant(name: str, absent: Sequence[str], of_plan: Sequence[str]) -> str | None:
@@ -199,19 +189,20 @@ def _plan_keys() -> list[str]:
     return [*of_tables, *(f"{MODEL}.{key}" for key in InlineModel.model_fields)]
 
 
-def _sizes(record: dict[str, str], file: Path, line: int) -> dict[str, Any]:
+def _sizes(line: Line) -> dict[str, Any]:
     """Sizes of the model that a line names; none where it names none."""
-    name = _blank_is_none(record.get(MODEL, ""))
+    name = _blank_is_none(line.cells.get(MODEL, ""))
     if name is None:
         return {}
     try:
-        model = load_model(file.parent / name if name.endswith(".json") else name.strip())
+        model = load_model(Path(line.file).parent / name if name.endswith(".json") else name.strip())
     except InputError as error:
-        raise DataError(error.message, file=str(file), line=line, key=MODEL, remedy=error.remedy) from None
+        raise DataError(error.message, file=line.file, line=line.number, key=MODEL, remedy=error.remedy) from None
     return {column: getattr(model, size) for column, size in SIZES.items()}
 
 
-def _row(record: dict[str, str], file: Path, line: int) -> PublishedRow:
+def _row(line: Line) -> PublishedRow:
+    record = line.cells
     stated = {name: text for name, text in record.items() if "." not in name and _blank_is_none(text) is not None}
     keys = tuple(
         (name, text.lower() if text in _SHEET_FLAGS else text)
@@ -221,22 +212,17 @@ def _row(record: dict[str, str], file: Path, line: int) -> PublishedRow:
     for key, field in AS_IN_PLANS.items():
         if key in dict(keys):
             if field in stated:
-                remedy = f"Say it in one of {field} and {key}."
-                raise DataError("the line says it twice", file=str(file), line=line, key=field, remedy=remedy)
+                raise line.error("the line says it twice", field, f"Say it in one of {field} and {key}.")
             stated[field] = record[key]
-    absent = {name: text for name, text in (DEFAULTS | {"id": f"line {line}"}).items() if name not in record}
-    found = {**absent, **record, **_sizes(record, file, line), **stated, "keys": keys, "file": str(file), "line": line}
+    absent = {name: text for name, text in (DEFAULTS | {"id": f"line {line.number}"}).items() if name not in record}
+    place = {"file": line.file, "line": line.number}
+    found = {**absent, **record, **_sizes(line), **stated, "keys": keys, **place}
     try:
         row = PublishedRow.model_validate(found)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key, value = str(first["loc"][0]), str(first.get("input") or "")
         allowed = (first.get("ctx") or {}).get("expected")
-        raise DataError(
-            f"{value!r} cannot be used" if value else "empty, but needed",
-            file=str(file),
-            line=line,
-            key=key,
-            remedy=f"Use {allowed}." if allowed else f"{first['msg']}.",
-        ) from None
+        message = f"{value!r} cannot be used" if value else "empty, but needed"
+        raise line.error(message, key, f"Use {allowed}." if allowed else f"{first['msg']}.") from None
     return row

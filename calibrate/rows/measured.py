@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from joulecast.calibrate.measure.records import is_recording, json_object, parse_records
-from joulecast.calibrate.public_times.read import parse_table
+from joulecast.calibrate.public_times.read import published_times
 from joulecast.errors import DataError
 from joulecast.files import read_text
 from joulecast.model.hardware.description import Parameter
@@ -163,7 +163,7 @@ def _read_path(path: Path) -> list[Row]:
     for one in paths:
         text = read_text(one, "JSON-lines", error=DataError, absent="no such file or folder")
         if one.suffix == ".csv":
-            rows += [row_of(content, str(one), line) for content, line in parse_table(text, str(one))]
+            rows += [row_of(content, str(one), line) for content, line in published_times(text, str(one))]
         else:
             rows += parse_rows(text, str(one))
     return rows

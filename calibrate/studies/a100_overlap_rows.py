@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from joulecast.calibrate.studies.a100_overlap_physics import OPERATORS
+from joulecast.csv_tables import Line, read_table
 from joulecast.errors import DataError
-from joulecast.files import csv_table, positive, read_text
 
 PATTERN = "attention_overlap_*.csv"
 DEFAULT_CLOCK = "default_clock"
@@ -142,10 +142,10 @@ def _clock(path: Path, device: Mapping[str, float]) -> float | None:
 
 
 def _read(path: Path, clock: float | None, sm_count: int) -> Iterator[LayerRow]:
-    columns, lines = csv_table(read_text(path, "CSV", error=DataError), str(path), DataError)
-    repeats = _repeats(path, columns)
-    for line, record in lines:
-        yield _row(_Cells(path, line, record), clock, repeats, sm_count)
+    table = read_table(path, wrong=DataError)
+    repeats = _repeats(path, table.columns)
+    for line in table.lines:
+        yield _row(line, clock, repeats, sm_count)
 
 
 def _repeats(path: Path, columns: Sequence[str]) -> dict[str, list[str]]:
@@ -166,60 +166,46 @@ def _repeats(path: Path, columns: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Cells:
-    """One line of a file."""
-
-    path: Path
-    line: int
-    record: Mapping[str, str]
-
-    def error(self, message: str, key: str, remedy: str) -> DataError:
-        return DataError(message, file=str(self.path), line=self.line, key=key, remedy=remedy)
-
-    def whole(self, key: str) -> int:
-        text = self.record[key].strip()
-        try:
-            return int(text)
-        except ValueError:
-            raise self.error(f"{text!r} is no whole number", key, "Correct it.") from None
-
-    def mean(self, keys: Sequence[str]) -> float | None:
-        values = [value for key in keys if (value := self._positive(key)) is not None]
-        return sum(values) / len(values) if values else None
-
-    def _positive(self, key: str) -> float | None:
-        text = self.record[key].strip()
-        if not text:
-            return None
-        remedy = "Correct it, or leave the cell empty."
-        return positive(text, file=str(self.path), line=self.line, key=key, error=DataError, remedy=remedy)
+def _setting(line: Line, column: str) -> int:
+    """A whole number, which may be −1."""
+    text = line[column].strip()
+    try:
+        return int(text)
+    except ValueError:
+        raise line.error(f"{text!r} is no whole number", column, "Correct it.") from None
 
 
-def _row(cells: _Cells, clock: float | None, repeats: Mapping[str, Sequence[str]], sm_count: int) -> LayerRow:
-    start, end, sms, threads = (cells.whole(name) for name in SETTINGS)
+def _mean(line: Line, columns: Sequence[str]) -> float | None:
+    """Mean over the repeats that were measured, ``None`` where none was."""
+    found = (line.positive_if_any(column, "Correct it, or leave the cell empty.") for column in columns)
+    values = [value for value in found if value is not None]
+    return sum(values) / len(values) if values else None
+
+
+def _row(line: Line, clock: float | None, repeats: Mapping[str, Sequence[str]], sm_count: int) -> LayerRow:
+    start, end, sms, threads = (_setting(line, name) for name in SETTINGS)
     last = len(OPERATORS) - 1
     if (start, end) != (-1, -1) and not 0 <= start <= end <= last:
         low = min(max(start, 0), last)
-        raise cells.error(
+        raise line.error(
             f"the window {start} to {end} is not within the layer",
             "overlap_start" if not 0 <= start <= last else "overlap_end",
             f"Operators are 0 to {last}, −1 and −1 mean none; the nearest is {low} to {min(max(end, low), last)}.",
         )
     if not 1 <= sms < sm_count:
         nearest = min(max(sms, 1), sm_count - 1)
-        raise cells.error(
+        raise line.error(
             f"{sms} SMs for communication", "comm_sm_number", f"The card has {sm_count}; the nearest is {nearest}."
         )
     if not _WARP <= threads <= _MOST_THREADS or threads % _WARP:
         nearest = min(max(round(threads / _WARP), 1) * _WARP, _MOST_THREADS)
-        raise cells.error(
+        raise line.error(
             f"a block of {threads} threads",
             "comm_block_size",
             f"Blocks are warps of {_WARP}, up to {_MOST_THREADS}; the nearest is {nearest}.",
         )
-    time, energy = cells.mean(repeats["time (s)"]), cells.mean(repeats["total energy (J)"])
+    time, energy = _mean(line, repeats["time (s)"]), _mean(line, repeats["total energy (J)"])
     if time is not None and energy is not None and not _PLAUSIBLE_W[0] <= energy / time <= _PLAUSIBLE_W[1]:
         key = repeats["total energy (J)"][0]
-        raise cells.error(f"{energy / time:.3g} W is no power of two GPUs", key, "Times are in s, energies in J.")
-    return LayerRow(clock, start, end, sms, threads, time, energy, str(cells.path), cells.line)
+        raise line.error(f"{energy / time:.3g} W is no power of two GPUs", key, "Times are in s, energies in J.")
+    return LayerRow(clock, start, end, sms, threads, time, energy, line.file, line.number)

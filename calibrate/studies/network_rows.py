@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from joulecast.csv_tables import Line, read_table
 from joulecast.errors import DataError
-from joulecast.files import csv_table, positive, positive_whole, read_text
 
 COLUMNS = ("system", "collective", "num_gpus", "bytes", "median_time_s", "gpus_per_node_used")
 KINDS = ("all_reduce", "send_recv")
@@ -80,39 +80,22 @@ def read_network_rows(path: str | Path) -> list[NetworkRow]:
     DataError
         The file cannot be read, lacks a column, or has a row of an unknown system or without positive numbers.
     """
-    file = Path(path) / "allreduce_medians.csv" if Path(path).is_dir() else Path(path)
-    columns, lines = csv_table(
-        read_text(file, "CSV", error=DataError, missing="Give a CSV file, or a folder with allreduce_medians.csv."),
-        str(file),
-        DataError,
-    )
-    absent = [name for name in COLUMNS if name not in columns]
-    if absent:
-        raise DataError("a column is missing", file=str(file), key=absent[0], remedy="Add it.")
-    return [_row(record, line, str(file)) for line, record in lines]
+    table = read_table(path, name="allreduce_medians.csv", needed=COLUMNS, wrong=DataError)
+    return [_row(line) for line in table.lines]
 
 
-def _row(entry: dict[str, str], line: int, file: str) -> NetworkRow:
-    for key, known in (("system", SYSTEMS), ("collective", KINDS)):
-        if entry[key] not in known:
-            raise DataError(
-                f"unknown {entry[key]!r}", file=file, line=line, key=key, remedy=f"Known: {', '.join(known)}."
-            )
-
-    def number(key: str) -> float:
-        return positive(entry[key], file=file, line=line, key=key, error=DataError)
-
-    def whole(key: str) -> int:
-        return positive_whole(entry[key], file=file, line=line, key=key, error=DataError)
-
+def _row(line: Line) -> NetworkRow:
+    for column, known in (("system", SYSTEMS), ("collective", KINDS)):
+        if line[column] not in known:
+            raise line.error(f"unknown {line[column]!r}", column, f"Known: {', '.join(known)}.")
     return NetworkRow(
-        line,
-        entry["system"],
-        entry["collective"],
-        whole("num_gpus"),
-        number("bytes"),
-        whole("gpus_per_node_used"),
-        number("median_time_s"),
+        line.number,
+        line["system"],
+        line["collective"],
+        line.whole("num_gpus"),
+        line.positive("bytes"),
+        line.whole("gpus_per_node_used"),
+        line.positive("median_time_s"),
     )
 
 

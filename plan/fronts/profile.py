@@ -15,8 +15,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from joulecast.csv_tables import reading_csv
 from joulecast.errors import InputError
-from joulecast.files import read_text, reading_csv
+from joulecast.files import read_text
 from joulecast.plan.knobs.options import Option
 
 COLUMNS = ("stage", "instruction", "frequency", "time", "energy")

@@ -9,12 +9,12 @@ traces of Zeus). ``batch_size`` is optional. All other columns name the job that
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
+from joulecast.csv_tables import Line, read_table
 from joulecast.errors import InputError
-from joulecast.files import csv_table, positive, positive_whole, read_text
 from joulecast.plan.fronts.profile import MIXED_UNITS
 from joulecast.plan.limits.power_limits import JobPoint
 
@@ -36,22 +36,20 @@ def read_job_points(path: str | Path) -> dict[str, tuple[JobPoint, ...]]:
     file = str(path)
     jobs: dict[str, list[JobPoint]] = {}
     seen: dict[tuple[str, float, int | None], int] = {}
-    for line, record in _records(path):
-        limit = _limit(record, file, line)
-        time = _first(record, _TIME, "time", file, line)
-        if any(name in record for name in _ENERGY):
-            energy = _first(record, _ENERGY, "energy", file, line)
+    for line in read_table(path).lines:
+        limit, time = _limit(line), _first(line, _TIME, "time")
+        if any(name in line.cells for name in _ENERGY):
+            energy = _first(line, _ENERGY, "energy")
         else:
-            energy = time * _first(record, _POWER, "energy or average power", file, line)
-        batch = record.get(_BATCH)
-        size = None if batch is None else positive_whole(batch, file=file, line=line, key=_BATCH)
+            energy = time * _first(line, _POWER, "energy or average power")
+        size = line.whole(_BATCH) if _BATCH in line.cells else None
         known = {*_TIME, *_ENERGY, *_POWER, _BATCH, *_IGNORED}
-        named = [v for k, v in record.items() if k not in known and not k.startswith("power_limit")]
+        named = [v for k, v in line.cells.items() if k not in known and not k.startswith("power_limit")]
         job = " ".join(named) or Path(path).stem
         key = (job, limit, size)
         if key in seen:
-            raise InputError(f"{job} at {limit:g} W stands already on line {seen[key]}", file=file, line=line)
-        seen[key] = line
+            raise line.error(f"{job} at {limit:g} W stands already on line {seen[key]}", remedy="Keep one of the two.")
+        seen[key] = line.number
         jobs.setdefault(job, []).append(JobPoint(limit, time, energy, size))
     if not jobs:
         raise InputError("no measurements", file=file, remedy="One line for each power limit is expected.")
@@ -67,14 +65,13 @@ def read_epochs(path: str | Path) -> dict[int, tuple[float, ...]]:
     """
     file = str(path)
     runs: dict[int, list[float]] = {}
-    for line, record in _records(path):
-        names = [name for name in ("epochs", "target_epoch") if name in record]
-        if not names or _BATCH not in record:
+    for line in read_table(path).lines:
+        names = [name for name in ("epochs", "target_epoch") if name in line.cells]
+        if not names or _BATCH not in line.cells:
             remedy = f"The first line must name {_BATCH},epochs."
             raise InputError(f"no column {_BATCH} and epochs", file=file, line=1, remedy=remedy)
-        text = record[names[0]].strip().lower()
-        value = math.inf if text in ("", "nan", "inf") else positive(text, file=file, line=line, key=names[0])
-        runs.setdefault(positive_whole(record[_BATCH], file=file, line=line, key=_BATCH), []).append(value)
+        never = line[names[0]].strip().lower() in ("", "nan", "inf")
+        runs.setdefault(line.whole(_BATCH), []).append(math.inf if never else line.positive(names[0]))
     if not runs:
         raise InputError("no epochs", file=file, remedy="One line for each batch size is expected.")
     return {size: tuple(values) for size, values in runs.items()}
@@ -103,25 +100,20 @@ def _refuse_mixed_units(points: Sequence[JobPoint], lines: Sequence[int], file: 
             )
 
 
-def _records(path: str | Path) -> Iterator[tuple[int, dict[str, str]]]:
-    return csv_table(read_text(path, "CSV"), str(path))[1]
-
-
-def _limit(record: Mapping[str, str], file: str, line: int) -> float:
-    staged = [k for k in record if k.startswith("power_limit_") and k.removeprefix("power_limit_").isdecimal()]
+def _limit(line: Line) -> float:
+    staged = [k for k in line.cells if k.startswith("power_limit_") and k.removeprefix("power_limit_").isdecimal()]
     if not staged:
-        return _first(record, _LIMIT, "power limit", file, line)
-    used = [k for k in staged if record[k].strip() not in ("", "0", "0.0")]  # the others are stages that do not exist
-    limits = {positive(record[k], file=file, line=line, key=k) for k in used}
+        return _first(line, _LIMIT, "power limit")
+    used = [k for k in staged if line[k].strip() not in ("", "0", "0.0")]  # the others are stages that do not exist
+    limits = {line.positive(column) for column in used}
     if len(limits) != 1:
-        raise InputError(
-            "stages have different power limits", file=file, line=line, remedy="Only one limit for all is understood."
-        )
+        raise line.error("stages have different power limits", remedy="Only one limit for all is understood.")
     return limits.pop()
 
 
-def _first(record: Mapping[str, str], names: tuple[str, ...], what: str, file: str, line: int) -> float:
+def _first(line: Line, names: tuple[str, ...], what: str) -> float:
+    """The positive number of the first of these columns that the table has."""
     for name in names:
-        if name in record:
-            return positive(record[name], file=file, line=line, key=name)
-    raise InputError(f"no column for {what}", file=file, line=1, remedy=f"Name it {' or '.join(names)}.")
+        if name in line.cells:
+            return line.positive(name)
+    raise InputError(f"no column for {what}", file=line.file, line=1, remedy=f"Name it {' or '.join(names)}.")

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import errno
-import io
 import json
-import math
 import os
 import re
 import shutil
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -146,80 +143,6 @@ def _refuse_large(value: object) -> None:
             _refuse_large(inner)
     elif isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
         raise ValueError(f"{value:e} is too large for a whole number" if abs(value) < 10**300 else "a number too large")
-
-
-def csv_table(
-    text: str, file: str, error: type[InputError] = InputError
-) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
-    """Columns of a table whose first line names them, and its other lines: number and cells by column.
-
-    Raises
-    ------
-    InputError
-        It is not CSV, or a line has not as many values as there are columns; names file and line.
-    """
-    reader = csv.DictReader(io.StringIO(text), strict=True)
-    with reading_csv(file, error):
-        columns = list(reader.fieldnames or ())
-    return columns, _csv_lines(reader, file, error)
-
-
-def _csv_lines(reader: csv.DictReader[str], file: str, error: type[InputError]) -> Iterator[tuple[int, dict[str, str]]]:
-    with reading_csv(file, error):
-        for cells in reader:
-            if None in cells or None in cells.values():
-                raise error(
-                    "not as many values as columns", file=file, line=reader.line_num, remedy="Correct this line."
-                )
-            yield reader.line_num, cells
-
-
-def positive(
-    text: str,
-    *,
-    file: str,
-    line: int,
-    key: str,
-    error: type[InputError] = InputError,
-    remedy: str = "Correct this value.",
-) -> float:
-    """The positive number that a cell holds.
-
-    Raises
-    ------
-    InputError
-        It holds none; names file, line and column.
-    """
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value > 0.0):
-        raise error(f"{text!r} is not a positive number", file=file, line=line, key=key, remedy=remedy)
-    return value
-
-
-def positive_whole(text: str, *, file: str, line: int, key: str, error: type[InputError] = InputError) -> int:
-    """The positive whole number that a cell holds, also where it is written as ``8.0``.
-
-    Raises
-    ------
-    InputError
-        It holds none; names file, line and column.
-    """
-    value = positive(text, file=file, line=line, key=key, error=error)
-    if not value.is_integer():
-        raise error(f"{text!r} is not a whole number", file=file, line=line, key=key, remedy="Correct this value.")
-    return int(value)
-
-
-@contextmanager
-def reading_csv(file: str, error: type[InputError] = InputError) -> Iterator[None]:
-    """Turn what the CSV reader refuses into one error with the file's name."""
-    try:
-        yield
-    except csv.Error as cause:
-        raise error(f"not valid CSV: {cause}", file=file, remedy="Give comma-separated text.") from None
 
 
 def write_whole(path: Path, write: Callable[[Path], None]) -> None:

@@ -59,7 +59,7 @@ def test_halves_share_no_size_of_a_series() -> None:
 @pytest.mark.parametrize(
     ("text", "key", "says"),
     [
-        ("system,bytes\n", "collective", "missing"),
+        ("system,bytes\n", "collective", "no column collective"),
         (HEADER + "b100,all_reduce,2,1024,1e-5,1,2\n", "system", "b100"),
         (HEADER + "a100_dgx,all_redcue,2,1024,1e-5,1,2\n", "collective", "all_redcue"),
         (HEADER + "a100_dgx,all_reduce,2,1024,,1,2\n", "median_time_s", "not a positive number"),

@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from joulecast.csv_tables import Line, read_table
 from joulecast.errors import DataError
-from joulecast.files import csv_table, positive, positive_whole, read_text
 
 #: Name of the table in a folder.
 FILE = "fronts.csv"
@@ -74,41 +74,40 @@ def read_fronts(data: str | Path) -> list[FrontRow]:
     DataError
         The file is missing, or a line is broken; names file and line.
     """
-    path = Path(data) / FILE if Path(data).is_dir() else Path(data)
-    text = read_text(path, "CSV", error=DataError, missing=f"Give {FILE}, or the folder that holds it.")
-    columns, lines = csv_table(text, str(path), DataError)
-    if missing := [name for name in _COLUMNS if name not in columns]:
-        raise DataError(f"no column {', '.join(missing)}", file=str(path), line=1, remedy="Add it.")
-    rows = [_row(cells, str(path), line) for line, cells in lines]
+    table = read_table(data, name=FILE, needed=_COLUMNS, wrong=DataError)
+    rows = [_row(line) for line in table.lines]
     if not rows:
-        raise DataError("no plans", file=str(path), remedy="One line for each plan is expected.")
+        raise DataError("no plans", file=table.file, remedy="One line for each plan is expected.")
     return rows
 
 
-def _row(cells: dict[str, str], file: str, line: int) -> FrontRow:
-    sizes = tuple((key, positive_whole(cells[key], file=file, line=line, key=key, error=DataError)) for key in SIZES)
-    time, energy = (
-        positive(cells[key], file=file, line=line, key=key, error=DataError) for key in ("time_s", "energy_j")
+def _row(line: Line) -> FrontRow:
+    if line["method"] not in METHODS:
+        raise line.error(f"unknown method {line['method']!r}", "method", f"Use one of {', '.join(METHODS)}.")
+    stages = [_stage(line, column) for column in _STAGES]
+    return FrontRow(
+        line["model"],
+        tuple((column, line.whole(column)) for column in SIZES),
+        line["method"],
+        line["plan"],
+        line.positive("time_s"),
+        line.positive("energy_j"),
+        tuple(order for order, _ in stages),
+        tuple(clocks for _, clocks in stages),
+        line.file,
+        line.number,
     )
-    if cells["method"] not in METHODS:
-        remedy = f"Use one of {', '.join(METHODS)}."
-        raise DataError(f"unknown method {cells['method']!r}", file=file, line=line, key="method", remedy=remedy)
-    stages = [_stage(cells[key], file, line, key) for key in _STAGES]
-    orders, clocks = tuple(order for order, _ in stages), tuple(clock for _, clock in stages)
-    return FrontRow(cells["model"], sizes, cells["method"], cells["plan"], time, energy, orders, clocks, file, line)
 
 
-def _stage(text: str, file: str, line: int, key: str) -> tuple[str, tuple[float, ...]]:
+def _stage(line: Line, column: str) -> tuple[str, tuple[float, ...]]:
     """Order and clocks of one stage.
 
-    >>> _stage("F1410 2x(B1290 F930) B1410", "", 1, "stage_0")
+    >>> _stage(Line({"stage_0": "F1410 2x(B1290 F930) B1410"}, "", 1), "stage_0")
     ('FBFBFB', (1410.0, 1290.0, 930.0, 1290.0, 930.0, 1410.0))
     """
-    whole = _REPEATED.sub(lambda found: " ".join([found[2]] * int(found[1])), text)
+    whole = _REPEATED.sub(lambda found: " ".join([found[2]] * int(found[1])), line[column])
     found = [_INSTRUCTION.fullmatch(word) for word in whole.split()]
     known = [match for match in found if match is not None]
     if not known or len(known) < len(found):
-        raise DataError(
-            f"{text!r} is no order of instructions", file=file, line=line, key=key, remedy="Write F1410 2x(B1290 F930)."
-        )
+        raise line.error(f"{line[column]!r} is no order of instructions", column, "Write F1410 2x(B1290 F930).")
     return "".join(match[1] for match in known), tuple(float(match[2]) for match in known)

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from joulecast.csv_tables import Line, read_table
 from joulecast.errors import DataError
-from joulecast.files import csv_table, read_text
 
 #: Name of the file in a folder.
 FILE = "node_power.csv"
@@ -59,21 +59,12 @@ def read_node_power(path: str | Path) -> list[NodePowerRow]:
     DataError
         A missing file, or a value that cannot be read; names file, line and column.
     """
-    file = Path(path) / FILE if Path(path).is_dir() else Path(path)
-    text = read_text(file, "CSV", error=DataError, missing="Give the CSV file or its folder.")
-    _, lines = csv_table(text, str(file), DataError)
-    return [_row(record, str(file), line) for line, record in lines]
+    return [_row(line) for line in read_table(path, name=FILE, wrong=DataError).lines]
 
 
-def _row(record: dict[str, str], file: str, line: int) -> NodePowerRow:
+def _row(line: Line) -> NodePowerRow:
     try:
-        return NodePowerRow.model_validate({**record, "file": file, "line": line})
+        return NodePowerRow.model_validate({**line.cells, "file": line.file, "line": line.number})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise DataError(
-            f"{first.get('input')!r}: {first['msg'].lower()}",
-            file=file,
-            line=line,
-            key=str(first["loc"][0]),
-            remedy="Correct this line.",
-        ) from None
+        raise line.error(f"{first.get('input')!r}: {first['msg'].lower()}", str(first["loc"][0])) from None

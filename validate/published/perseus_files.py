@@ -13,14 +13,14 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from joulecast.calibrate.studies.pipeline_plans import DIRECTIONS
+from joulecast.csv_tables import Line, parse_table
 from joulecast.errors import DataError
-from joulecast.files import csv_table, positive
 
 ITERATIONS, INSTRUCTIONS, PLANS = "measured_iterations.csv", "measured_instructions.csv", "frequency_plans.jsonl"
 #: Columns of a workload.
@@ -100,27 +100,22 @@ def read_plans(folder: str | Path) -> list[PlanRow]:
     path = _find(root, ITERATIONS)
     rows: list[PlanRow] = []
     seen: dict[PlanKey, int] = {}
-    for line, record in _csv(path, (*WORKLOAD, "plan", "iteration_time_s", "iteration_energy_j")):
-        key = (record["gpu"], record["model"], record["plan"])
+    for line in _csv(path, (*WORKLOAD, "plan", "iteration_time_s", "iteration_energy_j")):
+        key = _plan_key(line)
         if key in seen:
-            raise DataError(
-                f"plan {' '.join(key)} stands already on line {seen[key]}",
-                file=str(path),
-                line=line,
-                remedy="Keep one of the two.",
-            )
-        seen[key] = line
-        energies = [_number(record, name, path, line) for name in _ranks(record, path)]
+            raise line.error(f"plan {' '.join(key)} stands already on line {seen[key]}", remedy="Keep one of the two.")
+        seen[key] = line.number
+        energies = [line.positive_if_any(column) for column in _ranks(line)]
         rows.append(
             PlanRow(
-                tuple(record[name] for name in WORKLOAD),
+                tuple(line[column] for column in WORKLOAD),
                 key,
-                _number(record, "iteration_time_s", path, line),
-                _number(record, "iteration_energy_j", path, line),
+                line.positive_if_any("iteration_time_s"),
+                line.positive_if_any("iteration_energy_j"),
                 tuple(energy for energy in energies if energy is not None),
                 requested.get(key),
-                str(path),
-                line,
+                line.file,
+                line.number,
                 times.get(key, {}),
             )
         )
@@ -129,14 +124,18 @@ def read_plans(folder: str | Path) -> list[PlanRow]:
     return rows
 
 
-def _ranks(record: Mapping[str, str], path: Path) -> list[str]:
+def _plan_key(line: Line) -> PlanKey:
+    return line["gpu"], line["model"], line["plan"]
+
+
+def _ranks(line: Line) -> list[str]:
     """Columns of the ranks' energies, in the ranks' order."""
-    columns = [name for name in record if name.startswith("energy_rank")]
+    columns = [name for name in line.cells if name.startswith("energy_rank")]
     for name in columns:
         if not _RANK.fullmatch(name):
             raise DataError(
                 f"no column of a rank's energy: {name!r}",
-                file=str(path),
+                file=line.file,
                 line=1,
                 remedy="They are called energy_rank0_j, energy_rank1_j and so on.",
             )
@@ -160,36 +159,22 @@ def _text(path: Path) -> str:
         ) from None
 
 
-def _csv(path: Path, needed: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
-    columns, lines = csv_table(_text(path), str(path), DataError)
-    missing = [name for name in needed if name not in columns]
-    if missing:
-        raise DataError(f"no column {', '.join(missing)}", file=str(path), line=1, remedy="See the data's description.")
-    return lines
-
-
-def _number(record: Mapping[str, str], key: str, path: Path, line: int) -> float | None:
-    """A positive number, ``None`` where the cell is empty."""
-    text = record[key].strip()
-    if not text:
-        return None
-    return positive(text, file=str(path), line=line, key=key, error=DataError)
+def _csv(path: Path, needed: Sequence[str]) -> Iterator[Line]:
+    return parse_table(_text(path), str(path), needed=needed, wrong=DataError).lines
 
 
 def _instruction_times(path: Path) -> dict[PlanKey, dict[tuple[int, int], float]]:
     times: dict[PlanKey, dict[tuple[int, int], float]] = {}
-    for line, record in _csv(path, ("gpu", "model", "plan", "rank", "instruction", "mean_s")):
-        value = _number(record, "mean_s", path, line)
-        if record["instruction"] not in DIRECTIONS or not _NUMBER.fullmatch(record["rank"]):
-            raise DataError(
-                f"instruction {record['instruction']!r} of rank {record['rank']!r}",
-                file=str(path),
-                line=line,
+    for line in _csv(path, ("gpu", "model", "plan", "rank", "instruction", "mean_s")):
+        value = line.positive_if_any("mean_s")
+        if line["instruction"] not in DIRECTIONS or not _NUMBER.fullmatch(line["rank"]):
+            raise line.error(
+                f"instruction {line['instruction']!r} of rank {line['rank']!r}",
                 remedy="Instructions are forward and backward, ranks are numbers.",
             )
-        place = int(record["rank"]), DIRECTIONS.index(record["instruction"])
+        place = int(line["rank"]), DIRECTIONS.index(line["instruction"])
         if value is not None:
-            times.setdefault((record["gpu"], record["model"], record["plan"]), {})[place] = value
+            times.setdefault(_plan_key(line), {})[place] = value
     return times
 
 
