@@ -44,28 +44,7 @@ def _repeated(gpu: GpuDescription, works: Sequence[KernelWork], rows: Sequence[R
     forecast = forecast_rows(works, rows, gpu)
     forecast = observed_forecast(forecast, rows)
     pieces = enumerate(zip(works, rows, strict=True))
-    return [_of_gpus(forecast, place, row.gpus, work.busy_fraction or 1.0) for place, (work, row) in pieces]
-
-
-def _of_gpus(forecast: Any, place: int, gpus: int, busy_fraction: float) -> Prediction:
-    """One piece of work of a forecast, summed over GPUs; of work between pauses a row's time is the busy part."""
-
-    def value(name: str, factor: float = 1.0) -> float | None:
-        column = getattr(forecast, name, None)
-        return None if column is None else float(column[place]) * factor
-
-    return Prediction(
-        time_s=value("time_s", busy_fraction),
-        energy_j=value("energy_j", gpus),
-        power_w=value("power_w", gpus),
-        sm_clock_mhz=value("clock_mhz"),
-        time_s_p05=value("time_s_p05", busy_fraction),
-        time_s_p95=value("time_s_p95", busy_fraction),
-        energy_j_p05=value("energy_j_p05", gpus),
-        energy_j_p95=value("energy_j_p95", gpus),
-        power_w_p05=value("power_w_p05", gpus),
-        power_w_p95=value("power_w_p95", gpus),
-    )
+    return [Prediction.of_forecast(forecast, i, row.gpus, work.busy_fraction or 1.0) for i, (work, row) in pieces]
 
 
 def predict_blocks(gpu: GpuDescription, rows: Sequence[Row]) -> list[Answer]:

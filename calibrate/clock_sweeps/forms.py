@@ -19,9 +19,9 @@ from joulecast.calibrate.clock_sweeps.rows import (
     SweepRow,
 )
 from joulecast.calibrate.rows.measured import Measured
-from joulecast.csv_tables import parse_table
 from joulecast.errors import DataError, nearest
 from joulecast.files import read_text
+from joulecast.tables import parse_table
 
 #: Words in a note that say that a row reached the board's limit.
 AT_LIMIT = "at the board's limit"

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from joulecast.calibrate.clock_sweeps.parameters import Kind
 from joulecast.calibrate.rows.measured import Measured
-from joulecast.csv_tables import Line
+from joulecast.tables import Line
 
 #: Identity of a workload on its card.
 WorkloadKey = tuple[tuple[str, str | float], ...]

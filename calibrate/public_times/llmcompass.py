@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from joulecast.calibrate.public_times.form import measured_on
-from joulecast.csv_tables import Line
+from joulecast.tables import Line
 
 #: Columns by which the form is known.
 COLUMNS = frozenset({"gpu", "M", "N", "K", "time_s"})

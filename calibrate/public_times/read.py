@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from joulecast.calibrate.public_times import llmcompass, simumax, vidur
-from joulecast.csv_tables import parse_table
 from joulecast.errors import DataError
+from joulecast.tables import parse_table
 
 
 def published_times(text: str, file: str) -> list[tuple[dict[str, Any], int]]:

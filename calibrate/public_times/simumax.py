@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from joulecast.calibrate.public_times.form import measured_on
-from joulecast.csv_tables import Line
+from joulecast.tables import Line
 
 #: Columns by which the form is known.
 COLUMNS = frozenset({"system", "operator", "shape", "efficiency_of_peak"})

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from joulecast.calibrate.public_times.form import measured_on
-from joulecast.csv_tables import Line
+from joulecast.tables import Line
 
 #: Columns by which the form is known.
 COLUMNS = frozenset({"gpu", "model", "tp", "tokens", "operator", "hidden", "ffn_per_rank", "median_time_s"})

@@ -15,11 +15,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from joulecast.csv_tables import Line, read_table
 from joulecast.errors import DataError, InputError, did_you_mean
 from joulecast.model.architecture.hf import load_model
 from joulecast.simulator.plan_file.schema import TABLES
 from joulecast.simulator.plan_file.schema_workload import InlineModel
+from joulecast.tables import Line, read_table
 
 #: Name of the file in a folder.
 FILE = "published_iterations.csv"

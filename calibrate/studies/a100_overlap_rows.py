@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from joulecast.calibrate.studies.a100_overlap_physics import OPERATORS
-from joulecast.csv_tables import Line, read_table
 from joulecast.errors import DataError
+from joulecast.tables import Line, read_table
 
 PATTERN = "attention_overlap_*.csv"
 DEFAULT_CLOCK = "default_clock"

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from joulecast.csv_tables import Line, read_table
 from joulecast.errors import DataError
+from joulecast.tables import Line, read_table
 
 COLUMNS = ("system", "collective", "num_gpus", "bytes", "median_time_s", "gpus_per_node_used")
 KINDS = ("all_reduce", "send_recv")

@@ -10,10 +10,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -21,9 +19,10 @@ from typing import Any
 import numpy as np
 
 from joulecast.errors import InputError
-from joulecast.files import write_folder, write_text, write_whole
+from joulecast.files import write_folder, write_text
 from joulecast.plan.exact.exact_front import Front, FrontPoint
 from joulecast.plan.knobs.options import Option, OptionSet
+from joulecast.tables import csv_text, write_rows
 
 #: Writes a front into a file.
 Writer = Callable[[Front, Path], None]
@@ -130,9 +129,9 @@ def zeus_files(front: Front, *, copies: int = 1, gpus_per_rank: int = 1) -> dict
         for number, point in enumerate(front.points)
     }
     table = [{"file": name, **row} for name, row in zip(solutions, front.rows(), strict=True)]
-    found = {PROFILE_FILE: zeus_profile(front, gpus_per_rank=gpus_per_rank), **solutions, TABLE_FILE: _csv(table)}
+    found = {PROFILE_FILE: zeus_profile(front, gpus_per_rank=gpus_per_rank), **solutions, TABLE_FILE: csv_text(table)}
     ways = {option.knobs for options in front.problem.sets for option in options.options}
-    return found | ({KNOBS_FILE: _csv(instruction_rows(front))} if len(ways) > 1 else {})
+    return found | ({KNOBS_FILE: csv_text(instruction_rows(front))} if len(ways) > 1 else {})
 
 
 def zeus_profile(front: Front, *, gpus_per_rank: int = 1) -> str:
@@ -145,7 +144,7 @@ def zeus_profile(front: Front, *, gpus_per_rank: int = 1) -> str:
     flat = ((rank, instruction) for rank, order in enumerate(problem.dag.ranks) for instruction in order)
     for (rank, instruction), kind in zip(flat, problem.kind.tolist(), strict=True):
         found.setdefault((problem.dag.stage(rank, instruction.chunk), instruction.kind), kind)
-    return _csv(
+    return csv_text(
         [
             {
                 "stage": stage,
@@ -192,14 +191,6 @@ def _whole_mhz(clock_mhz: float) -> int:
     return int(clock_mhz)
 
 
-def _csv(rows: Sequence[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
 def _write_json(front: Front, path: Path) -> None:
     write_text(path, json.dumps(front.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
@@ -210,28 +201,6 @@ def _write_csv(front: Front, path: Path) -> None:
 
 def _write_parquet(front: Front, path: Path) -> None:
     write_rows(instruction_rows(front), path, "parquet")
-
-
-def write_rows(rows: Sequence[dict[str, Any]], path: Path, form: str) -> None:
-    """Write lines that all have the same columns as ``csv`` or ``parquet``, whole or not at all.
-
-    Raises
-    ------
-    InputError
-        The file cannot be written, or pyarrow is missing.
-    """
-    if form == "csv":
-        write_text(path, _csv(rows))
-        return
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise InputError(
-            "Parquet needs pyarrow", key="--format", remedy="pip install 'joulecast[parquet]', or write csv."
-        ) from None
-    table = pa.table({name: [row[name] for row in rows] for name in (rows[0] if rows else ())})
-    write_whole(path, lambda draft: pq.write_table(table, draft))
 
 
 #: What writes a front into a file, by format.

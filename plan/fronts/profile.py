@@ -15,10 +15,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from joulecast.csv_tables import reading_csv
 from joulecast.errors import InputError
 from joulecast.files import read_text
 from joulecast.plan.knobs.options import Option
+from joulecast.tables import reading_csv
 
 COLUMNS = ("stage", "instruction", "frequency", "time", "energy")
 RANK_COLUMNS = ("rank", "dp_rank", "pp_rank", "tp_rank")

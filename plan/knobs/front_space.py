@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from joulecast.errors import InputError, NotYetError, did_you_mean
 from joulecast.model.training.nanobatches import LaunchPoint
 from joulecast.plan.knobs.overlap_space import KNOBS
+from joulecast.plan.knobs.ranges import range_values
 from joulecast.plan.knobs.tile_space import TileLists, read_tile_lists
 from joulecast.simulator.plan_file.schema_parallelism import CommEngine
 from joulecast.simulator.plan_file.source import Source, plain, read_toml
@@ -23,8 +24,6 @@ COMM_CTAS = (4, 8, 12, 16, 20, 32)
 #: From how alike a key and a choice are the one may be a misspelling of the other: nearer than usual, since keys of a
 #: plan are not meant.
 ALIKE = 0.85
-#: Most values of one range.
-MOST_VALUES = 100_000
 #: Keys of a SPACE.toml that a front takes, as ``table.key``.
 KEYS = ("power.clock_mhz", "power.power_limit_w", *(f"overlap.{name}" for name in KNOBS), "implementation.tiles")
 
@@ -197,15 +196,7 @@ def _values(value: Any, key: str, source: Source) -> tuple[float, ...] | None:
         return None
     numbers = value if isinstance(value, list) else [value]
     if isinstance(value, Mapping):
-        if sorted(value) != ["max", "min", "step"] or not all(_is_positive(v) for v in value.values()):
-            raise source.error(f"{value} is no range", key, remedy="Write {min = …, max = …, step = …}, all above 0.")
-        if value["max"] < value["min"]:
-            raise source.error("the range ends below its begin", key, remedy="Exchange min and max.")
-        steps = (value["max"] - value["min"]) / value["step"]
-        if steps > MOST_VALUES:
-            raise source.error(f"more than {MOST_VALUES} values", key, remedy="Use a larger step.")
-        count = math.floor(steps + 1e-9) + 1
-        numbers = [value["min"] + i * value["step"] for i in range(count)]
+        numbers = list(range_values(value, key, source))
     if not numbers or not all(_is_positive(v) for v in numbers):
         raise source.error(f"{value!r} is no list of numbers above 0", key, remedy="Write [a, b, …].", kind=InputError)
     return tuple(float(v) for v in numbers)

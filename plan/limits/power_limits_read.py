@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from joulecast.csv_tables import Line, read_table
 from joulecast.errors import InputError
 from joulecast.plan.fronts.profile import MIXED_UNITS
 from joulecast.plan.limits.power_limits import JobPoint
+from joulecast.tables import Line, read_table
 
 _LIMIT, _TIME, _ENERGY = ("power_limit_w", "power_limit"), ("time_s", "time", "time_per_epoch"), ("energy_j", "energy")
 _POWER, _BATCH = ("power_w", "average_power"), "batch_size"

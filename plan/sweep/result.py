@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import InputError
 from joulecast.extras import require
-from joulecast.files import write_text, write_whole
 from joulecast.plan.sweep.rows import Row
 
 if TYPE_CHECKING:
@@ -122,45 +118,4 @@ def check_output(out: Path | None, *, resume: bool = False) -> None:
     if not out.parent.is_dir():
         raise InputError("no such folder", file=str(out.parent), remedy="Make it first.")
     if out.suffix == ".parquet":
-        _pyarrow()
-
-
-def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Write rows whole or not at all, in the form that the suffix names.
-
-    Raises
-    ------
-    InputError
-        The file cannot be written.
-    """
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    if path.suffix == ".parquet":
-        arrow, parquet = _pyarrow()
-        table = arrow.table({name: [_cell(row.get(name)) for row in rows] for name in names})
-        write_whole(path, lambda draft: parquet.write_table(table, draft))
-    elif path.suffix == ".csv":
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(names)
-        writer.writerows([_cell(row.get(name)) for name in names] for row in rows)
-        write_text(path, text.getvalue())
-    else:
-        lines = [json.dumps(row, ensure_ascii=False) for row in rows]
-        whole = "\n".join(lines) if path.suffix == ".jsonl" else "[\n" + ",\n".join(lines) + "\n]"
-        write_text(path, whole + "\n")
-
-
-def _cell(value: Any) -> Any:
-    """A value of a table: lists and tables as their JSON."""
-    return json.dumps(value) if isinstance(value, list | tuple | dict) else value
-
-
-def _pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise InputError(
-            "Parquet needs pyarrow", key="--out", remedy="pip install 'joulecast[parquet]', or write .csv."
-        ) from None
-    return pyarrow, pyarrow.parquet
+        require("pyarrow")

@@ -37,11 +37,12 @@ from joulecast.plan.sweep.clusters import GPU, best_of_each, cluster_keys, offer
 from joulecast.plan.sweep.journal import Journal
 from joulecast.plan.sweep.legal import Combinations
 from joulecast.plan.sweep.parts import make_apart
-from joulecast.plan.sweep.result import SweepResult, check_output, write_rows
+from joulecast.plan.sweep.result import SweepResult, check_output
 from joulecast.plan.sweep.rows import Checked, Row, evaluate, forecaster_of, rows_together, simulate, with_files
 from joulecast.plan.sweep.space import Space
 from joulecast.plan.sweep.workers import Workers
 from joulecast.simulator.plan_file.names import resolve_path
+from joulecast.tables import write_rows
 
 #: Combinations that are one job, in this process and of a worker.
 JOB_HERE, JOB_APART = 4096, 32
@@ -198,7 +199,7 @@ def run_sweep(
         simulated = sweep.simulate(rows) if space.objective.top else []
         result = replace(_result(space, combinations, journal, rows, simulated), untried=sweep.untried)
         if out is not None:
-            write_rows(out, result.rows)
+            write_rows(result.rows, out, out.suffix[1:])
             journal.remove()
     return result
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from joulecast.plan.knobs.ranges import range_values
 from joulecast.simulator.plan_file.schema import TABLES
 from joulecast.simulator.plan_file.source import Source, right_name
 
@@ -19,8 +18,6 @@ CLUSTER = "cluster"
 ALL = (TP, PP, VP, MICRO_BATCH)
 #: Keys whose value in a PLAN.toml may itself be a list; in a SPACE.toml a list of lists offers several.
 LISTS = ("parallelism.stage_layers", "schedule.recompute_modules", "overlap.window", "implementation.cuda_graphs")
-#: Most values of one range.
-MOST_VALUES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +98,7 @@ def _values(key: str, value: Any, source: Source) -> tuple[Any, ...] | None:
     if value == "all" and key in ALL:
         return None
     if isinstance(value, Mapping) and {"min", "max"} & set(value):
-        return _range(key, value, source)
+        return range_values(value, key, source)
     if not isinstance(value, list) or (key in LISTS and not any(_is_whole(v) for v in value)):
         return (value,)
     if not value:
@@ -112,20 +109,3 @@ def _values(key: str, value: Any, source: Source) -> tuple[Any, ...] | None:
 def _is_whole(value: Any) -> bool:
     """Whether something in a list is all of what one plan says under a key that may be a list itself."""
     return isinstance(value, list | Mapping | bool) or value == "balanced"
-
-
-def _range(key: str, value: Mapping[str, Any], source: Source) -> tuple[Any, ...]:
-    low, high, step = (value.get(name, default) for name, default in (("min", None), ("max", None), ("step", 1)))
-    numbers = [v for v in (low, high, step) if isinstance(v, int | float) and not isinstance(v, bool)]
-    unknown = set(value) - {"min", "max", "step"}
-    if unknown or len(numbers) < 3 or not all(math.isfinite(v) for v in numbers) or step <= 0 or high < low:
-        shown = ", ".join(f"{name} = {json.dumps(v, default=str)}" for name, v in value.items())
-        raise source.error(
-            f"{{{shown}}} is no range",
-            key,
-            remedy="Write {min = …, max = …, step = …}: numbers, the step above 0, the minimum not above the maximum.",
-        )
-    steps = (high - low) / step
-    if steps >= MOST_VALUES:
-        raise source.error(f"{steps:.6g} values", key, remedy=f"Use a larger step; a range has at most {MOST_VALUES}.")
-    return tuple(low + i * step for i in range(math.floor(steps + 1e-9) + 1))

@@ -142,9 +142,9 @@ def test_from_python(examples, tmp_path):
     ("text", "says"),
     [
         ("[power]\nclock_mhz = []\n", "no list of numbers"),
-        ("[power]\nclock_mhz = {min = 1, max = 2}\n", "is no range"),
+        ("[power]\nclock_mhz = {min = 1, most = 2}\n", "is no range"),
         ("[overlap]\ncomm_ctas = [1.5]\n", "whole numbers"),
-        ("[power]\nclock_mhz = {min = 1500, max = 900, step = 15}\n", "the range ends below its begin"),
+        ("[power]\nclock_mhz = {min = 1500, max = 900, step = 15}\n", "is no range.*the minimum not above the maximum"),
         ("[workload]\nmicro_batch_size = [1, 2]\n", "a front does not choose this"),
         ("[overlap]\ngrad_reduce = ['after', 'overlapped']\n", "a front does not choose this"),
         ("[power]\nclock_mhz = ['fast']\n", "no list of numbers"),

@@ -203,22 +203,13 @@ def _forecasts(fit: LayerFit, rows: Sequence[LayerRow], before: Readings | None 
     if not rows:
         return []
     found = forecast_layer(fit, _configurations(rows, fit.gpu), before)
-    spreads = (found.time_sd, found.energy_sd, found.power_sd)
-    wide_time, wide_energy, wide_power = (np.exp(NINETY_PERCENT * sd) for sd in spreads)
-    power = found.energy_j / found.time_s
-    columns = (
-        found.time_s,
-        found.energy_j,
-        power,
-        found.clock_mhz,
-        found.time_s / wide_time,
-        found.time_s * wide_time,
-        found.energy_j / wide_energy,
-        found.energy_j * wide_energy,
-        power / wide_power,
-        power * wide_power,
-    )
-    return [Prediction(*line) for line in np.stack(columns, axis=1).tolist()]
+    factors = np.exp(NINETY_PERCENT * np.stack([found.time_sd, found.energy_sd, found.power_sd], axis=1))
+    return [
+        Prediction.within(time, energy, energy / time, (wide[0], wide[1], wide[2]), clock)
+        for time, energy, clock, wide in zip(
+            found.time_s.tolist(), found.energy_j.tolist(), found.clock_mhz.tolist(), factors.tolist(), strict=True
+        )
+    ]
 
 
 def _rule(fit: LayerFit, rows: Sequence[LayerRow]) -> list[Prediction]:

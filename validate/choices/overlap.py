@@ -10,7 +10,6 @@ from joulecast.errors import InputError
 from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
-from joulecast.model.predict import Forecast
 from joulecast.simulator.instructions.overlap import is_overlapped
 from joulecast.simulator.instructions.repeated import Conditions, predict_repeated
 from joulecast.validate.scoring.result import Answer, Prediction, Unpredicted
@@ -28,23 +27,13 @@ def _guarded(model: GpuModel, row: Row) -> Answer:
         forecast = predict_repeated([launches], model, conditions_of(row, launches))
     except InputError as error:
         return Unpredicted(str(error))
-    return _prediction(forecast, row.gpus)
+    return Prediction.of_forecast(forecast, gpus=row.gpus)
 
 
 def conditions_of(row: Row, launches: Sequence[Launch]) -> Conditions:
     """GPUs work in step where there is communication."""
     communicates = any(launch.stream == "communication" for launch in launches)
     return Conditions(row.gpus if communicates else 1, settle_s=row.settle_s, window_s=row.window_s)
-
-
-def _prediction(forecast: Forecast, gpus: int) -> Prediction:
-    factors = {"time_s": 1, "energy_j": gpus, "power_w": gpus}
-    columns = {f"{name}{end}": factor for name, factor in factors.items() for end in ("", "_p05", "_p95")}
-    found = {name: getattr(forecast, name) for name in columns}
-    return Prediction(
-        sm_clock_mhz=float(forecast.clock_mhz[0]),
-        **{name: None if of is None else float(of[0]) * columns[name] for name, of in found.items()},
-    )
 
 
 def rule_of_thumb(gpu: GpuDescription, rows: Sequence[Row]) -> list[Prediction]:

@@ -162,22 +162,11 @@ def _as_row(row: SweepRow, way: str) -> Row:
 def _prediction(answer: Forecast, place: int, gpus: int) -> Prediction:
     """One answer, of all GPUs of its row; the interval holds 90 % of what one measured row may be."""
     time, power = float(answer.time_s[place]), float(answer.power_w[place]) * gpus
-    time_factor = float(np.exp(HALF_WIDTH * answer.time_sd[place]))
-    energy_factor = float(np.exp(HALF_WIDTH * answer.energy_sd[place]))
-    power_factor = float(np.exp(HALF_WIDTH * answer.power_sd[place]))
-    energy = time * power
-    return Prediction(
-        time_s=time,
-        energy_j=energy,
-        power_w=power,
-        sm_clock_mhz=None if answer.clock_mhz is None else float(answer.clock_mhz[place]),
-        time_s_p05=time / time_factor,
-        time_s_p95=time * time_factor,
-        energy_j_p05=energy / energy_factor,
-        energy_j_p95=energy * energy_factor,
-        power_w_p05=power / power_factor,
-        power_w_p95=power * power_factor,
+    of_time, of_energy, of_power = (
+        float(np.exp(HALF_WIDTH * sd[place])) for sd in (answer.time_sd, answer.energy_sd, answer.power_sd)
     )
+    clock = None if answer.clock_mhz is None else float(answer.clock_mhz[place])
+    return Prediction.within(time, time * power, power, (of_time, of_energy, of_power), clock)
 
 
 def _summary(scored: Sequence[_Scored]) -> Mapping[str, Any]:

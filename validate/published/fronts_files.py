@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from joulecast.csv_tables import Line, read_table
 from joulecast.errors import DataError
+from joulecast.tables import Line, read_table
 
 #: Name of the table in a folder.
 FILE = "fronts.csv"

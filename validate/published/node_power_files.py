@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from joulecast.csv_tables import Line, read_table
 from joulecast.errors import DataError
+from joulecast.tables import Line, read_table
 
 #: Name of the file in a folder.
 FILE = "node_power.csv"

@@ -190,20 +190,10 @@ def _left_out(job: PipelineJob, readings: PlanReadings, chosen: Sequence[int], f
 
 def _prediction(forecast: PlanForecast, place: int) -> Prediction:
     time, energy = float(forecast.time_s[place]), float(forecast.energy_j[place])
-    spread_time, spread_energy, spread_power = (
+    of_time, of_energy, of_power = (
         float(np.exp(NINETY_PERCENT * sd[place])) for sd in (forecast.time_sd, forecast.energy_sd, forecast.power_sd)
     )
-    return Prediction(
-        time_s=time,
-        energy_j=energy,
-        power_w=energy / time,
-        time_s_p05=time / spread_time,
-        time_s_p95=time * spread_time,
-        energy_j_p05=energy / spread_energy,
-        energy_j_p95=energy * spread_energy,
-        power_w_p05=energy / time / spread_power,
-        power_w_p95=energy / time * spread_power,
-    )
+    return Prediction.within(time, energy, energy / time, (of_time, of_energy, of_power))
 
 
 def _scored(workload: Workload) -> list[ScoredRow]:

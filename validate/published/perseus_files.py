@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from joulecast.calibrate.studies.pipeline_plans import DIRECTIONS
-from joulecast.csv_tables import Line, parse_table
 from joulecast.errors import DataError
+from joulecast.tables import Line, parse_table
 
 ITERATIONS, INSTRUCTIONS, PLANS = "measured_iterations.csv", "measured_instructions.csv", "frequency_plans.jsonl"
 #: Columns of a workload.

@@ -12,6 +12,8 @@ from joulecast.extras import require
 if TYPE_CHECKING:
     import pandas as pd
 
+    from joulecast.model.predict import Forecast
+
 #: Name of the plain form of a result, with its version.
 FORM = "joulecast-validation-1"
 #: Quantities that are scored.
@@ -37,6 +39,44 @@ class Prediction:
     power_w_p05: float | None = None
     power_w_p95: float | None = None
     peak_mem_bytes: float | None = None
+
+    @classmethod
+    def of_forecast(cls, forecast: Forecast, place: int = 0, gpus: int = 1, busy_fraction: float = 1.0) -> Prediction:
+        """One piece of work of a forecast, on so many GPUs that all do the same.
+
+        Of work between pauses, which is busy for a fraction of the time, a row's time is the busy part.
+        """
+        factors = {"time_s": busy_fraction, "energy_j": gpus, "power_w": gpus}
+        columns = {f"{name}{end}": factor for name, factor in factors.items() for end in ("", "_p05", "_p95")}
+        found = {name: getattr(forecast, name) for name in columns}
+        return cls(
+            sm_clock_mhz=float(forecast.clock_mhz[place]),
+            **{name: None if of is None else float(of[place]) * columns[name] for name, of in found.items()},
+        )
+
+    @classmethod
+    def within(
+        cls,
+        time_s: float,
+        energy_j: float,
+        power_w: float,
+        factors: tuple[float, float, float],
+        clock_mhz: float | None = None,
+    ) -> Prediction:
+        """A forecast whose time, energy and power may each be off by a factor to either side."""
+        of_time, of_energy, of_power = factors
+        return cls(
+            time_s=time_s,
+            energy_j=energy_j,
+            power_w=power_w,
+            sm_clock_mhz=clock_mhz,
+            time_s_p05=time_s / of_time,
+            time_s_p95=time_s * of_time,
+            energy_j_p05=energy_j / of_energy,
+            energy_j_p95=energy_j * of_energy,
+            power_w_p05=power_w / of_power,
+            power_w_p95=power_w * of_power,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,7 +172,7 @@ class RankLimitsFound:
 
 def _write(path: Path, form: str, plain: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
     from joulecast.files import write_text
-    from joulecast.plan.exact.exports import write_rows
+    from joulecast.tables import write_rows
 
     if form not in ("json", "csv", "parquet"):
         raise InputError(

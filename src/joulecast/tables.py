@@ -1,17 +1,20 @@
-"""Tables in CSV files whose first line names the columns; what is wrong with a cell names its file, line and column."""
+"""Tables in files: CSV read line by line, so that what is wrong with a cell names its place; rows written."""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from joulecast.errors import InputError
-from joulecast.files import read_text
+from joulecast.extras import require
+from joulecast.files import read_text, write_text, write_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,3 +143,53 @@ def reading_csv(file: str, wrong: type[InputError] = InputError) -> Iterator[Non
         yield
     except csv.Error as cause:
         raise wrong(f"not valid CSV: {cause}", file=file, remedy="Give comma-separated text.") from None
+
+
+def write_rows(rows: Sequence[Mapping[str, Any]], path: Path, form: str) -> None:
+    """Write rows whole or not at all; what a row lacks is empty, lists and tables in a cell are their JSON.
+
+    Parameters
+    ----------
+    form
+        ``csv``, ``parquet``, ``jsonl``, or ``json`` for a list of all rows.
+
+    Raises
+    ------
+    InputError
+        The file cannot be written, or pyarrow is missing.
+    """
+    if form == "parquet":
+        require("pyarrow")
+        import pyarrow
+        import pyarrow.parquet
+
+        names, cells = _cells(rows)
+        columns = zip(*cells, strict=True) if cells else ([] for _ in names)
+        table = pyarrow.table({name: list(column) for name, column in zip(names, columns, strict=True)})
+        write_whole(path, lambda draft: pyarrow.parquet.write_table(table, draft))
+    elif form == "csv":
+        write_text(path, csv_text(rows))
+    else:
+        lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+        write_text(path, "\n".join(lines) + "\n" if form == "jsonl" else "[\n" + ",\n".join(lines) + "\n]\n")
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as CSV with a line of names.
+
+    >>> csv_text([{"a": 1, "b": [1, 2]}, {"a": 2.5}])
+    'a,b\\n1,"[1, 2]"\\n2.5,\\n'
+    """
+    names, cells = _cells(rows)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows(cells)
+    return text.getvalue()
+
+
+def _cells(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Names of all columns, and the cells of every row."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    values = ([row.get(name) for name in names] for row in rows)
+    return names, [[json.dumps(v) if isinstance(v, list | tuple | dict) else v for v in row] for row in values]
