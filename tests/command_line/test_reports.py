@@ -547,7 +547,7 @@ def charts_of(text):
 
 def test_forecast_limits_have_error_bars_and_measured_ones_none(examples):
     from joulecast.plan.limits.power_limits import JobPoint, forecast_limits, to_target
-    from joulecast.reports.charts.limits import Dot, Group, limits_chart
+    from joulecast.reports.charts.time_energy import Dot, Group, time_energy_chart
     from joulecast.simulator.plan_file.plan import load_plan
 
     (point,) = forecast_limits(load_plan(examples / PLAN), [500.0])
@@ -560,7 +560,7 @@ def test_forecast_limits_have_error_bars_and_measured_ones_none(examples):
     assert "time_s_p05" not in JobPoint(500.0, 1.0, 2.0).to_dict()
     for ends in (point.time_ends, None):
         group = Group("limits", "plan", "circle", (Dot(1.0, 2.0, "one", ends, ends),))
-        (trace,) = limits_chart([group], "an iteration", "Limits").views[0].data
+        (trace,) = time_energy_chart("limits", "Limits", [group], "an iteration").views[0].data
         assert ("error_x" in trace) == ("error_y" in trace) == (ends is not None)
 
 

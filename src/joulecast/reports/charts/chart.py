@@ -74,3 +74,16 @@ def dots(x: Sequence[float], y: Sequence[float], texts: Sequence[str], marker: M
         "hovertemplate": "%{text}<extra></extra>",
         "marker": {"line": {"color": "@paper", "width": 0.8}, **marker},
     }
+
+
+def error_bar(above: list[float], below: list[float], colour: str) -> dict[str, Any]:
+    """An error bar with different lengths to both sides."""
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": above,
+        "arrayminus": below,
+        "color": colour,
+        "thickness": 1.3,
+        "width": 4,
+    }

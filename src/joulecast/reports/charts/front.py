@@ -7,7 +7,7 @@ from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from joulecast.reports.charts.chart import Chart, Series, View, axis, dots, limit_line
+from joulecast.reports.charts.chart import Chart, Series, View, axis, dots, error_bar, limit_line
 from joulecast.reports.html import pairs
 from joulecast.reports.numbers import Unit, between, interval, spaced, unit_for
 from joulecast.reports.series.front import BAND, MARGIN, Forecast, FrontSeries, PlanPoint
@@ -124,19 +124,6 @@ def _dots(
     plans: Sequence[PlanPoint | Forecast], texts: Sequence[str], time: Unit, energy: Unit, marker: Mapping[str, Any]
 ) -> dict[str, Any]:
     return dots(time.of(p.time_s for p in plans), energy.of(p.energy_j for p in plans), texts, marker)
-
-
-def error_bar(above: list[float], below: list[float], colour: str) -> dict[str, Any]:
-    """An error bar with different lengths to both sides."""
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": above,
-        "arrayminus": below,
-        "color": colour,
-        "thickness": 1.3,
-        "width": 4,
-    }
 
 
 def point_text(point: PlanPoint, fastest: PlanPoint, time: Unit, energy: Unit) -> str:

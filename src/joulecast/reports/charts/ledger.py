@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from joulecast.reports.charts.chart import Chart, Series, View, axis
-from joulecast.reports.charts.front import error_bar
+from joulecast.reports.charts.chart import Chart, Series, View, axis, error_bar
 from joulecast.reports.numbers import spaced, unit_for
 from joulecast.reports.palette import role_of, word
 from joulecast.reports.series.ledger import Ledger

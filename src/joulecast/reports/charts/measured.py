@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from joulecast.reports.charts.chart import Chart, Series, View, axis
-from joulecast.reports.charts.front import error_bar
+from joulecast.reports.charts.chart import Chart, Series, View, axis, dots, error_bar
 from joulecast.reports.numbers import Unit, interval, short, spaced, unit_for
 from joulecast.reports.palette import series_role, series_symbol
 from joulecast.reports.series.measured import QUANTITIES, Pair
@@ -66,20 +65,8 @@ def _against(quantity: str, families: Families) -> View:
 
 def _points(pairs: Sequence[Pair], i: int, unit: Unit, x: list[float], y: list[float]) -> dict[str, Any]:
     role = series_role(i)
-    trace: dict[str, Any] = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": x,
-        "y": y,
-        "marker": {
-            "color": f"@{role}",
-            "symbol": series_symbol(i),
-            "size": 8,
-            "line": {"color": "@paper", "width": 0.7},
-        },
-        "text": [_text(pair, unit) for pair in pairs],
-        "hovertemplate": "%{text}<extra></extra>",
-    }
+    marker = {"color": f"@{role}", "symbol": series_symbol(i), "size": 8}
+    trace = dots(x, y, [_text(pair, unit) for pair in pairs], marker)
     if any(pair.high is not None for pair in pairs):
         trace["error_y"] = error_bar(
             unit.of(p.above for p in pairs), unit.of(p.below for p in pairs), f"@{role}/70"

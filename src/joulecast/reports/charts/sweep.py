@@ -11,8 +11,7 @@ import numpy as np
 
 from joulecast.plan.knobs.pareto import pareto
 from joulecast.plan.sweep.clusters import GPU
-from joulecast.reports.charts.chart import Chart, Series, Trace, View, axis, limit_line
-from joulecast.reports.charts.front import error_bar
+from joulecast.reports.charts.chart import Chart, Series, Trace, View, axis, dots, error_bar, limit_line
 from joulecast.reports.html import pairs
 from joulecast.reports.numbers import Unit, interval, unit_for
 from joulecast.reports.palette import series_role, series_symbol
@@ -205,21 +204,15 @@ def _limits(
 def _points(group: Group, keys: Sequence[str], key: str, time: Unit, unit: Unit) -> Trace:
     rows, best = group.rows, group.best
     common = group.roles if isinstance(group.roles, str) else ""
-    trace: Trace = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": time.of(row["time_s"] for row in rows),
-        "y": unit.of(row[key] for row in rows),
-        "text": [_text(row, keys, key, time, unit) for row in rows],
-        "hovertemplate": "%{text}<extra></extra>",
-        "marker": {
-            "color": f"@{common}" if common else [f"@{role}" for role in group.roles],
-            "symbol": group.symbol,
-            "size": 15 if best else 7,
-            "opacity": 1.0 if best else HOLLOW if group.symbol.endswith("-open") else FILLED,
-            "line": {"color": "@paper" if common else "@ink", "width": 1.2 if best else 0.5},
-        },
+    marker = {
+        "color": f"@{common}" if common else [f"@{role}" for role in group.roles],
+        "symbol": group.symbol,
+        "size": 15 if best else 7,
+        "opacity": 1.0 if best else HOLLOW if group.symbol.endswith("-open") else FILLED,
+        "line": {"color": "@paper" if common else "@ink", "width": 1.2 if best else 0.5},
     }
+    at = time.of(row["time_s"] for row in rows), unit.of(row[key] for row in rows)
+    trace = dots(*at, [_text(row, keys, key, time, unit) for row in rows], marker)
     if not best:
         return trace
     role = common or "ink"

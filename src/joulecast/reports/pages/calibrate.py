@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from joulecast.reports.charts.chart import Chart, Series, View, axis
-from joulecast.reports.charts.front import error_bar
+from joulecast.reports.charts.chart import Chart, Series, View, axis, error_bar
 from joulecast.reports.html import folded, table
 from joulecast.reports.numbers import percent, short, spaced
 from joulecast.reports.page import Figure, Page, Section

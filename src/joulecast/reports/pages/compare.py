@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from joulecast.command_line.compare_lines import key_lines, ledger_lines, result_lines
 from joulecast.plan.comparison.ledgers import Item
 from joulecast.reports.charts.chart import Chart, Series, View, axis
-from joulecast.reports.charts.compare import results_chart
+from joulecast.reports.charts.time_energy import Dot, Group, time_energy_chart
 from joulecast.reports.html import bullets, folded, table
-from joulecast.reports.numbers import Unit, percent, spaced, unit_for
+from joulecast.reports.numbers import Unit, interval, percent, spaced, unit_for
 from joulecast.reports.page import Figure, Page, Section
-from joulecast.reports.palette import word
+from joulecast.reports.palette import series_role, series_symbol, word
 from joulecast.reports.sections import provenance
 
 if TYPE_CHECKING:
@@ -49,7 +50,27 @@ def compare_page(found: Comparison) -> Page:
 
 def results_section(found: Comparison) -> Section:
     """Time and energy of every plan with their intervals, and all results as numbers."""
-    return Section("Results", "<p>Bars: 90 % intervals.</p>", (results_chart(found),), table(result_lines(found)))
+    groups = [
+        Group(name, series_role(i), series_symbol(i), (_dot(found, i),), size=12) for i, name in enumerate(found.names)
+    ]
+    label = "Time and energy of every plan, with 90 % intervals"
+    chart = time_energy_chart("results", label, groups, "an iteration")
+    return Section("Results", "<p>Bars: 90 % intervals.</p>", (chart,), table(result_lines(found)))
+
+
+def _dot(found: Comparison, place: int) -> Dot:
+    """A plan with its intervals."""
+
+    def result(key: str) -> float:
+        return found.results[key][place] or 0.0
+
+    shares, texts = [], []
+    for key, base in (("time_s", "s"), ("energy_j", "J")):
+        value, low, high = (result(key + end) for end in ("", "_p05", "_p95"))
+        shares.append((low / value, high / value))
+        texts.append(interval(low, high, unit_for(base, value)))
+    text = f"{escape(found.names[place])}<br>90 %: {', '.join(texts)}"
+    return Dot(result("time_s"), result("energy_j"), text, *shares)
 
 
 def answer(found: Comparison) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from joulecast.plan.limits.power_limits import JobPoint, interval_ends, limit_front
-from joulecast.reports.charts.limits import Dot, Group, limits_chart
+from joulecast.reports.charts.time_energy import Dot, Group, time_energy_chart
 from joulecast.reports.html import bullets, folded, table
 from joulecast.reports.numbers import percent, spaced, unit_for
 from joulecast.reports.page import Figure, Page, Section
@@ -38,7 +38,7 @@ def limits_page(points: Sequence[JobPoint], found: Mapping[str, Any], plan: Plan
     sizes = list(dict.fromkeys(point.batch_size for point in points))
     several = len(sizes) > 1
     groups = [_group(points, size, i, several) for i, size in enumerate(sizes)]
-    groups.append(Group("chosen", "chosen", "star", (_dot(chosen, several),)))
+    groups.append(Group("chosen", "chosen", "star", (_dot(chosen, several),), size=16))
     bars = " Bars: 90 % intervals." if any(point.time_ends for point in points) else ""
     about = (
         f"<p>Each dot is a limit for every GPU of the job. The star costs least at a weight of {weight:g} of energy "
@@ -46,8 +46,14 @@ def limits_page(points: Sequence[JobPoint], found: Mapping[str, Any], plan: Plan
     )
     everything = folded(f"All {len(points)} limits as numbers", table([_row(p.to_dict(), several) for p in points]))
     label = f"Time and energy of {found['of']} at every power limit"
+    chart = time_energy_chart("limits", label, groups, found["of"])
     sections = [
-        Section("Time and energy under power limits", about, (limits_chart(groups, found["of"], label),), everything),
+        Section(
+            "Time and energy under power limits",
+            about,
+            (chart,),
+            everything,
+        ),
         Section("The best limit at every weight", table([_by_weight(line, several) for line in found["by_weight"]])),
     ]
     if found["never_reach_the_target"]:
@@ -69,9 +75,9 @@ def rank_limits_page(front: RankLimitFront, plan: Plan, eta: float | None = None
     weight = USUAL_WEIGHT if eta is None else eta
     chosen = front.best(weight)
     groups = [
-        Group("one limit for all", "bound", "square", tuple(_dot(p, False) for p in front.uniform), True),
+        Group("one limit for all", "bound", "square", tuple(_dot(p, False) for p in front.uniform), True, 13),
         Group("a limit for each rank", "plan", "circle", tuple(_rank_dot(front, p) for p in front.points)),
-        Group("chosen", "chosen", "star", (_rank_dot(front, chosen, bars=True),)),
+        Group("chosen", "chosen", "star", (_rank_dot(front, chosen, bars=True),), size=16),
     ]
     about = (
         "<p>Each round dot is a plan with a power limit for each pipeline rank; a square has one limit for all. "
@@ -80,9 +86,15 @@ def rank_limits_page(front: RankLimitFront, plan: Plan, eta: float | None = None
     )
     rows = [_line(front, p, p is chosen) for p in front.points]
     label = "Time and energy of an iteration with power limits by rank, beside one limit for all ranks"
+    chart = time_energy_chart("limits", label, groups, "an iteration")
     after = folded(f"All {len(rows)} plans as numbers", table(rows))
     sections = [
-        Section("Which rank gets how many watts", about, (limits_chart(groups, "an iteration", label),), after),
+        Section(
+            "Which rank gets how many watts",
+            about,
+            (chart,),
+            after,
+        ),
         assumptions(front.notes),
     ]
     likely = [p for p in front.uniform if p.time_s <= chosen.time_s]

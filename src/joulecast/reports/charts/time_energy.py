@@ -1,4 +1,4 @@
-"""Power limits over time and energy, drawn with Plotly."""
+"""Plans over time and energy, drawn with Plotly: those of a comparison, or of power limits."""
 
 from __future__ import annotations
 
@@ -6,12 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from joulecast.reports.charts.chart import Chart, Series, View, axis, dots
-from joulecast.reports.charts.front import error_bar
+from joulecast.reports.charts.chart import Chart, Series, View, axis, dots, error_bar
 from joulecast.reports.numbers import Unit, unit_for
-
-#: Sizes of marks by role: what others may cover is larger than they.
-SIZES = {"chosen": 16, "bound": 13}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +23,18 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Plans of one kind, fastest first; ``joined`` by a line or not."""
+    """Plans of one kind, fastest first; ``joined`` by a line or not. What others may cover has larger marks."""
 
     name: str
     role: str
     mark: str
     dots: tuple[Dot, ...]
     joined: bool = False
+    size: int = 8
 
 
-def limits_chart(groups: Sequence[Group], of: str, label: str) -> Chart:
-    """Groups of plans over time and energy of ``of``."""
+def time_energy_chart(name: str, label: str, groups: Sequence[Group], of: str) -> Chart:
+    """Groups of plans over time and energy of ``of``; ``name`` and ``label`` are the chart's."""
     everything = [dot for group in groups for dot in group.dots]
     time = unit_for("s", max(dot.time_s for dot in everything))
     energy = unit_for("J", max(dot.energy_j for dot in everything))
@@ -48,12 +45,11 @@ def limits_chart(groups: Sequence[Group], of: str, label: str) -> Chart:
         "yaxis": axis(f"energy of all GPUs [{energy.name}]"),
         "hovermode": "closest",
     }
-    return Chart("limits", label, (View("", data, layout, series, 440),))
+    return Chart(name, label, (View("", data, layout, series, 440),))
 
 
 def _trace(group: Group, time: Unit, energy: Unit) -> dict[str, Any]:
-    size = SIZES.get(group.role, 8)
-    marker = {"color": f"@{group.role}", "symbol": group.mark, "size": size}
+    marker = {"color": f"@{group.role}", "symbol": group.mark, "size": group.size}
     texts = [f"<b>{time.text(d.time_s, 5)}, {energy.text(d.energy_j, 5)}</b><br>{d.text}" for d in group.dots]
     trace = dots(time.of(d.time_s for d in group.dots), energy.of(d.energy_j for d in group.dots), texts, marker)
     trace |= _bars("error_x", [(d.time_s, d.time_ends) for d in group.dots], time, group.role)
