@@ -41,6 +41,22 @@ def copy_kernel(source: Any, out: Any) -> Kernel:
     return Kernel(lambda: out.copy_(source), capture=size <= GRAPH_COPY_BYTES, result=lambda: out)
 
 
+def allocating_kernel(once: Callable[[], Any], *, capture: bool = True) -> Kernel:
+    """A kernel that allocates its result; the newest is kept."""
+    kept: list[Any] = []
+
+    def launch() -> None:
+        kept[:] = [once()]
+
+    return Kernel(launch, capture=capture, result=lambda: kept[0])
+
+
+def kernel_into(bench: Bench, function: Callable[..., Any], *sources: Any) -> Kernel:
+    """A function of equal buffers into a further one."""
+    out = bench.torch.empty_like(sources[0], memory_format=bench.torch.contiguous_format)
+    return Kernel(lambda: function(*sources, out=out), result=lambda: out)
+
+
 class Bench:
     """Where a kernel is set up: the device, the row, and buffers with the row's values.
 

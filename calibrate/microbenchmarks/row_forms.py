@@ -38,7 +38,7 @@ ADAMW_BF16, ADAMW_FP32 = (8, 6), 28
 #: Backends of attention rows by the model's name.
 BACKENDS = {"cudnn": "CUDNN_ATTENTION", "flash-attention-2": "FLASH_ATTENTION"}
 #: Tensors that a buffer row reads or writes.
-BUFFER_TRAFFIC = {"copy": 2, "exp": 2, "fill": 1, "sum": 1, "add": 3}
+BUFFER_TRAFFIC = {"copy": 2, "exp": 2, "fill": 1, "sum": 1}
 
 
 def gemm_row(

@@ -1,11 +1,10 @@
-"""Kernels that move data through memory or L2: copies, element-wise operators, reductions, norms, optimizer."""
+"""Kernels that move data through memory or L2: copies, exponentials, reductions, a fused step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from joulecast.calibrate.microbenchmarks.kernel import Bench, Kernel, copy_kernel
+from joulecast.calibrate.microbenchmarks.kernel import Bench, Kernel, allocating_kernel, copy_kernel, kernel_into
 from joulecast.errors import MeasurementError
 
 MEBI = 1 << 20
@@ -30,14 +29,6 @@ def _shape(bench: Bench) -> tuple[int, ...]:
     return (int(size * MEBI) // bench.dtype().itemsize,)
 
 
-def _into(bench: Bench, function: Callable[..., Any], inputs: int) -> Kernel:
-    """A function of ``inputs`` equal buffers into a further one."""
-    shape = _shape(bench)
-    sources = [bench.values(*shape) for _ in range(inputs)]
-    out = bench.empty(*shape)
-    return Kernel(lambda: function(*sources, out=out), result=lambda: out)
-
-
 def _copy(bench: Bench) -> Kernel:
     source = bench.values(*_shape(bench))
     return copy_kernel(source, bench.torch.empty_like(source))
@@ -48,40 +39,15 @@ def _fill(bench: Bench) -> Kernel:
     return Kernel(lambda: out.fill_(1.0), result=lambda: out)
 
 
-def _held(once: Callable[[], Any]) -> Kernel:
-    """A kernel that allocates its result; the newest is kept."""
-    kept: list[Any] = []
-
-    def launch() -> None:
-        kept[:] = [once()]
-
-    return Kernel(launch, result=lambda: kept[0])
-
-
 def _sum(bench: Bench) -> Kernel:
     source = bench.values(*_shape(bench))
-    return _held(source.sum)
+    return allocating_kernel(source.sum)
 
 
 def _reduce_min(bench: Bench) -> Kernel:
     source = bench.values(*_shape(bench))
     out = bench.empty(*source.shape[:-1])
     return Kernel(lambda: bench.torch.amin(source, dim=-1, out=out), result=lambda: out)
-
-
-def _norm(bench: Bench) -> Kernel:
-    shape = _shape(bench)
-    source, weight = bench.values(*shape), bench.values(shape[-1])
-    functional = bench.torch.nn.functional
-    if bench.row["op"] in ("rms_norm", "rmsnorm"):
-        return _held(lambda: functional.rms_norm(source, shape[-1:], weight))
-    offset = bench.values(shape[-1])
-    return _held(lambda: functional.layer_norm(source, shape[-1:], weight, offset))
-
-
-def _softmax(bench: Bench) -> Kernel:
-    source = bench.values(*_shape(bench))
-    return _held(lambda: bench.torch.softmax(source, dim=-1))
 
 
 def _gemv(bench: Bench) -> Kernel:
@@ -109,16 +75,10 @@ def adamw_step(bench: Bench, elements: int, tensors: int) -> Kernel:
 
 _MAKERS: dict[str, Callable[[Bench], Kernel]] = {
     "copy": _copy,
-    "exp": lambda bench: _into(bench, bench.torch.exp, 1),
-    "add": lambda bench: _into(bench, bench.torch.add, 2),
+    "exp": lambda bench: kernel_into(bench, bench.torch.exp, bench.values(*_shape(bench))),
     "fill": _fill,
     "sum": _sum,
     "reduce_min": _reduce_min,
-    "rms_norm": _norm,
-    "rmsnorm": _norm,
-    "layer_norm": _norm,
-    "layernorm": _norm,
-    "softmax": _softmax,
     "gemv": _gemv,
     "adamw": _adamw,
 }

@@ -108,13 +108,6 @@ class TorchRunner:
         with self._engine.preparing():
             self._counter = clock_counter_for(self._torch, self._device)
 
-    @property
-    def memory_bytes(self) -> int | None:
-        """Memory of the device, ``None`` of CPU tensors."""
-        if self._device.type == "cpu":
-            return None
-        return int(self._torch.cuda.get_device_properties(self._device).total_memory)
-
     def missing(self, benchmark: Microbenchmark) -> tuple[str, ...]:
         """What the benchmark needs and this machine lacks."""
         return missing_needs(self._torch, self._device, benchmark.needs)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from joulecast.calibrate.microbenchmarks import streaming
-from joulecast.calibrate.microbenchmarks.kernel import Bench, Kernel, copy_kernel
+from joulecast.calibrate.microbenchmarks.kernel import Bench, Kernel, allocating_kernel, copy_kernel, kernel_into
 from joulecast.errors import MeasurementError
 
 #: Rows of the table from which embeddings are looked up where a row does not say.
@@ -23,30 +23,16 @@ def build(bench: Bench) -> Kernel:
     return maker(bench, rows, columns)
 
 
-def _into(bench: Bench, function: Callable[..., Any], *sources: Any) -> Kernel:
-    out = bench.torch.empty_like(sources[0], memory_format=bench.torch.contiguous_format)
-    return Kernel(lambda: function(*sources, out=out), result=lambda: out)
-
-
-def _held(once: Callable[[], Any], *, capture: bool = True) -> Kernel:
-    kept: list[Any] = []
-
-    def launch() -> None:
-        kept[:] = [once()]
-
-    return Kernel(launch, capture=capture, result=lambda: kept[0])
-
-
 def _unary(name: str) -> Callable[[Bench, int, int], Kernel]:
     def make(bench: Bench, rows: int, columns: int) -> Kernel:
-        return _into(bench, getattr(bench.torch, name), bench.values(rows, columns))
+        return kernel_into(bench, getattr(bench.torch, name), bench.values(rows, columns))
 
     return make
 
 
 def _binary(name: str) -> Callable[[Bench, int, int], Kernel]:
     def make(bench: Bench, rows: int, columns: int) -> Kernel:
-        return _into(bench, getattr(bench.torch, name), bench.values(rows, columns), bench.values(rows, columns))
+        return kernel_into(bench, getattr(bench.torch, name), bench.values(rows, columns), bench.values(rows, columns))
 
     return make
 
@@ -63,12 +49,12 @@ def _halves(bench: Bench, rows: int, columns: int) -> tuple[Any, Any]:
 
 def _strided_unary(bench: Bench, rows: int, columns: int) -> Kernel:
     gate, _ = _halves(bench, rows, columns)
-    return _held(lambda: bench.torch.nn.functional.silu(gate))
+    return allocating_kernel(lambda: bench.torch.nn.functional.silu(gate))
 
 
 def _strided_binary(bench: Bench, rows: int, columns: int) -> Kernel:
     _, up = _halves(bench, rows, columns)
-    return _into(bench, bench.torch.mul, bench.values(rows, columns), up)
+    return kernel_into(bench, bench.torch.mul, bench.values(rows, columns), up)
 
 
 def _strided_silu_backward(bench: Bench, rows: int, columns: int) -> Kernel:
@@ -96,7 +82,7 @@ def _gradient(
     leaves = tuple(tensor.detach().requires_grad_(True) for tensor in active)
     output = function(*leaves, *constant)
     incoming = torch.ones_like(output) if output.dim() == 0 else bench.values(*output.shape, dtype=output.dtype)
-    return _held(lambda: torch.autograd.grad(output, leaves, incoming, retain_graph=True), capture=capture)
+    return allocating_kernel(lambda: torch.autograd.grad(output, leaves, incoming, retain_graph=True), capture=capture)
 
 
 def _rms_norm(bench: Bench) -> Callable[[Any, Any], Any]:
@@ -111,13 +97,13 @@ def _layer_norm(bench: Bench) -> Callable[[Any, Any, Any], Any]:
 
 def _rmsnorm(bench: Bench, rows: int, columns: int) -> Kernel:
     norm, source, weight = _rms_norm(bench), bench.values(rows, columns), bench.values(columns)
-    return _held(lambda: norm(source, weight))
+    return allocating_kernel(lambda: norm(source, weight))
 
 
 def _layernorm(bench: Bench, rows: int, columns: int) -> Kernel:
     norm, source = _layer_norm(bench), bench.values(rows, columns)
     weight, offset = bench.values(columns), bench.values(columns)
-    return _held(lambda: norm(source, weight, offset))
+    return allocating_kernel(lambda: norm(source, weight, offset))
 
 
 def _rmsnorm_backward_both(bench: Bench, rows: int, columns: int) -> Kernel:
@@ -135,12 +121,12 @@ def _layernorm_backward_both(bench: Bench, rows: int, columns: int) -> Kernel:
 
 def _softmax(bench: Bench, rows: int, columns: int) -> Kernel:
     source = bench.values(rows, columns)
-    return _held(lambda: bench.torch.softmax(source, dim=-1))
+    return allocating_kernel(lambda: bench.torch.softmax(source, dim=-1))
 
 
 def _gelu(bench: Bench, rows: int, columns: int) -> Kernel:
     source = bench.values(rows, columns)
-    return _held(lambda: bench.torch.nn.functional.gelu(source))
+    return allocating_kernel(lambda: bench.torch.nn.functional.gelu(source))
 
 
 def _gelu_backward(bench: Bench, rows: int, columns: int) -> Kernel:
@@ -149,12 +135,12 @@ def _gelu_backward(bench: Bench, rows: int, columns: int) -> Kernel:
 
 def _bias_reduce(bench: Bench, rows: int, columns: int) -> Kernel:
     source = bench.values(rows, columns)
-    return _held(lambda: source.sum(dim=0))
+    return allocating_kernel(lambda: source.sum(dim=0))
 
 
 def _cross_entropy(bench: Bench, rows: int, columns: int) -> Kernel:
     logits, target = bench.values(rows, columns), bench.whole_values(columns, (rows,))
-    return _held(lambda: bench.torch.nn.functional.cross_entropy(logits, target))
+    return allocating_kernel(lambda: bench.torch.nn.functional.cross_entropy(logits, target))
 
 
 def _cross_entropy_backward(bench: Bench, rows: int, columns: int) -> Kernel:
@@ -165,7 +151,7 @@ def _cross_entropy_backward(bench: Bench, rows: int, columns: int) -> Kernel:
 def _embedding(bench: Bench, rows: int, columns: int) -> Kernel:
     table = bench.values(int(bench.row.get("vocabulary") or VOCABULARY), columns)
     tokens = bench.whole_values(table.shape[0], (rows,))
-    return _held(lambda: bench.torch.nn.functional.embedding(tokens, table))
+    return allocating_kernel(lambda: bench.torch.nn.functional.embedding(tokens, table))
 
 
 def _embedding_backward(bench: Bench, rows: int, columns: int) -> Kernel:
