@@ -5,7 +5,7 @@ Each part imports only from those above it:
 - ``scoring``: from predictions and measurements to figures of merit.
 - ``left_out``: clocks, limits and kernels that a fit has not seen.
 - ``choices``: overlap and tiles chosen by forecast.
-- ``row_fields``, ``megatron_rows``, ``row_plans``, ``adapters``: from measured rows to forecasts and back.
+- ``megatron_rows``, ``row_plans``, ``adapters``: from measured rows to forecasts and back.
 - ``metered``: training loops of users, by their plans.
 - ``published``: what others measured.
 - ``registry``: which suites there are.

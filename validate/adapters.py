@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from joulecast.calibrate.rows.fields import whole_number
 from joulecast.calibrate.rows.measured import Row
 from joulecast.calibrate.rows.operators import KernelWork, operator_of
 from joulecast.errors import DataError, InputError
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.kernels.operators import Operator
-from joulecast.validate.row_fields import whole_number
 from joulecast.validate.row_plans import inline_model, plan_of_row
 from joulecast.validate.scoring.result import Answer, Prediction, Unpredicted
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from joulecast.calibrate.rows.fields import Configuration, flag
 from joulecast.errors import DataError
-from joulecast.validate.row_fields import Configuration, flag
 
 #: What a plan calls the loss that a row names: fused by Transformer Engine, by Megatron itself, or not.
 LOSSES = {"te": True, "native": "native", None: False}

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
-from joulecast.calibrate.rows.fields import MOST
+from joulecast.calibrate.rows.fields import MOST, Configuration, flag, whole_number
 from joulecast.errors import DataError
 from joulecast.validate.megatron_rows import with_megatron
-from joulecast.validate.row_fields import flag, whole_number
-
-Configuration = Mapping[str, Any]
 
 _REQUIRED = ("hidden", "heads", "vocab", "layers")
 

@@ -1,10 +1,11 @@
-"""Checked fields of a measured row's configuration; a missing or wrong one raises :class:`RowFieldError`."""
+"""Checked fields of a measured row's configuration; a missing or wrong one raises a :class:`DataError` with its key."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
+from joulecast.errors import DataError
 from joulecast.model.kernels.operators import DTYPE_BYTES
 
 Configuration = Mapping[str, Any]
@@ -13,16 +14,24 @@ Configuration = Mapping[str, Any]
 MOST = 10**12
 
 
-class RowFieldError(LookupError):
-    """A row lacks a field that its kind needs, or the field is malformed."""
-
-
-def whole_number(configuration: Configuration, key: str) -> int:
-    """A positive whole number."""
+def whole_number(configuration: Configuration, key: str, default: int | None = None) -> int:
+    """A positive whole number; ``default`` where the row has none."""
     value = configuration.get(key)
+    if value is None and default is not None:
+        value = default
     if not is_size(value):
-        raise RowFieldError(f"field {key!r} is missing or not a positive whole number")
+        raise _wrong(key, f"missing or not a positive whole number of at most {MOST:.0e}")
     return int(value)
+
+
+def flag(configuration: Configuration, key: str, default: bool = False) -> bool:
+    """A field of true or false; ``default`` where the row has none."""
+    value = configuration.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise _wrong(key, "neither true nor false")
+    return value
 
 
 def is_size(value: object) -> TypeGuard[int | float]:
@@ -36,7 +45,7 @@ def optional_count(configuration: Configuration, key: str, default: int = 0) -> 
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value != int(value):
-        raise RowFieldError(f"field {key!r} is not a whole number")
+        raise _wrong(key, "not a whole number")
     return int(value)
 
 
@@ -44,7 +53,7 @@ def positive(configuration: Configuration, key: str) -> float:
     """A positive number."""
     value = configuration.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        raise RowFieldError(f"field {key!r} is missing or not a positive number")
+        raise _wrong(key, "missing or not a positive number")
     return float(value)
 
 
@@ -52,7 +61,7 @@ def dtype_of(configuration: Configuration, key: str = "dtype", default: str = "b
     """A data type that the model knows, or the default."""
     dtype = str(configuration.get(key) or default)
     if dtype and dtype not in DTYPE_BYTES:
-        raise RowFieldError(f"unknown data type {dtype!r}")
+        raise DataError(f"unknown data type {dtype!r}", key=key)
     return dtype
 
 
@@ -70,5 +79,9 @@ def sides_of(row: Configuration) -> list[int]:
     """Sides of a row's tensor."""
     shape = row["shape"]
     if not isinstance(shape, list) or not shape:
-        raise RowFieldError("field 'shape' is not a list of whole numbers")
+        raise _wrong("shape", "not a list of whole numbers")
     return [whole_number({"shape": side}, "shape") for side in shape]
+
+
+def _wrong(key: str, what: str) -> DataError:
+    return DataError(f"field {key!r} is {what}", key=key)

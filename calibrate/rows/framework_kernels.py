@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from joulecast.calibrate.rows.fields import Configuration, RowFieldError, dtype_of, whole_number
+from joulecast.calibrate.rows.fields import Configuration, dtype_of, whole_number
+from joulecast.errors import DataError
 from joulecast.model.framework.launches import Launch, streaming
 from joulecast.model.kernels.operators import Gemm
 from joulecast.model.transformer import float8_linear, row_operators
@@ -15,12 +16,12 @@ def framework_kernels(row: Configuration) -> tuple[Launch, ...]:
 
     Raises
     ------
-    RowFieldError
+    DataError
         Of this operation no kernels are known.
     """
     launches = _cast(row) if row["op"] == "cast" else _expert_rows(row)
     if not launches:
-        raise RowFieldError(f"no plan launches {row.get('cast', row.get('kernel'))!r} this way")
+        raise DataError(f"no plan launches {row.get('cast', row.get('kernel'))!r} this way")
     return launches
 
 
@@ -81,5 +82,5 @@ def _products(row: Configuration, kind: str, rows: int, hidden: int, experts: in
     }[way]
     product = Gemm(m, n, k, dtype_of(row), layout=layout, batch=experts, grouped=family == "grouped", name=kind)
     if not math.isfinite(product.flops):
-        raise RowFieldError("sizes beyond any product")
+        raise DataError("sizes beyond any product")
     return (Launch(product),)

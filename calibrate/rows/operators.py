@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from joulecast.calibrate.rows.fields import (
     Configuration,
-    RowFieldError,
     dtype_of,
     optional_count,
     positive,
@@ -17,6 +16,7 @@ from joulecast.calibrate.rows.fields import (
 )
 from joulecast.calibrate.rows.framework_kernels import framework_kernels
 from joulecast.calibrate.rows.training_kernels import training_kernels
+from joulecast.errors import DataError
 from joulecast.model.cluster.collectives import REFERENCE_EFFICIENCY, REFERENCE_STEP_S
 from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.kernels.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Streaming, Tile
@@ -129,8 +129,8 @@ def operator_of(configuration: Configuration) -> KernelWork:
         return KernelWork(reason=f"unknown op {op!r}" if op else "the row has no op")
     try:
         work = build(configuration)
-    except RowFieldError as error:
-        return KernelWork(reason=str(error))
+    except DataError as error:
+        return KernelWork(reason=error.message)
     return work
 
 
@@ -202,10 +202,10 @@ def _attention(row: Configuration) -> KernelWork:
     word = str(row.get("backend") or "FLASH_ATTENTION" * (tile is not None))
     backend = ATTENTION_BACKENDS.get(word)
     if backend is None:
-        raise RowFieldError(f"unknown attention backend {word!r}")
+        raise DataError(f"unknown attention backend {word!r}")
     direction = {"fwd": "forward", "bwd": "backward"}.get(str(row.get("direction") or ""))
     if direction is None:
-        raise RowFieldError(f"unknown direction {row.get('direction')!r}")
+        raise DataError(f"unknown direction {row.get('direction')!r}")
     key = whole_number(row, "D")
     value = optional_count(row, "Dv", key) or key
     return _one(
@@ -257,7 +257,7 @@ def _training_kernel(row: Configuration) -> KernelWork:
     """A kernel of a training step, or the few that one autograd call launches."""
     for key in ("pattern", "bytes_read", "bytes_written", "shape"):
         if row.get(key) is None:
-            raise RowFieldError(f"field {key!r} is missing")
+            raise DataError(f"field {key!r} is missing")
     sides_of(row)
     kernels = training_kernels(row)
     return KernelWork(kernels, (1,) * len(kernels))
@@ -309,7 +309,7 @@ def _pulse(row: Configuration) -> KernelWork:
 def _duty(row: Configuration) -> KernelWork:
     share = positive(row, "duty")
     if share > 1:
-        raise RowFieldError("field 'duty' is above 1")
+        raise DataError("field 'duty' is above 1")
     return KernelWork((_square(8192, row),), (10,), busy_fraction=share)
 
 
@@ -323,7 +323,7 @@ def _interleave(row: Configuration) -> KernelWork:
     ]
     present = [(operator, count) for operator, count in parts if count]
     if not present:
-        raise RowFieldError("fields 'n8', 'nv' and 'n2' are all zero or missing")
+        raise DataError("fields 'n8', 'nv' and 'n2' are all zero or missing")
     return KernelWork(tuple(o for o, _ in present), tuple(c for _, c in present))
 
 

@@ -5,10 +5,9 @@ Parts of transformer layers (op ``overlap``) and a matrix product beside an all-
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
-from joulecast.calibrate.rows.fields import is_size
+from joulecast.calibrate.rows.fields import Configuration, whole_number
 from joulecast.errors import InputError
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
@@ -17,8 +16,6 @@ from joulecast.model.framework.layer_shard import Shard, shard
 from joulecast.model.kernels.operators import Collective, Gemm
 from joulecast.model.training.nanobatches import Nanobatches, take_turns
 from joulecast.model.transformer.eager_layer import attention_half_forward, mlp_half_forward
-
-Configuration = Mapping[str, Any]
 
 OVERLAP_OPS = ("overlap", "gemm_allgather")
 #: Where a part's communication is launched: after so many kernels of the part.
@@ -54,10 +51,9 @@ def is_steady(row: Configuration) -> bool:
 
 
 def _gemm_beside_gathering(row: Configuration) -> tuple[Launch, ...]:
-    product = Launch(Gemm(_size(row, "M"), _size(row, "N"), _size(row, "K"), name="product"))
-    gather = Collective(
-        "all_gather", bytes=float(_size(row, "bytes")), gpus=_size(row, "gpus"), ctas=_ctas(row), name="all_gather"
-    )
+    product = Launch(Gemm(whole_number(row, "M"), whole_number(row, "N"), whole_number(row, "K"), name="product"))
+    size, gpus = float(whole_number(row, "bytes")), whole_number(row, "gpus")
+    gather = Collective("all_gather", bytes=size, gpus=gpus, ctas=_ctas(row), name="all_gather")
     mode = row.get("mode")
     if mode == "sequential":
         return product, Launch(gather, "communication", waits=True)
@@ -67,11 +63,11 @@ def _gemm_beside_gathering(row: Configuration) -> tuple[Launch, ...]:
 
 
 def _alone(row: Configuration, part: str) -> tuple[Launch, ...]:
-    return _part(row, part, _size(row, "B"))
+    return _part(row, part, whole_number(row, "B"))
 
 
 def _sequential(row: Configuration, part: str) -> tuple[Launch, ...]:
-    batch = _size(row, "B")
+    batch = whole_number(row, "B")
     if part != "layer":
         return (*_part(row, part, batch), _reduction(row, batch, waits=True))
     attention, mlp = _part(row, "attn", batch), (_residual(row, batch), *_part(row, "mlp", batch))
@@ -83,14 +79,14 @@ def _overlapped(row: Configuration, part: str) -> tuple[Launch, ...]:
     if scope not in SCOPES:
         known = ", ".join(sorted({where for _, where in SCOPES}))
         raise InputError(f"{row.get('scope')!r} is not known for {part}", key="scope", remedy=f"Known: {known}.")
-    batch, at = _size(row, "B"), SCOPES[scope]
+    batch, at = whole_number(row, "B"), SCOPES[scope]
     kernels = _part(row, part, batch)
     return (*kernels[:at], _reduction(row, batch), *kernels[at:])
 
 
 def _nanobatches(row: Configuration, part: str) -> tuple[Launch, ...]:
     """Two halves of the batch: the reduction of one beside the computation of the other."""
-    batch, rest = divmod(_size(row, "B"), 2)
+    batch, rest = divmod(whole_number(row, "B"), 2)
     if rest:
         raise InputError(f"{row['B']} does not divide by two nano-batches", key="B", remedy="Use an even batch.")
     reduction, mlp = _reduction(row, batch, waits=True), (_residual(row, batch), *_part(row, "mlp", batch))
@@ -116,14 +112,14 @@ def _residual(row: Configuration, batch: int) -> Launch:
 
 
 def _reduction(row: Configuration, batch: int, waits: bool = False) -> Launch:
-    size = 2.0 * batch * _size(row, "S") * _size(row, "hidden")
-    operator = Collective("all_reduce", bytes=size, gpus=_size(row, "gpus"), ctas=_ctas(row), name="all_reduce")
+    size = 2.0 * batch * whole_number(row, "S") * whole_number(row, "hidden")
+    operator = Collective("all_reduce", bytes=size, gpus=whole_number(row, "gpus"), ctas=_ctas(row), name="all_reduce")
     return Launch(operator, "communication", waits=waits)
 
 
 def _sizes(row: Configuration, batch: int) -> Shard:
-    hidden, heads, tp = _size(row, "hidden"), _size(row, "heads"), _size(row, "tp")
-    for key, size, parts in (("hidden", hidden, heads), ("heads", heads, tp), ("ffn", _size(row, "ffn"), tp)):
+    hidden, heads, tp = whole_number(row, "hidden"), whole_number(row, "heads"), whole_number(row, "tp")
+    for key, size, parts in (("hidden", hidden, heads), ("heads", heads, tp), ("ffn", whole_number(row, "ffn"), tp)):
         if size % parts:
             raise InputError(f"{size} cannot be split over {parts}", key=key, remedy="Give sizes that divide.")
     config = ModelConfig(
@@ -131,9 +127,9 @@ def _sizes(row: Configuration, batch: int) -> Shard:
         hidden=hidden,
         layers=1,
         heads=heads,
-        kv_heads=_size(row, "kv_heads"),
+        kv_heads=whole_number(row, "kv_heads"),
         head_dim=hidden // heads,
-        ffn=_size(row, "ffn"),
+        ffn=whole_number(row, "ffn"),
         vocab=1,
         gated_mlp=True,
         activation="silu",
@@ -142,15 +138,8 @@ def _sizes(row: Configuration, batch: int) -> Shard:
     )
     dtype = str(row.get("dtype") or "bf16")
     implementation = Implementation(rotary=False, tensor_parallel=tp, dtype=dtype)
-    return shard(config, implementation, batch, _size(row, "S"))
+    return shard(config, implementation, batch, whole_number(row, "S"))
 
 
 def _ctas(row: Configuration) -> int | None:
-    return None if row.get("ctas") is None else _size(row, "ctas")
-
-
-def _size(row: Configuration, key: str) -> int:
-    value = row.get(key)
-    if not is_size(value):
-        raise InputError("missing or not a positive whole number", key=key, remedy="Give it in the row.")
-    return int(value)
+    return None if row.get("ctas") is None else whole_number(row, "ctas")
