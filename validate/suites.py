@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from joulecast.calibrate.fit.unclocked import is_unclocked
-from joulecast.calibrate.rows.measured import Row, read_rows, recorded_rows
+from joulecast.calibrate.rows.measured import Row, of_card, read_rows, recorded_rows
 from joulecast.errors import DataError, InputError, UnknownNameError
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.validate.registry import OTHER_FORMS, OTHER_OPS, SUITES, Fit, Predict, Suite
 from joulecast.validate.scoring import folds
 from joulecast.validate.scoring.baselines import baselines
-from joulecast.validate.scoring.cards import of_card
 from joulecast.validate.scoring.result import Answer, Prediction, ScoredRow, SuiteResult, Unpredicted
 from joulecast.validate.scoring.summary import summarise_beside
 
@@ -74,7 +74,7 @@ def run_suite(
     if folds is not None:
         answers, protocol = _cross_validate(mine, folds, base, predict, fit)
     elif fit_rows is not None:
-        training, _ = of_card(read_rows(fit_rows), base)
+        training, _ = _of_card(read_rows(fit_rows), base)
         answers, protocol = predict(fit(training, base), mine), f"fitted on {fit_rows}"
     elif calibrate_rows is not None:
         mine, answers = _calibrated(mine, calibrate_rows, base, predict, fit)
@@ -144,11 +144,29 @@ def _rows_for(suite: Suite, data: str | Path, base: GpuDescription) -> tuple[lis
             file=str(data),
             remedy=f"It reads rows of op {', '.join(sorted(suite.ops))}.",
         )
-    mine, of_others = of_card(mine, base)
+    mine, of_others = _of_card(mine, base)
     if not mine and of_others:
         reasons = "; ".join(f"{name}, {reason}" for name, reason in of_others)
         raise DataError(reasons, file=str(data), remedy="Name the card that measured them with --gpu.")
     return mine, [*skipped, *of_others]
+
+
+def _of_card(rows: Sequence[Row], gpu: GpuDescription) -> tuple[list[Row], list[tuple[str, str]]]:
+    """Rows that this card (or nobody says which) measured; the others counted by file and card, with the reason."""
+    if not any("products" in row.configuration for row in rows):
+        return list(rows), []
+    mine = of_card(rows, gpu.device)
+    kept = {id(row) for row in mine}
+    others = Counter(
+        (Path(row.file).name, str(row.configuration["card_label"]), " or ".join(row.configuration["products"]))
+        for row in rows
+        if id(row) not in kept
+    )
+    product = gpu.device["product"].value if "product" in gpu.device else gpu.name
+    return mine, [
+        (f"{file}: {count} rows of {label}", f"measured on {products}, not on {product}")
+        for (file, label, products), count in others.items()
+    ]
 
 
 def select(rows: Sequence[Row], suite: Suite, *, is_folder: bool) -> tuple[list[Row], list[tuple[str, str]]]:

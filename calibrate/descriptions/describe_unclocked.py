@@ -10,7 +10,7 @@ import numpy as np
 
 from joulecast.calibrate.descriptions.assemble import IDENTIFIED, SPREAD_DIGITS, joint_covariance, rounded, settled
 from joulecast.calibrate.descriptions.describe import RowsFit
-from joulecast.calibrate.fit.cross_validation import form_spread
+from joulecast.calibrate.fit.form_errors import form_spread
 from joulecast.calibrate.fit.solve import Solution
 from joulecast.calibrate.fit.unclocked import Unclocked, fit_unclocked, forecast_rows, observed_forecast, usable
 from joulecast.calibrate.rows.measured import Row

@@ -5,5 +5,6 @@
 - ``solve``: robust least squares with priors; ``relower`` lowers the same kernels again while few parameters move.
 - ``tables`` (rows, and kernel times), ``power``, ``collectives`` and ``contention`` fit the tables of a description.
 - ``unclocked``: rows whose clock nobody read.
-- ``cross_validation``: how far forecasts are off on rows that their fit has not seen.
+- ``cross_validation``: how far forecasts are off on rows that their fit has not seen; ``form_errors``: what of that is
+  the model's form.
 """

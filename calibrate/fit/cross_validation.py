@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.calibrate.fit.collectives import collective_rows, mean_power_w
+from joulecast.calibrate.fit.form_errors import likeliest_scale, likely_form_spread
 from joulecast.calibrate.fit.power import card_factors
 from joulecast.calibrate.fit.tables import collect
 from joulecast.calibrate.rows.measured import Row
@@ -17,23 +18,14 @@ from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.families import FAMILIES, families_of
 from joulecast.model.kernels.operators import Attention, Gemm, Operator, Streaming
 from joulecast.model.predict import Work, parameter_spread, predict_work
-from joulecast.model.uncertainty import NINETY_PERCENT, UNKNOWN_DISCREPANCY
 
 Array = NDArray[np.float64]
 
 #: Parts into which rows are dealt.
 FOLDS = 5
-#: Least relative discrepancy: no two measurements of one kernel agree better.
-LEAST_DISCREPANCY = 0.005
-#: Degrees of freedom under which left-out rows of all families together are the likeliest, and the 95 % point then.
-TAILS, TAILS_95 = 4.0, 2.132
 #: Share of the level at which a board holds its power above which a measured power is taken to be held: 99 % of the
 #: rows whose forecast demand is 15 % or more above that level are.
 HELD_FROM = 0.95
-#: Standard deviation between families of the logarithm of their scale.
-FAMILIES_DIFFER = 1.0
-#: Scales among which the likeliest is sought.
-SCALES = np.geomspace(0.1 * LEAST_DISCREPANCY, 2.0, 1000)
 
 #: Table, then operator family, then quantity to relative standard deviation.
 Discrepancies = dict[str, dict[str, dict[str, float]]]
@@ -230,83 +222,3 @@ def _misses_of_card(data: HeldOut, places: Sequence[int], gpu: GpuModel) -> list
     )
     columns = np.stack([*off, *spreads, held], axis=1).tolist()
     return [(str(data.families[i]), Miss(_kernel(data.work[i]), *row)) for i, row in zip(places, columns, strict=True)]
-
-
-def form_spread(errors: Array, spreads: Array) -> float:
-    """Standard deviation of the form that, beside ``spreads``, makes 90 % intervals hold 90 % of the errors."""
-    known = np.isfinite(errors)
-    excess = (errors[known] / NINETY_PERCENT) ** 2 - spreads[known] ** 2
-    wide = float(np.quantile(excess, 0.9, method="lower")) if len(excess) else UNKNOWN_DISCREPANCY**2
-    return float(f"{max(wide, LEAST_DISCREPANCY**2) ** 0.5:.3g}")
-
-
-def likely_form_spread(
-    errors: Array,
-    spreads: Array,
-    kernel: NDArray[np.int64],
-    usual: float | None = None,
-    bound: NDArray[np.bool_] | None = None,
-) -> float:
-    """The spread of a form such that 1.645 times it is the 95 % point of the form's error.
-
-    Parameters
-    ----------
-    errors, spreads, kernel, usual, bound
-        As :func:`likeliest_scale` has them.
-
-    Returns
-    -------
-    float
-        The likeliest scale with the tails of Student's distribution, and with what few kernels leave open of it
-        (Abramowitz and Stegun 26.7.5); :data:`UNKNOWN_DISCREPANCY` without any row.
-    """
-    if not len(errors):
-        return UNKNOWN_DISCREPANCY
-    telling = kernel if bound is None else kernel[~bound]
-    few = 1.0 + (NINETY_PERCENT**2 + 1.0) / (4.0 * max(len(set(telling.tolist())), 1))
-    wide = likeliest_scale(errors, spreads, kernel, usual, bound) * few * TAILS_95 / NINETY_PERCENT
-    return float(f"{max(wide, LEAST_DISCREPANCY):.3g}")
-
-
-def likeliest_scale(
-    errors: Array,
-    spreads: Array,
-    kernel: NDArray[np.int64],
-    usual: float | None = None,
-    bound: NDArray[np.bool_] | None = None,
-) -> float:
-    """Scale of a form's errors under which errors beside known spreads are the likeliest.
-
-    Errors x of kernels are taken to follow Student's distribution with :data:`TAILS` degrees of freedom and the squared
-    scale s² + τ². A row whose own s is large says little about τ; counting how many rows intervals hold would let such
-    rows, which any interval holds, stand in for those that none does. Rows of one kernel count as one together.
-
-    Parameters
-    ----------
-    errors, spreads
-        Logarithmic errors x, and what the parameters leave open of each, s; shape ``(n,)``.
-    kernel
-        Which kernel each is of, shape ``(n,)``.
-    usual
-        Scale τ of all families: one of few kernels is taken to resemble the others, as far as those do each other.
-    bound
-        Where the error itself is not known but only that it is at most this, as behind a power limit: there its
-        probability counts in place of its density (Tobin 1958, doi:10.2307/1907382); by default nowhere.
-    """
-    _, place = np.unique(kernel, return_inverse=True)
-    weight = 1.0 / np.bincount(place, minlength=1)[place]
-    scale = np.hypot(spreads, SCALES[:, None])
-    relative = errors / scale
-    each = 0.5 * (TAILS + 1.0) * np.log1p(relative**2 / TAILS) + np.log(scale)
-    if bound is not None:
-        each = np.where(bound, -np.log(_students_share_below(relative)), each)
-    surprise = each @ weight
-    if usual is not None:
-        surprise += 0.5 * (np.log(SCALES / usual) / FAMILIES_DIFFER) ** 2
-    return float(SCALES[np.argmin(surprise)])
-
-
-def _students_share_below(x: Array) -> Array:
-    """Cumulative Student's distribution with four degrees of freedom (Abramowitz and Stegun 26.7.4)."""
-    sine = x / np.sqrt(TAILS + x**2)
-    return np.asarray(0.5 + 0.25 * sine * (3.0 - sine**2))

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from joulecast.calibrate.power_profile.clocks import ClockFit
 from joulecast.calibrate.power_profile.layout import Layout
-from joulecast.calibrate.power_profile.misfit import Misfit, windows
 from joulecast.calibrate.power_profile.protocol import Array, Channel, Series
 from joulecast.calibrate.power_profile.readings import Readings, readings_of
-from joulecast.calibrate.power_profile.response import response_rows
+from joulecast.calibrate.power_profile.response import Misfit, response_rows, windows
 from joulecast.errors import MeasurementError
 
 #: A step between neighbouring powers by this share of the highest reading costs as much as a reading that is off by a

@@ -1,4 +1,4 @@
 """Kernel times that other projects published, in their own forms, as measured rows: times only, clocks unknown.
 
-- ``read``: reads them, each in its ``form``: ``llmcompass``, ``simumax``, ``vidur``.
+- ``read``: reads them and tells their forms apart: LLMCompass's, ``simumax``, ``vidur``; ``form``: what they share.
 """

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.calibrate.fit.cross_validation import form_spread
+from joulecast.calibrate.fit.form_errors import form_spread
 from joulecast.calibrate.published.fit import RESIDUAL_SD, Fitted, Linearised, TrainingRun, fit, log_times, owner_of
 from joulecast.calibrate.published.plans import PlannedRow
 from joulecast.model.uncertainty import NINETY_PERCENT

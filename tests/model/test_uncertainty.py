@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecast.calibrate.fit.cross_validation import (
+from joulecast.calibrate.fit.form_errors import (
     LEAST_DISCREPANCY,
     TAILS,
     TAILS_95,

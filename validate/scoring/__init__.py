@@ -2,6 +2,6 @@
 
 - ``result``: what a suite returns; ``summary`` makes its figures of merit, by ``metrics`` and beside the trivial rules
   of ``baselines``.
-- ``folds``: grouped cross-validation; ``cards``: rows of the card that is asked for.
+- ``folds``: grouped cross-validation.
 - ``regret``: what it costs to choose by forecast.
 """

@@ -48,12 +48,7 @@ def limits_page(points: Sequence[JobPoint], found: Mapping[str, Any], plan: Plan
     label = f"Time and energy of {found['of']} at every power limit"
     chart = time_energy_chart("limits", label, groups, found["of"])
     sections = [
-        Section(
-            "Time and energy under power limits",
-            about,
-            (chart,),
-            everything,
-        ),
+        Section("Time and energy under power limits", about, (chart,), everything),
         Section("The best limit at every weight", table([_by_weight(line, several) for line in found["by_weight"]])),
     ]
     if found["never_reach_the_target"]:
@@ -89,12 +84,7 @@ def rank_limits_page(front: RankLimitFront, plan: Plan, eta: float | None = None
     chart = time_energy_chart("limits", label, groups, "an iteration")
     after = folded(f"All {len(rows)} plans as numbers", table(rows))
     sections = [
-        Section(
-            "Which rank gets how many watts",
-            about,
-            (chart,),
-            after,
-        ),
+        Section("Which rank gets how many watts", about, (chart,), after),
         assumptions(front.notes),
     ]
     likely = [p for p in front.uniform if p.time_s <= chosen.time_s]
