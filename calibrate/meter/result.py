@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from joulecast.calibrate.meter.metered_row import PARTIAL
 from joulecast.calibrate.rows.measured import largest_of_present, mean_of_present, sum_or_none
 from joulecast.errors import InputError
-from joulecast.extras import require
+from joulecast.extras import data_frame
 from joulecast.files import write_all
 from joulecast.simulator.iteration.result import Iteration, RankForecast
 
@@ -90,10 +90,7 @@ class MeterResult:
 
     def to_frame(self) -> pd.DataFrame:
         """One line for each quantity; needs pandas."""
-        require("pandas")
-        import pandas as pd
-
-        return pd.DataFrame([{**asdict(q), "error_percent": q.error_percent} for q in self.quantities])
+        return data_frame([{**asdict(q), "error_percent": q.error_percent} for q in self.quantities])
 
     def write(self, path: str | Path) -> None:
         """Append the row to a JSON-lines file; ranks on one machine may share it.

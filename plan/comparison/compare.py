@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import InputError
-from joulecast.extras import require
+from joulecast.extras import data_frame
 from joulecast.plan.comparison.ledgers import Item, LedgerDifference, difference_of, ledgers_of
 from joulecast.plan.comparison.plan_keys import as_written
 from joulecast.plan.comparison.reasons import reasons
@@ -106,10 +106,7 @@ class Comparison:
 
     def to_frame(self) -> pd.DataFrame:
         """The lines of :meth:`rows`; needs pandas."""
-        require("pandas")
-        import pandas as pd
-
-        return pd.DataFrame(self.rows())
+        return data_frame(self.rows())
 
 
 def check_count(count: int) -> None:

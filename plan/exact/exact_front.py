@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import GuardError, InputError
-from joulecast.extras import require
+from joulecast.extras import data_frame
 from joulecast.plan.exact.front_guards import check_curve, check_points
 from joulecast.plan.exact.parametric_flow import TimeCostCurve, time_cost_curve
 from joulecast.plan.exact.problem import FrontProblem
@@ -184,10 +184,7 @@ class Front:
 
     def to_frame(self) -> pd.DataFrame:
         """One line for each point: time, energy, lower bound and gap; needs pandas."""
-        require("pandas")
-        import pandas as pd
-
-        return pd.DataFrame(self.rows())
+        return data_frame(self.rows())
 
     def write(self, path: str | Path, form: str = "json") -> None:
         """Write every plan as ``json``, ``csv`` or ``parquet``, or a folder for Zeus (``zeus-pfo``).

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.extras import require
+from joulecast.extras import data_frame
 from joulecast.plan.exact.plan_ends import PlanInterval, plan_ends
 from joulecast.plan.knobs.overlap_space import Knobs
 from joulecast.simulator.instructions.tables import Kernels
@@ -122,10 +122,7 @@ class JointChoice:
 
     def to_frame(self) -> pd.DataFrame:
         """The same as a table; needs pandas."""
-        require("pandas")
-        import pandas as pd
-
-        return pd.DataFrame(self.lines())
+        return data_frame(self.lines())
 
 
 def _plain(point: Choice, ends: PlanInterval) -> dict[str, Any]:

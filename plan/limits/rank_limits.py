@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import InputError
-from joulecast.extras import require
+from joulecast.extras import data_frame
 from joulecast.plan.knobs.overlap_space import Knobs
 from joulecast.plan.limits.power_limits import JobPoint, interval_ends, zeus_cost
 
@@ -155,10 +155,7 @@ class RankLimitFront:
 
     def to_frame(self) -> pd.DataFrame:
         """The same as a table; needs pandas."""
-        require("pandas")
-        import pandas as pd
-
-        return pd.DataFrame(self.rows())
+        return data_frame(self.rows())
 
     def _plain(self, point: RankLimits) -> dict[str, Any]:
         knobs = {"knobs": dict(point.knobs)} if point.knobs else {}

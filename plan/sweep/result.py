@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import InputError
-from joulecast.extras import require
+from joulecast.extras import data_frame, require
 from joulecast.plan.sweep.rows import Row
 
 if TYPE_CHECKING:
@@ -99,10 +99,7 @@ class SweepResult:
 
     def to_frame(self) -> pd.DataFrame:
         """One line for each row; needs pandas."""
-        require("pandas")
-        import pandas as pd
-
-        return pd.DataFrame(self.rows)
+        return data_frame(self.rows)
 
 
 def check_output(out: Path | None, *, resume: bool = False) -> None:

@@ -28,29 +28,20 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "Attention": "joulecast.model.kernels.operators",
-    "Collective": "joulecast.model.kernels.operators",
-    "DataError": "joulecast.errors",
-    "DoesNotFitError": "joulecast.errors",
-    "Fabric": "joulecast.model.cluster.fabric",
-    "Gemm": "joulecast.model.kernels.operators",
-    "GuardError": "joulecast.errors",
-    "InputError": "joulecast.errors",
-    "JoulecastError": "joulecast.errors",
-    "NotYetError": "joulecast.errors",
-    "RowTile": "joulecast.model.kernels.operators",
-    "Streaming": "joulecast.model.kernels.operators",
-    "Tile": "joulecast.model.kernels.operators",
-    "UnknownNameError": "joulecast.errors",
-    "choose": "joulecast.api",
-    "compare": "joulecast.api",
-    "convert": "joulecast.api",
-    "front": "joulecast.api",
-    "gpu": "joulecast.api",
-    "meter": "joulecast.api",
-    "predict": "joulecast.api",
-    "sweep": "joulecast.api",
+#: Public names by the module that has them.
+_MODULES = {
+    "joulecast.api": ("choose", "compare", "convert", "front", "gpu", "meter", "predict", "sweep"),
+    "joulecast.errors": (
+        "DataError",
+        "DoesNotFitError",
+        "GuardError",
+        "InputError",
+        "JoulecastError",
+        "NotYetError",
+        "UnknownNameError",
+    ),
+    "joulecast.model.cluster.fabric": ("Fabric",),
+    "joulecast.model.kernels.operators": ("Attention", "Collective", "Gemm", "RowTile", "Streaming", "Tile"),
 }
 
 __all__ = [
@@ -81,11 +72,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'joulecast' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+    for module, names in _MODULES.items():
+        if name in names:
+            value = globals()[name] = getattr(importlib.import_module(module), name)
+            return value
+    raise AttributeError(f"module 'joulecast' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Modules, and the extra of this package that installs them.
 EXTRAS = {
@@ -39,6 +44,20 @@ def require(*names: str) -> None:
     for name in names:
         if not _is_there(name):
             raise _missing(name)
+
+
+def data_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Rows as a table of pandas.
+
+    Raises
+    ------
+    InputError
+        It is not installed.
+    """
+    require("pandas")
+    import pandas as pd
+
+    return pd.DataFrame(list(rows))
 
 
 def _is_there(name: str) -> bool:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from joulecast.arguments import named, number
 from joulecast.errors import InputError
-from joulecast.extras import require
+from joulecast.extras import data_frame
 from joulecast.model.framework.tile_limits import check_tile
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
@@ -79,13 +79,10 @@ class KernelForecast:
 
     def to_frame(self) -> pd.DataFrame:
         """One line, with a column for each component; needs pandas."""
-        require("pandas")
-        import pandas as pd
-
         line = self.to_dict()
         energies, powers = line.pop("energy_by_component_j"), line.pop("power_by_part_w")
         line |= {f"{component}_j": value for component, value in energies.items()}
-        return pd.DataFrame([line | {f"{part}_w": value for part, value in powers.items()}])
+        return data_frame([line | {f"{part}_w": value for part, value in powers.items()}])
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from joulecast.calibrate.rows.measured import Measured, Row
-from joulecast.extras import require
+from joulecast.extras import data_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -151,9 +151,6 @@ class SuiteResult:
 
     def to_frame(self) -> pd.DataFrame:
         """One line per row with the columns ``measured_…`` and ``predicted_…``."""
-        require("pandas")
-        import pandas as pd
-
         lines = []
         for row in self.rows:
             entry = row.to_dict()
@@ -161,7 +158,7 @@ class SuiteResult:
             for part in ("measured", "predicted"):
                 line |= {f"{part}_{key}": value for key, value in entry[part].items()}
             lines.append(line)
-        return pd.DataFrame(lines)
+        return data_frame(lines)
 
 
 def _named(pairs: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
