@@ -135,7 +135,7 @@ def cut_window(
         cut = _by_counter(counted, counter_steps(counted, start_s, end_s), settings, period_s)
     else:
         cut = _by_polling(inside, settings, period_s)
-    return _told(cut, inside, stall, apart)
+    return _window_of(cut, inside, stall, apart)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,8 +151,8 @@ class _Cut:
     last: Sample
 
 
-def _told(cut: _Cut, inside: Sequence[Sample], stall_s: float, apart: tuple[float | None, float]) -> Window:
-    """What the readings within a window tell beside its energy."""
+def _window_of(cut: _Cut, inside: Sequence[Sample], stall_s: float, apart: tuple[float | None, float]) -> Window:
+    """The window with what its readings say of clocks, temperature, reasons and components."""
     seen = [s for s in inside if cut.first.time_s <= s.time_s <= cut.last.time_s]
     busy = [s for s in seen if "idle" not in s.reasons] or seen
     clocks = [s.sm_clock_mhz for s in busy if s.sm_clock_mhz is not None]

@@ -14,7 +14,7 @@ from joulecast.calibrate.power_profile.budget import TimedBench
 from joulecast.calibrate.power_profile.dataset import Dataset
 from joulecast.calibrate.power_profile.evaluate import duration, evaluate
 from joulecast.calibrate.power_profile.guidance import Guidance, guidance_for
-from joulecast.calibrate.power_profile.learn import SensorSchool
+from joulecast.calibrate.power_profile.learn import SensorLearner
 from joulecast.calibrate.power_profile.protocol import WHOLE, Bench
 from joulecast.calibrate.power_profile.resolve import PRECISION
 from joulecast.calibrate.power_profile.result import PowerProfile
@@ -116,8 +116,8 @@ class Campaign:
         pass_s = float(np.sum(kernel_s))
         guidance = guidance_for(pass_s)
         self.say(f"an execution takes {pass_s * 1e6:.1f} µs and is steady from the {sse + 1}. on")
-        school = SensorSchool(self.bench, pass_s, self.random, self.say)
-        sensors = school.learn(timing)
+        learner = SensorLearner(self.bench, pass_s, self.random, self.say)
+        sensors = learner.learn(timing)
         slowest, finest = _windows(sensors)
         rest_s = REST_S + 1.2 * slowest
         wanted_s = self.options.resolution_s or wanted_resolution(guidance, finest)
@@ -153,7 +153,7 @@ class Campaign:
             precision=self.options.precision,
             outliers=self.options.outliers,
         )
-        return replace(profile, warnings=(*profile.warnings, *school.left_out, *self.cut_short))
+        return replace(profile, warnings=(*profile.warnings, *learner.left_out, *self.cut_short))
 
     def _steady_power(self, meter: EndPowerMeter, start: int, sse: int) -> SteadyPower:
         """Search for steady power, with long runs only where the card is held at its power limit."""

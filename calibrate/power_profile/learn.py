@@ -27,7 +27,7 @@ USUAL_PERIOD_S, LONGEST_PERIOD_S = 0.1, 2.0
 WORST_MISFIT = 0.1
 
 
-class SensorSchool:
+class SensorLearner:
     """Finds out how the sensors of a bench work.
 
     Parameters

@@ -41,8 +41,9 @@ class Generation:
         Pattern of where the row stands, or of its model, besides.
     notes
         Pattern of the row's notes, besides.
-    alone
-        Whether the generation's factor is found while all others stand, see :mod:`joulecast.calibrate.published.alone`.
+    separate
+        Whether the generation's factor is found while all others stand, see
+        :mod:`joulecast.calibrate.published.separate_factors`.
     framework, modules
         As a plan's ``implementation`` has them.
     recompute_stops_early
@@ -59,7 +60,7 @@ class Generation:
     gradient_precision: str | None = None
     recipes: str = ""
     notes: str = ""
-    alone: bool = False
+    separate: bool = False
     framework: Framework = "megatron"
     modules: Modules = "joint"
     recompute_stops_early: bool = True
@@ -88,8 +89,8 @@ GENERATIONS = (
     Generation("megatron-bridge-2025", r"Megatron-Bridge", "cudnn", True, "tensorwise", "bf16"),
     Generation("megatron-core", r"SimuMax", "cudnn", False),
     # Megatron-LM's layers of 2021 in DeepSpeed's pipeline, gradients reduced after it; the first with FlashAttention-2.
-    Generation("deepspeed", r"FlagPerf.*DeepSpeed", "flash-attn-2", False, alone=True),
-    Generation("deepspeed", r"DeepSpeed|MT-NLG", "unfused", False, alone=True),
+    Generation("deepspeed", r"FlagPerf.*DeepSpeed", "flash-attn-2", False, separate=True),
+    Generation("deepspeed", r"DeepSpeed|MT-NLG", "unfused", False, separate=True),
     # No scalar of its own: scripts of Megatron that ask for FlashAttention, and for nothing beside anything; CARAML's.
     Generation("", r"FlagPerf|CARAML", "flash-attn-2", False),
     # No scalar of its own. Gradients are reduced beside backwards; attention is FlashAttention's own package.

@@ -51,9 +51,10 @@ class Refitted:
 
 
 def may_be_fitted(planned: PlannedRow) -> bool:
-    """Whether a row may calibrate with others: MLPerf's runs and PyTorch's only validate, some tell of them alone."""
+    """Whether a row may calibrate with others: MLPerf's and PyTorch's only validate, some generations are separate."""
     generation = planned.generation
-    only_validates = planned.row.source.startswith("MLPerf") or generation.alone or generation.framework != "megatron"
+    fits_no_other = generation.separate or generation.framework != "megatron"
+    only_validates = fits_no_other or planned.row.source.startswith("MLPerf")
     return planned.row.measured_step_time_s is not None and not only_validates
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-from joulecast.calibrate.published.alone import factor_alone
 from joulecast.calibrate.published.fit import Linearised, fit, linearise
 from joulecast.calibrate.published.left_out import (
     Refitted,
@@ -30,7 +29,8 @@ from joulecast.calibrate.published.left_out import (
 )
 from joulecast.calibrate.published.plans import PlannedRow, plan_row
 from joulecast.calibrate.published.rows import read_published
-from joulecast.calibrate.published.write import alone_toml, training_toml
+from joulecast.calibrate.published.separate_factors import separate_factor
+from joulecast.calibrate.published.write import separate_toml, training_toml
 from joulecast.calibrate.rows.measured import recorded_folder
 from joulecast.files import write_text
 from joulecast.model.hardware.catalogue import load_training
@@ -100,25 +100,25 @@ def _rms(values: Sequence[float]) -> float:
     return float(np.sqrt(np.mean(np.square(values))))
 
 
-def alone_factors(planned: Sequence[PlannedRow], shipped: str) -> str:
+def separate_factors(planned: Sequence[PlannedRow], shipped: str) -> str:
     """Lines of the factors of generations whose steps calibrate nothing else, behind the others' text ``shipped``."""
     factors = {name: p.number for name, p in parse_training(shipped, file="factors").items()}
-    generations = sorted({one.generation.name for one in planned if one.generation.alone})
+    generations = sorted({one.generation.name for one in planned if one.generation.separate})
     found = ""
     for name in generations:
         rows = [one for one in planned if one.generation.name == name and one.row.measured_step_time_s]
         named = "; ".join(sorted({one.row.source for one in rows}))
         source = f"{len(rows)} steps of {named}, all other factors standing"
-        found += alone_toml(name, factor_alone(rows, factors), source)
+        found += separate_toml(name, separate_factor(rows, factors), source)
     return found
 
 
 def main(out: str, *data: str) -> None:
     """Fit the published rows of ``data`` and write the catalogue's file of factors."""
     planned = [plan_row(row) for path in data for row in read_published(path)]
-    together = [one for one in planned if not one.generation.alone]
+    together = [one for one in planned if not one.generation.separate]
     shipped = shipped_factors(together, linearised(together, load_training()))
-    write_text(Path(out), shipped + alone_factors(planned, shipped))
+    write_text(Path(out), shipped + separate_factors(planned, shipped))
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from joulecast.calibrate.published.alone import Alone
 from joulecast.calibrate.published.fit import Fitted
+from joulecast.calibrate.published.separate_factors import SeparateFactor
 from joulecast.model.hardware.description import SCHEMA_VERSION
 from joulecast.model.training.factors import GENERATION_SPREAD
 
@@ -57,7 +57,7 @@ def training_toml(
     return "\n".join(lines) + "\n"
 
 
-def alone_toml(generation: str, found: Alone, source: str) -> str:
+def separate_toml(generation: str, found: SeparateFactor, source: str) -> str:
     """Lines of a generation's factor that was found alone, and of its spread.
 
     Parameters

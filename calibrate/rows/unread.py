@@ -48,7 +48,7 @@ def _reason(row: Row) -> str:
     return "no sm_clock_mhz" if row.gpus == 1 and row.measured.sm_clock_mhz is None else ""
 
 
-def told(rows: Sequence[Unread]) -> list[str]:
+def unread_lines(rows: Sequence[Unread]) -> list[str]:
     """A line for each reason: how many rows, and where the first of them stands."""
     groups: dict[str, list[Unread]] = {}
     for row in rows:

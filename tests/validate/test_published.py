@@ -11,7 +11,7 @@ import pytest
 from paths import ROOT
 from published_lines import LINE, write
 
-from joulecast.calibrate.published import alone, shipped
+from joulecast.calibrate.published import separate_factors, shipped
 from joulecast.calibrate.published.fit import Fitted, Linearised, TrainingRun
 from joulecast.calibrate.published.generations import generation_of
 from joulecast.calibrate.published.left_out import (
@@ -27,7 +27,7 @@ from joulecast.calibrate.published.left_out import (
 )
 from joulecast.calibrate.published.plans import PlannedRow, plan_row, stage_layers
 from joulecast.calibrate.published.rows import PublishedRow, read_published
-from joulecast.calibrate.published.write import alone_toml, training_toml
+from joulecast.calibrate.published.write import separate_toml, training_toml
 from joulecast.errors import DataError, InputError
 from joulecast.model.hardware.description_file import parse_training
 from joulecast.simulator.iteration.forecast import forecast
@@ -434,8 +434,8 @@ def fake_log_times(runs: Sequence[TrainingRun], factors: Mapping[str, float]) ->
     return np.array([0.5 * np.log(factors["generation.deepspeed"]) for _ in runs])
 
 
-def test_a_factor_found_alone_counts_every_source_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alone, "log_times", fake_log_times)
+def test_a_separate_factor_counts_every_source_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(separate_factors, "log_times", fake_log_times)
     kind = {"dtype": "fp16", "recompute": "full", "distributed_optimizer": True}
     times = [("MT-NLG", np.exp(0.1)), *[("BigScience (Megatron-DeepSpeed)", np.exp(0.2))] * 3]
     planned = [
@@ -443,16 +443,17 @@ def test_a_factor_found_alone_counts_every_source_once(monkeypatch: pytest.Monke
         for i, (source, time) in enumerate(times)
     ]
     assert not any(may_be_fitted(one) for one in planned)
-    found = alone.factor_alone(planned, {})
+    found = separate_factors.separate_factor(planned, {})
     assert found.value == pytest.approx(np.exp(0.3))
     assert found.sd == pytest.approx(found.value * 0.1)
     assert found.spread == pytest.approx(0.1)  # 0.2 in the factor, times the slope
-    text = training_toml(Fitted((), np.zeros(0), np.zeros((0, 0))), {}, "none") + alone_toml("deepspeed", found, "two")
+    head = training_toml(Fitted((), np.zeros(0), np.zeros((0, 0))), {}, "none")
+    text = head + separate_toml("deepspeed", found, "two")
     read = parse_training(text, file="factors.toml")
     assert read["generation.deepspeed"].number == pytest.approx(found.value, rel=1e-4)
     assert read["generation-spread.deepspeed"].number == pytest.approx(found.spread, rel=1e-4)
     with pytest.raises(DataError, match="one source"):
-        alone.factor_alone(planned[1:], {})
+        separate_factors.separate_factor(planned[1:], {})
 
 
 def test_more_heads_of_one_width_take_longer_where_attention_is_not_fused() -> None:

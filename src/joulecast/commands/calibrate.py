@@ -190,7 +190,7 @@ def _answer(asked: CalibrateAsked, fit: RowsFit, live: dict[str, Any]) -> None:
     from json import dumps
 
     from joulecast.calibrate.descriptions.from_rows import parameter_reports, report_dict
-    from joulecast.calibrate.rows.unread import told
+    from joulecast.calibrate.rows.unread import unread_lines
     from joulecast.calibrate.sessions.report import report_text
     from joulecast.model.hardware.description_writer import dump_description
 
@@ -198,7 +198,7 @@ def _answer(asked: CalibrateAsked, fit: RowsFit, live: dict[str, Any]) -> None:
     if out is not None:
         write_text(out, dump_description(fit.description.to_dict()))
     aside = f", left out {fit.left_out} that only validate" if fit.left_out else ""
-    for line in told(fit.unread):
+    for line in unread_lines(fit.unread):
         output.progress(f"warning: {line}")
     output.progress(f"fitted {fit.rows} rows{aside}{f'; wrote {out}' if out else ''}")
     if live:

@@ -21,7 +21,7 @@ FAR = 1.4
 
 
 @dataclass(frozen=True)
-class Alone:
+class SeparateFactor:
     """One generation's factor on the time of all kernels.
 
     Attributes
@@ -37,7 +37,7 @@ class Alone:
     spread: float
 
 
-def factor_alone(planned: Sequence[PlannedRow], factors: Mapping[str, float]) -> Alone:
+def separate_factor(planned: Sequence[PlannedRow], factors: Mapping[str, float]) -> SeparateFactor:
     """The factor that explains the steps of one generation, each of its sources counting once.
 
     Parameters
@@ -72,4 +72,4 @@ def factor_alone(planned: Sequence[PlannedRow], factors: Mapping[str, float]) ->
     squares = [np.mean((slopes * (wanted - o))[sources == s] ** 2) for s, o in zip(names, others, strict=True)]
     value = float(np.exp(means.mean()))
     sd = value * float(means.std(ddof=1)) / np.sqrt(len(names))
-    return Alone(value, float(sd), float(np.sqrt(np.mean(squares))))
+    return SeparateFactor(value, float(sd), float(np.sqrt(np.mean(squares))))
