@@ -1,4 +1,4 @@
-"""A description of a card from published times: the derived one, with what the times say in its place."""
+"""A description of a card from published times: the derived one, with the parameters that they could be fitted to."""
 
 from __future__ import annotations
 

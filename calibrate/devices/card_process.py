@@ -26,6 +26,19 @@ START_TIMEOUT_S = 60.0
 END = "end"
 #: How long the process may take to end by itself [s].
 END_TIMEOUT_S = 2.0
+#: Steps of the golden ratio fall everywhere between 0 and 1, and never into a rhythm.
+_GOLDEN = 0.6180339887498949
+
+
+def irregular(count: int) -> float:
+    """What the n-th time between two readings is of the mean one: from half to one and a half, in no rhythm.
+
+    Readings that are spread so bracket a sensor's regular moves from all sides.
+
+    >>> [round(irregular(n), 2) for n in range(4)]
+    [0.5, 1.12, 0.74, 1.35]
+    """
+    return 0.5 + (count * _GOLDEN) % 1.0
 
 
 class CardProcess:

@@ -17,7 +17,7 @@ from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark
 from joulecast.calibrate.rows.measured import COUNTED_CLOCK, WARMING
 
 Array = NDArray[np.float64]
-#: Power history against the energy counter, less one, below which the counter must have jumped.
+#: Relative difference of the energy by power history from that by the counter, below which the counter has jumped.
 JUMPED = -2.0 / 3.0
 
 
@@ -45,13 +45,6 @@ class Take:
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
-    """What a card drew right after the last pulse."""
-
-    power_w: float
-
-
-@dataclass(frozen=True, slots=True)
 class _Estimate:
     """A mean and its relative standard error."""
 
@@ -62,7 +55,7 @@ class _Estimate:
 def measured_row(
     benchmark: Microbenchmark,
     takes: Sequence[Take],
-    tails: Sequence[Tail | None],
+    pause_powers_w: Sequence[float | None],
     settings: MeasureSettings,
     settled_s: float,
     spoilt: int,
@@ -71,6 +64,7 @@ def measured_row(
 
     Of steady work ``energy_j`` is power times the time of one repetition. Idling has power alone; duty cycles and
     pulses have no energy of one repetition, and work beside other work has neither energy nor power of its own.
+    ``pause_powers_w`` is what each card drew right after the last pulse, ``None`` where that is not known.
     """
     op = benchmark.row.get("op")
     rest = {key: value for key, value in benchmark.row.items() if key not in ("name", "settle_s", "target_window_s")}
@@ -91,8 +85,8 @@ def measured_row(
     row["power_cap_fraction"] = float(np.mean([_share(takes, card, "power_limit") for card in cards]))
     if op not in (*UNTIMED_OPS, *PULSED_OPS) and not beside:
         row["energy_j"] = sum(p.value for p in power) * time.value
-    if op == "pulse" and len(power) == 1 and tails[0] is not None:
-        row |= _busy_power(power[0].value, _busy_share(takes), tails[0].power_w)
+    if op == "pulse" and len(power) == 1 and pause_powers_w[0] is not None:
+        row |= _busy_power(power[0].value, _busy_share(takes), pause_powers_w[0])
     elif op == "duty":
         row["measured_busy_share"] = _busy_share(takes)
     worst = max(power, key=lambda p: p.error)
@@ -268,6 +262,6 @@ def _of_cards(key: str, values: Sequence[float | None]) -> dict[str, Any]:
 
 
 def _joint(values: Sequence[float | None]) -> float | None:
-    """The mean over cards that tell."""
+    """The mean over the cards that report it, ``None`` without any."""
     present = [v for v in values if v is not None]
     return float(np.mean(present)) if present else None

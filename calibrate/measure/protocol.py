@@ -12,7 +12,6 @@ import numpy as np
 from joulecast.calibrate.devices.protocol import Device
 from joulecast.calibrate.measure.faults import FaultError, Reason
 from joulecast.calibrate.measure.measured_row import (
-    Tail,
     Take,
     disagreements,
     measured_row,
@@ -102,14 +101,14 @@ def measure(
     session = _Session(devices, benchmark, chosen)
     begin = session.now()
     try:
-        takes, tails = session.measure(runner, sampler_factory, begin + budget_s)
+        takes, pause_powers_w = session.measure(runner, sampler_factory, begin + budget_s)
     except FaultError as fault:
         return Failed(benchmark.name, fault.reason, str(fault))
     except DeviceError as lost:
         return Failed(benchmark.name, Reason.DEVICE_LOST, str(lost))
     except MeasurementError as failed:
         return Failed(benchmark.name, Reason.WORK_FAILED, str(failed))
-    row = measured_row(benchmark, takes, tails, chosen, session.settled_s, session.spoilt)
+    row = measured_row(benchmark, takes, pause_powers_w, chosen, session.settled_s, session.spoilt)
     error = reached_error(takes, benchmark.row)
     warnings = [*session.warnings, *warnings_of(row, error, chosen), *disagreements(takes, chosen)]
     if warnings:
@@ -145,7 +144,7 @@ class _Session:
 
     def measure(
         self, runner: Runner, sampler_factory: SamplerFactory, end_s: float
-    ) -> tuple[list[Take], list[Tail | None]]:
+    ) -> tuple[list[Take], list[float | None]]:
         """Windows, and of pulses what came after them on each card."""
         if len(self.devices) != self.benchmark.gpus:
             raise FaultError(
@@ -160,12 +159,12 @@ class _Session:
         finally:
             load.close()
 
-    def _sampled(self, load: Load, watch: Watch, end_s: float) -> tuple[list[Take], list[Tail | None]]:
+    def _sampled(self, load: Load, watch: Watch, end_s: float) -> tuple[list[Take], list[float | None]]:
         try:
             watch.start(pulsed=self.benchmark.row.get("op") in PULSED_OPS)
             self._settle(load, watch)
             takes = self._windows(load, watch, end_s)
-            return takes, self._tails(watch)
+            return takes, self._pause_powers_w(watch)
         finally:
             watch.stop()
 
@@ -235,13 +234,13 @@ class _Session:
             counted_clocks_mhz=tuple(run.counted_clock_mhz for run in runs),
         )
 
-    def _tails(self, watch: Watch) -> list[Tail | None]:
-        """What cards draw in the pauses of pulses: read right after them."""
+    def _pause_powers_w(self, watch: Watch) -> list[float | None]:
+        """What each card draws in the pauses of pulses, read right after them [W]."""
         if self.benchmark.row.get("op") != "pulse":
             return [None] * len(self.devices)
         begin = self.now()
         self.devices[0].sleep(_TAIL_S)
-        return [None if power is None else Tail(power) for power in watch.powers_after(begin + 0.4 * _TAIL_S)]
+        return watch.powers_after(begin + 0.4 * _TAIL_S)
 
 
 def _segments(duration_s: float, row: Mapping[str, Any], most: int) -> list[float]:

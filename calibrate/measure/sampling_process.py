@@ -12,7 +12,7 @@ import time
 from dataclasses import fields
 from typing import Any
 
-from joulecast.calibrate.devices.card_process import serve_card
+from joulecast.calibrate.devices.card_process import irregular, serve_card
 from joulecast.calibrate.devices.protocol import Device, Sample
 from joulecast.calibrate.measure.collector import Collector
 
@@ -20,7 +20,6 @@ from joulecast.calibrate.measure.collector import Collector
 CORE_SHARE = 0.008
 #: The longest time between two samples that the share may force [s]: a counter's steps must stay in sight.
 LONGEST_PERIOD_S = 0.1
-_GOLDEN = 0.6180339887498949
 
 _NAMES = tuple(field.name for field in fields(Sample))
 _REASONS = _NAMES.index("reasons")
@@ -84,8 +83,7 @@ class SampledCard:
         cost_s = (time.process_time() - self._begin_cpu_s) / self._count
         least = max(self._least_s, self._collector.period_s)
         period = min(max(least, cost_s / CORE_SHARE), max(LONGEST_PERIOD_S, least))
-        spread = 0.5 + (self._count * _GOLDEN) % 1.0
-        self._next_s = time.monotonic() + period * spread
+        self._next_s = time.monotonic() + period * irregular(self._count)
 
 
 if __name__ == "__main__":

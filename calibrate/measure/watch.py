@@ -14,15 +14,13 @@ from joulecast.calibrate.measure.counter import counter_steps
 from joulecast.calibrate.measure.faults import FaultError, Reason
 from joulecast.calibrate.measure.history_window import change
 from joulecast.calibrate.measure.sampler import Sampler
-from joulecast.calibrate.measure.settings import MeasureSettings, history_run_s, window_run_s
+from joulecast.calibrate.measure.settings import USUAL_STEP_S, MeasureSettings, history_run_s, window_run_s
 from joulecast.calibrate.measure.window import Window, cut_window
 
 SamplerFactory: TypeAlias = Callable[[Device], Sampler]
 
 #: Faults after which another window may be good.
 PASSING = (Reason.DRIVER_STALLED, Reason.TOO_FEW_STEPS, Reason.COUNTER_JUMPED)
-#: Time between counter steps while none has been seen [s].
-_USUAL_STEP_S = 0.1
 #: Standard errors that a drift must exceed, and neighbouring readings of a history that may be correlated.
 _SURE, _CORRELATED = 2.5, 3
 
@@ -118,7 +116,7 @@ class Watch:
             return window_run_s(settings, row, None)
         counted = [s for s in self._samples[place] if s.energy_j is not None]
         steps = counter_steps(counted, -math.inf, math.inf) if counted else None
-        step = steps.step_s if steps is not None and len(steps) >= 2 else _USUAL_STEP_S
+        step = steps.step_s if steps is not None and len(steps) >= 2 else USUAL_STEP_S
         return window_run_s(settings, row, min(step, 1.0))
 
     def powers_after(self, begin_s: float) -> list[float | None]:

@@ -1,4 +1,4 @@
-"""What a meter does at a time, and since when."""
+"""The phases of metering a loop (warming up, settling, in a window), and where each began."""
 
 from __future__ import annotations
 

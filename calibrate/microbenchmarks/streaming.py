@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from joulecast.calibrate.microbenchmarks.kernel import Bench, Kernel, allocating_kernel, copy_kernel, kernel_into
+from joulecast.calibrate.microbenchmarks.row_forms import MEBI
 from joulecast.errors import MeasurementError
-
-MEBI = 1 << 20
 
 
 def build(bench: Bench) -> Kernel:

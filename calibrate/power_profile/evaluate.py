@@ -1,4 +1,4 @@
-"""From an analysis to the profile that is told: its figures, what it cannot tell, and what is doubtful."""
+"""From an analysis to the finished profile: its figures, what it cannot resolve, and what is doubtful."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kernels to profile, from words."""
+"""The kernel that a word of the command line names, by its shape or by its name in the catalogue."""
 
 from __future__ import annotations
 

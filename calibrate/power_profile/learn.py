@@ -1,4 +1,4 @@
-"""Learning how a card's sensors work, before their readings are used."""
+"""Learns each sensor's period, averaging window and lag from bursts of work, before its readings are used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the words of a user to a bench."""
+"""Opens the bench on which the kernels that a user names run: a simulated card, or PyTorch on a real one."""
 
 from __future__ import annotations
 

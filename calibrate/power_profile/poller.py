@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from joulecast.calibrate.devices.card_process import CardProcess, serve_card
+from joulecast.calibrate.devices.card_process import CardProcess, irregular, serve_card
 from joulecast.calibrate.devices.protocol import Device, history_of
 from joulecast.calibrate.power_profile.protocol import Channel
 
@@ -23,7 +23,6 @@ PERIOD_S = 0.004
 ANSWER_TIMEOUT_S = 30.0
 #: The driver's history is fetched so often; it keeps a few seconds.
 FETCH_S = 0.5
-_GOLDEN = 0.6180339887498949
 
 
 class Poller:
@@ -138,7 +137,7 @@ class PolledCard:
         """Poll, and choose the time of the next: irregular polls bracket a sensor's regular moves from all sides."""
         self._log.read()
         self._count += 1
-        self._due_s = time.monotonic() + self._period_s * (0.5 + (self._count * _GOLDEN) % 1.0)
+        self._due_s = time.monotonic() + self._period_s * irregular(self._count)
 
 
 if __name__ == "__main__":

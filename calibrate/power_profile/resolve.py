@@ -1,4 +1,4 @@
-"""What of an estimate can be told apart: the finest averages that are sure enough, and how far they smear."""
+"""The time resolution of an estimated power: the finest averages that are sure enough, and how far they smear."""
 
 from __future__ import annotations
 

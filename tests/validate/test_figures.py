@@ -110,10 +110,6 @@ def scored(path: Path, suite: str, folds: int | None) -> SuiteResult:
     return run_suite(suite, path, gpu="h200-sxm-rows", folds=folds)
 
 
-def result_of(figures: Figures, data: Path) -> SuiteResult:
-    return scored(data / "h200_sxm" / figures.file, figures.suite, figures.folds)
-
-
 @pytest.mark.parametrize("figures", CASES)
 def test_published_figures(figures, data):
     """One test for each run, as parallel workers would otherwise each fit again."""
