@@ -1,4 +1,4 @@
-"""What no other option beats in time and in what it costs."""
+"""The Pareto front: options that no other one beats in both time and cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables in files: CSV read line by line, so that what is wrong with a cell names its place; rows written."""
+"""Tables in files: CSV read line by line, with errors that name file, line and column; rows written."""
 
 from __future__ import annotations
 

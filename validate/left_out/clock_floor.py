@@ -1,4 +1,4 @@
-"""How closely a sweep's rows say each other: each row from all others, by a smoother that knows no physics.
+"""How well each row of a sweep follows from all others, by a smoother that knows no physics.
 
 Of workloads that differ in size alone, log time and log energy are taken for a smooth function of setting and size,
 with a level of each workload's own and noise (kriging):

@@ -1,4 +1,4 @@
-"""How closely published times of kernels say each other: each from all others by a smoother around the forecasts.
+"""How well each published time of a kernel follows from all others, by a smoother around the forecasts.
 
 What a time differs by from its forecast, on a logarithmic scale, is taken for a smooth function of the kernel's sizes,
 with noise that grows towards short kernels, of which a share w passes only as the board's state does, from row to row
