@@ -266,9 +266,14 @@ def check_fits(
     DoesNotFitError
         Saying by how much and what takes the most.
     """
-    excess = footprint.total_bytes - capacity_bytes
-    if excess <= 0:
-        return
+    if footprint.total_bytes > capacity_bytes:
+        raise DoesNotFitError(
+            f"the plan {shortfall(footprint, capacity_bytes)}", file=file, key="parallelism", remedy=remedy
+        )
+
+
+def shortfall(footprint: MemoryFootprint, capacity_bytes: float) -> str:
+    """By how much a peak exceeds a GPU's memory, and what takes the most, after ``the plan``."""
     parts = {
         "parameters, gradients and optimizer states": footprint.states_bytes,
         "activations": footprint.activations,
@@ -277,10 +282,8 @@ def check_fits(
         "parameters and gradients gathered by FSDP": footprint.gathered,
     }
     largest = max(parts, key=lambda k: parts[k])
-    raise DoesNotFitError(
-        f"the plan needs {footprint.total_bytes / 1e9:.1f} GB a GPU, {excess / 1e9:.1f} GB more than the "
-        f"{capacity_bytes / 1e9:.1f} GB it has (most: {largest}, {parts[largest] / 1e9:.1f} GB)",
-        file=file,
-        key="parallelism",
-        remedy=remedy,
+    excess = footprint.total_bytes - capacity_bytes
+    return (
+        f"needs {footprint.total_bytes / 1e9:.1f} GB a GPU, {excess / 1e9:.1f} GB more than the "
+        f"{capacity_bytes / 1e9:.1f} GB it has (most: {largest}, {parts[largest] / 1e9:.1f} GB)"
     )

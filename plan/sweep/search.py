@@ -19,6 +19,7 @@ import numpy as np
 
 from joulecast.errors import InputError
 from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.memory.footprint import shortfall
 from joulecast.model.training.factors import foreign_generation
 from joulecast.plan.sweep.choose import (
     feasible,
@@ -38,6 +39,7 @@ from joulecast.plan.sweep.rows import Checked, Row, evaluate, forecaster_of, row
 from joulecast.plan.sweep.simulated import bounds_that_are_met, search
 from joulecast.plan.sweep.space import Space
 from joulecast.plan.sweep.workers import Workers
+from joulecast.simulator.instructions.footprints import footprints_of, memory_remedy
 from joulecast.simulator.plan_file.names import resolve_path
 
 #: Combinations that are one job, in this process and of a worker.
@@ -267,9 +269,10 @@ def _nothing_fits(space: Space, combinations: Combinations, journal: Journal) ->
         why = "sizes do not divide each other" if error is None else f"the first of them: {_said(error)}"
         remedy = (None if error is None else error.remedy) or "Widen it."
         return space.source.error(f"none of {combinations.offered} combinations is a legal plan; {why}", remedy=remedy)
-    least = forecaster_of(space).least_bytes()
+    plan, memory = forecaster_of(space).nearest_to_fit()
+    fullest = max(footprints_of(plan, range(plan.pp)), key=lambda held: held.total_bytes)
     return space.source.error(
-        f"none of {len(combinations)} plans fits a GPU's memory; the nearest needs {least / 1e9:.4g} GB a GPU",
+        f"none of {len(combinations)} plans fits a GPU's memory; the nearest {shortfall(fullest, memory)}",
         "parallelism",
-        remedy="Offer more tensor- or pipeline-parallel ranks, smaller micro-batches or recompute = 'full'.",
+        remedy=memory_remedy(plan, memory),
     )

@@ -1,4 +1,4 @@
-"""Which plans of a sweep are simulated, so that the best of them keep to the constraints; what is met where none does."""
+"""Which plans of a sweep are simulated so that the best keep to the constraints, and what is met where none does."""
 
 from __future__ import annotations
 
