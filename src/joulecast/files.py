@@ -98,11 +98,23 @@ def parse_toml(text: str, file: str) -> dict[str, Any]:
         what, _, where = str(error).partition(" (at ")
         found = re.match(r"line (\d+)", where)
         line = int(found[1]) if found else len(text.splitlines())
+        if twice := _said_twice(what):
+            raise InputError(twice, file=file, line=line, remedy="Keep one of them.") from None
         message = f"not valid TOML: {what[:1].lower()}{what[1:]}"
         raise InputError(message, file=file, line=line, remedy="Correct this line.") from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"not valid TOML: {error}", file=file, remedy="Correct this file.") from None
     return tables
+
+
+def _said_twice(what: str) -> str | None:
+    """In other words than :mod:`tomllib`'s that a key or a table stands twice, ``None`` where something else is wrong."""
+    if table := re.fullmatch(r"Cannot declare \((.*)\) twice", what):
+        name = ".".join(re.findall(r"'([^']*)'", table[1]))
+        return f"the table [{name}] stands here for the second time"
+    if key := re.fullmatch(r"Duplicate inline table key (.*)", what):
+        return f"the key {key[1]} stands here for the second time"
+    return "an earlier line says the same key" if what == "Cannot overwrite a value" else None
 
 
 def parse_json(text: str, file: str, *, remedy: str = "Correct this line.") -> Any:
