@@ -108,7 +108,7 @@ def parse_toml(text: str, file: str) -> dict[str, Any]:
 
 
 def _said_twice(what: str) -> str | None:
-    """That a key or a table stands twice, in other words than :mod:`tomllib`; ``None`` where something else is wrong."""
+    """In other words than :mod:`tomllib`: a key or a table stands twice. ``None`` where something else is wrong."""
     if table := re.fullmatch(r"Cannot declare \((.*)\) twice", what):
         name = ".".join(re.findall(r"'([^']*)'", table[1]))
         return f"the table [{name}] stands here for the second time"
