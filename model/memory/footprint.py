@@ -197,7 +197,7 @@ def _gathered_and_gradients(
         counted = transient + gathered
         in_backward = whole[1] + one.layer_transient - counted, whole[2]
         outside = outside_layers_bytes(one.shard.config, implementation, rank.first, rank.last)
-        of_table = beside_table_bytes(one, split, outside) - counted
+        of_table = (beside_table_bytes(one, split, outside) if rank.first else 0.0) - counted
         gradients = gradients_at_peak(gradients, kept, in_backward, one, rank, split, of_table)
     return gathered, gradients
 

@@ -39,7 +39,7 @@ def gradients_at_peak(
     """
     run, config = one.shard.implementation, one.shard.config
     if split.gradient_copies or rank.pipelined or rank.micro_batches > 1 or not run.drops_gradients:
-        return max(1, split.gradient_copies) * gradients
+        return max(1, split.gradient_copies) * gradients + max(0.0, of_table - kept)
     at_once, further = in_backward
     kept_type = 0 if run.lora is not None else DTYPE_BYTES[run.kept_gradient_dtype]
     head = local_vocabulary(config.vocab, head_is_split(run), run) * config.hidden * kept_type / split.gradients
