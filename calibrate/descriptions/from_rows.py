@@ -94,14 +94,21 @@ def fit_rows(
     else:
         measured, provenance = recorded_rows(files_=FIT_FILES), SHIPPED_PROVENANCE
         name = name or SHIPPED_NAME
-    return fit_all(
-        measured,
-        facts_of(base),
-        name=name or None,
-        provenance=provenance,
-        cross_validate=cross_validate,
-        of_one_card=bool(rows),
-    )
+    facts = facts_of(base)
+    try:
+        return fit_all(
+            measured,
+            facts,
+            name=name or None,
+            provenance=provenance,
+            cross_validate=cross_validate,
+            of_one_card=bool(rows),
+        )
+    except InputError as error:
+        if error.file is not None or not rows:
+            raise
+        files = ", ".join(map(str, rows))
+        raise InputError(error.message, file=files, key=error.key, remedy=error.remedy) from None
 
 
 def _of_base(rows: Sequence[Row], base: str | Path) -> list[Row]:

@@ -120,9 +120,10 @@ class SimulatedCard:
         content = read_card_file(file)
         try:
             card._set_up(content, file, Dynamics())
-        except UnknownNameError as error:
-            raise InputError(error.message, file=str(file), key=error.key or "gpu", remedy=error.remedy) from None
-        check_settings(Settings(content.locked_clock_mhz, content.power_limit_w), card.facts)
+            check_settings(Settings(content.locked_clock_mhz, content.power_limit_w), card.facts)
+        except InputError as error:
+            key = "gpu" if error.key is None and isinstance(error, UnknownNameError) else error.key
+            raise InputError(error.message, file=str(file), key=key, remedy=error.remedy) from None
         return card
 
     def _set_up(self, content: CardFile, file: Path | None, dynamics: Dynamics) -> None:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from joulecast.calibrate.devices.simulated_board import BoardState
 from joulecast.calibrate.devices.simulated_sensors import Faults, Finite, Sensors
 from joulecast.errors import InputError, did_you_mean
-from joulecast.files import read_text, write_text
+from joulecast.files import parse_json, read_text, write_text
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -71,6 +71,7 @@ def read_card_file(path: Path) -> CardFile:
     """
     remedy = 'Write {"gpu": "h200-sxm"} into a file, or another name of the catalogue.'
     text = read_text(path, "JSON", absent="no such simulated card", missing=remedy)
+    parse_json(text, str(path), remedy=remedy, once=True)  # says what is wrong with the text better
     try:
         found = CardFile.model_validate_json(text)
     except ValidationError as error:

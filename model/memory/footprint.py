@@ -17,11 +17,12 @@ from joulecast.model.framework.implementation import Implementation
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.memory.activations import MicroBatchBytes, micro_batch_bytes, not_kept_first_bytes
 from joulecast.model.memory.allocator import cached_bytes
-from joulecast.model.memory.moments import gathered_at_peak, gradients_at_peak
+from joulecast.model.memory.moments import beside_table_bytes, gathered_at_peak, gradients_at_peak
 from joulecast.model.memory.pipeline_rank import PipelineRank
 from joulecast.model.memory.states import (
     StateShards,
     gathered_by_fsdp_bytes,
+    outside_layers_bytes,
     parameter_bytes,
     whole_throughout_bytes,
 )
@@ -193,8 +194,11 @@ def _gathered_and_gradients(
     gathered = gathered_at_peak(whole, transient, one, rank) if split.splits_parameters else 0.0
     gradients = elements * DTYPE_BYTES[implementation.kept_gradient_dtype]
     if implementation.framework != "megatron":
-        in_backward = whole[1] + one.layer_transient - transient - gathered
-        gradients = gradients_at_peak(gradients, kept, (in_backward, whole[2]), one, rank, split)
+        counted = transient + gathered
+        in_backward = whole[1] + one.layer_transient - counted, whole[2]
+        outside = outside_layers_bytes(one.shard.config, implementation, rank.first, rank.last)
+        of_table = (beside_table_bytes(one, split, outside) if rank.first else 0.0) - counted
+        gradients = gradients_at_peak(gradients, kept, in_backward, one, rank, split, of_table)
     return gathered, gradients
 
 
@@ -266,9 +270,14 @@ def check_fits(
     DoesNotFitError
         Saying by how much and what takes the most.
     """
-    excess = footprint.total_bytes - capacity_bytes
-    if excess <= 0:
-        return
+    if footprint.total_bytes > capacity_bytes:
+        raise DoesNotFitError(
+            f"the plan {shortfall(footprint, capacity_bytes)}", file=file, key="parallelism", remedy=remedy
+        )
+
+
+def shortfall(footprint: MemoryFootprint, capacity_bytes: float) -> str:
+    """By how much a peak exceeds a GPU's memory, and what takes the most, after ``the plan``."""
     parts = {
         "parameters, gradients and optimizer states": footprint.states_bytes,
         "activations": footprint.activations,
@@ -277,10 +286,8 @@ def check_fits(
         "parameters and gradients gathered by FSDP": footprint.gathered,
     }
     largest = max(parts, key=lambda k: parts[k])
-    raise DoesNotFitError(
-        f"the plan needs {footprint.total_bytes / 1e9:.1f} GB a GPU, {excess / 1e9:.1f} GB more than the "
-        f"{capacity_bytes / 1e9:.1f} GB it has (most: {largest}, {parts[largest] / 1e9:.1f} GB)",
-        file=file,
-        key="parallelism",
-        remedy=remedy,
+    excess = footprint.total_bytes - capacity_bytes
+    return (
+        f"needs {footprint.total_bytes / 1e9:.1f} GB a GPU, {excess / 1e9:.1f} GB more than the "
+        f"{capacity_bytes / 1e9:.1f} GB it has (most: {largest}, {parts[largest] / 1e9:.1f} GB)"
     )

@@ -107,7 +107,7 @@ def _rounded_bytes(s: Shard, weights: int) -> float:
 
 def kept_logit_bytes(s: Shard) -> float:
     """Of a logit: the log-softmax in fp32, or where the loss is compiled the logit itself."""
-    return float(DTYPE_BYTES[s.implementation.dtype]) if _whole_graph(s) else WIDE
+    return float(DTYPE_BYTES[s.implementation.dtype]) if whole_graph(s) else WIDE
 
 
 def _norm_input(s: Shard) -> float:
@@ -124,7 +124,7 @@ def _norm_input(s: Shard) -> float:
 
 def _attention_width(s: Shard) -> int:
     """Rotated queries and keys, values and the result, of a joint product all of it, and a result that was turned."""
-    turned = s.attention_width if transformers_rotary.attention_turned(s) and not _whole_graph(s) else 0
+    turned = s.attention_width if transformers_rotary.attention_turned(s) and not whole_graph(s) else 0
     return turned + _read_by_attention(s)
 
 
@@ -133,7 +133,7 @@ def _read_by_attention(s: Shard) -> int:
     written = transformers_attention.applies(s)
     if family_attention.family(s) == "falcon" and s.config.kv_heads == 1 and not written:
         return s.qkv_width + s.attention_width
-    if written or _whole_graph(s) or masked_attention.masked(s):
+    if written or whole_graph(s) or masked_attention.masked(s):
         # Where values are a slice of the joint product, all of it is kept with them.
         part = s.config.sliced_projections and s.heads == s.kv_heads and not written
         return 2 * s.heads * dim + (s.qkv_width if part else s.heads * dim) + s.attention_width
@@ -172,5 +172,6 @@ def _cast_anew(s: Shard) -> bool:
     return s.implementation.compiled and s.implementation.narrow is not None
 
 
-def _whole_graph(s: Shard) -> bool:
+def whole_graph(s: Shard) -> bool:
+    """Whether embedding, layers and head are one compiled graph."""
     return s.implementation.compiled and modules_compiled.compiled_whole(s)

@@ -98,6 +98,12 @@ def whole_throughout_bytes(
 
 
 @lru_cache(maxsize=4096)
+def outside_layers_bytes(config: ModelConfig, implementation: Implementation, first: bool, last: bool) -> float:
+    """Gathered parameters of embedding, final norm and head, as far as a GPU has them."""
+    return _gathered(parameters_of_stage(config, implementation, 0, first=first, last=last), implementation).weights
+
+
+@lru_cache(maxsize=4096)
 def gathered_by_fsdp_bytes(
     config: ModelConfig,
     implementation: Implementation,

@@ -29,6 +29,8 @@ NODE_CLOCK_SPREAD = 0.013
 #: lets them run faster. The slowest, which sets the pace, cannot. From (1 − P_wait/P_limit)/κ with P ~ f^κ at the
 #: limit, P_wait a quarter of the limit and κ about 2.5.
 TAKEN_BACK = 0.3
+#: Exponent κ of a board's power in its clock near a limit [estimate]; the same as in :data:`TAKEN_BACK`.
+POWER_EXPONENT = 2.5
 #: Distance below the highest clock, as a share of it, from which on the clock wanders in full.
 FULL_WANDER = 0.05
 #: Share of its clock by which a kernel is below the instant limit where that begins to act, and above it where it acts
@@ -131,9 +133,13 @@ def group_lag(
     members: int,
     gpu: GpuModel,
     node_spread: float = 0.0,
-    highest_mhz: float | None = None,
+    locked_mhz: float | None = None,
 ) -> Array:
     """Relative distance of the pace of a group from its mean clock, at each mean clock.
+
+    Boards wander, each for itself, below the highest clock that they may take, and cards of one kind settle apart below
+    the highest that they have. A locked clock keeps boards from wandering above it, so that those near it are nearly in
+    step and go faster than under the governor alone; that cards differ it does not change.
 
     Parameters
     ----------
@@ -144,14 +150,39 @@ def group_lag(
         GPUs that wait for each other once an iteration (with the replicas).
     node_spread
         Relative standard deviation of clocks between nodes, where they are on several.
-    highest_mhz
-        The highest clock that boards may take, which those that the limit spares hold alike; ``None`` for the GPU's.
+    locked_mhz
+        The highest clock that a plan sets, which those that the limit spares hold alike.
     """
+    highest = gpu.max_clock_mhz if locked_mhz is None else locked_mhz
+    wander = min(slowest_of(in_step), FURTHEST) * gpu["governor.wander"]
+    return np.asarray(wander * _freedom(clocks_mhz, highest, gpu) + card_lag(clocks_mhz, members, gpu, node_spread))
+
+
+def card_lag(clocks_mhz: Array, members: int, gpu: GpuModel, node_spread: float = 0.0) -> Array:
+    """Of :func:`group_lag` what is due to cards that differ, where all are held by their limit."""
     spread = float(np.hypot(gpu["governor.card_clock_spread"], node_spread / (1.0 - TAKEN_BACK)))
-    full = min(slowest_of(in_step), FURTHEST) * gpu["governor.wander"] + slowest_of(members) * spread
-    highest = gpu.max_clock_mhz if highest_mhz is None else highest_mhz
-    below = (highest - clocks_mhz) / gpu.max_clock_mhz
-    return np.asarray(full * np.clip(below / FULL_WANDER, 0.0, 1.0))
+    return slowest_of(members) * spread * _freedom(clocks_mhz, gpu.max_clock_mhz, gpu)
+
+
+def card_lag_at_lock(lag: Array, limit_share: float) -> Array:
+    """The same at a locked clock that the mean card holds: only cards that need much power are below it.
+
+    ``x = ((1 + κ·d)·r − 1)/κ`` between 0 and d: the slowest card, d below the mean one where both are at the limit,
+    would draw 1 + κ·d times its power, with κ from :data:`POWER_EXPONENT`.
+
+    Parameters
+    ----------
+    lag
+        d, from :func:`card_lag`.
+    limit_share
+        r, power of the mean card at the locked clock over that at which it settles.
+    """
+    return np.clip(((1.0 + POWER_EXPONENT * lag) * limit_share - 1.0) / POWER_EXPONENT, 0.0, lag)
+
+
+def _freedom(clocks_mhz: Array, highest_mhz: float, gpu: GpuModel) -> Array:
+    """From 0 at the highest clock that boards may take to 1 from :data:`FULL_WANDER` below it on."""
+    return np.clip((highest_mhz - clocks_mhz) / gpu.max_clock_mhz / FULL_WANDER, 0.0, 1.0)
 
 
 def group_limit_share(in_step: int, gpu: GpuModel) -> float:

@@ -3,6 +3,7 @@
 - ``space``: the file, and the ``values`` that its keys offer; ``legal``: which combinations can be plans; ``plans``:
   these plans; ``plan_text``: one as a file.
 - ``rows``: their forecasts; ``choose``: the best; ``clusters``: the best of each GPU and number of them.
+- ``simulated``: which of them are simulated in full.
 - ``search``: goes through all of it, in ``workers``; ``journal``, ``parts``, ``lines``: what it keeps meanwhile.
 - ``result``: what it found.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -218,36 +218,44 @@ def _alone(over: Array) -> Array:
     return np.where(others.T, over, np.inf)
 
 
-def nothing_feasible(rows: Sequence[Row], space: Space, what: str, *, kept: bool = False) -> InputError:
-    """The error where no row keeps to the constraints: the tightest of them, and the nearest value that one does.
+def nearest_bounds(rows: Sequence[Row], space: Space) -> dict[str, float]:
+    """Constraints to loosen, with the nearest values to which a row keeps, the tightest first; no row keeps to all.
 
     The tightest is the one that asks for the least change where it alone is loosened; where none suffices alone, the
-    most violated one of the plan whose worst violation is the smallest. ``what`` says what does not keep to them,
-    ``kept`` whether a file holds what was forecast.
+    most violated one of the plan whose worst violation is the smallest, beside which its others are loosened too.
     """
     over, table = _violations(rows, space)
-    alone, bounds = _alone(over), stated_constraints(space.constraints)
+    alone = _alone(over)
     suffices = np.isfinite(alone).any()
     row = int(alone.min(axis=1).argmin() if suffices else over.max(axis=1).argmin())
-    tightest = int(alone[row].argmin() if suffices else over[row].argmax())
-    limit, value = bounds[tightest]
+    tightest = int(over[row].argmax())
+    others = [i for i in np.flatnonzero(over[row] > 0).tolist() if i != tightest]
+    limits = [limit for limit, _ in stated_constraints(space.constraints)]
+    return {limits[i].key: _rounded(float(table[row, i]), limits[i].sense) for i in (tightest, *others)}
 
-    def nearest_of(number: int) -> str:
-        return f"{_rounded(float(table[row, number]), bounds[number][0].sense):g}"
 
-    if suffices:
-        found = f"the nearest feasible value, all others kept, is {nearest_of(tightest)}"
-    else:
-        others = [
-            f"{bounds[i][0].key} {nearest_of(i)}" for i in np.flatnonzero(over[row] > 0).tolist() if i != tightest
-        ]
-        near = ", ".join([nearest_of(tightest), *others])
+def nothing_feasible(nearest: Mapping[str, float], space: Space, what: str, *, kept: bool = False) -> InputError:
+    """The error where no row keeps to the constraints: the tightest of them, and the nearest value that one does.
+
+    Parameters
+    ----------
+    nearest
+        From :func:`nearest_bounds`.
+    what
+        What does not keep to the constraints.
+    kept
+        Whether a file holds what was forecast.
+    """
+    (key, value), *others = nearest.items()
+    asked = float(getattr(space.constraints, key))
+    near = ", ".join([f"{value:g}", *(f"{name} {other:g}" for name, other in others)])
+    found = f"the nearest feasible value, all others kept, is {near}"
+    if others:
         found = f"no single constraint suffices to be loosened; the plan nearest to all of them has {near}"
-    what_to = "it" if suffices else "these"
     return space.source.error(
-        f"no {what} keeps to the constraints; the tightest is {limit.key} = {value:g}: {found}",
-        f"constraints.{limit.key}",
-        remedy=f"Loosen {what_to}{' and go on with --resume' if kept else ''}, or widen the space.",
+        f"no {what} keeps to the constraints; the tightest is {key} = {asked:g}: {found}",
+        f"constraints.{key}",
+        remedy=f"Loosen {'these' if others else 'it'}{' and go on with --resume' if kept else ''}, or widen the space.",
     )
 
 

@@ -137,13 +137,16 @@ class Forecaster:
             for one, figures, beyond in zip(fitting, columns, self._site_figures(plans, made), strict=True)
         )
 
-    def least_bytes(self) -> float:
-        """Least memory with which a GPU has enough for one of the plans [bytes]."""
-        least = math.inf
-        for number in range(len(self.combinations)):
-            with suppress(InputError):
-                least = min(least, needed_bytes(self.plans.plan(self.combinations.of(number))))
-        return least
+    def nearest_to_fit(self) -> tuple[Plan, float]:
+        """Where no plan fits, the one whose fullest GPU lacks the least, and the memory of its GPU [bytes]."""
+
+        def legal() -> Iterator[Plan]:
+            for number in range(len(self.combinations)):
+                with suppress(InputError):
+                    yield self.plans.plan(self.combinations.of(number))
+
+        plan = min(legal(), key=lambda plan: needed_bytes(plan) - self._memory_of(plan.cluster.gpu))
+        return plan, self._memory_of(plan.cluster.gpu)
 
     def simulate(self, number: int) -> Row:
         """Forecast one combination as ``joulecast predict`` does."""

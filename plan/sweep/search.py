@@ -19,19 +19,16 @@ import numpy as np
 
 from joulecast.errors import InputError
 from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.memory.footprint import shortfall
 from joulecast.model.training.factors import foreign_generation
 from joulecast.plan.sweep.choose import (
     feasible,
     is_feasible,
     is_undominated,
     left_out_by_constraint,
-    nearest_to_feasible,
+    nearest_bounds,
     nothing_feasible,
     objectives,
-    possibly_better,
-    probably_feasible,
-    slack_of,
-    to_simulate,
 )
 from joulecast.plan.sweep.clusters import GPU, best_of_each, cluster_keys, offered, simulate_each, words
 from joulecast.plan.sweep.journal import Journal
@@ -39,17 +36,15 @@ from joulecast.plan.sweep.legal import Combinations
 from joulecast.plan.sweep.parts import make_apart
 from joulecast.plan.sweep.result import SweepResult, check_output
 from joulecast.plan.sweep.rows import Checked, Row, evaluate, forecaster_of, rows_together, simulate, with_files
+from joulecast.plan.sweep.simulated import bounds_that_are_met, search
 from joulecast.plan.sweep.space import Space
 from joulecast.plan.sweep.workers import Workers
+from joulecast.simulator.instructions.footprints import footprints_of, memory_remedy
 from joulecast.simulator.plan_file.names import resolve_path
 from joulecast.tables import write_rows
 
 #: Combinations that are one job, in this process and of a worker.
 JOB_HERE, JOB_APART = 4096, 32
-#: Plans that are simulated at least to say what would be feasible.
-LEAST_NEAREST = 3
-#: Rounds of simulating further plans where those simulated do not keep to the constraints.
-MOST_ROUNDS = 4
 
 #: What a job makes of the space and what else is the job's.
 Work = Callable[..., Iterable[Checked | Row]]
@@ -86,36 +81,13 @@ class _Sweep:
 
     def simulate(self, rows: list[Row]) -> list[Row]:
         """The best plans simulated, and further ones where these do not keep to the constraints after all."""
-        top = self.space.objective.top
-        candidates = feasible(rows, self.space, slack_of(rows))
-        if not candidates:
-            raise self._nothing_feasible(rows)
-        simulated: list[Row] = []
-        wanted = min(top, len(candidates))
-        for _ in range(MOST_ROUNDS):
-            if not candidates:
-                break
-            chosen = to_simulate(candidates, self.space, top)
-            simulated += self._run({row["plan"] for row in chosen}).values()
-            kept = feasible(simulated, self.space)
-            if len(kept) == len(simulated) >= wanted:
-                break
-            tried = {row["plan"] for row in simulated}
-            pairs = [(self.journal.done.rows[row["plan"]], row) for row in simulated]
-            candidates = probably_feasible([row for row in candidates if row["plan"] not in tried], pairs, self.space)
-            if len(kept) >= wanted:  # the places of those that were thrown out may still be empty
-                candidates = possibly_better(candidates, kept, self.space)
-        else:
-            self.untried = len(candidates)
-        return simulate_each(rows, simulated, self.space, self._run)
-
-    def _nothing_feasible(self, rows: list[Row]) -> InputError:
-        """The error of constraints that no plan keeps to; what would be feasible is said of simulated plans."""
-        close = nearest_to_feasible(rows, self.space, max(self.space.objective.top, LEAST_NEAREST))
-        made = self._run({row["plan"] for row in close})
-        simulated = [made[row["plan"]] for row in close]
-        what = f"plan that fits memory, of {len(rows)},"
-        return nothing_feasible(simulated, self.space, what, kept=self.journal.place is not None)
+        found = search(rows, self.space, self._run)
+        if not found.kept:
+            nearest = bounds_that_are_met(rows, found, self.space, self._run)
+            what = f"plan that fits memory, of {len(rows)},"
+            raise nothing_feasible(nearest, self.space, what, kept=self.journal.place is not None)
+        self.untried = found.untried
+        return simulate_each(rows, found.simulated, self.space, self._run)
 
     def _run(self, plans: set[int]) -> dict[int, Row]:
         """Plans simulated, by number; those that were are not simulated again."""
@@ -223,8 +195,8 @@ def _result(
     candidates = simulated or rows
     kept = feasible(candidates, space)
     if not kept:
-        what = "simulated plan" if simulated else "plan that fits memory"
-        raise nothing_feasible(candidates, space, f"{what}, of {len(candidates)},", kept=journal.place is not None)
+        what = f"plan that fits memory, of {len(candidates)},"  # in closed form: of simulated ones some were kept
+        raise nothing_feasible(nearest_bounds(candidates, space), space, what, kept=journal.place is not None)
     known = tuple(exact.get(row["plan"], row) for row in rows)
     values = objectives(kept, space)
     chosen = np.flatnonzero(is_undominated(values)) if values.shape[1] > 1 else np.arange(len(kept))
@@ -298,9 +270,10 @@ def _nothing_fits(space: Space, combinations: Combinations, journal: Journal) ->
         why = "sizes do not divide each other" if error is None else f"the first of them: {_said(error)}"
         remedy = (None if error is None else error.remedy) or "Widen it."
         return space.source.error(f"none of {combinations.offered} combinations is a legal plan; {why}", remedy=remedy)
-    least = forecaster_of(space).least_bytes()
+    plan, memory = forecaster_of(space).nearest_to_fit()
+    fullest = max(footprints_of(plan, range(plan.pp)), key=lambda held: held.total_bytes)
     return space.source.error(
-        f"none of {len(combinations)} plans fits a GPU's memory; the nearest needs {least / 1e9:.4g} GB a GPU",
+        f"none of {len(combinations)} plans fits a GPU's memory; the nearest {shortfall(fullest, memory)}",
         "parallelism",
-        remedy="Offer more tensor- or pipeline-parallel ranks, smaller micro-batches or recompute = 'full'.",
+        remedy=memory_remedy(plan, memory),
     )

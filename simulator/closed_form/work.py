@@ -18,7 +18,7 @@ from joulecast.simulator.closed_form.layout import Layout, in_phases
 from joulecast.simulator.closed_form.overlapped_buckets import overlapped_communication
 from joulecast.simulator.closed_form.own_clocks import tables_at_mean_clock
 from joulecast.simulator.closed_form.tabulated import Parts, Recipe, Sums, Tabulated
-from joulecast.simulator.fluid.prepared import lag_of
+from joulecast.simulator.fluid.prepared import lag_at_lock, lag_of
 from joulecast.simulator.instructions.clock_columns import PLAN_NAMES, is_locked
 from joulecast.simulator.instructions.host import host_gaps
 from joulecast.simulator.instructions.tables import at_pace
@@ -102,8 +102,9 @@ def work_of(plans: Sequence[Plan], layout: Layout, parts: Parts) -> Work:
     """Work of plans whose rows are laid out."""
     stages, tails, drain_s = _summed(layout, parts)
     highest = _highest_clocks(plans, layout, parts.gpu.max_clock_mhz)
-    locked = _locked(plans, layout, parts, stages, tails, highest)
-    _keep_pace(stages, tails, plans, layout, parts, locked)
+    share = _limit_share(plans, layout, parts, stages, tails, highest)
+    locked = share <= 1.0
+    _keep_pace(stages, tails, plans, layout, parts, share)
     tails, drain_s = tails[layout.tails.index], drain_s[layout.tails.index]
     for added in overlapped_communication(plans, layout, parts, stages.time_s):
         tails.time_s[added.rows] += added.time_s
@@ -165,16 +166,19 @@ def _highest_clocks(plans: Sequence[Plan], layout: Layout, top_mhz: float) -> Hi
     return HighestClocks(by_rank[:-1, layout.stages.rank], by_rank[-1], by_rank.max(0))
 
 
-def _locked(
+def _limit_share(
     plans: Sequence[Plan], layout: Layout, parts: Parts, stages: Amounts, tails: Amounts, highest: HighestClocks
-) -> Bool:
-    """Plans whose clocks never move, shape ``(n,)``; ``tails`` are distinct ones."""
+) -> Array:
+    """Power of plans that set all clocks over that at which boards settle, shape ``(n,)``; infinite of other plans.
+
+    That of the most demanding instruction of any rank; ``tails`` are distinct ones.
+    """
     locked = np.array([is_locked(plan) for plan in plans])
+    share = np.where(locked, 0.0, np.inf)
     if locked.any():
         power = _highest_power_w(stages, tails, layout, parts.clocks_mhz, highest)
-        limited = power > settled_power_w(layout.limit_w, parts.gpu)
-        locked &= np.bincount(layout.plan_of_rank, limited, len(plans)) == 0
-    return locked
+        np.maximum.at(share, layout.plan_of_rank, power / settled_power_w(layout.limit_w, parts.gpu))
+    return share
 
 
 def _highest_power_w(
@@ -193,15 +197,19 @@ def _highest_power_w(
 
 
 def _keep_pace(
-    stages: Amounts, tails: Amounts, plans: Sequence[Plan], layout: Layout, parts: Parts, locked: Bool
+    stages: Amounts, tails: Amounts, plans: Sequence[Plan], layout: Layout, parts: Parts, limit_share: Array
 ) -> None:
     """Stretch compute to the pace of each plan's groups, the GPUs waiting meanwhile."""
     groups: dict[object, list[int]] = {}
     for number, plan in enumerate(plans):
-        if not locked[number]:
-            groups.setdefault(pace_key(plan), []).append(number)
+        locked = limit_share[number] if limit_share[number] <= 1.0 else None
+        groups.setdefault((pace_key(plan), locked), []).append(number)
     for members in groups.values():
-        lag = lag_of(plans[members[0]], parts.clocks_mhz, parts.gpu)
+        plan, share = plans[members[0]], float(limit_share[members[0]])
+        clocks = parts.clocks_mhz
+        lag = lag_at_lock(plan, clocks, parts.gpu, share) if share <= 1.0 else lag_of(plan, clocks, parts.gpu)
+        if not lag.any():
+            continue
         within = np.zeros(len(plans), dtype=bool)
         within[members] = True
         of_stages, of_tails = (within[layout.plan_of_rank[rows.rank]] for rows in (layout.stages, layout.tails))

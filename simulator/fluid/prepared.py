@@ -13,7 +13,7 @@ from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.power.governor import settled_power_w
 from joulecast.model.power.kernel_power import at_clock, wait_power_w
-from joulecast.model.power.limits import group_lag
+from joulecast.model.power.limits import card_lag, card_lag_at_lock, group_lag
 from joulecast.simulator.fluid.part_limits import index_below, limited, wait_columns
 from joulecast.simulator.fluid.rendezvous import transfers_wait_on_sms
 from joulecast.simulator.instructions.clock_columns import (
@@ -63,7 +63,7 @@ class Prepared:
     transfer_s
         Time of a transfer from each pipeline rank to the next [s].
     locked
-        Whether clocks never move: the plan sets all of them, and no instruction reaches the power limit.
+        Whether clocks never move: the plan sets all of them, and no instruction reaches the mean card's limit.
     wait_columns
         Column at which a GPU waits where the governor sets another, shape ``(clocks,)``.
     """
@@ -111,26 +111,38 @@ def prepare(plan: Plan, gpu: GpuModel, *, governed: bool = True) -> Prepared:
     if program.transfers:
         transfer = np.asarray(at_clock(lower(program.transfers, gpu), gpu.max_clock_mhz, gpu).time_s)
 
-    def tabulated(lag: Array | None) -> Prepared:
-        """With ranks that wait for the slowest of their groups, or clocks that never move."""
+    def tabulated(lag: Array | None, *, locked: bool = False) -> Prepared:
+        """With ranks that wait for the slowest of their groups, or all alike."""
         tables, columns = _tables(program, kernels, gpu, peaks, lag, governed)
-        return Prepared(program, kernels, tables, columns, limits, gpu, transfer, lag is None, waits)
+        return Prepared(program, kernels, tables, columns, limits, gpu, transfer, locked, waits)
 
-    if not governed or is_locked(plan):
-        locked = tabulated(None)
-        if not governed or (_highest_power_w(locked) <= settled_power_w(limits, gpu)).all():
-            return locked
+    if not governed:
+        return tabulated(None, locked=True)
+    if is_locked(plan):
+        alike = tabulated(None, locked=True)
+        share = float((_highest_power_w(alike) / settled_power_w(limits, gpu)).max())
+        if share <= 1.0:
+            lag = lag_at_lock(plan, gpu.clocks_mhz, gpu, share)
+            return tabulated(lag, locked=True) if lag.any() else alike
     return tabulated(lag_of(plan, gpu.clocks_mhz, gpu))
 
 
 def lag_of(plan: Plan, clocks_mhz: Array, gpu: GpuModel) -> Array:
     """How far the slowest GPU of a group lies below its mean clock, at each mean clock, shape ``(clocks,)`` [1]."""
-    in_step = ranks_in_step(plan)
-    highest = highest_locked_mhz(plan)
+    return group_lag(clocks_mhz, ranks_in_step(plan), *_members(plan, gpu), highest_locked_mhz(plan))
+
+
+def lag_at_lock(plan: Plan, clocks_mhz: Array, gpu: GpuModel, limit_share: float) -> Array:
+    """The same at clocks that the plan sets and the mean card holds at ``limit_share`` of its limit."""
+    return card_lag_at_lock(card_lag(clocks_mhz, *_members(plan, gpu)), limit_share)
+
+
+def _members(plan: Plan, gpu: GpuModel) -> tuple[int, GpuModel, float]:
+    """How many GPUs wait for the slowest card, which kind they are, and how far nodes differ."""
     if plan.cluster.nodes == 1:
-        return group_lag(clocks_mhz, in_step, plan.tp * plan.replicas, gpu, highest_mhz=highest)
+        return plan.tp * plan.replicas, gpu, 0.0
     # The slowest of all GPUs slows its stage, and the slowest stage the pipeline.
-    return group_lag(clocks_mhz, in_step, plan.cluster.gpus, gpu, plan.cluster.node_clock_spread, highest)
+    return plan.cluster.gpus, gpu, plan.cluster.node_clock_spread
 
 
 def _tables(

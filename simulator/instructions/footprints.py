@@ -35,13 +35,13 @@ def footprints(plan: Plan, gpu: GpuDescription, *, must_fit: bool = True) -> lis
     found = list(footprints_of(plan, range(plan.pp)))
     most = gpu.number("memory_bytes")
     if must_fit and any(footprint.total_bytes > most for footprint in found):
-        remedy = _remedy(plan, most)
+        remedy = memory_remedy(plan, most)
         for footprint in found:
             check_fits(footprint, most, file=plan.file, remedy=remedy)
     return found
 
 
-def _remedy(plan: Plan, most_bytes: float) -> str:
+def memory_remedy(plan: Plan, most_bytes: float) -> str:
     """What this plan can still change to take less memory; recomputation where that suffices."""
     w, split = plan.workload, plan.parallelism
     again = enough_recomputation(plan, most_bytes)

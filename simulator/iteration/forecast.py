@@ -21,6 +21,7 @@ from joulecast.simulator.fluid.part_limits import check_parts, spent_at_clocks
 from joulecast.simulator.fluid.power_over_time import power_of_iterations
 from joulecast.simulator.fluid.prepared import Prepared, board_limits_w, prepare
 from joulecast.simulator.fluid.steady_state import SteadyState, simulate
+from joulecast.simulator.instructions.clock_columns import is_locked
 from joulecast.simulator.instructions.footprints import footprints
 from joulecast.simulator.iteration.host_pace import SLOW_HOST_S, SLOW_MODULES_S, host_changes, launch_pace_s
 from joulecast.simulator.iteration.ledger_guards import check_iteration
@@ -28,12 +29,15 @@ from joulecast.simulator.iteration.result import Iteration, RankForecast
 from joulecast.simulator.iteration.uncertainty import interval, peak_ends
 from joulecast.simulator.plan_file.assumptions import plan_assumptions
 from joulecast.simulator.plan_file.gpu import gpu_of, launch_s
+from joulecast.simulator.plan_file.placement import ranks_in_step
 from joulecast.simulator.plan_file.plan import Plan
 
 Array = NDArray[np.float64]
 
 #: A mean power so far above the limit is not held; boards that hold it stay below.
 NOT_HELD = 1.01
+#: Share of its limit from which on a board's clock is taken to move under the governor.
+NEAR_LIMIT = 0.85
 #: What every forecast takes for granted.
 ASSUMPTIONS = (
     "training data toggles bits like random-normal values",
@@ -97,6 +101,7 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
             *plan_assumptions(plan, description),
             *_memory_assumptions(memory, description),
             *_limit_assumptions(ranks, board_limits_w(plan, prepared.gpu)),
+            *_lock_assumptions(plan, ranks, board_limits_w(plan, prepared.gpu)),
         ),
         description=description,
     )
@@ -159,6 +164,17 @@ def _limit_assumptions(ranks: Sequence[RankForecast], limits_w: Sequence[float])
         return ()
     drawn = f"a GPU of stage {rank.stage} draws {rank.power_w:.0f} W at {rank.clock_mhz:.0f} MHz"
     return (f"the power limit leaves a GPU {limit:.0f} W, which no clock holds with this work: {drawn}",)
+
+
+def _lock_assumptions(plan: Plan, ranks: Sequence[RankForecast], limits_w: Sequence[float]) -> tuple[str, ...]:
+    """That locked boards near their limit keep in step, where many wait for each other."""
+    near = any(rank.power_w > NEAR_LIMIT * limit for rank, limit in zip(ranks, limits_w, strict=True))
+    if not near or not is_locked(plan) or ranks_in_step(plan) == 1:
+        return ()
+    return (
+        "boards at a locked clock keep in step, which saves what GPUs that wait for each other lose where each board's "
+        "governor moves its own clock near the limit; nobody measured how much",
+    )
 
 
 def _median(values: Array, weights: Array) -> float:

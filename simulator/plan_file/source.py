@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, time
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +219,8 @@ def _what_is_wrong(detail: ErrorDetails) -> str:
 
 def _shown(value: Any) -> str:
     """A value as TOML has it."""
+    if isinstance(value, date | time):
+        return value.isoformat()
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 

@@ -95,6 +95,8 @@ def parse_toml(text: str, file: str) -> dict[str, Any]:
         what, _, where = str(error).partition(" (at ")
         found = re.match(r"line (\d+)", where)
         line = int(found[1]) if found else len(text.splitlines())
+        if twice := _said_twice(what):
+            raise InputError(twice, file=file, line=line, remedy="Keep one of them.") from None
         message = f"not valid TOML: {what[:1].lower()}{what[1:]}"
         raise InputError(message, file=file, line=line, remedy="Correct this line.") from None
     except (ValueError, RecursionError) as error:
@@ -102,8 +104,23 @@ def parse_toml(text: str, file: str) -> dict[str, Any]:
     return tables
 
 
-def parse_json(text: str, file: str, *, remedy: str = "Correct this line.") -> Any:
+def _said_twice(what: str) -> str | None:
+    """In other words than :mod:`tomllib`: a key or a table stands twice. ``None`` where something else is wrong."""
+    if table := re.fullmatch(r"Cannot declare \((.*)\) twice", what):
+        name = ".".join(re.findall(r"'([^']*)'", table[1]))
+        return f"the table [{name}] stands here for the second time"
+    if key := re.fullmatch(r"Duplicate inline table key (.*)", what):
+        return f"the key {key[1]} stands here for the second time"
+    return "an earlier line says the same key" if what == "Cannot overwrite a value" else None
+
+
+def parse_json(text: str, file: str, *, remedy: str = "Correct this line.", once: bool = False) -> Any:
     """Content of a JSON text.
+
+    Parameters
+    ----------
+    once
+        Whether a key that stands twice in a table is an error; otherwise the last one counts, as elsewhere.
 
     Raises
     ------
@@ -111,11 +128,20 @@ def parse_json(text: str, file: str, *, remedy: str = "Correct this line.") -> A
         It is not JSON, is nested too deeply, or has a whole number beyond 64 bits; names file and line.
     """
     try:
-        return json.loads(text, parse_int=whole_number)
+        return json.loads(text, parse_int=whole_number, object_pairs_hook=_each_once if once else None)
     except json.JSONDecodeError as error:
         raise InputError(f"not valid JSON: {error.msg}", file=file, line=error.lineno, remedy=remedy) from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"not valid JSON: {error}", file=file, remedy=remedy) from None
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A table of JSON whose keys all differ; a :exc:`ValueError` names one that does not."""
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} stands twice")
+    return table
 
 
 def whole_number(text: str) -> int:

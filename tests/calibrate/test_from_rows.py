@@ -14,7 +14,7 @@ from joulecast.calibrate.descriptions.from_rows import (
     parameter_reports,
     report_dict,
 )
-from joulecast.errors import DataError, UnknownNameError
+from joulecast.errors import DataError, InputError, UnknownNameError
 from joulecast.model.hardware.catalogue import load_gpu
 
 
@@ -93,3 +93,10 @@ def test_the_command_writes_a_description_that_loads(rows, tmp_path, capsys):
     assert description.kernel.discrepancy == printed["discrepancy"]["kernel"]
     values = {(p["table"], p["name"]): p["value"] for p in printed["parameters"]}
     assert values["kernel", "gemm.eta"] == description.kernel["gemm.eta"]
+
+
+def test_a_file_without_a_usable_row_is_named(tmp_path):
+    file = tmp_path / "empty.jsonl"
+    file.write_text("")
+    with pytest.raises(InputError, match=r"empty\.jsonl: no row of a kernel with time and clock"):
+        fit_rows([file])

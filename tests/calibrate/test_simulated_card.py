@@ -418,7 +418,10 @@ def test_a_card_without_bf16_has_company_in_fp16():
         ('{"faults": {"missing": ["time_s"]}}', r"\[faults\.missing\.0\]: .*'energy_j', 'power_w'"),
         ('{"truth": {"power.static_w": NaN}}', r"\[truth\.power\.static_w\]: .* finite number"),
         ('{"locked_clock_mhz": [5000, 9000]}', r"\[locked_clock_mhz\]: clocks from 5000 to 9000 MHz cannot be locked"),
-        ('{"power_limit_w": 30}', r"\[power_limit_w\]: a limit of 30 W cannot be set"),
+        ('{"power_limit_w": 30}', r"card\.json \[power_limit_w\]: a limit of 30 W cannot be set"),
+        ('{"gpu": "h200-sxm", "gpu": "a40"}', r"card\.json: not valid JSON: the key 'gpu' stands twice"),
+        ("", r"card\.json:1: not valid JSON"),
+        ("[]", r"card\.json: not a simulated card: Input should be an object"),
     ],
 )
 def test_a_file_that_describes_no_card_is_refused_by_key(content, told, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from joulecast.model.framework.lora import Lora
 from joulecast.model.memory.activations import MicroBatchBytes, micro_batch_bytes
 from joulecast.model.memory.footprint import memory_footprint
 from joulecast.model.memory.lora_kept import gradient_bytes
-from joulecast.model.memory.moments import gathered_at_peak, gradients_at_peak
+from joulecast.model.memory.moments import beside_table_bytes, gathered_at_peak, gradients_at_peak
 from joulecast.model.memory.pipeline_rank import PipelineRank
 from joulecast.model.memory.states import StateShards
 
@@ -44,6 +45,30 @@ def test_gradients_that_come_while_layers_go(
 ) -> None:
     found = gradients_at_peak(gradients * 1e9, kept * 1e9, (at_once * 1e9, further * 1e9), micro_batch(), ONLY, SPLIT)
     assert found == pytest.approx(expected * 1e9)
+
+
+def test_an_embedding_of_its_own_has_no_gradient_in_the_first_layers_backward() -> None:
+    """As where the end is fullest above, less the table's share; or it is fullest in the embedding's backward."""
+    one = micro_batch(replace(EAGER, tie_embeddings=False))
+    found = gradients_at_peak(9e9, 20e9, (5e9, 2e9), one, ONLY, SPLIT)
+    assert found == pytest.approx((9 - HEAD / 2 + 10 - 20 + 2 + 5) * 1e9)
+    found = gradients_at_peak(9e9, 20e9, (5e9, 2e9), one, ONLY, SPLIT, of_table=18e9)
+    assert found == pytest.approx((9 - 20 + 18) * 1e9)
+
+
+def test_what_the_embeddings_backward_holds_beside_all_gradients() -> None:
+    """A tied table's own gradient, FSDP's whole one and its copy, sums in fp32 of a graph of a whole model."""
+    whole, stream = StateShards(), 4096 * 2048 * 2
+
+    def beside(split: StateShards = whole, outside: float = 0.0, **options: Any) -> float:
+        return beside_table_bytes(micro_batch(replace(EAGER, **options)), split, outside)
+
+    assert beside() == pytest.approx(HEAD * 1e9 + stream)
+    assert beside(tie_embeddings=False) == stream
+    assert beside(SPLIT, 3e9, tie_embeddings=False) == pytest.approx(3e9 + 2 * HEAD * 1e9)
+    assert beside(SPLIT, 3e9, tie_embeddings=False, gradients="fp32") == pytest.approx(3e9 + 3 * HEAD * 1e9)
+    assert beside(modules="transformers", compiled=True) == pytest.approx(3 * HEAD * 1e9 + stream)
+    assert beside(modules="transformers", lora=Lora(16, ("query",), 0.0, "bf16")) == 0.0
 
 
 def test_beside_adapters_the_head_has_no_gradient() -> None:

@@ -57,10 +57,15 @@ def test_objectives_are_for_one_token() -> None:
     ]
 
 
+def refused(rows, asked, *what, **kept):  # type: ignore[no-untyped-def]
+    """The error where no row keeps to the constraints."""
+    return choose.nothing_feasible(choose.nearest_bounds(rows, asked), asked, *what, **kept)
+
+
 def test_the_tightest_constraint_asks_for_the_least_change_relative_to_it() -> None:
     """10 J over 100 J is a tenth; 0.2 s over 1 s a fifth, though it is a smaller number."""
     rows = [row(1.2, 90.0), row(0.9, 110.0)]
-    error = choose.nothing_feasible(rows, space(max_time_s=1.0, max_energy_j=100.0), "plan")
+    error = refused(rows, space(max_time_s=1.0, max_energy_j=100.0), "plan")
     assert "the tightest is max_energy_j = 100: the nearest feasible value, all others kept, is 110" in error.message
     (nearest,) = choose.nearest_to_feasible(rows, space(max_time_s=1.0, max_energy_j=100.0), 1)
     assert nearest is rows[1]
@@ -69,7 +74,7 @@ def test_the_tightest_constraint_asks_for_the_least_change_relative_to_it() -> N
 def test_where_no_single_constraint_suffices_the_plan_nearest_to_all_is_told() -> None:
     """Both rows break both: one by 50 and 1 %, the other by 20 and 30 %, whose worst is the smaller."""
     rows = [row(1.5, 101.0), row(1.2, 130.0)]
-    error = choose.nothing_feasible(rows, space(max_time_s=1.0, max_energy_j=100.0), "plan", kept=True)
+    error = refused(rows, space(max_time_s=1.0, max_energy_j=100.0), "plan", kept=True)
     assert "the tightest is max_energy_j = 100: no single constraint suffices" in error.message
     assert error.message.endswith("has 130, max_time_s 1.2")
     assert error.remedy is not None and error.remedy.startswith("Loosen these and go on with --resume")
@@ -78,9 +83,9 @@ def test_where_no_single_constraint_suffices_the_plan_nearest_to_all_is_told() -
 
 def test_the_value_that_is_told_would_be_kept_to() -> None:
     """Five digits, up for what must be below and down for what must be above."""
-    over = choose.nothing_feasible([row(1.2345678)], space(max_time_s=1.0), "plan")
+    over = refused([row(1.2345678)], space(max_time_s=1.0), "plan")
     assert over.message.endswith("is 1.2346")
-    under = choose.nothing_feasible([row(1.0, memory_margin=0.123456)], space(min_memory_margin=0.5), "plan")
+    under = refused([row(1.0, memory_margin=0.123456)], space(min_memory_margin=0.5), "plan")
     assert under.message.endswith("is 0.12345")
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from paths import EXAMPLES
 
 import joulecast as jc
-from joulecast.command_line.compare_lines import result_lines
+from joulecast.command_line.compare_lines import key_lines, result_lines
 from joulecast.errors import DoesNotFitError, InputError
 from joulecast.plan.comparison.compare import Comparison, compare, differing_keys, names_of
 from joulecast.plan.comparison.ledgers import difference_of, time_by_part_s
@@ -37,6 +37,14 @@ def test_whole_runs_are_compared_as_predict_says_them() -> None:
         assert found.results[f"run_{key}"] == pytest.approx([run[key] for run in runs])
     line = next(line for line in result_lines(found) if line[""] == "whole run [days]")
     assert line[found.names[0]] == pytest.approx(runs[0]["time_s"] / 86400)
+
+
+def test_keys_are_shown_as_a_plan_has_them() -> None:
+    """Switches in lower case, lists with quotes, as TOML does."""
+    plans = [load_plan(SMALL, said) for said in ((), ("implementation.rotary=true", "power.clock_mhz=[1500, 1605]"))]
+    lines = {line["key"]: line for line in key_lines(jc.compare(plans))}
+    assert list(lines["implementation.rotary"].values())[1:] == ["false", "true"]
+    assert list(lines["power.clock_mhz"].values())[1:] == ["-", "[1500.0, 1605.0]"]
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import joulecast as jc
-from joulecast.errors import InputError
+from joulecast.errors import DoesNotFitError, InputError
 from joulecast.plan.sweep.choose import best, is_undominated, to_simulate
 from joulecast.plan.sweep.legal import combinations
 from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.rows import needed_bytes
 from joulecast.plan.sweep.space import space_from_dict
 from joulecast.simulator.instructions.footprints import footprint_of
+from joulecast.simulator.iteration.forecast import forecast
 
 TP, PP = "parallelism__tensor_model_parallel_size", "parallelism__pipeline_model_parallel_size"
 VP, MICRO = "parallelism__virtual_pipeline_model_parallel_size", "workload__micro_batch_size"
@@ -234,7 +235,13 @@ def test_nothing_fits_memory(tables):
     least = min(max(footprint_of(plan, rank).total_bytes for rank in range(plan.pp)) for plan in plans)
     with pytest.raises(InputError, match=r"none of .* fits a GPU's memory; the nearest needs (.*) GB") as error:
         jc.sweep(space)
-    assert f"needs {least / 1e9:.4g} GB a GPU" in str(error.value)
+    assert f"needs {least / 1e9:.1f} GB a GPU" in str(error.value)
+    nearest = min(plans_of(space_from_dict(space)), key=needed_bytes)
+    with pytest.raises(DoesNotFitError) as alone:
+        forecast(nearest)
+    assert error.value.remedy == alone.value.remedy  # a sweep says what a forecast of the plan does
+    said = alone.value.message.removeprefix("the plan needs ")
+    assert said.partition(" GB more")[2] == error.value.message.partition(" GB more")[2]
 
 
 def test_what_does_not_fit_is_left_out_and_counted(tables):

@@ -20,6 +20,7 @@ from paths import EXAMPLES, ROOT
 
 import joulecast as jc
 from joulecast.model.training.factors import Generation
+from joulecast.validate.suites import run_suite
 
 EXTEND = sorted((ROOT / "docs" / "extend").glob("*.md"))
 
@@ -163,6 +164,14 @@ def test_the_planners_torchtitan_takes_as_much_longer_as_said() -> None:
     longer = jc.predict(ROOT / plan, settings).time_s / jc.predict(ROOT / plan).time_s - 1
     said = re.search(r"^takes (\d+) % longer than the plan as it stands", page, re.M)
     assert said is not None and int(said[1]) == round(100 * longer)
+
+
+def test_the_planners_measured_step_is_as_far_off_as_said(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "guides" / "planner.md").read_text(encoding="utf-8")
+    (tmp_path / "steps.csv").write_text(next(text for _, title, text in BLOCK.findall(page) if title == "steps.csv"))
+    summary = run_suite("published", tmp_path / "steps.csv").to_dict()["summary"]
+    said = re.search(r"is forecast ([\d.]+) % too short", page)
+    assert said is not None and round(-summary["all"]["time_bias_percent"], 1) == float(said[1])
 
 
 def test_limits_of_ranks_save_as_much_as_the_scheduler_says() -> None:

@@ -1,8 +1,11 @@
 """What people mistake in a plan: units, a run's tokens, folders in place of files. Each is refused where it stands."""
 
+from datetime import date
+
 import pytest
 
 from joulecast.errors import InputError
+from joulecast.files import parse_toml
 from joulecast.simulator.plan_file.plan import plan_from_dict
 
 
@@ -67,3 +70,22 @@ def test_a_folder_is_not_called_a_missing_file(changes, message, tmp_path):
     with pytest.raises(InputError) as refused:
         plan(**{key: value.format(folder=tmp_path) for key, value in changes.items()})
     assert refused.value.message.endswith(message)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("[a]\nb = 1\nb = 2\n", 3, "an earlier line says the same key. Keep one of them."),
+        ("[a]\nb = 1\n[a]\nc = 2\n", 3, "the table [a] stands here for the second time. Keep one of them."),
+        ("[a]\nb = {c = 1, c = 2}\n", 2, "the key 'c' stands here for the second time. Keep one of them."),
+    ],
+)
+def test_what_stands_twice_is_named(text, line, said):
+    with pytest.raises(InputError) as error:
+        parse_toml(text, "plan.toml")
+    assert str(error.value) == f"plan.toml:{line}: {said}"
+
+
+def test_a_date_is_shown_as_it_was_written():
+    with pytest.raises(InputError, match=r"1979-01-01 is not a whole number"):
+        plan(workload__sequence_length=date(1979, 1, 1))

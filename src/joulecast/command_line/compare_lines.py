@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -87,7 +88,9 @@ def _heading(found: Comparison, key: str) -> str:
 
 
 def _word(value: Any) -> str:
-    """A plan's value for people; ``None`` is a key that is not set."""
+    """A plan's value as its file writes it, numbers shorter; ``None`` is a key that is not set."""
     if isinstance(value, float):
         return f"{value:.0f}" if value.is_integer() else f"{value:.4g}"
+    if isinstance(value, bool | list | tuple | dict):
+        return json.dumps(value, ensure_ascii=False)
     return "-" if value is None else str(value)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from joulecast.command_line import output
+
+if TYPE_CHECKING:
+    from joulecast.plan.fronts.choice_result import ClockChoices, JointChoice
+
+#: Most clocks of a part that are shown where not all are asked for.
+MOST_CLOCKS = 10
 
 
 def register(app: typer.Typer) -> None:
@@ -23,6 +30,9 @@ def choose(
     ] = None,
     direction: Annotated[str, typer.Option(metavar="NAME", help="forward or backward.")] = "forward",
     stage: Annotated[int, typer.Option(min=0, metavar="N", help="Pipeline stage whose layers are composed.")] = 0,
+    every_clock: Annotated[
+        bool, typer.Option("--all", help="Show every clock, as --json and --csv do; else the best and some between.")
+    ] = False,
     json: output.JsonOption = False,
     csv: output.CsvOption = False,
 ) -> None:
@@ -41,13 +51,40 @@ def choose(
     elif csv:
         output.print_csv(found.lines())
     else:
-        for part in found.parts:
-            title = f"{part}, {found.direction}" + f", {found.layers} layers" * (part == "stage")
-            title += f"; energy and power of {found.gpus} GPUs" * (found.gpus > 1)
-            output.print_table([_line(line) for line in found.lines() if line["part"] == part], title=title)
-            print()
+        for part, clocks in found.parts.items():
+            _print_part(found, part, clocks if every_clock else some_clocks(clocks))
         print(f"{found.scored} configurations scored")
         output.print_assumed(found.notes)
+
+
+def some_clocks(clocks: Sequence[ClockChoices]) -> Sequence[ClockChoices]:
+    """Of many clocks the most economical, the fastest that the board holds, some evenly between, and one beyond each.
+
+    Where the board holds none, the fastest of all.
+    """
+    if len(clocks) <= MOST_CLOCKS:
+        return clocks
+    held = [at for at in clocks if at.time_best.held] or clocks
+    fastest = clocks.index(min(held, key=lambda at: at.time_best.time_s))
+    economical = clocks.index(min(clocks, key=lambda at: at.energy_best.energy_j))
+    low, high = sorted((economical, fastest))
+    between = {round(low + (high - low) * step / (MOST_CLOCKS - 3)) for step in range(MOST_CLOCKS - 2)}
+    return [at for i, at in enumerate(clocks) if i in between | {low - 1, high + 1}]
+
+
+def _print_part(found: JointChoice, part: str, clocks: Sequence[ClockChoices]) -> None:
+    """The table of a part at some clocks."""
+    title = f"{part}, {found.direction}" + f", {found.layers} layers" * (part == "stage")
+    title += f"; energy and power of {found.gpus} GPUs" * (found.gpus > 1)
+    shown = {at.clock_mhz for at in clocks}
+    lines = [line for line in found.lines() if line["part"] == part and line["clock_mhz"] in shown]
+    output.print_table([_line(line) for line in lines], title=title)
+    every = len(found.parts[part])
+    if len(clocks) < every:
+        print(
+            f"{len(clocks)} of {every} clocks, around the most economical and the fastest that is held; --all shows all"
+        )
+    print()
 
 
 def _line(line: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,100 @@
+"""Locked clocks under the limit at which the governor works: what a lock can gain, and what it cannot, on any GPU.
+
+A lock only cuts off what a board would do above it. A board alone gains next to nothing. GPUs in step lose to clocks
+that wander, each for itself, and to cards that differ; a lock near the limit spares them the former alone.
+"""
+
+import numpy as np
+import pytest
+
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.power.limits import card_lag, card_lag_at_lock
+from joulecast.simulator.closed_form.forecast import closed_form
+from joulecast.simulator.fluid.prepared import prepare
+from joulecast.simulator.fluid.steady_state import simulate
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.plan import plan_from_dict
+
+GPUS = ["a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200", "mi300x"]
+
+
+def plan(gpu, tp, **power):
+    """Two layers' worth of work on one GPU or in a group, at 0.7 of the board's limit."""
+    model = load_gpu(gpu)
+    limit = round(0.7 * model.number("power_limit_w"))
+    return plan_from_dict(
+        {
+            "workload": {
+                "model": "llama-3.1-8b",
+                "layers": 4,
+                "sequence_length": 4096,
+                "micro_batch_size": 2,
+                "global_batch_size": 8,
+            },
+            "cluster": {"gpu": gpu, "gpus": tp},
+            "parallelism": {"tensor_model_parallel_size": tp},
+            "power": {"power_limit_w": limit, **power},
+        }
+    )
+
+
+def locks(gpu, clock_mhz):
+    """Some clocks of the board on both sides of one."""
+    clocks = gpu_model(load_gpu(gpu)).clocks_mhz
+    places = np.searchsorted(clocks, clock_mhz * np.linspace(0.92, 1.15, 7)).clip(0, len(clocks) - 1)
+    return clocks[np.unique(places)].tolist()
+
+
+def time_of(found, **values):
+    """Iteration time with other parameters of the board [s]."""
+    return simulate(prepare(found, gpu_model(load_gpu(found.cluster.gpu)).with_values(values))).step_time_s
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_a_lock_gains_one_board_next_to_nothing(gpu):
+    governed = forecast(plan(gpu, 1))
+    times = [time_of(plan(gpu, 1, clock_mhz=lock)) for lock in locks(gpu, governed.clock_mhz)]
+    assert min(times) > (1 - 0.003) * governed.time_s
+    assert times[-1] == pytest.approx(governed.time_s, rel=0.004)
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+@pytest.mark.parametrize("tp", [2, 8])
+def test_a_lock_gains_a_group_no_more_than_its_wandering_costs(gpu, tp):
+    """Boards that neither wander nor miss their limit while they wait are the bound; cards differ there as well."""
+    governed, in_step = (
+        time_of(plan(gpu, tp), **values)
+        for values in ({}, {"governor.wander": 0.0, "governor.in_step_loss": 0.0, "governor.card_clock_spread": 0.0})
+    )
+    clock = forecast(plan(gpu, tp)).clock_mhz
+    times = [time_of(plan(gpu, tp, clock_mhz=lock)) for lock in locks(gpu, clock)]
+    assert (1 - 0.004) * in_step < min(times)
+    assert min(times) > 0.94 * governed
+    assert max(np.diff(times)) < 0.06 * governed  # no cliff on the way from one to the other
+
+
+def test_cards_that_differ_are_not_made_alike_by_a_lock():
+    """By hand: κ = 2.5, a slowest card 4 % below the mean one at its limit would draw 10 % more at equal clocks."""
+    lag = np.array([0.04])
+    assert card_lag_at_lock(lag, 1.0) == pytest.approx(lag)
+    assert card_lag_at_lock(lag, 1 / 1.1) == pytest.approx(0.0)
+    assert card_lag_at_lock(lag, 1.05 / 1.1) == pytest.approx(0.05 / 2.5)
+    assert card_lag_at_lock(lag, 0.5) == 0.0
+    model = gpu_model(load_gpu("h200-sxm"))
+    one, many = (card_lag(np.array([1500.0]), n, model, 0.013)[0] for n in (8, 1024))
+    assert 0.0 < one < many
+
+
+@pytest.mark.parametrize("lock", [1380, 1440, 1500, 1560])
+def test_the_closed_form_locks_as_the_simulation_does(lock):
+    found = plan("h100-sxm", 8, clock_mhz=lock)
+    assert closed_form([found]).time_s[0] == pytest.approx(forecast(found).time_s, rel=0.01)
+
+
+def test_a_forecast_says_that_nobody_measured_a_locked_group():
+    said = "boards at a locked clock keep in step"
+    assert any(said in one for one in forecast(plan("h100-sxm", 8, clock_mhz=1500)).assumptions)
+    assert not any(said in one for one in forecast(plan("h100-sxm", 8, clock_mhz=600)).assumptions)
+    assert not any(said in one for one in forecast(plan("h100-sxm", 1, clock_mhz=1200)).assumptions)
+    assert not any(said in one for one in forecast(plan("h100-sxm", 8)).assumptions)
