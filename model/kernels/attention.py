@@ -2,7 +2,8 @@
 
 A (batch, head, query block) needs ``j + 1`` key blocks when causal, all of them otherwise. The SMs take query blocks in
 turn, so the kernel ends when the last long one does (in a window of W keys none needs more than ``⌈(W - 1)/128⌉ + 1``,
-as FlashAttention's and cuDNN's kernels skip blocks outside it; no such kernel was measured):
+as FlashAttention's and cuDNN's kernels skip blocks outside it; no such kernel was measured). Documents that are kept
+apart have blocks of their own, :mod:`joulecast.model.kernels.documents`:
 
     cycles = c · (blocks / SMs + a · longest + o · query_blocks / SMs) + c0,      c = 2·flop(block) / (R·η)
 
@@ -55,6 +56,7 @@ RESEMBLES: dict[str, tuple[str, tuple[float, float]]] = {
     "flash-attention-1": ("flash-attention-2", (0.5, 0.5)),
     "flash-attn-2": ("flash-attention-2", (1.17, 1.23)),
     "te-cudnn": ("cudnn", (1.12, 1.035)),
+    "flex": ("flash-attention-2", (0.9, 0.85)),
 }
 #: Cycles of an SM for a score, forward and backward, beside what the products and the softmax take. Kernels of an H200
 #: (`validate/recorded/h200_sxm/train_modules.jsonl`): dropout with heads of 128, which heads of 64 (in mixed precision)
@@ -87,6 +89,7 @@ class AttentionShapes:
     """Shapes of ``n`` attention kernels; every field has shape ``(n,)``.
 
     ``value_dim`` is the width of a value where it is not that of a key, else 0; ``head_dim`` is then their mean.
+    ``documents`` is ``None`` where no kernel knows of any.
     """
 
     batch: Array
@@ -98,6 +101,20 @@ class AttentionShapes:
     keys: Array
     window: Array
     value_dim: Array
+    documents: DocumentBlocks | None = None
+
+
+@dataclass(frozen=True)
+class DocumentBlocks:
+    """Blocks of a head of the mean sequence, of kernels that keep documents apart; every field has shape ``(n,)``.
+
+    ``queries``, ``squares`` and ``longest`` as :class:`joulecast.model.kernels.documents.Blocks` has them, 0 where a
+    kernel knows of no documents.
+    """
+
+    queries: Array
+    squares: Array
+    longest: Array
 
 
 @dataclass(frozen=True)
@@ -184,13 +201,12 @@ def attention_work(
     slower = np.where(shapes.value_dim > 0, LATENT[backward], 1.0) if kernels == "cudnn" else 1.0
     products = block_flops * slower / (rate * by_backend * pace(shapes.head_dim, prefix, gpu))
     block_cycles = _with_scores(products, shapes.head_dim, each_score, backward=backward)
-    per_head, heads = np.ceil(shapes.sequence / BLOCK), shapes.batch * shapes.heads
-    overhead = gpu[prefix + "block_overhead"]
-    blocks, keys, local = _blocks_of_head(shapes)
+    heads, overhead = shapes.batch * shapes.heads, gpu[prefix + "block_overhead"]
+    per_head, blocks, keys, apart = _blocks_of_head(shapes)
     mean = heads * (blocks + overhead * per_head) / gpu.sm_count
     load = _Load(mean, keys, keys + overhead, np.ones(mean.shape, dtype=np.bool_))
     if (kernels, direction) == ("flash-attention-2", "forward"):
-        load = load.where(local, _few_heads(shapes, mean, overhead, gpu))
+        load = load.where(apart, _few_heads(shapes, mean, overhead, gpu))
     tail = gpu[prefix + "imbalance"] * np.minimum(load.tail, load.filled)
     if backward:
         left = ((1.0 - keys / gpu.sm_count) / (1.0 - FIRST_SHRINKING)).clip(0.0, 1.0)
@@ -224,16 +240,24 @@ def _in_rounds(shapes: AttentionShapes, mean: Array, sms: float, *, paired: bool
     return np.asarray(np.where(shapes.keys > shapes.sequence, np.maximum(alone - first, mean), mean))
 
 
-def _blocks_of_head(shapes: AttentionShapes) -> tuple[Array, Array, Bool]:
-    """Blocks of a head, the key blocks of its longest query block, and which kernels have a window; shape ``(n,)``."""
+def _blocks_of_head(shapes: AttentionShapes) -> tuple[Array, Array, Array, Bool]:
+    """Blocks of queries of a head, its squares, those of its longest block of queries, and whether keys may be split.
+
+    They may not be in a window, nor where documents are apart. All have shape ``(n,)``.
+    """
     per_head, keys = np.ceil(shapes.sequence / BLOCK), np.ceil(shapes.keys / BLOCK)
     blocks = per_head * np.where(shapes.causal > 0, keys - (per_head - 1.0) / 2.0, keys)
-    local = (shapes.window > 0) & (shapes.window < shapes.keys)
-    if local.any():
+    apart = (shapes.window > 0) & (shapes.window < shapes.keys)
+    if apart.any():
         seen = np.minimum(np.ceil((shapes.window - 1.0) / BLOCK) + 1.0, keys)
-        blocks = np.where(local, per_head * seen - seen * (seen - 1.0) / 2.0, blocks)
-        keys = np.where(local, seen, keys)
-    return blocks, keys, local
+        blocks = np.where(apart, per_head * seen - seen * (seen - 1.0) / 2.0, blocks)
+        keys = np.where(apart, seen, keys)
+    if shapes.documents is not None:
+        known = shapes.documents.queries > 0
+        per_head = np.where(known, shapes.documents.queries, per_head)
+        blocks = np.where(known, shapes.documents.squares, blocks)
+        keys, apart = np.where(known, shapes.documents.longest, keys), apart | known
+    return per_head, blocks, keys, apart
 
 
 def _hbm_bytes(shapes: AttentionShapes, direction: str, width: float) -> Array:

@@ -15,10 +15,12 @@ from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.arrays import PICO, Columns, Kernels, column, footprints, hbm_energy_j
 from joulecast.model.kernels.attention import (
+    BLOCK,
     MASK,
     ONE_AFTER_ANOTHER,
     AttentionShapes,
     AttentionWork,
+    DocumentBlocks,
     attention_work,
     resembled,
 )
@@ -52,6 +54,8 @@ FAST_ACCUMULATION = 0.84
 #: Energy of an operation in FP4 over one in FP8: half the operands' bits, the sums as wide [estimate, +-0.15; no
 #: published figure].
 FP4_ENERGY = 0.5
+#: The backend whose blocks lie on one grid over the sequence, whatever documents it is cut into.
+GRID = "flex"
 #: Columns of a kernel's costs that are times, or cycles.
 TIMES = ("fixed_s", "core_cycles", "memory_s", "link_s")
 #: Patterns that write one value everywhere: the memory's wires hardly flip.
@@ -208,10 +212,23 @@ def _tensor_pj_per_flop(dtype: str, gpu: GpuModel) -> float:
 def _attention_work(operators: Sequence[Attention], gpu: GpuModel) -> tuple[AttentionShapes, AttentionWork]:
     first = operators[0]
     names = ("batch", "heads", "kv_heads", "sequence", "head_dim", "causal", "keys", "window", "value_dim")
-    shapes = AttentionShapes(*(column(operators, name) for name in names))
+    shapes = AttentionShapes(*(column(operators, name) for name in names), documents=_document_blocks(operators))
     return shapes, attention_work(
         shapes, first.backend, first.direction, first.dtype, gpu, first.each_score, first.deterministic
     )
+
+
+def _document_blocks(operators: Sequence[Attention]) -> DocumentBlocks | None:
+    """Blocks of kernels that keep documents apart: flex attention's lie on a grid over the sequence."""
+    if all(o.documents is None for o in operators):
+        return None
+    grid = operators[0].backend == GRID
+    known = [o.documents and (o.documents.grid if grid else o.documents.blocks)(BLOCK) for o in operators]
+    columns = (
+        np.array([getattr(blocks, field) if blocks else 0.0 for blocks in known])
+        for field in ("queries", "squares", "longest")
+    )
+    return DocumentBlocks(*columns)
 
 
 def _attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
