@@ -89,7 +89,6 @@ class AttentionShapes:
     """Shapes of ``n`` attention kernels; every field has shape ``(n,)``.
 
     ``value_dim`` is the width of a value where it is not that of a key, else 0; ``head_dim`` is then their mean.
-    ``documents`` is ``None`` where no kernel knows of any.
     """
 
     batch: Array
@@ -101,7 +100,6 @@ class AttentionShapes:
     keys: Array
     window: Array
     value_dim: Array
-    documents: DocumentBlocks | None = None
 
 
 @dataclass(frozen=True)
@@ -169,6 +167,7 @@ def attention_work(
     gpu: GpuModel,
     each_score: str = "",
     deterministic: int = 0,
+    documents: DocumentBlocks | None = None,
 ) -> AttentionWork:
     """Cycles and bytes of attention kernels of one backend and direction.
 
@@ -180,6 +179,8 @@ def attention_work(
         What is done to every score beside the softmax: a name in :data:`EACH_SCORE`, :data:`MASK`, or empty.
     deterministic
         How many deterministic backwards run side by side; 0: it is none.
+    documents
+        Blocks of documents that are kept apart; ``None`` where no kernel knows of any.
     gpu
         Reads ``kernel.attention.<backend>.<direction>.*``: ``eta`` (share of the dense rate at head dimension 128),
         ``narrow`` (factor on it at 64), ``wide`` (for each doubling over 128, by default 1), ``imbalance`` (a),
@@ -202,7 +203,7 @@ def attention_work(
     products = block_flops * slower / (rate * by_backend * pace(shapes.head_dim, prefix, gpu))
     block_cycles = _with_scores(products, shapes.head_dim, each_score, backward=backward)
     heads, overhead = shapes.batch * shapes.heads, gpu[prefix + "block_overhead"]
-    per_head, blocks, keys, apart = _blocks_of_head(shapes)
+    per_head, blocks, keys, apart = _blocks_of_head(shapes, documents)
     mean = heads * (blocks + overhead * per_head) / gpu.sm_count
     load = _Load(mean, keys, keys + overhead, np.ones(mean.shape, dtype=np.bool_))
     if (kernels, direction) == ("flash-attention-2", "forward"):
@@ -240,7 +241,7 @@ def _in_rounds(shapes: AttentionShapes, mean: Array, sms: float, *, paired: bool
     return np.asarray(np.where(shapes.keys > shapes.sequence, np.maximum(alone - first, mean), mean))
 
 
-def _blocks_of_head(shapes: AttentionShapes) -> tuple[Array, Array, Array, Bool]:
+def _blocks_of_head(shapes: AttentionShapes, documents: DocumentBlocks | None) -> tuple[Array, Array, Array, Bool]:
     """Blocks of queries of a head, its squares, those of its longest block of queries, and whether keys may be split.
 
     They may not be in a window, nor where documents are apart. All have shape ``(n,)``.
@@ -252,11 +253,11 @@ def _blocks_of_head(shapes: AttentionShapes) -> tuple[Array, Array, Array, Bool]
         seen = np.minimum(np.ceil((shapes.window - 1.0) / BLOCK) + 1.0, keys)
         blocks = np.where(apart, per_head * seen - seen * (seen - 1.0) / 2.0, blocks)
         keys = np.where(apart, seen, keys)
-    if shapes.documents is not None:
-        known = shapes.documents.queries > 0
-        per_head = np.where(known, shapes.documents.queries, per_head)
-        blocks = np.where(known, shapes.documents.squares, blocks)
-        keys, apart = np.where(known, shapes.documents.longest, keys), apart | known
+    if documents is not None:
+        known = documents.queries > 0
+        per_head = np.where(known, documents.queries, per_head)
+        blocks = np.where(known, documents.squares, blocks)
+        keys, apart = np.where(known, documents.longest, keys), apart | known
     return per_head, blocks, keys, apart
 
 

@@ -5,19 +5,23 @@ Kernels compute squares of B queries by B keys. Those for sequences of various l
 each document, so that one of l tokens takes ``n = ⌈l / B⌉`` blocks of queries and ``n (n + 1) / 2`` squares.
 
 Kernels that go by a list of squares (PyTorch's ``flex_attention``) lay one grid over the whole sequence and leave out
-the squares that no document touches. Where a document begins at any position of a block alike, one of
-``l = (a - 1) B + r`` tokens, ``0 < r <= B``, meets a blocks with the chance ``1 - (r - 1) / B`` and ``a + 1`` otherwise;
+the squares that no document touches. Where documents begin at any position of a block alike, one of
+``l = (a - 1) B + r`` tokens, ``0 < r <= B``, meets a blocks with the chance ``1 - (r - 1) / B`` and a + 1 otherwise;
 two neighbours share the square on the diagonal in which one ends and the other begins. Documents of whole blocks lie on
-the grid. Squares on the diagonal, and those in which a document begins, need the mask evaluated; others do not.
+the grid.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from joulecast.model.hashing import HashedOnce, hashed_once
+
+Array = NDArray[np.float64]
 
 #: Tokens to which lengths are gathered: no kernel's block is smaller.
 STEP = 64
@@ -32,14 +36,13 @@ class Blocks:
     queries
         Blocks of queries.
     squares
-        Squares of queries and keys, of which ``masked`` need the mask evaluated.
+        Squares of queries and keys.
     longest
         Squares of the longest block of queries.
     """
 
     queries: float
     squares: float
-    masked: float
     longest: float
 
 
@@ -77,7 +80,7 @@ class Documents(HashedOnce):
             rows = math.ceil(length / size)
             queries += count * rows
             squares += count * rows * (rows + 1) / 2.0
-        return Blocks(queries, squares, queries, math.ceil(self.pieces[-1][0] / size))
+        return Blocks(queries, squares, self._longest(size))
 
     def grid(self, size: float) -> Blocks:
         """The same of kernels that lay one grid over the sequence."""
@@ -90,30 +93,26 @@ class Documents(HashedOnce):
             met += count * (fewest + more)
             squares += count * (fewest * (fewest + 1) / 2.0 + more * (fewest + 1))
         queries = sum(count * length for length, count in self.pieces) / size
-        shared = max(met - queries, 0.0)
-        # A document's column of squares under the one that it begins in needs the mask as well, and so does its last row.
-        edges = 2.0 * sum(count * max(math.ceil(length / size) - 1, 0) for length, count in self.pieces)
-        return Blocks(queries, squares - shared, min(queries + edges, squares - shared), math.ceil(self.pieces[-1][0] / size))
+        return Blocks(queries, squares - max(met - queries, 0.0), self._longest(size))
+
+    def _longest(self, size: float) -> float:
+        return float(math.ceil(self.pieces[-1][0] / size))
 
 
-def gathered(lengths: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """Pairs (length, count), of those that take as many blocks one whose length is the root of their mean square.
+def gathered(lengths: Array, counts: Array) -> Documents:
+    """Documents of so many tokens, so many of each in a sequence; both of shape ``(n,)``.
 
-    So neither pairs nor blocks change.
+    Those that take as many blocks become one length, the root of their mean square: neither pairs nor blocks change.
 
-    >>> gathered([(100.0, 1.0), (300.0, 2.0), (100.0, 2.0)])
+    >>> gathered(np.array([100.0, 300.0, 100.0]), np.array([1.0, 2.0, 2.0])).pieces
     ((100.0, 3.0), (300.0, 2.0))
     """
-    exact: dict[float, float] = {}
-    for length, count in lengths:
-        exact[length] = exact.get(length, 0.0) + count
-    steps: dict[int, list[tuple[float, float]]] = {}
-    for length, count in sorted(exact.items()):
-        if count > 0.0:
-            steps.setdefault(math.ceil(length / STEP), []).append((length, count))
-    return tuple(pieces[0] if len(pieces) == 1 else _mean(pieces) for pieces in steps.values())
-
-
-def _mean(pieces: list[tuple[float, float]]) -> tuple[float, float]:
-    count = sum(count for _, count in pieces)
-    return math.sqrt(sum(count * length * length for length, count in pieces) / count), count
+    distinct, place = np.unique(lengths, return_inverse=True)
+    count = np.bincount(place, weights=counts)
+    distinct, count = distinct[count > 0.0], count[count > 0.0]
+    _, step, members = np.unique(np.ceil(distinct / STEP), return_inverse=True, return_counts=True)
+    together = np.bincount(step, weights=count)
+    mean = np.sqrt(np.bincount(step, weights=count * distinct**2) / together)
+    alone = np.bincount(step, weights=distinct)
+    length = np.where(members == 1, alone, mean)
+    return Documents(tuple(zip(length.tolist(), together.tolist(), strict=True)))

@@ -212,9 +212,10 @@ def _tensor_pj_per_flop(dtype: str, gpu: GpuModel) -> float:
 def _attention_work(operators: Sequence[Attention], gpu: GpuModel) -> tuple[AttentionShapes, AttentionWork]:
     first = operators[0]
     names = ("batch", "heads", "kv_heads", "sequence", "head_dim", "causal", "keys", "window", "value_dim")
-    shapes = AttentionShapes(*(column(operators, name) for name in names), documents=_document_blocks(operators))
+    shapes = AttentionShapes(*(column(operators, name) for name in names))
+    documents = _document_blocks(operators)
     return shapes, attention_work(
-        shapes, first.backend, first.direction, first.dtype, gpu, first.each_score, first.deterministic
+        shapes, first.backend, first.direction, first.dtype, gpu, first.each_score, first.deterministic, documents
     )
 
 
