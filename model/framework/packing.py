@@ -134,7 +134,8 @@ def _whole(drawn: NDArray[np.int64], sequence: int) -> Packed:
         bins.pop(index)
     sums = np.array([sum(length * length for length in one) for one in bins])
     every = np.array([length for one in bins for length in one])
-    of = gathered(every, np.full(len(every), 1.0 / len(bins)))
+    found = gathered(every, np.ones(len(every)))
+    of = Documents(tuple((length, count / len(bins)) for length, count in found.pieces))
     spread = float(sums.std() / sums.mean())
     return Packed(_unless_whole(of, sequence), spread, 1.0 - padding / (len(bins) * sequence))
 

@@ -87,9 +87,10 @@ class Documents(HashedOnce):
         if all(length % size == 0 for length, _ in self.pieces):
             return self.blocks(size)
         squares = met = 0.0
+        inner = max(1.0 - 2.0 / self.count, 0.0)  # the first begins on the grid, the last ends on it
         for length, count in self.pieces:
             fewest = math.ceil(length / size)
-            more = (length - (fewest - 1) * size - 1.0) / size
+            more = inner * (length - (fewest - 1) * size - 1.0) / size
             met += count * (fewest + more)
             squares += count * (fewest * (fewest + 1) / 2.0 + more * (fewest + 1))
         queries = sum(count * length for length, count in self.pieces) / size

@@ -115,12 +115,11 @@ def check_documents(plan: Plan, source: Source) -> None:
             remedy=f"Use one of {', '.join(known)}; or leave {TOKENS} out where attention sees all of a sequence.",
             kind=NotYetError,
         )
-    model = plan.workload.model
+    model, square = plan.workload.model, run.attention_backend in SQUARE[code]
     ring = plan.cp > 1 and (plan.parallelism.cp_comm_type != "a2a" or run.modules == "torchtitan")
     for what, wrong, key, remedy in (
-        ("windows", model.sliding_window > 0, "workload.model", "Use a model without"),
-        ("ALiBi", model.alibi, "workload.model", "Use a model without"),
-        ("masks in any case", model.own_code == "falcon", "workload.model", "Use a model without"),
+        ("windows", model.sliding_window > 0 and not square, "workload.model", "Use a model without"),
+        ("ALiBi", model.alibi and not square, "workload.model", "Use a model without"),
         ("sequences split around a ring", ring, "parallelism.cp_comm_type", 'Use "a2a" in megatron or joint modules'),
         ("deterministic attention", run.deterministic, "implementation.deterministic", "Leave it out"),
         ("dropout of attention", run.dropout > 0, "implementation.dropout", "Leave it out"),
