@@ -43,6 +43,8 @@ from joulecast.model.kernels.operators import products_width
 Array = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
+#: PyTorch's flex attention: a Triton kernel that goes by a list of squares, on one grid over the sequence.
+FLEX = "flex"
 #: Rows of queries and of keys in one block.
 BLOCK = 128.0
 #: Kernels that no card was asked about: whose they resemble, and at what pace forward and backward. FlashAttention's
@@ -51,13 +53,25 @@ BLOCK = 128.0
 #: recorded: at 0.62 of cuDNN's pace, forward and backward, with heads of 128 and 1,024 to 16,384 positions on H100
 #: (Shah et al., arXiv 2407.08608, figures 5 and 6); PyTorch at 0.53. Transformer Engine asks cuDNN for tensors with
 #: positions first, whose kernels are faster than those that PyTorch asks for: traces of six iterations on an H200
-#: beside their own products, 2,048 to 16,384 positions [estimate, +-0.04 forward, +-0.015 backward].
+#: beside their own products, 2,048 to 16,384 positions [estimate, +-0.04 forward, +-0.015 backward]. Flex attention's
+#: Triton kernels have FlashAttention-2's form: documents of 128, 512 and 2,048 tokens on an H100 and an H200, and of
+#: mixed lengths on the H100, gave its constants here and below (`validate/recorded/documents`) [+-0.03].
 RESEMBLES: dict[str, tuple[str, tuple[float, float]]] = {
     "flash-attention-1": ("flash-attention-2", (0.5, 0.5)),
     "flash-attn-2": ("flash-attention-2", (1.17, 1.23)),
     "te-cudnn": ("cudnn", (1.12, 1.035)),
-    "flex": ("flash-attention-2", (0.9, 0.85)),
+    FLEX: ("flash-attention-2", (1.22, 1.21)),
 }
+#: Overhead of a block of queries over that of the kernels that a backend resembles, forward and backward [+-0.1].
+BEGINS = {FLEX: (1.6, 1.13)}
+#: Energy of an operation over that of the kernels that a backend resembles, forward and backward [+-0.03].
+DEARER = {FLEX: (0.83, 0.85)}
+#: Squares' worth of what costs more where a sequence has several documents (``more`` of
+#: :class:`joulecast.model.kernels.documents.Blocks`), forward and backward, from the same rows. FlashAttention-2's
+#: forward takes half to one square more for a block in documents of 256 to 1,024 tokens and hardly any beyond; one
+#: figure stands for all, so that those of 256 and of 2,048 are forecast 4 to 13 % too long [estimate, +-0.4]. Flex
+#: attention evaluates its mask in squares that a document does not fill [+-0.1].
+AGAIN = {"flash-attention-2": (1.0, 0.0), FLEX: (0.34, 0.39)}
 #: Cycles of an SM for a score, forward and backward, beside what the products and the softmax take. Kernels of an H200
 #: (`validate/recorded/h200_sxm/train_modules.jsonl`): dropout with heads of 128, which heads of 64 (in mixed precision)
 #: meet within 3 % [estimates, +-6 %].
@@ -106,13 +120,14 @@ class AttentionShapes:
 class DocumentBlocks:
     """Blocks of a head of the mean sequence, of kernels that keep documents apart; every field has shape ``(n,)``.
 
-    ``queries``, ``squares`` and ``longest`` as :class:`joulecast.model.kernels.documents.Blocks` has them, 0 where a
-    kernel knows of no documents.
+    ``queries``, ``squares``, ``longest`` and ``more`` as :class:`joulecast.model.kernels.documents.Blocks` has them, 0
+    where a kernel knows of no documents.
     """
 
     queries: Array
     squares: Array
     longest: Array
+    more: Array
 
 
 @dataclass(frozen=True)
@@ -202,9 +217,11 @@ def attention_work(
     slower = np.where(shapes.value_dim > 0, LATENT[backward], 1.0) if kernels == "cudnn" else 1.0
     products = block_flops * slower / (rate * by_backend * pace(shapes.head_dim, prefix, gpu))
     block_cycles = _with_scores(products, shapes.head_dim, each_score, backward=backward)
-    heads, overhead = shapes.batch * shapes.heads, gpu[prefix + "block_overhead"]
+    heads = shapes.batch * shapes.heads
     per_head, blocks, keys, apart = _blocks_of_head(shapes, documents)
-    mean = heads * (blocks + overhead * per_head) / gpu.sm_count
+    own = gpu[prefix + "block_overhead"]
+    overhead = BEGINS.get(backend, (1.0, 1.0))[backward] * own
+    mean = heads * (blocks + _again(documents, backend, backward=backward) + overhead * per_head) / gpu.sm_count
     load = _Load(mean, keys, keys + overhead, np.ones(mean.shape, dtype=np.bool_))
     if (kernels, direction) == ("flash-attention-2", "forward"):
         load = load.where(apart, _few_heads(shapes, mean, overhead, gpu))
@@ -217,9 +234,9 @@ def attention_work(
     if deterministic and backward:
         passes = _in_rounds(shapes, mean, gpu.sm_count, paired=deterministic > 1)
     cycles = block_cycles * passes + gpu[prefix + "fixed_cycles"]
-    executed = block_flops * mean * gpu.sm_count
+    executed = block_flops * (heads * (blocks + own * per_head) / gpu.sm_count) * gpu.sm_count
     hbm_bytes = _hbm_bytes(shapes, direction, 1.0 if fp8 is None else 0.5)
-    waited = _full_speed_bytes(shapes) if backward else hbm_bytes
+    waited = _full_speed_bytes(shapes, sums=backend != FLEX) if backward else hbm_bytes
     memory_s = waited / gpu.device["memory_bandwidth_bytes_per_s"]
     return AttentionWork(cycles, mean / passes, executed, hbm_bytes, memory_s)
 
@@ -239,6 +256,12 @@ def _in_rounds(shapes: AttentionShapes, mean: Array, sms: float, *, paired: bool
         return np.asarray(alone)
     first = mean * shapes.sequence / (2.0 * shapes.keys - shapes.sequence)
     return np.asarray(np.where(shapes.keys > shapes.sequence, np.maximum(alone - first, mean), mean))
+
+
+def _again(documents: DocumentBlocks | None, backend: str, *, backward: bool) -> Array | float:
+    """Squares' worth of what costs more in several documents, a head; shape ``(n,)``, or 0 without any."""
+    kernels = backend if backend in AGAIN else resembled(backend, "forward")[0]
+    return 0.0 if documents is None else AGAIN.get(kernels, (0.0, 0.0))[backward] * documents.more
 
 
 def _blocks_of_head(shapes: AttentionShapes, documents: DocumentBlocks | None) -> tuple[Array, Array, Array, Bool]:
@@ -271,18 +294,18 @@ def _hbm_bytes(shapes: AttentionShapes, direction: str, width: float) -> Array:
     return np.asarray((1.0 + 3.0 * width) * queried + (2.0 + 2.0 * width) * read + 6.0 * queried)
 
 
-def _full_speed_bytes(shapes: AttentionShapes) -> Array:
+def _full_speed_bytes(shapes: AttentionShapes, *, sums: bool) -> Array:
     """Bytes that the memory would move at its peak while backward's smaller kernels run, shape ``(n,)``.
 
     O and dO in bf16 are read for their product; dQ is read in fp32 and rounded; dK and dV of every head are read and
-    summed where heads share keys.
+    summed where heads share keys. Without ``sums`` the main kernel does the latter two itself.
     """
     width = np.where(shapes.value_dim > 0, shapes.value_dim, shapes.head_dim)
     tokens = shapes.batch * shapes.heads * shapes.sequence
     shared = np.where(shapes.kv_heads < shapes.heads, 1.0 + shapes.kv_heads / shapes.heads, 0.0)
     keys = shapes.batch * shapes.heads * shapes.keys * shapes.head_dim
     rounded = 6.0 * tokens * shapes.head_dim + 4.0 * shared * keys
-    return np.asarray(4.0 * tokens * width / ROW_PRODUCTS + rounded / OTHERS)
+    return np.asarray(4.0 * tokens * width / ROW_PRODUCTS + sums * rounded / OTHERS)
 
 
 def _with_scores(cycles: Array, head_dim: Array, each_score: str, *, backward: bool) -> Array:

@@ -16,6 +16,8 @@ from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.arrays import PICO, Columns, Kernels, column, footprints, hbm_energy_j
 from joulecast.model.kernels.attention import (
     BLOCK,
+    DEARER,
+    FLEX,
     MASK,
     ONE_AFTER_ANOTHER,
     AttentionShapes,
@@ -54,8 +56,6 @@ FAST_ACCUMULATION = 0.84
 #: Energy of an operation in FP4 over one in FP8: half the operands' bits, the sums as wide [estimate, +-0.15; no
 #: published figure].
 FP4_ENERGY = 0.5
-#: The backend whose blocks lie on one grid over the sequence, whatever documents it is cut into.
-GRID = "flex"
 #: Columns of a kernel's costs that are times, or cycles.
 TIMES = ("fixed_s", "core_cycles", "memory_s", "link_s")
 #: Patterns that write one value everywhere: the memory's wires hardly flip.
@@ -223,11 +223,11 @@ def _document_blocks(operators: Sequence[Attention]) -> DocumentBlocks | None:
     """Blocks of kernels that keep documents apart: flex attention's lie on a grid over the sequence."""
     if all(o.documents is None for o in operators):
         return None
-    grid = operators[0].backend == GRID
+    grid = operators[0].backend == FLEX
     known = [o.documents and (o.documents.grid if grid else o.documents.blocks)(BLOCK) for o in operators]
     columns = (
         np.array([getattr(blocks, field) if blocks else 0.0 for blocks in known])
-        for field in ("queries", "squares", "longest")
+        for field in ("queries", "squares", "longest", "more")
     )
     return DocumentBlocks(*columns)
 
@@ -237,6 +237,7 @@ def _attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
     shapes, work = part(_attention_work, operators, gpu)
     kernels, _ = resembled(first.backend, first.direction)
     per_flop = gpu[f"power.attention_pj_per_flop.{kernels}.{first.direction}"]
+    per_flop *= DEARER.get(first.backend, (1.0, 1.0))[first.direction == "backward"]
     if first.dtype == "fp8":  # an estimate: the matrix units' share changes, softmax does not
         per_flop -= gpu["power.tensor_pj_per_flop.bf16"] - gpu["power.tensor_pj_per_flop.fp8"]
     narrow = np.log2(128.0 / shapes.head_dim).clip(0.0)

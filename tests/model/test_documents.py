@@ -1,12 +1,15 @@
 """Documents in one sequence: pairs and blocks counted by hand and one by one, and what kernels take for them."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import joulecast as jc
+from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.documents import Documents, gathered
+from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Attention
 
 SEQUENCE = 8192
@@ -31,10 +34,10 @@ def squares_one_by_one(lengths, size):
 
 
 def test_pairs_and_blocks_of_three_documents_by_hand():
-    # 300 tokens are 3 blocks and 1 + 2 + 3 squares, 128 one and one, 84 one and one.
+    # In steps of 64 keys the three blocks of 300 tokens take 2, 4 and 5, those of 128 and of 84 take 2 each.
     found = of(300, 128, 84)
     blocks = found.blocks(128)
-    assert (blocks.queries, blocks.squares, blocks.longest) == (5.0, 8.0, 3.0)
+    assert (blocks.queries, blocks.squares, blocks.longest, blocks.more) == (4.0, 7.5, 3.0, 300 / 128)
     assert found.squared == 300**2 + 128**2 + 84**2
     kernel = Attention(2, 4, 1, 512, 64, documents=found)
     assert kernel.flops == 2 * 2 * 4 * 2 * 64 * found.squared / 2
@@ -49,7 +52,7 @@ def test_a_backward_has_five_products_of_these_pairs():
 
 def test_documents_of_whole_blocks_lie_on_the_grid():
     found = of(256, 384, 128)
-    assert found.grid(128) == found.blocks(128)
+    assert found.grid(128) == replace(found.blocks(128), more=0.0)
     assert found.grid(128).squares == squares_one_by_one([256, 384, 128], 128)
 
 
@@ -64,11 +67,10 @@ def test_squares_of_a_grid_are_the_mean_over_where_documents_begin():
 def test_gathered_lengths_keep_pairs_and_blocks():
     lengths = np.random.default_rng(0).integers(1, 3000, 500)
     found = of(*lengths)
-    assert len(found.pieces) < 60
+    assert len(found.pieces) <= 3000 / 64 + 1
     assert found.squared == pytest.approx(sum(int(length) ** 2 for length in lengths))
-    rows = [math.ceil(length / 128) for length in lengths]
-    assert found.blocks(128).queries == pytest.approx(sum(rows))
-    assert found.blocks(128).squares == pytest.approx(sum(n * (n + 1) / 2 for n in rows))
+    steps = sum(math.ceil(min(n, 128 * i) / 64) for n in lengths for i in range(1, math.ceil(n / 128) + 1))
+    assert found.blocks(128).squares == pytest.approx(steps / 2)
 
 
 @pytest.mark.parametrize("backend", ["flash-attention-2", "flash-attn-2", "cudnn", "te-cudnn", "flex"])
@@ -90,20 +92,21 @@ def test_shorter_documents_take_less_but_never_nothing(backend, direction):
 
 
 def test_short_documents_lose_the_rest_of_their_blocks():
-    whole, half = (of(*[length] * (SEQUENCE // length)) for length in (128, 64))
+    # Of one host an H200 took 103.7, 105.7 and 122.3 us for 8,192 positions in documents of 128, 64 and 96.
     times = [
-        GPU.predict(Attention(1, 32, 8, SEQUENCE, 128, backend="flash-attention-2", documents=one), clock_mhz=1500)
-        for one in (whole, half)
+        GPU.predict(
+            Attention(1, 32, 8, 6144, 128, backend="flash-attention-2", documents=of(*[length] * (6144 // length))),
+            clock_mhz=1500,
+        ).time_s
+        for length in (128, 64, 96)
     ]
-    assert times[1].time_s > 1.5 * times[0].time_s
+    assert times[1] / times[0] == pytest.approx(105.7 / 103.7, abs=0.03)
+    assert times[2] / times[0] == pytest.approx(122.3 / 103.7, abs=0.05)
 
 
 def test_kernels_with_and_without_documents_are_forecast_together():
     plain = Attention(1, 32, 8, SEQUENCE, 128, backend="flash-attention-2")
     apart = Attention(1, 32, 8, SEQUENCE, 128, backend="flash-attention-2", documents=of(*[1024] * 8))
-    from joulecast.model.hardware.gpu_model import gpu_model
-    from joulecast.model.kernels.lowering import lower
-
     model = gpu_model(GPU.description)
     both = lower([plain, apart], model).core_cycles
     assert both.tolist() == [lower([one], model).core_cycles[0] for one in (plain, apart)]
