@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         UnknownNameError,
     )
     from joulecast.model.cluster.fabric import Fabric
+    from joulecast.model.kernels.documents import Documents
     from joulecast.model.kernels.operators import Attention, Collective, Gemm, RowTile, Streaming, Tile
 
 __version__ = "0.1.0"
@@ -32,6 +33,7 @@ _HOMES = {
     "Attention": "joulecast.model.kernels.operators",
     "Collective": "joulecast.model.kernels.operators",
     "DataError": "joulecast.errors",
+    "Documents": "joulecast.model.kernels.documents",
     "DoesNotFitError": "joulecast.errors",
     "Fabric": "joulecast.model.cluster.fabric",
     "Gemm": "joulecast.model.kernels.operators",
@@ -57,6 +59,7 @@ __all__ = [
     "Attention",
     "Collective",
     "DataError",
+    "Documents",
     "DoesNotFitError",
     "Fabric",
     "Gemm",

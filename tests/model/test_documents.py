@@ -11,6 +11,7 @@ from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.documents import Documents, gathered
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Attention
+from joulecast.simulator.traces.operator_text import operator_text
 
 SEQUENCE = 8192
 GPU = jc.gpu("h200-sxm")
@@ -116,3 +117,28 @@ def test_a_rank_with_more_to_do_has_more_documents():
     found = Documents(((100.0, 3.0), (200.0, 1.0)))
     assert found.times(1.5).squared == 1.5 * found.squared
     assert found.times(1.0) is found
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"documents": ((512.0, 2.0),)}, "documents"),
+        ({"documents": Documents(())}, "documents"),
+        ({"documents": Documents(((2048.0, 1.0),))}, "documents"),
+        ({"documents": Documents(((512.0, 2.0),)), "window": 128}, "window"),
+        ({"documents": Documents(((512.0, 2.0),)), "tile": jc.Tile(128, 64)}, "tile"),
+        ({"documents": Documents(((512.0, 2.0),)), "causal": False}, "documents"),
+    ],
+)
+def test_documents_that_no_kernel_has_are_refused(options, key):
+    with pytest.raises(jc.InputError) as refused:
+        GPU.predict(jc.Attention(1, 8, 8, 1024, 128, backend="flash-attention-2", **options))
+    assert refused.value.key == key
+
+
+def test_a_trace_tells_documents_of_few_lengths():
+    few = jc.Attention(1, 8, 8, 1024, 128, documents=jc.Documents(((512.0, 2.0),)))
+    again = eval(operator_text(few), {"Attention": jc.Attention, "Documents": jc.Documents})
+    assert again == few
+    many = Documents(tuple((float(length), 1.0) for length in range(1, 40)))
+    assert "documents" not in operator_text(replace(few, documents=many))
