@@ -164,7 +164,7 @@ def document_assumptions(plan: Plan) -> tuple[str, ...]:
     if of.documents is None:
         return (f"documents fill sequences of {w.sequence_length} tokens, one each",)
     share = of.documents.squared / w.sequence_length**2
-    count = f"{of.documents.count:.3g} documents a sequence"
+    count = f"{of.documents.count:.3g} documents a sequence" + (", padding among them" if of.filled < 1.0 else "")
     if w.document_packing == "cut":
         how = f"documents are joined in random order and cut every {w.sequence_length} tokens"
     else:
