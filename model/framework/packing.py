@@ -18,6 +18,7 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -51,7 +52,8 @@ class Packed:
     filled: float
 
 
-def packed(lengths: Sequence[int], counts: Sequence[float], sequence: int, packing: Packing) -> Packed:
+@lru_cache(maxsize=64)
+def packed(lengths: tuple[int, ...], counts: tuple[float, ...], sequence: int, packing: Packing) -> Packed:
     """Documents in sequences.
 
     Parameters

@@ -43,7 +43,7 @@ class Blocks:
     squares
         Squares of queries and keys.
     longest
-        Squares of the longest block of queries.
+        Squares of the longest block of queries, the mean over sequences.
     more
         What costs more than it does where one document fills a sequence. Of kernels that begin anew: blocks of queries
         of documents that have several. On a grid: squares off the diagonal in which a document begins or ends.
@@ -112,7 +112,12 @@ class Documents(HashedOnce):
         return sum(count * length for length, count in self.pieces) / size
 
     def _longest(self, size: float) -> float:
-        return float(math.ceil(self.pieces[-1][0] / size))
+        """Blocks of the longest document, the mean over sequences, of which as many as may be have another one."""
+        longest = reached = 0.0
+        for length, count in reversed(self.pieces):
+            share = min(count, 1.0 - reached)
+            longest, reached = longest + share * math.ceil(length / size), reached + share
+        return longest
 
 
 def gathered(lengths: Array, counts: Array) -> Documents:

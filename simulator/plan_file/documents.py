@@ -50,7 +50,7 @@ def read_documents(table: WorkloadTable, source: Source) -> dict[str, Any]:
     return {
         "document_tokens": tuple(given) if isinstance(given, list) else given,
         "document_packing": packing,
-        "packed": packed(lengths, counts, table.sequence_length, packing),
+        "packed": packed(tuple(lengths), tuple(counts), table.sequence_length, packing),
     }
 
 

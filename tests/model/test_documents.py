@@ -65,6 +65,14 @@ def test_squares_of_a_grid_are_the_mean_over_where_documents_begin():
     assert of(*lengths).grid(size).squares == pytest.approx(mean, rel=0.01)
 
 
+def test_the_longest_block_is_the_mean_over_sequences():
+    # One sequence in ten has a document of 1,024, the others one of 512.
+    assert Documents(((128.0, 4.2), (512.0, 0.9), (1024.0, 0.1))).blocks(128).longest == pytest.approx(
+        0.1 * 8 + 0.9 * 4
+    )
+    assert of(1024, 512, 512).blocks(128).longest == 8.0
+
+
 def test_gathered_lengths_keep_pairs_and_blocks():
     lengths = np.random.default_rng(0).integers(1, 3000, 500)
     found = of(*lengths)

@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 
-from joulecast.model.framework.packing import packed
+from joulecast.model.framework import packing as of_packing
+
+
+def packed(lengths, counts, sequence, packing):
+    return of_packing.packed(tuple(lengths), tuple(counts), sequence, packing)
 
 
 def pieces_of(lengths, counts, sequence, packing):
